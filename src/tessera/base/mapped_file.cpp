@@ -1,0 +1,139 @@
+#include "tessera/base/mapped_file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// Lock-free table of live mappings, because the signal handler reads it.
+struct Range {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+};
+std::array<Range, 1024> g_ranges;
+
+void remember(uintptr_t begin, uintptr_t end) {
+  for (Range& range : g_ranges) {
+    uintptr_t free = 0;
+    if (range.begin.compare_exchange_strong(free, begin)) {
+      range.end = end;
+      return;
+    }
+  }
+}
+
+void forget(uintptr_t begin) {
+  for (Range& range : g_ranges)
+    if (range.begin == begin) {
+      range.end = 0;
+      range.begin = 0;
+      return;
+    }
+}
+
+void on_bus_error(int, siginfo_t* info, void*) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (const Range& range : g_ranges)
+    if (address >= range.begin && address < range.end) {
+      constexpr char kMessage[] =
+          "tessera: [file] a mapped file became shorter while it was read; restore it and run again\n";
+      if (write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1) < 0) _exit(1);
+      _exit(1);
+    }
+  signal(SIGBUS, SIG_DFL);
+  raise(SIGBUS);
+}
+
+class FileDescriptor {
+ public:
+  FileDescriptor(const std::filesystem::path& path, int flags, mode_t mode = 0)
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const FileDescriptor file(path, O_RDONLY);
+  if (file.get() < 0) fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) fail(ErrorKind::file, "file", "{}: not a regular file", path.string());
+  const auto size = static_cast<size_t>(status.st_size);
+  const std::byte* data = nullptr;
+  if (size > 0) {
+    void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    if (address == MAP_FAILED)
+      fail(ErrorKind::resource, "file", "{}: cannot map {} bytes: {}", path.string(), size, std::strerror(errno));
+    data = static_cast<const std::byte*>(address);
+  }
+  return std::shared_ptr<const MappedFile>(new MappedFile(path, data, size));
+}
+
+MappedFile::MappedFile(std::filesystem::path path, const std::byte* data, size_t size)
+    : path_(std::move(path)), data_(data), size_(size) {
+  if (data_ != nullptr) remember(reinterpret_cast<uintptr_t>(data_), reinterpret_cast<uintptr_t>(data_) + size_);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ == nullptr) return;
+  forget(reinterpret_cast<uintptr_t>(data_));
+  munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void install_truncation_guard() {
+  struct sigaction action {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+std::string read_text_file(const std::filesystem::path& path, size_t limit) {
+  const auto file = MappedFile::open(path);
+  const auto bytes = file->bytes();
+  if (bytes.size() > limit)
+    fail(ErrorKind::file, "file", "{}: {} bytes; at most {} are read here", path.string(), bytes.size(), limit);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  const std::filesystem::path partial = path.string() + ".partial";
+  const auto give_up = [&](const char* step) {
+    const int error = errno;
+    ::unlink(partial.c_str());
+    fail(ErrorKind::resource, "file", "{}: cannot {}: {}", path.string(), step, std::strerror(error));
+  };
+  {
+    const FileDescriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (file.get() < 0) give_up("create");
+    for (size_t done = 0; done < content.size();) {
+      const ssize_t n = ::write(file.get(), content.data() + done, content.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) give_up("write");
+      done += static_cast<size_t>(n);
+    }
+    if (fsync(file.get()) != 0) give_up("flush");
+  }
+  if (rename(partial.c_str(), path.c_str()) != 0) give_up("rename");
+}
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+// Read-only files mapped into memory.
+//
+// A file that shrinks while it is mapped makes the kernel send SIGBUS on the next access beyond its
+// end. Policy: install_truncation_guard() (called by the command line at start) turns a SIGBUS inside
+// a mapping of ours into one clear line on stderr and exit code 1; any other SIGBUS keeps its default action.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace tessera {
+
+class MappedFile {
+ public:
+  /// Maps the whole file. Throws Error(file) when it is missing, not a regular file, or unreadable.
+  static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  MappedFile(std::filesystem::path path, const std::byte* data, size_t size);
+  std::filesystem::path path_;
+  const std::byte* data_;
+  size_t size_;
+};
+
+void install_truncation_guard();
+
+/// Whole small file as text; throws Error(file) when missing, unreadable or over `limit` bytes.
+std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
+
+/// Writes next to `path` and renames, so that a reader sees the old file or the new one, never a part.
+/// Flushes to disk first. Throws Error(resource) and leaves the old file when the disk is full.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace tessera

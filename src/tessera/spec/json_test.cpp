@@ -1,0 +1,51 @@
+#include "tessera/spec/json.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::spec {
+namespace {
+
+std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
+  try {
+    parse_json(text, "test", limits);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Json, KeepsKeyOrder) {
+  EXPECT_EQ(parse_json(R"({"b":1,"a":[true,null,"x"]})", "test").dump(), R"({"b":1,"a":[true,null,"x"]})");
+}
+
+TEST(Json, RefusesDuplicateKeys) {
+  EXPECT_EQ(error_of(R"({"a":1,"a":2})"), "[test] key \"a\" appears twice in one object");
+  EXPECT_EQ(error_of(R"({"a":{"a":1},"b":{"a":2}})"), "");
+}
+
+TEST(Json, RefusesDepthBeyondLimit) {
+  const std::string deep = std::string(65, '[') + std::string(65, ']');
+  EXPECT_EQ(error_of(deep), "[test] JSON nested deeper than 64");
+  EXPECT_EQ(error_of(std::string(64, '[') + std::string(64, ']')), "");
+}
+
+TEST(Json, RefusesMalformedText) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\":}", "1 2", "\"\xff\"", "nul", "1e999", "// c\n1"})
+    EXPECT_NE(error_of(text), "") << text;
+}
+
+TEST(Json, CommentsOnlyWhereAllowed) {
+  JsonLimits limits;
+  limits.comments = true;
+  EXPECT_EQ(parse_json("// c\n{\"a\": /* d */ 1}", "test", limits)["a"], 1);
+}
+
+TEST(NearestName, FindsNearAndNothingFar) {
+  EXPECT_EQ(nearest_name("n_head", {"n_heads", "eps"}), "n_heads");
+  EXPECT_EQ(nearest_name("zzzz", {"n_heads", "eps"}), "");
+}
+
+}  // namespace
+}  // namespace tessera::spec
