@@ -1,0 +1,86 @@
+// An architecture as data: read from JSON, completed with every default, checked, and dumped again.
+// Torch-free. Format: design of specs in ARCHITECTURE.md; `tessera show SPEC --resolved` prints one.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/spec/mechanism.h"
+
+namespace tessera::model {
+
+using spec::AnyPart;
+using spec::Json;
+using spec::Slot;
+
+enum class Arch { decoder, encoder };
+const char* name_of(Arch arch);
+
+/// One mixer or feed-forward layer and the norms its residual asks for.
+struct BranchSpec {
+  std::string name;          // "mixer", "ffn", or as given: the prefix of its parameters within the layer
+  Slot slot = Slot::mixer;
+  AnyPart part;
+  std::vector<AnyPart> norms;  // parallel to residual.norms(); empty when an earlier branch's norm is shared
+};
+
+/// Branches that join the stream together: one, or several under `parallel`.
+struct GroupSpec {
+  AnyPart residual;
+  std::vector<BranchSpec> branches;
+};
+
+/// One invocation of a layer.
+struct LayerSpec {
+  std::vector<GroupSpec> groups;
+  std::string share;         // invocations with one id use the same parameters, each with its own state
+};
+
+struct ModelSpec {
+  Arch arch = Arch::decoder;
+  int64_t vocab = 0;
+  int64_t d_model = 0;
+  AnyPart embed;
+  std::vector<LayerSpec> layers;  // in order of invocation
+  AnyPart final_norm;             // may be absent
+  AnyPart head;                   // may be absent (encoders): the model then ends with hidden states
+
+  bool causal() const { return arch == Arch::decoder; }
+  /// Surroundings of the parts of layer `i`.
+  spec::Scope scope(int64_t layer, std::string path = "") const;
+  /// Prefix of the parameters of layer `i`: "layers.3", or "shared.<id>".
+  std::string prefix(int64_t layer) const;
+  /// Longest sequence the positions can represent, 0 = any.
+  int64_t max_positions() const;
+  /// "" when every part can continue from a state; else the reason why not.
+  std::string no_state_reason() const;
+  /// Length at which a cache must be recomputed because all angles change (LongRoPE), 0 = none.
+  int64_t switch_length() const;
+};
+
+/// Throws Error(spec) with the path of the key and what was expected.
+ModelSpec read_model_spec(const Json& json);
+ModelSpec load_model_spec(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
+
+/// "path.to[0].key=value"; the value is JSON, or a string when it is not valid JSON.
+void apply_override(Json& json, std::string_view assignment);
+
+/// Every default written out; equal neighbouring layers folded by `repeat`.
+Json resolve(const ModelSpec& spec);
+
+/// Every parameter once, with its full name, in order of use.
+std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
+
+/// State of one layer invocation's branch: (layer, branch name) -> tensors per row.
+struct BranchState {
+  int64_t layer = 0;
+  std::string branch;
+  std::vector<spec::StateDecl> tensors;
+};
+std::vector<BranchState> state_layout(const ModelSpec& spec);
+
+/// JSON schema of the whole spec format, from the registry.
+Json spec_schema();
+
+}  // namespace tessera::model

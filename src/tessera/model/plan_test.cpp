@@ -1,0 +1,67 @@
+// Parameter counts against the formulas and public totals of the families' documentation.
+#include "tessera/model/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::model {
+namespace {
+
+ModelSpec zoo(const std::string& name) { return load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/" + name + ".json"); }
+
+TEST(Plan, ParametersOfPublicModels) {
+  EXPECT_EQ(make_plan(zoo("llama/smollm2-135m"), 1).parameters, 134'515'008);
+  EXPECT_EQ(make_plan(zoo("gpt2/gpt2"), 1).parameters, 124'439'808);
+}
+
+TEST(Plan, StateAndFlops) {
+  const Plan plan = make_plan(zoo("llama/smollm2-135m"), 2048);
+  // 30 layers x 3 kv heads x 64 x (k and v) x 4 bytes
+  EXPECT_EQ(plan.state_bytes_per_token, 30 * 3 * 64 * 2 * 4);
+  EXPECT_EQ(plan.state_bytes, 2048 * plan.state_bytes_per_token);
+  // two per matrix parameter (tied head included), plus 4 * H * D * context a layer
+  EXPECT_DOUBLE_EQ(plan.flops_per_token, 2.0 * plan.matrix_parameters + 30.0 * 4 * 576 * 2048);
+}
+
+TEST(ModelSpec, ResolvedReadsBackEqual) {
+  for (const char* name : {"llama/smollm2-135m", "gpt2/gpt2"}) {
+    const Json once = resolve(zoo(name));
+    EXPECT_EQ(resolve(read_model_spec(once)), once) << once.dump(2);
+  }
+}
+
+std::string error_with(const std::string& assignment) {
+  try {
+    load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/llama/smollm2-135m.json", {assignment});
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(ModelSpec, ErrorsNamePathAndRemedy) {
+  EXPECT_EQ(error_with("layers[0].mixer.n_heads=7"),
+            "[layers[0].mixer] n_heads = 7 does not divide d_model = 576; give head_dim, or another n_heads");
+  EXPECT_NE(error_with("layers[0].mixer.n_head=9").find("did you mean \"n_heads\"?"), std::string::npos);
+  EXPECT_NE(error_with("layers[0].mixer.type=atention").find("did you mean \"attention\"?"), std::string::npos);
+  EXPECT_NE(error_with("norm.eps=tiny").find("[layers[0].norm.eps] found a string \"tiny\"; expected a number"), std::string::npos);
+  EXPECT_NE(error_with(R"(layers[0].mixer.position={"type":"learned","n_positions":4})").find("put it into \"embed\""), std::string::npos);
+  EXPECT_NE(error_with("vocab=0").find("[vocab] found 0; expected 1"), std::string::npos);
+}
+
+TEST(ModelSpec, OverridesCyclesSharing) {
+  Json json = spec::parse_json(R"({"tessera":1,"arch":"decoder","vocab":16,"d_model":8,"ffn":{"type":"glu","d_hidden":16},
+    "layers":[{"mixer":{"type":"attention","n_heads":2}},{"share":"s","mixer":{"type":"mamba2","n_heads":2}}],
+    "cycles":3,"n_layers":5,"overrides":[{"at":[0,-1],"ffn":{"d_hidden":24}}]})", "test");
+  const ModelSpec spec = read_model_spec(json);
+  ASSERT_EQ(spec.layers.size(), 5u);
+  std::vector<std::string> names;
+  for (const auto& decl : parameters(spec)) names.push_back(decl.name);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "shared.s.mixer.in.weight"), 1);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "layers.4.mixer.q.weight"), 1);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "layers.1.mixer.in.weight"), 0);
+}
+
+}  // namespace
+}  // namespace tessera::model

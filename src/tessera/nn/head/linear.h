@@ -1,0 +1,27 @@
+// Output matrix of its own.
+#pragma once
+
+#include "tessera/nn/head/head_config.h"
+
+namespace tessera::nn {
+
+struct LinearHeadConfig final : HeadConfig {
+  bool bias = false;
+
+  bool tied() const override { return false; }
+  static constexpr auto fields() {
+    return std::tuple_cat(std::tuple{spec::field("bias", &LinearHeadConfig::bias, "bias of the logits")}, common_fields<LinearHeadConfig>());
+  }
+  static spec::Info info() {
+    return {.summary = "Logits from an output matrix of their own.",
+            .paper = "Bengio et al.: A Neural Probabilistic Language Model, JMLR 2003",
+            .year = 2003,
+            .forms = {.recurrent = true}};
+  }
+  void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    list.add({"weight", {scope.vocab, scope.d_model}, spec::Init::normal(0.02), spec::ParamKind::matrix, 0});
+    if (bias) list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
+  }
+};
+
+}  // namespace tessera::nn

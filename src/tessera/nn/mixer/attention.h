@@ -1,0 +1,112 @@
+// Softmax attention. MHA, MQA and GQA are the same thing with other n_kv_heads: query head h reads
+// key/value head floor(h * n_kv_heads / n_heads).
+//   s_ij = scale * q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j;  o_i = sum_j p_ij v_j
+// Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et al. 2023,
+// arXiv:2305.13245 (GQA). Golden: attention G1, G2.
+#pragma once
+
+#include "tessera/nn/pattern/pattern_config.h"
+#include "tessera/nn/position/position_config.h"
+
+namespace tessera::nn {
+
+enum class ScoreScale {
+  rsqrt_head_dim,  // head_dim^-1/2
+  one,             // T5, GPT-Neo
+  value,           // scale_value itself
+  rsqrt_of,        // scale_value^-1/2 (Gemma 2 and 3)
+  inverse_layer,   // head_dim^-1/2 / (layer + 1) (GPT-2 option)
+};
+enum class QkNormOver {
+  head,        // statistics per head, one weight [head_dim] shared by heads (Qwen3, Gemma 3)
+  projection,  // statistics over the whole projection (OLMo 2)
+};
+
+/// Which projections have a bias.
+struct AttentionBias {
+  bool q = false, k = false, v = false, o = false;
+  static constexpr auto fields() {
+    using C = AttentionBias;
+    return std::tuple{spec::field("q", &C::q, "queries"), spec::field("k", &C::k, "keys"),
+                      spec::field("v", &C::v, "values"), spec::field("o", &C::o, "output")};
+  }
+};
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::ScoreScale> {
+  using S = nn::ScoreScale;
+  static constexpr std::array names{std::pair{S::rsqrt_head_dim, "rsqrt_head_dim"}, std::pair{S::one, "one"},
+                                    std::pair{S::value, "value"}, std::pair{S::rsqrt_of, "rsqrt_of"},
+                                    std::pair{S::inverse_layer, "inverse_layer"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {
+  static constexpr std::array names{std::pair{nn::QkNormOver::head, "head"},
+                                    std::pair{nn::QkNormOver::projection, "projection"}};
+};
+
+namespace tessera::nn {
+
+struct AttentionConfig final : spec::Config {
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;
+  int64_t head_dim = 0;
+  AttentionBias bias;
+  spec::Part<spec::Slot::norm> qk_norm;
+  QkNormOver qk_norm_over = QkNormOver::head;
+  ScoreScale scale = ScoreScale::rsqrt_head_dim;
+  double scale_value = 1;
+  double softcap = 0;
+  spec::Part<spec::Slot::pattern> pattern;
+  spec::Part<spec::Slot::position> position;
+  double dropout = 0;
+
+  static constexpr auto fields() {
+    using C = AttentionConfig;
+    using spec::field;
+    return std::tuple{field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
+                      field("n_kv_heads", &C::n_kv_heads, "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
+                      field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
+                      field("bias", &C::bias, "which projections have a bias"),
+                      field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),
+                      field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
+                      field("scale", &C::scale, "factor on the scores"),
+                      field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
+                      field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
+                      field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
+                      field("position", &C::position, "how order enters", {.part = "none"}),
+                      field("dropout", &C::dropout, "probability on the attention weights, in training", {.min = 0})};
+  }
+  static spec::Info info() {
+    return {.summary = "Softmax attention with any number of key/value heads (MHA, GQA, MQA).",
+            .paper = "Vaswani et al., arXiv:1706.03762; Shazeer, arXiv:1911.02150; Ainslie et al., arXiv:2305.13245",
+            .year = 2017,
+            .forms = {.recurrent = true}};
+  }
+  int64_t width_of_head(const spec::Scope& scope) const {
+    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
+  }
+  spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
+    scope.width = width_of_head(scope);
+    if (name == "position") scope.place = spec::Place::rotation;
+    return scope;
+  }
+  void complete(const spec::Scope& scope) override {
+    if (head_dim == 0 && scope.d_model % n_heads != 0)
+      fail(ErrorKind::spec, scope.path, "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads, scope.d_model);
+    head_dim = width_of_head(scope);
+    if (n_kv_heads == 0) n_kv_heads = n_heads;
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+
+  /// The factor on the scores in layer `layer` (from 0).
+  double score_scale(int64_t layer) const;
+  const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
+};
+
+}  // namespace tessera::nn

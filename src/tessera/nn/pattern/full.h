@@ -1,0 +1,21 @@
+// Every key, or in a causal model every key up to the query's own.
+// Vaswani et al. 2017, arXiv:1706.03762.
+#pragma once
+
+#include "tessera/nn/pattern/pattern_config.h"
+
+namespace tessera::nn {
+
+struct FullPatternConfig final : PatternConfig {
+  static constexpr auto fields() { return std::tuple{}; }
+  static spec::Info info() {
+    return {.summary = "Every query sees every key (causal: every earlier one).",
+            .paper = "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762",
+            .year = 2017,
+            .forms = {.recurrent = true}};
+  }
+  int64_t multiplicity(int64_t query, int64_t key, bool causal) const override { return !causal || key <= query ? 1 : 0; }
+  KeyRange range(int64_t query, int64_t length, bool causal) const override { return {0, causal ? query : length - 1}; }
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,37 @@
+// Sliding window. Causal: a query at p sees keys p - width < j <= p, `width` keys with its own.
+// Bidirectional: |p - j| <= width / 2, so 2 * (width / 2) + 1 keys.
+// Beltagy et al. 2020, arXiv:2004.05150; Jiang et al. 2023, arXiv:2310.06825 (rolling cache).
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tessera/nn/pattern/pattern_config.h"
+
+namespace tessera::nn {
+
+struct WindowPatternConfig final : PatternConfig {
+  int64_t width = 0;
+
+  static constexpr auto fields() {
+    return std::tuple{spec::field("width", &WindowPatternConfig::width, "tokens in the window, the query's own included",
+                                  {.min = 1, .required = true})};
+  }
+  static spec::Info info() {
+    return {.summary = "Every query sees the last `width` keys only; the cache is a ring of that size.",
+            .paper = "Beltagy, Peters, Cohan: Longformer, arXiv:2004.05150; Jiang et al.: Mistral 7B, arXiv:2310.06825",
+            .year = 2020,
+            .forms = {.recurrent = true}};
+  }
+  int64_t multiplicity(int64_t query, int64_t key, bool causal) const override {
+    if (causal) return key <= query && key > query - width ? 1 : 0;
+    return std::abs(query - key) <= width / 2 ? 1 : 0;
+  }
+  KeyRange range(int64_t query, int64_t length, bool causal) const override {
+    if (causal) return {std::max<int64_t>(0, query - width + 1), query};
+    return {std::max<int64_t>(0, query - width / 2), std::min(length - 1, query + width / 2)};
+  }
+  int64_t horizon() const override { return width; }
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,20 @@
+// x = x + f(N(x)); the stack ends with a norm.
+// Xiong et al.: On Layer Normalization in the Transformer Architecture, arXiv:2002.04745
+#pragma once
+
+#include "tessera/nn/residual/residual_config.h"
+
+namespace tessera::nn {
+
+struct PreNormConfig final : ResidualConfig {
+  static constexpr auto fields() { return common_fields<PreNormConfig>(); }
+  static spec::Info info() {
+    return {.summary = "The branch reads a normalised copy of the stream.",
+            .paper = "Xiong et al.: On Layer Normalization in the Transformer Architecture, arXiv:2002.04745",
+            .year = 2020,
+            .forms = {.recurrent = true}};
+  }
+  std::vector<std::string> norms() const override { return {"norm"}; }
+};
+
+}  // namespace tessera::nn

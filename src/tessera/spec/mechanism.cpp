@@ -1,0 +1,132 @@
+#include "tessera/spec/mechanism.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+namespace tessera::spec {
+namespace {
+
+std::vector<Mechanism>& table() {
+  static std::vector<Mechanism> all;
+  return all;
+}
+
+}  // namespace
+
+const char* name_of(Slot slot) {
+  constexpr const char* kNames[kSlotCount] = {"norm", "position", "rope_scaling", "pattern", "mixer", "ffn", "residual", "embed", "head"};
+  return kNames[static_cast<int>(slot)];
+}
+
+const char* name_of(Causality causality) {
+  constexpr const char* kNames[] = {"bitwise", "rounding", "selection", "none"};
+  return kNames[static_cast<int>(causality)];
+}
+
+const char* name_of(Place place) {
+  constexpr const char* kNames[] = {"nowhere", "the embedding", "a rotation of queries and keys", "a bias of the scores"};
+  return kNames[static_cast<int>(place)];
+}
+
+const char* name_of(ParamKind kind) {
+  constexpr const char* kNames[] = {"matrix", "embedding", "norm", "bias", "structural"};
+  return kNames[static_cast<int>(kind)];
+}
+
+int64_t ParamDecl::elements() const {
+  int64_t n = 1;
+  for (const int64_t size : shape)
+    if (size < 0 || __builtin_mul_overflow(n, size, &n))
+      fail(ErrorKind::spec, "params", "{}: shape [{}] is not a valid size", name, fmt::join(shape, ", "));
+  return n;
+}
+
+void ParamList::add(ParamDecl decl) {
+  if (!prefix_.empty()) decl.name = prefix_ + "." + decl.name;
+  decls_.push_back(std::move(decl));
+}
+
+void ParamList::linear(std::string_view name, int64_t out, int64_t in, bool bias, Init init) {
+  add({std::string(name) + ".weight", {out, in}, init, ParamKind::matrix, 0});
+  if (bias) add({std::string(name) + ".bias", {out}, Init::constant(0), ParamKind::bias, 0});
+}
+
+ParamList ParamList::under(std::string_view name) const {
+  return ParamList(prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name));
+}
+
+void ParamList::append(const ParamList& other) {
+  decls_.insert(decls_.end(), other.decls_.begin(), other.decls_.end());
+}
+
+int64_t StateDecl::bytes_per_entry() const {
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  return storage_bytes(dtype, n);
+}
+
+int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length) {
+  int64_t bytes = 0;
+  for (const StateDecl& decl : decls) {
+    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1 : decl.keep == 0 ? length : std::min(length, decl.keep);
+    bytes += entries * decl.bytes_per_entry();
+  }
+  return bytes;
+}
+
+const std::vector<Mechanism>& mechanisms() { return table(); }
+
+void add_mechanism(Mechanism mechanism) {
+  require(find_mechanism(mechanism.slot, mechanism.name) == nullptr, "registry", "{} is registered twice", mechanism.name);
+  table().push_back(std::move(mechanism));
+}
+
+const Mechanism* find_mechanism(Slot slot, std::string_view name) {
+  for (const Mechanism& mechanism : table())
+    if (mechanism.slot == slot && mechanism.name == name) return &mechanism;
+  return nullptr;
+}
+
+AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
+  std::string name;
+  if (json.is_string()) {
+    name = json.get<std::string>();
+  } else if (json.is_object()) {
+    const auto type = json.find("type");
+    if (type == json.end() || !type->is_string())
+      fail(ErrorKind::spec, scope.path, "a {} needs \"type\": {}; expected its name as a string", name_of(slot),
+           type == json.end() ? "none given" : std::string(kind_of(*type)));
+    name = type->get<std::string>();
+  } else {
+    fail(ErrorKind::spec, scope.path, "found {}; expected a {}: {{\"type\": ...}}", kind_of(json), name_of(slot));
+  }
+  const Mechanism* mechanism = find_mechanism(slot, name);
+  if (mechanism == nullptr) {
+    std::vector<std::string> known;
+    for (const Mechanism& m : table())
+      if (m.slot == slot) known.push_back(m.name);
+    const std::string near = nearest_name(name, known);
+    fail(ErrorKind::spec, scope.path, "unknown {} \"{}\"{}; known: {}", name_of(slot), name,
+         near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near), fmt::join(known, ", "));
+  }
+  AnyPart part;
+  part.mechanism = mechanism;
+  part.config = mechanism->read(json.is_string() ? Json::object() : json, scope);
+  return part;
+}
+
+Json dump_part(const AnyPart& part) {
+  if (!part) return nullptr;
+  Json json = Json::object();
+  json["type"] = part.type();
+  const Json fields = part.mechanism->dump(*part.config);
+  for (const auto& [key, value] : fields.items()) json[key] = value;
+  return json;
+}
+
+AnyPart default_part(Slot slot, std::string_view name, const Scope& scope) {
+  return read_part(slot, Json(std::string(name)), scope);
+}
+
+}  // namespace tessera::spec

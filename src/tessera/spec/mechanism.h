@@ -1,0 +1,197 @@
+// What the toolkit knows about a mechanism without computing it: its config and field list, what it
+// declares about itself, and the parameters, state and cost that follow from a config. Torch-free, so
+// that reading a spec, planning a 405B model, schemas and pages cost nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/base/error.h"
+#include "tessera/spec/json.h"
+
+namespace tessera::spec {
+
+/// The places of an architecture that a mechanism can fill.
+enum class Slot { norm, position, rope_scaling, pattern, mixer, ffn, residual, embed, head };
+const char* name_of(Slot slot);
+inline constexpr int kSlotCount = 9;
+
+/// How the past may depend on the future (tested by the contract suite).
+enum class Causality {
+  bitwise,    // a changed future leaves the past bit-equal
+  rounding,   // global transforms: 1e-12 relative in double
+  selection,  // no future value is read, but a future token may change what is selected
+  none,       // reads the future
+};
+const char* name_of(Causality causality);
+
+/// The evaluation forms a mechanism offers; they are tested to agree.
+struct Forms {
+  bool parallel = true;
+  bool chunked = false;
+  bool recurrent = false;  // one token at a time from a state
+};
+
+/// Where a position scheme acts. A pair of scheme and place that do not fit is refused when the spec is read.
+enum class Place { nowhere, embedding, rotation, score_bias };
+const char* name_of(Place place);
+
+/// What a mechanism says about itself; its page, its row in tables and its seat in the tests come from it.
+struct Info {
+  std::string summary;  // one sentence
+  std::string paper;    // authors, title, arXiv number
+  int year = 0;
+  Causality causality = Causality::bitwise;
+  Forms forms;
+  Place place = Place::nowhere;  // positions only
+};
+
+/// What surrounds a part: filled by its parent, used for defaults, rules, shapes and costs.
+struct Scope {
+  int64_t d_model = 0;
+  int64_t vocab = 0;
+  int64_t n_layers = 1;     // invocations in this stack
+  int64_t layer = 0;        // which of them
+  bool causal = true;
+  int64_t width = 0;        // for norms: channels; for positions: width of one head or of the embedding
+  Place place = Place::nowhere;  // for positions: where the parent wants it to act
+  std::string path;         // "layers[3].mixer", for messages
+  Scope at(std::string_view child) const {
+    Scope scope = *this;
+    scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);
+    return scope;
+  }
+};
+
+// --- parameters -------------------------------------------------------------------------------
+
+enum class ParamKind { matrix, embedding, norm, bias, structural };
+const char* name_of(ParamKind kind);
+
+/// Initial values, drawn from a stream keyed by the parameter's full name.
+struct Init {
+  enum class Kind {
+    constant,            // a
+    normal,              // mean 0, standard deviation a
+    uniform,             // in [a, b)
+    log_of_uniform,      // ln of a uniform in [a, b)                                  (Mamba: A_log)
+    softplus_log_uniform,  // x with softplus(x) log-uniform in [a, b), at least c     (Mamba: dt_bias)
+  };
+  Kind kind = Kind::normal;
+  double a = 0.02, b = 0, c = 0;
+
+  static Init constant(double value) { return {Kind::constant, value, 0, 0}; }
+  static Init normal(double deviation) { return {Kind::normal, deviation, 0, 0}; }
+  static Init uniform(double low, double high) { return {Kind::uniform, low, high, 0}; }
+};
+
+struct ParamDecl {
+  std::string name;            // local: "q.weight"; the full name adds the prefix of the part
+  std::vector<int64_t> shape;  // matrices are [out, in]
+  Init init;
+  ParamKind kind = ParamKind::matrix;
+  int shard_axis = -1;         // the axis tensor parallelism may split, -1 = replicate
+
+  bool decays() const { return kind == ParamKind::matrix || kind == ParamKind::embedding; }
+  int64_t elements() const;
+};
+
+class ParamList {
+ public:
+  explicit ParamList(std::string prefix = "") : prefix_(std::move(prefix)) {}
+  void add(ParamDecl decl);
+  /// y = x W^T (+ b): declares `name`.weight [out, in] and, if asked, `name`.bias [out].
+  void linear(std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::normal(0.02));
+  /// Declares under a further prefix.
+  ParamList under(std::string_view name) const;
+  void append(const ParamList& other);
+  const std::vector<ParamDecl>& all() const { return decls_; }
+
+ private:
+  std::string prefix_;
+  std::vector<ParamDecl> decls_;
+};
+
+// --- state ------------------------------------------------------------------------------------
+
+/// One tensor that a part keeps per row of a state.
+struct StateDecl {
+  enum class Kind { per_token, fixed };
+  std::string name;
+  Kind kind = Kind::per_token;
+  std::vector<int64_t> shape;  // of one token's entry, or of the whole tensor
+  int64_t keep = 0;            // per_token: how many of the last tokens are kept, 0 = all
+  DType dtype = DType::f32;
+
+  int64_t bytes_per_entry() const;
+};
+
+/// Bytes that one row keeps after `length` tokens.
+int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length);
+
+// --- mechanisms -------------------------------------------------------------------------------
+
+/// Base of every config. The virtual functions are what the rest of the toolkit may ask of it.
+struct Config {
+  virtual ~Config() = default;
+  /// Fills what the user left open from the surroundings (head_dim = d_model / n_heads).
+  virtual void complete(const Scope&) {}
+  /// Throws Error(spec) with a reason and a suggestion when the config cannot work here.
+  virtual void check(const Scope&) const {}
+  virtual void params(ParamList&, const Scope&) const {}
+  virtual std::vector<StateDecl> state(const Scope&) const { return {}; }
+  /// Multiply-adds times two per token that are not a product with a parameter matrix, after `context` tokens.
+  virtual double extra_flops(const Scope&, int64_t /*context*/) const { return 0; }
+};
+
+struct FieldDoc {
+  std::string name, type, fallback, doc;
+  bool required = false;
+};
+
+/// One registered mechanism.
+struct Mechanism {
+  Slot slot{};
+  std::string name;
+  Info info;
+  std::shared_ptr<const Config> (*read)(const Json&, const Scope&) = nullptr;
+  Json (*dump)(const Config&) = nullptr;
+  Json (*schema)() = nullptr;
+  std::vector<FieldDoc> (*fields)() = nullptr;
+};
+
+/// All mechanisms, in the order of mechanisms.def. Filled by nn::register_mechanisms().
+const std::vector<Mechanism>& mechanisms();
+void add_mechanism(Mechanism mechanism);
+/// nullptr when there is none.
+const Mechanism* find_mechanism(Slot slot, std::string_view name);
+
+/// A chosen mechanism with its config: the value of a field such as "norm" or "mixer".
+struct AnyPart {
+  const Mechanism* mechanism = nullptr;
+  std::shared_ptr<const Config> config;
+
+  explicit operator bool() const { return mechanism != nullptr; }
+  const std::string& type() const { return mechanism->name; }
+  const Info& info() const { return mechanism->info; }
+  template <class C>
+  const C& as() const {
+    return dynamic_cast<const C&>(*config);
+  }
+};
+
+/// The same with its slot in the type.
+template <Slot S>
+struct Part : AnyPart {};
+
+/// Reads {"type": ..., ...} or the short form "name". Unknown types and keys name the nearest valid one.
+AnyPart read_part(Slot slot, const Json& json, const Scope& scope);
+Json dump_part(const AnyPart& part);
+/// A part with all its defaults, for fields whose default is a mechanism.
+AnyPart default_part(Slot slot, std::string_view name, const Scope& scope);
+
+}  // namespace tessera::spec
