@@ -48,10 +48,13 @@ uint64_t minimum_size(GgufType type) {
   return 1;
 }
 
-void check_bools(std::span<const std::byte> bytes, const FileSource& source) {
-  for (const std::byte b : bytes)
-    if (std::to_integer<int>(b) > 1)
-      source.fail("a boolean of value {}; expected 0 or 1", std::to_integer<int>(b));
+// Of the bytes just taken.
+void check_bools(std::span<const std::byte> bytes, const ByteReader& reader) {
+  const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (bad != bytes.end())
+    reader.source().fail("byte {}: a boolean of value {}; expected 0 or 1",
+                         reader.position() - static_cast<size_t>(bytes.end() - bad),
+                         std::to_integer<int>(*bad));
 }
 
 // Moves past one value and checks it whole.
@@ -63,7 +66,7 @@ void pass_value(ByteReader& reader, GgufType type, int depth) {
   }
   if (type != GgufType::array) {
     const auto bytes = reader.take(minimum_size(type), "a metadata value");
-    if (type == GgufType::boolean) check_bools(bytes, reader.source());
+    if (type == GgufType::boolean) check_bools(bytes, reader);
     return;
   }
 
@@ -79,7 +82,7 @@ void pass_value(ByteReader& reader, GgufType type, int depth) {
     for (uint64_t i = 0; i < count; ++i) pass_value(reader, element, depth + 1);
   } else {
     const auto bytes = reader.take(count * minimum_size(element), "a metadata array");
-    if (element == GgufType::boolean) check_bools(bytes, reader.source());
+    if (element == GgufType::boolean) check_bools(bytes, reader);
   }
 }
 
