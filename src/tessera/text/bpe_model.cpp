@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/text/piece_cuts.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::text {
@@ -73,36 +74,19 @@ struct Candidate {
   }
 };
 
-// Pieces already encoded in this call. It lives as long as the call, so it needs no lock.
-class PieceCache {
- public:
-  static constexpr size_t kMaxPieces = 1 << 16;
-  static constexpr size_t kMaxPieceBytes = 256;
-
-  bool append(std::string_view piece, std::vector<int32_t>& ids) const {
-    const auto found = found_.find(piece);
-    if (found == found_.end()) return false;
-    const auto [begin, end] = found->second;
-    ids.insert(ids.end(), ids_.begin() + begin, ids_.begin() + end);
-    return true;
-  }
-  void remember(std::string_view piece, std::span<const int32_t> ids) {
-    if (piece.size() > kMaxPieceBytes || found_.size() >= kMaxPieces) return;
-    const auto begin = static_cast<int32_t>(ids_.size());
-    ids_.insert(ids_.end(), ids.begin(), ids.end());
-    found_.emplace(piece, std::pair(begin, static_cast<int32_t>(ids_.size())));
-  }
-
- private:
-  std::unordered_map<std::string_view, std::pair<int32_t, int32_t>> found_;
-  std::vector<int32_t> ids_;
-};
+// Shorter pieces are not worth looking for cuts in.
+constexpr size_t kMinCutBytes = 64;
 
 class BpeModel final : public Model {
  public:
-  BpeModel(VocabularyPointer vocabulary, MergeTable merges, const BpeOptions& options, int32_t unk)
+  BpeModel(VocabularyPointer vocabulary,
+           MergeTable merges,
+           JoinablePairs pairs,
+           const BpeOptions& options,
+           int32_t unk)
       : vocabulary_(std::move(vocabulary)),
         merges_(std::move(merges)),
+        pairs_(std::move(pairs)),
         options_(options),
         unk_(unk),
         byte_tokens_(vocabulary_->byte_tokens()) {}
@@ -117,10 +101,12 @@ class BpeModel final : public Model {
       if (id == kNoToken && options_.ignore_merges) id = vocabulary_->id(piece.text);
       if (id != kNoToken) {
         ids.push_back(id);
-      } else if (!cache.append(piece.text, ids)) {
-        const size_t before = ids.size();
-        encode_piece(piece.text, work, ids);
-        cache.remember(piece.text, std::span(ids).subspan(before));
+      } else if (piece.text.size() < kMinCutBytes) {
+        encode_part(piece.text, cache, work, ids);
+      } else {
+        for_each_part(
+            piece.text, pairs_, [&](auto left, auto right) { return known(left) && known(right); },
+            [&](std::string_view part) { encode_part(part, cache, work, ids); });
       }
     }
   }
@@ -131,12 +117,21 @@ class BpeModel final : public Model {
     std::vector<Candidate> heap;
   };
 
-  void encode_piece(std::string_view piece, Work& work, std::vector<int32_t>& ids) const {
+  // A run of unknown characters may vanish or become one token: it is never cut, nor cut off.
+  bool known(std::string_view character) const { return vocabulary_->id(character) != kNoToken; }
+
+  void encode_part(std::string_view part,
+                   PieceCache& cache,
+                   Work& work,
+                   std::vector<int32_t>& ids) const {
+    if (cache.append(part, ids)) return;
+    const size_t before = ids.size();
     work.symbols.clear();
-    add_symbols(piece, work.symbols);
+    add_symbols(part, work.symbols);
     merge_all(work);
     for (const Symbol& symbol : work.symbols)
       if (symbol.alive) ids.push_back(symbol.id);
+    cache.remember(part, std::span(ids).subspan(before));
   }
 
   static void add(std::vector<Symbol>& symbols, int32_t id) {
@@ -207,6 +202,7 @@ class BpeModel final : public Model {
 
   VocabularyPointer vocabulary_;
   MergeTable merges_;
+  JoinablePairs pairs_;
   BpeOptions options_;
   int32_t unk_;
   std::vector<int32_t> byte_tokens_;
@@ -223,6 +219,7 @@ ModelPointer make_bpe_model(VocabularyPointer vocabulary,
   std::vector<MergeTable::Entry> entries;
   entries.reserve(merges.size());
   std::string joined;
+  JoinablePairs pairs;
   for (const auto& [left, right] : merges) {
     const auto rank = static_cast<int32_t>(entries.size());
     const auto id_of = [&](std::string_view part) {
@@ -234,7 +231,9 @@ ModelPointer make_bpe_model(VocabularyPointer vocabulary,
     };
     joined.assign(left).append(right);
     entries.push_back({id_of(left), {id_of(right), rank, id_of(joined)}});
+    pairs.add(joined);
   }
+  pairs.seal();
   int32_t unk = kNoToken;
   if (!options.unk_token.empty()) {
     unk = vocabulary->id(options.unk_token);
@@ -243,7 +242,8 @@ ModelPointer make_bpe_model(VocabularyPointer vocabulary,
            options.unk_token.substr(0, 50));
   }
   MergeTable table(std::move(entries), vocabulary->size());
-  return std::make_shared<BpeModel>(std::move(vocabulary), std::move(table), options, unk);
+  return std::make_shared<BpeModel>(std::move(vocabulary), std::move(table), std::move(pairs), options,
+                                    unk);
 }
 
 }  // namespace tessera::text

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/text/piece_cuts.h"
 #include "tessera/text/utf8.h"
 
 namespace tessera::text {
@@ -31,27 +32,26 @@ class ScoreModel final : public Model {
       : vocabulary_(std::move(vocabulary)),
         scores_(std::move(scores)),
         options_(std::move(options)),
-        byte_tokens_(vocabulary_->byte_tokens()) {}
+        byte_tokens_(vocabulary_->byte_tokens()) {
+    for (int32_t id = 0; id < vocabulary_->size(); ++id)
+      if (const auto token = vocabulary_->token(id); token && id_from_text(*token) == id)
+        pairs_.add(*token);
+    pairs_.seal();
+  }
 
   const Vocabulary& vocabulary() const override { return *vocabulary_; }
 
   void encode(std::span<const Piece> pieces, std::vector<int32_t>& ids) const override {
+    PieceCache cache;
     Work work;
     for (const Piece& piece : pieces) {
       if (piece.id != kNoToken) {
         ids.push_back(piece.id);
         continue;
       }
-      split_characters(piece.text, work);
-      for (int32_t i = 0; i + 1 < static_cast<int32_t>(work.symbols.size()); ++i) propose(work, i);
-      while (!work.heap.empty()) {
-        std::pop_heap(work.heap.begin(), work.heap.end());
-        const Candidate best = work.heap.back();
-        work.heap.pop_back();
-        apply(work, best);
-      }
-      for (const Symbol& symbol : work.symbols)
-        if (symbol.size > 0) append(text_of(work, symbol), ids);
+      for_each_part(
+          piece.text, pairs_, [](auto, auto) { return true; },
+          [&](std::string_view part) { encode_part(part, cache, work, ids); });
     }
   }
 
@@ -61,6 +61,25 @@ class ScoreModel final : public Model {
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
   };
+
+  void encode_part(std::string_view part,
+                   PieceCache& cache,
+                   Work& work,
+                   std::vector<int32_t>& ids) const {
+    if (cache.append(part, ids)) return;
+    const size_t before = ids.size();
+    split_characters(part, work);
+    for (int32_t i = 0; i + 1 < static_cast<int32_t>(work.symbols.size()); ++i) propose(work, i);
+    while (!work.heap.empty()) {
+      std::pop_heap(work.heap.begin(), work.heap.end());
+      const Candidate best = work.heap.back();
+      work.heap.pop_back();
+      apply(work, best);
+    }
+    for (const Symbol& symbol : work.symbols)
+      if (symbol.size > 0) append(text_of(work, symbol), ids);
+    cache.remember(part, std::span<const int32_t>(ids).subspan(before));
+  }
 
   static std::string_view text_of(const Work& work, const Symbol& symbol) {
     return work.piece.substr(static_cast<size_t>(symbol.begin), static_cast<size_t>(symbol.size));
@@ -128,6 +147,7 @@ class ScoreModel final : public Model {
   VocabularyPointer vocabulary_;
   std::vector<float> scores_;
   ScoreOptions options_;
+  JoinablePairs pairs_;
   std::vector<int32_t> byte_tokens_;
 };
 

@@ -13,6 +13,8 @@ namespace {
 
 using spec::Json;
 
+constexpr size_t kMaxMergeBytes = 4096;  // a merge with many spaces is tried at each of them
+
 VocabularyPointer vocabulary_from_json(const Json& value, const std::string& where) {
   if (!value.is_object())
     fail(ErrorKind::file, where, "\"vocab\" is {}; expected an object", spec::kind_of(value));
@@ -27,19 +29,39 @@ VocabularyPointer vocabulary_from_json(const Json& value, const std::string& whe
   return std::make_shared<Vocabulary>(std::move(tokens), where);
 }
 
+using Merge = std::pair<std::string, std::string>;
+
+// Cuts "left right" at its space. Where tokens hold spaces themselves, the cut is the one that leaves
+// two tokens whose joined text is a token; nullopt unless there is exactly one.
+std::optional<Merge> cut_merge(const std::string& text, const Vocabulary& vocabulary) {
+  std::optional<Merge> cut;
+  size_t n_spaces = 0;
+  size_t n_cuts = 0;
+  for (size_t space = text.find(' '); space != std::string::npos; space = text.find(' ', space + 1)) {
+    Merge merge(text.substr(0, space), text.substr(space + 1));
+    ++n_spaces;
+    const bool fits = vocabulary.id(merge.first) != kNoToken &&
+                      vocabulary.id(merge.second) != kNoToken &&
+                      vocabulary.id(merge.first + merge.second) != kNoToken;
+    if (fits) ++n_cuts;
+    if (fits || !cut) cut = std::move(merge);
+  }
+  if (n_spaces > 1 && n_cuts != 1) return std::nullopt;
+  return cut;
+}
+
 // "left right" or ["left", "right"]
-std::pair<std::string, std::string> merge_from_json(const Json& value, size_t rank,
-                                                    const std::string& where) {
+Merge merge_from_json(const Json& value,
+                      size_t rank,
+                      const Vocabulary& vocabulary,
+                      const std::string& where) {
   if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string())
     return {value[0].get<std::string>(), value[1].get<std::string>()};
-  if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
-    const size_t space = text.find(' ');
-    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos)
-      return {text.substr(0, space), text.substr(space + 1)};
-  }
-  fail(ErrorKind::file, where, "merge {} is {}; expected \"left right\" or [\"left\", \"right\"]",
-       rank, value.dump().substr(0, 80));
+  if (value.is_string() && value.get_ref<const std::string&>().size() <= kMaxMergeBytes)
+    if (auto merge = cut_merge(value.get_ref<const std::string&>(), vocabulary)) return *merge;
+  fail(ErrorKind::file, where,
+       "merge {} is {}; expected \"left right\" or [\"left\", \"right\"], tokens both", rank,
+       value.dump().substr(0, 80));
 }
 
 ModelPointer bpe_from_json(const Json& value, const std::string& where) {
@@ -62,10 +84,12 @@ ModelPointer bpe_from_json(const Json& value, const std::string& where) {
   const Json& list = object.at("merges");
   if (!list.is_array())
     fail(ErrorKind::file, where, "\"merges\" is {}; expected an array", spec::kind_of(list));
-  std::vector<std::pair<std::string, std::string>> merges;
+  auto vocabulary = vocabulary_from_json(object.at("vocab"), where);
+  std::vector<Merge> merges;
   merges.reserve(list.size());
-  for (const Json& merge : list) merges.push_back(merge_from_json(merge, merges.size(), where));
-  return make_bpe_model(vocabulary_from_json(object.at("vocab"), where), merges, options, where);
+  for (const Json& merge : list)
+    merges.push_back(merge_from_json(merge, merges.size(), *vocabulary, where));
+  return make_bpe_model(std::move(vocabulary), merges, options, where);
 }
 
 ModelPointer model_from_json(const Json& value, const std::string& where) {
