@@ -1,7 +1,7 @@
 // Regular expressions of tokenizer files, run by PCRE2 (UTF, Unicode properties, JIT).
 //
 // tokenizer.json patterns are written for Oniguruma, and the two engines agree on all but a few
-// constructs. The pattern is translated where the meaning would differ (\s, \w, \uHHHH, ^ and $ are
+// constructs. The pattern is translated where the meaning would differ (\s, \w, \b, \uHHHH, ^ and $ are
 // line anchors) and refused where it cannot be (class intersection, nested classes, \h, callouts).
 //
 // A pattern is untrusted: its length, nesting, matching steps and memory are limited. Errors:

@@ -102,8 +102,10 @@ SplitBehavior split_behavior_named(std::string_view name, std::string_view where
 Pattern Pattern::from_json(const spec::Json& value, const std::string& where) {
   if (value.is_object() && value.size() == 1 && value.begin().value().is_string()) {
     const auto& text = value.begin().value().get_ref<const std::string&>();
-    if (value.begin().key() == "String") return Pattern(text);
-    if (value.begin().key() == "Regex") return Pattern(Regex(text, where));
+    // an empty literal matches between all characters, as an empty expression does
+    if (value.begin().key() == "String" && !text.empty()) return Pattern(text);
+    if (value.begin().key() == "String" || value.begin().key() == "Regex")
+      return Pattern(Regex(text, where));
   }
   fail(ErrorKind::file, where, "pattern is {}; expected {{\"String\": ...}} or {{\"Regex\": ...}}",
        spec::kind_of(value));
