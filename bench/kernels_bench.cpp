@@ -9,7 +9,9 @@
 #include "tessera/base/half.h"
 #include "tessera/base/rng.h"
 #include "tessera/base/threads.h"
+#include "tessera/kernels/attention.h"
 #include "tessera/kernels/matmul.h"
+#include "tessera/kernels/rowwise.h"
 #include "tessera/kernels/targets.h"
 
 namespace tessera::kernels {
@@ -67,6 +69,49 @@ void register_matmul() {
           ->Args({512, k, 1536})->UseRealTime();
 }
 
+// T queries at the end of S keys; FLOPs count visible keys only.
+void attention_bench(benchmark::State& state) {
+  Attention a;
+  a.T = state.range(0), a.H = state.range(2), a.G = state.range(3), a.K = a.V = state.range(4);
+  const int64_t S = state.range(1), D = a.K;
+  const auto q = normals(a.T * a.H * D, 1), k = normals(S * a.G * D, 2), v = normals(S * a.G * D, 3);
+  std::vector<float> out(q.size());
+  a.q = q.data(), a.q_token_stride = a.H * D, a.q_head_stride = D;
+  a.out = out.data(), a.out_token_stride = a.H * D, a.out_head_stride = D;
+  a.first_position = S - a.T;
+  a.kv = {k.data(), v.data(), a.G * D, D, a.G * D, D, 0, S, 0, 0};
+  a.scale = 0.125f;
+  for (auto _ : state) {
+    attend(a);
+    benchmark::DoNotOptimize(out.data());
+  }
+  const double pairs = static_cast<double>(a.T) * (static_cast<double>(S) - static_cast<double>(a.T - 1) / 2);
+  state.counters["GFLOP/s"] = benchmark::Counter(4e-9 * pairs * static_cast<double>(a.H * D),
+                                                 benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] = benchmark::Counter(8e-9 * static_cast<double>(S * a.G * D),
+                                              benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void act_bench(benchmark::State& state, Activation kind) {
+  const auto x = normals(1 << 16, 1);
+  std::vector<float> y(x.size());
+  for (auto _ : state) {
+    act(kind, x.data(), 1 << 16, y.data());
+    benchmark::DoNotOptimize(y.data());
+  }
+  state.counters["Gelement/s"] = benchmark::Counter(65536e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void register_others() {
+  benchmark::RegisterBenchmark("attention/prefill", attention_bench)
+      ->Args({512, 512, 9, 3, 64})->Args({512, 512, 12, 12, 64})->Args({512, 2048, 9, 3, 64})->UseRealTime();
+  benchmark::RegisterBenchmark("attention/decode", attention_bench)
+      ->Args({1, 512, 9, 3, 64})->Args({1, 2048, 9, 3, 64})->Args({1, 2048, 12, 12, 64})->UseRealTime();
+  benchmark::RegisterBenchmark("act/silu", act_bench, Activation::silu)->UseRealTime();
+  benchmark::RegisterBenchmark("act/gelu", act_bench, Activation::gelu)->UseRealTime();
+  benchmark::RegisterBenchmark("act/gelu_tanh", act_bench, Activation::gelu_tanh)->UseRealTime();
+}
+
 }  // namespace
 }  // namespace tessera::kernels
 
@@ -75,5 +120,6 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("target", tessera::kernels::current_target());
   benchmark::AddCustomContext("threads", std::to_string(tessera::thread_count()));
   tessera::kernels::register_matmul();
+  tessera::kernels::register_others();
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -136,7 +136,8 @@ HWY_INLINE SoftmaxPart exponentials(const Attention& a, const float* bias, int64
     if (bias) v = hn::Add(v, load_upto(bias + j, count));
     store_upto(v, s + j, count);
     if (count < kLanes) v = hn::IfThenElse(hn::FirstN(F32(), static_cast<size_t>(count)), v, all(kMinusInfinity));
-    max = hn::Max(max, v);
+    // a NaN counts as infinite, so that it reaches the result instead of getting lost in Max
+    max = hn::Max(max, hn::IfThenElse(hn::Eq(v, v), v, all(-kMinusInfinity)));
   }
   const float maximum = hn::GetLane(hn::MaxOfLanes(F32(), max));
   if (maximum == kMinusInfinity) return {maximum, 0};

@@ -21,7 +21,7 @@ using I8 = hn::Rebind<int8_t, F32>;
 using U16 = hn::Rebind<uint16_t, F32>;
 using VI = hn::Vec<I32>;
 
-HWY_INLINE VI bytes(const uint8_t* p) { return hn::PromoteTo(I32(), hn::LoadU(U8(), p)); }
+HWY_INLINE VI unsigned_bytes(const uint8_t* p) { return hn::PromoteTo(I32(), hn::LoadU(U8(), p)); }
 HWY_INLINE VI signed_bytes(const uint8_t* p) {
   return hn::PromoteTo(I32(), hn::LoadU(I8(), reinterpret_cast<const int8_t*>(p)));
 }
@@ -70,25 +70,26 @@ HWY_INLINE V32 scaled(VI q, V32 d) { return hn::Mul(to_float(q), d); }
 HWY_INLINE V32 scaled_plus(VI q, V32 d, V32 m) { return hn::Add(scaled(q, d), m); }
 HWY_INLINE V32 scaled_minus(VI q, V32 d, V32 m) { return hn::Sub(scaled(q, d), m); }
 
+// A block type is a struct with `elements`, `bytes`, and unpack(block, emit), which calls
+// emit(e, v) with the values of elements e .. e + kLanes, e ascending: to store them, or to use them
+// in a sum whose order must be that of the elements.
+
 // --- 32-element blocks: nibbles low 16, high 16 --------------------------------------------------
 
-HWY_INLINE void block_q4_0(const uint8_t* b, float* y) {
-  const V32 d = all(half_at(b));
-  for (int i = 0; i < 16; i += kLanes) {
-    const VI v = bytes(b + 2 + i);
-    store(scaled(hn::Sub(low_bits(v, 15), int_all(8)), d), y + i);
-    store(scaled(hn::Sub(hn::ShiftRight<4>(v), int_all(8)), d), y + 16 + i);
-  }
-}
+constexpr int kHalfVectors = 16 / kLanes;
 
-HWY_INLINE void block_q4_1(const uint8_t* b, float* y) {
-  const V32 d = all(half_at(b));
-  const V32 m = all(half_at(b + 2));
-  for (int i = 0; i < 16; i += kLanes) {
-    const VI v = bytes(b + 4 + i);
-    store(scaled_plus(low_bits(v, 15), d, m), y + i);
-    store(scaled_plus(hn::ShiftRight<4>(v), d, m), y + 16 + i);
+// emits value(q, e) of the low nibbles of 16 bytes, then of the high ones; e: the first element
+template <class Value, class Emit>
+HWY_INLINE void nibbles(const uint8_t* p, const Value& value, const Emit& emit) {
+  VI v[kHalfVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kHalfVectors; ++i) {
+    v[i] = unsigned_bytes(p + i * kLanes);
+    emit(i * kLanes, value(low_bits(v[i], 15), i * kLanes));
   }
+#pragma GCC unroll 4
+  for (int i = 0; i < kHalfVectors; ++i)
+    emit(16 + i * kLanes, value(hn::ShiftRight<4>(v[i]), 16 + i * kLanes));
 }
 
 // bit e of a block's 32 high bits, as 0 or 16, for elements first .. first + kLanes
@@ -101,66 +102,99 @@ HWY_INLINE VI fifth_bits(const uint8_t* p, int first) {
   return hn::BitCast(I32(), hn::ShiftLeft<4>(bit));
 }
 
-HWY_INLINE void block_q5_0(const uint8_t* b, float* y) {
-  const V32 d = all(half_at(b));
-  for (int i = 0; i < 16; i += kLanes) {
-    const VI v = bytes(b + 6 + i);
-    const VI low = hn::Or(low_bits(v, 15), fifth_bits(b + 2, i));
-    const VI high = hn::Or(hn::ShiftRight<4>(v), fifth_bits(b + 2, 16 + i));
-    store(scaled(hn::Sub(low, int_all(16)), d), y + i);
-    store(scaled(hn::Sub(high, int_all(16)), d), y + 16 + i);
+struct Q4_0 {
+  static constexpr int elements = 32, bytes = 18;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(half_at(b));
+    nibbles(b + 2, [&](VI q, int) HWY_ATTR { return scaled(hn::Sub(q, int_all(8)), d); }, emit);
   }
-}
+};
 
-HWY_INLINE void block_q5_1(const uint8_t* b, float* y) {
-  const V32 d = all(half_at(b));
-  const V32 m = all(half_at(b + 2));
-  for (int i = 0; i < 16; i += kLanes) {
-    const VI v = bytes(b + 8 + i);
-    store(scaled_plus(hn::Or(low_bits(v, 15), fifth_bits(b + 4, i)), d, m), y + i);
-    store(scaled_plus(hn::Or(hn::ShiftRight<4>(v), fifth_bits(b + 4, 16 + i)), d, m), y + 16 + i);
+struct Q4_1 {
+  static constexpr int elements = 32, bytes = 20;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(half_at(b)), m = all(half_at(b + 2));
+    nibbles(b + 4, [&](VI q, int) HWY_ATTR { return scaled_plus(q, d, m); }, emit);
   }
-}
+};
 
-HWY_INLINE void block_q8_0(const uint8_t* b, float* y) {
-  const V32 d = all(half_at(b));
-  for (int i = 0; i < 32; i += kLanes) store(scaled(signed_bytes(b + 2 + i), d), y + i);
-}
+struct Q5_0 {
+  static constexpr int elements = 32, bytes = 22;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(half_at(b));
+    const auto value = [&](VI q, int e) HWY_ATTR {
+      return scaled(hn::Sub(hn::Or(q, fifth_bits(b + 2, e)), int_all(16)), d);
+    };
+    nibbles(b + 6, value, emit);
+  }
+};
+
+struct Q5_1 {
+  static constexpr int elements = 32, bytes = 24;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(half_at(b)), m = all(half_at(b + 2));
+    const auto value = [&](VI q, int e) HWY_ATTR { return scaled_plus(hn::Or(q, fifth_bits(b + 4, e)), d, m); };
+    nibbles(b + 8, value, emit);
+  }
+};
+
+struct Q8_0 {
+  static constexpr int elements = 32, bytes = 34;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(half_at(b));
+#pragma GCC unroll 8
+    for (int e = 0; e < 32; e += kLanes) emit(e, scaled(signed_bytes(b + 2 + e), d));
+  }
+};
 
 // --- 256-element blocks --------------------------------------------------------------------------
 
 HWY_INLINE VI shifted(VI v, int count) { return hn::ShiftRightSame(v, count); }
 
-HWY_INLINE void block_q2_k(const uint8_t* b, float* y) {
-  const float d = half_at(b + 80);
-  const float dmin = half_at(b + 82);
-  for (int e = 0; e < 256; e += 16) {
-    const int scale = b[e / 16];
-    const V32 ds = all(d * static_cast<float>(scale & 15));
-    const V32 ms = all(dmin * static_cast<float>(scale >> 4));
-    const uint8_t* qs = b + 16 + 32 * (e / 128) + e % 32;
-    for (int i = 0; i < 16; i += kLanes)
-      store(scaled_minus(low_bits(shifted(bytes(qs + i), 2 * (e % 128 / 32)), 3), ds, ms), y + e + i);
+struct Q2K {
+  static constexpr int elements = 256, bytes = 84;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const float d = half_at(b + 80), dmin = half_at(b + 82);
+    for (int e = 0; e < 256; e += 16) {
+      const int scale = b[e / 16];
+      const V32 ds = all(d * static_cast<float>(scale & 15));
+      const V32 ms = all(dmin * static_cast<float>(scale >> 4));
+      const uint8_t* qs = b + 16 + 32 * (e / 128) + e % 32;
+      for (int i = 0; i < 16; i += kLanes) {
+        const VI q = low_bits(shifted(unsigned_bytes(qs + i), 2 * (e % 128 / 32)), 3);
+        emit(e + i, scaled_minus(q, ds, ms));
+      }
+    }
   }
-}
+};
 
 HWY_INLINE int scale_q3_k(const uint8_t* s, int j) {
   const int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4;
   return (low | (((s[8 + j % 4] >> (2 * (j / 4))) & 3) << 4)) - 32;
 }
 
-HWY_INLINE void block_q3_k(const uint8_t* b, float* y) {
-  const float d = half_at(b + 108);
-  for (int e = 0; e < 256; e += 16) {
-    const V32 ds = all(d * static_cast<float>(scale_q3_k(b + 96, e / 16)));
-    const uint8_t* qs = b + 32 + 32 * (e / 128) + e % 32;
-    for (int i = 0; i < 16; i += kLanes) {
-      const VI low = low_bits(shifted(bytes(qs + i), 2 * (e % 128 / 32)), 3);
-      const VI high = low_bits(shifted(bytes(b + e % 32 + i), e / 32), 1);
-      store(scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<2>(high)), int_all(4)), ds), y + e + i);
+struct Q3K {
+  static constexpr int elements = 256, bytes = 110;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const float d = half_at(b + 108);
+    for (int e = 0; e < 256; e += 16) {
+      const V32 ds = all(d * static_cast<float>(scale_q3_k(b + 96, e / 16)));
+      const uint8_t* qs = b + 32 + 32 * (e / 128) + e % 32;
+      for (int i = 0; i < 16; i += kLanes) {
+        const VI low = low_bits(shifted(unsigned_bytes(qs + i), 2 * (e % 128 / 32)), 3);
+        const VI high = low_bits(shifted(unsigned_bytes(b + e % 32 + i), e / 32), 1);
+        emit(e + i, scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<2>(high)), int_all(4)), ds));
+      }
     }
   }
-}
+};
 
 struct ScaleMin {
   float d[8], m[8];
@@ -168,8 +202,7 @@ struct ScaleMin {
 
 // q4_k and q5_k: eight 6-bit scales and minima in 12 bytes
 HWY_INLINE ScaleMin scales_k4(const uint8_t* b) {
-  const float d = half_at(b);
-  const float dmin = half_at(b + 2);
+  const float d = half_at(b), dmin = half_at(b + 2);
   const uint8_t* s = b + 4;
   ScaleMin r;
   for (int j = 0; j < 4; ++j) {
@@ -181,85 +214,116 @@ HWY_INLINE ScaleMin scales_k4(const uint8_t* b) {
   return r;
 }
 
-HWY_INLINE void block_q4_k(const uint8_t* b, float* y) {
-  const ScaleMin s = scales_k4(b);
-  for (int j = 0; j < 4; ++j) {
-    const uint8_t* qs = b + 16 + 32 * j;
-    const V32 d0 = all(s.d[2 * j]), m0 = all(s.m[2 * j]);
-    const V32 d1 = all(s.d[2 * j + 1]), m1 = all(s.m[2 * j + 1]);
-    for (int i = 0; i < 32; i += kLanes) {
-      const VI v = bytes(qs + i);
-      store(scaled_minus(low_bits(v, 15), d0, m0), y + 64 * j + i);
-      store(scaled_minus(hn::ShiftRight<4>(v), d1, m1), y + 64 * j + 32 + i);
+struct Q4K {
+  static constexpr int elements = 256, bytes = 144;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const ScaleMin s = scales_k4(b);
+    for (int j = 0; j < 8; j += 2) {
+      const uint8_t* qs = b + 16 + 16 * j;
+      const V32 d0 = all(s.d[j]), m0 = all(s.m[j]), d1 = all(s.d[j + 1]), m1 = all(s.m[j + 1]);
+      for (int i = 0; i < 32; i += kLanes)
+        emit(32 * j + i, scaled_minus(low_bits(unsigned_bytes(qs + i), 15), d0, m0));
+      for (int i = 0; i < 32; i += kLanes)
+        emit(32 * j + 32 + i, scaled_minus(hn::ShiftRight<4>(unsigned_bytes(qs + i)), d1, m1));
     }
   }
-}
+};
 
-HWY_INLINE void block_q5_k(const uint8_t* b, float* y) {
-  const ScaleMin s = scales_k4(b);
-  for (int j = 0; j < 8; ++j) {
-    const uint8_t* qs = b + 48 + 32 * (j / 2);
-    const V32 d = all(s.d[j]), m = all(s.m[j]);
-    for (int i = 0; i < 32; i += kLanes) {
-      const VI low = low_bits(shifted(bytes(qs + i), 4 * (j % 2)), 15);
-      const VI high = low_bits(shifted(bytes(b + 16 + i), j), 1);
-      store(scaled_minus(hn::Or(low, hn::ShiftLeft<4>(high)), d, m), y + 32 * j + i);
+struct Q5K {
+  static constexpr int elements = 256, bytes = 176;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const ScaleMin s = scales_k4(b);
+    for (int j = 0; j < 8; ++j) {
+      const uint8_t* qs = b + 48 + 32 * (j / 2);
+      const V32 d = all(s.d[j]), m = all(s.m[j]);
+      for (int i = 0; i < 32; i += kLanes) {
+        const VI low = low_bits(shifted(unsigned_bytes(qs + i), 4 * (j % 2)), 15);
+        const VI high = low_bits(shifted(unsigned_bytes(b + 16 + i), j), 1);
+        emit(32 * j + i, scaled_minus(hn::Or(low, hn::ShiftLeft<4>(high)), d, m));
+      }
     }
   }
-}
+};
 
-HWY_INLINE void block_q6_k(const uint8_t* b, float* y) {
-  const float d = half_at(b + 208);
-  for (int e = 0; e < 256; e += 16) {
-    const V32 ds = all(d * static_cast<float>(static_cast<int8_t>(b[192 + e / 16])));
-    const uint8_t* ql = b + 64 * (e / 128) + e % 64;
-    const uint8_t* qh = b + 128 + 32 * (e / 128) + e % 32;
-    for (int i = 0; i < 16; i += kLanes) {
-      const VI low = low_bits(shifted(bytes(ql + i), e % 128 < 64 ? 0 : 4), 15);
-      const VI high = low_bits(shifted(bytes(qh + i), 2 * (e % 128 / 32)), 3);
-      store(scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<4>(high)), int_all(32)), ds), y + e + i);
+struct Q6K {
+  static constexpr int elements = 256, bytes = 210;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const float d = half_at(b + 208);
+    for (int e = 0; e < 256; e += 16) {
+      const V32 ds = all(d * static_cast<float>(static_cast<int8_t>(b[192 + e / 16])));
+      const uint8_t* ql = b + 64 * (e / 128) + e % 64;
+      const uint8_t* qh = b + 128 + 32 * (e / 128) + e % 32;
+      for (int i = 0; i < 16; i += kLanes) {
+        const VI low = low_bits(shifted(unsigned_bytes(ql + i), e % 128 < 64 ? 0 : 4), 15);
+        const VI high = low_bits(shifted(unsigned_bytes(qh + i), 2 * (e % 128 / 32)), 3);
+        emit(e + i, scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<4>(high)), int_all(32)), ds));
+      }
     }
+  }
+};
+
+// 16-bit floats as blocks of one vector; the end of a row that fills none is the caller's affair.
+template <V32 (*convert)(const uint16_t*)>
+struct Halves {
+  static constexpr int elements = kLanes, bytes = 2 * kLanes;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    emit(0, convert(reinterpret_cast<const uint16_t*>(b)));  // LoadU: any alignment
+  }
+  /// The last n < kLanes values, zeros above.
+  static HWY_INLINE V32 rest(const uint8_t* b, int64_t n) {
+    HWY_ALIGN uint16_t part[kLanes] = {};
+    std::memcpy(part, b, static_cast<size_t>(n) * 2);
+    return convert(part);
+  }
+};
+using F16 = Halves<halves>;
+using BF16 = Halves<bf16s>;
+
+template <class Block>
+constexpr bool is_halves = Block::bytes == 2 * Block::elements;
+
+/// Calls body.template operator()<Block>() for any readable type but float32.
+template <class Body>
+HWY_INLINE void with_block(DType type, const Body& body) {
+  switch (type) {
+    case DType::f16: return body.template operator()<F16>();
+    case DType::bf16: return body.template operator()<BF16>();
+    case DType::q4_0: return body.template operator()<Q4_0>();
+    case DType::q4_1: return body.template operator()<Q4_1>();
+    case DType::q5_0: return body.template operator()<Q5_0>();
+    case DType::q5_1: return body.template operator()<Q5_1>();
+    case DType::q8_0: return body.template operator()<Q8_0>();
+    case DType::q2_k: return body.template operator()<Q2K>();
+    case DType::q3_k: return body.template operator()<Q3K>();
+    case DType::q4_k: return body.template operator()<Q4K>();
+    case DType::q5_k: return body.template operator()<Q5K>();
+    case DType::q6_k: return body.template operator()<Q6K>();
+    default: return;
   }
 }
 
 // --- runs of blocks ------------------------------------------------------------------------------
 
-template <int elements, int block_bytes, void (*block)(const uint8_t*, float*)>
-HWY_INLINE void run_blocks(const uint8_t* src, int64_t n, float* dst) {
-  for (int64_t i = 0; i < n; i += elements, src += block_bytes) block(src, dst + i);
-}
-
-template <V32 (*convert)(const uint16_t*)>
-HWY_INLINE void run_16_bit(const uint8_t* src, int64_t n, float* dst) {
-  HWY_ALIGN uint16_t part[kLanes] = {};
+template <class Block>
+HWY_INLINE void dequantize_blocks(const uint8_t* src, int64_t n, float* dst) {
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    std::memcpy(part, src + 2 * i, sizeof(part));  // the source may be unaligned
-    store(convert(part), dst + i);
-  }
-  if (i == n) return;
-  std::memcpy(part, src + 2 * i, static_cast<size_t>(n - i) * 2);
-  store_part(convert(part), dst + i, n - i);
+  for (; i + Block::elements <= n; i += Block::elements, src += Block::bytes)
+    Block::unpack(src, [&](int e, V32 v) HWY_ATTR { store(v, dst + i + e); });
+  if constexpr (is_halves<Block>)
+    if (i < n) store_part(Block::rest(src, n - i), dst + i, n - i);
 }
 
-// n whole blocks at src
+// n values, whole blocks of the type, at src
 HWY_INLINE void dequantize_run(DType type, const uint8_t* src, int64_t n, float* dst) {
-  switch (type) {
-    case DType::f32: std::memcpy(dst, src, static_cast<size_t>(n) * 4); return;
-    case DType::f16: return run_16_bit<halves>(src, n, dst);
-    case DType::bf16: return run_16_bit<bf16s>(src, n, dst);
-    case DType::q4_0: return run_blocks<32, 18, block_q4_0>(src, n, dst);
-    case DType::q4_1: return run_blocks<32, 20, block_q4_1>(src, n, dst);
-    case DType::q5_0: return run_blocks<32, 22, block_q5_0>(src, n, dst);
-    case DType::q5_1: return run_blocks<32, 24, block_q5_1>(src, n, dst);
-    case DType::q8_0: return run_blocks<32, 34, block_q8_0>(src, n, dst);
-    case DType::q2_k: return run_blocks<256, 84, block_q2_k>(src, n, dst);
-    case DType::q3_k: return run_blocks<256, 110, block_q3_k>(src, n, dst);
-    case DType::q4_k: return run_blocks<256, 144, block_q4_k>(src, n, dst);
-    case DType::q5_k: return run_blocks<256, 176, block_q5_k>(src, n, dst);
-    case DType::q6_k: return run_blocks<256, 210, block_q6_k>(src, n, dst);
-    default: return;
+  if (type == DType::f32) {
+    std::memcpy(dst, src, static_cast<size_t>(n) * 4);
+    return;
   }
+  with_block(type, [&]<class Block>() HWY_ATTR { dequantize_blocks<Block>(src, n, dst); });
 }
 
 }  // namespace HWY_NAMESPACE

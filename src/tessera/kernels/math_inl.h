@@ -26,11 +26,13 @@ struct SplitFloat {
   V32 high, low;
 };
 
-// f(x) in double, lane by lane
+// f(x) in double, lane by lane, cut off where exp is 0 or infinite anyway: a float must hold it
 template <class F>
 HWY_INLINE SplitFloat in_double(V32 x, const F& f) {
-  const V64 lower = f(lower_doubles(x));
-  const V64 upper = f(upper_doubles(x));
+  const V64 limit = hn::Set(F64(), 1e4);
+  const auto cut = [&](V64 v) HWY_ATTR { return hn::Max(hn::Min(v, limit), hn::Neg(limit)); };
+  const V64 lower = cut(f(lower_doubles(x)));
+  const V64 upper = cut(f(upper_doubles(x)));
   const V32 high = from_doubles(lower, upper);
   const V32 low = from_doubles(hn::Sub(lower, lower_doubles(high)), hn::Sub(upper, upper_doubles(high)));
   return {high, low};

@@ -92,8 +92,43 @@ HWY_INLINE void finish_row(const MatmulProblem& p, int64_t row, int64_t first, i
   }
 }
 
+// One row of x: each weight goes from its block through a register into the sum. The sums' order
+// is that of dot_accumulate; four columns hide each other's latency.
+template <class Block>
+HWY_INLINE void row_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
+  for (int64_t first = begin; first < end; first += 4) {
+    const int64_t columns = std::min<int64_t>(4, end - first);
+    const uint8_t* w[4];
+    V32 sum[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      w[j] = p.w + (first + std::min<int64_t>(j, columns - 1)) * p.row_bytes;
+      sum[j] = zero();
+    }
+    int64_t c = 0;
+    for (; c + Block::elements <= p.k; c += Block::elements) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        V32 partial = sum[j];
+        Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(p.x + c + e), v, partial); });
+        sum[j] = partial;
+        w[j] += Block::bytes;
+      }
+    }
+    if constexpr (is_halves<Block>)
+      if (c < p.k)
+        for (int j = 0; j < 4; ++j)
+          sum[j] = hn::MulAdd(load_part(p.x + c, p.k - c), Block::rest(w[j], p.k - c), sum[j]);
+    HWY_ALIGN float acc[4 * kLanes];
+    for (int j = 0; j < 4; ++j) hn::Store(sum[j], F32(), acc + j * kLanes);
+    finish_row(p, 0, first, columns, acc);
+  }
+}
+
 // columns begin .. end of y, all rows
 void matmul_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
+  if (p.m == 1 && p.type != DType::f32)
+    return with_block(p.type, [&]<class Block>() HWY_ATTR { row_columns<Block>(p, begin, end); });
   const Blocking b = blocking_for(p);
   float* panel_buffer = scratch<0>(b.columns * (b.depth + kLanes));
   float* acc = scratch<1>(std::min(b.rows, p.m) * b.columns * kLanes);
