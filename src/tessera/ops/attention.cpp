@@ -2,7 +2,6 @@
 
 #include <limits>
 
-#include "tessera/kernels/attention.h"
 
 namespace tessera::ops {
 

@@ -5,7 +5,8 @@
 // batch-invariant kernels (kernels/), in which a row's bits do not depend on the other rows.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "tessera/base/error.h"
 
