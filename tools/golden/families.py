@@ -1,0 +1,317 @@
+"""Goldens of the checkpoint families: tiny models of transformers, what they compute, and why.
+
+    python tools/golden/families.py --out tests/golden/families [--only llama]
+
+Writes, per family, a folder per case (config.json, io.safetensors, case.json and, where a case
+needs its own, model.safetensors), keys.json (what each config key does), rejects.json (what must
+be refused) and gguf/ (the same weights in llama.cpp's dialect). README.md beside this file
+explains the layout. A second run gives the same bytes.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import family_cases
+import gguf_dialect
+import reference
+
+MOVED = 5e-4  # a case that moves less would not be noticed by a test
+STILL = 2e-5  # a neutral case may differ by rounding
+TOLERANCE = 1e-4  # float32 against float32, logits of order 1 to 10
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def flat(config, prefix=""):
+    """Nested config keys as dotted paths."""
+    result = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and "__float__" not in value:
+            result.update(flat(value, f"{prefix}{key}."))
+        else:
+            result[prefix + key] = value
+    return result
+
+
+def changed_keys(before, after):
+    """{key: [before, after]} of two config.json; "absent" where a side lacks the key."""
+    left, right = flat(before), flat(after)
+    return {
+        key: [left.get(key, "absent"), right.get(key, "absent")]
+        for key in sorted(left.keys() | right.keys())
+        if left.get(key, "absent") != right.get(key, "absent")
+    }
+
+
+class Writer:
+    """Writes one family; remembers config, weights and results of every case."""
+
+    def __init__(self, family, folder):
+        self.family, self.folder = family, folder
+        self.configs, self.results, self.weights, self.io = {}, {}, {}, {}
+        vocab = family.settings["vocab_size"]
+        self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
+        self.mask = self.inputs["attention_mask"]
+        self.rows = []
+
+    def write(self):
+        for case in self.family.cases:
+            if isinstance(case, family_cases.Case):
+                self.write_case(case)
+            else:
+                self.write_rewrite(case)
+        self.write_gguf()
+        self.write_rejects()
+        self.write_keys()
+
+    # -- cases -------------------------------------------------------------------------------
+
+    def write_case(self, case):
+        family = self.family
+        architecture = case.architecture or family.architecture
+        model = reference.build(
+            family.name,
+            architecture,
+            family.model_type,
+            family_cases.settings_of(family, case),
+            family.zero_centred_norms,
+        )
+        folder = self.folder / case.name
+        reference.save(model, folder)
+        self.weights[case.name] = self.share_weights(case.name)
+        config = json.loads((folder / "config.json").read_text())
+
+        # what counts is what a reader of the files gets
+        loaded = reference.load(architecture, config, self.weights_file(case.name))
+        result = reference.run(loaded, self.inputs, family.padding)
+        self.configs[case.name], self.results[case.name] = config, result
+
+        facts = {"base": case.of} if case.name != "base" else {}
+        if case.name != "base" and not case.architecture:
+            facts["changed"] = changed_keys(self.configs[case.of], config)
+            facts["moved_by"] = reference.difference(result, self.results[case.of], self.mask)
+            self.check_moved(case, facts["moved_by"])
+        if case.length_dependent:
+            facts["length_dependent"] = True
+        if case.neutral:
+            facts["neutral"] = True
+            self.io[case.name] = self.io[case.of]
+        else:
+            self.io[case.name] = case.name
+            facts.update(self.write_io(loaded, result, folder))
+        self.write_facts(case, facts, architecture)
+
+    def share_weights(self, name):
+        """The earlier case whose file is the same, byte for byte; otherwise the case itself."""
+        own = self.folder / name / "model.safetensors"
+        for earlier in dict.fromkeys(self.weights.values()):
+            if (self.folder / earlier / "model.safetensors").read_bytes() == own.read_bytes():
+                own.unlink()
+                return earlier
+        return name
+
+    def weights_file(self, name):
+        return self.folder / self.weights[name] / "model.safetensors"
+
+    def check_moved(self, case, moved):
+        if case.neutral and moved > STILL:
+            raise RuntimeError(f"{self.family.name}/{case.name}: neutral, yet moved by {moved}")
+        if not case.neutral and moved <= MOVED:
+            raise RuntimeError(f"{self.family.name}/{case.name}: moved by {moved} only")
+
+    def write_io(self, model, result, folder):
+        tensors, facts = dict(self.inputs), {}
+        if self.family.padding == "none":
+            del tensors["attention_mask"]
+        tensors.update(result)
+        facts["largest"] = max(
+            round(float(value[self.mask.bool()].abs().max()), 3) for value in result.values()
+        )
+        if self.family.greedy:
+            found, facts["greedy"] = reference.greedy(
+                model, self.family.name, self.family.settings["vocab_size"]
+            )
+            tensors.update(found)
+        save_file(tensors, folder / "io.safetensors")
+        return facts
+
+    def write_facts(self, case, facts, architecture):
+        write_json(
+            self.folder / case.name / "case.json",
+            {
+                "case": f"families/{self.family.name}/{case.name}",
+                "reference": f"transformers {architecture}, eager attention, CPU",
+                "version": f"transformers {transformers.__version__}, torch {torch.__version__}",
+                "generator": "tools/golden/families.py",
+                "seed": reference.SEED,
+                "dtype": "float32",
+                "tolerance": TOLERANCE,
+                "weights": self.weights[case.name],
+                "io": self.io[case.name],
+                "compare": "all positions" if self.family.padding == "none" else "attention_mask == 1",
+                "padding": self.family.padding,
+                **facts,
+                "why": case.why or "one config key changed, all else equal",
+            },
+        )
+        self.rows.append((case.name, facts))
+        moved = facts.get("moved_by")
+        print(f"  {case.name:40s} {'' if moved is None else f'{moved:.4g}':>10s}  "
+              f"weights {self.weights[case.name]}, io {self.io[case.name]} {facts.get('greedy', '')}")
+
+    # -- the same model in other words -------------------------------------------------------
+
+    def write_rewrite(self, case):
+        folder = self.folder / case.name
+        folder.mkdir(parents=True, exist_ok=True)
+        architecture = self.family.architecture
+        config = self.configs[case.of]
+        if case.config:
+            config = case.config(json.loads(json.dumps(config)))
+        self.configs[case.name] = config
+        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        self.weights[case.name] = self.weights[case.of]
+        loads = self.weights_file(case.of)
+        if case.tensors:
+            tensors = case.tensors(load_file(self.weights_file(case.of)))
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+            self.weights[case.name] = case.name
+        if case.reference_refuses:
+            loaded, result = None, self.results[case.of]
+        else:
+            loaded = reference.load(architecture, config, loads)
+            result = reference.run(loaded, self.inputs, self.family.padding)
+        self.results[case.name] = result
+        moved = reference.difference(result, self.results[case.of], self.mask)
+        facts = {
+            "base": case.of,
+            "changed": changed_keys(self.configs[case.of], config),
+            "moved_by": moved,
+        }
+        if case.reference_refuses:
+            facts["reference_refuses"] = case.reference_refuses
+        if case.same_result:
+            if moved > STILL:
+                raise RuntimeError(f"{self.family.name}/{case.name}: rewritten, moved by {moved}")
+            self.io[case.name] = self.io[case.of]
+        else:
+            if moved <= MOVED:
+                raise RuntimeError(f"{self.family.name}/{case.name}: moved by {moved} only")
+            self.io[case.name] = case.name
+            facts.update(self.write_io(loaded, result, folder))
+        case.why = case.why or ("class defaults" if case.name == "defaults" else "older spelling")
+        self.write_facts(case, facts, architecture)
+
+    # -- other files -------------------------------------------------------------------------
+
+    def write_gguf(self):
+        for name, architecture in self.family.gguf.items():
+            tensors = load_file(self.weights_file(name))
+            path = self.folder / "gguf" / f"{name}.gguf"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            gguf_dialect.write(path, architecture, self.configs[name], tensors)
+
+    def write_rejects(self):
+        family = self.family
+        rejects = [
+            {"name": "unknown_model_type", "set": {"model_type": "frobnicator"}, "expect": "frobnicator"},
+            {"name": "unknown_key", "set": {"frobnicate": 1}, "expect": "frobnicate"},
+            {"name": "missing_tensor", "drop_tensor": family.missing, "expect": family.missing},
+            {
+                "name": "extra_tensor",
+                "add_tensor": {"name": "frobnicate.weight", "dtype": "F32", "shape": [2, 3]},
+                "expect": "frobnicate.weight",
+            },
+            {
+                "name": "wrong_shape",
+                "reshape_tensor": {"name": family.missing, "shape": [1, 1]},
+                "expect": family.missing,
+            },
+        ]
+        for reject in family.rejects:
+            rejects.append({"expect": "frobnicate", **reject})
+        write_json(self.folder / "rejects.json", [{"base": "base", **r} for r in rejects])
+
+    def write_keys(self):
+        """What each key of the base's config.json does, as the reference behaves."""
+        moving = {}
+        for name, facts in self.rows:
+            case = next(c for c in self.family.cases if c.name == name)
+            if isinstance(case, family_cases.Case) and not case.neutral:
+                for key in facts.get("changed", {}):
+                    moving.setdefault(key, []).append(name)
+        keys = {"mathematics": moving, "shape": self.family.shape_keys, "neutral": {}, "refused": {}, "moved": {}}
+        config = self.configs["base"]
+        tops = {key.split(".")[0] for key in moving}
+        for key, value in config.items():
+            if key in tops or key in self.family.shape_keys or key in ("model_type", "architectures"):
+                continue
+            for other in mutations(value):
+                kind, found = self.try_mutation({**config, key: other})
+                keys[kind].setdefault(key, []).append([other, found])
+        keys["initialisation"] = {
+            key: keys["moved"].pop(key) for key in self.family.init_only if key in keys["moved"]
+        }
+        if keys["moved"]:
+            raise RuntimeError(f"{self.family.name}: keys without a case matter: {keys['moved']}")
+        del keys["moved"]
+        keys["neutral"] = sorted(keys["neutral"])
+        keys["refused"] = {key: tried[0][1] for key, tried in sorted(keys["refused"].items())}
+        write_json(self.folder / "keys.json", keys)
+
+    def try_mutation(self, config):
+        try:
+            model = reference.load(self.family.architecture, config, self.weights_file("base"))
+            result = reference.run(model, self.inputs, self.family.padding)
+        except Exception as error:  # the reference may refuse a value in any way it likes
+            return "refused", f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        moved = reference.difference(result, self.results["base"], self.mask)
+        return ("neutral" if moved <= STILL else "moved", moved)
+
+
+def mutations(value):
+    """Other values of the same kind, to see whether a key matters at all."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 3]
+    if isinstance(value, float):
+        return [value * 2 + 0.05]
+    if isinstance(value, str):
+        return [value + "x"] if value != "float32" else ["bfloat16"]
+    return [3] if value is None else []
+
+
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--only", action="append", help="a family; repeatable")
+    options = parser.parse_args()
+    known = [family.name for family in family_cases.FAMILIES]
+    for name in options.only or []:
+        if name not in known:
+            sys.exit(f"no family {name!r}; there are {', '.join(known)}")
+    for family in family_cases.FAMILIES:
+        if options.only and family.name not in options.only:
+            continue
+        print(family.name)
+        folder = options.out / family.name
+        shutil.rmtree(folder, ignore_errors=True)
+        Writer(family, folder).write()
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        print(f"  {size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Writes a tiny checkpoint as GGUF, by the conventions that llama.cpp's own converter follows.
+
+llama: rows of q and k in pairs (the original order), llama3 scaling as rope_freqs.weight.
+phi3: fused attn_qkv, fused ffn_up (gate rows, then up rows), rope factors as tensors.
+gpt2: matrices (out, in). gemma: norm weights stored with their 1 added; query scale, local rope
+base and the layer pattern are not stored but implied (1 / sqrt(key length), 10000, every 6th).
+Tensors are F32. The tokenizer is a stand-in of the byte-level kind.
+"""
+
+import math
+
+import gguf
+import numpy
+
+BYTE_LEVEL_FIRST = 0x21  # "!": the printable bytes stand for themselves in byte-level tokens
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "transformer.wte": "token_embd",
+    "transformer.wpe": "position_embd",
+    "transformer.ln_f": "output_norm",
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+# the norm before the feed-forward block has another name where blocks have four norms
+TWO_NORMS = {"post_attention_layernorm": "ffn_norm"}
+FOUR_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def gguf_name(name, names):
+    stem, suffix = name.rsplit(".", 1)
+    parts = stem.split(".")
+    for prefix in ("model.layers.", "transformer.h."):
+        if stem.startswith(prefix):
+            return f"blk.{parts[2]}.{names['.'.join(parts[3:])]}.{suffix}"
+    return f"{names[stem]}.{suffix}"
+
+
+def pairs(rows, heads):
+    """Rows of each head from half order (0..d/2, d/2..d) to pair order (0, d/2, 1, d/2 + 1, ...)."""
+    split = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return split.swapaxes(1, 2).reshape(rows.shape)
+
+
+def converted(architecture, config, name, value):
+    """The tensor's values in the GGUF's layout."""
+    if architecture == "llama" and ".q_proj." in name:
+        return pairs(value, config["num_attention_heads"])
+    if architecture == "llama" and ".k_proj." in name:
+        return pairs(value, config["num_key_value_heads"])
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return value + numpy.float32(1)
+    if architecture == "gpt2" and ".c_" in name and name.endswith(".weight"):
+        return value.T
+    return value
+
+
+def llama3_factors(config):
+    """What each frequency is divided by."""
+    rope = config["rope_parameters"]
+    width, trained = config["head_dim"], rope["original_max_position_embeddings"]
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    factors = []
+    for index in range(0, width, 2):
+        wavelength = 2 * math.pi * rope["rope_theta"] ** (index / width)
+        if wavelength < trained / high:
+            factors.append(1.0)
+        elif wavelength > trained / low:
+            factors.append(factor)
+        else:
+            smooth = (trained / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return numpy.array(factors, numpy.float32)
+
+
+def add_metadata(writer, architecture, config):
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    width = config.get("hidden_size", config.get("n_embd"))
+    head = config.get("head_dim") or width // heads
+    writer.add_name(f"tiny {architecture}")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_context_length(config.get("max_position_embeddings", config.get("n_positions")))
+    writer.add_embedding_length(width)
+    writer.add_block_count(config.get("num_hidden_layers", config.get("n_layer")))
+    writer.add_feed_forward_length(config.get("intermediate_size") or 4 * width)
+    writer.add_head_count(heads)
+    if architecture == "gpt2":
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+        return
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "head_dim" in config:
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+    add_rope(writer, architecture, config, head)
+    if architecture == "llama":
+        writer.add_vocab_size(config["vocab_size"])
+    if architecture in ("gemma2", "gemma3"):
+        writer.add_sliding_window(config["sliding_window"])
+        for key, add in (
+            ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+            ("final_logit_softcapping", writer.add_final_logit_softcapping),
+        ):
+            if config[key] is not None:
+                add(config[key])
+    if architecture == "phi3":
+        writer.add_sliding_window(config["sliding_window"] or 0)
+
+
+def add_rope(writer, architecture, config, head):
+    rope = config["rope_parameters"]
+    rope = rope.get("full_attention", rope)
+    if architecture != "gemma2":  # whose converter leaves the base to its default 10000
+        writer.add_rope_freq_base(rope["rope_theta"])
+    elif rope["rope_theta"] != 10000.0:
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture in ("llama", "phi3"):
+        writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
+    if architecture == "phi3":
+        trained = config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(trained)
+        if rope["rope_type"] == "longrope":
+            scale = config["max_position_embeddings"] / trained
+            writer.add_rope_scaling_attn_factors(
+                math.sqrt(1 + math.log(scale) / math.log(trained)) if scale > 1 else 1.0
+            )
+    elif rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+
+
+def add_tokenizer(writer, size):
+    """Control tokens 0 to 2, then the printable bytes, then one merged pair."""
+    letters = [chr(BYTE_LEVEL_FIRST + index) for index in range(size - 4)]
+    letters = [c if ord(c) < 0x7F else chr(ord(c) + 0xA1 - 0x7F) for c in letters]
+    tokens = ["<pad>", "<s>", "</s>"] + letters + [letters[0] + letters[1]]
+    kinds = [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (size - 3)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([f"{letters[0]} {letters[1]}"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.add_add_bos_token(False)
+
+
+def write(path, architecture, config, tensors):
+    """tensors are those of model.safetensors, by their Hugging Face names."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    add_metadata(writer, architecture, config)
+    add_tokenizer(writer, config["vocab_size"])
+    names = {**NAMES, **(FOUR_NORMS if architecture.startswith("gemma") else TWO_NORMS)}
+    extra = {}
+    rope = config.get("rope_parameters", {})
+    if rope.get("rope_type") == "llama3":
+        extra["rope_freqs.weight"] = llama3_factors(config)
+    if architecture == "phi3" and rope.get("rope_type") == "longrope":
+        extra["rope_factors_long.weight"] = numpy.array(rope["long_factor"], numpy.float32)
+        extra["rope_factors_short.weight"] = numpy.array(rope["short_factor"], numpy.float32)
+    for name, value in extra.items():
+        writer.add_tensor(name, value)
+    for name in sorted(tensors):
+        value = converted(architecture, config, name, tensors[name].numpy())
+        writer.add_tensor(gguf_name(name, names), numpy.ascontiguousarray(value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

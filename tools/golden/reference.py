@@ -1,0 +1,172 @@
+"""The reference side of the family goldens: draw weights, run transformers, decode greedily.
+
+Everything runs in float32 on the CPU with eager attention and one thread, so that a second run
+gives the same bytes. Weights depend on the family, the tensor's name and its shape alone: two
+cases of one family share every tensor that has the same shape in both.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import pathlib
+import shutil
+import tempfile
+
+import numpy
+import torch
+import transformers
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+logging.getLogger("transformers").setLevel(logging.ERROR)
+
+SEED = 20
+ROWS, LENGTH, PADDED = 2, 19, 6  # row 0 is full, row 1 starts (or ends) with 6 padding tokens
+PROMPT_LENGTH, NEW_TOKENS = 5, 16
+MIN_DISTINCT, MIN_MARGIN = 8, 1e-2
+
+
+def generator(*words):
+    """A generator that depends on the words alone, not on the order of the draws."""
+    digest = hashlib.sha256("/".join(map(str, (SEED,) + words)).encode()).digest()
+    return numpy.random.Generator(numpy.random.PCG64(int.from_bytes(digest[:16], "little")))
+
+
+def is_norm_weight(name):
+    return name.endswith("weight") and any(
+        word in name.lower() for word in ("norm", ".ln_", "ln_f")
+    )
+
+
+def draw(family, name, shape, zero_centred_norms):
+    """One tensor: matrices N(0, 0.2^2), norm weights 1 + 0.3 N, biases 0.3 N."""
+    normal = generator(family, name, tuple(shape)).standard_normal(tuple(shape))
+    if is_norm_weight(name):
+        value = 0.3 * normal + (0.0 if zero_centred_norms else 1.0)
+    elif name.endswith((".D", ".A_log")):  # Mamba: skip near 1, decay near -exp(0.3 N)
+        value = 0.3 * normal + (1.0 if name.endswith(".D") else 0.0)
+    elif name.endswith("bias"):
+        value = 0.3 * normal
+    elif "conv1d" in name:  # a depthwise kernel of few taps: 0.2 would fade the branch out
+        value = 0.5 * normal
+    else:
+        value = 0.2 * normal
+    return torch.from_numpy(value.astype(numpy.float32))
+
+
+def model_class(architecture):
+    return getattr(transformers, architecture)
+
+
+def build(family, architecture, model_type, settings, zero_centred_norms=False):
+    """A model of the architecture whose weights are drawn; settings are config keywords."""
+    config = transformers.AutoConfig.for_model(model_type, **json.loads(json.dumps(settings)))
+    config._attn_implementation = "eager"
+    model = model_class(architecture)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(draw(family, name, parameter.shape, zero_centred_norms))
+    model.tie_weights()
+    return model
+
+
+def save(model, folder):
+    """config.json and model.safetensors, as save_pretrained writes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(scratch)
+        for name in ("config.json", "model.safetensors"):
+            shutil.copyfile(pathlib.Path(scratch, name), folder / name)
+
+
+def load(architecture, config, weights):
+    """What from_pretrained makes of a config (a dict) and a weights file; every name must match."""
+    with tempfile.TemporaryDirectory() as scratch:
+        pathlib.Path(scratch, "config.json").write_text(json.dumps(config))
+        shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
+        model, info = model_class(architecture).from_pretrained(
+            scratch, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+        )
+    wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
+    if wrong:
+        raise RuntimeError(f"reference does not accept these weights as they are: {wrong}")
+    return model.eval()
+
+
+def inputs(family, vocab, padding, types=0):
+    """Token ids, mask, positions (and segment ids); padding is left, right or none."""
+    ids = generator(family, "input_ids").integers(3, vocab, (ROWS, LENGTH))
+    mask = numpy.ones((ROWS, LENGTH), numpy.int64)
+    if padding == "left":
+        mask[1, :PADDED] = 0
+    elif padding == "right":
+        mask[1, LENGTH - PADDED :] = 0
+    ids = numpy.where(mask == 1, ids, 0)
+    result = {"input_ids": ids, "attention_mask": mask}
+    if padding == "left":
+        result["position_ids"] = numpy.maximum(numpy.cumsum(mask, 1) - 1, 0)
+    if types:
+        cut = numpy.array([[LENGTH // 3], [LENGTH // 2]])
+        result["token_type_ids"] = (numpy.arange(LENGTH)[None] >= cut).astype(numpy.int64)
+    return {name: torch.from_numpy(numpy.ascontiguousarray(value)) for name, value in result.items()}
+
+
+@torch.no_grad()
+def run(model, batch, padding):
+    """logits and, for a model without a head, last_hidden_state."""
+    arguments = dict(batch)
+    if padding == "none":
+        arguments.pop("attention_mask")
+    with contextlib.suppress(AttributeError):
+        model.config.use_cache = False
+    output = model(**arguments)
+    result = {}
+    for name in ("logits", "prediction_logits", "last_hidden_state"):
+        if getattr(output, name, None) is not None:
+            result["logits" if name == "prediction_logits" else name] = getattr(output, name)
+    return {name: value.detach().float().contiguous() for name, value in result.items()}
+
+
+def difference(left, right, mask):
+    """max |left - right| over the positions that count."""
+    name = "logits" if "logits" in left else "last_hidden_state"
+    kept = mask.bool()
+    return float((left[name][kept] - right[name][kept]).abs().max())
+
+
+@torch.no_grad()
+def continue_greedily(model, prompts):
+    """Uncached greedy continuation: new ids and the least margin between first and second."""
+    ids, margins = prompts.clone(), []
+    for _ in range(NEW_TOKENS):
+        logits = model(input_ids=ids, use_cache=False).logits[:, -1].float()
+        best = logits.topk(2, dim=-1)
+        margins.append(best.values[:, 0] - best.values[:, 1])
+        ids = torch.cat([ids, best.indices[:, :1]], dim=1)
+    return ids[:, prompts.shape[1] :], torch.stack(margins, 1)
+
+
+def greedy(model, family, vocab):
+    """The first drawn prompt whose continuation is varied and has no near tie, and how it fared."""
+    best = None
+    for attempt in range(8):
+        drawn = generator(family, "prompts", attempt).integers(3, vocab, (64, PROMPT_LENGTH))
+        prompts = torch.from_numpy(drawn)
+        tokens, margins = continue_greedily(model, prompts)
+        for row in range(len(prompts)):
+            distinct = len(set(tokens[row].tolist()))
+            merit = (distinct >= MIN_DISTINCT, min(float(margins[row].min()), 2 * MIN_MARGIN))
+            if best is None or merit > best[0]:
+                best = (merit, prompts[row : row + 1])
+        if best[0] == (True, 2 * MIN_MARGIN):
+            break
+    tokens, margins = continue_greedily(model, best[1])
+    facts = {
+        "distinct": len(set(tokens[0].tolist())),
+        "least_margin": round(float(margins.min()), 4),
+        "near_tie": bool(margins.min() <= MIN_MARGIN),
+    }
+    return {"greedy_prompt": best[1][0].contiguous(), "greedy_ids": tokens[0].contiguous()}, facts
