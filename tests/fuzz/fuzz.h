@@ -1,4 +1,5 @@
-// What every fuzz target checks: a reader refuses with one Error(file) line or returns something whole.
+// What every fuzz target checks: a reader refuses with one Error(file) line or returns something
+// whole.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ inline int run(const std::function<void()>& read) {
     const std::string_view what = error.what();
     if (error.kind() != ErrorKind::file) std::fprintf(stderr, "%s\n", error.what());
     check(error.kind() == ErrorKind::file, "a bad file is an Error(file)");
-    check(what.starts_with("[") && what.find('\n') == std::string_view::npos, "an error is one line");
+    check(what.starts_with("[") && what.find('\n') == std::string_view::npos,
+          "an error is one line");
   }
   return 0;
 }

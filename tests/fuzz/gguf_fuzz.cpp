@@ -1,4 +1,5 @@
 #include "tensors.h"
+
 #include "tessera/format/gguf.h"
 
 using namespace tessera;
@@ -11,21 +12,34 @@ namespace {
 void touch(const GgufValue& value) {
   fuzz::check(value.text().find('\n') == std::string::npos, "a value is shown on one line");
   switch (value.type()) {
-    case GgufType::string: value.as_string(); return;
-    case GgufType::boolean: value.as_bool(); return;
-    case GgufType::array: break;
-    default: value.as_f64(); return;
+    case GgufType::string:
+      value.as_string();
+      return;
+    case GgufType::boolean:
+      value.as_bool();
+      return;
+    case GgufType::array:
+      break;
+    default:
+      value.as_f64();
+      return;
   }
   switch (value.element_type()) {
-    case GgufType::string: fuzz::check(value.as_strings().size() == value.size(), "all strings"); return;
-    case GgufType::boolean: fuzz::check(value.as_bools().size() == value.size(), "all booleans"); return;
+    case GgufType::string:
+      fuzz::check(value.as_strings().size() == value.size(), "all strings");
+      return;
+    case GgufType::boolean:
+      fuzz::check(value.as_bools().size() == value.size(), "all booleans");
+      return;
     case GgufType::array: {
       const auto elements = value.elements();
       fuzz::check(elements.size() == value.size(), "all elements");
       for (const GgufValue& element : elements) touch(element);
       return;
     }
-    default: fuzz::check(value.as_numbers().size() == value.size(), "all numbers"); return;
+    default:
+      fuzz::check(value.as_numbers().size() == value.size(), "all numbers");
+      return;
   }
 }
 

@@ -1,4 +1,5 @@
 #include "fuzz.h"
+
 #include "tessera/spec/json.h"
 
 using namespace tessera;

@@ -1,4 +1,5 @@
 #include "tensors.h"
+
 #include "tessera/format/npy.h"
 
 using namespace tessera;

@@ -3,8 +3,9 @@
 #
 #   tests/fuzz/run.sh [SECONDS] [NAME...]     60 seconds each; all of them without names
 #
-# CXX chooses the compiler (clang++-19; it needs libomp-19-dev too). Findings lie in build/fuzz/findings:
-# build/fuzz/tests/fuzz/NAME_fuzz FILE repeats one. Corpora grow in build/fuzz/corpus, never here.
+# CXX chooses the compiler (clang++-19; it needs libomp-19-dev too). Findings lie in
+# build/fuzz/findings: build/fuzz/tests/fuzz/NAME_fuzz FILE repeats one. Corpora grow in
+# build/fuzz/corpus, never here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p build
@@ -18,7 +19,7 @@ fi
 if ! cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="${CXX:-clang++-19}" \
   -DTESSERA_FUZZ=ON -DTESSERA_TENSORS=OFF -DTESSERA_TESTS=OFF >build/fuzz-configure.log 2>&1; then
   cat build/fuzz-configure.log >&2
-  echo "fuzz: cannot configure; clang needs its own OpenMP: packages clang-19 libclang-rt-19-dev libomp-19-dev" >&2
+  echo "fuzz: cannot configure; needed: clang-19 libclang-rt-19-dev libomp-19-dev" >&2
   exit 1
 fi
 cmake --build build/fuzz --target fuzz_targets -- -j "${JOBS:-2}"
@@ -26,8 +27,8 @@ cmake --build build/fuzz --target fuzz_targets -- -j "${JOBS:-2}"
 mkdir -p build/fuzz/findings
 for name in "${names[@]}"; do
   mkdir -p "build/fuzz/corpus/$name"
-  options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1
-    -artifact_prefix="build/fuzz/findings/$name-")
+  options=(-max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=16384
+    -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$name-")
   [ -f "tests/fuzz/corpus/$name.dict" ] && options+=(-dict="tests/fuzz/corpus/$name.dict")
   log="build/fuzz/$name.log"
   if ! "build/fuzz/tests/fuzz/${name}_fuzz" "${options[@]}" "build/fuzz/corpus/$name" \
@@ -36,5 +37,6 @@ for name in "${names[@]}"; do
     echo "fuzz: $name: finding; the input is in build/fuzz/findings" >&2
     exit 1
   fi
-  echo "fuzz: $name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $seconds s, no finding"
+  inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  echo "fuzz: $name: $inputs inputs in $seconds s, no finding"
 done

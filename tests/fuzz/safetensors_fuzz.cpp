@@ -1,4 +1,5 @@
 #include "tensors.h"
+
 #include "tessera/format/safetensors.h"
 
 using namespace tessera;
