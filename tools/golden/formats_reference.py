@@ -4,7 +4,7 @@
     formats_reference.py           write the goldens
     formats_reference.py --check   compare what the installed libraries do with the goldens
 
-Needs safetensors 0.8, gguf 0.19, numpy and torch; golden_test.cpp of the format layer reads the files.
+Needs safetensors 0.8, gguf 0.19, numpy and torch. Read by golden_test.cpp of the format layer.
 """
 import argparse
 import importlib.metadata
