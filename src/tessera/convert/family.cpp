@@ -119,9 +119,10 @@ TensorRule rule_of(const Json& json, const std::vector<std::string>& dialects, c
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
-  check_keys(json, {"types", "read", "write", "read_only", "written", "fixed", "expect", "ignored_keys", "ignored_tensors", "claims", "about"}, where);
+  check_keys(json, {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect", "ignored_keys", "ignored_tensors", "claims", "about"}, where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
+  if (const Json* lift = get(json, "lift")) dialect.lift = string_of(*lift, where + ".lift");
   dialect.read = templates_of(get(json, "read"), where + ".read");
   if (const Json* write = get(json, "write"); write != nullptr && !write->is_null()) dialect.write = Template::compile(*write, where + ".write");
   if (const Json* why = get(json, "read_only")) dialect.read_only = string_of(*why, where + ".read_only");

@@ -41,6 +41,7 @@ struct TensorRule {
 
 struct Dialect {
   std::vector<std::string> types;  // values of model_type or general.architecture that this family reads
+  std::string lift;                // a key whose members stand above the others (a model inside a model)
   NamedTemplates read;             // value <- config
   std::shared_ptr<const Template> write;  // config <- values; null: read only
   std::string read_only;           // why it cannot be written

@@ -26,6 +26,8 @@ class Importer {
   void read_tensors(Checkpoint& checkpoint);
 
  private:
+  void add_tensor_functions();
+  bool exists(const std::string& name) const;
   void check_claims(const Json& config, const std::string& prefix);
   void check_expected();
   void bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint);
@@ -37,6 +39,7 @@ class Importer {
   const Dialect& dialect_;
   const Foreign& foreign_;
   const std::vector<std::string>& unmathematical_;
+  Json config_;  // with what the dialect lifts
   Environment env_;
   struct Found {
     TensorView tensor;

@@ -66,6 +66,14 @@ class Exporter {
         config[key] = value;
   }
 
+  const TensorView& ours(const std::string& name) {
+    if (by_name_.empty())
+      for (const TensorView& tensor : checkpoint_.tensors) by_name_.emplace(tensor.name, &tensor);
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) fail(ErrorKind::spec, family_.name, "a rule speaks of {}, which the model lacks", name);
+    return *found->second;
+  }
+
   TensorView as_written(const TensorView& tensor) const { return float32_ ? as_float32(tensor) : as_plain_float(tensor); }
 
   void write_rule(const TensorRule& rule, const Local* locals, Exported& out) {
@@ -80,7 +88,7 @@ class Exporter {
     const auto side = rule.sides.find(kind_);
     if (rule.kind != TensorRule::Kind::convert || side == rule.sides.end()) return;
     std::vector<TensorView> tensors;
-    for (const NamePattern& ours : rule.ours) tensors.push_back(as_written(checkpoint_.tensor(ours.expand(own_, locals))));
+    for (const NamePattern& pattern : rule.ours) tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
     side->second.steps.invert(tensors, own_, locals);
     if (tensors.size() != side->second.names.size())
       fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(), side->second.names.size());
@@ -97,6 +105,7 @@ class Exporter {
   const std::vector<std::string>& unmathematical_;
   bool same_origin_ = false;
   bool float32_ = false;
+  std::map<std::string, const TensorView*, std::less<>> by_name_;
   Environment own_, canonical_;
 };
 
