@@ -17,6 +17,18 @@ std::function<int()> add_docs(CLI::App& app) {
       write_file_atomically(file, content);
       fmt::print("{}\n", file.string());
     }
+    // the table of mechanisms in the README beside docs/
+    const auto readme_path = std::filesystem::absolute(*out).parent_path() / "README.md";
+    if (std::filesystem::exists(readme_path)) {
+      std::string readme = read_text_file(readme_path);
+      const std::string begin = "<!-- mechanisms -->\n", end = "<!-- /mechanisms -->";
+      const size_t from = readme.find(begin), to = readme.find(end);
+      if (from != std::string::npos && to != std::string::npos && to > from) {
+        readme.replace(from + begin.size(), to - from - begin.size(), model::mechanism_table());
+        write_file_atomically(readme_path, readme);
+        fmt::print("{}\n", readme_path.string());
+      }
+    }
     return kExitOk;
   };
 }

@@ -1,4 +1,4 @@
-// "SPEC_OR_MODEL" arguments: a spec file, or anything a model can be loaded from.
+// "SPEC_OR_MODEL" arguments: a spec file, a recipe that holds one, or anything a model can be loaded from.
 #pragma once
 
 #include <filesystem>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/nn/rope_scaling/ntk.h"
 #include "tessera/nn/position/rope.h"
 #include "tessera/nn/position/sinusoidal.h"
 #include "tessera/nn/registry.h"

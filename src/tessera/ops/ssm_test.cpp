@@ -81,7 +81,7 @@ struct SelectiveScan {
 
   std::vector<Tensor> leaves() const { return {x, raw, bias, b, c, d, a_log}; }
   std::pair<Tensor, Tensor> run(const Form& form) const {
-    const Tensor dt = softplus(raw + bias);
+    const Tensor dt = ops::softplus(raw + bias);
     Tensor y = d * x;
     std::vector<Tensor> states;
     for (int64_t n = 0; n < 2; ++n) {
