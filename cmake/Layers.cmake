@@ -74,6 +74,9 @@ function(tessera_use_torch_pch target)
   endif()
   target_link_libraries(${target} PUBLIC OpenMP::OpenMP_CXX fmt::fmt nlohmann_json::nlohmann_json)
   target_precompile_headers(${target} REUSE_FROM tessera_torch_pch)
+  # executables would compile with -fPIE, for which the header (-fPIC) is not valid
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
 endfunction()
 
 # A GoogleTest program, one ctest entry per program so that libtorch is loaded once.
