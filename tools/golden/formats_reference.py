@@ -4,7 +4,7 @@
     formats_reference.py           write the goldens
     formats_reference.py --check   compare what the installed libraries do with the goldens
 
-Needs safetensors 0.8, gguf 0.19, numpy and torch. The files are read by src/tessera/format/golden_test.cpp.
+Needs safetensors 0.8, gguf 0.19, numpy and torch. Read by golden_test.cpp of the format layer.
 """
 import argparse
 import importlib.metadata
@@ -76,7 +76,8 @@ def safetensors_cases():
         "tensor twice": safetensors_file(
             b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
             b'"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'),
-        "key of a tensor twice": raw(b'{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}'),
+        "key of a tensor twice": raw(
+            b'{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}'),
         "unknown key of a tensor": safetensors_file({"a": tensor(x=1)}),
         "no dtype": raw(b'{"shape":[2],"data_offsets":[0,8]}'),
         "no shape": raw(b'{"dtype":"F32","data_offsets":[0,8]}'),
@@ -102,7 +103,8 @@ def safetensors_cases():
         "shape overflows": safetensors_file({"a": tensor(shape=[big, big])}),
         "shape overflows to the right size": safetensors_file({"a": tensor(shape=[2**62, 4, 2])}),
         "size in bytes overflows": safetensors_file({"a": tensor(shape=[2**62])}),
-        "shape overflows before a zero": safetensors_file({"a": tensor(shape=[big, big, 0], data_offsets=[0, 0])}, 0),
+        "shape overflows before a zero": safetensors_file(
+            {"a": tensor(shape=[big, big, 0], data_offsets=[0, 0])}, 0),
         "scalar": safetensors_file({"a": tensor(shape=[], data_offsets=[0, 4])}, 4),
         "no elements": safetensors_file({"a": tensor(shape=[0], data_offsets=[0, 0])}, 0),
         "no elements, at the end": safetensors_file(
@@ -142,7 +144,8 @@ def safetensors_cases():
         "metadata holds an object": safetensors_file({"__metadata__": {"k": {}}}, 0),
         "metadata key twice": safetensors_file(b'{"__metadata__":{"k":"1","k":"2"}}', 0),
         "metadata twice": safetensors_file(b'{"__metadata__":{},"__metadata__":{}}', 0),
-        "nested 200 deep": safetensors_file(b'{"__metadata__":' + b"[" * 200 + b"]" * 200 + b"}", 0),
+        "nested 200 deep": safetensors_file(
+            b'{"__metadata__":' + b"[" * 200 + b"]" * 200 + b"}", 0),
         "F8_E4M3": safetensors_file({"a": tensor("F8_E4M3", [2], [0, 2])}, 2),
         "F4": safetensors_file({"a": tensor("F4", [2], [0, 1])}, 1),
         "F4, half a byte": safetensors_file({"a": tensor("F4", [1], [0, 0])}, 0),
@@ -180,8 +183,8 @@ def make_cases():
             case["stricter"] = STRICTER[name]
         cases.append(case)
     assert set(STRICTER) <= set(safetensors_cases())
-    return dump({**story("safetensors", "every rule of the format broken once; reference: its error, or \"reads\""),
-                 "cases": cases})
+    why = "every rule of the format broken once; reference: its error, or \"reads\""
+    return dump({**story("safetensors", why), "cases": cases})
 
 
 # ---- the same values through each reference writer
@@ -192,9 +195,9 @@ def ramp(n, dtype):
 
 
 def make_safetensors():
-    shapes = {torch.float64: [3], torch.float32: [2, 3], torch.float16: [5], torch.bfloat16: [1, 2, 2],
-              torch.int64: [2], torch.int32: [], torch.int16: [0, 4], torch.int8: [7], torch.uint8: [3, 1],
-              torch.bool: [2]}
+    shapes = {torch.float64: [3], torch.float32: [2, 3], torch.float16: [5],
+              torch.bfloat16: [1, 2, 2], torch.int64: [2], torch.int32: [], torch.int16: [0, 4],
+              torch.int8: [7], torch.uint8: [3, 1], torch.bool: [2]}
     tensors = {f"x.{str(t).removeprefix('torch.')}": ramp(int(np.prod(s)), t).reshape(s)
                for t, s in shapes.items()}
     tensors["a second f32 \u00e9\t\""] = ramp(4, torch.float32)
@@ -229,8 +232,9 @@ def make_gguf():
         writer.add_tensor("i8", values[:3].astype(np.int8))
         writer.add_tensor("i64", values[:2].astype(np.int64))
         for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16"):
-            quantised = gguf.quantize(values[:128].reshape(2, 64), gguf.GGMLQuantizationType[name])
-            writer.add_tensor(name.lower(), quantised, raw_dtype=gguf.GGMLQuantizationType[name])
+            number = gguf.GGMLQuantizationType[name]
+            quantised = gguf.quantize(values[:128].reshape(2, 64), number)
+            writer.add_tensor(name.lower(), quantised, raw_dtype=number)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -254,8 +258,8 @@ def make_all():
              "f64_v2.npy": make_npy(np.array([0.1, -2.0]), (2, 0))}
     files["README.json"] = dump({
         "files": {
-            "mixed.safetensors": story("safetensors", "a file of every type; values 0 1 2 ... 100 0 ..."),
-            "mixed.gguf": story("gguf", "a file of every metadata type and of tensors of ten types"),
+            "mixed.safetensors": story("safetensors", "every type; values 0 1 2 ... 100 0 ..."),
+            "mixed.gguf": story("gguf", "every metadata type, tensors of ten types"),
             "*.npy": story("numpy", "numpy.lib.format.write_array; *_v2: version 2.0"),
             "safetensors_cases.json": "tells its own story"}})
     return files

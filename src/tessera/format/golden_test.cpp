@@ -41,7 +41,8 @@ TEST(SafetensorsReference, RefusesWhateverTheReferenceRefuses) {
     const std::string bytes = from_hex(c["hex"]);
     const std::string error = error_of([&] { read_safetensors(bytes_of(bytes), "x.safetensors"); });
     const bool refuses = c["reference"] != "reads" || c.contains("stricter");
-    EXPECT_EQ(error != "", refuses) << c["case"] << "\n  reference: " << c["reference"] << "\n  tessera: " << error;
+    EXPECT_EQ(error != "", refuses)
+        << c["case"] << "\n  reference: " << c["reference"] << "\n  tessera: " << error;
     refused += refuses;
   }
   EXPECT_EQ(cases.size(), 90u);
@@ -55,8 +56,10 @@ TEST(SafetensorsReference, ReadsAllTypes) {
   EXPECT_EQ(values_of<double>(file.at("x.float64")), (std::vector<double>{0, 1, 2}));
   EXPECT_EQ(values_of<float>(file.at("x.float32")), (std::vector<float>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(file.at("x.float32").shape, (Shape{2, 3}));
-  EXPECT_EQ(values_of<uint16_t>(file.at("x.float16")), (std::vector<uint16_t>{0, 0x3c00, 0x4000, 0x4200, 0x4400}));
-  EXPECT_EQ(values_of<uint16_t>(file.at("x.bfloat16")), (std::vector<uint16_t>{0, 0x3f80, 0x4000, 0x4040}));
+  EXPECT_EQ(values_of<uint16_t>(file.at("x.float16")),
+            (std::vector<uint16_t>{0, 0x3c00, 0x4000, 0x4200, 0x4400}));
+  EXPECT_EQ(values_of<uint16_t>(file.at("x.bfloat16")),
+            (std::vector<uint16_t>{0, 0x3f80, 0x4000, 0x4040}));
   EXPECT_EQ(file.at("x.bfloat16").shape, (Shape{1, 2, 2}));
   EXPECT_EQ(values_of<int64_t>(file.at("x.int64")), (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(values_of<int32_t>(file.at("x.int32")), (std::vector<int32_t>{0}));
@@ -74,7 +77,8 @@ TEST(SafetensorsReference, WritesTheSameBytes) {
   std::swap(shuffled[0], shuffled[4]);
   const test::TemporaryFolder folder;
   write_safetensors(folder / "again.safetensors", shuffled, file.metadata());
-  EXPECT_EQ(read_text_file(folder / "again.safetensors"), read_text_file(golden("mixed.safetensors")));
+  EXPECT_EQ(read_text_file(folder / "again.safetensors"),
+            read_text_file(golden("mixed.safetensors")));
   EXPECT_EQ(folder.names(), std::vector<std::string>{"again.safetensors"});
 }
 
@@ -123,7 +127,8 @@ TEST(GgufReference, WritesTheSameBytes) {
 }
 
 TEST(NpyReference, ReadsArrays) {
-  EXPECT_EQ(values_of<float>(open_npy(golden("f32_2x3.npy"))), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(values_of<float>(open_npy(golden("f32_2x3.npy"))),
+            (std::vector<float>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(open_npy(golden("f32_2x3.npy")).shape, (Shape{2, 3}));
   EXPECT_EQ(open_npy(golden("f32_2x3.npy")).name, "f32_2x3");
   EXPECT_EQ(values_of<int64_t>(open_npy(golden("i64_scalar.npy"))), (std::vector<int64_t>{7}));

@@ -16,18 +16,21 @@ struct Sizes {
   int32_t dim = 4, hidden = 3, layers = 2, heads = 2, kv_heads = 1, vocab = 5, seq = 6;
 };
 
-// Of those sizes: embedding 20, norms 8, wq 32, wk 16, wv 16, wo 32, norms 8, w1 24, w2 24, w3 24, norm 4,
-// frequencies 6 + 6; float k of the file holds k.
+// Of those sizes: embedding 20, norms 8, wq 32, wk 16, wv 16, wo 32, norms 8, w1 24, w2 24, w3 24,
+// norm 4, frequencies 6 + 6; float k of the file holds k.
 constexpr size_t kFloats = 20 + 8 + 32 + 16 + 16 + 32 + 8 + 24 + 24 + 24 + 4 + 12;
 
 std::string file_of(const Sizes& s, size_t floats) {
   ByteString bytes;
-  for (const int32_t n : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocab, s.seq}) bytes.number(n);
+  for (const int32_t n : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocab, s.seq})
+    bytes.number(n);
   for (size_t i = 0; i < floats; ++i) bytes.number(static_cast<float>(i));
   return bytes.text();
 }
 
-Llama2cFile read(std::string_view text) { return read_llama2c(bytes_of(text), "x.bin"); }
+Llama2cFile read(std::string_view text) {
+  return read_llama2c(bytes_of(text), "x.bin");
+}
 
 float first_of(const TensorView& tensor) {
   float value = 0;
@@ -69,14 +72,17 @@ TEST(Llama2c, NegativeVocabularyMeansAnOwnHead) {
   EXPECT_EQ(first_of(file.tensors.at("output.weight")), static_cast<float>(kFloats));
 }
 
-TEST(Llama2c, RefusesEveryPrefix) { test::expect_prefixes_refused(file_of({}, kFloats), read); }
+TEST(Llama2c, RefusesEveryPrefix) {
+  test::expect_prefixes_refused(file_of({}, kFloats), read);
+}
 
 TEST(Llama2c, SaysWhichRuleIsBroken) {
   constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
   constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
   test::expect_refused(
       {
-          {"empty", "", "[llama2c] x.bin: byte 0: the file ends inside the header: 0 bytes left; expected 4"},
+          {"empty", "",
+           "[llama2c] x.bin: byte 0: the file ends inside the header: 0 bytes left; expected 4"},
           {"dim", file_of({.dim = 0}, kFloats), "dim = 0; expected at least 1"},
           {"hidden_dim", file_of({.hidden = -3}, kFloats), "hidden_dim = -3; expected at least 1"},
           {"n_layers", file_of({.layers = 0}, kFloats), "n_layers = 0"},
@@ -86,11 +92,23 @@ TEST(Llama2c, SaysWhichRuleIsBroken) {
           {"vocab_size minimal", file_of({.vocab = kMin}, kFloats), "its sizes imply"},
           {"seq_len", file_of({.seq = 0}, kFloats), "seq_len = 0"},
           {"heads of dim", file_of({.heads = 3}, kFloats), "n_heads = 3 does not divide dim = 4"},
-          {"kv heads", file_of({.heads = 2, .kv_heads = 3}, kFloats), "n_kv_heads = 3 does not divide n_heads = 2"},
-          {"odd heads", file_of({.heads = 4}, kFloats), "heads of 1 numbers (dim 4 / n_heads 4); expected an even size"},
-          {"overflow", file_of({.dim = kMax - 1, .hidden = kMax, .layers = kMax, .heads = 1, .vocab = kMax, .seq = kMax}, 0), "implies more than 2^63 bytes"},
-          {"too long", file_of({}, kFloats + 1), "884 bytes after the header of 28; its sizes imply 880"},
-          {"head missing", file_of({.vocab = -5}, kFloats), "880 bytes after the header of 28; its sizes imply 960"},
+          {"kv heads", file_of({.heads = 2, .kv_heads = 3}, kFloats),
+           "n_kv_heads = 3 does not divide n_heads = 2"},
+          {"odd heads", file_of({.heads = 4}, kFloats),
+           "heads of 1 numbers (dim 4 / n_heads 4); expected an even size"},
+          {"overflow",
+           file_of({.dim = kMax - 1,
+                    .hidden = kMax,
+                    .layers = kMax,
+                    .heads = 1,
+                    .vocab = kMax,
+                    .seq = kMax},
+                   0),
+           "implies more than 2^63 bytes"},
+          {"too long", file_of({}, kFloats + 1),
+           "884 bytes after the header of 28; its sizes imply 880"},
+          {"head missing", file_of({.vocab = -5}, kFloats),
+           "880 bytes after the header of 28; its sizes imply 960"},
       },
       read);
 }
@@ -99,7 +117,8 @@ TEST(Llama2c, SaysWhichRuleIsBroken) {
 TEST(Llama2cRealFile, Stories260K) {
   const char* data = std::getenv("TESSERA_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
-  const Llama2cFile file = open_llama2c(std::filesystem::path(data) / "stories260k/stories260K.bin");
+  const Llama2cFile file =
+      open_llama2c(std::filesystem::path(data) / "stories260k/stories260K.bin");
   EXPECT_EQ(file.header.dim, 64);
   EXPECT_EQ(file.header.n_layers, 5);
   EXPECT_EQ(file.header.n_heads, 8);

@@ -24,7 +24,8 @@ std::vector<std::string> names_of(const TensorFile& file) {
 
 // a and b in one shard, c in another
 void put_two_shards(const TemporaryFolder& folder) {
-  write_safetensors(folder / "s1.safetensors", std::vector{text_tensor("a", "1"), text_tensor("b", "22")},
+  write_safetensors(folder / "s1.safetensors",
+                    std::vector{text_tensor("a", "1"), text_tensor("b", "22")},
                     {{"k", "1"}, {"only", "first"}});
   write_safetensors(folder / "s2.safetensors", std::vector{text_tensor("c", "333")}, {{"k", "2"}});
 }
@@ -64,47 +65,58 @@ TEST(SafetensorsFolder, SaysWhichRuleIsBroken) {
   };
   expect("[]", "no weight_map; expected an object");
   expect(R"({"a":1})", "weight_map: \"a\" is an integer; expected a file name");
-  for (const char* name : {"../s1.safetensors", "/etc/s1.safetensors", "x/s1.safetensors", "x\\\\s1.safetensors",
-                           "..safetensors", "s1.safetensors\\u0000", "s1\\n.safetensors", "", "s1.bin"})
-    expect(fmt::format(R"({{"a":"{}"}})", name), "expected a plain file name that ends with .safetensors");
-  expect(R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s3.safetensors"})", "s3.safetensors: No such file");
+  for (const char* name :
+       {"../s1.safetensors", "/etc/s1.safetensors", "x/s1.safetensors", "x\\\\s1.safetensors",
+        "..safetensors", "s1.safetensors\\u0000", "s1\\n.safetensors", "", "s1.bin"})
+    expect(fmt::format(R"({{"a":"{}"}})", name),
+           "expected a plain file name that ends with .safetensors");
+  expect(R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s3.safetensors"})",
+         "s3.safetensors: No such file");
   expect(R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s1.safetensors"})",
          "no tensor \"c\", which the index lists for this file");
   expect(R"({"a":"s1.safetensors","c":"s2.safetensors"})",
          "holds tensor \"b\", which the index does not list for this file");
   expect(R"({"a":"s1.safetensors","a":"s2.safetensors"})", "key \"a\" appears twice");
   EXPECT_NE(error_with("[").find("invalid JSON"), std::string::npos);
-  EXPECT_NE(error_with(std::string_view("{\"weight_map\":{}}\0", 18)).find("zero byte"), std::string::npos);
+  EXPECT_NE(error_with(std::string_view("{\"weight_map\":{}}\0", 18)).find("zero byte"),
+            std::string::npos);
 
   const TemporaryFolder empty;
-  EXPECT_NE(error_of([&] { open_safetensors_folder(empty.path()); }).find("holds neither"), std::string::npos);
+  EXPECT_NE(error_of([&] { open_safetensors_folder(empty.path()); }).find("holds neither"),
+            std::string::npos);
 }
 
 TEST(SafetensorsFolder, TensorInTwoShardsIsRefused) {
   const TemporaryFolder folder;
   put_two_shards(folder);
-  write_safetensors(folder / "s2.safetensors", std::vector{text_tensor("c", "333"), text_tensor("a", "9")});
+  write_safetensors(folder / "s2.safetensors",
+                    std::vector{text_tensor("c", "333"), text_tensor("a", "9")});
   put_index(folder, R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s2.safetensors"})");
-  EXPECT_NE(error_of([&] { open_safetensors_folder(folder.path()); }).find("holds tensor \"a\""), std::string::npos);
+  EXPECT_NE(error_of([&] { open_safetensors_folder(folder.path()); }).find("holds tensor \"a\""),
+            std::string::npos);
 }
 
 TEST(SafetensorsFolder, WritesShardsThatItReads) {
   const TemporaryFolder folder;
   folder.put("model.safetensors", "stale");
-  const std::vector<TensorView> tensors = {text_tensor("d", "4444"), text_tensor("a", "1"), text_tensor("b", "22"),
-                                           text_tensor("c", "333")};
+  const std::vector<TensorView> tensors = {text_tensor("d", "4444"), text_tensor("a", "1"),
+                                           text_tensor("b", "22"), text_tensor("c", "333")};
   const auto files = write_safetensors_folder(folder.path(), tensors, {{"k", "v"}}, 3);
   EXPECT_EQ(files.size(), 4u);
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"model-00001-of-00003.safetensors",
+                                                      "model-00002-of-00003.safetensors",
                                                       "model-00003-of-00003.safetensors", kIndex}));
-  EXPECT_EQ(names_of(open_safetensors(folder / "model-00001-of-00003.safetensors")), std::vector<std::string>{"d"});
-  EXPECT_EQ(names_of(open_safetensors(folder / "model-00002-of-00003.safetensors")), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(names_of(open_safetensors(folder / "model-00001-of-00003.safetensors")),
+            std::vector<std::string>{"d"});
+  EXPECT_EQ(names_of(open_safetensors(folder / "model-00002-of-00003.safetensors")),
+            (std::vector<std::string>{"a", "b"}));
   const TensorFile file = open_safetensors_folder(folder.path());
   EXPECT_EQ(names_of(file), (std::vector<std::string>{"d", "a", "b", "c"}));
   EXPECT_EQ(file.metadata(), (StringMap{{"k", "v"}}));
 
   write_safetensors_folder(folder.path(), tensors);
-  EXPECT_EQ(names_of(open_safetensors_folder(folder.path())), (std::vector<std::string>{"a", "b", "c", "d"}));
+  EXPECT_EQ(names_of(open_safetensors_folder(folder.path())),
+            (std::vector<std::string>{"a", "b", "c", "d"}));
   EXPECT_FALSE(std::filesystem::exists(folder / kIndex));
 }
 

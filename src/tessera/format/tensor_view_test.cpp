@@ -17,7 +17,9 @@ TEST(ElementCount, RefusesNegativeAndOverflow) {
   EXPECT_EQ(checked_element_count(std::vector<int64_t>{kMax, 2}), std::nullopt);
   EXPECT_EQ(checked_element_count(std::vector<int64_t>{-1}), std::nullopt);
   EXPECT_EQ(checked_element_count(std::vector<int64_t>{0, -1}), std::nullopt);
-  EXPECT_EQ(test::error_of([] { element_count(std::vector<int64_t>{1, -1}); }),
+  EXPECT_EQ(test::error_of([] {
+              element_count(std::vector<int64_t>{1, -1});
+            }),
             "[shape] [1, -1] is negative or overflows 64 bits");
 }
 
@@ -32,15 +34,17 @@ TEST(TensorFile, CopiesFindTheirOwnTensors) {
 }
 
 TEST(TensorFile, RefusesANameTwiceEvenAmongUnsupported) {
-  const auto make = [] { TensorFile("f", "x", {{"a", DType::u8, {0}, {}}}, {}, {{"a", "F4", {0}, {}}}); };
+  const auto make = [] {
+    TensorFile("f", "x", {{"a", DType::u8, {0}, {}}}, {}, {{"a", "F4", {0}, {}}});
+  };
   EXPECT_EQ(test::error_of(make), "[f] x: two tensors are named \"a\"");
 }
 
 TEST(Printable, EscapesWhatBreaksALineOrIsNotUtf8) {
   EXPECT_EQ(printable("plain \u00e9 \u20ac \U0001f600"), "plain \u00e9 \u20ac \U0001f600");
   EXPECT_EQ(printable("a\nb\x1b[31m\x7f"), "a\\x0ab\\x1b[31m\\x7f");
-  EXPECT_EQ(printable("\xc2\x85|\xff|\xc3"), "\\xc2\\x85|\\xff|\\xc3");           // C1, no lead, cut off
-  EXPECT_EQ(printable("\xc0\xaf|\xe0\x80\xaf"), "\\xc0\\xaf|\\xe0\\x80\\xaf");   // overlong
+  EXPECT_EQ(printable("\xc2\x85|\xff|\xc3"), "\\xc2\\x85|\\xff|\\xc3");  // C1, no lead, cut off
+  EXPECT_EQ(printable("\xc0\xaf|\xe0\x80\xaf"), "\\xc0\\xaf|\\xe0\\x80\\xaf");  // overlong
   EXPECT_EQ(printable("\xed\xa0\x80|\xf4\x90\x80\x80"), "\\xed\\xa0\\x80|\\xf4\\x90\\x80\\x80");
   EXPECT_EQ(printable("abcdef", 3), "abc...");
   EXPECT_EQ(in_quotes("a"), "\"a\"");

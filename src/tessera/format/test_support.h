@@ -9,9 +9,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
-
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -48,7 +47,8 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-/// What `read` throws, having checked that it is an Error(file) of one line; "" when it throws nothing.
+/// What `read` throws, having checked that it is an Error(file) of one line; "" when it throws
+/// nothing.
 inline std::string error_of(const std::function<void()>& read) {
   try {
     read();
@@ -84,7 +84,8 @@ void expect_prefixes_refused(std::string_view whole, Read read) {
   for (size_t size = 0; size < whole.size(); ++size) {
     // a copy of exactly that size, so that the address sanitizer sees reads beyond it
     const std::vector<char> prefix(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size));
-    EXPECT_NE(error_of([&] { read(std::string_view(prefix.data(), size)); }), "") << size << " bytes";
+    EXPECT_NE(error_of([&] { read(std::string_view(prefix.data(), size)); }), "")
+        << size << " bytes";
   }
 }
 

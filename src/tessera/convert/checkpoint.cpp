@@ -1,0 +1,185 @@
+#include "tessera/convert/checkpoint.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/convert/foreign_config.h"
+#include "tessera/convert/mapping.h"
+#include "tessera/format/file_source.h"
+#include "tessera/format/llama2c.h"
+#include "tessera/format/safetensors.h"
+
+namespace tessera::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+constexpr std::string_view kGgufMagic = "GGUF";
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+                                           "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
+                                           "chat_template.json", "generation_config.json"};
+
+/// Opens the tensors of a folder, naming the folder where there are none.
+format::TensorFile open_folder(const fs::path& folder) { return format::open_safetensors_folder(folder); }
+
+Checkpoint import(const Foreign& foreign, std::string_view type, FamilySet& families) {
+  const Family& family = families.of_type(foreign.dialect, type, foreign.file);
+  Importer importer(family, foreign, families.unmathematical(foreign.dialect));
+  Checkpoint checkpoint;
+  checkpoint.family = family.name;
+  checkpoint.dialect = foreign.dialect;
+  checkpoint.foreign_config = foreign.config;
+  checkpoint.foreign_dialect = foreign.dialect;
+  checkpoint.spec = model::read_model_spec(importer.spec_json());
+  checkpoint.spec_json = model::resolve(checkpoint.spec);
+  importer.read_tensors(checkpoint);
+  return checkpoint;
+}
+
+Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
+  const fs::path path = folder / "config.json";
+  Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()), nullptr, path.string()};
+  const auto type = foreign.config.find("model_type");
+  if (type == foreign.config.end() || !type->is_string())
+    fail(ErrorKind::file, path.string(), "\"model_type\" is {}; expected the name of a family", type == foreign.config.end() ? "missing" : type->dump());
+  families.of_type("hf", type->get<std::string>(), path.string());  // before the tensors are looked at
+  const format::TensorFile tensors = open_folder(folder);
+  foreign.tensors = &tensors;
+  Checkpoint checkpoint = import(foreign, type->get<std::string>(), families);
+  checkpoint.folder = folder;
+  return checkpoint;
+}
+
+Checkpoint load_gguf(const fs::path& path, FamilySet& families) {
+  auto file = std::make_shared<format::GgufFile>(format::open_gguf(path));
+  const Foreign foreign{"gguf", gguf_config(file->metadata, path.string()), &file->tensors, path.string()};
+  Checkpoint checkpoint = import(foreign, foreign.config.at("architecture").get<std::string>(), families);
+  checkpoint.folder = path.parent_path();
+  checkpoint.gguf = std::move(file);
+  return checkpoint;
+}
+
+Checkpoint load_llama2c(const fs::path& path, FamilySet& families) {
+  const format::Llama2cFile file = format::open_llama2c(path);
+  const Foreign foreign{"llama2c", llama2c_config(file.header), &file.tensors, path.string()};
+  Checkpoint checkpoint = import(foreign, "", families);
+  checkpoint.folder = path.parent_path();
+  return checkpoint;
+}
+
+/// The tensors of a file in the order of the spec's parameters: all of them, and no others.
+std::vector<TensorView> in_order(const format::TensorFile& file, const model::ModelSpec& spec) {
+  std::vector<TensorView> tensors;
+  for (const spec::ParamDecl& decl : model::parameters(spec)) {
+    const TensorView& tensor = file.at(decl.name);
+    if (tensor.shape != decl.shape)
+      fail(ErrorKind::file, file.file(), "tensor {} has shape {}; its spec says {}", format::in_quotes(decl.name), format::shape_text(tensor.shape), format::shape_text(decl.shape));
+    tensors.push_back(tensor);
+  }
+  if (file.tensors().size() + file.unsupported().size() != tensors.size()) {
+    std::vector<std::string_view> names;
+    for (const TensorView& tensor : tensors) names.push_back(tensor.name);
+    std::sort(names.begin(), names.end());
+    const auto check = [&](const std::string& name) {
+      if (!std::binary_search(names.begin(), names.end(), name)) fail(ErrorKind::file, file.file(), "tensor {} is not in its spec", format::in_quotes(name));
+    };
+    for (const TensorView& tensor : file.tensors()) check(tensor.name);
+    for (const format::UnsupportedTensor& tensor : file.unsupported()) check(tensor.name);
+  }
+  return tensors;
+}
+
+Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) {
+  const auto where = fmt::format("{}, tessera_spec", file.file());
+  Checkpoint checkpoint;
+  checkpoint.dialect = "tessera";
+  checkpoint.spec = model::read_model_spec(spec::parse_json(file.metadata().find("tessera_spec")->second, where));
+  checkpoint.spec_json = model::resolve(checkpoint.spec);
+  checkpoint.tensors = in_order(file, checkpoint.spec);
+  checkpoint.folder = folder;
+  if (const auto found = file.metadata().find("tessera_origin"); found != file.metadata().end()) {
+    const Json origin = spec::parse_json(found->second, fmt::format("{}, tessera_origin", file.file()));
+    const auto text = [&](const char* key) { return origin.is_object() && origin.contains(key) && origin[key].is_string() ? origin[key].get<std::string>() : ""; };
+    checkpoint.family = text("family");
+    checkpoint.foreign_dialect = text("dialect");
+    if (origin.is_object() && origin.contains("config") && origin["config"].is_object()) checkpoint.foreign_config = origin["config"];
+  }
+  return checkpoint;
+}
+
+Checkpoint load_folder(const fs::path& folder, FamilySet& families) {
+  std::error_code ignored;
+  const bool has_config = fs::exists(folder / "config.json", ignored);
+  const bool has_tensors = fs::exists(folder / "model.safetensors", ignored) || fs::exists(folder / "model.safetensors.index.json", ignored);
+  if (has_tensors) {
+    const format::TensorFile file = open_folder(folder);
+    if (file.metadata().contains("tessera_spec")) return load_tessera(folder, file);
+  }
+  if (has_config) return load_hf(folder, families);
+  fail(ErrorKind::file, folder.string(), "is no model: no config.json, and no model.safetensors with a tessera spec");
+}
+
+}  // namespace
+
+const TensorView& Checkpoint::tensor(std::string_view name) const {
+  for (const TensorView& tensor : tensors)
+    if (tensor.name == name) return tensor;
+  fail(ErrorKind::internal, "convert", "there is no parameter \"{}\"", name);
+}
+
+Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  std::error_code error;
+  if (fs::is_directory(path, error)) return load_folder(path, families);
+  const auto file = MappedFile::open(path);
+  const auto magic = format::text_of(file->bytes()).substr(0, kGgufMagic.size());
+  return magic == kGgufMagic ? load_gguf(path, families) : load_llama2c(path, families);
+}
+
+void write_hf_folder(const Checkpoint& checkpoint, const fs::path& folder, const HfOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  const std::string name = options.family.empty() ? checkpoint.family : options.family;
+  if (name.empty()) fail(ErrorKind::usage, "convert", "this checkpoint does not know its family; name one of {}", fmt::join(families.names(), ", "));
+  const Exported exported = export_checkpoint(families.named(name), "hf", checkpoint, families.unmathematical("hf"), options.float32);
+  fs::create_directories(folder);
+  format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}}, options.max_shard_bytes);
+  write_file_atomically(folder / "config.json", exported.config.dump(2) + "\n");
+  if (!checkpoint.gguf) copy_tokenizer_files(checkpoint.folder, folder);
+}
+
+void write_tessera_folder(const Json& spec_json, std::span<const TensorView> tensors, const fs::path& folder, const TesseraFolderOptions& options) {
+  fs::create_directories(folder);
+  format::StringMap metadata = options.metadata;
+  metadata["format"] = "pt";
+  metadata["tessera_spec"] = spec_json.dump();
+  write_file_atomically(folder / "spec.json", spec_json.dump(1) + "\n");
+  format::write_safetensors_folder(folder, tensors, metadata);
+  if (!options.tokenizer.empty()) copy_tokenizer_files(options.tokenizer, folder);
+}
+
+void write_tessera_folder(const Checkpoint& checkpoint, const fs::path& folder, TesseraFolderOptions options) {
+  if (checkpoint.foreign_config.is_object())
+    options.metadata["tessera_origin"] =
+        Json{{"family", checkpoint.family}, {"dialect", checkpoint.foreign_dialect}, {"config", checkpoint.foreign_config}}.dump();
+  if (options.tokenizer.empty() && !checkpoint.gguf) options.tokenizer = checkpoint.folder;
+  std::vector<TensorView> tensors = checkpoint.tensors;
+  for (TensorView& tensor : tensors) tensor = as_plain_float(tensor);
+  write_tessera_folder(checkpoint.spec_json, tensors, folder, options);
+}
+
+std::vector<std::string> copy_tokenizer_files(const fs::path& from, const fs::path& to) {
+  std::vector<std::string> copied;
+  std::error_code error;
+  if (fs::equivalent(from, to, error)) return copied;
+  for (const char* name : kTokenizerFiles) {
+    if (!fs::is_regular_file(from / name, error)) continue;
+    fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
+    if (error) fail(ErrorKind::resource, (to / name).string(), "cannot be written: {}", error.message());
+    copied.emplace_back(name);
+  }
+  return copied;
+}
+
+}  // namespace tessera::convert

@@ -1,0 +1,107 @@
+// A family: how one kind of foreign checkpoint, in each of its dialects, is said in our terms.
+// Format of the files: docs/guide/families.md.
+//
+//   config  --read-->   values  --spec-->    our spec       (import)
+//   config  <--write--  values  <--values--  our spec       (export; checked by reading it back)
+//   tensors: one list of rules for both directions
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "tessera/convert/tensor_steps.h"
+
+namespace tessera::convert {
+
+using NamedTemplates = std::vector<std::pair<std::string, std::shared_ptr<const Template>>>;
+
+/// Where a tensor stands in one dialect.
+struct ForeignSide {
+  /// One entry per foreign tensor; each lists its spellings, the one that is written first.
+  std::vector<std::vector<NamePattern>> names;
+  TensorSteps steps;
+};
+
+/// A rule or a group of rules.
+struct TensorRule {
+  enum class Kind {
+    group,    // of `rules`
+    convert,  // foreign -> ours
+    keep,     // part of the foreign file, not of our model: kept for export, may be absent
+    same_as,  // another name of our parameter; may be absent, must be equal
+  };
+  Kind kind = Kind::group;
+  std::optional<Loop> loop;
+  std::optional<Expr> condition;
+  std::vector<TensorRule> rules;
+  std::vector<NamePattern> ours;
+  std::map<std::string, ForeignSide, std::less<>> sides;  // by dialect
+};
+
+struct Dialect {
+  std::vector<std::string> types;  // values of model_type or general.architecture that this family reads
+  NamedTemplates read;             // value <- config
+  std::shared_ptr<const Template> write;  // config <- values; null: read only
+  std::string read_only;           // why it cannot be written
+  NamedTemplates written;          // values that only this dialect's writing needs (a prefix)
+  NamedTemplates fixed;            // values that take another form in this dialect (a row order)
+  std::map<std::string, Json> expect;          // key -> the list of values it may have
+  std::map<std::string, std::string> ignored_keys;     // key -> why it does not matter here
+  std::map<std::string, std::string> ignored_tensors;  // glob -> why
+  std::set<std::string> claims;    // every key that is read
+};
+
+struct Family {
+  std::string name;
+  std::string about;
+  std::map<std::string, Json> tables;
+  std::map<std::string, FamilyFunction> functions;
+  NamedTemplates let;      // derived values
+  NamedTemplates values;   // value <- spec
+  std::shared_ptr<const Template> spec;
+  std::vector<TensorRule> rules;
+  std::map<std::string, Dialect, std::less<>> dialects;
+
+  const Dialect& dialect(std::string_view kind) const;
+};
+
+/// The built-in families and those of a folder of the user's, which win where both know a type.
+class FamilySet {
+ public:
+  /// Throws Error(spec) for a malformed file, Error(file) for an unreadable one.
+  static FamilySet load(const std::filesystem::path& user_folder = {});
+
+  /// The family that reads `type` in dialect `kind` ("" = the one type of that dialect).
+  /// Throws Error(file) with `where` that lists the known types.
+  const Family& of_type(std::string_view kind, std::string_view type, std::string_view where);
+  const Family& named(std::string_view name);
+  std::vector<std::string> names() const;
+  /// Types known in a dialect, sorted.
+  std::vector<std::string> types(std::string_view kind) const;
+  /// Keys without mathematics, by dialect; "*" stands for any text.
+  const std::vector<std::string>& unmathematical(std::string_view kind) const;
+
+ private:
+  struct Source {
+    Json json;
+    std::shared_ptr<const Family> compiled;
+  };
+  void add(std::string_view name, std::string_view text, bool fragment);
+  const Family& compile(const std::string& name);
+
+  std::map<std::string, Source, std::less<>> families_;
+  std::map<std::string, Json, std::less<>> fragments_;
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> by_type_;  // dialect -> type -> family
+  std::map<std::string, std::vector<std::string>, std::less<>> unmathematical_;
+};
+
+/// Compiles one file's JSON, fragments already merged in.
+Family compile_family(const Json& json, const std::string& name);
+/// Objects are merged, the lists "tensors" and "claims" appended, anything else is replaced.
+void merge_family(Json& base, const Json& over);
+
+/// "*" stands for any text, everything else for itself.
+bool matches_glob(std::string_view text, std::string_view glob);
+
+}  // namespace tessera::convert

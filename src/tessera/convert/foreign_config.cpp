@@ -1,0 +1,132 @@
+#include "tessera/convert/foreign_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tessera/format/file_source.h"
+
+namespace tessera::convert {
+namespace {
+
+using spec::Json;
+
+constexpr uint64_t kMaxArray = 65'536;
+constexpr int64_t kMaxDots = 8;
+
+bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+
+/// Bare Infinity, -Infinity and NaN, which Python writes but JSON lacks, as the object that newer files have.
+std::string with_named_floats(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      out += c;
+      if (c == '\\' && i + 1 < text.size()) out += text[++i];
+      else if (c == '"') in_string = false;
+      continue;
+    }
+    in_string = c == '"';
+    bool replaced = false;
+    for (const std::string_view name : {"-Infinity", "Infinity", "NaN"}) {
+      if (text.substr(i, name.size()) != name || (i > 0 && is_word(text[i - 1]))) continue;
+      if (i + name.size() < text.size() && is_word(text[i + name.size()])) continue;
+      out += fmt::format("{{\"__float__\": \"{}\"}}", name);
+      i += name.size() - 1;
+      replaced = true;
+      break;
+    }
+    if (!replaced) out += c;
+  }
+  return out;
+}
+
+void resolve_named_floats(Json& json, std::string_view where) {
+  if (json.is_object() && json.size() == 1 && json.begin().key() == "__float__") {
+    const Json name = json.begin().value();
+    const double infinity = std::numeric_limits<double>::infinity();
+    if (name == "Infinity") json = infinity;
+    else if (name == "-Infinity") json = -infinity;
+    else fail(ErrorKind::file, where, "a number is {}; expected Infinity, -Infinity or a finite number", name.dump());
+    return;
+  }
+  if (json.is_structured())
+    for (Json& child : json) resolve_named_floats(child, where);
+}
+
+Json value_json(const format::GgufValue& value, std::string_view key, std::string_view where) {
+  using format::GgufType;
+  switch (value.type()) {
+    case GgufType::string: return std::string(value.as_string());
+    case GgufType::boolean: return value.as_bool();
+    case GgufType::f64: return value.as_f64();
+    case GgufType::f32: {
+      // 1e-5 as float32 is 9.99999975e-06: the shortest text that names the float names the number meant
+      const auto number = static_cast<float>(value.as_f64());
+      char text[32];
+      const auto [end, error] = std::to_chars(text, text + sizeof text, number);
+      double parsed = number;
+      if (error == std::errc()) std::from_chars(text, end, parsed);
+      return parsed;
+    }
+    case GgufType::array: {
+      if (value.size() > kMaxArray) fail(ErrorKind::file, where, "{} has {} elements; expected at most {}", format::in_quotes(key), value.size(), kMaxArray);
+      Json list = Json::array();
+      for (const format::GgufValue& element : value.elements()) list.push_back(value_json(element, key, where));
+      return list;
+    }
+    default: return value.as_i64();
+  }
+}
+
+/// UTF-8 text only: JSON cannot hold other bytes.
+std::string checked_text(std::string_view text, std::string_view where) {
+  const std::string printable = format::printable(text, text.size());
+  if (printable != text) fail(ErrorKind::file, where, "{} is not a readable name", format::in_quotes(text));
+  return printable;
+}
+
+}  // namespace
+
+Json parse_hf_config(std::string_view text, std::string_view where) {
+  Json config = spec::parse_json(with_named_floats(text), where);
+  if (!config.is_object()) fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
+  resolve_named_floats(config, where);
+  return config;
+}
+
+Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
+  const std::string architecture = checked_text(metadata.get_string("general.architecture"), where);
+  Json config = Json::object();
+  config["architecture"] = architecture;
+  const std::string prefix = architecture + ".";
+  for (const format::GgufEntry& entry : metadata.entries()) {
+    if (!entry.key.starts_with(prefix)) continue;
+    const std::string key = checked_text(entry.key, where).substr(prefix.size());
+    if (std::count(key.begin(), key.end(), '.') > kMaxDots) fail(ErrorKind::file, where, "{}: more than {} dots", format::in_quotes(entry.key), kMaxDots);
+    Json* at = &config;
+    for (size_t begin = 0;;) {
+      const size_t dot = std::min(key.find('.', begin), key.size());
+      at = &(*at)[key.substr(begin, dot - begin)];
+      if (dot == key.size()) break;
+      if (!at->is_null() && !at->is_object()) fail(ErrorKind::file, where, "{}: a key and its part both have values", format::in_quotes(entry.key));
+      begin = dot + 1;
+    }
+    if (!at->is_null()) fail(ErrorKind::file, where, "{}: a key and its part both have values", format::in_quotes(entry.key));
+    if (entry.value.type() == format::GgufType::string) *at = checked_text(entry.value.as_string(), where);
+    else *at = value_json(entry.value, entry.key, where);
+  }
+  return config;
+}
+
+Json llama2c_config(const format::Llama2cHeader& header) {
+  return {{"dim", header.dim}, {"hidden_dim", header.hidden_dim}, {"n_layers", header.n_layers}, {"n_heads", header.n_heads},
+          {"n_kv_heads", header.n_kv_heads}, {"vocab_size", header.vocab_size}, {"seq_len", header.seq_len}, {"tied_head", header.tied_head}};
+}
+
+}  // namespace tessera::convert

@@ -1,0 +1,72 @@
+// Runs a family: foreign config and tensors to ours, and back.
+#pragma once
+
+#include "tessera/convert/checkpoint.h"
+#include "tessera/convert/family.h"
+
+namespace tessera::convert {
+
+/// A foreign checkpoint as its file format gives it.
+struct Foreign {
+  std::string dialect;
+  Json config;
+  const format::TensorFile* tensors = nullptr;  // may be null when a config is read back
+  std::string file;                             // of the config, for messages
+};
+
+/// Spec JSON of a foreign config. Throws Error(file) for a key that nobody claims, a value that the
+/// family does not support, a missing key.
+class Importer {
+ public:
+  Importer(const Family& family, const Foreign& foreign, const std::vector<std::string>& unmathematical);
+
+  /// As the family's template gives it, unresolved.
+  Json spec_json();
+  /// Fills tensors, kept and notes; the spec must be there.
+  void read_tensors(Checkpoint& checkpoint);
+
+ private:
+  void check_claims(const Json& config, const std::string& prefix);
+  void check_expected();
+  void bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint);
+  void bind_convert(const TensorRule& rule, const ForeignSide& side, const Local* locals);
+  std::string known_name(const std::vector<NamePattern>& spellings, const Local* locals);
+  void check_unused(Checkpoint& checkpoint);
+
+  const Family& family_;
+  const Dialect& dialect_;
+  const Foreign& foreign_;
+  const std::vector<std::string>& unmathematical_;
+  Environment env_;
+  struct Found {
+    TensorView tensor;
+    std::string source;  // the foreign names it came from
+  };
+  std::map<std::string, Found, std::less<>> found_;
+  std::set<std::string, std::less<>> used_;
+  struct Same {
+    std::string ours, foreign;
+  };
+  std::vector<Same> same_;
+};
+
+struct Exported {
+  Json config;
+  std::vector<TensorView> tensors;
+};
+
+/// A checkpoint in another dialect's terms. Throws Error(spec) where the family cannot say the spec.
+Exported export_checkpoint(const Family& family,
+                           std::string_view dialect,
+                           const Checkpoint& checkpoint,
+                           const std::vector<std::string>& unmathematical,
+                           bool float32);
+
+/// A resolved spec as expressions see it: layers unfolded, and in each layer the branches by name:
+/// layer.mixer, layer.mixer_norm, layer.mixer_residual.
+Json spec_view(const Json& resolved);
+
+/// Where two JSON values first differ: "layers[3].mixer.n_heads: 4; 8", or "".
+std::string first_difference(const Json& a, const Json& b, const std::string& path = "");
+
+}  // namespace tessera::convert

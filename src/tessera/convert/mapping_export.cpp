@@ -1,0 +1,113 @@
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/convert/mapping.h"
+#include "tessera/format/file_source.h"
+
+namespace tessera::convert {
+namespace {
+
+Json resolved(const Json& spec_json) { return model::resolve(model::read_model_spec(spec_json)); }
+
+class Exporter {
+ public:
+  Exporter(const Family& family, std::string_view dialect, const Checkpoint& checkpoint, const std::vector<std::string>& unmathematical)
+      : family_(family), kind_(dialect), dialect_(family.dialect(dialect)), checkpoint_(checkpoint), unmathematical_(unmathematical) {
+    if (!dialect_.write) fail(ErrorKind::usage, family.name, "cannot be written as {}: {}", kind_, dialect_.read_only);
+    same_origin_ = checkpoint.foreign_dialect == kind_ && checkpoint.family == family.name;
+    fill(own_, false);
+    fill(canonical_, true);
+  }
+
+  Exported run(bool float32) {
+    // the values must say the whole spec
+    if (const std::string difference = first_difference(checkpoint_.spec_json, resolved(family_.spec->evaluate(own_))); !difference.empty())
+      fail(ErrorKind::spec, family_.name, "this family cannot say the architecture; its nearest differs at {}", difference);
+    Exported out;
+    out.config = dialect_.write->evaluate(canonical_);
+    check_read_back(out.config);
+    carry_over(out.config);
+    float32_ = float32;
+    for (const TensorRule& rule : family_.rules) write_rule(rule, nullptr, out);
+    for (const TensorView& tensor : checkpoint_.kept)
+      if (same_origin_) out.tensors.push_back(as_written(tensor));
+    return out;
+  }
+
+ private:
+  /// `canonical`: in the form that the dialect has, where it fixes one.
+  void fill(Environment& env, bool canonical) {
+    for (const auto& [name, table] : family_.tables) env.constant(name, table);
+    for (const auto& [name, function] : family_.functions) env.function(name, function);
+    for (const auto& [name, body] : family_.let) env.lazy(name, body);
+    for (const auto& [name, body] : family_.values) env.lazy(name, body);
+    for (const auto& [name, body] : dialect_.written) env.lazy(name, body);
+    if (canonical)
+      for (const auto& [name, body] : dialect_.fixed) env.lazy(name, body);
+    env.constant("spec", spec_view(checkpoint_.spec_json));
+    env.constant("origin", checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config : Json::object());
+    env.constant("origin_dialect", checkpoint_.foreign_dialect);
+  }
+
+  void check_read_back(const Json& config) {
+    const Foreign foreign{kind_, config, nullptr, "the config to be written"};
+    Importer importer(family_, foreign, unmathematical_);
+    const Json wanted = resolved(family_.spec->evaluate(canonical_));
+    if (const std::string difference = first_difference(wanted, resolved(importer.spec_json())); !difference.empty())
+      fail(ErrorKind::spec, family_.name, "this family's {} config cannot say the architecture; read back it differs at {}", kind_, difference);
+  }
+
+  /// Keys without mathematics come along.
+  void carry_over(Json& config) const {
+    if (!same_origin_) return;
+    for (const auto& [key, value] : checkpoint_.foreign_config.items())
+      if (!config.contains(key) && !dialect_.claims.contains(key) &&
+          std::any_of(unmathematical_.begin(), unmathematical_.end(), [&](const std::string& glob) { return matches_glob(key, glob); }))
+        config[key] = value;
+  }
+
+  TensorView as_written(const TensorView& tensor) const { return float32_ ? as_float32(tensor) : as_plain_float(tensor); }
+
+  void write_rule(const TensorRule& rule, const Local* locals, Exported& out) {
+    if (rule.loop) {
+      TensorRule once = rule;
+      once.loop.reset();
+      rule.loop->run(own_, locals, [&](const Local* inner) { write_rule(once, inner, out); });
+      return;
+    }
+    if (rule.condition && !rule.condition->test(own_, locals)) return;
+    for (const TensorRule& child : rule.rules) write_rule(child, locals, out);
+    const auto side = rule.sides.find(kind_);
+    if (rule.kind != TensorRule::Kind::convert || side == rule.sides.end()) return;
+    std::vector<TensorView> tensors;
+    for (const NamePattern& ours : rule.ours) tensors.push_back(as_written(checkpoint_.tensor(ours.expand(own_, locals))));
+    side->second.steps.invert(tensors, own_, locals);
+    if (tensors.size() != side->second.names.size())
+      fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(), side->second.names.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].name = side->second.names[i].front().expand(own_, locals);
+      out.tensors.push_back(as_written(tensors[i]));
+    }
+  }
+
+  const Family& family_;
+  std::string kind_;
+  const Dialect& dialect_;
+  const Checkpoint& checkpoint_;
+  const std::vector<std::string>& unmathematical_;
+  bool same_origin_ = false;
+  bool float32_ = false;
+  Environment own_, canonical_;
+};
+
+}  // namespace
+
+Exported export_checkpoint(const Family& family,
+                           std::string_view dialect,
+                           const Checkpoint& checkpoint,
+                           const std::vector<std::string>& unmathematical,
+                           bool float32) {
+  return Exporter(family, dialect, checkpoint, unmathematical).run(float32);
+}
+
+}  // namespace tessera::convert

@@ -1,0 +1,269 @@
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/convert/expr_node.h"
+#include "tessera/convert/mapping.h"
+#include "tessera/format/file_source.h"
+
+namespace tessera::convert {
+namespace {
+
+constexpr int64_t kMaxTensorValues = 65'536;  // that an expression may ask for
+constexpr size_t kMaxPrefixes = 16;
+
+std::string text_argument(const Json& value, std::string_view function) {
+  if (!value.is_string()) fail(ErrorKind::spec, "families", "{} takes the name of a tensor, not {}", function, shown(value));
+  return value.get<std::string>();
+}
+
+Json shape_json(const TensorView& tensor) {
+  Json shape = Json::array();
+  for (const int64_t n : tensor.shape) shape.push_back(n);
+  return shape;
+}
+
+Json values_json(const TensorView& tensor) {
+  if (format::element_count(tensor.shape) > kMaxTensorValues)
+    fail(ErrorKind::file, "families", "tensor {} has more than {} values; a family may read smaller ones only", format::in_quotes(tensor.name), kMaxTensorValues);
+  const TensorView floats = as_float32(tensor);
+  Json values = Json::array();
+  for (size_t i = 0; i < floats.data.size(); i += sizeof(float)) {
+    float value;
+    std::memcpy(&value, floats.data.data() + i, sizeof(float));
+    values.push_back(static_cast<double>(value));
+  }
+  return values;
+}
+
+/// What expressions may ask about the tensors of the file.
+void add_tensor_functions(Environment& env, const format::TensorFile* tensors) {
+  const auto exists = [tensors](const std::string& name) {
+    if (tensors == nullptr) return false;
+    const auto named = [&](const auto& t) { return t.name == name; };
+    return std::any_of(tensors->unsupported().begin(), tensors->unsupported().end(), named) || tensors->find(name) != nullptr;
+  };
+  env.host("has_tensor", 1, [exists](std::span<const Json> a) -> Json { return exists(text_argument(a[0], "has_tensor")); });
+  env.host("shape", 1, [exists, tensors](std::span<const Json> a) -> Json {
+    const std::string name = text_argument(a[0], "shape");
+    return exists(name) ? shape_json(tensors->at(name)) : absent();
+  });
+  env.host("tensor_values", 1, [exists, tensors](std::span<const Json> a) -> Json {
+    const std::string name = text_argument(a[0], "tensor_values");
+    return exists(name) ? values_json(tensors->at(name)) : absent();
+  });
+  // the first of several prefixes under which the file has a tensor of this name
+  env.host("find_prefix", 2, [exists](std::span<const Json> a) -> Json {
+    if (!a[0].is_array() || a[0].empty() || a[0].size() > kMaxPrefixes) fail(ErrorKind::spec, "families", "find_prefix takes a list of prefixes and a name");
+    const std::string name = text_argument(a[1], "find_prefix");
+    for (const Json& prefix : a[0])
+      if (exists(text_argument(prefix, "find_prefix") + name)) return prefix;
+    return a[0][0];
+  });
+}
+
+void add_family(Environment& env, const Family& family) {
+  for (const auto& [name, table] : family.tables) env.constant(name, table);
+  for (const auto& [name, function] : family.functions) env.function(name, function);
+  for (const auto& [name, body] : family.let) env.lazy(name, body);
+}
+
+const Json* at_path(const Json& config, std::string_view path) {
+  const Json* at = &config;
+  while (!path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    if (!at->is_object()) return nullptr;
+    const auto found = at->find(path.substr(0, dot));
+    if (found == at->end()) return nullptr;
+    at = &*found;
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return at;
+}
+
+}  // namespace
+
+Importer::Importer(const Family& family, const Foreign& foreign, const std::vector<std::string>& unmathematical)
+    : family_(family), dialect_(family.dialect(foreign.dialect)), foreign_(foreign), unmathematical_(unmathematical) {
+  add_family(env_, family);
+  env_.constant("config", foreign.config);
+  for (const auto& [name, body] : dialect_.read) env_.lazy(name, body);
+  add_tensor_functions(env_, foreign.tensors);
+}
+
+Json Importer::spec_json() {
+  check_claims(foreign_.config, "");
+  check_expected();
+  return family_.spec->evaluate(env_);
+}
+
+void Importer::check_claims(const Json& config, const std::string& prefix) {
+  for (const auto& [key, value] : config.items()) {
+    const std::string path = prefix.empty() ? key : prefix + "." + key;
+    if (dialect_.ignored_keys.contains(path)) continue;
+    if (prefix.empty() && !dialect_.claims.contains(path) &&
+        std::any_of(unmathematical_.begin(), unmathematical_.end(), [&](const std::string& glob) { return matches_glob(key, glob); }))
+      continue;
+    if (value.is_object() && !value.empty()) {
+      check_claims(value, path);
+    } else if (!dialect_.claims.contains(path)) {
+      const std::string near = spec::nearest_name(path, {dialect_.claims.begin(), dialect_.claims.end()});
+      fail(ErrorKind::file, foreign_.file, "key {} = {} is not known to family {}{}; a key without mathematics belongs into its ignored_keys",
+           format::in_quotes(path), shown(value), family_.name, near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
+    }
+  }
+}
+
+void Importer::check_expected() {
+  for (const auto& [path, allowed] : dialect_.expect) {
+    const Json* value = at_path(foreign_.config, path);
+    if (value == nullptr) continue;
+    if (std::none_of(allowed.begin(), allowed.end(), [&](const Json& a) { return equal(a, *value); }))
+      fail(ErrorKind::file, foreign_.file, "{} = {} is not supported by family {}; expected {}", path, shown(*value), family_.name, fmt::join(allowed, " or "));
+  }
+}
+
+// --- tensors ----------------------------------------------------------------------------------
+
+std::string Importer::known_name(const std::vector<NamePattern>& spellings, const Local* locals) {
+  std::string first;
+  for (const NamePattern& spelling : spellings) {
+    const std::string name = spelling.expand(env_, locals);
+    if (foreign_.tensors->find(name) != nullptr) return name;
+    if (first.empty()) first = name;
+  }
+  return "!" + first;  // none is there
+}
+
+void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint) {
+  if (rule.loop) {
+    TensorRule once = rule;
+    once.loop.reset();
+    rule.loop->run(env_, locals, [&](const Local* inner) { bind_rule(once, inner, checkpoint); });
+    return;
+  }
+  env_.step(family_.name, 10);
+  if (rule.condition && !rule.condition->test(env_, locals)) return;
+  for (const TensorRule& child : rule.rules) bind_rule(child, locals, checkpoint);
+  const auto side = rule.sides.find(foreign_.dialect);
+  if (rule.kind == TensorRule::Kind::group || side == rule.sides.end()) return;
+  if (rule.kind == TensorRule::Kind::convert) return bind_convert(rule, side->second, locals);
+  for (const auto& spellings : side->second.names) {
+    const std::string name = known_name(spellings, locals);
+    if (name.starts_with('!')) continue;
+    used_.insert(name);
+    if (rule.kind == TensorRule::Kind::keep) checkpoint.kept.push_back(foreign_.tensors->at(name));
+    else same_.push_back({rule.ours.front().expand(env_, locals), name});
+  }
+}
+
+void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, const Local* locals) {
+  std::vector<std::string> ours;
+  for (const NamePattern& pattern : rule.ours) ours.push_back(pattern.expand(env_, locals));
+  std::vector<TensorView> tensors;
+  std::vector<std::string> sources;
+  for (const auto& spellings : side.names) {
+    const std::string name = known_name(spellings, locals);
+    if (name.starts_with('!'))
+      fail(ErrorKind::file, foreign_.tensors->file(), "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)), family_.name, fmt::join(ours, ", "));
+    used_.insert(name);
+    tensors.push_back(foreign_.tensors->at(name));
+    sources.push_back(format::in_quotes(name));
+  }
+  side.steps.apply(tensors, env_, locals);
+  if (tensors.size() != ours.size())
+    fail(ErrorKind::spec, family_.name, "{} gives {} tensors for {}", fmt::join(sources, ", "), tensors.size(), fmt::join(ours, ", "));
+  for (size_t i = 0; i < ours.size(); ++i) {
+    tensors[i].name = ours[i];
+    if (!found_.emplace(ours[i], Found{tensors[i], fmt::format("{}", fmt::join(sources, ", "))}).second)
+      fail(ErrorKind::spec, family_.name, "two rules give {}", ours[i]);
+  }
+}
+
+void Importer::read_tensors(Checkpoint& checkpoint) {
+  for (const TensorRule& rule : family_.rules) bind_rule(rule, nullptr, checkpoint);
+  const std::string& file = foreign_.tensors->file();
+  for (const spec::ParamDecl& decl : model::parameters(checkpoint.spec)) {
+    const auto found = found_.find(decl.name);
+    if (found == found_.end()) fail(ErrorKind::file, file, "family {} names no tensor for {}, which the spec of this config has", family_.name, decl.name);
+    const auto& [tensor, source] = found->second;
+    if (tensor.shape != decl.shape)
+      fail(ErrorKind::file, file, "tensor {} gives {} the shape {}; the config says {}", source, decl.name, format::shape_text(tensor.shape), format::shape_text(decl.shape));
+    if (!layout_of(tensor.dtype).is_float && !is_block_type(tensor.dtype))
+      fail(ErrorKind::file, file, "tensor {} has type {}; expected a floating-point or block type", source, name_of(tensor.dtype));
+    checkpoint.tensors.push_back(tensor);
+  }
+  if (found_.size() != checkpoint.tensors.size()) {
+    std::set<std::string, std::less<>> names;
+    for (const TensorView& tensor : checkpoint.tensors) names.insert(tensor.name);
+    for (const auto& [name, found] : found_)
+      if (!names.contains(name)) fail(ErrorKind::file, file, "tensor {} is given for {}, which the spec of this config lacks", found.source, name);
+  }
+  for (const auto& [ours, name] : same_)
+    if (!equal_values(checkpoint.tensor(ours), foreign_.tensors->at(name)))
+      fail(ErrorKind::file, file, "tensor {} differs from {}, which the config says it is tied to", format::in_quotes(name), ours);
+  check_unused(checkpoint);
+}
+
+void Importer::check_unused(Checkpoint& checkpoint) {
+  const auto check = [&](const std::string& name) {
+    if (used_.contains(name)) return;
+    for (const auto& [glob, why] : dialect_.ignored_tensors)
+      if (matches_glob(name, glob)) {
+        checkpoint.notes.push_back(fmt::format("left out {}: {}", format::in_quotes(name), why));
+        return;
+      }
+    fail(ErrorKind::file, foreign_.tensors->file(), "tensor {} has no place in family {} with this config", format::in_quotes(name), family_.name);
+  };
+  for (const TensorView& tensor : foreign_.tensors->tensors()) check(tensor.name);
+  for (const format::UnsupportedTensor& tensor : foreign_.tensors->unsupported()) check(tensor.name);
+}
+
+// --- specs as expressions see them ------------------------------------------------------------
+
+Json spec_view(const Json& resolved) {
+  Json view = resolved;
+  Json layers = Json::array();
+  for (const Json& layer : resolved.at("layers")) {
+    Json flat = Json::object();
+    const auto add_branch = [&](const Json& branch, const Json& residual) {
+      const std::string name = branch.at("name");
+      for (const char* slot : {"mixer", "ffn"})
+        if (branch.contains(slot)) flat[name] = branch[slot];
+      flat[name + "_norm"] = branch.value("norm", Json(nullptr));
+      flat[name + "_residual"] = residual;
+    };
+    for (const Json& group : layer.at("branches")) {
+      if (group.contains("parallel")) {
+        for (const Json& branch : group["parallel"]) add_branch(branch, group.at("residual"));
+      } else {
+        add_branch(group, group.at("residual"));
+      }
+    }
+    for (int64_t i = layer.value("repeat", int64_t{1}); i > 0; --i) layers.push_back(flat);
+  }
+  view["layers"] = std::move(layers);
+  return view;
+}
+
+std::string first_difference(const Json& a, const Json& b, const std::string& path) {
+  if (a.is_object() && b.is_object()) {
+    for (const auto& [key, value] : a.items()) {
+      const std::string at = path.empty() ? key : path + "." + key;
+      if (!b.contains(key)) return fmt::format("{}: {}; nothing", at, shown(value));
+      if (std::string difference = first_difference(value, b[key], at); !difference.empty()) return difference;
+    }
+    for (const auto& [key, value] : b.items())
+      if (!a.contains(key)) return fmt::format("{}: nothing; {}", path.empty() ? key : path + "." + key, shown(value));
+    return "";
+  }
+  if (a.is_array() && b.is_array()) {
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      if (std::string difference = first_difference(a[i], b[i], fmt::format("{}[{}]", path, i)); !difference.empty()) return difference;
+    return a.size() == b.size() ? "" : fmt::format("{}: {} entries; {}", path, a.size(), b.size());
+  }
+  return equal(a, b) ? "" : fmt::format("{}: {}; {}", path, shown(a), shown(b));
+}
+
+}  // namespace tessera::convert

@@ -1,0 +1,42 @@
+// Moves of tensor data that conversions are made of. What can be said by a view stays a view of the
+// mapped file in its storage type; other moves copy bytes and keep the storage type; arithmetic gives
+// float32. GGUF block types move as whole blocks along the last axis, and are decoded for arithmetic.
+// Errors: Error(file) that names the tensor.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tessera/format/tensor_view.h"
+
+namespace tessera::convert {
+
+using format::TensorView;
+using Shape = std::vector<int64_t>;
+
+/// Same elements, another shape.
+TensorView reshaped(const TensorView& tensor, const Shape& shape);
+/// Parts along an axis; `sizes` must add up to it. Axis 0 gives views.
+std::vector<TensorView> split(const TensorView& tensor, int64_t axis, std::span<const int64_t> sizes);
+/// The inverse; the storage types must agree, else all become float32.
+TensorView joined(std::span<const TensorView> tensors, int64_t axis);
+/// Axis k of the result is axis permutation[k] of the tensor.
+TensorView transposed(const TensorView& tensor, std::span<const int64_t> permutation);
+/// Row r of the result is row order[r] of the tensor (elements, when there is one axis).
+TensorView with_rows(const TensorView& tensor, std::span<const int64_t> order);
+/// Every element through a function, as float32.
+TensorView mapped(const TensorView& tensor, const std::function<float(float)>& function);
+TensorView as_float32(const TensorView& tensor);
+/// A plain floating-point type other than float64 and block types stays; those become float32.
+TensorView as_plain_float(const TensorView& tensor);
+/// `count` rows of `value` after the last.
+TensorView with_padding(const TensorView& tensor, int64_t count, double value);
+/// Equal shapes and values.
+bool equal_values(const TensorView& a, const TensorView& b);
+
+/// The row order that takes rotary rows of `heads` heads from halves (0 .. r/2, r/2 .. r) to pairs
+/// (0, r/2, 1, r/2 + 1, ...); rows of a head beyond `rotary` stay. Inverted: from pairs to halves.
+std::vector<int64_t> rotary_row_order(int64_t rows, int64_t heads, int64_t rotary, bool inverted);
+
+}  // namespace tessera::convert
