@@ -1,4 +1,5 @@
-// Goldens: torch.optim.AdamW in float64 on gen(i) = a sin(...) series of the project's specification sheet.
+// Goldens: torch.optim.AdamW in float64, on W = gen(2,3; 0.5, 0.1) and G_t = gen(2,3; 0.7, t), where element
+// number n of gen(shape; a, b) is sin(a n + b).
 #include "tessera/train/adamw.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,30 @@
 
 namespace tessera::train {
 namespace {
-GEN_PLACEHOLDER
+
+std::vector<float> gen(int n, double a, double b) {
+  std::vector<float> values;
+  for (int i = 0; i < n; ++i) values.push_back(static_cast<float>(std::sin(a * i + b)));
+  return values;
+}
+
+TEST(AdamW, AgainstTorch) {
+  std::vector<float> w = gen(6, 0.5, 0.1);
+  AdamW optimizer({{"w", 6, true}}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+  for (int t = 1; t <= 3; ++t) {
+    const std::vector<float> g = gen(6, 0.7, t);
+    const std::vector<Parameter> parameters{{w.data(), g.data()}};
+    if (t == 1) EXPECT_NEAR(optimizer.gradient_norm(parameters), 1.86531155, 1e-6);
+    optimizer.update(parameters, t, 0.01, 1);
+    if (t == 1) {
+      const double row[] = {0.08973358, 0.55407783, 0.88031615};
+      for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(w[i], row[i], 2e-7);
+    }
+  }
+  const double want[] = {0.07105135, 0.54025992, 0.87825965, 1.00189739, 0.88984385, 0.54017883};
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(w[i], want[i], 3e-7);
+}
+
 std::vector<float> random_values(size_t n, uint64_t seed) {
   const RandomKey key(seed);
   std::vector<float> values(n);
