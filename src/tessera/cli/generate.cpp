@@ -23,7 +23,6 @@ std::vector<std::vector<int64_t>> prompt_ids(const Options& o, const infer::Load
   for (const std::string& text : o.prompts) {
     const auto ids = loaded.tokenizer->encode(text, {.add_special = !o.no_special, .parse_special = o.parse_special});
     prompts.emplace_back(ids.begin(), ids.end());
-    if (prompts.back().empty() && loaded.tokenizer->bos()) prompts.back().push_back(*loaded.tokenizer->bos());
   }
   return prompts;
 }

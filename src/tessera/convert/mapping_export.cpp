@@ -25,10 +25,10 @@ class Exporter {
       fail(ErrorKind::spec, family_.name, "this family cannot say the architecture; its nearest differs at {}", difference);
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
-    check_read_back(out.config);
-    carry_over(out.config);
     float32_ = float32;
     for (const TensorRule& rule : family_.rules) write_rule(rule, nullptr, out);
+    check_read_back(out);
+    carry_over(out.config);
     for (const TensorView& tensor : checkpoint_.kept)
       if (same_origin_) out.tensors.push_back(as_written(tensor));
     return out;
@@ -49,8 +49,9 @@ class Exporter {
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
   }
 
-  void check_read_back(const Json& config) {
-    const Foreign foreign{kind_, config, nullptr, "the config to be written"};
+  void check_read_back(const Exported& out) {
+    const format::TensorFile tensors("export", "the tensors to be written", out.tensors);
+    const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
     Importer importer(family_, foreign, unmathematical_);
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
     if (const std::string difference = first_difference(wanted, resolved(importer.spec_json())); !difference.empty())
