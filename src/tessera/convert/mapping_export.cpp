@@ -25,12 +25,10 @@ class Exporter {
       fail(ErrorKind::spec, family_.name, "this family cannot say the architecture; its nearest differs at {}", difference);
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
-    check_read_back(out.config);
-    carry_over(out.config);
     float32_ = float32;
     for (const TensorRule& rule : family_.rules) write_rule(rule, nullptr, out);
-    for (const TensorView& tensor : checkpoint_.kept)
-      if (same_origin_) out.tensors.push_back(as_written(tensor));
+    check_read_back(out);
+    carry_over(out.config);
     return out;
   }
 
@@ -49,8 +47,10 @@ class Exporter {
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
   }
 
-  void check_read_back(const Json& config) {
-    const Foreign foreign{kind_, config, nullptr, "the config to be written"};
+  /// What a reader makes of the written file must be the spec that went out.
+  void check_read_back(const Exported& out) {
+    const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
+    const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
     Importer importer(family_, foreign, unmathematical_);
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
     if (const std::string difference = first_difference(wanted, resolved(importer.spec_json())); !difference.empty())
@@ -86,7 +86,9 @@ class Exporter {
     if (rule.condition && !rule.condition->test(own_, locals)) return;
     for (const TensorRule& child : rule.rules) write_rule(child, locals, out);
     const auto side = rule.sides.find(kind_);
-    if (rule.kind != TensorRule::Kind::convert || side == rule.sides.end()) return;
+    if (side == rule.sides.end()) return;
+    if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side->second, locals, out);
+    if (rule.kind != TensorRule::Kind::convert) return;
     std::vector<TensorView> tensors;
     for (const NamePattern& pattern : rule.ours) tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
     side->second.steps.invert(tensors, own_, locals);
@@ -95,6 +97,15 @@ class Exporter {
     for (size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].name = side->second.names[i].front().expand(own_, locals);
       out.tensors.push_back(as_written(tensors[i]));
+    }
+  }
+
+  void write_kept(const TensorRule& rule, const ForeignSide& side, const Local* locals, Exported& out) {
+    const std::string name = rule.ours.front().expand(own_, locals);
+    for (const TensorView& tensor : checkpoint_.kept) {
+      if (tensor.name != name) continue;
+      out.tensors.push_back(as_written(tensor));
+      out.tensors.back().name = side.names.front().front().expand(own_, locals);
     }
   }
 
