@@ -69,11 +69,14 @@ function(tessera_use_torch_pch target)
     file(WRITE ${CMAKE_BINARY_DIR}/generated/torch_pch.cpp "")
     add_library(tessera_torch_pch STATIC ${CMAKE_BINARY_DIR}/generated/torch_pch.cpp)
     target_link_libraries(tessera_torch_pch PUBLIC Torch::Torch OpenMP::OpenMP_CXX fmt::fmt nlohmann_json::nlohmann_json)
-    target_precompile_headers(tessera_torch_pch PRIVATE <torch/torch.h> <nlohmann/json.hpp> <fmt/format.h>)
+    target_precompile_headers(tessera_torch_pch PRIVATE <ATen/ATen.h> <ATen/core/grad_mode.h> <nlohmann/json.hpp> <fmt/format.h>)
     set_target_properties(tessera_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
   endif()
   target_link_libraries(${target} PUBLIC OpenMP::OpenMP_CXX fmt::fmt nlohmann_json::nlohmann_json)
   target_precompile_headers(${target} REUSE_FROM tessera_torch_pch)
+  # executables would compile with -fPIE, for which the header (-fPIC) is not valid
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
 endfunction()
 
 # A GoogleTest program, one ctest entry per program so that libtorch is loaded once.

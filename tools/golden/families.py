@@ -157,7 +157,9 @@ class Writer:
                 "tolerance": TOLERANCE,
                 "weights": self.weights[case.name],
                 "io": self.io[case.name],
-                "compare": "all positions" if self.family.padding == "none" else "attention_mask == 1",
+                "compare": (
+                    "all positions" if self.family.padding == "none" else "attention_mask == 1"
+                ),
                 "padding": self.family.padding,
                 **facts,
                 "why": case.why or "one config key changed, all else equal",
@@ -165,8 +167,10 @@ class Writer:
         )
         self.rows.append((case.name, facts))
         moved = facts.get("moved_by")
-        print(f"  {case.name:40s} {'' if moved is None else f'{moved:.4g}':>10s}  "
-              f"weights {self.weights[case.name]}, io {self.io[case.name]} {facts.get('greedy', '')}")
+        print(
+            f"  {case.name:40s} {'' if moved is None else f'{moved:.4g}':>10s}  "
+            f"weights {self.weights[case.name]}, io {self.io[case.name]} {facts.get('greedy', '')}"
+        )
 
     # -- the same model in other words -------------------------------------------------------
 
@@ -180,7 +184,6 @@ class Writer:
         self.configs[case.name] = config
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         self.weights[case.name] = self.weights[case.of]
-        loads = self.weights_file(case.of)
         if case.tensors:
             tensors = case.tensors(load_file(self.weights_file(case.of)))
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -188,7 +191,9 @@ class Writer:
         if case.reference_refuses:
             loaded, result = None, self.results[case.of]
         else:
-            loaded = reference.load(architecture, config, loads)
+            loaded = reference.load(
+                architecture, config, self.weights_file(case.name), extra_allowed=bool(case.tensors)
+            )
             result = reference.run(loaded, self.inputs, self.family.padding)
         self.results[case.name] = result
         moved = reference.difference(result, self.results[case.of], self.mask)
@@ -223,7 +228,11 @@ class Writer:
     def write_rejects(self):
         family = self.family
         rejects = [
-            {"name": "unknown_model_type", "set": {"model_type": "frobnicator"}, "expect": "frobnicator"},
+            {
+                "name": "unknown_model_type",
+                "set": {"model_type": "frobnicator"},
+                "expect": "frobnicator",
+            },
             {"name": "unknown_key", "set": {"frobnicate": 1}, "expect": "frobnicate"},
             {"name": "missing_tensor", "drop_tensor": family.missing, "expect": family.missing},
             {
@@ -249,11 +258,21 @@ class Writer:
             if isinstance(case, family_cases.Case) and not case.neutral:
                 for key in facts.get("changed", {}):
                     moving.setdefault(key, []).append(name)
-        keys = {"mathematics": moving, "shape": self.family.shape_keys, "neutral": {}, "refused": {}, "moved": {}}
+        keys = {
+            "mathematics": moving,
+            "shape": self.family.shape_keys,
+            "neutral": {},
+            "refused": {},
+            "moved": {},
+        }
         config = self.configs["base"]
         tops = {key.split(".")[0] for key in moving}
         for key, value in config.items():
-            if key in tops or key in self.family.shape_keys or key in ("model_type", "architectures"):
+            if (
+                key in tops
+                or key in self.family.shape_keys
+                or key in ("model_type", "architectures")
+            ):
                 continue
             for other in mutations(value):
                 kind, found = self.try_mutation({**config, key: other})
@@ -289,8 +308,6 @@ def mutations(value):
     if isinstance(value, str):
         return [value + "x"] if value != "float32" else ["bfloat16"]
     return [3] if value is None else []
-
-
 
 
 def main():

@@ -59,7 +59,7 @@ def gguf_name(name, names):
 
 
 def pairs(rows, heads):
-    """Rows of each head from half order (0..d/2, d/2..d) to pair order (0, d/2, 1, d/2 + 1, ...)."""
+    """Rows of each head from half order to pair order: 0, d/2, 1, d/2 + 1, and so on."""
     split = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return split.swapaxes(1, 2).reshape(rows.shape)
 

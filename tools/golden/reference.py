@@ -82,14 +82,19 @@ def save(model, folder):
             shutil.copyfile(pathlib.Path(scratch, name), folder / name)
 
 
-def load(architecture, config, weights):
-    """What from_pretrained makes of a config (a dict) and a weights file; every name must match."""
+def load(architecture, config, weights, extra_allowed=False):
+    """What from_pretrained makes of a config (a dict) and a weights file; every name must match.
+
+    extra_allowed: the file may hold tensors that the architecture does not use.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         pathlib.Path(scratch, "config.json").write_text(json.dumps(config))
         shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
         model, info = model_class(architecture).from_pretrained(
             scratch, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
+    if extra_allowed:
+        info.pop("unexpected_keys")
     wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
     if wrong:
         raise RuntimeError(f"reference does not accept these weights as they are: {wrong}")
@@ -111,7 +116,9 @@ def inputs(family, vocab, padding, types=0):
     if types:
         cut = numpy.array([[LENGTH // 3], [LENGTH // 2]])
         result["token_type_ids"] = (numpy.arange(LENGTH)[None] >= cut).astype(numpy.int64)
-    return {name: torch.from_numpy(numpy.ascontiguousarray(value)) for name, value in result.items()}
+    return {
+        name: torch.from_numpy(numpy.ascontiguousarray(value)) for name, value in result.items()
+    }
 
 
 @torch.no_grad()

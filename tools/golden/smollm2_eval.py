@@ -124,7 +124,9 @@ def sha256(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=pathlib.Path, default=HOME)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/golden/smollm2.json"))
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("tests/golden/smollm2.json")
+    )
     options = parser.parse_args()
     torch.set_num_threads(2)
     text_file = pathlib.Path(os.environ["TESSERA_TEST_DATA"], "text/wikitext2.test.txt")

@@ -45,10 +45,13 @@ std::string printable(std::string_view text, size_t limit) {
   return out;
 }
 
-std::string in_quotes(std::string_view name) { return '"' + printable(name, 100) + '"'; }
+std::string in_quotes(std::string_view name) {
+  return '"' + printable(name, 100) + '"';
+}
 
 void FileSource::refuse(std::string_view what) const {
-  throw Error(ErrorKind::file, format, fmt::format("{}: {}", printable(file), printable(what, 2000)));
+  throw Error(ErrorKind::file, format,
+              fmt::format("{}: {}", printable(file), printable(what, 2000)));
 }
 
 }  // namespace tessera::format

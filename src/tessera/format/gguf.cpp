@@ -1,6 +1,7 @@
 #include "tessera/format/gguf.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -38,20 +39,19 @@ GgufType take_type(ByteReader& reader, std::string_view what) {
 
 // Bytes of one value at least, which bounds how many can follow.
 uint64_t minimum_size(GgufType type) {
-  switch (type) {
-    case GgufType::u8: case GgufType::i8: case GgufType::boolean: return 1;
-    case GgufType::u16: case GgufType::i16: return 2;
-    case GgufType::u32: case GgufType::i32: case GgufType::f32: return 4;
-    case GgufType::u64: case GgufType::i64: case GgufType::f64: case GgufType::string: return 8;
-    case GgufType::array: return 12;
-  }
-  return 1;
+  if (type == GgufType::string) return sizeof(uint64_t);                    // its length
+  if (type == GgufType::array) return sizeof(uint32_t) + sizeof(uint64_t);  // element type, count
+  return gguf_number_size(type);
 }
 
-void check_bools(std::span<const std::byte> bytes, const FileSource& source) {
-  for (const std::byte b : bytes)
-    if (std::to_integer<int>(b) > 1)
-      source.fail("a boolean of value {}; expected 0 or 1", std::to_integer<int>(b));
+// Of the bytes just taken.
+void check_bools(std::span<const std::byte> bytes, const ByteReader& reader) {
+  const auto bad =
+      std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
+  if (bad != bytes.end())
+    reader.source().fail("byte {}: a boolean of value {}; expected 0 or 1",
+                         reader.position() - static_cast<size_t>(bytes.end() - bad),
+                         std::to_integer<int>(*bad));
 }
 
 // Moves past one value and checks it whole.
@@ -63,12 +63,13 @@ void pass_value(ByteReader& reader, GgufType type, int depth) {
   }
   if (type != GgufType::array) {
     const auto bytes = reader.take(minimum_size(type), "a metadata value");
-    if (type == GgufType::boolean) check_bools(bytes, reader.source());
+    if (type == GgufType::boolean) check_bools(bytes, reader);
     return;
   }
 
   if (depth == kMaxArrayDepth)
-    reader.source().fail("byte {}: arrays nested deeper than {}", reader.position(), kMaxArrayDepth);
+    reader.source().fail("byte {}: arrays nested deeper than {}", reader.position(),
+                         kMaxArrayDepth);
   const GgufType element = take_type(reader, "the element type of a metadata array");
   const size_t at = reader.position();
   const auto count = reader.read<uint64_t>("the length of a metadata array");
@@ -79,11 +80,14 @@ void pass_value(ByteReader& reader, GgufType type, int depth) {
     for (uint64_t i = 0; i < count; ++i) pass_value(reader, element, depth + 1);
   } else {
     const auto bytes = reader.take(count * minimum_size(element), "a metadata array");
-    if (element == GgufType::boolean) check_bools(bytes, reader.source());
+    if (element == GgufType::boolean) check_bools(bytes, reader);
   }
 }
 
-uint64_t take_count(ByteReader& reader, uint64_t limit, uint64_t minimum_bytes, std::string_view what) {
+uint64_t take_count(ByteReader& reader,
+                    uint64_t limit,
+                    uint64_t minimum_bytes,
+                    std::string_view what) {
   const size_t at = reader.position();
   const auto count = reader.read<uint64_t>(what);
   if (count > limit) reader.source().fail("byte {}: {} is {}; at most {}", at, what, count, limit);
@@ -113,7 +117,9 @@ std::vector<GgufEntry> take_metadata(ByteReader& reader,
     const GgufType type = take_type(reader, "the type of a metadata value");
     const size_t begin = reader.position();
     pass_value(reader, type, 0);
-    entries.push_back({std::move(key), GgufValue(type, reader.bytes().subspan(begin, reader.position() - begin), owner)});
+    entries.push_back(
+        {std::move(key),
+         GgufValue(type, reader.bytes().subspan(begin, reader.position() - begin), owner)});
   }
   return entries;
 }
@@ -137,7 +143,9 @@ struct TensorInfo {
   int64_t bytes = 0;
 };
 
-const GgmlType& type_numbered(uint32_t number, const std::string& tensor, const FileSource& source) {
+const GgmlType& type_numbered(uint32_t number,
+                              const std::string& tensor,
+                              const FileSource& source) {
   for (const GgmlType& type : kGgmlTypes)
     if (type.number == number) return type;
   source.fail("tensor {} has ggml type {}, which is unknown", in_quotes(tensor), number);
@@ -150,7 +158,8 @@ int64_t byte_size(const TensorInfo& info, const FileSource& source) {
                 in_quotes(info.name), row, info.type->name, info.type->block_elements);
   const auto count = checked_element_count(info.shape);
   const auto bytes =
-      count ? checked_multiply(*count / info.type->block_elements, info.type->block_bytes) : std::nullopt;
+      count ? checked_multiply(*count / info.type->block_elements, info.type->block_bytes)
+            : std::nullopt;
   if (!bytes)
     source.fail("tensor {}: the size of shape {} overflows 64 bits", in_quotes(info.name),
                 shape_text(info.shape));
@@ -167,7 +176,8 @@ TensorInfo take_tensor(ByteReader& reader) {
   for (uint32_t axis = 0; axis < rank; ++axis) {
     const auto size = reader.read<uint64_t>("the shape of a tensor");
     if (!std::in_range<int64_t>(size))
-      source.fail("tensor {}: an axis of {} elements; expected less than 2^63", in_quotes(info.name), size);
+      source.fail("tensor {}: an axis of {} elements; expected less than 2^63",
+                  in_quotes(info.name), size);
     info.shape.push_back(static_cast<int64_t>(size));
   }
   std::reverse(info.shape.begin(), info.shape.end());  // the file has the fastest axis first
@@ -183,8 +193,8 @@ void check_extents(const std::vector<TensorInfo>& infos,
                    const FileSource& source) {
   for (const TensorInfo& info : infos) {
     if (info.offset % alignment != 0)
-      source.fail("tensor {}: offset {} is not a multiple of the alignment {}", in_quotes(info.name),
-                  info.offset, alignment);
+      source.fail("tensor {}: offset {} is not a multiple of the alignment {}",
+                  in_quotes(info.name), info.offset, alignment);
     if (info.offset > data_size || static_cast<uint64_t>(info.bytes) > data_size - info.offset)
       source.fail("tensor {}: {} bytes at offset {} of the data; the file holds {}",
                   in_quotes(info.name), info.bytes, info.offset, data_size);
@@ -197,7 +207,8 @@ void check_extents(const std::vector<TensorInfo>& infos,
             [](const TensorInfo* a, const TensorInfo* b) { return a->offset < b->offset; });
   for (size_t i = 1; i < order.size(); ++i)
     if (order[i]->offset - order[i - 1]->offset < static_cast<uint64_t>(order[i - 1]->bytes))
-      source.fail("tensors {} and {} overlap", in_quotes(order[i - 1]->name), in_quotes(order[i]->name));
+      source.fail("tensors {} and {} overlap", in_quotes(order[i - 1]->name),
+                  in_quotes(order[i]->name));
 }
 
 }  // namespace
@@ -212,7 +223,8 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
   GgufFile result;
   result.version = take_version(reader);
   const uint64_t tensor_count = take_count(reader, kMaxTensors, 24, "the number of tensors");
-  const uint64_t entry_count = take_count(reader, kMaxEntries, 13, "the number of metadata entries");
+  const uint64_t entry_count =
+      take_count(reader, kMaxEntries, 13, "the number of metadata entries");
   result.metadata = GgufMetadata(std::string(file), take_metadata(reader, entry_count, owner));
   std::vector<TensorInfo> infos;
   for (uint64_t i = 0; i < tensor_count; ++i) infos.push_back(take_tensor(reader));
@@ -229,13 +241,15 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
   for (TensorInfo& info : infos) {
     const auto extent = data.subspan(info.offset, static_cast<size_t>(info.bytes));
     if (info.type->dtype)
-      tensors.push_back({std::move(info.name), *info.type->dtype, std::move(info.shape), extent, owner});
+      tensors.push_back(
+          {std::move(info.name), *info.type->dtype, std::move(info.shape), extent, owner});
     else
       unsupported.push_back({std::move(info.name),
                              fmt::format("{} (ggml type {})", info.type->name, info.type->number),
                              std::move(info.shape), extent, owner});
   }
-  result.tensors = TensorFile("gguf", std::string(file), std::move(tensors), {}, std::move(unsupported));
+  result.tensors =
+      TensorFile("gguf", std::string(file), std::move(tensors), {}, std::move(unsupported));
   return result;
 }
 

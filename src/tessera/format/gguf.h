@@ -23,35 +23,63 @@ namespace tessera::format {
 
 /// Types of metadata values, numbered as in the file.
 enum class GgufType : uint32_t {
-  u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64,
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  f32,
+  boolean,
+  string,
+  array,
+  u64,
+  i64,
+  f64,
 };
 std::string_view name_of(GgufType type);
 
 template <class T>
 consteval GgufType gguf_type_of() {
-  if constexpr (std::is_same_v<T, bool>) return GgufType::boolean;
-  else if constexpr (std::is_same_v<T, uint8_t>) return GgufType::u8;
-  else if constexpr (std::is_same_v<T, int8_t>) return GgufType::i8;
-  else if constexpr (std::is_same_v<T, uint16_t>) return GgufType::u16;
-  else if constexpr (std::is_same_v<T, int16_t>) return GgufType::i16;
-  else if constexpr (std::is_same_v<T, uint32_t>) return GgufType::u32;
-  else if constexpr (std::is_same_v<T, int32_t>) return GgufType::i32;
-  else if constexpr (std::is_same_v<T, uint64_t>) return GgufType::u64;
-  else if constexpr (std::is_same_v<T, int64_t>) return GgufType::i64;
-  else if constexpr (std::is_same_v<T, float>) return GgufType::f32;
-  else { static_assert(std::is_same_v<T, double>, "no such type in GGUF"); return GgufType::f64; }
+  if constexpr (std::is_same_v<T, bool>)
+    return GgufType::boolean;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return GgufType::u8;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return GgufType::i8;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return GgufType::u16;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return GgufType::i16;
+  else if constexpr (std::is_same_v<T, uint32_t>)
+    return GgufType::u32;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return GgufType::i32;
+  else if constexpr (std::is_same_v<T, uint64_t>)
+    return GgufType::u64;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return GgufType::i64;
+  else if constexpr (std::is_same_v<T, float>)
+    return GgufType::f32;
+  else {
+    static_assert(std::is_same_v<T, double>, "no such type in GGUF");
+    return GgufType::f64;
+  }
 }
 
-/// One metadata value, kept as its checked bytes: an array of 250,000 strings costs nothing until it
-/// is asked for. Accessors throw Error(file) "a string; expected ..." on another type.
+/// One metadata value, kept as its checked bytes: an array of 250,000 strings costs nothing until
+/// it is asked for. Accessors throw Error(file) "a string; expected ..." on another type.
 class GgufValue {
  public:
   template <class T>
-  static GgufValue number(T value) { return copy_of(gguf_type_of<T>(), &value, sizeof(T)); }
+  static GgufValue number(T value) {
+    return copy_of(gguf_type_of<T>(), &value, sizeof(T));
+  }
   static GgufValue string(std::string_view text);
   template <class T>
   static GgufValue array(std::span<const T> values) {
-    return array_of(gguf_type_of<T>(), values.size(), {reinterpret_cast<const char*>(values.data()), values.size_bytes()});
+    return array_of(gguf_type_of<T>(), values.size(),
+                    {reinterpret_cast<const char*>(values.data()), values.size_bytes()});
   }
   static GgufValue strings(std::span<const std::string> values);
 
@@ -98,8 +126,8 @@ struct GgufEntry {
   GgufValue value;
 };
 
-/// Metadata in the order of the file. The get_* functions throw Error(file) that names the key when it
-/// is missing or of another type: ask find() first where a key is optional.
+/// Metadata in the order of the file. The get_* functions throw Error(file) that names the key when
+/// it is missing or of another type: ask find() first where a key is optional.
 class GgufMetadata {
  public:
   GgufMetadata() = default;
@@ -146,9 +174,9 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
                    std::string_view file,
                    std::shared_ptr<const void> owner = {});
 
-/// Writes version 3. Entries and tensors keep their order; an entry general.alignment (u32) sets the
-/// alignment, else 32. Throws Error(resource) when the disk is full, leaving no part of the file;
-/// Error(usage) for what the format cannot hold.
+/// Writes version 3. Entries and tensors keep their order; an entry general.alignment (u32) sets
+/// the alignment, else 32. Throws Error(resource) when the disk is full, leaving no part of the
+/// file; Error(usage) for what the format cannot hold.
 void write_gguf(const std::filesystem::path& path,
                 std::span<const GgufEntry> entries,
                 std::span<const TensorView> tensors);

@@ -1,4 +1,4 @@
-// ggml's numbering of tensor types and their layout.
+// Sizes of metadata values, and ggml's numbering of tensor types with their layout.
 #pragma once
 
 #include <array>
@@ -7,8 +7,15 @@
 #include <string_view>
 
 #include "tessera/base/dtype.h"
+#include "tessera/format/gguf.h"
 
 namespace tessera::format {
+
+/// Bytes of a number or boolean, 0 for strings and arrays. `type` is a known one.
+inline size_t gguf_number_size(GgufType type) {
+  constexpr std::array<uint8_t, 13> kBytes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return kBytes.at(static_cast<size_t>(type));
+}
 
 struct GgmlType {
   uint32_t number;

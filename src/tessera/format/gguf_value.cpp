@@ -1,13 +1,15 @@
 // Metadata values of GGUF: decoding of checked bytes, and encoding for the writer.
 #include <algorithm>
-#include <limits>
+#include <array>
 #include <numeric>
+#include <utility>
 
 #include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf.h"
+#include "tessera/format/gguf_types.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::format {
@@ -17,7 +19,8 @@ constexpr size_t kArrayHeader = sizeof(uint32_t) + sizeof(uint64_t);  // element
 
 template <class T>
 T load(std::span<const std::byte> bytes, size_t offset = 0) {
-  require(offset + sizeof(T) <= bytes.size(), "gguf", "value of {} bytes read at {}", bytes.size(), offset);
+  require(offset + sizeof(T) <= bytes.size(), "gguf", "value of {} bytes read at {}", bytes.size(),
+          offset);
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
@@ -27,37 +30,48 @@ T load(std::span<const std::byte> bytes, size_t offset = 0) {
 template <class Visit>
 bool visit_number(GgufType type, std::span<const std::byte> bytes, Visit&& visit) {
   switch (type) {
-    case GgufType::u8: visit(load<uint8_t>(bytes)); return true;
-    case GgufType::i8: visit(load<int8_t>(bytes)); return true;
-    case GgufType::u16: visit(load<uint16_t>(bytes)); return true;
-    case GgufType::i16: visit(load<int16_t>(bytes)); return true;
-    case GgufType::u32: visit(load<uint32_t>(bytes)); return true;
-    case GgufType::i32: visit(load<int32_t>(bytes)); return true;
-    case GgufType::u64: visit(load<uint64_t>(bytes)); return true;
-    case GgufType::i64: visit(load<int64_t>(bytes)); return true;
-    case GgufType::f32: visit(load<float>(bytes)); return true;
-    case GgufType::f64: visit(load<double>(bytes)); return true;
-    default: return false;
-  }
-}
-
-size_t number_size(GgufType type) {
-  switch (type) {
-    case GgufType::u8: case GgufType::i8: case GgufType::boolean: return 1;
-    case GgufType::u16: case GgufType::i16: return 2;
-    case GgufType::u32: case GgufType::i32: case GgufType::f32: return 4;
-    case GgufType::u64: case GgufType::i64: case GgufType::f64: return 8;
-    default: return 0;
+    case GgufType::u8:
+      visit(load<uint8_t>(bytes));
+      return true;
+    case GgufType::i8:
+      visit(load<int8_t>(bytes));
+      return true;
+    case GgufType::u16:
+      visit(load<uint16_t>(bytes));
+      return true;
+    case GgufType::i16:
+      visit(load<int16_t>(bytes));
+      return true;
+    case GgufType::u32:
+      visit(load<uint32_t>(bytes));
+      return true;
+    case GgufType::i32:
+      visit(load<int32_t>(bytes));
+      return true;
+    case GgufType::u64:
+      visit(load<uint64_t>(bytes));
+      return true;
+    case GgufType::i64:
+      visit(load<int64_t>(bytes));
+      return true;
+    case GgufType::f32:
+      visit(load<float>(bytes));
+      return true;
+    case GgufType::f64:
+      visit(load<double>(bytes));
+      return true;
+    default:
+      return false;
   }
 }
 
 // Bytes of the value of `type` at the start of `bytes`, which have been checked.
 size_t encoded_size(GgufType type, std::span<const std::byte> bytes) {
   if (type == GgufType::string) return sizeof(uint64_t) + load<uint64_t>(bytes);
-  if (type != GgufType::array) return number_size(type);
+  if (type != GgufType::array) return gguf_number_size(type);
   const auto element = static_cast<GgufType>(load<uint32_t>(bytes));
   const auto count = load<uint64_t>(bytes, sizeof(uint32_t));
-  if (number_size(element) > 0) return kArrayHeader + count * number_size(element);
+  if (gguf_number_size(element) > 0) return kArrayHeader + count * gguf_number_size(element);
   size_t size = kArrayHeader;
   for (uint64_t i = 0; i < count; ++i) size += encoded_size(element, bytes.subspan(size));
   return size;
@@ -67,7 +81,8 @@ size_t encoded_size(GgufType type, std::span<const std::byte> bytes) {
   if (value.type() == GgufType::array)
     fail(ErrorKind::file, "gguf", "an array of {} x {}; expected {}", value.size(),
          name_of(value.element_type()), expected);
-  fail(ErrorKind::file, "gguf", "{} ({}); expected {}", value.text(), name_of(value.type()), expected);
+  fail(ErrorKind::file, "gguf", "{} ({}); expected {}", value.text(), name_of(value.type()),
+       expected);
 }
 
 template <class T>
@@ -88,7 +103,8 @@ T integer(const GgufValue& value, std::string_view expected) {
 
 std::string_view name_of(GgufType type) {
   static constexpr std::array<std::string_view, 13> kNames = {
-      "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
+      "u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+      "bool", "string", "array", "u64", "i64", "f64"};
   const auto index = static_cast<size_t>(type);
   return index < kNames.size() ? kNames[index] : "unknown";
 }
@@ -138,9 +154,13 @@ uint64_t GgufValue::size() const {
   return load<uint64_t>(encoded_, sizeof(uint32_t));
 }
 
-uint64_t GgufValue::as_u64() const { return integer<uint64_t>(*this, "an integer >= 0"); }
+uint64_t GgufValue::as_u64() const {
+  return integer<uint64_t>(*this, "an integer >= 0");
+}
 
-int64_t GgufValue::as_i64() const { return integer<int64_t>(*this, "an integer below 2^63"); }
+int64_t GgufValue::as_i64() const {
+  return integer<int64_t>(*this, "an integer below 2^63");
+}
 
 double GgufValue::as_f64() const {
   double result = 0;
@@ -172,7 +192,8 @@ std::vector<GgufValue> GgufValue::elements() const {
 }
 
 std::vector<std::string_view> GgufValue::as_strings() const {
-  if (type_ != GgufType::array || element_type() != GgufType::string) wrong_type(*this, "an array of strings");
+  if (type_ != GgufType::array || element_type() != GgufType::string)
+    wrong_type(*this, "an array of strings");
   std::vector<std::string_view> strings;
   strings.reserve(size());
   for (size_t at = kArrayHeader; at < encoded_.size();) {
@@ -187,7 +208,7 @@ std::vector<int64_t> GgufValue::as_integers() const {
   if (type_ != GgufType::array) wrong_type(*this, "an array of integers");
   std::vector<int64_t> integers;
   integers.reserve(size());
-  const size_t step = number_size(element_type());
+  const size_t step = gguf_number_size(element_type());
   for (size_t at = kArrayHeader; at < encoded_.size(); at += step) {
     const bool is_number = visit_number(element_type(), encoded_.subspan(at), [&](auto number) {
       if constexpr (std::is_integral_v<decltype(number)>)
@@ -203,7 +224,7 @@ std::vector<double> GgufValue::as_numbers() const {
   if (type_ != GgufType::array) wrong_type(*this, "an array of numbers");
   std::vector<double> numbers;
   numbers.reserve(size());
-  const size_t step = number_size(element_type());
+  const size_t step = gguf_number_size(element_type());
   for (size_t at = kArrayHeader; at < encoded_.size(); at += step)
     if (!visit_number(element_type(), encoded_.subspan(at),
                       [&](auto number) { numbers.push_back(static_cast<double>(number)); }))
@@ -234,7 +255,8 @@ std::string GgufValue::text(size_t max_elements) const {
   size_t at = kArrayHeader;
   for (uint64_t i = 0; i < std::min<uint64_t>(size(), max_elements); ++i) {
     const size_t bytes = encoded_size(element_type(), encoded_.subspan(at));
-    shown.push_back(GgufValue(element_type(), encoded_.subspan(at, bytes), owner_).text(max_elements));
+    shown.push_back(
+        GgufValue(element_type(), encoded_.subspan(at, bytes), owner_).text(max_elements));
     at += bytes;
   }
   if (size() > max_elements) shown.push_back(fmt::format("... {} in all", size()));
@@ -250,11 +272,14 @@ GgufMetadata::GgufMetadata(std::string file, std::vector<GgufEntry> entries)
             [&](uint32_t a, uint32_t b) { return entries_[a].key < entries_[b].key; });
   for (size_t i = 1; i < by_key_.size(); ++i)
     if (entries_[by_key_[i]].key == entries_[by_key_[i - 1]].key)
-      FileSource{"gguf", file_}.fail("metadata key {} appears twice", in_quotes(entries_[by_key_[i]].key));
+      FileSource{"gguf", file_}.fail("metadata key {} appears twice",
+                                     in_quotes(entries_[by_key_[i]].key));
 }
 
 const GgufValue* GgufMetadata::find(std::string_view key) const {
-  const auto less = [&](uint32_t index, std::string_view wanted) { return entries_[index].key < wanted; };
+  const auto less = [&](uint32_t index, std::string_view wanted) {
+    return entries_[index].key < wanted;
+  };
   const auto found = std::lower_bound(by_key_.begin(), by_key_.end(), key, less);
   return found != by_key_.end() && entries_[*found].key == key ? &entries_[*found].value : nullptr;
 }

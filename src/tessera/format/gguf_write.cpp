@@ -23,8 +23,8 @@ void append_string(std::string& out, std::string_view text) {
 const GgmlType& ggml_type(const TensorView& tensor) {
   for (const GgmlType& type : kGgmlTypes)
     if (type.dtype == tensor.dtype) return type;
-  fail(ErrorKind::usage, "gguf", "tensor {} is {}, which the format cannot hold", in_quotes(tensor.name),
-       name_of(tensor.dtype));
+  fail(ErrorKind::usage, "gguf", "tensor {} is {}, which the format cannot hold",
+       in_quotes(tensor.name), name_of(tensor.dtype));
 }
 
 uint64_t alignment_for(std::span<const GgufEntry> entries) {
@@ -50,7 +50,8 @@ void check_writable(std::span<const GgufEntry> entries, std::span<const TensorVi
     const int32_t block = ggml_type(tensor).block_elements;
     const int64_t row = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (tensor.shape.size() > 4 || row % block != 0)
-      fail(ErrorKind::usage, "gguf", "tensor {} of shape {}: expected at most 4 axes, rows of a multiple of {}",
+      fail(ErrorKind::usage, "gguf",
+           "tensor {} of shape {}: expected at most 4 axes, rows of a multiple of {}",
            in_quotes(tensor.name), shape_text(tensor.shape), block);
     const int64_t bytes = storage_bytes(tensor.dtype, element_count(tensor.shape));
     require(static_cast<size_t>(bytes) == tensor.data.size(), "gguf",
@@ -61,7 +62,9 @@ void check_writable(std::span<const GgufEntry> entries, std::span<const TensorVi
   }
 }
 
-uint64_t padding(uint64_t size, uint64_t alignment) { return (alignment - size % alignment) % alignment; }
+uint64_t padding(uint64_t size, uint64_t alignment) {
+  return (alignment - size % alignment) % alignment;
+}
 
 }  // namespace
 

@@ -1,7 +1,5 @@
 #include "tessera/format/llama2c.h"
 
-#include <array>
-
 #include "tessera/base/mapped_file.h"
 #include "tessera/format/file_source.h"
 
@@ -24,7 +22,8 @@ Llama2cHeader take_header(ByteReader& reader) {
   h.n_heads = take("n_heads");
   h.n_kv_heads = take("n_kv_heads");
   const int64_t vocab = reader.read<int32_t>("the header");
-  if (vocab == 0) source.fail("vocab_size = 0; expected another number, negative for an untied head");
+  if (vocab == 0)
+    source.fail("vocab_size = 0; expected another number, negative for an untied head");
   h.vocab_size = vocab < 0 ? -vocab : vocab;
   h.tied_head = vocab > 0;
   h.seq_len = take("seq_len");
@@ -67,7 +66,8 @@ std::vector<Block> layout(const Llama2cHeader& h) {
   return blocks;
 }
 
-// Every array has two int32 axes at most, hence fewer than 2^62 elements; times layers may overflow.
+// Every array has two int32 axes at most, hence fewer than 2^62 elements; times layers may
+// overflow.
 void check_size(const std::vector<Block>& blocks, const ByteReader& reader) {
   const FileSource& source = reader.source();
   int64_t total = 0;
@@ -80,8 +80,8 @@ void check_size(const std::vector<Block>& blocks, const ByteReader& reader) {
       source.fail("the header implies more than 2^63 bytes");
   }
   if (static_cast<uint64_t>(total) != reader.remaining())
-    source.fail("{} bytes after the header of {}; its sizes imply {}", reader.remaining(), kHeaderBytes,
-                total);
+    source.fail("{} bytes after the header of {}; its sizes imply {}", reader.remaining(),
+                kHeaderBytes, total);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Checkpoints of karpathy/llama2.c, the first ("legacy") format: seven int32, then float32 arrays in
-// one fixed order, named here as Meta's Llama names them.
+// Checkpoints of karpathy/llama2.c, the first ("legacy") format: seven int32, then float32 arrays
+// in one fixed order, named here as Meta's Llama names them.
 //
 // The size of the file must be exactly what the header implies. Errors: Error(file), one line.
 // Source: https://github.com/karpathy/llama2.c, export.py (legacy_export) and run.c.

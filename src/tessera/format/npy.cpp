@@ -44,10 +44,14 @@ class HeaderParser {
     while (!accept('}')) {
       const std::string_view key = string();
       expect(':');
-      if (key == "descr") set(header_.dtype, key, [&] { return dtype(); });
-      else if (key == "fortran_order") set(header_.fortran_order, key, [&] { return boolean(); });
-      else if (key == "shape") set(header_.shape, key, [&] { return shape(); });
-      else source_.fail("header: unknown key {}", in_quotes(key));
+      if (key == "descr")
+        set(header_.dtype, key, [&] { return dtype(); });
+      else if (key == "fortran_order")
+        set(header_.fortran_order, key, [&] { return boolean(); });
+      else if (key == "shape")
+        set(header_.shape, key, [&] { return shape(); });
+      else
+        source_.fail("header: unknown key {}", in_quotes(key));
       if (!accept(',') && peek() != '}') expect(',');
     }
     if (peek() != 0 || at_ != text_.size()) source_.fail("header: text after '}}' at byte {}", at_);
@@ -87,13 +91,15 @@ class HeaderParser {
     if (quote != '\'' && quote != '"') unexpected("a string");
     const size_t begin = ++at_;
     const size_t end = text_.find(quote, begin);
-    if (end == std::string_view::npos) source_.fail("header: the string at byte {} has no end", begin - 1);
+    if (end == std::string_view::npos)
+      source_.fail("header: the string at byte {} has no end", begin - 1);
     at_ = end + 1;
     return text_.substr(begin, end - begin);
   }
 
   DType dtype() {
-    if (const char c = peek(); c != '\'' && c != '"') source_.fail("structured dtypes are not supported");
+    if (const char c = peek(); c != '\'' && c != '"')
+      source_.fail("structured dtypes are not supported");
     const std::string_view code = string();
     for (const NpyType& type : kTypes)
       if (type.code == code) return type.dtype;
@@ -103,7 +109,8 @@ class HeaderParser {
 
   bool boolean() {
     peek();
-    for (const auto& [word, value] : {std::pair<std::string_view, bool>{"True", true}, {"False", false}})
+    for (const auto& [word, value] :
+         {std::pair<std::string_view, bool>{"True", true}, {"False", false}})
       if (text_.substr(at_).starts_with(word)) {
         at_ += word.size();
         return value;
@@ -126,8 +133,10 @@ class HeaderParser {
   int64_t integer() {
     if (peek() < '0' || peek() > '9') unexpected("an integer >= 0");
     int64_t value = 0;
-    const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-    if (error != std::errc()) source_.fail("header: byte {}: an axis of 2^63 elements or more", at_);
+    const auto [end, error] =
+        std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    if (error != std::errc())
+      source_.fail("header: byte {}: an axis of 2^63 elements or more", at_);
     at_ = static_cast<size_t>(end - text_.data());
     return value;
   }
@@ -148,7 +157,8 @@ std::string_view take_header(ByteReader& reader) {
     source.fail("version {}.{}; expected 1.0 or 2.0", major, minor);
   const size_t length = major == 1 ? reader.read<uint16_t>("the header length")
                                    : reader.read<uint32_t>("the header length");
-  if (length > kMaxHeaderBytes) source.fail("header of {} bytes; at most {}", length, kMaxHeaderBytes);
+  if (length > kMaxHeaderBytes)
+    source.fail("header of {} bytes; at most {}", length, kMaxHeaderBytes);
   return text_of(reader.take(length, "the header"));
 }
 
@@ -189,13 +199,15 @@ void write_npy(const std::filesystem::path& path, const TensorView& tensor) {
     fail(ErrorKind::usage, "npy", "{} with {} axes; NumPy has no such array", name_of(tensor.dtype),
          tensor.shape.size());
   const int64_t bytes = storage_bytes(tensor.dtype, element_count(tensor.shape));
-  require(static_cast<size_t>(bytes) == tensor.data.size(), "npy", "shape {} has {} bytes; expected {}",
-          shape_text(tensor.shape), tensor.data.size(), bytes);
+  require(static_cast<size_t>(bytes) == tensor.data.size(), "npy",
+          "shape {} has {} bytes; expected {}", shape_text(tensor.shape), tensor.data.size(),
+          bytes);
 
   // as NumPy formats it: "(2, 3)", "(2,)", "()"; spaces to the alignment; a newline
   std::string axes = shape_text(tensor.shape);
   axes = "(" + axes.substr(1, axes.size() - 2) + (tensor.shape.size() == 1 ? ",)" : ")");
-  std::string dict = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", code, axes);
+  std::string dict =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", code, axes);
   // NumPy leaves room for the first axis to grow to 21 digits in place
   if (!tensor.shape.empty()) dict.append(21 - std::to_string(tensor.shape[0]).size(), ' ');
   const size_t prefix = kMagic.size() + 2 + sizeof(uint16_t);

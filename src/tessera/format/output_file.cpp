@@ -1,12 +1,11 @@
 #include "tessera/format/output_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -18,10 +17,13 @@ OutputFile::OutputFile(std::filesystem::path path)
   descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ >= 0) return;
   const int error = errno;
-  fail(ErrorKind::resource, "file", "{}: cannot create: {}", partial_.string(), std::strerror(error));
+  fail(ErrorKind::resource, "file", "{}: cannot create: {}", partial_.string(),
+       std::strerror(error));
 }
 
-OutputFile::~OutputFile() { discard(); }
+OutputFile::~OutputFile() {
+  discard();
+}
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
@@ -61,7 +63,8 @@ void OutputFile::commit() {
 void OutputFile::give_up(std::string_view step) {
   const int error = errno;
   discard();
-  fail(ErrorKind::resource, "file", "{}: cannot {}: {}", path_.string(), step, std::strerror(error));
+  fail(ErrorKind::resource, "file", "{}: cannot {}: {}", path_.string(), step,
+       std::strerror(error));
 }
 
 void OutputFile::discard() noexcept {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/mapped_file.h"
@@ -28,8 +29,9 @@ struct Entry {
 
 // header -> {tensor -> {key -> [numbers]}}: three levels, and no more.
 Json parse_header(std::string_view text, const FileSource& source) {
-  if (!text.starts_with('{')) source.fail("the header begins with {}; expected {{",
-                                          text.empty() ? "nothing" : in_quotes(text.substr(0, 1)));
+  if (!text.starts_with('{'))
+    source.fail("the header begins with {}; expected {{",
+                text.empty() ? "nothing" : in_quotes(text.substr(0, 1)));
   // the JSON front takes a zero byte for the end of the text
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     source.fail("zero byte at byte {} of the header; expected JSON padded with spaces", zero);
@@ -57,13 +59,17 @@ StringMap read_metadata(const Json& value, const FileSource& source) {
 }
 
 // The type, or an error that lists none: there are 22, and the name alone tells.
-const SafetensorsType& read_type(const Json& value, const std::string& tensor, const FileSource& source) {
+const SafetensorsType& read_type(const Json& value,
+                                 const std::string& tensor,
+                                 const FileSource& source) {
   if (!value.is_string())
-    source.fail("tensor {}: dtype is {}; expected a string", in_quotes(tensor), spec::kind_of(value));
+    source.fail("tensor {}: dtype is {}; expected a string", in_quotes(tensor),
+                spec::kind_of(value));
   const auto& name = value.get_ref<const std::string&>();
   for (const SafetensorsType& type : kSafetensorsTypes)
     if (type.name == name) return type;
-  source.fail("tensor {}: unknown dtype {}; expected one like \"F32\"", in_quotes(tensor), in_quotes(name));
+  source.fail("tensor {}: unknown dtype {}; expected one like \"F32\"", in_quotes(tensor),
+              in_quotes(name));
 }
 
 // An array of integers >= 0 that fit 63 bits.
@@ -72,14 +78,15 @@ std::vector<int64_t> read_sizes(const Json& value,
                                 const std::string& tensor,
                                 const FileSource& source) {
   if (!value.is_array())
-    source.fail("tensor {}: {} is {}; expected an array", in_quotes(tensor), key, spec::kind_of(value));
+    source.fail("tensor {}: {} is {}; expected an array", in_quotes(tensor), key,
+                spec::kind_of(value));
   std::vector<int64_t> sizes;
   sizes.reserve(value.size());
   for (const Json& number : value) {
     if (!number.is_number_unsigned() ||
         number.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
-      source.fail("tensor {}: {} holds {}; expected integers from 0 to 2^63 - 1", in_quotes(tensor), key,
-                  number.is_number() ? number.dump() : std::string(spec::kind_of(number)));
+      source.fail("tensor {}: {} holds {}; expected integers from 0 to 2^63 - 1", in_quotes(tensor),
+                  key, number.is_number() ? number.dump() : std::string(spec::kind_of(number)));
     sizes.push_back(number.get<int64_t>());
   }
   return sizes;
@@ -104,16 +111,20 @@ Entry read_entry(const std::string& name, const Json& value, const FileSource& s
     source.fail("tensor {}: {} axes; at most {}", in_quotes(name), entry.shape.size(), kMaxRank);
   const auto offsets = read_sizes(value["data_offsets"], "data_offsets", name, source);
   if (offsets.size() != 2)
-    source.fail("tensor {}: data_offsets has {} numbers; expected 2", in_quotes(name), offsets.size());
+    source.fail("tensor {}: data_offsets has {} numbers; expected 2", in_quotes(name),
+                offsets.size());
   entry.begin = offsets[0];
   entry.end = offsets[1];
   return entry;
 }
 
-void check_extent(const Entry& entry, int64_t expected_begin, int64_t data_size, const FileSource& source) {
+void check_extent(const Entry& entry,
+                  int64_t expected_begin,
+                  int64_t data_size,
+                  const FileSource& source) {
   if (entry.end < entry.begin)
-    source.fail("tensor {}: data_offsets [{}, {}] run backwards", in_quotes(*entry.name), entry.begin,
-                entry.end);
+    source.fail("tensor {}: data_offsets [{}, {}] run backwards", in_quotes(*entry.name),
+                entry.begin, entry.end);
   if (entry.begin != expected_begin)
     source.fail("tensor {} begins at byte {} of the data; expected {}: no gap, no overlap",
                 in_quotes(*entry.name), entry.begin, expected_begin);
@@ -131,8 +142,8 @@ void check_extent(const Entry& entry, int64_t expected_begin, int64_t data_size,
                 shape_text(entry.shape), entry.type->name);
   if (*bits / 8 != entry.end - entry.begin)
     source.fail("tensor {}: shape {} of {} takes {} bytes, data_offsets [{}, {}] give {}",
-                in_quotes(*entry.name), shape_text(entry.shape), entry.type->name, *bits / 8, entry.begin,
-                entry.end, entry.end - entry.begin);
+                in_quotes(*entry.name), shape_text(entry.shape), entry.type->name, *bits / 8,
+                entry.begin, entry.end, entry.end - entry.begin);
 }
 
 std::vector<Entry> read_entries(const Json& header, const FileSource& source) {

@@ -18,9 +18,9 @@
 
 namespace tessera::format {
 
-/// Supported types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Tensors of the other types of the format
-/// (F8_*, F4, U16, C64, ...) are checked and listed by TensorFile::unsupported(); an unknown type
-/// name is an error. Tensors come in the order of their bytes.
+/// Supported types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL. Tensors of the other types of the
+/// format (F8_*, F4, U16, C64, ...) are checked and listed by TensorFile::unsupported(); an unknown
+/// type name is an error. Tensors come in the order of their bytes.
 TensorFile open_safetensors(const std::filesystem::path& path);
 
 /// The same from memory; `file` stands in messages, `owner` is kept by every view.
@@ -42,13 +42,13 @@ void write_safetensors(const std::filesystem::path& path,
                        const StringMap& metadata = {});
 
 /// Writes model.safetensors, or when that would hold more than `max_shard_bytes` of tensors,
-/// model-00001-of-0000N.safetensors ... with an index, tensors in the given order. A tensor is never
-/// split. Nothing is renamed into place before all is on disk. The other form (single file or
+/// model-00001-of-0000N.safetensors ... with an index, tensors in the given order. A tensor is
+/// never split. Nothing is renamed into place before all is on disk. The other form (single file or
 /// index), if the folder held one, is removed. Returns the files written.
-std::vector<std::filesystem::path> write_safetensors_folder(
-    const std::filesystem::path& folder,
-    std::span<const TensorView> tensors,
-    const StringMap& metadata = {},
-    int64_t max_shard_bytes = int64_t{5} << 30);
+std::vector<std::filesystem::path> write_safetensors_folder(const std::filesystem::path& folder,
+                                                            std::span<const TensorView> tensors,
+                                                            const StringMap& metadata = {},
+                                                            int64_t max_shard_bytes = int64_t{5}
+                                                                                      << 30);
 
 }  // namespace tessera::format

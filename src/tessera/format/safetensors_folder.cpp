@@ -48,13 +48,13 @@ Shards read_index(const fs::path& path) {
   Shards shards;
   for (const auto& [tensor, shard] : index["weight_map"].get_ref<const Json::object_t&>()) {
     if (!shard.is_string())
-      source.fail("weight_map: {} is {}; expected a file name", in_quotes(tensor), spec::kind_of(shard));
+      source.fail("weight_map: {} is {}; expected a file name", in_quotes(tensor),
+                  spec::kind_of(shard));
     const auto& name = shard.get_ref<const std::string&>();
     check_shard_name(name, source);
     shards[name].insert(tensor);
   }
-  if (shards.size() > kMaxShards)
-    source.fail("{} shards; at most {}", shards.size(), kMaxShards);
+  if (shards.size() > kMaxShards) source.fail("{} shards; at most {}", shards.size(), kMaxShards);
   return shards;
 }
 
@@ -67,7 +67,8 @@ void check_shard(const TensorFile& shard, const std::set<std::string, std::less<
     if (!listed.contains(name))
       source.fail("holds tensor {}, which the index does not list for this file", in_quotes(name));
   for (const std::string& name : listed)
-    if (!held.contains(name)) source.fail("no tensor {}, which the index lists for this file", in_quotes(name));
+    if (!held.contains(name))
+      source.fail("no tensor {}, which the index lists for this file", in_quotes(name));
 }
 
 }  // namespace

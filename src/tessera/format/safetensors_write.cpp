@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -94,7 +95,8 @@ std::vector<Views> split(std::span<const TensorView> tensors, int64_t max_shard_
   std::vector<Views> shards(1);
   uint64_t used = 0;
   for (const TensorView& tensor : tensors) {
-    if (!shards.back().empty() && used + tensor.data.size() > static_cast<uint64_t>(max_shard_bytes)) {
+    if (!shards.back().empty() &&
+        used + tensor.data.size() > static_cast<uint64_t>(max_shard_bytes)) {
       shards.emplace_back();
       used = 0;
     }
@@ -132,7 +134,8 @@ std::vector<fs::path> write_safetensors_folder(const fs::path& folder,
                                                const StringMap& metadata,
                                                int64_t max_shard_bytes) {
   if (max_shard_bytes < 1)
-    fail(ErrorKind::usage, "safetensors", "shards of {} bytes; expected at least 1", max_shard_bytes);
+    fail(ErrorKind::usage, "safetensors", "shards of {} bytes; expected at least 1",
+         max_shard_bytes);
   check_writable(tensors);
   const fs::path single = folder / "model.safetensors";
   const fs::path index = folder / "model.safetensors.index.json";

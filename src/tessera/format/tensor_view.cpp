@@ -42,9 +42,8 @@ TensorFile::TensorFile(std::string format,
       unsupported_(std::move(unsupported)),
       by_name_(tensors_.size() + unsupported_.size()) {
   std::iota(by_name_.begin(), by_name_.end(), 0u);
-  std::sort(by_name_.begin(), by_name_.end(), [&](uint32_t a, uint32_t b) {
-    return name_of_index(a) < name_of_index(b);
-  });
+  std::sort(by_name_.begin(), by_name_.end(),
+            [&](uint32_t a, uint32_t b) { return name_of_index(a) < name_of_index(b); });
   const auto same = [&](uint32_t a, uint32_t b) { return name_of_index(a) == name_of_index(b); };
   const auto twice = std::adjacent_find(by_name_.begin(), by_name_.end(), same);
   if (twice != by_name_.end())
@@ -52,7 +51,8 @@ TensorFile::TensorFile(std::string format,
 }
 
 std::string_view TensorFile::name_of_index(uint32_t index) const {
-  return index < tensors_.size() ? tensors_[index].name : unsupported_[index - tensors_.size()].name;
+  return index < tensors_.size() ? tensors_[index].name
+                                 : unsupported_[index - tensors_.size()].name;
 }
 
 const TensorView* TensorFile::find(std::string_view name) const {

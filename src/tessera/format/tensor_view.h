@@ -1,7 +1,7 @@
 // Named arrays that lie in a file, as every reader of this layer returns them.
 //
-// Shapes are row-major, slowest axis first, for every format; bytes are little-endian and may lie at
-// any address (copy before reading them as wider than a byte, or check the alignment).
+// Shapes are row-major, slowest axis first, for every format; bytes are little-endian and may lie
+// at any address (copy before reading them as wider than a byte, or check the alignment).
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,13 @@ namespace tessera::format {
 struct TensorView {
   std::string name;
   DType dtype = DType::f32;
-  std::vector<int64_t> shape;             // elements; empty = one number
-  std::span<const std::byte> data;        // storage_bytes(dtype, element_count(shape)) of them
+  std::vector<int64_t> shape;              // elements; empty = one number
+  std::span<const std::byte> data;         // storage_bytes(dtype, element_count(shape)) of them
   std::shared_ptr<const void> owner = {};  // keeps `data` alive; null when the caller does
 };
 
-/// A tensor whose storage type tessera does not compute with. Its place in the file has been checked.
+/// A tensor whose storage type tessera does not compute with. Its place in the file has been
+/// checked.
 struct UnsupportedTensor {
   std::string name;
   std::string type;  // as the format names it: "F8_E4M3", "IQ4_XS"

@@ -1,0 +1,294 @@
+#include "tessera/kernels/attention.h"
+
+#include "tessera/base/error.h"
+#include "tessera/kernels/kernels_testing.h"
+
+namespace tessera::kernels {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// q [T,H,K], k [S,G,K], v [S,G,V], out [T,H,V], all dense, positions from 0
+struct Case {
+  int64_t T, S, H, G, K, V;
+  Values q, k, v;
+
+  Case(int64_t t, int64_t s, int64_t h, int64_t g, int64_t kd, int64_t vd, int64_t offset = 0)
+      : T(t), S(s), H(h), G(g), K(kd), V(vd), q(t * h * kd, 1, 1, offset), k(s * g * kd, 2, 1, offset), v(s * g * vd, 3, 1, offset) {}
+
+  Attention attention(float* out) const {
+    Attention a;
+    a.T = T;
+    a.H = H;
+    a.G = G;
+    a.K = K;
+    a.V = V;
+    a.q = q.data();
+    a.q_token_stride = H * K;
+    a.q_head_stride = K;
+    a.out = out;
+    a.out_token_stride = H * V;
+    a.out_head_stride = V;
+    a.first_position = S - T;
+    a.kv = {k.data(), v.data(), G * K, K, G * V, V, 0, S, 0, 0};
+    a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(K)));
+    return a;
+  }
+  int64_t size() const { return T * H * V; }
+};
+
+// the definition, in double; keys by their number in the cache
+std::vector<double> attend_ref(const Attention& a) {
+  const int64_t capacity = a.kv.capacity ? a.kv.capacity : a.kv.count;
+  std::vector<double> out;
+  for (int64_t i = 0; i < a.T; ++i)
+    for (int64_t h = 0; h < a.H; ++h) {
+      const int64_t g = h / (a.H / a.G), p = a.first_position + i;
+      std::vector<double> logits;
+      double max = a.sinks ? static_cast<double>(a.sinks[h]) : -kInfinity;
+      for (int64_t j = 0; j < a.kv.count; ++j) {
+        const int64_t position = a.kv.first_position + j, slot = (a.kv.first_slot + j) % capacity;
+        const bool visible = (!a.causal || position <= p) &&
+                             (a.window == 0 || (position > p - a.window && (a.causal || position < p + a.window)));
+        double s = 0;
+        for (int64_t c = 0; c < a.K; ++c)
+          s += static_cast<double>(a.q[i * a.q_token_stride + h * a.q_head_stride + c]) *
+               static_cast<double>(a.kv.k[slot * a.kv.k_token_stride + g * a.kv.k_head_stride + c]);
+        s *= static_cast<double>(a.scale);
+        if (a.softcap > 0) s = static_cast<double>(a.softcap) * std::tanh(s / static_cast<double>(a.softcap));
+        if (a.bias) s += static_cast<double>(a.bias[h * a.bias_head_stride + i * a.bias_query_stride + j]);
+        logits.push_back(visible ? s : -kInfinity);
+        max = std::max(max, logits.back());
+      }
+      double sum = a.sinks ? std::exp(static_cast<double>(a.sinks[h]) - max) : 0;
+      std::vector<double> o(at(a.V));
+      for (int64_t j = 0; j < a.kv.count; ++j) {
+        if (logits[at(j)] == -kInfinity) continue;
+        const double e = std::exp(logits[at(j)] - max);
+        sum += e;
+        for (int64_t c = 0; c < a.V; ++c)
+          o[at(c)] += e * static_cast<double>(a.kv.v[(a.kv.first_slot + j) % capacity * a.kv.v_token_stride + g * a.kv.v_head_stride + c]);
+      }
+      for (const double value : o) out.push_back(sum > 0 ? value / sum : 0);
+    }
+  return out;
+}
+
+TEST(Attention, SpecifiedCore) {
+  const auto q = sines(8, 0.7, 0.1), k = sines(8, 0.5, 0.3), v = sines(8, 0.9, 0.2);
+  const auto run = [&](auto&& change) {
+    Attention a;
+    std::vector<float> out(8);
+    a.T = 4, a.H = 1, a.G = 1, a.K = 2, a.V = 2;
+    a.q = q.data(), a.q_token_stride = 2, a.out = out.data(), a.out_token_stride = 2;
+    a.kv = {k.data(), v.data(), 2, 0, 2, 0, 0, 4, 0, 0};
+    a.scale = static_cast<float>(1 / std::sqrt(2.0));
+    change(a);
+    attend(a);
+    return out;
+  };
+  const double rows[] = {0.1986693308, 0.8912073601,  0.6603813194,  0.4676147093,
+                         0.1212608142, -0.0239336695, -0.3409657827, 0.1313776331};
+  const double capped[] = {-0.1897397918, 0.1179163560}, sunk[] = {-0.2376393297, 0.0915648850};
+  const double windowed[] = {-0.6268675619, -0.0602747904}, alibi[] = {-0.5140860712, 0.0858283982};
+  const float sink = 0.25;
+  const float slope[] = {-1.5, -1, -0.5, 0};  // of row 3: 0.5 (j - 3)
+  on_every_target([&] {
+    expect_near(run([](Attention&) {}).data(), rows, 8, 0, 2e-7);
+    expect_near(run([](Attention& a) { a.softcap = 0.5; }).data() + 6, capped, 2, 0, 2e-7);
+    expect_near(run([&](Attention& a) { a.sinks = &sink; }).data() + 6, sunk, 2, 0, 2e-7);
+    expect_near(run([](Attention& a) { a.window = 2; }).data() + 6, windowed, 2, 0, 2e-7);
+    expect_near(run([&](Attention& a) { a.bias = slope; }).data() + 6, alibi, 2, 0, 2e-7);
+  });
+}
+
+TEST(Attention, SpecifiedGroupedHeads) {
+  const auto q = sines(24, 0.37, 0.11), k = sines(12, 0.53, 0.29), v = sines(12, 0.71, 0.05);
+  const double want[] = {0.04997916927, 0.6889214451,  0.6411554316,  0.7709917949,  0.5654390168,  0.4787215197,
+                         0.04997916927, 0.6889214451,  0.5198192052,  0.7541472307,  0.3494293079,  0.2491768509,
+                         -0.9201280538, -0.9530596307, -0.6774824781, -0.2711967126, -0.2036079928, 0.1027325419,
+                         -0.9201280538, -0.9530596307, -0.7774982174, -0.5522528319, -0.1454217444, 0.08933057269};
+  on_every_target([&] {
+    std::vector<float> out(24);
+    Attention a;  // head-major: a head's tokens lie together
+    a.T = 3, a.H = 4, a.G = 2, a.K = 2, a.V = 2;
+    a.q = q.data(), a.q_token_stride = 2, a.q_head_stride = 6;
+    a.out = out.data(), a.out_token_stride = 2, a.out_head_stride = 6;
+    a.kv = {k.data(), v.data(), 2, 6, 2, 6, 0, 3, 0, 0};
+    a.scale = static_cast<float>(1 / std::sqrt(2.0));
+    attend(a);
+    expect_near(out.data(), want, 24, 0, 2e-7);
+  });
+}
+
+TEST(Attention, OddSizesAgainstDouble) {
+  for (const int64_t K : {1, 7, 8, 9, 63, 64, 65})
+    for (const int64_t S : {1, 7, 65, 300}) {
+      const int64_t T = std::min<int64_t>(S, 9);
+      const Case c(T, S, 6, 2, K, K + 3, K % 4);
+      std::vector<float> out(at(c.size() + 1), 8.0f);
+      const Attention a = c.attention(out.data());
+      const auto want = attend_ref(a);
+      on_every_target([&] {
+        attend(a);
+        expect_near(out.data(), want.data(), c.size(), 0, 3e-6);
+        EXPECT_EQ(out.back(), 8.0f) << "wrote past the end";
+      });
+    }
+}
+
+TEST(Attention, EveryOptionAgainstDouble) {
+  const Case c(70, 600, 4, 2, 16, 24);
+  const Values bias(4 * 70 * 600, 5), sinks(4, 6);
+  std::vector<float> out(at(c.size()));
+  for (const bool causal : {true, false})
+    for (const int64_t window : {0, 1, 5, 200, 1000})
+      for (const int extra : {0, 1, 2, 3}) {
+        SCOPED_TRACE(fmt::format("causal {} window {} extra {}", causal, window, extra));
+        Attention a = c.attention(out.data());
+        a.causal = causal;
+        a.window = window;
+        if (extra == 1) a.softcap = 0.7f;
+        if (extra == 2) a.sinks = sinks.data();
+        if (extra == 3) a.bias = bias.data(), a.bias_head_stride = 70 * 600, a.bias_query_stride = 600;
+        if (!causal) a.first_position = 250;
+        const auto want = attend_ref(a);
+        for (const std::string& name : {available_targets().front(), available_targets().back()}) {
+          const TargetScope scope(name);
+          attend(a);
+          expect_near(out.data(), want.data(), c.size(), 0, 3e-6);
+        }
+      }
+}
+
+// A prompt in one call is the measure for the tests below: 700 keys are three blocks.
+constexpr int64_t kPrompt = 700;
+
+struct Prompt : Case {
+  Prompt() : Case(kPrompt, kPrompt, 6, 2, 40, 24) {}
+  // queries begin .. end against the keys up to them
+  Attention part(int64_t begin, int64_t end, int64_t window, std::vector<float>& out) const {
+    Attention a = attention(out.data() + begin * H * V);
+    a.T = end - begin;
+    a.q += begin * a.q_token_stride;
+    a.first_position = begin;
+    a.kv.count = end;
+    a.window = window;
+    return a;
+  }
+};
+
+TEST(Attention, SameBitsForAnySplitAndThreads) {
+  const Prompt c;
+  for (const int64_t window : {0, 100})
+    on_every_target([&] {
+      std::vector<float> whole(at(c.size())), split(at(c.size()));
+      const auto run = [&](int64_t begin, int64_t end, int threads, std::vector<float>& out) {
+        const Threads scope(threads);
+        attend(c.part(begin, end, window, out));
+      };
+      run(0, kPrompt, 1, whole);
+      run(0, kPrompt, 2, split);
+      expect_same_bits(split.data(), whole.data(), c.size(), "two threads");
+      for (const int64_t step : {5, 64, 257}) {
+        std::fill(split.begin(), split.end(), 0.0f);
+        for (int64_t t = 0; t < kPrompt; t += step) run(t, std::min(t + step, kPrompt), 1 + t % 2, split);
+        expect_same_bits(split.data(), whole.data(), c.size(), fmt::format("steps of {}", step));
+      }
+      // one query alone, by tiles (one thread) and by blocks of keys (two)
+      const int64_t row = c.H * c.V;
+      for (const int64_t t : {0, 1, 99, 100, 255, 256, 257, 511, 512, 513, 600, 698, 699})
+        for (const int threads : {1, 2}) {
+          std::fill(split.begin(), split.end(), 0.0f);
+          run(t, t + 1, threads, split);
+          expect_same_bits(split.data() + t * row, whole.data() + t * row, row, fmt::format("query {}", t));
+        }
+    });
+}
+
+TEST(Attention, SameBitsInARing) {
+  const Prompt c;
+  for (const int64_t window : {0, 100})
+    on_every_target([&] {
+      std::vector<float> linear(at(c.size())), ring(at(c.size()));
+      for (const int64_t begin : {0, 300, 690}) {
+        const Attention a = c.part(begin, kPrompt, window, linear);
+        attend(a);
+        // only what the window needs, turned by `shift` slots in a ring of `capacity`
+        const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
+        for (const int64_t shift : {1, 413, 699}) {
+          Attention b = c.part(begin, kPrompt, window, ring);
+          const int64_t capacity = kPrompt + 3;
+          Values k(capacity * 80, 0), v(capacity * 48, 0);
+          for (int64_t j = 0; j < kPrompt - first; ++j) {
+            std::copy_n(c.k.data() + (first + j) * 80, 80, k.data() + (shift + j) % capacity * 80);
+            std::copy_n(c.v.data() + (first + j) * 48, 48, v.data() + (shift + j) % capacity * 48);
+          }
+          b.kv = {k.data(), v.data(), 80, 40, 48, 24, first, kPrompt - first, shift, capacity};
+          attend(b);
+          expect_same_bits(b.out, a.out, (kPrompt - begin) * c.H * c.V, fmt::format("shift {}", shift));
+        }
+      }
+    });
+}
+
+TEST(Attention, FutureAndForgottenKeysDoNotMatter) {
+  Case c(40, 40, 2, 1, 8, 8);
+  on_every_target([&] {
+    std::vector<float> clean(at(c.size())), poisoned(at(c.size()));
+    Attention a = c.attention(clean.data());
+    a.window = 10;
+    attend(a);
+    Case d = c;
+    for (int64_t i = 0; i < 8; ++i) {  // the last key, and the first one
+      d.k[39 * 8 + i] = d.v[39 * 8 + i] = std::nanf("");
+      d.k[i] = d.v[i] = std::nanf("");
+    }
+    Attention b = d.attention(poisoned.data());
+    b.window = 10;
+    attend(b);
+    expect_same_bits(poisoned.data() + 10 * 16, clean.data() + 10 * 16, 29 * 16, "queries 10 to 38");
+    EXPECT_TRUE(std::isnan(poisoned[0]));
+    EXPECT_TRUE(std::isnan(poisoned[39 * 16]));
+  });
+}
+
+TEST(Attention, RowsWithoutKeysGiveZero) {
+  const Case c(3, 5, 2, 1, 8, 8);
+  const float minus = -std::numeric_limits<float>::infinity();
+  const std::vector<float> bias(5, minus);
+  const float sink[] = {0.5f, minus};
+  on_every_target([&] {
+    std::vector<float> out(at(c.size()), 1.0f);
+    Attention a = c.attention(out.data());
+    a.first_position = 0;
+    a.kv.first_position = 1;  // query 0 comes before every key
+    for (const float* sinks : {static_cast<const float*>(nullptr), sink}) {
+      std::fill(out.begin(), out.end(), 1.0f);
+      a.sinks = sinks;
+      attend(a);
+      for (int64_t i = 0; i < 16; ++i) EXPECT_EQ(out[at(i)], 0.0f);
+      EXPECT_NE(out[16], 0.0f);
+    }
+    a.bias = bias.data();  // everything masked by the bias
+    attend(a);
+    for (const float value : out) EXPECT_EQ(value, 0.0f);
+    a.kv.count = 0;
+    std::fill(out.begin(), out.end(), 1.0f);
+    attend(a);
+    for (const float value : out) EXPECT_EQ(value, 0.0f);
+  });
+}
+
+TEST(Attention, RefusesBrokenShapes) {
+  const Case c(3, 5, 2, 1, 8, 8);
+  Attention a = c.attention(nullptr);
+  a.G = 3;
+  EXPECT_THROW(attend(a), Error);
+  a = c.attention(nullptr);
+  a.kv.capacity = 4;
+  EXPECT_THROW(attend(a), Error);
+}
+
+}  // namespace
+}  // namespace tessera::kernels

@@ -1,0 +1,24 @@
+// Storage types to float32: plain 16-bit floats and the block types of GGUF.
+//
+// Values are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads aside).
+// Layouts: ggml-common.h of ggml; an element's value is d * q, d * q + m or d * s * q - dmin * m with
+// every product and sum rounded to float32, never fused.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::kernels {
+
+/// Whether dequantize and matmul read this type: f32, f16, bf16 and every block type of DType.
+bool can_dequantize(DType type);
+
+/// dst[0..n) = the n values stored at src; src may be unaligned. n must be whole blocks.
+/// Throws Error(internal) for another type or a broken block.
+void dequantize(DType type, const void* src, int64_t n, float* dst);
+
+/// The same, one element after another: the definition that tests hold dequantize to.
+void dequantize_ref(DType type, const void* src, int64_t n, float* dst);
+
+}  // namespace tessera::kernels

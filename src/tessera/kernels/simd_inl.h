@@ -1,0 +1,118 @@
+// Per-target helpers of the kernels: partial loads and stores, and the one horizontal sum.
+// Included once per target by sources that use hwy/foreach_target.h, hence the toggling guard.
+#if defined(TESSERA_KERNELS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_SIMD_INL_H_
+#undef TESSERA_KERNELS_SIMD_INL_H_
+#else
+#define TESSERA_KERNELS_SIMD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstdint>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using I32 = hn::RebindToSigned<F32>;
+using U32 = hn::RebindToUnsigned<F32>;
+using F64 = hn::Repartition<double, F32>;
+using V32 = hn::Vec<F32>;
+using V64 = hn::Vec<F64>;
+using F32x4 = hn::CappedTag<float, 4>;
+constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
+
+HWY_INLINE V32 zero() { return hn::Zero(F32()); }
+HWY_INLINE V32 all(float value) { return hn::Set(F32(), value); }
+HWY_INLINE V32 load(const float* p) { return hn::LoadU(F32(), p); }
+HWY_INLINE void store(V32 v, float* p) { hn::StoreU(v, F32(), p); }
+
+/// The first n < kLanes values at p, zeros above; reads nothing beyond them.
+HWY_INLINE V32 load_part(const float* p, int64_t n) {
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN float buffer[kLanes] = {};
+  std::memcpy(buffer, p, static_cast<size_t>(n) * sizeof(float));
+  return hn::Load(F32(), buffer);
+#else
+  return hn::MaskedLoad(hn::FirstN(F32(), static_cast<size_t>(n)), F32(), p);
+#endif
+}
+
+HWY_INLINE void store_part(V32 v, float* p, int64_t n) {
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN float buffer[kLanes];
+  hn::Store(v, F32(), buffer);
+  std::memcpy(p, buffer, static_cast<size_t>(n) * sizeof(float));
+#else
+  hn::BlendedStore(v, hn::FirstN(F32(), static_cast<size_t>(n)), F32(), p);
+#endif
+}
+
+/// load_part and store_part for any n up to kLanes.
+HWY_INLINE V32 load_upto(const float* p, int64_t n) {
+  return n >= kLanes ? load(p) : load_part(p, n);
+}
+HWY_INLINE void store_upto(V32 v, float* p, int64_t n) {
+  if (n >= kLanes) return store(v, p);
+  store_part(v, p, n);
+}
+
+/// Adds the upper half of a vector to its lower one until four lanes are left.
+HWY_INLINE hn::Vec<F32x4> fold_to_4(V32 v) {
+#if HWY_MAX_BYTES == 64
+  const hn::Half<F32> d8;
+  const hn::Half<hn::Half<F32>> d4;
+  const auto v8 = hn::Add(hn::LowerHalf(d8, v), hn::UpperHalf(d8, v));
+  return hn::Add(hn::LowerHalf(d4, v8), hn::UpperHalf(d4, v8));
+#elif HWY_MAX_BYTES == 32
+  const hn::Half<F32> d4;
+  return hn::Add(hn::LowerHalf(d4, v), hn::UpperHalf(d4, v));
+#else
+  return v;
+#endif
+}
+
+/// The sums of four vectors' lanes. Each is formed in the same order, whatever the others hold:
+/// the only horizontal sum of the layer, so that one dot product has one value.
+HWY_INLINE hn::Vec<F32x4> sums_of_4(V32 a, V32 b, V32 c, V32 d) {
+  const F32x4 d4;
+  const auto a4 = fold_to_4(a);
+  const auto b4 = fold_to_4(b);
+  const auto c4 = fold_to_4(c);
+  const auto e4 = fold_to_4(d);
+  const auto ab = hn::Add(hn::ConcatEven(d4, b4, a4), hn::ConcatOdd(d4, b4, a4));
+  const auto ce = hn::Add(hn::ConcatEven(d4, e4, c4), hn::ConcatOdd(d4, e4, c4));
+  return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
+}
+
+HWY_INLINE float sum_of(V32 v) { return hn::GetLane(sums_of_4(v, v, v, v)); }
+
+/// The sum of double lanes, from the first to the last.
+HWY_INLINE double sum_of_doubles(V64 v) {
+  HWY_ALIGN double lanes[kLanes / 2];
+  hn::Store(v, F64(), lanes);
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+HWY_INLINE V64 lower_doubles(V32 v) {
+  return hn::PromoteTo(F64(), hn::LowerHalf(hn::Half<F32>(), v));
+}
+HWY_INLINE V64 upper_doubles(V32 v) {
+  return hn::PromoteTo(F64(), hn::UpperHalf(hn::Half<F32>(), v));
+}
+HWY_INLINE V32 from_doubles(V64 lower, V64 upper) {
+  const hn::Half<F32> dh;
+  return hn::Combine(F32(), hn::DemoteTo(dh, upper), hn::DemoteTo(dh, lower));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggling guard

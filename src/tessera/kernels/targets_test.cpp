@@ -1,0 +1,33 @@
+#include "tessera/base/error.h"
+#include "tessera/kernels/kernels_testing.h"
+#include "tessera/kernels/matmul.h"
+
+namespace tessera::kernels {
+namespace {
+
+TEST(Targets, AreListedBestFirstAndEndWithThePortableOne) {
+  const auto names = available_targets();
+  ASSERT_FALSE(names.empty());
+  EXPECT_EQ(names.front(), current_target());
+  EXPECT_EQ(names.back(), "EMU128");
+  EXPECT_THROW(TargetScope("AVX1024"), Error);
+}
+
+// Eight lanes add in another order than four: if the scope did nothing, all bits would agree.
+TEST(Targets, ScopeReallyChangesTheCode) {
+  const auto names = available_targets();
+  if (names.size() < 3) GTEST_SKIP() << "only 128-bit targets here";
+  const Values x(1000, 1), w(64 * 1000, 2);
+  std::vector<float> best(64), narrow(64);
+  matmul(x.data(), 1, 1000, 1000, DType::f32, w.data(), 64, nullptr, best.data(), 64);
+  {
+    const TargetScope scope("SSE4");
+    EXPECT_EQ(current_target(), "SSE4");
+    matmul(x.data(), 1, 1000, 1000, DType::f32, w.data(), 64, nullptr, narrow.data(), 64);
+  }
+  EXPECT_EQ(current_target(), names.front());
+  EXPECT_NE(best, narrow);
+}
+
+}  // namespace
+}  // namespace tessera::kernels

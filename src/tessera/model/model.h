@@ -1,0 +1,71 @@
+// A model: a spec with weights. One class for decoders and encoders; what differs is data.
+#pragma once
+
+#include "tessera/model/model_spec.h"
+#include "tessera/model/state.h"
+#include "tessera/nn/parts.h"
+
+namespace tessera::model {
+
+using nn::WeightPtr;
+
+/// Named weights, one per declared parameter.
+class Weights {
+ public:
+  /// Throws Error(file) unless name and shape are declared by `spec`, or when one is missing at the end.
+  static Weights check(const ModelSpec& spec, std::map<std::string, WeightPtr> weights);
+  /// Fresh parameters as the spec declares them, trainable; the same seed gives the same bits anywhere.
+  static Weights initial(const ModelSpec& spec, uint64_t seed, at::ScalarType type = at::kFloat);
+
+  WeightPtr find(const std::string& name) const;
+  /// In the order of model::parameters().
+  const std::vector<std::pair<spec::ParamDecl, WeightPtr>>& all() const { return all_; }
+  int64_t bytes() const;
+
+ private:
+  std::vector<std::pair<spec::ParamDecl, WeightPtr>> all_;
+  std::map<std::string, size_t> index_;
+};
+
+struct ForwardOptions {
+  State* state = nullptr;        // continue from here, and leave the new tokens in it
+  bool pending = false;          // leave them uncommitted
+  bool training = false;
+  RandomKey key{0};
+  const CancelToken* cancel = nullptr;
+  std::function<void(const std::string&, const Tensor&)> probe;
+};
+
+class Model {
+ public:
+  Model(ModelSpec spec, Weights weights);
+  const ModelSpec& spec() const { return spec_; }
+  const Weights& weights() const { return weights_; }
+
+  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch or one longer than the positions allow.
+  Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
+  /// Logits [N, vocab] from hidden states; throws Error(usage) when the model has no head.
+  Tensor logits(const Tensor& hidden_ND) const;
+  bool has_head() const { return head_ != nullptr; }
+
+ private:
+  struct Group {
+    std::unique_ptr<nn::Residual> residual;
+    std::vector<nn::Branch> branches;
+  };
+  // what a call adds to its context for the branches to reach
+  struct Call {
+    State* state = nullptr;
+    bool pending = false;
+  };
+  void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
+
+  ModelSpec spec_;
+  Weights weights_;
+  std::unique_ptr<nn::Embed> embed_;
+  std::vector<std::vector<Group>> layers_;
+  std::unique_ptr<nn::Norm> final_norm_;
+  std::unique_ptr<nn::Head> head_;
+};
+
+}  // namespace tessera::model

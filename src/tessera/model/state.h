@@ -1,0 +1,60 @@
+// The memory of a set of rows between calls: one value that the caller owns. Rows can be selected, appended,
+// removed (batching, beams), forked, saved and loaded. One entry per row and layer invocation, as the
+// mechanisms declare (nn/state.h).
+#pragma once
+
+#include <filesystem>
+
+#include "tessera/model/model_spec.h"
+#include "tessera/nn/state.h"
+
+namespace tessera::model {
+
+class State {
+ public:
+  State() = default;
+  /// `rows` empty rows. max_pending: how many tokens a row may hold uncommitted.
+  State(const ModelSpec& spec, int64_t rows, int64_t max_pending = 0, at::TensorOptions options = at::TensorOptions().dtype(at::kFloat));
+
+  int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
+  /// Tokens row r has seen, pending ones included.
+  int64_t length(int64_t row) const { return lengths_[static_cast<size_t>(row)].committed + lengths_[static_cast<size_t>(row)].pending; }
+  int64_t pending(int64_t row) const { return lengths_[static_cast<size_t>(row)].pending; }
+
+  /// Keeps the first n pending tokens of a row, drops the rest.
+  void commit(int64_t row, int64_t n);
+  /// A state of the given rows, in that order; a row named twice is copied.
+  State select(const std::vector<int64_t>& rows) const;
+  /// Throws Error(input) when the other state is of another spec or has another max_pending.
+  void append(const State& other);
+  void remove(int64_t row);
+  State fork() const;
+  void detach();
+  void to(at::Device device);
+  /// Bytes held; equal to the plan's figure.
+  int64_t bytes() const;
+
+  /// One safetensors file. The fingerprint names spec, weights and tokenizer; load refuses another.
+  void save(const std::filesystem::path& path, const std::string& fingerprint) const;
+  void load(const std::filesystem::path& path, const std::string& fingerprint);
+
+  /// Throws Error(input) unless every segment continues a row of its own from where it ends, and what the
+  /// call leaves pending fits. Called before anything is computed, so that a refused call changes nothing.
+  void check(const nn::Batch& batch, bool pending) const;
+  /// Entries of branch `index` (order of state_layout) for the segments of a batch.
+  nn::StateRows branch(size_t index, const nn::Batch& batch);
+  /// Books `n` new tokens of a row.
+  void advance(int64_t row, int64_t n, bool pending);
+
+ private:
+  struct Length {
+    int64_t committed = 0, pending = 0;
+  };
+  std::shared_ptr<const std::vector<BranchState>> layout_;
+  int64_t max_pending_ = 0;
+  at::TensorOptions options_;
+  std::vector<std::vector<nn::RowState>> rows_;  // [row][branch]
+  std::vector<Length> lengths_;
+};
+
+}  // namespace tessera::model

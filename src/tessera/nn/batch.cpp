@@ -1,0 +1,48 @@
+#include "tessera/nn/batch.h"
+
+#include <algorithm>
+
+namespace tessera::nn {
+
+int64_t Batch::equal_length() const {
+  if (segments.empty()) return 0;
+  for (const Segment& s : segments)
+    if (s.start != 0 || s.length != segments.front().length) return 0;
+  return segments.front().length;
+}
+
+int64_t Batch::longest() const {
+  int64_t longest = 0;
+  for (const Segment& s : segments) longest = std::max(longest, s.start + s.length);
+  return longest;
+}
+
+void Batch::number() {
+  positions_N = at::empty({n_tokens()}, at::kLong);
+  auto* out = positions_N.data_ptr<int64_t>();
+  for (const Segment& s : segments)
+    for (int64_t i = 0; i < s.length; ++i) out[s.begin + i] = s.start + i;
+}
+
+Batch Batch::of(const std::vector<std::vector<int64_t>>& rows, const std::vector<int64_t>& starts) {
+  Batch batch;
+  std::vector<int64_t> ids;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    batch.segments.push_back({static_cast<int64_t>(r), static_cast<int64_t>(ids.size()), static_cast<int64_t>(rows[r].size()),
+                              starts.empty() ? 0 : starts[r]});
+    ids.insert(ids.end(), rows[r].begin(), rows[r].end());
+  }
+  batch.ids_N = at::tensor(ids, at::kLong);
+  batch.number();
+  return batch;
+}
+
+Batch Batch::of(const Tensor& ids_BT) {
+  Batch batch;
+  for (int64_t r = 0; r < ids_BT.size(0); ++r) batch.segments.push_back({r, r * ids_BT.size(1), ids_BT.size(1), 0});
+  batch.ids_N = ids_BT.reshape({-1}).to(at::kLong);
+  batch.number();
+  return batch;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,40 @@
+// Which tokens a call holds. Activations are ragged: x_ND, the tokens of all segments one after another.
+// A segment is a run of tokens of one document; packing, unequal prompts, and prefill mixed with decoding
+// are all just lists of segments. Padding exists at the edges only (model/padding.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::nn {
+
+struct Segment {
+  int64_t row = 0;     // which sequence: the state's row, where there is a state
+  int64_t begin = 0;   // first token in x_ND
+  int64_t length = 0;  // tokens
+  int64_t start = 0;   // position of the first token in its document: what the state already holds
+};
+
+struct Batch {
+  std::vector<Segment> segments;
+  Tensor ids_N;        // int64
+  Tensor types_N;      // int64 token types; may be undefined
+  Tensor positions_N;  // int64; from the segments unless given
+
+  int64_t n_tokens() const { return segments.empty() ? 0 : segments.back().begin + segments.back().length; }
+  /// The common length when all segments have one and start at 0, else 0.
+  int64_t equal_length() const;
+  /// Longest document so far, past included.
+  int64_t longest() const;
+
+  /// Rows of token ids; `starts` are the lengths their state already holds (empty = 0).
+  static Batch of(const std::vector<std::vector<int64_t>>& rows, const std::vector<int64_t>& starts = {});
+  /// B rows of T tokens, ids_BT int64.
+  static Batch of(const Tensor& ids_BT);
+  /// Fills positions_N from the segments.
+  void number();
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,35 @@
+// What the parts of one call share.
+#pragma once
+
+#include <any>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "tessera/base/cancel.h"
+#include "tessera/base/rng.h"
+#include "tessera/nn/batch.h"
+
+namespace tessera::nn {
+
+struct Context {
+  const Batch* batch = nullptr;
+  bool causal = true;
+  bool training = false;       // dropout and other noise act
+  RandomKey key{0};            // folded by seed and step; parts fold in their own name
+  int64_t layer = 0;           // invocation being computed
+  const CancelToken* cancel = nullptr;
+  /// Called with named intermediates ("layers.3.mixer.out") where set.
+  std::function<void(const std::string&, const Tensor&)> probe;
+  /// Values computed once per call and shared between layers (rotary tables), by name.
+  std::map<std::string, std::any> shared;
+
+  template <class T, class Make>
+  const T& once(const std::string& name, Make make) {
+    auto found = shared.find(name);
+    if (found == shared.end()) found = shared.emplace(name, std::any(T(make()))).first;
+    return std::any_cast<const T&>(found->second);
+  }
+};
+
+}  // namespace tessera::nn

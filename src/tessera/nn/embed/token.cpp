@@ -1,0 +1,40 @@
+#include "tessera/nn/embed/token.h"
+
+#include "tessera/nn/parts.h"
+#include "tessera/ops/random.h"
+
+namespace tessera::nn {
+namespace {
+
+class TokenEmbed final : public Embed {
+ public:
+  TokenEmbed(const TokenEmbedConfig& config, const Builder& builder)
+      : config_(config), name_(builder.prefix()), token_(builder.weight("token.weight")), type_(builder.optional("type.weight")),
+        position_(build_position(config.position, builder.under("position"))) {
+    if (config.norm) norm_ = build_norm(config.norm, builder.under("norm"));
+  }
+
+  Tensor forward(Context& context) const override {
+    const Batch& batch = *context.batch;
+    Tensor x_ND = ops::rows(*token_, batch.ids_N);
+    if (config_.scale != 1) x_ND = x_ND * config_.scale;
+    if (type_) x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N : at::zeros_like(batch.ids_N));
+    x_ND = position_->embed(x_ND, context);
+    if (norm_) x_ND = norm_->forward(x_ND);
+    if (context.training && config_.dropout > 0) x_ND = ops::dropout(x_ND, config_.dropout, context.key.fold(name_));
+    return x_ND;
+  }
+
+ private:
+  TokenEmbedConfig config_;
+  std::string name_;
+  WeightPtr token_, type_;
+  std::unique_ptr<Position> position_;
+  std::unique_ptr<Norm> norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Embed> build(const TokenEmbedConfig& config, const Builder& builder) { return std::make_unique<TokenEmbed>(config, builder); }
+
+}  // namespace tessera::nn

@@ -1,0 +1,153 @@
+// From configs to parts: every mechanism's .cpp defines build(const Config&, const Builder&); this table
+// finds it by name. Expanded from mechanisms.def.
+#include "tessera/nn/mechanism_headers.h"
+#include "tessera/nn/parts.h"
+
+namespace tessera::nn {
+
+#define BUILDS_norm(Prefix) std::unique_ptr<Norm> build(const Prefix##Config&, const Builder&);
+#define BUILDS_position(Prefix) std::unique_ptr<Position> build(const Prefix##Config&, const Builder&);
+#define BUILDS_rope_scaling(Prefix)
+#define BUILDS_pattern(Prefix)
+#define BUILDS_mixer(Prefix) std::unique_ptr<Mixer> build(const Prefix##Config&, const Builder&);
+#define BUILDS_ffn(Prefix) std::unique_ptr<Ffn> build(const Prefix##Config&, const Builder&);
+#define BUILDS_residual(Prefix) std::unique_ptr<Residual> build(const Prefix##Config&, const Builder&);
+#define BUILDS_embed(Prefix) std::unique_ptr<Embed> build(const Prefix##Config&, const Builder&);
+#define BUILDS_head(Prefix) std::unique_ptr<Head> build(const Prefix##Config&, const Builder&);
+#define TESSERA_MECHANISM(slot, name, Prefix) BUILDS_##slot(Prefix)
+#include "tessera/nn/mechanisms.def"
+#undef TESSERA_MECHANISM
+
+// One dispatcher per slot: the others' lines expand to nothing.
+#define NOTHING(name, Prefix)
+#define CASE(name, Prefix) \
+  if (part.type() == #name) return build(part.as<Prefix##Config>(), builder);
+#define UNKNOWN fail(ErrorKind::internal, "factory", "no code for {}", part.type())
+
+#define FOR_norm NOTHING
+#define FOR_position NOTHING
+#define FOR_rope_scaling NOTHING
+#define FOR_pattern NOTHING
+#define FOR_mixer NOTHING
+#define FOR_ffn NOTHING
+#define FOR_residual NOTHING
+#define FOR_embed NOTHING
+#define FOR_head NOTHING
+#define TESSERA_MECHANISM(slot, name, Prefix) FOR_##slot(name, Prefix)
+
+#undef FOR_norm
+#define FOR_norm CASE
+std::unique_ptr<Norm> build_norm(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+#undef FOR_norm
+#define FOR_norm NOTHING
+
+#undef FOR_position
+#define FOR_position CASE
+std::unique_ptr<Position> build_position(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+#undef FOR_position
+#define FOR_position NOTHING
+
+#undef FOR_mixer
+#define FOR_mixer CASE
+std::unique_ptr<Mixer> build_mixer(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+#undef FOR_mixer
+#define FOR_mixer NOTHING
+
+#undef FOR_ffn
+#define FOR_ffn CASE
+std::unique_ptr<Ffn> build_ffn(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+#undef FOR_ffn
+#define FOR_ffn NOTHING
+
+#undef FOR_residual
+#define FOR_residual CASE
+std::unique_ptr<Residual> build_residual(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+#undef FOR_residual
+#define FOR_residual NOTHING
+
+#undef FOR_embed
+#define FOR_embed CASE
+std::unique_ptr<Embed> build_embed(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+#undef FOR_embed
+#define FOR_embed NOTHING
+
+#undef FOR_head
+#define FOR_head CASE
+std::unique_ptr<Head> build_head(const spec::AnyPart& part, const Builder& builder) {
+#include "tessera/nn/mechanisms.def"
+  UNKNOWN;
+}
+
+WeightPtr Builder::optional(std::string_view name) const {
+  return source_(prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name));
+}
+
+WeightPtr Builder::weight(std::string_view name) const {
+  WeightPtr weight = optional(name);
+  require(weight != nullptr, "build", "{}.{} is not declared in the parameter table", prefix_, name);
+  return weight;
+}
+
+Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending) {
+  if (rows == nullptr) return mixer.forward(x_ND, context, nullptr);
+  const Batch& batch = *context.batch;
+  std::vector<Tensor> replays(rows->size());
+  bool any = false;
+  for (size_t s = 0; s < rows->size(); ++s) {
+    replays[s] = (*rows)[s]->begin_call();
+    any = any || replays[s].defined();
+  }
+  Tensor y_ND;
+  if (!any) {
+    y_ND = mixer.forward(x_ND, context, rows);
+  } else {
+    // the same call with the replayed inputs in front of each segment; their outputs are dropped
+    Batch longer;
+    std::vector<Tensor> inputs, outputs;
+    int64_t begin = 0;
+    for (size_t s = 0; s < rows->size(); ++s) {
+      const Segment& segment = batch.segments[s];
+      const int64_t extra = replays[s].defined() ? replays[s].size(0) : 0;
+      if (extra > 0) inputs.push_back(replays[s].to(x_ND.options()));
+      inputs.push_back(x_ND.narrow(0, segment.begin, segment.length));
+      longer.segments.push_back({segment.row, begin, segment.length + extra, segment.start - extra});
+      begin += segment.length + extra;
+    }
+    longer.number();
+    Context inner = context;
+    inner.batch = &longer;
+    inner.shared.clear();
+    const Tensor all = mixer.forward(at::cat(inputs), inner, rows);
+    for (size_t s = 0; s < rows->size(); ++s) {
+      const Segment& segment = longer.segments[s];
+      const int64_t length = batch.segments[s].length;
+      outputs.push_back(all.narrow(0, segment.begin + segment.length - length, length));
+    }
+    y_ND = at::cat(outputs);
+  }
+  for (size_t s = 0; s < rows->size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    (*rows)[s]->end_call(x_ND.narrow(0, segment.begin, segment.length), segment.length, pending);
+  }
+  return y_ND;
+}
+
+}  // namespace tessera::nn

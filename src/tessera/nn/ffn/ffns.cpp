@@ -1,0 +1,36 @@
+#include "tessera/nn/activation_kernel.h"
+#include "tessera/nn/ffn/glu.h"
+#include "tessera/nn/ffn/mlp.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/pointwise.h"
+
+namespace tessera::nn {
+namespace {
+
+class Mlp final : public Ffn {
+ public:
+  Mlp(const MlpConfig& config, const Builder& builder) : act_(kernel_of(config.act)), up_(builder, "up"), down_(builder, "down") {}
+  Tensor forward(const Tensor& x_ND, Context&) const override { return down_(ops::activate(up_(x_ND), act_)); }
+
+ private:
+  ops::Activation act_;
+  Linear up_, down_;
+};
+
+class Glu final : public Ffn {
+ public:
+  Glu(const GluConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)), gate_(builder, "gate"), up_(builder, "up"), down_(builder, "down") {}
+  Tensor forward(const Tensor& x_ND, Context&) const override { return down_(ops::gated(gate_(x_ND), up_(x_ND), act_)); }
+
+ private:
+  ops::Activation act_;
+  Linear gate_, up_, down_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ffn> build(const MlpConfig& config, const Builder& builder) { return std::make_unique<Mlp>(config, builder); }
+std::unique_ptr<Ffn> build(const GluConfig& config, const Builder& builder) { return std::make_unique<Glu>(config, builder); }
+
+}  // namespace tessera::nn

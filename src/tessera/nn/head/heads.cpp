@@ -1,0 +1,54 @@
+#include "tessera/nn/activation_kernel.h"
+#include "tessera/nn/head/linear.h"
+#include "tessera/nn/head/masked_lm.h"
+#include "tessera/nn/head/tied.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/pointwise.h"
+
+namespace tessera::nn {
+namespace {
+
+/// logits = softcap(scale * W h + b)
+class LogitHead final : public Head {
+ public:
+  LogitHead(const HeadConfig& config, WeightPtr weight, WeightPtr bias)
+      : scale_(config.scale), softcap_(config.softcap), weight_(std::move(weight)), bias_(std::move(bias)) {}
+  Tensor forward(const Tensor& h_ND) const override {
+    Tensor logits = ops::linear(h_ND, *weight_, scale_ == 1 ? bias_.get() : nullptr);
+    if (scale_ != 1) {
+      logits = logits * scale_;
+      if (bias_) logits = logits + bias_->tensor();
+    }
+    return ops::softcap(logits, softcap_);
+  }
+
+ private:
+  double scale_, softcap_;
+  WeightPtr weight_, bias_;
+};
+
+class MaskedLmHead final : public Head {
+ public:
+  MaskedLmHead(const MaskedLmHeadConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)), transform_(builder, "transform"), norm_(build_norm(config.norm, builder.under("norm"))),
+        logits_(config, config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"), builder.weight("bias")) {}
+  Tensor forward(const Tensor& h_ND) const override { return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_))); }
+
+ private:
+  ops::Activation act_;
+  Linear transform_;
+  std::unique_ptr<Norm> norm_;
+  LogitHead logits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& builder) { return std::make_unique<MaskedLmHead>(config, builder); }
+std::unique_ptr<Head> build(const TiedHeadConfig& config, const Builder& builder) {
+  return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"), nullptr);
+}
+std::unique_ptr<Head> build(const LinearHeadConfig& config, const Builder& builder) {
+  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));
+}
+
+}  // namespace tessera::nn

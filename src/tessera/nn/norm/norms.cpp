@@ -1,0 +1,42 @@
+#include "tessera/nn/norm/layer_norm.h"
+#include "tessera/nn/norm/rms_norm.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/pointwise.h"
+
+namespace tessera::nn {
+namespace {
+
+double offset_of(NormWeight weight) { return weight == NormWeight::plus_one ? 1 : 0; }
+Tensor value_of(const WeightPtr& weight) { return weight ? weight->tensor() : Tensor(); }
+
+class RmsNorm final : public Norm {
+ public:
+  RmsNorm(const RmsNormConfig& config, const Builder& builder) : config_(config), weight_(builder.optional("weight")) {}
+  Tensor forward(const Tensor& x) const override {
+    return ops::rms_norm(x, value_of(weight_), offset_of(config_.weight), config_.eps);
+  }
+
+ private:
+  RmsNormConfig config_;
+  WeightPtr weight_;
+};
+
+class LayerNorm final : public Norm {
+ public:
+  LayerNorm(const LayerNormConfig& config, const Builder& builder)
+      : config_(config), weight_(builder.optional("weight")), bias_(builder.optional("bias")) {}
+  Tensor forward(const Tensor& x) const override {
+    return ops::layer_norm(x, value_of(weight_), value_of(bias_), offset_of(config_.weight), config_.eps);
+  }
+
+ private:
+  LayerNormConfig config_;
+  WeightPtr weight_, bias_;
+};
+
+}  // namespace
+
+std::unique_ptr<Norm> build(const RmsNormConfig& config, const Builder& builder) { return std::make_unique<RmsNorm>(config, builder); }
+std::unique_ptr<Norm> build(const LayerNormConfig& config, const Builder& builder) { return std::make_unique<LayerNorm>(config, builder); }
+
+}  // namespace tessera::nn

@@ -1,0 +1,121 @@
+// The interfaces of the slots, and how a part is built from its config and its weights.
+// Parts hold handles to named weights; all that changes between calls is in the Context and the State.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "tessera/nn/context.h"
+#include "tessera/nn/state.h"
+#include "tessera/ops/weight.h"
+#include "tessera/spec/mechanism.h"
+
+namespace tessera::nn {
+
+using ops::WeightPtr;
+
+/// x [..., C] -> same shape.
+class Norm {
+ public:
+  virtual ~Norm() = default;
+  virtual Tensor forward(const Tensor& x) const = 0;
+};
+
+/// Acts in one place (Info::place); the other functions do nothing.
+class Position {
+ public:
+  virtual ~Position() = default;
+  virtual Tensor embed(const Tensor& x_ND, Context&) const { return x_ND; }
+  /// x_NHD: queries or keys, heads apart.
+  virtual Tensor rotate(const Tensor& x_NHD, Context&) const { return x_NHD; }
+};
+
+/// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and updates them.
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+  virtual Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const = 0;
+};
+
+class Ffn {
+ public:
+  virtual ~Ffn() = default;
+  virtual Tensor forward(const Tensor& x_ND, Context& context) const = 0;
+};
+
+/// A branch as its residual sees it.
+struct Branch {
+  std::vector<std::unique_ptr<Norm>> norms;  // parallel to ResidualConfig::norms(); may be empty
+  std::function<Tensor(const Tensor& x_ND, Context&)> run;
+  std::string name;                          // "layers.3.mixer", keys its random numbers
+};
+
+class Residual {
+ public:
+  virtual ~Residual() = default;
+  virtual Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const = 0;
+};
+
+class Embed {
+ public:
+  virtual ~Embed() = default;
+  virtual Tensor forward(Context& context) const = 0;
+};
+
+class Head {
+ public:
+  virtual ~Head() = default;
+  virtual Tensor forward(const Tensor& h_ND) const = 0;
+};
+
+/// Where parts find their weights: by full name, nullptr when the table has none of that name.
+using WeightSource = std::function<WeightPtr(const std::string& name)>;
+
+/// Hands a part its weights and surroundings while the model is built.
+class Builder {
+ public:
+  Builder(WeightSource source, std::string prefix, spec::Scope scope)
+      : source_(std::move(source)), prefix_(std::move(prefix)), scope_(std::move(scope)) {}
+
+  /// The weight `prefix.name`; throws Error(internal) when it was not declared.
+  WeightPtr weight(std::string_view name) const;
+  /// The same, or nullptr.
+  WeightPtr optional(std::string_view name) const;
+  /// For a weight outside the part (a tied head's embedding).
+  WeightPtr absolute(const std::string& name) const { return source_(name); }
+  const std::string& prefix() const { return prefix_; }
+  const spec::Scope& scope() const { return scope_; }
+  Builder under(std::string_view name) const { return under(name, scope_); }
+  Builder under(std::string_view name, spec::Scope scope) const {
+    return {source_, prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name), std::move(scope)};
+  }
+
+ private:
+  WeightSource source_;
+  std::string prefix_;
+  spec::Scope scope_;
+};
+
+/// The part of a slot's type: build<Slot::norm>(any, builder). Torch-free slots (patterns, scalings) are their configs.
+std::unique_ptr<Norm> build_norm(const spec::AnyPart& part, const Builder& builder);
+std::unique_ptr<Position> build_position(const spec::AnyPart& part, const Builder& builder);
+std::unique_ptr<Mixer> build_mixer(const spec::AnyPart& part, const Builder& builder);
+std::unique_ptr<Ffn> build_ffn(const spec::AnyPart& part, const Builder& builder);
+std::unique_ptr<Residual> build_residual(const spec::AnyPart& part, const Builder& builder);
+std::unique_ptr<Embed> build_embed(const spec::AnyPart& part, const Builder& builder);
+std::unique_ptr<Head> build_head(const spec::AnyPart& part, const Builder& builder);
+
+/// Runs a mixer on the rows of a state: replays what a roll-back left to replay, computes, and books the
+/// new tokens as pending or committed.
+Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending);
+
+/// y = W x + b, as a pair of handles.
+struct Linear {
+  WeightPtr weight, bias;
+  Linear() = default;
+  Linear(const Builder& builder, const std::string& name)
+      : weight(builder.weight(name + ".weight")), bias(builder.optional(name + ".bias")) {}
+  Tensor operator()(const Tensor& x) const { return ops::linear(x, *weight, bias.get()); }
+};
+
+}  // namespace tessera::nn

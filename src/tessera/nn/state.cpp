@@ -1,0 +1,221 @@
+#include "tessera/nn/state.h"
+
+#include <algorithm>
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kFirstCapacity = 64;
+
+std::vector<int64_t> with_front(int64_t n, const std::vector<int64_t>& shape) {
+  std::vector<int64_t> sizes{n};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  return sizes;
+}
+
+}  // namespace
+
+TokenBuffer::TokenBuffer(const spec::StateDecl& decl, int64_t max_pending, at::TensorOptions options)
+    : ring_(decl.keep > 0 ? decl.keep + max_pending : 0), keep_(decl.keep),
+      data_(at::empty(with_front(0, decl.shape), options)) {}
+
+int64_t TokenBuffer::first() const { return ring_ > 0 ? std::max<int64_t>(0, length_ - ring_) : 0; }
+
+void TokenBuffer::reserve(int64_t length) {
+  // rings grow to their size, others by half: amortised O(1) copies per token
+  int64_t wanted = ring_ > 0 ? std::min(ring_, std::max(length, kFirstCapacity)) : length;
+  if (data_.size(0) >= wanted) return;
+  wanted = std::max(wanted, data_.size(0) + data_.size(0) / 2);
+  if (ring_ > 0) wanted = std::min(wanted, ring_);
+  auto sizes = data_.sizes().vec();
+  sizes[0] = std::max(wanted, ring_ > 0 ? std::min(ring_, kFirstCapacity) : kFirstCapacity);
+  Tensor larger = at::empty(sizes, data_.options());
+  const int64_t used = std::min(length_, data_.size(0));
+  if (used > 0) larger.narrow(0, 0, used).copy_(data_.narrow(0, 0, used));
+  data_ = larger;
+}
+
+void TokenBuffer::append(const Tensor& entries) {
+  const int64_t t = entries.size(0);
+  if (t == 0) return;
+  if (at::GradMode::is_enabled() && (entries.requires_grad() || data_.requires_grad())) {
+    // out of place: earlier calls' graphs keep their own tensors
+    std::vector<Tensor> parts = spans(first(), length_);
+    parts.push_back(entries);
+    data_ = at::cat(parts);
+    length_ += t;
+    if (ring_ > 0 && data_.size(0) > ring_) {
+      data_ = data_.narrow(0, data_.size(0) - ring_, ring_);
+      data_ = at::roll(data_, length_ % ring_, 0);  // slot of position p is p mod ring
+    }
+    return;
+  }
+  reserve(length_ + t);
+  if (ring_ == 0) {
+    data_.narrow(0, length_, t).copy_(entries);
+    length_ += t;
+    return;
+  }
+  // only the last `ring` entries survive; slot of position p is p mod ring
+  for (int64_t i = std::max<int64_t>(0, t - ring_); i < t;) {
+    const int64_t at = (length_ + i) % ring_;
+    const int64_t run = std::min(t - i, ring_ - at);
+    data_.narrow(0, at, run).copy_(entries.narrow(0, i, run));
+    i += run;
+  }
+  length_ += t;
+}
+
+std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
+  require(from >= first() && to <= length_ && from <= to, "state", "positions {} to {} of {} to {}", from, to, first(), length_);
+  if (ring_ == 0) return {data_.narrow(0, from, to - from)};
+  if (from == to) return {data_.narrow(0, 0, 0)};
+  const int64_t begin = from % ring_, n = to - from;
+  const int64_t run = std::min(n, ring_ - begin);
+  if (run == n) return {data_.narrow(0, begin, n)};
+  return {data_.narrow(0, begin, run), data_.narrow(0, 0, n - run)};
+}
+
+void TokenBuffer::truncate(int64_t length) { length_ = std::min(length_, length); }
+
+void TokenBuffer::detach() { data_ = data_.detach(); }
+
+Tensor TokenBuffer::dump() const {
+  const int64_t from = keep_ > 0 ? std::max(first(), length_ - keep_) : 0;
+  const auto parts = spans(std::max(first(), from), length_);
+  return parts.size() == 1 ? parts[0] : at::cat({parts[0], parts[1]});
+}
+
+void TokenBuffer::restore(const Tensor& entries, int64_t length) {
+  const int64_t held = entries.size(0);
+  length_ = length - held;
+  if (ring_ > 0) {
+    auto sizes = data_.sizes().vec();
+    sizes[0] = ring_;
+    data_ = at::zeros(sizes, data_.options());
+  }
+  append(entries.to(data_.options()));
+}
+
+TokenBuffer TokenBuffer::clone() const {
+  TokenBuffer copy = *this;
+  copy.data_ = data_.clone();
+  return copy;
+}
+
+RowState::RowState(const std::vector<spec::StateDecl>& decls, int64_t max_pending, at::TensorOptions options)
+    : decls_(std::make_shared<const std::vector<spec::StateDecl>>(decls)), max_pending_(max_pending) {
+  for (const spec::StateDecl& decl : decls) {
+    if (decl.kind == spec::StateDecl::Kind::per_token) {
+      slot_.push_back(tokens_.size());
+      tokens_.emplace_back(decl, max_pending, options);
+    } else {
+      slot_.push_back(working_.size());
+      working_.push_back(at::zeros(decl.shape, options));
+    }
+  }
+  committed_fixed_ = working_;
+  require(tokens_.empty() || working_.empty() || max_pending == 0, "state",
+          "a mechanism with per-token and fixed tensors cannot replay; split it into two branches");
+}
+
+Tensor& RowState::fixed_in_place(size_t declaration) {
+  Tensor& value = working_[slot_[declaration]];
+  // shared with a clone or needed for a roll-back: leave the old value alone
+  if (max_pending_ > 0 || value.use_count() > 2) value = value.clone();
+  return value;
+}
+
+Tensor RowState::begin_call() {
+  if (working_.empty() || (pending_ == 0 && !replay_.defined())) return {};
+  // recompute from the last committed value: what is still to replay, then what is still pending
+  working_ = committed_fixed_;
+  std::vector<Tensor> inputs;
+  if (replay_.defined()) inputs.push_back(replay_);
+  inputs.insert(inputs.end(), pending_inputs_.begin(), pending_inputs_.end());
+  return inputs.empty() ? Tensor() : at::cat(inputs);
+}
+
+void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
+  if (!pending) {
+    require(pending_ == 0, "state", "tokens are pending; commit them first");
+    committed_ += t;
+    committed_fixed_ = working_;
+    replay_ = Tensor();
+    return;
+  }
+  if (pending_ + t > max_pending_)
+    fail(ErrorKind::input, "state", "{} pending tokens; this state was made for at most {}", pending_ + t, max_pending_);
+  pending_ += t;
+  if (!working_.empty()) pending_inputs_.push_back(x_TD.narrow(0, x_TD.size(0) - t, t).detach().clone());
+}
+
+void RowState::commit(int64_t n) {
+  if (n < 0 || n > pending_) fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
+  if (!working_.empty()) {
+    if (n == pending_ && n > 0) {
+      committed_fixed_ = working_;  // the working value has seen the replayed tokens too
+      replay_ = Tensor();
+    } else if (n > 0) {
+      const Tensor kept = at::cat(pending_inputs_).narrow(0, 0, n);
+      replay_ = replay_.defined() ? at::cat({replay_, kept}) : kept;
+    }
+    working_ = committed_fixed_;  // what was dropped must not be seen, even when nothing is replayed
+    pending_inputs_.clear();
+  }
+  committed_ += n;
+  pending_ = 0;
+  for (TokenBuffer& buffer : tokens_) buffer.truncate(committed_);
+}
+
+RowState RowState::clone() const {
+  // fixed tensors are replaced, never written in place, so they may be shared
+  RowState copy = *this;
+  for (TokenBuffer& buffer : copy.tokens_) buffer = buffer.clone();
+  return copy;
+}
+
+void RowState::detach() {
+  for (TokenBuffer& buffer : tokens_) buffer.detach();
+  // a detached handle shares its memory unseen by fixed_in_place, which would then write into a fork
+  for (auto* list : {&working_, &committed_fixed_})
+    for (Tensor& t : *list)
+      if (t.requires_grad()) t = t.detach().clone();
+}
+
+void RowState::to(at::Device device) {
+  for (TokenBuffer& buffer : tokens_) buffer.to(device);
+  for (auto* list : {&working_, &committed_fixed_, &pending_inputs_})
+    for (Tensor& t : *list) t = t.to(device);
+  if (replay_.defined()) replay_ = replay_.to(device);
+}
+
+std::vector<std::pair<std::string, Tensor>> RowState::save() const {
+  if (pending_ != 0) fail(ErrorKind::input, "state", "{} tokens are pending; commit them before saving", pending_);
+  std::vector<std::pair<std::string, Tensor>> out;
+  for (size_t i = 0; i < decls_->size(); ++i) {
+    const spec::StateDecl& decl = (*decls_)[i];
+    out.emplace_back(decl.name, decl.kind == spec::StateDecl::Kind::per_token ? tokens_[slot_[i]].dump() : committed_fixed_[slot_[i]]);
+  }
+  if (replay_.defined()) out.emplace_back("replay", replay_);
+  return out;
+}
+
+void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int64_t length) {
+  for (size_t i = 0; i < decls_->size(); ++i) {
+    const spec::StateDecl& decl = (*decls_)[i];
+    const Tensor value = tensor(decl.name);
+    const bool per_token = decl.kind == spec::StateDecl::Kind::per_token;
+    const int64_t held = decl.keep > 0 ? std::min(decl.keep, length) : length;
+    const auto expected = per_token ? with_front(held, decl.shape) : decl.shape;
+    if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
+      fail(ErrorKind::file, "state", "\"{}\" is missing or has another shape than this model's state", decl.name);
+    if (per_token) tokens_[slot_[i]].restore(value, length);
+    else working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
+  }
+  replay_ = tensor("replay");
+  committed_ = length;
+  pending_ = 0;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,91 @@
+// What one layer invocation keeps of one row between calls, as its mechanism declares it
+// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring) and tensors of
+// fixed size (recurrent states). Written once for every mechanism.
+//
+// Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the rest:
+// per-token entries are cut; for fixed tensors the inputs of the pending tokens are kept and the first n are
+// replayed at the next call, from the last committed value.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/nn/batch.h"
+#include "tessera/spec/mechanism.h"
+
+namespace tessera::nn {
+
+/// Entries at consecutive positions; all of them, or a ring of the last `capacity`.
+class TokenBuffer {
+ public:
+  TokenBuffer(const spec::StateDecl& decl, int64_t max_pending, at::TensorOptions options);
+
+  int64_t length() const { return length_; }
+  /// First position still held.
+  int64_t first() const;
+  /// Adds entries [T, ...] at positions length .. length + T - 1. In place without gradients, else out of place.
+  void append(const Tensor& entries);
+  /// Entries of positions [from, to): one view, or two when the ring wraps between them.
+  std::vector<Tensor> spans(int64_t from, int64_t to) const;
+  void truncate(int64_t length);
+  void detach();
+  void to(at::Device device) { data_ = data_.to(device); }
+  /// Held entries, oldest first, and back.
+  Tensor dump() const;
+  void restore(const Tensor& entries, int64_t length);
+  TokenBuffer clone() const;
+
+ private:
+  void reserve(int64_t length);
+  int64_t ring_ = 0;  // capacity of the ring, 0 = keeps everything
+  int64_t keep_ = 0;
+  int64_t length_ = 0;
+  Tensor data_;
+};
+
+class RowState {
+ public:
+  RowState(const std::vector<spec::StateDecl>& decls, int64_t max_pending, at::TensorOptions options);
+
+  /// Tokens seen, pending ones included.
+  int64_t length() const { return committed_ + pending_; }
+  int64_t pending() const { return pending_; }
+  int64_t max_pending() const { return max_pending_; }
+
+  TokenBuffer& tokens(size_t declaration) { return tokens_[slot_[declaration]]; }
+  /// The working value of a fixed tensor; assign to change it.
+  Tensor& fixed(size_t declaration) { return working_[slot_[declaration]]; }
+  /// The same, safe to overwrite: copied first when someone else still needs the old value.
+  Tensor& fixed_in_place(size_t declaration);
+  bool has_fixed() const { return !working_.empty(); }
+
+  /// Before a call: fixed tensors go back to the committed value; returns the inputs to replay first, [n, D] or undefined.
+  Tensor begin_call();
+  /// After a call of `t` new tokens with inputs x_TD.
+  void end_call(const Tensor& x_TD, int64_t t, bool pending);
+  /// Keeps the first n pending tokens. Throws Error(input) when fewer are pending.
+  void commit(int64_t n);
+
+  RowState clone() const;
+  void detach();
+  void to(at::Device device);
+  /// Bytes of what is held, as spec::state_bytes counts them.
+  int64_t bytes() const { return spec::state_bytes(*decls_, length()); }
+  /// The committed value as named tensors, and back. Throws Error(input) with tokens pending.
+  std::vector<std::pair<std::string, Tensor>> save() const;
+  void load(const std::function<Tensor(const std::string&)>& tensor, int64_t length);
+
+ private:
+  std::shared_ptr<const std::vector<spec::StateDecl>> decls_;
+  std::vector<size_t> slot_;  // declaration -> index in tokens_ or working_
+  std::vector<TokenBuffer> tokens_;
+  std::vector<Tensor> working_, committed_fixed_;
+  std::vector<Tensor> pending_inputs_;
+  Tensor replay_;
+  int64_t max_pending_ = 0, committed_ = 0, pending_ = 0;
+};
+
+/// The rows of one branch in a call, parallel to the batch's segments.
+using StateRows = std::vector<RowState*>;
+
+}  // namespace tessera::nn

@@ -1,0 +1,59 @@
+// A parameter as a value: numbers in a storage type, and the operations on them. Storage and computation
+// are separate: a Q4_1 matrix mapped from a file is multiplied as it lies there.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/base/dtype.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+/// torch's type of a plain storage type; throws Error(internal) for block types.
+at::ScalarType scalar_type_of(DType dtype);
+DType dtype_of(at::ScalarType type);
+
+class Weight {
+ public:
+  Weight() = default;
+  /// A tensor of any float type, trainable when it requires a gradient.
+  static Weight dense(std::string name, Tensor tensor);
+  /// Numbers that lie elsewhere (a mapped file); `owner` keeps them alive. Read-only, never trainable.
+  static Weight stored(std::string name, DType dtype, std::vector<int64_t> shape, const void* data, std::shared_ptr<const void> owner);
+
+  explicit operator bool() const { return !shape_.empty(); }
+  const std::string& name() const { return name_; }
+  DType dtype() const { return dtype_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  int64_t size(int axis) const { return shape_[static_cast<size_t>(axis)]; }
+  int64_t elements() const;
+  int64_t bytes() const { return storage_bytes(dtype_, elements()); }
+
+  /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach; stored
+  /// f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
+  Tensor tensor() const;
+  /// The tensor behind a dense weight, for optimisers and gradients; undefined for a stored one.
+  const Tensor& dense_tensor() const { return tensor_; }
+  /// First byte of the numbers: the mapping, or the dense tensor's memory.
+  const void* data() const;
+
+ private:
+  std::string name_;
+  DType dtype_ = DType::f32;
+  std::vector<int64_t> shape_;
+  Tensor tensor_;
+  const void* data_ = nullptr;
+  std::shared_ptr<const void> owner_;
+};
+
+using WeightPtr = std::shared_ptr<const Weight>;
+
+/// y_NO = x_NI w_OI^T (+ bias_O). Gradients reach x, and w and bias where they are trainable.
+Tensor linear(const Tensor& x, const Weight& w, const Weight* bias = nullptr);
+
+/// Rows ids_N of w_VD: [N, D]. Throws Error(input) when an id is out of range.
+Tensor rows(const Weight& w, const Tensor& ids_N);
+
+}  // namespace tessera::ops

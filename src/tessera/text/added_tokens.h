@@ -1,0 +1,79 @@
+// Added tokens: texts that stand for one token wherever they occur, found before the model sees the
+// rest. Special ones (such as end-of-text) are looked for only on request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tessera/spec/json.h"
+#include "tessera/text/normalizer.h"
+
+namespace tessera::text {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // not inside a word
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // and after it
+  bool normalized = false;   // looked for after normalization, in its own normalized form
+  bool special = false;
+};
+
+AddedToken added_token_from_json(const spec::Json& value, const std::string& where);
+
+/// A part of a text: a token, or text between tokens (id kNoToken).
+struct Segment {
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t id = 0;
+};
+
+/// Finds the longest of a set of texts at each position, leftmost first.
+class TokenFinder {
+ public:
+  void add(std::string_view text, size_t value);
+  bool empty() const { return edges_.empty(); }
+  struct Match {
+    size_t begin = 0;
+    size_t end = 0;
+    size_t value = 0;
+  };
+  /// The next match at or after `from`.
+  std::optional<Match> next(std::string_view text, size_t from) const;
+
+ private:
+  static constexpr size_t kNothing = static_cast<size_t>(-1);
+  std::unordered_map<uint64_t, uint32_t> edges_;  // node << 8 | byte -> node; the root is 0
+  std::vector<size_t> values_ = {kNothing};       // by node
+  std::vector<bool> starts_ = std::vector<bool>(256);
+};
+
+class AddedTokens {
+ public:
+  /// Throws Error(file) on a text that is too long, or an id that stands there twice.
+  AddedTokens(std::vector<AddedToken> tokens,
+              const Normalizer* normalizer,
+              const std::string& where);
+
+  /// Cuts `text` at the tokens that are looked for before (`normalized` = false) or after
+  /// normalization. Without `parse_special`, special tokens stay text.
+  std::vector<Segment> split(std::string_view text, bool normalized, bool parse_special) const;
+
+  const AddedToken* by_id(int32_t id) const;
+  const AddedToken* by_content(std::string_view content) const;
+  const std::vector<AddedToken>& all() const { return tokens_; }
+
+ private:
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<int32_t, size_t> by_id_;
+  std::unordered_map<std::string_view, size_t> by_content_;
+  TokenFinder raw_;
+  TokenFinder normalized_;
+};
+
+}  // namespace tessera::text

@@ -1,0 +1,179 @@
+#include "tessera/text/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/spec/json.h"
+#include "tessera/text/bpe_model.h"
+#include "tessera/text/score_model.h"
+#include "tessera/text/tokenizer_parts.h"
+#include "tessera/text/utf8.h"
+
+namespace tessera::text {
+
+/// gguf_tokenizers.json; defined in a source that the build makes from it.
+extern const char* const kGgufTokenizersJson;
+
+namespace {
+
+using spec::Json;
+enum TokenType : int32_t { normal = 1, unknown, control, user_defined, unused, byte };
+
+constexpr const char* kMetaspace = "\xE2\x96\x81";  // U+2581, how SentencePiece writes a space
+
+const Json& table() {
+  static const Json parsed = spec::parse_json(kGgufTokenizersJson, "gguf_tokenizers.json");
+  return parsed;
+}
+
+// The entry of a list of {"names": [...], ...} that has this name.
+const Json& entry_named(const char* list, const std::string& name, const std::string& where) {
+  std::vector<std::string> known;
+  for (const Json& entry : table().at(list))
+    for (const Json& candidate : entry.at("names")) {
+      if (candidate == name) return entry;
+      known.push_back(candidate.get<std::string>());
+    }
+  fail(ErrorKind::file, where, "tokenizer.ggml.{} = \"{}\" is not known; expected one of {}", list,
+       name.substr(0, 50), fmt::join(known, ", "));
+}
+
+void check_lists(const GgufTokenizerData& data, const std::string& where) {
+  const size_t n = data.tokens.size();
+  if (n == 0) fail(ErrorKind::file, where, "tokenizer.ggml.tokens is missing or empty");
+  if (!data.token_types.empty() && data.token_types.size() != n)
+    fail(ErrorKind::file, where, "{} token types for {} tokens", data.token_types.size(), n);
+  for (size_t i = 0; i < n; ++i)
+    if (!is_valid_utf8(data.tokens[i]))
+      fail(ErrorKind::file, where, "token {} is not valid UTF-8", i);
+}
+
+std::optional<int32_t> checked_id(std::optional<int64_t> id,
+                                  const char* key,
+                                  size_t n_tokens,
+                                  const std::string& where) {
+  if (!id) return std::nullopt;
+  if (*id < 0 || *id >= static_cast<int64_t>(n_tokens))
+    fail(ErrorKind::file, where, "tokenizer.ggml.{} = {}; expected 0 to {}", key, *id,
+         n_tokens - 1);
+  return static_cast<int32_t>(*id);
+}
+
+int32_t type_of_token(const GgufTokenizerData& data, size_t id) {
+  return data.token_types.empty() ? static_cast<int32_t>(normal) : data.token_types[id];
+}
+
+bool is_special_type(int32_t type) {
+  return type == unknown || type == control;
+}
+
+// Control and unknown tokens are special; user-defined ones are found in any text.
+std::vector<AddedToken> added_tokens(const GgufTokenizerData& data) {
+  std::vector<AddedToken> added;
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    const int32_t type = type_of_token(data, id);
+    if (!is_special_type(type) && type != user_defined) continue;
+    AddedToken token;
+    token.id = static_cast<int32_t>(id);
+    token.content = data.tokens[id];
+    token.special = is_special_type(type);
+    added.push_back(std::move(token));
+  }
+  return added;
+}
+
+// The vocabulary of the model proper; `keep` says which tokens belong to it.
+template <class Keep>
+VocabularyPointer vocabulary_of(std::vector<std::string>& tokens,
+                                const std::string& where,
+                                Keep&& keep) {
+  std::vector<std::pair<std::string, int64_t>> entries;
+  for (size_t id = 0; id < tokens.size(); ++id)
+    if (keep(id)) entries.emplace_back(std::move(tokens[id]), static_cast<int64_t>(id));
+  return std::make_shared<Vocabulary>(std::move(entries), where);
+}
+
+void set_byte_level(GgufTokenizerData& data,
+                    const Json& pre,
+                    const std::string& where,
+                    TokenizerParts& parts) {
+  parts.pre_tokenizer =
+      make_byte_level_pre_tokenizer(pre.at("split").get<std::vector<std::string>>(), where);
+  std::vector<std::pair<std::string, std::string>> merges;
+  merges.reserve(data.merges.size());
+  for (const std::string& merge : data.merges) {
+    const size_t space = merge.find(' ', 1);
+    if (space == std::string::npos)
+      fail(ErrorKind::file, where, "merge {} is \"{}\"; expected \"left right\"", merges.size(),
+           merge.substr(0, 50));
+    merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
+  }
+  BpeOptions options;
+  options.ignore_merges = pre.value("ignore_merges", false);
+  // a text must not be able to spell a special token, so the model does not know them
+  auto vocabulary = vocabulary_of(
+      data.tokens, where, [&](size_t id) { return !is_special_type(type_of_token(data, id)); });
+  parts.model = make_bpe_model(std::move(vocabulary), merges, options, where);
+  parts.decoder = {make_byte_level_decoder()};
+}
+
+void set_scores(GgufTokenizerData& data, const std::string& where, TokenizerParts& parts) {
+  ScoreOptions options;
+  for (size_t id = 0; id < data.tokens.size(); ++id) {
+    const int32_t type = type_of_token(data, id);
+    options.from_text.push_back(!is_special_type(type) && type != byte);
+  }
+  if (parts.unk) options.unk = *parts.unk;
+  auto vocabulary = vocabulary_of(data.tokens, where, [](size_t) { return true; });
+  parts.model =
+      make_score_model(std::move(vocabulary), std::move(data.scores), std::move(options), where);
+  const bool prefix_space = data.add_space_prefix.value_or(true);
+  std::vector<NormalizerPointer> steps;
+  if (prefix_space) steps.push_back(make_prepend(kMetaspace));
+  steps.push_back(make_replace(" ", kMetaspace));
+  parts.normalizer = make_sequence(std::move(steps));
+  parts.decoder = {make_replace_decoder(kMetaspace, " "), make_byte_fallback_decoder(),
+                   make_fuse_decoder()};
+  if (prefix_space) parts.decoder.push_back(make_strip_decoder(" ", 1, 0));
+}
+
+}  // namespace
+
+Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) {
+  check_lists(data, where);
+  const Json& kind = entry_named("model", data.model, where);
+  const size_t n = data.tokens.size();
+  TokenizerParts parts;
+  parts.where = where;
+  parts.bos = checked_id(data.bos_id, "bos_token_id", n, where);
+  parts.eos = checked_id(data.eos_id, "eos_token_id", n, where);
+  parts.unk = checked_id(data.unk_id, "unknown_token_id", n, where);
+  parts.pad = checked_id(data.pad_id, "padding_token_id", n, where);
+  parts.chat_template = std::move(data.chat_template);
+  parts.added = added_tokens(data);
+  const bool byte_level = kind.at("kind") == "byte_level";
+  if (byte_level && data.pre.empty()) fail(ErrorKind::file, where, "tokenizer.ggml.pre is missing");
+  const Json& usual = byte_level ? entry_named("pre", data.pre, where) : kind;
+  if (byte_level) {
+    set_byte_level(data, usual, where, parts);
+  } else {
+    set_scores(data, where, parts);
+  }
+  // what the file itself asks for must be possible; what the kind usually does is done where it is
+  const auto surround = [&](const char* key, std::optional<bool> asked, bool usual, auto id,
+                            auto& side) {
+    if (asked.value_or(false) && !id)
+      fail(ErrorKind::file, where, "tokenizer.ggml.{} is true, but the file names no such token",
+           key);
+    if (asked.value_or(usual) && id) side = {*id};
+  };
+  const bool usually_bos = usual.value("add_bos", false);
+  surround("add_bos_token", data.add_bos, usually_bos, parts.bos, parts.prefix);
+  surround("add_eos_token", data.add_eos, false, parts.eos, parts.suffix);
+  return Tokenizer(std::move(parts));
+}
+
+}  // namespace tessera::text

@@ -1,0 +1,248 @@
+#include "tessera/text/normalizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utf8proc.h>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/text/json_object.h"
+#include "tessera/text/split.h"
+#include "tessera/text/utf8.h"
+
+namespace tessera::text {
+namespace {
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+}
+
+void check_growth(const NormalizedText& text, size_t size) {
+  if (size > text.limit)
+    fail(ErrorKind::input, "tokenizer", "the normalizer makes a text grow beyond {} bytes",
+         text.limit);
+}
+
+// NFC, NFD, NFKC, NFKD. The canonical order is restored by a sort of each run of marks, because
+// utf8proc's own is quadratic in the length of the run, and a text may be one long run.
+class UnicodeForm final : public Normalizer {
+ public:
+  UnicodeForm(bool compose, bool compatible) : compose_(compose), compatible_(compatible) {}
+
+  void apply(NormalizedText& text) const override {
+    if (is_ascii(text.text)) return;
+    std::vector<utf8proc_int32_t> points = decompose(text.text);
+    order_marks(points);
+    if (compose_) {
+      const auto size = utf8proc_normalize_utf32(
+          points.data(), static_cast<utf8proc_ssize_t>(points.size()),
+          static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+      if (size < 0) fail(ErrorKind::internal, "tokenizer", "utf8proc: {}", utf8proc_errmsg(size));
+      points.resize(static_cast<size_t>(size));
+    }
+    text.text.clear();
+    for (const utf8proc_int32_t c : points) append_character(text.text, static_cast<char32_t>(c));
+    check_growth(text, text.text.size());
+  }
+
+ private:
+  std::vector<utf8proc_int32_t> decompose(std::string_view text) const {
+    const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                        (compatible_ ? UTF8PROC_COMPAT : 0));
+    std::vector<utf8proc_int32_t> points;
+    points.reserve(text.size());
+    std::array<utf8proc_int32_t, 32> parts{};  // the longest decomposition has 18 code points
+    for_each_character(text, [&](char32_t c, size_t, size_t) {
+      int boundary = 0;
+      const auto n =
+          utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(),
+                                  static_cast<utf8proc_ssize_t>(parts.size()), options, &boundary);
+      if (n < 0 || n > static_cast<utf8proc_ssize_t>(parts.size()))
+        fail(ErrorKind::internal, "tokenizer", "utf8proc cannot decompose U+{:04X}",
+             static_cast<uint32_t>(c));
+      points.insert(points.end(), parts.begin(), parts.begin() + n);
+    });
+    return points;
+  }
+
+  static void order_marks(std::vector<utf8proc_int32_t>& points) {
+    const auto combining_class = [](utf8proc_int32_t c) {
+      return utf8proc_get_property(c)->combining_class;
+    };
+    const auto before = [&](utf8proc_int32_t a, utf8proc_int32_t b) {
+      return combining_class(a) < combining_class(b);
+    };
+    for (auto begin = points.begin(); begin != points.end();) {
+      auto end = begin;
+      while (end != points.end() && combining_class(*end) != 0) ++end;
+      std::stable_sort(begin, end, before);
+      begin = end == points.end() ? end : end + 1;
+    }
+  }
+
+  bool compose_;
+  bool compatible_;
+};
+
+class Lowercase final : public Normalizer {
+ public:
+  void apply(NormalizedText& text) const override {
+    std::string out;
+    out.reserve(text.text.size());
+    for_each_character(text.text, [&](char32_t c, size_t, size_t) { append_lower_case(out, c); });
+    text.text = std::move(out);
+  }
+};
+
+class Prepend final : public Normalizer {
+ public:
+  explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
+  void apply(NormalizedText& text) const override {
+    if (text.text.empty()) return;
+    check_growth(text, text.text.size() + prefix_.size());
+    text.text.insert(0, prefix_);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class Replace final : public Normalizer {
+ public:
+  Replace(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+
+  void apply(NormalizedText& text) const override {
+    std::string out;
+    out.reserve(text.text.size());
+    for (const Span& span : pattern_.spans(text.text)) {
+      const auto found = std::string_view(text.text).substr(span.begin, span.end - span.begin);
+      // what replaces several characters is aligned with the last of them
+      const bool one = !found.empty() && character_length(found, 0) == found.size();
+      if (span.is_match && span.begin == 0 && !found.empty() && (!one || content_.empty()))
+        text.at_start = false;
+      out += span.is_match ? std::string_view(content_) : found;
+      check_growth(text, out.size());
+    }
+    text.text = std::move(out);
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class Strip final : public Normalizer {
+ public:
+  Strip(bool left, bool right) : left_(left), right_(right) {}
+
+  void apply(NormalizedText& text) const override {
+    size_t begin = text.text.size();
+    size_t end = 0;
+    for_each_character(text.text, [&](char32_t c, size_t from, size_t to) {
+      if (is_white_space(c)) return;
+      begin = std::min(begin, from);
+      end = to;
+    });
+    if (!left_) begin = 0;
+    if (!right_) end = text.text.size();
+    text.at_start = text.at_start && begin == 0;
+    text.text = begin < end ? text.text.substr(begin, end - begin) : std::string();
+  }
+
+ private:
+  bool left_;
+  bool right_;
+};
+
+class StripAccents final : public Normalizer {
+ public:
+  void apply(NormalizedText& text) const override {
+    std::string out;
+    for_each_character(text.text, [&](char32_t c, size_t begin, size_t end) {
+      if (!is_mark(c)) {
+        out.append(text.text, begin, end - begin);
+      } else if (begin == 0) {
+        text.at_start = false;
+      }
+    });
+    text.text = std::move(out);
+  }
+};
+
+class Sequence final : public Normalizer {
+ public:
+  explicit Sequence(std::vector<NormalizerPointer> parts) : parts_(std::move(parts)) {}
+  void apply(NormalizedText& text) const override {
+    for (const auto& part : parts_) part->apply(text);
+  }
+
+ private:
+  std::vector<NormalizerPointer> parts_;
+};
+
+NormalizerPointer sequence_from_json(const spec::Json& value, const std::string& where) {
+  const JsonObject object(value, where, {"type", "normalizers"});
+  const spec::Json& list = object.at("normalizers");
+  if (!list.is_array()) fail(ErrorKind::file, where, "\"normalizers\" is no array");
+  std::vector<NormalizerPointer> parts;
+  for (size_t i = 0; i < list.size(); ++i)
+    parts.push_back(make_normalizer(list[i], fmt::format("{}.normalizers[{}]", where, i)));
+  return make_sequence(std::move(parts));
+}
+
+// Unicode forms can grow a text elevenfold, sequences more; a hostile file would without end.
+constexpr size_t kGrowthFactor = 64;
+constexpr size_t kGrowthConstant = 1 << 20;
+
+}  // namespace
+
+NormalizerPointer make_prepend(std::string prefix) {
+  return std::make_shared<Prepend>(std::move(prefix));
+}
+
+NormalizerPointer make_replace(std::string literal, std::string content) {
+  return std::make_shared<Replace>(Pattern(std::move(literal)), std::move(content));
+}
+
+NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts) {
+  return std::make_shared<Sequence>(std::move(parts));
+}
+
+NormalizerPointer make_normalizer(const spec::Json& value, const std::string& where) {
+  if (value.is_null()) return nullptr;
+  const std::string type = type_of(value, where);
+  if (type == "Sequence") return sequence_from_json(value, where);
+  if (type == "Prepend")
+    return make_prepend(JsonObject(value, where, {"type", "prepend"}).string("prepend"));
+  if (type == "Replace") {
+    const JsonObject object(value, where, {"type", "pattern", "content"});
+    return std::make_shared<Replace>(Pattern::from_json(object.at("pattern"), where),
+                                     object.string("content"));
+  }
+  if (type == "Strip") {
+    const JsonObject object(value, where, {"type", "strip_left", "strip_right"});
+    return std::make_shared<Strip>(object.boolean("strip_left", true),
+                                   object.boolean("strip_right", true));
+  }
+  const JsonObject bare(value, where, {"type"});
+  if (type == "NFC") return std::make_shared<UnicodeForm>(true, false);
+  if (type == "NFD") return std::make_shared<UnicodeForm>(false, false);
+  if (type == "NFKC") return std::make_shared<UnicodeForm>(true, true);
+  if (type == "NFKD") return std::make_shared<UnicodeForm>(false, true);
+  if (type == "Lowercase") return std::make_shared<Lowercase>();
+  if (type == "StripAccents") return std::make_shared<StripAccents>();
+  fail(ErrorKind::file, where,
+       "normalizer \"{}\" is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, Prepend, "
+       "Replace, Strip, StripAccents or Sequence",
+       type.substr(0, 50));
+}
+
+NormalizedText normalize(const Normalizer* normalizer, std::string_view text, bool at_start) {
+  NormalizedText out{std::string(text), at_start, kGrowthFactor * text.size() + kGrowthConstant};
+  if (normalizer != nullptr) normalizer->apply(out);
+  return out;
+}
+
+}  // namespace tessera::text

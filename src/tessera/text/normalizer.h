@@ -1,0 +1,39 @@
+// Normalizers: what happens to a text before it is cut into pieces.
+// The kinds of tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip,
+// StripAccents, Sequence. Any other kind is an error that names it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/spec/json.h"
+
+namespace tessera::text {
+
+/// A text on its way through the normalizers.
+struct NormalizedText {
+  std::string text;  // well-formed UTF-8
+  /// Its first character comes from the first character of the input; Metaspace with
+  /// prepend_scheme "first" asks for this.
+  bool at_start = true;
+  size_t limit = 0;  // bytes it may grow to; exceeding it is Error(input)
+};
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual void apply(NormalizedText& text) const = 0;
+};
+using NormalizerPointer = std::shared_ptr<const Normalizer>;
+
+NormalizerPointer make_normalizer(const spec::Json& value, const std::string& where);
+
+NormalizerPointer make_prepend(std::string prefix);
+NormalizerPointer make_replace(std::string literal, std::string content);
+NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts);
+
+/// `text` through `normalizer`, which may be null.
+NormalizedText normalize(const Normalizer* normalizer, std::string_view text, bool at_start = true);
+
+}  // namespace tessera::text

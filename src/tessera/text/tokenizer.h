@@ -1,0 +1,97 @@
+// Tokenizers: text to token ids and back.
+//
+//   const Tokenizer tokenizer = load_tokenizer("model-folder");
+//   std::vector<int32_t> ids = tokenizer.encode("Hello world");
+//   std::string text = tokenizer.decode(ids);
+//
+// Ids equal those of the Hugging Face `tokenizers` library (0.23) for the same tokenizer.json, with
+// one difference by design: special tokens inside a text are ordinary text unless the caller asks
+// for `parse_special`, so that a prompt cannot smuggle them in.
+//
+// Text is UTF-8; invalid bytes are replaced by U+FFFD before anything else (the `bytes` kind takes
+// every byte as it is). Truncation and padding, which a tokenizer.json may also configure, are the
+// business of whoever makes batches and are not applied here.
+//
+// A Tokenizer is an immutable value, cheap to copy and safe to use from many threads.
+// Errors: Error(file) for what a file holds, Error(input) for texts and ids.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::text {
+
+struct EncodeOptions {
+  bool add_special = true;     // what the model expects around a text, such as begin-of-text
+  bool parse_special = false;  // special tokens written out in the text become those tokens
+};
+
+struct TokenizerParts;  // tokenizer_parts.h
+class TokenizerState;   // shared and immutable
+
+class Tokenizer {
+ public:
+  /// For loaders; throws Error(file) when the parts contradict each other.
+  explicit Tokenizer(TokenizerParts parts);
+
+  /// Throws Error(input) for a text of more than 1 GiB, or one on which a pattern of the tokenizer
+  /// exceeds its limits.
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  /// Ids that stand for no token decode to nothing, as models often have more ids than tokens.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
+
+  /// The token as the vocabulary writes it ("Ġworld"); throws Error(input) when there is none.
+  std::string_view token(int32_t id) const;
+  std::optional<int32_t> id(std::string_view token) const;
+  /// One more than the largest id.
+  int32_t vocab_size() const;
+  bool is_special(int32_t id) const;
+
+  /// Where known: from a GGUF, from tokenizer_config.json beside tokenizer.json, or, failing that,
+  /// the one token that is put before (bos) and after (eos) every text.
+  std::optional<int32_t> bos() const;
+  std::optional<int32_t> eos() const;
+  std::optional<int32_t> unk() const;
+  std::optional<int32_t> pad() const;
+  /// Source of the chat template, "" when there is none.
+  const std::string& chat_template() const;
+
+ private:
+  friend class StreamDecoder;
+  std::shared_ptr<const TokenizerState> state_;
+};
+
+/// Decodes tokens as they come. The concatenation of what push() and finish() return is decode() of
+/// the ids; no part of it ends inside a UTF-8 character.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
+  ~StreamDecoder();
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
+
+  /// Takes in what precedes (a prompt) without returning its text, so that what follows is decoded
+  /// as a continuation; some kinds drop a space at the very start.
+  void prime(std::span<const int32_t> ids);
+  /// The text that is certain after this token; may be empty.
+  std::string push(int32_t id);
+  /// The rest; an incomplete character becomes U+FFFD. The decoder is then as new.
+  std::string finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A tokenizer.json, a folder that holds one, or a token score file (score_file.h), told apart by
+/// content. `vocab_size` is for the last kind: how many tokens the file must hold, 0 = any.
+Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
+
+}  // namespace tessera::text

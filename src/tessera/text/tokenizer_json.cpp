@@ -1,0 +1,268 @@
+#include "tessera/text/tokenizer_json.h"
+
+#include <array>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/text/bpe_model.h"
+#include "tessera/text/json_object.h"
+#include "tessera/text/tokenizer_parts.h"
+
+namespace tessera::text {
+namespace {
+
+using spec::Json;
+
+constexpr size_t kMaxMergeBytes = 4096;  // a merge with many spaces is tried at each of them
+
+VocabularyPointer vocabulary_from_json(const Json& value, const std::string& where) {
+  if (!value.is_object())
+    fail(ErrorKind::file, where, "\"vocab\" is {}; expected an object", spec::kind_of(value));
+  std::vector<std::pair<std::string, int64_t>> tokens;
+  tokens.reserve(value.size());
+  for (const auto& [token, id] : value.items()) {
+    if (!id.is_number_integer())
+      fail(ErrorKind::file, where, "the id of token \"{}\" is {}; expected an integer",
+           token.substr(0, 50), spec::kind_of(id));
+    tokens.emplace_back(token, id.get<int64_t>());
+  }
+  return std::make_shared<Vocabulary>(std::move(tokens), where);
+}
+
+using Merge = std::pair<std::string, std::string>;
+
+// Cuts "left right" at its space. Where tokens hold spaces themselves, the cut is the one that
+// leaves two tokens whose joined text is a token; nullopt unless there is exactly one.
+std::optional<Merge> cut_merge(const std::string& text, const Vocabulary& vocabulary) {
+  std::optional<Merge> cut;
+  size_t n_spaces = 0;
+  size_t n_cuts = 0;
+  for (size_t space = text.find(' '); space != std::string::npos;
+       space = text.find(' ', space + 1)) {
+    Merge merge(text.substr(0, space), text.substr(space + 1));
+    ++n_spaces;
+    const bool fits = vocabulary.id(merge.first) != kNoToken &&
+                      vocabulary.id(merge.second) != kNoToken &&
+                      vocabulary.id(merge.first + merge.second) != kNoToken;
+    if (fits) ++n_cuts;
+    if (fits || !cut) cut = std::move(merge);
+  }
+  if (n_spaces > 1 && n_cuts != 1) return std::nullopt;
+  return cut;
+}
+
+// "left right" or ["left", "right"]
+Merge merge_from_json(const Json& value,
+                      size_t rank,
+                      const Vocabulary& vocabulary,
+                      const std::string& where) {
+  if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string())
+    return {value[0].get<std::string>(), value[1].get<std::string>()};
+  if (value.is_string() && value.get_ref<const std::string&>().size() <= kMaxMergeBytes)
+    if (auto merge = cut_merge(value.get_ref<const std::string&>(), vocabulary)) return *merge;
+  fail(ErrorKind::file, where,
+       "merge {} is {}; expected \"left right\" or [\"left\", \"right\"], tokens both", rank,
+       value.dump().substr(0, 80));
+}
+
+ModelPointer bpe_from_json(const Json& value, const std::string& where) {
+  const JsonObject object(
+      value, where,
+      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+  if (const Json* dropout = object.find("dropout"); dropout != nullptr && *dropout != 0)
+    fail(ErrorKind::file, where, "dropout = {}; only tokenizers without dropout are supported",
+         dropout->dump().substr(0, 20));
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+    if (const std::string affix = object.string(key, ""); !affix.empty())
+      fail(ErrorKind::file, where, "{} = \"{}\" is not supported; expected none", key,
+           affix.substr(0, 20));
+  BpeOptions options;
+  options.unk_token = object.string("unk_token", "");
+  options.fuse_unk = object.boolean("fuse_unk", false);
+  options.byte_fallback = object.boolean("byte_fallback", false);
+  options.ignore_merges = object.boolean("ignore_merges", false);
+  const Json& list = object.at("merges");
+  if (!list.is_array())
+    fail(ErrorKind::file, where, "\"merges\" is {}; expected an array", spec::kind_of(list));
+  auto vocabulary = vocabulary_from_json(object.at("vocab"), where);
+  std::vector<Merge> merges;
+  merges.reserve(list.size());
+  for (const Json& merge : list)
+    merges.push_back(merge_from_json(merge, merges.size(), *vocabulary, where));
+  return make_bpe_model(std::move(vocabulary), merges, options, where);
+}
+
+ModelPointer model_from_json(const Json& value, const std::string& where) {
+  if (!value.is_object())
+    fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(value));
+  // files of early versions name no type; only BPE has merges
+  const bool untyped_bpe = !value.contains("type") && value.contains("merges");
+  const std::string type = untyped_bpe ? "BPE" : type_of(value, where);
+  if (type == "BPE") return bpe_from_json(value, where);
+  fail(ErrorKind::file, where, "model \"{}\" is not supported; expected BPE", type.substr(0, 50));
+}
+
+int32_t id_from_json(const Json& value, const std::string& where) {
+  if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
+      value.get<int64_t>() > static_cast<int64_t>(kMaxTokens))
+    fail(ErrorKind::file, where, "token id {}; expected 0 to {}", value.dump().substr(0, 40),
+         kMaxTokens);
+  return value.get<int32_t>();
+}
+
+struct Surroundings {
+  std::vector<int32_t> prefix;
+  std::vector<int32_t> suffix;
+};
+
+// A template: special tokens by name, and where the text stands among them.
+Surroundings template_from_json(const Json& value, const std::string& where) {
+  const JsonObject object(value, where, {"type", "single", "pair", "special_tokens"});
+  const Json& pieces = object.at("single");
+  const Json& specials = object.at("special_tokens");
+  if (!pieces.is_array() || !specials.is_object())
+    fail(ErrorKind::file, where, "\"single\" is no array, or \"special_tokens\" no object");
+  Surroundings out;
+  size_t n_texts = 0;
+  for (const Json& piece : pieces) {
+    const JsonObject kind(piece, where + ".single", {"SpecialToken", "Sequence"});
+    if (kind.has("Sequence")) {
+      const JsonObject sequence(kind.at("Sequence"), kind.where(), {"id", "type_id"});
+      if (const std::string id = sequence.string("id"); id != "A")
+        fail(ErrorKind::file, kind.where(), "sequence \"{}\"; expected \"A\"", id.substr(0, 20));
+      ++n_texts;
+      continue;
+    }
+    const JsonObject special(kind.at("SpecialToken"), kind.where(), {"id", "type_id"});
+    const std::string name = special.string("id");
+    const auto found = specials.find(name);
+    if (found == specials.end())
+      fail(ErrorKind::file, where, "special token \"{}\" is not in \"special_tokens\"",
+           name.substr(0, 50));
+    const JsonObject meaning(*found, where + ".special_tokens", {"id", "ids", "tokens"});
+    const Json& ids = meaning.at("ids");
+    if (!ids.is_array()) fail(ErrorKind::file, meaning.where(), "\"ids\" is no array");
+    auto& side = n_texts == 0 ? out.prefix : out.suffix;
+    for (const Json& id : ids) side.push_back(id_from_json(id, meaning.where()));
+  }
+  if (n_texts != 1)
+    fail(ErrorKind::file, where, "the template holds the text {} times; expected once", n_texts);
+  return out;
+}
+
+Surroundings classifier_from_json(const Json& value, const std::string& where) {
+  const JsonObject object(value, where, {"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+  const auto token = [&](const char* key) {
+    const Json& pair = object.at(key);
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string())
+      fail(ErrorKind::file, where, "\"{}\" is {}; expected [\"token\", id]", key,
+           pair.dump().substr(0, 50));
+    return id_from_json(pair[1], where);
+  };
+  return {{token("cls")}, {token("sep")}};
+}
+
+Surroundings post_processor_from_json(const Json& value, const std::string& where) {
+  if (value.is_null()) return {};
+  const std::string type = type_of(value, where);
+  if (type == "TemplateProcessing") return template_from_json(value, where);
+  if (type == "RobertaProcessing" || type == "BertProcessing")
+    return classifier_from_json(value, where);
+  if (type == "ByteLevel") {  // moves offsets only, and ids have none
+    const JsonObject known(value, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    return {};
+  }
+  if (type == "Sequence") {
+    const JsonObject object(value, where, {"type", "processors"});
+    const Json& list = object.at("processors");
+    if (!list.is_array()) fail(ErrorKind::file, where, "\"processors\" is no array");
+    Surroundings out;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto next =
+          post_processor_from_json(list[i], fmt::format("{}.processors[{}]", where, i));
+      out.prefix.insert(out.prefix.begin(), next.prefix.begin(), next.prefix.end());
+      out.suffix.insert(out.suffix.end(), next.suffix.begin(), next.suffix.end());
+    }
+    return out;
+  }
+  fail(ErrorKind::file, where,
+       "post-processor \"{}\" is not supported; expected TemplateProcessing, RobertaProcessing, "
+       "BertProcessing, ByteLevel or Sequence",
+       type.substr(0, 50));
+}
+
+std::vector<AddedToken> added_tokens_from_json(const Json& value, const std::string& where) {
+  if (!value.is_array())
+    fail(ErrorKind::file, where, "found {}; expected an array", spec::kind_of(value));
+  std::vector<AddedToken> tokens;
+  for (size_t i = 0; i < value.size(); ++i)
+    tokens.push_back(added_token_from_json(value[i], fmt::format("{}[{}]", where, i)));
+  return tokens;
+}
+
+// The id that tokenizer_config.json gives a role, as "text" or {"content": "text", ...}.
+std::optional<int32_t> role_of(const Json& config, const char* key, const Tokenizer& tokenizer) {
+  const auto value = config.find(key);
+  if (value == config.end()) return std::nullopt;
+  if (value->is_string()) return tokenizer.id(value->get_ref<const std::string&>());
+  if (!value->is_object()) return std::nullopt;
+  const auto content = value->find("content");
+  if (content == value->end() || !content->is_string()) return std::nullopt;
+  return tokenizer.id(content->get_ref<const std::string&>());
+}
+
+// A template alone, or a list of named ones, of which "default" is the one.
+std::string chat_template_of(const Json& config) {
+  const auto value = config.find("chat_template");
+  if (value == config.end()) return {};
+  if (value->is_string()) return value->get<std::string>();
+  if (!value->is_array()) return {};
+  for (const Json& entry : *value)
+    if (entry.is_object() && entry.value("name", Json()) == "default" &&
+        entry.value("template", Json()).is_string())
+      return entry["template"].get<std::string>();
+  return {};
+}
+
+}  // namespace
+
+Tokenizer tokenizer_from_json(std::string_view json,
+                              const std::string& where,
+                              std::string_view config_text) {
+  const Json root = spec::parse_json(json, where);
+  const JsonObject object(root, where,
+                          {"version", "truncation", "padding", "added_tokens", "normalizer",
+                           "pre_tokenizer", "post_processor", "decoder", "model"});
+  const auto part = [&](const char* key) {
+    const Json* value = object.find(key);
+    return value == nullptr ? Json() : *value;
+  };
+  const auto path = [&](const char* key) { return where + ": " + key; };
+  TokenizerParts parts;
+  parts.where = where;
+  parts.normalizer = make_normalizer(part("normalizer"), path("normalizer"));
+  parts.pre_tokenizer = make_pre_tokenizer(part("pre_tokenizer"), path("pre_tokenizer"));
+  parts.model = model_from_json(object.at("model"), path("model"));
+  if (const Json* added = object.find("added_tokens"))
+    parts.added = added_tokens_from_json(*added, path("added_tokens"));
+  auto surroundings = post_processor_from_json(part("post_processor"), path("post_processor"));
+  parts.prefix = std::move(surroundings.prefix);
+  parts.suffix = std::move(surroundings.suffix);
+  parts.decoder = make_decoder(part("decoder"), path("decoder"));
+  if (config_text.empty()) return Tokenizer(std::move(parts));
+
+  const Json config = spec::parse_json(config_text, where + ": tokenizer_config.json");
+  if (!config.is_object())
+    fail(ErrorKind::file, where, "tokenizer_config.json holds {}; expected an object",
+         spec::kind_of(config));
+  const Tokenizer names(parts);
+  parts.bos = role_of(config, "bos_token", names);
+  parts.eos = role_of(config, "eos_token", names);
+  parts.unk = role_of(config, "unk_token", names);
+  parts.pad = role_of(config, "pad_token", names);
+  parts.chat_template = chat_template_of(config);
+  return Tokenizer(std::move(parts));
+}
+
+}  // namespace tessera::text

@@ -1,0 +1,32 @@
+// What a tokenizer is made of, in the order in which a text passes through. Loaders fill this in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/text/added_tokens.h"
+#include "tessera/text/decoder.h"
+#include "tessera/text/model.h"
+#include "tessera/text/normalizer.h"
+#include "tessera/text/pre_tokenizer.h"
+
+namespace tessera::text {
+
+struct TokenizerParts {
+  std::string where;                  // names the source in errors
+  bool any_bytes = false;             // text need not be UTF-8
+  std::vector<AddedToken> added;      // found before the model sees the rest
+  NormalizerPointer normalizer;       // may be null
+  PreTokenizerPointer pre_tokenizer;  // may be null
+  ModelPointer model;
+  std::vector<int32_t> prefix;  // put around a text on request
+  std::vector<int32_t> suffix;
+  std::vector<DecodeStagePointer> decoder;
+  int32_t drop_space_after = kNoToken;  // decoding drops the space that follows this token
+  std::optional<int32_t> bos, eos, unk, pad;
+  std::string chat_template;
+};
+
+}  // namespace tessera::text

@@ -1,0 +1,319 @@
+#include "tessera/text/tokenizer.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/rng.h"
+#include "tessera/spec/json.h"
+#include "tessera/text/byte_level.h"
+#include "tessera/text/byte_tokenizer.h"
+#include "tessera/text/tokenizer_json.h"
+#include "tessera/text/utf8.h"
+
+namespace tessera::text {
+namespace {
+
+using spec::Json;
+using Ids = std::vector<int32_t>;
+
+template <class Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// All 256 byte characters as tokens 0 to 255, two merges, and special tokens from 258 on.
+Json byte_level_json() {
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[byte_characters()[static_cast<size_t>(byte)]] = byte;
+  vocab["he"] = 256;
+  vocab["\xC4\xA0he"] = 257;  // U+0120 is the space
+  Json added = Json::array();
+  for (const auto& [id, content] : {std::pair(258, "<|im_start|>"), std::pair(259, "<|im_end|>")})
+    added.push_back({{"id", id}, {"content", content}, {"special", true}, {"normalized", false}});
+  return {{"version", "1.0"},
+          {"added_tokens", added},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"h e", "\xC4\xA0 he"}}}}};
+}
+
+Tokenizer byte_level() {
+  return tokenizer_from_json(byte_level_json().dump(), "test");
+}
+
+std::string error_with(std::initializer_list<std::pair<const char*, Json>> changes) {
+  Json json = byte_level_json();
+  for (const auto& [pointer, value] : changes) json[Json::json_pointer(pointer)] = value;
+  return error_of([&] { tokenizer_from_json(json.dump(), "t"); });
+}
+
+TEST(ByteAlphabet, IsGpt2s) {
+  std::string all;
+  for (const std::string& character : byte_characters()) all += character;
+  std::string joined;
+  append_as_byte_characters(joined, " \n\x7F\xAD!\xFF");
+  EXPECT_EQ(joined, "ĠĊġŃ!ÿ");
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes += static_cast<char>(byte);
+  EXPECT_EQ(bytes_of_token(all), bytes);
+  EXPECT_EQ(bytes_of_token("a b"), std::nullopt);
+  EXPECT_EQ(bytes_of_token("\xC5\x84"), std::nullopt);  // U+0144, one beyond the alphabet
+}
+
+TEST(Utf8, ReplacesMaximalSubparts) {
+  // Unicode 15, table 3-8 and its neighbours
+  EXPECT_EQ(to_valid_utf8("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"), "��������A");
+  EXPECT_EQ(to_valid_utf8("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41"), "��������A");
+  EXPECT_EQ(to_valid_utf8("\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42"), "�����A��B");
+  EXPECT_EQ(to_valid_utf8("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"), "����A");
+  EXPECT_EQ(to_valid_utf8("é日😀"), "é日😀");
+}
+
+TEST(Utf8, AssemblerAgreesWithWholeText) {
+  const RandomKey key(3);
+  for (uint64_t n = 0; n < 200; ++n) {
+    std::string text;
+    for (uint64_t i = 0; i < 30; ++i) {
+      const uint32_t bits = key.fold(n).bits(i);
+      text += bits % 3 == 0 ? std::string("日😀é").substr(bits / 3 % 9, 3)
+                            : std::string(1, static_cast<char>(bits >> 8));
+    }
+    Utf8Assembler assembler;
+    std::string out;
+    for (const char byte : text) {
+      assembler.push({&byte, 1}, out);
+      EXPECT_TRUE(is_valid_utf8(out));
+    }
+    assembler.finish(out);
+    EXPECT_EQ(out, to_valid_utf8(text));
+  }
+}
+
+TEST(Tokenizer, SpecialTokensInTextOnlyOnRequest) {
+  const Tokenizer t = byte_level();
+  const std::string text = "he<|im_end|> he";
+  EXPECT_EQ(t.encode(text, {true, true}), (Ids{256, 259, 257}));
+  const Ids plain = t.encode(text);
+  EXPECT_EQ(plain.size(), 2 + std::string("<|im_end|>").size());
+  for (const int32_t id : plain) EXPECT_FALSE(t.is_special(id));
+  EXPECT_EQ(t.decode(plain), text);
+  EXPECT_EQ(t.decode(Ids{256, 259, 257}), "he he");
+  EXPECT_EQ(t.decode(Ids{256, 259, 257}, false), text);
+}
+
+TEST(Tokenizer, NamesTokens) {
+  const Tokenizer t = byte_level();
+  EXPECT_EQ(t.vocab_size(), 260);
+  EXPECT_EQ(t.token(257), "Ġhe");
+  EXPECT_EQ(t.token(258), "<|im_start|>");
+  EXPECT_EQ(t.id("<|im_end|>"), 259);
+  EXPECT_EQ(t.id("he"), 256);
+  EXPECT_EQ(t.id("hex"), std::nullopt);
+  EXPECT_EQ(error_of([&] { t.token(260); }), "[tokenizer] no token has id 260; expected 0 to 259");
+  EXPECT_EQ(t.decode(Ids{256, 260, -5, 51199, 257}), "he he");
+  EXPECT_EQ(t.bos(), std::nullopt);
+}
+
+TEST(Tokenizer, InvalidUtf8BecomesReplacementCharacter) {
+  const Tokenizer t = byte_level();
+  EXPECT_EQ(t.encode("he\xFF"), t.encode("he�"));
+  EXPECT_EQ(t.encode(""), Ids{});
+}
+
+TEST(Tokenizer, ConfigNamesRolesAndTemplate) {
+  const auto config = R"({"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"},
+                          "pad_token": null, "chat_template": "{{ x }}", "model_max_length": 9})";
+  const Tokenizer t = tokenizer_from_json(byte_level_json().dump(), "test", config);
+  EXPECT_EQ(t.bos(), 258);
+  EXPECT_EQ(t.eos(), 259);
+  EXPECT_EQ(t.pad(), std::nullopt);
+  EXPECT_EQ(t.chat_template(), "{{ x }}");
+}
+
+TEST(Tokenizer, StreamsWholeCharacters) {
+  const Tokenizer t = byte_level();
+  const std::string text = "日本 he 👩‍👩‍👧 é\xFF";
+  const Ids ids = t.encode(text);
+  StreamDecoder decoder(t);
+  std::string out;
+  for (int round = 0; round < 2; ++round) {  // finish() makes it as new
+    out.clear();
+    for (const int32_t id : ids) {
+      const std::string part = decoder.push(id);
+      EXPECT_TRUE(is_valid_utf8(part));
+      out += part;
+    }
+    out += decoder.finish();
+    EXPECT_EQ(out, t.decode(ids));
+  }
+  decoder.push(0xE6);
+  decoder.push(0x97);
+  EXPECT_EQ(decoder.finish(), "�");
+}
+
+TEST(Tokenizer, PrimedStreamContinues) {
+  Json json = byte_level_json();
+  json["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "ByteLevel"}},
+                       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
+  const Tokenizer t = tokenizer_from_json(json.dump(), "test");
+  StreamDecoder fresh(t);
+  EXPECT_EQ(fresh.push(257), "he");
+  StreamDecoder primed(t);
+  primed.prime(Ids{256});
+  EXPECT_EQ(primed.push(257), " he");
+}
+
+TEST(ByteTokenizer, AnyBytesAndSpecials) {
+  const Tokenizer t = byte_tokenizer({{"<bos>", "<eos>"}, "<bos>", "<eos>"});
+  EXPECT_EQ(t.vocab_size(), 258);
+  EXPECT_EQ(t.encode(std::string_view("\xFF\0a", 3)), (Ids{256, 255, 0, 97}));
+  EXPECT_EQ(t.encode("a<eos>", {false, true}), (Ids{97, 257}));
+  EXPECT_EQ(t.encode("<eos>", {false, false}).size(), 5u);
+  EXPECT_EQ(t.bos(), 256);
+  EXPECT_EQ(t.eos(), 257);
+  EXPECT_EQ(t.decode(t.encode("日本")), "日本");
+  EXPECT_EQ(byte_tokenizer().vocab_size(), 256);
+  EXPECT_NE(error_of([] {
+              byte_tokenizer({{"<a>"}, "<b>", ""});
+            }).find("[bytes] \"<b>\""),
+            std::string::npos);
+}
+
+TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
+  EXPECT_EQ(error_with({{"/model/dropout", 0.1}}),
+            "[t: model] dropout = 0.1; only tokenizers without dropout are supported");
+  EXPECT_EQ(error_with({{"/model/continuing_subword_prefix", "##"}}),
+            "[t: model] continuing_subword_prefix = \"##\" is not supported; expected none");
+  EXPECT_EQ(error_with({{"/model/type", "Unigram"}}),
+            "[t: model] model \"Unigram\" is not supported; expected BPE");
+  EXPECT_EQ(error_with({{"/extra", 1}}).substr(0, 29), "[t] key \"extra\" is not known;");
+  EXPECT_NE(
+      error_with({{"/normalizer", {{"type", "Precompiled"}}}}).find("normalizer \"Precompiled\""),
+      std::string::npos);
+  EXPECT_NE(error_with({{"/pre_tokenizer/trim", true}}).find("[t: pre_tokenizer] key \"trim\""),
+            std::string::npos);
+  EXPECT_NE(error_with({{"/decoder", {{"type", "CTC"}}}}).find("decoder \"CTC\""),
+            std::string::npos);
+  EXPECT_NE(error_with({{"/post_processor", {{"type", "X"}}}}).find("post-processor \"X\""),
+            std::string::npos);
+}
+
+TEST(TokenizerJson, RefusesBrokenVocabularies) {
+  EXPECT_EQ(error_with({{"/model/vocab/he", 255}}),
+            "[t: model] id 255 stands for two tokens, \"ÿ\" and \"he\"");
+  EXPECT_EQ(error_with({{"/model/vocab/he", -1}}).substr(0, 38),
+            "[t: model] token \"he\" has id -1; expec");
+  EXPECT_EQ(error_with({{"/model/vocab/he", 4000000000}}).substr(0, 35),
+            "[t: model] token \"he\" has id 400000");
+  EXPECT_EQ(error_with({{"/model/merges/0", "h x"}}),
+            "[t: model] merge 0 (\"h\" + \"x\"): \"hx\" is not in the vocabulary");
+  EXPECT_NE(error_with({{"/model/merges/0", {"h"}}}), "no error");
+  EXPECT_NE(error_with({{"/model/merges/0", "he"}}), "no error");
+  EXPECT_EQ(error_with({{"/model/unk_token", "nope"}}),
+            "[t: model] unk_token \"nope\" is not in the vocabulary");
+  EXPECT_EQ(error_with({{"/added_tokens/1/id", 258}}),
+            "[t] id 258 stands for two added tokens, \"<|im_start|>\" and \"<|im_end|>\"");
+  EXPECT_EQ(error_with({{"/added_tokens/1/id", 7}}).substr(0, 35),
+            "[t] id 7 is \"ć\" in the vocabulary,");
+  EXPECT_NE(error_with({{"/added_tokens/1/id", 3999999}}), "no error");
+  EXPECT_EQ(error_with({{"/added_tokens/1/content", "he"}}),
+            "[t] added token \"he\" has id 259, in the vocabulary 256");
+  EXPECT_NE(error_with({{"/post_processor",
+                         {{"type", "BertProcessing"}, {"sep", {"x", 900}}, {"cls", {"y", 1}}}}}),
+            "no error");
+}
+
+TEST(TokenizerJson, HostilePatternsEndInErrors) {
+  const auto with_pattern = [](const std::string& pattern) {
+    Json json = byte_level_json();
+    json["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    return tokenizer_from_json(json.dump(), "t");
+  };
+  for (const char* pattern : {"(", "[a", "a{2,1}", "[a&&b]", "[a[b]]", "\\h", "(*COMMIT)a",
+                              "(?C1)a", "(?m)a", "\\", "\\C"})
+    EXPECT_NE(error_of([&] { with_pattern(pattern); }), "no error") << pattern;
+  const Tokenizer slow = with_pattern("(a|aa|aaa)+b");
+  EXPECT_NE(error_of([&] { slow.encode(std::string(200, 'a') + "cb"); }).find("limit"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { with_pattern(std::string(40000, 'a')); }), "no error");
+}
+
+TEST(TokenizerJson, GrowthIsLimited) {
+  Json json = byte_level_json();
+  Json steps = Json::array();
+  for (int i = 0; i < 40; ++i)
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaa"}});
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  const Tokenizer t = tokenizer_from_json(json.dump(), "t");
+  EXPECT_NE(error_of([&] { t.encode("a"); }).find("grow beyond"), std::string::npos);
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Runs that make naive algorithms quadratic: a quadratic one takes minutes here.
+TEST(Tokenizer, LongRunsTakeLinearTime) {
+  Json json = byte_level_json();
+  json["normalizer"] = {{"type", "NFC"}};
+  const Tokenizer t = tokenizer_from_json(json.dump(), "t");
+  std::vector<std::string> texts = {"a", "", std::string(1000000, ' ')};
+  for (int i = 0; i < 300000; ++i)
+    texts[0] += i % 2 == 0 ? "\xCC\x81" : "\xCC\xA3";  // above, below
+  for (int i = 0; i < 500000; ++i) texts[1] += "he";
+  for (const std::string& text : texts)
+    EXPECT_LT(seconds_of([&] { t.encode(text); }), 20.0) << text.substr(0, 4);
+  EXPECT_EQ(t.encode(texts[1]), Ids(500000, 256));
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tessera_text_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path operator/(const char* name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(LoadTokenizer, ToldApartByContent) {
+  const TemporaryFolder folder;
+  EXPECT_NE(error_of([&] { load_tokenizer(folder.path()); }).find("no tokenizer.json"),
+            std::string::npos);
+  write_file_atomically(folder / "tokenizer.json", "\n " + byte_level_json().dump());
+  write_file_atomically(folder / "tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  write_file_atomically(folder / "model.gguf", "GGUF....");
+  EXPECT_EQ(load_tokenizer(folder.path()).eos(), 259);
+  EXPECT_EQ(load_tokenizer(folder / "tokenizer.json").eos(), std::nullopt);
+  EXPECT_NE(error_of([&] { load_tokenizer(folder / "model.gguf"); }).find("a GGUF file"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { load_tokenizer(folder / "missing"); }).find("No such file"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::text

@@ -1,0 +1,97 @@
+// Goldens: torch.optim.AdamW in float64, on W = gen(2,3; 0.5, 0.1) and G_t = gen(2,3; 0.7, t), where element
+// number n of gen(shape; a, b) is sin(a n + b).
+#include "tessera/train/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/base/rng.h"
+#include "tessera/base/threads.h"
+
+namespace tessera::train {
+namespace {
+
+std::vector<float> gen(int n, double a, double b) {
+  std::vector<float> values;
+  for (int i = 0; i < n; ++i) values.push_back(static_cast<float>(std::sin(a * i + b)));
+  return values;
+}
+
+TEST(AdamW, AgainstTorch) {
+  std::vector<float> w = gen(6, 0.5, 0.1);
+  AdamW optimizer({{"w", 6, true}}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+  for (int t = 1; t <= 3; ++t) {
+    const std::vector<float> g = gen(6, 0.7, t);
+    const std::vector<Parameter> parameters{{w.data(), g.data()}};
+    if (t == 1) {
+      EXPECT_NEAR(optimizer.gradient_norm(parameters), 1.86531155, 1e-6);
+    }
+    optimizer.update(parameters, t, 0.01, 1);
+    if (t == 1) {
+      const double row[] = {0.08973358, 0.55407783, 0.88031615};
+      for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(w[i], row[i], 2e-7);
+    }
+  }
+  const double want[] = {0.07105135, 0.54025992, 0.87825965, 1.00189739, 0.88984385, 0.54017883};
+  for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(w[i], want[i], 3e-7);
+}
+
+std::vector<float> random_values(size_t n, uint64_t seed) {
+  const RandomKey key(seed);
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(key.normal(i));
+  return values;
+}
+
+TEST(AdamW, SameBitsForAnyThreadCount) {
+  const int before = thread_count();
+  std::vector<float> norms;
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 3, 7}) {
+    set_thread_count(threads);
+    std::vector<float> w1 = random_values(100'003, 1), w2 = random_values(17, 2);
+    const std::vector<float> g1 = random_values(100'003, 3), g2 = random_values(17, 4);
+    AdamW optimizer({{"a", 100'003, true}, {"b", 17, false}}, {});
+    const std::vector<Parameter> parameters{{w1.data(), g1.data()}, {w2.data(), g2.data()}};
+    norms.push_back(static_cast<float>(optimizer.gradient_norm(parameters)));
+    optimizer.update(parameters, 1, 0.1, 0.5);
+    w1.insert(w1.end(), w2.begin(), w2.end());
+    results.push_back(w1);
+  }
+  set_thread_count(before);
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_EQ(norms[i], norms[0]);
+    EXPECT_EQ(results[i], results[0]);
+  }
+}
+
+TEST(AdamW, NormIsThatOfDoubleAndDoesNotOverflow) {
+  const std::vector<float> huge(40'000, 1e30f);
+  AdamW optimizer({{"a", 40'000, true}}, {});
+  std::vector<float> w(40'000);
+  EXPECT_NEAR(optimizer.gradient_norm(std::vector<Parameter>{{w.data(), huge.data()}}) / (200 * static_cast<double>(1e30f)), 1, 1e-12);
+}
+
+TEST(AdamW, DecayOnlyWhereDeclaredAndNothingWithoutGradient) {
+  std::vector<float> a{1}, b{1}, c{1};
+  const std::vector<float> zero{0};
+  AdamW optimizer({{"a", 1, true}, {"b", 1, false}, {"c", 1, true}}, {.weight_decay = 0.5});
+  optimizer.update(std::vector<Parameter>{{a.data(), zero.data()}, {b.data(), zero.data()}, {c.data(), nullptr}}, 1, 0.1, 1);
+  EXPECT_FLOAT_EQ(a[0], 0.95f);
+  EXPECT_EQ(b[0], 1);
+  EXPECT_EQ(c[0], 1);
+}
+
+TEST(AdamW, NamesTheBadGradientNearestToTheLoss) {
+  std::vector<float> w(3);
+  const std::vector<float> good{1, 2, 3}, bad{1, std::numeric_limits<float>::infinity(), 3};
+  AdamW optimizer({{"a", 3, true}, {"b", 3, true}, {"c", 3, true}}, {});
+  const std::vector<Parameter> parameters{{w.data(), bad.data()}, {w.data(), bad.data()}, {w.data(), good.data()}};
+  EXPECT_FALSE(std::isfinite(optimizer.gradient_norm(parameters)));
+  EXPECT_EQ(last_nonfinite(parameters, optimizer.slots()), 1);
+}
+
+}  // namespace
+}  // namespace tessera::train

@@ -1,0 +1,148 @@
+#include "tessera/train/checkpoint.h"
+
+#include <cstring>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/train/run_folder.h"
+#include "tessera/train/sha256.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using format::TensorView;
+
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kTrainer = "trainer.json";
+
+TensorView view_of(std::string name, std::vector<int64_t> shape, DType dtype, const void* data, int64_t bytes) {
+  return {std::move(name), dtype, std::move(shape), {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)}, {}};
+}
+
+std::vector<TensorView> parameter_views(const model::Model& model) {
+  std::vector<TensorView> views;
+  for (const auto& [decl, weight] : model.weights().all())
+    views.push_back(view_of(decl.name, decl.shape, weight->dtype(), weight->data(), weight->bytes()));
+  return views;
+}
+
+/// The moments under the names and shapes of their parameters.
+struct MomentView {
+  std::string name;
+  const std::vector<int64_t>* shape;
+  std::span<float> values;
+};
+
+std::vector<MomentView> moment_views(const model::Model& model, AdamW& optimizer) {
+  std::vector<MomentView> views;
+  for (size_t i = 0; i < optimizer.slots().size(); ++i) {
+    const spec::ParamDecl& decl = model.weights().all()[i].first;
+    views.push_back({"first_moment." + decl.name, &decl.shape, optimizer.first_moment(i)});
+    views.push_back({"second_moment." + decl.name, &decl.shape, optimizer.second_moment(i)});
+  }
+  return views;
+}
+
+/// Copies a stored tensor over memory of a known shape.
+void restore(const format::TensorFile& file, const std::string& name, const std::vector<int64_t>& shape, DType dtype, void* to) {
+  const TensorView& view = file.at(name);
+  if (view.shape != shape || view.dtype != dtype)
+    fail(ErrorKind::file, "checkpoint", "{}: tensor \"{}\" is {} {}; expected {} {}", file.file(), name, name_of(view.dtype),
+         format::shape_text(view.shape), name_of(dtype), format::shape_text(shape));
+  std::memcpy(to, view.data.data(), view.data.size());
+}
+
+/// Puts the tokenizer's files beside the model; returns how the model refers to them.
+std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder) {
+  if (tokenizer == "bytes") return tokenizer;
+  const auto copy = [&](const fs::path& from) { write_file_atomically(folder / from.filename(), read_text_file(from)); };
+  const fs::path path(tokenizer);
+  if (!fs::is_directory(path)) {
+    copy(path);
+    return path.filename().string();
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    if (fs::exists(path / name)) copy(path / name);
+  return "tokenizer.json";
+}
+
+int64_t counter(const Json& json, const char* key, const fs::path& file) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
+    fail(ErrorKind::file, "checkpoint", "{}: \"{}\" is missing or not a count", file.string(), key);
+  return found->get<int64_t>();
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& run, const Recipe& recipe, const std::string& data_key, const model::Model& model, AdamW& optimizer,
+                         const Progress& progress) {
+  PendingCheckpoint pending(run, progress.step);
+  const fs::path& folder = pending.folder();
+  const Json resolved = resolve(recipe);
+
+  const format::StringMap metadata{{"tessera_spec", resolved["spec"].dump()}, {"tessera_tokenizer", copy_tokenizer(recipe.data.tokenizer, folder)}};
+  format::write_safetensors(folder / kModel, parameter_views(model), metadata);
+  std::vector<TensorView> moments;
+  for (const MomentView& m : moment_views(model, optimizer))
+    moments.push_back(view_of(m.name, *m.shape, DType::f32, m.values.data(), static_cast<int64_t>(m.values.size_bytes())));
+  format::write_safetensors(folder / kOptimizer, moments);
+
+  Json trainer = {{"version", 1},
+                  {"step", progress.step},
+                  {"sample", progress.sample},
+                  {"tokens", progress.tokens},
+                  {"seconds", progress.seconds},
+                  {"random", {{"generator", "philox4x32-10"}, {"seed", recipe.train.seed}}},
+                  {"data_sha256", data_key},
+                  {"recipe_sha256", sha256(resolved.dump())},
+                  {"recipe", resolved}};
+  if (progress.unreported) trainer["unreported"] = to_json(*progress.unreported);
+  write_file_atomically(folder / kTrainer, trainer.dump(2) + "\n");
+  return pending.commit(recipe.checkpoint.keep);
+}
+
+Progress load_checkpoint(const fs::path& folder, const Recipe& recipe, const std::string& data_key, const model::Model& model, AdamW& optimizer) {
+  verify_checkpoint(folder);
+  const fs::path file = folder / kTrainer;
+  const Json trainer = spec::read_json_file(file);
+  if (!trainer.is_object() || !trainer.contains("recipe") || trainer.value("version", Json()) != Json(1))
+    fail(ErrorKind::file, "checkpoint", "{}: not a trainer state of version 1", file.string());
+  if (const std::string key = first_difference(trainer["recipe"], resolve(recipe)); !key.empty())
+    fail(ErrorKind::spec, "resume", "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another folder", key, folder.string());
+  if (trainer.value("data_sha256", Json()) != Json(data_key))
+    fail(ErrorKind::spec, "resume", "\"data.train\" or \"data.valid\" differs in content from what {} was trained on", folder.string());
+
+  const format::TensorFile weights = format::open_safetensors(folder / kModel), moments = format::open_safetensors(folder / kOptimizer);
+  for (const auto& [decl, weight] : model.weights().all())
+    restore(weights, decl.name, decl.shape, weight->dtype(), weight->dense_tensor().mutable_data_ptr());
+  for (const MomentView& m : moment_views(model, optimizer)) restore(moments, m.name, *m.shape, DType::f32, m.values.data());
+
+  Progress progress;
+  progress.step = counter(trainer, "step", file);
+  progress.sample = counter(trainer, "sample", file);
+  progress.tokens = counter(trainer, "tokens", file);
+  const Json seconds = trainer.value("seconds", Json());
+  progress.seconds = seconds.is_number() ? seconds.get<double>() : 0;
+  if (trainer.contains("unreported")) progress.unreported = log_line_of(trainer["unreported"], file.string());
+  return progress;
+}
+
+model::Model load_model(const fs::path& checkpoint, bool trainable) {
+  const format::TensorFile file = format::open_safetensors(checkpoint / kModel);
+  const auto text = file.metadata().find("tessera_spec");
+  if (text == file.metadata().end()) fail(ErrorKind::file, "checkpoint", "{}: no \"tessera_spec\" in its metadata", file.file());
+  model::ModelSpec spec = model::read_model_spec(spec::parse_json(text->second, file.file()));
+  std::map<std::string, model::WeightPtr> weights;
+  for (const TensorView& view : file.tensors()) {
+    ops::Weight weight = ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner);
+    if (trainable) weight = ops::Weight::dense(view.name, weight.tensor().clone().requires_grad_(true));
+    weights[view.name] = std::make_shared<ops::Weight>(std::move(weight));
+  }
+  auto checked = model::Weights::check(spec, std::move(weights));
+  return model::Model(std::move(spec), std::move(checked));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,163 @@
+#include "tessera/train/recipe.h"
+
+#include "tessera/nn/registry.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// All of a recipe but the spec, which is a document of its own.
+struct Sections {
+  DataRecipe data;
+  TrainRecipe train;
+  OptimizerRecipe optimizer;
+  Schedule schedule;
+  CheckpointRecipe checkpoint;
+
+  static constexpr auto fields() {
+    using C = Sections;
+    using spec::field;
+    return std::tuple{field("data", &C::data, "text and tokenizer", {.required = true}),
+                      field("train", &C::train, "length and shape of the run", {.required = true}),
+                      field("optimizer", &C::optimizer, "how parameters are updated"),
+                      field("schedule", &C::schedule, "learning rate over the run"),
+                      field("checkpoint", &C::checkpoint, "when to save")};
+  }
+};
+
+Json read_commented(const fs::path& path) {
+  spec::JsonLimits limits;
+  limits.comments = true;
+  return spec::read_json_file(path, limits);
+}
+
+fs::path under(const fs::path& folder, const std::string& path) {
+  return fs::path(path).is_absolute() ? fs::path(path) : folder / path;
+}
+
+void inline_spec(Json& json, const fs::path& folder) {
+  if (json.is_object() && json.contains("spec") && json["spec"].is_string())
+    json["spec"] = read_commented(under(folder, json["spec"].get<std::string>()));
+}
+
+void refuse_keys_of_wsd(const Json& json) {
+  const auto schedule = json.find("schedule");
+  if (schedule == json.end() || schedule->value("type", "cosine") == "wsd") return;
+  for (const char* key : {"decay_fraction", "decay"})
+    if (schedule->contains(key))
+      fail(ErrorKind::spec, fmt::format("schedule.{}", key), "has no meaning for type \"{}\"; only \"wsd\" has it", schedule->value("type", "cosine"));
+}
+
+void check_data(const DataRecipe& data) {
+  if (data.train.empty()) fail(ErrorKind::spec, "data.train", "no files; expected at least one");
+  if (data.valid_fraction >= 1) fail(ErrorKind::spec, "data.valid_fraction", "found {}; expected less than 1", data.valid_fraction);
+  if (!data.valid.empty() && data.valid_fraction > 0)
+    fail(ErrorKind::spec, "data.valid_fraction", "given together with data.valid; expected one of them");
+}
+
+void check_optimizer(const OptimizerRecipe& optimizer) {
+  if (optimizer.betas.size() != 2) fail(ErrorKind::spec, "optimizer.betas", "{} numbers; expected 2", optimizer.betas.size());
+  for (const double beta : optimizer.betas)
+    if (!(beta >= 0 && beta < 1)) fail(ErrorKind::spec, "optimizer.betas", "found {}; expected numbers in [0, 1)", beta);
+}
+
+void check_model(const Recipe& recipe) {
+  const int64_t length = recipe.train.length;
+  if (!recipe.spec.causal())
+    fail(ErrorKind::spec, "spec.arch", "\"{}\" cannot be trained to predict the next token; expected \"decoder\"", name_of(recipe.spec.arch));
+  if (!recipe.spec.head) fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
+  if (const int64_t limit = recipe.spec.max_positions(); limit > 0 && length > limit)
+    fail(ErrorKind::spec, "train.length", "{} tokens; the spec has {} positions", length, limit);
+  // one forward pass must stay addressable, whatever the recipe asks for
+  constexpr int64_t kMaxTokens = int64_t{1} << 31;
+  if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)
+    fail(ErrorKind::spec, "train.batch", "{} sequences of {} tokens; expected at most {} tokens", recipe.train.batch, length, kMaxTokens);
+}
+
+/// Keys under which two runs may differ and still be the same run.
+bool is_free(const std::string& path, bool constant_schedule) {
+  if (path == "train.steps") return constant_schedule;
+  for (const char* key : {"train.threads", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint", "data.train", "data.valid"})
+    if (path == key) return true;
+  return false;
+}
+
+std::string difference(const Json& before, const Json& now, const std::string& path, bool constant_schedule) {
+  if (before == now || is_free(path, constant_schedule)) return "";
+  if (!before.is_object() || !now.is_object()) return path;
+  for (const auto& [key, value] : now.items()) {
+    const std::string here = path.empty() ? key : path + "." + key;
+    const auto old = before.find(key);
+    const std::string found = old == before.end() ? here : difference(*old, value, here, constant_schedule);
+    if (!found.empty()) return found;
+  }
+  for (const auto& [key, value] : before.items())
+    if (!now.contains(key)) return path.empty() ? key : path + "." + key;
+  return "";
+}
+
+}  // namespace
+
+Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::string>& overrides) {
+  nn::register_mechanisms();
+  for (const std::string& assignment : overrides) {
+    // into a spec that is still a path: bring it in first
+    if (assignment.starts_with("spec.")) inline_spec(json, folder);
+    model::apply_override(json, assignment);
+  }
+  inline_spec(json, folder);
+  if (!json.is_object()) fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
+  if (!json.contains("spec")) fail(ErrorKind::spec, "recipe", "\"spec\" is missing; expected a path or an object (the architecture)");
+
+  Recipe recipe;
+  recipe.spec = model::read_model_spec(json["spec"]);
+  json.erase("spec");
+  auto sections = spec::read_struct<Sections>(json, {});
+  refuse_keys_of_wsd(json);
+  recipe.data = std::move(sections.data);
+  recipe.train = sections.train;
+  recipe.optimizer = std::move(sections.optimizer);
+  recipe.schedule = sections.schedule;
+  recipe.checkpoint = sections.checkpoint;
+
+  for (auto* files : {&recipe.data.train, &recipe.data.valid})
+    for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  if (recipe.data.tokenizer != "bytes") recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
+  check_data(recipe.data);
+  check_optimizer(recipe.optimizer);
+  recipe.schedule.check(recipe.train.steps, "schedule");
+  check_model(recipe);
+  return recipe;
+}
+
+Recipe load_recipe(const fs::path& path, const std::vector<std::string>& overrides) {
+  return read_recipe(read_commented(path), path.parent_path(), overrides);
+}
+
+Json resolve(const Recipe& recipe) {
+  Json json = Json::object();
+  json["spec"] = model::resolve(recipe.spec);
+  json["data"] = spec::dump_struct(recipe.data);
+  json["train"] = spec::dump_struct(recipe.train);
+  json["optimizer"] = spec::dump_struct(recipe.optimizer);
+  json["schedule"] = spec::dump_struct(recipe.schedule);
+  if (recipe.schedule.type != ScheduleType::wsd)
+    for (const char* key : {"decay_fraction", "decay"}) json["schedule"].erase(key);
+  json["checkpoint"] = spec::dump_struct(recipe.checkpoint);
+  return json;
+}
+
+std::string first_difference(const Json& before, const Json& now) {
+  const auto type = [](const Json& json) { return json.contains("schedule") ? json["schedule"].value("type", "") : std::string(); };
+  return difference(before, now, "", type(before) == "constant" && type(now) == "constant");
+}
+
+Json recipe_schema() {
+  Json schema = spec::detail::schema_of<Sections>();
+  schema["properties"]["spec"] = {{"description", "the architecture: a path, or the object itself"}};
+  schema["required"].push_back("spec");
+  return schema;
+}
+
+}  // namespace tessera::train

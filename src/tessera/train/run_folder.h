@@ -1,0 +1,60 @@
+// The folder of a run and its checkpoints, safe against crashes, full disks and second trainers. Torch-free.
+//
+//   lock            held while a trainer works here
+//   step-N/         a checkpoint after N updates; complete, or absent
+//   latest          link to the newest
+//   log.jsonl, log.csv, recipe.json, cache/
+//
+// A checkpoint is written to step-N.partial/, flushed to disk, listed in manifest.json with the size and
+// SHA-256 of every file, and renamed. Errors: Error(resource) for disk and lock, Error(file) for damage.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// Exclusive use of a run folder, which is created if need be. Ends with the object, or with the process.
+class RunLock {
+ public:
+  /// Throws Error(resource) that names the process that holds it.
+  explicit RunLock(const std::filesystem::path& folder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// A checkpoint being written. Dropped before commit(), it leaves nothing behind.
+class PendingCheckpoint {
+ public:
+  PendingCheckpoint(std::filesystem::path run, int64_t step);
+  ~PendingCheckpoint();
+  PendingCheckpoint(const PendingCheckpoint&) = delete;
+  PendingCheckpoint& operator=(const PendingCheckpoint&) = delete;
+
+  /// Where its files go; whoever writes them flushes them.
+  const std::filesystem::path& folder() const { return partial_; }
+  /// Manifest, rename, `latest`; then removes all but the newest `keep` checkpoints (0 = none).
+  /// Returns the checkpoint's folder.
+  std::filesystem::path commit(int64_t keep);
+
+ private:
+  std::filesystem::path run_, partial_;
+  int64_t step_;
+};
+
+/// Steps of the checkpoints in a run folder, ascending; none when it does not exist.
+std::vector<int64_t> checkpoint_steps(const std::filesystem::path& run);
+std::filesystem::path checkpoint_folder(const std::filesystem::path& run, int64_t step);
+
+/// Throws Error(file) that names the first file which is missing or differs from the manifest.
+void verify_checkpoint(const std::filesystem::path& checkpoint);
+
+/// What an interrupted trainer left of checkpoints it never finished. Call with the lock held.
+void remove_partial_checkpoints(const std::filesystem::path& run);
+
+}  // namespace tessera::train

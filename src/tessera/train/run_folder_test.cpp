@@ -1,0 +1,114 @@
+#include "tessera/train/run_folder.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "tessera/train/run_log.h"
+#include "tessera/train/train_testing.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+void commit(const fs::path& run, int64_t step, const std::string& content, int64_t keep = 0) {
+  PendingCheckpoint pending(run, step);
+  write_file_atomically(pending.folder() / "data", content);
+  pending.commit(keep);
+}
+
+TEST(RunLock, OneTrainerAtATime) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "deep/run";
+  {
+    const RunLock lock(run);
+    expect_error(ErrorKind::resource, fmt::format("another trainer (process {})", getpid()), [&] { const RunLock second(run); });
+  }
+  const RunLock again(run);
+}
+
+TEST(Checkpoint, IsWholeOrAbsent) {
+  const TemporaryFolder folder;
+  {
+    const PendingCheckpoint dropped(folder.path(), 3);
+    EXPECT_TRUE(fs::exists(folder / "step-3.partial"));
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  commit(folder.path(), 4, "four");
+  verify_checkpoint(folder / "step-4");
+  EXPECT_EQ(read_text_file(folder / "latest/data"), "four");
+
+  // what a killed trainer leaves
+  fs::create_directory(folder / "step-5.partial");
+  EXPECT_EQ(checkpoint_steps(folder.path()), std::vector<int64_t>{4});
+  remove_partial_checkpoints(folder.path());
+  EXPECT_FALSE(fs::exists(folder / "step-5.partial"));
+  EXPECT_TRUE(fs::exists(folder / "step-4"));
+}
+
+TEST(Checkpoint, KeepsTheNewest) {
+  const TemporaryFolder folder;
+  for (const int64_t step : {5, 10, 100, 15}) commit(folder.path(), step, "x");
+  EXPECT_EQ(checkpoint_steps(folder.path()), (std::vector<int64_t>{5, 10, 15, 100}));
+  commit(folder.path(), 200, "x", 2);
+  EXPECT_EQ(checkpoint_steps(folder.path()), (std::vector<int64_t>{100, 200}));
+}
+
+TEST(Checkpoint, DamageIsNamed) {
+  const TemporaryFolder folder;
+  const auto damaged = [&](const std::string& part) { expect_error(ErrorKind::file, part, [&] { verify_checkpoint(folder / "step-1"); }); };
+  commit(folder.path(), 1, "content");
+  folder.write("step-1/data", "contenT");
+  damaged("step-1/data: its SHA-256 differs");
+  folder.write("step-1/data", "content and more");
+  damaged("step-1/data: 16 bytes; the manifest says 7");
+  fs::remove(folder / "step-1/data");
+  damaged("step-1/data: ");
+  folder.write("step-1/manifest.json", R"({"version": 1, "files": [{"name": "../data", "bytes": 1, "sha256": ""}]})");
+  damaged("\"../data\" leaves the folder");
+  for (const char* bad : {"[]", "{}", "{\"version\": 2, \"files\": []}", "{\"version\": 1, \"files\": [3]}", "{\"version\": 1, \"files\": {}}"}) {
+    folder.write("step-1/manifest.json", bad);
+    damaged("manifest");
+  }
+  fs::remove(folder / "step-1/manifest.json");
+  damaged("manifest.json");
+}
+
+TEST(Checkpoint, FullDiskKeepsTheOldOne) {
+  const TemporaryFolder folder;
+  commit(folder.path(), 1, "old");
+  // a limit on the size of files stands in for the disk
+  struct rlimit before {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = before;
+  small.rlim_cur = 1000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(commit(folder.path(), 2, std::string(5000, 'x')), Error);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(checkpoint_steps(folder.path()), std::vector<int64_t>{1});
+  EXPECT_FALSE(fs::exists(folder / "step-2.partial"));
+  verify_checkpoint(folder / "latest");
+}
+
+TEST(RunLog, ContinuesAfterAStep) {
+  const TemporaryFolder folder;
+  {
+    RunLog log(folder.path(), 0);
+    for (const int64_t step : {1, 2, 3}) log.write({.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 5 * step});
+  }
+  const std::string before = read_text_file(folder / "log.jsonl");
+  folder.write("log.jsonl", before + "{\"step\": 4, \"lo");  // cut off by a crash
+  {
+    RunLog log(folder.path(), 2);
+    log.write({.step = 3, .loss = 0.1 * 3, .tokens = 15});
+  }
+  EXPECT_EQ(read_text_file(folder / "log.jsonl"), before);
+  const std::string csv = read_text_file(folder / "log.csv");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 4);
+  EXPECT_TRUE(csv.starts_with("step,loss,lr,")) << csv;
+}
+
+}  // namespace
+}  // namespace tessera::train

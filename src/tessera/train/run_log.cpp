@@ -1,0 +1,123 @@
+#include "tessera/train/run_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/spec/json.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+using spec::Json;
+
+constexpr const char* kColumns[] = {"step", "loss", "lr", "grad_norm", "tokens", "tokens_per_s", "seconds", "valid_loss", "valid_bits_per_byte"};
+
+std::string csv_header() {
+  std::string text;
+  for (const char* column : kColumns) text += (text.empty() ? "" : ",") + std::string(column);
+  return text + "\n";
+}
+
+std::string csv_row(const Json& json) {
+  std::string text;
+  for (const char* column : kColumns) {
+    if (column != kColumns[0]) text += ",";
+    if (json.contains(column)) text += json[column].dump();
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+Json to_json(const LogLine& line) {
+  Json json = {{"step", line.step}, {"loss", line.loss}, {"lr", line.lr}, {"grad_norm", line.grad_norm},
+               {"tokens", line.tokens}, {"tokens_per_s", line.tokens_per_s}, {"seconds", line.seconds}};
+  if (line.valid_loss) json["valid_loss"] = *line.valid_loss;
+  if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
+  return json;
+}
+
+LogLine log_line_of(const Json& json, const std::string& where) {
+  const auto number = [&](const char* key) -> std::optional<double> {
+    const auto found = json.find(key);
+    if (found == json.end()) return std::nullopt;
+    if (!found->is_number()) fail(ErrorKind::file, where, "\"{}\": found {}; expected a number", key, spec::kind_of(*found));
+    return found->get<double>();
+  };
+  if (!json.is_object() || !number("step")) fail(ErrorKind::file, where, "a line of the log without \"step\"");
+  LogLine line;
+  line.step = json.value("step", int64_t{0});
+  line.loss = number("loss").value_or(0);
+  line.lr = number("lr").value_or(0);
+  line.grad_norm = number("grad_norm").value_or(0);
+  line.tokens = static_cast<int64_t>(number("tokens").value_or(0));
+  line.tokens_per_s = number("tokens_per_s").value_or(0);
+  line.seconds = number("seconds").value_or(0);
+  line.valid_loss = number("valid_loss");
+  line.valid_bits_per_byte = number("valid_bits_per_byte");
+  return line;
+}
+
+struct RunLog::File {
+  explicit File(fs::path p) : path(std::move(p)), descriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
+    if (descriptor < 0) give_up("open");
+  }
+  ~File() { ::close(descriptor); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  [[noreturn]] void give_up(const char* step) const {
+    fail(ErrorKind::resource, "log", "{}: cannot {}: {}", path.string(), step, std::strerror(errno));
+  }
+  // one call per line, so that a reader never sees half of one
+  void append(const std::string& text) const {
+    for (size_t done = 0; done < text.size();) {
+      const ssize_t n = ::write(descriptor, text.data() + done, text.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) give_up("write");
+      done += static_cast<size_t>(n);
+    }
+  }
+  fs::path path;
+  int descriptor;
+};
+
+RunLog::RunLog(const fs::path& folder, int64_t step) {
+  const fs::path jsonl = folder / "log.jsonl", csv = folder / "log.csv";
+  std::string lines, rows = csv_header();
+  if (step > 0 && fs::exists(jsonl)) {
+    const std::string text = read_text_file(jsonl);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      if (end == std::string::npos) break;  // cut off by a crash, hence after the checkpoint
+      const std::string line = text.substr(begin, end - begin);
+      const Json json = spec::parse_json(line, jsonl.string());
+      if (log_line_of(json, jsonl.string()).step <= step) lines += line + "\n", rows += csv_row(json);
+      begin = end + 1;
+    }
+  }
+  write_file_atomically(jsonl, lines);
+  write_file_atomically(csv, rows);
+  jsonl_ = std::make_unique<File>(jsonl);
+  csv_ = std::make_unique<File>(csv);
+}
+
+RunLog::~RunLog() = default;
+
+void RunLog::write(const LogLine& line) {
+  const Json json = to_json(line);
+  jsonl_->append(json.dump() + "\n");
+  csv_->append(csv_row(json));
+}
+
+void RunLog::flush() {
+  for (const File* file : {jsonl_.get(), csv_.get()})
+    if (fsync(file->descriptor) != 0) file->give_up("flush");
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,46 @@
+// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/spec/json.h"
+
+namespace tessera::train {
+
+/// Losses are means of nats per token. `seconds` and `tokens_per_s` are the only values that differ between
+/// two runs of one recipe on one machine.
+struct LogLine {
+  int64_t step = 0;            // updates made
+  double loss = 0;             // of the update's own batch, before it
+  double lr = 0;
+  double grad_norm = 0;        // before clipping
+  int64_t tokens = 0;          // predicted since the start
+  double tokens_per_s = 0;     // since the line before
+  double seconds = 0;          // since the start, pauses left out
+  std::optional<double> valid_loss;           // when evaluated
+  std::optional<double> valid_bits_per_byte;
+};
+
+spec::Json to_json(const LogLine& line);
+/// Throws Error(file) that begins with `where` when it is not such a line.
+LogLine log_line_of(const spec::Json& json, const std::string& where);
+
+class RunLog {
+ public:
+  /// Keeps the lines up to `step` and continues after them; 0 starts anew. Throws Error(resource).
+  RunLog(const std::filesystem::path& folder, int64_t step);
+  ~RunLog();
+  void write(const LogLine& line);
+  /// To disk, before a checkpoint that relies on it.
+  void flush();
+
+ private:
+  struct File;
+  std::unique_ptr<File> jsonl_, csv_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,57 @@
+// Learning rates over a run: warm-up, then one of a few shapes. Torch-free.
+//
+// factor(t) multiplies the base rate of update number t + 1, t = 0, 1, ... updates already made.
+// With W warm-up steps, T steps in all and final ratio r:
+//   constant  f = 1 after warm-up
+//   linear    f = r + (1 - r) (1 - p),               p = (t - W) / (T - W) clamped to [0, 1]
+//   cosine    f = r + (1 - r) (1 + cos(pi p)) / 2
+//   wsd       1 until the last `decay_fraction` of the steps, which fall to r along `decay`
+// Warm-up rises from 0 as t / W; wsd, as published (Hu et al. 2024, arXiv:2404.06395), from r.
+#pragma once
+
+#include <tuple>
+
+#include "tessera/spec/fields.h"
+
+namespace tessera::train {
+
+enum class ScheduleType { constant, linear, cosine, wsd };
+enum class DecayShape { linear, cosine, one_minus_sqrt };
+
+struct Schedule {
+  ScheduleType type = ScheduleType::cosine;
+  int64_t warmup = 0;            // steps
+  double final_fraction = 0.1;   // of the base rate
+  double decay_fraction = 0.2;   // of the steps; wsd
+  DecayShape decay = DecayShape::one_minus_sqrt;  // wsd
+
+  static constexpr auto fields() {
+    using C = Schedule;
+    using spec::field;
+    return std::tuple{field("type", &C::type, "shape after warm-up"),
+                      field("warmup", &C::warmup, "steps over which the rate rises", {.min = 0}),
+                      field("final_fraction", &C::final_fraction, "of the base rate, at the end", {.min = 0}),
+                      field("decay_fraction", &C::decay_fraction, "wsd: share of the steps that decay", {.min = 0}),
+                      field("decay", &C::decay, "wsd: shape of the decay")};
+  }
+  /// Throws Error(spec) at `path` when the numbers do not fit a run of `steps`.
+  void check(int64_t steps, const std::string& path) const;
+  /// f(t) for a run of `steps` steps; beyond its end the last value.
+  double factor(int64_t t, int64_t steps) const;
+};
+
+}  // namespace tessera::train
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::ScheduleType> {
+  using E = tessera::train::ScheduleType;
+  static constexpr std::array names{std::pair{E::constant, "constant"}, std::pair{E::linear, "linear"},
+                                    std::pair{E::cosine, "cosine"}, std::pair{E::wsd, "wsd"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::DecayShape> {
+  using E = tessera::train::DecayShape;
+  static constexpr std::array names{std::pair{E::linear, "linear"}, std::pair{E::cosine, "cosine"},
+                                    std::pair{E::one_minus_sqrt, "one_minus_sqrt"}};
+};

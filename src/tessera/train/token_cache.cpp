@@ -1,0 +1,204 @@
+#include "tessera/train/token_cache.h"
+
+#include <simdjson.h>
+
+#include <cmath>
+#include <functional>
+
+#include "tessera/text/byte_tokenizer.h"
+#include "tessera/train/sha256.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPieceBytes = size_t{64} << 20;
+
+struct Source {
+  std::shared_ptr<const MappedFile> file;
+  std::string_view text() const { return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}; }
+};
+
+std::vector<Source> open_all(const std::vector<std::string>& paths) {
+  std::vector<Source> sources;
+  for (const std::string& path : paths) {
+    sources.push_back({MappedFile::open(path)});
+    if (sources.back().text().empty()) fail(ErrorKind::input, "data", "{}: the file is empty; expected text", path);
+  }
+  return sources;
+}
+
+std::optional<int32_t> separator_id(const DataRecipe& data, const text::Tokenizer& tokenizer) {
+  if (!data.document_separator) return tokenizer.eos();
+  if (data.document_separator->empty()) return std::nullopt;
+  const auto id = tokenizer.id(*data.document_separator);
+  if (!id) fail(ErrorKind::spec, "data.document_separator", "\"{}\" is not a token of {}", *data.document_separator, data.tokenizer);
+  return id;
+}
+
+/// Turns documents into tokens of one split.
+class Encoder {
+ public:
+  Encoder(const text::Tokenizer& tokenizer, std::optional<int32_t> separator, TokenWriter& out) : tokenizer_(tokenizer), separator_(separator), out_(out) {}
+
+  void document(std::string_view text, const CancelToken* cancel) {
+    if (text.empty()) return;
+    const auto bytes = static_cast<int64_t>(text.size());
+    while (!text.empty()) {
+      if (cancel != nullptr) cancel->check("data");
+      const std::string_view piece = text.substr(0, cut(text));
+      out_.append(tokenizer_.encode(piece, {.add_special = false}));
+      text.remove_prefix(piece.size());
+    }
+    if (separator_) out_.append(std::span(&*separator_, 1));
+    out_.end_document(bytes);
+  }
+
+ private:
+  static size_t cut(std::string_view text) {
+    if (text.size() <= kPieceBytes) return text.size();
+    const size_t line = text.rfind('\n', kPieceBytes - 1);
+    return line == std::string_view::npos ? kPieceBytes : line + 1;
+  }
+
+  const text::Tokenizer& tokenizer_;
+  std::optional<int32_t> separator_;
+  TokenWriter& out_;
+};
+
+/// Calls visit(document, offset of its line) for every line of a JSON-lines file.
+void each_line(const Source& source, const std::string& key, const std::function<void(std::string_view, size_t)>& visit) {
+  simdjson::dom::parser parser;
+  const std::string_view text = source.text();
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    ++number;
+    const auto bad = [&](std::string_view what) {
+      fail(ErrorKind::file, "data", "{}: line {}: {}; expected an object with a string \"{}\"", source.file->path().string(), number, what, key);
+    };
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      simdjson::dom::element element;
+      std::string_view document;
+      if (const auto error = parser.parse(simdjson::padded_string(line)).get(element)) bad(simdjson::error_message(error));
+      if (const auto error = element.at_key(key).get(document)) bad(simdjson::error_message(error));
+      visit(document, begin);
+    }
+    begin = end + 1;
+  }
+}
+
+struct Splitter {
+  const DataRecipe& data;
+  Encoder& train;
+  Encoder* valid;
+  const CancelToken* cancel;
+
+  /// All of `sources` into one split.
+  void whole(const std::vector<Source>& sources, Encoder& to) const {
+    for (const Source& source : sources) {
+      if (data.format == DataFormat::text) to.document(source.text(), cancel);
+      else each_line(source, data.text_key, [&](std::string_view document, size_t) { to.document(document, cancel); });
+    }
+  }
+
+  /// What begins at byte `border` of all sources together goes to valid; a text is cut there.
+  void divide(const std::vector<Source>& sources, uint64_t border, bool any_bytes) const {
+    uint64_t before = 0;  // bytes of the files so far
+    for (const Source& source : sources) {
+      const std::string_view text = source.text();
+      if (data.format == DataFormat::text) {
+        size_t at = border <= before ? 0 : static_cast<size_t>(std::min<uint64_t>(border - before, text.size()));
+        while (!any_bytes && at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+        train.document(text.substr(0, at), cancel);
+        valid->document(text.substr(at), cancel);
+      } else {
+        each_line(source, data.text_key, [&](std::string_view document, size_t offset) {
+          (before + offset < border ? train : *valid).document(document, cancel);
+        });
+      }
+      before += text.size();
+    }
+  }
+};
+
+/// SHA-256 of the tokenizer's files, or its name when it has none.
+std::string fingerprint(const std::string& tokenizer) {
+  if (tokenizer == "bytes") return "bytes";
+  return sha256_file(fs::is_directory(tokenizer) ? fs::path(tokenizer) / "tokenizer.json" : fs::path(tokenizer));
+}
+
+std::string cache_key(const DataRecipe& data, std::optional<int32_t> separator, int64_t vocab, const std::vector<Source>& train, const std::vector<Source>& valid) {
+  Json key = {{"version", 1}, {"tokenizer", fingerprint(data.tokenizer)}, {"vocab", vocab}, {"format", spec::enum_name(data.format)},
+              {"valid_fraction", data.valid_fraction}, {"separator", separator.value_or(-1)}};
+  if (data.format == DataFormat::jsonl) key["text_key"] = data.text_key;
+  for (const auto& [name, sources] : {std::pair{"train", &train}, std::pair{"valid", &valid}})
+    for (const Source& source : *sources) key[name].push_back(Sha256().update(source.file->bytes()).finish());
+  return sha256(key.dump());
+}
+
+void check_size(const TokenSplit& split, const char* name) {
+  if (split.tokens() < 2) fail(ErrorKind::input, "data", "the {} split has {} tokens; expected at least 2", name, split.tokens());
+}
+
+}  // namespace
+
+text::Tokenizer open_tokenizer(const DataRecipe& data) {
+  return data.tokenizer == "bytes" ? text::byte_tokenizer() : text::load_tokenizer(data.tokenizer);
+}
+
+TokenData prepare_tokens(const DataRecipe& data, const text::Tokenizer& tokenizer, int64_t vocab, const fs::path& cache, const CancelToken* cancel) {
+  const auto train_files = open_all(data.train), valid_files = open_all(data.valid);
+  const auto separator = separator_id(data, tokenizer);
+  const bool has_valid = !data.valid.empty() || data.valid_fraction > 0;
+  TokenData out;
+  out.key = cache_key(data, separator, vocab, train_files, valid_files);
+  const fs::path folder = cache / out.key.substr(0, 16);
+
+  const auto open = [&] {
+    out.train = TokenSplit::open(folder / "train.tokens");
+    if (has_valid) out.valid = TokenSplit::open(folder / "valid.tokens");
+  };
+  std::error_code ignored;
+  try {
+    open();
+  } catch (const Error&) {  // not there, or not whole: it is only a cache
+    const fs::path partial = folder.string() + ".partial";
+    fs::remove_all(folder, ignored);
+    fs::remove_all(partial, ignored);
+    try {
+      TokenWriter train_out(partial / "train.tokens", vocab);
+      std::optional<TokenWriter> valid_out;
+      Encoder train(tokenizer, separator, train_out);
+      std::optional<Encoder> valid;
+      if (has_valid) valid.emplace(tokenizer, separator, valid_out.emplace(partial / "valid.tokens", vocab));
+      const Splitter splitter{data, train, valid ? &*valid : nullptr, cancel};
+      if (data.valid_fraction > 0) {
+        uint64_t bytes = 0;
+        for (const Source& source : train_files) bytes += source.text().size();
+        const auto border = static_cast<uint64_t>(std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
+        splitter.divide(train_files, border, data.tokenizer == "bytes");
+      } else {
+        splitter.whole(train_files, train);
+        if (valid) splitter.whole(valid_files, *valid);
+      }
+      train_out.finish();
+      if (valid_out) valid_out->finish();
+      fs::rename(partial, folder);
+    } catch (const fs::filesystem_error& error) {
+      fs::remove_all(partial, ignored);
+      fail(ErrorKind::resource, "data", "{}: {}", folder.string(), error.code().message());
+    } catch (...) {
+      fs::remove_all(partial, ignored);
+      throw;
+    }
+    open();
+  }
+  check_size(out.train, "train");
+  if (has_valid) check_size(out.valid, "valid");
+  return out;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,29 @@
+// From the files of a recipe to tokens: built once per tokenizer and content, kept in the run's folder.
+// Torch-free. A text longer than 64 MiB is tokenised in pieces that end after a line.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "tessera/base/cancel.h"
+#include "tessera/text/tokenizer.h"
+#include "tessera/train/recipe.h"
+#include "tessera/train/token_split.h"
+
+namespace tessera::train {
+
+struct TokenData {
+  TokenSplit train;
+  TokenSplit valid;  // without tokens when the recipe has no validation
+  std::string key;   // SHA-256 of all that the tokens depend on
+};
+
+/// The recipe's tokenizer: "bytes" (256 tokens), or what lies at its path.
+text::Tokenizer open_tokenizer(const DataRecipe& data);
+
+/// Opens cache/KEY, or makes it. Throws Error(file) for unreadable and malformed files (with the line),
+/// Error(input) for empty ones and for ids beyond `vocab`, Error(resource) when the disk is full.
+TokenData prepare_tokens(const DataRecipe& data, const text::Tokenizer& tokenizer, int64_t vocab,
+                         const std::filesystem::path& cache, const CancelToken* cancel = nullptr);
+
+}  // namespace tessera::train

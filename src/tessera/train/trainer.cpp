@@ -1,0 +1,226 @@
+#include "tessera/train/trainer.h"
+
+#include <ATen/Parallel.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "tessera/base/threads.h"
+#include "tessera/ops/block_cache.h"
+#include "tessera/train/checkpoint.h"
+#include "tessera/train/evaluate.h"
+#include "tessera/train/loss.h"
+#include "tessera/train/run_folder.h"
+#include "tessera/train/token_cache.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+AdamW make_optimizer(const model::Model& model, const OptimizerRecipe& recipe) {
+  std::vector<AdamW::Slot> slots;
+  for (const auto& [decl, weight] : model.weights().all()) slots.push_back({decl.name, decl.elements(), decl.decays()});
+  return AdamW(std::move(slots), {recipe.betas[0], recipe.betas[1], recipe.eps, recipe.weight_decay});
+}
+
+class Trainer {
+ public:
+  Trainer(const Recipe& recipe, const fs::path& folder, const TrainOptions& options)
+      : recipe_(recipe), folder_(folder), options_(options), tokenizer_(open_tokenizer(recipe.data)),
+        data_(prepare_tokens(recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
+        order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
+        model_(recipe.spec, model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
+        optimizer_(make_optimizer(model_, recipe.optimizer)) {}
+
+  TrainResult run() {
+    restore();
+    write_file_atomically(folder_ / "recipe.json", resolve(recipe_).dump(2) + "\n");
+    RunLog log(folder_, progress_.step);
+    log_ = &log;
+    std::optional<LogLine> last;
+    try {
+      while (progress_.step < recipe_.train.steps || progress_.unreported) {
+        check_cancel();
+        last = one_step();
+      }
+    } catch (const Error& error) {
+      // whatever step was under way is forgotten, the completed ones are not
+      if (error.kind() == ErrorKind::cancelled) save();
+      throw;
+    }
+    save();
+    return {progress_.step, progress_.seconds, last, checkpoint_folder(folder_, progress_.step)};
+  }
+
+ private:
+  void restore() {
+    const auto steps = checkpoint_steps(folder_);
+    if (steps.empty()) return;
+    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, data_.key, model_, optimizer_);
+    saved_ = progress_.step;
+    logged_tokens_ = progress_.tokens;
+  }
+
+  void check_cancel() const {
+    if (options_.cancel != nullptr) options_.cancel->check("train");
+  }
+
+  /// One update, and what is due after it.
+  LogLine one_step() {
+    if (!progress_.unreported) {
+      const double begin = now();
+      progress_.unreported = update();
+      step_seconds_ += now() - begin;
+      progress_.seconds += now() - begin;
+    }
+    // evaluation may be stopped; the line then waits in the checkpoint
+    LogLine line = *progress_.unreported;
+    report(line);
+    progress_.unreported.reset();
+    if (progress_.step < recipe_.train.steps && is_due(recipe_.checkpoint.every)) save();
+    return line;
+  }
+
+  void report(LogLine& line) {
+    const bool last = progress_.step == recipe_.train.steps;
+    const bool evaluates = data_.valid.tokens() > 0 && (last || is_due(recipe_.train.eval_every));
+    if (evaluates) validate(line, last);
+    line.seconds = progress_.seconds;
+    line.tokens_per_s = step_seconds_ > 0 ? static_cast<double>(progress_.tokens - logged_tokens_) / step_seconds_ : 0;
+    if (progress_.step == 1 || last || evaluates || progress_.step % recipe_.train.log_every == 0) {
+      log_->write(line);
+      logged_tokens_ = progress_.tokens;
+      step_seconds_ = 0;
+    }
+    if (options_.on_step) options_.on_step(line, recipe_.train.steps);
+  }
+
+  bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
+
+  /// Forward, backward and update over `accumulate` batches.
+  LogLine update() {
+    const TrainRecipe& how = recipe_.train;
+    std::vector<PackedBatch> packed;
+    int64_t targets = 0;
+    for (int64_t micro = 0; micro < how.accumulate; ++micro) {
+      packed.push_back(pack(data_.train, windows(progress_.sample + micro * how.batch)));
+      targets += packed.back().n_targets;
+    }
+    // gradients of the mean over all tokens of the update
+    const LossOptions loss_options{.scale = 1 / static_cast<double>(std::max<int64_t>(1, targets)), .z_loss = how.z_loss};
+    for (const auto& [decl, weight] : model_.weights().all()) Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
+    double nats = 0;
+    for (int64_t micro = 0; micro < how.accumulate; ++micro) {
+      const auto [batch, wanted] = to_tensors(packed[static_cast<size_t>(micro)]);
+      const model::ForwardOptions forward = forward_options(micro);
+      nats += loss_and_backward(model_, model_.hidden(batch, forward), wanted, loss_options);
+      if (!std::isfinite(nats)) stop_at_loss(nats, batch, forward);
+    }
+    const std::vector<Parameter> parameters = parameter_memory();
+    const double norm = optimizer_.gradient_norm(parameters);
+    if (!std::isfinite(norm)) stop_at_gradient(parameters);
+
+    const double lr = recipe_.optimizer.lr * recipe_.schedule.factor(progress_.step, how.steps);
+    const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
+    optimizer_.update(parameters, progress_.step + 1, lr, scale);
+    progress_.step += 1;
+    progress_.sample += how.accumulate * how.batch;
+    progress_.tokens += targets;
+    return {.step = progress_.step, .loss = nats * loss_options.scale, .lr = lr, .grad_norm = norm, .tokens = progress_.tokens};
+  }
+
+  std::vector<Window> windows(int64_t sample) const {
+    std::vector<Window> windows;
+    for (int64_t i = 0; i < recipe_.train.batch; ++i) windows.push_back(order_.at(sample + i));
+    return windows;
+  }
+
+  model::ForwardOptions forward_options(int64_t micro) const {
+    model::ForwardOptions options;
+    options.training = true;
+    options.key = RandomKey(static_cast<uint64_t>(recipe_.train.seed)).fold("dropout").fold(static_cast<uint64_t>(progress_.step * recipe_.train.accumulate + micro));
+    options.cancel = options_.cancel;
+    return options;
+  }
+
+  std::vector<Parameter> parameter_memory() const {
+    std::vector<Parameter> parameters;
+    for (const auto& [decl, weight] : model_.weights().all()) {
+      const Tensor& tensor = weight->dense_tensor();
+      const Tensor& gradient = tensor.grad();
+      require(!gradient.defined() || gradient.is_contiguous(), "train", "the gradient of {} is not contiguous", decl.name);
+      parameters.push_back({static_cast<float*>(tensor.mutable_data_ptr()), gradient.defined() ? gradient.const_data_ptr<float>() : nullptr});
+    }
+    return parameters;
+  }
+
+  std::string safe_place() const {
+    return saved_ > 0 ? fmt::format("checkpoint step-{} is kept", saved_) : std::string("there is no checkpoint yet");
+  }
+
+  [[noreturn]] void stop_at_loss(double nats, const nn::Batch& batch, model::ForwardOptions forward) const {
+    // once more, watching every layer's output
+    const at::AutoGradMode as_before(true);
+    std::string place;
+    forward.probe = [&](const std::string& name, const Tensor& value) {
+      if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
+    };
+    model_.hidden(batch, forward);
+    fail(ErrorKind::input, "train", "step {}: the loss is {}; the first output that is not finite is \"{}\": lower optimizer.lr or train.clip_norm; {}",
+         progress_.step + 1, nats, place.empty() ? "logits" : place, safe_place());
+  }
+
+  [[noreturn]] void stop_at_gradient(const std::vector<Parameter>& parameters) const {
+    const int64_t slot = last_nonfinite(parameters, optimizer_.slots());
+    fail(ErrorKind::input, "train", "step {}: the gradient of \"{}\" is not finite: lower optimizer.lr; {}", progress_.step + 1,
+         slot >= 0 ? optimizer_.slots()[static_cast<size_t>(slot)].name : "?", safe_place());
+  }
+
+  void validate(LogLine& line, bool last) {
+    const double begin = now();
+    const Evaluation result = evaluate(model_, data_.valid, {.length = recipe_.train.length, .batch = recipe_.train.batch,
+                                                             .batches = last ? 0 : recipe_.train.eval_batches, .cancel = options_.cancel});
+    line.valid_loss = result.loss;
+    line.valid_bits_per_byte = result.bits_per_byte;
+    progress_.seconds += now() - begin;
+  }
+
+  void save() {
+    if (saved_ == progress_.step) return;
+    log_->flush();
+    save_checkpoint(folder_, recipe_, data_.key, model_, optimizer_, progress_);
+    saved_ = progress_.step;
+  }
+
+  const Recipe& recipe_;
+  fs::path folder_;
+  const TrainOptions& options_;
+  text::Tokenizer tokenizer_;
+  TokenData data_;
+  SampleOrder order_;
+  model::Model model_;
+  AdamW optimizer_;
+  Progress progress_;
+  RunLog* log_ = nullptr;
+  int64_t saved_ = 0;                             // step of the newest checkpoint
+  int64_t logged_tokens_ = 0;
+  double step_seconds_ = 0;                       // of steps since the last line
+};
+
+}  // namespace
+
+TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
+  const RunLock lock(folder);
+  remove_partial_checkpoints(folder);
+  if (const auto steps = checkpoint_steps(folder); !steps.empty() && !options.resume)
+    fail(ErrorKind::usage, "train", "{} holds checkpoints up to step {}; resume that run, or choose another folder", folder.string(), steps.back());
+  if (recipe.train.threads > 0) set_thread_count(static_cast<int>(std::min<int64_t>(recipe.train.threads, 4096)));
+  at::set_num_threads(thread_count());
+  ops::use_block_cache();
+  return Trainer(recipe, folder, options).run();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,10 @@
+#include "tensors.h"
+
+#include "tessera/format/npy.h"
+
+using namespace tessera;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto bytes = fuzz::bytes_of(data, size);
+  return fuzz::run([&] { fuzz::check_tensor(format::read_npy(bytes, "fuzz"), bytes); });
+}

@@ -1,0 +1,87 @@
+// The house: a layer includes only itself and the layers above it in cmake/layers.txt, plain layers and
+// every header of a mechanism stay free of torch, and no model's name stands in the code.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kSource = TESSERA_SOURCE_DIR;
+
+struct Layer {
+  int order = 0;
+  bool torch = false;
+};
+
+std::map<std::string, Layer> read_layers() {
+  std::map<std::string, Layer> layers;
+  std::ifstream file(kSource / "cmake/layers.txt");
+  int order = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name, kind;
+    if (line.empty() || line[0] == '#' || !(words >> name >> kind) || (kind != "plain" && kind != "torch")) continue;
+    layers[name] = {order++, kind == "torch"};
+  }
+  return layers;
+}
+
+struct Include {
+  fs::path file;
+  std::string layer, target;
+};
+
+std::vector<Include> read_includes() {
+  std::vector<Include> includes;
+  const std::regex pattern(R"(^\s*#include\s*[<"]([^>"]+)[>"])");
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {
+    const std::string extension = entry.path().extension();
+    if (extension != ".h" && extension != ".cpp") continue;
+    const std::string layer = fs::relative(entry.path(), kSource / "src/tessera").begin()->string();
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);)
+      if (std::smatch match; std::regex_search(line, match, pattern)) includes.push_back({entry.path(), layer, match[1]});
+  }
+  return includes;
+}
+
+TEST(Layers, IncludeOnlyWhatStandsAbove) {
+  const auto layers = read_layers();
+  ASSERT_GE(layers.size(), 10u);
+  const auto includes = read_includes();
+  ASSERT_GT(includes.size(), 100u);
+  for (const Include& include : includes) {
+    ASSERT_TRUE(layers.count(include.layer)) << include.file << " lies in no layer of cmake/layers.txt";
+    if (include.target.rfind("tessera/", 0) != 0) continue;
+    const std::string target = include.target.substr(8, include.target.find('/', 8) - 8);
+    ASSERT_TRUE(layers.count(target)) << include.file << " includes " << include.target;
+    EXPECT_LE(layers.at(target).order, layers.at(include.layer).order)
+        << include.file << " (" << include.layer << ") includes " << include.target << " of a layer below it";
+  }
+}
+
+bool is_torch(const std::string& header) {
+  return header.rfind("torch/", 0) == 0 || header.rfind("ATen/", 0) == 0 || header.rfind("c10/", 0) == 0 ||
+         header == "tessera/ops/tensor.h";
+}
+
+TEST(Layers, PlainLayersAndMechanismHeadersAreFreeOfTorch) {
+  const auto layers = read_layers();
+  for (const Include& include : read_includes()) {
+    const std::string slot_folder = include.file.parent_path().filename();
+    const bool mechanism_header = include.layer == "nn" && slot_folder != "nn" && include.file.extension() == ".h";
+    if (layers.at(include.layer).torch && !mechanism_header) continue;
+    EXPECT_FALSE(is_torch(include.target)) << include.file << " includes " << include.target;
+    if (mechanism_header) {
+      EXPECT_NE(include.target.rfind("tessera/ops/", 0), 0u) << include.file << " includes " << include.target;
+    }
+  }
+}
+
+}  // namespace
