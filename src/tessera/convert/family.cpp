@@ -110,7 +110,7 @@ TensorRule rule_of(const Json& json, const std::vector<std::string>& dialects, c
   if ((ours != nullptr) + (same != nullptr) + (keep != nullptr) != 1)
     fail(ErrorKind::spec, where, "expected exactly one of \"ours\", \"same_as\", \"keep\" and \"rules\"");
   rule.kind = ours != nullptr ? TensorRule::Kind::convert : same != nullptr ? TensorRule::Kind::same_as : TensorRule::Kind::keep;
-  if (keep == nullptr) rule.ours = patterns_of(ours != nullptr ? *ours : *same, where);
+  rule.ours = patterns_of(ours != nullptr ? *ours : same != nullptr ? *same : *keep, where);
   for (const std::string& dialect : dialects)
     if (const Json* side = get(json, dialect.c_str())) rule.sides[dialect] = side_of(*side, where + "." + dialect);
   return rule;

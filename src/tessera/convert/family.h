@@ -28,7 +28,7 @@ struct TensorRule {
   enum class Kind {
     group,    // of `rules`
     convert,  // foreign -> ours
-    keep,     // part of the foreign file, not of our model: kept for export, may be absent
+    keep,     // not part of our model: kept under a name for export, may be absent
     same_as,  // another name of our parameter; may be absent, must be equal
   };
   Kind kind = Kind::group;

@@ -10,7 +10,7 @@ namespace tessera::convert {
 struct Foreign {
   std::string dialect;
   Json config;
-  const format::TensorFile* tensors = nullptr;  // may be null
+  const format::TensorFile* tensors = nullptr;
   std::string file;                             // of the config, for messages
 };
 

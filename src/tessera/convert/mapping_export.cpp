@@ -29,8 +29,6 @@ class Exporter {
     for (const TensorRule& rule : family_.rules) write_rule(rule, nullptr, out);
     check_read_back(out);
     carry_over(out.config);
-    for (const TensorView& tensor : checkpoint_.kept)
-      if (same_origin_) out.tensors.push_back(as_written(tensor));
     return out;
   }
 
@@ -49,8 +47,9 @@ class Exporter {
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
   }
 
+  /// What a reader makes of the written file must be the spec that went out.
   void check_read_back(const Exported& out) {
-    const format::TensorFile tensors("export", "the tensors to be written", out.tensors);
+    const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
     const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
     Importer importer(family_, foreign, unmathematical_);
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
@@ -87,7 +86,9 @@ class Exporter {
     if (rule.condition && !rule.condition->test(own_, locals)) return;
     for (const TensorRule& child : rule.rules) write_rule(child, locals, out);
     const auto side = rule.sides.find(kind_);
-    if (rule.kind != TensorRule::Kind::convert || side == rule.sides.end()) return;
+    if (side == rule.sides.end()) return;
+    if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side->second, locals, out);
+    if (rule.kind != TensorRule::Kind::convert) return;
     std::vector<TensorView> tensors;
     for (const NamePattern& pattern : rule.ours) tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
     side->second.steps.invert(tensors, own_, locals);
@@ -96,6 +97,15 @@ class Exporter {
     for (size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].name = side->second.names[i].front().expand(own_, locals);
       out.tensors.push_back(as_written(tensors[i]));
+    }
+  }
+
+  void write_kept(const TensorRule& rule, const ForeignSide& side, const Local* locals, Exported& out) {
+    const std::string name = rule.ours.front().expand(own_, locals);
+    for (const TensorView& tensor : checkpoint_.kept) {
+      if (tensor.name != name) continue;
+      out.tensors.push_back(as_written(tensor));
+      out.tensors.back().name = side.names.front().front().expand(own_, locals);
     }
   }
 

@@ -79,7 +79,6 @@ Importer::Importer(const Family& family, const Foreign& foreign, const std::vect
 }
 
 bool Importer::exists(const std::string& name) const {
-  if (foreign_.tensors == nullptr) return false;
   const auto named = [&](const auto& t) { return t.name == name; };
   const auto& unsupported = foreign_.tensors->unsupported();
   return std::any_of(unsupported.begin(), unsupported.end(), named) || foreign_.tensors->find(name) != nullptr;
@@ -175,8 +174,13 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
     const std::string name = known_name(spellings, locals);
     if (name.starts_with('!')) continue;
     used_.insert(name);
-    if (rule.kind == TensorRule::Kind::keep) checkpoint.kept.push_back(foreign_.tensors->at(name));
-    else same_.push_back({rule.ours.front().expand(env_, locals), name});
+    const std::string ours = rule.ours.front().expand(env_, locals);
+    if (rule.kind == TensorRule::Kind::same_as) {
+      same_.push_back({ours, name});
+    } else {
+      checkpoint.kept.push_back(foreign_.tensors->at(name));
+      checkpoint.kept.back().name = ours;
+    }
   }
 }
 
