@@ -24,6 +24,7 @@ demo: ## set-up, build, then a real checkpoint speaks and a small decoder trains
 	@BUILD=$(BUILD) TESSERA_CACHE=$(CACHE) scripts/demo.sh
 
 test: build ## builds and passes all tests
+	@scripts/setup.sh demo
 	@scripts/test.sh $(BUILD)
 
 test-fast: ## the torch-free layers only: seconds

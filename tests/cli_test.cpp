@@ -150,6 +150,21 @@ TEST_F(Cli, JsonOfGenerate) {
   EXPECT_EQ(json["finish_reason"], "length");
 }
 
+TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
+  // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
+  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824", "timeout --preserve-status -s INT 2 ");
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_NE(outcome.out, "");
+  EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Cli, AFullDiskLeavesNothingBehind) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP();
+  const Outcome outcome = run("show " + kZoo + "/gpt2/gpt2.json --resolved > /dev/full");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("cannot write"), std::string::npos) << outcome.err;
+}
+
 TEST_F(Cli, PlanOfAHugeModelIsInstant) {
   const Outcome outcome = run("plan " + kZoo + "/llama/llama3.1-405b.json --json");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
