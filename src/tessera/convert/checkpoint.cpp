@@ -121,6 +121,15 @@ Checkpoint load_folder(const fs::path& folder, FamilySet& families) {
   fail(ErrorKind::file, folder.string(), "is no model: no config.json, and no model.safetensors with a tessera spec");
 }
 
+Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  std::error_code error;
+  if (fs::is_directory(path, error)) return load_folder(path, families);
+  const auto file = MappedFile::open(path);
+  const auto magic = format::text_of(file->bytes()).substr(0, kGgufMagic.size());
+  return magic == kGgufMagic ? load_gguf(path, families) : load_llama2c(path, families);
+}
+
 }  // namespace
 
 const TensorView& Checkpoint::tensor(std::string_view name) const {
@@ -130,12 +139,10 @@ const TensorView& Checkpoint::tensor(std::string_view name) const {
 }
 
 Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
-  FamilySet families = FamilySet::load(options.families);
-  std::error_code error;
-  if (fs::is_directory(path, error)) return load_folder(path, families);
-  const auto file = MappedFile::open(path);
-  const auto magic = format::text_of(file->bytes()).substr(0, kGgufMagic.size());
-  return magic == kGgufMagic ? load_gguf(path, families) : load_llama2c(path, families);
+  Checkpoint checkpoint = load_any(path, options);
+  // formats order what is kept differently
+  std::sort(checkpoint.kept.begin(), checkpoint.kept.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  return checkpoint;
 }
 
 void write_hf_folder(const Checkpoint& checkpoint, const fs::path& folder, const HfOptions& options) {
