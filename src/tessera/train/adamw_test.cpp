@@ -25,7 +25,9 @@ TEST(AdamW, AgainstTorch) {
   for (int t = 1; t <= 3; ++t) {
     const std::vector<float> g = gen(6, 0.7, t);
     const std::vector<Parameter> parameters{{w.data(), g.data()}};
-    if (t == 1) EXPECT_NEAR(optimizer.gradient_norm(parameters), 1.86531155, 1e-6);
+    if (t == 1) {
+      EXPECT_NEAR(optimizer.gradient_norm(parameters), 1.86531155, 1e-6);
+    }
     optimizer.update(parameters, t, 0.01, 1);
     if (t == 1) {
       const double row[] = {0.08973358, 0.55407783, 0.88031615};
