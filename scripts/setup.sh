@@ -87,7 +87,7 @@ setup_reference() {
   touch "$venv/.ready-1"
 }
 
-setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev; }
+setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in

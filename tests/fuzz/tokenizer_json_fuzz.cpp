@@ -37,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t zero = std::min(input.find('\0'), size);
   const std::string_view text = zero < size ? input.substr(zero + 1) : "Hello  <s>wörld 12\n";
   try {
-    exercise(tessera::text::tokenizer_from_json(input.substr(0, zero), "fuzz"), text.substr(0, 4096));
+    exercise(tessera::text::tokenizer_from_json(input.substr(0, zero), "fuzz"),
+             text.substr(0, 4096));
   } catch (const tessera::Error&) {
   }
   return 0;

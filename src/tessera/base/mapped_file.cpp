@@ -73,7 +73,7 @@ class FileDescriptor {
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const FileDescriptor file(path, O_RDONLY);
+  const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe must not make this wait
   if (file.get() < 0) fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
   struct stat status {};
   if (fstat(file.get(), &status) != 0) fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));

@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr std::string_view kGgufMagic = "GGUF";
+constexpr std::string_view kKept = "kept.";  // prefix in our folders of what the model does not use
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
                                            "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
                                            "chat_template.json", "generation_config.json"};
@@ -69,26 +70,25 @@ Checkpoint load_llama2c(const fs::path& path, FamilySet& families) {
   return checkpoint;
 }
 
-/// The tensors of a file in the order of the spec's parameters: all of them, and no others.
-std::vector<TensorView> in_order(const format::TensorFile& file, const model::ModelSpec& spec) {
-  std::vector<TensorView> tensors;
-  for (const spec::ParamDecl& decl : model::parameters(spec)) {
+/// The tensors of a folder of ours in the order of the spec's parameters: all of them, and no others but those kept.
+void read_in_order(const format::TensorFile& file, Checkpoint& checkpoint) {
+  std::vector<TensorView>& tensors = checkpoint.tensors;
+  for (const spec::ParamDecl& decl : model::parameters(checkpoint.spec)) {
     const TensorView& tensor = file.at(decl.name);
     if (tensor.shape != decl.shape)
       fail(ErrorKind::file, file.file(), "tensor {} has shape {}; its spec says {}", format::in_quotes(decl.name), format::shape_text(tensor.shape), format::shape_text(decl.shape));
     tensors.push_back(tensor);
   }
-  if (file.tensors().size() + file.unsupported().size() != tensors.size()) {
-    std::vector<std::string_view> names;
-    for (const TensorView& tensor : tensors) names.push_back(tensor.name);
-    std::sort(names.begin(), names.end());
-    const auto check = [&](const std::string& name) {
-      if (!std::binary_search(names.begin(), names.end(), name)) fail(ErrorKind::file, file.file(), "tensor {} is not in its spec", format::in_quotes(name));
-    };
-    for (const TensorView& tensor : file.tensors()) check(tensor.name);
-    for (const format::UnsupportedTensor& tensor : file.unsupported()) check(tensor.name);
+  std::vector<std::string_view> names;
+  for (const TensorView& tensor : tensors) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  for (const TensorView& tensor : file.tensors()) {
+    if (std::binary_search(names.begin(), names.end(), tensor.name)) continue;
+    if (!tensor.name.starts_with(kKept)) fail(ErrorKind::file, file.file(), "tensor {} is not in its spec", format::in_quotes(tensor.name));
+    checkpoint.kept.push_back(tensor);
+    checkpoint.kept.back().name = tensor.name.substr(kKept.size());
   }
-  return tensors;
+  for (const format::UnsupportedTensor& tensor : file.unsupported()) fail(ErrorKind::file, file.file(), "tensor {} is not in its spec", format::in_quotes(tensor.name));
 }
 
 Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) {
@@ -97,7 +97,7 @@ Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) 
   checkpoint.dialect = "tessera";
   checkpoint.spec = model::read_model_spec(spec::parse_json(file.metadata().find("tessera_spec")->second, where));
   checkpoint.spec_json = model::resolve(checkpoint.spec);
-  checkpoint.tensors = in_order(file, checkpoint.spec);
+  read_in_order(file, checkpoint);
   checkpoint.folder = folder;
   if (const auto found = file.metadata().find("tessera_origin"); found != file.metadata().end()) {
     const Json origin = spec::parse_json(found->second, fmt::format("{}, tessera_origin", file.file()));
@@ -165,6 +165,10 @@ void write_tessera_folder(const Checkpoint& checkpoint, const fs::path& folder, 
         Json{{"family", checkpoint.family}, {"dialect", checkpoint.foreign_dialect}, {"config", checkpoint.foreign_config}}.dump();
   if (options.tokenizer.empty() && !checkpoint.gguf) options.tokenizer = checkpoint.folder;
   std::vector<TensorView> tensors = checkpoint.tensors;
+  for (const TensorView& tensor : checkpoint.kept) {
+    tensors.push_back(tensor);
+    tensors.back().name = std::string(kKept) + tensor.name;
+  }
   for (TensorView& tensor : tensors) tensor = as_plain_float(tensor);
   write_tessera_folder(checkpoint.spec_json, tensors, folder, options);
 }

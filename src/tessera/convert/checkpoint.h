@@ -32,7 +32,7 @@ struct Checkpoint {
   std::string dialect;              // "tessera", "hf", "gguf" or "llama2c"
   Json foreign_config;              // as read; null for a tessera folder without one
   std::string foreign_dialect;      // the dialect that foreign_config is in
-  std::vector<TensorView> kept;     // tensors of the foreign file that the model does not use, by their foreign names
+  std::vector<TensorView> kept;     // what the model does not use and an export restores, by the names that the family gives
   std::vector<std::string> notes;   // what was left out, one line each
   std::filesystem::path folder;     // where tokenizer files may lie: the folder, or that of the file
   std::shared_ptr<const format::GgufFile> gguf;  // its metadata hold the tokenizer; null for other dialects

@@ -1,6 +1,7 @@
 // Text to tree: a lexer and a recursive descent, one function per level of precedence.
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/convert/expr_node.h"
@@ -312,6 +313,7 @@ class Parser {
     if (name == "false") return literal(begin, false);
     if (name == "null") return literal(begin, nullptr);
     if (name == "absent") return literal(begin, absent());
+    if (name == "infinity") return literal(begin, std::numeric_limits<double>::infinity());
     if (!take_symbol("(")) return make(Kind::name, begin, std::move(name));
     std::vector<NodePtr> arguments;
     while (!take_symbol(")")) {

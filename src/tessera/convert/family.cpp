@@ -110,7 +110,7 @@ TensorRule rule_of(const Json& json, const std::vector<std::string>& dialects, c
   if ((ours != nullptr) + (same != nullptr) + (keep != nullptr) != 1)
     fail(ErrorKind::spec, where, "expected exactly one of \"ours\", \"same_as\", \"keep\" and \"rules\"");
   rule.kind = ours != nullptr ? TensorRule::Kind::convert : same != nullptr ? TensorRule::Kind::same_as : TensorRule::Kind::keep;
-  if (keep == nullptr) rule.ours = patterns_of(ours != nullptr ? *ours : *same, where);
+  rule.ours = patterns_of(ours != nullptr ? *ours : same != nullptr ? *same : *keep, where);
   for (const std::string& dialect : dialects)
     if (const Json* side = get(json, dialect.c_str())) rule.sides[dialect] = side_of(*side, where + "." + dialect);
   return rule;
@@ -119,9 +119,10 @@ TensorRule rule_of(const Json& json, const std::vector<std::string>& dialects, c
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
-  check_keys(json, {"types", "read", "write", "read_only", "written", "fixed", "expect", "ignored_keys", "ignored_tensors", "claims", "about"}, where);
+  check_keys(json, {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect", "ignored_keys", "ignored_tensors", "claims", "about"}, where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
+  if (const Json* lift = get(json, "lift")) dialect.lift = string_of(*lift, where + ".lift");
   dialect.read = templates_of(get(json, "read"), where + ".read");
   if (const Json* write = get(json, "write"); write != nullptr && !write->is_null()) dialect.write = Template::compile(*write, where + ".write");
   if (const Json* why = get(json, "read_only")) dialect.read_only = string_of(*why, where + ".read_only");

@@ -28,7 +28,7 @@ struct TensorRule {
   enum class Kind {
     group,    // of `rules`
     convert,  // foreign -> ours
-    keep,     // part of the foreign file, not of our model: kept for export, may be absent
+    keep,     // not part of our model: kept under a name for export, may be absent
     same_as,  // another name of our parameter; may be absent, must be equal
   };
   Kind kind = Kind::group;
@@ -41,6 +41,7 @@ struct TensorRule {
 
 struct Dialect {
   std::vector<std::string> types;  // values of model_type or general.architecture that this family reads
+  std::string lift;                // a key whose members stand above the others (a model inside a model)
   NamedTemplates read;             // value <- config
   std::shared_ptr<const Template> write;  // config <- values; null: read only
   std::string read_only;           // why it cannot be written

@@ -10,7 +10,7 @@ namespace tessera::convert {
 struct Foreign {
   std::string dialect;
   Json config;
-  const format::TensorFile* tensors = nullptr;  // may be null when a config is read back
+  const format::TensorFile* tensors = nullptr;
   std::string file;                             // of the config, for messages
 };
 
@@ -26,6 +26,8 @@ class Importer {
   void read_tensors(Checkpoint& checkpoint);
 
  private:
+  void add_tensor_functions();
+  bool exists(const std::string& name) const;
   void check_claims(const Json& config, const std::string& prefix);
   void check_expected();
   void bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint);
@@ -37,6 +39,7 @@ class Importer {
   const Dialect& dialect_;
   const Foreign& foreign_;
   const std::vector<std::string>& unmathematical_;
+  Json config_;  // with what the dialect lifts
   Environment env_;
   struct Found {
     TensorView tensor;

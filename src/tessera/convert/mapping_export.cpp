@@ -25,12 +25,10 @@ class Exporter {
       fail(ErrorKind::spec, family_.name, "this family cannot say the architecture; its nearest differs at {}", difference);
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
-    check_read_back(out.config);
-    carry_over(out.config);
     float32_ = float32;
     for (const TensorRule& rule : family_.rules) write_rule(rule, nullptr, out);
-    for (const TensorView& tensor : checkpoint_.kept)
-      if (same_origin_) out.tensors.push_back(as_written(tensor));
+    check_read_back(out);
+    carry_over(out.config);
     return out;
   }
 
@@ -49,8 +47,10 @@ class Exporter {
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
   }
 
-  void check_read_back(const Json& config) {
-    const Foreign foreign{kind_, config, nullptr, "the config to be written"};
+  /// What a reader makes of the written file must be the spec that went out.
+  void check_read_back(const Exported& out) {
+    const format::TensorFile tensors(kind_, "the tensors to be written", out.tensors);
+    const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
     Importer importer(family_, foreign, unmathematical_);
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
     if (const std::string difference = first_difference(wanted, resolved(importer.spec_json())); !difference.empty())
@@ -66,6 +66,14 @@ class Exporter {
         config[key] = value;
   }
 
+  const TensorView& ours(const std::string& name) {
+    if (by_name_.empty())
+      for (const TensorView& tensor : checkpoint_.tensors) by_name_.emplace(tensor.name, &tensor);
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) fail(ErrorKind::spec, family_.name, "a rule speaks of {}, which the model lacks", name);
+    return *found->second;
+  }
+
   TensorView as_written(const TensorView& tensor) const { return float32_ ? as_float32(tensor) : as_plain_float(tensor); }
 
   void write_rule(const TensorRule& rule, const Local* locals, Exported& out) {
@@ -78,15 +86,26 @@ class Exporter {
     if (rule.condition && !rule.condition->test(own_, locals)) return;
     for (const TensorRule& child : rule.rules) write_rule(child, locals, out);
     const auto side = rule.sides.find(kind_);
-    if (rule.kind != TensorRule::Kind::convert || side == rule.sides.end()) return;
+    if (side == rule.sides.end()) return;
+    if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side->second, locals, out);
+    if (rule.kind != TensorRule::Kind::convert) return;
     std::vector<TensorView> tensors;
-    for (const NamePattern& ours : rule.ours) tensors.push_back(as_written(checkpoint_.tensor(ours.expand(own_, locals))));
+    for (const NamePattern& pattern : rule.ours) tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
     side->second.steps.invert(tensors, own_, locals);
     if (tensors.size() != side->second.names.size())
       fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(), side->second.names.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].name = side->second.names[i].front().expand(own_, locals);
       out.tensors.push_back(as_written(tensors[i]));
+    }
+  }
+
+  void write_kept(const TensorRule& rule, const ForeignSide& side, const Local* locals, Exported& out) {
+    const std::string name = rule.ours.front().expand(own_, locals);
+    for (const TensorView& tensor : checkpoint_.kept) {
+      if (tensor.name != name) continue;
+      out.tensors.push_back(as_written(tensor));
+      out.tensors.back().name = side.names.front().front().expand(own_, locals);
     }
   }
 
@@ -97,6 +116,7 @@ class Exporter {
   const std::vector<std::string>& unmathematical_;
   bool same_origin_ = false;
   bool float32_ = false;
+  std::map<std::string, const TensorView*, std::less<>> by_name_;
   Environment own_, canonical_;
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/ranges.h>
 
@@ -37,36 +38,20 @@ Json values_json(const TensorView& tensor) {
   return values;
 }
 
-/// What expressions may ask about the tensors of the file.
-void add_tensor_functions(Environment& env, const format::TensorFile* tensors) {
-  const auto exists = [tensors](const std::string& name) {
-    if (tensors == nullptr) return false;
-    const auto named = [&](const auto& t) { return t.name == name; };
-    return std::any_of(tensors->unsupported().begin(), tensors->unsupported().end(), named) || tensors->find(name) != nullptr;
-  };
-  env.host("has_tensor", 1, [exists](std::span<const Json> a) -> Json { return exists(text_argument(a[0], "has_tensor")); });
-  env.host("shape", 1, [exists, tensors](std::span<const Json> a) -> Json {
-    const std::string name = text_argument(a[0], "shape");
-    return exists(name) ? shape_json(tensors->at(name)) : absent();
-  });
-  env.host("tensor_values", 1, [exists, tensors](std::span<const Json> a) -> Json {
-    const std::string name = text_argument(a[0], "tensor_values");
-    return exists(name) ? values_json(tensors->at(name)) : absent();
-  });
-  // the first of several prefixes under which the file has a tensor of this name
-  env.host("find_prefix", 2, [exists](std::span<const Json> a) -> Json {
-    if (!a[0].is_array() || a[0].empty() || a[0].size() > kMaxPrefixes) fail(ErrorKind::spec, "families", "find_prefix takes a list of prefixes and a name");
-    const std::string name = text_argument(a[1], "find_prefix");
-    for (const Json& prefix : a[0])
-      if (exists(text_argument(prefix, "find_prefix") + name)) return prefix;
-    return a[0][0];
-  });
-}
-
 void add_family(Environment& env, const Family& family) {
   for (const auto& [name, table] : family.tables) env.constant(name, table);
   for (const auto& [name, function] : family.functions) env.function(name, function);
   for (const auto& [name, body] : family.let) env.lazy(name, body);
+}
+
+/// The config with the members of one of its objects above its own.
+Json lifted(const Json& config, const std::string& key) {
+  if (key.empty() || !config.contains(key) || !config.at(key).is_object()) return config;
+  Json result = config;
+  const Json inner = result[key];
+  result.erase(key);
+  for (const auto& [name, value] : inner.items()) result[name] = value;
+  return result;
 }
 
 const Json* at_path(const Json& config, std::string_view path) {
@@ -87,13 +72,44 @@ const Json* at_path(const Json& config, std::string_view path) {
 Importer::Importer(const Family& family, const Foreign& foreign, const std::vector<std::string>& unmathematical)
     : family_(family), dialect_(family.dialect(foreign.dialect)), foreign_(foreign), unmathematical_(unmathematical) {
   add_family(env_, family);
-  env_.constant("config", foreign.config);
+  config_ = lifted(foreign.config, dialect_.lift);
+  env_.constant("config", config_);
   for (const auto& [name, body] : dialect_.read) env_.lazy(name, body);
-  add_tensor_functions(env_, foreign.tensors);
+  add_tensor_functions();
+}
+
+bool Importer::exists(const std::string& name) const {
+  const auto named = [&](const auto& t) { return t.name == name; };
+  const auto& unsupported = foreign_.tensors->unsupported();
+  return std::any_of(unsupported.begin(), unsupported.end(), named) || foreign_.tensors->find(name) != nullptr;
+}
+
+/// What expressions may ask about the tensors of the file.
+void Importer::add_tensor_functions() {
+  env_.host("has_tensor", 1, [this](std::span<const Json> a) -> Json { return exists(text_argument(a[0], "has_tensor")); });
+  env_.host("shape", 1, [this](std::span<const Json> a) -> Json {
+    const std::string name = text_argument(a[0], "shape");
+    return exists(name) ? shape_json(foreign_.tensors->at(name)) : absent();
+  });
+  env_.host("tensor_values", 1, [this](std::span<const Json> a) -> Json {
+    const std::string name = text_argument(a[0], "tensor_values");
+    if (!exists(name)) return absent();
+    used_.insert(name);
+    return values_json(foreign_.tensors->at(name));
+  });
+  // the first of several prefixes under which the file has a tensor of this name
+  env_.host("find_prefix", 2, [this](std::span<const Json> a) -> Json {
+    if (!a[0].is_array() || a[0].empty() || a[0].size() > kMaxPrefixes)
+      fail(ErrorKind::spec, family_.name, "find_prefix takes a list of prefixes and a name");
+    const std::string name = text_argument(a[1], "find_prefix");
+    for (const Json& prefix : a[0])
+      if (exists(text_argument(prefix, "find_prefix") + name)) return prefix;
+    return a[0][0];
+  });
 }
 
 Json Importer::spec_json() {
-  check_claims(foreign_.config, "");
+  check_claims(config_, "");
   check_expected();
   return family_.spec->evaluate(env_);
 }
@@ -117,10 +133,15 @@ void Importer::check_claims(const Json& config, const std::string& prefix) {
 
 void Importer::check_expected() {
   for (const auto& [path, allowed] : dialect_.expect) {
-    const Json* value = at_path(foreign_.config, path);
+    const Json* value = at_path(config_, path);
     if (value == nullptr) continue;
-    if (std::none_of(allowed.begin(), allowed.end(), [&](const Json& a) { return equal(a, *value); }))
-      fail(ErrorKind::file, foreign_.file, "{} = {} is not supported by family {}; expected {}", path, shown(*value), family_.name, fmt::join(allowed, " or "));
+    std::string known;
+    bool found = false;
+    for (const Json& candidate : allowed) {
+      found = found || equal(candidate, *value);
+      known += (known.empty() ? "" : " or ") + shown(candidate);
+    }
+    if (!found) fail(ErrorKind::file, foreign_.file, "{} = {} is not supported by family {}; expected {}", path, shown(*value), family_.name, known);
   }
 }
 
@@ -153,8 +174,13 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
     const std::string name = known_name(spellings, locals);
     if (name.starts_with('!')) continue;
     used_.insert(name);
-    if (rule.kind == TensorRule::Kind::keep) checkpoint.kept.push_back(foreign_.tensors->at(name));
-    else same_.push_back({rule.ours.front().expand(env_, locals), name});
+    const std::string ours = rule.ours.front().expand(env_, locals);
+    if (rule.kind == TensorRule::Kind::same_as) {
+      same_.push_back({ours, name});
+    } else {
+      checkpoint.kept.push_back(foreign_.tensors->at(name));
+      checkpoint.kept.back().name = ours;
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include "tessera/base/half.h"
 #include "tessera/base/threads.h"
 #include "tessera/format/file_source.h"
+#include "tessera/kernels/blocks.h"
 
 namespace tessera::convert {
 namespace {
@@ -213,8 +214,16 @@ TensorView mapped(const TensorView& tensor, const std::function<float(float)>& f
 
 TensorView as_float32(const TensorView& tensor) {
   if (tensor.dtype == DType::f32) return tensor;
-  if (is_block_type(tensor.dtype))
-    refuse(tensor, "of type {} cannot be decoded here", name_of(tensor.dtype));
+  if (is_block_type(tensor.dtype)) {
+    Buffer result = allocate(tensor, DType::f32, tensor.shape);
+    const DTypeLayout& layout = layout_of(tensor.dtype);
+    const int64_t blocks = format::element_count(tensor.shape) / layout.block_elements;
+    parallel_for(blocks, 1024, [&](int64_t begin, int64_t end) {
+      auto* out = reinterpret_cast<float*>(result.bytes->data()) + begin * layout.block_elements;
+      kernels::dequantize(tensor.dtype, tensor.data.data() + begin * layout.block_bytes, (end - begin) * layout.block_elements, out);
+    });
+    return result.view;
+  }
   return mapped(tensor, [](float value) { return value; });
 }
 

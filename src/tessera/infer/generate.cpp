@@ -176,6 +176,7 @@ Generations generate(const model::Model& model, const text::Tokenizer* tokenizer
   if (!model.spec().causal() || !model.has_head())
     fail(ErrorKind::usage, "generate", "this model is an {} and cannot generate; expected a decoder with a head", model::name_of(model.spec().arch));
   options.sampling.check();
+  if (options.prefill_chunk < 1) fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token", options.prefill_chunk);
   check_prompts(model, prompts);
   const at::NoGradGuard no_gradients;
   std::vector<Row> rows;

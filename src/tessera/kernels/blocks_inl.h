@@ -156,21 +156,31 @@ struct Q8_0 {
 
 HWY_INLINE VI shifted(VI v, int count) { return hn::ShiftRightSame(v, count); }
 
+// body(half, quarter, sixteen) for the groups of 16 elements that share a scale; element
+// 128 half + 32 quarter + sixteen is the first. Unrolled, so that shift counts are constants.
+template <class Body>
+HWY_INLINE void for_sixteens(const Body& body) {
+  for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter)
+#pragma GCC unroll 2
+      for (int sixteen = 0; sixteen < 32; sixteen += 16) body(half, quarter, sixteen);
+}
+
 struct Q2K {
   static constexpr int elements = 256, bytes = 84;
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const float d = half_at(b + 80), dmin = half_at(b + 82);
-    for (int e = 0; e < 256; e += 16) {
+    for_sixteens([&](int half, int quarter, int sixteen) HWY_ATTR {
+      const int e = 128 * half + 32 * quarter + sixteen;
       const int scale = b[e / 16];
       const V32 ds = all(d * static_cast<float>(scale & 15));
       const V32 ms = all(dmin * static_cast<float>(scale >> 4));
-      const uint8_t* qs = b + 16 + 32 * (e / 128) + e % 32;
-      for (int i = 0; i < 16; i += kLanes) {
-        const VI q = low_bits(shifted(unsigned_bytes(qs + i), 2 * (e % 128 / 32)), 3);
-        emit(e + i, scaled_minus(q, ds, ms));
-      }
-    }
+      const uint8_t* qs = b + 16 + 32 * half + sixteen;
+      for (int i = 0; i < 16; i += kLanes)
+        emit(e + i, scaled_minus(low_bits(shifted(unsigned_bytes(qs + i), 2 * quarter), 3), ds, ms));
+    });
   }
 };
 
@@ -184,15 +194,16 @@ struct Q3K {
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const float d = half_at(b + 108);
-    for (int e = 0; e < 256; e += 16) {
+    for_sixteens([&](int half, int quarter, int sixteen) HWY_ATTR {
+      const int e = 128 * half + 32 * quarter + sixteen;
       const V32 ds = all(d * static_cast<float>(scale_q3_k(b + 96, e / 16)));
-      const uint8_t* qs = b + 32 + 32 * (e / 128) + e % 32;
+      const uint8_t* qs = b + 32 + 32 * half + sixteen;
       for (int i = 0; i < 16; i += kLanes) {
-        const VI low = low_bits(shifted(unsigned_bytes(qs + i), 2 * (e % 128 / 32)), 3);
-        const VI high = low_bits(shifted(unsigned_bytes(b + e % 32 + i), e / 32), 1);
+        const VI low = low_bits(shifted(unsigned_bytes(qs + i), 2 * quarter), 3);
+        const VI high = low_bits(shifted(unsigned_bytes(b + sixteen + i), 4 * half + quarter), 1);
         emit(e + i, scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<2>(high)), int_all(4)), ds));
       }
-    }
+    });
   }
 };
 
@@ -252,16 +263,17 @@ struct Q6K {
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const float d = half_at(b + 208);
-    for (int e = 0; e < 256; e += 16) {
+    for_sixteens([&](int half, int quarter, int sixteen) HWY_ATTR {
+      const int e = 128 * half + 32 * quarter + sixteen;
       const V32 ds = all(d * static_cast<float>(static_cast<int8_t>(b[192 + e / 16])));
-      const uint8_t* ql = b + 64 * (e / 128) + e % 64;
-      const uint8_t* qh = b + 128 + 32 * (e / 128) + e % 32;
+      const uint8_t* ql = b + 64 * half + 32 * (quarter % 2) + sixteen;
+      const uint8_t* qh = b + 128 + 32 * half + sixteen;
       for (int i = 0; i < 16; i += kLanes) {
-        const VI low = low_bits(shifted(unsigned_bytes(ql + i), e % 128 < 64 ? 0 : 4), 15);
-        const VI high = low_bits(shifted(unsigned_bytes(qh + i), 2 * (e % 128 / 32)), 3);
+        const VI low = low_bits(shifted(unsigned_bytes(ql + i), quarter < 2 ? 0 : 4), 15);
+        const VI high = low_bits(shifted(unsigned_bytes(qh + i), 2 * quarter), 3);
         emit(e + i, scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<4>(high)), int_all(32)), ds));
       }
-    }
+    });
   }
 };
 

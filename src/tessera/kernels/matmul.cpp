@@ -92,8 +92,35 @@ HWY_INLINE void finish_row(const MatmulProblem& p, int64_t row, int64_t first, i
   }
 }
 
-// One row of x: each weight goes from its block through a register into the sum. The sums' order
-// is that of dot_accumulate; four columns hide each other's latency.
+// sum[j] += one block of four rows of w times x. Four sums hide the latency of each other's additions
+// if they advance together: small blocks follow each other closely enough to go straight from the
+// block into the sum, large ones are unpacked first.
+template <class Block>
+HWY_INLINE void add_blocks(const float* x, const uint8_t* (&w)[4], V32 (&sum)[4]) {
+  if constexpr (Block::elements <= 32) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      V32 partial = sum[j];
+      Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(x + e), v, partial); });
+      sum[j] = partial;
+    }
+  } else {
+    HWY_ALIGN float values[4 * Block::elements];
+    for (int j = 0; j < 4; ++j) {
+      float* row = values + j * Block::elements;
+      Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { store(v, row + e); });
+    }
+    for (int e = 0; e < Block::elements; e += kLanes) {
+      const V32 xs = load(x + e);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[j] = hn::MulAdd(xs, load(values + j * Block::elements + e), sum[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) w[j] += Block::bytes;
+}
+
+// One row of x, without panels. The order of a sum is that of dot_accumulate.
 template <class Block>
 HWY_INLINE void row_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
   for (int64_t first = begin; first < end; first += 4) {
@@ -106,15 +133,7 @@ HWY_INLINE void row_columns(const MatmulProblem& p, int64_t begin, int64_t end) 
       sum[j] = zero();
     }
     int64_t c = 0;
-    for (; c + Block::elements <= p.k; c += Block::elements) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        V32 partial = sum[j];
-        Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(p.x + c + e), v, partial); });
-        sum[j] = partial;
-        w[j] += Block::bytes;
-      }
-    }
+    for (; c + Block::elements <= p.k; c += Block::elements) add_blocks<Block>(p.x + c, w, sum);
     if constexpr (is_halves<Block>)
       if (c < p.k)
         for (int j = 0; j < 4; ++j)

@@ -97,6 +97,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   if (batch.n_tokens() == 0) fail(ErrorKind::input, "model", "the input is empty; expected at least one token");
   if (const int64_t limit = spec_.max_positions(); limit > 0 && batch.longest() > limit)
     fail(ErrorKind::input, "model", "{} tokens; this model has {} positions: shorten the input", batch.longest(), limit);
+  if (options.state != nullptr) options.state->check(batch, options.pending);
   nn::Context context;
   context.batch = &batch;
   context.causal = spec_.causal();

@@ -132,7 +132,11 @@ class LayerReader {
     const Json* ffn = get(json, "ffn");
     if ((mixer == nullptr) == (ffn == nullptr)) fail(ErrorKind::spec, path, "expected exactly one of \"mixer\" and \"ffn\"");
     const Slot slot = mixer != nullptr ? Slot::mixer : Slot::ffn;
-    std::string name = json.value("name", std::string(spec::name_of(slot)));
+    std::string name = spec::name_of(slot);
+    if (const Json* given = get(json, "name")) {
+      if (!given->is_string()) fail(ErrorKind::spec, path + ".name", "found {}; expected a string", spec::kind_of(*given));
+      name = given->get<std::string>();
+    }
     if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
       fail(ErrorKind::spec, path + ".name", "\"{}\"; expected lower-case letters, digits and _", name);
     add_branch(layer, slot, name, mixer != nullptr ? *mixer : *ffn, path + "." + spec::name_of(slot), norm);

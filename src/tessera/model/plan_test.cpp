@@ -11,8 +11,24 @@ namespace {
 ModelSpec zoo(const std::string& name) { return load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/" + name + ".json"); }
 
 TEST(Plan, ParametersOfPublicModels) {
-  EXPECT_EQ(make_plan(zoo("llama/smollm2-135m"), 1).parameters, 134'515'008);
-  EXPECT_EQ(make_plan(zoo("gpt2/gpt2"), 1).parameters, 124'439'808);
+  const std::pair<const char*, int64_t> expected[] = {
+      {"llama/smollm2-135m", 134'515'008},
+      {"llama/llama2-7b", 6'738'415'616},
+      {"llama/llama3.1-8b", 8'030'261'248},
+      {"llama/llama3.1-405b", 405'853'388'800},
+      {"gpt2/gpt2", 124'439'808},
+      {"gpt_neox/pythia-160m", 162'322'944},
+      {"mistral/mistral-7b-v0.1", 7'241'732'096},
+      {"qwen2/qwen2.5-0.5b", 494'032'768},
+      {"qwen3/qwen3-0.6b", 596'049'920},
+      {"phi3/phi3-mini-4k", 3'821'079'552},
+      {"olmo2/olmo2-7b", 7'298'617'344},
+      {"gemma2/gemma2-2b", 2'614'341'888},
+      {"gemma3/gemma3-1b", 999'885'952},
+      {"mamba2/mamba2-130m", 128'989'632},
+      {"bert/bert-base-uncased", 109'482'240 - (768 * 768 + 768)},  // the public figure counts a pooler
+  };
+  for (const auto& [name, parameters] : expected) EXPECT_EQ(make_plan(zoo(name), 1).parameters, parameters) << name;
 }
 
 TEST(Plan, StateAndFlops) {

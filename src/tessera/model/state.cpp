@@ -1,9 +1,24 @@
 #include "tessera/model/state.h"
 
+#include <algorithm>
+#include <set>
+
 #include "tessera/format/safetensors.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::model {
+namespace {
+
+bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchState>& b) {
+  const auto same_tensor = [](const spec::StateDecl& x, const spec::StateDecl& y) {
+    return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep;
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const BranchState& x, const BranchState& y) {
+    return x.layer == y.layer && x.branch == y.branch && std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(), y.tensors.end(), same_tensor);
+  });
+}
+
+}  // namespace
 
 State::State(const ModelSpec& spec, int64_t rows, int64_t max_pending, at::TensorOptions options)
     : max_pending_(max_pending), options_(options) {
@@ -42,6 +57,8 @@ State State::select(const std::vector<int64_t>& rows) const {
 }
 
 void State::append(const State& other) {
+  if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_) || max_pending_ != other.max_pending_)
+    fail(ErrorKind::input, "state", "rows of another spec, or with another max_pending ({} and {}), cannot be appended", max_pending_, other.max_pending_);
   State copy = other.fork();
   for (auto& row : copy.rows_) rows_.push_back(std::move(row));
   lengths_.insert(lengths_.end(), copy.lengths_.begin(), copy.lengths_.end());
@@ -124,6 +141,21 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
           },
           length);
     lengths_[static_cast<size_t>(r)] = {length, 0};
+  }
+}
+
+void State::check(const nn::Batch& batch, bool pending) const {
+  std::set<int64_t> seen;
+  for (const nn::Segment& s : batch.segments) {
+    if (s.row < 0 || s.row >= rows()) fail(ErrorKind::input, "state", "row {}; expected 0 to {}", s.row, rows() - 1);
+    if (!seen.insert(s.row).second) fail(ErrorKind::input, "state", "row {} stands twice in one call; give its tokens as one segment", s.row);
+    const Length& length = lengths_[static_cast<size_t>(s.row)];
+    const int64_t held = length.committed + length.pending;
+    if (s.start != held) fail(ErrorKind::input, "state", "row {} holds {} tokens; the call starts at position {}", s.row, held, s.start);
+    if (!pending && length.pending > 0)
+      fail(ErrorKind::input, "state", "row {} has {} pending tokens; commit them before others follow", s.row, length.pending);
+    if (pending && length.pending + s.length > max_pending_)
+      fail(ErrorKind::input, "state", "row {} would have {} pending tokens; this state was made for at most {}", s.row, length.pending + s.length, max_pending_);
   }
 }
 

@@ -25,6 +25,7 @@ class State {
   void commit(int64_t row, int64_t n);
   /// A state of the given rows, in that order; a row named twice is copied.
   State select(const std::vector<int64_t>& rows) const;
+  /// Throws Error(input) when the other state is of another spec or has another max_pending.
   void append(const State& other);
   void remove(int64_t row);
   State fork() const;
@@ -37,6 +38,9 @@ class State {
   void save(const std::filesystem::path& path, const std::string& fingerprint) const;
   void load(const std::filesystem::path& path, const std::string& fingerprint);
 
+  /// Throws Error(input) unless every segment continues a row of its own from where it ends, and what the
+  /// call leaves pending fits. Called before anything is computed, so that a refused call changes nothing.
+  void check(const nn::Batch& batch, bool pending) const;
   /// Entries of branch `index` (order of state_layout) for the segments of a batch.
   nn::StateRows branch(size_t index, const nn::Batch& batch);
   /// Books `n` new tokens of a row.

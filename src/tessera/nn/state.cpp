@@ -40,8 +40,9 @@ void TokenBuffer::append(const Tensor& entries) {
   if (t == 0) return;
   if (at::GradMode::is_enabled() && (entries.requires_grad() || data_.requires_grad())) {
     // out of place: earlier calls' graphs keep their own tensors
-    Tensor held = dump();
-    data_ = at::cat({held, entries});
+    std::vector<Tensor> parts = spans(first(), length_);
+    parts.push_back(entries);
+    data_ = at::cat(parts);
     length_ += t;
     if (ring_ > 0 && data_.size(0) > ring_) {
       data_ = data_.narrow(0, data_.size(0) - ring_, ring_);
@@ -159,6 +160,7 @@ void RowState::commit(int64_t n) {
       const Tensor kept = at::cat(pending_inputs_).narrow(0, 0, n);
       replay_ = replay_.defined() ? at::cat({replay_, kept}) : kept;
     }
+    working_ = committed_fixed_;  // what was dropped must not be seen, even when nothing is replayed
     pending_inputs_.clear();
   }
   committed_ += n;
@@ -175,8 +177,10 @@ RowState RowState::clone() const {
 
 void RowState::detach() {
   for (TokenBuffer& buffer : tokens_) buffer.detach();
+  // a detached handle shares its memory unseen by fixed_in_place, which would then write into a fork
   for (auto* list : {&working_, &committed_fixed_})
-    for (Tensor& t : *list) t = t.detach();
+    for (Tensor& t : *list)
+      if (t.requires_grad()) t = t.detach().clone();
 }
 
 void RowState::to(at::Device device) {

@@ -110,7 +110,7 @@ Tensor causal_conv(const Tensor& x_BTC, const Tensor& w_CK, const Tensor& b_C, c
 }
 
 Tensor causal_conv_kernel(const Tensor& x_TC, const Tensor& w_CK, const Tensor& b_C, Tensor& tail_KC, kernels::Activation act) {
-  const Tensor x = x_TC.contiguous(), w = w_CK.contiguous(), b = b_C.defined() ? b_C.contiguous() : Tensor();
+  const Tensor x = x_TC.contiguous(), w = w_CK.to(at::kFloat).contiguous(), b = b_C.defined() ? b_C.to(at::kFloat).contiguous() : Tensor();
   Tensor y = at::empty_like(x);
   kernels::CausalConv conv;
   conv.T = x.size(0), conv.C = x.size(1), conv.K = w.size(1);

@@ -33,7 +33,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool start_object(size_t) override { return open(Json::object()); }
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second)
-      fail(ErrorKind::file, where_, "key \"{}\" appears twice in one object", name.substr(0, 100));
+      fail(ErrorKind::file, where_, "key {} appears twice in one object", Json(name.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace));
     key_ = name;
     return true;
   }
@@ -100,6 +100,10 @@ class Builder final : public nlohmann::json_sax<Json> {
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)
     fail(ErrorKind::file, where, "{} bytes of JSON; at most {} are read here", text.size(), limits.max_bytes);
+  // the parser takes a zero byte for the end and skips a byte order mark
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    fail(ErrorKind::file, where, "byte {}: a zero byte; expected JSON text", zero);
+  if (text.substr(0, 3) == "\xef\xbb\xbf") fail(ErrorKind::file, where, "byte 0: a byte order mark; expected JSON text");
   Builder builder(where, limits);
   Json::sax_parse(text.begin(), text.end(), &builder, nlohmann::detail::input_format_t::json, true, limits.comments);
   return builder.take();

@@ -12,6 +12,26 @@ std::vector<Mechanism>& table() {
   return all;
 }
 
+int64_t product(const std::string& name, const std::vector<int64_t>& shape) {
+  int64_t n = 1;
+  for (const int64_t size : shape)
+    if (size < 0 || __builtin_mul_overflow(n, size, &n))
+      fail(ErrorKind::spec, "params", "{}: shape [{}] is not a valid size", name, fmt::join(shape, ", "));
+  return n;
+}
+
+/// Integers of a config stay below 2^30, so that the product of two fits 64 bits and shapes can be formed
+/// before they are checked.
+void check_sizes(const Json& json, const Scope& scope) {
+  constexpr int64_t kLargest = int64_t{1} << 30;
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_number_integer()) continue;
+    const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kLargest)
+                                                 : value.get<int64_t>() >= -kLargest && value.get<int64_t>() <= kLargest;
+    if (!fits) fail(ErrorKind::spec, scope.at(key).path, "found {}; expected at most {}", value.dump(), kLargest);
+  }
+}
+
 }  // namespace
 
 const char* name_of(Slot slot) {
@@ -34,13 +54,7 @@ const char* name_of(ParamKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-int64_t ParamDecl::elements() const {
-  int64_t n = 1;
-  for (const int64_t size : shape)
-    if (size < 0 || __builtin_mul_overflow(n, size, &n))
-      fail(ErrorKind::spec, "params", "{}: shape [{}] is not a valid size", name, fmt::join(shape, ", "));
-  return n;
-}
+int64_t ParamDecl::elements() const { return product(name, shape); }
 
 void ParamList::add(ParamDecl decl) {
   if (!prefix_.empty()) decl.name = prefix_ + "." + decl.name;
@@ -61,9 +75,7 @@ void ParamList::append(const ParamList& other) {
 }
 
 int64_t StateDecl::bytes_per_entry() const {
-  int64_t n = 1;
-  for (const int64_t size : shape) n *= size;
-  return storage_bytes(dtype, n);
+  return storage_bytes(dtype, product(name, shape));
 }
 
 int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length) {
@@ -112,6 +124,7 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   }
   AnyPart part;
   part.mechanism = mechanism;
+  if (json.is_object()) check_sizes(json, scope);
   part.config = mechanism->read(json.is_string() ? Json::object() : json, scope);
   return part;
 }

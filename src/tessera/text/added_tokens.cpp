@@ -52,8 +52,7 @@ size_t end_of_white_space_after(std::string_view text, size_t begin) {
 
 AddedToken added_token_from_json(const spec::Json& value, const std::string& where) {
   const JsonObject object(
-      value, where,
-      {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+      value, where, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
   AddedToken token;
   const int64_t id = object.integer("id");
   if (id < 0 || id > static_cast<int64_t>(kMaxTokens))
@@ -103,7 +102,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens,
                          const std::string& where) {
   std::erase_if(tokens, [](const AddedToken& token) { return token.content.empty(); });
   // special ones first: of two tokens with one normalized form they win
-  std::stable_partition(tokens.begin(), tokens.end(), [](const AddedToken& t) { return t.special; });
+  std::stable_partition(tokens.begin(), tokens.end(),
+                        [](const AddedToken& t) { return t.special; });
   tokens_ = std::move(tokens);
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];

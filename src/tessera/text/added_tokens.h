@@ -48,15 +48,17 @@ class TokenFinder {
 
  private:
   static constexpr size_t kNothing = static_cast<size_t>(-1);
-  std::unordered_map<uint64_t, uint32_t> edges_;    // node << 8 | byte -> node; the root is 0
-  std::vector<size_t> values_ = {kNothing};         // by node
+  std::unordered_map<uint64_t, uint32_t> edges_;  // node << 8 | byte -> node; the root is 0
+  std::vector<size_t> values_ = {kNothing};       // by node
   std::vector<bool> starts_ = std::vector<bool>(256);
 };
 
 class AddedTokens {
  public:
   /// Throws Error(file) on a text that is too long, or an id that stands there twice.
-  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer, const std::string& where);
+  AddedTokens(std::vector<AddedToken> tokens,
+              const Normalizer* normalizer,
+              const std::string& where);
 
   /// Cuts `text` at the tokens that are looked for before (`normalized` = false) or after
   /// normalization. Without `parse_special`, special tokens stay text.

@@ -33,7 +33,8 @@ class MergeTable {
     begin_.assign(static_cast<size_t>(n_tokens) + 1, 0);
     for (const Entry& entry : entries) {
       // of equal pairs the last rank holds
-      if (!merges_.empty() && last_left_ == entry.left && merges_.back().right == entry.merge.right) {
+      if (!merges_.empty() && last_left_ == entry.left &&
+          merges_.back().right == entry.merge.right) {
         merges_.back() = entry.merge;
         continue;
       }
@@ -242,8 +243,8 @@ ModelPointer make_bpe_model(VocabularyPointer vocabulary,
            options.unk_token.substr(0, 50));
   }
   MergeTable table(std::move(entries), vocabulary->size());
-  return std::make_shared<BpeModel>(std::move(vocabulary), std::move(table), std::move(pairs), options,
-                                    unk);
+  return std::make_shared<BpeModel>(std::move(vocabulary), std::move(table), std::move(pairs),
+                                    options, unk);
 }
 
 }  // namespace tessera::text

@@ -13,10 +13,11 @@
 namespace tessera::text {
 
 struct BpeOptions {
-  std::string unk_token;        // stands for characters outside the vocabulary; "" = they vanish
-  bool fuse_unk = false;        // a run of unknown characters is one unknown token
-  bool byte_fallback = false;   // unknown characters become the tokens <0x00> to <0xFF> of their bytes
-  bool ignore_merges = false;   // a piece that is a token needs no merging
+  std::string unk_token;  // stands for characters outside the vocabulary; "" = they vanish
+  bool fuse_unk = false;  // a run of unknown characters is one unknown token
+  bool byte_fallback =
+      false;  // unknown characters become the tokens <0x00> to <0xFF> of their bytes
+  bool ignore_merges = false;  // a piece that is a token needs no merging
 };
 
 /// `merges` by rank: the texts of the left and the right token.

@@ -1,6 +1,6 @@
 // The byte alphabet of byte-level BPE: every byte has a printable character, so that vocabularies
-// can be written as text. Bytes that are printable in Latin-1 stand for themselves, the other 68 for
-// U+0100 upwards in order (Radford et al. 2019, GPT-2, bytes_to_unicode).
+// can be written as text. Bytes that are printable in Latin-1 stand for themselves, the other 68
+// for U+0100 upwards in order (Radford et al. 2019, GPT-2, bytes_to_unicode).
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ const std::array<std::string, 256>& byte_characters();
 std::optional<uint8_t> byte_of_character(char32_t c);
 
 void append_as_byte_characters(std::string& out, std::string_view bytes);
-/// The bytes that a vocabulary entry stands for; nothing when it has a character outside the alphabet.
+/// The bytes that a vocabulary entry stands for; nothing when it has a character outside the
+/// alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace tessera::text

@@ -27,7 +27,8 @@ class ByteModel final : public Model {
  private:
   static std::vector<std::pair<std::string, int64_t>> all_bytes() {
     std::vector<std::pair<std::string, int64_t>> tokens;
-    for (int byte = 0; byte < kBytes; ++byte) tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);
+    for (int byte = 0; byte < kBytes; ++byte)
+      tokens.emplace_back(std::string(1, static_cast<char>(byte)), byte);
     return tokens;
   }
   Vocabulary vocabulary_{all_bytes(), "bytes"};
@@ -44,7 +45,8 @@ Tokenizer byte_tokenizer(const ByteTokenizerOptions& options) {
   const auto& names = options.specials;
   for (const std::string& name : names) {
     if (name.size() < 2 || std::count(names.begin(), names.end(), name) != 1)
-      fail(ErrorKind::usage, "bytes", "special token \"{}\"; expected distinct names of two bytes or more", name);
+      fail(ErrorKind::usage, "bytes",
+           "special token \"{}\"; expected distinct names of two bytes or more", name);
     AddedToken token;
     token.id = kBytes + static_cast<int32_t>(parts.added.size());
     token.content = name;
@@ -55,7 +57,8 @@ Tokenizer byte_tokenizer(const ByteTokenizerOptions& options) {
     if (name.empty()) return std::nullopt;
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end())
-      fail(ErrorKind::usage, "bytes", "\"{}\" is not among the {} special tokens", name, names.size());
+      fail(ErrorKind::usage, "bytes", "\"{}\" is not among the {} special tokens", name,
+           names.size());
     return kBytes + static_cast<int32_t>(found - names.begin());
   };
   parts.bos = id_of(options.bos);

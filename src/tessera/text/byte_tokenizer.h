@@ -1,4 +1,5 @@
-// Bytes as tokens: ids 0 to 255 are the bytes of the text, whatever they are; special tokens follow.
+// Bytes as tokens: ids 0 to 255 are the bytes of the text, whatever they are; special tokens
+// follow.
 #pragma once
 
 #include <string>

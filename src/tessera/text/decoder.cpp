@@ -1,9 +1,9 @@
 #include "tessera/text/decoder.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 #include "tessera/text/byte_level.h"
@@ -144,7 +144,8 @@ class Strip final : public Cloned<Strip> {
     std::string whole = std::exchange(held_, {});
     whole += text;
     size_t end = whole.size();
-    for (size_t i = 0; i < stop_ && std::string_view(whole).substr(0, end).ends_with(character_); ++i)
+    for (size_t i = 0; i < stop_ && std::string_view(whole).substr(0, end).ends_with(character_);
+         ++i)
       end -= character_.size();
     held_ = whole.substr(end);
     if (ends) {
@@ -260,10 +261,18 @@ void append_stages(const spec::Json& value,
 
 }  // namespace
 
-DecodeStagePointer make_byte_level_decoder() { return std::make_shared<ByteLevel>(true); }
-DecodeStagePointer make_utf8_decoder() { return std::make_shared<ByteLevel>(false); }
-DecodeStagePointer make_byte_fallback_decoder() { return std::make_shared<ByteFallback>(); }
-DecodeStagePointer make_fuse_decoder() { return std::make_shared<Fuse>(); }
+DecodeStagePointer make_byte_level_decoder() {
+  return std::make_shared<ByteLevel>(true);
+}
+DecodeStagePointer make_utf8_decoder() {
+  return std::make_shared<ByteLevel>(false);
+}
+DecodeStagePointer make_byte_fallback_decoder() {
+  return std::make_shared<ByteFallback>();
+}
+DecodeStagePointer make_fuse_decoder() {
+  return std::make_shared<Fuse>();
+}
 DecodeStagePointer make_replace_decoder(std::string literal, std::string content) {
   return std::make_shared<Replace>(Pattern(std::move(literal)), std::move(content));
 }

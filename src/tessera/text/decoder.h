@@ -13,8 +13,8 @@
 
 namespace tessera::text {
 
-/// One stage of decoding, with its state. Texts pass in fragments: `ends` marks the last fragment of
-/// what the next stage is to see as one token. A fragment never ends inside a UTF-8 character.
+/// One stage of decoding, with its state. Texts pass in fragments: `ends` marks the last fragment
+/// of what the next stage is to see as one token. A fragment never ends inside a UTF-8 character.
 class DecodeStage {
  public:
   using Emit = std::function<void(std::string_view text, bool ends)>;

@@ -1,9 +1,9 @@
 #include "tessera/text/gguf_tokenizer.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/spec/json.h"
@@ -51,11 +51,14 @@ void check_lists(const GgufTokenizerData& data, const std::string& where) {
       fail(ErrorKind::file, where, "token {} is not valid UTF-8", i);
 }
 
-std::optional<int32_t> checked_id(std::optional<int64_t> id, const char* key, size_t n_tokens,
+std::optional<int32_t> checked_id(std::optional<int64_t> id,
+                                  const char* key,
+                                  size_t n_tokens,
                                   const std::string& where) {
   if (!id) return std::nullopt;
   if (*id < 0 || *id >= static_cast<int64_t>(n_tokens))
-    fail(ErrorKind::file, where, "tokenizer.ggml.{} = {}; expected 0 to {}", key, *id, n_tokens - 1);
+    fail(ErrorKind::file, where, "tokenizer.ggml.{} = {}; expected 0 to {}", key, *id,
+         n_tokens - 1);
   return static_cast<int32_t>(*id);
 }
 
@@ -63,7 +66,9 @@ int32_t type_of_token(const GgufTokenizerData& data, size_t id) {
   return data.token_types.empty() ? static_cast<int32_t>(normal) : data.token_types[id];
 }
 
-bool is_special_type(int32_t type) { return type == unknown || type == control; }
+bool is_special_type(int32_t type) {
+  return type == unknown || type == control;
+}
 
 // Control and unknown tokens are special; user-defined ones are found in any text.
 std::vector<AddedToken> added_tokens(const GgufTokenizerData& data) {
@@ -82,14 +87,18 @@ std::vector<AddedToken> added_tokens(const GgufTokenizerData& data) {
 
 // The vocabulary of the model proper; `keep` says which tokens belong to it.
 template <class Keep>
-VocabularyPointer vocabulary_of(std::vector<std::string>& tokens, const std::string& where, Keep&& keep) {
+VocabularyPointer vocabulary_of(std::vector<std::string>& tokens,
+                                const std::string& where,
+                                Keep&& keep) {
   std::vector<std::pair<std::string, int64_t>> entries;
   for (size_t id = 0; id < tokens.size(); ++id)
     if (keep(id)) entries.emplace_back(std::move(tokens[id]), static_cast<int64_t>(id));
   return std::make_shared<Vocabulary>(std::move(entries), where);
 }
 
-void set_byte_level(GgufTokenizerData& data, const Json& pre, const std::string& where,
+void set_byte_level(GgufTokenizerData& data,
+                    const Json& pre,
+                    const std::string& where,
                     TokenizerParts& parts) {
   parts.pre_tokenizer =
       make_byte_level_pre_tokenizer(pre.at("split").get<std::vector<std::string>>(), where);
@@ -105,9 +114,8 @@ void set_byte_level(GgufTokenizerData& data, const Json& pre, const std::string&
   BpeOptions options;
   options.ignore_merges = pre.value("ignore_merges", false);
   // a text must not be able to spell a special token, so the model does not know them
-  auto vocabulary = vocabulary_of(data.tokens, where, [&](size_t id) {
-    return !is_special_type(type_of_token(data, id));
-  });
+  auto vocabulary = vocabulary_of(
+      data.tokens, where, [&](size_t id) { return !is_special_type(type_of_token(data, id)); });
   parts.model = make_bpe_model(std::move(vocabulary), merges, options, where);
   parts.decoder = {make_byte_level_decoder()};
 }
@@ -120,7 +128,8 @@ void set_scores(GgufTokenizerData& data, const std::string& where, TokenizerPart
   }
   if (parts.unk) options.unk = *parts.unk;
   auto vocabulary = vocabulary_of(data.tokens, where, [](size_t) { return true; });
-  parts.model = make_score_model(std::move(vocabulary), std::move(data.scores), std::move(options), where);
+  parts.model =
+      make_score_model(std::move(vocabulary), std::move(data.scores), std::move(options), where);
   const bool prefix_space = data.add_space_prefix.value_or(true);
   std::vector<NormalizerPointer> steps;
   if (prefix_space) steps.push_back(make_prepend(kMetaspace));
@@ -154,9 +163,11 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
     set_scores(data, where, parts);
   }
   // what the file itself asks for must be possible; what the kind usually does is done where it is
-  const auto surround = [&](const char* key, std::optional<bool> asked, bool usual, auto id, auto& side) {
+  const auto surround = [&](const char* key, std::optional<bool> asked, bool usual, auto id,
+                            auto& side) {
     if (asked.value_or(false) && !id)
-      fail(ErrorKind::file, where, "tokenizer.ggml.{} is true, but the file names no such token", key);
+      fail(ErrorKind::file, where, "tokenizer.ggml.{} is true, but the file names no such token",
+           key);
     if (asked.value_or(usual) && id) side = {*id};
   };
   const bool usually_bos = usual.value("add_bos", false);

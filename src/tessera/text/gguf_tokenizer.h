@@ -15,19 +15,20 @@ namespace tessera::text {
 
 /// The metadata, each field named as its key; what a file lacks stays empty.
 struct GgufTokenizerData {
-  std::string model;                  // which kind
-  std::string pre;                    // which pre-tokenizer
-  std::vector<std::string> tokens;    // by id
-  std::vector<float> scores;          // by id
-  std::vector<int32_t> token_types;   // by id; 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
-  std::vector<std::string> merges;    // "left right"
+  std::string model;                // which kind
+  std::string pre;                  // which pre-tokenizer
+  std::vector<std::string> tokens;  // by id
+  std::vector<float> scores;        // by id
+  std::vector<int32_t>
+      token_types;  // by id; 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+  std::vector<std::string> merges;  // "left right"
   std::optional<int64_t> bos_id, eos_id, unk_id, pad_id;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
   std::string chat_template;
 };
 
-/// `where` names the file. Throws Error(file) on an unknown kind or pre-tokenizer (naming those that
-/// are known), lists of unequal length, ids out of range, or a broken vocabulary.
+/// `where` names the file. Throws Error(file) on an unknown kind or pre-tokenizer (naming those
+/// that are known), lists of unequal length, ids out of range, or a broken vocabulary.
 Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where);
 
 }  // namespace tessera::text

@@ -30,7 +30,8 @@ GgufTokenizerData byte_level() {
   data.model = "gpt2";
   data.pre = "smollm";
   for (const std::string& character : byte_characters()) data.tokens.push_back(character);
-  for (const char* token : {"he", "\xC4\xA0he", "<|end|>", "<tool>"}) data.tokens.emplace_back(token);
+  for (const char* token : {"he", "\xC4\xA0he", "<|end|>", "<tool>"})
+    data.tokens.emplace_back(token);
   data.token_types.assign(256 + 2, 1);
   data.token_types.insert(data.token_types.end(), {3, 4});
   data.merges = {"h e", "\xC4\xA0 he"};
@@ -63,7 +64,8 @@ TEST(GgufTokenizer, AddsWhatTheFileOrTheKindAsksFor) {
   data.bos_id.reset();
   EXPECT_EQ(tokenizer_from_gguf(data, "g").encode("he"), Ids{256});
   data.add_bos = true;
-  EXPECT_EQ(error_of(data), "[g] tokenizer.ggml.add_bos_token is true, but the file names no such token");
+  EXPECT_EQ(error_of(data),
+            "[g] tokenizer.ggml.add_bos_token is true, but the file names no such token");
 }
 
 GgufTokenizerData scores() {
@@ -105,10 +107,12 @@ TEST(GgufTokenizer, Scores) {
 TEST(GgufTokenizer, RefusesBrokenMetadata) {
   GgufTokenizerData data = byte_level();
   data.pre = "nope";
-  EXPECT_TRUE(error_of(data).starts_with("[g] tokenizer.ggml.pre = \"nope\" is not known; expected one of"));
+  EXPECT_TRUE(error_of(data).starts_with(
+      "[g] tokenizer.ggml.pre = \"nope\" is not known; expected one of"));
   data = byte_level();
   data.model = "t5";
-  EXPECT_TRUE(error_of(data).starts_with("[g] tokenizer.ggml.model = \"t5\" is not known; expected one of"));
+  EXPECT_TRUE(error_of(data).starts_with(
+      "[g] tokenizer.ggml.model = \"t5\" is not known; expected one of"));
   data = byte_level();
   data.token_types.pop_back();
   EXPECT_EQ(error_of(data), "[g] 259 token types for 260 tokens");
@@ -140,7 +144,8 @@ TEST(GgufTokenizer, EveryPatternOfTheTableCutsText) {
   for (const spec::Json& entry : table.at("pre"))
     for (const spec::Json& pattern : entry.at("split")) {
       std::string joined;
-      for (const auto part : split(text, Pattern(Regex(pattern.get<std::string>(), "table")), SplitBehavior::isolated))
+      for (const auto part : split(text, Pattern(Regex(pattern.get<std::string>(), "table")),
+                                   SplitBehavior::isolated))
         joined += part;
       EXPECT_EQ(joined, text) << pattern;
     }

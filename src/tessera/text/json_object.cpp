@@ -1,10 +1,10 @@
 #include "tessera/text/json_object.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/text/utf8.h"
@@ -72,7 +72,8 @@ int64_t JsonObject::integer(const char* key, int64_t otherwise) const {
 std::string JsonObject::character(const char* key) const {
   const std::string text = string(key);
   if (text.empty() || character_length(text, 0) != text.size())
-    fail(ErrorKind::file, where_, "\"{}\" = \"{}\"; expected one character", key, text.substr(0, 50));
+    fail(ErrorKind::file, where_, "\"{}\" = \"{}\"; expected one character", key,
+         text.substr(0, 50));
   return text;
 }
 

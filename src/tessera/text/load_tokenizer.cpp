@@ -20,14 +20,14 @@ bool starts_json_object(std::span<const std::byte> bytes) {
   return false;
 }
 
-// chat_template.jinja is where newer folders keep the template that older ones have in the config.
 Tokenizer load_folder(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (!std::filesystem::is_regular_file(file))
     fail(ErrorKind::file, folder.string(), "no tokenizer.json in this folder");
   const auto config = folder / "tokenizer_config.json";
-  const std::string config_text =
-      std::filesystem::is_regular_file(config) ? read_text_file(config, kMaxJsonBytes) : std::string();
+  const std::string config_text = std::filesystem::is_regular_file(config)
+                                      ? read_text_file(config, kMaxJsonBytes)
+                                      : std::string();
   return tokenizer_from_json(read_text_file(file, kMaxJsonBytes), file.string(), config_text);
 }
 
@@ -40,7 +40,8 @@ Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size) 
   if (bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0)
     fail(ErrorKind::file, path.string(), "a GGUF file; its tokenizer comes with its model");
   if (!starts_json_object(bytes)) return tokenizer_from_scores(bytes, path.string(), vocab_size);
-  return tokenizer_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
+  return tokenizer_from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                             path.string());
 }
 
 }  // namespace tessera::text

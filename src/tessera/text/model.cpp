@@ -1,8 +1,8 @@
 #include "tessera/text/model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "tessera/base/error.h"
 
@@ -10,7 +10,9 @@ namespace tessera::text {
 namespace {
 
 // Real vocabularies leave few ids unused; a hostile one could ask for a table of any size.
-size_t largest_id(size_t n_tokens) { return std::min(kMaxTokens, 2 * n_tokens + 65536); }
+size_t largest_id(size_t n_tokens) {
+  return std::min(kMaxTokens, 2 * n_tokens + 65536);
+}
 
 }  // namespace
 

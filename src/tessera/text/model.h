@@ -21,8 +21,8 @@ inline constexpr size_t kMaxTokenBytes = 64 << 10;
 /// A stretch of text to encode, or a token that was found already.
 struct Piece {
   std::string_view text;
-  bool at_start = false;   // begins at the first character of the whole input
-  int32_t id = kNoToken;   // the token, when found already
+  bool at_start = false;  // begins at the first character of the whole input
+  int32_t id = kNoToken;  // the token, when found already
 };
 
 /// Token texts and their ids. Ids need not be dense, but nearly so.

@@ -1,9 +1,8 @@
 #include "tessera/text/normalizer.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <array>
+#include <utf8proc.h>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -15,12 +14,14 @@ namespace tessera::text {
 namespace {
 
 bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
 void check_growth(const NormalizedText& text, size_t size) {
   if (size > text.limit)
-    fail(ErrorKind::input, "tokenizer", "the normalizer makes a text grow beyond {} bytes", text.limit);
+    fail(ErrorKind::input, "tokenizer", "the normalizer makes a text grow beyond {} bytes",
+         text.limit);
 }
 
 // NFC, NFD, NFKC, NFKD. The canonical order is restored by a sort of each run of marks, because
@@ -54,9 +55,9 @@ class UnicodeForm final : public Normalizer {
     std::array<utf8proc_int32_t, 32> parts{};  // the longest decomposition has 18 code points
     for_each_character(text, [&](char32_t c, size_t, size_t) {
       int boundary = 0;
-      const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(),
-                                             static_cast<utf8proc_ssize_t>(parts.size()), options,
-                                             &boundary);
+      const auto n =
+          utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts.data(),
+                                  static_cast<utf8proc_ssize_t>(parts.size()), options, &boundary);
       if (n < 0 || n > static_cast<utf8proc_ssize_t>(parts.size()))
         fail(ErrorKind::internal, "tokenizer", "utf8proc cannot decompose U+{:04X}",
              static_cast<uint32_t>(c));

@@ -13,11 +13,11 @@ namespace tessera::text {
 
 /// A text on its way through the normalizers.
 struct NormalizedText {
-  std::string text;      // well-formed UTF-8
+  std::string text;  // well-formed UTF-8
   /// Its first character comes from the first character of the input; Metaspace with
   /// prepend_scheme "first" asks for this.
   bool at_start = true;
-  size_t limit = 0;      // bytes it may grow to; exceeding it is Error(input)
+  size_t limit = 0;  // bytes it may grow to; exceeding it is Error(input)
 };
 
 class Normalizer {

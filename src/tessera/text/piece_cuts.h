@@ -15,8 +15,9 @@
 
 namespace tessera::text {
 
-/// Pairs of characters that stand side by side in some token that merging can make. A text may be cut
-/// between two characters that do not: no token can span them, so neither side knows of the other.
+/// Pairs of characters that stand side by side in some token that merging can make. A text may be
+/// cut between two characters that do not: no token can span them, so neither side knows of the
+/// other.
 class JoinablePairs {
  public:
   void add(std::string_view token);
@@ -37,7 +38,10 @@ class JoinablePairs {
 /// Calls visit(part) for the parts of `piece` between cuts. `is_cut(left, right)` is asked with the
 /// texts of two neighbours that are not joinable, and may refuse.
 template <class IsCut, class Visit>
-void for_each_part(std::string_view piece, const JoinablePairs& pairs, IsCut&& is_cut, Visit&& visit) {
+void for_each_part(std::string_view piece,
+                   const JoinablePairs& pairs,
+                   IsCut&& is_cut,
+                   Visit&& visit) {
   size_t begin = 0;
   size_t before = 0;
   char32_t previous = 0;

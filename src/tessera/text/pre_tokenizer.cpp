@@ -37,9 +37,8 @@ class Split final : public PreTokenizer {
   Split(Pattern pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   void apply(Pieces& pieces) const override {
-    cut_each(pieces, [&](const Piece& piece) {
-      return split(piece.text, pattern_, behavior_, invert_);
-    });
+    cut_each(pieces,
+             [&](const Piece& piece) { return split(piece.text, pattern_, behavior_, invert_); });
   }
 
  private:
@@ -81,7 +80,10 @@ enum class PrependScheme { always, first, never };
 class Metaspace final : public PreTokenizer {
  public:
   Metaspace(std::string replacement, PrependScheme scheme, bool cut)
-      : replacement_(std::move(replacement)), scheme_(scheme), cut_(cut), delimiter_(replacement_) {}
+      : replacement_(std::move(replacement)),
+        scheme_(scheme),
+        cut_(cut),
+        delimiter_(replacement_) {}
 
   void apply(Pieces& pieces) const override {
     for (Piece& piece : pieces.list)
@@ -103,8 +105,8 @@ class Metaspace final : public PreTokenizer {
         out += c;
       }
     }
-    const bool wanted = scheme_ == PrependScheme::always ||
-                        (scheme_ == PrependScheme::first && piece.at_start);
+    const bool wanted =
+        scheme_ == PrependScheme::always || (scheme_ == PrependScheme::first && piece.at_start);
     if (wanted && !out.starts_with(replacement_)) out.insert(0, replacement_);
     return out;
   }
@@ -131,8 +133,7 @@ PreTokenizerPointer make_split(Pattern pattern, SplitBehavior behavior, bool inv
 }
 
 PreTokenizerPointer byte_level_from_json(const spec::Json& value, const std::string& where) {
-  const JsonObject object(value, where,
-                          {"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  const JsonObject object(value, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   std::vector<PreTokenizerPointer> parts;
   if (object.boolean("add_prefix_space", true)) parts.push_back(std::make_shared<PrefixSpace>());
   if (object.boolean("use_regex", true))
@@ -184,11 +185,13 @@ PreTokenizerPointer sequence_from_json(const spec::Json& value, const std::strin
 }
 
 PreTokenizerPointer whitespace() {
-  const Pattern::Predicate is_other = [](char32_t c) { return !is_word_character(c) && !is_white_space(c); };
+  const Pattern::Predicate is_other = [](char32_t c) {
+    return !is_word_character(c) && !is_white_space(c);
+  };
   // \w+|[^\w\s]+ : drop white space, then separate runs of words from runs of the rest
-  return std::make_shared<Sequence>(std::vector<PreTokenizerPointer>{
-      make_split(Pattern(&is_white_space), SplitBehavior::removed),
-      make_split(Pattern(is_other), SplitBehavior::contiguous)});
+  return std::make_shared<Sequence>(
+      std::vector<PreTokenizerPointer>{make_split(Pattern(&is_white_space), SplitBehavior::removed),
+                                       make_split(Pattern(is_other), SplitBehavior::contiguous)});
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 #include "tessera/text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <algorithm>
 #include <array>
+#include <pcre2.h>
 
 #include "tessera/base/error.h"
 #include "tessera/text/utf8.h"
@@ -21,7 +20,9 @@ constexpr size_t kJitStackBytes = 8 << 20;
 template <auto free_function>
 struct Free {
   template <class T>
-  void operator()(T* pointer) const { free_function(pointer); }
+  void operator()(T* pointer) const {
+    free_function(pointer);
+  }
 };
 using CodePointer = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 using MatchDataPointer = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
@@ -79,8 +80,8 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view found, std::string_view expected) const {
-    fail(ErrorKind::file, where_, "pattern \"{}\": \"{}\" at byte {}; {}", in_.substr(0, 200), found,
-         at_, expected);
+    fail(ErrorKind::file, where_, "pattern \"{}\": \"{}\" at byte {}; {}", in_.substr(0, 200),
+         found, at_, expected);
   }
 
   // (?m) means "dot matches newline" in Oniguruma and "line anchors" in PCRE2
@@ -100,21 +101,49 @@ class Translator {
     const char kind = in_[at_ + 1];
     switch (kind) {
       // PCRE2's \s also holds U+180E, which is not White_Space
-      case 's': out_ += "\\p{White_Space}"; break;
-      case 'S': out_ += "\\P{White_Space}"; break;
-      case 'd': out_ += "\\p{Nd}"; break;
-      case 'D': out_ += "\\P{Nd}"; break;
-      case 'w': out_ += in_class ? kWord : fmt::format("[{}]", kWord); break;
+      case 's':
+        out_ += "\\p{White_Space}";
+        break;
+      case 'S':
+        out_ += "\\P{White_Space}";
+        break;
+      case 'd':
+        out_ += "\\p{Nd}";
+        break;
+      case 'D':
+        out_ += "\\P{Nd}";
+        break;
+      case 'w':
+        out_ += in_class ? kWord : fmt::format("[{}]", kWord);
+        break;
       case 'W':
         if (in_class) refuse("\\W", "it is not supported inside a character class");
         out_ += fmt::format("[^{}]", kWord);
         break;
       case 'b':  // a backspace inside a class, else the border of a word
-        out_ += in_class ? "\\x08" : fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
+        out_ +=
+            in_class ? "\\x08" : fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
         break;
-      case 'u': code_point_escape(); return;
-      case 'h': case 'H': case 'O': case 'N': case 'K': case 'y': case 'Y': case 'C': case 'B': case 'g':
-      case 'k': case 'Q': case 'E': case 'X': case 'R': case 'v': case 'V':
+      case 'u':
+        code_point_escape();
+        return;
+      case 'h':
+      case 'H':
+      case 'O':
+      case 'N':
+      case 'K':
+      case 'y':
+      case 'Y':
+      case 'C':
+      case 'B':
+      case 'g':
+      case 'k':
+      case 'Q':
+      case 'E':
+      case 'X':
+      case 'R':
+      case 'v':
+      case 'V':
         refuse(in_.substr(at_, 2), "it is not supported");
       default: {
         size_t length = character_length(in_, at_ + 1);
@@ -195,10 +224,10 @@ Regex::Regex(std::string_view pattern, std::string_view where) : where_(where) {
   size_t offset = 0;
   auto compiled = std::make_shared<Compiled>();
   compiled->pattern = pattern.substr(0, 200);
-  compiled->code.reset(pcre2_compile(
-      reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &offset,
-      context.get()));
+  compiled->code.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code,
+                    &offset, context.get()));
   if (!compiled->code)
     fail(ErrorKind::file, where, "pattern \"{}\": {}", compiled->pattern, message_of(code));
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it, the interpreter runs
@@ -215,12 +244,13 @@ std::vector<Span> Regex::spans(std::string_view text) const {
   pcre2_set_depth_limit(scratch.context.get(), limit);
 
   const auto match = [&](size_t from, uint32_t options) {
-    return pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                       from, PCRE2_NO_UTF_CHECK | options, scratch.data.get(), scratch.context.get());
+    return pcre2_match(compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
+                       text.size(), from, PCRE2_NO_UTF_CHECK | options, scratch.data.get(),
+                       scratch.context.get());
   };
   constexpr size_t kNone = static_cast<size_t>(-1);
-  size_t covered = 0;          // end of the last span
-  size_t last_match = kNone;   // end of the last match
+  size_t covered = 0;         // end of the last span
+  size_t last_match = kNone;  // end of the last match
   for (size_t from = 0; from <= text.size();) {
     int result = match(from, 0);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(from, PCRE2_NO_JIT);

@@ -1,8 +1,9 @@
 // Regular expressions of tokenizer files, run by PCRE2 (UTF, Unicode properties, JIT).
 //
 // tokenizer.json patterns are written for Oniguruma, and the two engines agree on all but a few
-// constructs. The pattern is translated where the meaning would differ (\s, \w, \b, \uHHHH, ^ and $ are
-// line anchors) and refused where it cannot be (class intersection, nested classes, \h, callouts).
+// constructs. The pattern is translated where the meaning would differ (\s, \w, \b, \uHHHH, ^ and $
+// are line anchors) and refused where it cannot be (class intersection, nested classes, \h,
+// callouts).
 //
 // A pattern is untrusted: its length, nesting, matching steps and memory are limited. Errors:
 // Error(file) when it cannot be compiled, Error(input) when a text exceeds the matching limits.
@@ -36,7 +37,8 @@ class Regex {
   std::string where_;
 };
 
-/// The pattern as PCRE2 must see it; throws Error(file) on constructs that it would read differently.
+/// The pattern as PCRE2 must see it; throws Error(file) on constructs that it would read
+/// differently.
 std::string translate_pattern(std::string_view pattern, std::string_view where);
 
 }  // namespace tessera::text

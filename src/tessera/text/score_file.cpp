@@ -15,7 +15,8 @@ constexpr int32_t kUnk = 0, kBos = 1, kEos = 2, kFirstByte = 3, kFirstText = 3 +
 
 class Reader {
  public:
-  Reader(std::span<const std::byte> bytes, const std::string& where) : bytes_(bytes), where_(where) {}
+  Reader(std::span<const std::byte> bytes, const std::string& where)
+      : bytes_(bytes), where_(where) {}
   bool at_end() const { return at_ == bytes_.size(); }
   size_t left() const { return bytes_.size() - at_; }
 
@@ -48,7 +49,8 @@ Tokens read_tokens(std::span<const std::byte> file, const std::string& where, in
   Reader reader(file, where);
   const auto longest = reader.read<int32_t>("the longest token's length");
   if (longest < 1 || longest > static_cast<int32_t>(kMaxTokenBytes))
-    fail(ErrorKind::file, where, "longest token = {} bytes; expected 1 to {}", longest, kMaxTokenBytes);
+    fail(ErrorKind::file, where, "longest token = {} bytes; expected 1 to {}", longest,
+         kMaxTokenBytes);
   Tokens out;
   while (!reader.at_end()) {
     const size_t id = out.scores.size();
@@ -83,7 +85,8 @@ Tokenizer tokenizer_from_scores(std::span<const std::byte> file,
                                 int32_t vocab_size) {
   Tokens tokens = read_tokens(file, where, vocab_size);
   if (tokens.texts.size() < kFirstText)
-    fail(ErrorKind::file, where, "{} tokens; expected at least {}", tokens.texts.size(), kFirstText);
+    fail(ErrorKind::file, where, "{} tokens; expected at least {}", tokens.texts.size(),
+         kFirstText);
   TokenizerParts parts;
   parts.where = where;
   for (const int32_t id : {kUnk, kBos, kEos})
@@ -100,7 +103,8 @@ Tokenizer tokenizer_from_scores(std::span<const std::byte> file,
       fail(ErrorKind::file, where, "token {} is \"{}\"; expected \"<0x{:02X}>\"", kFirstByte + byte,
            vocabulary->token(kFirstByte + byte)->substr(0, 50), byte);
   parts.normalizer = make_prepend(" ");
-  parts.model = make_score_model(std::move(vocabulary), std::move(tokens.scores), std::move(options), where);
+  parts.model =
+      make_score_model(std::move(vocabulary), std::move(tokens.scores), std::move(options), where);
   parts.prefix = {kBos};
   parts.decoder = {make_byte_fallback_decoder()};
   parts.drop_space_after = kBos;

@@ -16,8 +16,8 @@
 
 namespace tessera::text {
 
-/// `vocab_size`: how many tokens the file must hold; 0 = any. Throws Error(file) on a file that ends
-/// early, has bytes left over, or lacks the tokens 0 to 258.
+/// `vocab_size`: how many tokens the file must hold; 0 = any. Throws Error(file) on a file that
+/// ends early, has bytes left over, or lacks the tokens 0 to 258.
 Tokenizer tokenizer_from_scores(std::span<const std::byte> file,
                                 const std::string& where,
                                 int32_t vocab_size = 0);

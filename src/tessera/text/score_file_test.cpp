@@ -1,10 +1,10 @@
 #include "tessera/text/score_file.h"
 
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <cstring>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 
@@ -53,16 +53,22 @@ std::string error_of(const std::string& bytes, int32_t vocab_size = 0) {
 
 std::string small_file() {
   FileBuilder file;
-  for (const auto& [text, score] : {std::pair(" ", -9.f), {"a", -9.f}, {"b", -9.f}, {" a", -3.f},
-                                    {"ab", -1.f}, {" ab", -2.f}, {"ba", -1.f}, {"<", -9.f}})
+  for (const auto& [text, score] : {std::pair(" ", -9.f),
+                                    {"a", -9.f},
+                                    {"b", -9.f},
+                                    {" a", -3.f},
+                                    {"ab", -1.f},
+                                    {" ab", -2.f},
+                                    {"ba", -1.f},
+                                    {"<", -9.f}})
     file.token(text, score);
   return file.bytes();
 }
 
 TEST(ScoreFile, MergesTheHighestScoreFirstAndTheLeftmostOfEquals) {
   const Tokenizer t = load(small_file(), 267);
-  EXPECT_EQ(t.encode("ab"), (Ids{1, 264}));                      // " ab": ab (-1) comes before " a" (-3)
-  EXPECT_EQ(t.encode("aba", {false, false}), (Ids{264, 260}));   // ab and ba tie: the left one
+  EXPECT_EQ(t.encode("ab"), (Ids{1, 264}));  // " ab": ab (-1) comes before " a" (-3)
+  EXPECT_EQ(t.encode("aba", {false, false}), (Ids{264, 260}));  // ab and ba tie: the left one
   EXPECT_EQ(t.encode("é", {false, false}), (Ids{259, 3 + 0xC3, 3 + 0xA9}));
   EXPECT_EQ(t.encode("", {false, false}), Ids{});
   EXPECT_EQ(t.bos(), 1);
@@ -107,7 +113,8 @@ TEST(ScoreFile, RefusesBrokenFiles) {
 TEST(ScoreFile, RealVocabulary) {
   const char* data = std::getenv("TESSERA_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
-  const Tokenizer t = load_tokenizer(std::filesystem::path(data) / "stories260k" / "tok512.bin", 512);
+  const Tokenizer t =
+      load_tokenizer(std::filesystem::path(data) / "stories260k" / "tok512.bin", 512);
   EXPECT_EQ(t.vocab_size(), 512);
   const std::string text = "Once upon a time, there was a little girl named Lily.";
   // llama2.c's encode() of the first words

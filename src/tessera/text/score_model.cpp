@@ -158,9 +158,9 @@ ModelPointer make_score_model(VocabularyPointer vocabulary,
                               ScoreOptions options,
                               const std::string& where) {
   const auto n = static_cast<size_t>(vocabulary->size());
-  if (scores.size() != n)
-    fail(ErrorKind::file, where, "{} scores for {} tokens", scores.size(), n);
-  const auto bad = std::find_if(scores.begin(), scores.end(), [](float s) { return std::isnan(s); });
+  if (scores.size() != n) fail(ErrorKind::file, where, "{} scores for {} tokens", scores.size(), n);
+  const auto bad =
+      std::find_if(scores.begin(), scores.end(), [](float s) { return std::isnan(s); });
   if (bad != scores.end())
     fail(ErrorKind::file, where, "the score of token {} is not a number", bad - scores.begin());
   if (!options.from_text.empty()) options.from_text.resize(n, true);

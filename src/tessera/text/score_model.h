@@ -1,6 +1,6 @@
 // Score merging, SentencePiece's BPE: a piece starts as characters; of all adjacent pairs whose
-// joined text is a token, the one with the highest score becomes it, again and again. Ties go to the
-// leftmost pair (Kudo and Richardson 2018, arXiv:1808.06226).
+// joined text is a token, the one with the highest score becomes it, again and again. Ties go to
+// the leftmost pair (Kudo and Richardson 2018, arXiv:1808.06226).
 #pragma once
 
 #include <string>

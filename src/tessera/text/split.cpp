@@ -113,7 +113,8 @@ Pattern Pattern::from_json(const spec::Json& value, const std::string& where) {
 
 std::vector<Span> Pattern::spans(std::string_view text) const {
   if (const auto* regex = std::get_if<Regex>(&kind_)) return regex->spans(text);
-  if (const auto* literal = std::get_if<std::string>(&kind_)) return spans_of_literal(text, *literal);
+  if (const auto* literal = std::get_if<std::string>(&kind_))
+    return spans_of_literal(text, *literal);
   return spans_of_characters(text, std::get<Predicate>(kind_));
 }
 
@@ -125,13 +126,20 @@ std::vector<std::string_view> split(std::string_view text,
   if (invert)
     for (Span& span : spans) span.is_match = !span.is_match;
   switch (behavior) {
-    case SplitBehavior::isolated: break;
+    case SplitBehavior::isolated:
+      break;
     case SplitBehavior::removed:
       std::erase_if(spans, [](const Span& span) { return span.is_match; });
       break;
-    case SplitBehavior::contiguous: spans = join_runs(spans); break;
-    case SplitBehavior::merged_with_previous: spans = merge_with_previous(spans); break;
-    case SplitBehavior::merged_with_next: spans = merge_with_next(spans); break;
+    case SplitBehavior::contiguous:
+      spans = join_runs(spans);
+      break;
+    case SplitBehavior::merged_with_previous:
+      spans = merge_with_previous(spans);
+      break;
+    case SplitBehavior::merged_with_next:
+      spans = merge_with_next(spans);
+      break;
   }
   std::vector<std::string_view> out;
   out.reserve(spans.size());

@@ -74,8 +74,9 @@ class TokenizerState {
              added.content, added.id, id);
       const auto token = vocabulary.token(added.id);
       if (token && *token != added.content)
-        fail(ErrorKind::file, parts_.where, "id {} is \"{}\" in the vocabulary, and added token \"{}\"",
-             added.id, token->substr(0, 50), added.content);
+        fail(ErrorKind::file, parts_.where,
+             "id {} is \"{}\" in the vocabulary, and added token \"{}\"", added.id,
+             token->substr(0, 50), added.content);
       if (added.id < 0 || static_cast<size_t>(added.id) > largest)
         fail(ErrorKind::file, parts_.where, "added token \"{}\" has id {}; expected 0 to {}",
              added.content, added.id, largest);
@@ -134,18 +135,35 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
 std::string_view Tokenizer::token(int32_t id) const {
   const auto token = state_->token(id);
   if (!token)
-    fail(ErrorKind::input, "tokenizer", "no token has id {}; expected 0 to {}", id, vocab_size() - 1);
+    fail(ErrorKind::input, "tokenizer", "no token has id {}; expected 0 to {}", id,
+         vocab_size() - 1);
   return *token;
 }
 
-std::optional<int32_t> Tokenizer::id(std::string_view token) const { return state_->id(token); }
-int32_t Tokenizer::vocab_size() const { return state_->vocab_size(); }
-bool Tokenizer::is_special(int32_t id) const { return state_->is_special(id); }
-std::optional<int32_t> Tokenizer::bos() const { return state_->parts().bos; }
-std::optional<int32_t> Tokenizer::eos() const { return state_->parts().eos; }
-std::optional<int32_t> Tokenizer::unk() const { return state_->parts().unk; }
-std::optional<int32_t> Tokenizer::pad() const { return state_->parts().pad; }
-const std::string& Tokenizer::chat_template() const { return state_->parts().chat_template; }
+std::optional<int32_t> Tokenizer::id(std::string_view token) const {
+  return state_->id(token);
+}
+int32_t Tokenizer::vocab_size() const {
+  return state_->vocab_size();
+}
+bool Tokenizer::is_special(int32_t id) const {
+  return state_->is_special(id);
+}
+std::optional<int32_t> Tokenizer::bos() const {
+  return state_->parts().bos;
+}
+std::optional<int32_t> Tokenizer::eos() const {
+  return state_->parts().eos;
+}
+std::optional<int32_t> Tokenizer::unk() const {
+  return state_->parts().unk;
+}
+std::optional<int32_t> Tokenizer::pad() const {
+  return state_->parts().pad;
+}
+const std::string& Tokenizer::chat_template() const {
+  return state_->parts().chat_template;
+}
 
 struct StreamDecoder::State {
   std::shared_ptr<const TokenizerState> tokenizer;
@@ -165,7 +183,8 @@ struct StreamDecoder::State {
       out += text;
       return;
     }
-    stages[from]->push(text, ends, [&, from](std::string_view t, bool e) { run(from + 1, t, e, out); });
+    stages[from]->push(text, ends,
+                       [&, from](std::string_view t, bool e) { run(from + 1, t, e, out); });
   }
 
   void finish(std::string& out) {

@@ -1,11 +1,11 @@
 // Real tokenizers against recorded ids of the `tokenizers` library. The tokenizer files and corpora
 // are outside data: TESSERA_TEST_DATA names their folder.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/rng.h"
@@ -44,7 +44,8 @@ TEST_P(RecordedTokenizer, IdsAndTextsOfRandomStrings) {
     EXPECT_EQ(Json(t.encode(text, {false, true})), parsed) << row["text"];
     EXPECT_EQ(Json(t.encode(text, {false, false})), row["plain"]) << row["text"];
     EXPECT_EQ(Json(t.encode(text, {true, true})), row["wrapped"]) << row["text"];
-    EXPECT_EQ(t.decode(row["plain"].get<std::vector<int32_t>>(), false), decoded.get<std::string>());
+    EXPECT_EQ(t.decode(row["plain"].get<std::vector<int32_t>>(), false),
+              decoded.get<std::string>());
   }
 }
 
@@ -56,15 +57,19 @@ TEST_P(RecordedTokenizer, IdsOfWholeCorpora) {
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<int32_t> ids = t.encode(text, {false, false});
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    RecordProperty(name + "_mb_per_s", static_cast<int>(static_cast<double>(text.size()) / 1e6 / seconds.count()));
+    RecordProperty(name + "_mb_per_s",
+                   static_cast<int>(static_cast<double>(text.size()) / 1e6 / seconds.count()));
     ASSERT_EQ(ids.size(), corpus["ids"].get<size_t>()) << name;
-    const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+    const std::string_view bytes(reinterpret_cast<const char*>(ids.data()),
+                                 ids.size() * sizeof(int32_t));
     EXPECT_EQ(fmt::format("{:016x}", hash_name(bytes)), corpus["fnv1a"].get<std::string>()) << name;
     EXPECT_EQ(t.decode(ids), text) << name;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, RecordedTokenizer, testing::Values("llama2", "phi-2", "roberta-base"),
+INSTANTIATE_TEST_SUITE_P(,
+                         RecordedTokenizer,
+                         testing::Values("llama2", "phi-2", "roberta-base"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');

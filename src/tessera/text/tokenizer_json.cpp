@@ -31,13 +31,14 @@ VocabularyPointer vocabulary_from_json(const Json& value, const std::string& whe
 
 using Merge = std::pair<std::string, std::string>;
 
-// Cuts "left right" at its space. Where tokens hold spaces themselves, the cut is the one that leaves
-// two tokens whose joined text is a token; nullopt unless there is exactly one.
+// Cuts "left right" at its space. Where tokens hold spaces themselves, the cut is the one that
+// leaves two tokens whose joined text is a token; nullopt unless there is exactly one.
 std::optional<Merge> cut_merge(const std::string& text, const Vocabulary& vocabulary) {
   std::optional<Merge> cut;
   size_t n_spaces = 0;
   size_t n_cuts = 0;
-  for (size_t space = text.find(' '); space != std::string::npos; space = text.find(' ', space + 1)) {
+  for (size_t space = text.find(' '); space != std::string::npos;
+       space = text.find(' ', space + 1)) {
     Merge merge(text.substr(0, space), text.substr(space + 1));
     ++n_spaces;
     const bool fits = vocabulary.id(merge.first) != kNoToken &&
@@ -67,8 +68,8 @@ Merge merge_from_json(const Json& value,
 ModelPointer bpe_from_json(const Json& value, const std::string& where) {
   const JsonObject object(
       value, where,
-      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-       "byte_fallback", "ignore_merges", "vocab", "merges"});
+      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (const Json* dropout = object.find("dropout"); dropout != nullptr && *dropout != 0)
     fail(ErrorKind::file, where, "dropout = {}; only tokenizers without dropout are supported",
          dropout->dump().substr(0, 20));
@@ -178,7 +179,8 @@ Surroundings post_processor_from_json(const Json& value, const std::string& wher
     if (!list.is_array()) fail(ErrorKind::file, where, "\"processors\" is no array");
     Surroundings out;
     for (size_t i = 0; i < list.size(); ++i) {
-      const auto next = post_processor_from_json(list[i], fmt::format("{}.processors[{}]", where, i));
+      const auto next =
+          post_processor_from_json(list[i], fmt::format("{}.processors[{}]", where, i));
       out.prefix.insert(out.prefix.begin(), next.prefix.begin(), next.prefix.end());
       out.suffix.insert(out.suffix.end(), next.suffix.begin(), next.suffix.end());
     }

@@ -1,7 +1,7 @@
 // Hugging Face tokenizer.json: byte-level and SentencePiece-style BPE.
 //
-// Every component and every key is known and obeyed, or the file is refused with an error that names
-// it; what is ignored by design is said in tokenizer.h. Source: the serialisation of the
+// Every component and every key is known and obeyed, or the file is refused with an error that
+// names it; what is ignored by design is said in tokenizer.h. Source: the serialisation of the
 // `tokenizers` library, https://github.com/huggingface/tokenizers.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace tessera::text {
 
-/// `config` is the text of tokenizer_config.json, from which bos, eos, unk, pad and the chat template
-/// are taken; "" when there is none.
+/// `config` is the text of tokenizer_config.json, from which bos, eos, unk, pad and the chat
+/// template are taken; "" when there is none.
 Tokenizer tokenizer_from_json(std::string_view json,
                               const std::string& where,
                               std::string_view config = {});

@@ -21,7 +21,7 @@ struct TokenizerParts {
   NormalizerPointer normalizer;       // may be null
   PreTokenizerPointer pre_tokenizer;  // may be null
   ModelPointer model;
-  std::vector<int32_t> prefix;        // put around a text on request
+  std::vector<int32_t> prefix;  // put around a text on request
   std::vector<int32_t> suffix;
   std::vector<DecodeStagePointer> decoder;
   int32_t drop_space_after = kNoToken;  // decoding drops the space that follows this token

@@ -1,12 +1,13 @@
-// Ids against the reference libraries, run on the spot: TESSERA_REFERENCE_PYTHON names a Python with
-// `tokenizers` and `gguf`. TESSERA_REQUIRE_REFERENCE=1 turns skipping into failure.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
+// Ids against the reference libraries, run on the spot: TESSERA_REFERENCE_PYTHON names a Python
+// with `tokenizers` and `gguf`. TESSERA_REQUIRE_REFERENCE=1 turns skipping into failure.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <unordered_map>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "tessera/spec/json.h"
 #include "tessera/text/gguf_tokenizer.h"
@@ -22,8 +23,12 @@ namespace fs = std::filesystem;
 class Reference {
  public:
   Reference(const std::string& python, const std::string& kind, const fs::path& source, int count)
-      : pipe_(popen(fmt::format("'{}' '{}/tools/golden/text_reference.py' {} '{}' {}", python,
-                                TESSERA_SOURCE_DIR, kind, source.string(), count)
+      : pipe_(popen(fmt::format("'{}' '{}/tools/golden/text_reference.py' {} '{}' {}",
+                                python,
+                                TESSERA_SOURCE_DIR,
+                                kind,
+                                source.string(),
+                                count)
                         .c_str(),
                     "r")) {}
   ~Reference() {
@@ -84,7 +89,8 @@ class AgainstReference : public testing::Test {
       bool right = Json(plain) == (*row)["plain"];
       right = right && (!parses || Json(t.encode(text, {false, true})) == (*row)["parsed"]);
       right = right && Json(t.encode(text, {true, parses})) == (*row)["wrapped"];
-      if (!(*row)["decoded"].is_null()) right = right && Json(t.decode(plain, false)) == (*row)["decoded"];
+      if (!(*row)["decoded"].is_null())
+        right = right && Json(t.decode(plain, false)) == (*row)["decoded"];
       if (t.decode(t.encode(text)) != text) ++out.not_restored;
       if (!right && out.wrong++ < 3) ADD_FAILURE() << *row << "\nfound " << Json(plain);
     }
@@ -148,7 +154,8 @@ GgufTokenizerData data_of(const Json& metadata) {
   data.tokens = metadata.at("tokens").get<std::vector<std::string>>();
   data.scores = optional_of<std::vector<float>>(metadata, "scores").value_or(std::vector<float>());
   data.token_types = metadata.at("token_type").get<std::vector<int32_t>>();
-  data.merges = optional_of<std::vector<std::string>>(metadata, "merges").value_or(std::vector<std::string>());
+  data.merges = optional_of<std::vector<std::string>>(metadata, "merges")
+                    .value_or(std::vector<std::string>());
   data.bos_id = optional_of<int64_t>(metadata, "bos_token_id");
   data.eos_id = optional_of<int64_t>(metadata, "eos_token_id");
   data.unk_id = optional_of<int64_t>(metadata, "unknown_token_id");
@@ -161,7 +168,9 @@ GgufTokenizerData data_of(const Json& metadata) {
 TEST_F(AgainstReference, SmolLm2FromGguf) {
   const char* cache = std::getenv("TESSERA_CACHE");
   const char* home = std::getenv("HOME");
-  const fs::path root = cache != nullptr ? fs::path(cache) : fs::path(home == nullptr ? "." : home) / ".cache/tessera";
+  const fs::path root = cache != nullptr
+                            ? fs::path(cache)
+                            : fs::path(home == nullptr ? "." : home) / ".cache/tessera";
   const fs::path file = root / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf";
   if (missing(file)) GTEST_SKIP() << file << " is missing";
   Reference reference(python_, "gguf", file, kStrings);
@@ -176,17 +185,28 @@ TEST_F(AgainstReference, SmolLm2FromGguf) {
   EXPECT_EQ(a.not_restored, 0);
 }
 
-// The same vocabulary by scores instead of merges, as a GGUF has it: a merge of the SentencePiece
-// original has the rank of its result, and the score falls with the id.
+// The same vocabulary by scores instead of merges, as a GGUF has it. The merges were made from
+// scores: all merges into a token stand together, and those of a token with a higher score come
+// before.
 TEST_F(AgainstReference, Llama2AsScores) {
   const fs::path file = data_ / "tokenizers" / "llama2" / "tokenizer.json";
   const Json model = spec::read_json_file(file)["model"];
   GgufTokenizerData data;
   data.model = "llama";
   data.tokens.resize(model["vocab"].size());
-  for (const auto& [token, id] : model["vocab"].items()) data.tokens.at(id.get<size_t>()) = token;
+  std::unordered_map<std::string, size_t> ids;
+  for (const auto& [token, id] : model["vocab"].items()) {
+    data.tokens.at(id.get<size_t>()) = token;
+    ids.emplace(token, id.get<size_t>());
+  }
+  data.scores.assign(data.tokens.size(), 0);
+  for (size_t rank = model["merges"].size(); rank-- > 0;) {
+    std::string result = model["merges"][rank].get<std::string>();
+    result.erase(result.find(' '), 1);
+    if (const auto id = ids.find(result); id != ids.end())
+      data.scores.at(id->second) = -static_cast<float>(rank);
+  }
   for (size_t id = 0; id < data.tokens.size(); ++id) {
-    data.scores.push_back(-static_cast<float>(id));
     data.token_types.push_back(id == 0 ? 2 : id < 3 ? 3 : id < 259 ? 6 : 1);
   }
   data.bos_id = 1;
@@ -201,9 +221,10 @@ TEST_F(AgainstReference, Llama2AsScores) {
   while (const auto row = reference.next()) {
     const auto text = (*row)["text"].get<std::string>();
     ++rows;
-    const auto ids = t.encode(text, {false, false});
-    if (Json(ids) != (*row)["plain"] && wrong++ < 3) ADD_FAILURE() << *row << "\nfound " << Json(ids);
-    if (Json(t.decode(ids, false)) != (*row)["decoded"] && wrong++ < 3) ADD_FAILURE() << *row;
+    const auto found = t.encode(text, {false, false});
+    if (Json(found) != (*row)["plain"] && wrong++ < 3)
+      ADD_FAILURE() << *row << "\nfound " << Json(found);
+    if (Json(t.decode(found, false)) != (*row)["decoded"] && wrong++ < 3) ADD_FAILURE() << *row;
   }
   EXPECT_EQ(rows, kStrings);
   EXPECT_EQ(wrong, 0);

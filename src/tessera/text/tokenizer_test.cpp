@@ -1,10 +1,10 @@
 #include "tessera/text/tokenizer.h"
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -46,13 +46,12 @@ Json byte_level_json() {
           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
           {"post_processor", nullptr},
           {"decoder", {{"type", "ByteLevel"}}},
-          {"model",
-           {{"type", "BPE"},
-            {"vocab", vocab},
-            {"merges", {"h e", "\xC4\xA0 he"}}}}};
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"h e", "\xC4\xA0 he"}}}}};
 }
 
-Tokenizer byte_level() { return tokenizer_from_json(byte_level_json().dump(), "test"); }
+Tokenizer byte_level() {
+  return tokenizer_from_json(byte_level_json().dump(), "test");
+}
 
 std::string error_with(std::initializer_list<std::pair<const char*, Json>> changes) {
   Json json = byte_level_json();
@@ -88,7 +87,8 @@ TEST(Utf8, AssemblerAgreesWithWholeText) {
     std::string text;
     for (uint64_t i = 0; i < 30; ++i) {
       const uint32_t bits = key.fold(n).bits(i);
-      text += bits % 3 == 0 ? std::string("日😀é").substr(bits / 3 % 9, 3) : std::string(1, static_cast<char>(bits >> 8));
+      text += bits % 3 == 0 ? std::string("日😀é").substr(bits / 3 % 9, 3)
+                            : std::string(1, static_cast<char>(bits >> 8));
     }
     Utf8Assembler assembler;
     std::string out;
@@ -187,7 +187,10 @@ TEST(ByteTokenizer, AnyBytesAndSpecials) {
   EXPECT_EQ(t.eos(), 257);
   EXPECT_EQ(t.decode(t.encode("日本")), "日本");
   EXPECT_EQ(byte_tokenizer().vocab_size(), 256);
-  EXPECT_NE(error_of([] { byte_tokenizer({{"<a>"}, "<b>", ""}); }).find("[bytes] \"<b>\""), std::string::npos);
+  EXPECT_NE(error_of([] {
+              byte_tokenizer({{"<a>"}, "<b>", ""});
+            }).find("[bytes] \"<b>\""),
+            std::string::npos);
 }
 
 TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
@@ -198,18 +201,24 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(error_with({{"/model/type", "Unigram"}}),
             "[t: model] model \"Unigram\" is not supported; expected BPE");
   EXPECT_EQ(error_with({{"/extra", 1}}).substr(0, 29), "[t] key \"extra\" is not known;");
-  EXPECT_NE(error_with({{"/normalizer", {{"type", "Precompiled"}}}}).find("normalizer \"Precompiled\""),
-            std::string::npos);
+  EXPECT_NE(
+      error_with({{"/normalizer", {{"type", "Precompiled"}}}}).find("normalizer \"Precompiled\""),
+      std::string::npos);
   EXPECT_NE(error_with({{"/pre_tokenizer/trim", true}}).find("[t: pre_tokenizer] key \"trim\""),
             std::string::npos);
-  EXPECT_NE(error_with({{"/decoder", {{"type", "CTC"}}}}).find("decoder \"CTC\""), std::string::npos);
-  EXPECT_NE(error_with({{"/post_processor", {{"type", "X"}}}}).find("post-processor \"X\""), std::string::npos);
+  EXPECT_NE(error_with({{"/decoder", {{"type", "CTC"}}}}).find("decoder \"CTC\""),
+            std::string::npos);
+  EXPECT_NE(error_with({{"/post_processor", {{"type", "X"}}}}).find("post-processor \"X\""),
+            std::string::npos);
 }
 
 TEST(TokenizerJson, RefusesBrokenVocabularies) {
-  EXPECT_EQ(error_with({{"/model/vocab/he", 255}}), "[t: model] id 255 stands for two tokens, \"ÿ\" and \"he\"");
-  EXPECT_EQ(error_with({{"/model/vocab/he", -1}}).substr(0, 38), "[t: model] token \"he\" has id -1; expec");
-  EXPECT_EQ(error_with({{"/model/vocab/he", 4000000000}}).substr(0, 35), "[t: model] token \"he\" has id 400000");
+  EXPECT_EQ(error_with({{"/model/vocab/he", 255}}),
+            "[t: model] id 255 stands for two tokens, \"ÿ\" and \"he\"");
+  EXPECT_EQ(error_with({{"/model/vocab/he", -1}}).substr(0, 38),
+            "[t: model] token \"he\" has id -1; expec");
+  EXPECT_EQ(error_with({{"/model/vocab/he", 4000000000}}).substr(0, 35),
+            "[t: model] token \"he\" has id 400000");
   EXPECT_EQ(error_with({{"/model/merges/0", "h x"}}),
             "[t: model] merge 0 (\"h\" + \"x\"): \"hx\" is not in the vocabulary");
   EXPECT_NE(error_with({{"/model/merges/0", {"h"}}}), "no error");
@@ -218,24 +227,29 @@ TEST(TokenizerJson, RefusesBrokenVocabularies) {
             "[t: model] unk_token \"nope\" is not in the vocabulary");
   EXPECT_EQ(error_with({{"/added_tokens/1/id", 258}}),
             "[t] id 258 stands for two added tokens, \"<|im_start|>\" and \"<|im_end|>\"");
-  EXPECT_EQ(error_with({{"/added_tokens/1/id", 7}}).substr(0, 35), "[t] id 7 is \"ć\" in the vocabulary,");
+  EXPECT_EQ(error_with({{"/added_tokens/1/id", 7}}).substr(0, 35),
+            "[t] id 7 is \"ć\" in the vocabulary,");
   EXPECT_NE(error_with({{"/added_tokens/1/id", 3999999}}), "no error");
   EXPECT_EQ(error_with({{"/added_tokens/1/content", "he"}}),
             "[t] added token \"he\" has id 259, in the vocabulary 256");
-  EXPECT_NE(error_with({{"/post_processor", {{"type", "BertProcessing"}, {"sep", {"x", 900}}, {"cls", {"y", 1}}}}}),
+  EXPECT_NE(error_with({{"/post_processor",
+                         {{"type", "BertProcessing"}, {"sep", {"x", 900}}, {"cls", {"y", 1}}}}}),
             "no error");
 }
 
 TEST(TokenizerJson, HostilePatternsEndInErrors) {
   const auto with_pattern = [](const std::string& pattern) {
     Json json = byte_level_json();
-    json["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    json["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
     return tokenizer_from_json(json.dump(), "t");
   };
-  for (const char* pattern : {"(", "[a", "a{2,1}", "[a&&b]", "[a[b]]", "\\h", "(*COMMIT)a", "(?C1)a", "(?m)a", "\\", "\\C"})
+  for (const char* pattern : {"(", "[a", "a{2,1}", "[a&&b]", "[a[b]]", "\\h", "(*COMMIT)a",
+                              "(?C1)a", "(?m)a", "\\", "\\C"})
     EXPECT_NE(error_of([&] { with_pattern(pattern); }), "no error") << pattern;
   const Tokenizer slow = with_pattern("(a|aa|aaa)+b");
-  EXPECT_NE(error_of([&] { slow.encode(std::string(200, 'a') + "cb"); }).find("limit"), std::string::npos);
+  EXPECT_NE(error_of([&] { slow.encode(std::string(200, 'a') + "cb"); }).find("limit"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { with_pattern(std::string(40000, 'a')); }), "no error");
 }
 
@@ -261,7 +275,8 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
   json["normalizer"] = {{"type", "NFC"}};
   const Tokenizer t = tokenizer_from_json(json.dump(), "t");
   std::vector<std::string> texts = {"a", "", std::string(1000000, ' ')};
-  for (int i = 0; i < 300000; ++i) texts[0] += i % 2 == 0 ? "\xCC\x81" : "\xCC\xA3";  // above, below
+  for (int i = 0; i < 300000; ++i)
+    texts[0] += i % 2 == 0 ? "\xCC\x81" : "\xCC\xA3";  // above, below
   for (int i = 0; i < 500000; ++i) texts[1] += "he";
   for (const std::string& text : texts)
     EXPECT_LT(seconds_of([&] { t.encode(text); }), 20.0) << text.substr(0, 4);
@@ -287,14 +302,17 @@ class TemporaryFolder {
 
 TEST(LoadTokenizer, ToldApartByContent) {
   const TemporaryFolder folder;
-  EXPECT_NE(error_of([&] { load_tokenizer(folder.path()); }).find("no tokenizer.json"), std::string::npos);
+  EXPECT_NE(error_of([&] { load_tokenizer(folder.path()); }).find("no tokenizer.json"),
+            std::string::npos);
   write_file_atomically(folder / "tokenizer.json", "\n " + byte_level_json().dump());
   write_file_atomically(folder / "tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
   write_file_atomically(folder / "model.gguf", "GGUF....");
   EXPECT_EQ(load_tokenizer(folder.path()).eos(), 259);
   EXPECT_EQ(load_tokenizer(folder / "tokenizer.json").eos(), std::nullopt);
-  EXPECT_NE(error_of([&] { load_tokenizer(folder / "model.gguf"); }).find("a GGUF file"), std::string::npos);
-  EXPECT_NE(error_of([&] { load_tokenizer(folder / "missing"); }).find("No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { load_tokenizer(folder / "model.gguf"); }).find("a GGUF file"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { load_tokenizer(folder / "missing"); }).find("No such file"),
+            std::string::npos);
 }
 
 }  // namespace

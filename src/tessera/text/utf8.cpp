@@ -1,8 +1,7 @@
 #include "tessera/text/utf8.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
+#include <utf8proc.h>
 
 namespace tessera::text {
 namespace {
@@ -58,9 +57,12 @@ size_t character_length(std::string_view text, size_t at) {
 char32_t code_point_at(std::string_view text, size_t at, size_t length) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };
   switch (length) {
-    case 1: return byte(0);
-    case 2: return ((byte(0) & 0x1Fu) << 6) | (byte(1) & 0x3Fu);
-    case 3: return ((byte(0) & 0x0Fu) << 12) | ((byte(1) & 0x3Fu) << 6) | (byte(2) & 0x3Fu);
+    case 1:
+      return byte(0);
+    case 2:
+      return ((byte(0) & 0x1Fu) << 6) | (byte(1) & 0x3Fu);
+    case 3:
+      return ((byte(0) & 0x0Fu) << 12) | ((byte(1) & 0x3Fu) << 6) | (byte(2) & 0x3Fu);
     default:
       return ((byte(0) & 0x07u) << 18) | ((byte(1) & 0x3Fu) << 12) | ((byte(2) & 0x3Fu) << 6) |
              (byte(3) & 0x3Fu);

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "tessera/base/mapped_file.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/sha256.h"

@@ -50,7 +50,7 @@ TEST(Recipe, ErrorsNamePathAndRemedy) {
   EXPECT_NE(spec_error({"data.valid=[\"b\"]"}).find("[data.valid_fraction] given together"), std::string::npos);
   EXPECT_NE(spec_error({"data.train=[]"}).find("[data.train] no files"), std::string::npos);
   EXPECT_NE(spec_error({"schedule.warmup=99"}).find("[schedule.warmup] 99 steps"), std::string::npos);
-  EXPECT_NE(spec_error({"spec.layers[0].mixer.n_heads=3"}).find("does not divide"), std::string::npos);
+  EXPECT_NE(spec_error({"spec.layers[0].mixer.n_heads=7"}).find("does not divide"), std::string::npos);
 }
 
 TEST(Recipe, DifferencesThatMatterAreNamed) {

@@ -1,3 +1,4 @@
+#include "tessera/nn/activation_kernel.h"
 #include "tessera/nn/ffn/glu.h"
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/parts.h"
@@ -5,20 +6,6 @@
 
 namespace tessera::nn {
 namespace {
-
-ops::Activation kernel_of(Activation act) {
-  switch (act) {
-    case Activation::identity: return ops::Activation::identity;
-    case Activation::relu: return ops::Activation::relu;
-    case Activation::gelu: return ops::Activation::gelu;
-    case Activation::gelu_tanh: return ops::Activation::gelu_tanh;
-    case Activation::quick_gelu: return ops::Activation::quick_gelu;
-    case Activation::silu: return ops::Activation::silu;
-    case Activation::sigmoid: return ops::Activation::sigmoid;
-    case Activation::relu2: return ops::Activation::relu2;
-  }
-  fail(ErrorKind::internal, "ffn", "unknown activation {}", static_cast<int>(act));
-}
 
 class Mlp final : public Ffn {
  public:

@@ -1,4 +1,6 @@
+#include "tessera/nn/activation_kernel.h"
 #include "tessera/nn/head/linear.h"
+#include "tessera/nn/head/masked_lm.h"
 #include "tessera/nn/head/tied.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/pointwise.h"
@@ -25,8 +27,23 @@ class LogitHead final : public Head {
   WeightPtr weight_, bias_;
 };
 
+class MaskedLmHead final : public Head {
+ public:
+  MaskedLmHead(const MaskedLmHeadConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)), transform_(builder, "transform"), norm_(build_norm(config.norm, builder.under("norm"))),
+        logits_(config, config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"), builder.weight("bias")) {}
+  Tensor forward(const Tensor& h_ND) const override { return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_))); }
+
+ private:
+  ops::Activation act_;
+  Linear transform_;
+  std::unique_ptr<Norm> norm_;
+  LogitHead logits_;
+};
+
 }  // namespace
 
+std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& builder) { return std::make_unique<MaskedLmHead>(config, builder); }
 std::unique_ptr<Head> build(const TiedHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"), nullptr);
 }

@@ -1,0 +1,59 @@
+// What every verb shares: errors become one line and an exit code, signals a cancellation, output goes to
+// stdout and talk to stderr.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "tessera/base/cancel.h"
+#include "tessera/base/error.h"
+#include "tessera/spec/json.h"
+
+namespace tessera::cli {
+
+using spec::Json;
+
+inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitCheckNotMet = 3;
+
+/// One verb: adds its options to `app`; what it returns runs after parsing and gives the exit code.
+struct Verb {
+  const char* name;
+  const char* summary;
+  std::function<int()> (*add)(CLI::App& app);
+};
+
+/// Parses and runs; prints help when asked. Verbs listed in `elsewhere` belong to the other program.
+int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector<Verb>& elsewhere);
+
+/// Set by SIGINT and SIGTERM.
+CancelToken& cancel_token();
+
+/// "--json" on what reports: the flag and the printing.
+void print_json(const Json& json);
+
+/// Help text under the options: "Examples:" and the given lines.
+void examples(CLI::App& app, std::initializer_list<const char*> lines);
+
+// Verbs that need no tensors.
+std::function<int()> add_tokenize(CLI::App&);
+std::function<int()> add_show(CLI::App&);
+std::function<int()> add_plan(CLI::App&);
+std::function<int()> add_list(CLI::App&);
+std::function<int()> add_convert(CLI::App&);
+std::function<int()> add_docs(CLI::App&);
+// Verbs that load libtorch.
+std::function<int()> add_generate(CLI::App&);
+std::function<int()> add_forward(CLI::App&);
+std::function<int()> add_eval(CLI::App&);
+std::function<int()> add_train(CLI::App&);
+std::function<int()> add_bench(CLI::App&);
+std::function<int()> add_doctor(CLI::App&);
+
+const std::vector<Verb>& plain_verbs();
+const std::vector<Verb>& tensor_verbs();
+
+}  // namespace tessera::cli

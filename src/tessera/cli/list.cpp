@@ -1,0 +1,47 @@
+#include "tessera/cli/cli.h"
+#include "tessera/convert/family.h"
+#include "tessera/nn/registry.h"
+#include "tessera/spec/mechanism.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Options {
+  std::string what = "mechanisms", families;
+  bool json = false;
+};
+
+int list(const Options& o) {
+  if (o.what == "families") {
+    Json rows = Json::array();
+    for (const std::string& name : convert::FamilySet::load(o.families).names()) {
+      rows.push_back(name);
+      if (!o.json) fmt::print("{}\n", name);
+    }
+    if (o.json) print_json(rows);
+    return kExitOk;
+  }
+  nn::register_mechanisms();
+  Json rows = Json::array();
+  for (const spec::Mechanism& m : spec::mechanisms()) {
+    rows.push_back({{"slot", spec::name_of(m.slot)}, {"type", m.name}, {"summary", m.info.summary}, {"paper", m.info.paper},
+                    {"year", m.info.year}, {"causality", spec::name_of(m.info.causality)}, {"parallel", m.info.forms.parallel},
+                    {"chunked", m.info.forms.chunked}, {"recurrent", m.info.forms.recurrent}});
+    if (!o.json) fmt::print("{:<13} {:<12} {}  [{}]\n", spec::name_of(m.slot), m.name, m.info.summary, m.info.paper);
+  }
+  if (o.json) print_json(rows);
+  return kExitOk;
+}
+
+}  // namespace
+
+std::function<int()> add_list(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("what", o->what, "mechanisms or families")->capture_default_str()->check(CLI::IsMember({"mechanisms", "families"}));
+  app.add_option("--families", o->families, "a folder of further family files");
+  app.add_flag("--json", o->json, "as JSON");
+  examples(app, {"tessera list mechanisms", "tessera list families"});
+  return [o] { return list(*o); };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,18 @@
+// "SPEC_OR_MODEL" arguments: a spec file, a recipe that holds one, or anything a model can be loaded from.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/model/model_spec.h"
+
+namespace tessera::cli {
+
+/// Whether the file is JSON text (a spec), by content.
+bool is_spec_file(const std::filesystem::path& path);
+
+/// The spec of a spec file or of a model; `overrides` only apply to spec files.
+model::ModelSpec spec_of(const std::filesystem::path& path, const std::vector<std::string>& overrides, const std::filesystem::path& families);
+
+}  // namespace tessera::cli

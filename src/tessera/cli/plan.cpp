@@ -1,0 +1,51 @@
+#include "tessera/model/plan.h"
+
+#include "tessera/cli/cli.h"
+#include "tessera/cli/model_source.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Options {
+  std::string path, families;
+  std::vector<std::string> overrides;
+  int64_t context = 2048;
+  bool json = false;
+};
+
+std::string scaled(double value, const char* unit) {
+  constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t i = 0;
+  for (; value >= 1000 && i + 1 < std::size(kPrefixes); ++i) value /= 1000;
+  return fmt::format("{:.4g} {}{}", value, kPrefixes[i], unit);
+}
+
+int plan(const Options& o) {
+  const model::Plan plan = model::make_plan(spec_of(o.path, o.overrides, o.families), o.context);
+  if (o.json) {
+    print_json(model::to_json(plan));
+    return kExitOk;
+  }
+  fmt::print("parameters            {:>16}  ({})\n", plan.parameters, scaled(static_cast<double>(plan.parameters), ""));
+  fmt::print("  in matrix products  {:>16}\n", plan.matrix_parameters);
+  fmt::print("flops per token       {:>16}  (forward, at {} tokens)\n", scaled(plan.flops_per_token, "FLOP"), o.context);
+  fmt::print("state per token       {:>16}  (float32)\n", scaled(static_cast<double>(plan.state_bytes_per_token), "B"));
+  fmt::print("state, fixed part     {:>16}\n", scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
+  fmt::print("state at {:>6} tokens {:>16}\n", o.context, scaled(static_cast<double>(plan.state_bytes), "B"));
+  return kExitOk;
+}
+
+}  // namespace
+
+std::function<int()> add_plan(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("spec", o->path, "a spec file, or a model")->required();
+  app.add_option("--context", o->context, "tokens before the one that is counted")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
+  app.add_option("--families", o->families, "a folder of further family files");
+  app.add_flag("--json", o->json, "as JSON");
+  examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192", "tessera plan model.gguf --json"});
+  return [o] { return plan(*o); };
+}
+
+}  // namespace tessera::cli

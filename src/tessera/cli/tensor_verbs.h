@@ -1,0 +1,20 @@
+// Names of the verbs of tessera-tensors, for the help of tessera.
+#pragma once
+
+namespace tessera::cli {
+
+struct VerbName {
+  const char* name;
+  const char* summary;
+};
+
+inline constexpr VerbName kTensorVerbs[] = {
+    {"generate", "Text from a model"},
+    {"forward", "Logits or hidden states of a batch, file to file"},
+    {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},
+    {"train", "Trains a model from a recipe"},
+    {"bench", "Measures prefill and decode speed"},
+    {"doctor", "Reports the processor, libtorch and what tessera makes of them"},
+};
+
+}  // namespace tessera::cli

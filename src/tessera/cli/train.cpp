@@ -1,0 +1,91 @@
+#include <chrono>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tessera/base/threads.h"
+#include "tessera/cli/cli.h"
+#include "tessera/model/plan.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Options {
+  std::string recipe, out;
+  std::vector<std::string> overrides;
+  bool resume = false, json = false;
+  int threads = 0;
+};
+
+int64_t resident_megabytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE) >> 20;
+}
+
+/// One line that renews itself on a terminal; plain lines elsewhere.
+class Progress {
+ public:
+  void operator()(const train::LogLine& line, int64_t steps) {
+    const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
+    const auto now = std::chrono::steady_clock::now();
+    const double since = std::chrono::duration<double>(now - shown_).count();
+    if (!last && !evaluated && since < (terminal_ ? 0.2 : 10.0)) return;
+    shown_ = now;
+    const double speed = line.tokens_per_s, left = line.step > 0 ? line.seconds / static_cast<double>(line.step) * static_cast<double>(steps - line.step) : 0;
+    std::string text = fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.0f} tokens/s  {:>4.0f} s left  {} MB", line.step, steps, line.loss, line.lr,
+                                   speed, left, resident_megabytes());
+    if (evaluated) text += fmt::format("  valid {:.4f}", *line.valid_loss);
+    if (terminal_) fmt::print(stderr, "\r{:<110}{}", text, evaluated || last ? "\n" : "");
+    else fmt::print(stderr, "{}\n", text);
+    std::fflush(stderr);
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) != 0;
+  std::chrono::steady_clock::time_point shown_{};
+};
+
+int train_model(const Options& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
+  const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
+  const model::Plan plan = model::make_plan(recipe.spec, recipe.train.length);
+  fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n", plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
+             recipe.train.batch * recipe.train.length * recipe.train.accumulate);
+  Progress progress;
+  train::TrainOptions options;
+  options.resume = o.resume;
+  options.cancel = &cancel_token();
+  options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
+  const train::TrainResult result = train::train(recipe, o.out, options);
+  if (o.json) {
+    Json json = {{"step", result.step}, {"seconds", result.seconds}, {"checkpoint", result.checkpoint.string()}};
+    if (result.last) {
+      json["loss"] = result.last->loss;
+      if (result.last->valid_loss) json["valid_loss"] = *result.last->valid_loss;
+    }
+    print_json(json);
+  } else {
+    fmt::print("{}\n", result.checkpoint.string());
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+std::function<int()> add_train(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("recipe", o->recipe, "what to train, on what, how long: JSON")->required();
+  app.add_option("--out", o->out, "the run's folder: log.jsonl, log.csv, checkpoints")->required();
+  app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
+  app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  app.add_flag("--json", o->json, "the result as JSON");
+  examples(app, {"tessera train examples/recipes/shakespeare.json --out out/shakespeare", "tessera train recipe.json --out run --resume",
+                 "tessera train recipe.json --out run --set train.steps=100 --set optimizer.lr=3e-4"});
+  return [o] { return train_model(*o); };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,430 @@
+// Every family against tests/golden/families: each case loads, goes out and comes back, each reject is
+// refused with a message that names the culprit, and GGUF files turn into the Hugging Face files they
+// were made from. What the models compute is tested where they run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/convert/checkpoint.h"
+#include "tessera/convert/family.h"
+#include "tessera/convert/foreign_config.h"
+#include "tessera/convert/tensor_ops.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/position/rope.h"
+
+namespace tessera::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+fs::path golden() { return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families"; }
+
+/// A folder that is gone after the test.
+class Scratch {
+ public:
+  Scratch() {
+    std::string pattern = (fs::temp_directory_path() / "families_test_XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no scratch folder");
+    path_ = pattern;
+  }
+  ~Scratch() { fs::remove_all(path_); }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+void write_text(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+/// Python writes Infinity into these too.
+Json read_facts(const fs::path& path) { return parse_hf_config(read_text_file(path), path.string()); }
+
+/// A case as a model folder: its config beside the weights it names.
+fs::path materialise(const Scratch& scratch, const std::string& family, const std::string& name) {
+  const fs::path source = golden() / family / name, folder = scratch / (family + "_" + name);
+  const Json facts = read_facts(source / "case.json");
+  fs::create_directories(folder);
+  fs::copy_file(source / "config.json", folder / "config.json");
+  fs::create_symlink(golden() / family / facts.at("weights").get<std::string>() / "model.safetensors", folder / "model.safetensors");
+  return folder;
+}
+
+std::vector<std::string> families() { return {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi3", "olmo2", "gemma2", "gemma3_text", "mamba2", "bert"}; }
+
+std::vector<std::string> cases(const std::string& family) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(golden() / family))
+    if (fs::exists(entry.path() / "case.json")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// What no mechanism of ours computes: refused with this text in the message.
+const std::map<std::string, std::string>& refused() {
+  static const std::map<std::string, std::string> list = {
+      {"bert/is_decoder", "is_decoder"},
+      {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
+      {"mamba2/hidden_act_gelu", "hidden_act"},
+  };
+  return list;
+}
+
+void expect_equal(const std::vector<TensorView>& a, const std::vector<TensorView>& b, const std::string& where) {
+  ASSERT_EQ(a.size(), b.size()) << where;
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].name, b[i].name) << where;
+    EXPECT_TRUE(equal_values(a[i], b[i])) << where << ": " << a[i].name;
+  }
+}
+
+std::string error_of(const fs::path& path, const LoadOptions& options = {}) {
+  try {
+    load_checkpoint(path, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class Families : public testing::TestWithParam<std::string> {};
+
+TEST_P(Families, EveryCaseLoadsAndComesBack) {
+  const Scratch scratch;
+  ASSERT_GE(cases(GetParam()).size(), 5u);
+  for (const std::string& name : cases(GetParam())) {
+    const std::string where = GetParam() + "/" + name;
+    const fs::path folder = materialise(scratch, GetParam(), name);
+    if (const auto found = refused().find(where); found != refused().end()) {
+      EXPECT_THAT(error_of(folder), HasSubstr(found->second)) << where;
+      continue;
+    }
+    SCOPED_TRACE(where);
+    const Checkpoint checkpoint = load_checkpoint(folder);
+    EXPECT_EQ(checkpoint.family, GetParam());
+    // out and back: the same spec, the same numbers
+    const fs::path written = scratch / ("written_" + name);
+    write_hf_folder(checkpoint, written);
+    const Checkpoint back = load_checkpoint(written);
+    EXPECT_EQ(back.spec_json, checkpoint.spec_json);
+    expect_equal(back.tensors, checkpoint.tensors, where);
+    expect_equal(back.kept, checkpoint.kept, where);
+    fs::remove_all(written);
+    if (name != "base" && name != "hub") continue;
+    // and our own folder
+    const fs::path ours = scratch / ("ours_" + name);
+    write_tessera_folder(checkpoint, ours);
+    const Checkpoint own = load_checkpoint(ours);
+    EXPECT_EQ(own.dialect, "tessera");
+    EXPECT_EQ(own.family, GetParam());
+    EXPECT_EQ(own.spec_json, checkpoint.spec_json);
+    expect_equal(own.tensors, checkpoint.tensors, where);
+    expect_equal(own.kept, checkpoint.kept, where);
+  }
+}
+
+TEST_P(Families, WrittenTensorsAreThoseOfTheSource) {
+  const Scratch scratch;
+  const Checkpoint checkpoint = load_checkpoint(materialise(scratch, GetParam(), "base"));
+  write_hf_folder(checkpoint, scratch / "written");
+  const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
+  const format::TensorFile source = format::open_safetensors(golden() / GetParam() / "base" / "model.safetensors");
+  EXPECT_EQ(written.tensors().size() + checkpoint.notes.size(), source.tensors().size());
+  // a family whose head is left out writes the body's names, which have no prefix
+  const std::string prefix = GetParam() == "bert" ? "bert." : "";
+  for (const TensorView& tensor : written.tensors()) EXPECT_TRUE(equal_values(tensor, source.at(prefix + tensor.name))) << tensor.name;
+}
+
+TEST_P(Families, KeysThatMatterMoveTheSpec) {
+  // two cases that the reference tells apart must differ in our spec or tensors
+  const Scratch scratch;
+  for (const std::string& name : cases(GetParam())) {
+    const Json facts = read_facts(golden() / GetParam() / name / "case.json");
+    if (!facts.contains("base") || !facts.contains("moved_by") || refused().contains(GetParam() + "/" + name)) continue;
+    SCOPED_TRACE(name);
+    const std::string base = facts["base"];
+    if (!fs::exists(scratch / (GetParam() + "_" + base))) materialise(scratch, GetParam(), base);
+    const fs::path folder = scratch / (GetParam() + "_" + name);
+    if (!fs::exists(folder)) materialise(scratch, GetParam(), name);
+    const Checkpoint a = load_checkpoint(scratch / (GetParam() + "_" + base)), b = load_checkpoint(folder);
+    const bool same_weights = facts["weights"] == read_facts(golden() / GetParam() / base / "case.json")["weights"];
+    if (!facts.value("neutral", false) && facts["moved_by"].get<double>() > 5e-4 && same_weights) {
+      EXPECT_NE(a.spec_json, b.spec_json);
+    }
+  }
+}
+
+TEST_P(Families, RejectsNameTheCulprit) {
+  const Json rejects = spec::read_json_file(golden() / GetParam() / "rejects.json");
+  ASSERT_GE(rejects.size(), 5u);
+  for (const Json& reject : rejects) {
+    const Scratch scratch;
+    const std::string name = reject.at("name"), base = reject.at("base");
+    SCOPED_TRACE(name);
+    const fs::path folder = materialise(scratch, GetParam(), base);
+    Json config = spec::read_json_file(folder / "config.json");
+    if (reject.contains("set"))
+      for (const auto& [path, value] : reject["set"].items()) {
+        Json* at = &config;
+        std::istringstream parts(path);
+        for (std::string part; std::getline(parts, part, '.');) at = &(*at)[part];
+        *at = value;
+      }
+    if (reject.contains("unset"))
+      for (const Json& key : reject["unset"]) config.erase(key.get<std::string>());
+    write_text(folder / "config.json", config.dump());
+
+    const format::TensorFile source = format::open_safetensors(folder / "model.safetensors");
+    std::vector<TensorView> tensors;
+    const std::string dropped = reject.value("drop_tensor", "");
+    const Json reshaped_tensor = reject.value("reshape_tensor", Json::object());
+    const std::vector<float> zeros(4096, 0.0f);
+    const auto filled = [&](const std::string& tensor, const Json& shape) {
+      const auto axes = shape.get<std::vector<int64_t>>();
+      const auto count = static_cast<size_t>(format::element_count(axes));
+      return TensorView{tensor, DType::f32, axes, std::as_bytes(std::span(zeros).first(count)), nullptr};
+    };
+    for (const TensorView& tensor : source.tensors()) {
+      if (tensor.name == dropped) continue;
+      if (reshaped_tensor.value("name", "") == tensor.name) tensors.push_back(filled(tensor.name, reshaped_tensor["shape"]));
+      else tensors.push_back(tensor);
+    }
+    if (reject.contains("add_tensor")) tensors.push_back(filled(reject["add_tensor"]["name"], reject["add_tensor"]["shape"]));
+    const fs::path broken = scratch / "broken";
+    fs::create_directories(broken);
+    format::write_safetensors(broken / "model.safetensors", tensors);
+    fs::copy_file(folder / "config.json", broken / "config.json");
+    const std::string error = error_of(broken);
+    EXPECT_THAT(error, HasSubstr(reject.at("expect").get<std::string>()));
+    EXPECT_EQ(error.find('\n'), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()), [](const auto& info) { return info.param; });
+
+// --- GGUF -------------------------------------------------------------------------------------
+
+double largest_difference(const TensorView& a, const TensorView& b) {
+  const TensorView x = as_float32(a), y = as_float32(b);
+  double largest = x.shape == y.shape ? 0 : 1e30;
+  for (size_t i = 0; i < std::min(x.data.size(), y.data.size()); i += sizeof(float)) {
+    float u, v;
+    std::memcpy(&u, x.data.data() + i, sizeof u);
+    std::memcpy(&v, y.data.data() + i, sizeof v);
+    largest = std::max(largest, std::abs(static_cast<double>(u) - v));
+  }
+  return largest;
+}
+
+struct GgufCase {
+  std::string family, name;
+};
+
+std::vector<GgufCase> gguf_cases() {
+  std::vector<GgufCase> list;
+  for (const std::string& family : families())
+    if (fs::exists(golden() / family / "gguf"))
+      for (const auto& entry : fs::directory_iterator(golden() / family / "gguf"))
+        if (entry.path().extension() == ".gguf") list.push_back({family, entry.path().stem()});
+  return list;
+}
+
+const nn::RopeConfig& rope_of(const Checkpoint& checkpoint, size_t layer) {
+  const auto& mixer = checkpoint.spec.layers[layer].groups[0].branches[0].part.as<nn::AttentionConfig>();
+  return mixer.position.as<nn::RopeConfig>();
+}
+
+TEST(FamiliesGguf, TurnsIntoTheFolderItWasMadeFrom) {
+  ASSERT_GE(gguf_cases().size(), 10u);
+  for (const auto& [family, name] : gguf_cases()) {
+    SCOPED_TRACE(family + "/" + name);
+    const Scratch scratch;
+    const Checkpoint gguf = load_checkpoint(golden() / family / "gguf" / (name + ".gguf"));
+    EXPECT_EQ(gguf.dialect, "gguf");
+    EXPECT_EQ(gguf.family, family);
+    write_hf_folder(gguf, scratch / "written");
+    const Checkpoint written = load_checkpoint(scratch / "written");
+    const Checkpoint source = load_checkpoint(materialise(scratch, family, name));
+    ASSERT_EQ(written.tensors.size(), source.tensors.size());
+    // subtracting the 1 that was added to norm weights rounds
+    for (size_t i = 0; i < written.tensors.size(); ++i) EXPECT_LE(largest_difference(written.tensors[i], source.tensors[i]), 2.5e-7) << written.tensors[i].name;
+    if (name == "base") {
+      EXPECT_EQ(written.spec_json, source.spec_json);
+    }
+    if (family == "gpt2") continue;
+    // however the file says it, every layer's angles are those of the source, within and beyond the trained length
+    for (size_t layer = 0; layer < source.spec.layers.size(); ++layer)
+      for (const int64_t length : {8, 40, 100}) {
+        const auto ours = rope_of(gguf, layer).frequencies(length), wanted = rope_of(source, layer).frequencies(length);
+        ASSERT_EQ(ours.omega.size(), wanted.omega.size());
+        EXPECT_NEAR(ours.factor, wanted.factor, 1e-6);
+        for (size_t m = 0; m < wanted.omega.size(); ++m) EXPECT_NEAR(ours.omega[m] / wanted.omega[m], 1, 1e-6);
+      }
+  }
+}
+
+TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {
+  const Checkpoint checkpoint = load_checkpoint(golden() / "llama/gguf/base.gguf");
+  EXPECT_EQ(rope_of(checkpoint, 0).layout, nn::RopeLayout::interleaved);
+  for (const TensorView& tensor : checkpoint.tensors) EXPECT_EQ(tensor.owner.get(), checkpoint.tensors.front().owner.get()) << tensor.name;
+}
+
+// --- families of the user's own ---------------------------------------------------------------
+
+constexpr const char* kInvented = R"~({
+  "family": "invented",
+  "include": ["decoder"],
+  "tables": {"parts": [["mixer.q", "query"], ["mixer.k", "key"], ["mixer.v", "value"], ["mixer.o", "result"], ["ffn.gate", "gate"],
+                       ["ffn.up", "up"], ["ffn.down", "down"], ["mixer_norm", "before"], ["ffn_norm", "between"]]},
+  "tensors": [
+    {"ours": "embed.token.weight", "hf": "words"},
+    {"for": "i in range(n_layers)", "rules": [
+      {"for": "n in parts",
+       "ours": "layers.{i}.{n[0]}.weight", "hf": "stack.{i}.{n[1]}"}
+    ]},
+    {"ours": "final_norm.weight", "hf": "last"},
+    {"if": "not tied", "ours": "head.weight", "hf": "out"}
+  ],
+  "dialects": {"hf": {
+    "types": ["invented"],
+    "read": {"d_model": "=config.size.width", "n_heads": "=config.size.heads", "n_kv_heads": "=n_heads / config.share"},
+    "write": {"model_type": "invented", "hidden_size": "=absent", "num_attention_heads": "=absent", "num_key_value_heads": "=absent",
+              "size": {"width": "=d_model", "heads": "=n_heads"}, "share": "=n_heads / n_kv_heads"},
+    "ignored_keys": {"colour": "does not matter"}
+  }}
+})~";
+
+TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
+  const Scratch scratch;
+  const fs::path base = materialise(scratch, "llama", "base");
+  const Checkpoint original = load_checkpoint(base);
+  Json config = spec::read_json_file(base / "config.json");
+  config["model_type"] = "invented";
+  config["size"] = {{"width", config["hidden_size"]}, {"heads", config["num_attention_heads"]}};
+  config["share"] = 2;
+  config["colour"] = "green";
+  for (const char* key : {"hidden_size", "num_attention_heads", "num_key_value_heads", "attention_bias", "mlp_bias"}) config.erase(key);
+  write_text(scratch / "invented" / "config.json", config.dump());
+
+  const std::map<std::string, std::string> names = {
+      {"self_attn.q_proj", "query"}, {"self_attn.k_proj", "key"}, {"self_attn.v_proj", "value"}, {"self_attn.o_proj", "result"}, {"mlp.gate_proj", "gate"},
+      {"mlp.up_proj", "up"}, {"mlp.down_proj", "down"}, {"input_layernorm", "before"}, {"post_attention_layernorm", "between"}};
+  std::vector<TensorView> tensors;
+  const format::TensorFile source = format::open_safetensors(base / "model.safetensors");
+  for (TensorView tensor : source.tensors()) {
+    if (tensor.name == "model.embed_tokens.weight") tensor.name = "words";
+    else if (tensor.name == "model.norm.weight") tensor.name = "last";
+    else if (tensor.name == "lm_head.weight") tensor.name = "out";
+    else {
+      const std::string rest = tensor.name.substr(std::string("model.layers.0.").size());
+      tensor.name = "stack." + tensor.name.substr(std::string("model.layers.").size(), 1) + "." + names.at(rest.substr(0, rest.rfind('.')));
+    }
+    tensors.push_back(tensor);
+  }
+  format::write_safetensors(scratch / "invented" / "model.safetensors", tensors);
+
+  EXPECT_THAT(error_of(scratch / "invented"), testing::AllOf(HasSubstr("\"invented\" is not known"), HasSubstr("qwen2"), HasSubstr("--families")));
+  write_text(scratch / "families" / "anything.json", kInvented);
+  const LoadOptions options{scratch / "families"};
+  const Checkpoint checkpoint = load_checkpoint(scratch / "invented", options);
+  EXPECT_EQ(checkpoint.family, "invented");
+  EXPECT_EQ(checkpoint.spec_json, original.spec_json);
+  expect_equal(checkpoint.tensors, original.tensors, "invented");
+  HfOptions user, builtin;
+  user.families = scratch / "families";
+  builtin.family = "llama";
+  // out in its own terms, and in those of a built-in family
+  write_hf_folder(checkpoint, scratch / "written", user);
+  EXPECT_EQ(load_checkpoint(scratch / "written", options).spec_json, original.spec_json);
+  write_hf_folder(checkpoint, scratch / "other", builtin);
+  expect_equal(load_checkpoint(scratch / "other").tensors, original.tensors, "other");
+}
+
+TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {
+  for (const auto& [text, expected] : std::map<std::string, std::string>{
+           {"[]", "expected a family file"},
+           {"{}", "\"family\" is missing"},
+           {R"({"family": 3})", "expected a string"},
+           {R"({"family": "x"})", "\"spec\" is missing"},
+           {R"({"family": "x", "frobnicate": 1, "spec": {}, "dialects": {"hf": {"read_only": "w"}}})", "frobnicate"},
+           {R"({"family": "x", "spec": {}})", "\"dialects\" is missing"},
+           {R"({"family": "x", "spec": {}, "dialects": {"hf": {}}})", "read_only"},
+           {R"({"family": "x", "include": ["frobnicate"]})", "there is no fragment \"frobnicate\""},
+           {R"({"family": "x", "spec": {"a": "=1 +"}, "dialects": {"hf": {"read_only": "w"}}})", "x.spec.a"},
+           {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a", "keep": true}], "dialects": {"hf": {"read_only": "w"}}})", "exactly one"},
+           {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a", "hf": {"name": "b", "steps": [{"frobnicate": 1}]}}], "dialects": {"hf": {"read_only": "w"}}})", "frobnicate"},
+           {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a{i", "hf": "b"}], "dialects": {"hf": {"read_only": "w"}}})", "without"},
+           {R"~({"family": "x", "spec": {}, "functions": {"sqrt(x)": 1}, "dialects": {"hf": {"read_only": "w"}}})~", "function of the language"}}) {
+    const Scratch scratch;
+    write_text(scratch / "families" / "x.json", text);
+    try {
+      FamilySet set = FamilySet::load(scratch / "families");
+      set.named("x");
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(expected)) << text;
+    }
+  }
+}
+
+TEST(FamiliesOfTheUser, ExportRefusesWhatAFamilyCannotSay) {
+  const Scratch scratch;
+  const Checkpoint checkpoint = load_checkpoint(materialise(scratch, "qwen3", "base"));
+  HfOptions options;
+  options.family = "llama";
+  try {
+    write_hf_folder(checkpoint, scratch / "written", options);
+    ADD_FAILURE() << "written";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::spec);
+    EXPECT_THAT(error.what(), HasSubstr("qk_norm"));
+  }
+  EXPECT_FALSE(fs::exists(scratch / "written"));
+}
+
+// --- what may not be in the code --------------------------------------------------------------
+
+TEST(FamiliesAsData, NoTypeNameStandsInTheCode) {
+  FamilySet set = FamilySet::load();
+  std::set<std::string> types;
+  for (const char* kind : {"hf", "gguf"})
+    for (const std::string& type : set.types(kind)) types.insert(type);
+  ASSERT_TRUE(types.contains("qwen2"));
+  // the mixer has the name that the field gives it, and so does the model that consists of it
+  types.erase("mamba2");
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TESSERA_SOURCE_DIR) / "src")) {
+    const std::string path = entry.path().string();
+    if (!path.ends_with(".cpp") && !path.ends_with(".h") && !path.ends_with(".def")) continue;
+    // kinds of tokenizers in GGUF have such names too, and tests name their cases
+    if (path.ends_with("_test.cpp") || path.find("/tessera/text/") != std::string::npos) continue;
+    const std::string text = read_text_file(entry.path());
+    for (size_t open = text.find('"'); open != std::string::npos;) {
+      const size_t close = text.find_first_of("\"\n", open + 1);
+      if (close == std::string::npos) break;
+      EXPECT_FALSE(types.contains(text.substr(open + 1, close - open - 1))) << path << ": " << text.substr(open, close - open + 1);
+      open = text.find('"', close + 1);
+    }
+  }
+}
+
+TEST(FamiliesAsData, EveryFileCompilesAndIsWholeBothWays) {
+  FamilySet set = FamilySet::load();
+  ASSERT_GE(set.names().size(), 12u);
+  for (const std::string& name : set.names()) {
+    const Family& family = set.named(name);
+    EXPECT_FALSE(family.about.empty()) << name;
+    for (const auto& [kind, dialect] : family.dialects) EXPECT_NE(dialect.write == nullptr, dialect.read_only.empty()) << name << " " << kind;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::convert

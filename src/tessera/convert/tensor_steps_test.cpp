@@ -1,0 +1,144 @@
+// Steps against arrays written out by hand, each with its inverse.
+#include "tessera/convert/tensor_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "tessera/base/error.h"
+
+namespace tessera::convert {
+namespace {
+
+TensorView floats(Shape shape, std::vector<float> values) {
+  auto owner = std::make_shared<std::vector<float>>(std::move(values));
+  return {"t", DType::f32, std::move(shape), std::as_bytes(std::span(*owner)), owner};
+}
+
+TensorView counted(Shape shape) {
+  std::vector<float> values(static_cast<size_t>(format::element_count(shape)));
+  std::iota(values.begin(), values.end(), 0.0f);
+  return floats(std::move(shape), std::move(values));
+}
+
+std::vector<float> values_of(const TensorView& tensor) {
+  const TensorView plain = as_float32(tensor);
+  std::vector<float> values(plain.data.size() / sizeof(float));
+  std::memcpy(values.data(), plain.data.data(), plain.data.size());
+  return values;
+}
+
+std::vector<TensorView> apply(const char* json, std::vector<TensorView> tensors) {
+  Environment env;
+  TensorSteps::compile(Json::parse(json), "test").apply(tensors, env, nullptr);
+  return tensors;
+}
+
+/// Applies, inverts, and checks that the inverse restores the tensor.
+std::vector<TensorView> both_ways(const char* json, const TensorView& tensor) {
+  Environment env;
+  const TensorSteps steps = TensorSteps::compile(Json::parse(json), "test");
+  std::vector<TensorView> tensors{tensor};
+  steps.apply(tensors, env, nullptr);
+  std::vector<TensorView> back = tensors;
+  steps.invert(back, env, nullptr);
+  EXPECT_EQ(back.size(), 1u);
+  EXPECT_EQ(back[0].shape, tensor.shape);
+  EXPECT_EQ(values_of(back[0]), values_of(tensor));
+  return tensors;
+}
+
+TEST(TensorSteps, TransposeMovesAxes) {
+  const auto out = both_ways(R"([{"transpose": [1, 0]}])", counted({2, 3}));
+  EXPECT_EQ(out[0].shape, (Shape{3, 2}));
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  const auto three = both_ways(R"([{"transpose": [2, 0, 1]}])", counted({2, 3, 4}));
+  EXPECT_EQ(three[0].shape, (Shape{4, 2, 3}));
+  EXPECT_EQ(values_of(three[0])[1], 4);   // [0,0,1] is [0,1,0] of the source
+  EXPECT_EQ(values_of(three[0])[3], 12);  // [0,1,0] is [1,0,0]
+}
+
+TEST(TensorSteps, SplitOfRowsIsAView) {
+  const TensorView tensor = counted({5, 2});
+  const auto out = both_ways(R"([{"split": {"axis": 0, "sizes": [1, 4]}}])", tensor);
+  EXPECT_EQ(values_of(out[1]), (std::vector<float>{2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(out[1].data.data(), tensor.data.data() + 8);
+  const auto columns = both_ways(R"([{"split": {"axis": 1, "sizes": [1, 1]}}])", tensor);
+  EXPECT_EQ(values_of(columns[1]), (std::vector<float>{1, 3, 5, 7, 9}));
+}
+
+TEST(TensorSteps, BlockRowsStayViews) {
+  std::vector<std::byte> bytes(6 * 34);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  const TensorView tensor{"q", DType::q8_0, {3, 64}, bytes, nullptr};
+  const auto out = apply(R"([{"split": {"axis": 0, "sizes": [2, 1]}}])", {tensor});
+  EXPECT_EQ(out[1].data.data(), bytes.data() + 4 * 34);
+  EXPECT_EQ(out[1].data.size(), 2u * 34);
+  const auto halves = apply(R"([{"split": {"axis": 1, "sizes": [32, 32]}}])", {tensor});
+  EXPECT_EQ(halves[1].data[34], bytes[3 * 34]);
+  EXPECT_THROW(apply(R"([{"split": {"axis": 1, "sizes": [16, 48]}}])", {tensor}), Error);
+  EXPECT_THROW(apply(R"([{"reshape": {"from": [3, 64], "to": [12, 16]}}])", {tensor}), Error);
+}
+
+TEST(TensorSteps, HeadsThatHoldQkvTogether) {
+  // rows (head, q|k|v, channel) of 2 heads of width 2: q is rows 0 1 6 7
+  const auto out = both_ways(R"([{"reshape": {"from": [12, 1], "to": [2, 3, 2, 1]}}, {"transpose": [1, 0, 2, 3]},
+                                 {"reshape": {"from": [3, 2, 2, 1], "to": [12, 1]}}, {"split": {"axis": 0, "sizes": [4, 4, 4]}}])",
+                             counted({12, 1}));
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{0, 1, 6, 7}));
+  EXPECT_EQ(values_of(out[1]), (std::vector<float>{2, 3, 8, 9}));
+  EXPECT_EQ(values_of(out[2]), (std::vector<float>{4, 5, 10, 11}));
+}
+
+TEST(TensorSteps, RotaryRowsBetweenHalvesAndPairs) {
+  // positions.md 9.2: halves to pairs for a head of 8 is the row order 0,4,1,5,2,6,3,7
+  const auto out = both_ways(R"([{"interleave": {"heads": 1, "rotary": 8}}])", counted({8}));
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{0, 4, 1, 5, 2, 6, 3, 7}));
+  const auto back = both_ways(R"([{"deinterleave": {"heads": 1, "rotary": 8}}])", counted({8}));
+  EXPECT_EQ(values_of(back[0]), (std::vector<float>{0, 2, 4, 6, 1, 3, 5, 7}));
+  // two heads of 6 rows, of which 4 rotate
+  const auto partial = both_ways(R"([{"interleave": {"heads": 2, "rotary": 4}}])", counted({12}));
+  EXPECT_EQ(values_of(partial[0]), (std::vector<float>{0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11}));
+  EXPECT_THROW(apply(R"([{"interleave": {"heads": 3, "rotary": 2}}])", {counted({8})}), Error);
+  EXPECT_THROW(apply(R"([{"interleave": {"heads": 2, "rotary": 6}}])", {counted({8})}), Error);
+}
+
+TEST(TensorSteps, AxesOfOneAndStacks) {
+  EXPECT_EQ(both_ways(R"([{"squeeze": 1}])", counted({4, 1, 3}))[0].shape, (Shape{4, 3}));
+  EXPECT_EQ(both_ways(R"([{"unsqueeze": 0}])", counted({4}))[0].shape, (Shape{1, 4}));
+  const auto experts = both_ways(R"([{"unstack": {"axis": 0, "count": 3}}])", counted({3, 2, 2}));
+  ASSERT_EQ(experts.size(), 3u);
+  EXPECT_EQ(experts[2].shape, (Shape{2, 2}));
+  EXPECT_EQ(values_of(experts[2]), (std::vector<float>{8, 9, 10, 11}));
+  EXPECT_THROW(apply(R"([{"squeeze": 0}])", {counted({4, 1})}), Error);
+}
+
+TEST(TensorSteps, Arithmetic) {
+  EXPECT_EQ(values_of(both_ways(R"([{"add": 1}, {"scale": 0.5}])", floats({2}, {1, 3}))[0]), (std::vector<float>{1, 2}));
+  const auto decay = apply(R"([{"apply": "exp"}, {"apply": "neg"}])", {floats({2}, {0, 1})});
+  EXPECT_FLOAT_EQ(values_of(decay[0])[1], -2.7182817f);
+  EXPECT_THROW(apply(R"([{"scale": 0}])", {counted({2})}), Error);
+}
+
+TEST(TensorSteps, FirstRowsArePaddedBack) {
+  Environment env;
+  const TensorSteps steps = TensorSteps::compile(Json::parse(R"([{"first_rows": {"count": 2, "of": 3, "padding": 7}}])"), "test");
+  std::vector<TensorView> tensors{counted({3, 2})};
+  steps.apply(tensors, env, nullptr);
+  EXPECT_EQ(tensors[0].shape, (Shape{2, 2}));
+  steps.invert(tensors, env, nullptr);
+  EXPECT_EQ(values_of(tensors[0]), (std::vector<float>{0, 1, 2, 3, 7, 7}));
+}
+
+TEST(TensorSteps, MalformedStepsAreRefused) {
+  for (const char* json : {R"({"transpose": [1, 0]})", R"([{"frobnicate": 1}])", R"([{}])", R"([3])", R"([{"squeeze": 1, "unsqueeze": 1}])", R"([{"$if": 3, "then": []}])", R"([{"only": [0]}])"})
+    EXPECT_THROW(TensorSteps::compile(Json::parse(json), "test"), Error) << json;
+  for (const char* json : {R"([{"transpose": [0, 0]}])", R"([{"transpose": [0]}])", R"([{"split": {"axis": 2, "sizes": [1]}}])", R"([{"split": {"axis": 0, "sizes": [3]}}])",
+                           R"([{"split": {"axis": 0, "sizes": [-1, 3]}}])", R"([{"split": {"sizes": [2]}}])", R"([{"unstack": {"axis": 0, "count": 1000000000}}])",
+                           R"([{"reshape": {"from": [2, 2], "to": [4611686018427387904, 4]}}])", R"([{"apply": "frobnicate"}])"})
+    EXPECT_THROW(apply(json, {counted({2, 2})}), Error) << json;
+}
+
+}  // namespace
+}  // namespace tessera::convert

@@ -1,0 +1,25 @@
+// A model ready to run from anything on disk: weights stay mapped, in their storage type.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "tessera/convert/checkpoint.h"
+#include "tessera/model/model.h"
+#include "tessera/text/tokenizer.h"
+
+namespace tessera::infer {
+
+struct LoadedModel {
+  model::Model model;
+  std::optional<text::Tokenizer> tokenizer;  // where the model has one
+  convert::Checkpoint source;
+};
+
+/// A tessera or Hugging Face folder, a GGUF file or a llama2.c file, told apart by content.
+LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOptions& options = {});
+
+/// The weights of a checkpoint, as they lie there.
+model::Weights weights_of(const convert::Checkpoint& checkpoint);
+
+}  // namespace tessera::infer

@@ -1,0 +1,17 @@
+// The generated part of the documentation: a page per slot, the table of mechanisms, the JSON schema of specs.
+// `tessera docs` writes them; a test fails when those in docs/ are stale.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::model {
+
+/// Path below docs/, content.
+std::vector<std::pair<std::string, std::string>> generated_pages();
+
+/// The table of mechanisms that stands in the README between its markers.
+std::string mechanism_table();
+
+}  // namespace tessera::model

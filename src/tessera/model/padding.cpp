@@ -1,0 +1,50 @@
+#include "tessera/model/padding.h"
+
+namespace tessera::model {
+namespace {
+
+/// Flat indices of the real tokens, row after row.
+Tensor kept(const Tensor& ids_BT, const Tensor& mask_BT) {
+  if (!mask_BT.defined()) return at::arange(ids_BT.numel(), at::kLong);
+  return mask_BT.reshape({-1}).ne(0).nonzero().squeeze(1);
+}
+
+}  // namespace
+
+nn::Batch from_padded(const Tensor& ids_BT, const Tensor& mask_BT, const Tensor& positions_BT, const Tensor& types_BT) {
+  if (ids_BT.dim() != 2 || ids_BT.numel() == 0) fail(ErrorKind::input, "input", "input_ids has {} axes and {} ids; expected [B, T], not empty", ids_BT.dim(), ids_BT.numel());
+  const auto same_shape = [&](const Tensor& t, const char* name) {
+    if (t.defined() && t.sizes() != ids_BT.sizes())
+      fail(ErrorKind::input, "input", "{} has another shape than input_ids [{}, {}]", name, ids_BT.size(0), ids_BT.size(1));
+  };
+  same_shape(mask_BT, "attention_mask");
+  same_shape(positions_BT, "position_ids");
+  same_shape(types_BT, "token_type_ids");
+  const Tensor index = kept(ids_BT, mask_BT);
+  const auto pick = [&](const Tensor& t) { return t.reshape({-1}).to(at::kLong).index_select(0, index); };
+  nn::Batch batch;
+  batch.ids_N = pick(ids_BT);
+  int64_t begin = 0;
+  for (int64_t r = 0; r < ids_BT.size(0); ++r) {
+    const int64_t length = mask_BT.defined() ? mask_BT.select(0, r).ne(0).sum().item<int64_t>() : ids_BT.size(1);
+    if (length == 0) fail(ErrorKind::input, "input", "row {} of attention_mask holds no token", r);
+    batch.segments.push_back({r, begin, length, 0});
+    begin += length;
+  }
+  batch.number();
+  if (positions_BT.defined()) batch.positions_N = pick(positions_BT);
+  if (types_BT.defined()) batch.types_N = pick(types_BT);
+  return batch;
+}
+
+Tensor to_padded(const Tensor& x_N, const Tensor& ids_BT, const Tensor& mask_BT) {
+  auto sizes = x_N.sizes().vec();
+  sizes[0] = ids_BT.numel();
+  Tensor out = at::zeros(sizes, x_N.options());
+  out.index_copy_(0, kept(ids_BT, mask_BT), x_N);
+  sizes.erase(sizes.begin());
+  sizes.insert(sizes.begin(), {ids_BT.size(0), ids_BT.size(1)});
+  return out.reshape(sizes);
+}
+
+}  // namespace tessera::model

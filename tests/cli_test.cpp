@@ -1,0 +1,175 @@
+// The command line as scripts see it: bad input is one clear line on stderr, the right exit code, nothing on
+// stdout and nothing half-written.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/spec/json.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kSource = TESSERA_SOURCE_DIR;
+const std::string kZoo = (kSource / "zoo").string();
+const std::string kGoldens = (kSource / "tests/golden/families").string();
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / fmt::format("tessera_cli_{}_{}", getpid(), counter_++);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Outcome run(const std::string& arguments, const std::string& before = "") {
+    const std::string err = (folder_ / "stderr").string();
+    const std::string command = before + "'" TESSERA_PROGRAM "' " + arguments + " 2>'" + err + "' </dev/null";
+    Outcome outcome;
+    FILE* pipe = popen(command.c_str(), "r");
+    std::array<char, 4096> buffer;
+    for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) outcome.out.append(buffer.data(), n);
+    const int status = pclose(pipe);
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    outcome.err = read_text_file(err);
+    return outcome;
+  }
+
+  void expect_refused(const std::string& arguments, int code, const std::string& words) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, code) << arguments << "\n" << outcome.err;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << arguments << "\n" << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+
+  /// A tiny llama folder of the goldens.
+  std::string tiny() const { return kGoldens + "/llama/base"; }
+  fs::path folder_;
+  static int counter_;
+};
+int Cli::counter_ = 0;
+
+TEST_F(Cli, HelpOfEveryVerbHasExamples) {
+  EXPECT_EQ(run("--help").code, 0);
+  for (const char* verb : {"generate", "forward", "eval", "tokenize", "train", "plan", "show", "list", "convert", "bench", "doctor", "docs"}) {
+    const Outcome help = run(std::string(verb) + " --help");
+    EXPECT_EQ(help.code, 0) << verb << help.err;
+    EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
+  }
+}
+
+TEST_F(Cli, UsageErrors) {
+  expect_refused("frobnicate", 2, "tessera --help");
+  expect_refused("plan", 2, "spec is required");
+  expect_refused("generate " + tiny(), 2, "--prompt");
+  expect_refused("generate " + tiny() + " --input-ids 1,2 --temperature -1", 2, "temperature = -1; expected 0 (greedy) or more");
+  expect_refused("tokenize bytes", 2, "--text");
+}
+
+TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
+  const std::string spec = kZoo + "/llama/smollm2-135m.json";
+  expect_refused("plan " + spec + " --set layers[0].mixer.n_heads=7", 2, "n_heads = 7 does not divide d_model = 576");
+  expect_refused("plan " + spec + " --set layers[0].mixer.n_head=9", 2, "did you mean \"n_heads\"?");
+  expect_refused("plan " + spec + " --set norm.eps=tiny", 2, "found a string \"tiny\"; expected a number");
+  expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");
+}
+
+TEST_F(Cli, FileErrors) {
+  expect_refused("generate /nowhere/model.gguf --prompt x", 1, "No such file");
+  std::ofstream(folder_ / "cut.gguf", std::ios::binary).write("GGUF\3\0\0\0\1", 9);
+  expect_refused("generate " + (folder_ / "cut.gguf").string() + " --prompt x", 1, "cut.gguf");
+  std::ofstream(folder_ / "noise") << "neither this nor that";
+  expect_refused("generate " + (folder_ / "noise").string() + " --prompt x", 1, "noise");
+  expect_refused("eval " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
+}
+
+TEST_F(Cli, InputErrors) {
+  expect_refused("generate " + tiny() + " --input-ids 1,64", 1, "token id 64; expected 0 to 63");
+  const std::string gpt2 = kGoldens + "/gpt2/base";
+  std::string ids = "1";
+  for (int i = 0; i < 2000; ++i) ids += ",1";
+  expect_refused("generate " + gpt2 + " --input-ids " + ids, 1, "this model's context is");
+  expect_refused("generate " + kGoldens + "/llama/gguf/base.gguf --prompt ''", 1, "is empty");
+}
+
+TEST_F(Cli, ConvertLeavesNothingWhenItFails) {
+  const fs::path out = folder_ / "out";
+  expect_refused("convert /nowhere --out " + out.string(), 1, "/nowhere");
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
+  // a golden's input through the folder itself, its tessera folder, and the Hugging Face folder made of that
+  const std::string input = (folder_ / "in.safetensors").string();
+  std::string header = R"({"input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[0,32]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = header.size();
+  const int64_t ids[] = {1, 5, 9, 3};
+  std::ofstream file(input, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), 8);
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
+  file.write(reinterpret_cast<const char*>(ids), sizeof(ids));
+  file.close();
+  for (const char* family : {"llama", "gemma3_text", "mamba2", "bert", "gpt2"}) {
+    const std::string model = kGoldens + "/" + family + "/base";
+    const std::string ours = (folder_ / family).string(), theirs = ours + "_hf";
+    ASSERT_EQ(run("convert " + model + " --out " + ours).code, 0) << family;
+    ASSERT_EQ(run("convert " + ours + " --to hf --out " + theirs).code, 0) << family;
+    std::string first;
+    for (const std::string& folder : {model, ours, theirs}) {
+      const std::string output = (folder_ / "out.safetensors").string();
+      const Outcome outcome = run("forward " + folder + " --input " + input + " --output " + output);
+      ASSERT_EQ(outcome.code, 0) << family << outcome.err;
+      if (first.empty()) first = read_text_file(output);
+      EXPECT_EQ(read_text_file(output), first) << folder;
+    }
+  }
+}
+
+TEST_F(Cli, JsonOfGenerate) {
+  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 5 --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json json = spec::parse_json(outcome.out, "stdout");
+  for (const char* key : {"text", "token_ids", "prompt_tokens", "finish_reason", "prefill_tokens_per_s", "decode_tokens_per_s"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  EXPECT_EQ(json["token_ids"].size(), 5u);
+  EXPECT_EQ(json["finish_reason"], "length");
+}
+
+TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
+  // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
+  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824", "timeout --preserve-status -s INT 2 ");
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_NE(outcome.out, "");
+  EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Cli, AFullDiskLeavesNothingBehind) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP();
+  const Outcome outcome = run("show " + kZoo + "/gpt2/gpt2.json --resolved > /dev/full");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("cannot write"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Cli, PlanOfAHugeModelIsInstant) {
+  const Outcome outcome = run("plan " + kZoo + "/llama/llama3.1-405b.json --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(spec::parse_json(outcome.out, "stdout")["parameters"], 405'853'388'800);
+}
+
+}  // namespace
+}  // namespace tessera

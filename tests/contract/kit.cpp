@@ -1,0 +1,161 @@
+#include "kit.h"
+
+#include <limits>
+
+#include "tessera/ops/random.h"
+
+namespace tessera::contract {
+namespace {
+
+/// Initial values with enough spread that every parameter matters.
+Tensor draw(const spec::ParamDecl& decl) {
+  const RandomKey key = RandomKey(7).fold("contract");
+  spec::ParamDecl spread = decl;
+  switch (decl.kind) {
+    case spec::ParamKind::matrix: spread.init = spec::Init::normal(0.3); break;
+    case spec::ParamKind::embedding: spread.init = spec::Init::normal(0.8); break;
+    default: break;
+  }
+  Tensor values = ops::initial_values(spread, key, at::kDouble);
+  if (spread.init.kind == spec::Init::Kind::constant) {
+    spread.init = spec::Init::normal(0.25);
+    values = values + ops::initial_values(spread, key, at::kDouble);
+  }
+  return values;
+}
+
+model::Model build(const model::ModelSpec& spec, std::map<std::string, ops::WeightPtr> weights) {
+  return model::Model(spec, model::Weights::check(spec, std::move(weights)));
+}
+
+}  // namespace
+
+void Report::refuses(ErrorKind kind, const std::string& text, const std::string& what, const std::function<void()>& action) {
+  try {
+    action();
+    expect(false, "{} is accepted", what);
+  } catch (const Error& e) {
+    expect(e.kind() == kind && std::string(e.what()).find(text) != std::string::npos, "{} is refused with \"{}\" (kind {}); expected \"{}\" (kind {})", what,
+           e.what(), static_cast<int>(e.kind()), text, static_cast<int>(kind));
+  }
+}
+
+std::string Report::text() const {
+  std::string out;
+  for (const std::string& failure : failures_) out += "  " + failure + "\n";
+  return out;
+}
+
+Rig make_rig(const Json& json, at::ScalarType type, at::ScalarType rounding) {
+  const model::ModelSpec spec = model::read_model_spec(json);
+  std::map<std::string, Tensor> values;
+  std::map<std::string, ops::WeightPtr> weights;
+  for (const spec::ParamDecl& decl : model::parameters(spec)) {
+    const Tensor value = draw(decl).to(rounding).to(type).requires_grad_(true);
+    values[decl.name] = value;
+    weights[decl.name] = std::make_shared<ops::Weight>(ops::Weight::dense(decl.name, value));
+  }
+  return {std::move(values), build(spec, std::move(weights))};
+}
+
+Rig make_stored_rig(const Json& json, at::ScalarType storage) {
+  const model::ModelSpec spec = model::read_model_spec(json);
+  std::map<std::string, ops::WeightPtr> weights;
+  for (const spec::ParamDecl& decl : model::parameters(spec)) {
+    auto bytes = std::make_shared<Tensor>(draw(decl).to(storage).contiguous());
+    weights[decl.name] = std::make_shared<ops::Weight>(
+        ops::Weight::stored(decl.name, ops::dtype_of(storage), decl.shape, bytes->const_data_ptr(), bytes));
+  }
+  return {{}, build(spec, std::move(weights))};
+}
+
+Ids random_ids(int64_t n, uint64_t seed) {
+  const RandomKey key = RandomKey(seed).fold("ids");
+  Ids ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(key.bits(static_cast<uint64_t>(i)) % kVocab);
+  return ids;
+}
+
+std::vector<int64_t> random_split(int64_t total, uint64_t seed) {
+  const RandomKey key = RandomKey(seed).fold("split");
+  std::vector<int64_t> lengths;
+  for (uint64_t i = 0; total > 0; ++i) {
+    lengths.push_back(std::min<int64_t>(total, 1 + key.bits(i) % 5));
+    total -= lengths.back();
+  }
+  return lengths;
+}
+
+Tensor whole(const Rig& rig, const nn::Batch& batch) {
+  const Tensor h = rig.model.hidden(batch);
+  return rig.model.has_head() ? rig.model.logits(h) : h;
+}
+
+Tensor whole(const Rig& rig, const Rows& rows) { return whole(rig, nn::Batch::of(rows)); }
+
+Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds, bool pending) {
+  nn::Batch batch;
+  Ids ids;
+  for (const Feed& f : feeds) {
+    batch.segments.push_back({f.row, static_cast<int64_t>(ids.size()), static_cast<int64_t>(f.ids.size()), state.length(f.row)});
+    ids.insert(ids.end(), f.ids.begin(), f.ids.end());
+  }
+  batch.ids_N = at::tensor(ids, at::kLong);
+  batch.number();
+  model::ForwardOptions options;
+  options.state = &state;
+  options.pending = pending;
+  return rig.model.logits(rig.model.hidden(batch, options));
+}
+
+Tensor feed_split(const Rig& rig, model::State& state, int64_t row, const Ids& ids, const std::vector<int64_t>& lengths) {
+  std::vector<Tensor> out;
+  auto at = ids.begin();
+  for (const int64_t n : lengths) {
+    out.push_back(feed(rig, state, {{row, Ids(at, at + n)}}));
+    at += n;
+  }
+  return at::cat(out);
+}
+
+double difference(const Tensor& got, const Tensor& want) {
+  constexpr double kBad = std::numeric_limits<double>::infinity();
+  if (!got.defined() || !want.defined() || got.sizes() != want.sizes()) return kBad;
+  if (want.numel() == 0) return 0;
+  const Tensor a = got.detach().to(at::kDouble), b = want.detach().to(at::kDouble);
+  if (!at::isfinite(a).all().item<bool>() || !at::isfinite(b).all().item<bool>()) return kBad;
+  const double largest = b.abs().max().item<double>(), worst = (a - b).abs().max().item<double>();
+  return worst == 0 ? 0 : largest == 0 ? kBad : worst / largest;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.defined() && b.defined() && a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && at::equal(a.detach(), b.detach());
+}
+
+double normalised_mean_square(const Tensor& got, const Tensor& want) {
+  const Tensor a = got.detach().to(at::kDouble), b = want.detach().to(at::kDouble);
+  const double error = ((a - b).square().mean() / b.square().mean()).item<double>();
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+Tensor scalar_of(const Tensor& y) {
+  spec::ParamDecl decl{"scalar", y.sizes().vec(), spec::Init::normal(1)};
+  return (y * ops::initial_values(decl, RandomKey(11), at::kDouble).to(y.scalar_type())).sum();
+}
+
+std::map<std::string, Tensor> gradients(const Rig& rig, const std::function<Tensor()>& forward) {
+  for (const auto& [name, value] : rig.values) value.mutable_grad() = Tensor();
+  scalar_of(forward()).backward();
+  std::map<std::string, Tensor> out;
+  for (const auto& [name, value] : rig.values) out[name] = value.grad().defined() ? value.grad().clone() : Tensor();
+  return out;
+}
+
+UnwrittenIsNan::UnwrittenIsNan() {
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  at::globalContext().setDeterministicFillUninitializedMemory(true);
+}
+
+UnwrittenIsNan::~UnwrittenIsNan() { at::globalContext().setDeterministicAlgorithms(false, false); }
+
+}  // namespace tessera::contract

@@ -1,0 +1,13 @@
+// Just enough of JSON Schema to validate what the toolkit's own schemas say.
+#pragma once
+
+#include <string>
+
+#include "tessera/spec/json.h"
+
+namespace tessera::contract {
+
+/// "" when `value` satisfies `schema`, else the first violation. $ref resolves under `root`. Fails on keywords it does not know.
+std::string violation(const spec::Json& value, const spec::Json& schema, const spec::Json& root, const std::string& path = "$");
+
+}  // namespace tessera::contract

@@ -1,0 +1,55 @@
+"""Loads Hugging Face folders that tessera wrote with transformers and compares their results with the goldens.
+
+    python tools/golden/export_check.py PROGRAM tests/golden/families WORK_FOLDER
+
+For every family: base case -> tessera folder -> Hugging Face folder; and every GGUF case -> Hugging Face folder.
+Prints a line per model; exit code 1 when a result differs by more than 1e-4 of the largest.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+program, families, work = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+
+
+def run(*arguments):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+
+
+def difference(folder, io):
+    config = AutoConfig.from_pretrained(folder)
+    kind = AutoModelForMaskedLM if config.model_type == "bert" else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    inputs = {k: io[k] for k in ("input_ids", "attention_mask", "position_ids", "token_type_ids") if k in io}
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    real = io["attention_mask"].bool() if "attention_mask" in io else torch.ones_like(io["input_ids"]).bool()
+    return ((logits - io["logits"])[real].abs().max() / io["logits"][real].abs().max()).item()
+
+
+failed = 0
+for family in sorted(p for p in families.iterdir() if p.is_dir()):
+    cases = [("base", family / "base")] + [(p.stem + "_gguf", p) for p in sorted((family / "gguf").glob("*.gguf"))]
+    for name, source in cases:
+        label = f"{family.name}/{name}"
+        try:
+            story = json.loads((family / source.stem / "case.json").read_text().replace(" Infinity", " 0"))
+            ours, theirs = work / family.name / name / "ours", work / family.name / name / "hf"
+            run("convert", source, "--out", ours)
+            run("convert", ours, "--to", "hf", "--out", theirs)
+            error = difference(theirs, load_file(family / story["io"] / "io.safetensors"))
+            good = error < 1e-4
+            print(f"{label:<40} {error:.1e} {'ok' if good else 'DIFFERS'}")
+        except Exception as problem:  # one line per model, whatever went wrong
+            good = False
+            print(f"{label:<40} FAILED: {str(problem).splitlines()[0][:200]}")
+        failed += not good
+print(f"{failed} failed")
+sys.exit(1 if failed else 0)
