@@ -48,6 +48,9 @@ Tensor attention_equal(const Tensor& q_BTHD, const Tensor& k_BTGD, const Tensor&
 Tensor attention(const Tensor& q_THD, const std::vector<KeyValues>& kv, int64_t start, const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop) {
   if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, kv, start, options);
+  // a whole document: one sequence of a batch
+  if (kv.size() == 1 && kv[0].first == start && kv[0].k_SGD.size(0) == q_THD.size(0))
+    return attention_equal(q_THD.unsqueeze(0), kv[0].k_SGD.unsqueeze(0), kv[0].v_SGD.unsqueeze(0), options, drop).squeeze(0);
   std::vector<Tensor> keys, values;
   for (const KeyValues& part : kv) {
     keys.push_back(part.k_SGD);

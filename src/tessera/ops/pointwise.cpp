@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/kernels/rowwise.h"
+#include "tessera/ops/fused.h"
 
 namespace tessera::ops {
 namespace {
@@ -21,6 +22,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps
                       static_cast<float>(eps), y.data_ptr<float>());
     return y;
   }
+  if (fuses(x) && x.size(-1) > 0) return fused_rms_norm(x, weight.defined() ? weight.to(at::kFloat) : weight, offset, eps);
   const Tensor wide_x = x.to(wide(x));
   Tensor y = wide_x * at::rsqrt(wide_x.square().mean(-1, true) + eps);
   if (weight.defined()) y = y * (weight.to(wide(x)) + offset);
@@ -68,6 +70,7 @@ Tensor gated(const Tensor& gate, const Tensor& up, Activation act) {
     kernels::glu(act, g.const_data_ptr<float>(), u.const_data_ptr<float>(), g.numel(), y.data_ptr<float>());
     return y;
   }
+  if (act == Activation::silu && fuses(gate) && gate.sizes() == up.sizes() && up.scalar_type() == at::kFloat) return fused_swiglu(gate, up);
   return activate(gate, act) * up;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/kernels/rope.h"
+#include "tessera/ops/fused.h"
 
 namespace tessera::ops {
 
@@ -31,6 +32,7 @@ Tensor rope(const Tensor& x_NHD, const RotaryTable& table, bool interleaved) {
                   table.cos_NR.const_data_ptr<float>(), table.sin_NR.const_data_ptr<float>());
     return y;
   }
+  if (fuses(x_NHD) && table.cos_NR.scalar_type() == at::kFloat) return fused_rope(x_NHD, table, interleaved);
   const auto type = wide(x_NHD);
   const Tensor cos = table.cos_NR.to(type).unsqueeze(1), sin = table.sin_NR.to(type).unsqueeze(1);  // [N, 1, r/2]
   const Tensor turning = x_NHD.narrow(-1, 0, r).to(type);
