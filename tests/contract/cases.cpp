@@ -173,7 +173,7 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
   Json json = {{"tessera", 1}, {"arch", arch}, {"vocab", kVocab}, {"d_model", kWidth}, {"head", "linear"},
                {"mixer", {{"type", "attention"}, {"n_heads", kHeads}, {"position", {{"type", "rope"}, {"theta", 100}}}}},
                {"ffn", {{"type", "mlp"}, {"d_hidden", 12}, {"act", "gelu"}}},
-               {"layers", {{{"repeat", 2}}}}};
+               {"layers", parse(R"([{"repeat": 2}])")}};
   switch (mechanism.slot) {
     case Slot::norm: json["norm"] = part; break;
     case Slot::position:

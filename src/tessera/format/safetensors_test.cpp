@@ -67,7 +67,7 @@ TEST(Safetensors, SaysWhichRuleIsBroken) {
           {"zero byte", file_of(std::string_view("{}\0\0", 4), 0),
            "zero byte at byte 2 of the header"},
           {"bad JSON", file_of("{]", 0), "invalid JSON"},
-          {"duplicate tensor", file_of(R"({"a\n":1,"a\n":2})", 0), R"(key "a\x0a" appears twice)"},
+          {"duplicate tensor", file_of(R"({"a\n":1,"a\n":2})", 0), R"(key "a\n" appears twice)"},
           {"too deep", file_of(R"({"a":{"shape":[[]]}})", 0), "nested deeper than 3"},
           {"metadata", file_of(R"({"__metadata__":[]})", 0),
            "__metadata__ is an array; expected an object of strings"},

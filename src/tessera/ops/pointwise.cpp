@@ -22,7 +22,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps
                       static_cast<float>(eps), y.data_ptr<float>());
     return y;
   }
-  if (fuses(x) && x.size(-1) > 0) return fused_rms_norm(x, weight.defined() ? weight.to(at::kFloat) : weight, offset, eps);
+  if (fuses(x) && x.size(-1) > 0 && weight.defined()) return fused_rms_norm(x, weight.to(at::kFloat), offset, eps);
   const Tensor wide_x = x.to(wide(x));
   Tensor y = wide_x * at::rsqrt(wide_x.square().mean(-1, true) + eps);
   if (weight.defined()) y = y * (weight.to(wide(x)) + offset);

@@ -52,7 +52,7 @@ struct RopeConfig final : PositionConfig {
     if (rotary_dim == 0) rotary_dim = scope.width;
   }
   void check(const spec::Scope& scope) const override {
-    require_place(spec::Place::rotation, "rope", scope, "put it into the \"position\" of an attention mixer");
+    require_place(spec::Place::rotation, "rope", scope, "put it into \"position\" of an attention mixer");
     if (rotary_dim % 2 != 0 || rotary_dim > scope.width)
       fail(ErrorKind::spec, scope.path, "rotary_dim = {}; expected an even number of at most head_dim = {}", rotary_dim, scope.width);
   }
