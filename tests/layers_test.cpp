@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -82,6 +83,45 @@ TEST(Layers, PlainLayersAndMechanismHeadersAreFreeOfTorch) {
       EXPECT_NE(include.target.rfind("tessera/ops/", 0), 0u) << include.file << " includes " << include.target;
     }
   }
+}
+
+/// Every string in a list called "types" of the family files.
+std::set<std::string> model_types() {
+  std::set<std::string> types;
+  const std::regex lists("\"types\"\\s*:\\s*\\[([^\\]]*)\\]"), names("\"([^\"]+)\"");
+  for (const auto& entry : fs::directory_iterator(kSource / "src/tessera/convert/families")) {
+    if (entry.path().extension() != ".json") continue;
+    std::ifstream file(entry.path());
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    for (std::sregex_iterator list(text.begin(), text.end(), lists), end; list != end; ++list) {
+      const std::string body = (*list)[1];
+      for (std::sregex_iterator name(body.begin(), body.end(), names); name != end; ++name) types.insert((*name)[1]);
+    }
+  }
+  return types;
+}
+
+TEST(Layers, NoModelTypeStandsInTheCode) {
+  std::set<std::string> types = model_types();
+  ASSERT_GE(types.size(), 12u);
+  ASSERT_TRUE(types.count("llama"));
+  types.erase("mamba2");   // a mechanism of that name exists: nn/mixer/mamba2.h
+  types.erase("llama2c");  // a file format: format/llama2c.h
+  const std::regex literal("\"((?:[^\"\\\\]|\\\\.)*)\"");
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {
+    const std::string name = entry.path().filename();
+    if (!(name.ends_with(".h") || name.ends_with(".cpp")) || name.ends_with("_test.cpp")) continue;
+    ++files;
+    std::ifstream file(entry.path());
+    int number = 0;
+    for (std::string line; std::getline(file, line);) {
+      ++number;
+      for (std::sregex_iterator match(line.begin(), line.end(), literal), end; match != end; ++match)
+        EXPECT_FALSE(types.count((*match)[1])) << entry.path() << ":" << number << " names the model type \"" << (*match)[1] << "\"; it belongs into a family file";
+    }
+  }
+  EXPECT_GT(files, 100);
 }
 
 }  // namespace
