@@ -103,6 +103,7 @@ TEST_F(Cli, InputErrors) {
   std::string ids = "1";
   for (int i = 0; i < 2000; ++i) ids += ",1";
   expect_refused("generate " + gpt2 + " --input-ids " + ids, 1, "this model's context is");
+  expect_refused("generate " + tiny() + " --input-ids " + ids, 1, "this model's context is");
   expect_refused("generate " + kGoldens + "/llama/gguf/base.gguf --prompt ''", 1, "is empty");
 }
 
@@ -152,7 +153,7 @@ TEST_F(Cli, JsonOfGenerate) {
 
 TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
-  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824", "timeout --preserve-status -s INT 2 ");
+  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824", "timeout --preserve-status -s INT 2 ");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.out, "");
   EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;

@@ -85,6 +85,7 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--repetition-penalty", g.sampling.repetition_penalty, "above 1: tokens seen become less likely")->capture_default_str();
   app.add_option("--seed", g.sampling.seed, "of the random choices")->capture_default_str();
   app.add_option("--stop", g.stop_strings, "end before this text; repeatable");
+  app.add_option("--context", g.context, "longest sequence, prompt included; 0 = what the model is made for")->capture_default_str()->check(CLI::NonNegativeNumber);
   app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   app.add_flag("--parse-special", o->parse_special, "special tokens written in the prompt become those tokens");
   app.add_flag("--no-special", o->no_special, "add nothing around the prompt (no begin-of-text)");

@@ -156,8 +156,14 @@ class Feeder {
   std::vector<int64_t> fed_;
 };
 
-void check_prompts(const model::Model& model, const std::vector<std::vector<int64_t>>& prompts) {
-  const int64_t limit = model.spec().max_positions();
+/// Longest sequence: what the caller allows, or what the model is made for; never more than it has positions.
+int64_t longest(const model::Model& model, const GenerateOptions& options) {
+  if (options.context == 0) return model.spec().longest_sequence();
+  const int64_t positions = model.spec().max_positions();
+  return positions == 0 ? options.context : std::min(options.context, positions);
+}
+
+void check_prompts(const model::Model& model, const std::vector<std::vector<int64_t>>& prompts, int64_t limit) {
   for (size_t r = 0; r < prompts.size(); ++r) {
     const std::string which = prompts.size() > 1 ? fmt::format("prompt {}", r) : "the prompt";
     if (prompts[r].empty()) fail(ErrorKind::input, "generate", "{} is empty; expected at least one token", which);
@@ -177,13 +183,13 @@ Generations generate(const model::Model& model, const text::Tokenizer* tokenizer
     fail(ErrorKind::usage, "generate", "this model is an {} and cannot generate; expected a decoder with a head", model::name_of(model.spec().arch));
   options.sampling.check();
   if (options.prefill_chunk < 1) fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token", options.prefill_chunk);
-  check_prompts(model, prompts);
+  const int64_t limit = longest(model, options);
+  check_prompts(model, prompts, limit);
   const at::NoGradGuard no_gradients;
   std::vector<Row> rows;
   for (size_t r = 0; r < prompts.size(); ++r) rows.emplace_back(r, prompts[r], tokenizer, options);
   Generations out;
   Feeder feeder(model, rows.size(), options);
-  const int64_t limit = model.spec().max_positions();
   for (bool prefill = true;; prefill = false) {
     std::vector<size_t> active;
     for (size_t r = 0; r < rows.size(); ++r) {

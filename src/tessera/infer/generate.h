@@ -17,6 +17,7 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::vector<int64_t> stop_ids;          // end of text; not part of the result
   std::vector<std::string> stop_strings;  // cut from the text, with what follows
+  int64_t context = 0;                    // longest sequence; 0 = what the model is made for
   int64_t prefill_chunk = 1024;           // tokens per prefill call, over all rows
   const CancelToken* cancel = nullptr;    // ends generation after the current token; what exists is returned
   /// Called with text as it becomes certain (never half a character, never part of a stop string). Needs a tokenizer.

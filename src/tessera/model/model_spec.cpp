@@ -1,6 +1,7 @@
 #include "tessera/model/model_spec.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -19,7 +20,7 @@ using spec::Scope;
 constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
-const std::vector<std::string> kTopKeys = {"tessera", "arch", "vocab", "d_model", "embed", "norm", "residual",
+const std::vector<std::string> kTopKeys = {"tessera", "arch", "vocab", "d_model", "context", "embed", "norm", "residual",
                                            "mixer", "ffn", "layers", "cycles", "n_layers", "overrides",
                                            "final_norm", "head"};
 const std::vector<std::string> kLayerKeys = {"repeat", "mixer", "ffn", "norm", "residual", "branches", "share"};
@@ -278,6 +279,11 @@ int64_t ModelSpec::max_positions() const {
   return max;
 }
 
+int64_t ModelSpec::longest_sequence() const {
+  const int64_t positions = max_positions();
+  return context == 0 ? positions : positions == 0 ? context : std::min(context, positions);
+}
+
 int64_t ModelSpec::switch_length() const {
   int64_t at = 0;
   for_each_position(*this, [&](const nn::PositionConfig& position) { at = std::max(at, position.switch_length()); });
@@ -312,6 +318,8 @@ ModelSpec read_model_spec(const Json& json) {
   }
   out.vocab = read_integer(json, "vocab", 1, kMaxWidth, std::nullopt, "");
   out.d_model = read_integer(json, "d_model", 1, kMaxWidth, std::nullopt, "");
+
+  out.context = read_integer(json, "context", 0, std::numeric_limits<int64_t>::max(), 0, "");
 
   Defaults defaults;
   defaults.norm = json.value("norm", Json("rms_norm"));
@@ -393,6 +401,7 @@ Json resolve(const ModelSpec& spec) {
   json["arch"] = name_of(spec.arch);
   json["vocab"] = spec.vocab;
   json["d_model"] = spec.d_model;
+  json["context"] = spec.context;
   json["embed"] = spec::dump_part(spec.embed);
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.layers) {
@@ -479,7 +488,7 @@ Json spec_schema() {
   const Json layer_properties = {{"repeat", integer}, {"mixer", ref("mixer")}, {"ffn", ref("ffn")}, {"norm", ref("norm")}, {"residual", ref("residual")},
                                  {"branches", {{"type", "array"}, {"items", ref("branch")}}}, {"share", {{"type", "string"}}}};
   defs["layer"] = {{"type", "object"}, {"properties", layer_properties}, {"additionalProperties", false}};
-  const Json properties = {{"tessera", {{"const", 1}}}, {"arch", {{"enum", {"decoder", "encoder"}}}}, {"vocab", integer}, {"d_model", integer},
+  const Json properties = {{"tessera", {{"const", 1}}}, {"arch", {{"enum", {"decoder", "encoder"}}}}, {"vocab", integer}, {"d_model", integer}, {"context", {{"type", "integer"}, {"minimum", 0}}},
                            {"embed", ref("embed")}, {"norm", ref("norm")}, {"residual", ref("residual")}, {"mixer", ref("mixer")}, {"ffn", ref("ffn")},
                            {"layers", {{"type", "array"}, {"items", ref("layer")}}}, {"cycles", integer}, {"n_layers", integer},
                            {"overrides", {{"type", "array"}}}, {"final_norm", ref("norm")}, {"head", ref("head")}};

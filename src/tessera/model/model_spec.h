@@ -41,6 +41,7 @@ struct ModelSpec {
   Arch arch = Arch::decoder;
   int64_t vocab = 0;
   int64_t d_model = 0;
+  int64_t context = 0;            // longest sequence it is made for, 0 = not stated
   AnyPart embed;
   std::vector<LayerSpec> layers;  // in order of invocation
   AnyPart final_norm;             // may be absent
@@ -53,6 +54,8 @@ struct ModelSpec {
   std::string prefix(int64_t layer) const;
   /// Longest sequence the positions can represent, 0 = any.
   int64_t max_positions() const;
+  /// The smaller of `context` and max_positions(), 0 = neither limits.
+  int64_t longest_sequence() const;
   /// "" when every part can continue from a state; else the reason why not.
   std::string no_state_reason() const;
   /// Length at which a cache must be recomputed because all angles change (LongRoPE), 0 = none.
