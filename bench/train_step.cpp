@@ -1,6 +1,6 @@
-// Seconds per training step of a GPT-2-like decoder (4 layers, 768 wide, 256 tokens of vocabulary, B = 8, T = 256)
-// as the trainer runs it: data, forward, loss, backward, norm of the gradients, AdamW. Peer: train_step_torch.py;
-// both: train_step.sh.
+// Seconds per training step of a GPT-2-like decoder (4 layers, 768 wide, 256 tokens of vocabulary,
+// B = 8, T = 256) as the trainer runs it: data, forward, loss, backward, norm of the gradients,
+// AdamW. Peer: train_step_torch.py; both: train_step.sh.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -33,7 +33,9 @@ int main(int argc, char** argv) {
              "layers": [{{"repeat": 4, "mixer": {{"type": "attention", "n_heads": 12, "bias": {{"q": true, "k": true, "v": true, "o": true}}}}}}],
              "ffn": {{"type": "mlp", "act": "gelu_tanh", "d_hidden": 3072}}, "head": {{"type": "tied"}}}},
     "data": {{"train": ["text"]}},
-    "train": {{"steps": {}, "batch": 8, "length": 256, "clip_norm": 0, "log_every": 1000000}}}})", warmup + steps), "bench");
+    "train": {{"steps": {}, "batch": 8, "length": 256, "clip_norm": 0, "log_every": 1000000}}}})",
+                                                 warmup + steps),
+                                     "bench");
 
   std::vector<double> seconds;
   auto before = std::chrono::steady_clock::now();

@@ -11,7 +11,9 @@ int main(int argc, char** argv) try {
   const auto ids = loaded.tokenizer.value().encode(argv[2]);
   tessera::infer::GenerateOptions options;
   options.max_new_tokens = 64;
-  options.on_text = [](size_t, std::string_view text) { std::printf("%.*s", static_cast<int>(text.size()), text.data()), std::fflush(stdout); };
+  options.on_text = [](size_t, std::string_view text) {
+    std::printf("%.*s", static_cast<int>(text.size()), text.data()), std::fflush(stdout);
+  };
   tessera::infer::generate(loaded.model, &*loaded.tokenizer, {{ids.begin(), ids.end()}}, options);
   return std::puts(""), 0;
 } catch (const std::exception& error) {

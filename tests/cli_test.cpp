@@ -1,5 +1,5 @@
-// The command line as scripts see it: bad input is one clear line on stderr, the right exit code, nothing on
-// stdout and nothing half-written.
+// The command line as scripts see it: bad input is one clear line on stderr, the right exit code,
+// nothing on stdout and nothing half-written.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -37,11 +37,13 @@ class Cli : public ::testing::Test {
 
   Outcome run(const std::string& arguments, const std::string& before = "") {
     const std::string err = (folder_ / "stderr").string();
-    const std::string command = before + "'" TESSERA_PROGRAM "' " + arguments + " 2>'" + err + "' </dev/null";
+    const std::string command =
+        before + "'" TESSERA_PROGRAM "' " + arguments + " 2>'" + err + "' </dev/null";
     Outcome outcome;
     FILE* pipe = popen(command.c_str(), "r");
     std::array<char, 4096> buffer;
-    for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) outcome.out.append(buffer.data(), n);
+    for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+      outcome.out.append(buffer.data(), n);
     const int status = pclose(pipe);
     outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     outcome.err = read_text_file(err);
@@ -65,7 +67,8 @@ int Cli::counter_ = 0;
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
-  for (const char* verb : {"generate", "forward", "eval", "tokenize", "train", "plan", "show", "list", "convert", "bench", "doctor", "docs"}) {
+  for (const char* verb : {"generate", "forward", "eval", "tokenize", "train", "plan", "show",
+                           "list", "convert", "bench", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -76,15 +79,19 @@ TEST_F(Cli, UsageErrors) {
   expect_refused("frobnicate", 2, "tessera --help");
   expect_refused("plan", 2, "spec is required");
   expect_refused("generate " + tiny(), 2, "--prompt");
-  expect_refused("generate " + tiny() + " --input-ids 1,2 --temperature -1", 2, "temperature = -1; expected 0 (greedy) or more");
+  expect_refused("generate " + tiny() + " --input-ids 1,2 --temperature -1", 2,
+                 "temperature = -1; expected 0 (greedy) or more");
   expect_refused("tokenize bytes", 2, "--text");
 }
 
 TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
   const std::string spec = kZoo + "/llama/smollm2-135m.json";
-  expect_refused("plan " + spec + " --set layers[0].mixer.n_heads=7", 2, "n_heads = 7 does not divide d_model = 576");
-  expect_refused("plan " + spec + " --set layers[0].mixer.n_head=9", 2, "did you mean \"n_heads\"?");
-  expect_refused("plan " + spec + " --set norm.eps=tiny", 2, "found a string \"tiny\"; expected a number");
+  expect_refused("plan " + spec + " --set layers[0].mixer.n_heads=7", 2,
+                 "n_heads = 7 does not divide d_model = 576");
+  expect_refused("plan " + spec + " --set layers[0].mixer.n_head=9", 2,
+                 "did you mean \"n_heads\"?");
+  expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
+                 "found a string \"tiny\"; expected a number");
   expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");
 }
 
@@ -114,7 +121,8 @@ TEST_F(Cli, ConvertLeavesNothingWhenItFails) {
 }
 
 TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
-  // a golden's input through the folder itself, its tessera folder, and the Hugging Face folder made of that
+  // a golden's input through the folder itself, its tessera folder, and the Hugging Face folder
+  // made of that
   const std::string input = (folder_ / "in.safetensors").string();
   std::string header = R"({"input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[0,32]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
@@ -133,7 +141,8 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
     std::string first;
     for (const std::string& folder : {model, ours, theirs}) {
       const std::string output = (folder_ / "out.safetensors").string();
-      const Outcome outcome = run("forward " + folder + " --input " + input + " --output " + output);
+      const Outcome outcome =
+          run("forward " + folder + " --input " + input + " --output " + output);
       ASSERT_EQ(outcome.code, 0) << family << outcome.err;
       if (first.empty()) first = read_text_file(output);
       EXPECT_EQ(read_text_file(output), first) << folder;
@@ -142,10 +151,12 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
 }
 
 TEST_F(Cli, JsonOfGenerate) {
-  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 5 --json");
+  const Outcome outcome =
+      run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 5 --json");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const spec::Json json = spec::parse_json(outcome.out, "stdout");
-  for (const char* key : {"text", "token_ids", "prompt_tokens", "finish_reason", "prefill_tokens_per_s", "decode_tokens_per_s"})
+  for (const char* key : {"text", "token_ids", "prompt_tokens", "finish_reason",
+                          "prefill_tokens_per_s", "decode_tokens_per_s"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["token_ids"].size(), 5u);
   EXPECT_EQ(json["finish_reason"], "length");
@@ -153,7 +164,9 @@ TEST_F(Cli, JsonOfGenerate) {
 
 TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
-  const Outcome outcome = run("generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824", "timeout --preserve-status -s INT 2 ");
+  const Outcome outcome = run(
+      "generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824",
+      "timeout --preserve-status -s INT 2 ");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.out, "");
   EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;

@@ -1,5 +1,5 @@
-// The house: a layer includes only itself and the layers above it in cmake/layers.txt, plain layers and
-// every header of a mechanism stay free of torch, and no model's name stands in the code.
+// The house: a layer includes only itself and the layers above it in cmake/layers.txt, plain layers
+// and every header of a mechanism stay free of torch, and no model's name stands in the code.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -27,7 +27,9 @@ std::map<std::string, Layer> read_layers() {
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string name, kind;
-    if (line.empty() || line[0] == '#' || !(words >> name >> kind) || (kind != "plain" && kind != "torch")) continue;
+    if (line.empty() || line[0] == '#' || !(words >> name >> kind) ||
+        (kind != "plain" && kind != "torch"))
+      continue;
     layers[name] = {order++, kind == "torch"};
   }
   return layers;
@@ -47,7 +49,8 @@ std::vector<Include> read_includes() {
     const std::string layer = fs::relative(entry.path(), kSource / "src/tessera").begin()->string();
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);)
-      if (std::smatch match; std::regex_search(line, match, pattern)) includes.push_back({entry.path(), layer, match[1]});
+      if (std::smatch match; std::regex_search(line, match, pattern))
+        includes.push_back({entry.path(), layer, match[1]});
   }
   return includes;
 }
@@ -58,29 +61,33 @@ TEST(Layers, IncludeOnlyWhatStandsAbove) {
   const auto includes = read_includes();
   ASSERT_GT(includes.size(), 100u);
   for (const Include& include : includes) {
-    ASSERT_TRUE(layers.count(include.layer)) << include.file << " lies in no layer of cmake/layers.txt";
+    ASSERT_TRUE(layers.count(include.layer))
+        << include.file << " lies in no layer of cmake/layers.txt";
     if (include.target.rfind("tessera/", 0) != 0) continue;
     const std::string target = include.target.substr(8, include.target.find('/', 8) - 8);
     ASSERT_TRUE(layers.count(target)) << include.file << " includes " << include.target;
     EXPECT_LE(layers.at(target).order, layers.at(include.layer).order)
-        << include.file << " (" << include.layer << ") includes " << include.target << " of a layer below it";
+        << include.file << " (" << include.layer << ") includes " << include.target
+        << " of a layer below it";
   }
 }
 
 bool is_torch(const std::string& header) {
-  return header.rfind("torch/", 0) == 0 || header.rfind("ATen/", 0) == 0 || header.rfind("c10/", 0) == 0 ||
-         header == "tessera/ops/tensor.h";
+  return header.rfind("torch/", 0) == 0 || header.rfind("ATen/", 0) == 0 ||
+         header.rfind("c10/", 0) == 0 || header == "tessera/ops/tensor.h";
 }
 
 TEST(Layers, PlainLayersAndMechanismHeadersAreFreeOfTorch) {
   const auto layers = read_layers();
   for (const Include& include : read_includes()) {
     const std::string slot_folder = include.file.parent_path().filename();
-    const bool mechanism_header = include.layer == "nn" && slot_folder != "nn" && include.file.extension() == ".h";
+    const bool mechanism_header =
+        include.layer == "nn" && slot_folder != "nn" && include.file.extension() == ".h";
     if (layers.at(include.layer).torch && !mechanism_header) continue;
     EXPECT_FALSE(is_torch(include.target)) << include.file << " includes " << include.target;
     if (mechanism_header) {
-      EXPECT_NE(include.target.rfind("tessera/ops/", 0), 0u) << include.file << " includes " << include.target;
+      EXPECT_NE(include.target.rfind("tessera/ops/", 0), 0u)
+          << include.file << " includes " << include.target;
     }
   }
 }
@@ -95,7 +102,8 @@ std::set<std::string> model_types() {
     const std::string text((std::istreambuf_iterator<char>(file)), {});
     for (std::sregex_iterator list(text.begin(), text.end(), lists), end; list != end; ++list) {
       const std::string body = (*list)[1];
-      for (std::sregex_iterator name(body.begin(), body.end(), names); name != end; ++name) types.insert((*name)[1]);
+      for (std::sregex_iterator name(body.begin(), body.end(), names); name != end; ++name)
+        types.insert((*name)[1]);
     }
   }
   return types;
@@ -117,8 +125,11 @@ TEST(Layers, NoModelTypeStandsInTheCode) {
     int number = 0;
     for (std::string line; std::getline(file, line);) {
       ++number;
-      for (std::sregex_iterator match(line.begin(), line.end(), literal), end; match != end; ++match)
-        EXPECT_FALSE(types.count((*match)[1])) << entry.path() << ":" << number << " names the model type \"" << (*match)[1] << "\"; it belongs into a family file";
+      for (std::sregex_iterator match(line.begin(), line.end(), literal), end; match != end;
+           ++match)
+        EXPECT_FALSE(types.count((*match)[1]))
+            << entry.path() << ":" << number << " names the model type \"" << (*match)[1]
+            << "\"; it belongs into a family file";
     }
   }
   EXPECT_GT(files, 100);

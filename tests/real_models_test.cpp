@@ -1,5 +1,5 @@
-// Real checkpoints, read where they lie: SmolLM2-135M-Instruct as GGUF (TESSERA_SMOLLM2 names the file) and
-// stories260K (in TESSERA_TEST_DATA). Skipped where they are absent.
+// Real checkpoints, read where they lie: SmolLM2-135M-Instruct as GGUF (TESSERA_SMOLLM2 names the
+// file) and stories260K (in TESSERA_TEST_DATA). Skipped where they are absent.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -36,7 +36,8 @@ class SmolLm2 : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = variable("TESSERA_SMOLLM2");
-    if (path_.empty() || !fs::exists(path_)) GTEST_SKIP() << "TESSERA_SMOLLM2 does not name the GGUF file";
+    if (path_.empty() || !fs::exists(path_))
+      GTEST_SKIP() << "TESSERA_SMOLLM2 does not name the GGUF file";
     golden_ = spec::read_json_file(std::string(TESSERA_SOURCE_DIR) + "/tests/golden/smollm2.json");
   }
   std::string path_;
@@ -47,10 +48,12 @@ TEST_F(SmolLm2, LossOfOneWindowAsTransformers) {
   const std::string data = variable("TESSERA_TEST_DATA");
   if (data.empty()) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
   const infer::LoadedModel loaded = infer::load_model(path_);
-  const auto ids = loaded.tokenizer->encode(read_text_file(data + "/text/wikitext2.test.txt").substr(0, 20'000), {.add_special = false});
+  const auto ids = loaded.tokenizer->encode(
+      read_text_file(data + "/text/wikitext2.test.txt").substr(0, 20'000), {.add_special = false});
   ASSERT_GE(ids.size(), 2000u);
   const std::vector<int64_t> first(ids.begin(), ids.begin() + 2000);
-  for (size_t i = 0; i < golden_["first_ids"].size(); ++i) EXPECT_EQ(first[i], golden_["first_ids"][i].get<int64_t>());
+  for (size_t i = 0; i < golden_["first_ids"].size(); ++i)
+    EXPECT_EQ(first[i], golden_["first_ids"][i].get<int64_t>());
   const infer::EvalResult result = infer::evaluate(loaded.model, first, {.window = 2000});
   EXPECT_EQ(result.targets, 1999);
   const double expected = golden_["nll"].get<double>();
@@ -70,13 +73,17 @@ TEST_F(SmolLm2, GreedyTextAloneInABatchAndHoweverThePromptIsCut) {
   EXPECT_NE(together.rows[0].text.find("Paris"), std::string::npos) << together.rows[0].text;
   options.prefill_chunk = 2;
   for (size_t r = 0; r < prompts.size(); ++r)
-    EXPECT_EQ(infer::generate(loaded.model, &*loaded.tokenizer, {prompts[r]}, options).rows[0].token_ids, together.rows[r].token_ids);
+    EXPECT_EQ(
+        infer::generate(loaded.model, &*loaded.tokenizer, {prompts[r]}, options).rows[0].token_ids,
+        together.rows[r].token_ids);
   set_thread_count(1);
-  EXPECT_EQ(infer::generate(loaded.model, &*loaded.tokenizer, prompts, options).rows[1].token_ids, together.rows[1].token_ids);
+  EXPECT_EQ(infer::generate(loaded.model, &*loaded.tokenizer, prompts, options).rows[1].token_ids,
+            together.rows[1].token_ids);
 }
 
 TEST_F(SmolLm2, MemoryStaysNearTheFile) {
-  const Tensor warm = at::matmul(at::ones({64, 64}), at::ones({64, 64}));  // what libtorch takes by itself
+  const Tensor warm =
+      at::matmul(at::ones({64, 64}), at::ones({64, 64}));  // what libtorch takes by itself
   const int64_t before = resident_bytes();
   const infer::LoadedModel loaded = infer::load_model(path_);
   infer::GenerateOptions options;
@@ -84,8 +91,10 @@ TEST_F(SmolLm2, MemoryStaysNearTheFile) {
   const auto ids = loaded.tokenizer->encode("The capital of France is", {.add_special = false});
   infer::generate(loaded.model, nullptr, {{ids.begin(), ids.end()}}, options);
   const auto file = static_cast<int64_t>(fs::file_size(path_));
-  const int64_t state = spec::state_bytes(model::state_layout(loaded.model.spec()).front().tensors, 16) * 30;
-  EXPECT_LT(resident_bytes() - before, (file + state) * 12 / 10) << "file " << file << ", state " << state;
+  const int64_t state =
+      spec::state_bytes(model::state_layout(loaded.model.spec()).front().tensors, 16) * 30;
+  EXPECT_LT(resident_bytes() - before, (file + state) * 12 / 10)
+      << "file " << file << ", state " << state;
 }
 
 TEST(Stories260K, GreedyTextFromAnEmptyPrompt) {
@@ -96,8 +105,11 @@ TEST(Stories260K, GreedyTextFromAnEmptyPrompt) {
   const auto ids = tokenizer.encode("");
   infer::GenerateOptions options;
   options.max_new_tokens = 60;
-  EXPECT_EQ(infer::generate(loaded.model, &tokenizer, {{ids.begin(), ids.end()}}, options).rows[0].text.rfind(
-                "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.", 0),
+  EXPECT_EQ(infer::generate(loaded.model, &tokenizer, {{ids.begin(), ids.end()}}, options)
+                .rows[0]
+                .text.rfind("Once upon a time, there was a little girl named Lily. She loved to "
+                            "play outside in the park. One day, she saw a big, red ball.",
+                            0),
             0u);
 }
 

@@ -1,4 +1,5 @@
-// Architectures as data, and the documents generated from the code: what stands in the tree is what the code says.
+// Architectures as data, and the documents generated from the code: what stands in the tree is what
+// the code says.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,8 +20,10 @@ TEST(Zoo, ResolvesToItsGoldenDump) {
     if (entry.path().extension() != ".json") continue;
     fs::path golden = entry.path();
     golden.replace_extension(".resolved.txt");
-    ASSERT_TRUE(fs::exists(golden)) << "write it: tessera show " << entry.path() << " --resolved > " << golden;
-    EXPECT_EQ(model::resolve(model::load_model_spec(entry.path())).dump(2) + "\n", read_text_file(golden))
+    ASSERT_TRUE(fs::exists(golden))
+        << "write it: tessera show " << entry.path() << " --resolved > " << golden;
+    EXPECT_EQ(model::resolve(model::load_model_spec(entry.path())).dump(2) + "\n",
+              read_text_file(golden))
         << entry.path() << ": a default moved, or the spec did";
     ++checked;
   }
@@ -30,7 +33,8 @@ TEST(Zoo, ResolvesToItsGoldenDump) {
 TEST(Docs, GeneratedPagesAreFresh) {
   for (const auto& [path, content] : model::generated_pages()) {
     ASSERT_TRUE(fs::exists(kSource / "docs" / path)) << path << ": run `tessera docs`";
-    EXPECT_EQ(read_text_file(kSource / "docs" / path), content) << path << " is stale: run `tessera docs`";
+    EXPECT_EQ(read_text_file(kSource / "docs" / path), content)
+        << path << " is stale: run `tessera docs`";
   }
 }
 
@@ -40,7 +44,8 @@ TEST(Docs, TableInTheReadmeIsFresh) {
   const size_t from = readme.find(begin), to = readme.find(end);
   ASSERT_NE(from, std::string::npos);
   ASSERT_NE(to, std::string::npos);
-  EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), model::mechanism_table()) << "run `tessera docs`";
+  EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), model::mechanism_table())
+      << "run `tessera docs`";
 }
 
 }  // namespace

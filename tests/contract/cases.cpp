@@ -18,30 +18,42 @@ struct Sample {
 constexpr Sample kSamples[] = {
     {Slot::position, "learned", "", R"({"n_positions": 40, "offset": 2})"},
     {Slot::position, "rope", "partial", R"({"rotary_dim": 2, "theta": 100})"},
-    {Slot::position, "sinusoidal", "halves_t2t", R"({"layout": "halves", "frequency": "t2t", "offset": 2})"},
+    {Slot::position, "sinusoidal", "halves_t2t",
+     R"({"layout": "halves", "frequency": "t2t", "offset": 2})"},
     {Slot::rope_scaling, "yarn", "", R"({"factor": 4, "original_length": 64})"},
     {Slot::rope_scaling, "llama3", "", R"({"factor": 8, "original_length": 64})"},
     // within the trained length, and across it
-    {Slot::rope_scaling, "longrope", "", R"({"short_factor": [1, 1.5], "long_factor": [2, 3], "original_length": 64, "factor": 4})"},
-    {Slot::rope_scaling, "longrope", "crossing", R"({"short_factor": [1, 1.5], "long_factor": [2, 3], "original_length": 7, "factor": 4})"},
+    {Slot::rope_scaling, "longrope", "",
+     R"({"short_factor": [1, 1.5], "long_factor": [2, 3], "original_length": 64, "factor": 4})"},
+    {Slot::rope_scaling, "longrope", "crossing",
+     R"({"short_factor": [1, 1.5], "long_factor": [2, 3], "original_length": 7, "factor": 4})"},
     {Slot::mixer, "attention", "", R"({"n_heads": 2, "position": "rope"})"},
-    {Slot::mixer, "attention", "grouped", R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "softcap": 2.5, "position": "rope",
+    {Slot::mixer, "attention", "grouped",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "softcap": 2.5, "position": "rope",
         "bias": {"q": true, "k": true, "v": true, "o": true}, "scale": "value", "scale_value": 0.6})"},
-    {Slot::mixer, "attention", "one_kv_head", R"({"n_heads": 2, "n_kv_heads": 1, "position": {"type": "rope", "layout": "interleaved"}})"},
-    {Slot::mixer, "attention", "qk_norm_head", R"({"n_heads": 2, "qk_norm": "rms_norm", "position": "rope"})"},
-    {Slot::mixer, "attention", "qk_norm_projection", R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection", "position": "rope"})"},
-    {Slot::mixer, "attention", "windowed", R"({"n_heads": 2, "pattern": {"type": "window", "width": 3}, "position": "rope"})"},
+    {Slot::mixer, "attention", "one_kv_head",
+     R"({"n_heads": 2, "n_kv_heads": 1, "position": {"type": "rope", "layout": "interleaved"}})"},
+    {Slot::mixer, "attention", "qk_norm_head",
+     R"({"n_heads": 2, "qk_norm": "rms_norm", "position": "rope"})"},
+    {Slot::mixer, "attention", "qk_norm_projection",
+     R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection", "position": "rope"})"},
+    {Slot::mixer, "attention", "windowed",
+     R"({"n_heads": 2, "pattern": {"type": "window", "width": 3}, "position": "rope"})"},
     {Slot::mixer, "mamba2", "", R"({"n_heads": 2, "d_state": 4})"},
-    {Slot::mixer, "mamba2", "groups", R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
+    {Slot::mixer, "mamba2", "groups",
+     R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
         "proj_bias": true, "dt_min": 0.01, "dt_max": 0.4})"},
     {Slot::mixer, "mamba2", "one_tap", R"({"n_heads": 2, "d_state": 4, "d_conv": 1})"},
-    {Slot::embed, "token", "everything", R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
+    {Slot::embed, "token", "everything",
+     R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},
     {Slot::head, "linear", "scaled", R"({"bias": true, "scale": 0.5, "softcap": 3})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
 };
 
-Json parse(const char* text) { return spec::parse_json(text, "sample"); }
+Json parse(const char* text) {
+  return spec::parse_json(text, "sample");
+}
 
 /// {"type": name} with every required field, as far as the schema says what it is.
 Json derived(const spec::Mechanism& mechanism, std::string& problem) {
@@ -51,12 +63,19 @@ Json derived(const spec::Mechanism& mechanism, std::string& problem) {
     const auto name = required.get<std::string>();
     const Json& property = schema["properties"][name];
     const std::string type = property.value("type", std::string());
-    if (property.contains("enum")) part[name] = property["enum"][0];
-    else if (type == "integer") part[name] = 4;
-    else if (type == "number") part[name] = 2.0;
-    else if (type == "boolean") part[name] = true;
-    else if (type == "string") part[name] = "x";
-    else problem = fmt::format("required field \"{}\" ({}) cannot be derived", name, type.empty() ? "a part" : type);
+    if (property.contains("enum"))
+      part[name] = property["enum"][0];
+    else if (type == "integer")
+      part[name] = 4;
+    else if (type == "number")
+      part[name] = 2.0;
+    else if (type == "boolean")
+      part[name] = true;
+    else if (type == "string")
+      part[name] = "x";
+    else
+      problem = fmt::format("required field \"{}\" ({}) cannot be derived", name,
+                            type.empty() ? "a part" : type);
   }
   return part;
 }
@@ -66,10 +85,14 @@ std::string label_of(const std::string& field, const Json& value) {
 }
 
 /// One more part for every other value of a boolean or an enum, one level of nesting included.
-std::vector<std::pair<std::string, Json>> variants(const spec::Mechanism& mechanism, const Json& base, const Json& completed) {
+std::vector<std::pair<std::string, Json>> variants(const spec::Mechanism& mechanism,
+                                                   const Json& base,
+                                                   const Json& completed) {
   std::vector<std::pair<std::string, Json>> out;
   const auto values_of = [](const Json& property) {
-    return property.contains("enum") ? property["enum"] : property.value("type", std::string()) == "boolean" ? Json{false, true} : Json::array();
+    return property.contains("enum")                            ? property["enum"]
+           : property.value("type", std::string()) == "boolean" ? Json{false, true}
+                                                                : Json::array();
   };
   const Json schema = mechanism.schema();
   for (const auto& [name, property] : schema["properties"].items()) {
@@ -99,10 +122,14 @@ bool refuses(const Json& json) {
   }
 }
 
-Case make_case(const spec::Mechanism& mechanism, const std::string& label, const Json& part, const std::string& problem) {
+Case make_case(const spec::Mechanism& mechanism,
+               const std::string& label,
+               const Json& part,
+               const std::string& problem) {
   Case c;
   c.mechanism = &mechanism;
-  c.name = std::string(name_of(mechanism.slot)) + "_" + mechanism.name + (label.empty() ? "" : "_" + label);
+  c.name = std::string(name_of(mechanism.slot)) + "_" + mechanism.name +
+           (label.empty() ? "" : "_" + label);
   c.part = part;
   c.problem = problem;
   c.decoder = host(mechanism, part, "decoder");
@@ -110,7 +137,8 @@ Case make_case(const spec::Mechanism& mechanism, const std::string& label, const
   try {
     model::read_model_spec(c.decoder);
   } catch (const std::exception& e) {
-    c.problem = fmt::format("{}; add a sample of ({}, {}) to tests/contract/cases.cpp: {}", problem.empty() ? "the derived config is refused" : problem,
+    c.problem = fmt::format("{}; add a sample of ({}, {}) to tests/contract/cases.cpp: {}",
+                            problem.empty() ? "the derived config is refused" : problem,
                             name_of(mechanism.slot), mechanism.name, e.what());
   }
   if (refuses(c.encoder)) c.encoder = nullptr;
@@ -129,16 +157,20 @@ std::vector<Case> make_cases() {
     const Json required = derived(mechanism, problem);
     Json base = required;
     for (const Sample& sample : kSamples)
-      if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism && *sample.label == '\0') {
+      if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
+          *sample.label == '\0') {
         base.update(parse(sample.fields));
         problem.clear();
       }
     add(make_case(mechanism, "", base, problem));
     if (!out.back().problem.empty()) continue;
-    const Json completed = spec::dump_part(spec::read_part(mechanism.slot, base, scope_for(mechanism)));
-    for (const auto& [label, part] : variants(mechanism, base, completed)) add(make_case(mechanism, label, part, ""));
+    const Json completed =
+        spec::dump_part(spec::read_part(mechanism.slot, base, scope_for(mechanism)));
+    for (const auto& [label, part] : variants(mechanism, base, completed))
+      add(make_case(mechanism, label, part, ""));
     for (const Sample& sample : kSamples)
-      if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism && *sample.label != '\0') {
+      if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
+          *sample.label != '\0') {
         Json part = required;
         part.update(parse(sample.fields));
         add(make_case(mechanism, sample.label, part, ""));
@@ -163,37 +195,66 @@ spec::Scope scope_for(const spec::Mechanism& mechanism) {
   scope.d_model = kWidth;
   scope.vocab = kVocab;
   scope.n_layers = 2;
-  scope.width = mechanism.slot == Slot::rope_scaling || mechanism.info.place == spec::Place::rotation ? kWidth / kHeads : kWidth;
+  scope.width =
+      mechanism.slot == Slot::rope_scaling || mechanism.info.place == spec::Place::rotation
+          ? kWidth / kHeads
+          : kWidth;
   scope.place = mechanism.info.place;
   scope.path = "contract";
   return scope;
 }
 
 Json host(const spec::Mechanism& mechanism, const Json& part, const std::string& arch) {
-  Json json = {{"tessera", 1}, {"arch", arch}, {"vocab", kVocab}, {"d_model", kWidth}, {"head", "linear"},
-               {"mixer", {{"type", "attention"}, {"n_heads", kHeads}, {"position", {{"type", "rope"}, {"theta", 100}}}}},
+  Json json = {{"tessera", 1},
+               {"arch", arch},
+               {"vocab", kVocab},
+               {"d_model", kWidth},
+               {"head", "linear"},
+               {"mixer",
+                {{"type", "attention"},
+                 {"n_heads", kHeads},
+                 {"position", {{"type", "rope"}, {"theta", 100}}}}},
                {"ffn", {{"type", "mlp"}, {"d_hidden", 12}, {"act", "gelu"}}},
                {"layers", parse(R"([{"repeat": 2}])")}};
   switch (mechanism.slot) {
-    case Slot::norm: json["norm"] = part; break;
+    case Slot::norm:
+      json["norm"] = part;
+      break;
     case Slot::position:
       // a scheme acts in one place; where it adds to the embedding, nothing else tells the order
-      if (mechanism.info.place != spec::Place::rotation) json["embed"] = {{"type", "token"}, {"position", part}};
-      json["mixer"]["position"] = mechanism.info.place == spec::Place::embedding ? Json("none") : part;
+      if (mechanism.info.place != spec::Place::rotation)
+        json["embed"] = {{"type", "token"}, {"position", part}};
+      json["mixer"]["position"] =
+          mechanism.info.place == spec::Place::embedding ? Json("none") : part;
       break;
-    case Slot::rope_scaling: json["mixer"]["position"]["scaling"] = part; break;
-    case Slot::pattern: json["mixer"]["pattern"] = part; break;
-    case Slot::mixer: json["mixer"] = part; break;
-    case Slot::ffn: json["ffn"] = part; break;
-    case Slot::residual: json["residual"] = part; break;
-    case Slot::embed: json["embed"] = part; break;
-    case Slot::head: json["head"] = part; break;
+    case Slot::rope_scaling:
+      json["mixer"]["position"]["scaling"] = part;
+      break;
+    case Slot::pattern:
+      json["mixer"]["pattern"] = part;
+      break;
+    case Slot::mixer:
+      json["mixer"] = part;
+      break;
+    case Slot::ffn:
+      json["ffn"] = part;
+      break;
+    case Slot::residual:
+      json["residual"] = part;
+      break;
+    case Slot::embed:
+      json["embed"] = part;
+      break;
+    case Slot::head:
+      json["head"] = part;
+      break;
   }
   return json;
 }
 
 Json hybrid() {
-  return spec::parse_json(R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "tied",
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "tied",
     "embed": {"type": "token", "scale": 1.5}, "ffn": {"type": "glu", "d_hidden": 10},
     "layers": [
       {"mixer": {"type": "mamba2", "n_heads": 2, "d_state": 3, "chunk": 4}, "ffn": null},
@@ -204,7 +265,7 @@ Json hybrid() {
                     {"name": "second", "mixer": {"type": "attention", "n_heads": 2, "softcap": 4}},
                     {"ffn": {"type": "mlp", "d_hidden": 12, "act": "relu2"}}]}],
     "cycles": 2, "n_layers": 6})",
-                          "hybrid");
+      "hybrid");
 }
 
 }  // namespace tessera::contract

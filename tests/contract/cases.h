@@ -1,8 +1,9 @@
 // What the contract suite runs over: for every registered mechanism, tiny models around it.
 //
-// Registering a mechanism joins the suite. Its required fields are derived from its schema (an integer
-// becomes 4, a number 2); every boolean and every enum of its config gives one more case per value. Where
-// the derived config does not fit, or a combination deserves a case, samples() in cases.cpp has a line.
+// Registering a mechanism joins the suite. Its required fields are derived from its schema (an
+// integer becomes 4, a number 2); every boolean and every enum of its config gives one more case
+// per value. Where the derived config does not fit, or a combination deserves a case, samples() in
+// cases.cpp has a line.
 #pragma once
 
 #include <string>
@@ -25,8 +26,8 @@ struct Case {
   const spec::Mechanism* mechanism = nullptr;  // null for the hybrid
   Json part;                                   // {"type": ..., ...}
   Json decoder;
-  Json encoder;                                // null when the mechanism refuses encoders
-  std::string problem;                         // why no model could be made; names the line to add
+  Json encoder;         // null when the mechanism refuses encoders
+  std::string problem;  // why no model could be made; names the line to add
 };
 
 const std::vector<Case>& cases();
@@ -35,7 +36,8 @@ const std::vector<Case>& cases();
 spec::Scope scope_for(const spec::Mechanism& mechanism);
 /// The tiny model of `arch` with `part` in its slot.
 Json host(const spec::Mechanism& mechanism, const Json& part, const std::string& arch);
-/// Mamba-2, a shared layer, a windowed and a full attention layer, a parallel residual, a branch list.
+/// Mamba-2, a shared layer, a windowed and a full attention layer, a parallel residual, a branch
+/// list.
 Json hybrid();
 
 }  // namespace tessera::contract

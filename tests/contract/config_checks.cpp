@@ -15,16 +15,22 @@ const Json& schema_of_parts() {
 }
 
 /// The same name with its last letter doubled: near, and never another field.
-std::string misspelt(const std::string& name) { return name + name.back(); }
+std::string misspelt(const std::string& name) {
+  return name + name.back();
+}
 
 void check_documentation(const spec::Mechanism& mechanism, Report& report) {
-  report.expect(!mechanism.info.summary.empty() && mechanism.info.summary.back() == '.', "the summary is not a sentence: \"{}\"", mechanism.info.summary);
-  report.expect(!mechanism.info.paper.empty() && mechanism.info.year > 1900, "paper or year is missing");
+  report.expect(!mechanism.info.summary.empty() && mechanism.info.summary.back() == '.',
+                "the summary is not a sentence: \"{}\"", mechanism.info.summary);
+  report.expect(!mechanism.info.paper.empty() && mechanism.info.year > 1900,
+                "paper or year is missing");
   std::set<std::string> names;
   for (const spec::FieldDoc& field : mechanism.fields()) {
-    report.expect(!field.doc.empty() && !field.type.empty(), "field {} has no documentation", field.name);
+    report.expect(!field.doc.empty() && !field.type.empty(), "field {} has no documentation",
+                  field.name);
     report.expect(names.insert(field.name).second, "field {} is listed twice", field.name);
-    report.expect(field.required == field.fallback.empty(), "field {} is {} but its default reads \"{}\"", field.name,
+    report.expect(field.required == field.fallback.empty(),
+                  "field {} is {} but its default reads \"{}\"", field.name,
                   field.required ? "required" : "optional", field.fallback);
   }
 }
@@ -32,18 +38,22 @@ void check_documentation(const spec::Mechanism& mechanism, Report& report) {
 void check_bad_values(const Case& c, Report& report) {
   const spec::Scope scope = scope_for(*c.mechanism);
   const Json schema = c.mechanism->schema();
-  const auto read = [&](const Json& part) { return [&, part] { spec::read_part(c.mechanism->slot, part, scope); }; };
+  const auto read = [&](const Json& part) {
+    return [&, part] { spec::read_part(c.mechanism->slot, part, scope); };
+  };
   Json bad = c.part;
   bad["surely_unknown_key"] = 1;
   report.refuses(ErrorKind::spec, "surely_unknown_key", "an unknown key", read(bad));
   for (const auto& [name, property] : schema["properties"].items()) {
     bad = c.part;
     bad[misspelt(name)] = bad.contains(name) ? bad[name] : Json(1);
-    report.refuses(ErrorKind::spec, fmt::format("did you mean \"{}\"?", name), "the misspelt key " + misspelt(name), read(bad));
+    report.refuses(ErrorKind::spec, fmt::format("did you mean \"{}\"?", name),
+                   "the misspelt key " + misspelt(name), read(bad));
     if (property.contains("minimum")) {
       bad = c.part;
       bad[name] = property["minimum"].get<double>() - 1;
-      if (property.value("type", std::string()) == "integer") bad[name] = property["minimum"].get<int64_t>() - 1;
+      if (property.value("type", std::string()) == "integer")
+        bad[name] = property["minimum"].get<int64_t>() - 1;
       report.refuses(ErrorKind::spec, name, "a value below the minimum of " + name, read(bad));
     }
     if (property.value("type", std::string()) == "integer") {
@@ -58,7 +68,8 @@ void check_bad_values(const Case& c, Report& report) {
   for (const Json& required : schema["required"]) {
     bad = c.part;
     bad.erase(required.get<std::string>());
-    report.refuses(ErrorKind::spec, required.get<std::string>(), "a missing " + required.get<std::string>(), read(bad));
+    report.refuses(ErrorKind::spec, required.get<std::string>(),
+                   "a missing " + required.get<std::string>(), read(bad));
   }
 }
 
@@ -71,17 +82,24 @@ void check_initialiser(const spec::ParamDecl& decl, Report& report) {
   const Tensor values = ops::initial_values(large, RandomKey(3), at::kDouble);
   const auto moments = [&](const Tensor& v, double mean, double deviation) {
     const double got_mean = v.mean().item<double>(), got_deviation = v.std().item<double>();
-    report.expect(std::abs(got_mean - mean) <= 5 * deviation / std::sqrt(n), "{}: mean {}; expected {}", decl.name, got_mean, mean);
-    report.expect(std::abs(got_deviation / deviation - 1) <= 5 / std::sqrt(2 * n), "{}: deviation {}; expected {}", decl.name, got_deviation, deviation);
+    report.expect(std::abs(got_mean - mean) <= 5 * deviation / std::sqrt(n),
+                  "{}: mean {}; expected {}", decl.name, got_mean, mean);
+    report.expect(std::abs(got_deviation / deviation - 1) <= 5 / std::sqrt(2 * n),
+                  "{}: deviation {}; expected {}", decl.name, got_deviation, deviation);
   };
   const auto within = [&](const Tensor& v, double low, double high) {
-    report.expect(v.min().item<double>() >= low && v.max().item<double>() <= high, "{}: values {} to {}; expected {} to {}", decl.name,
-                  v.min().item<double>(), v.max().item<double>(), low, high);
+    report.expect(v.min().item<double>() >= low && v.max().item<double>() <= high,
+                  "{}: values {} to {}; expected {} to {}", decl.name, v.min().item<double>(),
+                  v.max().item<double>(), low, high);
   };
   const double a = decl.init.a, b = decl.init.b, c = decl.init.c, spread = std::sqrt(12.0);
   switch (decl.init.kind) {
-    case Kind::constant: report.expect(at::all(values == a).item<bool>(), "{}: not constant", decl.name); break;
-    case Kind::normal: moments(values, 0, a); break;
+    case Kind::constant:
+      report.expect(at::all(values == a).item<bool>(), "{}: not constant", decl.name);
+      break;
+    case Kind::normal:
+      moments(values, 0, a);
+      break;
     case Kind::uniform:
       moments(values, (a + b) / 2, (b - a) / spread);
       within(values, a, b);
@@ -93,7 +111,8 @@ void check_initialiser(const spec::ParamDecl& decl, Report& report) {
     case Kind::softplus_log_uniform: {
       const Tensor steps = at::softplus(values);
       within(steps, std::max(a, c) * (1 - 1e-9), b * (1 + 1e-9));
-      if (c <= a) moments(steps.log(), (std::log(a) + std::log(b)) / 2, (std::log(b) - std::log(a)) / spread);
+      if (c <= a)
+        moments(steps.log(), (std::log(a) + std::log(b)) / 2, (std::log(b) - std::log(a)) / spread);
       break;
     }
   }
@@ -106,7 +125,8 @@ void check_config(const Case& c, Report& report) {
   for (const Json& json : {c.decoder, c.encoder}) {
     if (json.is_null()) continue;
     const Json resolved = model::resolve(model::read_model_spec(json));
-    report.expect(model::resolve(model::read_model_spec(resolved)) == resolved, "the resolved spec reads back differently: {}", resolved.dump());
+    report.expect(model::resolve(model::read_model_spec(resolved)) == resolved,
+                  "the resolved spec reads back differently: {}", resolved.dump());
     const std::string problem = violation(resolved, schema_of_parts(), schema_of_parts());
     report.expect(problem.empty(), "the schema refuses the resolved spec: {}", problem);
     const std::string given = violation(json, schema_of_parts(), schema_of_parts());
@@ -116,15 +136,20 @@ void check_config(const Case& c, Report& report) {
   // the part alone: every field is dumped, with the value that was given
   const spec::Scope scope = scope_for(*c.mechanism);
   const Json dump = spec::dump_part(spec::read_part(c.mechanism->slot, c.part, scope));
-  report.expect(spec::dump_part(spec::read_part(c.mechanism->slot, dump, scope)) == dump, "dump(read(dump)) differs from {}", dump.dump());
-  for (const spec::FieldDoc& field : c.mechanism->fields()) report.expect(dump.contains(field.name), "{} is not dumped", field.name);
+  report.expect(spec::dump_part(spec::read_part(c.mechanism->slot, dump, scope)) == dump,
+                "dump(read(dump)) differs from {}", dump.dump());
+  for (const spec::FieldDoc& field : c.mechanism->fields())
+    report.expect(dump.contains(field.name), "{} is not dumped", field.name);
   for (const auto& [key, value] : c.part.items())
-    if (value.is_primitive() && dump.contains(key) && !(dump[key].is_object() && dump[key]["type"] == value))
-      report.expect(dump[key] == value, "{} was given as {} and is dumped as {}", key, value.dump(), dump[key].dump());
+    if (value.is_primitive() && dump.contains(key) &&
+        !(dump[key].is_object() && dump[key]["type"] == value))
+      report.expect(dump[key] == value, "{} was given as {} and is dumped as {}", key, value.dump(),
+                    dump[key].dump());
   Json extra = dump;
   extra["surely_unknown_key"] = 1;
   const Json& slot_schema = schema_of_parts()["$defs"][name_of(c.mechanism->slot)];
-  report.expect(!violation(extra, slot_schema, schema_of_parts()).empty(), "the schema accepts an unknown key");
+  report.expect(!violation(extra, slot_schema, schema_of_parts()).empty(),
+                "the schema accepts an unknown key");
   check_documentation(*c.mechanism, report);
   check_bad_values(c, report);
 }
@@ -134,18 +159,24 @@ void check_parameters(const Case& c, Report& report) {
     if (json.is_null()) continue;
     const Rig rig = make_rig(json, at::kDouble);
     // every declared parameter is used
-    const auto grads = gradients(rig, [&] { return whole(rig, Rows{random_ids(9, 1), random_ids(5, 2)}); });
+    const auto grads = gradients(rig, [&] {
+      return whole(rig, Rows{random_ids(9, 1), random_ids(5, 2)});
+    });
     double largest = 0;
     for (const auto& [name, grad] : grads)
       if (grad.defined()) largest = std::max(largest, grad.abs().max().item<double>());
     for (const auto& [name, grad] : grads) {
       const double size = grad.defined() ? grad.abs().max().item<double>() : 0;
-      report.expect(size > 1e-9 * largest, "{} is declared but changes nothing (gradient {}, the largest is {})", name, size, largest);
+      report.expect(size > 1e-9 * largest,
+                    "{} is declared but changes nothing (gradient {}, the largest is {})", name,
+                    size, largest);
     }
     // exactly the declared ones are accepted
     std::map<std::string, ops::WeightPtr> weights;
     for (const auto& [decl, weight] : rig.model.weights().all()) weights[decl.name] = weight;
-    const auto check = [&] { return [&rig, weights] { model::Weights::check(rig.spec(), weights); }; };
+    const auto check = [&] {
+      return [&rig, weights] { model::Weights::check(rig.spec(), weights); };
+    };
     const auto [name, first] = *weights.begin();
     weights.erase(name);
     report.refuses(ErrorKind::file, name, "a missing " + name, check());
@@ -159,14 +190,19 @@ void check_parameters(const Case& c, Report& report) {
 
 void check_initial(const Case& c, Report& report) {
   const model::ModelSpec spec = model::read_model_spec(c.decoder);
-  const model::Weights weights = model::Weights::initial(spec, 5), again = model::Weights::initial(spec, 5), other = model::Weights::initial(spec, 6);
+  const model::Weights weights = model::Weights::initial(spec, 5),
+                       again = model::Weights::initial(spec, 5),
+                       other = model::Weights::initial(spec, 6);
   std::set<std::string> names;
   for (const auto& [decl, weight] : weights.all()) {
     report.expect(names.insert(decl.name).second, "{} is declared twice", decl.name);
-    report.expect(weight->shape() == decl.shape && weight->dense_tensor().requires_grad(), "{}: wrong shape, or not trainable", decl.name);
-    report.expect(same_bits(weight->tensor(), again.find(decl.name)->tensor()), "{}: the same seed gives other values", decl.name);
+    report.expect(weight->shape() == decl.shape && weight->dense_tensor().requires_grad(),
+                  "{}: wrong shape, or not trainable", decl.name);
+    report.expect(same_bits(weight->tensor(), again.find(decl.name)->tensor()),
+                  "{}: the same seed gives other values", decl.name);
     const bool fixed = decl.init.kind == spec::Init::Kind::constant;
-    report.expect(fixed == same_bits(weight->tensor(), other.find(decl.name)->tensor()), "{}: another seed gives the same values", decl.name);
+    report.expect(fixed == same_bits(weight->tensor(), other.find(decl.name)->tensor()),
+                  "{}: another seed gives the same values", decl.name);
     check_initialiser(decl, report);
   }
 }
@@ -178,17 +214,23 @@ void check_refusals(const Case& c, Report& report) {
     const Rig rig = make_rig(c.decoder, at::kFloat);
     const at::NoGradGuard no_gradients;
     whole(rig, {random_ids(limit, 1)});
-    report.refuses(ErrorKind::input, "shorten the input", "a longer input than the positions allow", [&] { whole(rig, {random_ids(limit + 1, 1)}); });
+    report.refuses(ErrorKind::input, "shorten the input", "a longer input than the positions allow",
+                   [&] { whole(rig, {random_ids(limit + 1, 1)}); });
   }
-  if (c.mechanism == nullptr || c.mechanism->slot != Slot::position || c.mechanism->info.place == spec::Place::nowhere) return;
+  if (c.mechanism == nullptr || c.mechanism->slot != Slot::position ||
+      c.mechanism->info.place == spec::Place::nowhere)
+    return;
   // a position scheme in every other place: refused, and told where it belongs
-  for (const spec::Place place : {spec::Place::embedding, spec::Place::rotation, spec::Place::score_bias}) {
+  for (const spec::Place place :
+       {spec::Place::embedding, spec::Place::rotation, spec::Place::score_bias}) {
     if (place == c.mechanism->info.place) continue;
     spec::Scope scope = scope_for(*c.mechanism);
     scope.place = place;
     const auto read = [&] { spec::read_part(Slot::position, c.part, scope); };
-    report.refuses(ErrorKind::spec, name_of(c.mechanism->info.place), "a position scheme in the wrong place", read);
-    report.refuses(ErrorKind::spec, "; put it into \"", "a position scheme in the wrong place", read);
+    report.refuses(ErrorKind::spec, name_of(c.mechanism->info.place),
+                   "a position scheme in the wrong place", read);
+    report.refuses(ErrorKind::spec, "; put it into \"", "a position scheme in the wrong place",
+                   read);
   }
 }
 

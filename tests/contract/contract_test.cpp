@@ -1,5 +1,5 @@
-// The contract suite: every registered mechanism of every slot against every check. See cases.h for how a
-// mechanism joins (by being registered) and exceptions.h for what is excused.
+// The contract suite: every registered mechanism of every slot against every check. See cases.h for
+// how a mechanism joins (by being registered) and exceptions.h for what is excused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,10 +19,14 @@ struct Check {
 };
 
 constexpr Check kChecks[] = {
-    {"config", check_config},       {"parameters", check_parameters}, {"initial", check_initial},     {"refusals", check_refusals},
-    {"types", check_types},         {"unwritten", check_unwritten},   {"fast_path", check_fast_path}, {"gradients", check_gradients},
-    {"causality", check_causality}, {"documents", check_documents},   {"forms", check_forms},         {"same_bits", check_same_bits},
-    {"state", check_state},         {"roll_back", check_roll_back},   {"generate", check_generate},
+    {"config", check_config},       {"parameters", check_parameters},
+    {"initial", check_initial},     {"refusals", check_refusals},
+    {"types", check_types},         {"unwritten", check_unwritten},
+    {"fast_path", check_fast_path}, {"gradients", check_gradients},
+    {"causality", check_causality}, {"documents", check_documents},
+    {"forms", check_forms},         {"same_bits", check_same_bits},
+    {"state", check_state},         {"roll_back", check_roll_back},
+    {"generate", check_generate},
 };
 
 struct Item {
@@ -49,24 +53,31 @@ TEST_P(Contract, Holds) {
     report.expect(false, "{}", e.what());
   }
   if (const ExceptionEntry* exception = find_exception(part->name, check->name)) {
-    EXPECT_FALSE(report.ok()) << "the exception is not needed any more; it says: " << exception->reason;
+    EXPECT_FALSE(report.ok()) << "the exception is not needed any more; it says: "
+                              << exception->reason;
   } else {
     EXPECT_TRUE(report.ok()) << report.text();
   }
 }
 
-std::string name_of_item(const testing::TestParamInfo<Item>& info) { return info.param.part->name + "__" + info.param.check->name; }
+std::string name_of_item(const testing::TestParamInfo<Item>& info) {
+  return info.param.part->name + "__" + info.param.check->name;
+}
 
 INSTANTIATE_TEST_SUITE_P(Every, Contract, testing::ValuesIn(items()), name_of_item);
 
-// --- the suite itself -----------------------------------------------------------------------------
+// --- the suite itself
+// -----------------------------------------------------------------------------
 
 TEST(ContractSuite, EveryMechanismHasACase) {
   for (const spec::Mechanism& mechanism : spec::mechanisms())
-    EXPECT_TRUE(std::any_of(cases().begin(), cases().end(), [&](const Case& c) { return c.mechanism == &mechanism; })) << mechanism.name;
+    EXPECT_TRUE(std::any_of(cases().begin(), cases().end(), [&](const Case& c) {
+      return c.mechanism == &mechanism;
+    })) << mechanism.name;
   for (int slot = 0; slot < spec::kSlotCount; ++slot)
-    EXPECT_TRUE(std::any_of(cases().begin(), cases().end(), [&](const Case& c) { return c.mechanism != nullptr && c.mechanism->slot == static_cast<Slot>(slot); }))
-        << spec::name_of(static_cast<Slot>(slot));
+    EXPECT_TRUE(std::any_of(cases().begin(), cases().end(), [&](const Case& c) {
+      return c.mechanism != nullptr && c.mechanism->slot == static_cast<Slot>(slot);
+    })) << spec::name_of(static_cast<Slot>(slot));
 }
 
 TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {
@@ -74,11 +85,13 @@ TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {
   for (const Case& c : cases())
     if (c.mechanism != nullptr && c.problem.empty()) {
       const spec::Causality shown = shown_causality(c.decoder);
-      worst[c.mechanism] = std::max(worst.count(c.mechanism) ? worst[c.mechanism] : spec::Causality::bitwise, shown);
+      worst[c.mechanism] =
+          std::max(worst.count(c.mechanism) ? worst[c.mechanism] : spec::Causality::bitwise, shown);
     }
   for (const auto& [mechanism, shown] : worst)
-    EXPECT_EQ(shown, mechanism->info.causality) << spec::name_of(mechanism->slot) << " " << mechanism->name << " declares "
-                                                << name_of(mechanism->info.causality) << " and shows " << name_of(shown);
+    EXPECT_EQ(shown, mechanism->info.causality)
+        << spec::name_of(mechanism->slot) << " " << mechanism->name << " declares "
+        << name_of(mechanism->info.causality) << " and shows " << name_of(shown);
 }
 
 TEST(ContractSuite, CausalityIsSeenByItsValues) {
@@ -90,11 +103,17 @@ TEST(ContractSuite, CausalityIsSeenByItsValues) {
 }
 
 TEST(ContractSuite, ExceptionsAreThoseOfTheGoldenFile) {
-  std::string text = "# part, check, reason: where a part does not hold to the contract (tests/contract/exceptions.h)\n";
+  std::string text =
+      "# part, check, reason: where a part does not hold to the contract "
+      "(tests/contract/exceptions.h)\n";
   for (const ExceptionEntry& entry : exceptions()) {
     text += fmt::format("{}\t{}\t{}\n", entry.name, entry.check, entry.reason);
-    EXPECT_TRUE(std::any_of(cases().begin(), cases().end(), [&](const Case& c) { return c.name == entry.name; })) << entry.name << " is no case";
-    EXPECT_TRUE(std::any_of(std::begin(kChecks), std::end(kChecks), [&](const Check& c) { return std::string(c.name) == entry.check; })) << entry.check;
+    EXPECT_TRUE(std::any_of(cases().begin(), cases().end(),
+                            [&](const Case& c) { return c.name == entry.name; }))
+        << entry.name << " is no case";
+    EXPECT_TRUE(std::any_of(std::begin(kChecks), std::end(kChecks), [&](const Check& c) {
+      return std::string(c.name) == entry.check;
+    })) << entry.check;
   }
   std::ifstream file(std::string(TESSERA_SOURCE_DIR) + "/tests/exceptions.golden");
   std::stringstream golden;

@@ -4,11 +4,16 @@ namespace tessera::contract {
 
 const std::vector<ExceptionEntry>& exceptions() {
   static const std::vector<ExceptionEntry> all = {
-      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "forms", "calls that cross the trained length are refused: all angles change there"},
-      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "same_bits", "calls that cross the trained length are refused: all angles change there"},
-      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "unwritten", "its check with a state crosses the trained length"},
-      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "state", "calls that cross the trained length are refused: all angles change there"},
-      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "roll_back", "calls that cross the trained length are refused: all angles change there"},
+      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "forms",
+       "calls that cross the trained length are refused: all angles change there"},
+      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "same_bits",
+       "calls that cross the trained length are refused: all angles change there"},
+      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "unwritten",
+       "its check with a state crosses the trained length"},
+      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "state",
+       "calls that cross the trained length are refused: all angles change there"},
+      {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "roll_back",
+       "calls that cross the trained length are refused: all angles change there"},
   };
   return all;
 }

@@ -1,6 +1,6 @@
-// Where a part does not hold to the contract, and why that is so by its nature. Every exception is listed in
-// tests/exceptions.golden, and the suite demands that the excepted check fails: one that has become
-// unnecessary is an error.
+// Where a part does not hold to the contract, and why that is so by its nature. Every exception is
+// listed in tests/exceptions.golden, and the suite demands that the excepted check fails: one that
+// has become unnecessary is an error.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ enum class Exception {
 
 struct ExceptionEntry {
   Exception kind;
-  const char* name;   // of the case
+  const char* name;  // of the case
   const char* check;
   const char* reason;
 };

@@ -15,7 +15,9 @@ std::vector<Json> both(const Case& c) {
 
 /// Equal rows, ragged rows and a single token.
 std::vector<Rows> inputs() {
-  return {{random_ids(13, 1), random_ids(13, 2)}, {random_ids(20, 3), random_ids(1, 4), random_ids(7, 5)}, {random_ids(1, 6)}};
+  return {{random_ids(13, 1), random_ids(13, 2)},
+          {random_ids(20, 3), random_ids(1, 4), random_ids(7, 5)},
+          {random_ids(1, 6)}};
 }
 
 /// The plain form, whatever the type: kernels only run where no gradient is recorded.
@@ -42,8 +44,12 @@ void check_differences(const Json& json, Report& report) {
   for (const auto& [name, grad] : grads) {
     if (!grad.defined()) continue;  // check_parameters names it
     for (int64_t direction = 0; direction < 2; ++direction) {
-      const Tensor u = direction == 0 ? grad / grad.norm().clamp_min(1e-30) : at::cos(at::arange(grad.numel(), at::kDouble) * 1.7).reshape(grad.sizes());
-      const double want = (grad * u).sum().item<double>(), scale = (grad * u).abs().sum().item<double>();
+      const Tensor u =
+          direction == 0
+              ? grad / grad.norm().clamp_min(1e-30)
+              : at::cos(at::arange(grad.numel(), at::kDouble) * 1.7).reshape(grad.sizes());
+      const double want = (grad * u).sum().item<double>(),
+                   scale = (grad * u).abs().sum().item<double>();
       const at::NoGradGuard no_gradients;
       const Tensor w = rig.values.at(name);
       w.add_(u, kStep);
@@ -52,7 +58,9 @@ void check_differences(const Json& json, Report& report) {
       const double down = value();
       w.add_(u, kStep);
       const double got = (up - down) / (2 * kStep);
-      report.expect(std::abs(got - want) <= 1e-6 * scale + 1e-7, "{}: gradient {} along a direction; central differences give {}", name, want, got);
+      report.expect(std::abs(got - want) <= 1e-6 * scale + 1e-7,
+                    "{}: gradient {} along a direction; central differences give {}", name, want,
+                    got);
     }
   }
 }
@@ -69,7 +77,8 @@ void check_float_gradients(const Json& json, Report& report) {
       // what is zero but for rounding has no relative error
       if (!grad.defined() || grad.abs().max().item<double>() < 1e-6 * largest) continue;
       const double error = difference(got.at(name), grad);
-      report.expect(error <= kFloatGradient, "{}: float32 gradient differs from double by {:.3g}", name, error);
+      report.expect(error <= kFloatGradient, "{}: float32 gradient differs from double by {:.3g}",
+                    name, error);
     }
   }
 }
@@ -82,30 +91,41 @@ void check_types(const Case& c, Report& report) {
     // 16-bit rounding adds up over layers: the bound is for one around the part
     Json shallow = json;
     shallow["n_layers"] = 1;
-    const Rig bf16 = make_rig(shallow, at::kBFloat16, at::kBFloat16), rounded = make_rig(shallow, at::kDouble, at::kBFloat16), mapped = make_stored_rig(shallow, at::kBFloat16);
+    const Rig bf16 = make_rig(shallow, at::kBFloat16, at::kBFloat16),
+              rounded = make_rig(shallow, at::kDouble, at::kBFloat16),
+              mapped = make_stored_rig(shallow, at::kBFloat16);
     const int64_t width = f64.model.has_head() ? kVocab : kWidth;
     std::vector<Tensor> all_want16, all_got16, all_fast16;
     for (const Rows& rows : inputs()) {
       const int64_t n = nn::Batch::of(rows).n_tokens();
       const Tensor reference = plain(f64, rows);
-      report.expect(reference.sizes() == at::IntArrayRef{n, width} && reference.scalar_type() == at::kDouble, "double: wrong shape or type");
+      report.expect(
+          reference.sizes() == at::IntArrayRef{n, width} && reference.scalar_type() == at::kDouble,
+          "double: wrong shape or type");
       const Tensor got32 = plain(f32, rows);
-      report.expect(got32.scalar_type() == at::kFloat, "float32 weights give {}", at::toString(got32.scalar_type()));
-      report.expect(difference(got32, reference) <= kFloat, "float32 plain form differs from double by {:.3g}", difference(got32, reference));
+      report.expect(got32.scalar_type() == at::kFloat, "float32 weights give {}",
+                    at::toString(got32.scalar_type()));
+      report.expect(difference(got32, reference) <= kFloat,
+                    "float32 plain form differs from double by {:.3g}",
+                    difference(got32, reference));
       // bf16 storage, trained and at inference, against the same rounded numbers in double
-      const Tensor want16 = plain(rounded, rows), got16 = plain(bf16, rows), fast16 = fast(bf16, rows);
-      report.expect(got16.scalar_type() == at::kBFloat16, "bf16 weights give {}", at::toString(got16.scalar_type()));
+      const Tensor want16 = plain(rounded, rows), got16 = plain(bf16, rows),
+                   fast16 = fast(bf16, rows);
+      report.expect(got16.scalar_type() == at::kBFloat16, "bf16 weights give {}",
+                    at::toString(got16.scalar_type()));
       all_want16.push_back(want16);
       all_got16.push_back(got16);
       all_fast16.push_back(fast16);
       // weights mapped as bf16, float32 activations
       const Tensor from_file = fast(mapped, rows);
-      report.expect(from_file.scalar_type() == at::kFloat && difference(from_file, want16) <= kFloat, "mapped bf16 weights differ from double by {:.3g}",
-                    difference(from_file, want16));
+      report.expect(
+          from_file.scalar_type() == at::kFloat && difference(from_file, want16) <= kFloat,
+          "mapped bf16 weights differ from double by {:.3g}", difference(from_file, want16));
     }
     // a mean square needs many numbers: over all inputs together
     const Tensor want16 = at::cat(all_want16);
-    for (const auto& [name, got] : {std::pair{"bf16 plain form", at::cat(all_got16)}, std::pair{"bf16 inference", at::cat(all_fast16)}}) {
+    for (const auto& [name, got] : {std::pair{"bf16 plain form", at::cat(all_got16)},
+                                    std::pair{"bf16 inference", at::cat(all_fast16)}}) {
       const double error = normalised_mean_square(got, want16);
       report.expect(error <= kHalfSquare, "{}: normalised mean square error {:.3g}", name, error);
     }
@@ -118,14 +138,18 @@ void check_unwritten(const Case& c, Report& report) {
     for (const Rows& rows : inputs()) {
       const Tensor want = fast(rig, rows), want_plain = plain(rig, rows);
       const UnwrittenIsNan poison;
-      report.expect(same_bits(fast(rig, rows), want), "the inference path reads memory that it did not write");
-      report.expect(same_bits(plain(rig, rows), want_plain), "the plain form reads memory that it did not write");
+      report.expect(same_bits(fast(rig, rows), want),
+                    "the inference path reads memory that it did not write");
+      report.expect(same_bits(plain(rig, rows), want_plain),
+                    "the plain form reads memory that it did not write");
       for (const auto& [name, grad] : gradients(rig, [&] { return whole(rig, rows); }))
-        report.expect(!grad.defined() || at::isfinite(grad).all().item<bool>(), "the gradient of {} reads memory that it did not write", name);
+        report.expect(!grad.defined() || at::isfinite(grad).all().item<bool>(),
+                      "the gradient of {} reads memory that it did not write", name);
       if (!rig.spec().causal() || !no_state(c).empty()) continue;
       const at::NoGradGuard no_gradients;
       model::State state(rig.spec(), 1);
-      report.expect(same_bits(feed_split(rig, state, 0, rows[0], random_split(static_cast<int64_t>(rows[0].size()), 9)),
+      report.expect(same_bits(feed_split(rig, state, 0, rows[0],
+                                         random_split(static_cast<int64_t>(rows[0].size()), 9)),
                               want.narrow(0, 0, static_cast<int64_t>(rows[0].size()))),
                     "a state holds memory that nobody wrote");
     }
@@ -137,7 +161,8 @@ void check_fast_path(const Case& c, Report& report) {
     const Rig reference = make_rig(json, at::kDouble), rig = make_rig(json, at::kFloat);
     for (const Rows& rows : inputs()) {
       const double error = difference(fast(rig, rows), plain(reference, rows));
-      report.expect(error <= kFloat, "kernels differ from the plain form in double by {:.3g}", error);
+      report.expect(error <= kFloat, "kernels differ from the plain form in double by {:.3g}",
+                    error);
     }
   }
 }
@@ -157,9 +182,12 @@ void check_documents(const Case& c, Report& report) {
       int64_t begin = 0;
       for (const Ids& row : rows) {
         const auto n = static_cast<int64_t>(row.size());
-        report.expect(difference(exact.narrow(0, begin, n), plain(f64, {row})) <= kDouble, "double: a document depends on its neighbours");
-        report.expect(difference(trained.narrow(0, begin, n), plain(f32, {row})) <= kFloat, "float32: a document depends on its neighbours");
-        report.expect(same_bits(inferred.narrow(0, begin, n), fast(f32, {row})), "kernels: a document's bits depend on its neighbours");
+        report.expect(difference(exact.narrow(0, begin, n), plain(f64, {row})) <= kDouble,
+                      "double: a document depends on its neighbours");
+        report.expect(difference(trained.narrow(0, begin, n), plain(f32, {row})) <= kFloat,
+                      "float32: a document depends on its neighbours");
+        report.expect(same_bits(inferred.narrow(0, begin, n), fast(f32, {row})),
+                      "kernels: a document's bits depend on its neighbours");
         begin += n;
       }
     }
@@ -175,15 +203,20 @@ spec::Causality shown_causality(const Json& json) {
   const auto at_least = [&](spec::Causality shown) { worst = std::max(worst, shown); };
   for (const int64_t seen : {1, 4, 9, 13}) {
     Ids ids = random_ids(kTokens, 21), other = ids;
-    for (int64_t i = seen; i < kTokens; ++i) other[static_cast<size_t>(i)] = (other[static_cast<size_t>(i)] + 1 + i % (kVocab - 1)) % kVocab;
+    for (int64_t i = seen; i < kTokens; ++i)
+      other[static_cast<size_t>(i)] =
+          (other[static_cast<size_t>(i)] + 1 + i % (kVocab - 1)) % kVocab;
     const Ids cut(ids.begin(), ids.begin() + seen);
     const auto past = [&](const Tensor& y) { return y.narrow(0, 0, seen); };
     // the length of the document alone changes the past: no class of causality allows that
-    if (difference(past(plain(f64, {ids})), plain(f64, {cut})) > kDouble) at_least(spec::Causality::none);
+    if (difference(past(plain(f64, {ids})), plain(f64, {cut})) > kDouble)
+      at_least(spec::Causality::none);
     if (worst == spec::Causality::none) continue;
     const Tensor before = past(plain(f64, {ids})), after = past(plain(f64, {other}));
-    const bool bits = same_bits(before, after) && same_bits(past(plain(f32, {ids})), past(plain(f32, {other}))) &&
-                      same_bits(past(fast(f32, {ids})), past(fast(f32, {other}))) && same_bits(past(fast(f32, {ids})), fast(f32, {cut}));
+    const bool bits = same_bits(before, after) &&
+                      same_bits(past(plain(f32, {ids})), past(plain(f32, {other}))) &&
+                      same_bits(past(fast(f32, {ids})), past(fast(f32, {other}))) &&
+                      same_bits(past(fast(f32, {ids})), fast(f32, {cut}));
     if (bits) continue;
     if (difference(after, before) <= 1e-12) {
       at_least(spec::Causality::rounding);
@@ -191,18 +224,22 @@ spec::Causality shown_causality(const Json& json) {
     }
     // the past changed: by values of the future (a gradient reaches them), or by what they select
     Ids apart = ids;  // tokens of the future that the past does not hold
-    for (int64_t i = 0; i < kTokens; ++i) apart[static_cast<size_t>(i)] = i < seen ? i % 5 : 5 + i % 6;
+    for (int64_t i = 0; i < kTokens; ++i)
+      apart[static_cast<size_t>(i)] = i < seen ? i % 5 : 5 + i % 6;
     const auto grads = gradients(f64, [&] { return past(whole(f64, {apart})); });
-    const double reached = grads.at("embed.token.weight").narrow(0, 5, 6).abs().max().item<double>();
+    const double reached =
+        grads.at("embed.token.weight").narrow(0, 5, 6).abs().max().item<double>();
     at_least(reached > 0 ? spec::Causality::none : spec::Causality::selection);
   }
   return worst;
 }
 
 void check_causality(const Case& c, Report& report) {
-  const spec::Causality declared = c.mechanism == nullptr ? spec::Causality::bitwise : c.mechanism->info.causality;
+  const spec::Causality declared =
+      c.mechanism == nullptr ? spec::Causality::bitwise : c.mechanism->info.causality;
   const spec::Causality shown = shown_causality(c.decoder);
-  report.expect(shown <= declared, "shows causality {}, but declares {}", name_of(shown), name_of(declared));
+  report.expect(shown <= declared, "shows causality {}, but declares {}", name_of(shown),
+                name_of(declared));
 }
 
 }  // namespace tessera::contract

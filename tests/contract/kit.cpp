@@ -12,9 +12,14 @@ Tensor draw(const spec::ParamDecl& decl) {
   const RandomKey key = RandomKey(7).fold("contract");
   spec::ParamDecl spread = decl;
   switch (decl.kind) {
-    case spec::ParamKind::matrix: spread.init = spec::Init::normal(0.3); break;
-    case spec::ParamKind::embedding: spread.init = spec::Init::normal(0.8); break;
-    default: break;
+    case spec::ParamKind::matrix:
+      spread.init = spec::Init::normal(0.3);
+      break;
+    case spec::ParamKind::embedding:
+      spread.init = spec::Init::normal(0.8);
+      break;
+    default:
+      break;
   }
   Tensor values = ops::initial_values(spread, key, at::kDouble);
   if (spread.init.kind == spec::Init::Kind::constant) {
@@ -30,13 +35,17 @@ model::Model build(const model::ModelSpec& spec, std::map<std::string, ops::Weig
 
 }  // namespace
 
-void Report::refuses(ErrorKind kind, const std::string& text, const std::string& what, const std::function<void()>& action) {
+void Report::refuses(ErrorKind kind,
+                     const std::string& text,
+                     const std::string& what,
+                     const std::function<void()>& action) {
   try {
     action();
     expect(false, "{} is accepted", what);
   } catch (const Error& e) {
-    expect(e.kind() == kind && std::string(e.what()).find(text) != std::string::npos, "{} is refused with \"{}\" (kind {}); expected \"{}\" (kind {})", what,
-           e.what(), static_cast<int>(e.kind()), text, static_cast<int>(kind));
+    expect(e.kind() == kind && std::string(e.what()).find(text) != std::string::npos,
+           "{} is refused with \"{}\" (kind {}); expected \"{}\" (kind {})", what, e.what(),
+           static_cast<int>(e.kind()), text, static_cast<int>(kind));
   }
 }
 
@@ -63,8 +72,8 @@ Rig make_stored_rig(const Json& json, at::ScalarType storage) {
   std::map<std::string, ops::WeightPtr> weights;
   for (const spec::ParamDecl& decl : model::parameters(spec)) {
     auto bytes = std::make_shared<Tensor>(draw(decl).to(storage).contiguous());
-    weights[decl.name] = std::make_shared<ops::Weight>(
-        ops::Weight::stored(decl.name, ops::dtype_of(storage), decl.shape, bytes->const_data_ptr(), bytes));
+    weights[decl.name] = std::make_shared<ops::Weight>(ops::Weight::stored(
+        decl.name, ops::dtype_of(storage), decl.shape, bytes->const_data_ptr(), bytes));
   }
   return {{}, build(spec, std::move(weights))};
 }
@@ -91,13 +100,16 @@ Tensor whole(const Rig& rig, const nn::Batch& batch) {
   return rig.model.has_head() ? rig.model.logits(h) : h;
 }
 
-Tensor whole(const Rig& rig, const Rows& rows) { return whole(rig, nn::Batch::of(rows)); }
+Tensor whole(const Rig& rig, const Rows& rows) {
+  return whole(rig, nn::Batch::of(rows));
+}
 
 Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds, bool pending) {
   nn::Batch batch;
   Ids ids;
   for (const Feed& f : feeds) {
-    batch.segments.push_back({f.row, static_cast<int64_t>(ids.size()), static_cast<int64_t>(f.ids.size()), state.length(f.row)});
+    batch.segments.push_back({f.row, static_cast<int64_t>(ids.size()),
+                              static_cast<int64_t>(f.ids.size()), state.length(f.row)});
     ids.insert(ids.end(), f.ids.begin(), f.ids.end());
   }
   batch.ids_N = at::tensor(ids, at::kLong);
@@ -108,7 +120,11 @@ Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds,
   return rig.model.logits(rig.model.hidden(batch, options));
 }
 
-Tensor feed_split(const Rig& rig, model::State& state, int64_t row, const Ids& ids, const std::vector<int64_t>& lengths) {
+Tensor feed_split(const Rig& rig,
+                  model::State& state,
+                  int64_t row,
+                  const Ids& ids,
+                  const std::vector<int64_t>& lengths) {
   std::vector<Tensor> out;
   auto at = ids.begin();
   for (const int64_t n : lengths) {
@@ -129,7 +145,8 @@ double difference(const Tensor& got, const Tensor& want) {
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.defined() && b.defined() && a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && at::equal(a.detach(), b.detach());
+  return a.defined() && b.defined() && a.sizes() == b.sizes() &&
+         a.scalar_type() == b.scalar_type() && at::equal(a.detach(), b.detach());
 }
 
 double normalised_mean_square(const Tensor& got, const Tensor& want) {
@@ -147,7 +164,8 @@ std::map<std::string, Tensor> gradients(const Rig& rig, const std::function<Tens
   for (const auto& [name, value] : rig.values) value.mutable_grad() = Tensor();
   scalar_of(forward()).backward();
   std::map<std::string, Tensor> out;
-  for (const auto& [name, value] : rig.values) out[name] = value.grad().defined() ? value.grad().clone() : Tensor();
+  for (const auto& [name, value] : rig.values)
+    out[name] = value.grad().defined() ? value.grad().clone() : Tensor();
   return out;
 }
 
@@ -156,6 +174,8 @@ UnwrittenIsNan::UnwrittenIsNan() {
   at::globalContext().setDeterministicFillUninitializedMemory(true);
 }
 
-UnwrittenIsNan::~UnwrittenIsNan() { at::globalContext().setDeterministicAlgorithms(false, false); }
+UnwrittenIsNan::~UnwrittenIsNan() {
+  at::globalContext().setDeterministicAlgorithms(false, false);
+}
 
 }  // namespace tessera::contract

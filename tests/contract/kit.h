@@ -27,7 +27,10 @@ class Report {
     if (!holds) failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
   /// Runs `action`, which must throw Error of this kind with `text` in its message.
-  void refuses(ErrorKind kind, const std::string& text, const std::string& what, const std::function<void()>& action);
+  void refuses(ErrorKind kind,
+               const std::string& text,
+               const std::string& what,
+               const std::function<void()>& action);
   bool ok() const { return failures_.empty(); }
   std::string text() const;
 
@@ -35,15 +38,17 @@ class Report {
   std::vector<std::string> failures_;
 };
 
-/// A model and the tensors behind its weights. Matrices have deviation 0.3, everything else is random around
-/// its initial value: at the usual 0.02 a wrong cap or activation would hide in the tolerance.
+/// A model and the tensors behind its weights. Matrices have deviation 0.3, everything else is
+/// random around its initial value: at the usual 0.02 a wrong cap or activation would hide in the
+/// tolerance.
 struct Rig {
   std::map<std::string, Tensor> values;
   model::Model model;
   const model::ModelSpec& spec() const { return model.spec(); }
 };
 
-/// Values are rounded to `rounding` and held as `type`, so that rigs of different types hold equal numbers.
+/// Values are rounded to `rounding` and held as `type`, so that rigs of different types hold equal
+/// numbers.
 Rig make_rig(const Json& json, at::ScalarType type, at::ScalarType rounding = at::kFloat);
 /// The same numbers, held in `storage` outside torch, as weights mapped from a file are.
 Rig make_stored_rig(const Json& json, at::ScalarType storage);
@@ -63,11 +68,19 @@ struct Feed {
   Ids ids;
 };
 /// One call that continues the given rows.
-Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds, bool pending = false);
+Tensor feed(const Rig& rig,
+            model::State& state,
+            const std::vector<Feed>& feeds,
+            bool pending = false);
 /// One row's tokens in several calls.
-Tensor feed_split(const Rig& rig, model::State& state, int64_t row, const Ids& ids, const std::vector<int64_t>& lengths);
+Tensor feed_split(const Rig& rig,
+                  model::State& state,
+                  int64_t row,
+                  const Ids& ids,
+                  const std::vector<int64_t>& lengths);
 
-/// Largest difference relative to the largest reference value; infinity when shapes differ or a value is not finite.
+/// Largest difference relative to the largest reference value; infinity when shapes differ or a
+/// value is not finite.
 double difference(const Tensor& got, const Tensor& want);
 bool same_bits(const Tensor& a, const Tensor& b);
 /// mean((a - b)^2) / mean(b^2)

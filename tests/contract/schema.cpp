@@ -21,15 +21,22 @@ bool has_type(const Json& value, const std::string& type) {
 
 }  // namespace
 
-std::string violation(const Json& value, const Json& schema, const Json& root, const std::string& path) {
-  static const std::set<std::string> kKnown = {"type",  "properties", "required", "additionalProperties", "enum", "const", "anyOf", "items", "minimum",
-                                               "maximum", "$ref",       "$schema",  "$defs",                "title", "description"};
+std::string violation(const Json& value,
+                      const Json& schema,
+                      const Json& root,
+                      const std::string& path) {
+  static const std::set<std::string> kKnown = {
+      "type",    "properties", "required",   "additionalProperties",
+      "enum",    "const",      "anyOf",      "items",
+      "minimum", "maximum",    "$ref",       "$schema",
+      "$defs",   "title",      "description"};
   for (const auto& [key, unused] : schema.items())
     if (!kKnown.count(key)) return fmt::format("{}: the schema uses \"{}\"", path, key);
   if (schema.contains("$ref")) {
     const auto name = schema["$ref"].get<std::string>();
     const Json* target = &root;
-    if (name.rfind("#/$defs/", 0) != 0 || !root["$defs"].contains(name.substr(8))) return fmt::format("{}: nothing at {}", path, name);
+    if (name.rfind("#/$defs/", 0) != 0 || !root["$defs"].contains(name.substr(8)))
+      return fmt::format("{}: nothing at {}", path, name);
     target = &root["$defs"][name.substr(8)];
     return violation(value, *target, root, path);
   }
@@ -42,28 +49,39 @@ std::string violation(const Json& value, const Json& schema, const Json& root, c
     }
     return fmt::format("{}: none of the choices fits:{}", path, all);
   }
-  if (schema.contains("const") && value != schema["const"]) return fmt::format("{}: {} is not {}", path, value.dump(), schema["const"].dump());
+  if (schema.contains("const") && value != schema["const"])
+    return fmt::format("{}: {} is not {}", path, value.dump(), schema["const"].dump());
   if (schema.contains("enum")) {
     bool found = false;
     for (const Json& choice : schema["enum"]) found = found || choice == value;
-    if (!found) return fmt::format("{}: {} is not one of {}", path, value.dump(), schema["enum"].dump());
+    if (!found)
+      return fmt::format("{}: {} is not one of {}", path, value.dump(), schema["enum"].dump());
   }
-  if (schema.contains("type") && !has_type(value, schema["type"])) return fmt::format("{}: {} is not of type {}", path, value.dump(), schema["type"].dump());
-  if (schema.contains("minimum") && value.is_number() && value.get<double>() < schema["minimum"].get<double>())
+  if (schema.contains("type") && !has_type(value, schema["type"]))
+    return fmt::format("{}: {} is not of type {}", path, value.dump(), schema["type"].dump());
+  if (schema.contains("minimum") && value.is_number() &&
+      value.get<double>() < schema["minimum"].get<double>())
     return fmt::format("{}: {} is below {}", path, value.dump(), schema["minimum"].dump());
-  if (schema.contains("maximum") && value.is_number() && value.get<double>() > schema["maximum"].get<double>())
+  if (schema.contains("maximum") && value.is_number() &&
+      value.get<double>() > schema["maximum"].get<double>())
     return fmt::format("{}: {} is above {}", path, value.dump(), schema["maximum"].dump());
   if (value.is_array() && schema.contains("items"))
     for (size_t i = 0; i < value.size(); ++i)
-      if (const std::string problem = violation(value[i], schema["items"], root, fmt::format("{}[{}]", path, i)); !problem.empty()) return problem;
+      if (const std::string problem =
+              violation(value[i], schema["items"], root, fmt::format("{}[{}]", path, i));
+          !problem.empty())
+        return problem;
   if (!value.is_object()) return "";
   if (schema.contains("required"))
     for (const Json& name : schema["required"])
-      if (!value.contains(name.get<std::string>())) return fmt::format("{}: {} is missing", path, name.dump());
+      if (!value.contains(name.get<std::string>()))
+        return fmt::format("{}: {} is missing", path, name.dump());
   const Json properties = schema.value("properties", Json::object());
   for (const auto& [key, item] : value.items()) {
     if (properties.contains(key)) {
-      if (const std::string problem = violation(item, properties[key], root, path + "." + key); !problem.empty()) return problem;
+      if (const std::string problem = violation(item, properties[key], root, path + "." + key);
+          !problem.empty())
+        return problem;
     } else if (schema.contains("additionalProperties") && schema["additionalProperties"] == false) {
       return fmt::format("{}: \"{}\" is not in the schema", path, key);
     }

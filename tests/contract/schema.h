@@ -7,7 +7,11 @@
 
 namespace tessera::contract {
 
-/// "" when `value` satisfies `schema`, else the first violation. $ref resolves under `root`. Fails on keywords it does not know.
-std::string violation(const spec::Json& value, const spec::Json& schema, const spec::Json& root, const std::string& path = "$");
+/// "" when `value` satisfies `schema`, else the first violation. $ref resolves under `root`. Fails
+/// on keywords it does not know.
+std::string violation(const spec::Json& value,
+                      const spec::Json& schema,
+                      const spec::Json& root,
+                      const std::string& path = "$");
 
 }  // namespace tessera::contract

@@ -9,18 +9,24 @@ namespace {
 
 constexpr int64_t kTokens = 17;
 
-at::TensorOptions of(at::ScalarType type) { return at::TensorOptions().dtype(type); }
+at::TensorOptions of(at::ScalarType type) {
+  return at::TensorOptions().dtype(type);
+}
 
-int64_t size_of(const Ids& ids) { return static_cast<int64_t>(ids.size()); }
+int64_t size_of(const Ids& ids) {
+  return static_cast<int64_t>(ids.size());
+}
 
 /// Whether the case has a state at all; a case without one must say why, as it declares.
 bool has_state(const Case& c, Report& report) {
   const model::ModelSpec spec = model::read_model_spec(c.decoder);
   const std::string reason = spec.no_state_reason();
   const bool declared = c.mechanism == nullptr || c.mechanism->info.forms.recurrent;
-  report.expect(declared == reason.empty(), "declares {}, but a model with it {}", declared ? "a recurrent form" : "no recurrent form",
+  report.expect(declared == reason.empty(), "declares {}, but a model with it {}",
+                declared ? "a recurrent form" : "no recurrent form",
                 reason.empty() ? "has a state" : "has none: " + reason);
-  if (!reason.empty()) report.refuses(ErrorKind::spec, reason, "a state", [&] { model::State(spec, 1); });
+  if (!reason.empty())
+    report.refuses(ErrorKind::spec, reason, "a state", [&] { model::State(spec, 1); });
   return reason.empty();
 }
 
@@ -31,7 +37,8 @@ std::vector<Json> chunkings(const Case& c, Report& report) {
   for (const int64_t chunk : {1, 2, 5, 64}) {
     Json part = c.part;
     const bool known = c.mechanism->schema()["properties"].contains("chunk");
-    report.expect(known, "declares a chunked form, but has no field \"chunk\" to choose its length");
+    report.expect(known,
+                  "declares a chunked form, but has no field \"chunk\" to choose its length");
     if (!known) return {};
     part["chunk"] = chunk;
     out.push_back(host(*c.mechanism, part, "decoder"));
@@ -59,19 +66,28 @@ Run run(const Rig& rig, const Ids& ids, const std::vector<int64_t>& lengths = {}
   return out;
 }
 
-void compare(const Run& got, const Run& want, double tolerance, double gradient_tolerance, const std::string& what, Report& report) {
-  report.expect(difference(got.y, want.y) <= tolerance, "{}: outputs differ by {:.3g}", what, difference(got.y, want.y));
+void compare(const Run& got,
+             const Run& want,
+             double tolerance,
+             double gradient_tolerance,
+             const std::string& what,
+             Report& report) {
+  report.expect(difference(got.y, want.y) <= tolerance, "{}: outputs differ by {:.3g}", what,
+                difference(got.y, want.y));
   double largest = 0;
   for (const auto& [name, grad] : want.grads)
     if (grad.defined()) largest = std::max(largest, grad.abs().max().item<double>());
   for (const auto& [name, grad] : want.grads) {
     if (!grad.defined() || grad.abs().max().item<double>() < 1e-6 * largest) continue;
-    report.expect(difference(got.grads.at(name), grad) <= gradient_tolerance, "{}: the gradient of {} differs by {:.3g}", what, name, difference(got.grads.at(name), grad));
+    report.expect(difference(got.grads.at(name), grad) <= gradient_tolerance,
+                  "{}: the gradient of {} differs by {:.3g}", what, name,
+                  difference(got.grads.at(name), grad));
   }
 }
 
 std::filesystem::path temporary_file() {
-  return std::filesystem::temp_directory_path() / fmt::format("tessera_contract_{}.safetensors", ::getpid());
+  return std::filesystem::temp_directory_path() /
+         fmt::format("tessera_contract_{}.safetensors", ::getpid());
 }
 
 void check_files(const Rig& rig, const model::State& state, const Ids& next, Report& report) {
@@ -81,11 +97,16 @@ void check_files(const Rig& rig, const model::State& state, const Ids& next, Rep
   loaded.load(path, "model A");
   model::State copy = state.fork();
   for (int64_t r = 0; r < state.rows(); ++r) {
-    report.expect(loaded.length(r) == state.length(r), "a loaded row has {} tokens; it was saved with {}", loaded.length(r), state.length(r));
-    report.expect(same_bits(feed(rig, loaded, {{r, next}}), feed(rig, copy, {{r, next}})), "a loaded row continues with other bits");
+    report.expect(loaded.length(r) == state.length(r),
+                  "a loaded row has {} tokens; it was saved with {}", loaded.length(r),
+                  state.length(r));
+    report.expect(same_bits(feed(rig, loaded, {{r, next}}), feed(rig, copy, {{r, next}})),
+                  "a loaded row continues with other bits");
   }
-  report.refuses(ErrorKind::file, "another model", "a state of another model", [&] { model::State(rig.spec(), state.rows()).load(path, "model B"); });
-  report.refuses(ErrorKind::file, "rows", "a state of another number of rows", [&] { model::State(rig.spec(), state.rows() + 1).load(path, "model A"); });
+  report.refuses(ErrorKind::file, "another model", "a state of another model",
+                 [&] { model::State(rig.spec(), state.rows()).load(path, "model B"); });
+  report.refuses(ErrorKind::file, "rows", "a state of another number of rows",
+                 [&] { model::State(rig.spec(), state.rows() + 1).load(path, "model A"); });
   std::filesystem::remove(path);
 }
 
@@ -103,17 +124,23 @@ void check_rows(const Rig& rig, Report& report) {
   const auto expect_rows = [&](model::State& s, const std::vector<bool>& is_a, const char* what) {
     report.expect(s.rows() == static_cast<int64_t>(is_a.size()), "{}: {} rows", what, s.rows());
     for (size_t r = 0; r < is_a.size(); ++r)
-      report.expect(same_bits(feed(rig, s, {{static_cast<int64_t>(r), next}}), is_a[r] ? after_a : after_b), "{}: row {} continues with other bits", what, r);
+      report.expect(
+          same_bits(feed(rig, s, {{static_cast<int64_t>(r), next}}), is_a[r] ? after_a : after_b),
+          "{}: row {} continues with other bits", what, r);
   };
   // bytes are what the plan promises
   int64_t declared = 0;
   for (const int64_t length : {size_of(a), size_of(b)}) {
     int64_t row = 0;
-    for (const model::BranchState& branch : model::state_layout(rig.spec())) row += spec::state_bytes(branch.tensors, length);
-    report.expect(row == model::make_plan(rig.spec(), length).state_bytes, "the plan says {} bytes, the declarations {}", model::make_plan(rig.spec(), length).state_bytes, row);
+    for (const model::BranchState& branch : model::state_layout(rig.spec()))
+      row += spec::state_bytes(branch.tensors, length);
+    report.expect(row == model::make_plan(rig.spec(), length).state_bytes,
+                  "the plan says {} bytes, the declarations {}",
+                  model::make_plan(rig.spec(), length).state_bytes, row);
     declared += row;
   }
-  report.expect(state.bytes() == declared, "the state holds {} bytes; declared are {}", state.bytes(), declared);
+  report.expect(state.bytes() == declared, "the state holds {} bytes; declared are {}",
+                state.bytes(), declared);
   check_files(rig, state, next, report);
 
   model::State picked = state.select({1, 0, 1});
@@ -141,7 +168,8 @@ void check_rows(const Rig& rig, Report& report) {
   report.refuses(ErrorKind::input, "row", "row -1", [&] { state.remove(-1); });
 }
 
-/// A call that does not begin where the row ends, or names a row that is not there, is refused and changes nothing.
+/// A call that does not begin where the row ends, or names a row that is not there, is refused and
+/// changes nothing.
 void check_calls(const Rig& rig, Report& report) {
   const at::NoGradGuard no_gradients;
   const Ids ids = random_ids(6, 1), next = random_ids(3, 2);
@@ -155,10 +183,14 @@ void check_calls(const Rig& rig, Report& report) {
     options.state = &state;
     rig.model.hidden(batch, options);
   };
-  report.refuses(ErrorKind::input, "6", "a call from position 0 on a row of 6 tokens", [&] { call(0, 0); });
+  report.refuses(ErrorKind::input, "6", "a call from position 0 on a row of 6 tokens",
+                 [&] { call(0, 0); });
   report.refuses(ErrorKind::input, "row", "a call on row 1 of 1", [&] { call(1, 0); });
-  report.refuses(ErrorKind::input, "row", "one row twice in a call", [&] { feed(rig, state, {{0, next}, {0, next}}); });
-  report.expect(same_bits(feed(rig, state, {{0, next}}), feed(rig, clean, {{0, next}})), "a refused call changed the state");
+  report.refuses(ErrorKind::input, "row", "one row twice in a call", [&] {
+    feed(rig, state, {{0, next}, {0, next}});
+  });
+  report.expect(same_bits(feed(rig, state, {{0, next}}), feed(rig, clean, {{0, next}})),
+                "a refused call changed the state");
 }
 
 void check_detach(const Json& json, Report& report) {
@@ -166,12 +198,16 @@ void check_detach(const Json& json, Report& report) {
   model::State state(rig.spec(), 1, 0, of(at::kDouble));
   scalar_of(feed(rig, state, {{0, random_ids(6, 1)}})).backward();
   state.detach();
-  scalar_of(feed(rig, state, {{0, random_ids(6, 2)}})).backward();  // throws where the first graph is still attached
+  scalar_of(feed(rig, state, {{0, random_ids(6, 2)}}))
+      .backward();  // throws where the first graph is still attached
   report.expect(state.length(0) == 12, "{} tokens after 12", state.length(0));
 }
 
 /// Feeds `drafts` as pending tokens in calls of the given lengths, keeps n, and goes on.
-void check_one_roll_back(const Rig& rig, const std::vector<std::vector<int64_t>>& rounds, int64_t keep_of_last, Report& report) {
+void check_one_roll_back(const Rig& rig,
+                         const std::vector<std::vector<int64_t>>& rounds,
+                         int64_t keep_of_last,
+                         Report& report) {
   constexpr int64_t kMax = 5;
   model::State state(rig.spec(), 1, kMax), straight(rig.spec(), 1);
   const Ids prompt = random_ids(6, 1);
@@ -184,40 +220,49 @@ void check_one_roll_back(const Rig& rig, const std::vector<std::vector<int64_t>>
     model::State ahead = straight.fork();
     for (const int64_t n : rounds[round]) {
       const Ids ids = random_ids(n, 10 * round + static_cast<uint64_t>(pending) + 2);
-      report.expect(same_bits(feed(rig, state, {{0, ids}}, true), feed(rig, ahead, {{0, ids}})), "{}: pending tokens have other bits", story);
+      report.expect(same_bits(feed(rig, state, {{0, ids}}, true), feed(rig, ahead, {{0, ids}})),
+                    "{}: pending tokens have other bits", story);
       drafts.insert(drafts.end(), ids.begin(), ids.end());
       pending += n;
     }
-    report.expect(state.pending(0) == pending && state.length(0) == straight.length(0) + pending, "{}: {} pending", story, state.pending(0));
+    report.expect(state.pending(0) == pending && state.length(0) == straight.length(0) + pending,
+                  "{}: {} pending", story, state.pending(0));
     const int64_t keep = round + 1 < rounds.size() ? pending / 2 : std::min(keep_of_last, pending);
     story += fmt::format(", {} pending, {} kept", pending, keep);
-    model::State twin = state.fork();  // its drafts are dropped; nothing of that may reach the original
+    model::State twin =
+        state.fork();  // its drafts are dropped; nothing of that may reach the original
     twin.commit(0, 0);
     state.commit(0, keep);
     if (keep > 0) feed(rig, straight, {{0, Ids(drafts.begin(), drafts.begin() + keep)}});
     feed(rig, twin, {{0, random_ids(4, 99)}});
-    report.expect(state.length(0) == straight.length(0) && state.pending(0) == 0, "{}: {} tokens", story, state.length(0));
+    report.expect(state.length(0) == straight.length(0) && state.pending(0) == 0, "{}: {} tokens",
+                  story, state.length(0));
   }
   const Ids next = random_ids(3, 77);
   model::State copy = state.fork();
   const Tensor want = feed(rig, straight, {{0, next}});
-  report.expect(same_bits(feed(rig, state, {{0, next}}), want), "{}: goes on with other bits than without the dropped tokens", story);
-  report.expect(same_bits(feed(rig, copy, {{0, next}}), want), "{}: a fork goes on with other bits", story);
+  report.expect(same_bits(feed(rig, state, {{0, next}}), want),
+                "{}: goes on with other bits than without the dropped tokens", story);
+  report.expect(same_bits(feed(rig, copy, {{0, next}}), want), "{}: a fork goes on with other bits",
+                story);
   model::State after_fork = copy.fork();
-  report.expect(same_bits(feed(rig, after_fork, {{0, next}}), feed(rig, straight, {{0, next}})), "{}: the second continuation differs", story);
+  report.expect(same_bits(feed(rig, after_fork, {{0, next}}), feed(rig, straight, {{0, next}})),
+                "{}: the second continuation differs", story);
 }
 
 void check_saved_roll_back(const Rig& rig, Report& report) {
   model::State state(rig.spec(), 1, 4);
   feed(rig, state, {{0, random_ids(6, 1)}});
   feed(rig, state, {{0, random_ids(4, 2)}}, true);
-  report.refuses(ErrorKind::input, "pending", "saving pending tokens", [&] { state.save(temporary_file(), "x"); });
+  report.refuses(ErrorKind::input, "pending", "saving pending tokens",
+                 [&] { state.save(temporary_file(), "x"); });
   state.commit(0, 2);
   state.save(temporary_file(), "x");
   model::State loaded(rig.spec(), 1, 4);
   loaded.load(temporary_file(), "x");
   const Ids next = random_ids(3, 3);
-  report.expect(same_bits(feed(rig, loaded, {{0, next}}), feed(rig, state, {{0, next}})), "a state saved after a roll-back continues with other bits");
+  report.expect(same_bits(feed(rig, loaded, {{0, next}}), feed(rig, state, {{0, next}})),
+                "a state saved after a roll-back continues with other bits");
   std::filesystem::remove(temporary_file());
 }
 
@@ -228,29 +273,39 @@ void check_pending_limits(const Rig& rig, Report& report) {
   feed(rig, straight, {{0, prompt}});
   feed(rig, state, {{0, drafts}}, true);
   feed(rig, straight, {{0, drafts}});
-  report.refuses(ErrorKind::input, "at most 3", "a fourth pending token", [&] { feed(rig, state, {{0, next}}, true); });
-  report.refuses(ErrorKind::input, "commit", "new tokens behind pending ones", [&] { feed(rig, state, {{0, next}}); });
-  report.refuses(ErrorKind::input, "commit of 3", "a commit of more than is pending", [&] { state.commit(0, 3); });
+  report.refuses(ErrorKind::input, "at most 3", "a fourth pending token", [&] {
+    feed(rig, state, {{0, next}}, true);
+  });
+  report.refuses(ErrorKind::input, "commit", "new tokens behind pending ones", [&] {
+    feed(rig, state, {{0, next}});
+  });
+  report.refuses(ErrorKind::input, "commit of 3", "a commit of more than is pending",
+                 [&] { state.commit(0, 3); });
   report.refuses(ErrorKind::input, "commit of -1", "a commit of -1", [&] { state.commit(0, -1); });
   state.commit(0, 2);
-  report.expect(same_bits(feed(rig, state, {{0, next}}), feed(rig, straight, {{0, next}})), "a refused call changed the state");
+  report.expect(same_bits(feed(rig, state, {{0, next}}), feed(rig, straight, {{0, next}})),
+                "a refused call changed the state");
 }
 
 }  // namespace
 
-std::string no_state(const Case& c) { return model::read_model_spec(c.decoder).no_state_reason(); }
+std::string no_state(const Case& c) {
+  return model::read_model_spec(c.decoder).no_state_reason();
+}
 
 void check_forms(const Case& c, Report& report) {
   const Ids ids = random_ids(kTokens, 1);
   const Rig f64 = make_rig(c.decoder, at::kDouble), f32 = make_rig(c.decoder, at::kFloat);
   const Run exact = run(f64, ids), single = run(f32, ids);
   for (const Json& json : chunkings(c, report)) {
-    compare(run(make_rig(json, at::kDouble), ids), exact, 1e-10, 1e-10, "chunked in double", report);
+    compare(run(make_rig(json, at::kDouble), ids), exact, 1e-10, 1e-10, "chunked in double",
+            report);
     compare(run(make_rig(json, at::kFloat), ids), exact, 1e-5, 1e-4, "chunked in float32", report);
   }
   compare(single, exact, 1e-5, 1e-4, "float32", report);
   if (!has_state(c, report)) return;
-  const std::vector<std::vector<int64_t>> splits = {Ids(kTokens, 1), {kTokens}, random_split(kTokens, 1), random_split(kTokens, 2)};
+  const std::vector<std::vector<int64_t>> splits = {
+      Ids(kTokens, 1), {kTokens}, random_split(kTokens, 1), random_split(kTokens, 2)};
   for (const auto& lengths : splits) {
     const std::string what = fmt::format("calls of {}", fmt::join(lengths, "+"));
     compare(run(f64, ids, lengths), exact, 1e-10, 1e-10, what + " in double", report);
@@ -265,30 +320,38 @@ void check_same_bits(const Case& c, Report& report) {
   const Ids ids = random_ids(kTokens, 1);
   const Tensor want = whole(rig, {ids});
   for (const uint64_t seed : {0, 1, 2, 3}) {
-    const auto lengths = seed == 0 ? std::vector<int64_t>{kTokens} : seed == 1 ? std::vector<int64_t>(kTokens, 1) : random_split(kTokens, seed);
+    const auto lengths = seed == 0   ? std::vector<int64_t>{kTokens}
+                         : seed == 1 ? std::vector<int64_t>(kTokens, 1)
+                                     : random_split(kTokens, seed);
     model::State state(rig.spec(), 1);
-    report.expect(same_bits(feed_split(rig, state, 0, ids, lengths), want), "calls of {} give other bits than one pass", fmt::join(lengths, "+"));
+    report.expect(same_bits(feed_split(rig, state, 0, ids, lengths), want),
+                  "calls of {} give other bits than one pass", fmt::join(lengths, "+"));
     // the same calls with other rows beside, at other positions
     model::State company(rig.spec(), 3);
     feed(rig, company, {{2, random_ids(5, 8)}});
     std::vector<Tensor> rows;
     auto next = ids.begin();
     for (const int64_t n : lengths) {
-      const Tensor all = feed(rig, company, {{0, random_ids(1 + n % 3, 9)}, {1, Ids(next, next + n)}, {2, random_ids(2, 10)}});
+      const Tensor all =
+          feed(rig, company,
+               {{0, random_ids(1 + n % 3, 9)}, {1, Ids(next, next + n)}, {2, random_ids(2, 10)}});
       rows.push_back(all.narrow(0, 1 + n % 3, n));
       next += n;
-      if (std::max(company.length(0), company.length(2)) > 30) company = company.select({1, 1, 1}).select({0, 1, 2});  // stay within learned positions
+      if (std::max(company.length(0), company.length(2)) > 30)
+        company = company.select({1, 1, 1}).select({0, 1, 2});  // stay within learned positions
     }
     report.expect(same_bits(at::cat(rows), want), "other rows in the batch change the bits");
   }
   // enough work that two threads share it
   Rows many;
-  for (uint64_t r = 0; r < 12; ++r) many.push_back(random_ids(20 + static_cast<int64_t>(r), 30 + r));
+  for (uint64_t r = 0; r < 12; ++r)
+    many.push_back(random_ids(20 + static_cast<int64_t>(r), 30 + r));
   const auto with_threads = [&](int n) {
     const Threads threads(n);
     return whole(rig, many);
   };
-  report.expect(same_bits(with_threads(1), with_threads(2)), "the number of threads changes the bits");
+  report.expect(same_bits(with_threads(1), with_threads(2)),
+                "the number of threads changes the bits");
 }
 
 void check_state(const Case& c, Report& report) {
@@ -305,7 +368,8 @@ void check_roll_back(const Case& c, Report& report) {
   const Rig rig = make_rig(c.decoder, at::kFloat);
   for (int64_t keep = 0; keep <= 4; ++keep) check_one_roll_back(rig, {{4}}, keep, report);
   for (int64_t keep = 0; keep <= 5; ++keep) check_one_roll_back(rig, {{2, 3}}, keep, report);
-  for (int64_t keep = 0; keep <= 3; ++keep) check_one_roll_back(rig, {{1, 2, 1}, {5}, {2, 1}}, keep, report);
+  for (int64_t keep = 0; keep <= 3; ++keep)
+    check_one_roll_back(rig, {{1, 2, 1}, {5}, {2, 1}}, keep, report);
   check_saved_roll_back(rig, report);
   check_pending_limits(rig, report);
 }
@@ -316,18 +380,23 @@ void check_generate(const Case& c, Report& report) {
   infer::GenerateOptions options;
   options.max_new_tokens = 10;
   std::vector<Ids> alone;
-  for (const Ids& prompt : prompts) alone.push_back(infer::generate(rig.model, nullptr, {prompt}, options).rows[0].token_ids);
+  for (const Ids& prompt : prompts)
+    alone.push_back(infer::generate(rig.model, nullptr, {prompt}, options).rows[0].token_ids);
   for (const int64_t chunk : {1, 3, 1000}) {
     options.prefill_chunk = chunk;
     const auto together = infer::generate(rig.model, nullptr, prompts, options);
     for (size_t r = 0; r < prompts.size(); ++r) {
-      report.expect(together.rows[r].token_ids == alone[r], "row {} of a batch with prefill_chunk {}: {}; alone {}", r, chunk,
+      report.expect(together.rows[r].token_ids == alone[r],
+                    "row {} of a batch with prefill_chunk {}: {}; alone {}", r, chunk,
                     fmt::join(together.rows[r].token_ids, " "), fmt::join(alone[r], " "));
-      report.expect(together.rows[r].token_ids.size() == 10 && together.rows[r].finish_reason == "length", "row {}: stopped early", r);
+      report.expect(
+          together.rows[r].token_ids.size() == 10 && together.rows[r].finish_reason == "length",
+          "row {}: stopped early", r);
     }
   }
   options.prefill_chunk = 0;
-  report.refuses(ErrorKind::usage, "prefill_chunk", "prefill_chunk 0", [&] { infer::generate(rig.model, nullptr, prompts, options); });
+  report.refuses(ErrorKind::usage, "prefill_chunk", "prefill_chunk 0",
+                 [&] { infer::generate(rig.model, nullptr, prompts, options); });
 }
 
 }  // namespace tessera::contract

@@ -1,6 +1,6 @@
-// Every family against what transformers computed (tests/golden/families): logits within 1e-4 of the largest,
-// padded rows included, and 16 greedy tokens. A case that changes one config key must be met as well, and the
-// goldens guarantee that it moved the reference by more than 5e-4.
+// Every family against what transformers computed (tests/golden/families): logits within 1e-4 of
+// the largest, padded rows included, and 16 greedy tokens. A case that changes one config key must
+// be met as well, and the goldens guarantee that it moved the reference by more than 5e-4.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -32,14 +32,17 @@ const std::map<std::string, std::string> kRefused = {
 struct Case {
   std::string family, name, file;  // file: the folder, or the GGUF
   std::string title() const {
-    std::string title = family + "_" + name + (fs::path(file).extension() == ".gguf" ? "_gguf" : "");
+    std::string title =
+        family + "_" + name + (fs::path(file).extension() == ".gguf" ? "_gguf" : "");
     for (char& c : title)
       if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
     return title;
   }
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.file; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.file;
+}
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
@@ -47,20 +50,23 @@ std::vector<Case> all_cases() {
     if (!family.is_directory()) continue;
     for (const auto& entry : fs::directory_iterator(family.path())) {
       const std::string name = entry.path().filename();
-      if (entry.is_directory() && name != "gguf") cases.push_back({family.path().filename(), name, entry.path()});
+      if (entry.is_directory() && name != "gguf")
+        cases.push_back({family.path().filename(), name, entry.path()});
     }
     if (fs::exists(family.path() / "gguf"))
       for (const auto& entry : fs::directory_iterator(family.path() / "gguf"))
         cases.push_back({family.path().filename(), entry.path().stem(), entry.path()});
   }
-  std::sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) { return a.file < b.file; });
+  std::sort(cases.begin(), cases.end(),
+            [](const Case& a, const Case& b) { return a.file < b.file; });
   return cases;
 }
 
 /// Python writes the bare word Infinity, which is not JSON; no story depends on it.
 spec::Json read_story(const fs::path& path) {
   std::string text = read_text_file(path);
-  for (size_t at = 0; (at = text.find(" Infinity", at)) != std::string::npos;) text.replace(at, 9, " 0");
+  for (size_t at = 0; (at = text.find(" Infinity", at)) != std::string::npos;)
+    text.replace(at, 9, " 0");
   return spec::parse_json(text, path.string());
 }
 
@@ -75,12 +81,15 @@ class CaseFolder {
     // a respelled case shares the results, and what is said of them
     length_dependent_ = read_story(io / "case.json").value("length_dependent", false);
     if (fs::is_directory(c.file)) {
-      path_ = fs::temp_directory_path() / ("tessera_parity_" + std::to_string(getpid()) + "_" + c.title());
+      path_ = fs::temp_directory_path() /
+              ("tessera_parity_" + std::to_string(getpid()) + "_" + c.title());
       fs::create_directories(path_);
-      fs::copy_file(fs::path(c.file) / "config.json", path_ / "config.json", fs::copy_options::overwrite_existing);
+      fs::copy_file(fs::path(c.file) / "config.json", path_ / "config.json",
+                    fs::copy_options::overwrite_existing);
       std::error_code ignore;
       fs::remove(path_ / "model.safetensors", ignore);
-      fs::create_symlink(family / story_["weights"].get<std::string>() / "model.safetensors", path_ / "model.safetensors");
+      fs::create_symlink(family / story_["weights"].get<std::string>() / "model.safetensors",
+                         path_ / "model.safetensors");
       temporary_ = true;
     } else {
       path_ = c.file;
@@ -120,36 +129,52 @@ TEST_P(FamilyParity, LogitsAndGreedyText) {
   const auto get = [&](const char* name) { return infer::tensor_or_undefined(io, name); };
   const Tensor ids = get("input_ids"), mask = get("attention_mask");
   const at::NoGradGuard no_gradients;
-  const Tensor hidden = loaded.model.hidden(model::from_padded(ids, mask, get("position_ids"), get("token_type_ids")));
+  const Tensor hidden = loaded.model.hidden(
+      model::from_padded(ids, mask, get("position_ids"), get("token_type_ids")));
   const bool has_logits = get("logits").defined();
   ASSERT_EQ(has_logits, loaded.model.has_head());
   const Tensor expected = (has_logits ? get("logits") : get("last_hidden_state")).to(at::kDouble);
-  const Tensor found = model::to_padded(has_logits ? loaded.model.logits(hidden) : hidden, ids, mask).to(at::kDouble);
+  const Tensor found =
+      model::to_padded(has_logits ? loaded.model.logits(hidden) : hidden, ids, mask)
+          .to(at::kDouble);
   Tensor real = mask.defined() ? mask.ne(0) : at::ones_like(ids).ne(0);
-  // the reference's factors follow the longest row of the batch, ours each row's own length: that row is compared
+  // the reference's factors follow the longest row of the batch, ours each row's own length: that
+  // row is compared
   if (folder.length_dependent()) real = real.logical_and(real.sum(1, true).eq(real.sum(1).max()));
   const double largest = expected.index({real}).abs().max().item<double>();
-  EXPECT_LT((found - expected).index({real}).abs().max().item<double>(), kTolerance * std::max(1.0, largest));
+  EXPECT_LT((found - expected).index({real}).abs().max().item<double>(),
+            kTolerance * std::max(1.0, largest));
 
-  if (!get("greedy_ids").defined() || (folder.story().contains("greedy") && folder.story()["greedy"].value("near_tie", false))) return;
+  if (!get("greedy_ids").defined() ||
+      (folder.story().contains("greedy") && folder.story()["greedy"].value("near_tie", false)))
+    return;
   const auto list = [&](const char* name) {
     const Tensor t = get(name);
-    return std::vector<int64_t>(t.const_data_ptr<int64_t>(), t.const_data_ptr<int64_t>() + t.numel());
+    return std::vector<int64_t>(t.const_data_ptr<int64_t>(),
+                                t.const_data_ptr<int64_t>() + t.numel());
   };
   infer::GenerateOptions options;
   options.max_new_tokens = static_cast<int64_t>(list("greedy_ids").size());
   options.context = 1000;  // some tiny configs state less than the reference was asked for
-  // factors of such models follow the length seen: the uncached text is defined by whole passes only
+  // factors of such models follow the length seen: the uncached text is defined by whole passes
+  // only
   if (folder.length_dependent() && loaded.model.spec().switch_length() > 0) return;
-  EXPECT_EQ(infer::generate(loaded.model, nullptr, {list("greedy_prompt")}, options).rows[0].token_ids, list("greedy_ids"));
+  EXPECT_EQ(
+      infer::generate(loaded.model, nullptr, {list("greedy_prompt")}, options).rows[0].token_ids,
+      list("greedy_ids"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, FamilyParity, ::testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.title(); });
+INSTANTIATE_TEST_SUITE_P(Goldens,
+                         FamilyParity,
+                         ::testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return info.param.title(); });
 
 TEST(FamilyGoldens, CoverEveryFamily) {
   std::set<std::string> families;
   for (const Case& c : all_cases()) families.insert(c.family);
-  EXPECT_EQ(families, (std::set<std::string>{"bert", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mamba2", "mistral", "olmo2", "phi3", "qwen2", "qwen3"}));
+  EXPECT_EQ(families,
+            (std::set<std::string>{"bert", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama",
+                                   "mamba2", "mistral", "olmo2", "phi3", "qwen2", "qwen3"}));
 }
 
 }  // namespace

@@ -12,10 +12,10 @@ namespace tessera {
 enum class CpuTarget { generic, avx2, avx512, amx };
 
 struct CpuInfo {
-  std::string model;          // as the system names it
-  CpuTarget best = CpuTarget::generic;    // what the hardware can really run
+  std::string model;                       // as the system names it
+  CpuTarget best = CpuTarget::generic;     // what the hardware can really run
   CpuTarget allowed = CpuTarget::generic;  // after TESSERA_CPU
-  bool has_bf16_units = false;  // avx512-bf16 or usable amx
+  bool has_bf16_units = false;             // avx512-bf16 or usable amx
   bool amx_announced_but_unusable = false;
 };
 
@@ -23,7 +23,8 @@ struct CpuInfo {
 const CpuInfo& cpu_info();
 const char* name_of(CpuTarget target);
 
-/// Sets ONEDNN_MAX_CPU_ISA unless the user did; returns what was set, or "" when nothing was needed.
+/// Sets ONEDNN_MAX_CPU_ISA unless the user did; returns what was set, or "" when nothing was
+/// needed.
 std::string cap_onednn();
 
 }  // namespace tessera

@@ -8,7 +8,8 @@
 namespace tessera {
 namespace {
 
-// K-quants: 256 values a block. q2_k: 16 scale bytes, 64 of 2-bit values, d and dmin in f16; the others likewise.
+// K-quants: 256 values a block. q2_k: 16 scale bytes, 64 of 2-bit values, d and dmin in f16; the
+// others likewise.
 constexpr std::array kLayouts = {
     DTypeLayout{DType::f64, "f64", 1, 8, true},
     DTypeLayout{DType::f32, "f32", 1, 4, true},
@@ -36,11 +37,14 @@ constexpr std::array kLayouts = {
 
 const DTypeLayout& layout_of(DType dtype) {
   const auto index = static_cast<size_t>(dtype);
-  require(index < kLayouts.size() && kLayouts[index].dtype == dtype, "dtype", "no layout for {}", index);
+  require(index < kLayouts.size() && kLayouts[index].dtype == dtype, "dtype", "no layout for {}",
+          index);
   return kLayouts[index];
 }
 
-std::string_view name_of(DType dtype) { return layout_of(dtype).name; }
+std::string_view name_of(DType dtype) {
+  return layout_of(dtype).name;
+}
 
 DType dtype_named(std::string_view name) {
   std::string known;
@@ -55,8 +59,8 @@ DType dtype_named(std::string_view name) {
 int64_t storage_bytes(DType dtype, int64_t n) {
   const DTypeLayout& layout = layout_of(dtype);
   if (n < 0 || n % layout.block_elements != 0)
-    fail(ErrorKind::file, "dtype", "{} elements of type {}: expected a multiple of {}", n, layout.name,
-         layout.block_elements);
+    fail(ErrorKind::file, "dtype", "{} elements of type {}: expected a multiple of {}", n,
+         layout.name, layout.block_elements);
   const int64_t blocks = n / layout.block_elements;
   if (blocks > std::numeric_limits<int64_t>::max() / layout.block_bytes)
     fail(ErrorKind::file, "dtype", "{} elements of type {} overflow 64 bits", n, layout.name);

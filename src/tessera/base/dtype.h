@@ -7,8 +7,26 @@
 namespace tessera {
 
 enum class DType : uint8_t {
-  f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean,
-  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k,
+  f64,
+  f32,
+  f16,
+  bf16,
+  i64,
+  i32,
+  i16,
+  i8,
+  u8,
+  boolean,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q8_0,
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,
 };
 
 /// How a storage type is laid out: `block_elements` values share `block_bytes` bytes.
@@ -26,7 +44,9 @@ std::string_view name_of(DType dtype);
 /// Throws Error(usage) that lists the known names.
 DType dtype_named(std::string_view name);
 
-inline bool is_block_type(DType dtype) { return dtype >= DType::q4_0; }
+inline bool is_block_type(DType dtype) {
+  return dtype >= DType::q4_0;
+}
 
 /// Bytes of `n` elements; throws Error(file) when n is negative, not whole blocks, or overflows.
 int64_t storage_bytes(DType dtype, int64_t n);

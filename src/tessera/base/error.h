@@ -43,7 +43,10 @@ template <class... Args>
 
 /// For promises inside the library; a failure is a bug in tessera, never in the input.
 template <class... Args>
-void require(bool holds, std::string_view where, fmt::format_string<Args...> format, Args&&... args) {
+void require(bool holds,
+             std::string_view where,
+             fmt::format_string<Args...> format,
+             Args&&... args) {
   if (!holds) fail(ErrorKind::internal, where, format, std::forward<Args>(args)...);
 }
 

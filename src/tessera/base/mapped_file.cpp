@@ -47,7 +47,8 @@ void on_bus_error(int, siginfo_t* info, void*) {
   for (const Range& range : g_ranges)
     if (address >= range.begin && address < range.end) {
       constexpr char kMessage[] =
-          "tessera: [file] a mapped file became shorter while it was read; restore it and run again\n";
+          "tessera: [file] a mapped file became shorter while it was read; restore it and run "
+          "again\n";
       if (write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1) < 0) _exit(1);
       _exit(1);
     }
@@ -76,14 +77,17 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   const FileDescriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe must not make this wait
   if (file.get() < 0) fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
   struct stat status {};
-  if (fstat(file.get(), &status) != 0) fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) fail(ErrorKind::file, "file", "{}: not a regular file", path.string());
+  if (fstat(file.get(), &status) != 0)
+    fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
+  if (!S_ISREG(status.st_mode))
+    fail(ErrorKind::file, "file", "{}: not a regular file", path.string());
   const auto size = static_cast<size_t>(status.st_size);
   const std::byte* data = nullptr;
   if (size > 0) {
     void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
     if (address == MAP_FAILED)
-      fail(ErrorKind::resource, "file", "{}: cannot map {} bytes: {}", path.string(), size, std::strerror(errno));
+      fail(ErrorKind::resource, "file", "{}: cannot map {} bytes: {}", path.string(), size,
+           std::strerror(errno));
     data = static_cast<const std::byte*>(address);
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, data, size));
@@ -91,7 +95,8 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
 
 MappedFile::MappedFile(std::filesystem::path path, const std::byte* data, size_t size)
     : path_(std::move(path)), data_(data), size_(size) {
-  if (data_ != nullptr) remember(reinterpret_cast<uintptr_t>(data_), reinterpret_cast<uintptr_t>(data_) + size_);
+  if (data_ != nullptr)
+    remember(reinterpret_cast<uintptr_t>(data_), reinterpret_cast<uintptr_t>(data_) + size_);
 }
 
 MappedFile::~MappedFile() {
@@ -111,7 +116,8 @@ std::string read_text_file(const std::filesystem::path& path, size_t limit) {
   const auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
   if (bytes.size() > limit)
-    fail(ErrorKind::file, "file", "{}: {} bytes; at most {} are read here", path.string(), bytes.size(), limit);
+    fail(ErrorKind::file, "file", "{}: {} bytes; at most {} are read here", path.string(),
+         bytes.size(), limit);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -120,7 +126,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   const auto give_up = [&](const char* step) {
     const int error = errno;
     ::unlink(partial.c_str());
-    fail(ErrorKind::resource, "file", "{}: cannot {}: {}", path.string(), step, std::strerror(error));
+    fail(ErrorKind::resource, "file", "{}: cannot {}: {}", path.string(), step,
+         std::strerror(error));
   };
   {
     const FileDescriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC, 0644);

@@ -1,8 +1,9 @@
 // Read-only files mapped into memory.
 //
 // A file that shrinks while it is mapped makes the kernel send SIGBUS on the next access beyond its
-// end. Policy: install_truncation_guard() (called by the command line at start) turns a SIGBUS inside
-// a mapping of ours into one clear line on stderr and exit code 1; any other SIGBUS keeps its default action.
+// end. Policy: install_truncation_guard() (called by the command line at start) turns a SIGBUS
+// inside a mapping of ours into one clear line on stderr and exit code 1; any other SIGBUS keeps
+// its default action.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,9 @@ void install_truncation_guard();
 /// Whole small file as text; throws Error(file) when missing, unreadable or over `limit` bytes.
 std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
-/// Writes next to `path` and renames, so that a reader sees the old file or the new one, never a part.
-/// Flushes to disk first. Throws Error(resource) and leaves the old file when the disk is full.
+/// Writes next to `path` and renames, so that a reader sees the old file or the new one, never a
+/// part. Flushes to disk first. Throws Error(resource) and leaves the old file when the disk is
+/// full.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace tessera

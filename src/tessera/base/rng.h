@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
+                                          std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t b = uint64_t{0xCD9E8D57u} * counter[2];
@@ -35,8 +36,9 @@ class RandomKey {
   explicit RandomKey(uint64_t seed) : key_(seed) {}
   /// A derived, independent stream: key.fold(step).fold(hash_name("layers.0.mixer")).
   RandomKey fold(uint64_t value) const {
-    const auto r = philox4x32({static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), 0x7e55e3au, 0},
-                              {static_cast<uint32_t>(key_), static_cast<uint32_t>(key_ >> 32)});
+    const auto r = philox4x32(
+        {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32), 0x7e55e3au, 0},
+        {static_cast<uint32_t>(key_), static_cast<uint32_t>(key_ >> 32)});
     return RandomKey((uint64_t{r[1]} << 32) | r[0]);
   }
   RandomKey fold(std::string_view name) const { return fold(hash_name(name)); }

@@ -26,19 +26,23 @@ std::atomic<int>& count() {
 
 }  // namespace
 
-int thread_count() { return count().load(std::memory_order_relaxed); }
+int thread_count() {
+  return count().load(std::memory_order_relaxed);
+}
 
 void set_thread_count(int n) {
-  if (n < 1 || n > 4096) fail(ErrorKind::usage, "threads", "thread count {}: expected 1 to 4096", n);
+  if (n < 1 || n > 4096)
+    fail(ErrorKind::usage, "threads", "thread count {}: expected 1 to 4096", n);
   count() = n;
 }
 
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (n <= 0) return;
-  const int64_t ranges = std::min<int64_t>(thread_count(), (n + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
+  const int64_t ranges = std::min<int64_t>(
+      thread_count(), (n + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
   if (ranges <= 1 || omp_in_parallel()) return body(0, n);
   std::exception_ptr error;
-#pragma omp parallel for num_threads(static_cast<int>(ranges)) schedule(static, 1)
+#pragma omp parallel for num_threads(static_cast <int>(ranges)) schedule(static, 1)
   for (int64_t r = 0; r < ranges; ++r) {
     try {
       body(n * r / ranges, n * (r + 1) / ranges);

@@ -22,7 +22,9 @@ using Clock = std::chrono::steady_clock;
 std::vector<int64_t> some_ids(int64_t n, int64_t vocab) {
   std::vector<int64_t> ids;
   const RandomKey key(1);
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int64_t>(key.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
+  for (int64_t i = 0; i < n; ++i)
+    ids.push_back(
+        static_cast<int64_t>(key.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
   return ids;
 }
 
@@ -51,24 +53,34 @@ int bench(const Options& o) {
     std::vector<double> prefill, decode;
     for (int repeat = 0; repeat < o.repeats; ++repeat) {
       model::State state(model.spec(), 1);
-      for (int64_t done = 0; done < depth; done += 1024) feed(model, state, some_ids(std::min<int64_t>(1024, depth - done), model.spec().vocab));
+      for (int64_t done = 0; done < depth; done += 1024)
+        feed(model, state, some_ids(std::min<int64_t>(1024, depth - done), model.spec().vocab));
       if (o.prefill > 0) {
         model::State copy = state.fork();
         prefill.push_back(feed(model, copy, some_ids(o.prefill, model.spec().vocab)));
       }
       double seconds = 0;
-      for (const int64_t id : some_ids(o.decode, model.spec().vocab)) seconds += feed(model, state, {id});
+      for (const int64_t id : some_ids(o.decode, model.spec().vocab))
+        seconds += feed(model, state, {id});
       decode.push_back(seconds);
     }
     Json row = {{"depth", depth}, {"threads", thread_count()}, {"repeats", o.repeats}};
-    if (o.prefill > 0) row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
+    if (o.prefill > 0)
+      row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
     if (o.decode > 0) row["decode_tokens_per_s"] = static_cast<double>(o.decode) / median(decode);
     rows.push_back(row);
     if (!o.json)
-      fmt::print("depth {:>6}: prefill {} tokens {:>8.1f} tokens/s, decode {} tokens {:>8.1f} tokens/s (medians of {}, {} threads)\n", depth, o.prefill,
-                 row.value("prefill_tokens_per_s", 0.0), o.decode, row.value("decode_tokens_per_s", 0.0), o.repeats, thread_count());
+      fmt::print(
+          "depth {:>6}: prefill {} tokens {:>8.1f} tokens/s, decode {} tokens {:>8.1f} tokens/s "
+          "(medians of {}, {} threads)\n",
+          depth, o.prefill, row.value("prefill_tokens_per_s", 0.0), o.decode,
+          row.value("decode_tokens_per_s", 0.0), o.repeats, thread_count());
   }
-  if (o.json) print_json({{"rows", rows}, {"model", o.model}, {"cpu", cpu_info().model}, {"target", name_of(cpu_info().allowed)}});
+  if (o.json)
+    print_json({{"rows", rows},
+                {"model", o.model},
+                {"cpu", cpu_info().model},
+                {"target", name_of(cpu_info().allowed)}});
   return kExitOk;
 }
 
@@ -77,14 +89,24 @@ int bench(const Options& o) {
 std::function<int()> add_bench(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
-  app.add_option("--prefill", o->prefill, "tokens of the prompt, in one pass")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("--decode", o->decode, "tokens, one at a time")->capture_default_str()->check(CLI::NonNegativeNumber);
-  app.add_option("--depth", o->depths, "tokens before both, with commas")->delimiter(',')->capture_default_str();
-  app.add_option("--repeats", o->repeats, "medians over so many")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--prefill", o->prefill, "tokens of the prompt, in one pass")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--decode", o->decode, "tokens, one at a time")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--depth", o->depths, "tokens before both, with commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--repeats", o->repeats, "medians over so many")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "rows as JSON");
-  examples(app, {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json"});
+  examples(
+      app,
+      {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json"});
   return [o] { return bench(*o); };
 }
 

@@ -20,13 +20,18 @@ void on_signal(int signal) {
 int exit_code_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::usage:
-    case ErrorKind::spec: return kExitUsage;
-    case ErrorKind::cancelled: return 128 + (cancel_token().signal() != 0 ? cancel_token().signal() : SIGINT);
-    default: return kExitFailed;
+    case ErrorKind::spec:
+      return kExitUsage;
+    case ErrorKind::cancelled:
+      return 128 + (cancel_token().signal() != 0 ? cancel_token().signal() : SIGINT);
+    default:
+      return kExitFailed;
   }
 }
 
-void complain(const std::string& message) { fmt::print(stderr, "tessera: {}\n", message.substr(0, message.find('\n'))); }
+void complain(const std::string& message) {
+  fmt::print(stderr, "tessera: {}\n", message.substr(0, message.find('\n')));
+}
 
 }  // namespace
 
@@ -35,7 +40,9 @@ CancelToken& cancel_token() {
   return token;
 }
 
-void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
+void print_json(const Json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+}
 
 void examples(CLI::App& app, std::initializer_list<const char*> lines) {
   std::string text = "Examples:\n";
@@ -70,7 +77,8 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
     for (const auto& [sub, verb] : runs)
       if (sub->parsed()) {
         const int code = verb();
-        if (std::fflush(stdout) != 0) fail(ErrorKind::resource, "output", "cannot write the result: {}", std::strerror(errno));
+        if (std::fflush(stdout) != 0)
+          fail(ErrorKind::resource, "output", "cannot write the result: {}", std::strerror(errno));
         return code;
       }
   } catch (const Error& error) {

@@ -1,5 +1,5 @@
-// What every verb shares: errors become one line and an exit code, signals a cancellation, output goes to
-// stdout and talk to stderr.
+// What every verb shares: errors become one line and an exit code, signals a cancellation, output
+// goes to stdout and talk to stderr.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,8 @@ struct Verb {
   std::function<int()> (*add)(CLI::App& app);
 };
 
-/// Parses and runs; prints help when asked. Verbs listed in `elsewhere` belong to the other program.
+/// Parses and runs; prints help when asked. Verbs listed in `elsewhere` belong to the other
+/// program.
 int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector<Verb>& elsewhere);
 
 /// Set by SIGINT and SIGTERM.

@@ -13,15 +13,20 @@ struct Options {
 int convert_model(const Options& o) {
   const convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
-  if (!o.tokenizer.empty()) convert::find_tokenizer(o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
+  if (!o.tokenizer.empty())
+    convert::find_tokenizer(
+        o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
   if (o.to == "hf") {
-    convert::write_hf_folder(checkpoint, o.out, {.family = o.family, .families = o.families, .float32 = o.float32});
+    convert::write_hf_folder(checkpoint, o.out,
+                             {.family = o.family, .families = o.families, .float32 = o.float32});
   } else {
     convert::write_tessera_folder(checkpoint, o.out);
   }
   // a GGUF file carries its tokenizer in its metadata
-  if (!o.tokenizer.empty()) convert::copy_tokenizer(o.tokenizer, o.out);
-  else if (checkpoint.gguf != nullptr) convert::copy_tokenizer(o.model, o.out);
+  if (!o.tokenizer.empty())
+    convert::copy_tokenizer(o.tokenizer, o.out);
+  else if (checkpoint.gguf != nullptr)
+    convert::copy_tokenizer(o.model, o.out);
   fmt::print(stderr, "tessera: wrote {} ({} tensors)\n", o.out, checkpoint.tensors.size());
   return kExitOk;
 }
@@ -30,14 +35,20 @@ int convert_model(const Options& o) {
 
 std::function<int()> add_convert(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("model", o->model, "a Hugging Face or tessera folder, a GGUF file, or a llama2.c file")->required();
+  app.add_option("model", o->model,
+                 "a Hugging Face or tessera folder, a GGUF file, or a llama2.c file")
+      ->required();
   app.add_option("--out", o->out, "the folder to write")->required();
-  app.add_option("--to", o->to, "what to write")->capture_default_str()->check(CLI::IsMember({"tessera", "hf"}));
-  app.add_option("--tokenizer", o->tokenizer, "tokenizer to put beside the weights (llama2.c keeps it apart)");
+  app.add_option("--to", o->to, "what to write")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"tessera", "hf"}));
+  app.add_option("--tokenizer", o->tokenizer,
+                 "tokenizer to put beside the weights (llama2.c keeps it apart)");
   app.add_option("--family", o->family, "the family to write as, where it is not the model's own");
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
-  examples(app, {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories", "tessera convert model.gguf --to hf --out folder"});
+  examples(app, {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
+                 "tessera convert model.gguf --to hf --out folder"});
   return [o] { return convert_model(*o); };
 }
 

@@ -22,21 +22,25 @@ int doctor(bool json) {
   const CpuInfo& cpu = cpu_info();
   // a product, so that the figure includes what libtorch loads on first use
   const float checksum = at::matmul(at::ones({64, 64}), at::ones({64, 64})).sum().item<float>();
-  const Json report = {{"cpu", cpu.model},
-                       {"instruction_sets", name_of(cpu.best)},
-                       {"allowed", name_of(cpu.allowed)},
-                       {"kernels", kernels::current_target()},
-                       {"bf16_units", cpu.has_bf16_units},
-                       {"amx_announced_but_unusable", cpu.amx_announced_but_unusable},
-                       {"onednn_cap", std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr ? std::getenv("ONEDNN_MAX_CPU_ISA") : ""},
-                       {"threads", thread_count()},
-                       {"libtorch", std::string(TORCH_VERSION)},
-                       {"cuda", at::hasCUDA()},
-                       {"resident_bytes", resident_bytes()},
-                       {"product_is_right", checksum == 64.0f * 64 * 64}};
-  if (json) print_json(report);
+  const Json report = {
+      {"cpu", cpu.model},
+      {"instruction_sets", name_of(cpu.best)},
+      {"allowed", name_of(cpu.allowed)},
+      {"kernels", kernels::current_target()},
+      {"bf16_units", cpu.has_bf16_units},
+      {"amx_announced_but_unusable", cpu.amx_announced_but_unusable},
+      {"onednn_cap",
+       std::getenv("ONEDNN_MAX_CPU_ISA") != nullptr ? std::getenv("ONEDNN_MAX_CPU_ISA") : ""},
+      {"threads", thread_count()},
+      {"libtorch", std::string(TORCH_VERSION)},
+      {"cuda", at::hasCUDA()},
+      {"resident_bytes", resident_bytes()},
+      {"product_is_right", checksum == 64.0f * 64 * 64}};
+  if (json)
+    print_json(report);
   else
-    for (const auto& [key, value] : report.items()) fmt::print("{:<28} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    for (const auto& [key, value] : report.items())
+      fmt::print("{:<28} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
   return report["product_is_right"].get<bool>() ? kExitOk : kExitFailed;
 }
 

@@ -24,10 +24,18 @@ int list(const Options& o) {
   nn::register_mechanisms();
   Json rows = Json::array();
   for (const spec::Mechanism& m : spec::mechanisms()) {
-    rows.push_back({{"slot", spec::name_of(m.slot)}, {"type", m.name}, {"summary", m.info.summary}, {"paper", m.info.paper},
-                    {"year", m.info.year}, {"causality", spec::name_of(m.info.causality)}, {"parallel", m.info.forms.parallel},
-                    {"chunked", m.info.forms.chunked}, {"recurrent", m.info.forms.recurrent}});
-    if (!o.json) fmt::print("{:<13} {:<12} {}  [{}]\n", spec::name_of(m.slot), m.name, m.info.summary, m.info.paper);
+    rows.push_back({{"slot", spec::name_of(m.slot)},
+                    {"type", m.name},
+                    {"summary", m.info.summary},
+                    {"paper", m.info.paper},
+                    {"year", m.info.year},
+                    {"causality", spec::name_of(m.info.causality)},
+                    {"parallel", m.info.forms.parallel},
+                    {"chunked", m.info.forms.chunked},
+                    {"recurrent", m.info.forms.recurrent}});
+    if (!o.json)
+      fmt::print("{:<13} {:<12} {}  [{}]\n", spec::name_of(m.slot), m.name, m.info.summary,
+                 m.info.paper);
   }
   if (o.json) print_json(rows);
   return kExitOk;
@@ -37,7 +45,9 @@ int list(const Options& o) {
 
 std::function<int()> add_list(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("what", o->what, "mechanisms or families")->capture_default_str()->check(CLI::IsMember({"mechanisms", "families"}));
+  app.add_option("what", o->what, "mechanisms or families")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"mechanisms", "families"}));
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera list mechanisms", "tessera list families"});

@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
         const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
         const std::string program = (self.parent_path() / "tessera-tensors").string();
         execv(program.c_str(), argv);
-        fmt::print(stderr, "tessera: [install] {}: {}; build the target tessera-tensors\n", program, std::strerror(errno));
+        fmt::print(stderr, "tessera: [install] {}: {}; build the target tessera-tensors\n", program,
+                   std::strerror(errno));
         return kExitFailed;
       }
   std::vector<Verb> elsewhere;

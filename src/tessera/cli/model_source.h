@@ -1,4 +1,5 @@
-// "SPEC_OR_MODEL" arguments: a spec file, a recipe that holds one, or anything a model can be loaded from.
+// "SPEC_OR_MODEL" arguments: a spec file, a recipe that holds one, or anything a model can be
+// loaded from.
 #pragma once
 
 #include <filesystem>
@@ -13,6 +14,8 @@ namespace tessera::cli {
 bool is_spec_file(const std::filesystem::path& path);
 
 /// The spec of a spec file or of a model; `overrides` only apply to spec files.
-model::ModelSpec spec_of(const std::filesystem::path& path, const std::vector<std::string>& overrides, const std::filesystem::path& families);
+model::ModelSpec spec_of(const std::filesystem::path& path,
+                         const std::vector<std::string>& overrides,
+                         const std::filesystem::path& families);
 
 }  // namespace tessera::cli

@@ -26,12 +26,17 @@ int plan(const Options& o) {
     print_json(model::to_json(plan));
     return kExitOk;
   }
-  fmt::print("parameters            {:>16}  ({})\n", plan.parameters, scaled(static_cast<double>(plan.parameters), ""));
+  fmt::print("parameters            {:>16}  ({})\n", plan.parameters,
+             scaled(static_cast<double>(plan.parameters), ""));
   fmt::print("  in matrix products  {:>16}\n", plan.matrix_parameters);
-  fmt::print("flops per token       {:>16}  (forward, at {} tokens)\n", scaled(plan.flops_per_token, "FLOP"), o.context);
-  fmt::print("state per token       {:>16}  (float32)\n", scaled(static_cast<double>(plan.state_bytes_per_token), "B"));
-  fmt::print("state, fixed part     {:>16}\n", scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
-  fmt::print("state at {:>6} tokens {:>16}\n", o.context, scaled(static_cast<double>(plan.state_bytes), "B"));
+  fmt::print("flops per token       {:>16}  (forward, at {} tokens)\n",
+             scaled(plan.flops_per_token, "FLOP"), o.context);
+  fmt::print("state per token       {:>16}  (float32)\n",
+             scaled(static_cast<double>(plan.state_bytes_per_token), "B"));
+  fmt::print("state, fixed part     {:>16}\n",
+             scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
+  fmt::print("state at {:>6} tokens {:>16}\n", o.context,
+             scaled(static_cast<double>(plan.state_bytes), "B"));
   return kExitOk;
 }
 
@@ -40,11 +45,14 @@ int plan(const Options& o) {
 std::function<int()> add_plan(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("spec", o->path, "a spec file, or a model")->required();
-  app.add_option("--context", o->context, "tokens before the one that is counted")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--context", o->context, "tokens before the one that is counted")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "as JSON");
-  examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192", "tessera plan model.gguf --json"});
+  examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
+                 "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };
 }
 

@@ -15,7 +15,8 @@ int show(const Options& o) {
   if (o.metadata) {
     const convert::Checkpoint checkpoint = convert::load_checkpoint(o.path, {o.families});
     if (checkpoint.gguf != nullptr) {
-      for (const auto& entry : checkpoint.gguf->metadata.entries()) fmt::print("{} = {}\n", entry.key, entry.value.text());
+      for (const auto& entry : checkpoint.gguf->metadata.entries())
+        fmt::print("{} = {}\n", entry.key, entry.value.text());
     } else {
       print_json(checkpoint.foreign_config);
     }
@@ -24,7 +25,8 @@ int show(const Options& o) {
   const model::ModelSpec spec = spec_of(o.path, o.overrides, o.families);
   if (o.parameters) {
     for (const auto& decl : model::parameters(spec))
-      fmt::print("{:<44} {:<12} [{}]\n", decl.name, spec::name_of(decl.kind), fmt::join(decl.shape, ", "));
+      fmt::print("{:<44} {:<12} [{}]\n", decl.name, spec::name_of(decl.kind),
+                 fmt::join(decl.shape, ", "));
     return kExitOk;
   }
   if (!o.resolved && is_spec_file(o.path) && o.overrides.empty()) {
@@ -47,7 +49,8 @@ std::function<int()> add_show(CLI::App& app) {
   app.add_flag("--metadata", o->metadata, "the model file's own metadata instead");
   app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
   app.add_option("--families", o->families, "a folder of further family files");
-  examples(app, {"tessera show zoo/llama/smollm2-135m.json --resolved", "tessera show model.gguf --metadata"});
+  examples(app, {"tessera show zoo/llama/smollm2-135m.json --resolved",
+                 "tessera show model.gguf --metadata"});
   return [o] { return show(*o); };
 }
 

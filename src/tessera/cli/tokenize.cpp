@@ -15,12 +15,15 @@ int tokenize(const Options& o) {
   const text::Tokenizer tokenizer = convert::find_tokenizer(o.path);
   if (o.decode) {
     const std::string text = tokenizer.decode(o.ids, !o.special);
-    if (o.json) print_json({{"ids", o.ids}, {"text", text}});
-    else fmt::print("{}\n", text);
+    if (o.json)
+      print_json({{"ids", o.ids}, {"text", text}});
+    else
+      fmt::print("{}\n", text);
     return kExitOk;
   }
   const std::string text = o.file.empty() ? o.text : read_text_file(o.file);
-  const auto ids = tokenizer.encode(text, {.add_special = !o.no_special, .parse_special = o.special});
+  const auto ids =
+      tokenizer.encode(text, {.add_special = !o.no_special, .parse_special = o.special});
   if (o.json) {
     Json tokens = Json::array();
     for (const int32_t id : ids) tokens.push_back(std::string(tokenizer.token(id)));
@@ -41,12 +44,16 @@ std::function<int()> add_tokenize(CLI::App& app) {
   auto* ids = app.add_option("--ids", o->ids, "ids to decode, with commas")->delimiter(',');
   app.add_flag("--decode", o->decode, "ids to text")->needs(ids);
   text->excludes(file);
-  app.add_flag("--parse-special", o->special, "special tokens written in the text become those tokens; shown when decoding");
+  app.add_flag("--parse-special", o->special,
+               "special tokens written in the text become those tokens; shown when decoding");
   app.add_flag("--no-special", o->no_special, "add nothing around the text");
   app.add_flag("--json", o->json, "ids and tokens as JSON");
-  examples(app, {"tessera tokenize model.gguf --text 'Hello world'", "tessera tokenize folder --decode --ids 1,2,3"});
+  examples(app, {"tessera tokenize model.gguf --text 'Hello world'",
+                 "tessera tokenize folder --decode --ids 1,2,3"});
   return [o, text, file] {
-    if (!o->decode && text->empty() && file->empty()) fail(ErrorKind::usage, "tokenize", "nothing to do; expected --text, --file or --decode --ids");
+    if (!o->decode && text->empty() && file->empty())
+      fail(ErrorKind::usage, "tokenize",
+           "nothing to do; expected --text, --file or --decode --ids");
     return tokenize(*o);
   };
 }

@@ -34,12 +34,18 @@ class Progress {
     const double since = std::chrono::duration<double>(now - shown_).count();
     if (!last && !evaluated && since < (terminal_ ? 0.2 : 10.0)) return;
     shown_ = now;
-    const double speed = line.tokens_per_s, left = line.step > 0 ? line.seconds / static_cast<double>(line.step) * static_cast<double>(steps - line.step) : 0;
-    std::string text = fmt::format("step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.0f} tokens/s  {:>4.0f} s left  {} MB", line.step, steps, line.loss, line.lr,
-                                   speed, left, resident_megabytes());
+    const double speed = line.tokens_per_s,
+                 left = line.step > 0 ? line.seconds / static_cast<double>(line.step) *
+                                            static_cast<double>(steps - line.step)
+                                      : 0;
+    std::string text = fmt::format(
+        "step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.0f} tokens/s  {:>4.0f} s left  {} MB",
+        line.step, steps, line.loss, line.lr, speed, left, resident_megabytes());
     if (evaluated) text += fmt::format("  valid {:.4f}", *line.valid_loss);
-    if (terminal_) fmt::print(stderr, "\r{:<110}{}", text, evaluated || last ? "\n" : "");
-    else fmt::print(stderr, "{}\n", text);
+    if (terminal_)
+      fmt::print(stderr, "\r{:<110}{}", text, evaluated || last ? "\n" : "");
+    else
+      fmt::print(stderr, "{}\n", text);
     std::fflush(stderr);
   }
 
@@ -52,7 +58,8 @@ int train_model(const Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
   const model::Plan plan = model::make_plan(recipe.spec, recipe.train.length);
-  fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n", plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
+  fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n",
+             plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
              recipe.train.batch * recipe.train.length * recipe.train.accumulate);
   Progress progress;
   train::TrainOptions options;
@@ -61,7 +68,9 @@ int train_model(const Options& o) {
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   const train::TrainResult result = train::train(recipe, o.out, options);
   if (o.json) {
-    Json json = {{"step", result.step}, {"seconds", result.seconds}, {"checkpoint", result.checkpoint.string()}};
+    Json json = {{"step", result.step},
+                 {"seconds", result.seconds},
+                 {"checkpoint", result.checkpoint.string()}};
     if (result.last) {
       json["loss"] = result.last->loss;
       if (result.last->valid_loss) json["valid_loss"] = *result.last->valid_loss;
@@ -83,8 +92,10 @@ std::function<int()> add_train(CLI::App& app) {
   app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_flag("--json", o->json, "the result as JSON");
-  examples(app, {"tessera train examples/recipes/shakespeare.json --out out/shakespeare", "tessera train recipe.json --out run --resume",
-                 "tessera train recipe.json --out run --set train.steps=100 --set optimizer.lr=3e-4"});
+  examples(app,
+           {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",
+            "tessera train recipe.json --out run --resume",
+            "tessera train recipe.json --out run --set train.steps=100 --set optimizer.lr=3e-4"});
   return [o] { return train_model(*o); };
 }
 

@@ -1,5 +1,5 @@
-// The verbs and which of the two programs has them: `tessera` itself loads no libtorch, so that what needs no
-// tensors answers at once; it hands the others to `tessera-tensors` beside it.
+// The verbs and which of the two programs has them: `tessera` itself loads no libtorch, so that
+// what needs no tensors answers at once; it hands the others to `tessera-tensors` beside it.
 #include "tessera/cli/cli.h"
 
 namespace tessera::cli {
@@ -10,7 +10,8 @@ const std::vector<Verb>& plain_verbs() {
       {"show", "Prints a spec (or a model's), resolved on demand", add_show},
       {"plan", "Parameters, FLOPs and state bytes of a spec or model", add_plan},
       {"list", "Mechanisms, families, zoo", add_list},
-      {"convert", "Reads any supported checkpoint, writes tessera or Hugging Face folders", add_convert},
+      {"convert", "Reads any supported checkpoint, writes tessera or Hugging Face folders",
+       add_convert},
       {"docs", "Writes the generated pages and the JSON schema", add_docs},
   };
   return verbs;

@@ -18,12 +18,22 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr std::string_view kGgufMagic = "GGUF";
 constexpr std::string_view kKept = "kept.";  // prefix in our folders of what the model does not use
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-                                           "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
-                                           "chat_template.json", "generation_config.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "tokenizer.model",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "vocab.txt",
+                                           "merges.txt",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "generation_config.json"};
 
 /// Opens the tensors of a folder, naming the folder where there are none.
-format::TensorFile open_folder(const fs::path& folder) { return format::open_safetensors_folder(folder); }
+format::TensorFile open_folder(const fs::path& folder) {
+  return format::open_safetensors_folder(folder);
+}
 
 Checkpoint import(const Foreign& foreign, std::string_view type, FamilySet& families) {
   const Family& family = families.of_type(foreign.dialect, type, foreign.file);
@@ -41,11 +51,14 @@ Checkpoint import(const Foreign& foreign, std::string_view type, FamilySet& fami
 
 Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
   const fs::path path = folder / "config.json";
-  Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()), nullptr, path.string()};
+  Foreign foreign{"hf", parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string()),
+                  nullptr, path.string()};
   const auto type = foreign.config.find("model_type");
   if (type == foreign.config.end() || !type->is_string())
-    fail(ErrorKind::file, path.string(), "\"model_type\" is {}; expected the name of a family", type == foreign.config.end() ? "missing" : type->dump());
-  families.of_type("hf", type->get<std::string>(), path.string());  // before the tensors are looked at
+    fail(ErrorKind::file, path.string(), "\"model_type\" is {}; expected the name of a family",
+         type == foreign.config.end() ? "missing" : type->dump());
+  families.of_type("hf", type->get<std::string>(),
+                   path.string());  // before the tensors are looked at
   const format::TensorFile tensors = open_folder(folder);
   foreign.tensors = &tensors;
   Checkpoint checkpoint = import(foreign, type->get<std::string>(), families);
@@ -55,8 +68,10 @@ Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
 
 Checkpoint load_gguf(const fs::path& path, FamilySet& families) {
   auto file = std::make_shared<format::GgufFile>(format::open_gguf(path));
-  const Foreign foreign{"gguf", gguf_config(file->metadata, path.string()), &file->tensors, path.string()};
-  Checkpoint checkpoint = import(foreign, foreign.config.at("architecture").get<std::string>(), families);
+  const Foreign foreign{"gguf", gguf_config(file->metadata, path.string()), &file->tensors,
+                        path.string()};
+  Checkpoint checkpoint =
+      import(foreign, foreign.config.at("architecture").get<std::string>(), families);
   checkpoint.folder = path.parent_path();
   checkpoint.gguf = std::move(file);
   return checkpoint;
@@ -70,13 +85,16 @@ Checkpoint load_llama2c(const fs::path& path, FamilySet& families) {
   return checkpoint;
 }
 
-/// The tensors of a folder of ours in the order of the spec's parameters: all of them, and no others but those kept.
+/// The tensors of a folder of ours in the order of the spec's parameters: all of them, and no
+/// others but those kept.
 void read_in_order(const format::TensorFile& file, Checkpoint& checkpoint) {
   std::vector<TensorView>& tensors = checkpoint.tensors;
   for (const spec::ParamDecl& decl : model::parameters(checkpoint.spec)) {
     const TensorView& tensor = file.at(decl.name);
     if (tensor.shape != decl.shape)
-      fail(ErrorKind::file, file.file(), "tensor {} has shape {}; its spec says {}", format::in_quotes(decl.name), format::shape_text(tensor.shape), format::shape_text(decl.shape));
+      fail(ErrorKind::file, file.file(), "tensor {} has shape {}; its spec says {}",
+           format::in_quotes(decl.name), format::shape_text(tensor.shape),
+           format::shape_text(decl.shape));
     tensors.push_back(tensor);
   }
   std::vector<std::string_view> names;
@@ -84,27 +102,38 @@ void read_in_order(const format::TensorFile& file, Checkpoint& checkpoint) {
   std::sort(names.begin(), names.end());
   for (const TensorView& tensor : file.tensors()) {
     if (std::binary_search(names.begin(), names.end(), tensor.name)) continue;
-    if (!tensor.name.starts_with(kKept)) fail(ErrorKind::file, file.file(), "tensor {} is not in its spec", format::in_quotes(tensor.name));
+    if (!tensor.name.starts_with(kKept))
+      fail(ErrorKind::file, file.file(), "tensor {} is not in its spec",
+           format::in_quotes(tensor.name));
     checkpoint.kept.push_back(tensor);
     checkpoint.kept.back().name = tensor.name.substr(kKept.size());
   }
-  for (const format::UnsupportedTensor& tensor : file.unsupported()) fail(ErrorKind::file, file.file(), "tensor {} is not in its spec", format::in_quotes(tensor.name));
+  for (const format::UnsupportedTensor& tensor : file.unsupported())
+    fail(ErrorKind::file, file.file(), "tensor {} is not in its spec",
+         format::in_quotes(tensor.name));
 }
 
 Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) {
   const auto where = fmt::format("{}, tessera_spec", file.file());
   Checkpoint checkpoint;
   checkpoint.dialect = "tessera";
-  checkpoint.spec = model::read_model_spec(spec::parse_json(file.metadata().find("tessera_spec")->second, where));
+  checkpoint.spec =
+      model::read_model_spec(spec::parse_json(file.metadata().find("tessera_spec")->second, where));
   checkpoint.spec_json = model::resolve(checkpoint.spec);
   read_in_order(file, checkpoint);
   checkpoint.folder = folder;
   if (const auto found = file.metadata().find("tessera_origin"); found != file.metadata().end()) {
-    const Json origin = spec::parse_json(found->second, fmt::format("{}, tessera_origin", file.file()));
-    const auto text = [&](const char* key) { return origin.is_object() && origin.contains(key) && origin[key].is_string() ? origin[key].get<std::string>() : ""; };
+    const Json origin =
+        spec::parse_json(found->second, fmt::format("{}, tessera_origin", file.file()));
+    const auto text = [&](const char* key) {
+      return origin.is_object() && origin.contains(key) && origin[key].is_string()
+                 ? origin[key].get<std::string>()
+                 : "";
+    };
     checkpoint.family = text("family");
     checkpoint.foreign_dialect = text("dialect");
-    if (origin.is_object() && origin.contains("config") && origin["config"].is_object()) checkpoint.foreign_config = origin["config"];
+    if (origin.is_object() && origin.contains("config") && origin["config"].is_object())
+      checkpoint.foreign_config = origin["config"];
   }
   return checkpoint;
 }
@@ -112,13 +141,15 @@ Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) 
 Checkpoint load_folder(const fs::path& folder, FamilySet& families) {
   std::error_code ignored;
   const bool has_config = fs::exists(folder / "config.json", ignored);
-  const bool has_tensors = fs::exists(folder / "model.safetensors", ignored) || fs::exists(folder / "model.safetensors.index.json", ignored);
+  const bool has_tensors = fs::exists(folder / "model.safetensors", ignored) ||
+                           fs::exists(folder / "model.safetensors.index.json", ignored);
   if (has_tensors) {
     const format::TensorFile file = open_folder(folder);
     if (file.metadata().contains("tessera_spec")) return load_tessera(folder, file);
   }
   if (has_config) return load_hf(folder, families);
-  fail(ErrorKind::file, folder.string(), "is no model: no config.json, and no model.safetensors with a tessera spec");
+  fail(ErrorKind::file, folder.string(),
+       "is no model: no config.json, and no model.safetensors with a tessera spec");
 }
 
 Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
@@ -141,22 +172,32 @@ const TensorView& Checkpoint::tensor(std::string_view name) const {
 Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
   Checkpoint checkpoint = load_any(path, options);
   // formats order what is kept differently
-  std::sort(checkpoint.kept.begin(), checkpoint.kept.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  std::sort(checkpoint.kept.begin(), checkpoint.kept.end(),
+            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
   return checkpoint;
 }
 
-void write_hf_folder(const Checkpoint& checkpoint, const fs::path& folder, const HfOptions& options) {
+void write_hf_folder(const Checkpoint& checkpoint,
+                     const fs::path& folder,
+                     const HfOptions& options) {
   FamilySet families = FamilySet::load(options.families);
   const std::string name = options.family.empty() ? checkpoint.family : options.family;
-  if (name.empty()) fail(ErrorKind::usage, "convert", "this checkpoint does not know its family; name one of {}", fmt::join(families.names(), ", "));
-  const Exported exported = export_checkpoint(families.named(name), "hf", checkpoint, families.unmathematical("hf"), options.float32);
+  if (name.empty())
+    fail(ErrorKind::usage, "convert", "this checkpoint does not know its family; name one of {}",
+         fmt::join(families.names(), ", "));
+  const Exported exported = export_checkpoint(families.named(name), "hf", checkpoint,
+                                              families.unmathematical("hf"), options.float32);
   fs::create_directories(folder);
-  format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}}, options.max_shard_bytes);
+  format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
+                                   options.max_shard_bytes);
   write_file_atomically(folder / "config.json", exported.config.dump(2) + "\n");
   if (!checkpoint.gguf) copy_tokenizer_files(checkpoint.folder, folder);
 }
 
-void write_tessera_folder(const Json& spec_json, std::span<const TensorView> tensors, const fs::path& folder, const TesseraFolderOptions& options) {
+void write_tessera_folder(const Json& spec_json,
+                          std::span<const TensorView> tensors,
+                          const fs::path& folder,
+                          const TesseraFolderOptions& options) {
   fs::create_directories(folder);
   format::StringMap metadata = options.metadata;
   metadata["format"] = "pt";
@@ -166,10 +207,15 @@ void write_tessera_folder(const Json& spec_json, std::span<const TensorView> ten
   if (!options.tokenizer.empty()) copy_tokenizer_files(options.tokenizer, folder);
 }
 
-void write_tessera_folder(const Checkpoint& checkpoint, const fs::path& folder, TesseraFolderOptions options) {
+void write_tessera_folder(const Checkpoint& checkpoint,
+                          const fs::path& folder,
+                          TesseraFolderOptions options) {
   if (checkpoint.foreign_config.is_object())
-    options.metadata["tessera_origin"] =
-        Json{{"family", checkpoint.family}, {"dialect", checkpoint.foreign_dialect}, {"config", checkpoint.foreign_config}}.dump();
+    options.metadata["tessera_origin"] = Json{
+        {"family", checkpoint.family},
+        {"dialect", checkpoint.foreign_dialect},
+        {"config",
+         checkpoint.foreign_config}}.dump();
   if (options.tokenizer.empty() && !checkpoint.gguf) options.tokenizer = checkpoint.folder;
   std::vector<TensorView> tensors = checkpoint.tensors;
   for (const TensorView& tensor : checkpoint.kept) {
@@ -187,7 +233,8 @@ std::vector<std::string> copy_tokenizer_files(const fs::path& from, const fs::pa
   for (const char* name : kTokenizerFiles) {
     if (!fs::is_regular_file(from / name, error)) continue;
     fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
-    if (error) fail(ErrorKind::resource, (to / name).string(), "cannot be written: {}", error.message());
+    if (error)
+      fail(ErrorKind::resource, (to / name).string(), "cannot be written: {}", error.message());
     copied.emplace_back(name);
   }
   return copied;

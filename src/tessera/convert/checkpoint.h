@@ -3,10 +3,11 @@
 //   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json)
 //   load_checkpoint("model.gguf")            a GGUF file
 //   load_checkpoint("stories15M.bin")        a llama2.c file
-//   load_checkpoint("runs/7/last")           a tessera folder (model.safetensors with "tessera_spec")
-// Told apart by content, never by name. Tensors point into the mapped file wherever the family's steps
-// are moves of whole rows; they keep their storage type unless arithmetic is needed.
-// Errors: Error(file) for what does not match (a key, a tensor, a shape: named), Error(spec) for a
+//   load_checkpoint("runs/7/last")           a tessera folder (model.safetensors with
+//   "tessera_spec")
+// Told apart by content, never by name. Tensors point into the mapped file wherever the family's
+// steps are moves of whole rows; they keep their storage type unless arithmetic is needed. Errors:
+// Error(file) for what does not match (a key, a tensor, a shape: named), Error(spec) for a
 // malformed family file or a spec that cannot work.
 #pragma once
 
@@ -32,36 +33,42 @@ struct Checkpoint {
   std::string dialect;              // "tessera", "hf", "gguf" or "llama2c"
   Json foreign_config;              // as read; null for a tessera folder without one
   std::string foreign_dialect;      // the dialect that foreign_config is in
-  std::vector<TensorView> kept;     // what the model does not use and an export restores, by the names that the family gives, sorted
-  std::vector<std::string> notes;   // what was left out, one line each
-  std::filesystem::path folder;     // where tokenizer files may lie: the folder, or that of the file
-  std::shared_ptr<const format::GgufFile> gguf;  // its metadata hold the tokenizer; null for other dialects
+  std::vector<TensorView> kept;  // what the model does not use and an export restores, by the names
+                                 // that the family gives, sorted
+  std::vector<std::string> notes;  // what was left out, one line each
+  std::filesystem::path folder;    // where tokenizer files may lie: the folder, or that of the file
+  std::shared_ptr<const format::GgufFile>
+      gguf;  // its metadata hold the tokenizer; null for other dialects
 
   /// The tensor of a parameter; throws Error(internal) when there is none.
   const TensorView& tensor(std::string_view name) const;
 };
 
 struct LoadOptions {
-  std::filesystem::path families;  // a folder of the user's family files, read beside the built-in ones
+  std::filesystem::path
+      families;  // a folder of the user's family files, read beside the built-in ones
 };
 
 Checkpoint load_checkpoint(const std::filesystem::path& path, const LoadOptions& options = {});
 
 struct HfOptions {
-  std::string family;              // "" = the checkpoint's own
+  std::string family;  // "" = the checkpoint's own
   std::filesystem::path families;
-  bool float32 = false;            // else bfloat16 and float16 stay; block types become float32
+  bool float32 = false;  // else bfloat16 and float16 stay; block types become float32
   int64_t max_shard_bytes = int64_t{5} << 30;
 };
 
 /// config.json and model.safetensors as the family's other readers know them; tokenizer files are
-/// copied when the checkpoint came from a folder. What is written is read back as a spec first: where
-/// the family cannot say this architecture, Error(spec) names the first difference, and nothing is written.
-void write_hf_folder(const Checkpoint& checkpoint, const std::filesystem::path& folder, const HfOptions& options = {});
+/// copied when the checkpoint came from a folder. What is written is read back as a spec first:
+/// where the family cannot say this architecture, Error(spec) names the first difference, and
+/// nothing is written.
+void write_hf_folder(const Checkpoint& checkpoint,
+                     const std::filesystem::path& folder,
+                     const HfOptions& options = {});
 
 struct TesseraFolderOptions {
-  format::StringMap metadata;         // beside tessera_spec
-  std::filesystem::path tokenizer;    // a folder whose tokenizer files are copied
+  format::StringMap metadata;       // beside tessera_spec
+  std::filesystem::path tokenizer;  // a folder whose tokenizer files are copied
 };
 
 /// model.safetensors with the resolved spec in its metadata, and spec.json beside it for people.
@@ -70,9 +77,12 @@ void write_tessera_folder(const Json& spec_json,
                           const std::filesystem::path& folder,
                           const TesseraFolderOptions& options = {});
 /// The same with what is known about the origin, so that it can be exported again.
-void write_tessera_folder(const Checkpoint& checkpoint, const std::filesystem::path& folder, TesseraFolderOptions options = {});
+void write_tessera_folder(const Checkpoint& checkpoint,
+                          const std::filesystem::path& folder,
+                          TesseraFolderOptions options = {});
 
 /// Copies tokenizer.json and its relatives, those that exist; returns their names.
-std::vector<std::string> copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
+std::vector<std::string> copy_tokenizer_files(const std::filesystem::path& from,
+                                              const std::filesystem::path& to);
 
 }  // namespace tessera::convert

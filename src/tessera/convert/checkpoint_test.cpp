@@ -1,5 +1,5 @@
-// Loading of real files, and of every golden family folder. The goldens' numbers are tested where models run;
-// here: spec, names, shapes and that nothing is copied without need.
+// Loading of real files, and of every golden family folder. The goldens' numbers are tested where
+// models run; here: spec, names, shapes and that nothing is copied without need.
 #include "tessera/convert/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ TEST(Checkpoint, Llama2cStaysInTheMappedFile) {
   EXPECT_EQ(checkpoint.spec.layers.size(), 5u);
   EXPECT_EQ(checkpoint.notes.size(), 2u);  // the rotary tables
   const auto* owner = checkpoint.tensors.front().owner.get();
-  for (const TensorView& tensor : checkpoint.tensors) EXPECT_EQ(tensor.owner.get(), owner) << tensor.name;
+  for (const TensorView& tensor : checkpoint.tensors)
+    EXPECT_EQ(tensor.owner.get(), owner) << tensor.name;
 }
 
 }  // namespace

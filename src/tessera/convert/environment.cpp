@@ -13,7 +13,8 @@ constexpr int kMaxDepth = 100;  // functions calling functions, values asking fo
 class Descent {
  public:
   Descent(int& depth, std::string_view where) : depth_(depth) {
-    if (depth_ >= kMaxDepth) fail(ErrorKind::spec, where, "functions call each other deeper than {}", kMaxDepth);
+    if (depth_ >= kMaxDepth)
+      fail(ErrorKind::spec, where, "functions call each other deeper than {}", kMaxDepth);
     ++depth_;
   }
   ~Descent() { --depth_; }
@@ -25,11 +26,13 @@ class Descent {
 }  // namespace
 
 void Environment::constant(std::string name, Json value) {
-  values_.insert_or_assign(std::move(name), Lazy{nullptr, true, Lazy::State::done, std::move(value)});
+  values_.insert_or_assign(std::move(name),
+                           Lazy{nullptr, true, Lazy::State::done, std::move(value)});
 }
 
 void Environment::lazy(std::string name, std::shared_ptr<const Template> body, bool may_be_absent) {
-  values_.insert_or_assign(std::move(name), Lazy{std::move(body), may_be_absent, Lazy::State::fresh, {}});
+  values_.insert_or_assign(std::move(name),
+                           Lazy{std::move(body), may_be_absent, Lazy::State::fresh, {}});
 }
 
 void Environment::function(std::string name, FamilyFunction function) {
@@ -45,7 +48,8 @@ const Json* Environment::find(std::string_view name) {
   if (found == values_.end()) return nullptr;
   Lazy& entry = found->second;
   if (entry.state == Lazy::State::done) return &entry.value;
-  if (entry.state == Lazy::State::running) fail(ErrorKind::spec, entry.body->where(), "the value \"{}\" depends on itself", name);
+  if (entry.state == Lazy::State::running)
+    fail(ErrorKind::spec, entry.body->where(), "the value \"{}\" depends on itself", name);
   const Descent descent(depth_, entry.body->where());
   entry.state = Lazy::State::running;
   Json value;
@@ -66,9 +70,13 @@ bool Environment::has_function(std::string_view name) const {
   return functions_.find(name) != functions_.end() || hosts_.find(name) != hosts_.end();
 }
 
-Json Environment::call(std::string_view name, std::span<const Json> arguments, std::string_view where) {
+Json Environment::call(std::string_view name,
+                       std::span<const Json> arguments,
+                       std::string_view where) {
   const auto check_count = [&](size_t expected) {
-    if (arguments.size() != expected) fail(ErrorKind::spec, where, "{} takes {} arguments, not {}", name, expected, arguments.size());
+    if (arguments.size() != expected)
+      fail(ErrorKind::spec, where, "{} takes {} arguments, not {}", name, expected,
+           arguments.size());
   };
   if (const auto host = hosts_.find(name); host != hosts_.end()) {
     check_count(host->second.arguments);
@@ -89,7 +97,9 @@ Json Environment::call(std::string_view name, std::span<const Json> arguments, s
 
 void Environment::step(std::string_view where, int64_t cost) {
   steps_ += 1 + cost;
-  if (steps_ > kMaxSteps) fail(ErrorKind::resource, where, "the family file asks for more than {} steps of work", kMaxSteps);
+  if (steps_ > kMaxSteps)
+    fail(ErrorKind::resource, where, "the family file asks for more than {} steps of work",
+         kMaxSteps);
 }
 
 }  // namespace tessera::convert

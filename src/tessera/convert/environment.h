@@ -1,5 +1,5 @@
-// What names and functions mean while expressions are evaluated: constants, values that are computed
-// when first asked for, functions written in the family file, and functions of the host.
+// What names and functions mean while expressions are evaluated: constants, values that are
+// computed when first asked for, functions written in the family file, and functions of the host.
 #pragma once
 
 #include <functional>
@@ -25,8 +25,8 @@ class Environment {
 
   /// Later definitions replace earlier ones of the same name.
   void constant(std::string name, Json value);
-  /// Evaluated when first asked for. A value that refers to itself is an error, and so is one that is
-  /// absent, unless `may_be_absent`.
+  /// Evaluated when first asked for. A value that refers to itself is an error, and so is one that
+  /// is absent, unless `may_be_absent`.
   void lazy(std::string name, std::shared_ptr<const Template> body, bool may_be_absent = false);
   void function(std::string name, FamilyFunction function);
   void host(std::string name, size_t arguments, HostFunction function);

@@ -5,11 +5,11 @@
 //   [i % 6 != 5 for i in range(n_layers)]           a list by index
 //   pick(config.hidden_act, activations)            a table that names what it knows when it fails
 //
-// Values are JSON plus `absent`, which a missing key evaluates to and which member access carries on.
-// Numbers are int64 (overflow is an error) and double; `/` of integers that divide evenly is an integer.
-// Grammar and functions: docs/guide/families.md.
-// Limits: 2,000 bytes of text, 64 levels of nesting, and per environment 5 million evaluation steps.
-// Malformed text throws Error(spec); a failing evaluation throws Error(file), both naming the place.
+// Values are JSON plus `absent`, which a missing key evaluates to and which member access carries
+// on. Numbers are int64 (overflow is an error) and double; `/` of integers that divide evenly is an
+// integer. Grammar and functions: docs/guide/families.md. Limits: 2,000 bytes of text, 64 levels of
+// nesting, and per environment 5 million evaluation steps. Malformed text throws Error(spec); a
+// failing evaluation throws Error(file), both naming the place.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,12 @@ namespace tessera::convert {
 
 using spec::Json;
 
-inline Json absent() { return Json(Json::value_t::discarded); }
-inline bool is_absent(const Json& value) { return value.is_discarded(); }
+inline Json absent() {
+  return Json(Json::value_t::discarded);
+}
+inline bool is_absent(const Json& value) {
+  return value.is_discarded();
+}
 
 class Environment;
 

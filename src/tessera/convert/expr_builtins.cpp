@@ -13,12 +13,19 @@ namespace {
 
 constexpr int64_t kMaxRange = 100'000;
 
-const Expr::Node& kid(const Call& call, size_t i) { return *call.node.kids[i]; }
-double number(const Call& call, size_t i) { return number_of(call.arguments[i], kid(call, i), call.where); }
-int64_t integer(const Call& call, size_t i) { return integer_of(call.arguments[i], kid(call, i), call.where); }
+const Expr::Node& kid(const Call& call, size_t i) {
+  return *call.node.kids[i];
+}
+double number(const Call& call, size_t i) {
+  return number_of(call.arguments[i], kid(call, i), call.where);
+}
+int64_t integer(const Call& call, size_t i) {
+  return integer_of(call.arguments[i], kid(call, i), call.where);
+}
 
 [[noreturn]] void wrong(const Call& call, size_t i, std::string_view expected) {
-  fail(ErrorKind::file, call.where, "{}: found {}; expected {}", kid(call, i).source, shown(call.arguments[i]), expected);
+  fail(ErrorKind::file, call.where, "{}: found {}; expected {}", kid(call, i).source,
+       shown(call.arguments[i]), expected);
 }
 const std::string& text(const Call& call, size_t i) {
   if (!call.arguments[i].is_string()) wrong(call, i, "a string");
@@ -35,13 +42,15 @@ const Json& object(const Call& call, size_t i) {
 }
 
 Json checked(const Call& call, double value) {
-  if (std::isnan(value)) fail(ErrorKind::file, call.where, "{}: the result is not a number", call.node.source);
+  if (std::isnan(value))
+    fail(ErrorKind::file, call.where, "{}: the result is not a number", call.node.source);
   return value;
 }
 
 /// A double as the integer it is.
 Json whole(const Call& call, double value) {
-  if (!(value >= -9.2e18 && value <= 9.2e18)) fail(ErrorKind::file, call.where, "{}: the result does not fit 64 bits", call.node.source);
+  if (!(value >= -9.2e18 && value <= 9.2e18))
+    fail(ErrorKind::file, call.where, "{}: the result does not fit 64 bits", call.node.source);
   return static_cast<int64_t>(value);
 }
 
@@ -52,11 +61,14 @@ Json rounded(const Call& call, double (*round)(double)) {
 
 Json extreme(const Call& call, bool largest) {
   const bool of_list = call.arguments.size() == 1;
-  const Json items = of_list ? list(call, 0) : Json(std::vector<Json>(call.arguments.begin(), call.arguments.end()));
+  const Json items = of_list
+                         ? list(call, 0)
+                         : Json(std::vector<Json>(call.arguments.begin(), call.arguments.end()));
   if (items.empty()) fail(ErrorKind::file, call.where, "{}: the list is empty", call.node.source);
   Json best = items[0];
   for (const Json& item : items) {
-    const double a = number_of(item, call.node, call.where), b = number_of(best, call.node, call.where);
+    const double a = number_of(item, call.node, call.where),
+                 b = number_of(best, call.node, call.where);
     if (largest ? a > b : a < b) best = item;
   }
   return best;
@@ -66,7 +78,8 @@ Json builtin_range(const Call& call) {
   const int64_t begin = call.arguments.size() == 2 ? integer(call, 0) : 0;
   const int64_t end = integer(call, call.arguments.size() - 1);
   if (end > begin && (end > kMaxRange || begin < -kMaxRange))
-    fail(ErrorKind::file, call.where, "{}: a range up to {}; expected at most {}", call.node.source, end, kMaxRange);
+    fail(ErrorKind::file, call.where, "{}: a range up to {}; expected at most {}", call.node.source,
+         end, kMaxRange);
   call.env.step(call.where, std::max<int64_t>(0, end - begin));
   Json items = Json::array();
   for (int64_t i = begin; i < end; ++i) items.push_back(i);
@@ -81,14 +94,16 @@ Json builtin_pick(const Call& call) {
   if (call.arguments.size() == 3) return call.arguments[2];
   std::vector<std::string> known;
   for (const auto& [k, v] : table.items()) known.push_back(k);
-  fail(ErrorKind::file, call.where, "{}: found {}; expected one of {}", kid(call, 0).source, shown(key), fmt::join(known, ", "));
+  fail(ErrorKind::file, call.where, "{}: found {}; expected one of {}", kid(call, 0).source,
+       shown(key), fmt::join(known, ", "));
 }
 
 /// The key of a table under which the value stands, the first one.
 Json builtin_key_of(const Call& call) {
   for (const auto& [key, value] : object(call, 1).items())
     if (equal(value, call.arguments[0])) return key;
-  fail(ErrorKind::file, call.where, "{}: {} has no name here", kid(call, 0).source, shown(call.arguments[0]));
+  fail(ErrorKind::file, call.where, "{}: {} has no name here", kid(call, 0).source,
+       shown(call.arguments[0]));
 }
 
 Json builtin_merge(const Call& call) {
@@ -111,7 +126,9 @@ Json builtin_unique(const Call& call) {
   Json items = Json::array();
   for (const Json& item : list(call, 0)) {
     call.env.step(call.where, static_cast<int64_t>(items.size()));
-    if (std::none_of(items.begin(), items.end(), [&](const Json& other) { return equal(item, other); })) items.push_back(item);
+    if (std::none_of(items.begin(), items.end(),
+                     [&](const Json& other) { return equal(item, other); }))
+      items.push_back(item);
   }
   return items;
 }
@@ -155,7 +172,8 @@ Json builtin_sum(const Call& call) {
   for (const Json& item : list(call, 0)) {
     sum += number_of(item, kid(call, 0), call.where);
     integers = integers && item.is_number_integer();
-    if (integers && __builtin_add_overflow(total, integer_of(item, kid(call, 0), call.where), &total))
+    if (integers &&
+        __builtin_add_overflow(total, integer_of(item, kid(call, 0), call.where), &total))
       fail(ErrorKind::file, call.where, "{}: the result does not fit 64 bits", call.node.source);
   }
   return integers ? Json(total) : checked(call, sum);
@@ -165,7 +183,9 @@ Json builtin_round_up(const Call& call) {
   const int64_t n = integer(call, 0), multiple = integer(call, 1);
   int64_t result = 0;
   if (n < 0 || multiple < 1 || __builtin_add_overflow(n, multiple - 1, &result))
-    fail(ErrorKind::file, call.where, "{}: found {} and {}; expected a size and a positive multiple", call.node.source, n, multiple);
+    fail(ErrorKind::file, call.where,
+         "{}: found {} and {}; expected a size and a positive multiple", call.node.source, n,
+         multiple);
   return result / multiple * multiple;
 }
 
@@ -193,7 +213,9 @@ Json builtin_replace(const Call& call) {
       result += whole_text[at++];
     }
   }
-  if (result.size() > 10'000) fail(ErrorKind::file, call.where, "{}: the result has {} bytes", call.node.source, result.size());
+  if (result.size() > 10'000)
+    fail(ErrorKind::file, call.where, "{}: the result has {} bytes", call.node.source,
+         result.size());
   return result;
 }
 
@@ -205,7 +227,11 @@ struct Entry {
 constexpr Entry kBuiltins[] = {
     // presence
     {"has", {1, 1, [](const Call& c) -> Json { return !is_absent(c.arguments[0]); }}},
-    {"get", {2, 2, [](const Call& c) -> Json { return is_absent(c.arguments[0]) ? c.arguments[1] : c.arguments[0]; }}},
+    {"get",
+     {2, 2,
+      [](const Call& c) -> Json {
+        return is_absent(c.arguments[0]) ? c.arguments[1] : c.arguments[0];
+      }}},
     // numbers
     {"floor", {1, 1, [](const Call& c) { return rounded(c, std::floor); }}},
     {"ceil", {1, 1, [](const Call& c) { return rounded(c, std::ceil); }}},
@@ -216,15 +242,30 @@ constexpr Entry kBuiltins[] = {
     {"sqrt", {1, 1, builtin_sqrt}},
     {"ln", {1, 1, builtin_log}},
     {"exp", {1, 1, [](const Call& c) { return checked(c, std::exp(number(c, 0))); }}},
-    {"pow", {2, 2, [](const Call& c) { return arithmetic('^', c.arguments[0], c.arguments[1], c.node, c.where); }}},
-    {"abs", {1, 1, [](const Call& c) -> Json { return c.arguments[0].is_number_integer() ? Json(std::abs(std::max(integer(c, 0), -INT64_MAX))) : Json(std::abs(number(c, 0))); }}},
+    {"pow",
+     {2, 2,
+      [](const Call& c) {
+        return arithmetic('^', c.arguments[0], c.arguments[1], c.node, c.where);
+      }}},
+    {"abs",
+     {1, 1,
+      [](const Call& c) -> Json {
+        return c.arguments[0].is_number_integer()
+                   ? Json(std::abs(std::max(integer(c, 0), -INT64_MAX)))
+                   : Json(std::abs(number(c, 0)));
+      }}},
     {"min", {1, 16, [](const Call& c) { return extreme(c, false); }}},
     {"max", {1, 16, [](const Call& c) { return extreme(c, true); }}},
     {"sum", {1, 1, builtin_sum}},
-    {"is_infinite", {1, 1, [](const Call& c) -> Json { return c.arguments[0].is_number() && std::isinf(c.arguments[0].get<double>()); }}},
+    {"is_infinite",
+     {1, 1,
+      [](const Call& c) -> Json {
+        return c.arguments[0].is_number() && std::isinf(c.arguments[0].get<double>());
+      }}},
     // strings
     {"string", {1, 1, builtin_string}},
-    {"starts_with", {2, 2, [](const Call& c) -> Json { return text(c, 0).starts_with(text(c, 1)); }}},
+    {"starts_with",
+     {2, 2, [](const Call& c) -> Json { return text(c, 0).starts_with(text(c, 1)); }}},
     {"ends_with", {2, 2, [](const Call& c) -> Json { return text(c, 0).ends_with(text(c, 1)); }}},
     {"replace", {3, 3, builtin_replace}},
     // lists and objects
@@ -242,7 +283,8 @@ constexpr Entry kBuiltins[] = {
     {"pick", {2, 3, builtin_pick}},
     {"key_of", {2, 2, builtin_key_of}},
     {"require", {2, 3, builtin_require}},
-    {"fail", {1, 1, [](const Call& c) -> Json { fail(ErrorKind::file, c.where, "{}", text(c, 0)); }}},
+    {"fail",
+     {1, 1, [](const Call& c) -> Json { fail(ErrorKind::file, c.where, "{}", text(c, 0)); }}},
 };
 
 }  // namespace

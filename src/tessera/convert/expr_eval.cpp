@@ -25,12 +25,14 @@ bool equal(const Json& a, const Json& b) {
 }
 
 double number_of(const Json& value, const Node& node, std::string_view where) {
-  if (!value.is_number()) fail(ErrorKind::file, where, "{}: found {}; expected a number", node.source, shown(value));
+  if (!value.is_number())
+    fail(ErrorKind::file, where, "{}: found {}; expected a number", node.source, shown(value));
   return value.get<double>();
 }
 
 int64_t integer_of(const Json& value, const Node& node, std::string_view where) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)) return value.get<int64_t>();
+  if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX))
+    return value.get<int64_t>();
   if (value.is_number_integer() && !value.is_number_unsigned()) return value.get<int64_t>();
   fail(ErrorKind::file, where, "{}: found {}; expected an integer", node.source, shown(value));
 }
@@ -38,27 +40,41 @@ int64_t integer_of(const Json& value, const Node& node, std::string_view where) 
 namespace {
 
 double finite(double value, const Node& node, std::string_view where) {
-  if (std::isnan(value)) fail(ErrorKind::file, where, "{}: the result is not a number", node.source);
+  if (std::isnan(value))
+    fail(ErrorKind::file, where, "{}: the result is not a number", node.source);
   return value;
 }
 
 Json integer_arithmetic(char op, int64_t a, int64_t b, const Node& node, std::string_view where) {
   int64_t result = 0;
   bool overflow = false;
-  if ((op == '/' || op == 'q' || op == '%') && b == 0) fail(ErrorKind::file, where, "{}: division by zero", node.source);
+  if ((op == '/' || op == 'q' || op == '%') && b == 0)
+    fail(ErrorKind::file, where, "{}: division by zero", node.source);
   // the one quotient that does not fit
-  if ((op == '/' || op == 'q' || op == '%') && b == -1) return integer_arithmetic('-', 0, op == '%' ? 0 : a, node, where);
+  if ((op == '/' || op == 'q' || op == '%') && b == -1)
+    return integer_arithmetic('-', 0, op == '%' ? 0 : a, node, where);
   switch (op) {
-    case '+': overflow = __builtin_add_overflow(a, b, &result); break;
-    case '-': overflow = __builtin_sub_overflow(a, b, &result); break;
-    case '*': overflow = __builtin_mul_overflow(a, b, &result); break;
+    case '+':
+      overflow = __builtin_add_overflow(a, b, &result);
+      break;
+    case '-':
+      overflow = __builtin_sub_overflow(a, b, &result);
+      break;
+    case '*':
+      overflow = __builtin_mul_overflow(a, b, &result);
+      break;
     case '/':
       if (a % b != 0) return static_cast<double>(a) / static_cast<double>(b);
       result = a / b;
       break;
-    case 'q': result = a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); break;
-    case '%': result = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); break;
-    default: break;
+    case 'q':
+      result = a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+      break;
+    case '%':
+      result = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+      break;
+    default:
+      break;
   }
   if (overflow) fail(ErrorKind::file, where, "{}: the result does not fit 64 bits", node.source);
   return result;
@@ -68,7 +84,8 @@ Json integer_arithmetic(char op, int64_t a, int64_t b, const Node& node, std::st
 
 /// op: + - * / and q (floor division), % (floor modulo), ^ (power)
 Json arithmetic(char op, const Json& a, const Json& b, const Node& node, std::string_view where) {
-  if (op == '+' && a.is_string() && b.is_string()) return a.get_ref<const std::string&>() + b.get_ref<const std::string&>();
+  if (op == '+' && a.is_string() && b.is_string())
+    return a.get_ref<const std::string&>() + b.get_ref<const std::string&>();
   if (op == '+' && a.is_array() && b.is_array()) {
     Json joined = a;
     joined.insert(joined.end(), b.begin(), b.end());
@@ -77,17 +94,26 @@ Json arithmetic(char op, const Json& a, const Json& b, const Node& node, std::st
   const Node& left = *node.kids[0];
   const Node& right = *node.kids[1];
   if (op != '^' && a.is_number_integer() && b.is_number_integer())
-    return integer_arithmetic(op, integer_of(a, left, where), integer_of(b, right, where), node, where);
+    return integer_arithmetic(op, integer_of(a, left, where), integer_of(b, right, where), node,
+                              where);
   const double x = number_of(a, left, where), y = number_of(b, right, where);
-  if ((op == '/' || op == 'q' || op == '%') && y == 0) fail(ErrorKind::file, where, "{}: division by zero", node.source);
+  if ((op == '/' || op == 'q' || op == '%') && y == 0)
+    fail(ErrorKind::file, where, "{}: division by zero", node.source);
   switch (op) {
-    case '+': return finite(x + y, node, where);
-    case '-': return finite(x - y, node, where);
-    case '*': return finite(x * y, node, where);
-    case '/': return finite(x / y, node, where);
-    case 'q': return finite(std::floor(x / y), node, where);
-    case '%': return finite(x - std::floor(x / y) * y, node, where);
-    default: return finite(std::pow(x, y), node, where);
+    case '+':
+      return finite(x + y, node, where);
+    case '-':
+      return finite(x - y, node, where);
+    case '*':
+      return finite(x * y, node, where);
+    case '/':
+      return finite(x / y, node, where);
+    case 'q':
+      return finite(std::floor(x / y), node, where);
+    case '%':
+      return finite(x - std::floor(x / y) * y, node, where);
+    default:
+      return finite(std::pow(x, y), node, where);
   }
 }
 
@@ -100,14 +126,16 @@ class Evaluator {
   Json value(const Node& node, const Local* locals) {
     env_.step(where_);
     switch (node.kind) {
-      case Kind::literal: return node.value;
+      case Kind::literal:
+        return node.value;
       case Kind::name:
       case Kind::member:
       case Kind::index: {
         Json computed;
         return *locate(node, locals, computed);
       }
-      case Kind::call: return call(node, locals);
+      case Kind::call:
+        return call(node, locals);
       case Kind::list: {
         Json list = Json::array();
         for (const auto& kid : node.kids) list.push_back(present(*kid, locals));
@@ -121,31 +149,39 @@ class Evaluator {
         }
         return object;
       }
-      case Kind::loop: return loop(node, locals);
+      case Kind::loop:
+        return loop(node, locals);
       case Kind::negate: {
         const Json operand = value(*node.kids[0], locals);
         if (operand.is_number_integer()) {
           const int64_t n = integer_of(operand, *node.kids[0], where_);
-          if (n == INT64_MIN) fail(ErrorKind::file, where_, "{}: the result does not fit 64 bits", node.source);
+          if (n == INT64_MIN)
+            fail(ErrorKind::file, where_, "{}: the result does not fit 64 bits", node.source);
           return -n;
         }
         return -number_of(operand, *node.kids[0], where_);
       }
-      case Kind::logical_not: return !truth(*node.kids[0], locals);
-      case Kind::binary: return binary(node, locals);
-      case Kind::choice: return value(*node.kids[truth(*node.kids[0], locals) ? 1 : 2], locals);
+      case Kind::logical_not:
+        return !truth(*node.kids[0], locals);
+      case Kind::binary:
+        return binary(node, locals);
+      case Kind::choice:
+        return value(*node.kids[truth(*node.kids[0], locals) ? 1 : 2], locals);
     }
     return absent();
   }
 
   bool truth(const Node& node, const Local* locals) {
     const Json condition = value(node, locals);
-    if (!condition.is_boolean()) fail(ErrorKind::file, where_, "{}: found {}; expected true or false", node.source, shown(condition));
+    if (!condition.is_boolean())
+      fail(ErrorKind::file, where_, "{}: found {}; expected true or false", node.source,
+           shown(condition));
     return condition.get<bool>();
   }
 
  private:
-  /// Where the value of a chain lies, so that a.b.c copies only its end. `computed` holds what lies nowhere else.
+  /// Where the value of a chain lies, so that a.b.c copies only its end. `computed` holds what lies
+  /// nowhere else.
   const Json* locate(const Node& node, const Local* locals, Json& computed) {
     static const Json kAbsent = absent();
     if (node.kind == Kind::name) {
@@ -166,7 +202,8 @@ class Evaluator {
       result = member(*object, node.text, node);
     } else {
       Json index = value(*node.kids[1], locals);
-      result = index.is_string() ? member(*object, index.get_ref<const std::string&>(), node) : element(*object, index, node);
+      result = index.is_string() ? member(*object, index.get_ref<const std::string&>(), node)
+                                 : element(*object, index, node);
     }
     // a part of `computed` must not be overwritten by the whole
     if (object == &computed && result != &kAbsent) {
@@ -181,7 +218,8 @@ class Evaluator {
     static const Json kAbsent = absent();
     if (is_absent(object) || object.is_null()) return &kAbsent;
     if (!object.is_object())
-      fail(ErrorKind::file, where_, "{}: found {}; expected an object", node.kids[0]->source, shown(object));
+      fail(ErrorKind::file, where_, "{}: found {}; expected an object", node.kids[0]->source,
+           shown(object));
     const auto found = object.find(key);
     return found == object.end() ? &kAbsent : &*found;
   }
@@ -189,12 +227,15 @@ class Evaluator {
   const Json* element(const Json& list, const Json& index, const Node& node) {
     static const Json kAbsent = absent();
     if (is_absent(list) || list.is_null()) return &kAbsent;
-    if (!list.is_array()) fail(ErrorKind::file, where_, "{}: found {}; expected a list", node.kids[0]->source, shown(list));
+    if (!list.is_array())
+      fail(ErrorKind::file, where_, "{}: found {}; expected a list", node.kids[0]->source,
+           shown(list));
     int64_t i = integer_of(index, *node.kids[1], where_);
     const auto size = static_cast<int64_t>(list.size());
     if (i < 0) i += size;
     if (i < 0 || i >= size)
-      fail(ErrorKind::file, where_, "{}: there is no element {}; the list has {}", node.source, shown(index), size);
+      fail(ErrorKind::file, where_, "{}: there is no element {}; the list has {}", node.source,
+           shown(index), size);
     return &list[static_cast<size_t>(i)];
   }
 
@@ -210,8 +251,8 @@ class Evaluator {
     for (const auto& kid : node.kids) arguments.push_back(value(*kid, locals));
     if (const Builtin* builtin = find_builtin(node.text)) {
       if (arguments.size() < builtin->min_arguments || arguments.size() > builtin->max_arguments)
-        fail(ErrorKind::spec, where_, "{}: {} arguments; {} takes {} to {}", node.source, arguments.size(), node.text,
-             builtin->min_arguments, builtin->max_arguments);
+        fail(ErrorKind::spec, where_, "{}: {} arguments; {} takes {} to {}", node.source,
+             arguments.size(), node.text, builtin->min_arguments, builtin->max_arguments);
       return builtin->function({node, arguments, where_, env_});
     }
     return env_.call(node.text, arguments, where_);
@@ -219,7 +260,9 @@ class Evaluator {
 
   Json loop(const Node& node, const Local* locals) {
     const Json over = value(*node.kids[1], locals);
-    if (!over.is_array()) fail(ErrorKind::file, where_, "{}: found {}; expected a list", node.kids[1]->source, shown(over));
+    if (!over.is_array())
+      fail(ErrorKind::file, where_, "{}: found {}; expected a list", node.kids[1]->source,
+           shown(over));
     Json list = Json::array();
     for (const Json& item : over) {
       const Local local{node.text, item, locals};
@@ -258,9 +301,11 @@ class Evaluator {
     }
     if (in.is_object() && item.is_string()) return in.contains(item.get_ref<const std::string&>());
     if (in.is_string() && item.is_string())
-      return in.get_ref<const std::string&>().find(item.get_ref<const std::string&>()) != std::string::npos;
+      return in.get_ref<const std::string&>().find(item.get_ref<const std::string&>()) !=
+             std::string::npos;
     if (is_absent(in) || in.is_null()) return false;
-    fail(ErrorKind::file, where_, "{}: found {}; expected a list, an object or a string", node.source, shown(in));
+    fail(ErrorKind::file, where_, "{}: found {}; expected a list, an object or a string",
+         node.source, shown(in));
   }
 
   Environment& env_;

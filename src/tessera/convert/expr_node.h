@@ -48,7 +48,8 @@ const Builtin* find_builtin(std::string_view name);
 std::string shown(const Json& value);
 double number_of(const Json& value, const Expr::Node& node, std::string_view where);
 int64_t integer_of(const Json& value, const Expr::Node& node, std::string_view where);
-Json arithmetic(char op, const Json& a, const Json& b, const Expr::Node& node, std::string_view where);
+Json arithmetic(
+    char op, const Json& a, const Json& b, const Expr::Node& node, std::string_view where);
 bool equal(const Json& a, const Json& b);
 
 }  // namespace tessera::convert

@@ -16,9 +16,15 @@ using Node = Expr::Node;
 using Kind = Node::Kind;
 using NodePtr = std::unique_ptr<Node>;
 
-bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_name(char c) { return is_name_start(c) || is_digit(c); }
+bool is_name_start(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_name(char c) {
+  return is_name_start(c) || is_digit(c);
+}
 
 struct Token {
   enum class Kind { end, number, string, name, symbol } kind = Kind::end;
@@ -40,21 +46,27 @@ class Parser {
   // --- tokens ---------------------------------------------------------------------------------
 
   [[noreturn]] void refuse(std::string_view expected) {
-    fail(ErrorKind::spec, where_, "\"{}\", column {}: found {}; expected {}", text_, token_.begin + 1,
-         token_.kind == Token::Kind::end ? "the end" : "\"" + token_.text + "\"", expected);
+    fail(ErrorKind::spec, where_, "\"{}\", column {}: found {}; expected {}", text_,
+         token_.begin + 1, token_.kind == Token::Kind::end ? "the end" : "\"" + token_.text + "\"",
+         expected);
   }
 
   void advance() {
     last_end_ = token_.end;
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t')) ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t'))
+      ++at_;
     token_ = {};
     token_.begin = at_;
     if (at_ < text_.size()) {
       const char c = text_[at_];
-      if (is_digit(c)) lex_number();
-      else if (is_name_start(c)) lex_name();
-      else if (c == '\'') lex_string();
-      else lex_symbol();
+      if (is_digit(c))
+        lex_number();
+      else if (is_name_start(c))
+        lex_name();
+      else if (c == '\'')
+        lex_string();
+      else
+        lex_symbol();
     }
     token_.end = at_;
   }
@@ -97,7 +109,8 @@ class Parser {
       }
       token_.text += text_[at_];
     }
-    if (at_ >= text_.size()) fail(ErrorKind::spec, where_, "\"{}\": a string has no end; expected '", text_);
+    if (at_ >= text_.size())
+      fail(ErrorKind::spec, where_, "\"{}\": a string has no end; expected '", text_);
     ++at_;
   }
 
@@ -111,12 +124,17 @@ class Parser {
         return;
       }
     token_.text = text_.substr(at_, 1);
-    if (std::string_view("+-*/%<>()[]{},.:").find(text_[at_]) == std::string_view::npos) refuse("an expression");
+    if (std::string_view("+-*/%<>()[]{},.:").find(text_[at_]) == std::string_view::npos)
+      refuse("an expression");
     ++at_;
   }
 
-  bool is_symbol(std::string_view text) const { return token_.kind == Token::Kind::symbol && token_.text == text; }
-  bool is_word(std::string_view text) const { return token_.kind == Token::Kind::name && token_.text == text; }
+  bool is_symbol(std::string_view text) const {
+    return token_.kind == Token::Kind::symbol && token_.text == text;
+  }
+  bool is_word(std::string_view text) const {
+    return token_.kind == Token::Kind::name && token_.text == text;
+  }
   bool take_symbol(std::string_view text) {
     if (!is_symbol(text)) return false;
     advance();
@@ -337,7 +355,8 @@ class Parser {
     if (text.find_first_of(".eE") == std::string::npos) {
       int64_t value = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      if (error != std::errc() || end != text.data() + text.size()) refuse("an integer that fits 64 bits");
+      if (error != std::errc() || end != text.data() + text.size())
+        refuse("an integer that fits 64 bits");
       advance();
       return literal(begin, value);
     }
@@ -383,7 +402,8 @@ class Parser {
       std::string key = token_.text;
       advance();
       for (const auto& [other, value] : members)
-        if (other == key) fail(ErrorKind::spec, where_, "\"{}\": key \"{}\" appears twice", text_, key);
+        if (other == key)
+          fail(ErrorKind::spec, where_, "\"{}\": key \"{}\" appears twice", text_, key);
       expect(":");
       members.emplace_back(std::move(key), conditional());
     }
@@ -411,7 +431,8 @@ std::string path_of(const Node& node, std::string_view root) {
     if (path.empty()) return "";
     return path == "$" ? node.text : path + "." + node.text;
   }
-  if (node.kind == Kind::index && node.kids[1]->kind == Kind::literal && node.kids[1]->value.is_string()) {
+  if (node.kind == Kind::index && node.kids[1]->kind == Kind::literal &&
+      node.kids[1]->value.is_string()) {
     const std::string path = path_of(*node.kids[0], root);
     const auto& key = node.kids[1]->value.get_ref<const std::string&>();
     if (!path.empty()) return path == "$" ? key : path + "." + key;
@@ -420,7 +441,8 @@ std::string path_of(const Node& node, std::string_view root) {
 }
 
 void collect(const Node& node, std::string_view root, std::set<std::string>& paths) {
-  if (const std::string path = path_of(node, root); !path.empty() && path != "$") paths.insert(path);
+  if (const std::string path = path_of(node, root); !path.empty() && path != "$")
+    paths.insert(path);
   for (const auto& kid : node.kids) collect(*kid, root, paths);
 }
 
@@ -428,7 +450,8 @@ void collect(const Node& node, std::string_view root, std::set<std::string>& pat
 
 Expr Expr::parse(std::string_view text, std::string where) {
   if (text.size() > kMaxText)
-    fail(ErrorKind::spec, where, "an expression has {} bytes; expected at most {}", text.size(), kMaxText);
+    fail(ErrorKind::spec, where, "an expression has {} bytes; expected at most {}", text.size(),
+         kMaxText);
   Expr expr;
   expr.text_ = text;
   expr.where_ = std::move(where);

@@ -70,7 +70,8 @@ TEST(Expr, ConditionsListsAndTables) {
 TEST(Expr, FailuresNameWhatWasFound) {
   EXPECT_THAT(error_of("pick(config.act, {silu: 1, gelu: 2})", {{"act", "frobnicate"}}),
               HasSubstr("config.act: found \"frobnicate\"; expected one of silu, gelu"));
-  EXPECT_THAT(error_of("config.n * 2", {{"n", "x"}}), HasSubstr("config.n: found \"x\"; expected a number"));
+  EXPECT_THAT(error_of("config.n * 2", {{"n", "x"}}),
+              HasSubstr("config.n: found \"x\"; expected a number"));
   EXPECT_THAT(error_of("config.n * 2"), HasSubstr("config.n: found nothing; expected a number"));
   EXPECT_THAT(error_of("nobody"), HasSubstr("there is no value \"nobody\""));
   EXPECT_THAT(error_of("1 if 0 else 2"), HasSubstr("expected true or false"));
@@ -82,8 +83,10 @@ TEST(Expr, FailuresNameWhatWasFound) {
 }
 
 TEST(Expr, MalformedTextIsRefusedWithItsColumn) {
-  for (const char* text : {"", "1 +", "(1", "[1, 2", "'abc", "a b", "1 2", "{a 1}", "{a: 1, a: 2}", "f(1,, 2)", "@", "a.", "x if y", "[i for in x]",
-                           "99999999999999999999", "'\\n'", "if", "1e999", "not", "a not b"}) {
+  for (const char* text : {"",      "1 +", "(1",     "[1, 2",        "'abc",
+                           "a b",   "1 2", "{a 1}",  "{a: 1, a: 2}", "f(1,, 2)",
+                           "@",     "a.",  "x if y", "[i for in x]", "99999999999999999999",
+                           "'\\n'", "if",  "1e999",  "not",          "a not b"}) {
     const std::string error = error_of(text);
     EXPECT_THAT(error, HasSubstr("[test]")) << text;
   }
@@ -94,7 +97,9 @@ TEST(Expr, HostileTextEndsSoon) {
   EXPECT_THAT(error_of(std::string(1900, '(')), HasSubstr("nested deeper"));
   EXPECT_THAT(error_of(std::string(1900, '-') + "1"), HasSubstr("nested deeper"));
   EXPECT_THAT(error_of(std::string(3000, ' ')), HasSubstr("3000 bytes"));
-  EXPECT_THAT(error_of("[[[j for j in range(100000)] for i in range(100000)] for k in range(100000)]"), HasSubstr("steps of work"));
+  EXPECT_THAT(
+      error_of("[[[j for j in range(100000)] for i in range(100000)] for k in range(100000)]"),
+      HasSubstr("steps of work"));
   EXPECT_THAT(error_of("range(1000000000000)"), HasSubstr("expected at most"));
   std::string sum = "1";
   while (sum.size() < 1990) sum += "+1";
@@ -103,7 +108,9 @@ TEST(Expr, HostileTextEndsSoon) {
 
 TEST(Expr, PathsOfAConfigAreCollected) {
   std::set<std::string> paths;
-  Expr::parse("config.a ?? config.b.c ?? pick(config['d'], {}) + [config.e for i in config.f]", "test").collect_paths("config", paths);
+  Expr::parse("config.a ?? config.b.c ?? pick(config['d'], {}) + [config.e for i in config.f]",
+              "test")
+      .collect_paths("config", paths);
   EXPECT_EQ(paths, (std::set<std::string>{"a", "b", "b.c", "d", "e", "f"}));
 }
 
@@ -122,13 +129,18 @@ TEST(Template, ControlFormsBuildJson) {
   Environment env;
   env.constant("n", 3);
   env.constant("kind", "linear");
-  const Json json = {{"list", {{{"$for", "i in range(n)"}, {"item", {{"at", "=i"}}}}, 9}},
-                     {"left_out", "=absent"},
-                     {"scaling", {{"$match", "kind"}, {"cases", {{"linear", {{"type", "linear"}}}, {"none", nullptr}}}}},
-                     {"if", {{"$if", "n > 2"}, {"then", "=n * n"}}},
-                     {"text", "plain"}};
+  const Json json = {
+      {"list", {{{"$for", "i in range(n)"}, {"item", {{"at", "=i"}}}}, 9}},
+      {"left_out", "=absent"},
+      {"scaling",
+       {{"$match", "kind"}, {"cases", {{"linear", {{"type", "linear"}}}, {"none", nullptr}}}}},
+      {"if", {{"$if", "n > 2"}, {"then", "=n * n"}}},
+      {"text", "plain"}};
   EXPECT_EQ(Template::compile(json, "t")->evaluate(env),
-            Json({{"list", {{{"at", 0}}, {{"at", 1}}, {{"at", 2}}, 9}}, {"scaling", {{"type", "linear"}}}, {"if", 9}, {"text", "plain"}}));
+            Json({{"list", {{{"at", 0}}, {{"at", 1}}, {{"at", 2}}, 9}},
+                  {"scaling", {{"type", "linear"}}},
+                  {"if", 9},
+                  {"text", "plain"}}));
   env.constant("kind", "frobnicate");
   EXPECT_THROW(Template::compile(json, "t")->evaluate(env), Error);
   EXPECT_THROW(Template::compile({{"$if", "true"}}, "t"), Error);

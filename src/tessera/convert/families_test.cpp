@@ -1,6 +1,6 @@
-// Every family against tests/golden/families: each case loads, goes out and comes back, each reject is
-// refused with a message that names the culprit, and GGUF files turn into the Hugging Face files they
-// were made from. What the models compute is tested where they run.
+// Every family against tests/golden/families: each case loads, goes out and comes back, each reject
+// is refused with a message that names the culprit, and GGUF files turn into the Hugging Face files
+// they were made from. What the models compute is tested where they run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-fs::path golden() { return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families"; }
+fs::path golden() {
+  return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families";
+}
 
 /// A folder that is gone after the test.
 class Scratch {
@@ -47,7 +49,9 @@ void write_text(const fs::path& path, const std::string& text) {
 }
 
 /// Python writes Infinity into these too.
-Json read_facts(const fs::path& path) { return parse_hf_config(read_text_file(path), path.string()); }
+Json read_facts(const fs::path& path) {
+  return parse_hf_config(read_text_file(path), path.string());
+}
 
 /// A case as a model folder: its config beside the weights it names.
 fs::path materialise(const Scratch& scratch, const std::string& family, const std::string& name) {
@@ -55,11 +59,16 @@ fs::path materialise(const Scratch& scratch, const std::string& family, const st
   const Json facts = read_facts(source / "case.json");
   fs::create_directories(folder);
   fs::copy_file(source / "config.json", folder / "config.json");
-  fs::create_symlink(golden() / family / facts.at("weights").get<std::string>() / "model.safetensors", folder / "model.safetensors");
+  fs::create_symlink(
+      golden() / family / facts.at("weights").get<std::string>() / "model.safetensors",
+      folder / "model.safetensors");
   return folder;
 }
 
-std::vector<std::string> families() { return {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi3", "olmo2", "gemma2", "gemma3_text", "mamba2", "bert"}; }
+std::vector<std::string> families() {
+  return {"llama", "mistral", "qwen2",  "qwen3",       "gpt2",   "gpt_neox",
+          "phi3",  "olmo2",   "gemma2", "gemma3_text", "mamba2", "bert"};
+}
 
 std::vector<std::string> cases(const std::string& family) {
   std::vector<std::string> names;
@@ -79,7 +88,9 @@ const std::map<std::string, std::string>& refused() {
   return list;
 }
 
-void expect_equal(const std::vector<TensorView>& a, const std::vector<TensorView>& b, const std::string& where) {
+void expect_equal(const std::vector<TensorView>& a,
+                  const std::vector<TensorView>& b,
+                  const std::string& where) {
   ASSERT_EQ(a.size(), b.size()) << where;
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].name, b[i].name) << where;
@@ -137,9 +148,11 @@ TEST_P(Families, WrittenTensorsAreThoseOfTheSource) {
   const Checkpoint checkpoint = load_checkpoint(materialise(scratch, GetParam(), "base"));
   write_hf_folder(checkpoint, scratch / "written");
   const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
-  const format::TensorFile source = format::open_safetensors(golden() / GetParam() / "base" / "model.safetensors");
+  const format::TensorFile source =
+      format::open_safetensors(golden() / GetParam() / "base" / "model.safetensors");
   EXPECT_EQ(written.tensors().size() + checkpoint.notes.size(), source.tensors().size());
-  for (const TensorView& tensor : written.tensors()) EXPECT_TRUE(equal_values(tensor, source.at(tensor.name))) << tensor.name;
+  for (const TensorView& tensor : written.tensors())
+    EXPECT_TRUE(equal_values(tensor, source.at(tensor.name))) << tensor.name;
 }
 
 TEST_P(Families, KeysThatMatterMoveTheSpec) {
@@ -147,14 +160,18 @@ TEST_P(Families, KeysThatMatterMoveTheSpec) {
   const Scratch scratch;
   for (const std::string& name : cases(GetParam())) {
     const Json facts = read_facts(golden() / GetParam() / name / "case.json");
-    if (!facts.contains("base") || !facts.contains("moved_by") || refused().contains(GetParam() + "/" + name)) continue;
+    if (!facts.contains("base") || !facts.contains("moved_by") ||
+        refused().contains(GetParam() + "/" + name))
+      continue;
     SCOPED_TRACE(name);
     const std::string base = facts["base"];
     if (!fs::exists(scratch / (GetParam() + "_" + base))) materialise(scratch, GetParam(), base);
     const fs::path folder = scratch / (GetParam() + "_" + name);
     if (!fs::exists(folder)) materialise(scratch, GetParam(), name);
-    const Checkpoint a = load_checkpoint(scratch / (GetParam() + "_" + base)), b = load_checkpoint(folder);
-    const bool same_weights = facts["weights"] == read_facts(golden() / GetParam() / base / "case.json")["weights"];
+    const Checkpoint a = load_checkpoint(scratch / (GetParam() + "_" + base)),
+                     b = load_checkpoint(folder);
+    const bool same_weights =
+        facts["weights"] == read_facts(golden() / GetParam() / base / "case.json")["weights"];
     if (!facts.value("neutral", false) && facts["moved_by"].get<double>() > 5e-4 && same_weights) {
       EXPECT_NE(a.spec_json, b.spec_json);
     }
@@ -189,14 +206,18 @@ TEST_P(Families, RejectsNameTheCulprit) {
     const auto filled = [&](const std::string& tensor, const Json& shape) {
       const auto axes = shape.get<std::vector<int64_t>>();
       const auto count = static_cast<size_t>(format::element_count(axes));
-      return TensorView{tensor, DType::f32, axes, std::as_bytes(std::span(zeros).first(count)), nullptr};
+      return TensorView{tensor, DType::f32, axes, std::as_bytes(std::span(zeros).first(count)),
+                        nullptr};
     };
     for (const TensorView& tensor : source.tensors()) {
       if (tensor.name == dropped) continue;
-      if (reshaped_tensor.value("name", "") == tensor.name) tensors.push_back(filled(tensor.name, reshaped_tensor["shape"]));
-      else tensors.push_back(tensor);
+      if (reshaped_tensor.value("name", "") == tensor.name)
+        tensors.push_back(filled(tensor.name, reshaped_tensor["shape"]));
+      else
+        tensors.push_back(tensor);
     }
-    if (reject.contains("add_tensor")) tensors.push_back(filled(reject["add_tensor"]["name"], reject["add_tensor"]["shape"]));
+    if (reject.contains("add_tensor"))
+      tensors.push_back(filled(reject["add_tensor"]["name"], reject["add_tensor"]["shape"]));
     const fs::path broken = scratch / "broken";
     fs::create_directories(broken);
     format::write_safetensors(broken / "model.safetensors", tensors);
@@ -207,7 +228,9 @@ TEST_P(Families, RejectsNameTheCulprit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()), [](const auto& info) {
+  return info.param;
+});
 
 // --- GGUF -------------------------------------------------------------------------------------
 
@@ -237,7 +260,8 @@ std::vector<GgufCase> gguf_cases() {
 }
 
 const nn::RopeConfig& rope_of(const Checkpoint& checkpoint, size_t layer) {
-  const auto& mixer = checkpoint.spec.layers[layer].groups[0].branches[0].part.as<nn::AttentionConfig>();
+  const auto& mixer =
+      checkpoint.spec.layers[layer].groups[0].branches[0].part.as<nn::AttentionConfig>();
   return mixer.position.as<nn::RopeConfig>();
 }
 
@@ -254,18 +278,23 @@ TEST(FamiliesGguf, TurnsIntoTheFolderItWasMadeFrom) {
     const Checkpoint source = load_checkpoint(materialise(scratch, family, name));
     ASSERT_EQ(written.tensors.size(), source.tensors.size());
     // subtracting the 1 that was added to norm weights rounds
-    for (size_t i = 0; i < written.tensors.size(); ++i) EXPECT_LE(largest_difference(written.tensors[i], source.tensors[i]), 2.5e-7) << written.tensors[i].name;
+    for (size_t i = 0; i < written.tensors.size(); ++i)
+      EXPECT_LE(largest_difference(written.tensors[i], source.tensors[i]), 2.5e-7)
+          << written.tensors[i].name;
     if (name == "base") {
       EXPECT_EQ(written.spec_json, source.spec_json);
     }
     if (family == "gpt2") continue;
-    // however the file says it, every layer's angles are those of the source, within and beyond the trained length
+    // however the file says it, every layer's angles are those of the source, within and beyond the
+    // trained length
     for (size_t layer = 0; layer < source.spec.layers.size(); ++layer)
       for (const int64_t length : {8, 40, 100}) {
-        const auto ours = rope_of(gguf, layer).frequencies(length), wanted = rope_of(source, layer).frequencies(length);
+        const auto ours = rope_of(gguf, layer).frequencies(length),
+                   wanted = rope_of(source, layer).frequencies(length);
         ASSERT_EQ(ours.omega.size(), wanted.omega.size());
         EXPECT_NEAR(ours.factor, wanted.factor, 1e-6);
-        for (size_t m = 0; m < wanted.omega.size(); ++m) EXPECT_NEAR(ours.omega[m] / wanted.omega[m], 1, 1e-6);
+        for (size_t m = 0; m < wanted.omega.size(); ++m)
+          EXPECT_NEAR(ours.omega[m] / wanted.omega[m], 1, 1e-6);
       }
   }
 }
@@ -273,7 +302,8 @@ TEST(FamiliesGguf, TurnsIntoTheFolderItWasMadeFrom) {
 TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {
   const Checkpoint checkpoint = load_checkpoint(golden() / "llama/gguf/base.gguf");
   EXPECT_EQ(rope_of(checkpoint, 0).layout, nn::RopeLayout::interleaved);
-  for (const TensorView& tensor : checkpoint.tensors) EXPECT_EQ(tensor.owner.get(), checkpoint.tensors.front().owner.get()) << tensor.name;
+  for (const TensorView& tensor : checkpoint.tensors)
+    EXPECT_EQ(tensor.owner.get(), checkpoint.tensors.front().owner.get()) << tensor.name;
 }
 
 // --- families of the user's own ---------------------------------------------------------------
@@ -310,27 +340,41 @@ TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
   config["size"] = {{"width", config["hidden_size"]}, {"heads", config["num_attention_heads"]}};
   config["share"] = 2;
   config["colour"] = "green";
-  for (const char* key : {"hidden_size", "num_attention_heads", "num_key_value_heads", "attention_bias", "mlp_bias"}) config.erase(key);
+  for (const char* key :
+       {"hidden_size", "num_attention_heads", "num_key_value_heads", "attention_bias", "mlp_bias"})
+    config.erase(key);
   write_text(scratch / "invented" / "config.json", config.dump());
 
-  const std::map<std::string, std::string> names = {
-      {"self_attn.q_proj", "query"}, {"self_attn.k_proj", "key"}, {"self_attn.v_proj", "value"}, {"self_attn.o_proj", "result"}, {"mlp.gate_proj", "gate"},
-      {"mlp.up_proj", "up"}, {"mlp.down_proj", "down"}, {"input_layernorm", "before"}, {"post_attention_layernorm", "between"}};
+  const std::map<std::string, std::string> names = {{"self_attn.q_proj", "query"},
+                                                    {"self_attn.k_proj", "key"},
+                                                    {"self_attn.v_proj", "value"},
+                                                    {"self_attn.o_proj", "result"},
+                                                    {"mlp.gate_proj", "gate"},
+                                                    {"mlp.up_proj", "up"},
+                                                    {"mlp.down_proj", "down"},
+                                                    {"input_layernorm", "before"},
+                                                    {"post_attention_layernorm", "between"}};
   std::vector<TensorView> tensors;
   const format::TensorFile source = format::open_safetensors(base / "model.safetensors");
   for (TensorView tensor : source.tensors()) {
-    if (tensor.name == "model.embed_tokens.weight") tensor.name = "words";
-    else if (tensor.name == "model.norm.weight") tensor.name = "last";
-    else if (tensor.name == "lm_head.weight") tensor.name = "out";
+    if (tensor.name == "model.embed_tokens.weight")
+      tensor.name = "words";
+    else if (tensor.name == "model.norm.weight")
+      tensor.name = "last";
+    else if (tensor.name == "lm_head.weight")
+      tensor.name = "out";
     else {
       const std::string rest = tensor.name.substr(std::string("model.layers.0.").size());
-      tensor.name = "stack." + tensor.name.substr(std::string("model.layers.").size(), 1) + "." + names.at(rest.substr(0, rest.rfind('.')));
+      tensor.name = "stack." + tensor.name.substr(std::string("model.layers.").size(), 1) + "." +
+                    names.at(rest.substr(0, rest.rfind('.')));
     }
     tensors.push_back(tensor);
   }
   format::write_safetensors(scratch / "invented" / "model.safetensors", tensors);
 
-  EXPECT_THAT(error_of(scratch / "invented"), testing::AllOf(HasSubstr("\"invented\" is not known"), HasSubstr("qwen2"), HasSubstr("--families")));
+  EXPECT_THAT(error_of(scratch / "invented"),
+              testing::AllOf(HasSubstr("\"invented\" is not known"), HasSubstr("qwen2"),
+                             HasSubstr("--families")));
   write_text(scratch / "families" / "anything.json", kInvented);
   const LoadOptions options{scratch / "families"};
   const Checkpoint checkpoint = load_checkpoint(scratch / "invented", options);
@@ -348,20 +392,27 @@ TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
 }
 
 TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {
-  for (const auto& [text, expected] : std::map<std::string, std::string>{
-           {"[]", "expected a family file"},
-           {"{}", "\"family\" is missing"},
-           {R"({"family": 3})", "expected a string"},
-           {R"({"family": "x"})", "\"spec\" is missing"},
-           {R"({"family": "x", "frobnicate": 1, "spec": {}, "dialects": {"hf": {"read_only": "w"}}})", "frobnicate"},
-           {R"({"family": "x", "spec": {}})", "\"dialects\" is missing"},
-           {R"({"family": "x", "spec": {}, "dialects": {"hf": {}}})", "read_only"},
-           {R"({"family": "x", "include": ["frobnicate"]})", "there is no fragment \"frobnicate\""},
-           {R"({"family": "x", "spec": {"a": "=1 +"}, "dialects": {"hf": {"read_only": "w"}}})", "x.spec.a"},
-           {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a", "keep": true}], "dialects": {"hf": {"read_only": "w"}}})", "exactly one"},
-           {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a", "hf": {"name": "b", "steps": [{"frobnicate": 1}]}}], "dialects": {"hf": {"read_only": "w"}}})", "frobnicate"},
-           {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a{i", "hf": "b"}], "dialects": {"hf": {"read_only": "w"}}})", "without"},
-           {R"~({"family": "x", "spec": {}, "functions": {"sqrt(x)": 1}, "dialects": {"hf": {"read_only": "w"}}})~", "function of the language"}}) {
+  for (
+      const auto& [text, expected] : std::map<std::string, std::string>{
+          {"[]", "expected a family file"},
+          {"{}", "\"family\" is missing"},
+          {R"({"family": 3})", "expected a string"},
+          {R"({"family": "x"})", "\"spec\" is missing"},
+          {R"({"family": "x", "frobnicate": 1, "spec": {}, "dialects": {"hf": {"read_only": "w"}}})",
+           "frobnicate"},
+          {R"({"family": "x", "spec": {}})", "\"dialects\" is missing"},
+          {R"({"family": "x", "spec": {}, "dialects": {"hf": {}}})", "read_only"},
+          {R"({"family": "x", "include": ["frobnicate"]})", "there is no fragment \"frobnicate\""},
+          {R"({"family": "x", "spec": {"a": "=1 +"}, "dialects": {"hf": {"read_only": "w"}}})",
+           "x.spec.a"},
+          {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a", "keep": true}], "dialects": {"hf": {"read_only": "w"}}})",
+           "exactly one"},
+          {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a", "hf": {"name": "b", "steps": [{"frobnicate": 1}]}}], "dialects": {"hf": {"read_only": "w"}}})",
+           "frobnicate"},
+          {R"({"family": "x", "spec": {}, "tensors": [{"ours": "a{i", "hf": "b"}], "dialects": {"hf": {"read_only": "w"}}})",
+           "without"},
+          {R"~({"family": "x", "spec": {}, "functions": {"sqrt(x)": 1}, "dialects": {"hf": {"read_only": "w"}}})~",
+           "function of the language"}}) {
     const Scratch scratch;
     write_text(scratch / "families" / "x.json", text);
     try {
@@ -408,7 +459,8 @@ TEST(FamiliesAsData, NoTypeNameStandsInTheCode) {
     for (size_t open = text.find('"'); open != std::string::npos;) {
       const size_t close = text.find_first_of("\"\n", open + 1);
       if (close == std::string::npos) break;
-      EXPECT_FALSE(types.contains(text.substr(open + 1, close - open - 1))) << path << ": " << text.substr(open, close - open + 1);
+      EXPECT_FALSE(types.contains(text.substr(open + 1, close - open - 1)))
+          << path << ": " << text.substr(open, close - open + 1);
       open = text.find('"', close + 1);
     }
   }
@@ -420,7 +472,8 @@ TEST(FamiliesAsData, EveryFileCompilesAndIsWholeBothWays) {
   for (const std::string& name : set.names()) {
     const Family& family = set.named(name);
     EXPECT_FALSE(family.about.empty()) << name;
-    for (const auto& [kind, dialect] : family.dialects) EXPECT_NE(dialect.write == nullptr, dialect.read_only.empty()) << name << " " << kind;
+    for (const auto& [kind, dialect] : family.dialects)
+      EXPECT_NE(dialect.write == nullptr, dialect.read_only.empty()) << name << " " << kind;
   }
 }
 

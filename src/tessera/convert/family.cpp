@@ -21,7 +21,8 @@ const Json* get(const Json& json, const char* key) {
 }
 
 void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& where) {
-  if (!json.is_object()) fail(ErrorKind::spec, where, "found {}; expected an object", spec::kind_of(json));
+  if (!json.is_object())
+    fail(ErrorKind::spec, where, "found {}; expected an object", spec::kind_of(json));
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string near = spec::nearest_name(key, known);
@@ -31,12 +32,14 @@ void check_keys(const Json& json, const std::vector<std::string>& known, const s
 }
 
 std::string string_of(const Json& json, const std::string& where) {
-  if (!json.is_string()) fail(ErrorKind::spec, where, "found {}; expected a string", spec::kind_of(json));
+  if (!json.is_string())
+    fail(ErrorKind::spec, where, "found {}; expected a string", spec::kind_of(json));
   return json.get<std::string>();
 }
 
 std::vector<std::string> strings_of(const Json& json, const std::string& where) {
-  if (!json.is_array()) fail(ErrorKind::spec, where, "found {}; expected a list of strings", spec::kind_of(json));
+  if (!json.is_array())
+    fail(ErrorKind::spec, where, "found {}; expected a list of strings", spec::kind_of(json));
   std::vector<std::string> list;
   for (const Json& item : json) list.push_back(string_of(item, where));
   return list;
@@ -45,7 +48,8 @@ std::vector<std::string> strings_of(const Json& json, const std::string& where) 
 std::map<std::string, std::string> reasons_of(const Json* json, const std::string& where) {
   std::map<std::string, std::string> reasons;
   if (json == nullptr) return reasons;
-  if (!json->is_object()) fail(ErrorKind::spec, where, "found {}; expected {{\"name\": \"why\"}}", spec::kind_of(*json));
+  if (!json->is_object())
+    fail(ErrorKind::spec, where, "found {}; expected {{\"name\": \"why\"}}", spec::kind_of(*json));
   for (const auto& [key, why] : json->items()) reasons[key] = string_of(why, where + "." + key);
   return reasons;
 }
@@ -53,8 +57,10 @@ std::map<std::string, std::string> reasons_of(const Json* json, const std::strin
 NamedTemplates templates_of(const Json* json, const std::string& where) {
   NamedTemplates list;
   if (json == nullptr) return list;
-  if (!json->is_object()) fail(ErrorKind::spec, where, "found {}; expected an object", spec::kind_of(*json));
-  for (const auto& [key, value] : json->items()) list.emplace_back(key, Template::compile(value, where + "." + key));
+  if (!json->is_object())
+    fail(ErrorKind::spec, where, "found {}; expected an object", spec::kind_of(*json));
+  for (const auto& [key, value] : json->items())
+    list.emplace_back(key, Template::compile(value, where + "." + key));
   return list;
 }
 
@@ -62,7 +68,8 @@ NamedTemplates templates_of(const Json* json, const std::string& where) {
 
 std::vector<NamePattern> patterns_of(const Json& json, const std::string& where) {
   std::vector<NamePattern> patterns;
-  for (const std::string& text : json.is_string() ? std::vector{json.get<std::string>()} : strings_of(json, where))
+  for (const std::string& text :
+       json.is_string() ? std::vector{json.get<std::string>()} : strings_of(json, where))
     patterns.push_back(NamePattern::parse(text, where));
   return patterns;
 }
@@ -85,69 +92,90 @@ ForeignSide side_of(const Json& json, const std::string& where) {
     check_keys(json, {"name", "steps"}, where);
     names = get(json, "name");
     if (names == nullptr) fail(ErrorKind::spec, where, "\"name\" is missing");
-    if (const Json* steps = get(json, "steps")) side.steps = TensorSteps::compile(*steps, where + ".steps");
+    if (const Json* steps = get(json, "steps"))
+      side.steps = TensorSteps::compile(*steps, where + ".steps");
   }
-  for (const std::string& text : names->is_string() ? std::vector{names->get<std::string>()} : strings_of(*names, where))
+  for (const std::string& text :
+       names->is_string() ? std::vector{names->get<std::string>()} : strings_of(*names, where))
     side.names.push_back(spellings_of(text, where));
   return side;
 }
 
-TensorRule rule_of(const Json& json, const std::vector<std::string>& dialects, const std::string& where) {
+TensorRule rule_of(const Json& json,
+                   const std::vector<std::string>& dialects,
+                   const std::string& where) {
   std::vector<std::string> known = {"for", "if", "rules", "ours", "keep", "same_as", "why"};
   known.insert(known.end(), dialects.begin(), dialects.end());
   check_keys(json, known, where);
   TensorRule rule;
-  if (const Json* loop = get(json, "for")) rule.loop = Loop::parse(string_of(*loop, where + ".for"), where + ".for");
-  if (const Json* condition = get(json, "if")) rule.condition = Expr::parse(string_of(*condition, where + ".if"), where + ".if");
+  if (const Json* loop = get(json, "for"))
+    rule.loop = Loop::parse(string_of(*loop, where + ".for"), where + ".for");
+  if (const Json* condition = get(json, "if"))
+    rule.condition = Expr::parse(string_of(*condition, where + ".if"), where + ".if");
   if (const Json* rules = get(json, "rules")) {
     if (!rules->is_array()) fail(ErrorKind::spec, where, "rules: expected a list");
-    for (size_t i = 0; i < rules->size(); ++i) rule.rules.push_back(rule_of((*rules)[i], dialects, fmt::format("{}.rules[{}]", where, i)));
+    for (size_t i = 0; i < rules->size(); ++i)
+      rule.rules.push_back(rule_of((*rules)[i], dialects, fmt::format("{}.rules[{}]", where, i)));
     return rule;
   }
   const Json* ours = get(json, "ours");
   const Json* same = get(json, "same_as");
   const Json* keep = get(json, "keep");
   if ((ours != nullptr) + (same != nullptr) + (keep != nullptr) != 1)
-    fail(ErrorKind::spec, where, "expected exactly one of \"ours\", \"same_as\", \"keep\" and \"rules\"");
-  rule.kind = ours != nullptr ? TensorRule::Kind::convert : same != nullptr ? TensorRule::Kind::same_as : TensorRule::Kind::keep;
+    fail(ErrorKind::spec, where,
+         "expected exactly one of \"ours\", \"same_as\", \"keep\" and \"rules\"");
+  rule.kind = ours != nullptr   ? TensorRule::Kind::convert
+              : same != nullptr ? TensorRule::Kind::same_as
+                                : TensorRule::Kind::keep;
   rule.ours = patterns_of(ours != nullptr ? *ours : same != nullptr ? *same : *keep, where);
   for (const std::string& dialect : dialects)
-    if (const Json* side = get(json, dialect.c_str())) rule.sides[dialect] = side_of(*side, where + "." + dialect);
+    if (const Json* side = get(json, dialect.c_str()))
+      rule.sides[dialect] = side_of(*side, where + "." + dialect);
   return rule;
 }
 
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
-  check_keys(json, {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect", "ignored_keys", "ignored_tensors", "claims", "about"}, where);
+  check_keys(json,
+             {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect",
+              "ignored_keys", "ignored_tensors", "claims", "about"},
+             where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
   if (const Json* lift = get(json, "lift")) dialect.lift = string_of(*lift, where + ".lift");
   dialect.read = templates_of(get(json, "read"), where + ".read");
-  if (const Json* write = get(json, "write"); write != nullptr && !write->is_null()) dialect.write = Template::compile(*write, where + ".write");
-  if (const Json* why = get(json, "read_only")) dialect.read_only = string_of(*why, where + ".read_only");
+  if (const Json* write = get(json, "write"); write != nullptr && !write->is_null())
+    dialect.write = Template::compile(*write, where + ".write");
+  if (const Json* why = get(json, "read_only"))
+    dialect.read_only = string_of(*why, where + ".read_only");
   if ((dialect.write == nullptr) != !dialect.read_only.empty())
-    fail(ErrorKind::spec, where, "expected either \"write\", or \"read_only\" with the reason why there is none");
+    fail(ErrorKind::spec, where,
+         "expected either \"write\", or \"read_only\" with the reason why there is none");
   dialect.written = templates_of(get(json, "written"), where + ".written");
   dialect.fixed = templates_of(get(json, "fixed"), where + ".fixed");
   if (const Json* expect = get(json, "expect")) {
-    if (!expect->is_object()) fail(ErrorKind::spec, where, "expect: expected {{\"key\": [values]}}");
+    if (!expect->is_object())
+      fail(ErrorKind::spec, where, "expect: expected {{\"key\": [values]}}");
     for (const auto& [key, values] : expect->items()) {
-      if (!values.is_array()) fail(ErrorKind::spec, where, "expect.{}: expected the list of values it may have", key);
+      if (!values.is_array())
+        fail(ErrorKind::spec, where, "expect.{}: expected the list of values it may have", key);
       dialect.expect[key] = values;
     }
   }
   dialect.ignored_keys = reasons_of(get(json, "ignored_keys"), where + ".ignored_keys");
   dialect.ignored_tensors = reasons_of(get(json, "ignored_tensors"), where + ".ignored_tensors");
   if (const Json* claims = get(json, "claims"))
-    for (const std::string& claim : strings_of(*claims, where + ".claims")) dialect.claims.insert(claim);
+    for (const std::string& claim : strings_of(*claims, where + ".claims"))
+      dialect.claims.insert(claim);
   for (const auto& [name, body] : dialect.read) body->collect_paths("config", dialect.claims);
   for (const auto& [key, values] : dialect.expect) dialect.claims.insert(key);
   return dialect;
 }
 
 /// "name(a, b)": the name and the parameters.
-std::pair<std::string, std::vector<std::string>> signature_of(const std::string& text, const std::string& where) {
+std::pair<std::string, std::vector<std::string>> signature_of(const std::string& text,
+                                                              const std::string& where) {
   const size_t open = text.find('(');
   if (open == std::string::npos || open == 0 || text.back() != ')')
     fail(ErrorKind::spec, where, "\"{}\"; expected \"name(parameter, ...)\"", text);
@@ -156,7 +184,8 @@ std::pair<std::string, std::vector<std::string>> signature_of(const std::string&
     const size_t end = std::min(text.find(',', begin), text.size() - 1);
     std::string param = text.substr(begin, end - begin);
     param.erase(0, param.find_first_not_of(' '));
-    if (param.empty() || param.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
+    if (param.empty() ||
+        param.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") != std::string::npos)
       fail(ErrorKind::spec, where, "\"{}\": a parameter is named \"{}\"", text, param);
     params.push_back(std::move(param));
     begin = end + 1;
@@ -168,22 +197,30 @@ std::pair<std::string, std::vector<std::string>> signature_of(const std::string&
 
 const Dialect& Family::dialect(std::string_view kind) const {
   const auto found = dialects.find(kind);
-  if (found == dialects.end()) fail(ErrorKind::usage, "convert", "family {} has no dialect \"{}\"", name, kind);
+  if (found == dialects.end())
+    fail(ErrorKind::usage, "convert", "family {} has no dialect \"{}\"", name, kind);
   return found->second;
 }
 
 void merge_family(Json& base, const Json& over) {
   for (const auto& [key, value] : over.items()) {
     Json& target = base[key];
-    if (target.is_object() && value.is_object() && key != "spec" && key != "write") merge_family(target, value);
-    else if (target.is_object() && value.is_object() && key == "write") target.update(value);
-    else if (target.is_array() && value.is_array() && (key == "tensors" || key == "claims")) target.insert(target.end(), value.begin(), value.end());
-    else target = value;
+    if (target.is_object() && value.is_object() && key != "spec" && key != "write")
+      merge_family(target, value);
+    else if (target.is_object() && value.is_object() && key == "write")
+      target.update(value);
+    else if (target.is_array() && value.is_array() && (key == "tensors" || key == "claims"))
+      target.insert(target.end(), value.begin(), value.end());
+    else
+      target = value;
   }
 }
 
 Family compile_family(const Json& json, const std::string& name) {
-  check_keys(json, {"family", "fragment", "about", "include", "tables", "functions", "let", "values", "spec", "tensors", "dialects"}, name);
+  check_keys(json,
+             {"family", "fragment", "about", "include", "tables", "functions", "let", "values",
+              "spec", "tensors", "dialects"},
+             name);
   Family family;
   family.name = name;
   if (const Json* about = get(json, "about")) family.about = string_of(*about, name + ".about");
@@ -196,8 +233,10 @@ Family compile_family(const Json& json, const std::string& name) {
     for (const auto& [text, body] : functions->items()) {
       const std::string where = name + ".functions";
       auto [function, params] = signature_of(text, where);
-      if (find_builtin(function) != nullptr) fail(ErrorKind::spec, where, "\"{}\" is a function of the language", function);
-      family.functions[function] = {std::move(params), Template::compile(body, where + "." + function)};
+      if (find_builtin(function) != nullptr)
+        fail(ErrorKind::spec, where, "\"{}\" is a function of the language", function);
+      family.functions[function] = {std::move(params),
+                                    Template::compile(body, where + "." + function)};
     }
   }
   family.let = templates_of(get(json, "let"), name + ".let");
@@ -206,7 +245,8 @@ Family compile_family(const Json& json, const std::string& name) {
   if (spec == nullptr) fail(ErrorKind::spec, name, "\"spec\" is missing");
   family.spec = Template::compile(*spec, name + ".spec");
   const Json* dialects = get(json, "dialects");
-  if (dialects == nullptr || !dialects->is_object() || dialects->empty()) fail(ErrorKind::spec, name, "\"dialects\" is missing");
+  if (dialects == nullptr || !dialects->is_object() || dialects->empty())
+    fail(ErrorKind::spec, name, "\"dialects\" is missing");
   std::vector<std::string> kinds;
   for (const auto& [kind, dialect] : dialects->items()) {
     kinds.push_back(kind);
@@ -228,22 +268,26 @@ void FamilySet::add(std::string_view name, std::string_view text, bool fragment)
   limits.max_bytes = kMaxFamilyBytes;
   limits.comments = true;
   Json json = spec::parse_json(text, name, limits);
-  if (!json.is_object()) fail(ErrorKind::spec, name, "found {}; expected a family file", spec::kind_of(json));
+  if (!json.is_object())
+    fail(ErrorKind::spec, name, "found {}; expected a family file", spec::kind_of(json));
   if (json.contains("unmathematical")) {
     for (const auto& [kind, keys] : json["unmathematical"].items())
-      for (const std::string& key : strings_of(keys, std::string(name))) unmathematical_[kind].push_back(key);
+      for (const std::string& key : strings_of(keys, std::string(name)))
+        unmathematical_[kind].push_back(key);
     return;
   }
   if (fragment || json.contains("fragment")) {
     fragments_.insert_or_assign(std::string(name), std::move(json));
     return;
   }
-  if (!json.contains("family")) fail(ErrorKind::spec, name, "\"family\" is missing; expected a family file");
+  if (!json.contains("family"))
+    fail(ErrorKind::spec, name, "\"family\" is missing; expected a family file");
   const std::string family = string_of(json["family"], std::string(name) + ".family");
   if (const Json* dialects = get(json, "dialects"); dialects != nullptr && dialects->is_object())
     for (const auto& [kind, dialect] : dialects->items())
       if (dialect.is_object() && dialect.contains("types"))
-        for (const std::string& type : strings_of(dialect["types"], family + "." + kind + ".types")) by_type_[kind][type] = family;
+        for (const std::string& type : strings_of(dialect["types"], family + "." + kind + ".types"))
+          by_type_[kind][type] = family;
   families_.insert_or_assign(family, Source{std::move(json), nullptr});
 }
 
@@ -256,25 +300,34 @@ FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(user_folder, error))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
-  if (error) fail(ErrorKind::file, user_folder.string(), "cannot be read as a folder of families: {}", error.message());
+  if (error)
+    fail(ErrorKind::file, user_folder.string(), "cannot be read as a folder of families: {}",
+         error.message());
   std::sort(files.begin(), files.end());
-  for (const std::filesystem::path& file : files) set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), false);
+  for (const std::filesystem::path& file : files)
+    set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), false);
   return set;
 }
 
-const Family& FamilySet::of_type(std::string_view kind, std::string_view type, std::string_view where) {
+const Family& FamilySet::of_type(std::string_view kind,
+                                 std::string_view type,
+                                 std::string_view where) {
   const auto of_kind = by_type_.find(kind);
   if (of_kind != by_type_.end()) {
     if (type.empty() && !of_kind->second.empty()) return compile(of_kind->second.begin()->second);
-    if (const auto found = of_kind->second.find(type); found != of_kind->second.end()) return compile(found->second);
+    if (const auto found = of_kind->second.find(type); found != of_kind->second.end())
+      return compile(found->second);
   }
-  fail(ErrorKind::file, where, "model type {} is not known; known types: {}; another can be described by a file in --families DIR",
+  fail(ErrorKind::file, where,
+       "model type {} is not known; known types: {}; another can be described by a file in "
+       "--families DIR",
        shown(Json(std::string(type))), fmt::join(types(kind), ", "));
 }
 
 const Family& FamilySet::named(std::string_view name) {
   if (families_.find(name) == families_.end())
-    fail(ErrorKind::usage, "families", "there is no family \"{}\"; known: {}", name, fmt::join(names(), ", "));
+    fail(ErrorKind::usage, "families", "there is no family \"{}\"; known: {}", name,
+         fmt::join(names(), ", "));
   return compile(std::string(name));
 }
 
@@ -308,8 +361,10 @@ const Family& FamilySet::compile(const std::string& name) {
     if (include == nullptr) return;
     for (const std::string& fragment : strings_of(*include, name + ".include")) {
       const auto found = fragments_.find(fragment);
-      if (found == fragments_.end()) fail(ErrorKind::spec, name, "include: there is no fragment \"{}\"", fragment);
-      if (++includes > kMaxIncludes) fail(ErrorKind::spec, name, "more than {} includes", kMaxIncludes);
+      if (found == fragments_.end())
+        fail(ErrorKind::spec, name, "include: there is no fragment \"{}\"", fragment);
+      if (++includes > kMaxIncludes)
+        fail(ErrorKind::spec, name, "more than {} includes", kMaxIncludes);
       add_included(found->second);
       merge_family(merged, found->second);
     }

@@ -40,17 +40,18 @@ struct TensorRule {
 };
 
 struct Dialect {
-  std::vector<std::string> types;  // values of model_type or general.architecture that this family reads
-  std::string lift;                // a key whose members stand above the others (a model inside a model)
-  NamedTemplates read;             // value <- config
+  std::vector<std::string>
+      types;            // values of model_type or general.architecture that this family reads
+  std::string lift;     // a key whose members stand above the others (a model inside a model)
+  NamedTemplates read;  // value <- config
   std::shared_ptr<const Template> write;  // config <- values; null: read only
-  std::string read_only;           // why it cannot be written
-  NamedTemplates written;          // values that only this dialect's writing needs (a prefix)
-  NamedTemplates fixed;            // values that take another form in this dialect (a row order)
-  std::map<std::string, Json> expect;          // key -> the list of values it may have
+  std::string read_only;                  // why it cannot be written
+  NamedTemplates written;  // values that only this dialect's writing needs (a prefix)
+  NamedTemplates fixed;    // values that take another form in this dialect (a row order)
+  std::map<std::string, Json> expect;                  // key -> the list of values it may have
   std::map<std::string, std::string> ignored_keys;     // key -> why it does not matter here
   std::map<std::string, std::string> ignored_tensors;  // glob -> why
-  std::set<std::string> claims;    // every key that is read
+  std::set<std::string> claims;                        // every key that is read
 };
 
 struct Family {
@@ -58,8 +59,8 @@ struct Family {
   std::string about;
   std::map<std::string, Json> tables;
   std::map<std::string, FamilyFunction> functions;
-  NamedTemplates let;      // derived values
-  NamedTemplates values;   // value <- spec
+  NamedTemplates let;     // derived values
+  NamedTemplates values;  // value <- spec
   std::shared_ptr<const Template> spec;
   std::vector<TensorRule> rules;
   std::map<std::string, Dialect, std::less<>> dialects;
@@ -93,7 +94,8 @@ class FamilySet {
 
   std::map<std::string, Source, std::less<>> families_;
   std::map<std::string, Json, std::less<>> fragments_;
-  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> by_type_;  // dialect -> type -> family
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>>
+      by_type_;  // dialect -> type -> family
   std::map<std::string, std::vector<std::string>, std::less<>> unmathematical_;
 };
 

@@ -16,9 +16,12 @@ using spec::Json;
 constexpr uint64_t kMaxArray = 65'536;
 constexpr int64_t kMaxDots = 8;
 
-bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
 
-/// Bare Infinity, -Infinity and NaN, which Python writes but JSON lacks, as the object that newer files have.
+/// Bare Infinity, -Infinity and NaN, which Python writes but JSON lacks, as the object that newer
+/// files have.
 std::string with_named_floats(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -27,8 +30,10 @@ std::string with_named_floats(std::string_view text) {
     const char c = text[i];
     if (in_string) {
       out += c;
-      if (c == '\\' && i + 1 < text.size()) out += text[++i];
-      else if (c == '"') in_string = false;
+      if (c == '\\' && i + 1 < text.size())
+        out += text[++i];
+      else if (c == '"')
+        in_string = false;
       continue;
     }
     in_string = c == '"';
@@ -50,9 +55,13 @@ void resolve_named_floats(Json& json, std::string_view where) {
   if (json.is_object() && json.size() == 1 && json.begin().key() == "__float__") {
     const Json name = json.begin().value();
     const double infinity = std::numeric_limits<double>::infinity();
-    if (name == "Infinity") json = infinity;
-    else if (name == "-Infinity") json = -infinity;
-    else fail(ErrorKind::file, where, "a number is {}; expected Infinity, -Infinity or a finite number", name.dump());
+    if (name == "Infinity")
+      json = infinity;
+    else if (name == "-Infinity")
+      json = -infinity;
+    else
+      fail(ErrorKind::file, where,
+           "a number is {}; expected Infinity, -Infinity or a finite number", name.dump());
     return;
   }
   if (json.is_structured())
@@ -62,11 +71,15 @@ void resolve_named_floats(Json& json, std::string_view where) {
 Json value_json(const format::GgufValue& value, std::string_view key, std::string_view where) {
   using format::GgufType;
   switch (value.type()) {
-    case GgufType::string: return std::string(value.as_string());
-    case GgufType::boolean: return value.as_bool();
-    case GgufType::f64: return value.as_f64();
+    case GgufType::string:
+      return std::string(value.as_string());
+    case GgufType::boolean:
+      return value.as_bool();
+    case GgufType::f64:
+      return value.as_f64();
     case GgufType::f32: {
-      // 1e-5 as float32 is 9.99999975e-06: the shortest text that names the float names the number meant
+      // 1e-5 as float32 is 9.99999975e-06: the shortest text that names the float names the number
+      // meant
       const auto number = static_cast<float>(value.as_f64());
       char text[32];
       const auto [end, error] = std::to_chars(text, text + sizeof text, number);
@@ -75,19 +88,24 @@ Json value_json(const format::GgufValue& value, std::string_view key, std::strin
       return parsed;
     }
     case GgufType::array: {
-      if (value.size() > kMaxArray) fail(ErrorKind::file, where, "{} has {} elements; expected at most {}", format::in_quotes(key), value.size(), kMaxArray);
+      if (value.size() > kMaxArray)
+        fail(ErrorKind::file, where, "{} has {} elements; expected at most {}",
+             format::in_quotes(key), value.size(), kMaxArray);
       Json list = Json::array();
-      for (const format::GgufValue& element : value.elements()) list.push_back(value_json(element, key, where));
+      for (const format::GgufValue& element : value.elements())
+        list.push_back(value_json(element, key, where));
       return list;
     }
-    default: return value.as_i64();
+    default:
+      return value.as_i64();
   }
 }
 
 /// UTF-8 text only: JSON cannot hold other bytes.
 std::string checked_text(std::string_view text, std::string_view where) {
   const std::string printable = format::printable(text, text.size());
-  if (printable != text) fail(ErrorKind::file, where, "{} is not a readable name", format::in_quotes(text));
+  if (printable != text)
+    fail(ErrorKind::file, where, "{} is not a readable name", format::in_quotes(text));
   return printable;
 }
 
@@ -95,7 +113,8 @@ std::string checked_text(std::string_view text, std::string_view where) {
 
 Json parse_hf_config(std::string_view text, std::string_view where) {
   Json config = spec::parse_json(with_named_floats(text), where);
-  if (!config.is_object()) fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
+  if (!config.is_object())
+    fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
   resolve_named_floats(config, where);
   return config;
 }
@@ -108,25 +127,38 @@ Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
   for (const format::GgufEntry& entry : metadata.entries()) {
     if (!entry.key.starts_with(prefix)) continue;
     const std::string key = checked_text(entry.key, where).substr(prefix.size());
-    if (std::count(key.begin(), key.end(), '.') > kMaxDots) fail(ErrorKind::file, where, "{}: more than {} dots", format::in_quotes(entry.key), kMaxDots);
+    if (std::count(key.begin(), key.end(), '.') > kMaxDots)
+      fail(ErrorKind::file, where, "{}: more than {} dots", format::in_quotes(entry.key), kMaxDots);
     Json* at = &config;
     for (size_t begin = 0;;) {
       const size_t dot = std::min(key.find('.', begin), key.size());
       at = &(*at)[key.substr(begin, dot - begin)];
       if (dot == key.size()) break;
-      if (!at->is_null() && !at->is_object()) fail(ErrorKind::file, where, "{}: a key and its part both have values", format::in_quotes(entry.key));
+      if (!at->is_null() && !at->is_object())
+        fail(ErrorKind::file, where, "{}: a key and its part both have values",
+             format::in_quotes(entry.key));
       begin = dot + 1;
     }
-    if (!at->is_null()) fail(ErrorKind::file, where, "{}: a key and its part both have values", format::in_quotes(entry.key));
-    if (entry.value.type() == format::GgufType::string) *at = checked_text(entry.value.as_string(), where);
-    else *at = value_json(entry.value, entry.key, where);
+    if (!at->is_null())
+      fail(ErrorKind::file, where, "{}: a key and its part both have values",
+           format::in_quotes(entry.key));
+    if (entry.value.type() == format::GgufType::string)
+      *at = checked_text(entry.value.as_string(), where);
+    else
+      *at = value_json(entry.value, entry.key, where);
   }
   return config;
 }
 
 Json llama2c_config(const format::Llama2cHeader& header) {
-  return {{"dim", header.dim}, {"hidden_dim", header.hidden_dim}, {"n_layers", header.n_layers}, {"n_heads", header.n_heads},
-          {"n_kv_heads", header.n_kv_heads}, {"vocab_size", header.vocab_size}, {"seq_len", header.seq_len}, {"tied_head", header.tied_head}};
+  return {{"dim", header.dim},
+          {"hidden_dim", header.hidden_dim},
+          {"n_layers", header.n_layers},
+          {"n_heads", header.n_heads},
+          {"n_kv_heads", header.n_kv_heads},
+          {"vocab_size", header.vocab_size},
+          {"seq_len", header.seq_len},
+          {"tied_head", header.tied_head}};
 }
 
 }  // namespace tessera::convert

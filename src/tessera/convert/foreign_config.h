@@ -9,13 +9,13 @@
 
 namespace tessera::convert {
 
-/// config.json of a Hugging Face folder. Python's bare Infinity and NaN, and {"__float__": "Infinity"},
-/// become numbers. Throws Error(file).
+/// config.json of a Hugging Face folder. Python's bare Infinity and NaN, and {"__float__":
+/// "Infinity"}, become numbers. Throws Error(file).
 spec::Json parse_hf_config(std::string_view text, std::string_view where);
 
 /// GGUF metadata: the keys under the architecture's own prefix without it, nested at the dots;
-/// general.architecture as "architecture". Float32 values become the shortest double that names them.
-/// What stands under other prefixes (general, tokenizer, ...) is not part of it.
+/// general.architecture as "architecture". Float32 values become the shortest double that names
+/// them. What stands under other prefixes (general, tokenizer, ...) is not part of it.
 spec::Json gguf_config(const format::GgufMetadata& metadata, std::string_view where);
 
 spec::Json llama2c_config(const format::Llama2cHeader& header);

@@ -11,14 +11,16 @@ struct Foreign {
   std::string dialect;
   Json config;
   const format::TensorFile* tensors = nullptr;
-  std::string file;                             // of the config, for messages
+  std::string file;  // of the config, for messages
 };
 
 /// Spec JSON of a foreign config. Throws Error(file) for a key that nobody claims, a value that the
 /// family does not support, a missing key.
 class Importer {
  public:
-  Importer(const Family& family, const Foreign& foreign, const std::vector<std::string>& unmathematical);
+  Importer(const Family& family,
+           const Foreign& foreign,
+           const std::vector<std::string>& unmathematical);
 
   /// As the family's template gives it, unresolved.
   Json spec_json();
@@ -58,7 +60,8 @@ struct Exported {
   std::vector<TensorView> tensors;
 };
 
-/// A checkpoint in another dialect's terms. Throws Error(spec) where the family cannot say the spec.
+/// A checkpoint in another dialect's terms. Throws Error(spec) where the family cannot say the
+/// spec.
 Exported export_checkpoint(const Family& family,
                            std::string_view dialect,
                            const Checkpoint& checkpoint,

@@ -7,13 +7,23 @@
 namespace tessera::convert {
 namespace {
 
-Json resolved(const Json& spec_json) { return model::resolve(model::read_model_spec(spec_json)); }
+Json resolved(const Json& spec_json) {
+  return model::resolve(model::read_model_spec(spec_json));
+}
 
 class Exporter {
  public:
-  Exporter(const Family& family, std::string_view dialect, const Checkpoint& checkpoint, const std::vector<std::string>& unmathematical)
-      : family_(family), kind_(dialect), dialect_(family.dialect(dialect)), checkpoint_(checkpoint), unmathematical_(unmathematical) {
-    if (!dialect_.write) fail(ErrorKind::usage, family.name, "cannot be written as {}: {}", kind_, dialect_.read_only);
+  Exporter(const Family& family,
+           std::string_view dialect,
+           const Checkpoint& checkpoint,
+           const std::vector<std::string>& unmathematical)
+      : family_(family),
+        kind_(dialect),
+        dialect_(family.dialect(dialect)),
+        checkpoint_(checkpoint),
+        unmathematical_(unmathematical) {
+    if (!dialect_.write)
+      fail(ErrorKind::usage, family.name, "cannot be written as {}: {}", kind_, dialect_.read_only);
     same_origin_ = checkpoint.foreign_dialect == kind_ && checkpoint.family == family.name;
     fill(own_, false);
     fill(canonical_, true);
@@ -21,8 +31,11 @@ class Exporter {
 
   Exported run(bool float32) {
     // the values must say the whole spec
-    if (const std::string difference = first_difference(checkpoint_.spec_json, resolved(family_.spec->evaluate(own_))); !difference.empty())
-      fail(ErrorKind::spec, family_.name, "this family cannot say the architecture; its nearest differs at {}", difference);
+    if (const std::string difference =
+            first_difference(checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)));
+        !difference.empty())
+      fail(ErrorKind::spec, family_.name,
+           "this family cannot say the architecture; its nearest differs at {}", difference);
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
     float32_ = float32;
@@ -43,7 +56,8 @@ class Exporter {
     if (canonical)
       for (const auto& [name, body] : dialect_.fixed) env.lazy(name, body);
     env.constant("spec", spec_view(checkpoint_.spec_json));
-    env.constant("origin", checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config : Json::object());
+    env.constant("origin", checkpoint_.foreign_config.is_object() ? checkpoint_.foreign_config
+                                                                  : Json::object());
     env.constant("origin_dialect", checkpoint_.foreign_dialect);
   }
 
@@ -53,8 +67,11 @@ class Exporter {
     const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
     Importer importer(family_, foreign, unmathematical_);
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
-    if (const std::string difference = first_difference(wanted, resolved(importer.spec_json())); !difference.empty())
-      fail(ErrorKind::spec, family_.name, "this family's {} config cannot say the architecture; read back it differs at {}", kind_, difference);
+    if (const std::string difference = first_difference(wanted, resolved(importer.spec_json()));
+        !difference.empty())
+      fail(ErrorKind::spec, family_.name,
+           "this family's {} config cannot say the architecture; read back it differs at {}", kind_,
+           difference);
   }
 
   /// Keys without mathematics come along.
@@ -62,7 +79,8 @@ class Exporter {
     if (!same_origin_) return;
     for (const auto& [key, value] : checkpoint_.foreign_config.items())
       if (!config.contains(key) && !dialect_.claims.contains(key) &&
-          std::any_of(unmathematical_.begin(), unmathematical_.end(), [&](const std::string& glob) { return matches_glob(key, glob); }))
+          std::any_of(unmathematical_.begin(), unmathematical_.end(),
+                      [&](const std::string& glob) { return matches_glob(key, glob); }))
         config[key] = value;
   }
 
@@ -70,11 +88,14 @@ class Exporter {
     if (by_name_.empty())
       for (const TensorView& tensor : checkpoint_.tensors) by_name_.emplace(tensor.name, &tensor);
     const auto found = by_name_.find(name);
-    if (found == by_name_.end()) fail(ErrorKind::spec, family_.name, "a rule speaks of {}, which the model lacks", name);
+    if (found == by_name_.end())
+      fail(ErrorKind::spec, family_.name, "a rule speaks of {}, which the model lacks", name);
     return *found->second;
   }
 
-  TensorView as_written(const TensorView& tensor) const { return float32_ ? as_float32(tensor) : as_plain_float(tensor); }
+  TensorView as_written(const TensorView& tensor) const {
+    return float32_ ? as_float32(tensor) : as_plain_float(tensor);
+  }
 
   void write_rule(const TensorRule& rule, const Local* locals, Exported& out) {
     if (rule.loop) {
@@ -90,17 +111,22 @@ class Exporter {
     if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side->second, locals, out);
     if (rule.kind != TensorRule::Kind::convert) return;
     std::vector<TensorView> tensors;
-    for (const NamePattern& pattern : rule.ours) tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
+    for (const NamePattern& pattern : rule.ours)
+      tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
     side->second.steps.invert(tensors, own_, locals);
     if (tensors.size() != side->second.names.size())
-      fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(), side->second.names.size());
+      fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(),
+           side->second.names.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].name = side->second.names[i].front().expand(own_, locals);
       out.tensors.push_back(as_written(tensors[i]));
     }
   }
 
-  void write_kept(const TensorRule& rule, const ForeignSide& side, const Local* locals, Exported& out) {
+  void write_kept(const TensorRule& rule,
+                  const ForeignSide& side,
+                  const Local* locals,
+                  Exported& out) {
     const std::string name = rule.ours.front().expand(own_, locals);
     for (const TensorView& tensor : checkpoint_.kept) {
       if (tensor.name != name) continue;

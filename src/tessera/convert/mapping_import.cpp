@@ -15,7 +15,9 @@ constexpr int64_t kMaxTensorValues = 65'536;  // that an expression may ask for
 constexpr size_t kMaxPrefixes = 16;
 
 std::string text_argument(const Json& value, std::string_view function) {
-  if (!value.is_string()) fail(ErrorKind::spec, "families", "{} takes the name of a tensor, not {}", function, shown(value));
+  if (!value.is_string())
+    fail(ErrorKind::spec, "families", "{} takes the name of a tensor, not {}", function,
+         shown(value));
   return value.get<std::string>();
 }
 
@@ -27,7 +29,9 @@ Json shape_json(const TensorView& tensor) {
 
 Json values_json(const TensorView& tensor) {
   if (format::element_count(tensor.shape) > kMaxTensorValues)
-    fail(ErrorKind::file, "families", "tensor {} has more than {} values; a family may read smaller ones only", format::in_quotes(tensor.name), kMaxTensorValues);
+    fail(ErrorKind::file, "families",
+         "tensor {} has more than {} values; a family may read smaller ones only",
+         format::in_quotes(tensor.name), kMaxTensorValues);
   const TensorView floats = as_float32(tensor);
   Json values = Json::array();
   for (size_t i = 0; i < floats.data.size(); i += sizeof(float)) {
@@ -69,8 +73,13 @@ const Json* at_path(const Json& config, std::string_view path) {
 
 }  // namespace
 
-Importer::Importer(const Family& family, const Foreign& foreign, const std::vector<std::string>& unmathematical)
-    : family_(family), dialect_(family.dialect(foreign.dialect)), foreign_(foreign), unmathematical_(unmathematical) {
+Importer::Importer(const Family& family,
+                   const Foreign& foreign,
+                   const std::vector<std::string>& unmathematical)
+    : family_(family),
+      dialect_(family.dialect(foreign.dialect)),
+      foreign_(foreign),
+      unmathematical_(unmathematical) {
   add_family(env_, family);
   config_ = lifted(foreign.config, dialect_.lift);
   env_.constant("config", config_);
@@ -81,12 +90,15 @@ Importer::Importer(const Family& family, const Foreign& foreign, const std::vect
 bool Importer::exists(const std::string& name) const {
   const auto named = [&](const auto& t) { return t.name == name; };
   const auto& unsupported = foreign_.tensors->unsupported();
-  return std::any_of(unsupported.begin(), unsupported.end(), named) || foreign_.tensors->find(name) != nullptr;
+  return std::any_of(unsupported.begin(), unsupported.end(), named) ||
+         foreign_.tensors->find(name) != nullptr;
 }
 
 /// What expressions may ask about the tensors of the file.
 void Importer::add_tensor_functions() {
-  env_.host("has_tensor", 1, [this](std::span<const Json> a) -> Json { return exists(text_argument(a[0], "has_tensor")); });
+  env_.host("has_tensor", 1, [this](std::span<const Json> a) -> Json {
+    return exists(text_argument(a[0], "has_tensor"));
+  });
   env_.host("shape", 1, [this](std::span<const Json> a) -> Json {
     const std::string name = text_argument(a[0], "shape");
     return exists(name) ? shape_json(foreign_.tensors->at(name)) : absent();
@@ -119,14 +131,19 @@ void Importer::check_claims(const Json& config, const std::string& prefix) {
     const std::string path = prefix.empty() ? key : prefix + "." + key;
     if (dialect_.ignored_keys.contains(path)) continue;
     if (prefix.empty() && !dialect_.claims.contains(path) &&
-        std::any_of(unmathematical_.begin(), unmathematical_.end(), [&](const std::string& glob) { return matches_glob(key, glob); }))
+        std::any_of(unmathematical_.begin(), unmathematical_.end(),
+                    [&](const std::string& glob) { return matches_glob(key, glob); }))
       continue;
     if (value.is_object() && !value.empty()) {
       check_claims(value, path);
     } else if (!dialect_.claims.contains(path)) {
-      const std::string near = spec::nearest_name(path, {dialect_.claims.begin(), dialect_.claims.end()});
-      fail(ErrorKind::file, foreign_.file, "key {} = {} is not known to family {}{}; a key without mathematics belongs into its ignored_keys",
-           format::in_quotes(path), shown(value), family_.name, near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
+      const std::string near =
+          spec::nearest_name(path, {dialect_.claims.begin(), dialect_.claims.end()});
+      fail(ErrorKind::file, foreign_.file,
+           "key {} = {} is not known to family {}{}; a key without mathematics belongs into its "
+           "ignored_keys",
+           format::in_quotes(path), shown(value), family_.name,
+           near.empty() ? "" : fmt::format(" (did they mean \"{}\"?)", near));
     }
   }
 }
@@ -141,7 +158,9 @@ void Importer::check_expected() {
       found = found || equal(candidate, *value);
       known += (known.empty() ? "" : " or ") + shown(candidate);
     }
-    if (!found) fail(ErrorKind::file, foreign_.file, "{} = {} is not supported by family {}; expected {}", path, shown(*value), family_.name, known);
+    if (!found)
+      fail(ErrorKind::file, foreign_.file, "{} = {} is not supported by family {}; expected {}",
+           path, shown(*value), family_.name, known);
   }
 }
 
@@ -192,17 +211,21 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
   for (const auto& spellings : side.names) {
     const std::string name = known_name(spellings, locals);
     if (name.starts_with('!'))
-      fail(ErrorKind::file, foreign_.tensors->file(), "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)), family_.name, fmt::join(ours, ", "));
+      fail(ErrorKind::file, foreign_.tensors->file(),
+           "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)),
+           family_.name, fmt::join(ours, ", "));
     used_.insert(name);
     tensors.push_back(foreign_.tensors->at(name));
     sources.push_back(format::in_quotes(name));
   }
   side.steps.apply(tensors, env_, locals);
   if (tensors.size() != ours.size())
-    fail(ErrorKind::spec, family_.name, "{} gives {} tensors for {}", fmt::join(sources, ", "), tensors.size(), fmt::join(ours, ", "));
+    fail(ErrorKind::spec, family_.name, "{} gives {} tensors for {}", fmt::join(sources, ", "),
+         tensors.size(), fmt::join(ours, ", "));
   for (size_t i = 0; i < ours.size(); ++i) {
     tensors[i].name = ours[i];
-    if (!found_.emplace(ours[i], Found{tensors[i], fmt::format("{}", fmt::join(sources, ", "))}).second)
+    if (!found_.emplace(ours[i], Found{tensors[i], fmt::format("{}", fmt::join(sources, ", "))})
+             .second)
       fail(ErrorKind::spec, family_.name, "two rules give {}", ours[i]);
   }
 }
@@ -212,23 +235,31 @@ void Importer::read_tensors(Checkpoint& checkpoint) {
   const std::string& file = foreign_.tensors->file();
   for (const spec::ParamDecl& decl : model::parameters(checkpoint.spec)) {
     const auto found = found_.find(decl.name);
-    if (found == found_.end()) fail(ErrorKind::file, file, "family {} names no tensor for {}, which the spec of this config has", family_.name, decl.name);
+    if (found == found_.end())
+      fail(ErrorKind::file, file,
+           "family {} names no tensor for {}, which the spec of this config has", family_.name,
+           decl.name);
     const auto& [tensor, source] = found->second;
     if (tensor.shape != decl.shape)
-      fail(ErrorKind::file, file, "tensor {} gives {} the shape {}; the config says {}", source, decl.name, format::shape_text(tensor.shape), format::shape_text(decl.shape));
+      fail(ErrorKind::file, file, "tensor {} gives {} the shape {}; the config says {}", source,
+           decl.name, format::shape_text(tensor.shape), format::shape_text(decl.shape));
     if (!layout_of(tensor.dtype).is_float && !is_block_type(tensor.dtype))
-      fail(ErrorKind::file, file, "tensor {} has type {}; expected a floating-point or block type", source, name_of(tensor.dtype));
+      fail(ErrorKind::file, file, "tensor {} has type {}; expected a floating-point or block type",
+           source, name_of(tensor.dtype));
     checkpoint.tensors.push_back(tensor);
   }
   if (found_.size() != checkpoint.tensors.size()) {
     std::set<std::string, std::less<>> names;
     for (const TensorView& tensor : checkpoint.tensors) names.insert(tensor.name);
     for (const auto& [name, found] : found_)
-      if (!names.contains(name)) fail(ErrorKind::file, file, "tensor {} is given for {}, which the spec of this config lacks", found.source, name);
+      if (!names.contains(name))
+        fail(ErrorKind::file, file,
+             "tensor {} is given for {}, which the spec of this config lacks", found.source, name);
   }
   for (const auto& [ours, name] : same_)
     if (!equal_values(checkpoint.tensor(ours), foreign_.tensors->at(name)))
-      fail(ErrorKind::file, file, "tensor {} differs from {}, which the config says it is tied to", format::in_quotes(name), ours);
+      fail(ErrorKind::file, file, "tensor {} differs from {}, which the config says it is tied to",
+           format::in_quotes(name), ours);
   check_unused(checkpoint);
 }
 
@@ -240,10 +271,13 @@ void Importer::check_unused(Checkpoint& checkpoint) {
         checkpoint.notes.push_back(fmt::format("left out {}: {}", format::in_quotes(name), why));
         return;
       }
-    fail(ErrorKind::file, foreign_.tensors->file(), "tensor {} has no place in family {} with this config", format::in_quotes(name), family_.name);
+    fail(ErrorKind::file, foreign_.tensors->file(),
+         "tensor {} has no place in family {} with this config", format::in_quotes(name),
+         family_.name);
   };
   for (const TensorView& tensor : foreign_.tensors->tensors()) check(tensor.name);
-  for (const format::UnsupportedTensor& tensor : foreign_.tensors->unsupported()) check(tensor.name);
+  for (const format::UnsupportedTensor& tensor : foreign_.tensors->unsupported())
+    check(tensor.name);
 }
 
 // --- specs as expressions see them ------------------------------------------------------------
@@ -278,15 +312,19 @@ std::string first_difference(const Json& a, const Json& b, const std::string& pa
     for (const auto& [key, value] : a.items()) {
       const std::string at = path.empty() ? key : path + "." + key;
       if (!b.contains(key)) return fmt::format("{}: {}; nothing", at, shown(value));
-      if (std::string difference = first_difference(value, b[key], at); !difference.empty()) return difference;
+      if (std::string difference = first_difference(value, b[key], at); !difference.empty())
+        return difference;
     }
     for (const auto& [key, value] : b.items())
-      if (!a.contains(key)) return fmt::format("{}: nothing; {}", path.empty() ? key : path + "." + key, shown(value));
+      if (!a.contains(key))
+        return fmt::format("{}: nothing; {}", path.empty() ? key : path + "." + key, shown(value));
     return "";
   }
   if (a.is_array() && b.is_array()) {
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-      if (std::string difference = first_difference(a[i], b[i], fmt::format("{}[{}]", path, i)); !difference.empty()) return difference;
+      if (std::string difference = first_difference(a[i], b[i], fmt::format("{}[{}]", path, i));
+          !difference.empty())
+        return difference;
     return a.size() == b.size() ? "" : fmt::format("{}: {} entries; {}", path, a.size(), b.size());
   }
   return equal(a, b) ? "" : fmt::format("{}: {}; {}", path, shown(a), shown(b));

@@ -16,9 +16,12 @@ Loop Loop::parse(std::string_view text, const std::string& where) {
   return {std::string(variable), Expr::parse(text.substr(in + 4), where)};
 }
 
-void Loop::run(Environment& env, const Local* locals, const std::function<void(const Local*)>& body) const {
+void Loop::run(Environment& env,
+               const Local* locals,
+               const std::function<void(const Local*)>& body) const {
   const Json items = list.evaluate(env, locals);
-  if (!items.is_array()) fail(ErrorKind::file, list.where(), "{}: found {}; expected a list", list.text(), shown(items));
+  if (!items.is_array())
+    fail(ErrorKind::file, list.where(), "{}: found {}; expected a list", list.text(), shown(items));
   for (const Json& item : items) {
     const Local local{variable, item, locals};
     body(&local);
@@ -34,7 +37,9 @@ const Json& form_member(const Json& json, const char* key, const std::string& wh
   return *found;
 }
 
-void check_form(const Json& json, std::initializer_list<std::string_view> keys, const std::string& where) {
+void check_form(const Json& json,
+                std::initializer_list<std::string_view> keys,
+                const std::string& where) {
   for (const auto& [key, value] : json.items())
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
       fail(ErrorKind::spec, where, "\"{}\" may not stand beside \"{}\"", key, *keys.begin());
@@ -42,7 +47,9 @@ void check_form(const Json& json, std::initializer_list<std::string_view> keys, 
 
 Expr form_expr(const Json& json, const char* key, const std::string& where) {
   const Json& text = form_member(json, key, where);
-  if (!text.is_string()) fail(ErrorKind::spec, where, "{}: found {}; expected an expression in a string", key, spec::kind_of(text));
+  if (!text.is_string())
+    fail(ErrorKind::spec, where, "{}: found {}; expected an expression in a string", key,
+         spec::kind_of(text));
   return Expr::parse(text.get_ref<const std::string&>(), where + "." + key);
 }
 
@@ -66,8 +73,10 @@ std::shared_ptr<const Template> Template::compile(const Json& json, const std::s
     t.kind_ = Kind::match;
     t.expr_ = form_expr(json, "$match", where);
     const Json& cases = form_member(json, "cases", where);
-    if (!cases.is_object()) fail(ErrorKind::spec, where, "cases: found {}; expected an object", spec::kind_of(cases));
-    for (const auto& [key, value] : cases.items()) t.members_.emplace_back(key, compile(value, where + "." + key));
+    if (!cases.is_object())
+      fail(ErrorKind::spec, where, "cases: found {}; expected an object", spec::kind_of(cases));
+    for (const auto& [key, value] : cases.items())
+      t.members_.emplace_back(key, compile(value, where + "." + key));
     if (json.contains("else")) t.otherwise_ = compile(json["else"], where + ".else");
   } else if (json.is_object() && json.contains("$for")) {
     check_form(json, {"$for", "item"}, where);
@@ -79,12 +88,15 @@ std::shared_ptr<const Template> Template::compile(const Json& json, const std::s
   } else if (json.is_object()) {
     t.kind_ = Kind::object;
     for (const auto& [key, value] : json.items()) {
-      if (key.starts_with('$')) fail(ErrorKind::spec, where, "unknown control form \"{}\"; expected $if, $match or $for", key);
+      if (key.starts_with('$'))
+        fail(ErrorKind::spec, where, "unknown control form \"{}\"; expected $if, $match or $for",
+             key);
       t.members_.emplace_back(key, compile(value, where + "." + key));
     }
   } else if (json.is_array()) {
     t.kind_ = Kind::list;
-    for (size_t i = 0; i < json.size(); ++i) t.members_.emplace_back("", compile(json[i], fmt::format("{}[{}]", where, i)));
+    for (size_t i = 0; i < json.size(); ++i)
+      t.members_.emplace_back("", compile(json[i], fmt::format("{}[{}]", where, i)));
   } else {
     t.literal_ = json;
   }
@@ -94,8 +106,10 @@ std::shared_ptr<const Template> Template::compile(const Json& json, const std::s
 Json Template::evaluate(Environment& env, const Local* locals) const {
   env.step(where_);
   switch (kind_) {
-    case Kind::literal: return literal_;
-    case Kind::expression: return expr_->evaluate(env, locals);
+    case Kind::literal:
+      return literal_;
+    case Kind::expression:
+      return expr_->evaluate(env, locals);
     case Kind::object: {
       Json object = Json::object();
       for (const auto& [key, member] : members_) {
@@ -128,7 +142,8 @@ Json Template::evaluate(Environment& env, const Local* locals) const {
         known += (known.empty() ? "" : ", ") + candidate;
       }
       if (otherwise_) return otherwise_->evaluate(env, locals);
-      fail(ErrorKind::file, where_, "{}: found {}; expected one of {}", expr_->text(), shown(key), known);
+      fail(ErrorKind::file, where_, "{}: found {}; expected one of {}", expr_->text(), shown(key),
+           known);
     }
     case Kind::loop: {
       Json list = Json::array();
@@ -160,7 +175,8 @@ NamePattern NamePattern::parse(std::string_view text, const std::string& where) 
   for (size_t at = 0; at < text.size(); ++at) {
     if (text[at] == '{') {
       const size_t close = text.find('}', at);
-      if (close == std::string_view::npos) fail(ErrorKind::spec, where, "\"{}\": \"{{\" without \"}}\"", text);
+      if (close == std::string_view::npos)
+        fail(ErrorKind::spec, where, "\"{}\": \"{{\" without \"}}\"", text);
       pattern.exprs_.push_back(Expr::parse(text.substr(at + 1, close - at - 1), where));
       pattern.literals_.emplace_back();
       at = close;
@@ -175,9 +191,13 @@ std::string NamePattern::expand(Environment& env, const Local* locals) const {
   std::string name = literals_.front();
   for (size_t i = 0; i < exprs_.size(); ++i) {
     const Json value = exprs_[i].evaluate(env, locals);
-    if (value.is_string()) name += value.get_ref<const std::string&>();
-    else if (value.is_number_integer()) name += value.dump();
-    else fail(ErrorKind::file, exprs_[i].where(), "{}: found {}; expected an integer or a string", exprs_[i].text(), shown(value));
+    if (value.is_string())
+      name += value.get_ref<const std::string&>();
+    else if (value.is_number_integer())
+      name += value.dump();
+    else
+      fail(ErrorKind::file, exprs_[i].where(), "{}: found {}; expected an integer or a string",
+           exprs_[i].text(), shown(value));
     name += literals_[i + 1];
   }
   return name;

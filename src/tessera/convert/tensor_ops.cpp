@@ -13,8 +13,11 @@ namespace tessera::convert {
 namespace {
 
 template <class... Args>
-[[noreturn]] void refuse(const TensorView& tensor, fmt::format_string<Args...> format, Args&&... args) {
-  fail(ErrorKind::file, "convert", "tensor {} {}", format::in_quotes(tensor.name), fmt::format(format, std::forward<Args>(args)...));
+[[noreturn]] void refuse(const TensorView& tensor,
+                         fmt::format_string<Args...> format,
+                         Args&&... args) {
+  fail(ErrorKind::file, "convert", "tensor {} {}", format::in_quotes(tensor.name),
+       fmt::format(format, std::forward<Args>(args)...));
 }
 
 struct Buffer {
@@ -30,12 +33,13 @@ Buffer allocate(const TensorView& like, DType dtype, Shape shape) {
   return buffer;
 }
 
-/// A tensor as [outer, axis, inner], in units that can be moved: elements, or blocks along the last axis.
+/// A tensor as [outer, axis, inner], in units that can be moved: elements, or blocks along the last
+/// axis.
 struct Strips {
   int64_t outer = 1;
-  int64_t count = 0;        // units along the axis
+  int64_t count = 0;          // units along the axis
   int64_t unit_elements = 1;  // elements along the axis per unit
-  int64_t inner_bytes = 0;  // of one unit
+  int64_t inner_bytes = 0;    // of one unit
 };
 
 Strips strips_of(const TensorView& tensor, int64_t axis) {
@@ -52,7 +56,9 @@ Strips strips_of(const TensorView& tensor, int64_t axis) {
     strips.count /= layout.block_elements;
     strips.inner_bytes = layout.block_bytes;
   } else {
-    strips.inner_bytes = storage_bytes(tensor.dtype, format::element_count(std::span(tensor.shape).subspan(static_cast<size_t>(axis) + 1)));
+    strips.inner_bytes = storage_bytes(
+        tensor.dtype,
+        format::element_count(std::span(tensor.shape).subspan(static_cast<size_t>(axis) + 1)));
   }
   return strips;
 }
@@ -64,16 +70,22 @@ float element(const TensorView& tensor, int64_t i) {
     return value;
   };
   switch (tensor.dtype) {
-    case DType::f32: return read(0.0f);
-    case DType::f64: return static_cast<float>(read(0.0));
-    case DType::bf16: return bf16_to_float(read(uint16_t{0}));
-    case DType::f16: return f16_to_float(read(uint16_t{0}));
-    default: return 0;
+    case DType::f32:
+      return read(0.0f);
+    case DType::f64:
+      return static_cast<float>(read(0.0));
+    case DType::bf16:
+      return bf16_to_float(read(uint16_t{0}));
+    case DType::f16:
+      return f16_to_float(read(uint16_t{0}));
+    default:
+      return 0;
   }
 }
 
 void require_float(const TensorView& tensor) {
-  if (!layout_of(tensor.dtype).is_float) refuse(tensor, "has type {}; expected a floating-point type", name_of(tensor.dtype));
+  if (!layout_of(tensor.dtype).is_float)
+    refuse(tensor, "has type {}; expected a floating-point type", name_of(tensor.dtype));
 }
 
 }  // namespace
@@ -81,36 +93,48 @@ void require_float(const TensorView& tensor) {
 TensorView reshaped(const TensorView& tensor, const Shape& shape) {
   const auto count = format::checked_element_count(shape);
   if (!count || *count != format::element_count(tensor.shape))
-    refuse(tensor, "has shape {}; expected as many elements as {}", format::shape_text(tensor.shape), format::shape_text(shape));
-  if (is_block_type(tensor.dtype) && (shape.empty() || tensor.shape.empty() || shape.back() % layout_of(tensor.dtype).block_elements != 0))
-    refuse(tensor, "of type {} cannot take the shape {}: its rows are no whole blocks", name_of(tensor.dtype), format::shape_text(shape));
+    refuse(tensor, "has shape {}; expected as many elements as {}",
+           format::shape_text(tensor.shape), format::shape_text(shape));
+  if (is_block_type(tensor.dtype) && (shape.empty() || tensor.shape.empty() ||
+                                      shape.back() % layout_of(tensor.dtype).block_elements != 0))
+    refuse(tensor, "of type {} cannot take the shape {}: its rows are no whole blocks",
+           name_of(tensor.dtype), format::shape_text(shape));
   TensorView view = tensor;
   view.shape = shape;
   return view;
 }
 
-std::vector<TensorView> split(const TensorView& tensor, int64_t axis, std::span<const int64_t> sizes) {
+std::vector<TensorView> split(const TensorView& tensor,
+                              int64_t axis,
+                              std::span<const int64_t> sizes) {
   const Strips strips = strips_of(tensor, axis);
   int64_t total = 0;
   for (const int64_t size : sizes)
-    if (size < 0 || __builtin_add_overflow(total, size, &total)) refuse(tensor, "cannot be split into parts of {}", format::shape_text(sizes));
+    if (size < 0 || __builtin_add_overflow(total, size, &total))
+      refuse(tensor, "cannot be split into parts of {}", format::shape_text(sizes));
   if (total != tensor.shape[static_cast<size_t>(axis)])
-    refuse(tensor, "has shape {}; expected {} = {} along axis {}", format::shape_text(tensor.shape), format::shape_text(sizes), total, axis);
+    refuse(tensor, "has shape {}; expected {} = {} along axis {}", format::shape_text(tensor.shape),
+           format::shape_text(sizes), total, axis);
   std::vector<TensorView> parts;
   int64_t begin = 0;  // units
   for (const int64_t size : sizes) {
-    if (size % strips.unit_elements != 0) refuse(tensor, "of type {} cannot be cut at {}: no whole blocks", name_of(tensor.dtype), size);
+    if (size % strips.unit_elements != 0)
+      refuse(tensor, "of type {} cannot be cut at {}: no whole blocks", name_of(tensor.dtype),
+             size);
     const int64_t units = size / strips.unit_elements;
     Shape shape = tensor.shape;
     shape[static_cast<size_t>(axis)] = size;
-    const auto bytes = static_cast<size_t>(units * strips.inner_bytes), offset = static_cast<size_t>(begin * strips.inner_bytes);
+    const auto bytes = static_cast<size_t>(units * strips.inner_bytes),
+               offset = static_cast<size_t>(begin * strips.inner_bytes);
     if (strips.outer == 1) {
-      parts.push_back({tensor.name, tensor.dtype, std::move(shape), tensor.data.subspan(offset, bytes), tensor.owner});
+      parts.push_back({tensor.name, tensor.dtype, std::move(shape),
+                       tensor.data.subspan(offset, bytes), tensor.owner});
     } else {
       Buffer part = allocate(tensor, tensor.dtype, std::move(shape));
       const auto stride = static_cast<size_t>(strips.count * strips.inner_bytes);
       for (size_t o = 0; bytes > 0 && o < static_cast<size_t>(strips.outer); ++o)
-        std::memcpy(part.bytes->data() + o * bytes, tensor.data.data() + o * stride + offset, bytes);
+        std::memcpy(part.bytes->data() + o * bytes, tensor.data.data() + o * stride + offset,
+                    bytes);
       parts.push_back(part.view);
     }
     begin += units;
@@ -123,7 +147,8 @@ TensorView joined(std::span<const TensorView> tensors, int64_t axis) {
   const TensorView& first = tensors.front();
   if (tensors.size() == 1) return first;
   std::vector<TensorView> parts(tensors.begin(), tensors.end());
-  if (std::any_of(parts.begin(), parts.end(), [&](const TensorView& t) { return t.dtype != first.dtype; }))
+  if (std::any_of(parts.begin(), parts.end(),
+                  [&](const TensorView& t) { return t.dtype != first.dtype; }))
     for (TensorView& part : parts) part = as_float32(part);
   const auto a = static_cast<size_t>(axis);
   Shape shape = first.shape;
@@ -131,10 +156,13 @@ TensorView joined(std::span<const TensorView> tensors, int64_t axis) {
   shape[a] = 0;
   for (const TensorView& part : parts) {
     Shape other = part.shape;
-    if (other.size() != shape.size()) refuse(part, "has shape {}; expected {} axes", format::shape_text(part.shape), shape.size());
+    if (other.size() != shape.size())
+      refuse(part, "has shape {}; expected {} axes", format::shape_text(part.shape), shape.size());
     shape[a] += std::exchange(other[a], shape[a]);
     other[a] = shape[a];
-    if (other != shape) refuse(part, "has shape {}; expected the shape of {} but along axis {}", format::shape_text(part.shape), first.name, axis);
+    if (other != shape)
+      refuse(part, "has shape {}; expected the shape of {} but along axis {}",
+             format::shape_text(part.shape), first.name, axis);
   }
   Buffer whole = allocate(first, parts.front().dtype, shape);
   const Strips target = strips_of(whole.view, axis);
@@ -155,16 +183,20 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
   std::vector<bool> seen(rank, false);
   bool valid = permutation.size() == rank;
   for (const int64_t axis : permutation) {
-    valid = valid && axis >= 0 && axis < static_cast<int64_t>(rank) && !seen[static_cast<size_t>(axis)];
+    valid =
+        valid && axis >= 0 && axis < static_cast<int64_t>(rank) && !seen[static_cast<size_t>(axis)];
     if (valid) seen[static_cast<size_t>(axis)] = true;
   }
-  if (!valid) refuse(tensor, "has {} axes; {} is no permutation of them", rank, format::shape_text(permutation));
+  if (!valid)
+    refuse(tensor, "has {} axes; {} is no permutation of them", rank,
+           format::shape_text(permutation));
   if (std::is_sorted(permutation.begin(), permutation.end())) return tensor;
   if (is_block_type(tensor.dtype)) return transposed(as_float32(tensor), permutation);
 
   const auto size = static_cast<size_t>(layout_of(tensor.dtype).block_bytes);
   std::vector<size_t> strides(rank, size);  // bytes
-  for (size_t k = rank; k-- > 1;) strides[k - 1] = strides[k] * static_cast<size_t>(tensor.shape[k]);
+  for (size_t k = rank; k-- > 1;)
+    strides[k - 1] = strides[k] * static_cast<size_t>(tensor.shape[k]);
   Shape shape(rank);
   std::vector<size_t> steps(rank);
   for (size_t k = 0; k < rank; ++k) {
@@ -183,7 +215,9 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
         rest /= shape[k];
       }
       std::byte* out = result.bytes->data() + static_cast<size_t>(row * last) * size;
-      for (int64_t i = 0; i < last; ++i) std::memcpy(out + static_cast<size_t>(i) * size, tensor.data.data() + from + static_cast<size_t>(i) * steps[rank - 1], size);
+      for (int64_t i = 0; i < last; ++i)
+        std::memcpy(out + static_cast<size_t>(i) * size,
+                    tensor.data.data() + from + static_cast<size_t>(i) * steps[rank - 1], size);
     }
   });
   return result.view;
@@ -192,11 +226,13 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
 TensorView with_rows(const TensorView& tensor, std::span<const int64_t> order) {
   const Strips strips = strips_of(tensor, 0);
   if (strips.unit_elements != 1) return with_rows(as_float32(tensor), order);
-  if (strips.count != static_cast<int64_t>(order.size())) refuse(tensor, "has {} rows; expected {}", strips.count, order.size());
+  if (strips.count != static_cast<int64_t>(order.size()))
+    refuse(tensor, "has {} rows; expected {}", strips.count, order.size());
   Buffer result = allocate(tensor, tensor.dtype, tensor.shape);
   const auto bytes = static_cast<size_t>(strips.inner_bytes);
   for (size_t r = 0; bytes > 0 && r < order.size(); ++r)
-    std::memcpy(result.bytes->data() + r * bytes, tensor.data.data() + static_cast<size_t>(order[r]) * bytes, bytes);
+    std::memcpy(result.bytes->data() + r * bytes,
+                tensor.data.data() + static_cast<size_t>(order[r]) * bytes, bytes);
   return result.view;
 }
 
@@ -207,7 +243,8 @@ TensorView mapped(const TensorView& tensor, const std::function<float(float)>& f
   const int64_t n = format::element_count(tensor.shape);
   for (int64_t i = 0; i < n; ++i) {
     const float value = function(element(source, i));
-    std::memcpy(result.bytes->data() + static_cast<size_t>(i) * sizeof(float), &value, sizeof(float));
+    std::memcpy(result.bytes->data() + static_cast<size_t>(i) * sizeof(float), &value,
+                sizeof(float));
   }
   return result.view;
 }
@@ -220,7 +257,8 @@ TensorView as_float32(const TensorView& tensor) {
     const int64_t blocks = format::element_count(tensor.shape) / layout.block_elements;
     parallel_for(blocks, 1024, [&](int64_t begin, int64_t end) {
       auto* out = reinterpret_cast<float*>(result.bytes->data()) + begin * layout.block_elements;
-      kernels::dequantize(tensor.dtype, tensor.data.data() + begin * layout.block_bytes, (end - begin) * layout.block_elements, out);
+      kernels::dequantize(tensor.dtype, tensor.data.data() + begin * layout.block_bytes,
+                          (end - begin) * layout.block_elements, out);
     });
     return result.view;
   }
@@ -238,14 +276,18 @@ TensorView with_padding(const TensorView& tensor, int64_t count, double value) {
   if (is_block_type(tensor.dtype)) return with_padding(as_float32(tensor), count, value);
   Buffer padding = allocate(tensor, DType::f32, rows.shape);
   const auto fill = static_cast<float>(value);
-  for (size_t at = 0; at < padding.bytes->size(); at += sizeof(float)) std::memcpy(padding.bytes->data() + at, &fill, sizeof(float));
+  for (size_t at = 0; at < padding.bytes->size(); at += sizeof(float))
+    std::memcpy(padding.bytes->data() + at, &fill, sizeof(float));
   return joined(std::array{tensor, padding.view}, 0);
 }
 
 bool equal_values(const TensorView& a, const TensorView& b) {
   if (a.shape != b.shape) return false;
-  if (a.dtype == b.dtype && a.data.size() == b.data.size() && std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0) return true;
-  if (is_block_type(a.dtype) || is_block_type(b.dtype)) return equal_values(as_float32(a), as_float32(b));
+  if (a.dtype == b.dtype && a.data.size() == b.data.size() &&
+      std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0)
+    return true;
+  if (is_block_type(a.dtype) || is_block_type(b.dtype))
+    return equal_values(as_float32(a), as_float32(b));
   require_float(a);
   require_float(b);
   const int64_t n = format::element_count(a.shape);
@@ -256,7 +298,10 @@ bool equal_values(const TensorView& a, const TensorView& b) {
 
 std::vector<int64_t> rotary_row_order(int64_t rows, int64_t heads, int64_t rotary, bool inverted) {
   if (heads < 1 || rows % heads != 0 || rotary < 0 || rotary % 2 != 0 || rotary > rows / heads)
-    fail(ErrorKind::file, "convert", "{} rotary rows in each of {} heads of {} rows together; expected an even number that fits", rotary, heads, rows);
+    fail(
+        ErrorKind::file, "convert",
+        "{} rotary rows in each of {} heads of {} rows together; expected an even number that fits",
+        rotary, heads, rows);
   const int64_t width = rows / heads, half = rotary / 2;
   std::vector<int64_t> order(static_cast<size_t>(rows));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -264,7 +309,8 @@ std::vector<int64_t> rotary_row_order(int64_t rows, int64_t heads, int64_t rotar
     for (int64_t m = 0; m < half; ++m)
       for (int64_t side = 0; side < 2; ++side) {
         const int64_t in_halves = h * width + side * half + m, in_pairs = h * width + 2 * m + side;
-        order[static_cast<size_t>(inverted ? in_halves : in_pairs)] = inverted ? in_pairs : in_halves;
+        order[static_cast<size_t>(inverted ? in_halves : in_pairs)] =
+            inverted ? in_pairs : in_halves;
       }
   return order;
 }

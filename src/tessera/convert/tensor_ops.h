@@ -1,7 +1,7 @@
 // Moves of tensor data that conversions are made of. What can be said by a view stays a view of the
-// mapped file in its storage type; other moves copy bytes and keep the storage type; arithmetic gives
-// float32. GGUF block types move as whole blocks along the last axis, and are decoded for arithmetic.
-// Errors: Error(file) that names the tensor.
+// mapped file in its storage type; other moves copy bytes and keep the storage type; arithmetic
+// gives float32. GGUF block types move as whole blocks along the last axis, and are decoded for
+// arithmetic. Errors: Error(file) that names the tensor.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,9 @@ using Shape = std::vector<int64_t>;
 /// Same elements, another shape.
 TensorView reshaped(const TensorView& tensor, const Shape& shape);
 /// Parts along an axis; `sizes` must add up to it. Axis 0 gives views.
-std::vector<TensorView> split(const TensorView& tensor, int64_t axis, std::span<const int64_t> sizes);
+std::vector<TensorView> split(const TensorView& tensor,
+                              int64_t axis,
+                              std::span<const int64_t> sizes);
 /// The inverse; the storage types must agree, else all become float32.
 TensorView joined(std::span<const TensorView> tensors, int64_t axis);
 /// Axis k of the result is axis permutation[k] of the tensor.

@@ -13,13 +13,15 @@ namespace {
 constexpr int64_t kMaxParts = 100'000;
 
 int64_t whole(const Json& value, const std::string& where, std::string_view what) {
-  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)))
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)))
     fail(ErrorKind::file, where, "{}: found {}; expected an integer", what, shown(value));
   return value.get<int64_t>();
 }
 
 std::vector<int64_t> wholes(const Json& value, const std::string& where, std::string_view what) {
-  if (!value.is_array()) fail(ErrorKind::file, where, "{}: found {}; expected a list", what, shown(value));
+  if (!value.is_array())
+    fail(ErrorKind::file, where, "{}: found {}; expected a list", what, shown(value));
   std::vector<int64_t> list;
   for (const Json& item : value) list.push_back(whole(item, where, what));
   return list;
@@ -31,7 +33,8 @@ int64_t member(const Json& argument, const char* key, const std::string& where) 
 }
 
 std::vector<int64_t> members(const Json& argument, const char* key, const std::string& where) {
-  return argument.is_object() && argument.contains(key) ? wholes(argument[key], where, key) : wholes(absent(), where, key);
+  return argument.is_object() && argument.contains(key) ? wholes(argument[key], where, key)
+                                                        : wholes(absent(), where, key);
 }
 
 double number(const Json& value, const std::string& where) {
@@ -41,14 +44,17 @@ double number(const Json& value, const std::string& where) {
 
 TensorView expect_shape(TensorView tensor, const Shape& shape) {
   if (tensor.shape != shape)
-    fail(ErrorKind::file, "convert", "tensor \"{}\" has shape {}; expected {}", tensor.name, format::shape_text(tensor.shape), format::shape_text(shape));
+    fail(ErrorKind::file, "convert", "tensor \"{}\" has shape {}; expected {}", tensor.name,
+         format::shape_text(tensor.shape), format::shape_text(shape));
   return tensor;
 }
 
 TensorView without_axis(const TensorView& tensor, int64_t axis) {
   Shape shape = tensor.shape;
-  if (axis < 0 || axis >= static_cast<int64_t>(shape.size()) || shape[static_cast<size_t>(axis)] != 1)
-    fail(ErrorKind::file, "convert", "tensor \"{}\" has shape {}; expected 1 at axis {}", tensor.name, format::shape_text(shape), axis);
+  if (axis < 0 || axis >= static_cast<int64_t>(shape.size()) ||
+      shape[static_cast<size_t>(axis)] != 1)
+    fail(ErrorKind::file, "convert", "tensor \"{}\" has shape {}; expected 1 at axis {}",
+         tensor.name, format::shape_text(shape), axis);
   shape.erase(shape.begin() + axis);
   return reshaped(tensor, shape);
 }
@@ -56,7 +62,8 @@ TensorView without_axis(const TensorView& tensor, int64_t axis) {
 TensorView with_axis(const TensorView& tensor, int64_t axis) {
   Shape shape = tensor.shape;
   if (axis < 0 || axis > static_cast<int64_t>(shape.size()))
-    fail(ErrorKind::file, "convert", "tensor \"{}\" has shape {}; there is no place for axis {}", tensor.name, format::shape_text(shape), axis);
+    fail(ErrorKind::file, "convert", "tensor \"{}\" has shape {}; there is no place for axis {}",
+         tensor.name, format::shape_text(shape), axis);
   shape.insert(shape.begin() + axis, 1);
   return reshaped(tensor, shape);
 }
@@ -64,7 +71,8 @@ TensorView with_axis(const TensorView& tensor, int64_t axis) {
 std::vector<int64_t> inverse_permutation(const std::vector<int64_t>& permutation) {
   std::vector<int64_t> inverse(permutation.size(), -1);
   for (size_t k = 0; k < permutation.size(); ++k)
-    if (permutation[k] >= 0 && permutation[k] < static_cast<int64_t>(permutation.size())) inverse[static_cast<size_t>(permutation[k])] = static_cast<int64_t>(k);
+    if (permutation[k] >= 0 && permutation[k] < static_cast<int64_t>(permutation.size()))
+      inverse[static_cast<size_t>(permutation[k])] = static_cast<int64_t>(k);
   return inverse;
 }
 
@@ -75,11 +83,15 @@ const char* inverse_name(const std::string& name) {
   return name == "exp" ? "log" : name == "log" ? "exp" : "neg";
 }
 
-TensorView first_rows(const TensorView& tensor, const Json& argument, bool forward, const std::string& where) {
+TensorView first_rows(const TensorView& tensor,
+                      const Json& argument,
+                      bool forward,
+                      const std::string& where) {
   const int64_t count = member(argument, "count", where), of = member(argument, "of", where);
   if (count < 0 || count > of) fail(ErrorKind::file, where, "the first {} of {} rows", count, of);
   if (forward) return split(tensor, 0, std::array{count, of - count}).front();
-  if (!argument.contains("padding")) fail(ErrorKind::file, where, "the dropped rows cannot be restored: no \"padding\"");
+  if (!argument.contains("padding"))
+    fail(ErrorKind::file, where, "the dropped rows cannot be restored: no \"padding\"");
   return with_padding(tensor, of - count, number(argument["padding"], where));
 }
 
@@ -87,32 +99,43 @@ TensorView first_rows(const TensorView& tensor, const Json& argument, bool forwa
 
 TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
   static const std::pair<const char*, Kind> kNames[] = {
-      {"transpose", Kind::transpose}, {"reshape", Kind::reshape}, {"squeeze", Kind::squeeze}, {"unsqueeze", Kind::unsqueeze},
-      {"split", Kind::split}, {"join", Kind::join}, {"stack", Kind::stack}, {"unstack", Kind::unstack},
-      {"interleave", Kind::interleave}, {"deinterleave", Kind::deinterleave}, {"first_rows", Kind::first_rows},
-      {"add", Kind::add}, {"scale", Kind::scale}, {"apply", Kind::apply}};
+      {"transpose", Kind::transpose},   {"reshape", Kind::reshape},
+      {"squeeze", Kind::squeeze},       {"unsqueeze", Kind::unsqueeze},
+      {"split", Kind::split},           {"join", Kind::join},
+      {"stack", Kind::stack},           {"unstack", Kind::unstack},
+      {"interleave", Kind::interleave}, {"deinterleave", Kind::deinterleave},
+      {"first_rows", Kind::first_rows}, {"add", Kind::add},
+      {"scale", Kind::scale},           {"apply", Kind::apply}};
   TensorSteps steps;
-  if (!json.is_array()) fail(ErrorKind::spec, where, "found {}; expected a list of steps", spec::kind_of(json));
+  if (!json.is_array())
+    fail(ErrorKind::spec, where, "found {}; expected a list of steps", spec::kind_of(json));
   for (size_t i = 0; i < json.size(); ++i) {
     const Json& item = json[i];
     const std::string at = fmt::format("{}[{}]", where, i);
-    if (!item.is_object() || item.empty()) fail(ErrorKind::spec, at, "found {}; expected a step such as {{\"transpose\": [1, 0]}}", spec::kind_of(item));
+    if (!item.is_object() || item.empty())
+      fail(ErrorKind::spec, at, "found {}; expected a step such as {{\"transpose\": [1, 0]}}",
+           spec::kind_of(item));
     Step step{Kind::choice, nullptr, std::nullopt, {}, {}, at};
     if (item.contains("$if")) {
-      if (!item["$if"].is_string() || !item.contains("then")) fail(ErrorKind::spec, at, "expected {{\"$if\": \"condition\", \"then\": [...]}}");
+      if (!item["$if"].is_string() || !item.contains("then"))
+        fail(ErrorKind::spec, at, "expected {{\"$if\": \"condition\", \"then\": [...]}}");
       step.condition = Expr::parse(item["$if"].get_ref<const std::string&>(), at + ".$if");
       step.branches.push_back(compile(item["then"], at + ".then"));
-      step.branches.push_back(item.contains("else") ? compile(item["else"], at + ".else") : TensorSteps{});
+      step.branches.push_back(item.contains("else") ? compile(item["else"], at + ".else")
+                                                    : TensorSteps{});
       steps.steps_.push_back(std::move(step));
       continue;
     }
     for (const auto& [key, value] : item.items()) {
       if (key == "only") {
-        for (const int64_t index : wholes(value, at, "only")) step.only.push_back(static_cast<size_t>(index));
+        for (const int64_t index : wholes(value, at, "only"))
+          step.only.push_back(static_cast<size_t>(index));
         continue;
       }
-      const auto found = std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& entry) { return entry.first == key; });
-      if (found == std::end(kNames) || step.argument) fail(ErrorKind::spec, at, "unknown step \"{}\"", key);
+      const auto found = std::find_if(std::begin(kNames), std::end(kNames),
+                                      [&](const auto& entry) { return entry.first == key; });
+      if (found == std::end(kNames) || step.argument)
+        fail(ErrorKind::spec, at, "unknown step \"{}\"", key);
       step.kind = found->second;
       step.argument = Template::compile(value, at + "." + key);
     }
@@ -122,15 +145,23 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
   return steps;
 }
 
-void TensorSteps::apply(std::vector<TensorView>& tensors, Environment& env, const Local* locals) const {
+void TensorSteps::apply(std::vector<TensorView>& tensors,
+                        Environment& env,
+                        const Local* locals) const {
   for (const Step& step : steps_) run(step, true, tensors, env, locals);
 }
 
-void TensorSteps::invert(std::vector<TensorView>& tensors, Environment& env, const Local* locals) const {
+void TensorSteps::invert(std::vector<TensorView>& tensors,
+                         Environment& env,
+                         const Local* locals) const {
   for (size_t i = steps_.size(); i-- > 0;) run(steps_[i], false, tensors, env, locals);
 }
 
-void TensorSteps::run(const Step& step, bool forward, std::vector<TensorView>& tensors, Environment& env, const Local* locals) {
+void TensorSteps::run(const Step& step,
+                      bool forward,
+                      std::vector<TensorView>& tensors,
+                      Environment& env,
+                      const Local* locals) {
   if (step.kind == Kind::choice) {
     const TensorSteps& chosen = step.branches[step.condition->test(env, locals) ? 0 : 1];
     return forward ? chosen.apply(tensors, env, locals) : chosen.invert(tensors, env, locals);
@@ -138,25 +169,33 @@ void TensorSteps::run(const Step& step, bool forward, std::vector<TensorView>& t
   const Json argument = step.argument->evaluate(env, locals);
   const std::string& where = step.where;
   const auto one = [&]() -> const TensorView& {
-    if (tensors.size() != 1) fail(ErrorKind::spec, where, "this step takes one tensor, not {}", tensors.size());
+    if (tensors.size() != 1)
+      fail(ErrorKind::spec, where, "this step takes one tensor, not {}", tensors.size());
     return tensors.front();
   };
   const auto each = [&](const auto& function) {
     for (size_t i = 0; i < tensors.size(); ++i)
-      if (step.only.empty() || std::find(step.only.begin(), step.only.end(), i) != step.only.end()) tensors[i] = function(tensors[i]);
+      if (step.only.empty() || std::find(step.only.begin(), step.only.end(), i) != step.only.end())
+        tensors[i] = function(tensors[i]);
   };
   const auto parts = [&] {
     const int64_t count = member(argument, "count", where);
-    if (count < 1 || count > kMaxParts) fail(ErrorKind::file, where, "count: found {}; expected 1 to {}", count, kMaxParts);
+    if (count < 1 || count > kMaxParts)
+      fail(ErrorKind::file, where, "count: found {}; expected 1 to {}", count, kMaxParts);
     return std::vector<int64_t>(static_cast<size_t>(count), 1);
   };
   const auto check_parts = [&](const std::vector<int64_t>& sizes, int64_t axis) {
-    if (tensors.size() != sizes.size()) fail(ErrorKind::spec, where, "found {} tensors; expected {}", tensors.size(), sizes.size());
+    if (tensors.size() != sizes.size())
+      fail(ErrorKind::spec, where, "found {} tensors; expected {}", tensors.size(), sizes.size());
     for (size_t i = 0; i < sizes.size(); ++i)
-      if (axis < 0 || axis >= static_cast<int64_t>(tensors[i].shape.size()) || tensors[i].shape[static_cast<size_t>(axis)] != sizes[i])
-        fail(ErrorKind::file, where, "tensor \"{}\" has shape {}; expected {} along axis {}", tensors[i].name, format::shape_text(tensors[i].shape), sizes[i], axis);
+      if (axis < 0 || axis >= static_cast<int64_t>(tensors[i].shape.size()) ||
+          tensors[i].shape[static_cast<size_t>(axis)] != sizes[i])
+        fail(ErrorKind::file, where, "tensor \"{}\" has shape {}; expected {} along axis {}",
+             tensors[i].name, format::shape_text(tensors[i].shape), sizes[i], axis);
   };
-  const auto take_apart = [&](const std::vector<int64_t>& sizes) { tensors = split(one(), member(argument, "axis", where), sizes); };
+  const auto take_apart = [&](const std::vector<int64_t>& sizes) {
+    tensors = split(one(), member(argument, "axis", where), sizes);
+  };
   const auto put_together = [&](const std::vector<int64_t>& sizes) {
     const int64_t axis = member(argument, "axis", where);
     check_parts(sizes, axis);
@@ -165,25 +204,32 @@ void TensorSteps::run(const Step& step, bool forward, std::vector<TensorView>& t
   switch (step.kind) {
     case Kind::transpose: {
       const auto permutation = wholes(argument, where, "transpose");
-      each([&](const TensorView& t) { return transposed(t, forward ? permutation : inverse_permutation(permutation)); });
+      each([&](const TensorView& t) {
+        return transposed(t, forward ? permutation : inverse_permutation(permutation));
+      });
       break;
     }
     case Kind::reshape: {
-      const Shape from = members(argument, forward ? "from" : "to", where), to = members(argument, forward ? "to" : "from", where);
+      const Shape from = members(argument, forward ? "from" : "to", where),
+                  to = members(argument, forward ? "to" : "from", where);
       each([&](const TensorView& t) { return reshaped(expect_shape(t, from), to); });
       break;
     }
     case Kind::squeeze:
     case Kind::unsqueeze: {
       const int64_t axis = whole(argument, where, "axis");
-      each([&](const TensorView& t) { return (step.kind == Kind::squeeze) == forward ? without_axis(t, axis) : with_axis(t, axis); });
+      each([&](const TensorView& t) {
+        return (step.kind == Kind::squeeze) == forward ? without_axis(t, axis) : with_axis(t, axis);
+      });
       break;
     }
     case Kind::split:
     case Kind::join: {
       const auto sizes = members(argument, "sizes", where);
-      if ((step.kind == Kind::split) == forward) take_apart(sizes);
-      else put_together(sizes);
+      if ((step.kind == Kind::split) == forward)
+        take_apart(sizes);
+      else
+        put_together(sizes);
       break;
     }
     case Kind::unstack:
@@ -200,31 +246,44 @@ void TensorSteps::run(const Step& step, bool forward, std::vector<TensorView>& t
     }
     case Kind::interleave:
     case Kind::deinterleave: {
-      const int64_t heads = member(argument, "heads", where), rotary = member(argument, "rotary", where);
+      const int64_t heads = member(argument, "heads", where),
+                    rotary = member(argument, "rotary", where);
       each([&](const TensorView& t) {
-        return with_rows(t, rotary_row_order(t.shape.empty() ? 0 : t.shape[0], heads, rotary, (step.kind == Kind::interleave) != forward));
+        return with_rows(t, rotary_row_order(t.shape.empty() ? 0 : t.shape[0], heads, rotary,
+                                             (step.kind == Kind::interleave) != forward));
       });
       break;
     }
-    case Kind::first_rows: each([&](const TensorView& t) { return first_rows(t, argument, forward, where); }); break;
+    case Kind::first_rows:
+      each([&](const TensorView& t) { return first_rows(t, argument, forward, where); });
+      break;
     case Kind::add: {
       const auto c = static_cast<float>(number(argument, where));
-      each([&](const TensorView& t) { return mapped(t, [&](float x) { return forward ? x + c : x - c; }); });
+      each([&](const TensorView& t) {
+        return mapped(t, [&](float x) { return forward ? x + c : x - c; });
+      });
       break;
     }
     case Kind::scale: {
       const double c = number(argument, where);
       if (c == 0) fail(ErrorKind::file, where, "a factor of 0 has no inverse");
-      each([&](const TensorView& t) { return mapped(t, [&](float x) { return static_cast<float>(forward ? x * c : x / c); }); });
+      each([&](const TensorView& t) {
+        return mapped(t, [&](float x) { return static_cast<float>(forward ? x * c : x / c); });
+      });
       break;
     }
     case Kind::apply: {
       const std::string name = argument.is_string() ? argument.get<std::string>() : "";
-      if (name != "exp" && name != "log" && name != "neg") fail(ErrorKind::spec, where, "found {}; expected exp, log or neg", shown(argument));
-      each([&](const TensorView& t) { return mapped(t, [&](float x) { return apply_named(forward ? name : inverse_name(name), x); }); });
+      if (name != "exp" && name != "log" && name != "neg")
+        fail(ErrorKind::spec, where, "found {}; expected exp, log or neg", shown(argument));
+      each([&](const TensorView& t) {
+        return mapped(t,
+                      [&](float x) { return apply_named(forward ? name : inverse_name(name), x); });
+      });
       break;
     }
-    case Kind::choice: break;
+    case Kind::choice:
+      break;
   }
 }
 

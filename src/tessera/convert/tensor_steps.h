@@ -1,15 +1,19 @@
 // The steps between a foreign tensor and ours, as a family file lists them, each with its inverse:
 //   {"transpose": [1, 0]}                          axis k becomes axis list[k]
-//   {"reshape": {"from": [...], "to": [...]}}      both are stated, so that either direction is checked
+//   {"reshape": {"from": [...], "to": [...]}}      both are stated, so that either direction is
+//   checked
 //   {"squeeze": 1} {"unsqueeze": 1}                an axis of one element
 //   {"split": {"axis": 0, "sizes": [...]}}         one tensor becomes several
 //   {"join": {"axis": 0, "sizes": [...]}}          several become one
-//   {"unstack": {"axis": 0, "count": n}} {"stack": {"axis": 0, "count": n}}   the same with an axis of its own
-//   {"interleave": {"heads": h, "rotary": r}}      rotary rows from halves to pairs; "deinterleave" back
+//   {"unstack": {"axis": 0, "count": n}} {"stack": {"axis": 0, "count": n}}   the same with an axis
+//   of its own
+//   {"interleave": {"heads": h, "rotary": r}}      rotary rows from halves to pairs; "deinterleave"
+//   back
 //   {"first_rows": {"count": n, "of": m, "padding": 0}}   the first n of m rows; inverted: padded
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
 //   {"$if": "condition", "then": [...], "else": [...]}
-// "only": [0, 1] beside a step restricts it to those of several tensors. Numbers may be "=expressions".
+// "only": [0, 1] beside a step restricts it to those of several tensors. Numbers may be
+// "=expressions".
 #pragma once
 
 #include "tessera/convert/template.h"
@@ -27,7 +31,23 @@ class TensorSteps {
   void invert(std::vector<TensorView>& tensors, Environment& env, const Local* locals) const;
 
  private:
-  enum class Kind { transpose, reshape, squeeze, unsqueeze, split, join, stack, unstack, interleave, deinterleave, first_rows, add, scale, apply, choice };
+  enum class Kind {
+    transpose,
+    reshape,
+    squeeze,
+    unsqueeze,
+    split,
+    join,
+    stack,
+    unstack,
+    interleave,
+    deinterleave,
+    first_rows,
+    add,
+    scale,
+    apply,
+    choice
+  };
   struct Step {
     Kind kind;
     std::shared_ptr<const Template> argument;
@@ -36,7 +56,11 @@ class TensorSteps {
     std::vector<TensorSteps> branches;  // then, else
     std::string where;
   };
-  static void run(const Step& step, bool forward, std::vector<TensorView>& tensors, Environment& env, const Local* locals);
+  static void run(const Step& step,
+                  bool forward,
+                  std::vector<TensorView>& tensors,
+                  Environment& env,
+                  const Local* locals);
   std::vector<Step> steps_;
 };
 

@@ -83,9 +83,10 @@ TEST(TensorSteps, BlockRowsStayViews) {
 
 TEST(TensorSteps, HeadsThatHoldQkvTogether) {
   // rows (head, q|k|v, channel) of 2 heads of width 2: q is rows 0 1 6 7
-  const auto out = both_ways(R"([{"reshape": {"from": [12, 1], "to": [2, 3, 2, 1]}}, {"transpose": [1, 0, 2, 3]},
+  const auto out =
+      both_ways(R"([{"reshape": {"from": [12, 1], "to": [2, 3, 2, 1]}}, {"transpose": [1, 0, 2, 3]},
                                  {"reshape": {"from": [3, 2, 2, 1], "to": [12, 1]}}, {"split": {"axis": 0, "sizes": [4, 4, 4]}}])",
-                             counted({12, 1}));
+                counted({12, 1}));
   EXPECT_EQ(values_of(out[0]), (std::vector<float>{0, 1, 6, 7}));
   EXPECT_EQ(values_of(out[1]), (std::vector<float>{2, 3, 8, 9}));
   EXPECT_EQ(values_of(out[2]), (std::vector<float>{4, 5, 10, 11}));
@@ -115,7 +116,8 @@ TEST(TensorSteps, AxesOfOneAndStacks) {
 }
 
 TEST(TensorSteps, Arithmetic) {
-  EXPECT_EQ(values_of(both_ways(R"([{"add": 1}, {"scale": 0.5}])", floats({2}, {1, 3}))[0]), (std::vector<float>{1, 2}));
+  EXPECT_EQ(values_of(both_ways(R"([{"add": 1}, {"scale": 0.5}])", floats({2}, {1, 3}))[0]),
+            (std::vector<float>{1, 2}));
   const auto decay = apply(R"([{"apply": "exp"}, {"apply": "neg"}])", {floats({2}, {0, 1})});
   EXPECT_FLOAT_EQ(values_of(decay[0])[1], -2.7182817f);
   EXPECT_THROW(apply(R"([{"scale": 0}])", {counted({2})}), Error);
@@ -123,7 +125,8 @@ TEST(TensorSteps, Arithmetic) {
 
 TEST(TensorSteps, FirstRowsArePaddedBack) {
   Environment env;
-  const TensorSteps steps = TensorSteps::compile(Json::parse(R"([{"first_rows": {"count": 2, "of": 3, "padding": 7}}])"), "test");
+  const TensorSteps steps = TensorSteps::compile(
+      Json::parse(R"([{"first_rows": {"count": 2, "of": 3, "padding": 7}}])"), "test");
   std::vector<TensorView> tensors{counted({3, 2})};
   steps.apply(tensors, env, nullptr);
   EXPECT_EQ(tensors[0].shape, (Shape{2, 2}));
@@ -132,11 +135,17 @@ TEST(TensorSteps, FirstRowsArePaddedBack) {
 }
 
 TEST(TensorSteps, MalformedStepsAreRefused) {
-  for (const char* json : {R"({"transpose": [1, 0]})", R"([{"frobnicate": 1}])", R"([{}])", R"([3])", R"([{"squeeze": 1, "unsqueeze": 1}])", R"([{"$if": 3, "then": []}])", R"([{"only": [0]}])"})
+  for (const char* json :
+       {R"({"transpose": [1, 0]})", R"([{"frobnicate": 1}])", R"([{}])", R"([3])",
+        R"([{"squeeze": 1, "unsqueeze": 1}])", R"([{"$if": 3, "then": []}])", R"([{"only": [0]}])"})
     EXPECT_THROW(TensorSteps::compile(Json::parse(json), "test"), Error) << json;
-  for (const char* json : {R"([{"transpose": [0, 0]}])", R"([{"transpose": [0]}])", R"([{"split": {"axis": 2, "sizes": [1]}}])", R"([{"split": {"axis": 0, "sizes": [3]}}])",
-                           R"([{"split": {"axis": 0, "sizes": [-1, 3]}}])", R"([{"split": {"sizes": [2]}}])", R"([{"unstack": {"axis": 0, "count": 1000000000}}])",
-                           R"([{"reshape": {"from": [2, 2], "to": [4611686018427387904, 4]}}])", R"([{"apply": "frobnicate"}])"})
+  for (const char* json :
+       {R"([{"transpose": [0, 0]}])", R"([{"transpose": [0]}])",
+        R"([{"split": {"axis": 2, "sizes": [1]}}])", R"([{"split": {"axis": 0, "sizes": [3]}}])",
+        R"([{"split": {"axis": 0, "sizes": [-1, 3]}}])", R"([{"split": {"sizes": [2]}}])",
+        R"([{"unstack": {"axis": 0, "count": 1000000000}}])",
+        R"([{"reshape": {"from": [2, 2], "to": [4611686018427387904, 4]}}])",
+        R"([{"apply": "frobnicate"}])"})
     EXPECT_THROW(apply(json, {counted({2, 2})}), Error) << json;
 }
 

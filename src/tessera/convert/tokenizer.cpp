@@ -33,7 +33,8 @@ bool is_gguf(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file, const std::string& where) {
+std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
+                                            const std::string& where) {
   const format::GgufMetadata& metadata = file.metadata;
   const auto key = [](const char* name) { return std::string(kPrefix) + name; };
   if (metadata.find(key("model")) == nullptr) return std::nullopt;
@@ -54,8 +55,10 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file, const 
   const auto strings = [&](const std::string& k) { return metadata.get_strings(k); };
   data.tokens = list<std::string>(metadata, key("tokens"), strings);
   data.merges = list<std::string>(metadata, key("merges"), strings);
-  data.scores = list<float>(metadata, key("scores"), [&](const std::string& k) { return metadata.get_numbers(k); });
-  data.token_types = list<int32_t>(metadata, key("token_type"), [&](const std::string& k) { return metadata.get_integers(k); });
+  data.scores = list<float>(metadata, key("scores"),
+                            [&](const std::string& k) { return metadata.get_numbers(k); });
+  data.token_types = list<int32_t>(metadata, key("token_type"),
+                                   [&](const std::string& k) { return metadata.get_integers(k); });
   data.bos_id = id_of("bos_token_id");
   data.eos_id = id_of("eos_token_id");
   data.unk_id = id_of("unknown_token_id");
@@ -70,14 +73,17 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file, const 
 text::Tokenizer find_tokenizer(const std::filesystem::path& path, int32_t vocab_size) {
   if (path == "bytes") return text::byte_tokenizer();
   if (std::filesystem::is_directory(path)) {
-    if (std::filesystem::exists(path / "tokenizer.json")) return text::load_tokenizer(path, vocab_size);
+    if (std::filesystem::exists(path / "tokenizer.json"))
+      return text::load_tokenizer(path, vocab_size);
     for (const char* name : {"tokenizer.gguf", "tokenizer.bin"})
       if (std::filesystem::exists(path / name)) return find_tokenizer(path / name, vocab_size);
-    fail(ErrorKind::file, "tokenizer", "{}: no tokenizer.json, tokenizer.gguf or tokenizer.bin in this folder", path.string());
+    fail(ErrorKind::file, "tokenizer",
+         "{}: no tokenizer.json, tokenizer.gguf or tokenizer.bin in this folder", path.string());
   }
   if (is_gguf(path)) {
     auto tokenizer = tokenizer_of(format::open_gguf(path), path.string());
-    if (!tokenizer) fail(ErrorKind::file, "tokenizer", "{}: the file holds no tokenizer", path.string());
+    if (!tokenizer)
+      fail(ErrorKind::file, "tokenizer", "{}: the file holds no tokenizer", path.string());
     return *tokenizer;
   }
   return text::load_tokenizer(path, vocab_size);
@@ -91,7 +97,10 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
   if (!is_gguf(from)) {
     const std::string content = read_text_file(from);
     const size_t first = content.find_first_not_of(" \n\r\t");
-    write_file_atomically(folder / (first != std::string::npos && content[first] == '{' ? "tokenizer.json" : "tokenizer.bin"), content);
+    write_file_atomically(
+        folder / (first != std::string::npos && content[first] == '{' ? "tokenizer.json"
+                                                                      : "tokenizer.bin"),
+        content);
     return;
   }
   const format::GgufFile file = format::open_gguf(from);

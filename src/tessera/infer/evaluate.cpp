@@ -4,14 +4,23 @@ namespace tessera::infer {
 
 double nll_sum(const Tensor& logits_NC, const Tensor& targets_N) {
   const Tensor wide = logits_NC.to(at::kDouble);
-  return (at::logsumexp(wide, {-1}) - wide.gather(1, targets_N.unsqueeze(1)).squeeze(1)).sum().item<double>();
+  return (at::logsumexp(wide, {-1}) - wide.gather(1, targets_N.unsqueeze(1)).squeeze(1))
+      .sum()
+      .item<double>();
 }
 
-EvalResult evaluate(const model::Model& model, const std::vector<int64_t>& ids, const EvalOptions& options) {
-  const auto total = options.max_tokens > 0 ? std::min<int64_t>(options.max_tokens, static_cast<int64_t>(ids.size())) : static_cast<int64_t>(ids.size());
-  if (total < 2) fail(ErrorKind::input, "eval", "the text has {} tokens; expected at least 2", total);
-  if (options.window < 2) fail(ErrorKind::usage, "eval", "window = {}; expected at least 2", options.window);
-  const int64_t stride = options.stride > 0 ? std::min(options.stride, options.window - 1) : options.window - 1;
+EvalResult evaluate(const model::Model& model,
+                    const std::vector<int64_t>& ids,
+                    const EvalOptions& options) {
+  const auto total = options.max_tokens > 0
+                         ? std::min<int64_t>(options.max_tokens, static_cast<int64_t>(ids.size()))
+                         : static_cast<int64_t>(ids.size());
+  if (total < 2)
+    fail(ErrorKind::input, "eval", "the text has {} tokens; expected at least 2", total);
+  if (options.window < 2)
+    fail(ErrorKind::usage, "eval", "window = {}; expected at least 2", options.window);
+  const int64_t stride =
+      options.stride > 0 ? std::min(options.stride, options.window - 1) : options.window - 1;
   const at::NoGradGuard no_gradients;
   EvalResult result;
   double sum = 0;
@@ -21,11 +30,14 @@ EvalResult evaluate(const model::Model& model, const std::vector<int64_t>& ids, 
     if (end <= counted) continue;
     model::ForwardOptions forward;
     forward.cancel = options.cancel;
-    const Tensor hidden = model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{{ids.begin() + begin, ids.begin() + end}}), forward);
+    const Tensor hidden = model.hidden(
+        nn::Batch::of(std::vector<std::vector<int64_t>>{{ids.begin() + begin, ids.begin() + end}}),
+        forward);
     // position i predicts token i + 1
     for (int64_t i = counted - 1; i < end - 1; i += kRows) {
       const int64_t n = std::min(kRows, end - 1 - i);
-      const Tensor targets = at::tensor(std::vector<int64_t>(ids.begin() + i + 1, ids.begin() + i + 1 + n), at::kLong);
+      const Tensor targets =
+          at::tensor(std::vector<int64_t>(ids.begin() + i + 1, ids.begin() + i + 1 + n), at::kLong);
       sum += nll_sum(model.logits(hidden.narrow(0, i - begin, n)), targets);
     }
     result.targets += end - counted;

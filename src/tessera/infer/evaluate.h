@@ -6,9 +6,9 @@
 namespace tessera::infer {
 
 struct EvalOptions {
-  int64_t window = 1024;  // tokens per forward pass
-  int64_t stride = 0;     // new targets per window after the first; 0 = window (no overlap)
-  int64_t max_tokens = 0; // of the text; 0 = all
+  int64_t window = 1024;   // tokens per forward pass
+  int64_t stride = 0;      // new targets per window after the first; 0 = window (no overlap)
+  int64_t max_tokens = 0;  // of the text; 0 = all
   const CancelToken* cancel = nullptr;
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -21,7 +21,9 @@ struct EvalResult {
 
 /// Windows of `window` tokens, `stride` apart; within a window only targets not yet counted count.
 /// Throws Error(input) for fewer than 2 tokens.
-EvalResult evaluate(const model::Model& model, const std::vector<int64_t>& ids, const EvalOptions& options);
+EvalResult evaluate(const model::Model& model,
+                    const std::vector<int64_t>& ids,
+                    const EvalOptions& options);
 
 /// Sum of -ln p(target) over rows of logits, in double.
 double nll_sum(const Tensor& logits_NC, const Tensor& targets_N);

@@ -9,13 +9,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// One row's progress: its tokens, its text, and whether it is done.
 class Row {
  public:
-  Row(size_t index, const std::vector<int64_t>& prompt, const text::Tokenizer* tokenizer, const GenerateOptions& options)
-      : index_(index), options_(options), tokens_(prompt), key_(RandomKey(options.sampling.seed).fold("sampling")) {
+  Row(size_t index,
+      const std::vector<int64_t>& prompt,
+      const text::Tokenizer* tokenizer,
+      const GenerateOptions& options)
+      : index_(index),
+        options_(options),
+        tokens_(prompt),
+        key_(RandomKey(options.sampling.seed).fold("sampling")) {
     result_.prompt_tokens = static_cast<int64_t>(prompt.size());
     if (tokenizer != nullptr) {
       decoder_.emplace(*tokenizer);
@@ -30,10 +38,13 @@ class Row {
 
   void accept(std::span<const float> logits) {
     const int64_t id = sample(logits, tokens_, options_.sampling, key_);
-    if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end()) return finish("stop");
+    if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) !=
+        options_.stop_ids.end())
+      return finish("stop");
     tokens_.push_back(id);
     result_.token_ids.push_back(id);
-    if (decoder_ && add_text(decoder_->push(static_cast<int32_t>(id)), false)) return finish("stop");
+    if (decoder_ && add_text(decoder_->push(static_cast<int32_t>(id)), false))
+      return finish("stop");
     if (static_cast<int64_t>(result_.token_ids.size()) >= options_.max_new_tokens) finish("length");
   }
 
@@ -61,7 +72,8 @@ class Row {
             certain = std::min(certain, result_.text.size() - n);
             break;
           }
-    if (certain > emitted_ && options_.on_text) options_.on_text(index_, std::string_view(result_.text).substr(emitted_, certain - emitted_));
+    if (certain > emitted_ && options_.on_text)
+      options_.on_text(index_, std::string_view(result_.text).substr(emitted_, certain - emitted_));
     emitted_ = std::max(emitted_, certain);
     return stopped_;
   }
@@ -80,7 +92,10 @@ class Row {
 class Feeder {
  public:
   Feeder(const model::Model& model, size_t rows, const GenerateOptions& options)
-      : model_(model), options_(options), stateful_(model.spec().no_state_reason().empty()), fed_(rows, 0) {
+      : model_(model),
+        options_(options),
+        stateful_(model.spec().no_state_reason().empty()),
+        fed_(rows, 0) {
     if (stateful_) state_ = model::State(model.spec(), static_cast<int64_t>(rows));
   }
 
@@ -100,7 +115,10 @@ class Feeder {
  private:
   Tensor whole(const std::vector<size_t>& active, const std::vector<Row>& rows) {
     std::vector<Tensor> last;
-    for (const size_t r : active) last.push_back(model_.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r].tokens()}), {}).select(0, -1));
+    for (const size_t r : active)
+      last.push_back(
+          model_.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r].tokens()}), {})
+              .select(0, -1));
     return model_.logits(at::stack(last));
   }
 
@@ -108,7 +126,8 @@ class Feeder {
     model::State fresh(model_.spec(), 1);
     // rows keep their numbers: rebuild the list around the fresh one
     std::vector<int64_t> before, after;
-    for (int64_t r = 0; r < state_.rows(); ++r) (r < static_cast<int64_t>(row) ? before : after).push_back(r);
+    for (int64_t r = 0; r < state_.rows(); ++r)
+      (r < static_cast<int64_t>(row) ? before : after).push_back(r);
     after.erase(after.begin());
     model::State rebuilt = state_.select(before);
     rebuilt.append(fresh);
@@ -117,8 +136,11 @@ class Feeder {
     fed_[row] = 0;
   }
 
-  /// One call of at most prefill_chunk tokens (never less than one per row); returns how many rows are complete.
-  size_t feed_some(const std::vector<size_t>& active, const std::vector<Row>& rows, std::vector<Tensor>& last) {
+  /// One call of at most prefill_chunk tokens (never less than one per row); returns how many rows
+  /// are complete.
+  size_t feed_some(const std::vector<size_t>& active,
+                   const std::vector<Row>& rows,
+                   std::vector<Tensor>& last) {
     nn::Batch batch;
     std::vector<int64_t> ids;
     std::vector<size_t> slots;
@@ -126,11 +148,14 @@ class Feeder {
     for (size_t a = 0; a < active.size(); ++a) {
       const auto& tokens = rows[active[a]].tokens();
       const int64_t fed = fed_[active[a]], left = static_cast<int64_t>(tokens.size()) - fed;
-      int64_t room = std::max<int64_t>(options_.prefill_chunk - static_cast<int64_t>(ids.size()), 0);
-      if (border > 0 && static_cast<int64_t>(tokens.size()) > border) room = std::max(room, left);  // not cut where angles change
+      int64_t room =
+          std::max<int64_t>(options_.prefill_chunk - static_cast<int64_t>(ids.size()), 0);
+      if (border > 0 && static_cast<int64_t>(tokens.size()) > border)
+        room = std::max(room, left);  // not cut where angles change
       const int64_t n = std::min(left, room);
       if (n == 0) continue;
-      batch.segments.push_back({static_cast<int64_t>(active[a]), static_cast<int64_t>(ids.size()), n, fed});
+      batch.segments.push_back(
+          {static_cast<int64_t>(active[a]), static_cast<int64_t>(ids.size()), n, fed});
       ids.insert(ids.end(), tokens.begin() + fed, tokens.begin() + fed + n);
       slots.push_back(a);
     }
@@ -146,7 +171,8 @@ class Feeder {
       if (fed_[active[slots[i]]] == static_cast<int64_t>(rows[active[slots[i]]].tokens().size()))
         last[slots[i]] = hidden.select(0, segment.begin + segment.length - 1);
     }
-    return static_cast<size_t>(std::count_if(last.begin(), last.end(), [](const Tensor& t) { return t.defined(); }));
+    return static_cast<size_t>(
+        std::count_if(last.begin(), last.end(), [](const Tensor& t) { return t.defined(); }));
   }
 
   const model::Model& model_;
@@ -156,33 +182,45 @@ class Feeder {
   std::vector<int64_t> fed_;
 };
 
-/// Longest sequence: what the caller allows, or what the model is made for; never more than it has positions.
+/// Longest sequence: what the caller allows, or what the model is made for; never more than it has
+/// positions.
 int64_t longest(const model::Model& model, const GenerateOptions& options) {
   if (options.context == 0) return model.spec().longest_sequence();
   const int64_t positions = model.spec().max_positions();
   return positions == 0 ? options.context : std::min(options.context, positions);
 }
 
-void check_prompts(const model::Model& model, const std::vector<std::vector<int64_t>>& prompts, int64_t limit) {
+void check_prompts(const model::Model& model,
+                   const std::vector<std::vector<int64_t>>& prompts,
+                   int64_t limit) {
   for (size_t r = 0; r < prompts.size(); ++r) {
     const std::string which = prompts.size() > 1 ? fmt::format("prompt {}", r) : "the prompt";
-    if (prompts[r].empty()) fail(ErrorKind::input, "generate", "{} is empty; expected at least one token", which);
+    if (prompts[r].empty())
+      fail(ErrorKind::input, "generate", "{} is empty; expected at least one token", which);
     if (limit > 0 && static_cast<int64_t>(prompts[r].size()) > limit)
-      fail(ErrorKind::input, "generate", "{} has {} tokens; this model's context is {}: shorten it", which, prompts[r].size(), limit);
+      fail(ErrorKind::input, "generate", "{} has {} tokens; this model's context is {}: shorten it",
+           which, prompts[r].size(), limit);
     for (const int64_t id : prompts[r])
       if (id < 0 || id >= model.spec().vocab)
-        fail(ErrorKind::input, "generate", "{}: token id {}; expected 0 to {}", which, id, model.spec().vocab - 1);
+        fail(ErrorKind::input, "generate", "{}: token id {}; expected 0 to {}", which, id,
+             model.spec().vocab - 1);
   }
 }
 
 }  // namespace
 
-Generations generate(const model::Model& model, const text::Tokenizer* tokenizer,
-                     const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options) {
+Generations generate(const model::Model& model,
+                     const text::Tokenizer* tokenizer,
+                     const std::vector<std::vector<int64_t>>& prompts,
+                     const GenerateOptions& options) {
   if (!model.spec().causal() || !model.has_head())
-    fail(ErrorKind::usage, "generate", "this model is an {} and cannot generate; expected a decoder with a head", model::name_of(model.spec().arch));
+    fail(ErrorKind::usage, "generate",
+         "this model is an {} and cannot generate; expected a decoder with a head",
+         model::name_of(model.spec().arch));
   options.sampling.check();
-  if (options.prefill_chunk < 1) fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token", options.prefill_chunk);
+  if (options.prefill_chunk < 1)
+    fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token",
+         options.prefill_chunk);
   const int64_t limit = longest(model, options);
   check_prompts(model, prompts, limit);
   const at::NoGradGuard no_gradients;
@@ -194,7 +232,9 @@ Generations generate(const model::Model& model, const text::Tokenizer* tokenizer
     std::vector<size_t> active;
     for (size_t r = 0; r < rows.size(); ++r) {
       if (options.cancel != nullptr && options.cancel->requested()) rows[r].finish("cancelled");
-      if (options.max_new_tokens <= 0 || (limit > 0 && static_cast<int64_t>(rows[r].tokens().size()) > limit)) rows[r].finish("length");
+      if (options.max_new_tokens <= 0 ||
+          (limit > 0 && static_cast<int64_t>(rows[r].tokens().size()) > limit))
+        rows[r].finish("length");
       if (!rows[r].done()) active.push_back(r);
     }
     if (active.empty()) break;
@@ -207,7 +247,9 @@ Generations generate(const model::Model& model, const text::Tokenizer* tokenizer
       continue;  // the rows above finish as cancelled
     }
     for (size_t a = 0; a < active.size(); ++a)
-      rows[active[a]].accept({logits.const_data_ptr<float>() + static_cast<int64_t>(a) * logits.size(1), static_cast<size_t>(logits.size(1))});
+      rows[active[a]].accept(
+          {logits.const_data_ptr<float>() + static_cast<int64_t>(a) * logits.size(1),
+           static_cast<size_t>(logits.size(1))});
     (prefill ? out.prefill_seconds : out.decode_seconds) += seconds_since(start);
     if (prefill)
       for (const auto& prompt : prompts) out.prefill_tokens += static_cast<int64_t>(prompt.size());

@@ -1,5 +1,6 @@
-// Text from a model: prompts of any lengths in one batch, prefilled in few passes, then one token at a time.
-// A row's tokens do not depend on the rows beside it, nor on how its prompt was cut into calls.
+// Text from a model: prompts of any lengths in one batch, prefilled in few passes, then one token
+// at a time. A row's tokens do not depend on the rows beside it, nor on how its prompt was cut into
+// calls.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,10 @@ struct GenerateOptions {
   std::vector<std::string> stop_strings;  // cut from the text, with what follows
   int64_t context = 0;                    // longest sequence; 0 = what the model is made for
   int64_t prefill_chunk = 1024;           // tokens per prefill call, over all rows
-  const CancelToken* cancel = nullptr;    // ends generation after the current token; what exists is returned
-  /// Called with text as it becomes certain (never half a character, never part of a stop string). Needs a tokenizer.
+  const CancelToken* cancel =
+      nullptr;  // ends generation after the current token; what exists is returned
+  /// Called with text as it becomes certain (never half a character, never part of a stop string).
+  /// Needs a tokenizer.
   std::function<void(size_t row, std::string_view text)> on_text;
 };
 
@@ -28,17 +31,21 @@ struct Generation {
   std::vector<int64_t> token_ids;  // new ones
   std::string text;                // of the new tokens; empty without a tokenizer
   int64_t prompt_tokens = 0;
-  std::string finish_reason;       // "stop", "length" or "cancelled"
+  std::string finish_reason;  // "stop", "length" or "cancelled"
 };
 
 struct Generations {
   std::vector<Generation> rows;
   double prefill_seconds = 0, decode_seconds = 0;
-  int64_t prefill_tokens = 0, decode_tokens = 0;  // over all rows; a decode token is one model step of one row
+  int64_t prefill_tokens = 0,
+          decode_tokens = 0;  // over all rows; a decode token is one model step of one row
 };
 
-/// Throws Error(input) for an empty prompt, one longer than the model's context, or an id out of range.
-Generations generate(const model::Model& model, const text::Tokenizer* tokenizer,
-                     const std::vector<std::vector<int64_t>>& prompts, const GenerateOptions& options);
+/// Throws Error(input) for an empty prompt, one longer than the model's context, or an id out of
+/// range.
+Generations generate(const model::Model& model,
+                     const text::Tokenizer* tokenizer,
+                     const std::vector<std::vector<int64_t>>& prompts,
+                     const GenerateOptions& options);
 
 }  // namespace tessera::infer

@@ -8,20 +8,25 @@ namespace tessera::infer {
 model::Weights weights_of(const convert::Checkpoint& checkpoint) {
   std::map<std::string, model::WeightPtr> weights;
   for (const format::TensorView& view : checkpoint.tensors)
-    weights[view.name] = std::make_shared<ops::Weight>(ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner));
+    weights[view.name] = std::make_shared<ops::Weight>(
+        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner));
   return model::Weights::check(checkpoint.spec, std::move(weights));
 }
 
 namespace {
 
-/// The tokenizer that a trained checkpoint names in its metadata: "bytes", or a file or folder beside the weights.
+/// The tokenizer that a trained checkpoint names in its metadata: "bytes", or a file or folder
+/// beside the weights.
 std::string named_tokenizer(const convert::Checkpoint& source) {
   if (source.dialect != "tessera") return "";
   const format::TensorFile file = format::open_safetensors_folder(source.folder);
   const auto found = file.metadata().find("tessera_tokenizer");
   if (found == file.metadata().end()) return "";
-  if (found->second.empty() || found->second.find('/') != std::string::npos || found->second.front() == '.')
-    fail(ErrorKind::file, "tokenizer", "{}: tessera_tokenizer = \"{}\"; expected a name within the folder", source.folder.string(), found->second);
+  if (found->second.empty() || found->second.find('/') != std::string::npos ||
+      found->second.front() == '.')
+    fail(ErrorKind::file, "tokenizer",
+         "{}: tessera_tokenizer = \"{}\"; expected a name within the folder",
+         source.folder.string(), found->second);
   return found->second;
 }
 
@@ -33,10 +38,13 @@ LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOpt
   if (source.gguf != nullptr) {
     tokenizer = convert::tokenizer_of(*source.gguf, path.string());
   } else if (const std::string named = named_tokenizer(source); !named.empty()) {
-    tokenizer = convert::find_tokenizer(named == "bytes" ? std::filesystem::path(named) : path / named, static_cast<int32_t>(source.spec.vocab));
+    tokenizer =
+        convert::find_tokenizer(named == "bytes" ? std::filesystem::path(named) : path / named,
+                                static_cast<int32_t>(source.spec.vocab));
   } else if (std::filesystem::is_directory(path)) {
     for (const char* name : {"tokenizer.json", "tokenizer.gguf", "tokenizer.bin"})
-      if (!tokenizer && std::filesystem::exists(path / name)) tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
+      if (!tokenizer && std::filesystem::exists(path / name))
+        tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
   }
   model::Model model(source.spec, weights_of(source));
   return {std::move(model), std::move(tokenizer), std::move(source)};

@@ -1,4 +1,5 @@
-// Choosing the next token from logits. Order of the filters: repetition penalty, temperature, top-k, top-p, min-p.
+// Choosing the next token from logits. Order of the filters: repetition penalty, temperature,
+// top-k, top-p, min-p.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +11,25 @@
 namespace tessera::infer {
 
 struct SamplingOptions {
-  double temperature = 0;         // 0 = the most likely token (greedy)
-  int64_t top_k = 0;              // keep the k most likely; 0 = all
-  double top_p = 1;               // keep the fewest most likely whose probabilities reach p (Holtzman et al. 2019, arXiv:1904.09751)
-  double min_p = 0;               // keep those at least min_p times as likely as the best (arXiv:2407.01082)
-  double repetition_penalty = 1;  // logits of seen tokens are divided (positive) or multiplied by it (arXiv:1909.05858)
+  double temperature = 0;  // 0 = the most likely token (greedy)
+  int64_t top_k = 0;       // keep the k most likely; 0 = all
+  double top_p = 1;  // keep the fewest most likely whose probabilities reach p (Holtzman et al.
+                     // 2019, arXiv:1904.09751)
+  double min_p = 0;  // keep those at least min_p times as likely as the best (arXiv:2407.01082)
+  double repetition_penalty =
+      1;  // logits of seen tokens are divided (positive) or multiplied by it (arXiv:1909.05858)
   uint64_t seed = 0;
 
   /// Throws Error(usage) naming the option out of range.
   void check() const;
 };
 
-/// The next token after `seen` tokens; `key` is the row's stream, and the number of seen tokens its index, so
-/// that a row's text does not depend on its batch. Ties go to the lowest id. Throws Error(input) when no logit is finite.
-int64_t sample(std::span<const float> logits, std::span<const int64_t> seen, const SamplingOptions& options, const RandomKey& key);
+/// The next token after `seen` tokens; `key` is the row's stream, and the number of seen tokens its
+/// index, so that a row's text does not depend on its batch. Ties go to the lowest id. Throws
+/// Error(input) when no logit is finite.
+int64_t sample(std::span<const float> logits,
+               std::span<const int64_t> seen,
+               const SamplingOptions& options,
+               const RandomKey& key);
 
 }  // namespace tessera::infer

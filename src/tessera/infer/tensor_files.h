@@ -15,7 +15,8 @@ namespace tessera::infer {
 Tensor tensor_or_undefined(const format::TensorFile& file, const std::string& name);
 
 /// Writes the tensors as they are, floats as float32.
-void write_tensors(const std::filesystem::path& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
+void write_tensors(const std::filesystem::path& path,
+                   const std::vector<std::pair<std::string, Tensor>>& tensors,
                    const format::StringMap& metadata = {});
 
 }  // namespace tessera::infer

@@ -22,15 +22,18 @@
 #define TESSERA_KERNELS_ATTENTION_ONCE
 namespace tessera::kernels {
 
-constexpr int64_t kKeyBlock = 256;  // keys and values of 64 floats: 128 KiB, half a second-level cache
-constexpr int kQueryRows = 6;       // query rows that share each load of a key or value
+constexpr int64_t kKeyBlock =
+    256;                       // keys and values of 64 floats: 128 KiB, half a second-level cache
+constexpr int kQueryRows = 6;  // query rows that share each load of a key or value
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 struct Range {
   int64_t begin, end;
   bool empty() const { return begin >= end; }
 };
-inline Range operator&(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+inline Range operator&(Range a, Range b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
 
 // Up to kQueryRows queries of one key-value head: row r of the tile is query (first + r) / n of
 // head g n + (first + r) % n, where n = H / G heads share the key-value head.
@@ -79,7 +82,9 @@ inline QueryTile make_tile(const Attention& a, int64_t g, int64_t number) {
 constexpr int64_t kMaximumAt = 0;
 constexpr int64_t kSumAt = 1;
 constexpr int64_t kValuesAt = 16;
-inline int64_t partial_floats(const Attention& a) { return kValuesAt + (a.V + 15) / 16 * 16; }
+inline int64_t partial_floats(const Attention& a) {
+  return kValuesAt + (a.V + 15) / 16 * 16;
+}
 
 // body(slot, range): the parts of a range of positions that lie one after another in the cache
 template <class Body>
@@ -104,20 +109,27 @@ constexpr int64_t kScoreStride = kKeyBlock + 16;
 
 // --- scores --------------------------------------------------------------------------------------
 
-HWY_INLINE void query_key_products(const Attention& a, const QueryTile& tile, const float* q, Range keys,
-                                   int64_t block_begin, float* scores) {
+HWY_INLINE void query_key_products(const Attention& a,
+                                   const QueryTile& tile,
+                                   const float* q,
+                                   Range keys,
+                                   int64_t block_begin,
+                                   float* scores) {
   for_spans(a.kv, keys, [&](int64_t slot, Range span) HWY_ATTR {
-    const RowsView k{a.kv.k + slot * a.kv.k_token_stride + tile.g * a.kv.k_head_stride, a.kv.k_token_stride, 0};
+    const RowsView k{a.kv.k + slot * a.kv.k_token_stride + tile.g * a.kv.k_head_stride,
+                     a.kv.k_token_stride, 0};
     // four keys at a time, for all query rows while they are in the first cache level
     for (int64_t j = 0; j < span.end - span.begin; j += 4) {
-      const RowsView quad{k.data + j * k.stride, k.stride, std::min<int64_t>(4, span.end - span.begin - j)};
+      const RowsView quad{k.data + j * k.stride, k.stride,
+                          std::min<int64_t>(4, span.end - span.begin - j)};
       float* s = scores + span.begin + j - block_begin;
       int64_t r = 0;
       for (; r + kTileRows <= tile.rows; r += kTileRows)
         dot_products<kTileRows>(q + r * a.K, a.K, quad, a.K, s + r * kScoreStride, kScoreStride);
       for (; r + 2 <= tile.rows; r += 2)
         dot_products<2>(q + r * a.K, a.K, quad, a.K, s + r * kScoreStride, kScoreStride);
-      for (; r < tile.rows; ++r) dot_products<1>(q + r * a.K, a.K, quad, a.K, s + r * kScoreStride, kScoreStride);
+      for (; r < tile.rows; ++r)
+        dot_products<1>(q + r * a.K, a.K, quad, a.K, s + r * kScoreStride, kScoreStride);
     }
   });
 }
@@ -132,10 +144,12 @@ HWY_INLINE SoftmaxPart exponentials(const Attention& a, const float* bias, int64
   for (int64_t j = 0; j < n; j += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, n - j);
     V32 v = hn::Mul(load_upto(s + j, count), all(a.scale));
-    if (a.softcap > 0) v = hn::Mul(activate<Activation::tanh>(hn::Div(v, all(a.softcap))), all(a.softcap));
+    if (a.softcap > 0)
+      v = hn::Mul(activate<Activation::tanh>(hn::Div(v, all(a.softcap))), all(a.softcap));
     if (bias) v = hn::Add(v, load_upto(bias + j, count));
     store_upto(v, s + j, count);
-    if (count < kLanes) v = hn::IfThenElse(hn::FirstN(F32(), static_cast<size_t>(count)), v, all(kMinusInfinity));
+    if (count < kLanes)
+      v = hn::IfThenElse(hn::FirstN(F32(), static_cast<size_t>(count)), v, all(kMinusInfinity));
     // a NaN counts as infinite, so that it reaches the result instead of getting lost in Max
     max = hn::Max(max, hn::IfThenElse(hn::Eq(v, v), v, all(-kMinusInfinity)));
   }
@@ -156,8 +170,14 @@ HWY_INLINE SoftmaxPart exponentials(const Attention& a, const float* bias, int64
 
 // out[r][c ...] += sum over n keys of p[r][j] v[j][c ...], `vectors` vectors wide, keys ascending
 template <int rows, int vectors, class Read, class Write>
-HWY_INLINE void values_tile(const float* p, const float* v, int64_t v_stride, int64_t n, float* out,
-                            int64_t out_stride, const Read& read, const Write& write) {
+HWY_INLINE void values_tile(const float* p,
+                            const float* v,
+                            int64_t v_stride,
+                            int64_t n,
+                            float* out,
+                            int64_t out_stride,
+                            const Read& read,
+                            const Write& write) {
   V32 sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
@@ -181,8 +201,13 @@ HWY_INLINE void values_tile(const float* p, const float* v, int64_t v_stride, in
 }
 
 template <int rows>
-HWY_INLINE void values_rows(const float* p, const float* v, int64_t v_stride, int64_t n, float* out,
-                            int64_t out_stride, int64_t width) {
+HWY_INLINE void values_rows(const float* p,
+                            const float* v,
+                            int64_t v_stride,
+                            int64_t n,
+                            float* out,
+                            int64_t out_stride,
+                            int64_t width) {
   constexpr int kVectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // at most 12 accumulators
   const auto read = [](const float* q) HWY_ATTR { return load(q); };
   const auto write = [](V32 x, float* q) HWY_ATTR { store(x, q); };
@@ -193,13 +218,20 @@ HWY_INLINE void values_rows(const float* p, const float* v, int64_t v_stride, in
     values_tile<rows, 1>(p, v + c, v_stride, n, out + c, out_stride, read, write);
   if (c < width)
     values_tile<rows, 1>(
-        p, v + c, v_stride, n, out + c, out_stride, [&](const float* q) HWY_ATTR { return load_part(q, width - c); },
+        p, v + c, v_stride, n, out + c, out_stride,
+        [&](const float* q) HWY_ATTR { return load_part(q, width - c); },
         [&](V32 x, float* q) HWY_ATTR { store_part(x, q, width - c); });
 }
 
 // rows row .. row + count of the tile, all of which see the keys
-HWY_INLINE void add_values(const Attention& a, const QueryTile& tile, int64_t row, int64_t count, Range keys,
-                           int64_t block_begin, const float* scores, float* partials) {
+HWY_INLINE void add_values(const Attention& a,
+                           const QueryTile& tile,
+                           int64_t row,
+                           int64_t count,
+                           Range keys,
+                           int64_t block_begin,
+                           const float* scores,
+                           float* partials) {
   const int64_t stride = partial_floats(a);
   for_spans(a.kv, keys, [&](int64_t slot, Range span) HWY_ATTR {
     const float* v = a.kv.v + slot * a.kv.v_token_stride + tile.g * a.kv.v_head_stride;
@@ -208,12 +240,18 @@ HWY_INLINE void add_values(const Attention& a, const QueryTile& tile, int64_t ro
     const int64_t n = span.end - span.begin;
     const int64_t v_stride = a.kv.v_token_stride;
     switch (count) {
-      case 1: return values_rows<1>(p, v, v_stride, n, out, stride, a.V);
-      case 2: return values_rows<2>(p, v, v_stride, n, out, stride, a.V);
-      case 3: return values_rows<3>(p, v, v_stride, n, out, stride, a.V);
-      case 4: return values_rows<4>(p, v, v_stride, n, out, stride, a.V);
-      case 5: return values_rows<5>(p, v, v_stride, n, out, stride, a.V);
-      default: return values_rows<6>(p, v, v_stride, n, out, stride, a.V);
+      case 1:
+        return values_rows<1>(p, v, v_stride, n, out, stride, a.V);
+      case 2:
+        return values_rows<2>(p, v, v_stride, n, out, stride, a.V);
+      case 3:
+        return values_rows<3>(p, v, v_stride, n, out, stride, a.V);
+      case 4:
+        return values_rows<4>(p, v, v_stride, n, out, stride, a.V);
+      case 5:
+        return values_rows<5>(p, v, v_stride, n, out, stride, a.V);
+      default:
+        return values_rows<6>(p, v, v_stride, n, out, stride, a.V);
     }
   });
 }
@@ -224,14 +262,15 @@ HWY_INLINE void add_values(const Attention& a, const QueryTile& tile, int64_t ro
 HWY_INLINE const float* gather_queries(const Attention& a, const QueryTile& tile) {
   float* q = scratch<2>(kQueryRows * a.K);
   for (int64_t r = 0; r < tile.rows; ++r)
-    std::memcpy(q + r * a.K, a.q + tile.query[r] * a.q_token_stride + tile.head[r] * a.q_head_stride,
+    std::memcpy(q + r * a.K,
+                a.q + tile.query[r] * a.q_token_stride + tile.head[r] * a.q_head_stride,
                 static_cast<size_t>(a.K) * sizeof(float));
   return q;
 }
 
 // one block's part for every row of the tile
-HWY_INLINE void block_partials(const Attention& a, const QueryTile& tile, const float* q, int64_t block,
-                               float* partials) {
+HWY_INLINE void block_partials(
+    const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
   float* scores = scratch<3>(kQueryRows * kScoreStride);
   const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
   Range some{here.end, here.begin};  // seen by at least one row
@@ -251,16 +290,19 @@ HWY_INLINE void block_partials(const Attention& a, const QueryTile& tile, const 
     const Range seen = tile.visible[r] & here;
     SoftmaxPart part{kMinusInfinity, 0};
     if (!seen.empty()) {
-      const float* bias = a.bias ? a.bias + tile.head[r] * a.bias_head_stride + tile.query[r] * a.bias_query_stride +
+      const float* bias = a.bias ? a.bias + tile.head[r] * a.bias_head_stride +
+                                       tile.query[r] * a.bias_query_stride +
                                        (seen.begin - a.kv.first_position)
                                  : nullptr;
-      part = exponentials(a, bias, seen.end - seen.begin, scores + r * kScoreStride + seen.begin - here.begin);
+      part = exponentials(a, bias, seen.end - seen.begin,
+                          scores + r * kScoreStride + seen.begin - here.begin);
     }
     partial[kMaximumAt] = part.maximum;
     partial[kSumAt] = part.sum;
   }
 
-  // each row's keys in ascending order: its own ones before the common ones, the common, its own after
+  // each row's keys in ascending order: its own ones before the common ones, the common, its own
+  // after
   if (common.empty()) common = {here.end, here.end};
   const auto own = [&](int64_t r, Range keys) HWY_ATTR {
     keys = keys & tile.visible[r] & here;
@@ -269,7 +311,8 @@ HWY_INLINE void block_partials(const Attention& a, const QueryTile& tile, const 
   };
   for (int64_t r = 0; r < tile.rows; ++r) own(r, {here.begin, common.begin});
   bool any_void = false;
-  for (int64_t r = 0; r < tile.rows; ++r) any_void |= partials[r * stride + kMaximumAt] == kMinusInfinity;
+  for (int64_t r = 0; r < tile.rows; ++r)
+    any_void |= partials[r * stride + kMaximumAt] == kMinusInfinity;
   if (any_void) {
     for (int64_t r = 0; r < tile.rows; ++r) own(r, common);
   } else if (!common.empty()) {
@@ -287,8 +330,8 @@ HWY_INLINE void merge(const Attention& a, const float* partial, float* total) {
   const V32 keep = exp_negative(all(before - maximum));
   const V32 gain = exp_negative(all(here - maximum));
   total[kMaximumAt] = maximum;
-  total[kSumAt] = hn::GetLane(
-      hn::Add(hn::Mul(all(total[kSumAt]), keep), hn::Mul(all(partial[kSumAt]), gain)));
+  total[kSumAt] =
+      hn::GetLane(hn::Add(hn::Mul(all(total[kSumAt]), keep), hn::Mul(all(partial[kSumAt]), gain)));
   // the buffers are padded to whole vectors
   for (int64_t c = 0; c < a.V; c += kLanes) {
     const V32 old = hn::Mul(load(total + kValuesAt + c), keep);
@@ -357,7 +400,9 @@ namespace {
 
 // Tiles in an order that gives equal contiguous shares equal work under a causal mask: first, last,
 // second, last but one ...
-int64_t balanced(int64_t i, int64_t n) { return i % 2 == 0 ? i / 2 : n - 1 - i / 2; }
+int64_t balanced(int64_t i, int64_t n) {
+  return i % 2 == 0 ? i / 2 : n - 1 - i / 2;
+}
 
 void attend_by_tiles(const Attention& a) {
   const int64_t tiles = tiles_per_group(a);
@@ -396,17 +441,22 @@ void attend_by_blocks(const Attention& a) {
 }  // namespace
 
 void attend(const Attention& a) {
-  require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "attention", "{} key-value heads do not divide {} heads", a.G, a.H);
-  require(a.T >= 0 && a.K > 0 && a.V > 0 && a.kv.count >= 0 && a.kv.first_position >= 0 && a.first_position >= 0 &&
-              a.window >= 0 && a.kv.first_slot >= 0 && (a.kv.capacity == 0 || a.kv.capacity >= a.kv.count),
-          "attention", "T = {}, K = {}, V = {}, {} keys from position {} in {} slots, queries from {}", a.T, a.K, a.V,
-          a.kv.count, a.kv.first_position, a.kv.capacity, a.first_position);
+  require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "attention",
+          "{} key-value heads do not divide {} heads", a.G, a.H);
+  require(a.T >= 0 && a.K > 0 && a.V > 0 && a.kv.count >= 0 && a.kv.first_position >= 0 &&
+              a.first_position >= 0 && a.window >= 0 && a.kv.first_slot >= 0 &&
+              (a.kv.capacity == 0 || a.kv.capacity >= a.kv.count),
+          "attention",
+          "T = {}, K = {}, V = {}, {} keys from position {} in {} slots, queries from {}", a.T, a.K,
+          a.V, a.kv.count, a.kv.first_position, a.kv.capacity, a.first_position);
   cap_targets();
   // With few tiles the threads share out the blocks of keys instead; the numbers are the same.
   const int64_t tiles = a.G * tiles_per_group(a);
   const bool few = tiles < 4 * thread_count() && a.kv.count >= 2 * kKeyBlock && thread_count() > 1;
-  if (few) attend_by_blocks(a);
-  else attend_by_tiles(a);
+  if (few)
+    attend_by_blocks(a);
+  else
+    attend_by_tiles(a);
 }
 
 }  // namespace tessera::kernels

@@ -2,10 +2,11 @@
 //   s_j = softcap(scale q.k_j) + bias_j over the visible keys;   o = softmax(s) v
 //
 // Goals: a query's bits depend on that query and on the keys that it sees, not on how many queries
-// the call holds, how a prompt was split into calls, where a ring cache stores a key, or the threads.
-// Hence one fixed order: keys are taken in blocks of 256 absolute positions, each block gives its maximum, sum and
-// weighted values (keys in ascending order), and the blocks are merged in ascending order.
-// A query that sees no key gives 0. Memory per thread is independent of the number of keys.
+// the call holds, how a prompt was split into calls, where a ring cache stores a key, or the
+// threads. Hence one fixed order: keys are taken in blocks of 256 absolute positions, each block
+// gives its maximum, sum and weighted values (keys in ascending order), and the blocks are merged
+// in ascending order. A query that sees no key gives 0. Memory per thread is independent of the
+// number of keys.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +42,9 @@ struct Attention {
   int64_t window = 0;  // when positive, p - window < j as well, and j < p + window when not causal
 
   float scale = 1;
-  float softcap = 0;             // c tanh(s / c); 0: none
-  const float* bias = nullptr;   // added: bias[h * bias_head_stride + i * bias_query_stride + j], j the key's number in kv
+  float softcap = 0;            // c tanh(s / c); 0: none
+  const float* bias = nullptr;  // added: bias[h * bias_head_stride + i * bias_query_stride + j], j
+                                // the key's number in kv
   int64_t bias_head_stride = 0, bias_query_stride = 0;
   const float* sinks = nullptr;  // [H]: a logit that joins each head's denominator; -inf: none
 };

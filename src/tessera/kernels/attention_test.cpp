@@ -14,7 +14,15 @@ struct Case {
   Values q, k, v;
 
   Case(int64_t t, int64_t s, int64_t h, int64_t g, int64_t kd, int64_t vd, int64_t offset = 0)
-      : T(t), S(s), H(h), G(g), K(kd), V(vd), q(t * h * kd, 1, 1, offset), k(s * g * kd, 2, 1, offset), v(s * g * vd, 3, 1, offset) {}
+      : T(t),
+        S(s),
+        H(h),
+        G(g),
+        K(kd),
+        V(vd),
+        q(t * h * kd, 1, 1, offset),
+        k(s * g * kd, 2, 1, offset),
+        v(s * g * vd, 3, 1, offset) {}
 
   Attention attention(float* out) const {
     Attention a;
@@ -48,15 +56,18 @@ std::vector<double> attend_ref(const Attention& a) {
       double max = a.sinks ? static_cast<double>(a.sinks[h]) : -kInfinity;
       for (int64_t j = 0; j < a.kv.count; ++j) {
         const int64_t position = a.kv.first_position + j, slot = (a.kv.first_slot + j) % capacity;
-        const bool visible = (!a.causal || position <= p) &&
-                             (a.window == 0 || (position > p - a.window && (a.causal || position < p + a.window)));
+        const bool visible =
+            (!a.causal || position <= p) &&
+            (a.window == 0 || (position > p - a.window && (a.causal || position < p + a.window)));
         double s = 0;
         for (int64_t c = 0; c < a.K; ++c)
           s += static_cast<double>(a.q[i * a.q_token_stride + h * a.q_head_stride + c]) *
                static_cast<double>(a.kv.k[slot * a.kv.k_token_stride + g * a.kv.k_head_stride + c]);
         s *= static_cast<double>(a.scale);
-        if (a.softcap > 0) s = static_cast<double>(a.softcap) * std::tanh(s / static_cast<double>(a.softcap));
-        if (a.bias) s += static_cast<double>(a.bias[h * a.bias_head_stride + i * a.bias_query_stride + j]);
+        if (a.softcap > 0)
+          s = static_cast<double>(a.softcap) * std::tanh(s / static_cast<double>(a.softcap));
+        if (a.bias)
+          s += static_cast<double>(a.bias[h * a.bias_head_stride + i * a.bias_query_stride + j]);
         logits.push_back(visible ? s : -kInfinity);
         max = std::max(max, logits.back());
       }
@@ -67,7 +78,9 @@ std::vector<double> attend_ref(const Attention& a) {
         const double e = std::exp(logits[at(j)] - max);
         sum += e;
         for (int64_t c = 0; c < a.V; ++c)
-          o[at(c)] += e * static_cast<double>(a.kv.v[(a.kv.first_slot + j) % capacity * a.kv.v_token_stride + g * a.kv.v_head_stride + c]);
+          o[at(c)] += e * static_cast<double>(
+                              a.kv.v[(a.kv.first_slot + j) % capacity * a.kv.v_token_stride +
+                                     g * a.kv.v_head_stride + c]);
       }
       for (const double value : o) out.push_back(sum > 0 ? value / sum : 0);
     }
@@ -104,10 +117,11 @@ TEST(Attention, SpecifiedCore) {
 
 TEST(Attention, SpecifiedGroupedHeads) {
   const auto q = sines(24, 0.37, 0.11), k = sines(12, 0.53, 0.29), v = sines(12, 0.71, 0.05);
-  const double want[] = {0.04997916927, 0.6889214451,  0.6411554316,  0.7709917949,  0.5654390168,  0.4787215197,
-                         0.04997916927, 0.6889214451,  0.5198192052,  0.7541472307,  0.3494293079,  0.2491768509,
-                         -0.9201280538, -0.9530596307, -0.6774824781, -0.2711967126, -0.2036079928, 0.1027325419,
-                         -0.9201280538, -0.9530596307, -0.7774982174, -0.5522528319, -0.1454217444, 0.08933057269};
+  const double want[] = {0.04997916927, 0.6889214451,  0.6411554316,  0.7709917949,  0.5654390168,
+                         0.4787215197,  0.04997916927, 0.6889214451,  0.5198192052,  0.7541472307,
+                         0.3494293079,  0.2491768509,  -0.9201280538, -0.9530596307, -0.6774824781,
+                         -0.2711967126, -0.2036079928, 0.1027325419,  -0.9201280538, -0.9530596307,
+                         -0.7774982174, -0.5522528319, -0.1454217444, 0.08933057269};
   on_every_target([&] {
     std::vector<float> out(24);
     Attention a;  // head-major: a head's tokens lie together
@@ -150,7 +164,8 @@ TEST(Attention, EveryOptionAgainstDouble) {
         a.window = window;
         if (extra == 1) a.softcap = 0.7f;
         if (extra == 2) a.sinks = sinks.data();
-        if (extra == 3) a.bias = bias.data(), a.bias_head_stride = 70 * 600, a.bias_query_stride = 600;
+        if (extra == 3)
+          a.bias = bias.data(), a.bias_head_stride = 70 * 600, a.bias_query_stride = 600;
         if (!causal) a.first_position = 250;
         const auto want = attend_ref(a);
         for (const std::string& name : {available_targets().front(), available_targets().back()}) {
@@ -192,7 +207,8 @@ TEST(Attention, SameBitsForAnySplitAndThreads) {
       expect_same_bits(split.data(), whole.data(), c.size(), "two threads");
       for (const int64_t step : {5, 64, 257}) {
         std::fill(split.begin(), split.end(), 0.0f);
-        for (int64_t t = 0; t < kPrompt; t += step) run(t, std::min(t + step, kPrompt), 1 + t % 2, split);
+        for (int64_t t = 0; t < kPrompt; t += step)
+          run(t, std::min(t + step, kPrompt), 1 + t % 2, split);
         expect_same_bits(split.data(), whole.data(), c.size(), fmt::format("steps of {}", step));
       }
       // one query alone, by tiles (one thread) and by blocks of keys (two)
@@ -201,7 +217,8 @@ TEST(Attention, SameBitsForAnySplitAndThreads) {
         for (const int threads : {1, 2}) {
           std::fill(split.begin(), split.end(), 0.0f);
           run(t, t + 1, threads, split);
-          expect_same_bits(split.data() + t * row, whole.data() + t * row, row, fmt::format("query {}", t));
+          expect_same_bits(split.data() + t * row, whole.data() + t * row, row,
+                           fmt::format("query {}", t));
         }
     });
 }
@@ -226,7 +243,8 @@ TEST(Attention, SameBitsInARing) {
           }
           b.kv = {k.data(), v.data(), 80, 40, 48, 24, first, kPrompt - first, shift, capacity};
           attend(b);
-          expect_same_bits(b.out, a.out, (kPrompt - begin) * c.H * c.V, fmt::format("shift {}", shift));
+          expect_same_bits(b.out, a.out, (kPrompt - begin) * c.H * c.V,
+                           fmt::format("shift {}", shift));
         }
       }
     });
@@ -247,7 +265,8 @@ TEST(Attention, FutureAndForgottenKeysDoNotMatter) {
     Attention b = d.attention(poisoned.data());
     b.window = 10;
     attend(b);
-    expect_same_bits(poisoned.data() + 10 * 16, clean.data() + 10 * 16, 29 * 16, "queries 10 to 38");
+    expect_same_bits(poisoned.data() + 10 * 16, clean.data() + 10 * 16, 29 * 16,
+                     "queries 10 to 38");
     EXPECT_TRUE(std::isnan(poisoned[0]));
     EXPECT_TRUE(std::isnan(poisoned[39 * 16]));
   });

@@ -33,7 +33,8 @@ void dequantize(DType type, const void* src, int64_t n, float* dst) {
   require(can_dequantize(type), "dequantize", "type {} has no values to read", name_of(type));
   const DTypeLayout& layout = layout_of(type);
   require(n >= 0 && n % layout.block_elements == 0, "dequantize",
-          "{} elements of type {}: expected whole blocks of {}", n, layout.name, layout.block_elements);
+          "{} elements of type {}: expected whole blocks of {}", n, layout.name,
+          layout.block_elements);
   cap_targets();
   const auto* bytes = static_cast<const uint8_t*>(src);
   parallel_for((n + kUnit - 1) / kUnit, 16, [&](int64_t begin, int64_t end) {

@@ -1,8 +1,8 @@
 // Storage types to float32: plain 16-bit floats and the block types of GGUF.
 //
-// Values are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads aside).
-// Layouts: ggml-common.h of ggml; an element's value is d * q, d * q + m or d * s * q - dmin * m with
-// every product and sum rounded to float32, never fused.
+// Values are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads
+// aside). Layouts: ggml-common.h of ggml; an element's value is d * q, d * q + m or d * s * q -
+// dmin * m with every product and sum rounded to float32, never fused.
 #pragma once
 
 #include <cstdint>

@@ -21,13 +21,21 @@ using I8 = hn::Rebind<int8_t, F32>;
 using U16 = hn::Rebind<uint16_t, F32>;
 using VI = hn::Vec<I32>;
 
-HWY_INLINE VI unsigned_bytes(const uint8_t* p) { return hn::PromoteTo(I32(), hn::LoadU(U8(), p)); }
+HWY_INLINE VI unsigned_bytes(const uint8_t* p) {
+  return hn::PromoteTo(I32(), hn::LoadU(U8(), p));
+}
 HWY_INLINE VI signed_bytes(const uint8_t* p) {
   return hn::PromoteTo(I32(), hn::LoadU(I8(), reinterpret_cast<const int8_t*>(p)));
 }
-HWY_INLINE VI int_all(int32_t value) { return hn::Set(I32(), value); }
-HWY_INLINE VI low_bits(VI v, int32_t mask) { return hn::And(v, int_all(mask)); }
-HWY_INLINE V32 to_float(VI v) { return hn::ConvertTo(F32(), v); }
+HWY_INLINE VI int_all(int32_t value) {
+  return hn::Set(I32(), value);
+}
+HWY_INLINE VI low_bits(VI v, int32_t mask) {
+  return hn::And(v, int_all(mask));
+}
+HWY_INLINE V32 to_float(VI v) {
+  return hn::ConvertTo(F32(), v);
+}
 
 HWY_INLINE float half_at(const uint8_t* p) {
   uint16_t bits;
@@ -51,12 +59,13 @@ HWY_INLINE V32 halves(const uint16_t* p) {
   const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffu));
   const auto rebased = hn::Add(hn::ShiftLeft<13>(magnitude), hn::Set(du, 112u << 23));
   const auto special = hn::Add(rebased, hn::Set(du, 112u << 23));  // exponent 31 becomes 255
-  const auto small = hn::BitCast(
-      du, hn::Mul(hn::ConvertTo(F32(), hn::BitCast(I32(), magnitude)), all(0x1p-24f)));
+  const auto small =
+      hn::BitCast(du, hn::Mul(hn::ConvertTo(F32(), hn::BitCast(I32(), magnitude)), all(0x1p-24f)));
   const auto smagnitude = hn::BitCast(I32(), magnitude);
-  auto value = hn::IfThenElse(
-      hn::RebindMask(du, hn::Gt(smagnitude, hn::Set(I32(), 0x7bff))), special, rebased);
-  value = hn::IfThenElse(hn::RebindMask(du, hn::Lt(smagnitude, hn::Set(I32(), 0x0400))), small, value);
+  auto value = hn::IfThenElse(hn::RebindMask(du, hn::Gt(smagnitude, hn::Set(I32(), 0x7bff))),
+                              special, rebased);
+  value =
+      hn::IfThenElse(hn::RebindMask(du, hn::Lt(smagnitude, hn::Set(I32(), 0x0400))), small, value);
   return hn::BitCast(F32(), hn::Or(value, sign));
 #endif
 }
@@ -66,13 +75,19 @@ HWY_INLINE V32 bf16s(const uint16_t* p) {
 }
 
 // d * q + m without fusing: the format's values are rounded twice.
-HWY_INLINE V32 scaled(VI q, V32 d) { return hn::Mul(to_float(q), d); }
-HWY_INLINE V32 scaled_plus(VI q, V32 d, V32 m) { return hn::Add(scaled(q, d), m); }
-HWY_INLINE V32 scaled_minus(VI q, V32 d, V32 m) { return hn::Sub(scaled(q, d), m); }
+HWY_INLINE V32 scaled(VI q, V32 d) {
+  return hn::Mul(to_float(q), d);
+}
+HWY_INLINE V32 scaled_plus(VI q, V32 d, V32 m) {
+  return hn::Add(scaled(q, d), m);
+}
+HWY_INLINE V32 scaled_minus(VI q, V32 d, V32 m) {
+  return hn::Sub(scaled(q, d), m);
+}
 
 // A block type is a struct with `elements`, `bytes`, and unpack(block, emit), which calls
-// emit(e, v) with the values of elements e .. e + kLanes, e ascending: to store them, or to use them
-// in a sum whose order must be that of the elements.
+// emit(e, v) with the values of elements e .. e + kLanes, e ascending: to store them, or to use
+// them in a sum whose order must be that of the elements.
 
 // --- 32-element blocks: nibbles low 16, high 16 --------------------------------------------------
 
@@ -107,7 +122,8 @@ struct Q4_0 {
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all(half_at(b));
-    nibbles(b + 2, [&](VI q, int) HWY_ATTR { return scaled(hn::Sub(q, int_all(8)), d); }, emit);
+    nibbles(
+        b + 2, [&](VI q, int) HWY_ATTR { return scaled(hn::Sub(q, int_all(8)), d); }, emit);
   }
 };
 
@@ -116,7 +132,8 @@ struct Q4_1 {
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all(half_at(b)), m = all(half_at(b + 2));
-    nibbles(b + 4, [&](VI q, int) HWY_ATTR { return scaled_plus(q, d, m); }, emit);
+    nibbles(
+        b + 4, [&](VI q, int) HWY_ATTR { return scaled_plus(q, d, m); }, emit);
   }
 };
 
@@ -137,7 +154,8 @@ struct Q5_1 {
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all(half_at(b)), m = all(half_at(b + 2));
-    const auto value = [&](VI q, int e) HWY_ATTR { return scaled_plus(hn::Or(q, fifth_bits(b + 4, e)), d, m); };
+    const auto value = [&](VI q, int e)
+                           HWY_ATTR { return scaled_plus(hn::Or(q, fifth_bits(b + 4, e)), d, m); };
     nibbles(b + 8, value, emit);
   }
 };
@@ -154,7 +172,9 @@ struct Q8_0 {
 
 // --- 256-element blocks --------------------------------------------------------------------------
 
-HWY_INLINE VI shifted(VI v, int count) { return hn::ShiftRightSame(v, count); }
+HWY_INLINE VI shifted(VI v, int count) {
+  return hn::ShiftRightSame(v, count);
+}
 
 // body(half, quarter, sixteen) for the groups of 16 elements that share a scale; element
 // 128 half + 32 quarter + sixteen is the first. Unrolled, so that shift counts are constants.
@@ -179,7 +199,8 @@ struct Q2K {
       const V32 ms = all(dmin * static_cast<float>(scale >> 4));
       const uint8_t* qs = b + 16 + 32 * half + sixteen;
       for (int i = 0; i < 16; i += kLanes)
-        emit(e + i, scaled_minus(low_bits(shifted(unsigned_bytes(qs + i), 2 * quarter), 3), ds, ms));
+        emit(e + i,
+             scaled_minus(low_bits(shifted(unsigned_bytes(qs + i), 2 * quarter), 3), ds, ms));
     });
   }
 };
@@ -302,19 +323,32 @@ constexpr bool is_halves = Block::bytes == 2 * Block::elements;
 template <class Body>
 HWY_INLINE void with_block(DType type, const Body& body) {
   switch (type) {
-    case DType::f16: return body.template operator()<F16>();
-    case DType::bf16: return body.template operator()<BF16>();
-    case DType::q4_0: return body.template operator()<Q4_0>();
-    case DType::q4_1: return body.template operator()<Q4_1>();
-    case DType::q5_0: return body.template operator()<Q5_0>();
-    case DType::q5_1: return body.template operator()<Q5_1>();
-    case DType::q8_0: return body.template operator()<Q8_0>();
-    case DType::q2_k: return body.template operator()<Q2K>();
-    case DType::q3_k: return body.template operator()<Q3K>();
-    case DType::q4_k: return body.template operator()<Q4K>();
-    case DType::q5_k: return body.template operator()<Q5K>();
-    case DType::q6_k: return body.template operator()<Q6K>();
-    default: return;
+    case DType::f16:
+      return body.template operator()<F16>();
+    case DType::bf16:
+      return body.template operator()<BF16>();
+    case DType::q4_0:
+      return body.template operator()<Q4_0>();
+    case DType::q4_1:
+      return body.template operator()<Q4_1>();
+    case DType::q5_0:
+      return body.template operator()<Q5_0>();
+    case DType::q5_1:
+      return body.template operator()<Q5_1>();
+    case DType::q8_0:
+      return body.template operator()<Q8_0>();
+    case DType::q2_k:
+      return body.template operator()<Q2K>();
+    case DType::q3_k:
+      return body.template operator()<Q3K>();
+    case DType::q4_k:
+      return body.template operator()<Q4K>();
+    case DType::q5_k:
+      return body.template operator()<Q5K>();
+    case DType::q6_k:
+      return body.template operator()<Q6K>();
+    default:
+      return;
   }
 }
 

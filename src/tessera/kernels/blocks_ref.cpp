@@ -27,9 +27,13 @@ float f32_at(const uint8_t* p) {
 }
 
 // 32 elements: the first 16 in the low nibbles, the others in the high ones.
-int nibble(const uint8_t* qs, int e) { return e < 16 ? qs[e] & 15 : qs[e - 16] >> 4; }
+int nibble(const uint8_t* qs, int e) {
+  return e < 16 ? qs[e] & 15 : qs[e - 16] >> 4;
+}
 
-int fifth_bit(const uint8_t* qh, int e) { return ((qh[e / 8] >> (e % 8)) & 1) << 4; }
+int fifth_bit(const uint8_t* qh, int e) {
+  return ((qh[e / 8] >> (e % 8)) & 1) << 4;
+}
 
 // q4_k and q5_k: eight 6-bit scales and eight 6-bit minima in 12 bytes.
 int scale_k4(const uint8_t* s, int j) {
@@ -53,16 +57,23 @@ int two_bits(const uint8_t* qs, int e) {
 
 float value_of(DType type, const uint8_t* b, int e) {
   switch (type) {
-    case DType::f32: return f32_at(b);
-    case DType::f16: return half_at(b);
-    case DType::bf16: return bf16_at(b);
-    case DType::q4_0: return half_at(b) * static_cast<float>(nibble(b + 2, e) - 8);
-    case DType::q4_1: return half_at(b) * static_cast<float>(nibble(b + 4, e)) + half_at(b + 2);
+    case DType::f32:
+      return f32_at(b);
+    case DType::f16:
+      return half_at(b);
+    case DType::bf16:
+      return bf16_at(b);
+    case DType::q4_0:
+      return half_at(b) * static_cast<float>(nibble(b + 2, e) - 8);
+    case DType::q4_1:
+      return half_at(b) * static_cast<float>(nibble(b + 4, e)) + half_at(b + 2);
     case DType::q5_0:
       return half_at(b) * static_cast<float>((nibble(b + 6, e) | fifth_bit(b + 2, e)) - 16);
     case DType::q5_1:
-      return half_at(b) * static_cast<float>(nibble(b + 8, e) | fifth_bit(b + 4, e)) + half_at(b + 2);
-    case DType::q8_0: return half_at(b) * static_cast<float>(static_cast<int8_t>(b[2 + e]));
+      return half_at(b) * static_cast<float>(nibble(b + 8, e) | fifth_bit(b + 4, e)) +
+             half_at(b + 2);
+    case DType::q8_0:
+      return half_at(b) * static_cast<float>(static_cast<int8_t>(b[2 + e]));
     case DType::q2_k: {
       const int scale = b[e / 16];
       const float d = half_at(b + 80) * static_cast<float>(scale & 15);
@@ -89,7 +100,8 @@ float value_of(DType type, const uint8_t* b, int e) {
       const int high = (b[128 + 32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32))) & 3;
       return d * static_cast<float>(((e % 128 < 64 ? low & 15 : low >> 4) | (high << 4)) - 32);
     }
-    default: break;
+    default:
+      break;
   }
   fail(ErrorKind::internal, "dequantize", "type {} has no values to read", name_of(type));
 }

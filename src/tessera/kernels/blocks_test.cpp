@@ -11,12 +11,14 @@
 namespace tessera::kernels {
 namespace {
 
-constexpr DType kReadable[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-                               DType::q8_0, DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k};
+constexpr DType kReadable[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1,
+                               DType::q5_0, DType::q5_1, DType::q8_0, DType::q2_k, DType::q3_k,
+                               DType::q4_k, DType::q5_k, DType::q6_k};
 
 std::vector<uint8_t> from_hex(const std::string& hex) {
   std::vector<uint8_t> bytes(hex.size() / 2);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
   return bytes;
 }
 
@@ -26,7 +28,8 @@ struct Golden {
 };
 
 Golden golden(DType type) {
-  const std::string path = std::string(TESSERA_SOURCE_DIR) + "/tests/golden/blocks/" + std::string(name_of(type)) + ".json";
+  const std::string path = std::string(TESSERA_SOURCE_DIR) + "/tests/golden/blocks/" +
+                           std::string(name_of(type)) + ".json";
   std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const auto json = spec::parse_json(text, path);
@@ -62,8 +65,10 @@ TEST(Dequantize, EveryHalfIsExactOnEveryTarget) {
       dequantize(type, halves.data(), 65536, got.data());
       for (size_t i = 0; i < halves.size(); ++i) {
         const float want = type == DType::f16 ? f16_to_float(halves[i]) : bf16_to_float(halves[i]);
-        if (std::isnan(want)) ASSERT_TRUE(std::isnan(got[i])) << i;
-        else ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want)) << i;
+        if (std::isnan(want))
+          ASSERT_TRUE(std::isnan(got[i])) << i;
+        else
+          ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want)) << i;
       }
     }
   });

@@ -32,7 +32,11 @@ struct RowsView {
 // sum[i][j] += x[i][c] * w[j][c], lane l taking c = l, l + kLanes, ... in ascending order.
 // The order of a sum's additions does not depend on the tile that holds it.
 template <int rows, int columns>
-HWY_INLINE void dot_accumulate(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t depth,
+HWY_INLINE void dot_accumulate(const float* x,
+                               int64_t x_stride,
+                               const float* w,
+                               int64_t w_stride,
+                               int64_t depth,
                                V32 (&sum)[rows][columns]) {
   const auto step = [&](auto&& read, int64_t c) HWY_ATTR {
     V32 xs[rows];
@@ -46,14 +50,21 @@ HWY_INLINE void dot_accumulate(const float* x, int64_t x_stride, const float* w,
     }
   };
   const int64_t whole = depth / kLanes * kLanes;
-  for (int64_t c = 0; c < whole; c += kLanes) step([](const float* p) HWY_ATTR { return load(p); }, c);
-  if (whole != depth) step([&](const float* p) HWY_ATTR { return load_part(p, depth - whole); }, whole);
+  for (int64_t c = 0; c < whole; c += kLanes)
+    step([](const float* p) HWY_ATTR { return load(p); }, c);
+  if (whole != depth)
+    step([&](const float* p) HWY_ATTR { return load_part(p, depth - whole); }, whole);
 }
 
 /// acc[(i * acc_columns + j) * kLanes ...] += the lanes of the dot products of a tile.
 template <int rows, int columns>
-HWY_INLINE void dot_tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t depth,
-                         float* acc, int64_t acc_columns) {
+HWY_INLINE void dot_tile(const float* x,
+                         int64_t x_stride,
+                         const float* w,
+                         int64_t w_stride,
+                         int64_t depth,
+                         float* acc,
+                         int64_t acc_columns) {
   V32 sum[rows][columns];
 #pragma GCC unroll 8
   for (int i = 0; i < rows; ++i)
@@ -68,8 +79,8 @@ HWY_INLINE void dot_tile(const float* x, int64_t x_stride, const float* w, int64
 
 /// y[i * y_stride + j] = x[i] . w[j] for all columns (rows of w) and `rows` rows of x.
 template <int rows>
-HWY_INLINE void dot_products(const float* x, int64_t x_stride, RowsView w, int64_t depth, float* y,
-                             int64_t y_stride) {
+HWY_INLINE void dot_products(
+    const float* x, int64_t x_stride, RowsView w, int64_t depth, float* y, int64_t y_stride) {
   int64_t j = 0;
   for (; j + 4 <= w.count; j += 4) {
     V32 sum[rows][4];
@@ -80,7 +91,8 @@ HWY_INLINE void dot_products(const float* x, int64_t x_stride, RowsView w, int64
     dot_accumulate<rows, 4>(x, x_stride, w.data + j * w.stride, w.stride, depth, sum);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i)
-      hn::StoreU(sums_of_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]), F32x4(), y + i * y_stride + j);
+      hn::StoreU(sums_of_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]), F32x4(),
+                 y + i * y_stride + j);
   }
   for (; j < w.count; ++j) {
     V32 sum[rows][1];
@@ -96,9 +108,11 @@ template <int rows>
 HWY_INLINE void dot_strip(const float* x, int64_t x_stride, RowsView w, int64_t depth, float* acc) {
   int64_t j = 0;
   for (; j + kTileColumns <= w.count; j += kTileColumns)
-    dot_tile<rows, kTileColumns>(x, x_stride, w.data + j * w.stride, w.stride, depth, acc + j * kLanes, w.count);
+    dot_tile<rows, kTileColumns>(x, x_stride, w.data + j * w.stride, w.stride, depth,
+                                 acc + j * kLanes, w.count);
   for (; j < w.count; ++j)
-    dot_tile<rows, 1>(x, x_stride, w.data + j * w.stride, w.stride, depth, acc + j * kLanes, w.count);
+    dot_tile<rows, 1>(x, x_stride, w.data + j * w.stride, w.stride, depth, acc + j * kLanes,
+                      w.count);
 }
 
 /// acc[x.count][w.count][kLanes] += the partial dot products of all rows of x with all rows of w.
@@ -106,7 +120,8 @@ HWY_INLINE void dot_block(RowsView x, RowsView w, int64_t depth, float* acc) {
   int64_t i = 0;
   const auto row = [&](int64_t r) HWY_ATTR { return x.data + r * x.stride; };
   const auto sums = [&](int64_t r) HWY_ATTR { return acc + r * w.count * kLanes; };
-  for (; i + kTileRows <= x.count; i += kTileRows) dot_strip<kTileRows>(row(i), x.stride, w, depth, sums(i));
+  for (; i + kTileRows <= x.count; i += kTileRows)
+    dot_strip<kTileRows>(row(i), x.stride, w, depth, sums(i));
   for (; i + 2 <= x.count; i += 2) dot_strip<2>(row(i), x.stride, w, depth, sums(i));
   for (; i < x.count; ++i) dot_strip<1>(row(i), x.stride, w, depth, sums(i));
 }

@@ -15,15 +15,19 @@
 
 namespace tessera::kernels {
 
-inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+inline size_t at(int64_t i) {
+  return static_cast<size_t>(i);
+}
 
-/// n normal values times scale, at `offset` floats behind an aligned address: offset 1 is misaligned.
+/// n normal values times scale, at `offset` floats behind an aligned address: offset 1 is
+/// misaligned.
 class Values {
  public:
   explicit Values(int64_t n, uint64_t seed = 1, double scale = 1, int64_t offset = 0)
       : data_(at(n + offset + 16)), offset_(16 - alignment() + offset), n_(n) {
     const RandomKey key(seed);
-    for (int64_t i = 0; i < n; ++i) data()[i] = static_cast<float>(scale * key.normal(static_cast<uint64_t>(i)));
+    for (int64_t i = 0; i < n; ++i)
+      data()[i] = static_cast<float>(scale * key.normal(static_cast<uint64_t>(i)));
   }
   float* data() { return data_.data() + offset_ % 16; }
   const float* data() const { return data_.data() + offset_ % 16; }
@@ -32,7 +36,9 @@ class Values {
   int64_t size() const { return n_; }
 
  private:
-  int64_t alignment() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data_.data()) / 4 % 16); }
+  int64_t alignment() const {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data_.data()) / 4 % 16);
+  }
   std::vector<float> data_;
   int64_t offset_, n_;
 };
@@ -57,23 +63,27 @@ class Threads {
   int before_;
 };
 
-inline void expect_near(const float* got, const double* want, int64_t n, double relative, double absolute) {
+inline void expect_near(
+    const float* got, const double* want, int64_t n, double relative, double absolute) {
   for (int64_t i = 0; i < n; ++i) {
     const double error = std::abs(static_cast<double>(got[i]) - want[i]);
-    ASSERT_LE(error, relative * std::abs(want[i]) + absolute) << "element " << i << ": " << got[i] << " " << want[i];
+    ASSERT_LE(error, relative * std::abs(want[i]) + absolute)
+        << "element " << i << ": " << got[i] << " " << want[i];
   }
 }
 
 /// Bit for bit; reports the first difference.
 inline void expect_same_bits(const float* a, const float* b, int64_t n, const std::string& what) {
   for (int64_t i = 0; i < n; ++i)
-    ASSERT_EQ(std::memcmp(a + i, b + i, sizeof(float)), 0) << what << ", element " << i << ": " << a[i] << " " << b[i];
+    ASSERT_EQ(std::memcmp(a + i, b + i, sizeof(float)), 0)
+        << what << ", element " << i << ": " << a[i] << " " << b[i];
 }
 
 /// gen(n; a, b) of the specifications: element i is sin(a i + b).
 inline std::vector<float> sines(int64_t n, double a, double b) {
   std::vector<float> values(at(n));
-  for (int64_t i = 0; i < n; ++i) values[at(i)] = static_cast<float>(std::sin(a * static_cast<double>(i) + b));
+  for (int64_t i = 0; i < n; ++i)
+    values[at(i)] = static_cast<float>(std::sin(a * static_cast<double>(i) + b));
   return values;
 }
 

@@ -34,7 +34,8 @@ HWY_INLINE SplitFloat in_double(V32 x, const F& f) {
   const V64 lower = cut(f(lower_doubles(x)));
   const V64 upper = cut(f(upper_doubles(x)));
   const V32 high = from_doubles(lower, upper);
-  const V32 low = from_doubles(hn::Sub(lower, lower_doubles(high)), hn::Sub(upper, upper_doubles(high)));
+  const V32 low =
+      from_doubles(hn::Sub(lower, lower_doubles(high)), hn::Sub(upper, upper_doubles(high)));
   return {high, low};
 }
 
@@ -52,9 +53,9 @@ HWY_INLINE V32 sigmoid_of(SplitFloat x) {
 // Phi(-a) e^(a^2/2) = t P(t) with t = 1 / (1 + a/4), a >= 0: least relative error (3.4e-8) over
 // t in (0, 1], fitted by reweighted least squares to erfcx(a / sqrt 2) / 2.
 HWY_INLINE V32 scaled_normal_tail(V32 a) {
-  constexpr float c[] = {0.09973556665002176f,  0.09973643678242528f, 0.09346624985333066f,
-                         0.0816040721680572f,   0.05897044659776055f, 0.06371243945920202f,
-                         -0.031740111969578f,   0.0956196252891347f,  -0.08088951087351755f,
+  constexpr float c[] = {0.09973556665002176f, 0.09973643678242528f, 0.09346624985333066f,
+                         0.0816040721680572f,  0.05897044659776055f, 0.06371243945920202f,
+                         -0.031740111969578f,  0.0956196252891347f,  -0.08088951087351755f,
                          0.019784769137465796f};
   const V32 t = hn::Div(all(1.0f), hn::MulAdd(a, all(0.25f), all(1.0f)));
   V32 p = all(c[9]);
@@ -63,9 +64,8 @@ HWY_INLINE V32 scaled_normal_tail(V32 a) {
 }
 
 HWY_INLINE V32 gelu_of(V32 x) {
-  const SplitFloat s = in_double(x, [](V64 v) HWY_ATTR {
-    return hn::Mul(hn::Mul(v, v), hn::Set(F64(), -0.5));
-  });
+  const SplitFloat s =
+      in_double(x, [](V64 v) HWY_ATTR { return hn::Mul(hn::Mul(v, v), hn::Set(F64(), -0.5)); });
   const V32 e0 = exp_negative(s.high);
   const V32 tail = hn::Mul(scaled_normal_tail(hn::Abs(x)), hn::MulAdd(e0, s.low, e0));
   const V32 phi = hn::IfThenElse(hn::Lt(x, zero()), tail, hn::Sub(all(1.0f), tail));
@@ -95,7 +95,8 @@ HWY_INLINE V32 activate(V32 x) {
     constexpr double kTwoRootTwoOverPi = 1.5957691216057307;
     const auto s = in_double(x, [](V64 v) HWY_ATTR {
       const V64 cube = hn::Mul(hn::Mul(v, v), v);
-      return hn::Mul(hn::MulAdd(cube, hn::Set(F64(), 0.044715), v), hn::Set(F64(), kTwoRootTwoOverPi));
+      return hn::Mul(hn::MulAdd(cube, hn::Set(F64(), 0.044715), v),
+                     hn::Set(F64(), kTwoRootTwoOverPi));
     });
     return hn::Mul(x, sigmoid_of(s));
   } else {
@@ -107,15 +108,24 @@ HWY_INLINE V32 activate(V32 x) {
 template <class Body>
 HWY_INLINE void with_activation(Activation kind, const Body& body) {
   switch (kind) {
-    case Activation::identity: return body.template operator()<Activation::identity>();
-    case Activation::relu: return body.template operator()<Activation::relu>();
-    case Activation::gelu: return body.template operator()<Activation::gelu>();
-    case Activation::gelu_tanh: return body.template operator()<Activation::gelu_tanh>();
-    case Activation::quick_gelu: return body.template operator()<Activation::quick_gelu>();
-    case Activation::silu: return body.template operator()<Activation::silu>();
-    case Activation::sigmoid: return body.template operator()<Activation::sigmoid>();
-    case Activation::relu2: return body.template operator()<Activation::relu2>();
-    case Activation::tanh: return body.template operator()<Activation::tanh>();
+    case Activation::identity:
+      return body.template operator()<Activation::identity>();
+    case Activation::relu:
+      return body.template operator()<Activation::relu>();
+    case Activation::gelu:
+      return body.template operator()<Activation::gelu>();
+    case Activation::gelu_tanh:
+      return body.template operator()<Activation::gelu_tanh>();
+    case Activation::quick_gelu:
+      return body.template operator()<Activation::quick_gelu>();
+    case Activation::silu:
+      return body.template operator()<Activation::silu>();
+    case Activation::sigmoid:
+      return body.template operator()<Activation::sigmoid>();
+    case Activation::relu2:
+      return body.template operator()<Activation::relu2>();
+    case Activation::tanh:
+      return body.template operator()<Activation::tanh>();
   }
 }
 

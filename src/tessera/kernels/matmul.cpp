@@ -68,8 +68,13 @@ struct Panel {
 };
 
 // rows first .. first + columns of w at depth k0 .. k0 + depth
-HWY_INLINE Panel make_panel(const MatmulProblem& p, bool copy, int64_t first, int64_t columns,
-                            int64_t k0, int64_t depth, float* buffer) {
+HWY_INLINE Panel make_panel(const MatmulProblem& p,
+                            bool copy,
+                            int64_t first,
+                            int64_t columns,
+                            int64_t k0,
+                            int64_t depth,
+                            float* buffer) {
   if (!copy) return {reinterpret_cast<const float*>(p.w) + first * p.k + k0, p.k};
   const int64_t stride = (depth + kLanes - 1) / kLanes * kLanes;
   for (int64_t j = 0; j < columns; ++j) {
@@ -80,11 +85,12 @@ HWY_INLINE Panel make_panel(const MatmulProblem& p, bool copy, int64_t first, in
 }
 
 // y[row][first ...] = sums of the accumulators + bias
-HWY_INLINE void finish_row(const MatmulProblem& p, int64_t row, int64_t first, int64_t columns,
-                           const float* acc) {
+HWY_INLINE void finish_row(
+    const MatmulProblem& p, int64_t row, int64_t first, int64_t columns, const float* acc) {
   for (int64_t j = 0; j < columns; j += 4) {
     const int64_t count = std::min<int64_t>(4, columns - j);
-    const auto at = [&](int64_t c) HWY_ATTR { return load(acc + (j + std::min(c, count - 1)) * kLanes); };
+    const auto at = [&](int64_t c)
+                        HWY_ATTR { return load(acc + (j + std::min(c, count - 1)) * kLanes); };
     HWY_ALIGN float sums[4];
     hn::Store(sums_of_4(at(0), at(1), at(2), at(3)), F32x4(), sums);
     float* y = p.y + row * p.y_stride + first + j;
@@ -92,16 +98,17 @@ HWY_INLINE void finish_row(const MatmulProblem& p, int64_t row, int64_t first, i
   }
 }
 
-// sum[j] += one block of four rows of w times x. Four sums hide the latency of each other's additions
-// if they advance together: small blocks follow each other closely enough to go straight from the
-// block into the sum, large ones are unpacked first.
+// sum[j] += one block of four rows of w times x. Four sums hide the latency of each other's
+// additions if they advance together: small blocks follow each other closely enough to go straight
+// from the block into the sum, large ones are unpacked first.
 template <class Block>
 HWY_INLINE void add_blocks(const float* x, const uint8_t* (&w)[4], V32 (&sum)[4]) {
   if constexpr (Block::elements <= 32) {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       V32 partial = sum[j];
-      Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(x + e), v, partial); });
+      Block::unpack(w[j],
+                    [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(x + e), v, partial); });
       sum[j] = partial;
     }
   } else {
@@ -113,7 +120,8 @@ HWY_INLINE void add_blocks(const float* x, const uint8_t* (&w)[4], V32 (&sum)[4]
     for (int e = 0; e < Block::elements; e += kLanes) {
       const V32 xs = load(x + e);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) sum[j] = hn::MulAdd(xs, load(values + j * Block::elements + e), sum[j]);
+      for (int j = 0; j < 4; ++j)
+        sum[j] = hn::MulAdd(xs, load(values + j * Block::elements + e), sum[j]);
     }
   }
 #pragma GCC unroll 4
@@ -159,7 +167,8 @@ void matmul_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
       for (int64_t k0 = 0; k0 < p.k; k0 += b.depth) {
         const int64_t depth = std::min(b.depth, p.k - k0);
         const Panel w = make_panel(p, b.copy, first, columns, k0, depth, panel_buffer);
-        dot_block({p.x + row0 * p.x_stride + k0, p.x_stride, rows}, {w.w, w.stride, columns}, depth, acc);
+        dot_block({p.x + row0 * p.x_stride + k0, p.x_stride, rows}, {w.w, w.stride, columns}, depth,
+                  acc);
       }
       for (int64_t i = 0; i < rows; ++i)
         finish_row(p, row0 + i, first, columns, acc + i * columns * kLanes);
@@ -191,12 +200,22 @@ void matmul(const float* x,
   require(m >= 0 && n >= 0 && k >= 0, "matmul", "m = {}, n = {}, k = {}", m, n, k);
   require(k % layout.block_elements == 0, "matmul", "k = {}: expected whole blocks of {} ({})", k,
           layout.block_elements, layout.name);
-  require(m <= 1 || (x_stride >= k && y_stride >= n), "matmul", "strides {} and {}: rows have {} and {}",
-          x_stride, y_stride, k, n);
+  require(m <= 1 || (x_stride >= k && y_stride >= n), "matmul",
+          "strides {} and {}: rows have {} and {}", x_stride, y_stride, k, n);
   if (m == 0 || n == 0) return;
   cap_targets();
-  const MatmulProblem problem{x, m, k, x_stride, w_type, static_cast<const uint8_t*>(w), n, bias, y, y_stride,
-                              layout.block_elements, layout.block_bytes,
+  const MatmulProblem problem{x,
+                              m,
+                              k,
+                              x_stride,
+                              w_type,
+                              static_cast<const uint8_t*>(w),
+                              n,
+                              bias,
+                              y,
+                              y_stride,
+                              layout.block_elements,
+                              layout.block_bytes,
                               k / layout.block_elements * layout.block_bytes};
   // in tiles of 4 columns; a task has at least 2^16 multiply-adds
   constexpr int64_t kTile = 4;

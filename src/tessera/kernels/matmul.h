@@ -5,8 +5,9 @@
 // Not a goal: peak speed for training shapes, or transposed weights (see ops/ for those).
 //
 // An output is the dot product of a row of x and a row of w: lane l of one vector accumulates
-// the products at k = l, l + lanes, ... in ascending order by fused multiply-add; the lanes are then
-// added in one fixed order. Weights are dequantised a panel at a time into the first cache level.
+// the products at k = l, l + lanes, ... in ascending order by fused multiply-add; the lanes are
+// then added in one fixed order. Weights are dequantised a panel at a time into the first cache
+// level.
 #pragma once
 
 #include <cstdint>

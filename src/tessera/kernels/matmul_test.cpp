@@ -7,8 +7,9 @@
 namespace tessera::kernels {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-                            DType::q8_0, DType::q2_k, DType::q3_k, DType::q4_k, DType::q5_k, DType::q6_k};
+constexpr DType kTypes[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1,
+                            DType::q5_0, DType::q5_1, DType::q8_0, DType::q2_k, DType::q3_k,
+                            DType::q4_k, DType::q5_k, DType::q6_k};
 
 struct Weights {
   DType type;
@@ -18,7 +19,8 @@ struct Weights {
 };
 
 Weights make_weights(DType type, int64_t n, int64_t k) {
-  Weights w{type, n, k, std::vector<uint8_t>(at(storage_bytes(type, n * k))), std::vector<float>(at(n * k))};
+  Weights w{type, n, k, std::vector<uint8_t>(at(storage_bytes(type, n * k))),
+            std::vector<float>(at(n * k))};
   const RandomKey key(9);
   // 0x2f keeps 16-bit scales small and finite; float32 needs numbers
   for (size_t i = 0; i < w.bytes.size(); ++i) w.bytes[i] = static_cast<uint8_t>(key.bits(i)) & 0x2f;
@@ -31,12 +33,18 @@ Weights make_weights(DType type, int64_t n, int64_t k) {
 }
 
 // the sum in double, and the sum of magnitudes that bounds rounding
-void expect_product(const Values& x, int64_t m, const Weights& w, const float* bias, const float* y, int64_t y_stride) {
+void expect_product(const Values& x,
+                    int64_t m,
+                    const Weights& w,
+                    const float* bias,
+                    const float* y,
+                    int64_t y_stride) {
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < w.n; ++j) {
       double sum = bias ? bias[j] : 0, magnitude = std::abs(sum);
       for (int64_t c = 0; c < w.k; ++c) {
-        const double term = static_cast<double>(x[i * w.k + c]) * static_cast<double>(w.values[at(j * w.k + c)]);
+        const double term =
+            static_cast<double>(x[i * w.k + c]) * static_cast<double>(w.values[at(j * w.k + c)]);
         sum += term;
         magnitude += std::abs(term);
       }
@@ -73,7 +81,8 @@ TEST(Matmul, OddSizesAndMisalignedStarts) {
         std::vector<float> y(at(11 * n + 1), 55.0f);
         on_every_target([&] {
           for (const int64_t m : {1, 2, 11}) {
-            matmul(x.data(), m, k, k, DType::f32, shifted.data() + 4 * offset, n, nullptr, y.data(), n);
+            matmul(x.data(), m, k, k, DType::f32, shifted.data() + 4 * offset, n, nullptr, y.data(),
+                   n);
             expect_product(x, m, w, nullptr, y.data(), n);
           }
           EXPECT_EQ(y.back(), 55.0f) << "wrote past the end";
@@ -101,7 +110,9 @@ TEST(Matmul, SameBitsForAnyNumberOfRowsAndThreads) {
   constexpr int64_t kRows = 200;  // more than one pass over a panel
   for (const DType type : kTypes) {
     const int64_t block = layout_of(type).block_elements;
-    for (const int64_t k : {block == 256 ? int64_t{1536} : block == 32 ? int64_t{1184} : int64_t{1101}}) {
+    for (const int64_t k : {block == 256  ? int64_t{1536}
+                            : block == 32 ? int64_t{1184}
+                                          : int64_t{1101}}) {
       const int64_t n = 37;
       const Weights w = make_weights(type, n, k);
       const Values x(kRows * k, 5);
@@ -109,7 +120,8 @@ TEST(Matmul, SameBitsForAnyNumberOfRowsAndThreads) {
       on_every_target([&] {
         const auto run = [&](int64_t row, int64_t m, int threads, std::vector<float>& y) {
           const Threads scope(threads);
-          matmul(x.data() + row * k, m, k, k, type, w.bytes.data(), n, nullptr, y.data() + row * n, n);
+          matmul(x.data() + row * k, m, k, k, type, w.bytes.data(), n, nullptr, y.data() + row * n,
+                 n);
         };
         const bool portable = current_target() == "EMU128";
         const int64_t rows = portable ? 20 : kRows;
@@ -122,7 +134,8 @@ TEST(Matmul, SameBitsForAnyNumberOfRowsAndThreads) {
         for (const int64_t m : {2, 3, 7, 8, 64}) {
           std::fill(all.begin(), all.end(), 0.0f);
           for (int64_t i = 0; i < rows; i += m) run(i, std::min(m, rows - i), 2, all);
-          expect_same_bits(all.data(), one.data(), rows * n, fmt::format("{} in groups of {}", what, m));
+          expect_same_bits(all.data(), one.data(), rows * n,
+                           fmt::format("{} in groups of {}", what, m));
         }
       });
     }
@@ -133,7 +146,8 @@ TEST(Matmul, StridedRowsAndEmptyShapes) {
   const Weights w = make_weights(DType::f32, 5, 10);
   const Values x(4 * 16, 6);
   std::vector<float> y(4 * 9, -1.0f), dense(20), packed(40);
-  for (int64_t i = 0; i < 4; ++i) std::copy(x.data() + 16 * i, x.data() + 16 * i + 10, packed.data() + 10 * i);
+  for (int64_t i = 0; i < 4; ++i)
+    std::copy(x.data() + 16 * i, x.data() + 16 * i + 10, packed.data() + 10 * i);
   matmul(x.data(), 4, 10, 16, DType::f32, w.bytes.data(), 5, nullptr, y.data(), 9);
   matmul(packed.data(), 4, 10, 10, DType::f32, w.bytes.data(), 5, nullptr, dense.data(), 5);
   for (int64_t i = 0; i < 4; ++i) {

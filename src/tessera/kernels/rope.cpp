@@ -51,13 +51,20 @@ HWY_INLINE void rotate_neighbours(float* x, int64_t half, const float* c, const 
   for (; i < half; ++i) rotate_one(x[2 * i], x[2 * i + 1], c[i], s[i]);
 }
 
-void rope_tokens(float* x, const RopeLayout& layout, const float* cos, const float* sin, int64_t begin, int64_t end) {
+void rope_tokens(float* x,
+                 const RopeLayout& layout,
+                 const float* cos,
+                 const float* sin,
+                 int64_t begin,
+                 int64_t end) {
   const int64_t half = layout.rotary_dim / 2;
   for (int64_t t = begin; t < end; ++t)
     for (int64_t h = 0; h < layout.heads; ++h) {
       float* head = x + t * layout.token_stride + h * layout.head_stride;
-      if (layout.interleaved) rotate_neighbours(head, half, cos + t * half, sin + t * half);
-      else rotate_halves(head, half, cos + t * half, sin + t * half);
+      if (layout.interleaved)
+        rotate_neighbours(head, half, cos + t * half, sin + t * half);
+      else
+        rotate_halves(head, half, cos + t * half, sin + t * half);
     }
 }
 
@@ -71,8 +78,8 @@ namespace tessera::kernels {
 HWY_EXPORT(rope_tokens);
 
 void rope(float* x, const RopeLayout& layout, const float* cos, const float* sin) {
-  require(layout.rotary_dim >= 0 && layout.rotary_dim % 2 == 0, "rope", "rotary_dim = {}; expected an even number",
-          layout.rotary_dim);
+  require(layout.rotary_dim >= 0 && layout.rotary_dim % 2 == 0, "rope",
+          "rotary_dim = {}; expected an even number", layout.rotary_dim);
   cap_targets();
   const int64_t work = layout.heads * layout.rotary_dim;
   parallel_for(layout.tokens, 1 + (1 << 15) / (1 + work), [&](int64_t begin, int64_t end) {

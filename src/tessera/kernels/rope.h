@@ -17,7 +17,8 @@ struct RopeLayout {
   bool interleaved = false;  // pairs (2i, 2i + 1); otherwise (i, i + rotary_dim / 2)
 };
 
-/// cos, sin: [tokens, rotary_dim / 2], one row per token. Throws Error(internal) on an odd rotary_dim.
+/// cos, sin: [tokens, rotary_dim / 2], one row per token. Throws Error(internal) on an odd
+/// rotary_dim.
 void rope(float* x, const RopeLayout& layout, const float* cos, const float* sin);
 
 }  // namespace tessera::kernels

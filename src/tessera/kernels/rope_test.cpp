@@ -26,7 +26,8 @@ TEST(Rope, BothLayoutsEqualThePlainFormula) {
         on_every_target([&] {
           Values y = x;
           rope(y.data(), {tokens, heads, d, heads * d, 2 * half, interleaved}, c.data(), s.data());
-          expect_same_bits(y.data(), want.data(), x.size(), fmt::format("half {} interleaved {}", half, interleaved));
+          expect_same_bits(y.data(), want.data(), x.size(),
+                           fmt::format("half {} interleaved {}", half, interleaved));
         });
       }
 }

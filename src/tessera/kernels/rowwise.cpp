@@ -62,7 +62,8 @@ void rms_norm_rows(const NormProblem& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* x = p.x + row * p.d;
     float* y = p.y + row * p.d;
-    const double squares = row_sum(x, p.d, [](V64 v, int64_t, int64_t) HWY_ATTR { return hn::Mul(v, v); });
+    const double squares =
+        row_sum(x, p.d, [](V64 v, int64_t, int64_t) HWY_ATTR { return hn::Mul(v, v); });
     const double mean = squares / static_cast<double>(p.d);
     const V32 r = all(static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(p.eps))));
     for_vectors(p.d, [&](int64_t i, int64_t count) HWY_ATTR {
@@ -84,7 +85,8 @@ void layer_norm_rows(const NormProblem& p, int64_t begin, int64_t end) {
     // lanes past the end hold 0, not the mean: leave them out
     const double squares = row_sum(x, p.d, [&](V64 v, int64_t lane, int64_t count) HWY_ATTR {
       const V64 centred = hn::Sub(v, mean_v);
-      const auto inside = hn::FirstN(d64, static_cast<size_t>(std::clamp<int64_t>(count - lane, 0, kLanes / 2)));
+      const auto inside =
+          hn::FirstN(d64, static_cast<size_t>(std::clamp<int64_t>(count - lane, 0, kLanes / 2)));
       return hn::IfThenElseZero(inside, hn::Mul(centred, centred));
     });
     const V64 r = hn::Set(d64, 1.0 / std::sqrt(squares / n + static_cast<double>(p.eps)));
@@ -140,7 +142,9 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread
 
-int64_t rows_per_task(int64_t d) { return 1 + kGrain / std::max<int64_t>(1, d); }
+int64_t rows_per_task(int64_t d) {
+  return 1 + kGrain / std::max<int64_t>(1, d);
+}
 
 }  // namespace
 

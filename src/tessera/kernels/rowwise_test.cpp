@@ -13,18 +13,29 @@ constexpr Activation kAll[] = {Activation::identity,  Activation::relu,       Ac
                                Activation::sigmoid,   Activation::relu2,      Activation::tanh};
 
 double act_ref(Activation kind, double x) {
-  const auto sigmoid = [](double u) { return u < 0 ? std::exp(u) / (1 + std::exp(u)) : 1 / (1 + std::exp(-u)); };
+  const auto sigmoid = [](double u) {
+    return u < 0 ? std::exp(u) / (1 + std::exp(u)) : 1 / (1 + std::exp(-u));
+  };
   switch (kind) {
-    case Activation::identity: return x;
-    case Activation::relu: return x > 0 ? x : 0;
-    case Activation::gelu: return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+    case Activation::identity:
+      return x;
+    case Activation::relu:
+      return x > 0 ? x : 0;
+    case Activation::gelu:
+      return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
     // (1 + tanh u) / 2 = sigmoid(2u): the form that keeps its digits in double
-    case Activation::gelu_tanh: return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-    case Activation::quick_gelu: return x * sigmoid(1.702 * x);
-    case Activation::silu: return x * sigmoid(x);
-    case Activation::sigmoid: return sigmoid(x);
-    case Activation::relu2: return x > 0 ? x * x : 0;
-    case Activation::tanh: return std::tanh(x);
+    case Activation::gelu_tanh:
+      return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    case Activation::quick_gelu:
+      return x * sigmoid(1.702 * x);
+    case Activation::silu:
+      return x * sigmoid(x);
+    case Activation::sigmoid:
+      return sigmoid(x);
+    case Activation::relu2:
+      return x > 0 ? x * x : 0;
+    case Activation::tanh:
+      return std::tanh(x);
   }
   return 0;
 }
@@ -36,10 +47,14 @@ TEST(Activation, SpecifiedValues) {
     std::vector<double> want;
   };
   const Case cases[] = {
-      {Activation::gelu, {-0.00404969, -0.15865525, -0.15426877, 0, 0.34573123, 0.84134475, 2.99595031}},
-      {Activation::gelu_tanh, {-0.00363739, -0.15880801, -0.15428599, 0, 0.34571401, 0.84119199, 2.99636261}},
-      {Activation::quick_gelu, {-0.01807131, -0.15420423, -0.14961156, 0, 0.35038844, 0.84579577, 2.98192869}},
-      {Activation::silu, {-0.14227762, -0.26894142, -0.18877033, 0, 0.31122967, 0.73105858, 2.85772238}},
+      {Activation::gelu,
+       {-0.00404969, -0.15865525, -0.15426877, 0, 0.34573123, 0.84134475, 2.99595031}},
+      {Activation::gelu_tanh,
+       {-0.00363739, -0.15880801, -0.15428599, 0, 0.34571401, 0.84119199, 2.99636261}},
+      {Activation::quick_gelu,
+       {-0.01807131, -0.15420423, -0.14961156, 0, 0.35038844, 0.84579577, 2.98192869}},
+      {Activation::silu,
+       {-0.14227762, -0.26894142, -0.18877033, 0, 0.31122967, 0.73105858, 2.85772238}},
       {Activation::relu2, {0, 0, 0, 0, 0.25, 1, 9}},
   };
   for (const Case& c : cases)
@@ -53,7 +68,8 @@ TEST(Activation, SpecifiedValues) {
 TEST(Activation, RelativeErrorAgainstDouble) {
   std::vector<float> x;
   for (double v = -20; v <= 20; v += 0.00371) x.push_back(static_cast<float>(v));
-  for (double v = 1e-30; v < 1; v *= 1.7) x.insert(x.end(), {static_cast<float>(v), static_cast<float>(-v)});
+  for (double v = 1e-30; v < 1; v *= 1.7)
+    x.insert(x.end(), {static_cast<float>(v), static_cast<float>(-v)});
   const auto n = static_cast<int64_t>(x.size());
   std::vector<float> y(x.size());
   for (const Activation kind : kAll) {
@@ -73,7 +89,8 @@ TEST(Activation, LimitsAndNan) {
   const float x[] = {100, -100, 1e30f, -1e30f, inf, std::nanf("")};
   on_every_target([&] {
     float y[6];
-    for (const Activation kind : {Activation::gelu, Activation::gelu_tanh, Activation::quick_gelu, Activation::silu}) {
+    for (const Activation kind :
+         {Activation::gelu, Activation::gelu_tanh, Activation::quick_gelu, Activation::silu}) {
       act(kind, x, 6, y);
       EXPECT_EQ(y[0], 100.0f);
       EXPECT_NEAR(y[1], 0.0f, 1e-37);
@@ -90,7 +107,8 @@ TEST(Activation, LimitsAndNan) {
   });
 }
 
-// An element has the same bits in a full vector, in a tail, and at any address; nothing is written outside.
+// An element has the same bits in a full vector, in a tail, and at any address; nothing is written
+// outside.
 TEST(Activation, SameBitsWhereverTheElementLies) {
   const Values x(1000, 7, 3);
   const Values up(1000, 8);
@@ -144,17 +162,26 @@ TEST(Add, AddsInPlace) {
     });
 }
 
-std::vector<double> norm_ref(const Values& x, int64_t rows, int64_t d, const float* weight, const float* bias,
-                             double offset, double eps, bool centred) {
+std::vector<double> norm_ref(const Values& x,
+                             int64_t rows,
+                             int64_t d,
+                             const float* weight,
+                             const float* bias,
+                             double offset,
+                             double eps,
+                             bool centred) {
   std::vector<double> y;
   for (int64_t r = 0; r < rows; ++r) {
     double mean = 0, squares = 0;
-    for (int64_t i = 0; i < d; ++i) mean += static_cast<double>(x[r * d + i]) / static_cast<double>(d);
+    for (int64_t i = 0; i < d; ++i)
+      mean += static_cast<double>(x[r * d + i]) / static_cast<double>(d);
     if (!centred) mean = 0;
-    for (int64_t i = 0; i < d; ++i) squares += std::pow(static_cast<double>(x[r * d + i]) - mean, 2);
+    for (int64_t i = 0; i < d; ++i)
+      squares += std::pow(static_cast<double>(x[r * d + i]) - mean, 2);
     const double s = std::sqrt(squares / static_cast<double>(d) + eps);
     for (int64_t i = 0; i < d; ++i)
-      y.push_back((static_cast<double>(x[r * d + i]) - mean) / s * (weight ? offset + static_cast<double>(weight[i]) : 1) +
+      y.push_back((static_cast<double>(x[r * d + i]) - mean) / s *
+                      (weight ? offset + static_cast<double>(weight[i]) : 1) +
                   (bias ? static_cast<double>(bias[i]) : 0));
   }
   return y;
@@ -217,8 +244,10 @@ TEST(Norms, SameBitsForAnyNumberOfRowsThreadsAndInPlace) {
     std::vector<float> one(at(kRows * kD)), many(at(kRows * kD));
     for (const bool centred : {false, true}) {
       const auto run = [&](const float* in, int64_t rows, float* out) {
-        if (centred) layer_norm(in, rows, kD, w.data(), b.data(), 0, 1e-5f, out);
-        else rms_norm(in, rows, kD, w.data(), 0, 1e-5f, out);
+        if (centred)
+          layer_norm(in, rows, kD, w.data(), b.data(), 0, 1e-5f, out);
+        else
+          rms_norm(in, rows, kD, w.data(), 0, 1e-5f, out);
       };
       for (int64_t r = 0; r < kRows; ++r) run(x.data() + r * kD, 1, one.data() + r * kD);
       for (const int threads : {1, 2, 5}) {

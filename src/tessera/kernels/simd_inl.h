@@ -26,10 +26,18 @@ using V64 = hn::Vec<F64>;
 using F32x4 = hn::CappedTag<float, 4>;
 constexpr int64_t kLanes = HWY_MAX_BYTES / 4;
 
-HWY_INLINE V32 zero() { return hn::Zero(F32()); }
-HWY_INLINE V32 all(float value) { return hn::Set(F32(), value); }
-HWY_INLINE V32 load(const float* p) { return hn::LoadU(F32(), p); }
-HWY_INLINE void store(V32 v, float* p) { hn::StoreU(v, F32(), p); }
+HWY_INLINE V32 zero() {
+  return hn::Zero(F32());
+}
+HWY_INLINE V32 all(float value) {
+  return hn::Set(F32(), value);
+}
+HWY_INLINE V32 load(const float* p) {
+  return hn::LoadU(F32(), p);
+}
+HWY_INLINE void store(V32 v, float* p) {
+  hn::StoreU(v, F32(), p);
+}
 
 /// The first n < kLanes values at p, zeros above; reads nothing beyond them.
 HWY_INLINE V32 load_part(const float* p, int64_t n) {
@@ -89,7 +97,9 @@ HWY_INLINE hn::Vec<F32x4> sums_of_4(V32 a, V32 b, V32 c, V32 d) {
   return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
 }
 
-HWY_INLINE float sum_of(V32 v) { return hn::GetLane(sums_of_4(v, v, v, v)); }
+HWY_INLINE float sum_of(V32 v) {
+  return hn::GetLane(sums_of_4(v, v, v, v));
+}
 
 /// The sum of double lanes, from the first to the last.
 HWY_INLINE double sum_of_doubles(V64 v) {

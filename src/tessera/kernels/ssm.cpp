@@ -52,10 +52,13 @@ HWY_INLINE void scan_rows(const SsdScan& s, int64_t h, int64_t p, const float* d
     };
     int64_t n = 0;
     for (; n + kLanes <= s.N; n += kLanes)
-      step(n, [](const float* q) HWY_ATTR { return load(q); }, [](V32 v, float* q) HWY_ATTR { store(v, q); });
+      step(
+          n, [](const float* q) HWY_ATTR { return load(q); },
+          [](V32 v, float* q) HWY_ATTR { store(v, q); });
     if (n < s.N)
-      step(n, [&](const float* q) HWY_ATTR { return load_part(q, s.N - n); },
-           [&](V32 v, float* q) HWY_ATTR { store_part(v, q, s.N - n); });
+      step(
+          n, [&](const float* q) HWY_ATTR { return load_part(q, s.N - n); },
+          [&](V32 v, float* q) HWY_ATTR { store_part(v, q, s.N - n); });
     HWY_ALIGN float sums[4];
     hn::Store(sums_of_4(sum[0], sum[1], sum[2], sum[3]), F32x4(), sums);
     float* y = s.y + (t * s.H + h) * s.P + p;
@@ -69,10 +72,11 @@ void ssd_rows(const SsdScan& s, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end;) {
     const int64_t h = row / s.P;
     for (int64_t t = 0; t < s.T; ++t)
-      decay[static_cast<size_t>(t)] =
-          static_cast<float>(std::exp(static_cast<double>(s.dt[t * s.H + h]) * static_cast<double>(s.A[h])));
+      decay[static_cast<size_t>(t)] = static_cast<float>(
+          std::exp(static_cast<double>(s.dt[t * s.H + h]) * static_cast<double>(s.A[h])));
     const int64_t stop = std::min(end, (h + 1) * s.P);
-    for (; row + kStateRows <= stop; row += kStateRows) scan_rows<kStateRows>(s, h, row - h * s.P, decay.data());
+    for (; row + kStateRows <= stop; row += kStateRows)
+      scan_rows<kStateRows>(s, h, row - h * s.P, decay.data());
     for (; row < stop; ++row) scan_rows<1>(s, h, row - h * s.P, decay.data());
   }
 }
@@ -86,7 +90,8 @@ void conv_channels(const CausalConv& conv, const float* taps, int64_t begin, int
         V32 sum = conv.bias ? load_upto(conv.bias + c, count) : zero();
         for (int64_t j = 0; j < conv.K; ++j) {
           const int64_t source = t - (conv.K - 1) + j;
-          const float* row = source >= 0 ? conv.x + source * conv.C : conv.tail + (source + conv.K - 1) * conv.C;
+          const float* row =
+              source >= 0 ? conv.x + source * conv.C : conv.tail + (source + conv.K - 1) * conv.C;
           sum = hn::MulAdd(load_upto(taps + j * conv.C + c, count), load_upto(row + c, count), sum);
         }
         store_upto(activate<kind>(sum), conv.y + t * conv.C + c, count);
@@ -108,7 +113,9 @@ void ssd_scan(const SsdScan& s) {
   require(s.G > 0 && s.H % s.G == 0, "ssd_scan", "{} groups do not divide {} heads", s.G, s.H);
   cap_targets();
   const int64_t grain = 1 + (int64_t{1} << 15) / (1 + s.T * s.N);
-  parallel_for(s.H * s.P, grain, [&](int64_t begin, int64_t end) { HWY_DYNAMIC_DISPATCH(ssd_rows)(s, begin, end); });
+  parallel_for(s.H * s.P, grain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(ssd_rows)(s, begin, end);
+  });
 }
 
 void causal_conv1d(const CausalConv& conv) {
@@ -117,7 +124,8 @@ void causal_conv1d(const CausalConv& conv) {
   const int64_t C = conv.C;
   std::vector<float> taps(static_cast<size_t>(conv.K * C));
   for (int64_t c = 0; c < C; ++c)
-    for (int64_t j = 0; j < conv.K; ++j) taps[static_cast<size_t>(j * C + c)] = conv.w[c * conv.K + j];
+    for (int64_t j = 0; j < conv.K; ++j)
+      taps[static_cast<size_t>(j * C + c)] = conv.w[c * conv.K + j];
   parallel_for(C, 1 + (int64_t{1} << 15) / (1 + conv.T * conv.K), [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(conv_channels)(conv, taps.data(), begin, end);
   });

@@ -25,13 +25,15 @@ struct SsdScan {
 /// Throws Error(internal) unless G divides H.
 void ssd_scan(const SsdScan& scan);
 
-/// y[t][c] = activation(bias[c] + sum_j w[c][j] x[t - (K - 1) + j][c]): the last tap meets the present.
+/// y[t][c] = activation(bias[c] + sum_j w[c][j] x[t - (K - 1) + j][c]): the last tap meets the
+/// present.
 struct CausalConv {
   int64_t T = 0, C = 0, K = 0;
   const float* x = nullptr;     // [T, C]
   const float* w = nullptr;     // [C, K]
   const float* bias = nullptr;  // [C] or null
-  float* tail = nullptr;        // [K - 1, C]: the inputs before x, oldest first; replaced by the last ones
+  float* tail =
+      nullptr;  // [K - 1, C]: the inputs before x, oldest first; replaced by the last ones
   Activation activation = Activation::identity;
   float* y = nullptr;  // [T, C]; must not overlap x
 };

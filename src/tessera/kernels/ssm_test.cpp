@@ -12,7 +12,8 @@ TEST(SsdScan, SpecifiedValues) {
   const float C[] = {1, 1, 0.5, -1, 2, 0, -1, 1};
   const float dt[] = {0.5, 0.25, 1, 0.75};
   const float A[] = {-1};
-  const double want[] = {0.75, -0.75, -0.3125, -1.25, -0.80546506, -0.15438424, 2.00369796, 0.80831146};
+  const double want[] = {0.75,        -0.75,       -0.3125,    -1.25,
+                         -0.80546506, -0.15438424, 2.00369796, 0.80831146};
   const double want_state[] = {-0.19023738, 1.81346058, -0.03646298, 0.77184848};
   on_every_target([&] {
     float state[4] = {};
@@ -25,7 +26,8 @@ TEST(SsdScan, SpecifiedValues) {
 
 struct Scan {
   int64_t T, H, P, G, N;
-  Values x{T * H * P, 1}, dt{T * H, 2}, A{H, 3}, B{T * G * N, 4}, C{T * G * N, 5}, D{H, 6}, state{H * P * N, 7};
+  Values x{T * H * P, 1}, dt{T * H, 2}, A{H, 3}, B{T * G * N, 4}, C{T * G * N, 5}, D{H, 6},
+      state{H * P * N, 7};
 
   Scan(int64_t t, int64_t h, int64_t p, int64_t g, int64_t n) : T(t), H(h), P(p), G(g), N(n) {
     for (int64_t i = 0; i < T * H; ++i) dt[i] = std::abs(dt[i]);
@@ -53,7 +55,8 @@ TEST(SsdScan, OddSizesAgainstDouble) {
             for (int64_t n = 0; n < N; ++n) {
               const int64_t bc = (t * s.G + h / 2) * N + n;
               double& v = state[at((h * P + p) * N + n)];
-              v = std::exp(dt * static_cast<double>(s.A[h])) * v + dt * x * static_cast<double>(s.B[bc]);
+              v = std::exp(dt * static_cast<double>(s.A[h])) * v +
+                  dt * x * static_cast<double>(s.B[bc]);
               y += v * static_cast<double>(s.C[bc]);
             }
             want.push_back(y);
@@ -78,7 +81,8 @@ TEST(SsdScan, SameBitsForAnySplitAndThreads) {
     for (const int64_t step : {1, 7, 39}) {
       const Threads scope(step == 7 ? 1 : 5);
       Values b = s.state;
-      for (int64_t t = 0; t < s.T; t += step) s.run(t, std::min(t + step, s.T), b.data(), split.data());
+      for (int64_t t = 0; t < s.T; t += step)
+        s.run(t, std::min(t + step, s.T), b.data(), split.data());
       expect_same_bits(split.data(), whole.data(), static_cast<int64_t>(size), "y");
       expect_same_bits(b.data(), a.data(), a.size(), "state");
     }
@@ -123,14 +127,15 @@ TEST(CausalConv, OddSizesAndAnySplit) {
       on_every_target([&] {
         std::vector<float> whole(want.size()), split(want.size());
         Values tail = start;
-        causal_conv1d({kT, C, K, x.data(), w.data(), bias.data(), tail.data(), Activation::identity, whole.data()});
+        causal_conv1d({kT, C, K, x.data(), w.data(), bias.data(), tail.data(), Activation::identity,
+                       whole.data()});
         expect_near(whole.data(), want.data(), kT * C, 1e-6, 2e-6);
         for (const int64_t step : {1, 2, 5}) {
           const Threads scope(step == 2 ? 1 : 3);
           Values other = start;
           for (int64_t t = 0; t < kT; t += step)
-            causal_conv1d({std::min(step, kT - t), C, K, x.data() + t * C, w.data(), bias.data(), other.data(),
-                           Activation::identity, split.data() + t * C});
+            causal_conv1d({std::min(step, kT - t), C, K, x.data() + t * C, w.data(), bias.data(),
+                           other.data(), Activation::identity, split.data() + t * C});
           expect_same_bits(split.data(), whole.data(), kT * C, "y");
           expect_same_bits(other.data(), tail.data(), tail.size(), "tail");
         }
@@ -139,8 +144,12 @@ TEST(CausalConv, OddSizesAndAnySplit) {
 }
 
 TEST(StateSpace, RefusesBrokenShapes) {
-  EXPECT_THROW(ssd_scan({1, 3, 1, 2, 1, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr}), Error);
-  EXPECT_THROW(causal_conv1d({1, 1, 0, nullptr, nullptr, nullptr, nullptr, Activation::identity, nullptr}), Error);
+  EXPECT_THROW(ssd_scan({1, 3, 1, 2, 1, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                         nullptr, nullptr}),
+               Error);
+  EXPECT_THROW(
+      causal_conv1d({1, 1, 0, nullptr, nullptr, nullptr, nullptr, Activation::identity, nullptr}),
+      Error);
 }
 
 }  // namespace

@@ -9,13 +9,18 @@ namespace tessera::kernels {
 namespace {
 
 // Highway numbers better x86 targets by lower bits: everything below a target's bit is better.
-constexpr int64_t better_than(int64_t target) { return target - 1; }
+constexpr int64_t better_than(int64_t target) {
+  return target - 1;
+}
 
 int64_t forbidden(CpuTarget allowed) {
   switch (allowed) {
-    case CpuTarget::generic: return better_than(HWY_SSE4);
-    case CpuTarget::avx2: return better_than(HWY_AVX2);
-    default: return 0;
+    case CpuTarget::generic:
+      return better_than(HWY_SSE4);
+    case CpuTarget::avx2:
+      return better_than(HWY_AVX2);
+    default:
+      return 0;
   }
 }
 
@@ -51,7 +56,9 @@ std::vector<std::string> available_targets() {
   return names;
 }
 
-std::string current_target() { return available_targets().front(); }
+std::string current_target() {
+  return available_targets().front();
+}
 
 TargetScope::TargetScope(std::string_view name) {
   cap_targets();
@@ -63,6 +70,8 @@ TargetScope::TargetScope(std::string_view name) {
   fail(ErrorKind::usage, "kernels", "target {} is not available on this processor", name);
 }
 
-TargetScope::~TargetScope() { choose(0); }
+TargetScope::~TargetScope() {
+  choose(0);
+}
 
 }  // namespace tessera::kernels

@@ -9,14 +9,19 @@ Weights Weights::check(const ModelSpec& spec, std::map<std::string, WeightPtr> w
   Weights out;
   for (const spec::ParamDecl& decl : parameters(spec)) {
     const auto found = weights.find(decl.name);
-    if (found == weights.end()) fail(ErrorKind::file, "weights", "tensor \"{}\" is missing; expected shape [{}]", decl.name, fmt::join(decl.shape, ", "));
+    if (found == weights.end())
+      fail(ErrorKind::file, "weights", "tensor \"{}\" is missing; expected shape [{}]", decl.name,
+           fmt::join(decl.shape, ", "));
     if (found->second->shape() != decl.shape)
-      fail(ErrorKind::file, "weights", "tensor \"{}\" has shape [{}]; the spec wants [{}]", decl.name, fmt::join(found->second->shape(), ", "), fmt::join(decl.shape, ", "));
+      fail(ErrorKind::file, "weights", "tensor \"{}\" has shape [{}]; the spec wants [{}]",
+           decl.name, fmt::join(found->second->shape(), ", "), fmt::join(decl.shape, ", "));
     out.index_[decl.name] = out.all_.size();
     out.all_.emplace_back(decl, found->second);
     weights.erase(found);
   }
-  if (!weights.empty()) fail(ErrorKind::file, "weights", "tensor \"{}\" is not part of this spec", weights.begin()->first);
+  if (!weights.empty())
+    fail(ErrorKind::file, "weights", "tensor \"{}\" is not part of this spec",
+         weights.begin()->first);
   return out;
 }
 
@@ -40,7 +45,8 @@ int64_t Weights::bytes() const {
   return bytes;
 }
 
-Model::Model(ModelSpec spec, Weights weights) : spec_(std::move(spec)), weights_(std::move(weights)) {
+Model::Model(ModelSpec spec, Weights weights)
+    : spec_(std::move(spec)), weights_(std::move(weights)) {
   const nn::WeightSource source = [this](const std::string& name) { return weights_.find(name); };
   const nn::Builder root(source, "", spec_.scope(0));
   embed_ = nn::build_embed(spec_.embed, root.under("embed"));
@@ -56,30 +62,36 @@ void Model::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
   for (const GroupSpec& group_spec : spec_.layers[static_cast<size_t>(layer)].groups) {
     Group group;
     group.residual = nn::build_residual(group_spec.residual, builder);
-    const auto norm_names = dynamic_cast<const nn::ResidualConfig&>(*group_spec.residual.config).norms();
+    const auto norm_names =
+        dynamic_cast<const nn::ResidualConfig&>(*group_spec.residual.config).norms();
     for (const BranchSpec& branch_spec : group_spec.branches) {
       nn::Branch branch;
       branch.name = fmt::format("layers.{}.{}", layer, branch_spec.name);
       for (size_t n = 0; n < branch_spec.norms.size(); ++n)
-        branch.norms.push_back(nn::build_norm(branch_spec.norms[n], builder.under(branch_spec.name + "_" + norm_names[n])));
+        branch.norms.push_back(nn::build_norm(
+            branch_spec.norms[n], builder.under(branch_spec.name + "_" + norm_names[n])));
       const nn::Builder here = builder.under(branch_spec.name);
       if (branch_spec.slot == Slot::ffn) {
-        branch.run = [ffn = std::shared_ptr<nn::Ffn>(nn::build_ffn(branch_spec.part, here))](const Tensor& x, nn::Context& context) {
+        branch.run = [ffn = std::shared_ptr<nn::Ffn>(nn::build_ffn(branch_spec.part, here))](
+                         const Tensor& x, nn::Context& context) {
           return ffn->forward(x, context);
         };
       } else {
         const bool has_state = !branch_spec.part.config->state(spec_.scope(layer)).empty();
-        branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)), has_state, index = state_index](const Tensor& x, nn::Context& context) {
+        branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
+                      has_state, index = state_index](const Tensor& x, nn::Context& context) {
           const auto call = context.shared.find("call");
           const Call c = call == context.shared.end() ? Call{} : std::any_cast<Call>(call->second);
-          if (c.state == nullptr || !has_state) return nn::run_mixer(*mixer, x, context, nullptr, false);
+          if (c.state == nullptr || !has_state)
+            return nn::run_mixer(*mixer, x, context, nullptr, false);
           const nn::StateRows rows = c.state->branch(index, *context.batch);
           return nn::run_mixer(*mixer, x, context, &rows, c.pending);
         };
         if (has_state) ++state_index;
       }
       // intermediates are named by branch
-      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& x, nn::Context& context) {
+      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& x,
+                                                                            nn::Context& context) {
         context.layer = layer;
         if (context.probe) context.probe(name + ".in", x);
         Tensor y = run(x, context);
@@ -94,9 +106,11 @@ void Model::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
 }
 
 Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {
-  if (batch.n_tokens() == 0) fail(ErrorKind::input, "model", "the input is empty; expected at least one token");
+  if (batch.n_tokens() == 0)
+    fail(ErrorKind::input, "model", "the input is empty; expected at least one token");
   if (const int64_t limit = spec_.max_positions(); limit > 0 && batch.longest() > limit)
-    fail(ErrorKind::input, "model", "{} tokens; this model has {} positions: shorten the input", batch.longest(), limit);
+    fail(ErrorKind::input, "model", "{} tokens; this model has {} positions: shorten the input",
+         batch.longest(), limit);
   if (options.state != nullptr) options.state->check(batch, options.pending);
   nn::Context context;
   context.batch = &batch;
@@ -116,12 +130,14 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   if (final_norm_) x_ND = final_norm_->forward(x_ND);
   if (context.probe) context.probe("final", x_ND);
   if (options.state != nullptr)
-    for (const nn::Segment& s : batch.segments) options.state->advance(s.row, s.length, options.pending);
+    for (const nn::Segment& s : batch.segments)
+      options.state->advance(s.row, s.length, options.pending);
   return x_ND;
 }
 
 Tensor Model::logits(const Tensor& hidden_ND) const {
-  if (!head_) fail(ErrorKind::usage, "model", "this model has no head, so no logits; use its hidden states");
+  if (!head_)
+    fail(ErrorKind::usage, "model", "this model has no head, so no logits; use its hidden states");
   return head_->forward(hidden_ND);
 }
 

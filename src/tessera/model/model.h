@@ -12,9 +12,11 @@ using nn::WeightPtr;
 /// Named weights, one per declared parameter.
 class Weights {
  public:
-  /// Throws Error(file) unless name and shape are declared by `spec`, or when one is missing at the end.
+  /// Throws Error(file) unless name and shape are declared by `spec`, or when one is missing at the
+  /// end.
   static Weights check(const ModelSpec& spec, std::map<std::string, WeightPtr> weights);
-  /// Fresh parameters as the spec declares them, trainable; the same seed gives the same bits anywhere.
+  /// Fresh parameters as the spec declares them, trainable; the same seed gives the same bits
+  /// anywhere.
   static Weights initial(const ModelSpec& spec, uint64_t seed, at::ScalarType type = at::kFloat);
 
   WeightPtr find(const std::string& name) const;
@@ -28,8 +30,8 @@ class Weights {
 };
 
 struct ForwardOptions {
-  State* state = nullptr;        // continue from here, and leave the new tokens in it
-  bool pending = false;          // leave them uncommitted
+  State* state = nullptr;  // continue from here, and leave the new tokens in it
+  bool pending = false;    // leave them uncommitted
   bool training = false;
   RandomKey key{0};
   const CancelToken* cancel = nullptr;
@@ -42,7 +44,8 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   const Weights& weights() const { return weights_; }
 
-  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch or one longer than the positions allow.
+  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch or one
+  /// longer than the positions allow.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
   /// Logits [N, vocab] from hidden states; throws Error(usage) when the model has no head.
   Tensor logits(const Tensor& hidden_ND) const;

@@ -1,5 +1,6 @@
 // An architecture as data: read from JSON, completed with every default, checked, and dumped again.
-// Torch-free. Format: design of specs in ARCHITECTURE.md; `tessera show SPEC --resolved` prints one.
+// Torch-free. Format: design of specs in ARCHITECTURE.md; `tessera show SPEC --resolved` prints
+// one.
 #pragma once
 
 #include <filesystem>
@@ -19,10 +20,11 @@ const char* name_of(Arch arch);
 
 /// One mixer or feed-forward layer and the norms its residual asks for.
 struct BranchSpec {
-  std::string name;          // "mixer", "ffn", or as given: the prefix of its parameters within the layer
+  std::string name;  // "mixer", "ffn", or as given: the prefix of its parameters within the layer
   Slot slot = Slot::mixer;
   AnyPart part;
-  std::vector<AnyPart> norms;  // parallel to residual.norms(); empty when an earlier branch's norm is shared
+  std::vector<AnyPart>
+      norms;  // parallel to residual.norms(); empty when an earlier branch's norm is shared
 };
 
 /// Branches that join the stream together: one, or several under `parallel`.
@@ -34,18 +36,18 @@ struct GroupSpec {
 /// One invocation of a layer.
 struct LayerSpec {
   std::vector<GroupSpec> groups;
-  std::string share;         // invocations with one id use the same parameters, each with its own state
+  std::string share;  // invocations with one id use the same parameters, each with its own state
 };
 
 struct ModelSpec {
   Arch arch = Arch::decoder;
   int64_t vocab = 0;
   int64_t d_model = 0;
-  int64_t context = 0;            // longest sequence it is made for, 0 = not stated
+  int64_t context = 0;  // longest sequence it is made for, 0 = not stated
   AnyPart embed;
   std::vector<LayerSpec> layers;  // in order of invocation
   AnyPart final_norm;             // may be absent
-  AnyPart head;                   // may be absent (encoders): the model then ends with hidden states
+  AnyPart head;  // may be absent (encoders): the model then ends with hidden states
 
   bool causal() const { return arch == Arch::decoder; }
   /// Surroundings of the parts of layer `i`.
@@ -64,7 +66,8 @@ struct ModelSpec {
 
 /// Throws Error(spec) with the path of the key and what was expected.
 ModelSpec read_model_spec(const Json& json);
-ModelSpec load_model_spec(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
+ModelSpec load_model_spec(const std::filesystem::path& path,
+                          const std::vector<std::string>& overrides = {});
 
 /// "path.to[0].key=value"; the value is JSON, or a string when it is not valid JSON.
 void apply_override(Json& json, std::string_view assignment);

@@ -11,22 +11,31 @@ Tensor kept(const Tensor& ids_BT, const Tensor& mask_BT) {
 
 }  // namespace
 
-nn::Batch from_padded(const Tensor& ids_BT, const Tensor& mask_BT, const Tensor& positions_BT, const Tensor& types_BT) {
-  if (ids_BT.dim() != 2 || ids_BT.numel() == 0) fail(ErrorKind::input, "input", "input_ids has {} axes and {} ids; expected [B, T], not empty", ids_BT.dim(), ids_BT.numel());
+nn::Batch from_padded(const Tensor& ids_BT,
+                      const Tensor& mask_BT,
+                      const Tensor& positions_BT,
+                      const Tensor& types_BT) {
+  if (ids_BT.dim() != 2 || ids_BT.numel() == 0)
+    fail(ErrorKind::input, "input", "input_ids has {} axes and {} ids; expected [B, T], not empty",
+         ids_BT.dim(), ids_BT.numel());
   const auto same_shape = [&](const Tensor& t, const char* name) {
     if (t.defined() && t.sizes() != ids_BT.sizes())
-      fail(ErrorKind::input, "input", "{} has another shape than input_ids [{}, {}]", name, ids_BT.size(0), ids_BT.size(1));
+      fail(ErrorKind::input, "input", "{} has another shape than input_ids [{}, {}]", name,
+           ids_BT.size(0), ids_BT.size(1));
   };
   same_shape(mask_BT, "attention_mask");
   same_shape(positions_BT, "position_ids");
   same_shape(types_BT, "token_type_ids");
   const Tensor index = kept(ids_BT, mask_BT);
-  const auto pick = [&](const Tensor& t) { return t.reshape({-1}).to(at::kLong).index_select(0, index); };
+  const auto pick = [&](const Tensor& t) {
+    return t.reshape({-1}).to(at::kLong).index_select(0, index);
+  };
   nn::Batch batch;
   batch.ids_N = pick(ids_BT);
   int64_t begin = 0;
   for (int64_t r = 0; r < ids_BT.size(0); ++r) {
-    const int64_t length = mask_BT.defined() ? mask_BT.select(0, r).ne(0).sum().item<int64_t>() : ids_BT.size(1);
+    const int64_t length =
+        mask_BT.defined() ? mask_BT.select(0, r).ne(0).sum().item<int64_t>() : ids_BT.size(1);
     if (length == 0) fail(ErrorKind::input, "input", "row {} of attention_mask holds no token", r);
     batch.segments.push_back({r, begin, length, 0});
     begin += length;

@@ -24,7 +24,8 @@ Plan make_plan(const ModelSpec& spec, int64_t context) {
         spec::ParamList list;
         branch.part.config->params(list, spec.scope(i));
         for (const spec::ParamDecl& decl : list.all())
-          if (decl.kind == spec::ParamKind::matrix) flops += 2.0 * static_cast<double>(decl.elements());
+          if (decl.kind == spec::ParamKind::matrix)
+            flops += 2.0 * static_cast<double>(decl.elements());
         flops += branch.part.config->extra_flops(spec.scope(i), context);
       }
   plan.flops_per_token = flops;
@@ -32,8 +33,10 @@ Plan make_plan(const ModelSpec& spec, int64_t context) {
   for (const BranchState& branch : state_layout(spec)) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context);
     for (const spec::StateDecl& decl : branch.tensors) {
-      if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0) plan.state_bytes_per_token += decl.bytes_per_entry();
-      else plan.state_bytes_fixed += decl.bytes_per_entry() * std::max<int64_t>(decl.keep, 1);
+      if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
+        plan.state_bytes_per_token += decl.bytes_per_entry();
+      else
+        plan.state_bytes_fixed += decl.bytes_per_entry() * std::max<int64_t>(decl.keep, 1);
     }
   }
   return plan;

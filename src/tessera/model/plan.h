@@ -6,10 +6,10 @@
 namespace tessera::model {
 
 struct Plan {
-  int64_t parameters = 0;          // every tensor once
-  int64_t active_parameters = 0;   // those one token touches, embeddings and head included once
-  int64_t matrix_parameters = 0;   // those in products, the head included (tied or not)
-  double flops_per_token = 0;      // forward, multiply-add = 2, at `context` tokens
+  int64_t parameters = 0;         // every tensor once
+  int64_t active_parameters = 0;  // those one token touches, embeddings and head included once
+  int64_t matrix_parameters = 0;  // those in products, the head included (tied or not)
+  double flops_per_token = 0;     // forward, multiply-add = 2, at `context` tokens
   int64_t context = 0;
   int64_t state_bytes_per_token = 0;  // grows with every token, float32
   int64_t state_bytes_fixed = 0;      // recurrent states and full rings

@@ -8,7 +8,9 @@
 namespace tessera::model {
 namespace {
 
-ModelSpec zoo(const std::string& name) { return load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/" + name + ".json"); }
+ModelSpec zoo(const std::string& name) {
+  return load_model_spec(std::string(TESSERA_SOURCE_DIR) + "/zoo/" + name + ".json");
+}
 
 TEST(Plan, ParametersOfPublicModels) {
   const std::pair<const char*, int64_t> expected[] = {
@@ -26,9 +28,11 @@ TEST(Plan, ParametersOfPublicModels) {
       {"gemma2/gemma2-2b", 2'614'341'888},
       {"gemma3/gemma3-1b", 999'885'952},
       {"mamba2/mamba2-130m", 128'989'632},
-      {"bert/bert-base-uncased", 109'482'240 - (768 * 768 + 768)},  // the public figure counts a pooler
+      {"bert/bert-base-uncased",
+       109'482'240 - (768 * 768 + 768)},  // the public figure counts a pooler
   };
-  for (const auto& [name, parameters] : expected) EXPECT_EQ(make_plan(zoo(name), 1).parameters, parameters) << name;
+  for (const auto& [name, parameters] : expected)
+    EXPECT_EQ(make_plan(zoo(name), 1).parameters, parameters) << name;
 }
 
 TEST(Plan, StateAndFlops) {
@@ -58,18 +62,27 @@ std::string error_with(const std::string& assignment) {
 
 TEST(ModelSpec, ErrorsNamePathAndRemedy) {
   EXPECT_EQ(error_with("layers[0].mixer.n_heads=7"),
-            "[layers[0].mixer] n_heads = 7 does not divide d_model = 576; give head_dim, or another n_heads");
-  EXPECT_NE(error_with("layers[0].mixer.n_head=9").find("did you mean \"n_heads\"?"), std::string::npos);
-  EXPECT_NE(error_with("layers[0].mixer.type=atention").find("did you mean \"attention\"?"), std::string::npos);
-  EXPECT_NE(error_with("norm.eps=tiny").find("[layers[0].norm.eps] found a string \"tiny\"; expected a number"), std::string::npos);
-  EXPECT_NE(error_with(R"(layers[0].mixer.position={"type":"learned","n_positions":4})").find("put it into \"embed\""), std::string::npos);
+            "[layers[0].mixer] n_heads = 7 does not divide d_model = 576; give head_dim, or "
+            "another n_heads");
+  EXPECT_NE(error_with("layers[0].mixer.n_head=9").find("did you mean \"n_heads\"?"),
+            std::string::npos);
+  EXPECT_NE(error_with("layers[0].mixer.type=atention").find("did you mean \"attention\"?"),
+            std::string::npos);
+  EXPECT_NE(error_with("norm.eps=tiny")
+                .find("[layers[0].norm.eps] found a string \"tiny\"; expected a number"),
+            std::string::npos);
+  EXPECT_NE(error_with(R"(layers[0].mixer.position={"type":"learned","n_positions":4})")
+                .find("put it into \"embed\""),
+            std::string::npos);
   EXPECT_NE(error_with("vocab=0").find("[vocab] found 0; expected 1"), std::string::npos);
 }
 
 TEST(ModelSpec, OverridesCyclesSharing) {
-  Json json = spec::parse_json(R"({"tessera":1,"arch":"decoder","vocab":16,"d_model":8,"ffn":{"type":"glu","d_hidden":16},
+  Json json = spec::parse_json(
+      R"({"tessera":1,"arch":"decoder","vocab":16,"d_model":8,"ffn":{"type":"glu","d_hidden":16},
     "layers":[{"mixer":{"type":"attention","n_heads":2}},{"share":"s","mixer":{"type":"mamba2","n_heads":2}}],
-    "cycles":3,"n_layers":5,"overrides":[{"at":[0,-1],"ffn":{"d_hidden":24}}]})", "test");
+    "cycles":3,"n_layers":5,"overrides":[{"at":[0,-1],"ffn":{"d_hidden":24}}]})",
+      "test");
   const ModelSpec spec = read_model_spec(json);
   ASSERT_EQ(spec.layers.size(), 5u);
   std::vector<std::string> names;

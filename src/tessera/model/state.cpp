@@ -13,9 +13,12 @@ bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchStat
   const auto same_tensor = [](const spec::StateDecl& x, const spec::StateDecl& y) {
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep;
   };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const BranchState& x, const BranchState& y) {
-    return x.layer == y.layer && x.branch == y.branch && std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(), y.tensors.end(), same_tensor);
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const BranchState& x, const BranchState& y) {
+                      return x.layer == y.layer && x.branch == y.branch &&
+                             std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(),
+                                        y.tensors.end(), same_tensor);
+                    });
 }
 
 }  // namespace
@@ -23,19 +26,23 @@ bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchStat
 State::State(const ModelSpec& spec, int64_t rows, int64_t max_pending, at::TensorOptions options)
     : max_pending_(max_pending), options_(options) {
   if (const std::string reason = spec.no_state_reason(); !reason.empty())
-    fail(ErrorKind::spec, "state", "this model cannot continue from a state: {}; compute whole sequences instead", reason);
+    fail(ErrorKind::spec, "state",
+         "this model cannot continue from a state: {}; compute whole sequences instead", reason);
   layout_ = std::make_shared<const std::vector<BranchState>>(state_layout(spec));
   lengths_.resize(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<nn::RowState> row;
-    for (const BranchState& branch : *layout_) row.emplace_back(branch.tensors, max_pending, options);
+    for (const BranchState& branch : *layout_)
+      row.emplace_back(branch.tensors, max_pending, options);
     rows_.push_back(std::move(row));
   }
 }
 
 void State::commit(int64_t row, int64_t n) {
   auto& length = lengths_.at(static_cast<size_t>(row));
-  if (n < 0 || n > length.pending) fail(ErrorKind::input, "state", "commit of {} tokens; row {} has {} pending", n, row, length.pending);
+  if (n < 0 || n > length.pending)
+    fail(ErrorKind::input, "state", "commit of {} tokens; row {} has {} pending", n, row,
+         length.pending);
   for (nn::RowState& branch : rows_[static_cast<size_t>(row)]) branch.commit(n);
   length.committed += n;
   length.pending = 0;
@@ -47,7 +54,8 @@ State State::select(const std::vector<int64_t>& rows) const {
   out.max_pending_ = max_pending_;
   out.options_ = options_;
   for (const int64_t r : rows) {
-    if (r < 0 || r >= this->rows()) fail(ErrorKind::input, "state", "row {}; expected 0 to {}", r, this->rows() - 1);
+    if (r < 0 || r >= this->rows())
+      fail(ErrorKind::input, "state", "row {}; expected 0 to {}", r, this->rows() - 1);
     std::vector<nn::RowState> copy;
     for (const nn::RowState& branch : rows_[static_cast<size_t>(r)]) copy.push_back(branch.clone());
     out.rows_.push_back(std::move(copy));
@@ -57,15 +65,19 @@ State State::select(const std::vector<int64_t>& rows) const {
 }
 
 void State::append(const State& other) {
-  if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_) || max_pending_ != other.max_pending_)
-    fail(ErrorKind::input, "state", "rows of another spec, or with another max_pending ({} and {}), cannot be appended", max_pending_, other.max_pending_);
+  if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_) ||
+      max_pending_ != other.max_pending_)
+    fail(ErrorKind::input, "state",
+         "rows of another spec, or with another max_pending ({} and {}), cannot be appended",
+         max_pending_, other.max_pending_);
   State copy = other.fork();
   for (auto& row : copy.rows_) rows_.push_back(std::move(row));
   lengths_.insert(lengths_.end(), copy.lengths_.begin(), copy.lengths_.end());
 }
 
 void State::remove(int64_t row) {
-  if (row < 0 || row >= rows()) fail(ErrorKind::input, "state", "row {}; expected 0 to {}", row, rows() - 1);
+  if (row < 0 || row >= rows())
+    fail(ErrorKind::input, "state", "row {}; expected 0 to {}", row, rows() - 1);
   rows_.erase(rows_.begin() + row);
   lengths_.erase(lengths_.begin() + row);
 }
@@ -97,15 +109,19 @@ int64_t State::bytes() const {
 void State::save(const std::filesystem::path& path, const std::string& fingerprint) const {
   std::vector<Tensor> keep;
   std::vector<format::TensorView> views;
-  format::StringMap metadata{{"tessera_state", "1"}, {"fingerprint", fingerprint}, {"rows", std::to_string(rows())}};
+  format::StringMap metadata{
+      {"tessera_state", "1"}, {"fingerprint", fingerprint}, {"rows", std::to_string(rows())}};
   for (int64_t r = 0; r < rows(); ++r) {
     metadata[fmt::format("length.{}", r)] = std::to_string(length(r));
     for (size_t b = 0; b < layout_->size(); ++b)
       for (const auto& [name, tensor] : rows_[static_cast<size_t>(r)][b].save()) {
         keep.push_back(tensor.to(at::kCPU).contiguous());
         const Tensor& t = keep.back();
-        views.push_back({fmt::format("{}.{}.{}", r, b, name), ops::dtype_of(t.scalar_type()), t.sizes().vec(),
-                         {static_cast<const std::byte*>(t.const_data_ptr()), static_cast<size_t>(t.nbytes())}});
+        views.push_back(
+            {fmt::format("{}.{}.{}", r, b, name),
+             ops::dtype_of(t.scalar_type()),
+             t.sizes().vec(),
+             {static_cast<const std::byte*>(t.const_data_ptr()), static_cast<size_t>(t.nbytes())}});
       }
   }
   format::write_safetensors(path, views, metadata);
@@ -115,19 +131,26 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
   const format::TensorFile file = format::open_safetensors(path);
   const auto text = [&](const std::string& key) {
     const auto found = file.metadata().find(key);
-    if (found == file.metadata().end()) fail(ErrorKind::file, "state", "{}: not a saved state: \"{}\" is missing", path.string(), key);
+    if (found == file.metadata().end())
+      fail(ErrorKind::file, "state", "{}: not a saved state: \"{}\" is missing", path.string(),
+           key);
     return found->second;
   };
   const auto number = [&](const std::string& key) {
     const std::string value = text(key);
-    if (value.empty() || value.size() > 15 || value.find_first_not_of("0123456789") != std::string::npos)
-      fail(ErrorKind::file, "state", "{}: \"{}\" is {}; expected a number", path.string(), key, value);
+    if (value.empty() || value.size() > 15 ||
+        value.find_first_not_of("0123456789") != std::string::npos)
+      fail(ErrorKind::file, "state", "{}: \"{}\" is {}; expected a number", path.string(), key,
+           value);
     return std::stoll(value);
   };
   text("tessera_state");
   if (text("fingerprint") != fingerprint)
-    fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer", path.string());
-  if (number("rows") != rows()) fail(ErrorKind::file, "state", "{}: holds {} rows; this state has {}", path.string(), number("rows"), rows());
+    fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer",
+         path.string());
+  if (number("rows") != rows())
+    fail(ErrorKind::file, "state", "{}: holds {} rows; this state has {}", path.string(),
+         number("rows"), rows());
   for (int64_t r = 0; r < rows(); ++r) {
     const int64_t length = number(fmt::format("length.{}", r));
     for (size_t b = 0; b < layout_->size(); ++b)
@@ -147,21 +170,30 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
 void State::check(const nn::Batch& batch, bool pending) const {
   std::set<int64_t> seen;
   for (const nn::Segment& s : batch.segments) {
-    if (s.row < 0 || s.row >= rows()) fail(ErrorKind::input, "state", "row {}; expected 0 to {}", s.row, rows() - 1);
-    if (!seen.insert(s.row).second) fail(ErrorKind::input, "state", "row {} stands twice in one call; give its tokens as one segment", s.row);
+    if (s.row < 0 || s.row >= rows())
+      fail(ErrorKind::input, "state", "row {}; expected 0 to {}", s.row, rows() - 1);
+    if (!seen.insert(s.row).second)
+      fail(ErrorKind::input, "state",
+           "row {} stands twice in one call; give its tokens as one segment", s.row);
     const Length& length = lengths_[static_cast<size_t>(s.row)];
     const int64_t held = length.committed + length.pending;
-    if (s.start != held) fail(ErrorKind::input, "state", "row {} holds {} tokens; the call starts at position {}", s.row, held, s.start);
+    if (s.start != held)
+      fail(ErrorKind::input, "state", "row {} holds {} tokens; the call starts at position {}",
+           s.row, held, s.start);
     if (!pending && length.pending > 0)
-      fail(ErrorKind::input, "state", "row {} has {} pending tokens; commit them before others follow", s.row, length.pending);
+      fail(ErrorKind::input, "state",
+           "row {} has {} pending tokens; commit them before others follow", s.row, length.pending);
     if (pending && length.pending + s.length > max_pending_)
-      fail(ErrorKind::input, "state", "row {} would have {} pending tokens; this state was made for at most {}", s.row, length.pending + s.length, max_pending_);
+      fail(ErrorKind::input, "state",
+           "row {} would have {} pending tokens; this state was made for at most {}", s.row,
+           length.pending + s.length, max_pending_);
   }
 }
 
 nn::StateRows State::branch(size_t index, const nn::Batch& batch) {
   nn::StateRows rows;
-  for (const nn::Segment& segment : batch.segments) rows.push_back(&rows_.at(static_cast<size_t>(segment.row)).at(index));
+  for (const nn::Segment& segment : batch.segments)
+    rows.push_back(&rows_.at(static_cast<size_t>(segment.row)).at(index));
   return rows;
 }
 

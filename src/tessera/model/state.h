@@ -1,6 +1,6 @@
-// The memory of a set of rows between calls: one value that the caller owns. Rows can be selected, appended,
-// removed (batching, beams), forked, saved and loaded. One entry per row and layer invocation, as the
-// mechanisms declare (nn/state.h).
+// The memory of a set of rows between calls: one value that the caller owns. Rows can be selected,
+// appended, removed (batching, beams), forked, saved and loaded. One entry per row and layer
+// invocation, as the mechanisms declare (nn/state.h).
 #pragma once
 
 #include <filesystem>
@@ -14,11 +14,17 @@ class State {
  public:
   State() = default;
   /// `rows` empty rows. max_pending: how many tokens a row may hold uncommitted.
-  State(const ModelSpec& spec, int64_t rows, int64_t max_pending = 0, at::TensorOptions options = at::TensorOptions().dtype(at::kFloat));
+  State(const ModelSpec& spec,
+        int64_t rows,
+        int64_t max_pending = 0,
+        at::TensorOptions options = at::TensorOptions().dtype(at::kFloat));
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   /// Tokens row r has seen, pending ones included.
-  int64_t length(int64_t row) const { return lengths_[static_cast<size_t>(row)].committed + lengths_[static_cast<size_t>(row)].pending; }
+  int64_t length(int64_t row) const {
+    return lengths_[static_cast<size_t>(row)].committed +
+           lengths_[static_cast<size_t>(row)].pending;
+  }
   int64_t pending(int64_t row) const { return lengths_[static_cast<size_t>(row)].pending; }
 
   /// Keeps the first n pending tokens of a row, drops the rest.
@@ -38,8 +44,9 @@ class State {
   void save(const std::filesystem::path& path, const std::string& fingerprint) const;
   void load(const std::filesystem::path& path, const std::string& fingerprint);
 
-  /// Throws Error(input) unless every segment continues a row of its own from where it ends, and what the
-  /// call leaves pending fits. Called before anything is computed, so that a refused call changes nothing.
+  /// Throws Error(input) unless every segment continues a row of its own from where it ends, and
+  /// what the call leaves pending fits. Called before anything is computed, so that a refused call
+  /// changes nothing.
   void check(const nn::Batch& batch, bool pending) const;
   /// Entries of branch `index` (order of state_layout) for the segments of a batch.
   nn::StateRows branch(size_t index, const nn::Batch& batch);

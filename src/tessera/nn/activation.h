@@ -12,8 +12,12 @@ enum class Activation { identity, relu, gelu, gelu_tanh, quick_gelu, silu, sigmo
 template <>
 struct tessera::spec::EnumNames<tessera::nn::Activation> {
   using A = nn::Activation;
-  static constexpr std::array names{std::pair{A::identity, "identity"}, std::pair{A::relu, "relu"},
-                                    std::pair{A::gelu, "gelu"},         std::pair{A::gelu_tanh, "gelu_tanh"},
-                                    std::pair{A::quick_gelu, "quick_gelu"}, std::pair{A::silu, "silu"},
-                                    std::pair{A::sigmoid, "sigmoid"},   std::pair{A::relu2, "relu2"}};
+  static constexpr std::array names{std::pair{A::identity, "identity"},
+                                    std::pair{A::relu, "relu"},
+                                    std::pair{A::gelu, "gelu"},
+                                    std::pair{A::gelu_tanh, "gelu_tanh"},
+                                    std::pair{A::quick_gelu, "quick_gelu"},
+                                    std::pair{A::silu, "silu"},
+                                    std::pair{A::sigmoid, "sigmoid"},
+                                    std::pair{A::relu2, "relu2"}};
 };

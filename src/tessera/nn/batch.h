@@ -1,6 +1,7 @@
-// Which tokens a call holds. Activations are ragged: x_ND, the tokens of all segments one after another.
-// A segment is a run of tokens of one document; packing, unequal prompts, and prefill mixed with decoding
-// are all just lists of segments. Padding exists at the edges only (model/padding.h).
+// Which tokens a call holds. Activations are ragged: x_ND, the tokens of all segments one after
+// another. A segment is a run of tokens of one document; packing, unequal prompts, and prefill
+// mixed with decoding are all just lists of segments. Padding exists at the edges only
+// (model/padding.h).
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,17 @@ struct Batch {
   Tensor types_N;      // int64 token types; may be undefined
   Tensor positions_N;  // int64; from the segments unless given
 
-  int64_t n_tokens() const { return segments.empty() ? 0 : segments.back().begin + segments.back().length; }
+  int64_t n_tokens() const {
+    return segments.empty() ? 0 : segments.back().begin + segments.back().length;
+  }
   /// The common length when all segments have one and start at 0, else 0.
   int64_t equal_length() const;
   /// Longest document so far, past included.
   int64_t longest() const;
 
   /// Rows of token ids; `starts` are the lengths their state already holds (empty = 0).
-  static Batch of(const std::vector<std::vector<int64_t>>& rows, const std::vector<int64_t>& starts = {});
+  static Batch of(const std::vector<std::vector<int64_t>>& rows,
+                  const std::vector<int64_t>& starts = {});
   /// B rows of T tokens, ids_BT int64.
   static Batch of(const Tensor& ids_BT);
   /// Fills positions_N from the segments.

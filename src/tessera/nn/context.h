@@ -15,9 +15,9 @@ namespace tessera::nn {
 struct Context {
   const Batch* batch = nullptr;
   bool causal = true;
-  bool training = false;       // dropout and other noise act
-  RandomKey key{0};            // folded by seed and step; parts fold in their own name
-  int64_t layer = 0;           // invocation being computed
+  bool training = false;  // dropout and other noise act
+  RandomKey key{0};       // folded by seed and step; parts fold in their own name
+  int64_t layer = 0;      // invocation being computed
   const CancelToken* cancel = nullptr;
   /// Called with named intermediates ("layers.3.mixer.out") where set.
   std::function<void(const std::string&, const Tensor&)> probe;

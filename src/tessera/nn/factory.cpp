@@ -1,17 +1,19 @@
-// From configs to parts: every mechanism's .cpp defines build(const Config&, const Builder&); this table
-// finds it by name. Expanded from mechanisms.def.
+// From configs to parts: every mechanism's .cpp defines build(const Config&, const Builder&); this
+// table finds it by name. Expanded from mechanisms.def.
 #include "tessera/nn/mechanism_headers.h"
 #include "tessera/nn/parts.h"
 
 namespace tessera::nn {
 
 #define BUILDS_norm(Prefix) std::unique_ptr<Norm> build(const Prefix##Config&, const Builder&);
-#define BUILDS_position(Prefix) std::unique_ptr<Position> build(const Prefix##Config&, const Builder&);
+#define BUILDS_position(Prefix) \
+  std::unique_ptr<Position> build(const Prefix##Config&, const Builder&);
 #define BUILDS_rope_scaling(Prefix)
 #define BUILDS_pattern(Prefix)
 #define BUILDS_mixer(Prefix) std::unique_ptr<Mixer> build(const Prefix##Config&, const Builder&);
 #define BUILDS_ffn(Prefix) std::unique_ptr<Ffn> build(const Prefix##Config&, const Builder&);
-#define BUILDS_residual(Prefix) std::unique_ptr<Residual> build(const Prefix##Config&, const Builder&);
+#define BUILDS_residual(Prefix) \
+  std::unique_ptr<Residual> build(const Prefix##Config&, const Builder&);
 #define BUILDS_embed(Prefix) std::unique_ptr<Embed> build(const Prefix##Config&, const Builder&);
 #define BUILDS_head(Prefix) std::unique_ptr<Head> build(const Prefix##Config&, const Builder&);
 #define TESSERA_MECHANISM(slot, name, Prefix) BUILDS_##slot(Prefix)
@@ -102,11 +104,13 @@ WeightPtr Builder::optional(std::string_view name) const {
 
 WeightPtr Builder::weight(std::string_view name) const {
   WeightPtr weight = optional(name);
-  require(weight != nullptr, "build", "{}.{} is not declared in the parameter table", prefix_, name);
+  require(weight != nullptr, "build", "{}.{} is not declared in the parameter table", prefix_,
+          name);
   return weight;
 }
 
-Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending) {
+Tensor run_mixer(
+    const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending) {
   if (rows == nullptr) return mixer.forward(x_ND, context, nullptr);
   const Batch& batch = *context.batch;
   std::vector<Tensor> replays(rows->size());
@@ -128,7 +132,8 @@ Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const
       const int64_t extra = replays[s].defined() ? replays[s].size(0) : 0;
       if (extra > 0) inputs.push_back(replays[s].to(x_ND.options()));
       inputs.push_back(x_ND.narrow(0, segment.begin, segment.length));
-      longer.segments.push_back({segment.row, begin, segment.length + extra, segment.start - extra});
+      longer.segments.push_back(
+          {segment.row, begin, segment.length + extra, segment.start - extra});
       begin += segment.length + extra;
     }
     longer.number();

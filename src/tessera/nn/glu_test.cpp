@@ -12,25 +12,32 @@ namespace {
 
 TEST(Glu, GoldenVariants) {
   register_mechanisms();
-  const std::map<std::string, Tensor> values = {{"gate.weight", ops::tensor({.5, 1, 2, 1, 0, -1}, {2, 3})},
-                                                {"up.weight", ops::tensor({1, 1, 0, -.5, 2, 1}, {2, 3})},
-                                                {"down.weight", ops::tensor({1, -1, .5, 2, 0, 1}, {3, 2})}};
-  const std::pair<const char*, std::vector<double>> variants[] = {{"sigmoid", {2.11229666, -5.16844498, -2.48983732}},
-                                                                  {"identity", {2.5, -3.75, -2}},
-                                                                  {"relu", {2, -4, -2}},
-                                                                  {"gelu", {1.53719369, -2.68871546, -1.38292492}},
-                                                                  {"silu", {1.43368900, -2.39545216, -1.24491866}}};
+  const std::map<std::string, Tensor> values = {
+      {"gate.weight", ops::tensor({.5, 1, 2, 1, 0, -1}, {2, 3})},
+      {"up.weight", ops::tensor({1, 1, 0, -.5, 2, 1}, {2, 3})},
+      {"down.weight", ops::tensor({1, -1, .5, 2, 0, 1}, {3, 2})}};
+  const std::pair<const char*, std::vector<double>> variants[] = {
+      {"sigmoid", {2.11229666, -5.16844498, -2.48983732}},
+      {"identity", {2.5, -3.75, -2}},
+      {"relu", {2, -4, -2}},
+      {"gelu", {1.53719369, -2.68871546, -1.38292492}},
+      {"silu", {1.43368900, -2.39545216, -1.24491866}}};
   spec::Scope scope;
   scope.d_model = 3;
   for (const auto& [act, want] : variants) {
-    const auto part = spec::read_part(spec::Slot::ffn, {{"type", "glu"}, {"act", act}, {"d_hidden", 2}}, scope);
+    const auto part =
+        spec::read_part(spec::Slot::ffn, {{"type", "glu"}, {"act", act}, {"d_hidden", 2}}, scope);
     const auto run = [&](at::ScalarType type) {
       const WeightSource source = [&, type](const std::string& name) -> WeightPtr {
         const auto found = values.find(name);
-        return found == values.end() ? nullptr : std::make_shared<ops::Weight>(ops::Weight::dense(name, found->second.to(type)));
+        return found == values.end() ? nullptr
+                                     : std::make_shared<ops::Weight>(
+                                           ops::Weight::dense(name, found->second.to(type)));
       };
       Context context;
-      return build_ffn(part, Builder(source, "", scope))->forward(ops::tensor({1, -2, .5}, {1, 3}).to(type), context).squeeze(0);
+      return build_ffn(part, Builder(source, "", scope))
+          ->forward(ops::tensor({1, -2, .5}, {1, 3}).to(type), context)
+          .squeeze(0);
     };
     SCOPED_TRACE(act);
     ops::expect_both(run, ops::tensor(want), 1e-8);

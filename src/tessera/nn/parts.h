@@ -1,5 +1,6 @@
 // The interfaces of the slots, and how a part is built from its config and its weights.
-// Parts hold handles to named weights; all that changes between calls is in the Context and the State.
+// Parts hold handles to named weights; all that changes between calls is in the Context and the
+// State.
 #pragma once
 
 #include <memory>
@@ -30,7 +31,8 @@ class Position {
   virtual Tensor rotate(const Tensor& x_NHD, Context&) const { return x_NHD; }
 };
 
-/// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and updates them.
+/// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and
+/// updates them.
 class Mixer {
  public:
   virtual ~Mixer() = default;
@@ -47,13 +49,15 @@ class Ffn {
 struct Branch {
   std::vector<std::unique_ptr<Norm>> norms;  // parallel to ResidualConfig::norms(); may be empty
   std::function<Tensor(const Tensor& x_ND, Context&)> run;
-  std::string name;                          // "layers.3.mixer", keys its random numbers
+  std::string name;  // "layers.3.mixer", keys its random numbers
 };
 
 class Residual {
  public:
   virtual ~Residual() = default;
-  virtual Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const = 0;
+  virtual Tensor forward(const Tensor& x_ND,
+                         std::span<const Branch> branches,
+                         Context& context) const = 0;
 };
 
 class Embed {
@@ -87,7 +91,8 @@ class Builder {
   const spec::Scope& scope() const { return scope_; }
   Builder under(std::string_view name) const { return under(name, scope_); }
   Builder under(std::string_view name, spec::Scope scope) const {
-    return {source_, prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name), std::move(scope)};
+    return {source_, prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name),
+            std::move(scope)};
   }
 
  private:
@@ -96,7 +101,8 @@ class Builder {
   spec::Scope scope_;
 };
 
-/// The part of a slot's type: build<Slot::norm>(any, builder). Torch-free slots (patterns, scalings) are their configs.
+/// The part of a slot's type: build<Slot::norm>(any, builder). Torch-free slots (patterns,
+/// scalings) are their configs.
 std::unique_ptr<Norm> build_norm(const spec::AnyPart& part, const Builder& builder);
 std::unique_ptr<Position> build_position(const spec::AnyPart& part, const Builder& builder);
 std::unique_ptr<Mixer> build_mixer(const spec::AnyPart& part, const Builder& builder);
@@ -105,9 +111,10 @@ std::unique_ptr<Residual> build_residual(const spec::AnyPart& part, const Builde
 std::unique_ptr<Embed> build_embed(const spec::AnyPart& part, const Builder& builder);
 std::unique_ptr<Head> build_head(const spec::AnyPart& part, const Builder& builder);
 
-/// Runs a mixer on the rows of a state: replays what a roll-back left to replay, computes, and books the
-/// new tokens as pending or committed.
-Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending);
+/// Runs a mixer on the rows of a state: replays what a roll-back left to replay, computes, and
+/// books the new tokens as pending or committed.
+Tensor run_mixer(
+    const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending);
 
 /// y = W x + b, as a pair of handles.
 struct Linear {

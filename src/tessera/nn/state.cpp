@@ -15,11 +15,16 @@ std::vector<int64_t> with_front(int64_t n, const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-TokenBuffer::TokenBuffer(const spec::StateDecl& decl, int64_t max_pending, at::TensorOptions options)
-    : ring_(decl.keep > 0 ? decl.keep + max_pending : 0), keep_(decl.keep),
+TokenBuffer::TokenBuffer(const spec::StateDecl& decl,
+                         int64_t max_pending,
+                         at::TensorOptions options)
+    : ring_(decl.keep > 0 ? decl.keep + max_pending : 0),
+      keep_(decl.keep),
       data_(at::empty(with_front(0, decl.shape), options)) {}
 
-int64_t TokenBuffer::first() const { return ring_ > 0 ? std::max<int64_t>(0, length_ - ring_) : 0; }
+int64_t TokenBuffer::first() const {
+  return ring_ > 0 ? std::max<int64_t>(0, length_ - ring_) : 0;
+}
 
 void TokenBuffer::reserve(int64_t length) {
   // rings grow to their size, others by half: amortised O(1) copies per token
@@ -67,7 +72,8 @@ void TokenBuffer::append(const Tensor& entries) {
 }
 
 std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
-  require(from >= first() && to <= length_ && from <= to, "state", "positions {} to {} of {} to {}", from, to, first(), length_);
+  require(from >= first() && to <= length_ && from <= to, "state", "positions {} to {} of {} to {}",
+          from, to, first(), length_);
   if (ring_ == 0) return {data_.narrow(0, from, to - from)};
   if (from == to) return {data_.narrow(0, 0, 0)};
   const int64_t begin = from % ring_, n = to - from;
@@ -76,9 +82,13 @@ std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
   return {data_.narrow(0, begin, run), data_.narrow(0, 0, n - run)};
 }
 
-void TokenBuffer::truncate(int64_t length) { length_ = std::min(length_, length); }
+void TokenBuffer::truncate(int64_t length) {
+  length_ = std::min(length_, length);
+}
 
-void TokenBuffer::detach() { data_ = data_.detach(); }
+void TokenBuffer::detach() {
+  data_ = data_.detach();
+}
 
 Tensor TokenBuffer::dump() const {
   const int64_t from = keep_ > 0 ? std::max(first(), length_ - keep_) : 0;
@@ -103,8 +113,11 @@ TokenBuffer TokenBuffer::clone() const {
   return copy;
 }
 
-RowState::RowState(const std::vector<spec::StateDecl>& decls, int64_t max_pending, at::TensorOptions options)
-    : decls_(std::make_shared<const std::vector<spec::StateDecl>>(decls)), max_pending_(max_pending) {
+RowState::RowState(const std::vector<spec::StateDecl>& decls,
+                   int64_t max_pending,
+                   at::TensorOptions options)
+    : decls_(std::make_shared<const std::vector<spec::StateDecl>>(decls)),
+      max_pending_(max_pending) {
   for (const spec::StateDecl& decl : decls) {
     if (decl.kind == spec::StateDecl::Kind::per_token) {
       slot_.push_back(tokens_.size());
@@ -145,13 +158,16 @@ void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
     return;
   }
   if (pending_ + t > max_pending_)
-    fail(ErrorKind::input, "state", "{} pending tokens; this state was made for at most {}", pending_ + t, max_pending_);
+    fail(ErrorKind::input, "state", "{} pending tokens; this state was made for at most {}",
+         pending_ + t, max_pending_);
   pending_ += t;
-  if (!working_.empty()) pending_inputs_.push_back(x_TD.narrow(0, x_TD.size(0) - t, t).detach().clone());
+  if (!working_.empty())
+    pending_inputs_.push_back(x_TD.narrow(0, x_TD.size(0) - t, t).detach().clone());
 }
 
 void RowState::commit(int64_t n) {
-  if (n < 0 || n > pending_) fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
+  if (n < 0 || n > pending_)
+    fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
   if (!working_.empty()) {
     if (n == pending_ && n > 0) {
       committed_fixed_ = working_;  // the working value has seen the replayed tokens too
@@ -160,7 +176,8 @@ void RowState::commit(int64_t n) {
       const Tensor kept = at::cat(pending_inputs_).narrow(0, 0, n);
       replay_ = replay_.defined() ? at::cat({replay_, kept}) : kept;
     }
-    working_ = committed_fixed_;  // what was dropped must not be seen, even when nothing is replayed
+    working_ =
+        committed_fixed_;  // what was dropped must not be seen, even when nothing is replayed
     pending_inputs_.clear();
   }
   committed_ += n;
@@ -177,7 +194,8 @@ RowState RowState::clone() const {
 
 void RowState::detach() {
   for (TokenBuffer& buffer : tokens_) buffer.detach();
-  // a detached handle shares its memory unseen by fixed_in_place, which would then write into a fork
+  // a detached handle shares its memory unseen by fixed_in_place, which would then write into a
+  // fork
   for (auto* list : {&working_, &committed_fixed_})
     for (Tensor& t : *list)
       if (t.requires_grad()) t = t.detach().clone();
@@ -191,11 +209,14 @@ void RowState::to(at::Device device) {
 }
 
 std::vector<std::pair<std::string, Tensor>> RowState::save() const {
-  if (pending_ != 0) fail(ErrorKind::input, "state", "{} tokens are pending; commit them before saving", pending_);
+  if (pending_ != 0)
+    fail(ErrorKind::input, "state", "{} tokens are pending; commit them before saving", pending_);
   std::vector<std::pair<std::string, Tensor>> out;
   for (size_t i = 0; i < decls_->size(); ++i) {
     const spec::StateDecl& decl = (*decls_)[i];
-    out.emplace_back(decl.name, decl.kind == spec::StateDecl::Kind::per_token ? tokens_[slot_[i]].dump() : committed_fixed_[slot_[i]]);
+    out.emplace_back(decl.name, decl.kind == spec::StateDecl::Kind::per_token
+                                    ? tokens_[slot_[i]].dump()
+                                    : committed_fixed_[slot_[i]]);
   }
   if (replay_.defined()) out.emplace_back("replay", replay_);
   return out;
@@ -209,9 +230,12 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
     const int64_t held = decl.keep > 0 ? std::min(decl.keep, length) : length;
     const auto expected = per_token ? with_front(held, decl.shape) : decl.shape;
     if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
-      fail(ErrorKind::file, "state", "\"{}\" is missing or has another shape than this model's state", decl.name);
-    if (per_token) tokens_[slot_[i]].restore(value, length);
-    else working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
+      fail(ErrorKind::file, "state",
+           "\"{}\" is missing or has another shape than this model's state", decl.name);
+    if (per_token)
+      tokens_[slot_[i]].restore(value, length);
+    else
+      working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
   }
   replay_ = tensor("replay");
   committed_ = length;

@@ -1,10 +1,10 @@
 // What one layer invocation keeps of one row between calls, as its mechanism declares it
-// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring) and tensors of
-// fixed size (recurrent states). Written once for every mechanism.
+// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring) and
+// tensors of fixed size (recurrent states). Written once for every mechanism.
 //
-// Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the rest:
-// per-token entries are cut; for fixed tensors the inputs of the pending tokens are kept and the first n are
-// replayed at the next call, from the last committed value.
+// Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the
+// rest: per-token entries are cut; for fixed tensors the inputs of the pending tokens are kept and
+// the first n are replayed at the next call, from the last committed value.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,8 @@ class TokenBuffer {
   int64_t length() const { return length_; }
   /// First position still held.
   int64_t first() const;
-  /// Adds entries [T, ...] at positions length .. length + T - 1. In place without gradients, else out of place.
+  /// Adds entries [T, ...] at positions length .. length + T - 1. In place without gradients, else
+  /// out of place.
   void append(const Tensor& entries);
   /// Entries of positions [from, to): one view, or two when the ring wraps between them.
   std::vector<Tensor> spans(int64_t from, int64_t to) const;
@@ -45,7 +46,9 @@ class TokenBuffer {
 
 class RowState {
  public:
-  RowState(const std::vector<spec::StateDecl>& decls, int64_t max_pending, at::TensorOptions options);
+  RowState(const std::vector<spec::StateDecl>& decls,
+           int64_t max_pending,
+           at::TensorOptions options);
 
   /// Tokens seen, pending ones included.
   int64_t length() const { return committed_ + pending_; }
@@ -59,7 +62,8 @@ class RowState {
   Tensor& fixed_in_place(size_t declaration);
   bool has_fixed() const { return !working_.empty(); }
 
-  /// Before a call: fixed tensors go back to the committed value; returns the inputs to replay first, [n, D] or undefined.
+  /// Before a call: fixed tensors go back to the committed value; returns the inputs to replay
+  /// first, [n, D] or undefined.
   Tensor begin_call();
   /// After a call of `t` new tokens with inputs x_TD.
   void end_call(const Tensor& x_TD, int64_t t, bool pending);

@@ -8,14 +8,20 @@ namespace {
 /// Whether two spans are the end and the beginning of one ring.
 bool wraps(const KeyValues& a, const KeyValues& b) {
   return a.k_SGD.storage().is_alias_of(b.k_SGD.storage()) && b.k_SGD.storage_offset() == 0 &&
-         a.k_SGD.stride(0) == b.k_SGD.stride(0) && a.k_SGD.storage_offset() % a.k_SGD.stride(0) == 0;
+         a.k_SGD.stride(0) == b.k_SGD.stride(0) &&
+         a.k_SGD.storage_offset() % a.k_SGD.stride(0) == 0;
 }
 
-Tensor dense_rows(const Tensor& t) { return t.stride(2) == 1 ? t : t.contiguous(); }
+Tensor dense_rows(const Tensor& t) {
+  return t.stride(2) == 1 ? t : t.contiguous();
+}
 
 }  // namespace
 
-Tensor attention_kernel(const Tensor& q_THD, const std::vector<KeyValues>& kv, int64_t start, const ScoreOptions& options) {
+Tensor attention_kernel(const Tensor& q_THD,
+                        const std::vector<KeyValues>& kv,
+                        int64_t start,
+                        const ScoreOptions& options) {
   const Tensor q = q_THD.contiguous();
   Tensor out = at::empty_like(q);
   kernels::Attention a;

@@ -21,13 +21,16 @@ constexpr size_t kSmallAlignment = 64;
 
 void* map_block(size_t bytes) {
   // one huge page more, to cut an aligned block out of it
-  void* start = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* start =
+      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return nullptr;
   const auto address = reinterpret_cast<uintptr_t>(start);
   const uintptr_t aligned = (address + kHugePage - 1) / kHugePage * kHugePage;
   if (aligned > address) munmap(start, aligned - address);
-  if (const size_t rest = address + kHugePage - aligned; rest > 0) munmap(reinterpret_cast<void*>(aligned + bytes), rest);
-  madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);  // a wish: without it the block is only slower
+  if (const size_t rest = address + kHugePage - aligned; rest > 0)
+    munmap(reinterpret_cast<void*>(aligned + bytes), rest);
+  madvise(reinterpret_cast<void*>(aligned), bytes,
+          MADV_HUGEPAGE);  // a wish: without it the block is only slower
   return reinterpret_cast<void*>(aligned);
 }
 
@@ -43,7 +46,9 @@ class BlockCache final : public c10::Allocator {
     return {data, data, &BlockCache::give_back, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &BlockCache::give_back; }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
 
   BlockCacheStats stats() {
     const std::lock_guard lock(mutex_);
@@ -58,7 +63,8 @@ class BlockCache final : public c10::Allocator {
   static void* small(size_t n) {
     if (n == 0) return nullptr;
     void* data = nullptr;
-    if (posix_memalign(&data, kSmallAlignment, n) != 0) fail(ErrorKind::resource, "memory", "no {} bytes left", n);
+    if (posix_memalign(&data, kSmallAlignment, n) != 0)
+      fail(ErrorKind::resource, "memory", "no {} bytes left", n);
     return data;
   }
 
@@ -68,7 +74,8 @@ class BlockCache final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     void* data = nullptr;
     // exact, or at most an eighth too large
-    if (const auto found = free_.lower_bound(bytes); found != free_.end() && found->first - bytes <= bytes / 8) {
+    if (const auto found = free_.lower_bound(bytes);
+        found != free_.end() && found->first - bytes <= bytes / 8) {
       data = found->second;
       cached_bytes_ -= found->first;
       free_.erase(found);
@@ -128,8 +135,12 @@ void use_block_cache() {
   std::call_once(once, [] { c10::SetCPUAllocator(&BlockCache::instance(), 1); });
 }
 
-BlockCacheStats block_cache_stats() { return BlockCache::instance().stats(); }
+BlockCacheStats block_cache_stats() {
+  return BlockCache::instance().stats();
+}
 
-void release_block_cache() { BlockCache::instance().release(); }
+void release_block_cache() {
+  BlockCache::instance().release();
+}
 
 }  // namespace tessera::ops

@@ -1,13 +1,14 @@
-// Large blocks of CPU memory that are kept for the next tensor of their size. Training allocates the same sizes
-// at every step: with malloc each of them is given back to the system and comes again as zeroed pages, one fault
-// per 4 KiB. Blocks are aligned to huge pages and ask for them.
+// Large blocks of CPU memory that are kept for the next tensor of their size. Training allocates
+// the same sizes at every step: with malloc each of them is given back to the system and comes
+// again as zeroed pages, one fault per 4 KiB. Blocks are aligned to huge pages and ask for them.
 #pragma once
 
 #include <cstddef>
 
 namespace tessera::ops {
 
-/// From now on all CPU tensors of the process come from the cache. More than once does nothing more.
+/// From now on all CPU tensors of the process come from the cache. More than once does nothing
+/// more.
 void use_block_cache();
 
 struct BlockCacheStats {

@@ -1,5 +1,6 @@
-// One pass over memory where the plain form takes many, with gradients: what training on a CPU spends its time on
-// besides products. Float32; callers choose them by fuses(). Gradients of gradients are not offered.
+// One pass over memory where the plain form takes many, with gradients: what training on a CPU
+// spends its time on besides products. Float32; callers choose them by fuses(). Gradients of
+// gradients are not offered.
 #pragma once
 
 #include "tessera/ops/rope.h"
@@ -8,7 +9,9 @@
 namespace tessera::ops {
 
 /// Whether the fused forms apply to x: float32 on a CPU, with a gradient to be recorded.
-inline bool fuses(const Tensor& x) { return x.device().is_cpu() && x.scalar_type() == at::kFloat && at::GradMode::is_enabled(); }
+inline bool fuses(const Tensor& x) {
+  return x.device().is_cpu() && x.scalar_type() == at::kFloat && at::GradMode::is_enabled();
+}
 
 /// rms_norm of pointwise.h; weight float32 or undefined.
 Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps);

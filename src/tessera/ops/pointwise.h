@@ -10,11 +10,13 @@ namespace tessera::ops {
 
 using kernels::Activation;
 
-/// y = x / sqrt(mean(x^2) + eps) * (weight + offset), statistics in float32 or double. weight may be undefined.
+/// y = x / sqrt(mean(x^2) + eps) * (weight + offset), statistics in float32 or double. weight may
+/// be undefined.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps);
 
 /// y = (x - mean) / sqrt(var + eps) * (weight + offset) + bias. weight and bias may be undefined.
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double offset, double eps);
+Tensor layer_norm(
+    const Tensor& x, const Tensor& weight, const Tensor& bias, double offset, double eps);
 
 /// Definitions: kernels/activation.h; gelu is exact, gelu_tanh the tanh form.
 Tensor activate(const Tensor& x, Activation act);
@@ -29,6 +31,7 @@ Tensor softcap(const Tensor& x, double c);
 Tensor softplus(const Tensor& x);
 
 /// RMSNorm over groups of channels of y * silu(z), times weight: Mamba-2's gated norm.
-Tensor gated_rms_norm(const Tensor& y, const Tensor& z, const Tensor& weight, int64_t groups, double eps);
+Tensor gated_rms_norm(
+    const Tensor& y, const Tensor& z, const Tensor& weight, int64_t groups, double eps);
 
 }  // namespace tessera::ops

@@ -16,7 +16,8 @@ Tensor dropout(const Tensor& x, double p, const RandomKey& key) {
   parallel_for((n + 3) / 4, 1024, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const auto bits = key.block(static_cast<uint64_t>(b));
-      for (int64_t i = 4 * b; i < std::min(4 * b + 4, n); ++i) out[i] = bits[static_cast<size_t>(i % 4)] < limit ? 0.0f : scale;
+      for (int64_t i = 4 * b; i < std::min(4 * b + 4, n); ++i)
+        out[i] = bits[static_cast<size_t>(i % 4)] < limit ? 0.0f : scale;
     }
   });
   return x * mask.to(x.device(), x.scalar_type());
@@ -31,24 +32,33 @@ Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::Sca
   const auto draw = [&](int64_t i) -> double {
     const auto index = static_cast<uint64_t>(i);
     switch (init.kind) {
-      case Kind::normal: return init.a * stream.normal(index);
-      case Kind::uniform: return init.a + (init.b - init.a) * stream.uniform(index);
-      case Kind::log_of_uniform: return std::log(init.a + (init.b - init.a) * stream.uniform(index));
+      case Kind::normal:
+        return init.a * stream.normal(index);
+      case Kind::uniform:
+        return init.a + (init.b - init.a) * stream.uniform(index);
+      case Kind::log_of_uniform:
+        return std::log(init.a + (init.b - init.a) * stream.uniform(index));
       case Kind::softplus_log_uniform: {
-        const double y = std::max(init.c, std::exp(std::log(init.a) + (std::log(init.b) - std::log(init.a)) * stream.uniform(index)));
+        const double y =
+            std::max(init.c, std::exp(std::log(init.a) + (std::log(init.b) - std::log(init.a)) *
+                                                             stream.uniform(index)));
         return y + std::log(-std::expm1(-y));  // the inverse of softplus
       }
-      case Kind::constant: break;
+      case Kind::constant:
+        break;
     }
     return init.a;
   };
   const auto fill = [&](auto* out) {
     parallel_for(values.numel(), 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = static_cast<std::remove_pointer_t<decltype(out)>>(draw(i));
+      for (int64_t i = begin; i < end; ++i)
+        out[i] = static_cast<std::remove_pointer_t<decltype(out)>>(draw(i));
     });
   };
-  if (values.scalar_type() == at::kDouble) fill(values.data_ptr<double>());
-  else fill(values.data_ptr<float>());
+  if (values.scalar_type() == at::kDouble)
+    fill(values.data_ptr<double>());
+  else
+    fill(values.data_ptr<float>());
   return values.to(type);
 }
 

@@ -1,4 +1,5 @@
-// Counter-based random tensors (base/rng.h): the value of an element depends on the key and its index alone.
+// Counter-based random tensors (base/rng.h): the value of an element depends on the key and its
+// index alone.
 #pragma once
 
 #include "tessera/base/rng.h"

@@ -7,7 +7,10 @@
 
 namespace tessera::ops {
 
-RotaryTable rotary_table(const Tensor& positions_N, const std::vector<double>& omega, double factor, at::ScalarType type) {
+RotaryTable rotary_table(const Tensor& positions_N,
+                         const std::vector<double>& omega,
+                         double factor,
+                         at::ScalarType type) {
   const Tensor positions = positions_N.to(at::kCPU, at::kLong).contiguous();
   const auto pairs = static_cast<int64_t>(omega.size());
   const int64_t n = positions.numel();
@@ -25,16 +28,25 @@ RotaryTable rotary_table(const Tensor& positions_N, const std::vector<double>& o
 }
 
 Tensor rope(const Tensor& x_NHD, const RotaryTable& table, bool interleaved) {
-  const int64_t n = x_NHD.size(0), heads = x_NHD.size(1), d = x_NHD.size(2), r = 2 * table.cos_NR.size(1);
+  const int64_t n = x_NHD.size(0), heads = x_NHD.size(1), d = x_NHD.size(2),
+                r = 2 * table.cos_NR.size(1);
   if (use_kernels(x_NHD)) {
     Tensor y = x_NHD.contiguous().clone();
-    kernels::rope(y.data_ptr<float>(), {.tokens = n, .heads = heads, .head_stride = d, .token_stride = heads * d, .rotary_dim = r, .interleaved = interleaved},
+    kernels::rope(y.data_ptr<float>(),
+                  {.tokens = n,
+                   .heads = heads,
+                   .head_stride = d,
+                   .token_stride = heads * d,
+                   .rotary_dim = r,
+                   .interleaved = interleaved},
                   table.cos_NR.const_data_ptr<float>(), table.sin_NR.const_data_ptr<float>());
     return y;
   }
-  if (fuses(x_NHD) && table.cos_NR.scalar_type() == at::kFloat) return fused_rope(x_NHD, table, interleaved);
+  if (fuses(x_NHD) && table.cos_NR.scalar_type() == at::kFloat)
+    return fused_rope(x_NHD, table, interleaved);
   const auto type = wide(x_NHD);
-  const Tensor cos = table.cos_NR.to(type).unsqueeze(1), sin = table.sin_NR.to(type).unsqueeze(1);  // [N, 1, r/2]
+  const Tensor cos = table.cos_NR.to(type).unsqueeze(1),
+               sin = table.sin_NR.to(type).unsqueeze(1);  // [N, 1, r/2]
   const Tensor turning = x_NHD.narrow(-1, 0, r).to(type);
   Tensor a, b;
   if (interleaved) {
@@ -46,7 +58,8 @@ Tensor rope(const Tensor& x_NHD, const RotaryTable& table, bool interleaved) {
     b = turning.narrow(-1, r / 2, r / 2);
   }
   const Tensor a2 = a * cos - b * sin, b2 = a * sin + b * cos;
-  const Tensor turned = interleaved ? at::stack({a2, b2}, -1).reshape({n, heads, r}) : at::cat({a2, b2}, -1);
+  const Tensor turned =
+      interleaved ? at::stack({a2, b2}, -1).reshape({n, heads, r}) : at::cat({a2, b2}, -1);
   const Tensor out = turned.to(x_NHD.scalar_type());
   return r == d ? out : at::cat({out, x_NHD.narrow(-1, r, d - r)}, -1);
 }

@@ -10,9 +10,13 @@ struct RotaryTable {
 };
 
 /// Angles positions_N * omega in double, then cos and sin times `factor`, rounded once.
-RotaryTable rotary_table(const Tensor& positions_N, const std::vector<double>& omega, double factor, at::ScalarType type);
+RotaryTable rotary_table(const Tensor& positions_N,
+                         const std::vector<double>& omega,
+                         double factor,
+                         at::ScalarType type);
 
-/// x_NHD with the first r channels of every head rotated; pairs (m, m + r/2), or (2m, 2m + 1) when interleaved.
+/// x_NHD with the first r channels of every head rotated; pairs (m, m + r/2), or (2m, 2m + 1) when
+/// interleaved.
 Tensor rope(const Tensor& x_NHD, const RotaryTable& table, bool interleaved);
 
 }  // namespace tessera::ops

@@ -9,20 +9,25 @@ namespace tessera::ops {
 namespace {
 
 /// [.., G, N] -> [.., H, N]: every head its group's row.
-Tensor for_heads(const Tensor& t, int64_t heads) { return t.repeat_interleave(heads / t.size(-2), -2); }
+Tensor for_heads(const Tensor& t, int64_t heads) {
+  return t.repeat_interleave(heads / t.size(-2), -2);
+}
 
 Tensor initial_state(const Ssd& in, const Tensor& state) {
   const auto type = wide(in.x_BTHP);
   if (state.defined()) return state.to(type);
-  return at::zeros({in.x_BTHP.size(0), in.x_BTHP.size(2), in.x_BTHP.size(3), in.b_BTGN.size(3)}, in.x_BTHP.options().dtype(type));
+  return at::zeros({in.x_BTHP.size(0), in.x_BTHP.size(2), in.x_BTHP.size(3), in.b_BTGN.size(3)},
+                   in.x_BTHP.options().dtype(type));
 }
 
 }  // namespace
 
 std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor& state_BHPN) {
   const auto type = wide(in.x_BTHP);
-  const int64_t batch = in.x_BTHP.size(0), t = in.x_BTHP.size(1), h = in.x_BTHP.size(2), p = in.x_BTHP.size(3);
-  const int64_t n = in.b_BTGN.size(3), q = std::max<int64_t>(1, std::min(chunk, t)), chunks = (t + q - 1) / q;
+  const int64_t batch = in.x_BTHP.size(0), t = in.x_BTHP.size(1), h = in.x_BTHP.size(2),
+                p = in.x_BTHP.size(3);
+  const int64_t n = in.b_BTGN.size(3), q = std::max<int64_t>(1, std::min(chunk, t)),
+                chunks = (t + q - 1) / q;
   Tensor state = initial_state(in, state_BHPN);
   if (t == 0) return {in.x_BTHP, state};
   // padding with dt = 0 leaves the state alone
@@ -35,17 +40,24 @@ std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor
   const Tensor dt = fold(in.dt_BTH, {h});
   const Tensor x_dt = fold(in.x_BTHP, {h, p}) * dt.unsqueeze(-1);
   const Tensor b = fold(for_heads(in.b_BTGN, h), {h, n}), c = fold(for_heads(in.c_BTGN, h), {h, n});
-  const Tensor s = (dt * in.a_H.to(type)).cumsum(2);  // [B, c, q, H]: log of the decay since the chunk's start
+  const Tensor s =
+      (dt * in.a_H.to(type)).cumsum(2);  // [B, c, q, H]: log of the decay since the chunk's start
 
-  // inside a chunk: (L o C B^T) (dt x), L_ij = exp(s_i - s_j) for j <= i; masked before exp, so that no inf arises
-  const Tensor above = at::ones({q, q}, at::TensorOptions().dtype(at::kBool).device(s.device())).triu(1).unsqueeze(-1);
-  const Tensor l = (s.unsqueeze(3) - s.unsqueeze(2)).masked_fill(above, -std::numeric_limits<double>::infinity()).exp();
+  // inside a chunk: (L o C B^T) (dt x), L_ij = exp(s_i - s_j) for j <= i; masked before exp, so
+  // that no inf arises
+  const Tensor above = at::ones({q, q}, at::TensorOptions().dtype(at::kBool).device(s.device()))
+                           .triu(1)
+                           .unsqueeze(-1);
+  const Tensor l = (s.unsqueeze(3) - s.unsqueeze(2))
+                       .masked_fill(above, -std::numeric_limits<double>::infinity())
+                       .exp();
   const Tensor scores = at::einsum("bcihn,bcjhn->bcijh", {c, b}) * l;
   Tensor y = at::einsum("bcijh,bcjhp->bcihp", {scores, x_dt});
 
   // across chunks: each chunk's contribution to the state, then the recurrence over chunks
   const Tensor end = s.select(2, q - 1);  // [B, c, H]
-  const Tensor gain = at::einsum("bcjhn,bcjh,bcjhp->bchpn", {b, (end.unsqueeze(2) - s).exp(), x_dt});
+  const Tensor gain =
+      at::einsum("bcjhn,bcjh,bcjhp->bchpn", {b, (end.unsqueeze(2) - s).exp(), x_dt});
   std::vector<Tensor> before;
   for (int64_t i = 0; i < chunks; ++i) {
     before.push_back(state);
@@ -68,7 +80,8 @@ std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN)
   std::vector<Tensor> ys;
   for (int64_t i = 0; i < t; ++i) {
     const Tensor xi = x.select(1, i) * dt.select(1, i).unsqueeze(-1);  // [B, H, P]
-    state = state * a.select(1, i).unsqueeze(-1).unsqueeze(-1) + xi.unsqueeze(-1) * b.select(1, i).unsqueeze(-2);
+    state = state * a.select(1, i).unsqueeze(-1).unsqueeze(-1) +
+            xi.unsqueeze(-1) * b.select(1, i).unsqueeze(-2);
     ys.push_back((state * c.select(1, i).unsqueeze(-2)).sum(-1));
   }
   Tensor y = at::stack(ys, 1);
@@ -82,7 +95,8 @@ Tensor ssd_scan(const Ssd& in, Tensor& state_HPN) {
   const Tensor d = in.d_H.defined() ? in.d_H.contiguous() : Tensor();
   Tensor y = at::empty_like(x);
   kernels::SsdScan scan;
-  scan.T = x.size(1), scan.H = x.size(2), scan.P = x.size(3), scan.G = b.size(2), scan.N = b.size(3);
+  scan.T = x.size(1), scan.H = x.size(2), scan.P = x.size(3), scan.G = b.size(2),
+  scan.N = b.size(3);
   scan.x = x.const_data_ptr<float>();
   scan.dt = dt.const_data_ptr<float>();
   scan.A = a.const_data_ptr<float>();
@@ -95,7 +109,10 @@ Tensor ssd_scan(const Ssd& in, Tensor& state_HPN) {
   return y;
 }
 
-Tensor causal_conv(const Tensor& x_BTC, const Tensor& w_CK, const Tensor& b_C, const Tensor& tail_BKC) {
+Tensor causal_conv(const Tensor& x_BTC,
+                   const Tensor& w_CK,
+                   const Tensor& b_C,
+                   const Tensor& tail_BKC) {
   const int64_t t = x_BTC.size(1), k = w_CK.size(1);
   const Tensor padded = tail_BKC.defined() ? at::cat({tail_BKC.to(x_BTC.scalar_type()), x_BTC}, 1)
                                            : at::constant_pad_nd(x_BTC, {0, 0, k - 1, 0});
@@ -109,8 +126,13 @@ Tensor causal_conv(const Tensor& x_BTC, const Tensor& w_CK, const Tensor& b_C, c
   return y.to(x_BTC.scalar_type());
 }
 
-Tensor causal_conv_kernel(const Tensor& x_TC, const Tensor& w_CK, const Tensor& b_C, Tensor& tail_KC, kernels::Activation act) {
-  const Tensor x = x_TC.contiguous(), w = w_CK.to(at::kFloat).contiguous(), b = b_C.defined() ? b_C.to(at::kFloat).contiguous() : Tensor();
+Tensor causal_conv_kernel(const Tensor& x_TC,
+                          const Tensor& w_CK,
+                          const Tensor& b_C,
+                          Tensor& tail_KC,
+                          kernels::Activation act) {
+  const Tensor x = x_TC.contiguous(), w = w_CK.to(at::kFloat).contiguous(),
+               b = b_C.defined() ? b_C.to(at::kFloat).contiguous() : Tensor();
   Tensor y = at::empty_like(x);
   kernels::CausalConv conv;
   conv.T = x.size(0), conv.C = x.size(1), conv.K = w.size(1);

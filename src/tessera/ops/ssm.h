@@ -1,5 +1,5 @@
-// State-space duality (Mamba-2) and the short causal convolution: parallel, chunked and recurrent forms.
-// Dao, Gu 2024, arXiv:2405.21060.
+// State-space duality (Mamba-2) and the short causal convolution: parallel, chunked and recurrent
+// forms. Dao, Gu 2024, arXiv:2405.21060.
 #pragma once
 
 #include <utility>
@@ -9,25 +9,35 @@
 
 namespace tessera::ops {
 
-/// Inputs of S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T; y_t = S_t C_t + D x_t. Head h reads group h / (H / G).
+/// Inputs of S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T; y_t = S_t C_t + D x_t. Head h reads group
+/// h / (H / G).
 struct Ssd {
   Tensor x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, d_H;  // a negative; dt after softplus and clamp
 };
 
-/// Quadratic inside chunks of `chunk` tokens, recurrent across them; chunk >= T is the parallel form.
-/// state_BHPN may be undefined (zeros). Returns y_BTHP and the final state.
+/// Quadratic inside chunks of `chunk` tokens, recurrent across them; chunk >= T is the parallel
+/// form. state_BHPN may be undefined (zeros). Returns y_BTHP and the final state.
 std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor& state_BHPN = {});
 
 /// One token at a time: the definition.
 std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN = {});
 
-/// The batch-invariant kernel for B = 1 in float32 without gradients; state_HPN is updated in place. Returns y_BTHP.
+/// The batch-invariant kernel for B = 1 in float32 without gradients; state_HPN is updated in
+/// place. Returns y_BTHP.
 Tensor ssd_scan(const Ssd& in, Tensor& state_HPN);
 
-/// y[t, c] = b[c] + sum_j w[c, j] x[t - (K - 1) + j, c]; tail_BKC holds the K - 1 inputs before x (undefined = zeros).
-Tensor causal_conv(const Tensor& x_BTC, const Tensor& w_CK, const Tensor& b_C, const Tensor& tail_BKC = {});
+/// y[t, c] = b[c] + sum_j w[c, j] x[t - (K - 1) + j, c]; tail_BKC holds the K - 1 inputs before x
+/// (undefined = zeros).
+Tensor causal_conv(const Tensor& x_BTC,
+                   const Tensor& w_CK,
+                   const Tensor& b_C,
+                   const Tensor& tail_BKC = {});
 
 /// The kernel for one sequence, with its activation; tail_KC is updated in place.
-Tensor causal_conv_kernel(const Tensor& x_TC, const Tensor& w_CK, const Tensor& b_C, Tensor& tail_KC, kernels::Activation act);
+Tensor causal_conv_kernel(const Tensor& x_TC,
+                          const Tensor& w_CK,
+                          const Tensor& b_C,
+                          Tensor& tail_KC,
+                          kernels::Activation act);
 
 }  // namespace tessera::ops

@@ -1,8 +1,9 @@
 // The tensor type, and the one place that knows how an op chooses between its forms.
 //
-// Every op has a plain form made of ordinary torch operations: the definition, differentiable, for any
-// device and dtype. On a CPU, in float32, where no gradient is recorded, it takes the fast path instead:
-// batch-invariant kernels (kernels/), in which a row's bits do not depend on the other rows.
+// Every op has a plain form made of ordinary torch operations: the definition, differentiable, for
+// any device and dtype. On a CPU, in float32, where no gradient is recorded, it takes the fast path
+// instead: batch-invariant kernels (kernels/), in which a row's bits do not depend on the other
+// rows.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,14 +22,16 @@ inline bool use_kernels(const Tensor& x) {
   return x.device().is_cpu() && x.scalar_type() == at::kFloat && !at::GradMode::is_enabled();
 }
 
-/// Products of 16-bit floats on a CPU are computed in float32: libtorch is up to 400 times slower there
-/// without bf16 units, and oneDNN may not be safe.
+/// Products of 16-bit floats on a CPU are computed in float32: libtorch is up to 400 times slower
+/// there without bf16 units, and oneDNN may not be safe.
 inline bool widen_products(const Tensor& x) {
   return x.device().is_cpu() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
 }
 
 /// The type in which statistics are computed: float32, or double for double.
-inline at::ScalarType wide(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+inline at::ScalarType wide(const Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 }  // namespace ops
 }  // namespace tessera

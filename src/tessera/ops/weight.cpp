@@ -11,9 +11,11 @@ struct TypePair {
   DType ours;
   at::ScalarType theirs;
 };
-constexpr TypePair kTypes[] = {{DType::f64, at::kDouble}, {DType::f32, at::kFloat}, {DType::f16, at::kHalf},
-                               {DType::bf16, at::kBFloat16}, {DType::i64, at::kLong}, {DType::i32, at::kInt},
-                               {DType::i16, at::kShort}, {DType::i8, at::kChar}, {DType::u8, at::kByte}, {DType::boolean, at::kBool}};
+constexpr TypePair kTypes[] = {{DType::f64, at::kDouble}, {DType::f32, at::kFloat},
+                               {DType::f16, at::kHalf},   {DType::bf16, at::kBFloat16},
+                               {DType::i64, at::kLong},   {DType::i32, at::kInt},
+                               {DType::i16, at::kShort},  {DType::i8, at::kChar},
+                               {DType::u8, at::kByte},    {DType::boolean, at::kBool}};
 
 }  // namespace
 
@@ -38,7 +40,11 @@ Weight Weight::dense(std::string name, Tensor tensor) {
   return w;
 }
 
-Weight Weight::stored(std::string name, DType dtype, std::vector<int64_t> shape, const void* data, std::shared_ptr<const void> owner) {
+Weight Weight::stored(std::string name,
+                      DType dtype,
+                      std::vector<int64_t> shape,
+                      const void* data,
+                      std::shared_ptr<const void> owner) {
   Weight w;
   w.name_ = std::move(name);
   w.dtype_ = dtype;
@@ -54,13 +60,16 @@ int64_t Weight::elements() const {
   return n;
 }
 
-const void* Weight::data() const { return tensor_.defined() ? tensor_.const_data_ptr() : data_; }
+const void* Weight::data() const {
+  return tensor_.defined() ? tensor_.const_data_ptr() : data_;
+}
 
 Tensor Weight::tensor() const {
   if (tensor_.defined()) return tensor_;
   if (dtype_ == DType::f32 && reinterpret_cast<uintptr_t>(data_) % alignof(float) == 0) {
     auto owner = owner_;
-    return at::from_blob(const_cast<void*>(data_), shape_, [owner](void*) {}, at::kFloat);
+    return at::from_blob(
+        const_cast<void*>(data_), shape_, [owner](void*) {}, at::kFloat);
   }
   Tensor out = at::empty(shape_, at::kFloat);
   if (dtype_ == DType::f64) {
@@ -72,14 +81,17 @@ Tensor Weight::tensor() const {
   const int64_t row_bytes = storage_bytes(dtype_, last);
   auto* to = out.data_ptr<float>();
   parallel_for(n_rows, 64, [&](int64_t begin, int64_t end) {
-    kernels::dequantize(dtype_, static_cast<const char*>(data_) + begin * row_bytes, (end - begin) * last, to + begin * last);
+    kernels::dequantize(dtype_, static_cast<const char*>(data_) + begin * row_bytes,
+                        (end - begin) * last, to + begin * last);
   });
   return out;
 }
 
 Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
-  require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]", w.name(), x.size(-1), w.size(0), w.size(1));
-  const bool packed_on_cpu = !w.dense_tensor().defined() || (w.dense_tensor().device().is_cpu() && w.dense_tensor().is_contiguous());
+  require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
+          w.name(), x.size(-1), w.size(0), w.size(1));
+  const bool packed_on_cpu = !w.dense_tensor().defined() || (w.dense_tensor().device().is_cpu() &&
+                                                             w.dense_tensor().is_contiguous());
   if (use_kernels(x) && packed_on_cpu && kernels::can_dequantize(w.dtype())) {
     const Tensor input = x.contiguous();
     const int64_t rows = input.numel() / w.size(1);
@@ -87,8 +99,9 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
     sizes.back() = w.size(0);
     Tensor y = at::empty(sizes, x.options());
     const Tensor b = bias != nullptr ? bias->tensor().to(at::kFloat).contiguous() : Tensor();
-    kernels::matmul(input.const_data_ptr<float>(), rows, w.size(1), w.size(1), w.dtype(), w.data(), w.size(0),
-                    b.defined() ? b.const_data_ptr<float>() : nullptr, y.data_ptr<float>(), w.size(0));
+    kernels::matmul(input.const_data_ptr<float>(), rows, w.size(1), w.size(1), w.dtype(), w.data(),
+                    w.size(0), b.defined() ? b.const_data_ptr<float>() : nullptr,
+                    y.data_ptr<float>(), w.size(0));
     return y;
   }
   const auto product_type = widen_products(x) ? at::kFloat : x.scalar_type();
@@ -111,8 +124,10 @@ Tensor rows(const Weight& w, const Tensor& ids_N) {
   Tensor out = at::empty({n, d}, at::kFloat);
   const int64_t row_bytes = storage_bytes(w.dtype(), d);
   for (int64_t i = 0; i < n; ++i)
-    kernels::dequantize(w.dtype(), static_cast<const char*>(w.data()) + ids.const_data_ptr<int64_t>()[i] * row_bytes, d,
-                        out.data_ptr<float>() + i * d);
+    kernels::dequantize(
+        w.dtype(),
+        static_cast<const char*>(w.data()) + ids.const_data_ptr<int64_t>()[i] * row_bytes, d,
+        out.data_ptr<float>() + i * d);
   return out;
 }
 

@@ -1,5 +1,5 @@
-// A parameter as a value: numbers in a storage type, and the operations on them. Storage and computation
-// are separate: a Q4_1 matrix mapped from a file is multiplied as it lies there.
+// A parameter as a value: numbers in a storage type, and the operations on them. Storage and
+// computation are separate: a Q4_1 matrix mapped from a file is multiplied as it lies there.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,13 @@ class Weight {
   Weight() = default;
   /// A tensor of any float type, trainable when it requires a gradient.
   static Weight dense(std::string name, Tensor tensor);
-  /// Numbers that lie elsewhere (a mapped file); `owner` keeps them alive. Read-only, never trainable.
-  static Weight stored(std::string name, DType dtype, std::vector<int64_t> shape, const void* data, std::shared_ptr<const void> owner);
+  /// Numbers that lie elsewhere (a mapped file); `owner` keeps them alive. Read-only, never
+  /// trainable.
+  static Weight stored(std::string name,
+                       DType dtype,
+                       std::vector<int64_t> shape,
+                       const void* data,
+                       std::shared_ptr<const void> owner);
 
   explicit operator bool() const { return !shape_.empty(); }
   const std::string& name() const { return name_; }
@@ -31,8 +36,8 @@ class Weight {
   int64_t elements() const;
   int64_t bytes() const { return storage_bytes(dtype_, elements()); }
 
-  /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach; stored
-  /// f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
+  /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach;
+  /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
   Tensor tensor() const;
   /// The tensor behind a dense weight, for optimisers and gradients; undefined for a stored one.
   const Tensor& dense_tensor() const { return tensor_; }

@@ -4,13 +4,14 @@
 //   struct RmsNormConfig : Config {
 //     double eps = 1e-6;
 //     static constexpr auto fields() {
-//       return std::tuple{field("eps", &RmsNormConfig::eps, "added to the mean square", {.min = 0})};
+//       return std::tuple{field("eps", &RmsNormConfig::eps, "added to the mean square", {.min =
+//       0})};
 //     }
 //   };
 //
 // A config whose children need more than its own scope (the width of a head, say) has
-// `Scope child_scope(Scope scope, std::string_view field) const`; fields are read in order, so it may
-// use those above.
+// `Scope child_scope(Scope scope, std::string_view field) const`; fields are read in order, so it
+// may use those above.
 //
 // Supported members: bool, int64_t, double, std::string, enums with EnumNames, std::optional<T>,
 // std::vector<T>, Part<slot>, and structs that have fields() themselves.
@@ -32,7 +33,8 @@
 
 namespace tessera::spec {
 
-/// Specialise for every enum used in a config: static constexpr std::array names{std::pair{E::a, "a"}, ...}.
+/// Specialise for every enum used in a config: static constexpr std::array names{std::pair{E::a,
+/// "a"}, ...}.
 template <class E>
 struct EnumNames;
 
@@ -58,7 +60,10 @@ struct Field {
 };
 
 template <class C, class T>
-constexpr Field<C, T> field(const char* name, T C::*member, const char* doc, FieldRules rules = {}) {
+constexpr Field<C, T> field(const char* name,
+                            T C::*member,
+                            const char* doc,
+                            FieldRules rules = {}) {
   return {name, member, doc, rules};
 }
 
@@ -79,22 +84,33 @@ struct PartSlot<Part<S>> : std::true_type {
   static constexpr Slot slot = S;
 };
 template <class T>
-concept HasFields = requires { T::fields(); };
+concept HasFields = requires {
+  T::fields();
+};
 
 template <class T>
 std::string type_name() {
-  if constexpr (std::is_same_v<T, bool>) return "boolean";
-  else if constexpr (std::is_integral_v<T>) return "integer";
-  else if constexpr (std::is_floating_point_v<T>) return "number";
-  else if constexpr (std::is_same_v<T, std::string>) return "string";
-  else if constexpr (IsOptional<T>::value) return type_name<typename T::value_type>() + " or null";
-  else if constexpr (IsVector<T>::value) return "list of " + type_name<typename T::value_type>();
-  else if constexpr (PartSlot<T>::value) return name_of(PartSlot<T>::slot);
+  if constexpr (std::is_same_v<T, bool>)
+    return "boolean";
+  else if constexpr (std::is_integral_v<T>)
+    return "integer";
+  else if constexpr (std::is_floating_point_v<T>)
+    return "number";
+  else if constexpr (std::is_same_v<T, std::string>)
+    return "string";
+  else if constexpr (IsOptional<T>::value)
+    return type_name<typename T::value_type>() + " or null";
+  else if constexpr (IsVector<T>::value)
+    return "list of " + type_name<typename T::value_type>();
+  else if constexpr (PartSlot<T>::value)
+    return name_of(PartSlot<T>::slot);
   else if constexpr (std::is_enum_v<T>) {
     std::string names;
-    for (const auto& [value, name] : EnumNames<T>::names) names += (names.empty() ? "" : " | ") + std::string(name);
+    for (const auto& [value, name] : EnumNames<T>::names)
+      names += (names.empty() ? "" : " | ") + std::string(name);
     return names;
-  } else return "object";
+  } else
+    return "object";
 }
 
 template <class T>
@@ -102,7 +118,8 @@ void read_value(const Json& json, T& out, const FieldRules& rules, const Scope& 
 
 template <class C>
 void read_fields(const Json& json, C& out, const Scope& scope, bool has_type) {
-  if (!json.is_object()) fail(ErrorKind::spec, scope.path, "found {}; expected an object", kind_of(json));
+  if (!json.is_object())
+    fail(ErrorKind::spec, scope.path, "found {}; expected an object", kind_of(json));
   // an unknown key is an error that names the nearest valid one
   std::vector<std::string> known;
   std::apply([&](const auto&... f) { (known.push_back(f.name), ...); }, C::fields());
@@ -121,10 +138,12 @@ void read_fields(const Json& json, C& out, const Scope& scope, bool has_type) {
     if (found != json.end()) {
       read_value(*found, out.*(f.member), f.rules, here);
     } else if (f.rules.required) {
-      fail(ErrorKind::spec, scope.path, "\"{}\" is missing; expected {} ({})", f.name, type_name<T>(), f.doc);
+      fail(ErrorKind::spec, scope.path, "\"{}\" is missing; expected {} ({})", f.name,
+           type_name<T>(), f.doc);
     } else if constexpr (PartSlot<T>::value) {
       if (*f.rules.part != '\0' && !(out.*(f.member)))
-        static_cast<AnyPart&>(out.*(f.member)) = default_part(PartSlot<T>::slot, f.rules.part, here);
+        static_cast<AnyPart&>(out.*(f.member)) =
+            default_part(PartSlot<T>::slot, f.rules.part, here);
     }
   };
   std::apply([&](const auto&... f) { (read_one(f), ...); }, C::fields());
@@ -137,14 +156,16 @@ void read_value(const Json& json, T& out, const FieldRules& rules, const Scope& 
          json.is_primitive() ? " " + json.dump() : "", expected);
   };
   const auto check_min = [&](double value) {
-    if (value < rules.min) fail(ErrorKind::spec, scope.path, "found {}; expected at least {}", value, rules.min);
+    if (value < rules.min)
+      fail(ErrorKind::spec, scope.path, "found {}; expected at least {}", value, rules.min);
   };
   if constexpr (std::is_same_v<T, bool>) {
     if (!json.is_boolean()) wrong("true or false");
     out = json.get<bool>();
   } else if constexpr (std::is_integral_v<T>) {
     if (!json.is_number_integer()) wrong("an integer");
-    if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<T>::max()))
+    if (json.is_number_unsigned() &&
+        json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<T>::max()))
       wrong("an integer that fits 64 bits");
     out = json.get<T>();
     check_min(static_cast<double>(out));
@@ -212,7 +233,8 @@ Json dump_value(const T& value) {
     return enum_name(value);
   } else if constexpr (HasFields<T>) {
     Json json = Json::object();
-    std::apply([&](const auto&... f) { ((json[f.name] = dump_value(value.*(f.member))), ...); }, T::fields());
+    std::apply([&](const auto&... f) { ((json[f.name] = dump_value(value.*(f.member))), ...); },
+               T::fields());
     return json;
   } else {
     return Json(value);
@@ -221,13 +243,20 @@ Json dump_value(const T& value) {
 
 template <class T>
 Json schema_of() {
-  if constexpr (std::is_same_v<T, bool>) return {{"type", "boolean"}};
-  else if constexpr (std::is_integral_v<T>) return {{"type", "integer"}};
-  else if constexpr (std::is_floating_point_v<T>) return {{"type", "number"}};
-  else if constexpr (std::is_same_v<T, std::string>) return {{"type", "string"}};
-  else if constexpr (IsOptional<T>::value) return {{"anyOf", {schema_of<typename T::value_type>(), {{"type", "null"}}}}};
-  else if constexpr (IsVector<T>::value) return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
-  else if constexpr (PartSlot<T>::value) return {{"$ref", std::string("#/$defs/") + name_of(PartSlot<T>::slot)}};
+  if constexpr (std::is_same_v<T, bool>)
+    return {{"type", "boolean"}};
+  else if constexpr (std::is_integral_v<T>)
+    return {{"type", "integer"}};
+  else if constexpr (std::is_floating_point_v<T>)
+    return {{"type", "number"}};
+  else if constexpr (std::is_same_v<T, std::string>)
+    return {{"type", "string"}};
+  else if constexpr (IsOptional<T>::value)
+    return {{"anyOf", {schema_of<typename T::value_type>(), {{"type", "null"}}}}};
+  else if constexpr (IsVector<T>::value)
+    return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
+  else if constexpr (PartSlot<T>::value)
+    return {{"$ref", std::string("#/$defs/") + name_of(PartSlot<T>::slot)}};
   else if constexpr (std::is_enum_v<T>) {
     Json names = Json::array();
     for (const auto& [value, name] : EnumNames<T>::names) names.push_back(name);
@@ -244,7 +273,10 @@ Json schema_of() {
       if (f.rules.required) required.push_back(f.name);
     };
     std::apply([&](const auto&... f) { (one(f), ...); }, T::fields());
-    return {{"type", "object"}, {"properties", properties}, {"required", required}, {"additionalProperties", false}};
+    return {{"type", "object"},
+            {"properties", properties},
+            {"required", required},
+            {"additionalProperties", false}};
   }
 }
 
@@ -269,7 +301,8 @@ std::vector<FieldDoc> field_docs() {
   const C defaults{};
   const auto one = [&](const auto& f) {
     using M = std::remove_cvref_t<decltype(defaults.*(f.member))>;
-    std::string fallback = *f.rules.part != '\0' ? f.rules.part : detail::dump_value(defaults.*(f.member)).dump();
+    std::string fallback =
+        *f.rules.part != '\0' ? f.rules.part : detail::dump_value(defaults.*(f.member)).dump();
     if (f.rules.required) fallback.clear();
     docs.push_back({f.name, detail::type_name<M>(), fallback, f.doc, f.rules.required});
   };

@@ -24,16 +24,20 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t& text) override {
     if (!std::isfinite(value))
-      fail(ErrorKind::file, where_, "number {} is out of range; expected a finite number", text.substr(0, 40));
+      fail(ErrorKind::file, where_, "number {} is out of range; expected a finite number",
+           text.substr(0, 40));
     return add(value);
   }
   bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t&) override { fail(ErrorKind::file, where_, "binary value; expected JSON text"); }
+  bool binary(binary_t&) override {
+    fail(ErrorKind::file, where_, "binary value; expected JSON text");
+  }
 
   bool start_object(size_t) override { return open(Json::object()); }
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second)
-      fail(ErrorKind::file, where_, "key {} appears twice in one object", Json(name.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace));
+      fail(ErrorKind::file, where_, "key {} appears twice in one object",
+           Json(name.substr(0, 100)).dump(-1, ' ', true, Json::error_handler_t::replace));
     key_ = name;
     return true;
   }
@@ -41,9 +45,12 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool start_array(size_t) override { return open(Json::array()); }
   bool end_array() override { return close(); }
 
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+  bool parse_error(size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception& e) override {
     std::string what = e.what();
-    if (const size_t colon = what.rfind("- "); colon != std::string::npos) what = what.substr(colon + 2);
+    if (const size_t colon = what.rfind("- "); colon != std::string::npos)
+      what = what.substr(colon + 2);
     fail(ErrorKind::file, where_, "byte {}: invalid JSON: {}", position, what.substr(0, 200));
   }
 
@@ -99,13 +106,16 @@ class Builder final : public nlohmann::json_sax<Json> {
 
 Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes)
-    fail(ErrorKind::file, where, "{} bytes of JSON; at most {} are read here", text.size(), limits.max_bytes);
+    fail(ErrorKind::file, where, "{} bytes of JSON; at most {} are read here", text.size(),
+         limits.max_bytes);
   // the parser takes a zero byte for the end and skips a byte order mark
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail(ErrorKind::file, where, "byte {}: a zero byte; expected JSON text", zero);
-  if (text.substr(0, 3) == "\xef\xbb\xbf") fail(ErrorKind::file, where, "byte 0: a byte order mark; expected JSON text");
+  if (text.substr(0, 3) == "\xef\xbb\xbf")
+    fail(ErrorKind::file, where, "byte 0: a byte order mark; expected JSON text");
   Builder builder(where, limits);
-  Json::sax_parse(text.begin(), text.end(), &builder, nlohmann::detail::input_format_t::json, true, limits.comments);
+  Json::sax_parse(text.begin(), text.end(), &builder, nlohmann::detail::input_format_t::json, true,
+                  limits.comments);
   return builder.take();
 }
 
@@ -115,15 +125,23 @@ Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits)
 
 std::string_view kind_of(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::object: return "an object";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::boolean: return "a boolean";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::boolean:
+      return "a boolean";
     case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned: return "an integer";
-    case Json::value_t::number_float: return "a number";
-    default: return "an unknown value";
+    case Json::value_t::number_unsigned:
+      return "an integer";
+    case Json::value_t::number_float:
+      return "a number";
+    default:
+      return "an unknown value";
   }
 }
 

@@ -17,7 +17,8 @@ std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
 }
 
 TEST(Json, KeepsKeyOrder) {
-  EXPECT_EQ(parse_json(R"({"b":1,"a":[true,null,"x"]})", "test").dump(), R"({"b":1,"a":[true,null,"x"]})");
+  EXPECT_EQ(parse_json(R"({"b":1,"a":[true,null,"x"]})", "test").dump(),
+            R"({"b":1,"a":[true,null,"x"]})");
 }
 
 TEST(Json, RefusesDuplicateKeys) {
@@ -32,9 +33,12 @@ TEST(Json, RefusesDepthBeyondLimit) {
 }
 
 TEST(Json, RefusesMalformedText) {
-  for (const std::string_view text : {std::string_view("{}\0x", 4), std::string_view("\xef\xbb\xbf{}")}) EXPECT_NE(error_of(text), "");
+  for (const std::string_view text :
+       {std::string_view("{}\0x", 4), std::string_view("\xef\xbb\xbf{}")})
+    EXPECT_NE(error_of(text), "");
   EXPECT_EQ(error_of("{\"a\\n\":1,\"a\\n\":2}"), "[test] key \"a\\n\" appears twice in one object");
-  for (const char* text : {"", "{", "[1,]", "{\"a\":}", "1 2", "\"\xff\"", "nul", "1e999", "// c\n1"})
+  for (const char* text :
+       {"", "{", "[1,]", "{\"a\":}", "1 2", "\"\xff\"", "nul", "1e999", "// c\n1"})
     EXPECT_NE(error_of(text), "") << text;
 }
 

@@ -16,26 +16,31 @@ int64_t product(const std::string& name, const std::vector<int64_t>& shape) {
   int64_t n = 1;
   for (const int64_t size : shape)
     if (size < 0 || __builtin_mul_overflow(n, size, &n))
-      fail(ErrorKind::spec, "params", "{}: shape [{}] is not a valid size", name, fmt::join(shape, ", "));
+      fail(ErrorKind::spec, "params", "{}: shape [{}] is not a valid size", name,
+           fmt::join(shape, ", "));
   return n;
 }
 
-/// Integers of a config stay below 2^30, so that the product of two fits 64 bits and shapes can be formed
-/// before they are checked.
+/// Integers of a config stay below 2^30, so that the product of two fits 64 bits and shapes can be
+/// formed before they are checked.
 void check_sizes(const Json& json, const Scope& scope) {
   constexpr int64_t kLargest = int64_t{1} << 30;
   for (const auto& [key, value] : json.items()) {
     if (!value.is_number_integer()) continue;
-    const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(kLargest)
-                                                 : value.get<int64_t>() >= -kLargest && value.get<int64_t>() <= kLargest;
-    if (!fits) fail(ErrorKind::spec, scope.at(key).path, "found {}; expected at most {}", value.dump(), kLargest);
+    const bool fits = value.is_number_unsigned()
+                          ? value.get<uint64_t>() <= static_cast<uint64_t>(kLargest)
+                          : value.get<int64_t>() >= -kLargest && value.get<int64_t>() <= kLargest;
+    if (!fits)
+      fail(ErrorKind::spec, scope.at(key).path, "found {}; expected at most {}", value.dump(),
+           kLargest);
   }
 }
 
 }  // namespace
 
 const char* name_of(Slot slot) {
-  constexpr const char* kNames[kSlotCount] = {"norm", "position", "rope_scaling", "pattern", "mixer", "ffn", "residual", "embed", "head"};
+  constexpr const char* kNames[kSlotCount] = {
+      "norm", "position", "rope_scaling", "pattern", "mixer", "ffn", "residual", "embed", "head"};
   return kNames[static_cast<int>(slot)];
 }
 
@@ -45,7 +50,8 @@ const char* name_of(Causality causality) {
 }
 
 const char* name_of(Place place) {
-  constexpr const char* kNames[] = {"nowhere", "the embedding", "a rotation of queries and keys", "a bias of the scores"};
+  constexpr const char* kNames[] = {"nowhere", "the embedding", "a rotation of queries and keys",
+                                    "a bias of the scores"};
   return kNames[static_cast<int>(place)];
 }
 
@@ -54,7 +60,9 @@ const char* name_of(ParamKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-int64_t ParamDecl::elements() const { return product(name, shape); }
+int64_t ParamDecl::elements() const {
+  return product(name, shape);
+}
 
 void ParamList::add(ParamDecl decl) {
   if (!prefix_.empty()) decl.name = prefix_ + "." + decl.name;
@@ -81,16 +89,21 @@ int64_t StateDecl::bytes_per_entry() const {
 int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length) {
   int64_t bytes = 0;
   for (const StateDecl& decl : decls) {
-    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1 : decl.keep == 0 ? length : std::min(length, decl.keep);
+    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1
+                            : decl.keep == 0                    ? length
+                                                                : std::min(length, decl.keep);
     bytes += entries * decl.bytes_per_entry();
   }
   return bytes;
 }
 
-const std::vector<Mechanism>& mechanisms() { return table(); }
+const std::vector<Mechanism>& mechanisms() {
+  return table();
+}
 
 void add_mechanism(Mechanism mechanism) {
-  require(find_mechanism(mechanism.slot, mechanism.name) == nullptr, "registry", "{} is registered twice", mechanism.name);
+  require(find_mechanism(mechanism.slot, mechanism.name) == nullptr, "registry",
+          "{} is registered twice", mechanism.name);
   table().push_back(std::move(mechanism));
 }
 
@@ -107,11 +120,12 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   } else if (json.is_object()) {
     const auto type = json.find("type");
     if (type == json.end() || !type->is_string())
-      fail(ErrorKind::spec, scope.path, "a {} needs \"type\": {}; expected its name as a string", name_of(slot),
-           type == json.end() ? "none given" : std::string(kind_of(*type)));
+      fail(ErrorKind::spec, scope.path, "a {} needs \"type\": {}; expected its name as a string",
+           name_of(slot), type == json.end() ? "none given" : std::string(kind_of(*type)));
     name = type->get<std::string>();
   } else {
-    fail(ErrorKind::spec, scope.path, "found {}; expected a {}: {{\"type\": ...}}", kind_of(json), name_of(slot));
+    fail(ErrorKind::spec, scope.path, "found {}; expected a {}: {{\"type\": ...}}", kind_of(json),
+         name_of(slot));
   }
   const Mechanism* mechanism = find_mechanism(slot, name);
   if (mechanism == nullptr) {

@@ -1,6 +1,6 @@
 // What the toolkit knows about a mechanism without computing it: its config and field list, what it
-// declares about itself, and the parameters, state and cost that follow from a config. Torch-free, so
-// that reading a spec, planning a 405B model, schemas and pages cost nothing.
+// declares about itself, and the parameters, state and cost that follow from a config. Torch-free,
+// so that reading a spec, planning a 405B model, schemas and pages cost nothing.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,13 @@ struct Forms {
   bool recurrent = false;  // one token at a time from a state
 };
 
-/// Where a position scheme acts. A pair of scheme and place that do not fit is refused when the spec is read.
+/// Where a position scheme acts. A pair of scheme and place that do not fit is refused when the
+/// spec is read.
 enum class Place { nowhere, embedding, rotation, score_bias };
 const char* name_of(Place place);
 
-/// What a mechanism says about itself; its page, its row in tables and its seat in the tests come from it.
+/// What a mechanism says about itself; its page, its row in tables and its seat in the tests come
+/// from it.
 struct Info {
   std::string summary;  // one sentence
   std::string paper;    // authors, title, arXiv number
@@ -54,12 +56,12 @@ struct Info {
 struct Scope {
   int64_t d_model = 0;
   int64_t vocab = 0;
-  int64_t n_layers = 1;     // invocations in this stack
-  int64_t layer = 0;        // which of them
+  int64_t n_layers = 1;  // invocations in this stack
+  int64_t layer = 0;     // which of them
   bool causal = true;
-  int64_t width = 0;        // for norms: channels; for positions: width of one head or of the embedding
+  int64_t width = 0;  // for norms: channels; for positions: width of one head or of the embedding
   Place place = Place::nowhere;  // for positions: where the parent wants it to act
-  std::string path;         // "layers[3].mixer", for messages
+  std::string path;              // "layers[3].mixer", for messages
   Scope at(std::string_view child) const {
     Scope scope = *this;
     scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);
@@ -75,11 +77,12 @@ const char* name_of(ParamKind kind);
 /// Initial values, drawn from a stream keyed by the parameter's full name.
 struct Init {
   enum class Kind {
-    constant,            // a
-    normal,              // mean 0, standard deviation a
-    uniform,             // in [a, b)
-    log_of_uniform,      // ln of a uniform in [a, b)                                  (Mamba: A_log)
-    softplus_log_uniform,  // x with softplus(x) log-uniform in [a, b), at least c     (Mamba: dt_bias)
+    constant,        // a
+    normal,          // mean 0, standard deviation a
+    uniform,         // in [a, b)
+    log_of_uniform,  // ln of a uniform in [a, b)                                  (Mamba: A_log)
+    softplus_log_uniform,  // x with softplus(x) log-uniform in [a, b), at least c     (Mamba:
+                           // dt_bias)
   };
   Kind kind = Kind::normal;
   double a = 0.02, b = 0, c = 0;
@@ -94,7 +97,7 @@ struct ParamDecl {
   std::vector<int64_t> shape;  // matrices are [out, in]
   Init init;
   ParamKind kind = ParamKind::matrix;
-  int shard_axis = -1;         // the axis tensor parallelism may split, -1 = replicate
+  int shard_axis = -1;  // the axis tensor parallelism may split, -1 = replicate
 
   bool decays() const { return kind == ParamKind::matrix || kind == ParamKind::embedding; }
   int64_t elements() const;
@@ -105,7 +108,8 @@ class ParamList {
   explicit ParamList(std::string prefix = "") : prefix_(std::move(prefix)) {}
   void add(ParamDecl decl);
   /// y = x W^T (+ b): declares `name`.weight [out, in] and, if asked, `name`.bias [out].
-  void linear(std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::normal(0.02));
+  void linear(
+      std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::normal(0.02));
   /// Declares under a further prefix.
   ParamList under(std::string_view name) const;
   void append(const ParamList& other);
@@ -144,7 +148,8 @@ struct Config {
   virtual void check(const Scope&) const {}
   virtual void params(ParamList&, const Scope&) const {}
   virtual std::vector<StateDecl> state(const Scope&) const { return {}; }
-  /// Multiply-adds times two per token that are not a product with a parameter matrix, after `context` tokens.
+  /// Multiply-adds times two per token that are not a product with a parameter matrix, after
+  /// `context` tokens.
   virtual double extra_flops(const Scope&, int64_t /*context*/) const { return 0; }
 };
 
@@ -188,7 +193,8 @@ struct AnyPart {
 template <Slot S>
 struct Part : AnyPart {};
 
-/// Reads {"type": ..., ...} or the short form "name". Unknown types and keys name the nearest valid one.
+/// Reads {"type": ..., ...} or the short form "name". Unknown types and keys name the nearest valid
+/// one.
 AnyPart read_part(Slot slot, const Json& json, const Scope& scope);
 Json dump_part(const AnyPart& part);
 /// A part with all its defaults, for fields whose default is a mechanism.

@@ -1,5 +1,5 @@
-// Goldens: torch.optim.AdamW in float64, on W = gen(2,3; 0.5, 0.1) and G_t = gen(2,3; 0.7, t), where element
-// number n of gen(shape; a, b) is sin(a n + b).
+// Goldens: torch.optim.AdamW in float64, on W = gen(2,3; 0.5, 0.1) and G_t = gen(2,3; 0.7, t),
+// where element number n of gen(shape; a, b) is sin(a n + b).
 #include "tessera/train/adamw.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ std::vector<float> gen(int n, double a, double b) {
 
 TEST(AdamW, AgainstTorch) {
   std::vector<float> w = gen(6, 0.5, 0.1);
-  AdamW optimizer({{"w", 6, true}}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+  AdamW optimizer({{"w", 6, true}},
+                  {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   for (int t = 1; t <= 3; ++t) {
     const std::vector<float> g = gen(6, 0.7, t);
     const std::vector<Parameter> parameters{{w.data(), g.data()}};
@@ -71,14 +72,18 @@ TEST(AdamW, NormIsThatOfDoubleAndDoesNotOverflow) {
   const std::vector<float> huge(40'000, 1e30f);
   AdamW optimizer({{"a", 40'000, true}}, {});
   std::vector<float> w(40'000);
-  EXPECT_NEAR(optimizer.gradient_norm(std::vector<Parameter>{{w.data(), huge.data()}}) / (200 * static_cast<double>(1e30f)), 1, 1e-12);
+  EXPECT_NEAR(optimizer.gradient_norm(std::vector<Parameter>{{w.data(), huge.data()}}) /
+                  (200 * static_cast<double>(1e30f)),
+              1, 1e-12);
 }
 
 TEST(AdamW, DecayOnlyWhereDeclaredAndNothingWithoutGradient) {
   std::vector<float> a{1}, b{1}, c{1};
   const std::vector<float> zero{0};
   AdamW optimizer({{"a", 1, true}, {"b", 1, false}, {"c", 1, true}}, {.weight_decay = 0.5});
-  optimizer.update(std::vector<Parameter>{{a.data(), zero.data()}, {b.data(), zero.data()}, {c.data(), nullptr}}, 1, 0.1, 1);
+  optimizer.update(
+      std::vector<Parameter>{{a.data(), zero.data()}, {b.data(), zero.data()}, {c.data(), nullptr}},
+      1, 0.1, 1);
   EXPECT_FLOAT_EQ(a[0], 0.95f);
   EXPECT_EQ(b[0], 1);
   EXPECT_EQ(c[0], 1);
@@ -88,7 +93,8 @@ TEST(AdamW, NamesTheBadGradientNearestToTheLoss) {
   std::vector<float> w(3);
   const std::vector<float> good{1, 2, 3}, bad{1, std::numeric_limits<float>::infinity(), 3};
   AdamW optimizer({{"a", 3, true}, {"b", 3, true}, {"c", 3, true}}, {});
-  const std::vector<Parameter> parameters{{w.data(), bad.data()}, {w.data(), bad.data()}, {w.data(), good.data()}};
+  const std::vector<Parameter> parameters{
+      {w.data(), bad.data()}, {w.data(), bad.data()}, {w.data(), good.data()}};
   EXPECT_FALSE(std::isfinite(optimizer.gradient_norm(parameters)));
   EXPECT_EQ(last_nonfinite(parameters, optimizer.slots()), 1);
 }

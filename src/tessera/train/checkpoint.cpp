@@ -17,14 +17,20 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kTrainer = "trainer.json";
 
-TensorView view_of(std::string name, std::vector<int64_t> shape, DType dtype, const void* data, int64_t bytes) {
-  return {std::move(name), dtype, std::move(shape), {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)}, {}};
+TensorView view_of(
+    std::string name, std::vector<int64_t> shape, DType dtype, const void* data, int64_t bytes) {
+  return {std::move(name),
+          dtype,
+          std::move(shape),
+          {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)},
+          {}};
 }
 
 std::vector<TensorView> parameter_views(const model::Model& model) {
   std::vector<TensorView> views;
   for (const auto& [decl, weight] : model.weights().all())
-    views.push_back(view_of(decl.name, decl.shape, weight->dtype(), weight->data(), weight->bytes()));
+    views.push_back(
+        view_of(decl.name, decl.shape, weight->dtype(), weight->data(), weight->bytes()));
   return views;
 }
 
@@ -46,18 +52,25 @@ std::vector<MomentView> moment_views(const model::Model& model, AdamW& optimizer
 }
 
 /// Copies a stored tensor over memory of a known shape.
-void restore(const format::TensorFile& file, const std::string& name, const std::vector<int64_t>& shape, DType dtype, void* to) {
+void restore(const format::TensorFile& file,
+             const std::string& name,
+             const std::vector<int64_t>& shape,
+             DType dtype,
+             void* to) {
   const TensorView& view = file.at(name);
   if (view.shape != shape || view.dtype != dtype)
-    fail(ErrorKind::file, "checkpoint", "{}: tensor \"{}\" is {} {}; expected {} {}", file.file(), name, name_of(view.dtype),
-         format::shape_text(view.shape), name_of(dtype), format::shape_text(shape));
+    fail(ErrorKind::file, "checkpoint", "{}: tensor \"{}\" is {} {}; expected {} {}", file.file(),
+         name, name_of(view.dtype), format::shape_text(view.shape), name_of(dtype),
+         format::shape_text(shape));
   std::memcpy(to, view.data.data(), view.data.size());
 }
 
 /// Puts the tokenizer's files beside the model; returns how the model refers to them.
 std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder) {
   if (tokenizer == "bytes") return tokenizer;
-  const auto copy = [&](const fs::path& from) { write_file_atomically(folder / from.filename(), read_text_file(from)); };
+  const auto copy = [&](const fs::path& from) {
+    write_file_atomically(folder / from.filename(), read_text_file(from));
+  };
   const fs::path path(tokenizer);
   if (!fs::is_directory(path)) {
     copy(path);
@@ -77,17 +90,24 @@ int64_t counter(const Json& json, const char* key, const fs::path& file) {
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& run, const Recipe& recipe, const std::string& data_key, const model::Model& model, AdamW& optimizer,
+fs::path save_checkpoint(const fs::path& run,
+                         const Recipe& recipe,
+                         const std::string& data_key,
+                         const model::Model& model,
+                         AdamW& optimizer,
                          const Progress& progress) {
   PendingCheckpoint pending(run, progress.step);
   const fs::path& folder = pending.folder();
   const Json resolved = resolve(recipe);
 
-  const format::StringMap metadata{{"tessera_spec", resolved["spec"].dump()}, {"tessera_tokenizer", copy_tokenizer(recipe.data.tokenizer, folder)}};
+  const format::StringMap metadata{
+      {"tessera_spec", resolved["spec"].dump()},
+      {"tessera_tokenizer", copy_tokenizer(recipe.data.tokenizer, folder)}};
   format::write_safetensors(folder / kModel, parameter_views(model), metadata);
   std::vector<TensorView> moments;
   for (const MomentView& m : moment_views(model, optimizer))
-    moments.push_back(view_of(m.name, *m.shape, DType::f32, m.values.data(), static_cast<int64_t>(m.values.size_bytes())));
+    moments.push_back(view_of(m.name, *m.shape, DType::f32, m.values.data(),
+                              static_cast<int64_t>(m.values.size_bytes())));
   format::write_safetensors(folder / kOptimizer, moments);
 
   Json trainer = {{"version", 1},
@@ -104,21 +124,34 @@ fs::path save_checkpoint(const fs::path& run, const Recipe& recipe, const std::s
   return pending.commit(recipe.checkpoint.keep);
 }
 
-Progress load_checkpoint(const fs::path& folder, const Recipe& recipe, const std::string& data_key, const model::Model& model, AdamW& optimizer) {
+Progress load_checkpoint(const fs::path& folder,
+                         const Recipe& recipe,
+                         const std::string& data_key,
+                         const model::Model& model,
+                         AdamW& optimizer) {
   verify_checkpoint(folder);
   const fs::path file = folder / kTrainer;
   const Json trainer = spec::read_json_file(file);
-  if (!trainer.is_object() || !trainer.contains("recipe") || trainer.value("version", Json()) != Json(1))
+  if (!trainer.is_object() || !trainer.contains("recipe") ||
+      trainer.value("version", Json()) != Json(1))
     fail(ErrorKind::file, "checkpoint", "{}: not a trainer state of version 1", file.string());
   if (const std::string key = first_difference(trainer["recipe"], resolve(recipe)); !key.empty())
-    fail(ErrorKind::spec, "resume", "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another folder", key, folder.string());
+    fail(ErrorKind::spec, "resume",
+         "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another "
+         "folder",
+         key, folder.string());
   if (trainer.value("data_sha256", Json()) != Json(data_key))
-    fail(ErrorKind::spec, "resume", "\"data.train\" or \"data.valid\" differs in content from what {} was trained on", folder.string());
+    fail(ErrorKind::spec, "resume",
+         "\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
+         folder.string());
 
-  const format::TensorFile weights = format::open_safetensors(folder / kModel), moments = format::open_safetensors(folder / kOptimizer);
+  const format::TensorFile weights = format::open_safetensors(folder / kModel),
+                           moments = format::open_safetensors(folder / kOptimizer);
   for (const auto& [decl, weight] : model.weights().all())
-    restore(weights, decl.name, decl.shape, weight->dtype(), weight->dense_tensor().mutable_data_ptr());
-  for (const MomentView& m : moment_views(model, optimizer)) restore(moments, m.name, *m.shape, DType::f32, m.values.data());
+    restore(weights, decl.name, decl.shape, weight->dtype(),
+            weight->dense_tensor().mutable_data_ptr());
+  for (const MomentView& m : moment_views(model, optimizer))
+    restore(moments, m.name, *m.shape, DType::f32, m.values.data());
 
   Progress progress;
   progress.step = counter(trainer, "step", file);
@@ -126,19 +159,23 @@ Progress load_checkpoint(const fs::path& folder, const Recipe& recipe, const std
   progress.tokens = counter(trainer, "tokens", file);
   const Json seconds = trainer.value("seconds", Json());
   progress.seconds = seconds.is_number() ? seconds.get<double>() : 0;
-  if (trainer.contains("unreported")) progress.unreported = log_line_of(trainer["unreported"], file.string());
+  if (trainer.contains("unreported"))
+    progress.unreported = log_line_of(trainer["unreported"], file.string());
   return progress;
 }
 
 model::Model load_model(const fs::path& checkpoint, bool trainable) {
   const format::TensorFile file = format::open_safetensors(checkpoint / kModel);
   const auto text = file.metadata().find("tessera_spec");
-  if (text == file.metadata().end()) fail(ErrorKind::file, "checkpoint", "{}: no \"tessera_spec\" in its metadata", file.file());
+  if (text == file.metadata().end())
+    fail(ErrorKind::file, "checkpoint", "{}: no \"tessera_spec\" in its metadata", file.file());
   model::ModelSpec spec = model::read_model_spec(spec::parse_json(text->second, file.file()));
   std::map<std::string, model::WeightPtr> weights;
   for (const TensorView& view : file.tensors()) {
-    ops::Weight weight = ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner);
-    if (trainable) weight = ops::Weight::dense(view.name, weight.tensor().clone().requires_grad_(true));
+    ops::Weight weight =
+        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner);
+    if (trainable)
+      weight = ops::Weight::dense(view.name, weight.tensor().clone().requires_grad_(true));
     weights[view.name] = std::make_shared<ops::Weight>(std::move(weight));
   }
   auto checked = model::Weights::check(spec, std::move(weights));

@@ -1,5 +1,6 @@
 // What a checkpoint holds, so that a run continues bit for bit:
-//   model.safetensors      parameters under their names; metadata "tessera_spec" (resolved spec, JSON) and
+//   model.safetensors      parameters under their names; metadata "tessera_spec" (resolved spec,
+//   JSON) and
 //                          "tessera_tokenizer" ("bytes", or the name of a file or folder beside it)
 //   optimizer.safetensors  first_moment.NAME, second_moment.NAME
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
@@ -15,21 +16,31 @@ namespace tessera::train {
 
 /// Where a run stands.
 struct Progress {
-  int64_t step = 0;      // updates made
-  int64_t sample = 0;    // sequences taken from the order of the data
-  int64_t tokens = 0;    // predicted
+  int64_t step = 0;    // updates made
+  int64_t sample = 0;  // sequences taken from the order of the data
+  int64_t tokens = 0;  // predicted
   double seconds = 0;
-  std::optional<LogLine> unreported;  // of `step`, when the run stopped before it was evaluated and logged
+  std::optional<LogLine> unreported =
+      {};  // of `step`, when the run stopped before it was evaluated and logged
 };
 
-/// Writes a checkpoint of `run`; returns its folder. Throws Error(resource) and leaves the older ones.
-std::filesystem::path save_checkpoint(const std::filesystem::path& run, const Recipe& recipe, const std::string& data_key,
-                                      const model::Model& model, AdamW& optimizer, const Progress& progress);
+/// Writes a checkpoint of `run`; returns its folder. Throws Error(resource) and leaves the older
+/// ones.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run,
+                                      const Recipe& recipe,
+                                      const std::string& data_key,
+                                      const model::Model& model,
+                                      AdamW& optimizer,
+                                      const Progress& progress);
 
-/// Reads `folder` into model and optimizer. Throws Error(file) for damage, naming the file, and Error(spec) that
-/// names the key when the recipe, or the content of the data, is not the one the checkpoint was made with.
-Progress load_checkpoint(const std::filesystem::path& folder, const Recipe& recipe, const std::string& data_key,
-                         const model::Model& model, AdamW& optimizer);
+/// Reads `folder` into model and optimizer. Throws Error(file) for damage, naming the file, and
+/// Error(spec) that names the key when the recipe, or the content of the data, is not the one the
+/// checkpoint was made with.
+Progress load_checkpoint(const std::filesystem::path& folder,
+                         const Recipe& recipe,
+                         const std::string& data_key,
+                         const model::Model& model,
+                         AdamW& optimizer);
 
 /// Weights of a checkpoint's model, trainable or mapped from its file.
 model::Model load_model(const std::filesystem::path& checkpoint, bool trainable = false);

@@ -20,7 +20,9 @@ struct EvaluateOptions {
 };
 
 /// Windows in order, without gaps. Throws Error(cancelled) between passes.
-Evaluation evaluate(const model::Model& model, const TokenSplit& split, const EvaluateOptions& options);
+Evaluation evaluate(const model::Model& model,
+                    const TokenSplit& split,
+                    const EvaluateOptions& options);
 
 /// Tensors of a packed batch: the model's input, and the targets [N].
 std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed);

@@ -20,7 +20,9 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
   return {sum.log() + max, sum};
 }
 
-double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) { return at::where(valid_N1, values_N1.to(at::kDouble), 0.0).sum().item<double>(); }
+double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
+  return at::where(valid_N1, values_N1.to(at::kDouble), 0.0).sum().item<double>();
+}
 
 }  // namespace
 
@@ -30,7 +32,8 @@ int64_t loss_chunk(int64_t vocab) {
 }
 
 double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options) {
-  const Tensor valid = (targets_N >= 0).unsqueeze(-1), targets = targets_N.clamp_min(0).unsqueeze(-1);
+  const Tensor valid = (targets_N >= 0).unsqueeze(-1),
+               targets = targets_N.clamp_min(0).unsqueeze(-1);
   const Tensor hit = logits_NC.gather(-1, targets);
   const auto [lse, sum] = exponentiate_(logits_NC);
   const double nats = masked_sum(lse - hit, valid);
@@ -56,7 +59,10 @@ double loss_sum(const model::Model& model, const Tensor& hidden_ND, const Tensor
   return nats;
 }
 
-double loss_and_backward(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N, const LossOptions& options) {
+double loss_and_backward(const model::Model& model,
+                         const Tensor& hidden_ND,
+                         const Tensor& targets_N,
+                         const LossOptions& options) {
   const Tensor hidden = hidden_ND.detach().requires_grad_(true);
   double nats = 0;
   each_chunk(hidden.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {

@@ -1,6 +1,7 @@
-// Next-token cross-entropy over chunks of tokens: logits exist for one chunk at a time, and the gradient of a
-// chunk takes the place of its logits.
-//   l_i = ln sum_c exp(z_ic) - z_it;   dl_i/dz = softmax(z_i) (1 + 2 w lse_i) - onehot(t)   with z-loss weight w
+// Next-token cross-entropy over chunks of tokens: logits exist for one chunk at a time, and the
+// gradient of a chunk takes the place of its logits.
+//   l_i = ln sum_c exp(z_ic) - z_it;   dl_i/dz = softmax(z_i) (1 + 2 w lse_i) - onehot(t)   with
+//   z-loss weight w
 // z-loss w lse^2: Chowdhery et al. 2022, arXiv:2204.02311, sec. 5. float32, or double for double.
 #pragma once
 
@@ -9,7 +10,7 @@
 namespace tessera::train {
 
 struct LossOptions {
-  double scale = 1;    // of the gradients: 1 / targets of the whole update
+  double scale = 1;  // of the gradients: 1 / targets of the whole update
   double z_loss = 0;
 };
 
@@ -20,9 +21,12 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
 /// The same from hidden states, without gradients.
 double loss_sum(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
 
-/// The same, and the gradients of everything behind it added to the parameters. A loss that is not finite is
-/// returned before any gradient passes the hidden states.
-double loss_and_backward(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N, const LossOptions& options);
+/// The same, and the gradients of everything behind it added to the parameters. A loss that is not
+/// finite is returned before any gradient passes the hidden states.
+double loss_and_backward(const model::Model& model,
+                         const Tensor& hidden_ND,
+                         const Tensor& targets_N,
+                         const LossOptions& options);
 
 /// Tokens per chunk for C logits each.
 int64_t loss_chunk(int64_t vocab);

@@ -18,11 +18,13 @@ struct Case {
 
 Case make_case() {
   const auto spec = model::read_model_spec(kSpec);
-  Case c{model::Model(spec, model::Weights::initial(spec, 3, at::kDouble)), nn::Batch::of({{1, 5, 2, 7}, {10, 0, 3}}), at::tensor({5, 2, 7, -1, 0, 3, 9}, at::kLong)};
+  Case c{model::Model(spec, model::Weights::initial(spec, 3, at::kDouble)),
+         nn::Batch::of({{1, 5, 2, 7}, {10, 0, 3}}), at::tensor({5, 2, 7, -1, 0, 3, 9}, at::kLong)};
   // at the usual small initial values a wrong formula hardly shows
   const at::NoGradGuard no_grad;
   for (const auto& [decl, weight] : c.model.weights().all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding) Tensor(weight->dense_tensor()).mul_(15);
+    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
+      Tensor(weight->dense_tensor()).mul_(15);
   return c;
 }
 
@@ -31,12 +33,14 @@ Tensor plain_loss(const Case& c, double z_loss) {
   const Tensor logits = c.model.logits(c.model.hidden(c.batch));
   const Tensor valid = c.targets >= 0;
   const Tensor lse = at::logsumexp(logits, -1);
-  const Tensor nats = lse - logits.gather(-1, c.targets.clamp_min(0).unsqueeze(-1)).squeeze(-1) + z_loss * lse.square();
+  const Tensor nats = lse - logits.gather(-1, c.targets.clamp_min(0).unsqueeze(-1)).squeeze(-1) +
+                      z_loss * lse.square();
   return at::where(valid, nats, 0.0).sum();
 }
 
 void clear_gradients(const Case& c) {
-  for (const auto& [decl, weight] : c.model.weights().all()) Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
+  for (const auto& [decl, weight] : c.model.weights().all())
+    Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
 }
 
 TEST(Loss, GradientsEqualTheDefinition) {
@@ -44,15 +48,18 @@ TEST(Loss, GradientsEqualTheDefinition) {
   for (const double z_loss : {0.0, 0.01}) {
     (plain_loss(c, z_loss) * 0.25).backward();
     std::vector<Tensor> want;
-    for (const auto& [decl, weight] : c.model.weights().all()) want.push_back(weight->dense_tensor().grad());
+    for (const auto& [decl, weight] : c.model.weights().all())
+      want.push_back(weight->dense_tensor().grad());
     clear_gradients(c);
-    const double nats = loss_and_backward(c.model, c.model.hidden(c.batch), c.targets, {.scale = 0.25, .z_loss = z_loss});
+    const double nats = loss_and_backward(c.model, c.model.hidden(c.batch), c.targets,
+                                          {.scale = 0.25, .z_loss = z_loss});
     EXPECT_NEAR(nats, plain_loss(c, 0).item<double>(), 1e-11);
     for (size_t i = 0; i < want.size(); ++i) {
       const auto& [decl, weight] = c.model.weights().all()[i];
       const double scale = want[i].abs().max().item<double>();
       EXPECT_GT(scale, 1e-6) << decl.name;
-      EXPECT_LT((weight->dense_tensor().grad() - want[i]).abs().max().item<double>(), 1e-10 * scale) << decl.name;
+      EXPECT_LT((weight->dense_tensor().grad() - want[i]).abs().max().item<double>(), 1e-10 * scale)
+          << decl.name;
     }
     clear_gradients(c);
   }
@@ -75,7 +82,8 @@ TEST(Loss, GradientsAreSlopes) {
         return value;
       };
       const double slope = (at_offset(h) - at_offset(-h)) / (2 * h);
-      EXPECT_NEAR(gradient[i].item<double>(), slope, 1e-7 * std::max(1.0, std::abs(slope))) << decl.name << " " << i;
+      EXPECT_NEAR(gradient[i].item<double>(), slope, 1e-7 * std::max(1.0, std::abs(slope)))
+          << decl.name << " " << i;
     }
   }
 }
@@ -83,7 +91,8 @@ TEST(Loss, GradientsAreSlopes) {
 TEST(Loss, ChunksDoNotShow) {
   // several chunks at this vocabulary
   const int64_t n = 3 * loss_chunk(1 << 18) + 5;
-  const auto spec = model::read_model_spec(json_of(R"({"tessera": 1, "arch": "decoder", "vocab": 262144, "d_model": 4,
+  const auto spec = model::read_model_spec(
+      json_of(R"({"tessera": 1, "arch": "decoder", "vocab": 262144, "d_model": 4,
       "layers": [{"mixer": {"type": "attention", "n_heads": 1}}], "ffn": {"type": "mlp", "d_hidden": 4}, "head": {"type": "linear"}})"));
   const model::Model model(spec, model::Weights::initial(spec, 3));
   const Tensor hidden = at::randn({n, 4}).requires_grad_(true);
@@ -92,14 +101,17 @@ TEST(Loss, ChunksDoNotShow) {
   want.backward();
   const Tensor gradient = hidden.grad().clone();
   hidden.mutable_grad() = Tensor();
-  EXPECT_NEAR(loss_and_backward(model, hidden * 1, targets, {}), want.item<double>(), 1e-5 * want.item<double>());
-  EXPECT_LT((hidden.grad() - gradient).abs().max().item<double>(), 1e-5 * gradient.abs().max().item<double>());
+  EXPECT_NEAR(loss_and_backward(model, hidden * 1, targets, {}), want.item<double>(),
+              1e-5 * want.item<double>());
+  EXPECT_LT((hidden.grad() - gradient).abs().max().item<double>(),
+            1e-5 * gradient.abs().max().item<double>());
 }
 
 TEST(Evaluate, CountsEveryTokenOnce) {
   const TemporaryFolder folder;
   TokenWriter writer(folder / "t.tokens", 11);
-  for (const auto& document : std::vector<std::vector<int32_t>>{{1, 5, 2, 7, 3}, {10, 0}, {3, 4, 9, 1}}) {
+  for (const auto& document :
+       std::vector<std::vector<int32_t>>{{1, 5, 2, 7, 3}, {10, 0}, {3, 4, 9, 1}}) {
     writer.append(document);
     writer.end_document(20);
   }
@@ -108,7 +120,10 @@ TEST(Evaluate, CountsEveryTokenOnce) {
   const Case c = make_case();
   const Evaluation all = evaluate(c.model, split, {.length = 100, .batch = 3});
   EXPECT_EQ(all.tokens, 8);
-  const double want = (loss_sum(c.model, c.model.hidden(nn::Batch::of({{1, 5, 2, 7}, {10}, {3, 4, 9}})), at::tensor({5, 2, 7, 3, 0, 4, 9, 1}, at::kLong))) / 8;
+  const double want =
+      (loss_sum(c.model, c.model.hidden(nn::Batch::of({{1, 5, 2, 7}, {10}, {3, 4, 9}})),
+                at::tensor({5, 2, 7, 3, 0, 4, 9, 1}, at::kLong))) /
+      8;
   EXPECT_NEAR(all.loss, want, 1e-12);
   EXPECT_NEAR(all.bits_per_byte, want / std::log(2.0) * 11 / 60, 1e-12);
   EXPECT_EQ(evaluate(c.model, split, {.length = 3, .batch = 2}).tokens, 8);

@@ -31,13 +31,15 @@ SampleOrder::SampleOrder(int64_t tokens, int64_t length, uint64_t seed)
 
 Window SampleOrder::at(int64_t sample) const {
   const RandomKey epoch = key_.fold(static_cast<uint64_t>(sample / windows_));
-  const auto phase = static_cast<int64_t>(epoch.fold("phase").value() % static_cast<uint64_t>(phases_));
+  const auto phase =
+      static_cast<int64_t>(epoch.fold("phase").value() % static_cast<uint64_t>(phases_));
   return {phase + permuted(sample % windows_, windows_, epoch.fold("order")) * length_, length_};
 }
 
 std::vector<Window> windows_in_order(int64_t tokens, int64_t length) {
   std::vector<Window> windows;
-  for (int64_t begin = 0; begin + 1 < tokens; begin += length) windows.push_back({begin, std::min(length, tokens - 1 - begin)});
+  for (int64_t begin = 0; begin + 1 < tokens; begin += length)
+    windows.push_back({begin, std::min(length, tokens - 1 - begin)});
   return windows;
 }
 
@@ -60,7 +62,8 @@ PackedBatch pack(const TokenSplit& split, std::span<const Window> windows) {
       at += length;
     }
   }
-  batch.n_targets = static_cast<int64_t>(batch.targets.size()) - std::count(batch.targets.begin(), batch.targets.end(), -1);
+  batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
+                    std::count(batch.targets.begin(), batch.targets.end(), -1);
   return batch;
 }
 

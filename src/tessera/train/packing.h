@@ -1,9 +1,9 @@
 // Which tokens a forward pass sees, as a pure function of a seed and a number. Torch-free.
 //
-// The train split is cut into windows of `length` inputs, each predicting the token after it. Sample k is
-// window permutation(k mod W) of epoch k / W; every epoch shuffles anew and shifts the cuts by a random
-// phase, so that no window border is special. Samples depend on (seed, k) alone: a run is resumed by its
-// counter, whatever happened before.
+// The train split is cut into windows of `length` inputs, each predicting the token after it.
+// Sample k is window permutation(k mod W) of epoch k / W; every epoch shuffles anew and shifts the
+// cuts by a random phase, so that no window border is special. Samples depend on (seed, k) alone: a
+// run is resumed by its counter, whatever happened before.
 #pragma once
 
 #include <span>
@@ -19,8 +19,8 @@ struct Window {
   int64_t length = 0;  // inputs; the last one predicts token begin + length
 };
 
-/// The image of i under a permutation of 0 .. n-1 chosen by the key, in constant memory: a Feistel network
-/// on the next power of four, walked until it lands inside.
+/// The image of i under a permutation of 0 .. n-1 chosen by the key, in constant memory: a Feistel
+/// network on the next power of four, walked until it lands inside.
 int64_t permuted(int64_t i, int64_t n, const RandomKey& key);
 
 class SampleOrder {
@@ -35,10 +35,12 @@ class SampleOrder {
   RandomKey key_;
 };
 
-/// Windows in order without gaps, the last one shorter: every token but the first is predicted once.
+/// Windows in order without gaps, the last one shorter: every token but the first is predicted
+/// once.
 std::vector<Window> windows_in_order(int64_t tokens, int64_t length);
 
-/// Part of one document within a window: it starts at position 0 and sees nothing of its neighbours.
+/// Part of one document within a window: it starts at position 0 and sees nothing of its
+/// neighbours.
 struct Piece {
   int64_t row = 0, begin = 0, length = 0;
 };

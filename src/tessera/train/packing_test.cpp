@@ -8,7 +8,9 @@
 namespace tessera::train {
 namespace {
 
-TokenSplit split_of(const TemporaryFolder& folder, const std::vector<std::vector<int32_t>>& documents, int64_t vocab = 100'000) {
+TokenSplit split_of(const TemporaryFolder& folder,
+                    const std::vector<std::vector<int32_t>>& documents,
+                    int64_t vocab = 100'000) {
   TokenWriter writer(folder / "t.tokens", vocab);
   for (const auto& document : documents) {
     writer.append(document);
@@ -56,7 +58,8 @@ TEST(SampleOrder, EveryEpochCoversItsWindowsOnceWithinTheText) {
     }
   }
   const SampleOrder order(1000, 16, 9);
-  EXPECT_NE(order.at(0).begin % 16, order.at(order.per_epoch()).begin % 16) << "epochs share their cuts";
+  EXPECT_NE(order.at(0).begin % 16, order.at(order.per_epoch()).begin % 16)
+      << "epochs share their cuts";
 }
 
 TEST(Windows, PredictEveryTokenButTheFirstOnce) {
@@ -77,7 +80,8 @@ TEST(Pack, NeverCrossesDocuments) {
   std::vector<std::vector<int32_t>> documents;
   for (const int length : {5, 1, 12, 3, 30, 1, 1, 8}) {
     documents.emplace_back(length);
-    std::iota(documents.back().begin(), documents.back().end(), 100 * static_cast<int32_t>(documents.size()));
+    std::iota(documents.back().begin(), documents.back().end(),
+              100 * static_cast<int32_t>(documents.size()));
   }
   const TokenSplit split = split_of(folder, documents);
   EXPECT_EQ(split.documents(), 8);
@@ -92,9 +96,11 @@ TEST(Pack, NeverCrossesDocuments) {
       at += piece.length;
       const int64_t document = batch.ids[static_cast<size_t>(piece.begin)] / 100;
       for (int64_t i = piece.begin; i < piece.begin + piece.length; ++i) {
-        const int64_t id = batch.ids[static_cast<size_t>(i)], target = batch.targets[static_cast<size_t>(i)];
+        const int64_t id = batch.ids[static_cast<size_t>(i)],
+                      target = batch.targets[static_cast<size_t>(i)];
         EXPECT_EQ(id / 100, document);
-        const bool ends = id % 100 + 1 == static_cast<int64_t>(documents[static_cast<size_t>(document - 1)].size());
+        const bool ends = id % 100 + 1 ==
+                          static_cast<int64_t>(documents[static_cast<size_t>(document - 1)].size());
         EXPECT_EQ(target, ends ? -1 : id + 1);
       }
     }

@@ -46,50 +46,66 @@ void refuse_keys_of_wsd(const Json& json) {
   if (schedule == json.end() || schedule->value("type", "cosine") == "wsd") return;
   for (const char* key : {"decay_fraction", "decay"})
     if (schedule->contains(key))
-      fail(ErrorKind::spec, fmt::format("schedule.{}", key), "has no meaning for type \"{}\"; only \"wsd\" has it", schedule->value("type", "cosine"));
+      fail(ErrorKind::spec, fmt::format("schedule.{}", key),
+           "has no meaning for type \"{}\"; only \"wsd\" has it",
+           schedule->value("type", "cosine"));
 }
 
 void check_data(const DataRecipe& data) {
   if (data.train.empty()) fail(ErrorKind::spec, "data.train", "no files; expected at least one");
-  if (data.valid_fraction >= 1) fail(ErrorKind::spec, "data.valid_fraction", "found {}; expected less than 1", data.valid_fraction);
+  if (data.valid_fraction >= 1)
+    fail(ErrorKind::spec, "data.valid_fraction", "found {}; expected less than 1",
+         data.valid_fraction);
   if (!data.valid.empty() && data.valid_fraction > 0)
-    fail(ErrorKind::spec, "data.valid_fraction", "given together with data.valid; expected one of them");
+    fail(ErrorKind::spec, "data.valid_fraction",
+         "given together with data.valid; expected one of them");
 }
 
 void check_optimizer(const OptimizerRecipe& optimizer) {
-  if (optimizer.betas.size() != 2) fail(ErrorKind::spec, "optimizer.betas", "{} numbers; expected 2", optimizer.betas.size());
+  if (optimizer.betas.size() != 2)
+    fail(ErrorKind::spec, "optimizer.betas", "{} numbers; expected 2", optimizer.betas.size());
   for (const double beta : optimizer.betas)
-    if (!(beta >= 0 && beta < 1)) fail(ErrorKind::spec, "optimizer.betas", "found {}; expected numbers in [0, 1)", beta);
+    if (!(beta >= 0 && beta < 1))
+      fail(ErrorKind::spec, "optimizer.betas", "found {}; expected numbers in [0, 1)", beta);
 }
 
 void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
   if (!recipe.spec.causal())
-    fail(ErrorKind::spec, "spec.arch", "\"{}\" cannot be trained to predict the next token; expected \"decoder\"", name_of(recipe.spec.arch));
-  if (!recipe.spec.head) fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
+    fail(ErrorKind::spec, "spec.arch",
+         "\"{}\" cannot be trained to predict the next token; expected \"decoder\"",
+         name_of(recipe.spec.arch));
+  if (!recipe.spec.head)
+    fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
   if (const int64_t limit = recipe.spec.max_positions(); limit > 0 && length > limit)
     fail(ErrorKind::spec, "train.length", "{} tokens; the spec has {} positions", length, limit);
   // one forward pass must stay addressable, whatever the recipe asks for
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
   if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)
-    fail(ErrorKind::spec, "train.batch", "{} sequences of {} tokens; expected at most {} tokens", recipe.train.batch, length, kMaxTokens);
+    fail(ErrorKind::spec, "train.batch", "{} sequences of {} tokens; expected at most {} tokens",
+         recipe.train.batch, length, kMaxTokens);
 }
 
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
-  for (const char* key : {"train.threads", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint", "data.train", "data.valid"})
+  for (const char* key : {"train.threads", "train.eval_every", "train.eval_batches",
+                          "train.log_every", "checkpoint", "data.train", "data.valid"})
     if (path == key) return true;
   return false;
 }
 
-std::string difference(const Json& before, const Json& now, const std::string& path, bool constant_schedule) {
+std::string difference(const Json& before,
+                       const Json& now,
+                       const std::string& path,
+                       bool constant_schedule) {
   if (before == now || is_free(path, constant_schedule)) return "";
   if (!before.is_object() || !now.is_object()) return path;
   for (const auto& [key, value] : now.items()) {
     const std::string here = path.empty() ? key : path + "." + key;
     const auto old = before.find(key);
-    const std::string found = old == before.end() ? here : difference(*old, value, here, constant_schedule);
+    const std::string found =
+        old == before.end() ? here : difference(*old, value, here, constant_schedule);
     if (!found.empty()) return found;
   }
   for (const auto& [key, value] : before.items())
@@ -107,8 +123,11 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
     model::apply_override(json, assignment);
   }
   inline_spec(json, folder);
-  if (!json.is_object()) fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
-  if (!json.contains("spec")) fail(ErrorKind::spec, "recipe", "\"spec\" is missing; expected a path or an object (the architecture)");
+  if (!json.is_object())
+    fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
+  if (!json.contains("spec"))
+    fail(ErrorKind::spec, "recipe",
+         "\"spec\" is missing; expected a path or an object (the architecture)");
 
   Recipe recipe;
   recipe.spec = model::read_model_spec(json["spec"]);
@@ -123,7 +142,8 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
 
   for (auto* files : {&recipe.data.train, &recipe.data.valid})
     for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
-  if (recipe.data.tokenizer != "bytes") recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
+  if (recipe.data.tokenizer != "bytes")
+    recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
   check_data(recipe.data);
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
@@ -149,13 +169,16 @@ Json resolve(const Recipe& recipe) {
 }
 
 std::string first_difference(const Json& before, const Json& now) {
-  const auto type = [](const Json& json) { return json.contains("schedule") ? json["schedule"].value("type", "") : std::string(); };
+  const auto type = [](const Json& json) {
+    return json.contains("schedule") ? json["schedule"].value("type", "") : std::string();
+  };
   return difference(before, now, "", type(before) == "constant" && type(now) == "constant");
 }
 
 Json recipe_schema() {
   Json schema = spec::detail::schema_of<Sections>();
-  schema["properties"]["spec"] = {{"description", "the architecture: a path, or the object itself"}};
+  schema["properties"]["spec"] = {
+      {"description", "the architecture: a path, or the object itself"}};
   schema["required"].push_back("spec");
   return schema;
 }

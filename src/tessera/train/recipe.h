@@ -4,7 +4,8 @@
 //     "train": {"steps": 1000, "batch": 16, "length": 256}, "optimizer": {"lr": 1e-3},
 //     "schedule": {"type": "wsd", "warmup": 50}, "checkpoint": {"every": 200} }
 //
-// Paths in a recipe are relative to its file. Unknown keys and wrong types throw Error(spec) with their path.
+// Paths in a recipe are relative to its file. Unknown keys and wrong types throw Error(spec) with
+// their path.
 #pragma once
 
 #include <filesystem>
@@ -43,25 +44,28 @@ struct tessera::spec::EnumNames<tessera::train::OptimizerType> {
 namespace tessera::train {
 
 struct DataRecipe {
-  std::vector<std::string> train;
-  std::vector<std::string> valid;
+  std::vector<std::string> train = {};
+  std::vector<std::string> valid = {};
   double valid_fraction = 0;
   DataFormat format = DataFormat::text;
   std::string text_key = "text";
   std::string tokenizer = "bytes";
-  std::optional<std::string> document_separator;
+  std::optional<std::string> document_separator = {};
 
   static constexpr auto fields() {
     using C = DataRecipe;
     using spec::field;
-    return std::tuple{field("train", &C::train, "files to learn from", {.required = true}),
-                      field("valid", &C::valid, "files to evaluate on"),
-                      field("valid_fraction", &C::valid_fraction, "instead of valid: the last part of the bytes of train", {.min = 0}),
-                      field("format", &C::format, "text: a file is a document; jsonl: a line is"),
-                      field("text_key", &C::text_key, "jsonl: key of the text in every line"),
-                      field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or its folder"),
-                      field("document_separator", &C::document_separator,
-                            "token put after every document; null = the tokenizer's end of text if it has one, \"\" = none")};
+    return std::tuple{
+        field("train", &C::train, "files to learn from", {.required = true}),
+        field("valid", &C::valid, "files to evaluate on"),
+        field("valid_fraction", &C::valid_fraction,
+              "instead of valid: the last part of the bytes of train", {.min = 0}),
+        field("format", &C::format, "text: a file is a document; jsonl: a line is"),
+        field("text_key", &C::text_key, "jsonl: key of the text in every line"),
+        field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or its folder"),
+        field("document_separator", &C::document_separator,
+              "token put after every document; null = the tokenizer's end of text if it has one, "
+              "\"\" = none")};
   }
 };
 
@@ -81,17 +85,22 @@ struct TrainRecipe {
   static constexpr auto fields() {
     using C = TrainRecipe;
     using spec::field;
-    return std::tuple{field("steps", &C::steps, "updates of the parameters", {.min = 1, .required = true}),
-                      field("batch", &C::batch, "sequences per forward pass", {.min = 1, .required = true}),
-                      field("length", &C::length, "tokens per sequence", {.min = 1, .required = true}),
-                      field("accumulate", &C::accumulate, "forward passes per update", {.min = 1}),
-                      field("seed", &C::seed, "of initial values, order of the data and dropout", {.min = 0}),
-                      field("threads", &C::threads, "0 = as the process is set", {.min = 0}),
-                      field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only", {.min = 0}),
-                      field("eval_batches", &C::eval_batches, "batches per evaluation on the way; 0 = all, as at the end", {.min = 0}),
-                      field("log_every", &C::log_every, "steps between lines of the log", {.min = 1}),
-                      field("clip_norm", &C::clip_norm, "limit of the norm of all gradients together; 0 = none", {.min = 0}),
-                      field("z_loss", &C::z_loss, "weight of the square of the log of the softmax's sum", {.min = 0})};
+    return std::tuple{
+        field("steps", &C::steps, "updates of the parameters", {.min = 1, .required = true}),
+        field("batch", &C::batch, "sequences per forward pass", {.min = 1, .required = true}),
+        field("length", &C::length, "tokens per sequence", {.min = 1, .required = true}),
+        field("accumulate", &C::accumulate, "forward passes per update", {.min = 1}),
+        field("seed", &C::seed, "of initial values, order of the data and dropout", {.min = 0}),
+        field("threads", &C::threads, "0 = as the process is set", {.min = 0}),
+        field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",
+              {.min = 0}),
+        field("eval_batches", &C::eval_batches,
+              "batches per evaluation on the way; 0 = all, as at the end", {.min = 0}),
+        field("log_every", &C::log_every, "steps between lines of the log", {.min = 1}),
+        field("clip_norm", &C::clip_norm, "limit of the norm of all gradients together; 0 = none",
+              {.min = 0}),
+        field("z_loss", &C::z_loss, "weight of the square of the log of the softmax's sum",
+              {.min = 0})};
   }
 };
 
@@ -105,11 +114,13 @@ struct OptimizerRecipe {
   static constexpr auto fields() {
     using C = OptimizerRecipe;
     using spec::field;
-    return std::tuple{field("type", &C::type, "update rule"),
-                      field("lr", &C::lr, "base learning rate; the schedule multiplies it", {.min = 0}),
-                      field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
-                      field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
-                      field("weight_decay", &C::weight_decay, "decoupled; of matrices and embeddings alone", {.min = 0})};
+    return std::tuple{
+        field("type", &C::type, "update rule"),
+        field("lr", &C::lr, "base learning rate; the schedule multiplies it", {.min = 0}),
+        field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
+        field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
+        field("weight_decay", &C::weight_decay, "decoupled; of matrices and embeddings alone",
+              {.min = 0})};
   }
 };
 
@@ -120,14 +131,16 @@ struct CheckpointRecipe {
   static constexpr auto fields() {
     using C = CheckpointRecipe;
     using spec::field;
-    return std::tuple{field("every", &C::every, "steps between checkpoints; 0 = at the end only", {.min = 0}),
-                      field("keep", &C::keep, "the newest that stay; 0 = all", {.min = 0})};
+    return std::tuple{
+        field("every", &C::every, "steps between checkpoints; 0 = at the end only", {.min = 0}),
+        field("keep", &C::keep, "the newest that stay; 0 = all", {.min = 0})};
   }
 };
 
 struct Recipe {
   model::ModelSpec spec;
-  DataRecipe data;  // paths absolute or relative to the working directory, whatever the recipe's folder
+  DataRecipe
+      data;  // paths absolute or relative to the working directory, whatever the recipe's folder
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;
@@ -135,15 +148,19 @@ struct Recipe {
 };
 
 /// Reads and checks; `folder` is what paths are relative to.
-Recipe read_recipe(Json json, const std::filesystem::path& folder, const std::vector<std::string>& overrides = {});
-Recipe load_recipe(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
+Recipe read_recipe(Json json,
+                   const std::filesystem::path& folder,
+                   const std::vector<std::string>& overrides = {});
+Recipe load_recipe(const std::filesystem::path& path,
+                   const std::vector<std::string>& overrides = {});
 
 /// Every default written out, the spec inline. read_recipe(resolve(r), "") equals r.
 Json resolve(const Recipe& recipe);
 
-/// The first key, such as "optimizer.lr", by which a run under `now` would differ from one under `before`; ""
-/// when none does. Both resolved. What only steers reporting, saving and speed may differ, as may the paths of
-/// the data (its content is compared elsewhere) and, under a constant schedule, the number of steps.
+/// The first key, such as "optimizer.lr", by which a run under `now` would differ from one under
+/// `before`; "" when none does. Both resolved. What only steers reporting, saving and speed may
+/// differ, as may the paths of the data (its content is compared elsewhere) and, under a constant
+/// schedule, the number of steps.
 std::string first_difference(const Json& before, const Json& now);
 
 /// JSON schema of the format; "spec" refers to the schema of model::spec_schema().

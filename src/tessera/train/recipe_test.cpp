@@ -33,37 +33,56 @@ TEST(Recipe, SpecFromAFileWithOverridesInside) {
   folder.write("model.json", "// a comment\n" + json["spec"].dump());
   json["spec"] = "model.json";
   folder.write("recipe.json", json.dump());
-  const Recipe recipe = load_recipe(folder / "recipe.json", {"spec.layers[0].repeat=3", "optimizer.lr=0.5", "train.steps=7"});
+  const Recipe recipe = load_recipe(
+      folder / "recipe.json", {"spec.layers[0].repeat=3", "optimizer.lr=0.5", "train.steps=7"});
   EXPECT_EQ(recipe.spec.layers.size(), 3u);
   EXPECT_EQ(recipe.optimizer.lr, 0.5);
   EXPECT_EQ(recipe.train.steps, 7);
 }
 
 TEST(Recipe, ErrorsNamePathAndRemedy) {
-  EXPECT_NE(spec_error({"train.step=3"}).find("[train] unknown key \"step\" (did you mean \"steps\"?)"), std::string::npos);
-  EXPECT_NE(spec_error({"optimizer.lr=fast"}).find("[optimizer.lr] found a string"), std::string::npos);
-  EXPECT_NE(spec_error({"schedule.type=cosin"}).find("did you mean \"cosine\"?"), std::string::npos);
-  EXPECT_NE(spec_error({"schedule.type=cosine", "schedule.decay_fraction=0.3"}).find("[schedule.decay_fraction] has no meaning for type \"cosine\""), std::string::npos);
-  EXPECT_NE(spec_error({"optimizer.betas=[0.9,1]"}).find("[optimizer.betas] found 1"), std::string::npos);
-  EXPECT_NE(spec_error({"train.batch=0"}).find("[train.batch] found 0; expected at least 1"), std::string::npos);
-  EXPECT_NE(spec_error({"train.batch=4611686018427387904"}).find("[train.batch]"), std::string::npos);
-  EXPECT_NE(spec_error({"data.valid=[\"b\"]"}).find("[data.valid_fraction] given together"), std::string::npos);
+  EXPECT_NE(
+      spec_error({"train.step=3"}).find("[train] unknown key \"step\" (did you mean \"steps\"?)"),
+      std::string::npos);
+  EXPECT_NE(spec_error({"optimizer.lr=fast"}).find("[optimizer.lr] found a string"),
+            std::string::npos);
+  EXPECT_NE(spec_error({"schedule.type=cosin"}).find("did you mean \"cosine\"?"),
+            std::string::npos);
+  EXPECT_NE(spec_error({"schedule.type=cosine", "schedule.decay_fraction=0.3"})
+                .find("[schedule.decay_fraction] has no meaning for type \"cosine\""),
+            std::string::npos);
+  EXPECT_NE(spec_error({"optimizer.betas=[0.9,1]"}).find("[optimizer.betas] found 1"),
+            std::string::npos);
+  EXPECT_NE(spec_error({"train.batch=0"}).find("[train.batch] found 0; expected at least 1"),
+            std::string::npos);
+  EXPECT_NE(spec_error({"train.batch=4611686018427387904"}).find("[train.batch]"),
+            std::string::npos);
+  EXPECT_NE(spec_error({"data.valid=[\"b\"]"}).find("[data.valid_fraction] given together"),
+            std::string::npos);
   EXPECT_NE(spec_error({"data.train=[]"}).find("[data.train] no files"), std::string::npos);
-  EXPECT_NE(spec_error({"schedule.warmup=99"}).find("[schedule.warmup] 99 steps"), std::string::npos);
-  EXPECT_NE(spec_error({"spec.layers[0].mixer.n_heads=7"}).find("does not divide"), std::string::npos);
+  EXPECT_NE(spec_error({"schedule.warmup=99"}).find("[schedule.warmup] 99 steps"),
+            std::string::npos);
+  EXPECT_NE(spec_error({"spec.layers[0].mixer.n_heads=7"}).find("does not divide"),
+            std::string::npos);
 }
 
 TEST(Recipe, DifferencesThatMatterAreNamed) {
-  const auto resolved = [](const std::vector<std::string>& overrides) { return resolve(read_recipe(tiny_recipe("a.txt"), "/data", overrides)); };
+  const auto resolved = [](const std::vector<std::string>& overrides) {
+    return resolve(read_recipe(tiny_recipe("a.txt"), "/data", overrides));
+  };
   const Json before = resolved({});
   EXPECT_EQ(first_difference(before, resolved({"optimizer.lr=0.02"})), "optimizer.lr");
   EXPECT_EQ(first_difference(before, resolved({"train.seed=1"})), "train.seed");
   EXPECT_EQ(first_difference(before, resolved({"spec.ffn.d_hidden=48"})), "spec.layers");
   EXPECT_EQ(first_difference(before, resolved({"train.steps=99"})), "train.steps");
-  EXPECT_EQ(first_difference(before, resolved({"train.log_every=7", "checkpoint.keep=9", "train.threads=1", "data.train=[\"b.txt\"]"})), "");
+  EXPECT_EQ(first_difference(before, resolved({"train.log_every=7", "checkpoint.keep=9",
+                                               "train.threads=1", "data.train=[\"b.txt\"]"})),
+            "");
   // a constant rate does not depend on where the run ends
   const Json constant = resolved({R"(schedule={"type":"constant"})"});
-  EXPECT_EQ(first_difference(constant, resolved({R"(schedule={"type":"constant"})", "train.steps=99"})), "");
+  EXPECT_EQ(
+      first_difference(constant, resolved({R"(schedule={"type":"constant"})", "train.steps=99"})),
+      "");
 }
 
 }  // namespace

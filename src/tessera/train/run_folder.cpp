@@ -27,11 +27,14 @@ constexpr std::string_view kPartial = ".partial";
 /// Renames inside a folder are on disk only when the folder is.
 void flush_folder(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail(ErrorKind::resource, "checkpoint", "{}: {}", folder.string(), std::strerror(errno));
+  if (fd < 0)
+    fail(ErrorKind::resource, "checkpoint", "{}: {}", folder.string(), std::strerror(errno));
   const int result = fsync(fd), error = errno;
   ::close(fd);
   // some file systems cannot flush a folder, and need not
-  if (result != 0 && error != EINVAL) fail(ErrorKind::resource, "checkpoint", "{}: cannot flush: {}", folder.string(), std::strerror(error));
+  if (result != 0 && error != EINVAL)
+    fail(ErrorKind::resource, "checkpoint", "{}: cannot flush: {}", folder.string(),
+         std::strerror(error));
 }
 
 std::optional<int64_t> step_of(const std::string& name) {
@@ -57,16 +60,21 @@ void point_latest(const fs::path& run, const fs::path& target) {
 RunLock::RunLock(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) fail(ErrorKind::resource, "train", "{}: cannot create: {}", folder.string(), error.message());
+  if (error)
+    fail(ErrorKind::resource, "train", "{}: cannot create: {}", folder.string(), error.message());
   const fs::path path = folder / "lock";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail(ErrorKind::resource, "train", "{}: {}", path.string(), std::strerror(errno));
+  if (descriptor_ < 0)
+    fail(ErrorKind::resource, "train", "{}: {}", path.string(), std::strerror(errno));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     char text[32] = {};
     const ssize_t n = pread(descriptor_, text, sizeof(text) - 1, 0);
     ::close(descriptor_);
-    fail(ErrorKind::resource, "train", "{}: another trainer{} works in this folder; wait for it, or choose another folder", folder.string(),
-         n > 0 ? fmt::format(" (process {})", std::string_view(text, static_cast<size_t>(n))) : std::string());
+    fail(ErrorKind::resource, "train",
+         "{}: another trainer{} works in this folder; wait for it, or choose another folder",
+         folder.string(),
+         n > 0 ? fmt::format(" (process {})", std::string_view(text, static_cast<size_t>(n)))
+               : std::string());
   }
   const std::string pid = fmt::format("{}", getpid());
   if (ftruncate(descriptor_, 0) != 0 || pwrite(descriptor_, pid.data(), pid.size(), 0) < 0) {
@@ -78,23 +86,31 @@ RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-fs::path checkpoint_folder(const fs::path& run, int64_t step) { return run / fmt::format("{}{}", kPrefix, step); }
+fs::path checkpoint_folder(const fs::path& run, int64_t step) {
+  return run / fmt::format("{}{}", kPrefix, step);
+}
 
 std::vector<int64_t> checkpoint_steps(const fs::path& run) {
   std::vector<int64_t> steps;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run, error))
-    if (const auto step = step_of(entry.path().filename().string()); step && entry.is_directory(error)) steps.push_back(*step);
+    if (const auto step = step_of(entry.path().filename().string());
+        step && entry.is_directory(error))
+      steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
   return steps;
 }
 
 PendingCheckpoint::PendingCheckpoint(fs::path run, int64_t step)
-    : run_(std::move(run)), partial_(checkpoint_folder(run_, step).string() + std::string(kPartial)), step_(step) {
+    : run_(std::move(run)),
+      partial_(checkpoint_folder(run_, step).string() + std::string(kPartial)),
+      step_(step) {
   std::error_code error;
   fs::remove_all(partial_, error);
   fs::create_directory(partial_, error);
-  if (error) fail(ErrorKind::resource, "checkpoint", "{}: cannot create: {}", partial_.string(), error.message());
+  if (error)
+    fail(ErrorKind::resource, "checkpoint", "{}: cannot create: {}", partial_.string(),
+         error.message());
 }
 
 PendingCheckpoint::~PendingCheckpoint() {
@@ -109,7 +125,9 @@ fs::path PendingCheckpoint::commit(int64_t keep) {
   std::sort(files.begin(), files.end());
   Json manifest = {{"version", 1}, {"files", Json::array()}};
   for (const fs::path& file : files)
-    manifest["files"].push_back({{"name", file.filename().string()}, {"bytes", fs::file_size(file)}, {"sha256", sha256_file(file)}});
+    manifest["files"].push_back({{"name", file.filename().string()},
+                                 {"bytes", fs::file_size(file)},
+                                 {"sha256", sha256_file(file)}});
   write_file_atomically(partial_ / "manifest.json", manifest.dump(2) + "\n");
   flush_folder(partial_);
 
@@ -117,7 +135,9 @@ fs::path PendingCheckpoint::commit(int64_t keep) {
   std::error_code error;
   fs::remove_all(done, error);
   fs::rename(partial_, done, error);
-  if (error) fail(ErrorKind::resource, "checkpoint", "{}: cannot rename: {}", done.string(), error.message());
+  if (error)
+    fail(ErrorKind::resource, "checkpoint", "{}: cannot rename: {}", done.string(),
+         error.message());
   partial_.clear();
   point_latest(run_, done);
   flush_folder(run_);
@@ -132,22 +152,29 @@ void verify_checkpoint(const fs::path& checkpoint) {
   const fs::path path = checkpoint / "manifest.json";
   const Json manifest = spec::read_json_file(path);
   const auto damaged = [&](const fs::path& file, const std::string& what) {
-    fail(ErrorKind::file, "checkpoint", "{}: {}; remove {} to continue from an older checkpoint", file.string(), what, checkpoint.string());
+    fail(ErrorKind::file, "checkpoint", "{}: {}; remove {} to continue from an older checkpoint",
+         file.string(), what, checkpoint.string());
   };
   const auto files = manifest.is_object() ? manifest.find("files") : manifest.end();
-  if (files == manifest.end() || !files->is_array() || manifest.value("version", Json()) != Json(1)) damaged(path, "not a manifest of version 1");
+  if (files == manifest.end() || !files->is_array() || manifest.value("version", Json()) != Json(1))
+    damaged(path, "not a manifest of version 1");
   for (const Json& entry : *files) {
-    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("bytes") || !entry["bytes"].is_number_unsigned() ||
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() ||
+        !entry.contains("bytes") || !entry["bytes"].is_number_unsigned() ||
         !entry.contains("sha256") || !entry["sha256"].is_string())
       damaged(path, "an entry without name, bytes or sha256");
     const fs::path name = entry["name"].get<std::string>();
-    if (name.filename() != name || name.empty()) damaged(path, fmt::format("file name \"{}\" leaves the folder", name.string()));
+    if (name.filename() != name || name.empty())
+      damaged(path, fmt::format("file name \"{}\" leaves the folder", name.string()));
     const fs::path file = checkpoint / name;
     std::error_code error;
     const auto bytes = fs::file_size(file, error);
     if (error) damaged(file, error.message());
-    if (bytes != entry["bytes"].get<uint64_t>()) damaged(file, fmt::format("{} bytes; the manifest says {}", bytes, entry["bytes"].get<uint64_t>()));
-    if (sha256_file(file) != entry["sha256"].get<std::string>()) damaged(file, "its SHA-256 differs from the manifest's: the file is corrupt");
+    if (bytes != entry["bytes"].get<uint64_t>())
+      damaged(file,
+              fmt::format("{} bytes; the manifest says {}", bytes, entry["bytes"].get<uint64_t>()));
+    if (sha256_file(file) != entry["sha256"].get<std::string>())
+      damaged(file, "its SHA-256 differs from the manifest's: the file is corrupt");
   }
 }
 
@@ -156,7 +183,8 @@ void remove_partial_checkpoints(const fs::path& run) {
   std::vector<fs::path> partial;
   for (const auto& entry : fs::directory_iterator(run, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(kPartial) && step_of(name.substr(0, name.size() - kPartial.size()))) partial.push_back(entry.path());
+    if (name.ends_with(kPartial) && step_of(name.substr(0, name.size() - kPartial.size())))
+      partial.push_back(entry.path());
   }
   for (const fs::path& folder : partial) fs::remove_all(folder, error);
 }

@@ -1,12 +1,14 @@
-// The folder of a run and its checkpoints, safe against crashes, full disks and second trainers. Torch-free.
+// The folder of a run and its checkpoints, safe against crashes, full disks and second trainers.
+// Torch-free.
 //
 //   lock            held while a trainer works here
 //   step-N/         a checkpoint after N updates; complete, or absent
 //   latest          link to the newest
 //   log.jsonl, log.csv, recipe.json, cache/
 //
-// A checkpoint is written to step-N.partial/, flushed to disk, listed in manifest.json with the size and
-// SHA-256 of every file, and renamed. Errors: Error(resource) for disk and lock, Error(file) for damage.
+// A checkpoint is written to step-N.partial/, flushed to disk, listed in manifest.json with the
+// size and SHA-256 of every file, and renamed. Errors: Error(resource) for disk and lock,
+// Error(file) for damage.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +17,8 @@
 
 namespace tessera::train {
 
-/// Exclusive use of a run folder, which is created if need be. Ends with the object, or with the process.
+/// Exclusive use of a run folder, which is created if need be. Ends with the object, or with the
+/// process.
 class RunLock {
  public:
   /// Throws Error(resource) that names the process that holds it.

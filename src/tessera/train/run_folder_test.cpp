@@ -22,7 +22,8 @@ TEST(RunLock, OneTrainerAtATime) {
   const fs::path run = folder / "deep/run";
   {
     const RunLock lock(run);
-    expect_error(ErrorKind::resource, fmt::format("another trainer (process {})", getpid()), [&] { const RunLock second(run); });
+    expect_error(ErrorKind::resource, fmt::format("another trainer (process {})", getpid()),
+                 [&] { const RunLock second(run); });
   }
   const RunLock again(run);
 }
@@ -56,7 +57,9 @@ TEST(Checkpoint, KeepsTheNewest) {
 
 TEST(Checkpoint, DamageIsNamed) {
   const TemporaryFolder folder;
-  const auto damaged = [&](const std::string& part) { expect_error(ErrorKind::file, part, [&] { verify_checkpoint(folder / "step-1"); }); };
+  const auto damaged = [&](const std::string& part) {
+    expect_error(ErrorKind::file, part, [&] { verify_checkpoint(folder / "step-1"); });
+  };
   commit(folder.path(), 1, "content");
   folder.write("step-1/data", "contenT");
   damaged("step-1/data: its SHA-256 differs");
@@ -64,9 +67,11 @@ TEST(Checkpoint, DamageIsNamed) {
   damaged("step-1/data: 16 bytes; the manifest says 7");
   fs::remove(folder / "step-1/data");
   damaged("step-1/data: ");
-  folder.write("step-1/manifest.json", R"({"version": 1, "files": [{"name": "../data", "bytes": 1, "sha256": ""}]})");
+  folder.write("step-1/manifest.json",
+               R"({"version": 1, "files": [{"name": "../data", "bytes": 1, "sha256": ""}]})");
   damaged("\"../data\" leaves the folder");
-  for (const char* bad : {"[]", "{}", "{\"version\": 2, \"files\": []}", "{\"version\": 1, \"files\": [3]}", "{\"version\": 1, \"files\": {}}"}) {
+  for (const char* bad : {"[]", "{}", "{\"version\": 2, \"files\": []}",
+                          "{\"version\": 1, \"files\": [3]}", "{\"version\": 1, \"files\": {}}"}) {
     folder.write("step-1/manifest.json", bad);
     damaged("manifest");
   }
@@ -96,7 +101,8 @@ TEST(RunLog, ContinuesAfterAStep) {
   const TemporaryFolder folder;
   {
     RunLog log(folder.path(), 0);
-    for (const int64_t step : {1, 2, 3}) log.write({.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 5 * step});
+    for (const int64_t step : {1, 2, 3})
+      log.write({.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 5 * step});
   }
   const std::string before = read_text_file(folder / "log.jsonl");
   folder.write("log.jsonl", before + "{\"step\": 4, \"lo");  // cut off by a crash

@@ -16,7 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 using spec::Json;
 
-constexpr const char* kColumns[] = {"step", "loss", "lr", "grad_norm", "tokens", "tokens_per_s", "seconds", "valid_loss", "valid_bits_per_byte"};
+constexpr const char* kColumns[] = {"step",      "loss",       "lr",
+                                    "grad_norm", "tokens",     "tokens_per_s",
+                                    "seconds",   "valid_loss", "valid_bits_per_byte"};
 
 std::string csv_header() {
   std::string text;
@@ -36,8 +38,10 @@ std::string csv_row(const Json& json) {
 }  // namespace
 
 Json to_json(const LogLine& line) {
-  Json json = {{"step", line.step}, {"loss", line.loss}, {"lr", line.lr}, {"grad_norm", line.grad_norm},
-               {"tokens", line.tokens}, {"tokens_per_s", line.tokens_per_s}, {"seconds", line.seconds}};
+  Json json = {{"step", line.step},      {"loss", line.loss},
+               {"lr", line.lr},          {"grad_norm", line.grad_norm},
+               {"tokens", line.tokens},  {"tokens_per_s", line.tokens_per_s},
+               {"seconds", line.seconds}};
   if (line.valid_loss) json["valid_loss"] = *line.valid_loss;
   if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
   return json;
@@ -47,10 +51,13 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   const auto number = [&](const char* key) -> std::optional<double> {
     const auto found = json.find(key);
     if (found == json.end()) return std::nullopt;
-    if (!found->is_number()) fail(ErrorKind::file, where, "\"{}\": found {}; expected a number", key, spec::kind_of(*found));
+    if (!found->is_number())
+      fail(ErrorKind::file, where, "\"{}\": found {}; expected a number", key,
+           spec::kind_of(*found));
     return found->get<double>();
   };
-  if (!json.is_object() || !number("step")) fail(ErrorKind::file, where, "a line of the log without \"step\"");
+  if (!json.is_object() || !number("step"))
+    fail(ErrorKind::file, where, "a line of the log without \"step\"");
   LogLine line;
   line.step = json.value("step", int64_t{0});
   line.loss = number("loss").value_or(0);
@@ -65,14 +72,16 @@ LogLine log_line_of(const Json& json, const std::string& where) {
 }
 
 struct RunLog::File {
-  explicit File(fs::path p) : path(std::move(p)), descriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
+  explicit File(fs::path p)
+      : path(std::move(p)), descriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
     if (descriptor < 0) give_up("open");
   }
   ~File() { ::close(descriptor); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   [[noreturn]] void give_up(const char* step) const {
-    fail(ErrorKind::resource, "log", "{}: cannot {}: {}", path.string(), step, std::strerror(errno));
+    fail(ErrorKind::resource, "log", "{}: cannot {}: {}", path.string(), step,
+         std::strerror(errno));
   }
   // one call per line, so that a reader never sees half of one
   void append(const std::string& text) const {
@@ -97,7 +106,8 @@ RunLog::RunLog(const fs::path& folder, int64_t step) {
       if (end == std::string::npos) break;  // cut off by a crash, hence after the checkpoint
       const std::string line = text.substr(begin, end - begin);
       const Json json = spec::parse_json(line, jsonl.string());
-      if (log_line_of(json, jsonl.string()).step <= step) lines += line + "\n", rows += csv_row(json);
+      if (log_line_of(json, jsonl.string()).step <= step)
+        lines += line + "\n", rows += csv_row(json);
       begin = end + 1;
     }
   }

@@ -1,4 +1,5 @@
-// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv. Torch-free.
+// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv.
+// Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +12,18 @@
 
 namespace tessera::train {
 
-/// Losses are means of nats per token. `seconds` and `tokens_per_s` are the only values that differ between
-/// two runs of one recipe on one machine.
+/// Losses are means of nats per token. `seconds` and `tokens_per_s` are the only values that differ
+/// between two runs of one recipe on one machine.
 struct LogLine {
-  int64_t step = 0;            // updates made
-  double loss = 0;             // of the update's own batch, before it
+  int64_t step = 0;  // updates made
+  double loss = 0;   // of the update's own batch, before it
   double lr = 0;
-  double grad_norm = 0;        // before clipping
-  int64_t tokens = 0;          // predicted since the start
-  double tokens_per_s = 0;     // since the line before
-  double seconds = 0;          // since the start, pauses left out
-  std::optional<double> valid_loss;           // when evaluated
-  std::optional<double> valid_bits_per_byte;
+  double grad_norm = 0;                   // before clipping
+  int64_t tokens = 0;                     // predicted since the start
+  double tokens_per_s = 0;                // since the line before
+  double seconds = 0;                     // since the start, pauses left out
+  std::optional<double> valid_loss = {};  // when evaluated
+  std::optional<double> valid_bits_per_byte = {};
 };
 
 spec::Json to_json(const LogLine& line);

@@ -8,9 +8,12 @@ namespace {
 
 double shape(DecayShape decay, double p) {
   switch (decay) {
-    case DecayShape::linear: return 1 - p;
-    case DecayShape::cosine: return (1 + std::cos(std::numbers::pi * p)) / 2;
-    case DecayShape::one_minus_sqrt: return 1 - std::sqrt(p);
+    case DecayShape::linear:
+      return 1 - p;
+    case DecayShape::cosine:
+      return (1 + std::cos(std::numbers::pi * p)) / 2;
+    case DecayShape::one_minus_sqrt:
+      return 1 - std::sqrt(p);
   }
   return 1 - p;
 }
@@ -18,13 +21,17 @@ double shape(DecayShape decay, double p) {
 }  // namespace
 
 void Schedule::check(int64_t steps, const std::string& path) const {
-  if (warmup > steps) fail(ErrorKind::spec, path + ".warmup", "{} steps of warm-up; the run has {}", warmup, steps);
-  if (final_fraction > 1) fail(ErrorKind::spec, path + ".final_fraction", "found {}; expected 0 to 1", final_fraction);
-  if (decay_fraction > 1) fail(ErrorKind::spec, path + ".decay_fraction", "found {}; expected 0 to 1", decay_fraction);
+  if (warmup > steps)
+    fail(ErrorKind::spec, path + ".warmup", "{} steps of warm-up; the run has {}", warmup, steps);
+  if (final_fraction > 1)
+    fail(ErrorKind::spec, path + ".final_fraction", "found {}; expected 0 to 1", final_fraction);
+  if (decay_fraction > 1)
+    fail(ErrorKind::spec, path + ".decay_fraction", "found {}; expected 0 to 1", decay_fraction);
 }
 
 double Schedule::factor(int64_t t, int64_t steps) const {
-  const auto now = static_cast<double>(t), w = static_cast<double>(warmup), total = static_cast<double>(steps);
+  const auto now = static_cast<double>(t), w = static_cast<double>(warmup),
+             total = static_cast<double>(steps);
   const double r = final_fraction;
   if (t < warmup) return type == ScheduleType::wsd ? r + (1 - r) * now / w : now / w;
   if (type == ScheduleType::constant) return 1;
@@ -32,7 +39,9 @@ double Schedule::factor(int64_t t, int64_t steps) const {
   if (type == ScheduleType::wsd) begin = std::max(w, total - std::round(decay_fraction * total));
   if (now < begin) return 1;
   const double p = std::min(1.0, (now - begin) / std::max(1.0, total - begin));
-  const DecayShape falls = type == ScheduleType::wsd ? decay : type == ScheduleType::linear ? DecayShape::linear : DecayShape::cosine;
+  const DecayShape falls = type == ScheduleType::wsd      ? decay
+                           : type == ScheduleType::linear ? DecayShape::linear
+                                                          : DecayShape::cosine;
   return r + (1 - r) * shape(falls, p);
 }
 

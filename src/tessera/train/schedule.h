@@ -20,19 +20,21 @@ enum class DecayShape { linear, cosine, one_minus_sqrt };
 
 struct Schedule {
   ScheduleType type = ScheduleType::cosine;
-  int64_t warmup = 0;            // steps
-  double final_fraction = 0.1;   // of the base rate
-  double decay_fraction = 0.2;   // of the steps; wsd
+  int64_t warmup = 0;                             // steps
+  double final_fraction = 0.1;                    // of the base rate
+  double decay_fraction = 0.2;                    // of the steps; wsd
   DecayShape decay = DecayShape::one_minus_sqrt;  // wsd
 
   static constexpr auto fields() {
     using C = Schedule;
     using spec::field;
-    return std::tuple{field("type", &C::type, "shape after warm-up"),
-                      field("warmup", &C::warmup, "steps over which the rate rises", {.min = 0}),
-                      field("final_fraction", &C::final_fraction, "of the base rate, at the end", {.min = 0}),
-                      field("decay_fraction", &C::decay_fraction, "wsd: share of the steps that decay", {.min = 0}),
-                      field("decay", &C::decay, "wsd: shape of the decay")};
+    return std::tuple{
+        field("type", &C::type, "shape after warm-up"),
+        field("warmup", &C::warmup, "steps over which the rate rises", {.min = 0}),
+        field("final_fraction", &C::final_fraction, "of the base rate, at the end", {.min = 0}),
+        field("decay_fraction", &C::decay_fraction, "wsd: share of the steps that decay",
+              {.min = 0}),
+        field("decay", &C::decay, "wsd: shape of the decay")};
   }
   /// Throws Error(spec) at `path` when the numbers do not fit a run of `steps`.
   void check(int64_t steps, const std::string& path) const;
@@ -45,8 +47,9 @@ struct Schedule {
 template <>
 struct tessera::spec::EnumNames<tessera::train::ScheduleType> {
   using E = tessera::train::ScheduleType;
-  static constexpr std::array names{std::pair{E::constant, "constant"}, std::pair{E::linear, "linear"},
-                                    std::pair{E::cosine, "cosine"}, std::pair{E::wsd, "wsd"}};
+  static constexpr std::array names{std::pair{E::constant, "constant"},
+                                    std::pair{E::linear, "linear"}, std::pair{E::cosine, "cosine"},
+                                    std::pair{E::wsd, "wsd"}};
 };
 
 template <>

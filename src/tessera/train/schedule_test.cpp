@@ -1,4 +1,5 @@
-// Values of the published definitions (linear, cosine: transformers' schedule lambdas; wsd: arXiv:2404.06395).
+// Values of the published definitions (linear, cosine: transformers' schedule lambdas; wsd:
+// arXiv:2404.06395).
 #include "tessera/train/schedule.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,11 @@ TEST(Schedule, AfterWarmup) {
 
 TEST(Schedule, WarmupStableDecay) {
   // W 2, S 4, D 4
-  Schedule s{.type = ScheduleType::wsd, .warmup = 2, .final_fraction = 0.1, .decay_fraction = 0.4, .decay = DecayShape::linear};
+  Schedule s{.type = ScheduleType::wsd,
+             .warmup = 2,
+             .final_fraction = 0.1,
+             .decay_fraction = 0.4,
+             .decay = DecayShape::linear};
   expect_factors(s, {.1, .55, 1, 1, 1, .775, .325, .1, .1});
   s.decay = DecayShape::cosine;
   expect_factors(s, {.1, .55, 1, 1, 1, .86819805, .23180195, .1, .1});

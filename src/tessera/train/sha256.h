@@ -21,12 +21,15 @@ class Sha256 {
  private:
   void block(const unsigned char* data);
 
-  std::array<uint32_t, 8> state_{0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+  std::array<uint32_t, 8> state_{0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
+                                 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
   std::array<unsigned char, 64> rest_{};
   uint64_t size_ = 0;
 };
 
-inline std::string sha256(std::string_view text) { return Sha256().update(text).finish(); }
+inline std::string sha256(std::string_view text) {
+  return Sha256().update(text).finish();
+}
 /// Throws Error(file) when the file cannot be read.
 std::string sha256_file(const std::filesystem::path& path);
 

@@ -17,14 +17,17 @@ constexpr size_t kPieceBytes = size_t{64} << 20;
 
 struct Source {
   std::shared_ptr<const MappedFile> file;
-  std::string_view text() const { return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}; }
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()};
+  }
 };
 
 std::vector<Source> open_all(const std::vector<std::string>& paths) {
   std::vector<Source> sources;
   for (const std::string& path : paths) {
     sources.push_back({MappedFile::open(path)});
-    if (sources.back().text().empty()) fail(ErrorKind::input, "data", "{}: the file is empty; expected text", path);
+    if (sources.back().text().empty())
+      fail(ErrorKind::input, "data", "{}: the file is empty; expected text", path);
   }
   return sources;
 }
@@ -33,14 +36,17 @@ std::optional<int32_t> separator_id(const DataRecipe& data, const text::Tokenize
   if (!data.document_separator) return tokenizer.eos();
   if (data.document_separator->empty()) return std::nullopt;
   const auto id = tokenizer.id(*data.document_separator);
-  if (!id) fail(ErrorKind::spec, "data.document_separator", "\"{}\" is not a token of {}", *data.document_separator, data.tokenizer);
+  if (!id)
+    fail(ErrorKind::spec, "data.document_separator", "\"{}\" is not a token of {}",
+         *data.document_separator, data.tokenizer);
   return id;
 }
 
 /// Turns documents into tokens of one split.
 class Encoder {
  public:
-  Encoder(const text::Tokenizer& tokenizer, std::optional<int32_t> separator, TokenWriter& out) : tokenizer_(tokenizer), separator_(separator), out_(out) {}
+  Encoder(const text::Tokenizer& tokenizer, std::optional<int32_t> separator, TokenWriter& out)
+      : tokenizer_(tokenizer), separator_(separator), out_(out) {}
 
   void document(std::string_view text, const CancelToken* cancel) {
     if (text.empty()) return;
@@ -68,7 +74,9 @@ class Encoder {
 };
 
 /// Calls visit(document, offset of its line) for every line of a JSON-lines file.
-void each_line(const Source& source, const std::string& key, const std::function<void(std::string_view, size_t)>& visit) {
+void each_line(const Source& source,
+               const std::string& key,
+               const std::function<void(std::string_view, size_t)>& visit) {
   simdjson::dom::parser parser;
   const std::string_view text = source.text();
   int64_t number = 0;
@@ -77,12 +85,14 @@ void each_line(const Source& source, const std::string& key, const std::function
     const std::string_view line = text.substr(begin, end - begin);
     ++number;
     const auto bad = [&](std::string_view what) {
-      fail(ErrorKind::file, "data", "{}: line {}: {}; expected an object with a string \"{}\"", source.file->path().string(), number, what, key);
+      fail(ErrorKind::file, "data", "{}: line {}: {}; expected an object with a string \"{}\"",
+           source.file->path().string(), number, what, key);
     };
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
       simdjson::dom::element element;
       std::string_view document;
-      if (const auto error = parser.parse(simdjson::padded_string(line)).get(element)) bad(simdjson::error_message(error));
+      if (const auto error = parser.parse(simdjson::padded_string(line)).get(element))
+        bad(simdjson::error_message(error));
       if (const auto error = element.at_key(key).get(document)) bad(simdjson::error_message(error));
       visit(document, begin);
     }
@@ -99,8 +109,11 @@ struct Splitter {
   /// All of `sources` into one split.
   void whole(const std::vector<Source>& sources, Encoder& to) const {
     for (const Source& source : sources) {
-      if (data.format == DataFormat::text) to.document(source.text(), cancel);
-      else each_line(source, data.text_key, [&](std::string_view document, size_t) { to.document(document, cancel); });
+      if (data.format == DataFormat::text)
+        to.document(source.text(), cancel);
+      else
+        each_line(source, data.text_key,
+                  [&](std::string_view document, size_t) { to.document(document, cancel); });
     }
   }
 
@@ -110,8 +123,12 @@ struct Splitter {
     for (const Source& source : sources) {
       const std::string_view text = source.text();
       if (data.format == DataFormat::text) {
-        size_t at = border <= before ? 0 : static_cast<size_t>(std::min<uint64_t>(border - before, text.size()));
-        while (!any_bytes && at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+        size_t at = border <= before
+                        ? 0
+                        : static_cast<size_t>(std::min<uint64_t>(border - before, text.size()));
+        while (!any_bytes && at > 0 && at < text.size() &&
+               (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80)
+          --at;
         train.document(text.substr(0, at), cancel);
         valid->document(text.substr(at), cancel);
       } else {
@@ -127,20 +144,32 @@ struct Splitter {
 /// SHA-256 of the tokenizer's files, or its name when it has none.
 std::string fingerprint(const std::string& tokenizer) {
   if (tokenizer == "bytes") return "bytes";
-  return sha256_file(fs::is_directory(tokenizer) ? fs::path(tokenizer) / "tokenizer.json" : fs::path(tokenizer));
+  return sha256_file(fs::is_directory(tokenizer) ? fs::path(tokenizer) / "tokenizer.json"
+                                                 : fs::path(tokenizer));
 }
 
-std::string cache_key(const DataRecipe& data, std::optional<int32_t> separator, int64_t vocab, const std::vector<Source>& train, const std::vector<Source>& valid) {
-  Json key = {{"version", 1}, {"tokenizer", fingerprint(data.tokenizer)}, {"vocab", vocab}, {"format", spec::enum_name(data.format)},
-              {"valid_fraction", data.valid_fraction}, {"separator", separator.value_or(-1)}};
+std::string cache_key(const DataRecipe& data,
+                      std::optional<int32_t> separator,
+                      int64_t vocab,
+                      const std::vector<Source>& train,
+                      const std::vector<Source>& valid) {
+  Json key = {{"version", 1},
+              {"tokenizer", fingerprint(data.tokenizer)},
+              {"vocab", vocab},
+              {"format", spec::enum_name(data.format)},
+              {"valid_fraction", data.valid_fraction},
+              {"separator", separator.value_or(-1)}};
   if (data.format == DataFormat::jsonl) key["text_key"] = data.text_key;
   for (const auto& [name, sources] : {std::pair{"train", &train}, std::pair{"valid", &valid}})
-    for (const Source& source : *sources) key[name].push_back(Sha256().update(source.file->bytes()).finish());
+    for (const Source& source : *sources)
+      key[name].push_back(Sha256().update(source.file->bytes()).finish());
   return sha256(key.dump());
 }
 
 void check_size(const TokenSplit& split, const char* name) {
-  if (split.tokens() < 2) fail(ErrorKind::input, "data", "the {} split has {} tokens; expected at least 2", name, split.tokens());
+  if (split.tokens() < 2)
+    fail(ErrorKind::input, "data", "the {} split has {} tokens; expected at least 2", name,
+         split.tokens());
 }
 
 }  // namespace
@@ -149,7 +178,11 @@ text::Tokenizer open_tokenizer(const DataRecipe& data) {
   return data.tokenizer == "bytes" ? text::byte_tokenizer() : text::load_tokenizer(data.tokenizer);
 }
 
-TokenData prepare_tokens(const DataRecipe& data, const text::Tokenizer& tokenizer, int64_t vocab, const fs::path& cache, const CancelToken* cancel) {
+TokenData prepare_tokens(const DataRecipe& data,
+                         const text::Tokenizer& tokenizer,
+                         int64_t vocab,
+                         const fs::path& cache,
+                         const CancelToken* cancel) {
   const auto train_files = open_all(data.train), valid_files = open_all(data.valid);
   const auto separator = separator_id(data, tokenizer);
   const bool has_valid = !data.valid.empty() || data.valid_fraction > 0;
@@ -173,12 +206,14 @@ TokenData prepare_tokens(const DataRecipe& data, const text::Tokenizer& tokenize
       std::optional<TokenWriter> valid_out;
       Encoder train(tokenizer, separator, train_out);
       std::optional<Encoder> valid;
-      if (has_valid) valid.emplace(tokenizer, separator, valid_out.emplace(partial / "valid.tokens", vocab));
+      if (has_valid)
+        valid.emplace(tokenizer, separator, valid_out.emplace(partial / "valid.tokens", vocab));
       const Splitter splitter{data, train, valid ? &*valid : nullptr, cancel};
       if (data.valid_fraction > 0) {
         uint64_t bytes = 0;
         for (const Source& source : train_files) bytes += source.text().size();
-        const auto border = static_cast<uint64_t>(std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
+        const auto border = static_cast<uint64_t>(
+            std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
         splitter.divide(train_files, border, data.tokenizer == "bytes");
       } else {
         splitter.whole(train_files, train);

@@ -1,5 +1,5 @@
-// From the files of a recipe to tokens: built once per tokenizer and content, kept in the run's folder.
-// Torch-free. A text longer than 64 MiB is tokenised in pieces that end after a line.
+// From the files of a recipe to tokens: built once per tokenizer and content, kept in the run's
+// folder. Torch-free. A text longer than 64 MiB is tokenised in pieces that end after a line.
 #pragma once
 
 #include <filesystem>
@@ -21,9 +21,13 @@ struct TokenData {
 /// The recipe's tokenizer: "bytes" (256 tokens), or what lies at its path.
 text::Tokenizer open_tokenizer(const DataRecipe& data);
 
-/// Opens cache/KEY, or makes it. Throws Error(file) for unreadable and malformed files (with the line),
-/// Error(input) for empty ones and for ids beyond `vocab`, Error(resource) when the disk is full.
-TokenData prepare_tokens(const DataRecipe& data, const text::Tokenizer& tokenizer, int64_t vocab,
-                         const std::filesystem::path& cache, const CancelToken* cancel = nullptr);
+/// Opens cache/KEY, or makes it. Throws Error(file) for unreadable and malformed files (with the
+/// line), Error(input) for empty ones and for ids beyond `vocab`, Error(resource) when the disk is
+/// full.
+TokenData prepare_tokens(const DataRecipe& data,
+                         const text::Tokenizer& tokenizer,
+                         int64_t vocab,
+                         const std::filesystem::path& cache,
+                         const CancelToken* cancel = nullptr);
 
 }  // namespace tessera::train

@@ -40,20 +40,24 @@ TEST(TokenCache, BuiltOncePerContent) {
   const TokenData second = prepare(data, folder / "cache");
   EXPECT_NE(second.key, first.key);
   EXPECT_EQ(text_of(second.train), "hello there");
-  std::filesystem::resize_file(folder / "cache" / second.key.substr(0, 16) / "train.tokens" / "00000.bin", 3);
+  std::filesystem::resize_file(
+      folder / "cache" / second.key.substr(0, 16) / "train.tokens" / "00000.bin", 3);
   EXPECT_EQ(text_of(prepare(data, folder / "cache").train), "hello there");
 }
 
 TEST(TokenCache, JsonLines) {
   const TemporaryFolder folder;
-  DataRecipe data{.train = {folder.write("a.jsonl", "{\"id\": 1, \"text\": \"caf\\u00e9\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"two\", \"x\": [1]}")},
+  DataRecipe data{.train = {folder.write("a.jsonl",
+                                         "{\"id\": 1, \"text\": \"caf\\u00e9\"}\n\n{\"text\": "
+                                         "\"\"}\r\n{\"text\": \"two\", \"x\": [1]}")},
                   .format = DataFormat::jsonl};
   const TokenData split = prepare(data, folder / "cache");
   EXPECT_EQ(text_of(split.train), "caf\xC3\xA9two");
   EXPECT_EQ(split.train.documents(), 2);
   EXPECT_EQ(split.train.document_end(0), 5);
 
-  for (const char* bad : {"{\"text\": 3}", "{\"txt\": \"a\"}", "[1", "{\"text\": \"\\ud800\"}", "3"}) {
+  for (const char* bad :
+       {"{\"text\": 3}", "{\"txt\": \"a\"}", "[1", "{\"text\": \"\\ud800\"}", "3"}) {
     folder.write("a.jsonl", std::string("{\"text\": \"fine\"}\n") + bad);
     expect_error(ErrorKind::file, "a.jsonl: line 2: ", [&] { prepare(data, folder / "cache"); });
   }
@@ -66,14 +70,18 @@ TEST(TokenCache, ErrorsAndNoRemains) {
   DataRecipe data{.train = {folder.write("a", "")}};
   expect_error(ErrorKind::input, "the file is empty", [&] { prepare(data, folder / "cache"); });
   folder.write("a", "x");
-  expect_error(ErrorKind::input, "the train split has 1 tokens", [&] { prepare(data, folder / "cache"); });
+  expect_error(ErrorKind::input, "the train split has 1 tokens",
+               [&] { prepare(data, folder / "cache"); });
   data.train = {(folder / "absent").string()};
   expect_error(ErrorKind::file, "absent", [&] { prepare(data, folder / "cache"); });
   data.train = {folder.write("b", "hello")};
-  expect_error(ErrorKind::input, "spec has a vocabulary of 105", [&] { prepare(data, folder / "other", 105); });
-  EXPECT_TRUE(!std::filesystem::exists(folder / "other") || std::filesystem::is_empty(folder / "other"));
+  expect_error(ErrorKind::input, "spec has a vocabulary of 105",
+               [&] { prepare(data, folder / "other", 105); });
+  EXPECT_TRUE(!std::filesystem::exists(folder / "other") ||
+              std::filesystem::is_empty(folder / "other"));
   data.document_separator = "<|end|>";
-  expect_error(ErrorKind::spec, "\"<|end|>\" is not a token", [&] { prepare(data, folder / "cache"); });
+  expect_error(ErrorKind::spec, "\"<|end|>\" is not a token",
+               [&] { prepare(data, folder / "cache"); });
   data.document_separator = "\n";
   EXPECT_EQ(text_of(prepare(data, folder / "cache").train), "hello\n");
 }

@@ -1,7 +1,8 @@
 // Tokens of many documents, one after another, in memory-mapped shards. Torch-free.
 //
-// A folder NAME.tokens/ holds 00000.bin, 00001.bin, ... (u16 or u32, little-endian, kShardTokens each but the
-// last), ends.bin (i64 per document: tokens up to and with it) and index.json (counts and sizes).
+// A folder NAME.tokens/ holds 00000.bin, 00001.bin, ... (u16 or u32, little-endian, kShardTokens
+// each but the last), ends.bin (i64 per document: tokens up to and with it) and index.json (counts
+// and sizes).
 #pragma once
 
 #include <filesystem>
@@ -42,7 +43,8 @@ class TokenSplit {
 /// Writes such a folder. Dropped before finish(), it leaves a part that open() refuses.
 class TokenWriter {
  public:
-  /// Ids of a vocabulary of `vocab` tokens; u16 when they fit. Throws Error(resource) when the disk is full.
+  /// Ids of a vocabulary of `vocab` tokens; u16 when they fit. Throws Error(resource) when the disk
+  /// is full.
   TokenWriter(std::filesystem::path folder, int64_t vocab);
   void append(std::span<const int32_t> ids);
   /// Ends a document of `text_bytes` bytes; one without tokens is left out.
@@ -58,7 +60,7 @@ class TokenWriter {
   int width_;
   int64_t tokens_ = 0, text_bytes_ = 0;
   std::vector<int64_t> ends_;
-  std::vector<uint32_t> held_;     // not yet written
+  std::vector<uint32_t> held_;  // not yet written
   std::unique_ptr<format::OutputFile> shard_;
   int64_t shard_tokens_ = 0;
   int shards_ = 0;

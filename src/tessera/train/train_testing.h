@@ -18,7 +18,8 @@ namespace tessera::train {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tessera_train_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tessera_train_XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) ADD_FAILURE() << "no temporary folder";
     path_ = pattern;
   }
@@ -51,12 +52,15 @@ void expect_error(ErrorKind kind, const std::string& part, Call call) {
   }
 }
 
-inline spec::Json json_of(std::string_view text) { return spec::parse_json(text, "test"); }
+inline spec::Json json_of(std::string_view text) {
+  return spec::parse_json(text, "test");
+}
 
 /// A text with structure to learn, of any length.
 inline std::string counting_text(size_t bytes) {
   std::string text;
-  for (int i = 0; text.size() < bytes; ++i) text += std::to_string(i % 100) + (i % 7 == 6 ? "\n" : " ");
+  for (int i = 0; text.size() < bytes; ++i)
+    text += std::to_string(i % 100) + (i % 7 == 6 ? "\n" : " ");
   text.resize(bytes);
   return text;
 }

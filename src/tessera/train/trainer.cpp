@@ -18,21 +18,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 AdamW make_optimizer(const model::Model& model, const OptimizerRecipe& recipe) {
   std::vector<AdamW::Slot> slots;
-  for (const auto& [decl, weight] : model.weights().all()) slots.push_back({decl.name, decl.elements(), decl.decays()});
-  return AdamW(std::move(slots), {recipe.betas[0], recipe.betas[1], recipe.eps, recipe.weight_decay});
+  for (const auto& [decl, weight] : model.weights().all())
+    slots.push_back({decl.name, decl.elements(), decl.decays()});
+  return AdamW(std::move(slots),
+               {recipe.betas[0], recipe.betas[1], recipe.eps, recipe.weight_decay});
 }
 
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const fs::path& folder, const TrainOptions& options)
-      : recipe_(recipe), folder_(folder), options_(options), tokenizer_(open_tokenizer(recipe.data)),
-        data_(prepare_tokens(recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
+      : recipe_(recipe),
+        folder_(folder),
+        options_(options),
+        tokenizer_(open_tokenizer(recipe.data)),
+        data_(prepare_tokens(
+            recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
         order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
-        model_(recipe.spec, model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
+        model_(recipe.spec,
+               model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {}
 
   TrainResult run() {
@@ -59,7 +68,8 @@ class Trainer {
   void restore() {
     const auto steps = checkpoint_steps(folder_);
     if (steps.empty()) return;
-    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, data_.key, model_, optimizer_);
+    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, data_.key,
+                                model_, optimizer_);
     saved_ = progress_.step;
     logged_tokens_ = progress_.tokens;
   }
@@ -89,7 +99,9 @@ class Trainer {
     const bool evaluates = data_.valid.tokens() > 0 && (last || is_due(recipe_.train.eval_every));
     if (evaluates) validate(line, last);
     line.seconds = progress_.seconds;
-    line.tokens_per_s = step_seconds_ > 0 ? static_cast<double>(progress_.tokens - logged_tokens_) / step_seconds_ : 0;
+    line.tokens_per_s = step_seconds_ > 0
+                            ? static_cast<double>(progress_.tokens - logged_tokens_) / step_seconds_
+                            : 0;
     if (progress_.step == 1 || last || evaluates || progress_.step % recipe_.train.log_every == 0) {
       log_->write(line);
       logged_tokens_ = progress_.tokens;
@@ -110,8 +122,10 @@ class Trainer {
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
-    const LossOptions loss_options{.scale = 1 / static_cast<double>(std::max<int64_t>(1, targets)), .z_loss = how.z_loss};
-    for (const auto& [decl, weight] : model_.weights().all()) Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
+    const LossOptions loss_options{.scale = 1 / static_cast<double>(std::max<int64_t>(1, targets)),
+                                   .z_loss = how.z_loss};
+    for (const auto& [decl, weight] : model_.weights().all())
+      Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     double nats = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
       const auto [batch, wanted] = to_tensors(packed[static_cast<size_t>(micro)]);
@@ -129,7 +143,11 @@ class Trainer {
     progress_.step += 1;
     progress_.sample += how.accumulate * how.batch;
     progress_.tokens += targets;
-    return {.step = progress_.step, .loss = nats * loss_options.scale, .lr = lr, .grad_norm = norm, .tokens = progress_.tokens};
+    return {.step = progress_.step,
+            .loss = nats * loss_options.scale,
+            .lr = lr,
+            .grad_norm = norm,
+            .tokens = progress_.tokens};
   }
 
   std::vector<Window> windows(int64_t sample) const {
@@ -141,7 +159,10 @@ class Trainer {
   model::ForwardOptions forward_options(int64_t micro) const {
     model::ForwardOptions options;
     options.training = true;
-    options.key = RandomKey(static_cast<uint64_t>(recipe_.train.seed)).fold("dropout").fold(static_cast<uint64_t>(progress_.step * recipe_.train.accumulate + micro));
+    options.key =
+        RandomKey(static_cast<uint64_t>(recipe_.train.seed))
+            .fold("dropout")
+            .fold(static_cast<uint64_t>(progress_.step * recipe_.train.accumulate + micro));
     options.cancel = options_.cancel;
     return options;
   }
@@ -151,17 +172,22 @@ class Trainer {
     for (const auto& [decl, weight] : model_.weights().all()) {
       const Tensor& tensor = weight->dense_tensor();
       const Tensor& gradient = tensor.grad();
-      require(!gradient.defined() || gradient.is_contiguous(), "train", "the gradient of {} is not contiguous", decl.name);
-      parameters.push_back({static_cast<float*>(tensor.mutable_data_ptr()), gradient.defined() ? gradient.const_data_ptr<float>() : nullptr});
+      require(!gradient.defined() || gradient.is_contiguous(), "train",
+              "the gradient of {} is not contiguous", decl.name);
+      parameters.push_back({static_cast<float*>(tensor.mutable_data_ptr()),
+                            gradient.defined() ? gradient.const_data_ptr<float>() : nullptr});
     }
     return parameters;
   }
 
   std::string safe_place() const {
-    return saved_ > 0 ? fmt::format("checkpoint step-{} is kept", saved_) : std::string("there is no checkpoint yet");
+    return saved_ > 0 ? fmt::format("checkpoint step-{} is kept", saved_)
+                      : std::string("there is no checkpoint yet");
   }
 
-  [[noreturn]] void stop_at_loss(double nats, const nn::Batch& batch, model::ForwardOptions forward) const {
+  [[noreturn]] void stop_at_loss(double nats,
+                                 const nn::Batch& batch,
+                                 model::ForwardOptions forward) const {
     // once more, watching every layer's output
     const at::AutoGradMode as_before(true);
     std::string place;
@@ -169,20 +195,27 @@ class Trainer {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
     model_.hidden(batch, forward);
-    fail(ErrorKind::input, "train", "step {}: the loss is {}; the first output that is not finite is \"{}\": lower optimizer.lr or train.clip_norm; {}",
+    fail(ErrorKind::input, "train",
+         "step {}: the loss is {}; the first output that is not finite is \"{}\": lower "
+         "optimizer.lr or train.clip_norm; {}",
          progress_.step + 1, nats, place.empty() ? "logits" : place, safe_place());
   }
 
   [[noreturn]] void stop_at_gradient(const std::vector<Parameter>& parameters) const {
     const int64_t slot = last_nonfinite(parameters, optimizer_.slots());
-    fail(ErrorKind::input, "train", "step {}: the gradient of \"{}\" is not finite: lower optimizer.lr; {}", progress_.step + 1,
-         slot >= 0 ? optimizer_.slots()[static_cast<size_t>(slot)].name : "?", safe_place());
+    fail(ErrorKind::input, "train",
+         "step {}: the gradient of \"{}\" is not finite: lower optimizer.lr; {}",
+         progress_.step + 1, slot >= 0 ? optimizer_.slots()[static_cast<size_t>(slot)].name : "?",
+         safe_place());
   }
 
   void validate(LogLine& line, bool last) {
     const double begin = now();
-    const Evaluation result = evaluate(model_, data_.valid, {.length = recipe_.train.length, .batch = recipe_.train.batch,
-                                                             .batches = last ? 0 : recipe_.train.eval_batches, .cancel = options_.cancel});
+    const Evaluation result = evaluate(model_, data_.valid,
+                                       {.length = recipe_.train.length,
+                                        .batch = recipe_.train.batch,
+                                        .batches = last ? 0 : recipe_.train.eval_batches,
+                                        .cancel = options_.cancel});
     line.valid_loss = result.loss;
     line.valid_bits_per_byte = result.bits_per_byte;
     progress_.seconds += now() - begin;
@@ -205,9 +238,9 @@ class Trainer {
   AdamW optimizer_;
   Progress progress_;
   RunLog* log_ = nullptr;
-  int64_t saved_ = 0;                             // step of the newest checkpoint
+  int64_t saved_ = 0;  // step of the newest checkpoint
   int64_t logged_tokens_ = 0;
-  double step_seconds_ = 0;                       // of steps since the last line
+  double step_seconds_ = 0;  // of steps since the last line
 };
 
 }  // namespace
@@ -216,8 +249,11 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   const RunLock lock(folder);
   remove_partial_checkpoints(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty() && !options.resume)
-    fail(ErrorKind::usage, "train", "{} holds checkpoints up to step {}; resume that run, or choose another folder", folder.string(), steps.back());
-  if (recipe.train.threads > 0) set_thread_count(static_cast<int>(std::min<int64_t>(recipe.train.threads, 4096)));
+    fail(ErrorKind::usage, "train",
+         "{} holds checkpoints up to step {}; resume that run, or choose another folder",
+         folder.string(), steps.back());
+  if (recipe.train.threads > 0)
+    set_thread_count(static_cast<int>(std::min<int64_t>(recipe.train.threads, 4096)));
   at::set_num_threads(thread_count());
   ops::use_block_cache();
   return Trainer(recipe, folder, options).run();

@@ -3,9 +3,10 @@
 //   const Recipe recipe = load_recipe("recipe.json", {"train.steps=200"});
 //   train(recipe, "runs/a", {.resume = true});
 //
-// The run folder (run_folder.h) gets recipe.json (resolved), log.jsonl and log.csv (run_log.h), checkpoints
-// step-N/ (checkpoint.h) and a cache of tokens. On one machine with one thread count, a run that was cut
-// anywhere and resumed has the same parameters, moments and log lines (but for timings) as one that was not.
+// The run folder (run_folder.h) gets recipe.json (resolved), log.jsonl and log.csv (run_log.h),
+// checkpoints step-N/ (checkpoint.h) and a cache of tokens. On one machine with one thread count, a
+// run that was cut anywhere and resumed has the same parameters, moments and log lines (but for
+// timings) as one that was not.
 #pragma once
 
 #include <functional>
@@ -21,19 +22,22 @@ struct TrainOptions {
   bool resume = false;  // from the newest checkpoint; from the start when there is none
   const CancelToken* cancel = nullptr;
   /// After every step; losses of validation stand in it when evaluated.
-  std::function<void(const LogLine& line, int64_t steps)> on_step;
+  std::function<void(const LogLine& line, int64_t steps)> on_step = {};
 };
 
 struct TrainResult {
   int64_t step = 0;
-  double seconds = 0;                 // of training, over all resumes
-  std::optional<LogLine> last;        // nothing when the run was complete already
-  std::filesystem::path checkpoint;
+  double seconds = 0;                // of training, over all resumes
+  std::optional<LogLine> last = {};  // nothing when the run was complete already
+  std::filesystem::path checkpoint = {};
 };
 
-/// Throws Error(usage) when the folder holds checkpoints and `resume` is not set; Error(resource) for a folder in
-/// use and a full disk (the last checkpoint stays); Error(spec) naming the key by which a resumed recipe differs;
-/// Error(input) naming step and place when a loss or gradient is not finite; Error(cancelled) after saving.
-TrainResult train(const Recipe& recipe, const std::filesystem::path& folder, const TrainOptions& options = {});
+/// Throws Error(usage) when the folder holds checkpoints and `resume` is not set; Error(resource)
+/// for a folder in use and a full disk (the last checkpoint stays); Error(spec) naming the key by
+/// which a resumed recipe differs; Error(input) naming step and place when a loss or gradient is
+/// not finite; Error(cancelled) after saving.
+TrainResult train(const Recipe& recipe,
+                  const std::filesystem::path& folder,
+                  const TrainOptions& options = {});
 
 }  // namespace tessera::train

@@ -14,9 +14,13 @@ struct Setting {
   TemporaryFolder folder;
   Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));
 
-  Recipe recipe(const std::vector<std::string>& overrides = {}) const { return read_recipe(json, "", overrides); }
+  Recipe recipe(const std::vector<std::string>& overrides = {}) const {
+    return read_recipe(json, "", overrides);
+  }
   fs::path run(const std::string& name) const { return folder / name; }
-  TrainResult train(const std::string& name, const TrainOptions& options = {}, const std::vector<std::string>& overrides = {}) const {
+  TrainResult train(const std::string& name,
+                    const TrainOptions& options = {},
+                    const std::vector<std::string>& overrides = {}) const {
     return train::train(recipe(overrides), run(name), options);
   }
 };
@@ -34,18 +38,24 @@ std::string untimed_log(const fs::path& run) {
   return out;
 }
 
-std::string bytes_of(const fs::path& file) { return read_text_file(file); }
+std::string bytes_of(const fs::path& file) {
+  return read_text_file(file);
+}
 
 void expect_same_run(const fs::path& a, const fs::path& b, int64_t step) {
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    EXPECT_TRUE(bytes_of(checkpoint_folder(a, step) / file) == bytes_of(checkpoint_folder(b, step) / file)) << file;
+    EXPECT_TRUE(bytes_of(checkpoint_folder(a, step) / file) ==
+                bytes_of(checkpoint_folder(b, step) / file))
+        << file;
   EXPECT_EQ(untimed_log(a), untimed_log(b));
 }
 
 TEST(Trainer, LossFalls) {
   const Setting s;
   std::vector<double> losses;
-  const TrainResult result = s.train("a", {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); }}, {"train.steps=60"});
+  const TrainResult result =
+      s.train("a", {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); }},
+              {"train.steps=60"});
   ASSERT_EQ(losses.size(), 60u);
   EXPECT_NEAR(losses.front(), std::log(256.0), 0.1);  // knows nothing
   EXPECT_LT(losses.back(), 2.6);                      // knows which characters occur: ln 12 = 2.48
@@ -68,7 +78,8 @@ TEST(Trainer, ResumesBitForBit) {
     const auto stop = [&](const LogLine& line, int64_t) {
       if (line.step == cut) cancel.request(15);
     };
-    expect_error(ErrorKind::cancelled, "stopped on request", [&] { s.train(name, {.cancel = &cancel, .on_step = stop}); });
+    expect_error(ErrorKind::cancelled, "stopped on request",
+                 [&] { s.train(name, {.cancel = &cancel, .on_step = stop}); });
     EXPECT_EQ(checkpoint_steps(s.run(name)).back(), cut);
     s.train(name, {.resume = true});
     expect_same_run(s.run("whole"), s.run(name), 12);
@@ -79,7 +90,11 @@ TEST(Trainer, ResumesFromTheLastCheckpointAfterACrash) {
   const Setting s;
   s.train("whole");
   // a crash after step 8: checkpoint 5, log lines up to 8
-  EXPECT_THROW(s.train("crash", {.on_step = [](const LogLine& line, int64_t) { if (line.step == 8) throw std::runtime_error("crash"); }}), std::runtime_error);
+  EXPECT_THROW(s.train("crash", {.on_step =
+                                     [](const LogLine& line, int64_t) {
+                                       if (line.step == 8) throw std::runtime_error("crash");
+                                     }}),
+               std::runtime_error);
   EXPECT_EQ(checkpoint_steps(s.run("crash")), std::vector<int64_t>{5});
   s.train("crash", {.resume = true});
   expect_same_run(s.run("whole"), s.run("crash"), 12);
@@ -91,10 +106,13 @@ TEST(Trainer, AccumulationEqualsALargerBatch) {
   const Setting s;
   s.train("one", {}, {"train.batch=8", "train.steps=3", "schedule.warmup=0"});
   s.train("two", {}, {"train.batch=4", "train.accumulate=2", "train.steps=3", "schedule.warmup=0"});
-  const auto a = format::open_safetensors(s.run("one") / "latest/model.safetensors"), b = format::open_safetensors(s.run("two") / "latest/model.safetensors");
+  const auto a = format::open_safetensors(s.run("one") / "latest/model.safetensors"),
+             b = format::open_safetensors(s.run("two") / "latest/model.safetensors");
   for (const auto& view : a.tensors()) {
-    const auto *x = reinterpret_cast<const float*>(view.data.data()), *y = reinterpret_cast<const float*>(b.at(view.name).data.data());
-    // the first AdamW steps move by about lr = 0.01 each; rounding may flip tiny gradients' share of it
+    const auto *x = reinterpret_cast<const float*>(view.data.data()),
+               *y = reinterpret_cast<const float*>(b.at(view.name).data.data());
+    // the first AdamW steps move by about lr = 0.01 each; rounding may flip tiny gradients' share
+    // of it
     double distance = 0;
     const size_t n = view.data.size() / 4;
     for (size_t i = 0; i < n; ++i) distance += std::abs(x[i] - y[i]);
@@ -114,11 +132,16 @@ TEST(Trainer, CheckpointIsAModel) {
 TEST(Trainer, RefusesAnotherRecipeOrData) {
   const Setting s;
   s.train("a", {}, {"train.steps=4"});
-  expect_error(ErrorKind::usage, "holds checkpoints up to step 4; resume", [&] { s.train("a", {}, {"train.steps=4"}); });
-  expect_error(ErrorKind::spec, "\"optimizer.lr\" differs", [&] { s.train("a", {.resume = true}, {"train.steps=4", "optimizer.lr=0.5"}); });
-  expect_error(ErrorKind::spec, "\"train.steps\" differs", [&] { s.train("a", {.resume = true}, {"train.steps=9"}); });
+  expect_error(ErrorKind::usage, "holds checkpoints up to step 4; resume",
+               [&] { s.train("a", {}, {"train.steps=4"}); });
+  expect_error(ErrorKind::spec, "\"optimizer.lr\" differs", [&] {
+    s.train("a", {.resume = true}, {"train.steps=4", "optimizer.lr=0.5"});
+  });
+  expect_error(ErrorKind::spec, "\"train.steps\" differs",
+               [&] { s.train("a", {.resume = true}, {"train.steps=9"}); });
   s.folder.write("text.txt", counting_text(2999));
-  expect_error(ErrorKind::spec, "differs in content", [&] { s.train("a", {.resume = true}, {"train.steps=4"}); });
+  expect_error(ErrorKind::spec, "differs in content",
+               [&] { s.train("a", {.resume = true}, {"train.steps=4"}); });
 }
 
 TEST(Trainer, CorruptCheckpointIsNamed) {
@@ -128,7 +151,8 @@ TEST(Trainer, CorruptCheckpointIsNamed) {
   std::string content = bytes_of(file);
   content[content.size() - 3] ^= 1;
   std::ofstream(file, std::ios::binary) << content;
-  expect_error(ErrorKind::file, "step-2/model.safetensors: its SHA-256 differs", [&] { s.train("a", {.resume = true}, {"train.steps=2"}); });
+  expect_error(ErrorKind::file, "step-2/model.safetensors: its SHA-256 differs",
+               [&] { s.train("a", {.resume = true}, {"train.steps=2"}); });
 }
 
 TEST(Trainer, TwoTrainersOnOneFolder) {
@@ -143,7 +167,9 @@ TEST(Trainer, StopsAtNonFiniteNumbers) {
   const Setting s;
   // an absurd rate: the next forward pass overflows
   try {
-    s.train("a", {}, {"optimizer.lr=1e30", "schedule.type=constant", "checkpoint.every=1", "train.clip_norm=0"});
+    s.train(
+        "a", {},
+        {"optimizer.lr=1e30", "schedule.type=constant", "checkpoint.every=1", "train.clip_norm=0"});
     FAIL() << "no error";
   } catch (const Error& error) {
     const std::string what = error.what();
@@ -161,26 +187,31 @@ TEST(Trainer, OddSizesOfData) {
   for (const size_t bytes : {4, 17, 18, 19, 41}) {
     const std::string file = s.folder.write("odd.txt", counting_text(bytes));
     const std::string name = fmt::format("odd{}", bytes);
-    const TrainResult result = s.train(name, {}, {"data.train=[\"" + file + "\"]", "data.valid_fraction=0.5", "train.steps=2"});
+    const TrainResult result = s.train(
+        name, {}, {"data.train=[\"" + file + "\"]", "data.valid_fraction=0.5", "train.steps=2"});
     EXPECT_TRUE(std::isfinite(result.last->loss)) << bytes;
     EXPECT_TRUE(result.last->valid_loss) << bytes;
   }
   const std::string empty = s.folder.write("empty.txt", "");
-  expect_error(ErrorKind::input, "empty.txt: the file is empty", [&] { s.train("e", {}, {"data.train=[\"" + empty + "\"]"}); });
+  expect_error(ErrorKind::input, "empty.txt: the file is empty",
+               [&] { s.train("e", {}, {"data.train=[\"" + empty + "\"]"}); });
 }
 
 TEST(Trainer, JsonLinesWithManyDocuments) {
   const Setting s;
   std::string lines;
-  for (int i = 0; i < 60; ++i) lines += Json{{"text", counting_text(static_cast<size_t>(3 + i % 23))}}.dump() + "\n";
+  for (int i = 0; i < 60; ++i)
+    lines += Json{{"text", counting_text(static_cast<size_t>(3 + i % 23))}}.dump() + "\n";
   const std::string file = s.folder.write("docs.jsonl", lines);
-  const TrainResult result = s.train("a", {}, {"data.train=[\"" + file + "\"]", "data.format=jsonl", "train.steps=30"});
+  const TrainResult result =
+      s.train("a", {}, {"data.train=[\"" + file + "\"]", "data.format=jsonl", "train.steps=30"});
   EXPECT_LT(result.last->loss, 3.5);
 }
 
 TEST(Trainer, HybridOfMambaAndAttentionLearns) {
   Setting s;
-  s.json["spec"]["layers"] = json_of(R"([{"mixer": {"type": "mamba2", "n_heads": 2, "d_state": 8}}, {"mixer": {"type": "attention", "n_heads": 2}}])");
+  s.json["spec"]["layers"] = json_of(
+      R"([{"mixer": {"type": "mamba2", "n_heads": 2, "d_state": 8}}, {"mixer": {"type": "attention", "n_heads": 2}}])");
   const TrainResult result = s.train("a", {}, {"train.steps=40"});
   EXPECT_LT(result.last->loss, 3.0);
 }

@@ -9,7 +9,10 @@ namespace {
 class TokenEmbed final : public Embed {
  public:
   TokenEmbed(const TokenEmbedConfig& config, const Builder& builder)
-      : config_(config), name_(builder.prefix()), token_(builder.weight("token.weight")), type_(builder.optional("type.weight")),
+      : config_(config),
+        name_(builder.prefix()),
+        token_(builder.weight("token.weight")),
+        type_(builder.optional("type.weight")),
         position_(build_position(config.position, builder.under("position"))) {
     if (config.norm) norm_ = build_norm(config.norm, builder.under("norm"));
   }
@@ -18,10 +21,13 @@ class TokenEmbed final : public Embed {
     const Batch& batch = *context.batch;
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
-    if (type_) x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N : at::zeros_like(batch.ids_N));
+    if (type_)
+      x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
+                                                              : at::zeros_like(batch.ids_N));
     x_ND = position_->embed(x_ND, context);
     if (norm_) x_ND = norm_->forward(x_ND);
-    if (context.training && config_.dropout > 0) x_ND = ops::dropout(x_ND, config_.dropout, context.key.fold(name_));
+    if (context.training && config_.dropout > 0)
+      x_ND = ops::dropout(x_ND, config_.dropout, context.key.fold(name_));
     return x_ND;
   }
 
@@ -35,6 +41,8 @@ class TokenEmbed final : public Embed {
 
 }  // namespace
 
-std::unique_ptr<Embed> build(const TokenEmbedConfig& config, const Builder& builder) { return std::make_unique<TokenEmbed>(config, builder); }
+std::unique_ptr<Embed> build(const TokenEmbedConfig& config, const Builder& builder) {
+  return std::make_unique<TokenEmbed>(config, builder);
+}
 
 }  // namespace tessera::nn

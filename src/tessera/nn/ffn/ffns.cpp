@@ -9,8 +9,11 @@ namespace {
 
 class Mlp final : public Ffn {
  public:
-  Mlp(const MlpConfig& config, const Builder& builder) : act_(kernel_of(config.act)), up_(builder, "up"), down_(builder, "down") {}
-  Tensor forward(const Tensor& x_ND, Context&) const override { return down_(ops::activate(up_(x_ND), act_)); }
+  Mlp(const MlpConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)), up_(builder, "up"), down_(builder, "down") {}
+  Tensor forward(const Tensor& x_ND, Context&) const override {
+    return down_(ops::activate(up_(x_ND), act_));
+  }
 
  private:
   ops::Activation act_;
@@ -20,8 +23,13 @@ class Mlp final : public Ffn {
 class Glu final : public Ffn {
  public:
   Glu(const GluConfig& config, const Builder& builder)
-      : act_(kernel_of(config.act)), gate_(builder, "gate"), up_(builder, "up"), down_(builder, "down") {}
-  Tensor forward(const Tensor& x_ND, Context&) const override { return down_(ops::gated(gate_(x_ND), up_(x_ND), act_)); }
+      : act_(kernel_of(config.act)),
+        gate_(builder, "gate"),
+        up_(builder, "up"),
+        down_(builder, "down") {}
+  Tensor forward(const Tensor& x_ND, Context&) const override {
+    return down_(ops::gated(gate_(x_ND), up_(x_ND), act_));
+  }
 
  private:
   ops::Activation act_;
@@ -30,7 +38,11 @@ class Glu final : public Ffn {
 
 }  // namespace
 
-std::unique_ptr<Ffn> build(const MlpConfig& config, const Builder& builder) { return std::make_unique<Mlp>(config, builder); }
-std::unique_ptr<Ffn> build(const GluConfig& config, const Builder& builder) { return std::make_unique<Glu>(config, builder); }
+std::unique_ptr<Ffn> build(const MlpConfig& config, const Builder& builder) {
+  return std::make_unique<Mlp>(config, builder);
+}
+std::unique_ptr<Ffn> build(const GluConfig& config, const Builder& builder) {
+  return std::make_unique<Glu>(config, builder);
+}
 
 }  // namespace tessera::nn

@@ -15,9 +15,10 @@ struct MlpConfig final : spec::Config {
 
   static constexpr auto fields() {
     using C = MlpConfig;
-    return std::tuple{spec::field("act", &C::act, "activation"),
-                      spec::field("d_hidden", &C::d_hidden, "hidden width", {.min = 1, .required = true}),
-                      spec::field("bias", &C::bias, "bias of both products")};
+    return std::tuple{
+        spec::field("act", &C::act, "activation"),
+        spec::field("d_hidden", &C::d_hidden, "hidden width", {.min = 1, .required = true}),
+        spec::field("bias", &C::bias, "bias of both products")};
   }
   static spec::Info info() {
     return {.summary = "Two products with an activation between.",
@@ -27,7 +28,8 @@ struct MlpConfig final : spec::Config {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("up", d_hidden, scope.d_model, bias);
-    list.linear("down", scope.d_model, d_hidden, bias, spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+    list.linear("down", scope.d_model, d_hidden, bias,
+                spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   }
 };
 

@@ -14,8 +14,10 @@ struct HeadConfig : spec::Config {
  protected:
   template <class C>
   static constexpr auto common_fields() {
-    return std::tuple{spec::field<C>("scale", static_cast<double C::*>(&C::scale), "factor on the logits"),
-                      spec::field<C>("softcap", static_cast<double C::*>(&C::softcap), "c in c * tanh(logits / c); 0 = none", {.min = 0})};
+    return std::tuple{
+        spec::field<C>("scale", static_cast<double C::*>(&C::scale), "factor on the logits"),
+        spec::field<C>("softcap", static_cast<double C::*>(&C::softcap),
+                       "c in c * tanh(logits / c); 0 = none", {.min = 0})};
   }
 };
 

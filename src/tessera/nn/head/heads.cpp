@@ -12,7 +12,10 @@ namespace {
 class LogitHead final : public Head {
  public:
   LogitHead(const HeadConfig& config, WeightPtr weight, WeightPtr bias)
-      : scale_(config.scale), softcap_(config.softcap), weight_(std::move(weight)), bias_(std::move(bias)) {}
+      : scale_(config.scale),
+        softcap_(config.softcap),
+        weight_(std::move(weight)),
+        bias_(std::move(bias)) {}
   Tensor forward(const Tensor& h_ND) const override {
     Tensor logits = ops::linear(h_ND, *weight_, scale_ == 1 ? bias_.get() : nullptr);
     if (scale_ != 1) {
@@ -30,9 +33,15 @@ class LogitHead final : public Head {
 class MaskedLmHead final : public Head {
  public:
   MaskedLmHead(const MaskedLmHeadConfig& config, const Builder& builder)
-      : act_(kernel_of(config.act)), transform_(builder, "transform"), norm_(build_norm(config.norm, builder.under("norm"))),
-        logits_(config, config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"), builder.weight("bias")) {}
-  Tensor forward(const Tensor& h_ND) const override { return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_))); }
+      : act_(kernel_of(config.act)),
+        transform_(builder, "transform"),
+        norm_(build_norm(config.norm, builder.under("norm"))),
+        logits_(config,
+                config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"),
+                builder.weight("bias")) {}
+  Tensor forward(const Tensor& h_ND) const override {
+    return logits_.forward(norm_->forward(ops::activate(transform_(h_ND), act_)));
+  }
 
  private:
   ops::Activation act_;
@@ -43,7 +52,9 @@ class MaskedLmHead final : public Head {
 
 }  // namespace
 
-std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& builder) { return std::make_unique<MaskedLmHead>(config, builder); }
+std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& builder) {
+  return std::make_unique<MaskedLmHead>(config, builder);
+}
 std::unique_ptr<Head> build(const TiedHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"), nullptr);
 }

@@ -10,7 +10,9 @@ struct LinearHeadConfig final : HeadConfig {
 
   bool tied() const override { return false; }
   static constexpr auto fields() {
-    return std::tuple_cat(std::tuple{spec::field("bias", &LinearHeadConfig::bias, "bias of the logits")}, common_fields<LinearHeadConfig>());
+    return std::tuple_cat(
+        std::tuple{spec::field("bias", &LinearHeadConfig::bias, "bias of the logits")},
+        common_fields<LinearHeadConfig>());
   }
   static spec::Info info() {
     return {.summary = "Logits from an output matrix of their own.",
@@ -19,7 +21,11 @@ struct LinearHeadConfig final : HeadConfig {
             .forms = {.recurrent = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.add({"weight", {scope.vocab, scope.d_model}, spec::Init::normal(0.02), spec::ParamKind::matrix, 0});
+    list.add({"weight",
+              {scope.vocab, scope.d_model},
+              spec::Init::normal(0.02),
+              spec::ParamKind::matrix,
+              0});
     if (bias) list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
   }
 };

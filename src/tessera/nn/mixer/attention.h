@@ -1,6 +1,7 @@
 // Softmax attention. MHA, MQA and GQA are the same thing with other n_kv_heads: query head h reads
 // key/value head floor(h * n_kv_heads / n_heads).
-//   s_ij = scale * q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j;  o_i = sum_j p_ij v_j
+//   s_ij = scale * q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j; o_i
+//   = sum_j p_ij v_j
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et al. 2023,
 // arXiv:2305.13245 (GQA). Golden: attention G1, G2.
 #pragma once
@@ -37,8 +38,9 @@ struct AttentionBias {
 template <>
 struct tessera::spec::EnumNames<tessera::nn::ScoreScale> {
   using S = nn::ScoreScale;
-  static constexpr std::array names{std::pair{S::rsqrt_head_dim, "rsqrt_head_dim"}, std::pair{S::one, "one"},
-                                    std::pair{S::value, "value"}, std::pair{S::rsqrt_of, "rsqrt_of"},
+  static constexpr std::array names{std::pair{S::rsqrt_head_dim, "rsqrt_head_dim"},
+                                    std::pair{S::one, "one"}, std::pair{S::value, "value"},
+                                    std::pair{S::rsqrt_of, "rsqrt_of"},
                                     std::pair{S::inverse_layer, "inverse_layer"}};
 };
 template <>
@@ -66,22 +68,27 @@ struct AttentionConfig final : spec::Config {
   static constexpr auto fields() {
     using C = AttentionConfig;
     using spec::field;
-    return std::tuple{field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
-                      field("n_kv_heads", &C::n_kv_heads, "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
-                      field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
-                      field("bias", &C::bias, "which projections have a bias"),
-                      field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),
-                      field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
-                      field("scale", &C::scale, "factor on the scores"),
-                      field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
-                      field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
-                      field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
-                      field("position", &C::position, "how order enters", {.part = "none"}),
-                      field("dropout", &C::dropout, "probability on the attention weights, in training", {.min = 0})};
+    return std::tuple{
+        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
+        field("n_kv_heads", &C::n_kv_heads,
+              "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
+        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
+        field("bias", &C::bias, "which projections have a bias"),
+        field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),
+        field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
+        field("scale", &C::scale, "factor on the scores"),
+        field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
+        field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
+        field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
+        field("position", &C::position, "how order enters", {.part = "none"}),
+        field("dropout", &C::dropout, "probability on the attention weights, in training",
+              {.min = 0})};
   }
   static spec::Info info() {
     return {.summary = "Softmax attention with any number of key/value heads (MHA, GQA, MQA).",
-            .paper = "Vaswani et al., arXiv:1706.03762; Shazeer, arXiv:1911.02150; Ainslie et al., arXiv:2305.13245",
+            .paper =
+                "Vaswani et al., arXiv:1706.03762; Shazeer, arXiv:1911.02150; Ainslie et al., "
+                "arXiv:2305.13245",
             .year = 2017,
             .forms = {.recurrent = true}};
   }
@@ -95,7 +102,9 @@ struct AttentionConfig final : spec::Config {
   }
   void complete(const spec::Scope& scope) override {
     if (head_dim == 0 && scope.d_model % n_heads != 0)
-      fail(ErrorKind::spec, scope.path, "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads, scope.d_model);
+      fail(ErrorKind::spec, scope.path,
+           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
+           scope.d_model);
     head_dim = width_of_head(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }

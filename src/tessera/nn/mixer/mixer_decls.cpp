@@ -8,19 +8,24 @@ namespace tessera::nn {
 
 void AttentionConfig::check(const spec::Scope& scope) const {
   if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads, n_heads);
-  if (dropout >= 1) fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
+         n_heads);
+  if (dropout >= 1)
+    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
-    fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of", scale_value);
+    fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
+         scale_value);
 }
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", n_heads * head_dim, scope.d_model, bias.q);
   list.linear("k", n_kv_heads * head_dim, scope.d_model, bias.k);
   list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v);
-  list.linear("o", scope.d_model, n_heads * head_dim, bias.o, spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
+              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (qk_norm) {
-    for (const auto& [name, heads] : {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
+    for (const auto& [name, heads] :
+         {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
       spec::Scope norm_scope = scope;
       norm_scope.width = qk_norm_over == QkNormOver::head ? head_dim : heads * head_dim;
       spec::ParamList child = list.under(name);
@@ -33,7 +38,8 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   const int64_t keep = who().horizon();
-  return {{"k", Kind::per_token, {n_kv_heads, head_dim}, keep}, {"v", Kind::per_token, {n_kv_heads, head_dim}, keep}};
+  return {{"k", Kind::per_token, {n_kv_heads, head_dim}, keep},
+          {"v", Kind::per_token, {n_kv_heads, head_dim}, keep}};
 }
 
 double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
@@ -45,23 +51,32 @@ double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
 double AttentionConfig::score_scale(int64_t layer) const {
   const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
   switch (scale) {
-    case ScoreScale::rsqrt_head_dim: return rsqrt;
-    case ScoreScale::one: return 1;
-    case ScoreScale::value: return scale_value;
-    case ScoreScale::rsqrt_of: return 1 / std::sqrt(scale_value);
-    case ScoreScale::inverse_layer: return rsqrt / static_cast<double>(layer + 1);
+    case ScoreScale::rsqrt_head_dim:
+      return rsqrt;
+    case ScoreScale::one:
+      return 1;
+    case ScoreScale::value:
+      return scale_value;
+    case ScoreScale::rsqrt_of:
+      return 1 / std::sqrt(scale_value);
+    case ScoreScale::inverse_layer:
+      return rsqrt / static_cast<double>(layer + 1);
   }
   return rsqrt;
 }
 
 void Mamba2Config::check(const spec::Scope& scope) const {
   if (!scope.causal)
-    fail(ErrorKind::spec, scope.path, "mamba2 is causal and cannot stand in an encoder; use attention there");
+    fail(ErrorKind::spec, scope.path,
+         "mamba2 is causal and cannot stand in an encoder; use attention there");
   if (n_heads % n_groups != 0)
-    fail(ErrorKind::spec, scope.path, "n_groups = {} does not divide n_heads = {}", n_groups, n_heads);
+    fail(ErrorKind::spec, scope.path, "n_groups = {} does not divide n_heads = {}", n_groups,
+         n_heads);
   if (inner() % norm_groups != 0)
-    fail(ErrorKind::spec, scope.path, "norm_groups = {} does not divide n_heads * head_dim = {}", norm_groups, inner());
-  if (dt_max && *dt_max < dt_min) fail(ErrorKind::spec, scope.path, "dt_max = {} is below dt_min = {}", *dt_max, dt_min);
+    fail(ErrorKind::spec, scope.path, "norm_groups = {} does not divide n_heads * head_dim = {}",
+         norm_groups, inner());
+  if (dt_max && *dt_max < dt_min)
+    fail(ErrorKind::spec, scope.path, "dt_max = {} is below dt_min = {}", *dt_max, dt_min);
 }
 
 void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -69,22 +84,32 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
   const int64_t channels = conv_channels();
   const double conv_bound = 1 / std::sqrt(static_cast<double>(d_conv));
   list.linear("in", inner() + channels + n_heads, scope.d_model, proj_bias);
-  list.add({"conv.weight", {channels, d_conv}, spec::Init::uniform(-conv_bound, conv_bound), Kind::structural});
-  if (conv_bias) list.add({"conv.bias", {channels}, spec::Init::uniform(-conv_bound, conv_bound), Kind::bias});
-  list.add({"dt_bias", {n_heads}, {spec::Init::Kind::softplus_log_uniform, 1e-3, 1e-1, 1e-4}, Kind::structural});
+  list.add({"conv.weight",
+            {channels, d_conv},
+            spec::Init::uniform(-conv_bound, conv_bound),
+            Kind::structural});
+  if (conv_bias)
+    list.add({"conv.bias", {channels}, spec::Init::uniform(-conv_bound, conv_bound), Kind::bias});
+  list.add({"dt_bias",
+            {n_heads},
+            {spec::Init::Kind::softplus_log_uniform, 1e-3, 1e-1, 1e-4},
+            Kind::structural});
   list.add({"a_log", {n_heads}, {spec::Init::Kind::log_of_uniform, 1, 16, 0}, Kind::structural});
   list.add({"d", {n_heads}, spec::Init::constant(1), Kind::structural});
   list.add({"norm.weight", {inner()}, spec::Init::constant(1), Kind::norm});
-  list.linear("out", scope.d_model, inner(), proj_bias, spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  list.linear("out", scope.d_model, inner(), proj_bias,
+              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
 }
 
 std::vector<spec::StateDecl> Mamba2Config::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}}, {"conv", Kind::fixed, {d_conv - 1, conv_channels()}}};
+  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}},
+          {"conv", Kind::fixed, {d_conv - 1, conv_channels()}}};
 }
 
 double Mamba2Config::extra_flops(const spec::Scope&, int64_t) const {
-  return 6.0 * static_cast<double>(inner() * d_state) + 2.0 * static_cast<double>(conv_channels() * d_conv);
+  return 6.0 * static_cast<double>(inner() * d_state) +
+         2.0 * static_cast<double>(conv_channels() * d_conv);
 }
 
 }  // namespace tessera::nn

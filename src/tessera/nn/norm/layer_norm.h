@@ -25,7 +25,10 @@ struct LayerNormConfig final : spec::Config {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     if (weight != NormWeight::none)
-      list.add({"weight", {scope.width}, spec::Init::constant(weight == NormWeight::plain ? 1 : 0), spec::ParamKind::norm});
+      list.add({"weight",
+                {scope.width},
+                spec::Init::constant(weight == NormWeight::plain ? 1 : 0),
+                spec::ParamKind::norm});
     if (bias) list.add({"bias", {scope.width}, spec::Init::constant(0), spec::ParamKind::bias});
   }
 };

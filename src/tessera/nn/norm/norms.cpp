@@ -6,12 +6,17 @@
 namespace tessera::nn {
 namespace {
 
-double offset_of(NormWeight weight) { return weight == NormWeight::plus_one ? 1 : 0; }
-Tensor value_of(const WeightPtr& weight) { return weight ? weight->tensor() : Tensor(); }
+double offset_of(NormWeight weight) {
+  return weight == NormWeight::plus_one ? 1 : 0;
+}
+Tensor value_of(const WeightPtr& weight) {
+  return weight ? weight->tensor() : Tensor();
+}
 
 class RmsNorm final : public Norm {
  public:
-  RmsNorm(const RmsNormConfig& config, const Builder& builder) : config_(config), weight_(builder.optional("weight")) {}
+  RmsNorm(const RmsNormConfig& config, const Builder& builder)
+      : config_(config), weight_(builder.optional("weight")) {}
   Tensor forward(const Tensor& x) const override {
     return ops::rms_norm(x, value_of(weight_), offset_of(config_.weight), config_.eps);
   }
@@ -26,7 +31,8 @@ class LayerNorm final : public Norm {
   LayerNorm(const LayerNormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")), bias_(builder.optional("bias")) {}
   Tensor forward(const Tensor& x) const override {
-    return ops::layer_norm(x, value_of(weight_), value_of(bias_), offset_of(config_.weight), config_.eps);
+    return ops::layer_norm(x, value_of(weight_), value_of(bias_), offset_of(config_.weight),
+                           config_.eps);
   }
 
  private:
@@ -36,7 +42,11 @@ class LayerNorm final : public Norm {
 
 }  // namespace
 
-std::unique_ptr<Norm> build(const RmsNormConfig& config, const Builder& builder) { return std::make_unique<RmsNorm>(config, builder); }
-std::unique_ptr<Norm> build(const LayerNormConfig& config, const Builder& builder) { return std::make_unique<LayerNorm>(config, builder); }
+std::unique_ptr<Norm> build(const RmsNormConfig& config, const Builder& builder) {
+  return std::make_unique<RmsNorm>(config, builder);
+}
+std::unique_ptr<Norm> build(const LayerNormConfig& config, const Builder& builder) {
+  return std::make_unique<LayerNorm>(config, builder);
+}
 
 }  // namespace tessera::nn

@@ -1,5 +1,6 @@
 // Root mean square norm: y = x / sqrt(mean(x^2) + eps) * w, statistics in float32 or better.
-// Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4 (eps inside the root, as every checkpoint has it).
+// Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4 (eps inside the root, as every checkpoint has
+// it).
 #pragma once
 
 #include "tessera/nn/norm/norm_weight.h"
@@ -23,7 +24,10 @@ struct RmsNormConfig final : spec::Config {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     if (weight == NormWeight::none) return;
-    list.add({"weight", {scope.width}, spec::Init::constant(weight == NormWeight::plain ? 1 : 0), spec::ParamKind::norm});
+    list.add({"weight",
+              {scope.width},
+              spec::Init::constant(weight == NormWeight::plain ? 1 : 0),
+              spec::ParamKind::norm});
   }
 };
 

@@ -14,8 +14,12 @@ struct FullPatternConfig final : PatternConfig {
             .year = 2017,
             .forms = {.recurrent = true}};
   }
-  int64_t multiplicity(int64_t query, int64_t key, bool causal) const override { return !causal || key <= query ? 1 : 0; }
-  KeyRange range(int64_t query, int64_t length, bool causal) const override { return {0, causal ? query : length - 1}; }
+  int64_t multiplicity(int64_t query, int64_t key, bool causal) const override {
+    return !causal || key <= query ? 1 : 0;
+  }
+  KeyRange range(int64_t query, int64_t length, bool causal) const override {
+    return {0, causal ? query : length - 1};
+  }
 };
 
 }  // namespace tessera::nn

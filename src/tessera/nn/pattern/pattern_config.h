@@ -1,5 +1,5 @@
-// Who may attend to whom, said once: from the predicate come the dense mask, the range of keys of a query
-// and how much of the past a cache keeps.
+// Who may attend to whom, said once: from the predicate come the dense mask, the range of keys of a
+// query and how much of the past a cache keeps.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -12,7 +12,8 @@ struct KeyRange {
 };
 
 struct PatternConfig : spec::Config {
-  /// How often the query at position `query` attends to the key at `key`: 0 = not at all. Causality included.
+  /// How often the query at position `query` attends to the key at `key`: 0 = not at all. Causality
+  /// included.
   virtual int64_t multiplicity(int64_t query, int64_t key, bool causal) const = 0;
   /// The smallest range that holds every visible key of a document of `length` tokens.
   virtual KeyRange range(int64_t query, int64_t length, bool causal) const = 0;

@@ -14,14 +14,18 @@ struct WindowPatternConfig final : PatternConfig {
   int64_t width = 0;
 
   static constexpr auto fields() {
-    return std::tuple{spec::field("width", &WindowPatternConfig::width, "tokens in the window, the query's own included",
+    return std::tuple{spec::field("width", &WindowPatternConfig::width,
+                                  "tokens in the window, the query's own included",
                                   {.min = 1, .required = true})};
   }
   static spec::Info info() {
-    return {.summary = "Every query sees the last `width` keys only; the cache is a ring of that size.",
-            .paper = "Beltagy, Peters, Cohan: Longformer, arXiv:2004.05150; Jiang et al.: Mistral 7B, arXiv:2310.06825",
-            .year = 2020,
-            .forms = {.recurrent = true}};
+    return {
+        .summary = "Every query sees the last `width` keys only; the cache is a ring of that size.",
+        .paper =
+            "Beltagy, Peters, Cohan: Longformer, arXiv:2004.05150; Jiang et al.: Mistral 7B, "
+            "arXiv:2310.06825",
+        .year = 2020,
+        .forms = {.recurrent = true}};
   }
   int64_t multiplicity(int64_t query, int64_t key, bool causal) const override {
     if (causal) return key <= query && key > query - width ? 1 : 0;

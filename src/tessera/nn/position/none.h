@@ -10,7 +10,9 @@ struct NoPositionConfig final : PositionConfig {
   static constexpr auto fields() { return std::tuple{}; }
   static spec::Info info() {
     return {.summary = "Adds nothing: a causal model infers order from what it can see.",
-            .paper = "Kazemnejad et al.: The Impact of Positional Encoding on Length Generalization, arXiv:2305.19466",
+            .paper =
+                "Kazemnejad et al.: The Impact of Positional Encoding on Length Generalization, "
+                "arXiv:2305.19466",
             .year = 2023,
             .forms = {.recurrent = true}};
   }

@@ -12,13 +12,16 @@ class NoPosition final : public Position {};
 
 class LearnedPosition final : public Position {
  public:
-  LearnedPosition(const LearnedPositionConfig& config, const Builder& builder) : config_(config), table_(builder.weight("weight")) {}
+  LearnedPosition(const LearnedPositionConfig& config, const Builder& builder)
+      : config_(config), table_(builder.weight("weight")) {}
   Tensor embed(const Tensor& x_ND, Context& context) const override {
     const Tensor& positions = context.batch->positions_N;
     if (positions.numel() > 0 && positions.device().is_cpu()) {
       const int64_t last = positions.max().item<int64_t>();
       if (last >= config_.max_positions())
-        fail(ErrorKind::input, "learned", "position {}; this model has {} positions: shorten the input", last, config_.max_positions());
+        fail(ErrorKind::input, "learned",
+             "position {}; this model has {} positions: shorten the input", last,
+             config_.max_positions());
     }
     return x_ND + ops::rows(*table_, positions + config_.offset).to(x_ND.scalar_type());
   }
@@ -36,7 +39,8 @@ class SinusoidalPosition final : public Position {
     const int64_t n = positions.numel(), width = x_ND.size(1);
     Tensor table = at::empty({n, width}, at::kDouble);
     for (int64_t i = 0; i < n; ++i)
-      config_.vector(positions.const_data_ptr<int64_t>()[i], width, table.data_ptr<double>() + i * width);
+      config_.vector(positions.const_data_ptr<int64_t>()[i], width,
+                     table.data_ptr<double>() + i * width);
     return x_ND + table.to(x_ND.device(), x_ND.scalar_type());
   }
 
@@ -46,11 +50,13 @@ class SinusoidalPosition final : public Position {
 
 class Rope final : public Position {
  public:
-  explicit Rope(const RopeConfig& config) : config_(config), key_("rope " + spec::dump_struct(config).dump()) {}
+  explicit Rope(const RopeConfig& config)
+      : config_(config), key_("rope " + spec::dump_struct(config).dump()) {}
 
   Tensor rotate(const Tensor& x_NHD, Context& context) const override {
     const auto type = ops::wide(x_NHD);
-    const auto& table = context.once<ops::RotaryTable>(key_, [&] { return make_table(*context.batch, type); });
+    const auto& table =
+        context.once<ops::RotaryTable>(key_, [&] { return make_table(*context.batch, type); });
     return ops::rope(x_NHD, table, config_.layout == RopeLayout::interleaved);
   }
 
@@ -65,10 +71,13 @@ class Rope final : public Position {
     for (const Segment& s : batch.segments) {
       const int64_t end = s.start + s.length, border = config_.switch_length();
       if (s.start > 0 && s.start <= border && end > border)
-        fail(ErrorKind::input, "rope", "positions {} to {} cross the trained length {}, where all angles change; compute the sequence anew",
+        fail(ErrorKind::input, "rope",
+             "positions {} to {} cross the trained length {}, where all angles change; compute the "
+             "sequence anew",
              s.start, end - 1, border);
       const RopeFrequencies f = config_.frequencies(end);
-      const auto part = ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega, f.factor, type);
+      const auto part = ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega,
+                                          f.factor, type);
       cosines.push_back(part.cos_NR);
       sines.push_back(part.sin_NR);
     }
@@ -81,9 +90,17 @@ class Rope final : public Position {
 
 }  // namespace
 
-std::unique_ptr<Position> build(const NoPositionConfig&, const Builder&) { return std::make_unique<NoPosition>(); }
-std::unique_ptr<Position> build(const LearnedPositionConfig& config, const Builder& builder) { return std::make_unique<LearnedPosition>(config, builder); }
-std::unique_ptr<Position> build(const SinusoidalPositionConfig& config, const Builder&) { return std::make_unique<SinusoidalPosition>(config); }
-std::unique_ptr<Position> build(const RopeConfig& config, const Builder&) { return std::make_unique<Rope>(config); }
+std::unique_ptr<Position> build(const NoPositionConfig&, const Builder&) {
+  return std::make_unique<NoPosition>();
+}
+std::unique_ptr<Position> build(const LearnedPositionConfig& config, const Builder& builder) {
+  return std::make_unique<LearnedPosition>(config, builder);
+}
+std::unique_ptr<Position> build(const SinusoidalPositionConfig& config, const Builder&) {
+  return std::make_unique<SinusoidalPosition>(config);
+}
+std::unique_ptr<Position> build(const RopeConfig& config, const Builder&) {
+  return std::make_unique<Rope>(config);
+}
 
 }  // namespace tessera::nn

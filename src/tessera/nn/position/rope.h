@@ -1,6 +1,7 @@
-// Rotary positions: pairs of channels of q and k are rotated by angles proportional to the position,
-// so that q_i . k_j depends on i - j only.
-//   w_m = theta^(-2m/r),  m = 0 .. r/2 - 1;   (a, b) at p  ->  (a cos pw - b sin pw, a sin pw + b cos pw)
+// Rotary positions: pairs of channels of q and k are rotated by angles proportional to the
+// position, so that q_i . k_j depends on i - j only.
+//   w_m = theta^(-2m/r),  m = 0 .. r/2 - 1;   (a, b) at p  ->  (a cos pw - b sin pw, a sin pw + b
+//   cos pw)
 // Su et al. 2021, arXiv:2104.09864. Scalings stand in nn/rope_scaling/.
 #pragma once
 
@@ -32,14 +33,19 @@ struct RopeConfig final : PositionConfig {
 
   static constexpr auto fields() {
     using C = RopeConfig;
-    return std::tuple{spec::field("theta", &C::theta, "base of the frequencies", {.min = 1e-9}),
-                      spec::field("layout", &C::layout, "which channels form a pair"),
-                      spec::field("rotary_dim", &C::rotary_dim, "channels that rotate, the first of each head; 0 = all", {.min = 0}),
-                      spec::field("scaling", &C::scaling, "how the frequencies are stretched beyond the trained length")};
+    return std::tuple{
+        spec::field("theta", &C::theta, "base of the frequencies", {.min = 1e-9}),
+        spec::field("layout", &C::layout, "which channels form a pair"),
+        spec::field("rotary_dim", &C::rotary_dim,
+                    "channels that rotate, the first of each head; 0 = all", {.min = 0}),
+        spec::field("scaling", &C::scaling,
+                    "how the frequencies are stretched beyond the trained length")};
   }
   static spec::Info info() {
     return {.summary = "Rotates queries and keys by angles that grow with the position.",
-            .paper = "Su et al.: RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv:2104.09864",
+            .paper =
+                "Su et al.: RoFormer: Enhanced Transformer with Rotary Position Embedding, "
+                "arXiv:2104.09864",
             .year = 2021,
             .forms = {.recurrent = true},
             .place = spec::Place::rotation};
@@ -52,14 +58,22 @@ struct RopeConfig final : PositionConfig {
     if (rotary_dim == 0) rotary_dim = scope.width;
   }
   void check(const spec::Scope& scope) const override {
-    require_place(spec::Place::rotation, "rope", scope, "put it into \"position\" of an attention mixer");
+    require_place(spec::Place::rotation, "rope", scope,
+                  "put it into \"position\" of an attention mixer");
     if (rotary_dim % 2 != 0 || rotary_dim > scope.width)
-      fail(ErrorKind::spec, scope.path, "rotary_dim = {}; expected an even number of at most head_dim = {}", rotary_dim, scope.width);
+      fail(ErrorKind::spec, scope.path,
+           "rotary_dim = {}; expected an even number of at most head_dim = {}", rotary_dim,
+           scope.width);
   }
-  bool depends_on_length() const override { return scaling && scaling.as<RopeScalingConfig>().depends_on_length(); }
-  int64_t switch_length() const override { return scaling ? scaling.as<RopeScalingConfig>().switch_length() : 0; }
+  bool depends_on_length() const override {
+    return scaling && scaling.as<RopeScalingConfig>().depends_on_length();
+  }
+  int64_t switch_length() const override {
+    return scaling ? scaling.as<RopeScalingConfig>().switch_length() : 0;
+  }
 
-  /// Angular frequencies of the r/2 pairs and the factor on cos and sin, for a sequence of `length` tokens.
+  /// Angular frequencies of the r/2 pairs and the factor on cos and sin, for a sequence of `length`
+  /// tokens.
   RopeFrequencies frequencies(int64_t length) const;
 };
 

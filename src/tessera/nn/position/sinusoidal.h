@@ -36,10 +36,11 @@ struct SinusoidalPositionConfig final : PositionConfig {
 
   static constexpr auto fields() {
     using C = SinusoidalPositionConfig;
-    return std::tuple{spec::field("theta", &C::theta, "base of the frequencies", {.min = 1}),
-                      spec::field("layout", &C::layout, "sin and cos alternate, or sines first"),
-                      spec::field("frequency", &C::frequency, "the paper's exponents or tensor2tensor's"),
-                      spec::field("offset", &C::offset, "added to the position", {.min = 0})};
+    return std::tuple{
+        spec::field("theta", &C::theta, "base of the frequencies", {.min = 1}),
+        spec::field("layout", &C::layout, "sin and cos alternate, or sines first"),
+        spec::field("frequency", &C::frequency, "the paper's exponents or tensor2tensor's"),
+        spec::field("offset", &C::offset, "added to the position", {.min = 0})};
   }
   static spec::Info info() {
     return {.summary = "Fixed sines and cosines of the position, added to the embedding.",
@@ -54,12 +55,15 @@ struct SinusoidalPositionConfig final : PositionConfig {
   /// Writes the `width` values of position p.
   void vector(int64_t p, int64_t width, double* out) const {
     const int64_t pairs = width / 2;
-    const int64_t sines = layout == SinusoidLayout::halves && frequency == SinusoidFrequency::paper ? (width + 1) / 2 : pairs;
+    const int64_t sines = layout == SinusoidLayout::halves && frequency == SinusoidFrequency::paper
+                              ? (width + 1) / 2
+                              : pairs;
     for (int64_t i = 0; i < width; ++i) out[i] = 0;
     for (int64_t m = 0; m < std::max(sines, pairs); ++m) {
-      const double exponent = frequency == SinusoidFrequency::paper
-                                  ? 2.0 * static_cast<double>(m) / static_cast<double>(width)
-                                  : static_cast<double>(m) / std::max<double>(1, static_cast<double>(pairs - 1));
+      const double exponent =
+          frequency == SinusoidFrequency::paper
+              ? 2.0 * static_cast<double>(m) / static_cast<double>(width)
+              : static_cast<double>(m) / std::max<double>(1, static_cast<double>(pairs - 1));
       const double angle = static_cast<double>(p + offset) * std::pow(theta, -exponent);
       const int64_t at_sine = layout == SinusoidLayout::halves ? m : 2 * m;
       const int64_t at_cosine = layout == SinusoidLayout::halves ? sines + m : 2 * m + 1;

@@ -1,5 +1,6 @@
-// x = x + sum_i f_i(N_i(x)): all branches of a layer read the same stream; one norm shared (GPT-J, PaLM) or one each (NeoX).
-// Wang, Komatsuzaki: GPT-J-6B, 2021; Chowdhery et al.: PaLM, arXiv:2204.02311, sec. 2
+// x = x + sum_i f_i(N_i(x)): all branches of a layer read the same stream; one norm shared (GPT-J,
+// PaLM) or one each (NeoX). Wang, Komatsuzaki: GPT-J-6B, 2021; Chowdhery et al.: PaLM,
+// arXiv:2204.02311, sec. 2
 #pragma once
 
 #include "tessera/nn/residual/residual_config.h"
@@ -12,7 +13,8 @@ enum class ParallelNorms { one, each };
 
 template <>
 struct tessera::spec::EnumNames<tessera::nn::ParallelNorms> {
-  static constexpr std::array names{std::pair{nn::ParallelNorms::one, "one"}, std::pair{nn::ParallelNorms::each, "each"}};
+  static constexpr std::array names{std::pair{nn::ParallelNorms::one, "one"},
+                                    std::pair{nn::ParallelNorms::each, "each"}};
 };
 
 namespace tessera::nn {
@@ -21,7 +23,8 @@ struct ParallelConfig final : ResidualConfig {
   ParallelNorms norms_of = ParallelNorms::one;
 
   static constexpr auto fields() {
-    return std::tuple_cat(std::tuple{spec::field("norms", &ParallelConfig::norms_of, "one norm shared by the branches, or one each")},
+    return std::tuple_cat(std::tuple{spec::field("norms", &ParallelConfig::norms_of,
+                                                 "one norm shared by the branches, or one each")},
                           common_fields<ParallelConfig>());
   }
   static spec::Info info() {

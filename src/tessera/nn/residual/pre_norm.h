@@ -10,7 +10,9 @@ struct PreNormConfig final : ResidualConfig {
   static constexpr auto fields() { return common_fields<PreNormConfig>(); }
   static spec::Info info() {
     return {.summary = "The branch reads a normalised copy of the stream.",
-            .paper = "Xiong et al.: On Layer Normalization in the Transformer Architecture, arXiv:2002.04745",
+            .paper =
+                "Xiong et al.: On Layer Normalization in the Transformer Architecture, "
+                "arXiv:2002.04745",
             .year = 2020,
             .forms = {.recurrent = true}};
   }

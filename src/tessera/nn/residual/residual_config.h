@@ -19,14 +19,18 @@ struct ResidualConfig : spec::Config {
   virtual bool wants_final_norm() const { return true; }
 
   void check(const spec::Scope& scope) const override {
-    if (dropout >= 1) fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+    if (dropout >= 1)
+      fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   }
 
  protected:
   template <class C>
   static constexpr auto common_fields() {
-    return std::tuple{spec::field<C>("scale", static_cast<double C::*>(&C::scale), "factor on the branch's output"),
-                      spec::field<C>("dropout", static_cast<double C::*>(&C::dropout), "probability on the branch's output, in training", {.min = 0})};
+    return std::tuple{
+        spec::field<C>("scale", static_cast<double C::*>(&C::scale),
+                       "factor on the branch's output"),
+        spec::field<C>("dropout", static_cast<double C::*>(&C::dropout),
+                       "probability on the branch's output, in training", {.min = 0})};
   }
 };
 

@@ -10,16 +10,22 @@ namespace tessera::nn {
 namespace {
 
 /// scale * dropout(f)
-Tensor damped(const ResidualConfig& config, const Tensor& f_ND, const Branch& branch, const Context& context) {
+Tensor damped(const ResidualConfig& config,
+              const Tensor& f_ND,
+              const Branch& branch,
+              const Context& context) {
   Tensor f = f_ND;
-  if (context.training && config.dropout > 0) f = ops::dropout(f, config.dropout, context.key.fold(branch.name + ".residual"));
+  if (context.training && config.dropout > 0)
+    f = ops::dropout(f, config.dropout, context.key.fold(branch.name + ".residual"));
   return config.scale == 1 ? f : f * config.scale;
 }
 
 class PreNorm final : public Residual {
  public:
   explicit PreNorm(const PreNormConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const override {
+  Tensor forward(const Tensor& x_ND,
+                 std::span<const Branch> branches,
+                 Context& context) const override {
     const Branch& f = branches[0];
     return x_ND + damped(config_, f.run(f.norms[0]->forward(x_ND), context), f, context);
   }
@@ -31,7 +37,9 @@ class PreNorm final : public Residual {
 class PostNorm final : public Residual {
  public:
   explicit PostNorm(const PostNormConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const override {
+  Tensor forward(const Tensor& x_ND,
+                 std::span<const Branch> branches,
+                 Context& context) const override {
     const Branch& f = branches[0];
     return f.norms[0]->forward(x_ND + damped(config_, f.run(x_ND, context), f, context));
   }
@@ -43,9 +51,12 @@ class PostNorm final : public Residual {
 class Sandwich final : public Residual {
  public:
   explicit Sandwich(const SandwichConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const override {
+  Tensor forward(const Tensor& x_ND,
+                 std::span<const Branch> branches,
+                 Context& context) const override {
     const Branch& f = branches[0];
-    return x_ND + damped(config_, f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND), context)), f, context);
+    return x_ND + damped(config_, f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND), context)), f,
+                         context);
   }
 
  private:
@@ -55,7 +66,9 @@ class Sandwich final : public Residual {
 class Reordered final : public Residual {
  public:
   explicit Reordered(const ReorderedConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const override {
+  Tensor forward(const Tensor& x_ND,
+                 std::span<const Branch> branches,
+                 Context& context) const override {
     const Branch& f = branches[0];
     return x_ND + damped(config_, f.norms[0]->forward(f.run(x_ND, context)), f, context);
   }
@@ -67,10 +80,13 @@ class Reordered final : public Residual {
 class Parallel final : public Residual {
  public:
   explicit Parallel(const ParallelConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND, std::span<const Branch> branches, Context& context) const override {
+  Tensor forward(const Tensor& x_ND,
+                 std::span<const Branch> branches,
+                 Context& context) const override {
     Tensor normed, sum = x_ND;
     for (const Branch& f : branches) {
-      if (!f.norms.empty()) normed = f.norms[0]->forward(x_ND);  // the first branch's norm serves those without
+      if (!f.norms.empty())
+        normed = f.norms[0]->forward(x_ND);  // the first branch's norm serves those without
       sum = sum + damped(config_, f.run(normed, context), f, context);
     }
     return sum;
@@ -82,10 +98,20 @@ class Parallel final : public Residual {
 
 }  // namespace
 
-std::unique_ptr<Residual> build(const PreNormConfig& config, const Builder&) { return std::make_unique<PreNorm>(config); }
-std::unique_ptr<Residual> build(const PostNormConfig& config, const Builder&) { return std::make_unique<PostNorm>(config); }
-std::unique_ptr<Residual> build(const SandwichConfig& config, const Builder&) { return std::make_unique<Sandwich>(config); }
-std::unique_ptr<Residual> build(const ReorderedConfig& config, const Builder&) { return std::make_unique<Reordered>(config); }
-std::unique_ptr<Residual> build(const ParallelConfig& config, const Builder&) { return std::make_unique<Parallel>(config); }
+std::unique_ptr<Residual> build(const PreNormConfig& config, const Builder&) {
+  return std::make_unique<PreNorm>(config);
+}
+std::unique_ptr<Residual> build(const PostNormConfig& config, const Builder&) {
+  return std::make_unique<PostNorm>(config);
+}
+std::unique_ptr<Residual> build(const SandwichConfig& config, const Builder&) {
+  return std::make_unique<Sandwich>(config);
+}
+std::unique_ptr<Residual> build(const ReorderedConfig& config, const Builder&) {
+  return std::make_unique<Reordered>(config);
+}
+std::unique_ptr<Residual> build(const ParallelConfig& config, const Builder&) {
+  return std::make_unique<Parallel>(config);
+}
 
 }  // namespace tessera::nn

@@ -10,11 +10,14 @@ struct LinearScalingConfig final : RopeScalingConfig {
   double factor = 1;
 
   static constexpr auto fields() {
-    return std::tuple{spec::field("factor", &LinearScalingConfig::factor, "how much longer", {.min = 1e-9, .required = true})};
+    return std::tuple{spec::field("factor", &LinearScalingConfig::factor, "how much longer",
+                                  {.min = 1e-9, .required = true})};
   }
   static spec::Info info() {
     return {.summary = "Divides every rotary frequency by a factor.",
-            .paper = "Chen et al.: Extending Context Window of Large Language Models via Positional Interpolation, arXiv:2306.15595",
+            .paper =
+                "Chen et al.: Extending Context Window of Large Language Models via Positional "
+                "Interpolation, arXiv:2306.15595",
             .year = 2023,
             .forms = {.recurrent = true}};
   }

@@ -1,6 +1,5 @@
-// Llama 3.1 scaling: wavelengths beyond L0 / f_low are stretched by s, those below L0 / f_high stay, the
-// ones between are blended.
-// Dubey et al. 2024, arXiv:2407.21783; meta-llama/llama-models.
+// Llama 3.1 scaling: wavelengths beyond L0 / f_low are stretched by s, those below L0 / f_high
+// stay, the ones between are blended. Dubey et al. 2024, arXiv:2407.21783; meta-llama/llama-models.
 #pragma once
 
 #include <numbers>
@@ -16,10 +15,12 @@ struct Llama3ScalingConfig final : RopeScalingConfig {
 
   static constexpr auto fields() {
     using C = Llama3ScalingConfig;
-    return std::tuple{spec::field("factor", &C::factor, "s", {.min = 1e-9, .required = true}),
-                      spec::field("low_freq_factor", &C::low_freq_factor, "f_low", {.min = 1e-9}),
-                      spec::field("high_freq_factor", &C::high_freq_factor, "f_high", {.min = 1e-9}),
-                      spec::field("original_length", &C::original_length, "L0, the trained length", {.min = 1, .required = true})};
+    return std::tuple{
+        spec::field("factor", &C::factor, "s", {.min = 1e-9, .required = true}),
+        spec::field("low_freq_factor", &C::low_freq_factor, "f_low", {.min = 1e-9}),
+        spec::field("high_freq_factor", &C::high_freq_factor, "f_high", {.min = 1e-9}),
+        spec::field("original_length", &C::original_length, "L0, the trained length",
+                    {.min = 1, .required = true})};
   }
   static spec::Info info() {
     return {.summary = "Stretches long wavelengths, keeps short ones, blends between.",
@@ -29,7 +30,8 @@ struct Llama3ScalingConfig final : RopeScalingConfig {
   }
   void check(const spec::Scope& scope) const override {
     if (low_freq_factor > high_freq_factor)
-      fail(ErrorKind::spec, scope.path, "low_freq_factor = {} exceeds high_freq_factor = {}", low_freq_factor, high_freq_factor);
+      fail(ErrorKind::spec, scope.path, "low_freq_factor = {} exceeds high_freq_factor = {}",
+           low_freq_factor, high_freq_factor);
   }
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t) const override {
     RopeFrequencies f{plain_frequencies(theta, rotary_dim), 1};
@@ -37,8 +39,10 @@ struct Llama3ScalingConfig final : RopeScalingConfig {
       const double wavelength = 2 * std::numbers::pi / omega;
       if (wavelength > original_length / low_freq_factor) {
         omega /= factor;
-      } else if (wavelength >= original_length / high_freq_factor && high_freq_factor > low_freq_factor) {
-        const double blend = (original_length / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
+      } else if (wavelength >= original_length / high_freq_factor &&
+                 high_freq_factor > low_freq_factor) {
+        const double blend =
+            (original_length / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
         omega = (1 - blend) * omega / factor + blend * omega;
       }
     }

@@ -1,6 +1,6 @@
-// LongRoPE: a searched divisor per frequency, one list for sequences within the trained length L0, one beyond.
-// Crossing L0 changes all angles, so a cache is recomputed there once.
-// Ding et al. 2024, arXiv:2402.13753; Phi-3 and Phi-4-mini checkpoints.
+// LongRoPE: a searched divisor per frequency, one list for sequences within the trained length L0,
+// one beyond. Crossing L0 changes all angles, so a cache is recomputed there once. Ding et al.
+// 2024, arXiv:2402.13753; Phi-3 and Phi-4-mini checkpoints.
 #pragma once
 
 #include "tessera/nn/rope_scaling/rope_scaling_config.h"
@@ -15,28 +15,41 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
 
   static constexpr auto fields() {
     using C = LongRopeScalingConfig;
-    return std::tuple{spec::field("short_factor", &C::short_factor, "divisors up to L0, one per pair", {.min = 1e-9, .required = true}),
-                      spec::field("long_factor", &C::long_factor, "divisors beyond L0", {.min = 1e-9, .required = true}),
-                      spec::field("original_length", &C::original_length, "L0, the trained length", {.min = 1, .required = true}),
-                      spec::field("factor", &C::factor, "s = longest length / L0, for the attention factor", {.min = 0}),
-                      spec::field("attention_factor", &C::attention_factor, "factor on cos and sin; null = sqrt(1 + ln s / ln L0)")};
+    return std::tuple{
+        spec::field("short_factor", &C::short_factor, "divisors up to L0, one per pair",
+                    {.min = 1e-9, .required = true}),
+        spec::field("long_factor", &C::long_factor, "divisors beyond L0",
+                    {.min = 1e-9, .required = true}),
+        spec::field("original_length", &C::original_length, "L0, the trained length",
+                    {.min = 1, .required = true}),
+        spec::field("factor", &C::factor, "s = longest length / L0, for the attention factor",
+                    {.min = 0}),
+        spec::field("attention_factor", &C::attention_factor,
+                    "factor on cos and sin; null = sqrt(1 + ln s / ln L0)")};
   }
   static spec::Info info() {
-    return {.summary = "Searched divisors per rotary frequency, with a second list beyond the trained length.",
-            .paper = "Ding et al.: LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens, arXiv:2402.13753",
-            .year = 2024,
-            .causality = spec::Causality::none,
-            .forms = {.recurrent = true}};
+    return {
+        .summary =
+            "Searched divisors per rotary frequency, with a second list beyond the trained length.",
+        .paper =
+            "Ding et al.: LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens, "
+            "arXiv:2402.13753",
+        .year = 2024,
+        .causality = spec::Causality::none,
+        .forms = {.recurrent = true}};
   }
   void check(const spec::Scope& scope) const override {
     const auto pairs = static_cast<size_t>(scope.width / 2);
     if (short_factor.size() != pairs || long_factor.size() != pairs)
-      fail(ErrorKind::spec, scope.path, "short_factor has {} and long_factor {} entries; expected {}, one per rotated pair",
+      fail(ErrorKind::spec, scope.path,
+           "short_factor has {} and long_factor {} entries; expected {}, one per rotated pair",
            short_factor.size(), long_factor.size(), pairs);
   }
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t length) const override {
     const double automatic =
-        factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original_length)));
+        factor <= 1
+            ? 1
+            : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original_length)));
     RopeFrequencies f{plain_frequencies(theta, rotary_dim), attention_factor.value_or(automatic)};
     const std::vector<double>& divisors = length > original_length ? long_factor : short_factor;
     for (size_t m = 0; m < f.omega.size(); ++m) f.omega[m] /= divisors[m];

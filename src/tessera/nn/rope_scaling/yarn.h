@@ -1,6 +1,6 @@
-// YaRN: frequencies that turn often within the trained length stay, slow ones are divided by s, a linear
-// ramp over the index lies between; cos and sin are multiplied by an attention factor.
-// Peng et al. 2023, arXiv:2309.00071; the ramp over the index follows the released code.
+// YaRN: frequencies that turn often within the trained length stay, slow ones are divided by s, a
+// linear ramp over the index lies between; cos and sin are multiplied by an attention factor. Peng
+// et al. 2023, arXiv:2309.00071; the ramp over the index follows the released code.
 #pragma once
 
 #include <numbers>
@@ -19,20 +19,28 @@ struct YarnScalingConfig final : RopeScalingConfig {
 
   static constexpr auto fields() {
     using C = YarnScalingConfig;
-    return std::tuple{spec::field("factor", &C::factor, "s", {.min = 1e-9, .required = true}),
-                      spec::field("original_length", &C::original_length, "L0, the trained length", {.min = 1, .required = true}),
-                      spec::field("beta_fast", &C::beta_fast, "turns within L0 above which a frequency stays", {.min = 1e-9}),
-                      spec::field("beta_slow", &C::beta_slow, "turns within L0 below which it is divided by s", {.min = 1e-9}),
-                      spec::field("attention_factor", &C::attention_factor, "factor on cos and sin; null = 0.1 ln s + 1"),
-                      spec::field("mscale", &C::mscale, "numerator of the attention factor, with mscale_all_dim"),
-                      spec::field("mscale_all_dim", &C::mscale_all_dim, "its denominator"),
-                      spec::field("truncate", &C::truncate, "round the borders of the ramp to whole indices")};
+    return std::tuple{
+        spec::field("factor", &C::factor, "s", {.min = 1e-9, .required = true}),
+        spec::field("original_length", &C::original_length, "L0, the trained length",
+                    {.min = 1, .required = true}),
+        spec::field("beta_fast", &C::beta_fast, "turns within L0 above which a frequency stays",
+                    {.min = 1e-9}),
+        spec::field("beta_slow", &C::beta_slow, "turns within L0 below which it is divided by s",
+                    {.min = 1e-9}),
+        spec::field("attention_factor", &C::attention_factor,
+                    "factor on cos and sin; null = 0.1 ln s + 1"),
+        spec::field("mscale", &C::mscale, "numerator of the attention factor, with mscale_all_dim"),
+        spec::field("mscale_all_dim", &C::mscale_all_dim, "its denominator"),
+        spec::field("truncate", &C::truncate, "round the borders of the ramp to whole indices")};
   }
   static spec::Info info() {
-    return {.summary = "Stretches slow rotary frequencies, keeps fast ones, and sharpens the scores.",
-            .paper = "Peng et al.: YaRN: Efficient Context Window Extension of Large Language Models, arXiv:2309.00071",
-            .year = 2023,
-            .forms = {.recurrent = true}};
+    return {
+        .summary = "Stretches slow rotary frequencies, keeps fast ones, and sharpens the scores.",
+        .paper =
+            "Peng et al.: YaRN: Efficient Context Window Extension of Large Language Models, "
+            "arXiv:2309.00071",
+        .year = 2023,
+        .forms = {.recurrent = true}};
   }
 
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t) const override {
