@@ -13,7 +13,7 @@ inline bool fuses(const Tensor& x) {
   return x.device().is_cpu() && x.scalar_type() == at::kFloat && at::GradMode::is_enabled();
 }
 
-/// rms_norm of pointwise.h; weight float32 or undefined.
+/// rms_norm of pointwise.h with a float32 weight; without one the plain form serves.
 Tensor fused_rms_norm(const Tensor& x, const Tensor& weight, double offset, double eps);
 
 /// rope of rope.h, tables float32.

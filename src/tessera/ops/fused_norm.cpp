@@ -22,20 +22,15 @@ float sum_of_squares(const float* x, int64_t d) {
   return sum;
 }
 
-/// y = x r (w + offset), r = 1 / sqrt(mean x^2 + eps); w null means 1 - offset.
+/// y = x r (w + offset), r = 1 / sqrt(mean x^2 + eps).
 void forward_row(const float* __restrict x,
                  const float* __restrict w,
                  float offset,
                  float r,
                  int64_t d,
                  float* __restrict y) {
-  if (w == nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < d; ++i) y[i] = x[i] * r;
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < d; ++i) y[i] = x[i] * r * (w[i] + offset);
-  }
+  for (int64_t i = 0; i < d; ++i) y[i] = x[i] * r * (w[i] + offset);
 }
 
 /// With g = dy (w + offset): dx = r g - x r^3 / d sum(g x); dw += dy x r.
@@ -48,23 +43,13 @@ void backward_row(const float* __restrict x,
                   float* __restrict dx,
                   float* __restrict dw) {
   float dot = 0;
-  if (w == nullptr) {
 #pragma omp simd reduction(+ : dot)
-    for (int64_t i = 0; i < d; ++i) dot += dy[i] * x[i];
-  } else {
-#pragma omp simd reduction(+ : dot)
-    for (int64_t i = 0; i < d; ++i) dot += dy[i] * (w[i] + offset) * x[i];
-  }
+  for (int64_t i = 0; i < d; ++i) dot += dy[i] * (w[i] + offset) * x[i];
   const float along = dot * r * r * r / static_cast<float>(d);
-  if (w == nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < d; ++i) dx[i] = r * dy[i] - along * x[i];
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < d; ++i) {
-      dx[i] = r * dy[i] * (w[i] + offset) - along * x[i];
-      dw[i] += dy[i] * x[i] * r;
-    }
+  for (int64_t i = 0; i < d; ++i) {
+    dx[i] = r * dy[i] * (w[i] + offset) - along * x[i];
+    dw[i] += dy[i] * x[i] * r;
   }
 }
 
@@ -76,10 +61,9 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
                         double eps) {
     const Tensor x = x_in.contiguous();
     const int64_t d = x.size(-1), rows = d == 0 ? 0 : x.numel() / d;
-    const Tensor w = weight.defined() ? weight.contiguous() : Tensor();
+    const Tensor w = weight.contiguous();
     Tensor y = at::empty_like(x), r = at::empty({rows}, x.options());
-    const auto *from = x.const_data_ptr<float>(),
-               *scale = w.defined() ? w.const_data_ptr<float>() : nullptr;
+    const auto *from = x.const_data_ptr<float>(), *scale = w.const_data_ptr<float>();
     auto *to = y.data_ptr<float>(), *inverse = r.data_ptr<float>();
     parallel_for(rows, kRows, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -98,19 +82,18 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     const Tensor &x = saved[0], &w = saved[1], &r = saved[2], dy = gradients[0].contiguous();
     const auto offset = static_cast<float>(context->saved_data["offset"].toDouble());
     const int64_t d = x.size(-1), rows = r.numel(), chunks = (rows + kRows - 1) / kRows;
-    Tensor dx = at::empty_like(x),
-           dw = w.defined() ? at::zeros({chunks, d}, x.options()) : Tensor();
+    Tensor dx = at::empty_like(x), dw = at::zeros({chunks, d}, x.options());
     const auto *x_data = x.const_data_ptr<float>(), *dy_data = dy.const_data_ptr<float>(),
                *inverse = r.const_data_ptr<float>();
-    const float* scale = w.defined() ? w.const_data_ptr<float>() : nullptr;
-    auto *dx_data = dx.data_ptr<float>(), *dw_data = w.defined() ? dw.data_ptr<float>() : nullptr;
+    const float* scale = w.const_data_ptr<float>();
+    auto *dx_data = dx.data_ptr<float>(), *dw_data = dw.data_ptr<float>();
     parallel_for(chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c)
         for (int64_t i = c * kRows; i < std::min(rows, (c + 1) * kRows); ++i)
           backward_row(x_data + i * d, dy_data + i * d, scale, offset, inverse[i], d,
-                       dx_data + i * d, dw_data == nullptr ? nullptr : dw_data + c * d);
+                       dx_data + i * d, dw_data + c * d);
     });
-    return {dx, w.defined() ? dw.sum(0) : Tensor(), Tensor(), Tensor()};
+    return {dx, dw.sum(0), Tensor(), Tensor()};
   }
 };
 
