@@ -39,6 +39,8 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection", "position": "rope"})"},
     {Slot::mixer, "attention", "windowed",
      R"({"n_heads": 2, "pattern": {"type": "window", "width": 3}, "position": "rope"})"},
+    {Slot::mixer, "attention", "sinks",
+     R"({"n_heads": 4, "n_kv_heads": 2, "sinks": true, "position": "rope", "pattern": {"type": "window", "width": 5}})"},
     {Slot::mixer, "mamba2", "", R"({"n_heads": 2, "d_state": 4})"},
     {Slot::mixer, "mamba2", "groups",
      R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
@@ -199,7 +201,9 @@ spec::Scope scope_for(const spec::Mechanism& mechanism) {
       mechanism.slot == Slot::rope_scaling || mechanism.info.place == spec::Place::rotation
           ? kWidth / kHeads
           : kWidth;
-  scope.place = mechanism.info.place;
+  scope.places = {.embedding = mechanism.info.place == spec::Place::embedding,
+                  .rotation = mechanism.info.place == spec::Place::rotation,
+                  .score_bias = mechanism.info.place == spec::Place::score_bias};
   scope.path = "contract";
   return scope;
 }

@@ -225,7 +225,9 @@ void check_refusals(const Case& c, Report& report) {
        {spec::Place::embedding, spec::Place::rotation, spec::Place::score_bias}) {
     if (place == c.mechanism->info.place) continue;
     spec::Scope scope = scope_for(*c.mechanism);
-    scope.place = place;
+    scope.places = {.embedding = place == spec::Place::embedding,
+                    .rotation = place == spec::Place::rotation,
+                    .score_bias = place == spec::Place::score_bias};
     const auto read = [&] { spec::read_part(Slot::position, c.part, scope); };
     report.refuses(ErrorKind::spec, name_of(c.mechanism->info.place),
                    "a position scheme in the wrong place", read);

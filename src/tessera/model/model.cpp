@@ -121,6 +121,20 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   context.probe = options.probe;
   context.shared["call"] = Call{options.state, options.pending};
 
+  Tensor x_ND;
+  try {
+    x_ND = stack(context);
+  } catch (...) {
+    if (options.state != nullptr) options.state->spoil(batch);
+    throw;
+  }
+  if (options.state != nullptr)
+    for (const nn::Segment& s : batch.segments)
+      options.state->advance(s.row, s.length, options.pending);
+  return x_ND;
+}
+
+Tensor Model::stack(nn::Context& context) const {
   Tensor x_ND = embed_->forward(context);
   if (context.probe) context.probe("embed", x_ND);
   for (const auto& layer : layers_) {
@@ -129,9 +143,6 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   }
   if (final_norm_) x_ND = final_norm_->forward(x_ND);
   if (context.probe) context.probe("final", x_ND);
-  if (options.state != nullptr)
-    for (const nn::Segment& s : batch.segments)
-      options.state->advance(s.row, s.length, options.pending);
   return x_ND;
 }
 

@@ -61,6 +61,7 @@ class Model {
     State* state = nullptr;
     bool pending = false;
   };
+  Tensor stack(nn::Context& context) const;
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
 
   ModelSpec spec_;

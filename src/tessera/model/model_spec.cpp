@@ -5,9 +5,7 @@
 #include <map>
 #include <set>
 
-#include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/head_config.h"
-#include "tessera/nn/mixer/attention.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
@@ -284,17 +282,19 @@ Json dump_layer(const LayerSpec& layer) {
   return json;
 }
 
-template <class Visit>
-void for_each_position(const ModelSpec& spec, Visit visit) {
-  if (const auto* embed = dynamic_cast<const nn::TokenEmbedConfig*>(spec.embed.config.get());
-      embed != nullptr && embed->position)
-    visit(embed->position.as<nn::PositionConfig>());
+void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit) {
+  spec::for_each_part(spec.embed, visit);
   for (const LayerSpec& layer : spec.layers)
     for (const GroupSpec& group : layer.groups)
-      for (const BranchSpec& branch : group.branches)
-        if (const auto* attention =
-                dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get()))
-          visit(attention->position.as<nn::PositionConfig>());
+      for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
+}
+
+template <class Visit>
+void for_each_position(const ModelSpec& spec, Visit visit) {
+  for_each_part(spec, [&](const AnyPart& part) {
+    if (const auto* position = dynamic_cast<const nn::PositionConfig*>(part.config.get()))
+      visit(*position);
+  });
 }
 
 }  // namespace
@@ -349,11 +349,13 @@ std::string ModelSpec::no_state_reason() const {
     if (position.depends_on_length())
       reason = "its position scheme changes every angle as the sequence grows";
   });
-  for (const LayerSpec& layer : layers)
-    for (const GroupSpec& group : layer.groups)
-      for (const BranchSpec& branch : group.branches)
-        if (!branch.part.info().forms.recurrent)
-          reason = fmt::format("{} offers no recurrent form", branch.part.type());
+  for_each_part(*this, [&](const AnyPart& part) {
+    if (const std::string why = part.config->no_state_reason(); !why.empty()) reason = why;
+    const Slot slot = part.mechanism->slot;
+    if ((slot == Slot::mixer || slot == Slot::position || slot == Slot::pattern) &&
+        !part.info().forms.recurrent)
+      reason = fmt::format("{} offers no recurrent form", part.type());
+  });
   return reason;
 }
 
@@ -495,14 +497,20 @@ Json resolve(const ModelSpec& spec) {
 
 std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
   std::vector<spec::ParamDecl> all;
-  std::set<std::string> names;
+  std::map<std::string, std::vector<int64_t>> shapes;
   const auto take = [&](const AnyPart& part, const std::string& prefix, const Scope& scope) {
     if (!part) return;
     spec::ParamList list(prefix);
     part.config->params(list, scope);
     for (const spec::ParamDecl& decl : list.all()) {
       decl.elements();
-      if (names.insert(decl.name).second) all.push_back(decl);
+      const auto [known, is_new] = shapes.emplace(decl.name, decl.shape);
+      if (is_new)
+        all.push_back(decl);
+      else if (known->second != decl.shape)
+        fail(ErrorKind::spec, scope.path.empty() ? prefix : scope.path,
+             "\"{}\" is shared with another shape: [{}] and [{}]; use another share id", decl.name,
+             fmt::join(known->second, ", "), fmt::join(decl.shape, ", "));
     }
   };
   take(spec.embed, "embed", spec.scope(0));

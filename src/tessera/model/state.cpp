@@ -163,7 +163,7 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
             return t.to(options_);
           },
           length);
-    lengths_[static_cast<size_t>(r)] = {length, 0};
+    lengths_[static_cast<size_t>(r)] = {length, 0, false};
   }
 }
 
@@ -177,6 +177,11 @@ void State::check(const nn::Batch& batch, bool pending) const {
            "row {} stands twice in one call; give its tokens as one segment", s.row);
     const Length& length = lengths_[static_cast<size_t>(s.row)];
     const int64_t held = length.committed + length.pending;
+    if (length.spoilt)
+      fail(ErrorKind::input, "state",
+           "row {} was left half advanced by a call that failed; continue from a fork made before "
+           "it",
+           s.row);
     if (s.start != held)
       fail(ErrorKind::input, "state", "row {} holds {} tokens; the call starts at position {}",
            s.row, held, s.start);
@@ -195,6 +200,10 @@ nn::StateRows State::branch(size_t index, const nn::Batch& batch) {
   for (const nn::Segment& segment : batch.segments)
     rows.push_back(&rows_.at(static_cast<size_t>(segment.row)).at(index));
   return rows;
+}
+
+void State::spoil(const nn::Batch& batch) {
+  for (const nn::Segment& s : batch.segments) lengths_.at(static_cast<size_t>(s.row)).spoilt = true;
 }
 
 void State::advance(int64_t row, int64_t n, bool pending) {

@@ -50,12 +50,16 @@ class State {
   void check(const nn::Batch& batch, bool pending) const;
   /// Entries of branch `index` (order of state_layout) for the segments of a batch.
   nn::StateRows branch(size_t index, const nn::Batch& batch);
+  /// Marks the rows of a call that failed half way: some of their layers have advanced, some have
+  /// not. Every later call with them is refused.
+  void spoil(const nn::Batch& batch);
   /// Books `n` new tokens of a row.
   void advance(int64_t row, int64_t n, bool pending);
 
  private:
   struct Length {
     int64_t committed = 0, pending = 0;
+    bool spoilt = false;
   };
   std::shared_ptr<const std::vector<BranchState>> layout_;
   int64_t max_pending_ = 0;

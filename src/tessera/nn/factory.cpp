@@ -109,47 +109,41 @@ WeightPtr Builder::weight(std::string_view name) const {
   return weight;
 }
 
+namespace {
+
+/// Passes through the mixer what a roll-back left to replay, all rows in one call.
+void replay(const Mixer& mixer, const Tensor& x_ND, const Context& context, const StateRows& rows) {
+  Batch batch;
+  StateRows affected;
+  std::vector<Tensor> inputs;
+  int64_t begin = 0;
+  for (size_t s = 0; s < rows.size(); ++s) {
+    if (!rows[s]->replay().defined()) continue;
+    const int64_t n = rows[s]->replay().size(0);
+    inputs.push_back(rows[s]->replay().to(x_ND.options()));
+    batch.segments.push_back({context.batch->segments[s].row, begin, n, rows[s]->replay_start()});
+    affected.push_back(rows[s]);
+    begin += n;
+  }
+  if (affected.empty()) return;
+  batch.number();
+  Context inner = context;
+  inner.batch = &batch;
+  inner.shared.clear();
+  inner.probe = nullptr;
+  mixer.forward(at::cat(inputs), inner, &affected);
+  for (RowState* row : affected) row->end_replay();
+}
+
+}  // namespace
+
 Tensor run_mixer(
     const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending) {
   if (rows == nullptr) return mixer.forward(x_ND, context, nullptr);
-  const Batch& batch = *context.batch;
-  std::vector<Tensor> replays(rows->size());
-  bool any = false;
+  replay(mixer, x_ND, context, *rows);
+  const Tensor y_ND = mixer.forward(x_ND, context, rows);
   for (size_t s = 0; s < rows->size(); ++s) {
-    replays[s] = (*rows)[s]->begin_call();
-    any = any || replays[s].defined();
-  }
-  Tensor y_ND;
-  if (!any) {
-    y_ND = mixer.forward(x_ND, context, rows);
-  } else {
-    // the same call with the replayed inputs in front of each segment; their outputs are dropped
-    Batch longer;
-    std::vector<Tensor> inputs, outputs;
-    int64_t begin = 0;
-    for (size_t s = 0; s < rows->size(); ++s) {
-      const Segment& segment = batch.segments[s];
-      const int64_t extra = replays[s].defined() ? replays[s].size(0) : 0;
-      if (extra > 0) inputs.push_back(replays[s].to(x_ND.options()));
-      inputs.push_back(x_ND.narrow(0, segment.begin, segment.length));
-      longer.segments.push_back(
-          {segment.row, begin, segment.length + extra, segment.start - extra});
-      begin += segment.length + extra;
-    }
-    longer.number();
-    Context inner = context;
-    inner.batch = &longer;
-    inner.shared.clear();
-    const Tensor all = mixer.forward(at::cat(inputs), inner, rows);
-    for (size_t s = 0; s < rows->size(); ++s) {
-      const Segment& segment = longer.segments[s];
-      const int64_t length = batch.segments[s].length;
-      outputs.push_back(all.narrow(0, segment.begin + segment.length - length, length));
-    }
-    y_ND = at::cat(outputs);
-  }
-  for (size_t s = 0; s < rows->size(); ++s) {
-    const Segment& segment = batch.segments[s];
+    const Segment& segment = context.batch->segments[s];
     (*rows)[s]->end_call(x_ND.narrow(0, segment.begin, segment.length), segment.length, pending);
   }
   return y_ND;

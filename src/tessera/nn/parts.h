@@ -8,6 +8,7 @@
 
 #include "tessera/nn/context.h"
 #include "tessera/nn/state.h"
+#include "tessera/ops/attention.h"
 #include "tessera/ops/weight.h"
 #include "tessera/spec/mechanism.h"
 
@@ -22,10 +23,22 @@ class Norm {
   virtual Tensor forward(const Tensor& x) const = 0;
 };
 
+/// What a mixer tells a position scheme about the scores it will make.
+struct ScoreSite {
+  int64_t n_heads = 1;
+  int64_t head_dim = 0;
+  int64_t longest = 0;  // keys of the longest document of the call, past included
+  double scale = 1;     // on q . k; a scheme with terms of its own may change it
+  /// The mixer's own projections of rows [R, d_model] to [R, H, D], for schemes that share them.
+  std::function<Tensor(const Tensor&)> project_q, project_k;
+};
+
 /// Acts in one place (Info::place); the other functions do nothing.
 class Position {
  public:
   virtual ~Position() = default;
+  /// What the scores gain.
+  virtual ops::ScoreTerm score_term(ScoreSite&, Context&) const { return {}; }
   virtual Tensor embed(const Tensor& x_ND, Context&) const { return x_ND; }
   /// x_NHD: queries or keys, heads apart.
   virtual Tensor rotate(const Tensor& x_NHD, Context&) const { return x_NHD; }
@@ -85,6 +98,10 @@ class Builder {
   WeightPtr weight(std::string_view name) const;
   /// The same, or nullptr.
   WeightPtr optional(std::string_view name) const;
+  /// For parameters declared with ParamList::shared.
+  Builder shared(std::string_view id) const {
+    return {source_, "shared." + std::string(id), scope_};
+  }
   /// For a weight outside the part (a tied head's embedding).
   WeightPtr absolute(const std::string& name) const { return source_(name); }
   const std::string& prefix() const { return prefix_; }

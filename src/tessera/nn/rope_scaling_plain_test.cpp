@@ -19,7 +19,7 @@ RopeFrequencies frequencies(int64_t width, double theta, const char* scaling, in
   register_mechanisms();
   spec::Scope scope;
   scope.width = width;
-  scope.place = spec::Place::rotation;
+  scope.places = {.rotation = true};
   Json json = {{"type", "rope"}, {"theta", theta}};
   if (*scaling != '\0') json["scaling"] = spec::parse_json(scaling, "test");
   return spec::read_part(spec::Slot::position, json, scope).as<RopeConfig>().frequencies(length);

@@ -128,8 +128,6 @@ RowState::RowState(const std::vector<spec::StateDecl>& decls,
     }
   }
   committed_fixed_ = working_;
-  require(tokens_.empty() || working_.empty() || max_pending == 0, "state",
-          "a mechanism with per-token and fixed tensors cannot replay; split it into two branches");
 }
 
 Tensor& RowState::fixed_in_place(size_t declaration) {
@@ -139,14 +137,9 @@ Tensor& RowState::fixed_in_place(size_t declaration) {
   return value;
 }
 
-Tensor RowState::begin_call() {
-  if (working_.empty() || (pending_ == 0 && !replay_.defined())) return {};
-  // recompute from the last committed value: what is still to replay, then what is still pending
-  working_ = committed_fixed_;
-  std::vector<Tensor> inputs;
-  if (replay_.defined()) inputs.push_back(replay_);
-  inputs.insert(inputs.end(), pending_inputs_.begin(), pending_inputs_.end());
-  return inputs.empty() ? Tensor() : at::cat(inputs);
+void RowState::end_replay() {
+  committed_fixed_ = working_;
+  replay_ = Tensor();
 }
 
 void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
@@ -154,7 +147,6 @@ void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
     require(pending_ == 0, "state", "tokens are pending; commit them first");
     committed_ += t;
     committed_fixed_ = working_;
-    replay_ = Tensor();
     return;
   }
   if (pending_ + t > max_pending_)
@@ -168,21 +160,21 @@ void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
 void RowState::commit(int64_t n) {
   if (n < 0 || n > pending_)
     fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
+  int64_t kept_entries = committed_ + n;
   if (!working_.empty()) {
-    if (n == pending_ && n > 0) {
-      committed_fixed_ = working_;  // the working value has seen the replayed tokens too
-      replay_ = Tensor();
-    } else if (n > 0) {
-      const Tensor kept = at::cat(pending_inputs_).narrow(0, 0, n);
-      replay_ = replay_.defined() ? at::cat({replay_, kept}) : kept;
+    if (n == pending_) {
+      committed_fixed_ = working_;
+    } else {
+      // back to the last committed value; the kept inputs follow it before the next call
+      working_ = committed_fixed_;
+      kept_entries = committed_;
+      if (n > 0) replay_ = at::cat(pending_inputs_).narrow(0, 0, n);
     }
-    working_ =
-        committed_fixed_;  // what was dropped must not be seen, even when nothing is replayed
     pending_inputs_.clear();
   }
   committed_ += n;
   pending_ = 0;
-  for (TokenBuffer& buffer : tokens_) buffer.truncate(committed_);
+  for (TokenBuffer& buffer : tokens_) buffer.truncate(kept_entries);
 }
 
 RowState RowState::clone() const {
@@ -223,21 +215,27 @@ std::vector<std::pair<std::string, Tensor>> RowState::save() const {
 }
 
 void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int64_t length) {
+  const Tensor replay = tensor("replay");
+  if (replay.defined() && (replay.dim() != 2 || replay.size(0) > length))
+    fail(ErrorKind::file, "state", "\"replay\" has shape [{}]; expected at most {} rows",
+         fmt::join(replay.sizes(), ", "), length);
+  // what is still to replay is not in the entries yet
+  const int64_t seen = length - (replay.defined() ? replay.size(0) : 0);
   for (size_t i = 0; i < decls_->size(); ++i) {
     const spec::StateDecl& decl = (*decls_)[i];
     const Tensor value = tensor(decl.name);
     const bool per_token = decl.kind == spec::StateDecl::Kind::per_token;
-    const int64_t held = decl.keep > 0 ? std::min(decl.keep, length) : length;
+    const int64_t held = decl.keep > 0 ? std::min(decl.keep, seen) : seen;
     const auto expected = per_token ? with_front(held, decl.shape) : decl.shape;
     if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
       fail(ErrorKind::file, "state",
            "\"{}\" is missing or has another shape than this model's state", decl.name);
     if (per_token)
-      tokens_[slot_[i]].restore(value, length);
+      tokens_[slot_[i]].restore(value, seen);
     else
       working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
   }
-  replay_ = tensor("replay");
+  replay_ = replay;
   committed_ = length;
   pending_ = 0;
 }

@@ -3,8 +3,9 @@
 // tensors of fixed size (recurrent states). Written once for every mechanism.
 //
 // Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the
-// rest: per-token entries are cut; for fixed tensors the inputs of the pending tokens are kept and
-// the first n are replayed at the next call, from the last committed value.
+// rest. Where there are only per-token entries, they are cut. Where there are fixed tensors, the
+// inputs of the pending tokens are kept; the first n are replayed before the next call, from the
+// last committed value, and what they append per token is appended then.
 #pragma once
 
 #include <memory>
@@ -62,9 +63,11 @@ class RowState {
   Tensor& fixed_in_place(size_t declaration);
   bool has_fixed() const { return !working_.empty(); }
 
-  /// Before a call: fixed tensors go back to the committed value; returns the inputs to replay
-  /// first, [n, D] or undefined.
-  Tensor begin_call();
+  /// Inputs that must pass through the mechanism before the next call, [n, D], or undefined; they
+  /// continue at position replay_start(). Followed by end_replay().
+  const Tensor& replay() const { return replay_; }
+  int64_t replay_start() const { return committed_ - replay_.size(0); }
+  void end_replay();
   /// After a call of `t` new tokens with inputs x_TD.
   void end_call(const Tensor& x_TD, int64_t t, bool pending);
   /// Keeps the first n pending tokens. Throws Error(input) when fewer are pending.

@@ -1,5 +1,7 @@
 #include "tessera/kernels/attention.h"
 
+#include <limits>
+
 #include "tessera/ops/attention.h"
 
 namespace tessera::ops {
@@ -16,6 +18,46 @@ Tensor dense_rows(const Tensor& t) {
   return t.stride(2) == 1 ? t : t.contiguous();
 }
 
+constexpr int64_t kQueriesPerBias = 64;
+
+/// Queries [begin, begin + t) of the call: what the kernel adds to their scores, [H or 1, t, S];
+/// minus infinity where the pattern hides a key.
+Tensor added_scores(const Tensor& q_THD,
+                    const Tensor& k_SGD,
+                    int64_t start,
+                    int64_t first,
+                    int64_t begin,
+                    int64_t t,
+                    const ScoreOptions& options) {
+  const int64_t h = q_THD.size(1), s = k_SGD.size(0), query = start + begin;
+  Tensor bias = at::zeros({1, t, s}, q_THD.options());
+  if (options.term.bias_HR.defined()) {
+    const Tensor table = options.term.bias_HR.to(at::kFloat).contiguous();
+    const int64_t heads = table.size(0), r = table.size(1);
+    bias = at::empty({heads, t, s}, q_THD.options());
+    const float* from = table.const_data_ptr<float>();
+    float* to = bias.data_ptr<float>();
+    for (int64_t a = 0; a < heads; ++a)
+      for (int64_t i = 0; i < t; ++i)
+        for (int64_t j = 0; j < s; ++j) {
+          const int64_t at = options.term.zero + (first + j) - (query + i);
+          *to++ = from[a * r + std::clamp<int64_t>(at, 0, r - 1)];
+        }
+  }
+  if (options.term.bias) {
+    const Tensor q = q_THD.narrow(0, begin, t).transpose(0, 1).unsqueeze(0);
+    const Tensor k = k_SGD.transpose(0, 1).unsqueeze(0).repeat_interleave(h / k_SGD.size(1), 1);
+    const Tensor term = options.term.bias({q, k, query, first, options.scale}, options.term.inputs);
+    bias = bias + term.squeeze(0).to(at::kFloat);
+  }
+  if (options.visibility) {
+    const Tensor count = visible_keys(query, t, first, s, options, h, at::kCPU);
+    const Tensor times = (count.dim() == 2 ? count.unsqueeze(0) : count).to(at::kFloat);
+    bias = bias + times.log();  // log 0 hides, log 1 changes nothing
+  }
+  return bias.contiguous();
+}
+
 }  // namespace
 
 Tensor attention_kernel(const Tensor& q_THD,
@@ -23,7 +65,7 @@ Tensor attention_kernel(const Tensor& q_THD,
                         int64_t start,
                         const ScoreOptions& options) {
   const Tensor q = q_THD.contiguous();
-  Tensor out = at::empty_like(q);
+  Tensor out = at::empty({q.size(0), q.size(1), kv.front().v_SGD.size(2)}, q.options());
   kernels::Attention a;
   a.T = q.size(0), a.H = q.size(1), a.K = q.size(2);
   a.q = q.const_data_ptr<float>();
@@ -67,7 +109,30 @@ Tensor attention_kernel(const Tensor& q_THD,
   a.window = options.window == 0 ? 0 : options.causal ? options.window : options.window / 2 + 1;
   a.scale = static_cast<float>(options.scale);
   a.softcap = static_cast<float>(options.softcap);
-  kernels::attend(a);
+  const Tensor sinks =
+      options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : Tensor();
+  if (sinks.defined()) a.sinks = sinks.const_data_ptr<float>();
+  if (!options.visibility && !options.term) {
+    kernels::attend(a);
+    return out;
+  }
+  require(!options.term.values, "attention", "a term of the values needs the weights as a tensor");
+  if (options.visibility) a.causal = false, a.window = 0;
+  // the bias is made for a few queries at a time: memory stays linear in the keys
+  const Tensor dense_k = kv.size() == 1 ? k : at::cat({kv[0].k_SGD, kv[1].k_SGD});
+  const float* q_data = a.q;
+  float* out_data = a.out;
+  for (int64_t begin = 0, n = a.T; begin < n; begin += kQueriesPerBias) {
+    a.T = std::min(kQueriesPerBias, n - begin);
+    const Tensor bias = added_scores(q, dense_k, start, a.kv.first_position, begin, a.T, options);
+    a.bias = bias.const_data_ptr<float>();
+    a.bias_head_stride = bias.size(0) == 1 ? 0 : bias.stride(0);
+    a.bias_query_stride = bias.stride(1);
+    a.q = q_data + begin * a.q_token_stride;
+    a.out = out_data + begin * a.out_token_stride;
+    a.first_position = start + begin;
+    kernels::attend(a);
+  }
   return out;
 }
 

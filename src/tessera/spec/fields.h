@@ -310,6 +310,23 @@ std::vector<FieldDoc> field_docs() {
   return docs;
 }
 
+namespace detail {
+
+template <class C>
+void collect_parts(const C& config, std::vector<const AnyPart*>& out) {
+  const auto one = [&](const auto& f) {
+    using M = std::remove_cvref_t<decltype(config.*(f.member))>;
+    if constexpr (PartSlot<M>::value) {
+      if (config.*(f.member)) out.push_back(&(config.*(f.member)));
+    } else if constexpr (HasFields<M>) {
+      collect_parts(config.*(f.member), out);
+    }
+  };
+  std::apply([&](const auto&... f) { (one(f), ...); }, C::fields());
+}
+
+}  // namespace detail
+
 /// The registry entry of config C, which has fields() and info().
 template <class C>
 Mechanism make_mechanism(Slot slot, std::string name) {
@@ -327,6 +344,11 @@ Mechanism make_mechanism(Slot slot, std::string name) {
   m.dump = [](const Config& config) { return detail::dump_value(dynamic_cast<const C&>(config)); };
   m.schema = [] { return detail::schema_of<C>(); };
   m.fields = [] { return field_docs<C>(); };
+  m.parts = [](const Config& config) {
+    std::vector<const AnyPart*> parts;
+    detail::collect_parts(dynamic_cast<const C&>(config), parts);
+    return parts;
+  };
   return m;
 }
 

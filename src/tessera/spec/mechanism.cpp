@@ -55,6 +55,27 @@ const char* name_of(Place place) {
   return kNames[static_cast<int>(place)];
 }
 
+bool Places::offers(Place place) const {
+  switch (place) {
+    case Place::nowhere:
+      return true;
+    case Place::embedding:
+      return embedding;
+    case Place::rotation:
+      return rotation;
+    case Place::score_bias:
+      return score_bias;
+  }
+  return false;
+}
+
+std::string Places::text() const {
+  std::string all;
+  for (const Place place : {Place::embedding, Place::rotation, Place::score_bias})
+    if (offers(place)) all += (all.empty() ? "" : " and ") + std::string(name_of(place));
+  return all.empty() ? "no place" : all;
+}
+
 const char* name_of(ParamKind kind) {
   constexpr const char* kNames[] = {"matrix", "embedding", "norm", "bias", "structural"};
   return kNames[static_cast<int>(kind)];
@@ -80,6 +101,12 @@ ParamList ParamList::under(std::string_view name) const {
 
 void ParamList::append(const ParamList& other) {
   decls_.insert(decls_.end(), other.decls_.begin(), other.decls_.end());
+}
+
+void Config::params_under(ParamList& list, std::string_view name, const Scope& scope) const {
+  ParamList child = list.under(name);
+  params(child, scope);
+  list.append(child);
 }
 
 int64_t StateDecl::bytes_per_entry() const {
@@ -111,6 +138,12 @@ const Mechanism* find_mechanism(Slot slot, std::string_view name) {
   for (const Mechanism& mechanism : table())
     if (mechanism.slot == slot && mechanism.name == name) return &mechanism;
   return nullptr;
+}
+
+void for_each_part(const AnyPart& part, const std::function<void(const AnyPart&)>& visit) {
+  if (!part) return;
+  visit(part);
+  for (const AnyPart* child : part.mechanism->parts(*part.config)) for_each_part(*child, visit);
 }
 
 AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,13 @@ struct Forms {
 enum class Place { nowhere, embedding, rotation, score_bias };
 const char* name_of(Place place);
 
+/// The places that a parent offers to a position scheme.
+struct Places {
+  bool embedding = false, rotation = false, score_bias = false;
+  bool offers(Place place) const;
+  std::string text() const;
+};
+
 /// What a mechanism says about itself; its page, its row in tables and its seat in the tests come
 /// from it.
 struct Info {
@@ -60,8 +68,8 @@ struct Scope {
   int64_t layer = 0;     // which of them
   bool causal = true;
   int64_t width = 0;  // for norms: channels; for positions: width of one head or of the embedding
-  Place place = Place::nowhere;  // for positions: where the parent wants it to act
-  std::string path;              // "layers[3].mixer", for messages
+  Places places;      // for positions: where the parent lets them act
+  std::string path;   // "layers[3].mixer", for messages
   Scope at(std::string_view child) const {
     Scope scope = *this;
     scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);
@@ -112,6 +120,8 @@ class ParamList {
       std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::normal(0.02));
   /// Declares under a further prefix.
   ParamList under(std::string_view name) const;
+  /// Declares for the whole model under an id, once for all parts that name it (Builder::shared).
+  static ParamList shared(std::string_view id) { return ParamList("shared." + std::string(id)); }
   void append(const ParamList& other);
   const std::vector<ParamDecl>& all() const { return decls_; }
 
@@ -147,11 +157,17 @@ struct Config {
   /// Throws Error(spec) with a reason and a suggestion when the config cannot work here.
   virtual void check(const Scope&) const {}
   virtual void params(ParamList&, const Scope&) const {}
+  /// The same, under the name of the field that holds this part.
+  void params_under(ParamList& list, std::string_view name, const Scope& scope) const;
   virtual std::vector<StateDecl> state(const Scope&) const { return {}; }
+  /// Why this config cannot continue from a state although its mechanism can, "" when it can.
+  virtual std::string no_state_reason() const { return ""; }
   /// Multiply-adds times two per token that are not a product with a parameter matrix, after
   /// `context` tokens.
   virtual double extra_flops(const Scope&, int64_t /*context*/) const { return 0; }
 };
+
+struct AnyPart;
 
 struct FieldDoc {
   std::string name, type, fallback, doc;
@@ -167,6 +183,8 @@ struct Mechanism {
   Json (*dump)(const Config&) = nullptr;
   Json (*schema)() = nullptr;
   std::vector<FieldDoc> (*fields)() = nullptr;
+  /// The parts that a config holds in its fields.
+  std::vector<const AnyPart*> (*parts)(const Config&) = nullptr;
 };
 
 /// All mechanisms, in the order of mechanisms.def. Filled by nn::register_mechanisms().
@@ -192,6 +210,9 @@ struct AnyPart {
 /// The same with its slot in the type.
 template <Slot S>
 struct Part : AnyPart {};
+
+/// Calls `visit` with a part and with every part inside it.
+void for_each_part(const AnyPart& part, const std::function<void(const AnyPart&)>& visit);
 
 /// Reads {"type": ..., ...} or the short form "name". Unknown types and keys name the nearest valid
 /// one.

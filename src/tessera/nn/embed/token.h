@@ -32,7 +32,7 @@ struct TokenEmbedConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = scope.d_model;
-    if (name == "position") scope.place = spec::Place::embedding;
+    if (name == "position") scope.places = {.embedding = true};
     return scope;
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {

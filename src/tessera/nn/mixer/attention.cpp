@@ -1,7 +1,6 @@
 #include "tessera/nn/mixer/attention.h"
 
 #include "tessera/nn/parts.h"
-#include "tessera/nn/pattern/window.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/random.h"
 
@@ -13,6 +12,7 @@ class Attention final : public Mixer {
   Attention(const AttentionConfig& config, const Builder& builder)
       : config_(config),
         name_(builder.prefix()),
+        layer_(builder.scope().layer),
         q_(builder, "q"),
         k_(builder, "k"),
         v_(builder, "v"),
@@ -22,27 +22,36 @@ class Attention final : public Mixer {
       q_norm_ = build_norm(config.qk_norm, builder.under("q_norm"));
       k_norm_ = build_norm(config.qk_norm, builder.under("k_norm"));
     }
-    options_.scale = config.score_scale(builder.scope().layer);
-    options_.softcap = config.softcap;
-    options_.window = config.who().horizon();
+    if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
+    if (config.sinks) sinks_ = builder.weight("sinks");
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
     // projections, norms, rotation
-    Tensor q_NHD = normed(q_(x_ND), q_norm_.get(), h);
-    Tensor k_NGD = normed(k_(x_ND), k_norm_.get(), g);
+    const Tensor q_NHD = position_->rotate(queries(x_ND), context);
+    const Tensor k_NGD = position_->rotate(keys(x_ND), context);
     const Tensor v_NGD = v_(x_ND).reshape({n, g, d});
-    q_NHD = position_->rotate(q_NHD, context);
-    k_NGD = position_->rotate(k_NGD, context);
 
-    const Tensor o_NHD = rows != nullptr ? with_state(q_NHD, k_NGD, v_NGD, context, *rows)
-                                         : whole(q_NHD, k_NGD, v_NGD, context);
+    const ops::ScoreOptions how = options(context);
+    Tensor o_NHD = rows != nullptr ? with_state(q_NHD, k_NGD, v_NGD, how, context, *rows)
+                                   : whole(q_NHD, k_NGD, v_NGD, how, context);
+    if (gate_.weight) {
+      const Tensor gate = at::sigmoid(gate_(x_ND));
+      o_NHD = o_NHD * gate.reshape({n, h, -1});
+    }
     return o_(o_NHD.reshape({n, h * d}));
   }
 
  private:
+  Tensor queries(const Tensor& x_ND) const {
+    return normed(q_(x_ND), q_norm_.get(), config_.n_heads);
+  }
+  Tensor keys(const Tensor& x_ND) const {
+    return normed(k_(x_ND), k_norm_.get(), config_.n_kv_heads);
+  }
+
   Tensor normed(const Tensor& projected, const Norm* norm, int64_t heads) const {
     const int64_t n = projected.size(0);
     if (norm != nullptr && config_.qk_norm_over == QkNormOver::projection)
@@ -51,11 +60,33 @@ class Attention final : public Mixer {
     return norm != nullptr ? norm->forward(apart) : apart;
   }
 
-  ops::ScoreOptions options(const Context& context) const {
-    ops::ScoreOptions options = options_;
-    options.causal = context.causal;
-    options.dropout = context.training ? config_.dropout : 0;
-    return options;
+  ops::ScoreOptions options(Context& context) const {
+    ops::ScoreOptions how;
+    how.scale = config_.score_scale(layer_);
+    how.softcap = config_.softcap;
+    how.causal = context.causal;
+    how.dropout = context.training ? config_.dropout : 0;
+    if (sinks_) how.sinks_H = sinks_->tensor();
+    ScoreSite site{config_.n_heads,
+                   config_.head_dim,
+                   context.batch->longest(),
+                   how.scale,
+                   [this](const Tensor& x) { return queries(x); },
+                   [this](const Tensor& x) { return keys(x); }};
+    how.term = position_->score_term(site, context);
+    how.scale = site.scale;
+    return how;
+  }
+
+  /// With the pattern of one document.
+  ops::ScoreOptions in_document(ops::ScoreOptions how, int64_t length) const {
+    const PatternConfig& who = config_.who();
+    if (const auto window = who.window())
+      how.window = *window;
+    else
+      how.visibility = std::make_shared<PatternVisibility>(
+          who, PatternSite{layer_, config_.n_heads, length, how.causal});
+    return how;
   }
 
   std::function<Tensor(const Tensor&)> dropper(const Context& context, uint64_t site) const {
@@ -69,20 +100,22 @@ class Attention final : public Mixer {
   Tensor whole(const Tensor& q_NHD,
                const Tensor& k_NGD,
                const Tensor& v_NGD,
+               const ops::ScoreOptions& how,
                Context& context) const {
     const Batch& batch = *context.batch;
-    const ops::ScoreOptions how = options(context);
     if (const int64_t t = batch.equal_length(); t > 0 && !ops::use_kernels(q_NHD)) {
       const int64_t b = q_NHD.size(0) / t;
       const auto fold = [&](const Tensor& x) { return x.reshape({b, t, x.size(1), x.size(2)}); };
-      return ops::attention_equal(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, dropper(context, 0))
+      return ops::attention_equal(fold(q_NHD), fold(k_NGD), fold(v_NGD), in_document(how, t),
+                                  dropper(context, 0))
           .reshape(q_NHD.sizes());
     }
     std::vector<Tensor> out;
     for (const Segment& s : batch.segments) {
       const ops::KeyValues kv{k_NGD.narrow(0, s.begin, s.length),
                               v_NGD.narrow(0, s.begin, s.length), s.start};
-      out.push_back(ops::attention(q_NHD.narrow(0, s.begin, s.length), {kv}, s.start, how,
+      out.push_back(ops::attention(q_NHD.narrow(0, s.begin, s.length), {kv}, s.start,
+                                   in_document(how, s.length),
                                    dropper(context, static_cast<uint64_t>(s.begin))));
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -92,10 +125,11 @@ class Attention final : public Mixer {
   Tensor with_state(const Tensor& q_NHD,
                     const Tensor& k_NGD,
                     const Tensor& v_NGD,
+                    const ops::ScoreOptions& how,
                     Context& context,
                     const StateRows& rows) const {
     const Batch& batch = *context.batch;
-    const ops::ScoreOptions how = options(context);
+    const int64_t horizon = config_.who().horizon();
     std::vector<Tensor> out;
     for (size_t i = 0; i < rows.size(); ++i) {
       const Segment& s = batch.segments[i];
@@ -104,7 +138,7 @@ class Attention final : public Mixer {
       require(keys.length() == s.start, "attention",
               "the state holds {} tokens, the call starts at {}", keys.length(), s.start);
       // first position that the first query sees
-      const int64_t from = how.window > 0 ? std::max<int64_t>(0, s.start - how.window + 1) : 0;
+      const int64_t from = horizon > 0 ? std::max<int64_t>(0, s.start - horizon + 1) : 0;
       std::vector<ops::KeyValues> kv;
       const auto held = [&](int64_t to) {
         const auto k_spans = keys.spans(from, to), v_spans = values.spans(from, to);
@@ -114,7 +148,7 @@ class Attention final : public Mixer {
       };
       // a ring may not hold both the oldest visible key and all new ones: several new tokens stay
       // outside until computed
-      const bool append_first = how.window == 0 || s.length == 1;
+      const bool append_first = horizon == 0 || s.length == 1;
       if (append_first) {
         keys.append(k);
         values.append(v);
@@ -123,7 +157,8 @@ class Attention final : public Mixer {
         held(s.start);
         kv.push_back({k, v, s.start});
       }
-      out.push_back(ops::attention(q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
+      out.push_back(ops::attention(q_NHD.narrow(0, s.begin, s.length), kv, s.start,
+                                   in_document(how, s.start + s.length)));
       if (!append_first) {
         keys.append(k);
         values.append(v);
@@ -134,10 +169,11 @@ class Attention final : public Mixer {
 
   AttentionConfig config_;
   std::string name_;
-  Linear q_, k_, v_, o_;
+  int64_t layer_ = 0;
+  Linear q_, k_, v_, o_, gate_;
+  WeightPtr sinks_;
   std::unique_ptr<Norm> q_norm_, k_norm_;
   std::unique_ptr<Position> position_;
-  ops::ScoreOptions options_;
 };
 
 }  // namespace

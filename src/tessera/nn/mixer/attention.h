@@ -1,7 +1,7 @@
 // Softmax attention. MHA, MQA and GQA are the same thing with other n_kv_heads: query head h reads
 // key/value head floor(h * n_kv_heads / n_heads).
 //   s_ij = scale * q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j; o_i
-//   = sum_j p_ij v_j
+//   = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i) where there is a gate
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et al. 2023,
 // arXiv:2305.13245 (GQA). Golden: attention G1, G2.
 #pragma once
@@ -21,6 +21,12 @@ enum class ScoreScale {
 enum class QkNormOver {
   head,        // statistics per head, one weight [head_dim] shared by heads (Qwen3, Gemma 3)
   projection,  // statistics over the whole projection (OLMo 2)
+};
+
+enum class OutputGate {
+  none,
+  headwise,     // sigmoid of one number per head
+  elementwise,  // sigmoid of one number per channel of every head (Qwen3-Next)
 };
 
 /// Which projections have a bias.
@@ -44,6 +50,12 @@ struct tessera::spec::EnumNames<tessera::nn::ScoreScale> {
                                     std::pair{S::inverse_layer, "inverse_layer"}};
 };
 template <>
+struct tessera::spec::EnumNames<tessera::nn::OutputGate> {
+  using G = nn::OutputGate;
+  static constexpr std::array names{std::pair{G::none, "none"}, std::pair{G::headwise, "headwise"},
+                                    std::pair{G::elementwise, "elementwise"}};
+};
+template <>
 struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {
   static constexpr std::array names{std::pair{nn::QkNormOver::head, "head"},
                                     std::pair{nn::QkNormOver::projection, "projection"}};
@@ -61,6 +73,8 @@ struct AttentionConfig final : spec::Config {
   ScoreScale scale = ScoreScale::rsqrt_head_dim;
   double scale_value = 1;
   double softcap = 0;
+  bool sinks = false;
+  OutputGate gate = OutputGate::none;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
   double dropout = 0;
@@ -79,6 +93,9 @@ struct AttentionConfig final : spec::Config {
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
         field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
+        field("sinks", &C::sinks,
+              "a learned logit per head that takes weight and gives nothing (gpt-oss)"),
+        field("gate", &C::gate, "sigmoid of a projection of the input, times the heads' output"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
@@ -97,7 +114,7 @@ struct AttentionConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
-    if (name == "position") scope.place = spec::Place::rotation;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {

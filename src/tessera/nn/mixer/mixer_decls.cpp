@@ -23,6 +23,11 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v);
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (gate != OutputGate::none)
+    list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, scope.d_model,
+                false);
+  if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
+  position.config->params_under(list, "position", child_scope(scope, "position"));
   if (qk_norm) {
     for (const auto& [name, heads] :
          {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {

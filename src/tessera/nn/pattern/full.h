@@ -14,12 +14,13 @@ struct FullPatternConfig final : PatternConfig {
             .year = 2017,
             .forms = {.recurrent = true}};
   }
-  int64_t multiplicity(int64_t query, int64_t key, bool causal) const override {
-    return !causal || key <= query ? 1 : 0;
+  int64_t multiplicity(const PatternSite& site,
+                       int64_t /*head*/,
+                       int64_t query,
+                       int64_t key) const override {
+    return !site.causal || key <= query ? 1 : 0;
   }
-  KeyRange range(int64_t query, int64_t length, bool causal) const override {
-    return {0, causal ? query : length - 1};
-  }
+  std::optional<int64_t> window() const override { return 0; }
 };
 
 }  // namespace tessera::nn

@@ -27,14 +27,21 @@ struct WindowPatternConfig final : PatternConfig {
         .year = 2020,
         .forms = {.recurrent = true}};
   }
-  int64_t multiplicity(int64_t query, int64_t key, bool causal) const override {
-    if (causal) return key <= query && key > query - width ? 1 : 0;
+  int64_t multiplicity(const PatternSite& site,
+                       int64_t /*head*/,
+                       int64_t query,
+                       int64_t key) const override {
+    if (site.causal) return key <= query && key > query - width ? 1 : 0;
     return std::abs(query - key) <= width / 2 ? 1 : 0;
   }
-  KeyRange range(int64_t query, int64_t length, bool causal) const override {
-    if (causal) return {std::max<int64_t>(0, query - width + 1), query};
-    return {std::max<int64_t>(0, query - width / 2), std::min(length - 1, query + width / 2)};
+  std::vector<KeyRange> ranges(const PatternSite& site,
+                               int64_t /*head*/,
+                               int64_t begin,
+                               int64_t end) const override {
+    if (site.causal) return {{std::max<int64_t>(0, begin - width + 1), std::min(end, site.length)}};
+    return {{std::max<int64_t>(0, begin - width / 2), std::min(site.length, end + width / 2)}};
   }
+  std::optional<int64_t> window() const override { return width; }
   int64_t horizon() const override { return width; }
 };
 

@@ -20,9 +20,9 @@ struct PositionConfig : spec::Config {
                             std::string_view name,
                             const spec::Scope& scope,
                             std::string_view remedy) {
-    if (scope.place == acts) return;
+    if (scope.places.offers(acts)) return;
     fail(ErrorKind::spec, scope.path, "position \"{}\" acts on {}, but this place offers {}; {}",
-         name, spec::name_of(acts), spec::name_of(scope.place), remedy);
+         name, spec::name_of(acts), scope.places.text(), remedy);
   }
 };
 

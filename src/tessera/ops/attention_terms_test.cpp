@@ -1,0 +1,191 @@
+// What joins the scores beside q . k: position terms, patterns with multiplicities, sinks; and the
+// chunked form, whose values and gradients are those of the definition.
+#include <ATen/core/grad_mode.h>
+
+#include "tessera/ops/attention.h"
+#include "tessera/ops/ops_testing.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr int64_t kLength = 9;
+
+struct Input {
+  Tensor q, k, v;  // [T, H, D], [T, G, D], [T, G, Dv]
+  explicit Input(at::ScalarType type)
+      : q(gen({kLength, 4, 3}, 0.37, 0.11).to(type)),
+        k(gen({kLength, 2, 3}, 0.53, 0.29).to(type)),
+        v(gen({kLength, 2, 5}, 0.71, 0.05).to(type)) {}
+};
+
+/// Own token, and the even ones before it, the first of them twice.
+class EvenKeys final : public kernels::Visibility {
+ public:
+  int64_t multiplicity(int64_t head, int64_t query, int64_t key) const override {
+    if (key > query || (head == 1 && key == 2)) return 0;
+    return key == 0 ? 2 : key % 2 == 0 || key == query ? 1 : 0;
+  }
+  std::vector<kernels::KeyRange> ranges(int64_t, int64_t, int64_t end) const override {
+    return {{0, end}};
+  }
+  bool same_for_heads() const override { return false; }
+};
+
+/// o of head h, query i, from the formula, one number at a time.
+Tensor by_hand(const std::function<double(int64_t h, int64_t i, int64_t j)>& bias,
+               const std::function<double(int64_t h, int64_t i, int64_t j)>& times,
+               double sink_of_head_h = 0,
+               bool sinks = false) {
+  const Input in(at::kDouble);
+  Tensor out = at::zeros({kLength, 4, 5}, at::kDouble);
+  for (int64_t h = 0; h < 4; ++h)
+    for (int64_t i = 0; i < kLength; ++i) {
+      double total = sinks ? std::exp(sink_of_head_h * static_cast<double>(h + 1)) : 0;
+      for (int64_t j = 0; j < kLength; ++j) {
+        const double s = 0.5 * (in.q[i][h] * in.k[j][h / 2]).sum().item<double>() + bias(h, i, j);
+        const double p = times(h, i, j) * std::exp(s);
+        total += p;
+        out[i][h] += p * in.v[j][h / 2];
+      }
+      out[i][h] /= total;
+    }
+  return out;
+}
+
+double causal(int64_t, int64_t i, int64_t j) {
+  return j <= i ? 1 : 0;
+}
+double nothing(int64_t, int64_t, int64_t) {
+  return 0;
+}
+
+Tensor run(at::ScalarType type, const ScoreOptions& options) {
+  const Input in(type);
+  return attention(in.q, {{in.k, in.v, 0}}, 0, options);
+}
+
+TEST(AttentionTerm, SinksTakeWeight) {
+  const Tensor want = by_hand(nothing, causal, 0.3, true);
+  expect_both(
+      [&](at::ScalarType t) {
+        return run(t, {.scale = 0.5, .sinks_H = tensor({0.3, 0.6, 0.9, 1.2}).to(t)});
+      },
+      want, 1e-12);
+}
+
+TEST(AttentionTerm, ABiasByDistanceIsReadFromItsTable) {
+  // five distances, from -3 to 1; what lies beyond takes the ends
+  const Tensor table = gen({4, 5}, 0.9, 0.4);
+  const Tensor want = by_hand(
+      [&](int64_t h, int64_t i, int64_t j) {
+        return table[h][std::clamp<int64_t>(3 + j - i, 0, 4)].item<double>();
+      },
+      causal);
+  expect_both(
+      [&](at::ScalarType t) {
+        return run(t, {.scale = 0.5, .term = {.bias_HR = table.to(t), .zero = 3}});
+      },
+      want, 1e-12);
+}
+
+TEST(AttentionTerm, ABiasFromTheQueriesIsAdded) {
+  const Tensor rows = gen({kLength, 3}, 0.2, 0.7);
+  const auto term = [](const ScoreBlock& block, const std::vector<Tensor>& inputs) {
+    return row_products(block.q_BHTD, inputs[0].narrow(0, block.first_key, block.k_BHSD.size(2)));
+  };
+  const Input in(at::kDouble);
+  const Tensor want = by_hand(
+      [&](int64_t h, int64_t i, int64_t j) { return (in.q[i][h] * rows[j]).sum().item<double>(); },
+      causal);
+  expect_both(
+      [&](at::ScalarType t) {
+        ScoreOptions options{.scale = 0.5};
+        options.term.bias = term;
+        options.term.inputs = {rows.to(t)};
+        return run(t, options);
+      },
+      want, 1e-12);
+}
+
+TEST(AttentionTerm, APatternCountsKeysAsOftenAsItSays) {
+  const EvenKeys who;
+  const Tensor want = by_hand(nothing, [&](int64_t h, int64_t i, int64_t j) {
+    return static_cast<double>(who.multiplicity(h, i, j));
+  });
+  expect_both(
+      [&](at::ScalarType t) {
+        return run(t, {.scale = 0.5, .visibility = std::make_shared<EvenKeys>()});
+      },
+      want, 1e-12);
+}
+
+struct Everything {
+  Tensor q, k, v, sinks, table, rows;
+  std::vector<Tensor> all() const { return {q, k, v, sinks, table, rows}; }
+};
+
+Everything leaves() {
+  const Input in(at::kDouble);
+  const auto head = [](const Tensor& x) {
+    return x.transpose(0, 1).unsqueeze(0).contiguous().requires_grad_(true);
+  };
+  return {head(in.q),
+          head(in.k),
+          head(in.v),
+          gen({4}, 0.3, 0.1).requires_grad_(true),
+          gen({4, 7}, 0.4, 0.2).requires_grad_(true),
+          gen({kLength, 3}, 0.2, 0.7).requires_grad_(true)};
+}
+
+ScoreOptions everything(const Everything& e, int kind) {
+  ScoreOptions options{.scale = 0.5, .softcap = 3};
+  options.sinks_H = e.sinks;
+  options.term.bias_HR = e.table;
+  options.term.zero = 4;
+  options.term.inputs = {e.rows};
+  options.term.bias = [](const ScoreBlock& block, const std::vector<Tensor>& inputs) {
+    return row_products(block.q_BHTD, inputs[0].narrow(0, block.first_key, block.k_BHSD.size(2)));
+  };
+  options.term.values = [](const Tensor& weights, const ScoreBlock& block,
+                           const std::vector<Tensor>& inputs) {
+    const Tensor rows = inputs[0].narrow(0, block.first_key, block.k_BHSD.size(2));
+    return at::constant_pad_nd(at::matmul(weights, rows), {0, 2});
+  };
+  if (kind == 1) options.window = 4;
+  if (kind == 2) options.causal = false;
+  if (kind == 3) options.causal = false, options.window = 4;
+  if (kind == 4) options.visibility = std::make_shared<EvenKeys>();
+  return options;
+}
+
+TEST(AttentionChunked, ValuesAndGradientsAreThoseOfTheDefinition) {
+  for (int kind = 0; kind < 5; ++kind)
+    for (const int64_t chunk : {1, 2, 4, 100}) {
+      const Everything a = leaves(), b = leaves();
+      const Tensor want = attention_plain(a.q, a.k, a.v, 0, 0, everything(a, kind));
+      const Tensor got = attention_chunked(b.q, b.k, b.v, 0, 0, everything(b, kind), chunk);
+      expect_near(got, want, 1e-13);
+      const Tensor weight = gen(want.sizes().vec(), 0.31, 0.5);
+      (want * weight).sum().backward();
+      (got * weight).sum().backward();
+      const auto wants = a.all(), gots = b.all();
+      for (size_t i = 0; i < wants.size(); ++i) {
+        ASSERT_TRUE(gots[i].grad().defined()) << "input " << i;
+        expect_near(gots[i].grad(), wants[i].grad(), 1e-12);
+      }
+    }
+}
+
+TEST(AttentionTerm, RowProductsDependOnTheirRowsAlone) {
+  const at::NoGradGuard no_gradients;
+  const Tensor x = gen({2, 7, 19}, 0.3, 0.1).to(at::kFloat),
+               w = gen({1, 11, 19}, 0.7, 0.2).to(at::kFloat);
+  const Tensor all = row_products(x, w);
+  expect_near(all, at::matmul(x.to(at::kDouble), w.to(at::kDouble).transpose(-1, -2)), 1e-5);
+  for (int64_t i = 0; i < 7; ++i)
+    EXPECT_TRUE(at::equal(row_products(x.narrow(1, i, 1), w.narrow(1, 3, 5)),
+                          all.narrow(1, i, 1).narrow(2, 3, 5)));
+}
+
+}  // namespace
+}  // namespace tessera::ops
