@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "tessera/base/allocator.h"
 #include "tessera/base/cpu.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/rng.h"
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
   using namespace tessera;
   namespace fs = std::filesystem;
   const int warmup = 2, steps = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
+  keep_freed_memory();
   cap_onednn();
   std::string pattern = (fs::temp_directory_path() / "tessera_step_XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) return 1;

@@ -86,5 +86,6 @@ function(tessera_test name)
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900)
+  # waiting threads must not spin: programs share the cores
+  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 900 ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

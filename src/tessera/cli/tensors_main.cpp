@@ -1,8 +1,5 @@
 // tessera-tensors: the verbs that load libtorch.
-#include <malloc.h>
-
-#include <climits>
-
+#include "tessera/base/allocator.h"
 #include "tessera/base/cpu.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/tensor_verbs.h"
@@ -10,9 +7,7 @@
 int main(int argc, char** argv) {
   using namespace tessera;
   using namespace tessera::cli;
-  // large buffers come back from the heap instead of being mapped and zeroed each time
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  keep_freed_memory();
   try {
     if (const std::string cap = cap_onednn(); !cap.empty())
       fmt::print(stderr, "tessera: oneDNN is limited to {} on this processor\n", cap);

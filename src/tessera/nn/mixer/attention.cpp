@@ -2,6 +2,7 @@
 
 #include "tessera/nn/parts.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/pointwise.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -37,10 +38,8 @@ class Attention final : public Mixer {
     const ops::ScoreOptions how = options(context);
     Tensor o_NHD = rows != nullptr ? with_state(q_NHD, k_NGD, v_NGD, how, context, *rows)
                                    : whole(q_NHD, k_NGD, v_NGD, how, context);
-    if (gate_.weight) {
-      const Tensor gate = at::sigmoid(gate_(x_ND));
-      o_NHD = o_NHD * gate.reshape({n, h, -1});
-    }
+    if (gate_.weight)
+      o_NHD = o_NHD * ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, -1});
     return o_(o_NHD.reshape({n, h * d}));
   }
 
