@@ -8,7 +8,7 @@
 #include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/mixer/attention.h"
-#include "tessera/nn/position/position_config.h"
+#include "tessera/nn/position/position_holder.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -291,10 +291,15 @@ void for_each_position(const ModelSpec& spec, Visit visit) {
     visit(embed->position.as<nn::PositionConfig>());
   for (const LayerSpec& layer : spec.layers)
     for (const GroupSpec& group : layer.groups)
-      for (const BranchSpec& branch : group.branches)
+      for (const BranchSpec& branch : group.branches) {
         if (const auto* attention =
                 dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get()))
           visit(attention->position.as<nn::PositionConfig>());
+        else if (const auto* holder =
+                     dynamic_cast<const nn::PositionHolder*>(branch.part.config.get());
+                 holder != nullptr && holder->held_position())
+          visit(holder->held_position().as<nn::PositionConfig>());
+      }
 }
 
 }  // namespace
