@@ -182,7 +182,9 @@ void RowState::commit(int64_t n) {
   }
   committed_ += n;
   pending_ = 0;
-  for (TokenBuffer& buffer : tokens_) buffer.truncate(committed_);
+  for (size_t i = 0; i < decls_->size(); ++i)
+    if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
+      tokens_[slot_[i]].truncate((*decls_)[i].entries(committed_));
 }
 
 RowState RowState::clone() const {
@@ -227,13 +229,12 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
     const spec::StateDecl& decl = (*decls_)[i];
     const Tensor value = tensor(decl.name);
     const bool per_token = decl.kind == spec::StateDecl::Kind::per_token;
-    const int64_t held = decl.keep > 0 ? std::min(decl.keep, length) : length;
-    const auto expected = per_token ? with_front(held, decl.shape) : decl.shape;
+    const auto expected = per_token ? with_front(decl.kept(length), decl.shape) : decl.shape;
     if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
       fail(ErrorKind::file, "state",
            "\"{}\" is missing or has another shape than this model's state", decl.name);
     if (per_token)
-      tokens_[slot_[i]].restore(value, length);
+      tokens_[slot_[i]].restore(value, decl.entries(length));
     else
       working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
   }
