@@ -36,7 +36,7 @@ void check_documentation(const spec::Mechanism& mechanism, Report& report) {
 }
 
 void check_bad_values(const Case& c, Report& report) {
-  const spec::Scope scope = scope_for(*c.mechanism);
+  const spec::Scope scope = scope_for(c);
   const Json schema = c.mechanism->schema();
   const auto read = [&](const Json& part) {
     return [&, part] { spec::read_part(c.mechanism->slot, part, scope); };
@@ -134,7 +134,7 @@ void check_config(const Case& c, Report& report) {
   }
   if (c.mechanism == nullptr) return;
   // the part alone: every field is dumped, with the value that was given
-  const spec::Scope scope = scope_for(*c.mechanism);
+  const spec::Scope scope = scope_for(c);
   const Json dump = spec::dump_part(spec::read_part(c.mechanism->slot, c.part, scope));
   report.expect(spec::dump_part(spec::read_part(c.mechanism->slot, dump, scope)) == dump,
                 "dump(read(dump)) differs from {}", dump.dump());
@@ -208,6 +208,9 @@ void check_initial(const Case& c, Report& report) {
 }
 
 void check_refusals(const Case& c, Report& report) {
+  if (c.encoder_only)
+    report.refuses(ErrorKind::spec, "needs an encoder", "a decoder with it",
+                   [&] { model::read_model_spec(host(*c.mechanism, c.part, "decoder")); });
   const model::ModelSpec spec = model::read_model_spec(c.decoder);
   // a model of limited length says so before it computes
   if (const int64_t limit = spec.max_positions(); limit > 0) {
@@ -224,7 +227,7 @@ void check_refusals(const Case& c, Report& report) {
   for (const spec::Place place :
        {spec::Place::embedding, spec::Place::rotation, spec::Place::score_bias}) {
     if (place == c.mechanism->info.place) continue;
-    spec::Scope scope = scope_for(*c.mechanism);
+    spec::Scope scope = scope_for(c);
     scope.places = {.embedding = place == spec::Place::embedding,
                     .rotation = place == spec::Place::rotation,
                     .score_bias = place == spec::Place::score_bias};

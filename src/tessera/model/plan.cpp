@@ -34,7 +34,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context);
     for (const spec::StateDecl& decl : branch.tensors) {
       if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
-        plan.state_bytes_per_token += decl.bytes_per_entry();
+        plan.state_bytes_per_token += decl.bytes_per_entry() / decl.every;
       else
         plan.state_bytes_fixed += decl.bytes_per_entry() * std::max<int64_t>(decl.keep, 1);
     }

@@ -160,21 +160,23 @@ void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
 void RowState::commit(int64_t n) {
   if (n < 0 || n > pending_)
     fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
-  int64_t kept_entries = committed_ + n;
+  int64_t kept_tokens = committed_ + n;
   if (!working_.empty()) {
     if (n == pending_) {
       committed_fixed_ = working_;
     } else {
       // back to the last committed value; the kept inputs follow it before the next call
       working_ = committed_fixed_;
-      kept_entries = committed_;
+      kept_tokens = committed_;
       if (n > 0) replay_ = at::cat(pending_inputs_).narrow(0, 0, n);
     }
     pending_inputs_.clear();
   }
   committed_ += n;
   pending_ = 0;
-  for (TokenBuffer& buffer : tokens_) buffer.truncate(kept_entries);
+  for (size_t i = 0; i < decls_->size(); ++i)
+    if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
+      tokens_[slot_[i]].truncate((*decls_)[i].entries(kept_tokens));
 }
 
 RowState RowState::clone() const {
@@ -225,13 +227,12 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
     const spec::StateDecl& decl = (*decls_)[i];
     const Tensor value = tensor(decl.name);
     const bool per_token = decl.kind == spec::StateDecl::Kind::per_token;
-    const int64_t held = decl.keep > 0 ? std::min(decl.keep, seen) : seen;
-    const auto expected = per_token ? with_front(held, decl.shape) : decl.shape;
+    const auto expected = per_token ? with_front(decl.kept(seen), decl.shape) : decl.shape;
     if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
       fail(ErrorKind::file, "state",
            "\"{}\" is missing or has another shape than this model's state", decl.name);
     if (per_token)
-      tokens_[slot_[i]].restore(value, seen);
+      tokens_[slot_[i]].restore(value, decl.entries(seen));
     else
       working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
   }

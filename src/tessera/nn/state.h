@@ -16,7 +16,8 @@
 
 namespace tessera::nn {
 
-/// Entries at consecutive positions; all of them, or a ring of the last `capacity`.
+/// Entries at consecutive positions (of tokens, or of blocks of StateDecl::every tokens); all of
+/// them, or a ring of the last `capacity`.
 class TokenBuffer {
  public:
   TokenBuffer(const spec::StateDecl& decl, int64_t max_pending, at::TensorOptions options);

@@ -116,9 +116,7 @@ int64_t StateDecl::bytes_per_entry() const {
 int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length) {
   int64_t bytes = 0;
   for (const StateDecl& decl : decls) {
-    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1
-                            : decl.keep == 0                    ? length
-                                                                : std::min(length, decl.keep);
+    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1 : decl.kept(length);
     bytes += entries * decl.bytes_per_entry();
   }
   return bytes;

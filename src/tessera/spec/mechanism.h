@@ -3,6 +3,7 @@
 // so that reading a spec, planning a 405B model, schemas and pages cost nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -138,10 +139,16 @@ struct StateDecl {
   std::string name;
   Kind kind = Kind::per_token;
   std::vector<int64_t> shape;  // of one token's entry, or of the whole tensor
-  int64_t keep = 0;            // per_token: how many of the last tokens are kept, 0 = all
+  int64_t keep = 0;            // per_token: how many of the last entries are kept, 0 = all
   DType dtype = DType::f32;
+  int64_t every = 1;  // per_token: one entry for this many tokens, once the last of them is seen
 
   int64_t bytes_per_entry() const;
+  /// Entries that exist after `length` tokens, and those of them that are kept.
+  int64_t entries(int64_t length) const { return length / every; }
+  int64_t kept(int64_t length) const {
+    return keep == 0 ? entries(length) : std::min(entries(length), keep);
+  }
 };
 
 /// Bytes that one row keeps after `length` tokens.

@@ -1,0 +1,43 @@
+#include "tessera/nn/mixer/attend.h"
+
+#include "tessera/ops/attention_values.h"
+#include "tessera/ops/random.h"
+
+namespace tessera::nn {
+
+Dropper WeightDropout::at(int64_t segment_begin) const {
+  if (p == 0) return {};
+  return [stream = key.fold(static_cast<uint64_t>(segment_begin)), p = p](const Tensor& weights) {
+    return ops::dropout(weights, p, stream);
+  };
+}
+
+WeightDropout weight_dropout(const Context& context,
+                             const std::string& name,
+                             double p,
+                             const std::string& site) {
+  if (!context.training || p == 0) return {};
+  return {p, context.key.fold(name + "." + site)};
+}
+
+Tensor attend_documents(const Tensor& q_NHK,
+                        const Tensor& k_NGK,
+                        const Tensor& v_NGV,
+                        const Batch& batch,
+                        const ops::ScoreOptions& options,
+                        const WeightDropout& dropout) {
+  if (const int64_t t = batch.equal_length(); t > 0 && !ops::use_kernels(q_NHK)) {
+    const int64_t b = q_NHK.size(0) / t;
+    const auto fold = [&](const Tensor& x) { return x.reshape({b, t, x.size(1), x.size(2)}); };
+    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), options, dropout.at(0))
+        .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
+  }
+  return for_segments(batch, [&](size_t, const Segment& s) {
+    return ops::attention_values(
+        q_NHK.narrow(0, s.begin, s.length),
+        {k_NGK.narrow(0, s.begin, s.length), v_NGV.narrow(0, s.begin, s.length), s.start}, s.start,
+        options, dropout.at(s.begin));
+  });
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,42 @@
+// What the relatives of softmax attention share: attention inside the documents of a batch, and the
+// random numbers of its dropout.
+#pragma once
+
+#include <functional>
+
+#include "tessera/nn/context.h"
+#include "tessera/ops/attention.h"
+
+namespace tessera::nn {
+
+using Dropper = std::function<Tensor(const Tensor&)>;
+
+/// Dropout on attention weights, from a stream of its own for every segment.
+struct WeightDropout {
+  double p = 0;  // 0 = none
+  RandomKey key{0};
+  Dropper at(int64_t segment_begin) const;
+};
+/// Of the weights `site` in the part `name`; none outside training.
+WeightDropout weight_dropout(const Context& context,
+                             const std::string& name,
+                             double p,
+                             const std::string& site = "weights");
+
+/// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
+Tensor attend_documents(const Tensor& q_NHK,
+                        const Tensor& k_NGK,
+                        const Tensor& v_NGV,
+                        const Batch& batch,
+                        const ops::ScoreOptions& options,
+                        const WeightDropout& dropout = {});
+
+/// f(segment number, segment) for all segments of the batch, one below the other.
+template <class F>
+Tensor for_segments(const Batch& batch, const F& f) {
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < batch.segments.size(); ++i) out.push_back(f(i, batch.segments[i]));
+  return out.size() == 1 ? out[0] : at::cat(out);
+}
+
+}  // namespace tessera::nn

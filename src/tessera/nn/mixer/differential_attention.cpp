@@ -1,0 +1,120 @@
+#include "tessera/nn/mixer/differential_attention.h"
+
+#include <cmath>
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/attention_values.h"
+
+namespace tessera::nn {
+namespace {
+
+class DifferentialAttention final : public Mixer {
+ public:
+  DifferentialAttention(const DifferentialAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        lambda_init_(config.initial_lambda(builder.scope().layer)),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        lambda_q1_(builder.weight("lambda_q1")),
+        lambda_k1_(builder.weight("lambda_k1")),
+        lambda_q2_(builder.weight("lambda_q2")),
+        lambda_k2_(builder.weight("lambda_k2")),
+        norm_(build_norm(config.norm, builder.under("norm"))),
+        position_(build_position(config.position, builder.under("position"))) {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
+                  e = config_.head_dim;
+    const Tensor q_NHK = position_->rotate(q_(x_ND).reshape({n, 2 * h, e}), context);
+    const Tensor k_NGK = position_->rotate(k_(x_ND).reshape({n, 2 * g, e}), context);
+    const Tensor v_NGV = values(v_(x_ND));
+
+    // A v as two attentions over the same values
+    const auto [first, second] = rows != nullptr ? with_state(q_NHK, k_NGK, v_NGV, context, *rows)
+                                                 : whole(q_NHK, k_NGK, v_NGV, context);
+    const Tensor o_NHV = first - lambda().to(first.scalar_type()) * second;
+    const Tensor normed = norm_->forward(o_NHV) * (1 - lambda_init_);
+    return o_(normed.reshape({n, 2 * h * e}));
+  }
+
+ private:
+  using Maps = std::pair<Tensor, Tensor>;
+
+  /// The sub-heads of map 0 or 1 of x [N, 2 heads, e].
+  Tensor of_map(const Tensor& x, int64_t map) const {
+    const int64_t heads = x.size(1) / 2;
+    if (config_.layout == MapLayout::halves) return x.narrow(1, map * heads, heads);
+    return x.unflatten(1, {heads, 2}).select(2, map);
+  }
+
+  Tensor values(const Tensor& projected) const {
+    const int64_t n = projected.size(0), g = config_.n_kv_heads, e = config_.head_dim;
+    if (config_.layout == MapLayout::paired) return projected.reshape({n, g, 2 * e});
+    return projected.reshape({n, 2, g, e}).transpose(1, 2).reshape({n, g, 2 * e});
+  }
+
+  Tensor lambda() const {
+    const auto type = ops::wide(lambda_q1_->tensor());
+    const auto term = [&](const WeightPtr& q, const WeightPtr& k) {
+      return (q->tensor().to(type) * k->tensor().to(type)).sum().exp();
+    };
+    return term(lambda_q1_, lambda_k1_) - term(lambda_q2_, lambda_k2_) + lambda_init_;
+  }
+
+  ops::ScoreOptions options(const Context& context) const {
+    return {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim)),
+            .causal = context.causal};
+  }
+
+  Maps whole(const Tensor& q, const Tensor& k, const Tensor& v, const Context& context) const {
+    const auto one = [&](int64_t map, const std::string& site) {
+      return attend_documents(of_map(q, map), of_map(k, map), v, *context.batch, options(context),
+                              weight_dropout(context, name_, config_.dropout, site));
+    };
+    return {one(0, "first"), one(1, "second")};
+  }
+
+  /// Each segment after what its row holds.
+  Maps with_state(const Tensor& q_NHK,
+                  const Tensor& k_NGK,
+                  const Tensor& v_NGV,
+                  const Context& context,
+                  const StateRows& rows) const {
+    std::vector<Tensor> firsts, seconds;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Segment& s = context.batch->segments[i];
+      TokenBuffer &keys = rows[i]->tokens(0), &values = rows[i]->tokens(1);
+      keys.append(k_NGK.narrow(0, s.begin, s.length));
+      values.append(v_NGV.narrow(0, s.begin, s.length));
+      const Tensor q = q_NHK.narrow(0, s.begin, s.length), k = keys.spans(0, keys.length())[0],
+                   v = values.spans(0, values.length())[0];
+      const auto one = [&](int64_t map) {
+        return ops::attention_values(of_map(q, map), {of_map(k, map), v, 0}, s.start,
+                                     options(context));
+      };
+      firsts.push_back(one(0));
+      seconds.push_back(one(1));
+    }
+    return {at::cat(firsts), at::cat(seconds)};
+  }
+
+  DifferentialAttentionConfig config_;
+  std::string name_;
+  double lambda_init_;
+  Linear q_, k_, v_, o_;
+  WeightPtr lambda_q1_, lambda_k1_, lambda_q2_, lambda_k2_;
+  std::unique_ptr<Norm> norm_;
+  std::unique_ptr<Position> position_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const DifferentialAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<DifferentialAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,48 @@
+#include <cmath>
+
+#include "tessera/nn/mixer/differential_attention.h"
+
+namespace tessera::nn {
+
+void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
+  if (n_heads % n_kv_heads != 0)
+    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
+         n_heads);
+  if (!norm)
+    fail(ErrorKind::spec, scope.path,
+         "norm is null; the difference of two maps has no fixed scale: give a norm, such as "
+         "\"rms_norm\"");
+  if (dropout >= 1)
+    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+}
+
+void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  const int64_t q = 2 * n_heads * head_dim, kv = 2 * n_kv_heads * head_dim;
+  list.linear("q", q, scope.d_model, bias.q);
+  list.linear("k", kv, scope.d_model, bias.k);
+  list.linear("v", kv, scope.d_model, bias.v);
+  list.linear("o", scope.d_model, q, bias.o,
+              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  for (const char* name : {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"})
+    list.add({name, {head_dim}, spec::Init::normal(0.1), spec::ParamKind::structural});
+  spec::ParamList child = list.under("norm");
+  norm.config->params(child, child_scope(scope, "norm"));
+  list.append(child);
+}
+
+std::vector<spec::StateDecl> DifferentialAttentionConfig::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  return {{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
+          {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}};
+}
+
+double DifferentialAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  // two maps, each q . k over e and weights over 2 e
+  return 12.0 * static_cast<double>(n_heads * head_dim) * static_cast<double>(context);
+}
+
+double DifferentialAttentionConfig::initial_lambda(int64_t layer) const {
+  return lambda_init.value_or(0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(layer)));
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,85 @@
+#include "tessera/nn/mixer/gau.h"
+
+#include <cmath>
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/mixer/gau_parts.h"
+#include "tessera/ops/attention_values.h"
+#include "tessera/ops/unit_attention.h"
+
+namespace tessera::nn {
+namespace {
+
+class Gau final : public Mixer {
+ public:
+  Gau(const GauConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        parts_(builder, config.d_hidden, config.d_key, config.position),
+        out_(builder, "out") {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND);
+    const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
+    const Tensor v = v_NE;
+    const Tensor mixed_NE = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+      Tensor keys = k_NS.narrow(0, s.begin, s.length), values = v.narrow(0, s.begin, s.length);
+      int64_t start = 0;
+      if (rows != nullptr) {
+        TokenBuffer &held_k = (*rows)[i]->tokens(0), &held_v = (*rows)[i]->tokens(1);
+        held_k.append(keys.unsqueeze(1));
+        held_v.append(values.unsqueeze(1));
+        keys = held_k.spans(0, held_k.length())[0].squeeze(1);
+        values = held_v.spans(0, held_v.length())[0].squeeze(1);
+        start = s.start;
+      }
+      return attend(q_NS.narrow(0, s.begin, s.length), keys, values, start, s.begin, context);
+    });
+    return out_(u_NE * mixed_NE);
+  }
+
+ private:
+  /// One document: its queries from `start` on, and all keys up to them.
+  Tensor attend(const Tensor& q_TS,
+                const Tensor& k_SS,
+                const Tensor& v_SE,
+                int64_t start,
+                int64_t segment_begin,
+                const Context& context) const {
+    if (config_.weights == GauWeights::softmax) {
+      const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(config_.d_key)),
+                                      .causal = context.causal};
+      return ops::attention_values(
+                 q_TS.unsqueeze(1), {k_SS.unsqueeze(1), v_SE.unsqueeze(1), 0}, start, options,
+                 weight_dropout(context, name_, config_.dropout).at(segment_begin))
+          .squeeze(1);
+    }
+    const int64_t t = q_TS.size(0);
+    const auto options = q_TS.options().dtype(ops::wide(q_TS));
+    const bool growing = context.causal && config_.divisor == GauDivisor::count;
+    const double n = static_cast<double>(
+        config_.divisor == GauDivisor::max_length ? config_.max_length : k_SS.size(0));
+    const Tensor divisor =
+        growing ? at::arange(start + 1, start + t + 1, options) : at::full({t}, n, options);
+    const auto act =
+        config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace;
+    if (ops::use_kernels(q_TS))
+      return ops::unit_attention_kernel(q_TS, k_SS, v_SE, start, divisor, act, context.causal);
+    return ops::unit_attention(q_TS.unsqueeze(0), k_SS.unsqueeze(0), v_SE.unsqueeze(0), start,
+                               divisor, act, context.causal)
+        .squeeze(0);
+  }
+
+  GauConfig config_;
+  std::string name_;
+  GauParts parts_;
+  Linear out_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const GauConfig& config, const Builder& builder) {
+  return std::make_unique<Gau>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,65 @@
+// Rules, parameters, state and cost of the gated attention units.
+#include <cmath>
+
+#include "tessera/nn/mixer/flash_gau.h"
+#include "tessera/nn/mixer/gau.h"
+
+namespace tessera::nn {
+namespace {
+
+void unit_params(
+    spec::ParamList& list, const spec::Scope& scope, int64_t hidden, int64_t key, int64_t copies) {
+  list.linear("in", 2 * hidden + key, scope.d_model, false);
+  list.add({"gamma", {copies, key}, spec::Init::normal(0.02), spec::ParamKind::structural});
+  list.add({"beta", {copies, key}, spec::Init::constant(0), spec::ParamKind::bias});
+  list.linear("out", scope.d_model, hidden, false,
+              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+}
+
+}  // namespace
+
+void GauConfig::check(const spec::Scope& scope) const {
+  if (scope.causal && divisor == GauDivisor::length)
+    fail(ErrorKind::spec, scope.path,
+         "divisor length needs an encoder: in a decoder every output would change as the sequence "
+         "grows; use count or max_length");
+  if (dropout >= 1)
+    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+  if (dropout > 0 && weights != GauWeights::softmax)
+    fail(ErrorKind::spec, scope.path,
+         "dropout = {} acts on the weights of a softmax; expected 0 with weights relu2 or laplace",
+         dropout);
+}
+
+void GauConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  unit_params(list, scope, d_hidden, d_key, 2);
+}
+
+std::vector<spec::StateDecl> GauConfig::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  return {{"k", Kind::per_token, {1, d_key}}, {"v", Kind::per_token, {1, d_hidden}}};
+}
+
+double GauConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  return 2.0 * static_cast<double>(d_key + d_hidden) * static_cast<double>(context);
+}
+
+void FlashGauConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  unit_params(list, scope, d_hidden, d_key, 4);
+}
+
+std::vector<spec::StateDecl> FlashGauConfig::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  return {{"k", Kind::fixed, {group, d_key}},  // of the open group, in the order of its tokens
+          {"k_linear", Kind::fixed, {group, d_key}},
+          {"v", Kind::fixed, {group, d_hidden}},
+          {"sum", Kind::fixed, {d_key, d_hidden}}};  // over the groups before it
+}
+
+double FlashGauConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  const auto seen = static_cast<double>(std::min(context, group));
+  return 2.0 * static_cast<double>(d_key + d_hidden) * seen +
+         4.0 * static_cast<double>(d_key * d_hidden);
+}
+
+}  // namespace tessera::nn

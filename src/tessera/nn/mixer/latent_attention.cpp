@@ -1,0 +1,116 @@
+#include "tessera/nn/mixer/latent_attention.h"
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/attention_values.h"
+#include "tessera/ops/head_linear.h"
+
+namespace tessera::nn {
+namespace {
+
+class LatentAttention final : public Mixer {
+ public:
+  LatentAttention(const LatentAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        kv_a_(builder, "kv_a"),
+        o_(builder, "o"),
+        k_b_(builder.weight("k_b.weight")),
+        v_b_(builder.weight("v_b.weight")),
+        position_(build_position(config.position, builder.under("position"))) {
+    if (config.q_lora_rank > 0) {
+      q_a_ = Linear(builder, "q_a");
+      q_ = Linear(builder, "q_b");
+      if (config.latent_norm) q_norm_ = build_norm(config.latent_norm, builder.under("q_norm"));
+    } else {
+      q_ = Linear(builder, "q");
+    }
+    if (config.latent_norm) kv_norm_ = build_norm(config.latent_norm, builder.under("kv_norm"));
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
+                  rope = config_.qk_rope_head_dim;
+    // queries
+    const Tensor latent = q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
+    const Tensor q_NHK = q_(latent).reshape({n, config_.n_heads, config_.head_dim()});
+    const Tensor qn_NHK = q_NHK.narrow(2, 0, nope),
+                 qr_NHR = rotated(q_NHK.narrow(2, nope, rope), context);
+    // the latent and the rotary key that all heads share
+    const Tensor a_NA = kv_a_(x_ND);
+    const Tensor c_NC = normed(a_NA.narrow(1, 0, config_.kv_lora_rank), kv_norm_.get());
+    const Tensor r_N1R = rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), context);
+
+    const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
+                             ? expanded(qn_NHK, qr_NHR, c_NC, r_N1R, context)
+                             : absorbed(qn_NHK, qr_NHR, c_NC, r_N1R, context, rows);
+    return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
+  }
+
+ private:
+  static Tensor normed(const Tensor& x, const Norm* norm) {
+    return norm != nullptr ? norm->forward(x) : x;
+  }
+  Tensor rotated(const Tensor& x_NHR, Context& context) const {
+    return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, context) : x_NHR;
+  }
+
+  ops::ScoreOptions options(const Context& context) const {
+    return {.scale = config_.score_scale(), .causal = context.causal};
+  }
+
+  /// Keys and values of every head, as in training.
+  Tensor expanded(const Tensor& qn_NHK,
+                  const Tensor& qr_NHR,
+                  const Tensor& c_NC,
+                  const Tensor& r_N1R,
+                  Context& context) const {
+    const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
+    const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
+    const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
+    const Tensor kn_NHK = at::einsum("nc,hck->nhk", {c_NC.to(type), k_b}).to(c_NC.scalar_type());
+    const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
+    const Tensor k_NHK = at::cat({kn_NHK, r_N1R.expand({n, h, r_N1R.size(2)})}, -1);
+    return attend_documents(at::cat({qn_NHK, qr_NHR}, -1), k_NHK, v_NHV, *context.batch,
+                            options(context), weight_dropout(context, name_, config_.dropout));
+  }
+
+  /// One key and value for all heads: the entries (c, r) themselves.
+  Tensor absorbed(const Tensor& qn_NHK,
+                  const Tensor& qr_NHR,
+                  const Tensor& c_NC,
+                  const Tensor& r_N1R,
+                  Context& context,
+                  const StateRows* rows) const {
+    const Tensor q_NHE = at::cat({ops::head_linear(qn_NHK, *k_b_), qr_NHR}, -1);
+    const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
+    const Tensor u_NHC = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+      Tensor entries = entries_N1E.narrow(0, s.begin, s.length);
+      if (rows != nullptr) {
+        TokenBuffer& held = (*rows)[i]->tokens(0);
+        held.append(entries);
+        entries = held.spans(0, held.length())[0];
+      }
+      const ops::KeyValues kv{entries, entries.narrow(2, 0, config_.kv_lora_rank),
+                              rows != nullptr ? 0 : s.start};
+      return ops::attention_values(q_NHE.narrow(0, s.begin, s.length), kv, s.start,
+                                   options(context));
+    });
+    return ops::head_linear(u_NHC, *v_b_);
+  }
+
+  LatentAttentionConfig config_;
+  std::string name_;
+  Linear q_a_, q_, kv_a_, o_;
+  WeightPtr k_b_, v_b_;
+  std::unique_ptr<Norm> q_norm_, kv_norm_;
+  std::unique_ptr<Position> position_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const LatentAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<LatentAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

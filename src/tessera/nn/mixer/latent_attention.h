@@ -1,0 +1,104 @@
+// Multi-head latent attention (MLA): keys and values are read from one short latent per token, and
+// a few rotary channels shared by all heads carry the position, so that a cache of kv_lora_rank +
+// qk_rope_head_dim numbers per token serves every head.
+//   q = W_qb norm(W_qa x) -> (q_n, q_r) per head;  (c, r) = W_kva x;  c <- norm(c)
+//   k_n = W_kb c, v = W_vb c per head;  q_r, r rotated;  s_ij = scale (q_n,i . k_n,j + q_r,i . r_j)
+// DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1. Golden: attention G3.
+//
+// Forms: training expands keys and values; inference absorbs W_kb into the query and W_vb into the
+// output, so that nothing but the latent is kept or read: s_ij = scale (W_kb^T q_n,i . c_j + ..),
+// o_i = W_vb sum_j p_ij c_j. A prompt is absorbed too, which costs (2 c + r) / (n + r + v) times
+// the scores' work, because a row's bits may not depend on how a prompt was split into calls.
+#pragma once
+
+
+namespace tessera::nn {
+
+enum class LatentScale {
+  rsqrt_head_dim,  // (qk_nope_head_dim + qk_rope_head_dim)^-1/2
+  yarn_mscale,     // that times m^2, m = 0.1 mscale_all_dim ln(factor) + 1 of the yarn scaling
+  value,           // scale_value itself
+};
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::LatentScale> {
+  using S = nn::LatentScale;
+  static constexpr std::array names{std::pair{S::rsqrt_head_dim, "rsqrt_head_dim"},
+                                    std::pair{S::yarn_mscale, "yarn_mscale"},
+                                    std::pair{S::value, "value"}};
+};
+
+namespace tessera::nn {
+
+struct LatentAttentionConfig final : spec::Config {
+  int64_t n_heads = 0;
+  int64_t q_lora_rank = 0;
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0;
+  int64_t qk_rope_head_dim = 0;
+  int64_t v_head_dim = 0;
+  spec::Part<spec::Slot::norm> latent_norm;
+  bool bias = false;
+  LatentScale scale = LatentScale::rsqrt_head_dim;
+  double scale_value = 1;
+  spec::Part<spec::Slot::position> position;
+  double dropout = 0;
+
+  static constexpr auto fields() {
+    using C = LatentAttentionConfig;
+    using spec::field;
+    return std::tuple{
+        field("n_heads", &C::n_heads, "heads", {.min = 1, .required = true}),
+        field("q_lora_rank", &C::q_lora_rank, "width of the query latent; 0 = projected directly",
+              {.min = 0}),
+        field("kv_lora_rank", &C::kv_lora_rank, "width of the latent that is cached",
+              {.min = 1, .required = true}),
+        field("qk_nope_head_dim", &C::qk_nope_head_dim, "channels of a head without position",
+              {.min = 1, .required = true}),
+        field("qk_rope_head_dim", &C::qk_rope_head_dim,
+              "channels of a head that `position` rotates; their key is shared by all heads",
+              {.min = 0, .required = true}),
+        field("v_head_dim", &C::v_head_dim, "channels of a value; 0 = qk_nope_head_dim",
+              {.min = 0}),
+        field("latent_norm", &C::latent_norm, "norm of both latents; null = none",
+              {.part = "rms_norm"}),
+        field("bias", &C::bias, "bias of the projections to the latents and of the output"),
+        field("scale", &C::scale, "factor on the scores"),
+        field("scale_value", &C::scale_value, "the number that `value` takes"),
+        field("position", &C::position, "rotates the qk_rope_head_dim channels", {.part = "none"}),
+        field("dropout", &C::dropout, "probability on the attention weights, in training",
+              {.min = 0})};
+  }
+  static spec::Info info() {
+    return {.summary = "Attention whose keys and values are read from one short latent per token.",
+            .paper = "DeepSeek-AI: DeepSeek-V2, arXiv:2405.04434",
+            .year = 2024,
+            .forms = {.recurrent = true}};
+  }
+  int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  /// Numbers kept per token.
+  int64_t entry() const { return kv_lora_rank + qk_rope_head_dim; }
+
+  spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
+    if (name == "latent_norm") scope.width = kv_lora_rank;
+    if (name == "position") {
+      scope.width = qk_rope_head_dim;
+      scope.places = {.rotation = true};
+    }
+    return scope;
+  }
+  void complete(const spec::Scope&) override {
+    if (v_head_dim == 0) v_head_dim = qk_nope_head_dim;
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+
+  /// The factor on the scores.
+  double score_scale() const;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,156 @@
+#include "tessera/nn/mixer/local_attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/attention_values.h"
+#include "tessera/ops/listed_attention.h"
+
+namespace tessera::nn {
+namespace {
+
+class LocalAttention final : public Mixer {
+ public:
+  LocalAttention(const LocalAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        position_(build_position(config.position, builder.under("position"))) {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
+    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), context),
+                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), context),
+                 v = v_(x_ND).reshape({n, h, d});
+    const Batch& batch = *context.batch;
+    Tensor o;
+    if (const int64_t t = batch.equal_length();
+        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+      const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, h, d}); };
+      o = whole(fold(q), fold(k), fold(v), context.causal);
+    } else {
+      o = for_segments(batch, [&](size_t i, const Segment& s) {
+        const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
+        if (rows != nullptr) return continued(cut(q), cut(k), cut(v), s.start, (*rows)[i]);
+        if (ops::use_kernels(x_ND) && context.causal)
+          return continued(cut(q), cut(k), cut(v), 0, nullptr);
+        if (ops::use_kernels(x_ND)) return ring(cut(q), cut(k), cut(v));
+        const auto alone = [&](const Tensor& x) { return cut(x).unsqueeze(0); };
+        return whole(alone(q), alone(k), alone(v), context.causal).squeeze(0);
+      });
+    }
+    return o_(o.reshape({n, h * d}));
+  }
+
+ private:
+  double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
+
+  /// The chunks that chunk `own` of `chunks` sees, one after another; around the ends in an
+  /// encoder, whose only chunk sees itself once. -1 stands for none.
+  std::vector<int64_t> seen(int64_t own, int64_t chunks, bool causal) const {
+    if (!causal && chunks == 1) return {0};
+    std::vector<int64_t> out;
+    for (int64_t c = own - config_.chunks_before; c <= own + config_.chunks_after; ++c)
+      out.push_back(causal ? std::max<int64_t>(c, -1) : ((c % chunks) + chunks) % chunks);
+    return out;
+  }
+
+  /// Whole documents, all chunks at once.
+  Tensor whole(const Tensor& q_BTHD,
+               const Tensor& k_BTHD,
+               const Tensor& v_BTHD,
+               bool causal) const {
+    const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), h = q_BTHD.size(2), d = q_BTHD.size(3),
+                  c = std::min(config_.chunk, t), chunks = (t + c - 1) / c;
+    std::vector<int64_t> tokens;  // of every chunk's keys, t = none
+    for (int64_t x = 0; x < chunks; ++x)
+      for (const int64_t from : seen(x, chunks, causal))
+        for (int64_t o = 0; o < c; ++o) tokens.push_back(from < 0 ? t : std::min(t, from * c + o));
+    const int64_t width = static_cast<int64_t>(tokens.size()) / chunks;
+    const Tensor key = at::tensor(tokens, at::kLong).to(q_BTHD.device());
+    const Tensor query = at::arange(chunks * c, key.options()).reshape({chunks, c, 1});
+    Tensor hidden = key.eq(t).reshape({chunks, 1, width});
+    if (causal) hidden = hidden.logical_or(key.reshape({chunks, 1, width}).gt(query));
+    const Tensor bias = at::zeros({chunks, c, width}, q_BTHD.options().dtype(ops::wide(q_BTHD)))
+                            .masked_fill(hidden, -std::numeric_limits<double>::infinity())
+                            .unsqueeze(1)
+                            .repeat({b, 1, 1, 1});
+    const auto keys = [&](const Tensor& x) {  // [B chunks, H, width, D]
+      return x.index_select(1, key.clamp_max(t - 1))
+          .reshape({b * chunks, width, h, d})
+          .transpose(1, 2);
+    };
+    const Tensor q = at::constant_pad_nd(q_BTHD, {0, 0, 0, 0, 0, chunks * c - t})
+                         .reshape({b * chunks, c, h, d})
+                         .transpose(1, 2);
+    return ops::biased_attention(q, keys(k_BTHD), keys(v_BTHD), bias, scale())
+        .out.transpose(1, 2)
+        .reshape({b, chunks * c, h, d})
+        .narrow(1, 0, t);
+  }
+
+  /// A decoder's tokens from position `start` on, chunk after chunk: each sees one run of keys.
+  Tensor continued(
+      const Tensor& q, const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
+    const int64_t t = q.size(0), c = config_.chunk, end = start + t;
+    const auto first_seen = [&](int64_t position) {
+      return std::max<int64_t>(0, position / c - config_.chunks_before) * c;
+    };
+    const int64_t base = row != nullptr ? first_seen(start) : 0;
+    Tensor keys = k, values = v;
+    if (row != nullptr) {
+      const auto joined = [&](TokenBuffer& buffer, const Tensor& x) {
+        std::vector<Tensor> parts = buffer.spans(base, start);
+        parts.push_back(x);
+        const Tensor all = at::cat(parts);
+        buffer.append(x);
+        return all;
+      };
+      keys = joined(row->tokens(0), k);
+      values = joined(row->tokens(1), v);
+    }
+    std::vector<Tensor> out;
+    for (int64_t position = start; position < end;) {
+      const int64_t stop = std::min(end, (position / c + 1) * c), from = first_seen(position);
+      const ops::KeyValues kv{keys.narrow(0, from - base, stop - from),
+                              values.narrow(0, from - base, stop - from), from};
+      out.push_back(ops::attention_values(q.narrow(0, position - start, stop - position), kv,
+                                          position, {.scale = scale()}));
+      position = stop;
+    }
+    return out.size() == 1 ? out[0] : at::cat(out);
+  }
+
+  /// An encoder's document by the kernels.
+  Tensor ring(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    const int64_t t = q.size(0), c = config_.chunk, chunks = (t + c - 1) / c;
+    std::vector<Tensor> out;
+    for (int64_t x = 0; x < chunks; ++x) {
+      const int64_t n = std::min(c, t - x * c);
+      ops::KeyLists lists;
+      for (int64_t i = 0; i < n; ++i) {
+        for (const int64_t from : seen(x, chunks, false))
+          for (int64_t j = from * c; j < std::min(t, (from + 1) * c); ++j) lists.add(0, j);
+        lists.end_list();
+      }
+      out.push_back(ops::listed_attention(q.narrow(0, x * c, n), {{k, v}}, lists, scale()).out);
+    }
+    return out.size() == 1 ? out[0] : at::cat(out);
+  }
+
+  LocalAttentionConfig config_;
+  Linear q_, k_, v_, o_;
+  std::unique_ptr<Position> position_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const LocalAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<LocalAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,50 @@
+#include "tessera/nn/mixer/lsh_attention.h"
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/lsh.h"
+
+namespace tessera::nn {
+namespace {
+
+class LshAttention final : public Mixer {
+ public:
+  LshAttention(const LshAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        qk_(builder, "qk"),
+        v_(builder, "v"),
+        o_(builder, "o") {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
+    const Tensor qk_NHD = qk_(x_ND).reshape({n, h, d}), v_NHD = v_(x_ND).reshape({n, h, d});
+    const bool redraw = context.training && config_.redraw == RotationRedraw::every_step;
+    const RandomKey key =
+        (redraw ? context.key : RandomKey(static_cast<uint64_t>(config_.seed))).fold(name_);
+    const Tensor o_NHD = for_segments(*context.batch, [&](size_t, const Segment& s) {
+      const std::vector<int64_t> factors =
+          config_.n_buckets.empty()
+              ? ops::lsh_bucket_factors(s.length, config_.chunk, config_.max_length)
+              : config_.n_buckets;
+      const ops::Lsh how{config_.chunk, config_.chunks_before, config_.chunks_after, context.causal,
+                         ops::lsh_rotations(key, factors, config_.n_hashes, h, d)};
+      return ops::lsh_attention(qk_NHD.narrow(0, s.begin, s.length),
+                                v_NHD.narrow(0, s.begin, s.length), how);
+    });
+    return o_(o_NHD.reshape({n, h * d}));
+  }
+
+ private:
+  LshAttentionConfig config_;
+  std::string name_;
+  Linear qk_, v_, o_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const LshAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<LshAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

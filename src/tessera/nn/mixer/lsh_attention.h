@@ -1,0 +1,88 @@
+// LSH attention (Reformer): queries are their own keys; tokens are sorted by a hash of them and
+// attend inside chunks of the sorted list, so that a document costs O(T log T).
+//   k_i = q_i / |q_i|;   bucket = argmax [q R; -q R];   rounds weighted by their sums of
+//   exponentials
+// Kitaev, Kaiser, Levskaya 2020, arXiv:2001.04451. Golden: attention G7.
+//
+// What a token sees of its past depends on how the whole document hashes: a decoder trains with it
+// and reads no future value, but there is no state. The rotations R follow from `seed` and the
+// layer's name.
+#pragma once
+
+#include "tessera/spec/fields.h"
+
+namespace tessera::nn {
+
+enum class RotationRedraw {
+  never,
+  every_step,  // training draws others at every step; evaluation keeps the first ones
+};
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::RotationRedraw> {
+  using R = nn::RotationRedraw;
+  static constexpr std::array names{std::pair{R::never, "never"},
+                                    std::pair{R::every_step, "every_step"}};
+};
+
+namespace tessera::nn {
+
+struct LshAttentionConfig final : spec::Config {
+  int64_t n_heads = 0;
+  int64_t head_dim = 0;
+  int64_t chunk = 64;
+  int64_t chunks_before = 1;
+  int64_t chunks_after = 0;
+  int64_t n_hashes = 1;
+  std::vector<int64_t> n_buckets;
+  int64_t max_length = 4096;
+  RotationRedraw redraw = RotationRedraw::never;
+  int64_t seed = 0;
+
+  static constexpr auto fields() {
+    using C = LshAttentionConfig;
+    using spec::field;
+    return std::tuple{
+        field("n_heads", &C::n_heads, "heads", {.min = 1, .required = true}),
+        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
+        field("chunk", &C::chunk,
+              "tokens of a chunk of the sorted list; shorter documents are "
+              "attended as a whole",
+              {.min = 1}),
+        field("chunks_before", &C::chunks_before, "neighbouring chunks that are seen", {.min = 0}),
+        field("chunks_after", &C::chunks_after, "neighbouring chunks that are seen", {.min = 0}),
+        field("n_hashes", &C::n_hashes, "rounds of hashing and attending", {.min = 1}),
+        field("n_buckets", &C::n_buckets,
+              "even factors of the bucket count; empty = from the document's length and max_length",
+              {.min = 2}),
+        field("max_length", &C::max_length,
+              "longest document: above it the derived count never needs a third factor",
+              {.min = 1}),
+        field("redraw", &C::redraw, "whether training draws new rotations"),
+        field("seed", &C::seed, "of the rotations, with the layer's name", {.min = 0})};
+  }
+  static spec::Info info() {
+    return {.summary = "Attention inside chunks of a list of tokens sorted by hash.",
+            .paper =
+                "Kitaev, Kaiser, Levskaya: Reformer: The Efficient Transformer, "
+                "arXiv:2001.04451",
+            .year = 2020,
+            .causality = spec::Causality::selection,
+            .forms = {}};
+  }
+  void complete(const spec::Scope& scope) override {
+    if (head_dim != 0) return;
+    if (scope.d_model % n_heads != 0)
+      fail(ErrorKind::spec, scope.path,
+           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
+           scope.d_model);
+    head_dim = scope.d_model / n_heads;
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,282 @@
+#include "tessera/nn/mixer/multi_level_attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/listed_attention.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kQueryBlock = 128;  // queries whose lists are in memory at a time
+
+/// Consecutive entries of one level, from entry `first` on.
+struct Entries {
+  size_t level = 0;
+  int64_t first = 0;
+  Tensor k_BSGD, v_BSGD;
+  int64_t size() const { return k_BSGD.size(1); }
+};
+
+class MultiLevelAttention final : public Mixer {
+ public:
+  MultiLevelAttention(const MultiLevelAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        position_(build_position(config.position, builder.under("position"))) {
+    for (size_t l = 1; l < config.levels(); ++l)
+      for (const char* of : {"k", "v"})
+        pools_.push_back(builder.optional(fmt::format("level{}.{}", l, of)));
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
+                  d = config_.head_dim;
+    const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), context);
+    const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
+    const Batch& batch = *context.batch;
+    Tensor o_NHD;
+    if (const int64_t t = batch.equal_length();
+        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+      const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, x.size(1), d}); };
+      o_NHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), 0, nullptr, context);
+    } else {
+      o_NHD = for_segments(batch, [&](size_t i, const Segment& s) {
+        const auto cut = [&](const Tensor& x) {
+          return x.narrow(0, s.begin, s.length).unsqueeze(0);
+        };
+        return document(cut(q_NHD), cut(k_NGD), cut(v_NGD), rows != nullptr ? s.start : 0,
+                        rows != nullptr ? (*rows)[i] : nullptr, context)
+            .squeeze(0);
+      });
+    }
+    return o_(o_NHD.reshape({n, h * d}));
+  }
+
+ private:
+  // --- entries ---------------------------------------------------------------------------------
+
+  /// Whole blocks x_BSGD of level `l` (the last perhaps shorter) -> [B, blocks, G, D]. Summed token
+  /// after token, element by element: no bits depend on the number of blocks.
+  Tensor pooled(const Tensor& x_BSGD, size_t l, size_t of) const {
+    const int64_t r = config_.ratios[l], s = x_BSGD.size(1), blocks = (s + r - 1) / r;
+    const bool max = config_.pool == LevelPool::max;
+    const double padding = max ? -std::numeric_limits<double>::infinity() : 0;
+    const Tensor x =
+        at::constant_pad_nd(x_BSGD.to(ops::wide(x_BSGD)), {0, 0, 0, 0, 0, blocks * r - s}, padding)
+            .unflatten(1, {blocks, r});
+    if (max) return x.amax(2).to(x_BSGD.scalar_type());
+    Tensor w;
+    if (config_.pool == LevelPool::conv)
+      w = pools_[2 * (l - 1) + of]->tensor().to(x.device(), x.scalar_type());
+    Tensor sum;
+    for (int64_t j = 0; j < r; ++j) {
+      Tensor term = x.select(2, j);
+      if (w.defined()) term = term * w.select(0, j);
+      sum = sum.defined() ? sum + term : term;
+    }
+    if (!w.defined()) {
+      Tensor counts = at::full({blocks, 1, 1}, static_cast<double>(r), x.options());
+      if (blocks > 0) counts[-1].fill_(static_cast<double>(s - (blocks - 1) * r));
+      sum = sum / counts;
+    }
+    return sum.to(x_BSGD.scalar_type());
+  }
+
+  /// Keys at these positions, the same for every sequence.
+  Tensor rotated(const Tensor& x_BSGD, const Tensor& positions_S, Context& context) const {
+    if (x_BSGD.size(1) == 0) return x_BSGD;
+    Batch batch;
+    const int64_t b = x_BSGD.size(0), s = x_BSGD.size(1);
+    batch.segments = {{0, 0, b * s, 0}};
+    batch.positions_N = positions_S.repeat({b});
+    Context inner = context;
+    inner.batch = &batch;
+    inner.shared.clear();
+    return position_->rotate(x_BSGD.flatten(0, 1), inner).reshape(x_BSGD.sizes());
+  }
+
+  /// Entries [first, first + blocks) of level `l` from the raw keys and values of their tokens.
+  Entries made(const Tensor& k, const Tensor& v, size_t l, int64_t first, Context& context) const {
+    const int64_t r = config_.ratios[l], end = first * r + k.size(1);
+    const Tensor keys = pooled(k, l, 0);
+    const Tensor last =
+        at::clamp_max((at::arange(first, first + keys.size(1), at::kLong) + 1) * r - 1, end - 1);
+    return {l, first, rotated(keys, last.to(k.device()), context), pooled(v, l, 1)};
+  }
+
+  // --- a document, or what a call adds to it ---------------------------------------------------
+
+  Tensor document(const Tensor& q_BTHD,
+                  const Tensor& k_BTGD,
+                  const Tensor& v_BTGD,
+                  int64_t start,
+                  RowState* row,
+                  Context& context) const {
+    const int64_t t = q_BTHD.size(1), end = start + t;
+    const std::vector<LevelRange> oldest =
+        context.causal ? config_.causal_ranges(start) : config_.open_ranges(0, end);
+    // raw tokens: those that the first query sees, and the open blocks
+    int64_t base = start;
+    Tensor k = k_BTGD, v = v_BTGD;
+    if (row != nullptr) {
+      base = std::min(oldest[0].begin, start / config_.ratios.back() * config_.ratios.back());
+      k = joined(row->tokens(0), base, start, k);
+      v = joined(row->tokens(1), base, start, v);
+    }
+    const Tensor raw_positions =
+        at::arange(base, end, at::TensorOptions(at::kLong).device(k.device()));
+    std::vector<Entries> memory{{0, base, rotated(k, raw_positions, context), v}};
+    for (size_t l = 1; l < config_.levels(); ++l) {
+      const int64_t r = config_.ratios[l], first = start / r;
+      const int64_t stop = context.causal ? end / r * r : end;
+      const int64_t from = first * r - base, length = std::max<int64_t>(0, stop - first * r);
+      const Entries fresh =
+          made(k.narrow(1, from, length), v.narrow(1, from, length), l, first, context);
+      if (row == nullptr)
+        memory.push_back(fresh);
+      else
+        hold(fresh, oldest[l].begin / r, *row, memory);
+    }
+    if (row != nullptr) {
+      row->tokens(0).append(k_BTGD.squeeze(0));
+      row->tokens(1).append(v_BTGD.squeeze(0));
+    }
+    return attend(q_BTHD, memory, start, end, context.causal);
+  }
+
+  /// What a buffer holds of positions [from, to), and then x.
+  static Tensor joined(const TokenBuffer& buffer, int64_t from, int64_t to, const Tensor& x_BTGD) {
+    if (from == to) return x_BTGD;
+    std::vector<Tensor> parts;
+    for (const Tensor& span : buffer.spans(from, to)) parts.push_back(span.unsqueeze(0));
+    parts.push_back(x_BTGD);
+    return at::cat(parts, 1);
+  }
+
+  /// Appends new entries to the row and lists what is held from entry `from` on.
+  void hold(const Entries& fresh, int64_t from, RowState& row, std::vector<Entries>& memory) const {
+    TokenBuffer &keys = row.tokens(2 * fresh.level), &values = row.tokens(2 * fresh.level + 1);
+    const auto list = [&](int64_t to) {
+      const auto k = keys.spans(from, to), v = values.spans(from, to);
+      int64_t first = from;
+      for (size_t i = 0; i < k.size(); ++i) {
+        memory.push_back({fresh.level, first, k[i].unsqueeze(0), v[i].unsqueeze(0)});
+        first += k[i].size(0);
+      }
+    };
+    const auto append = [&] {
+      keys.append(fresh.k_BSGD.squeeze(0));
+      values.append(fresh.v_BSGD.squeeze(0));
+    };
+    // a ring may not hold both the oldest entry that is read and all new ones
+    const bool whole = fresh.level + 1 == config_.levels();
+    if (whole) {
+      append();
+      list(keys.length());
+    } else {
+      std::vector<Tensor> old_k, old_v;
+      for (const Tensor& span : keys.spans(from, fresh.first)) old_k.push_back(span.clone());
+      for (const Tensor& span : values.spans(from, fresh.first)) old_v.push_back(span.clone());
+      old_k.push_back(fresh.k_BSGD.squeeze(0));
+      old_v.push_back(fresh.v_BSGD.squeeze(0));
+      memory.push_back(
+          {fresh.level, from, at::cat(old_k).unsqueeze(0), at::cat(old_v).unsqueeze(0)});
+      append();
+    }
+  }
+
+  // --- attention -------------------------------------------------------------------------------
+
+  Tensor attend(const Tensor& q_BTHD,
+                const std::vector<Entries>& memory,
+                int64_t start,
+                int64_t end,
+                bool causal) const {
+    const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
+    const int64_t t = q_BTHD.size(1);
+    if (ops::use_kernels(q_BTHD)) {
+      std::vector<ops::KeyMemory> sources;
+      for (const Entries& e : memory) sources.push_back({e.k_BSGD[0], e.v_BSGD[0]});
+      std::vector<Tensor> out;
+      for (int64_t i = 0; i < t; i += kQueryBlock) {
+        const int64_t n = std::min(kQueryBlock, t - i);
+        out.push_back(ops::listed_attention(q_BTHD[0].narrow(0, i, n), sources,
+                                            lists(memory, start + i, n, end, causal), scale)
+                          .out);
+      }
+      return (out.size() == 1 ? out[0] : at::cat(out)).unsqueeze(0);
+    }
+    std::vector<Tensor> keys, values;
+    std::vector<int64_t> offsets{0};
+    for (const Entries& e : memory) {
+      keys.push_back(e.k_BSGD);
+      values.push_back(e.v_BSGD);
+      offsets.push_back(offsets.back() + e.size());
+    }
+    // the lists as a table of biases
+    const ops::KeyLists list = lists(memory, start, t, end, causal);
+    Tensor bias =
+        at::full({t, offsets.back()}, -std::numeric_limits<double>::infinity(), at::kDouble);
+    auto* cell = bias.data_ptr<double>();
+    int64_t j = 0;
+    for (int64_t i = 0; i < t; ++i)
+      for (; j < list.ends[static_cast<size_t>(i)]; ++j) {
+        const ops::ListedKey& key = list.keys[static_cast<size_t>(j)];
+        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] =
+            level_bias(memory[static_cast<size_t>(key.source)].level);
+      }
+    return ops::biased_attention(q_BTHD.transpose(1, 2), at::cat(keys, 1).transpose(1, 2),
+                                 at::cat(values, 1).transpose(1, 2),
+                                 bias.to(q_BTHD.device(), ops::wide(q_BTHD)), scale)
+        .out.transpose(1, 2);
+  }
+
+  double level_bias(size_t level) const {
+    return config_.count_bias ? std::log(static_cast<double>(config_.ratios[level])) : 0;
+  }
+
+  /// What queries start .. start + n read, the oldest first.
+  ops::KeyLists lists(const std::vector<Entries>& memory,
+                      int64_t start,
+                      int64_t n,
+                      int64_t length,
+                      bool causal) const {
+    ops::KeyLists out;
+    for (int64_t i = start; i < start + n; ++i) {
+      const std::vector<LevelRange> ranges =
+          causal ? config_.causal_ranges(i) : config_.open_ranges(i, length);
+      for (size_t level = config_.levels(); level-- > 0;) {
+        const int64_t r = config_.ratios[level], from = ranges[level].begin / r,
+                      to = (ranges[level].end + r - 1) / r;
+        const auto bias = static_cast<float>(level_bias(level));
+        for (size_t m = 0; m < memory.size(); ++m) {
+          if (memory[m].level != level) continue;
+          const int64_t first = memory[m].first;
+          for (int64_t b = std::max(from, first); b < std::min(to, first + memory[m].size()); ++b)
+            out.add(static_cast<int64_t>(m), b - first, bias);
+        }
+      }
+      out.end_list();
+    }
+    return out;
+  }
+
+  MultiLevelAttentionConfig config_;
+  Linear q_, k_, v_, o_;
+  std::unique_ptr<Position> position_;
+  std::vector<WeightPtr> pools_;  // level1.k, level1.v, level2.k ..; null without pool conv
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const MultiLevelAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<MultiLevelAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,114 @@
+#include "tessera/nn/mixer/performer.h"
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/favor.h"
+
+namespace tessera::nn {
+namespace {
+
+ops::FavorKernel kernel_of(RandomFeatures features) {
+  switch (features) {
+    case RandomFeatures::softmax:
+      return ops::FavorKernel::softmax;
+    case RandomFeatures::softmax_hyperbolic:
+      return ops::FavorKernel::softmax_hyperbolic;
+    case RandomFeatures::relu:
+      break;
+  }
+  return ops::FavorKernel::relu;
+}
+
+class Performer final : public Mixer {
+ public:
+  Performer(const PerformerConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        position_(build_position(config.position, builder.under("position"))),
+        w_MD_(draw(RandomKey(static_cast<uint64_t>(config.seed)))) {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
+    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), context),
+                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), context),
+                 v = v_(x_ND).reshape({n, h, d});
+    const bool redraw = context.training && config_.redraw == FeatureRedraw::every_step;
+    const Tensor w = (redraw ? draw(context.key) : w_MD_).to(x_ND.device(), ops::wide(x_ND));
+    const auto of = [&](int64_t batch, int64_t begin, int64_t length) {
+      const auto cut = [&](const Tensor& x) {
+        return x.narrow(0, begin, batch * length).reshape({batch, length, h, d});
+      };
+      return ops::Favor{cut(q), cut(k), cut(v), w, kernel_of(config_.features), config_.added()};
+    };
+
+    const Batch& batch = *context.batch;
+    Tensor y_NHD;
+    if (const int64_t t = batch.equal_length();
+        rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
+      y_NHD = plain(of(n / t, 0, t), context.causal);
+    } else {
+      y_NHD = for_segments(batch, [&](size_t i, const Segment& s) {
+        const ops::Favor in = of(1, s.begin, s.length);
+        RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
+        const Tensor y = ops::use_kernels(x_ND) ? scan(in, context.causal, row)
+                         : row != nullptr       ? continued(in, *row)
+                                                : plain(in, context.causal);
+        return y.reshape({s.length, h, d});
+      });
+    }
+    return o_(y_NHD.reshape({n, h * d}));
+  }
+
+ private:
+  Tensor draw(const RandomKey& key) const {
+    const auto rows = config_.rows == FeatureRows::gaussian ? ops::FavorRows::gaussian
+                      : config_.rows == FeatureRows::orthogonal
+                          ? ops::FavorRows::orthogonal
+                          : ops::FavorRows::orthogonal_sqrt_dim;
+    return ops::favor_directions(key.fold(name_ + ".directions"), config_.n_features,
+                                 config_.head_dim, rows);
+  }
+
+  Tensor plain(const ops::Favor& in, bool causal) const {
+    return causal ? ops::favor_chunked(in, config_.chunk).first : ops::favor_bidirectional(in);
+  }
+
+  Tensor continued(const ops::Favor& in, RowState& row) const {
+    auto [y, after] = ops::favor_chunked(
+        in, config_.chunk,
+        {row.fixed(0).unsqueeze(0), row.fixed(1).unsqueeze(0), row.fixed(2).unsqueeze(0)});
+    row.fixed(0) = after.sums_BHMU.squeeze(0);
+    row.fixed(1) = after.values_BHU.squeeze(0);
+    row.fixed(2) = after.maximum_BH.squeeze(0);
+    return y;
+  }
+
+  /// The kernel, token after token, from the row's state or from nothing.
+  Tensor scan(const ops::Favor& in, bool causal, RowState* row) const {
+    const auto held = [&](size_t i, std::vector<int64_t> shape) {
+      shape.insert(shape.begin(), 1);
+      return row != nullptr ? row->fixed_in_place(i).unsqueeze(0) : at::zeros(shape);
+    };
+    const int64_t h = config_.n_heads, u = config_.head_dim + 1;
+    return ops::favor_scan(in, causal,
+                           {held(0, {h, config_.phi_width(), u}), held(1, {h, u}), held(2, {h})});
+  }
+
+  PerformerConfig config_;
+  std::string name_;
+  Linear q_, k_, v_, o_;
+  std::unique_ptr<Position> position_;
+  Tensor w_MD_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const PerformerConfig& config, const Builder& builder) {
+  return std::make_unique<Performer>(config, builder);
+}
+
+}  // namespace tessera::nn

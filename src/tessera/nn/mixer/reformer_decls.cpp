@@ -1,0 +1,56 @@
+// Rules, parameters, state and cost of the Reformer's two attentions.
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/nn/mixer/local_attention.h"
+#include "tessera/nn/mixer/lsh_attention.h"
+
+namespace tessera::nn {
+
+void LshAttentionConfig::check(const spec::Scope& scope) const {
+  for (const int64_t factor : n_buckets)
+    if (factor % 2 != 0)
+      fail(ErrorKind::spec, scope.path,
+           "n_buckets = [{}]: {} is odd; a bucket and its opposite come in pairs",
+           fmt::join(n_buckets, ", "), factor);
+}
+
+void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("qk", n_heads * head_dim, scope.d_model, false);
+  list.linear("v", n_heads * head_dim, scope.d_model, false);
+  list.linear("o", scope.d_model, n_heads * head_dim, false,
+              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+}
+
+double LshAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  const int64_t seen = std::min(context, chunk * (chunks_before + 1 + chunks_after));
+  return 4.0 * static_cast<double>(n_heads * head_dim * n_hashes) * static_cast<double>(seen);
+}
+
+void LocalAttentionConfig::check(const spec::Scope& scope) const {
+  if (scope.causal && chunks_after > 0)
+    fail(ErrorKind::spec, scope.path,
+         "chunks_after = {} needs an encoder: a decoder sees no later chunk; use 0", chunks_after);
+}
+
+void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", n_heads * head_dim, scope.d_model, bias.q);
+  list.linear("k", n_heads * head_dim, scope.d_model, bias.k);
+  list.linear("v", n_heads * head_dim, scope.d_model, bias.v);
+  list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
+              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+}
+
+std::vector<spec::StateDecl> LocalAttentionConfig::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  const int64_t keep = chunk * (chunks_before + 1);
+  return {{"k", Kind::per_token, {n_heads, head_dim}, keep},
+          {"v", Kind::per_token, {n_heads, head_dim}, keep}};
+}
+
+double LocalAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  const int64_t seen = std::min(context, chunk * (chunks_before + 1 + chunks_after));
+  return 4.0 * static_cast<double>(n_heads * head_dim) * static_cast<double>(seen);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,58 @@
+#include "tessera/ops/listed_attention.h"
+
+#include <limits>
+
+namespace tessera::ops {
+
+Attended listed_attention(const Tensor& q_THK,
+                          const std::vector<KeyMemory>& memories,
+                          const KeyLists& lists,
+                          double scale) {
+  const Tensor q = q_THK.contiguous();
+  std::vector<Tensor> alive;
+  std::vector<kernels::KeySource> sources;
+  const auto dense_rows = [&](const Tensor& x) {
+    alive.push_back(x.stride(2) == 1 ? x : x.contiguous());
+    return alive.back();
+  };
+  for (const KeyMemory& memory : memories) {
+    const Tensor k = dense_rows(memory.k_SGK), v = dense_rows(memory.v_SGV);
+    sources.push_back({k.const_data_ptr<float>(), v.const_data_ptr<float>(), k.stride(0),
+                       k.stride(1), v.stride(0), v.stride(1)});
+  }
+  const int64_t t = q.size(0), h = q.size(1), values = memories.at(0).v_SGV.size(2);
+  Attended result{at::empty({t, h, values}, q.options()), at::empty({t, h}, q.options())};
+  kernels::ListedAttention a;
+  a.T = t, a.H = h, a.G = memories[0].k_SGK.size(1), a.K = q.size(2), a.V = values;
+  a.q = q.const_data_ptr<float>();
+  a.sources = sources.data();
+  a.keys = lists.keys.data();
+  a.ends = lists.ends.data();
+  a.L = lists.per_query;
+  a.scale = static_cast<float>(scale);
+  a.out = result.out.data_ptr<float>();
+  a.lse = result.lse.data_ptr<float>();
+  kernels::listed_attention(a);
+  return result;
+}
+
+Attended biased_attention(const Tensor& q_BHTK,
+                          const Tensor& k_BGSK,
+                          const Tensor& v_BGSV,
+                          const Tensor& bias,
+                          double scale) {
+  const auto type = wide(q_BHTK);
+  const int64_t per_group = q_BHTK.size(1) / k_BGSK.size(1);
+  const Tensor k = k_BGSK.to(type).repeat_interleave(per_group, 1),
+               v = v_BGSV.to(type).repeat_interleave(per_group, 1);
+  const Tensor scores = at::matmul(q_BHTK.to(type), k.transpose(-1, -2)) * scale + bias.to(type);
+  // a row without keys would give exp(-inf - -inf) = NaN, here and in the gradient of lse
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Tensor empty = scores.detach().amax(-1, true).eq(-kInfinity);
+  const Tensor lse = at::logsumexp(scores.masked_fill(empty, 0), -1);
+  const Tensor weights = (scores - lse.unsqueeze(-1)).exp();
+  return {at::matmul(weights, v).to(q_BHTK.scalar_type()),
+          lse.masked_fill(empty.squeeze(-1), -kInfinity)};
+}
+
+}  // namespace tessera::ops

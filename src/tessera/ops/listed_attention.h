@@ -1,0 +1,47 @@
+// Attention to keys that a list names, and its dense twin: a bias of 0, ln(count) or -inf per pair.
+#pragma once
+
+#include <vector>
+
+#include "tessera/kernels/listed_attention.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+using kernels::ListedKey;
+
+struct KeyMemory {
+  Tensor k_SGK, v_SGV;
+};
+
+/// The keys of every query, in the order in which they are added up.
+struct KeyLists {
+  std::vector<ListedKey> keys;
+  std::vector<int64_t> ends;  // per query, or per query and kv head
+  int64_t per_query = 1;
+
+  void add(int64_t source, int64_t index, float bias = 0) {
+    keys.push_back({static_cast<int32_t>(source), bias, index});
+  }
+  void end_list() { ends.push_back(static_cast<int64_t>(keys.size())); }
+};
+
+struct Attended {
+  Tensor out, lse;
+};
+
+/// The batch-invariant kernel: q_THK -> [T, H, V] and [T, H].
+Attended listed_attention(const Tensor& q_THK,
+                          const std::vector<KeyMemory>& memories,
+                          const KeyLists& lists,
+                          double scale);
+
+/// With gradients: q_BHTK, k_BGSK, v_BGSV, bias broadcast to [B, H, T, S] -> [B, H, T, V] and
+/// [B, H, T]. Softmax in float32 or double; a row without keys gives 0.
+Attended biased_attention(const Tensor& q_BHTK,
+                          const Tensor& k_BGSK,
+                          const Tensor& v_BGSV,
+                          const Tensor& bias,
+                          double scale);
+
+}  // namespace tessera::ops

@@ -1,0 +1,48 @@
+// Attention to keys of like direction: tokens are sorted by the hash of their shared query-key
+// vector and attend inside chunks of the sorted list. Kitaev, Kaiser, Levskaya 2020,
+// arXiv:2001.04451; the order of masks and the circular neighbourhood follow the released code.
+#pragma once
+
+#include <vector>
+
+#include "tessera/base/rng.h"
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+struct Lsh {
+  int64_t chunk = 64;  // c, tokens of a chunk of the sorted list
+  int64_t before = 1;  // neighbouring chunks that are seen, around the ends of the list
+  int64_t after = 0;
+  bool causal = true;
+  /// One per factor n_f of the bucket count, [R, H, D, n_f / 2]: bucket = argmax [x R; -x R], and
+  /// the factors' buckets as digits.
+  std::vector<Tensor> rotations;
+
+  int64_t rounds() const { return rotations.at(0).size(0); }
+};
+
+/// The bucket count of a document as the released code chooses it: a power of two near 2 T / c, in
+/// two factors when it is large for `max_length` positions.
+std::vector<int64_t> lsh_bucket_factors(int64_t length, int64_t chunk, int64_t max_length);
+
+/// Rotations from a stream, in double.
+std::vector<Tensor> lsh_rotations(const RandomKey& key,
+                                  const std::vector<int64_t>& factors,
+                                  int64_t rounds,
+                                  int64_t heads,
+                                  int64_t d);
+
+/// qk_THD -> [R, H, T] int64; no gradient.
+Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how);
+
+/// One document, qk_THD and v_THV -> [T, H, V]. Queries are qk, keys their unit vectors. A token
+/// sees itself only where it sees nothing else. Rounds are weighted by their sums of exponentials,
+/// which `lse_THR`, where given, receives. A document of at most one chunk is attended as a whole.
+/// Batch-invariant kernels where use_kernels(qk), else with gradients, memory linear in T.
+Tensor lsh_attention(const Tensor& qk_THD,
+                     const Tensor& v_THV,
+                     const Lsh& how,
+                     Tensor* lse_THR = nullptr);
+
+}  // namespace tessera::ops

@@ -1,0 +1,80 @@
+#include "tessera/ops/unit_attention.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "tessera/base/threads.h"
+#include "tessera/kernels/matmul.h"
+#include "tessera/kernels/weighted_sum.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr int64_t kQueryBlock = 32;  // rows of scores in memory at a time
+
+// (x - mu) / (sigma sqrt 2) with mu = sqrt(1/2) and sigma = sqrt(1 / (4 pi))
+const double kLaplaceMean = std::numbers::sqrt2 / 2;
+const double kLaplaceFactor = std::sqrt(2 * std::numbers::pi);
+
+Tensor acted(const Tensor& scores, ScoreAct act) {
+  if (act == ScoreAct::relu2) return at::relu(scores).square();
+  return (at::erf((scores - kLaplaceMean) * kLaplaceFactor) + 1) / 2;
+}
+
+float acted(float score, ScoreAct act) {
+  if (act == ScoreAct::relu2) return score > 0 ? score * score : 0.0f;
+  return static_cast<float>(
+      (std::erf((static_cast<double>(score) - kLaplaceMean) * kLaplaceFactor) + 1) / 2);
+}
+
+}  // namespace
+
+Tensor unit_attention(const Tensor& q_BTK,
+                      const Tensor& k_BSK,
+                      const Tensor& v_BSV,
+                      int64_t start,
+                      const Tensor& divisor_T,
+                      ScoreAct act,
+                      bool causal) {
+  const auto type = wide(q_BTK);
+  const Tensor scores = at::matmul(q_BTK.to(type), k_BSK.to(type).transpose(-1, -2)) /
+                        divisor_T.to(type).unsqueeze(-1);
+  Tensor weights = acted(scores, act);
+  if (causal) weights = weights.tril(start);
+  return at::matmul(weights, v_BSV.to(type)).to(q_BTK.scalar_type());
+}
+
+Tensor unit_attention_kernel(const Tensor& q_TK,
+                             const Tensor& k_SK,
+                             const Tensor& v_SV,
+                             int64_t start,
+                             const Tensor& divisor_T,
+                             ScoreAct act,
+                             bool causal) {
+  const Tensor q = q_TK.contiguous(), k = k_SK.contiguous(), v = v_SV.contiguous(),
+               divisor = divisor_T.to(at::kFloat).contiguous();
+  const int64_t t = q.size(0), width = q.size(1), keys = k.size(0), values = v.size(1);
+  Tensor out = at::empty({t, values}, q.options());
+  Tensor block = at::empty({std::min(t, kQueryBlock), keys}, q.options());
+  auto* scores = block.data_ptr<float>();
+  const auto* by = divisor.const_data_ptr<float>();
+  for (int64_t first = 0; first < t; first += kQueryBlock) {
+    const int64_t rows = std::min(kQueryBlock, t - first);
+    const int64_t seen = causal ? start + first + rows : keys;  // by the last row
+    kernels::matmul(q.const_data_ptr<float>() + first * width, rows, width, width, DType::f32,
+                    k.const_data_ptr<float>(), seen, nullptr, scores, keys);
+    parallel_for(rows, 1 + (int64_t{1} << 14) / (1 + seen), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t own = causal ? start + first + i + 1 : keys;
+        float* row = scores + i * keys;
+        for (int64_t j = 0; j < own; ++j) row[j] = acted(row[j] / by[first + i], act);
+        for (int64_t j = own; j < seen; ++j) row[j] = 0;
+      }
+    });
+    kernels::weighted_sum({rows, seen, values, scores, keys, v.const_data_ptr<float>(), values,
+                           out.data_ptr<float>() + first * values, values});
+  }
+  return out;
+}
+
+}  // namespace tessera::ops

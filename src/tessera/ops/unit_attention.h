@@ -1,0 +1,34 @@
+// Attention whose weights are a function of each score alone, without a softmax over the keys: what
+// the gated attention unit uses. Hua et al. 2022, arXiv:2202.10447.
+#pragma once
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+enum class ScoreAct {
+  relu2,    // max(x, 0)^2
+  laplace,  // (1 + erf((x - sqrt(1/2)) sqrt(2 pi))) / 2: relu2, made smooth and bounded
+};
+
+/// A = act(q k^T / divisor), zero above the diagonal when causal; A v. q_BTK, k_BSK, v_BSV,
+/// divisor_T [T] -> [B, T, V]. Query i is key number `start` + i.
+Tensor unit_attention(const Tensor& q_BTK,
+                      const Tensor& k_BSK,
+                      const Tensor& v_BSV,
+                      int64_t start,
+                      const Tensor& divisor_T,
+                      ScoreAct act,
+                      bool causal);
+
+/// The batch-invariant kernels for one sequence in float32: q_TK, k_SK, v_SV. Keys in ascending
+/// order; memory for a block of queries at a time.
+Tensor unit_attention_kernel(const Tensor& q_TK,
+                             const Tensor& k_SK,
+                             const Tensor& v_SV,
+                             int64_t start,
+                             const Tensor& divisor_T,
+                             ScoreAct act,
+                             bool causal);
+
+}  // namespace tessera::ops
