@@ -25,15 +25,18 @@ struct Case {
   std::string name;                            // "mixer_attention_gqa": part of the test's name
   const spec::Mechanism* mechanism = nullptr;  // null for the hybrid
   Json part;                                   // {"type": ..., ...}
-  Json decoder;
-  Json encoder;         // null when the mechanism refuses encoders
-  std::string problem;  // why no model could be made; names the line to add
+  Json decoder;                                // of what refuses decoders, the encoder
+  Json encoder;               // null when the mechanism refuses encoders, or nothing else
+  bool encoder_only = false;  // its refusal of decoders says that it needs an encoder
+  std::string problem;        // why no model could be made; names the line to add
 };
 
 const std::vector<Case>& cases();
 
 /// Surroundings in which a part of this slot can be read alone.
-spec::Scope scope_for(const spec::Mechanism& mechanism);
+spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal = true);
+/// The same for a case's part.
+spec::Scope scope_for(const Case& c);
 /// The tiny model of `arch` with `part` in its slot.
 Json host(const spec::Mechanism& mechanism, const Json& part, const std::string& arch);
 /// Mamba-2, a shared layer, a windowed and a full attention layer, a parallel residual, a branch

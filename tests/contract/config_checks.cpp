@@ -36,7 +36,7 @@ void check_documentation(const spec::Mechanism& mechanism, Report& report) {
 }
 
 void check_bad_values(const Case& c, Report& report) {
-  const spec::Scope scope = scope_for(*c.mechanism);
+  const spec::Scope scope = scope_for(c);
   const Json schema = c.mechanism->schema();
   const auto read = [&](const Json& part) {
     return [&, part] { spec::read_part(c.mechanism->slot, part, scope); };
@@ -115,6 +115,22 @@ void check_initialiser(const spec::ParamDecl& decl, Report& report) {
         moments(steps.log(), (std::log(a) + std::log(b)) / 2, (std::log(b) - std::log(a)) / spread);
       break;
     }
+    case Kind::sigmoid_root_of_uniform: {
+      const Tensor squares = at::sigmoid(-values).square();
+      moments(squares, (a + b) / 2, (b - a) / spread);
+      within(squares, a * (1 - 1e-12), b * (1 + 1e-12));
+      break;
+    }
+    case Kind::repeat: {
+      const auto& expected = decl.init.values;
+      const Tensor flat = values.reshape({-1});
+      bool same = true;
+      for (int64_t i = 0; i < flat.numel(); ++i)
+        same = same &&
+               flat.data_ptr<double>()[i] == expected[static_cast<size_t>(i) % expected.size()];
+      report.expect(same, "{}: other values than the declared ones", decl.name);
+      break;
+    }
   }
 }
 
@@ -134,7 +150,7 @@ void check_config(const Case& c, Report& report) {
   }
   if (c.mechanism == nullptr) return;
   // the part alone: every field is dumped, with the value that was given
-  const spec::Scope scope = scope_for(*c.mechanism);
+  const spec::Scope scope = scope_for(c);
   const Json dump = spec::dump_part(spec::read_part(c.mechanism->slot, c.part, scope));
   report.expect(spec::dump_part(spec::read_part(c.mechanism->slot, dump, scope)) == dump,
                 "dump(read(dump)) differs from {}", dump.dump());
@@ -200,7 +216,7 @@ void check_initial(const Case& c, Report& report) {
                   "{}: wrong shape, or not trainable", decl.name);
     report.expect(same_bits(weight->tensor(), again.find(decl.name)->tensor()),
                   "{}: the same seed gives other values", decl.name);
-    const bool fixed = decl.init.kind == spec::Init::Kind::constant;
+    const bool fixed = decl.init.fixed();
     report.expect(fixed == same_bits(weight->tensor(), other.find(decl.name)->tensor()),
                   "{}: another seed gives the same values", decl.name);
     check_initialiser(decl, report);
@@ -208,6 +224,9 @@ void check_initial(const Case& c, Report& report) {
 }
 
 void check_refusals(const Case& c, Report& report) {
+  if (c.encoder_only)
+    report.refuses(ErrorKind::spec, "needs an encoder", "a decoder with it",
+                   [&] { model::read_model_spec(host(*c.mechanism, c.part, "decoder")); });
   const model::ModelSpec spec = model::read_model_spec(c.decoder);
   // a model of limited length says so before it computes
   if (const int64_t limit = spec.max_positions(); limit > 0) {
@@ -224,7 +243,7 @@ void check_refusals(const Case& c, Report& report) {
   for (const spec::Place place :
        {spec::Place::embedding, spec::Place::rotation, spec::Place::score_bias}) {
     if (place == c.mechanism->info.place) continue;
-    spec::Scope scope = scope_for(*c.mechanism);
+    spec::Scope scope = scope_for(c);
     scope.place = place;
     const auto read = [&] { spec::read_part(Slot::position, c.part, scope); };
     report.refuses(ErrorKind::spec, name_of(c.mechanism->info.place),

@@ -82,12 +82,13 @@ TEST(ContractSuite, EveryMechanismHasACase) {
 
 TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {
   std::map<const spec::Mechanism*, spec::Causality> worst;
-  for (const Case& c : cases())
-    if (c.mechanism != nullptr && c.problem.empty()) {
-      const spec::Causality shown = shown_causality(c.decoder);
-      worst[c.mechanism] =
-          std::max(worst.count(c.mechanism) ? worst[c.mechanism] : spec::Causality::bitwise, shown);
-    }
+  for (const Case& c : cases()) {
+    if (c.mechanism == nullptr || !c.problem.empty()) continue;
+    // an encoder among the cases of a mechanism for both shows nothing about decoders
+    if (c.encoder_only && c.mechanism->info.causality != spec::Causality::none) continue;
+    spec::Causality& shown = worst[c.mechanism];  // bitwise at first
+    shown = std::max(shown, shown_causality(c.decoder));
+  }
   for (const auto& [mechanism, shown] : worst)
     EXPECT_EQ(shown, mechanism->info.causality)
         << spec::name_of(mechanism->slot) << " " << mechanism->name << " declares "
