@@ -31,6 +31,8 @@ spec::StateDecl fixed(const char* name, std::vector<int64_t> shape) {
 
 void MambaConfig::check(const spec::Scope& scope) const {
   refuse_encoder(scope, "mamba");
+  if (d_state > 4096)
+    fail(ErrorKind::spec, scope.path, "d_state = {}; expected at most 4096", d_state);
 }
 
 void MambaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -106,6 +108,10 @@ double RgLruConfig::extra_flops(const spec::Scope&, int64_t) const {
 
 void Rwkv4Config::check(const spec::Scope& scope) const {
   refuse_encoder(scope, "rwkv4");
+  constexpr int64_t kWidest = 65536;  // initial values are listed channel by channel
+  if (width > kWidest || scope.d_model > kWidest)
+    fail(ErrorKind::spec, scope.path, "width = {}, d_model = {}; expected at most {}", width,
+         scope.d_model, kWidest);
 }
 
 void Rwkv4Config::params(spec::ParamList& list, const spec::Scope& scope) const {
