@@ -88,6 +88,28 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "native_sparse_attention", "",
      R"({"n_heads": 4, "n_kv_heads": 2, "block": 4, "stride": 2, "select_block": 4, "n_selected": 3,
         "n_initial": 1, "n_local": 1, "window": 3, "position": "rope"})"},
+    // state-space, convolution, gated-recurrence and Fourier mixers
+    {Slot::mixer, "mamba", "", R"({"d_state": 4})"},
+    {Slot::mixer, "mamba", "normed",
+     R"({"d_inner": 11, "d_state": 3, "dt_rank": 3, "d_conv": 3, "chunk": 3, "norm": "rms_norm"})"},
+    {Slot::mixer, "mamba", "one_tap",
+     R"({"d_state": 2, "d_conv": 1, "norm": {"type": "rms_norm", "weight": "none"}})"},
+    {Slot::mixer, "rg_lru", "", R"({"n_heads": 2})"},
+    {Slot::mixer, "rg_lru", "wide", R"({"n_heads": 3, "width": 9, "d_conv": 2, "chunk": 3})"},
+    {Slot::mixer, "rwkv4", "wide", R"({"width": 19})"},
+    {Slot::mixer, "short_conv", "one_tap", R"({"d_conv": 1})"},
+    {Slot::mixer, "fourier", "", R"({"max_length": 40})"},
+    {Slot::mixer, "s4d", "", R"({"d_state": 6})"},
+    {Slot::mixer, "s4", "", R"({"d_state": 6})"},
+    // four channels of a head can be nearly equal: a larger eps keeps their norm well conditioned
+    {Slot::mixer, "slstm", "", R"({"n_heads": 2, "norm_eps": 0.01})"},
+    {Slot::mixer, "slstm", "no_conv", R"({"n_heads": 1, "d_conv": 0})"},
+    {Slot::mixer, "gmlp", "", R"({"d_hidden": 10, "max_length": 40})"},
+    // each sine layer of frequency 10 makes the third derivative, and with it the error of central
+    // differences, about a thousand times larger: one hidden layer
+    {Slot::mixer, "hyena", "", R"({"max_length": 40, "filter_width": 6, "filter_layers": 1})"},
+    {Slot::mixer, "hyena", "third_order",
+     R"({"max_length": 40, "order": 3, "filter_width": 5, "filter_layers": 1, "bands": 3})"},
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},

@@ -115,6 +115,22 @@ void check_initialiser(const spec::ParamDecl& decl, Report& report) {
         moments(steps.log(), (std::log(a) + std::log(b)) / 2, (std::log(b) - std::log(a)) / spread);
       break;
     }
+    case Kind::sigmoid_root_of_uniform: {
+      const Tensor squares = at::sigmoid(-values).square();
+      moments(squares, (a + b) / 2, (b - a) / spread);
+      within(squares, a * (1 - 1e-12), b * (1 + 1e-12));
+      break;
+    }
+    case Kind::repeat: {
+      const auto& expected = decl.init.values;
+      const Tensor flat = values.reshape({-1});
+      bool same = true;
+      for (int64_t i = 0; i < flat.numel(); ++i)
+        same = same &&
+               flat.data_ptr<double>()[i] == expected[static_cast<size_t>(i) % expected.size()];
+      report.expect(same, "{}: other values than the declared ones", decl.name);
+      break;
+    }
   }
 }
 
@@ -200,7 +216,7 @@ void check_initial(const Case& c, Report& report) {
                   "{}: wrong shape, or not trainable", decl.name);
     report.expect(same_bits(weight->tensor(), again.find(decl.name)->tensor()),
                   "{}: the same seed gives other values", decl.name);
-    const bool fixed = decl.init.kind == spec::Init::Kind::constant;
+    const bool fixed = decl.init.fixed();
     report.expect(fixed == same_bits(weight->tensor(), other.find(decl.name)->tensor()),
                   "{}: another seed gives the same values", decl.name);
     check_initialiser(decl, report);

@@ -22,7 +22,7 @@ Tensor draw(const spec::ParamDecl& decl) {
       break;
   }
   Tensor values = ops::initial_values(spread, key, at::kDouble);
-  if (spread.init.kind == spec::Init::Kind::constant) {
+  if (spread.init.fixed()) {
     spread.init = spec::Init::normal(0.25);
     values = values + ops::initial_values(spread, key, at::kDouble);
   }

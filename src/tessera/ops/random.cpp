@@ -27,6 +27,8 @@ Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::Sca
   using Kind = spec::Init::Kind;
   const spec::Init& init = decl.init;
   if (init.kind == Kind::constant) return at::full(decl.shape, init.a, type);
+  require(init.kind != Kind::repeat || !init.values.empty(), "init", "{}: no values to repeat",
+          decl.name);
   Tensor values = at::empty(decl.shape, type == at::kDouble ? at::kDouble : at::kFloat);
   const RandomKey stream = key.fold(decl.name);
   const auto draw = [&](int64_t i) -> double {
@@ -44,6 +46,12 @@ Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::Sca
                                                              stream.uniform(index)));
         return y + std::log(-std::expm1(-y));  // the inverse of softplus
       }
+      case Kind::sigmoid_root_of_uniform: {
+        const double square = init.a + (init.b - init.a) * stream.uniform(index);
+        return std::log(1 / std::sqrt(square) - 1);
+      }
+      case Kind::repeat:
+        return init.values[static_cast<size_t>(i) % init.values.size()];
       case Kind::constant:
         break;
     }

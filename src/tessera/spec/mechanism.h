@@ -92,13 +92,21 @@ struct Init {
     log_of_uniform,  // ln of a uniform in [a, b)                                  (Mamba: A_log)
     softplus_log_uniform,  // x with softplus(x) log-uniform in [a, b), at least c     (Mamba:
                            // dt_bias)
+    sigmoid_root_of_uniform,  // x with sigmoid(-x)^2 uniform in [a, b)            (RG-LRU: lambda)
+    repeat,                   // `values`, over and over in row-major order
   };
   Kind kind = Kind::normal;
   double a = 0.02, b = 0, c = 0;
+  std::vector<double> values = {};
 
   static Init constant(double value) { return {Kind::constant, value, 0, 0}; }
   static Init normal(double deviation) { return {Kind::normal, deviation, 0, 0}; }
   static Init uniform(double low, double high) { return {Kind::uniform, low, high, 0}; }
+  static Init repeat(std::vector<double> values) {
+    return {Kind::repeat, 0, 0, 0, std::move(values)};
+  }
+  /// Whether every seed gives the same numbers.
+  bool fixed() const { return kind == Kind::constant || kind == Kind::repeat; }
 };
 
 struct ParamDecl {

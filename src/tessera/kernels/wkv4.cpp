@@ -1,0 +1,160 @@
+#include "tessera/kernels/wkv4.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/kernels/wkv4.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "tessera/base/threads.h"
+#include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/targets.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kQ = kWkv4Chunk;
+// below every key, and finite: the difference of two such is 0, not NaN
+constexpr float kNothing = -1e38f;
+
+struct Sums {
+  V32 num, den, top;
+};
+
+HWY_INLINE Sums empty_sums() {
+  return {zero(), zero(), all(kNothing)};
+}
+HWY_INLINE Sums load_sums(const float* p, int64_t stride, int64_t count) {
+  return {load_upto(p, count), load_upto(p + stride, count), load_upto(p + 2 * stride, count)};
+}
+HWY_INLINE void store_sums(const Sums& s, float* p, int64_t stride, int64_t count) {
+  store_upto(s.num, p, count);
+  store_upto(s.den, p + stride, count);
+  store_upto(s.top, p + 2 * stride, count);
+}
+
+// after the token (k, v)
+HWY_INLINE Sums next(const Sums& s, V32 w, V32 k, V32 v) {
+  const V32 decayed = hn::Add(s.top, w);
+  const V32 top = hn::Max(decayed, k);
+  const V32 e1 = exp_negative(hn::Sub(decayed, top));
+  const V32 e2 = exp_negative(hn::Sub(k, top));
+  return {hn::MulAdd(e1, s.num, hn::Mul(e2, v)), hn::MulAdd(e1, s.den, e2), top};
+}
+
+void wkv_channels(const Wkv4& s, int64_t begin, int64_t end) {
+  if (s.T == 0) return;
+  for (int64_t c = begin; c < end; c += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, end - c);
+    const V32 w = load_upto(s.w + c, count);
+    const V32 u = load_upto(s.u + c, count);
+    Sums sums = s.fresh ? empty_sums() : load_sums(s.state + c, s.C, count);
+    for (int64_t t = 0; t < s.T; ++t) {
+      if (s.kept && t % kQ == 0) store_sums(sums, s.kept + t / kQ * 3 * s.C + c, s.C, count);
+      const V32 k = load_upto(s.k + t * s.C + c, count);
+      const V32 v = load_upto(s.v + t * s.C + c, count);
+      const V32 now = hn::Add(u, k);
+      const V32 top = hn::Max(sums.top, now);
+      const V32 e1 = exp_negative(hn::Sub(sums.top, top));
+      const V32 e2 = exp_negative(hn::Sub(now, top));
+      const V32 num = hn::MulAdd(e1, sums.num, hn::Mul(e2, v));
+      store_upto(hn::Div(num, hn::MulAdd(e1, sums.den, e2)), s.y + t * s.C + c, count);
+      sums = next(sums, w, k, v);
+    }
+    store_sums(sums, s.state + c, s.C, count);
+  }
+}
+
+// With h = dy / den, and alpha, beta the gradients that reach the sums after the token:
+//   dv = e^{u+k} h + e^k alpha;  dk = e^{u+k} h (v - y) + e^k (v alpha + beta)
+//   du += e^{u+k} h (v - y);     dw += e^w (num alpha + den beta)
+//   alpha <- h + e^w alpha;      beta <- -h y + e^w beta
+// alpha and beta carry an exponent of their own: what multiplies them is at most e^0, for a later
+// denominator holds the sums that they belong to.
+void backward_channels(const Wkv4Gradient& g, int64_t begin, int64_t end) {
+  const Wkv4& s = g.wkv;
+  for (int64_t c = begin; c < end; c += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, end - c);
+    const V32 w = load_upto(s.w + c, count);
+    const V32 u = load_upto(s.u + c, count);
+    V32 dw = load_upto(g.dw + c, count);
+    V32 du = load_upto(g.du + c, count);
+    V32 alpha = zero();
+    V32 beta = zero();
+    V32 scale = all(kNothing);
+    HWY_ALIGN float before[kQ * 3 * kLanes];
+    for (int64_t from = (s.T + kQ - 1) / kQ * kQ - kQ; from >= 0; from -= kQ) {
+      const int64_t to = std::min(s.T, from + kQ);
+      Sums sums = load_sums(s.kept + from / kQ * 3 * s.C + c, s.C, count);
+      for (int64_t t = from; t < to; ++t) {
+        store_sums(sums, before + (t - from) * 3 * kLanes, kLanes, kLanes);
+        sums =
+            next(sums, w, load_upto(s.k + t * s.C + c, count), load_upto(s.v + t * s.C + c, count));
+      }
+      for (int64_t t = to - 1; t >= from; --t) {
+        const int64_t at = t * s.C + c;
+        const Sums past = load_sums(before + (t - from) * 3 * kLanes, kLanes, kLanes);
+        const V32 k = load_upto(s.k + at, count);
+        const V32 v = load_upto(s.v + at, count);
+        const V32 y = load_upto(s.y + at, count);
+        const V32 now = hn::Add(u, k);
+        const V32 top = hn::Max(past.top, now);
+        const V32 e2 = exp_negative(hn::Sub(now, top));
+        const V32 den = hn::MulAdd(exp_negative(hn::Sub(past.top, top)), past.den, e2);
+        const V32 h = hn::Div(load_upto(g.dy + at, count), den);  // times e^-top
+        const V32 present = hn::Mul(e2, h);
+        const V32 later = exp_negative(hn::Min(hn::Add(k, scale), zero()));
+        store_upto(hn::MulAdd(later, alpha, present), g.dv + at, count);
+        const V32 bonus = hn::Mul(present, hn::Sub(v, y));
+        du = hn::Add(du, bonus);
+        store_upto(hn::MulAdd(later, hn::MulAdd(v, alpha, beta), bonus), g.dk + at, count);
+        const V32 reach = exp_negative(hn::Min(hn::Add(hn::Add(past.top, w), scale), zero()));
+        dw = hn::MulAdd(reach, hn::MulAdd(past.num, alpha, hn::Mul(past.den, beta)), dw);
+        // the gradients of the sums before the token
+        const V32 decayed = hn::Add(scale, w);
+        scale = hn::Max(decayed, hn::Neg(top));
+        const V32 old = exp_negative(hn::Sub(decayed, scale));
+        const V32 fresh = hn::Mul(exp_negative(hn::Sub(hn::Neg(top), scale)), h);
+        alpha = hn::MulAdd(old, alpha, fresh);
+        beta = hn::NegMulAdd(fresh, y, hn::Mul(old, beta));
+      }
+    }
+    store_upto(dw, g.dw + c, count);
+    store_upto(du, g.du + c, count);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(wkv_channels);
+HWY_EXPORT(backward_channels);
+
+void wkv4(const Wkv4& s, int64_t begin, int64_t end) {
+  cap_targets();
+  HWY_DYNAMIC_DISPATCH(wkv_channels)(s, begin, end);
+}
+
+void wkv4(const Wkv4& s) {
+  // borders on 16 channels keep vectors whole
+  constexpr int64_t kBlock = 16;
+  const int64_t grain = 1 + (int64_t{1} << 12) / (1 + s.T * kBlock);
+  parallel_for((s.C + kBlock - 1) / kBlock, grain, [&](int64_t begin, int64_t end) {
+    wkv4(s, begin * kBlock, std::min(s.C, end * kBlock));
+  });
+}
+
+void wkv4_backward(const Wkv4Gradient& g, int64_t begin, int64_t end) {
+  cap_targets();
+  HWY_DYNAMIC_DISPATCH(backward_channels)(g, begin, end);
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,58 @@
+// Fourier mixing: Y = Re(F_T X F_D), the discrete Fourier transforms of tokens and channels,
+// without parameters; or the same with other matrices, W_tokens X W_channels^T, learned or random
+// and fixed. The complex intermediate is kept, and the real part taken once. Lee-Thorp et al. 2021,
+// arXiv:2105.03824. Encoders only: every output reads the whole document.
+#pragma once
+
+#include "tessera/spec/fields.h"
+
+namespace tessera::nn {
+
+enum class Transform {
+  fourier,  // the discrete Fourier transform, unnormalised
+  learned,  // two trained matrices ("Linear" in the paper)
+  random,   // the same, drawn once and fixed ("Random")
+};
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::Transform> {
+  using T = nn::Transform;
+  static constexpr std::array names{std::pair{T::fourier, "fourier"},
+                                    std::pair{T::learned, "learned"},
+                                    std::pair{T::random, "random"}};
+};
+
+namespace tessera::nn {
+
+struct FourierConfig final : spec::Config {
+  Transform transform = Transform::fourier;
+  int64_t max_length = 0;
+  int64_t seed = 0;
+
+  static constexpr auto fields() {
+    using C = FourierConfig;
+    using spec::field;
+    return std::tuple{
+        field("transform", &C::transform, "which matrices mix"),
+        field("max_length", &C::max_length,
+              "longest document; `learned` and `random` need it, for `fourier` 0 = any",
+              {.min = 0}),
+        field("seed", &C::seed, "of the matrices of `random`", {.min = 0})};
+  }
+  static spec::Info info() {
+    return {.summary = "Mixes tokens and channels by Fourier transforms, without parameters.",
+            .paper =
+                "Lee-Thorp et al.: FNet: Mixing Tokens with Fourier Transforms, "
+                "arXiv:2105.03824",
+            .year = 2021,
+            .causality = spec::Causality::none,
+            .forms = {}};
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,28 @@
+// How the recurrent mixers walk a ragged batch.
+#pragma once
+
+#include "tessera/nn/parts.h"
+#include "tessera/ops/documents.h"
+
+namespace tessera::nn {
+
+/// Tokens of every segment: its documents, where a call has no state.
+inline ops::Lengths lengths_of(const Batch& batch) {
+  ops::Lengths lengths;
+  for (const Segment& s : batch.segments) lengths.push_back(s.length);
+  return lengths;
+}
+
+/// f(index, segment) for every segment, its results [tokens, ...] joined.
+template <class F>
+Tensor over_segments(const Batch& batch, const F& f) {
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < batch.segments.size(); ++i) out.push_back(f(i, batch.segments[i]));
+  return out.size() == 1 ? out[0] : at::cat(out);
+}
+
+/// The input before each token, zero before a document's first. `slot` is the place of the last
+/// input, [1, D], in the state.
+Tensor token_shift(const Tensor& x_ND, const Batch& batch, const StateRows* rows, size_t slot);
+
+}  // namespace tessera::nn

@@ -1,0 +1,232 @@
+#include "tessera/ops/lti.h"
+
+#include <ATen/ops/fft_irfft.h>
+#include <ATen/ops/fft_rfft.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <complex>
+
+#include "tessera/kernels/lti_scan.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+Tensor wide_double(const Tensor& t) {
+  return t.to(at::kDouble);
+}
+Tensor complex_of(const Tensor& pairs) {
+  return at::complex(wide_double(pairs.select(-1, 0)), wide_double(pairs.select(-1, 1)));
+}
+Tensor state_matrix(const Tensor& a_log, const Tensor& a_im) {
+  return at::complex(-wide_double(a_log).exp(), wide_double(a_im));
+}
+Tensor steps(const Tensor& log_dt_H) {
+  return wide_double(log_dt_H).exp().unsqueeze(-1);
+}
+/// 2 Re sum conj(p) v over the pairs.
+Tensor along(const Tensor& p, const Tensor& v) {
+  return 2 * at::real(p.conj() * v).sum(-1);
+}
+
+/// The generating function's values 2 / (1 + w) [k_CB - k_CP k_PB / (1 + k_PP)] for some points w.
+Tensor generating(const Tensor& lambda,
+                  const Tensor& p,
+                  const Tensor& b,
+                  const Tensor& c,
+                  const Tensor& dt_H1,
+                  const Tensor& w_L) {
+  const Tensor z_HL = 2 / dt_H1 * ((1 - w_L) / (1 + w_L));
+  // sum over both members of each pair of weight / (z - lambda)
+  const auto near = (z_HL.unsqueeze(1) - lambda.unsqueeze(2)).reciprocal();
+  const auto far = (z_HL.unsqueeze(1) - lambda.conj().resolve_conj().unsqueeze(2)).reciprocal();
+  const auto cauchy = [&](const Tensor& weight) {
+    return at::einsum("hm,hml->hl", {weight, near}) +
+           at::einsum("hm,hml->hl", {weight.conj().resolve_conj(), far});
+  };
+  const Tensor p_star = p.conj().resolve_conj();
+  return 2 / (1 + w_L) *
+         (cauchy(c * b) - cauchy(c * p) * cauchy(p_star * b) / (1 + cauchy(p_star * p)));
+}
+
+/// `generating` over blocks of points; the backward pass computes each block again.
+struct Generating : torch::autograd::Function<Generating> {
+  static constexpr int64_t kElements = int64_t{1} << 20;  // of one Cauchy matrix
+
+  static int64_t block_of(const Tensor& lambda) {
+    return std::max<int64_t>(1, kElements / std::max<int64_t>(1, lambda.numel()));
+  }
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& lambda,
+                        const Tensor& p,
+                        const Tensor& b,
+                        const Tensor& c,
+                        const Tensor& dt,
+                        const Tensor& w) {
+    context->save_for_backward({lambda, p, b, c, dt, w});
+    std::vector<Tensor> out;
+    for (const Tensor& points : w.split(block_of(lambda)))
+      out.push_back(generating(lambda, p, b, c, dt, points));
+    return at::cat(out, 1);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::AutoGradMode record(true);
+    variable_list leaves, sums;
+    for (size_t i = 0; i < 5; ++i) leaves.push_back(saved[i].detach().requires_grad_(true));
+    int64_t first = 0;
+    for (const Tensor& points : saved[5].split(block_of(saved[0]))) {
+      const Tensor y = generating(leaves[0], leaves[1], leaves[2], leaves[3], leaves[4], points);
+      const auto part =
+          torch::autograd::grad({y}, leaves, {gradients[0].narrow(1, first, points.size(0))});
+      first += points.size(0);
+      for (size_t i = 0; i < part.size(); ++i)
+        if (sums.size() <= i)
+          sums.push_back(part[i]);
+        else
+          sums[i] = sums[i] + part[i];
+    }
+    sums.emplace_back();
+    return sums;
+  }
+};
+
+}  // namespace
+
+Tensor fft_conv(const Tensor& u_NH, const Tensor& k_LH, const Lengths& lengths) {
+  const auto type = wide(u_NH);
+  return over_documents(lengths, [&](int64_t first, int64_t tokens, int64_t rows) {
+    if (tokens == 0) return u_NH.narrow(0, first, 0).to(type);
+    const Tensor u_BTH = as_rows(u_NH, first, tokens, rows).to(type);
+    // twice the length: nothing wraps around
+    const Tensor u = at::fft_rfft(u_BTH, 2 * tokens, 1),
+                 k = at::fft_rfft(k_LH.narrow(0, 0, tokens).to(type), 2 * tokens, 0);
+    return at::fft_irfft(u * k, 2 * tokens, 1).narrow(1, 0, tokens).flatten(0, 1);
+  });
+}
+
+LtiSystem discretised(const DiagonalSystem& s) {
+  const Tensor a = state_matrix(s.a_log_HM, s.a_im_HM), dt = steps(s.log_dt_H);
+  LtiSystem out;
+  if (s.bilinear) {
+    const Tensor inverse = (1 - dt / 2 * a).reciprocal();
+    out.decay_HM = inverse * (1 + dt / 2 * a);
+    out.gain_HM = dt * inverse;
+  } else {
+    out.decay_HM = (dt * a).exp();
+    out.gain_HM = (out.decay_HM - 1) / a;
+  }
+  out.out_HM = complex_of(s.c_HM2);
+  out.skip_H = wide_double(s.skip_H);
+  return out;
+}
+
+Tensor diagonal_kernel(const LtiSystem& s, int64_t length) {
+  if (length == 0) return at::zeros({0, s.skip_H.size(0)}, s.skip_H.options());
+  const auto block = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(length))));
+  const Tensor powers = at::arange(block, s.skip_H.options()).to(s.decay_HM.scalar_type());  // [q]
+  const Tensor log_decay = s.decay_HM.log().unsqueeze(-1);
+  // E^(q i + j) = E^(q i) E^j; the real part of a product of complex matrices by two real ones
+  const Tensor inner = (log_decay * powers).exp();
+  const Tensor outer = (log_decay * (powers * static_cast<double>(block))).exp() *
+                       (s.out_HM * s.gain_HM).unsqueeze(-1);
+  const Tensor k_Hqq = 2 * (at::bmm(at::real(outer).transpose(1, 2), at::real(inner)) -
+                            at::bmm(at::imag(outer).transpose(1, 2), at::imag(inner)));
+  return k_Hqq.flatten(1, 2).narrow(1, 0, length).t();
+}
+
+LtiSystem discretised(const DplrSystem& s) {
+  const Tensor a = state_matrix(s.a_log_HM, s.a_im_HM), dt = steps(s.log_dt_H),
+               p = complex_of(s.p_HM2);
+  // (I - dt/2 A)^-1 by Woodbury: d is the diagonal part's inverse
+  const Tensor d = (1 - dt / 2 * a).reciprocal();
+  LtiSystem out;
+  out.decay_HM = d * (1 + dt / 2 * a);
+  out.gain_HM = d * dt * complex_of(s.b_HM2);
+  out.out_HM = complex_of(s.c_HM2);
+  out.skip_H = wide_double(s.skip_H);
+  out.row_HM = p;
+  out.column_HM = d * dt / 2 * p;
+  out.feedback_H = (1 + along(p, out.column_HM)).reciprocal();
+  return out;
+}
+
+Tensor dplr_kernel(const DplrSystem& s, int64_t length) {
+  const int64_t points = 4 * std::max<int64_t>(1, length);  // wraps around after `points`
+  const double radius = std::pow(1e-13, 1.0 / static_cast<double>(points));
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(s.log_dt_H.device());
+  const Tensor angle =
+      at::arange(points / 2 + 1, options) * (-2 * M_PI / static_cast<double>(points));
+  const Tensor w = at::polar(at::full_like(angle, radius), angle);
+  const Tensor values = Generating::apply(state_matrix(s.a_log_HM, s.a_im_HM), complex_of(s.p_HM2),
+                                          complex_of(s.b_HM2), complex_of(s.c_HM2),
+                                          steps(s.log_dt_H).to(at::kComplexDouble), w);
+  const Tensor k_HL = at::fft_irfft(values, points, 1).narrow(1, 0, length);
+  return (k_HL * at::pow(radius, -at::arange(length, options))).t();
+}
+
+std::pair<Tensor, Tensor> lti_recurrent(const LtiSystem& s,
+                                        const Tensor& u_TH,
+                                        const Tensor& state_2MH) {
+  const auto type = wide(u_TH);
+  const auto complex_type = type == at::kDouble ? at::kComplexDouble : at::kComplexFloat;
+  const auto cast = [&](const Tensor& t) { return t.to(complex_type); };
+  const Tensor decay = cast(s.decay_HM), gain = cast(s.gain_HM), out = cast(s.out_HM),
+               skip = s.skip_H.to(type);
+  Tensor x = at::complex(state_2MH.select(0, 0).to(type).t(), state_2MH.select(0, 1).to(type).t());
+  std::vector<Tensor> ys;
+  for (int64_t t = 0; t < u_TH.size(0); ++t) {
+    const Tensor u = u_TH.select(0, t).to(type);
+    const Tensor before = x;
+    x = decay * x + gain * u.unsqueeze(-1);
+    if (s.row_HM.defined()) {
+      const Tensor p = cast(s.row_HM), f = cast(s.column_HM);
+      x = x - f * along(p, before).unsqueeze(-1);
+      x = x - f * (s.feedback_H.to(type) * along(p, x)).unsqueeze(-1);
+    }
+    ys.push_back(2 * at::real(out * x).sum(-1) + skip * u);
+  }
+  return {ys.empty() ? u_TH : at::stack(ys).to(u_TH.scalar_type()),
+          at::stack({at::real(x).t(), at::imag(x).t()})};
+}
+
+LtiConstants constants_of(const LtiSystem& s) {
+  const auto split = [](const Tensor& v_HM) {
+    return v_HM.defined()
+               ? at::stack({at::real(v_HM).t(), at::imag(v_HM).t()}).to(at::kFloat).contiguous()
+               : Tensor();
+  };
+  const auto real = [](const Tensor& v) {
+    return v.defined() ? v.to(at::kFloat).contiguous() : Tensor();
+  };
+  return {split(s.decay_HM), split(s.gain_HM),   split(s.out_HM),   real(s.skip_H),
+          split(s.row_HM),   split(s.column_HM), real(s.feedback_H)};
+}
+
+Tensor lti_kernel(const LtiConstants& c, const Tensor& u_TH, Tensor& state_2MH) {
+  const auto data = [](const Tensor& t) {
+    return t.defined() ? t.const_data_ptr<float>() : nullptr;
+  };
+  const Tensor u = u_TH.contiguous();
+  Tensor y = at::empty_like(u);
+  kernels::LtiScan scan;
+  scan.T = u.size(0), scan.H = u.size(1), scan.M = c.decay.size(1);
+  scan.u = data(u);
+  scan.decay = data(c.decay);
+  scan.gain = data(c.gain);
+  scan.out = data(c.out);
+  scan.skip = data(c.skip);
+  scan.row = data(c.row);
+  scan.column = data(c.column);
+  scan.feedback = data(c.feedback);
+  scan.state = state_2MH.data_ptr<float>();
+  scan.y = y.data_ptr<float>();
+  kernels::lti_scan(scan);
+  return y;
+}
+
+}  // namespace tessera::ops

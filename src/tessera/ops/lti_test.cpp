@@ -1,0 +1,164 @@
+// S4D and S4 kernels, convolutions and recurrences against values computed independently in double.
+#include "tessera/ops/lti.h"
+
+#include "tessera/ops/ops_testing.h"
+
+namespace tessera::ops {
+namespace {
+
+/// Two systems in one channel: A = -1/2 and -1/2 + i pi, C = 1, step 0.1.
+DiagonalSystem diagonal(bool bilinear) {
+  return {at::log(tensor({.1})),
+          at::log(tensor({.5, .5}, {1, 2})),
+          tensor({0, M_PI}, {1, 2}),
+          tensor({1, 0, 1, 0}, {1, 2, 2}),
+          tensor({0}),
+          bilinear};
+}
+
+TEST(S4d, GoldenKernels) {
+  const Tensor zoh = tensor({0.38701121, 0.35034119, 0.30098495, 0.24402016}, {4, 1}),
+               bilinear = tensor({0.38576660, 0.34987723, 0.30144490, 0.24536250}, {4, 1});
+  for (const int64_t length : {1, 2, 3, 4, 30}) {
+    const int64_t n = std::min<int64_t>(4, length);
+    expect_near(diagonal_kernel(discretised(diagonal(false)), length).narrow(0, 0, n),
+                zoh.narrow(0, 0, n), 1e-8);
+    expect_near(diagonal_kernel(discretised(diagonal(true)), length).narrow(0, 0, n),
+                bilinear.narrow(0, 0, n), 1e-8);
+  }
+}
+
+/// HiPPO-LegS of four dimensions as a real matrix, discretised by the bilinear rule with step 0.1.
+struct Dense {
+  Tensor a = at::zeros({4, 4}, at::kDouble), b = at::zeros({4}, at::kDouble), a_bar, b_bar;
+  Dense() {
+    for (int64_t i = 0; i < 4; ++i) {
+      b[i] = std::sqrt(2.0 * i + 1);
+      for (int64_t k = 0; k <= i; ++k)
+        a[i][k] = i == k ? -(i + 1.0) : -std::sqrt((2.0 * i + 1) * (2.0 * k + 1));
+    }
+    const Tensor one = at::eye(4, at::kDouble), inverse = at::inverse(one - 0.05 * a);
+    a_bar = at::mm(inverse, one + 0.05 * a);
+    b_bar = at::mv(inverse, 0.1 * b);
+  }
+  Tensor kernel(const Tensor& c, int64_t length) const {
+    Tensor x = b_bar;
+    std::vector<Tensor> out;
+    for (int64_t l = 0; l < length; ++l, x = at::mv(a_bar, x)) out.push_back(at::dot(c, x));
+    return at::stack(out);
+  }
+};
+
+/// The same in the diagonal basis, with C = B^T: there c is conj(b).
+DplrSystem dplr() {
+  // eigenvectors of the Hermitian -i (A + P P^T + 1/2)
+  const Dense dense;
+  const Tensor p = at::sqrt(at::arange(4, at::kDouble) + 0.5);
+  const Tensor skew = dense.a + at::outer(p, p) + 0.5 * at::eye(4, at::kDouble);
+  const auto [w, v] = at::linalg_eigh(at::complex(at::zeros_like(skew), -skew), "L");
+  const Tensor half = v.narrow(1, 2, 2).conj().resolve_conj().t();
+  const auto pairs = [&](const Tensor& real) {
+    return at::view_as_real(at::mv(half, real.to(at::kComplexDouble))).unsqueeze(0).contiguous();
+  };
+  const Tensor b = pairs(dense.b);
+  return {at::log(tensor({.1})),
+          at::log(tensor({.5, .5}, {1, 2})),
+          w.narrow(0, 2, 2).unsqueeze(0),
+          pairs(p),
+          b,
+          b * tensor({1, -1}),
+          tensor({0})};
+}
+
+TEST(S4, DenseSystemIsTheSpecifiedOne) {
+  const Dense dense;
+  const Tensor k = dense.kernel(at::ones({4}, at::kDouble), 4);
+  expect_near(k, tensor({0.54705220, 0.22343937, 0.06399393, -0.00459942}), 1e-8);
+  expect_near(dense.b_bar, tensor({0.09523810, 0.14996111, 0.15992957, 0.14192342}), 1e-8);
+  expect_near(dense.a_bar[3], tensor({-0.14192342, -0.27169421, -0.42870143, 0.66666667}), 1e-8);
+  const Tensor u = tensor({1, -.5, 2, .25}, {4, 1});
+  expect_near(fft_conv(u, k.unsqueeze(1), {4}),
+              tensor({0.54705220, -0.05008673, 1.04637864, 0.54704540}, {4, 1}), 1e-8);
+}
+
+TEST(S4, KernelAndRecurrenceAreThoseOfTheDenseSystem) {
+  const Dense dense;
+  for (const int64_t length : {1, 2, 5, 64, 301}) {
+    const Tensor want = dense.kernel(dense.b, length).unsqueeze(1);
+    expect_near(dplr_kernel(dplr(), length), want, 2e-12);
+    Tensor impulse = at::zeros({length, 1}, at::kDouble);
+    impulse[0] = 1;
+    const auto system = discretised(dplr());
+    expect_near(lti_recurrent(system, impulse, at::zeros({2, 2, 1}, at::kDouble)).first, want,
+                1e-12);
+    const at::NoGradGuard no_gradients;
+    Tensor state = at::zeros({2, 2, 1});
+    expect_near(lti_kernel(constants_of(system), impulse.to(at::kFloat), state), want, 2e-6);
+  }
+}
+
+TEST(S4, KernelGradientsAgainstDifferences) {
+  DplrSystem s = dplr();
+  const Tensor weights = gen({9, 1}, .7, .3);
+  const auto loss = [&] { return (dplr_kernel(s, 9) * weights).sum(); };
+  for (Tensor* leaf : {&s.log_dt_H, &s.a_log_HM, &s.a_im_HM, &s.p_HM2, &s.b_HM2, &s.c_HM2}) {
+    *leaf = leaf->detach().clone().requires_grad_(true);
+    loss().backward();
+    const Tensor got = leaf->grad().reshape({-1});
+    *leaf = leaf->detach();
+    Tensor flat = leaf->reshape({-1});
+    for (int64_t i = 0; i < flat.numel(); ++i) {
+      const double at = flat[i].item<double>();
+      flat[i] = at + 1e-5;
+      const double up = loss().item<double>();
+      flat[i] = at - 1e-5;
+      const double down = loss().item<double>();
+      flat[i] = at;
+      EXPECT_NEAR(got[i].item<double>(), (up - down) / 2e-5, 1e-7);
+    }
+  }
+}
+
+TEST(S4d, KernelAndRecurrenceAgree) {
+  for (const bool bilinear : {false, true}) {
+    const auto system = discretised(diagonal(bilinear));
+    const Tensor u = gen({40, 1}, .9, .2);
+    const Tensor want = fft_conv(u, diagonal_kernel(system, 40), {40});
+    Tensor direct = at::zeros_like(want);
+    const Tensor k = diagonal_kernel(system, 40);
+    for (int64_t t = 0; t < 40; ++t)
+      for (int64_t i = 0; i <= t; ++i) direct[t] += k[t - i] * u[i];
+    expect_near(want, direct, 1e-13);
+    expect_near(lti_recurrent(system, u, at::zeros({2, 2, 1}, at::kDouble)).first, want, 1e-12);
+    const at::NoGradGuard no_gradients;
+    Tensor state = at::zeros({2, 2, 1});
+    expect_near(lti_kernel(constants_of(system), u.to(at::kFloat), state), want, 4e-6);
+  }
+}
+
+TEST(FftConv, HyenaGolden) {
+  const Tensor x0 = tensor({1, .5, -1, 2}), x1 = tensor({.5, 1, 2, -1}), v = tensor({1, -1, .5, 2}),
+               k = tensor({1, .5, .25, .125}, {4, 1});
+  const Tensor z = (v * x1).unsqueeze(1);
+  expect_near((fft_conv(z, k, {4}) + 0.1 * z).squeeze(1) * x0,
+              tensor({0.55, -0.425, -0.725, -3.775}), 1e-14);
+}
+
+TEST(FftConv, DocumentsDoNotMeet) {
+  const Tensor u = gen({12, 3}, .7, .1), k = gen({9, 3}, .3, .4);
+  for (const Lengths& lengths : {Lengths{4, 4, 4}, Lengths{9, 1, 2}}) {
+    const Tensor y = fft_conv(u, k, lengths);
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+      for (int64_t t = 0; t < length; ++t) {
+        Tensor want = at::zeros({3}, at::kDouble);
+        for (int64_t i = 0; i <= t; ++i) want += k[t - i] * u[first + i];
+        expect_near(y[first + t], want, 1e-13);
+      }
+      first += length;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ops
