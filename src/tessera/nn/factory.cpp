@@ -137,10 +137,13 @@ Tensor run_mixer(
       begin += segment.length + extra;
     }
     longer.number();
+    // every mixer replays the same tokens, so what mixers share is shared between their longer calls
     Context inner = context;
     inner.batch = &longer;
-    inner.shared.clear();
+    using Shared = decltype(inner.shared);
+    inner.shared = context.once<Shared>("replay", [] { return Shared(); });
     const Tensor all = mixer.forward(at::cat(inputs), inner, rows);
+    context.shared["replay"] = std::move(inner.shared);
     for (size_t s = 0; s < rows->size(); ++s) {
       const Segment& segment = longer.segments[s];
       const int64_t length = batch.segments[s].length;
