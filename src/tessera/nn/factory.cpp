@@ -112,7 +112,7 @@ WeightPtr Builder::weight(std::string_view name) const {
 namespace {
 
 /// Passes through the mixer what a roll-back left to replay, all rows in one call.
-void replay(const Mixer& mixer, const Tensor& x_ND, const Context& context, const StateRows& rows) {
+void replay(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows& rows) {
   Batch batch;
   StateRows affected;
   std::vector<Tensor> inputs;
@@ -129,9 +129,12 @@ void replay(const Mixer& mixer, const Tensor& x_ND, const Context& context, cons
   batch.number();
   Context inner = context;
   inner.batch = &batch;
-  inner.shared.clear();
   inner.probe = nullptr;
+  // every mixer replays the same tokens, so what mixers share is shared between their replays
+  using Shared = decltype(inner.shared);
+  inner.shared = context.once<Shared>("replay", [] { return Shared(); });
   mixer.forward(at::cat(inputs), inner, &affected);
+  context.shared["replay"] = std::move(inner.shared);
   for (RowState* row : affected) row->end_replay();
 }
 

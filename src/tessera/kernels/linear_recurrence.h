@@ -1,0 +1,38 @@
+// Linear recurrences of one sequence: per head a matrix state that decays, may be corrected along
+// one direction, and takes in one outer product per token. The state of linear attention, RetNet,
+// GLA, DeltaNet, RWKV and their kin; what differs between them are the pointers that are set.
+// float32; a step's bits depend on the state and that step alone, so any split of a sequence into
+// calls gives the same numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::kernels {
+
+/// What the logarithm of the decay belongs to.
+enum class DecayPer { nothing, head, token, channel };
+
+/// Per head, with state S [K, V] and d_t = exp(log_decay_t):
+///   plain:           S_t = d_t o S_{t-1} + k_t v_t^T
+///   delta rule:      P = d_t o S_{t-1};  S_t = P + beta_t k_t (v_t - P^T k_t)^T
+///   rank one:        S_t = d_t o S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T
+///   y_t = S_t^T q_t, or with a bonus  y_t = S_{t-1}^T q_t + (q_t . (bonus o k_t)) v_t
+/// All arrays are dense, the last axis fastest.
+struct LinearRecurrence {
+  int64_t T = 0, H = 0, K = 0, V = 0;
+  const float* q = nullptr;  // [T, H, K]
+  const float* k = nullptr;  // [T, H, K]
+  const float* v = nullptr;  // [T, H, V]
+  DecayPer decay = DecayPer::nothing;
+  const float* log_decay = nullptr;  // [H], [T, H] or [T, H, K]; at most 0
+  const float* beta = nullptr;       // [T, H]: the delta rule
+  const float* a = nullptr;          // [T, H, K]: rank one, with b
+  const float* b = nullptr;          // [T, H, K]
+  const float* bonus = nullptr;      // [H, K]; plain only
+  float* state = nullptr;            // [H, K, V], read and replaced
+  float* y = nullptr;                // [T, H, V]; overlaps no input
+};
+/// Throws Error(internal) when more than one of beta, a with b, and bonus is set.
+void linear_recurrence(const LinearRecurrence& r);
+
+}  // namespace tessera::kernels

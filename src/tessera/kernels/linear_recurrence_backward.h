@@ -1,0 +1,29 @@
+// Gradients of the linear recurrence of linear_recurrence.h, by the adjoint recurrence: states are
+// recomputed from checkpoints, a block of tokens at a time, and the gradient of the state runs
+// backwards through them.
+#pragma once
+
+#include "tessera/kernels/linear_recurrence.h"
+
+namespace tessera::kernels {
+
+/// Arrays as in LinearRecurrence; those of inputs that are null there are ignored. Everything is
+/// written, nothing read but what says so.
+struct LinearRecurrenceGradients {
+  int64_t interval = 0;                // tokens between checkpoints
+  const float* checkpoints = nullptr;  // [ceil(T / interval), H, K, V]: states before a block; read
+  const float* dy = nullptr;           // [T, H, V], read
+  float* dstate = nullptr;  // [H, K, V]: read as that of the last state, left as that of the first
+  float* dq = nullptr;      // [T, H, K]
+  float* dk = nullptr;      // [T, H, K]
+  float* dv = nullptr;      // [T, H, V]
+  float* dlog_decay = nullptr;  // [T, H] or [T, H, K]; a decay per head has none
+  float* dbeta = nullptr;       // [T, H]
+  float* da = nullptr;          // [T, H, K]
+  float* db = nullptr;          // [T, H, K]
+  float* dbonus = nullptr;      // [H, K]
+};
+/// r.state and r.y are not used.
+void linear_recurrence_backward(const LinearRecurrence& r, const LinearRecurrenceGradients& g);
+
+}  // namespace tessera::kernels

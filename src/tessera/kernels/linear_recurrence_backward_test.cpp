@@ -1,0 +1,87 @@
+#include "tessera/kernels/linear_recurrence_backward.h"
+
+#include <numeric>
+
+#include "tessera/base/error.h"
+#include "tessera/kernels/linear_recurrence_testing.h"
+
+namespace tessera::kernels {
+namespace {
+
+using Case = RecurrenceCase;
+
+/// Gradients of sum(y dy) + sum(final state ds), by Case::Array; checkpoints every `interval`.
+std::vector<std::vector<float>> gradients(const Case& c,
+                                          const Values& dy,
+                                          const Values& ds,
+                                          int64_t interval) {
+  const int64_t size = c.H * c.K * c.V;
+  Values state = c.values[Case::state];
+  std::vector<float> checkpoints, y(at(c.T * c.H * c.V));
+  for (int64_t t = 0; t < c.T; t += interval) {
+    checkpoints.insert(checkpoints.end(), state.data(), state.data() + size);
+    LinearRecurrence r = c.call(t, std::min(t + interval, c.T));
+    r.state = state.data(), r.y = y.data();
+    linear_recurrence(r);
+  }
+  std::vector<std::vector<float>> out;
+  for (const Values& x : c.values) out.emplace_back(at(x.size()), std::nanf(""));
+  out[Case::state].assign(ds.data(), ds.data() + size);
+  LinearRecurrenceGradients g;
+  g.interval = interval, g.checkpoints = checkpoints.data(), g.dy = dy.data();
+  g.dstate = out[Case::state].data();
+  g.dq = out[Case::q].data(), g.dk = out[Case::k].data(), g.dv = out[Case::v].data();
+  if (c.decay == DecayPer::token || c.decay == DecayPer::channel)
+    g.dlog_decay = out[Case::log_decay].data();
+  g.dbeta = out[Case::beta].data();
+  g.da = out[Case::a].data(), g.db = out[Case::b].data();
+  g.dbonus = out[Case::bonus].data();
+  linear_recurrence_backward(c.call(0, c.T), g);
+  return out;
+}
+
+TEST(LinearRecurrenceBackward, EveryGradientAgainstDifferencesOfTheDefinition) {
+  for (const int64_t V : {1, 5, 18})
+    for_every_recurrence(7, 2, V == 5 ? 17 : 3, V, [](const Case& c) {
+      const Values dy(c.T * c.H * c.V, 21), ds(c.H * c.K * c.V, 22);
+      const auto loss = [&](std::vector<Case::Doubles> x) {
+        const auto y = c.definition(x);
+        return std::inner_product(y.begin(), y.end(), dy.data(), 0.0) +
+               std::inner_product(x[Case::state].begin(), x[Case::state].end(), ds.data(), 0.0);
+      };
+      std::vector<std::pair<int, std::vector<double>>> want;
+      for (int array = 0; array < Case::kArrays; ++array) {
+        if (!c.reads(static_cast<Case::Array>(array))) continue;
+        if (array == Case::log_decay && c.decay == DecayPer::head) continue;
+        const int64_t n = array == Case::log_decay && c.decay == DecayPer::token
+                              ? c.T * c.H
+                              : c.values[at(array)].size();
+        std::vector<double> grad;
+        for (int64_t i = 0; i < n; ++i) {
+          auto up = c.doubles(), down = up;
+          up[at(array)][at(i)] += 1e-5;
+          down[at(array)][at(i)] -= 1e-5;
+          grad.push_back((loss(up) - loss(down)) / 2e-5);
+        }
+        want.emplace_back(array, std::move(grad));
+      }
+      on_every_target([&] {
+        for (const int64_t interval : {1, 3, 8}) {
+          const auto got = gradients(c, dy, ds, interval);
+          for (const auto& [array, grad] : want) {
+            SCOPED_TRACE("array " + std::to_string(array) + ", interval " +
+                         std::to_string(interval));
+            expect_near(got[at(array)].data(), grad.data(), static_cast<int64_t>(grad.size()), 2e-5,
+                        5e-5);
+          }
+        }
+      });
+    });
+}
+
+TEST(LinearRecurrenceBackward, RefusesNoInterval) {
+  EXPECT_THROW(linear_recurrence_backward({}, {}), Error);
+}
+
+}  // namespace
+}  // namespace tessera::kernels

@@ -1,0 +1,70 @@
+#include "tessera/kernels/linear_recurrence.h"
+
+#include "tessera/base/error.h"
+#include "tessera/kernels/linear_recurrence_testing.h"
+
+namespace tessera::kernels {
+namespace {
+
+using Case = RecurrenceCase;
+
+/// Tokens begin .. end of a case; y lies at their place in the whole.
+void run(const Case& c, int64_t begin, int64_t end, float* state, float* y) {
+  LinearRecurrence r = c.call(begin, end);
+  r.state = state;
+  r.y = y + begin * c.H * c.V;
+  linear_recurrence(r);
+}
+
+TEST(LinearRecurrence, OddSizesAgainstDouble) {
+  for (const int64_t V : {1, 7, 8, 9, 33, 64, 65})
+    for_every_recurrence(9, 3, V % 5 + 1, V, [](const Case& c) {
+      auto x = c.doubles();
+      const std::vector<double> want = c.definition(x);
+      on_every_target([&] {
+        Values state = c.values[Case::state];
+        std::vector<float> y(want.size());
+        run(c, 0, c.T, state.data(), y.data());
+        expect_near(y.data(), want.data(), static_cast<int64_t>(want.size()), 1e-6, 2e-5);
+        expect_near(state.data(), x[Case::state].data(), state.size(), 1e-6, 1e-5);
+      });
+    });
+}
+
+TEST(LinearRecurrence, SameBitsForAnySplitAndThreads) {
+  for_every_recurrence(40, 3, 6, 77, [](const Case& c) {
+    on_every_target([&] {
+      const auto size = at(c.T * c.H * c.V);
+      std::vector<float> whole(size), split(size);
+      Values a = c.values[Case::state];
+      run(c, 0, c.T, a.data(), whole.data());
+      for (const int64_t step : {1, 7, 39}) {
+        const Threads scope(step == 7 ? 1 : 5);
+        Values b = c.values[Case::state];
+        for (int64_t t = 0; t < c.T; t += step)
+          run(c, t, std::min(t + step, c.T), b.data(), split.data());
+        expect_same_bits(split.data(), whole.data(), static_cast<int64_t>(size), "y");
+        expect_same_bits(b.data(), a.data(), a.size(), "state");
+      }
+    });
+  });
+}
+
+TEST(LinearRecurrence, AnEmptyCallLeavesTheState) {
+  const Case c(RecurrenceRule::delta, DecayPer::channel, 3, 2, 3, 5);
+  Values state = c.values[Case::state];
+  run(c, 0, 0, state.data(), nullptr);
+  expect_same_bits(state.data(), c.values[Case::state].data(), state.size(), "state");
+}
+
+TEST(LinearRecurrence, RefusesTwoRules) {
+  const float x = 0;
+  LinearRecurrence r;
+  r.beta = &x, r.bonus = &x;
+  EXPECT_THROW(linear_recurrence(r), Error);
+  r.bonus = nullptr, r.beta = nullptr, r.a = &x;
+  EXPECT_THROW(linear_recurrence(r), Error);
+}
+
+}  // namespace
+}  // namespace tessera::kernels

@@ -1,0 +1,92 @@
+#include "tessera/nn/mixer/hgrn2.h"
+
+#include <cmath>
+
+#include "tessera/nn/mixer/recurrence.h"
+
+namespace tessera::nn {
+namespace {
+
+class Hgrn2 final : public Mixer {
+ public:
+  Hgrn2(const Hgrn2Config& config, const Builder& builder)
+      : config_(config),
+        path_(builder.prefix()),
+        layer_(builder.scope().layer),
+        n_layers_(builder.scope().n_layers),
+        q_(builder, "q"),
+        f_(builder, "f"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        norm_(builder.weight("norm.weight")),
+        bounds_(builder.optional("lower_bounds")) {
+    conv_.weight = builder.optional("conv.weight");
+    conv_.act = ops::Activation::identity;
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
+    Tensor qfv_NC = at::cat({q_(x_ND), f_(x_ND), v_(x_ND)}, -1);
+    if (conv_.weight)
+      qfv_NC = for_runs(x_ND, context, rows, [&](const Run& run) {
+        return conv_(run, run.of(qfv_NC, {qfv_NC.size(1)}), kConv);
+      });
+    const auto parts = qfv_NC.split_with_sizes({h * k, h * k, h * v}, -1);
+    Tensor q_NE = ops::activate(parts[0], ops::Activation::silu);
+    if (config_.scale) q_NE = q_NE * (1 / std::sqrt(static_cast<double>(k)));
+    // ln g and 1 - g = (1 - lb) sigmoid(-f), each without the other's rounding
+    const Tensor f_NE = parts[1].to(ops::wide(x_ND)), bound_E = lower_bound(context, f_NE);
+    const Tensor log_g_NE = ops::log_sigmoid_above(f_NE, bound_E);
+    Tensor k_NE = ops::activate(-f_NE, ops::Activation::sigmoid);
+    if (bound_E.defined()) k_NE = k_NE * (1 - bound_E);
+
+    const Tensor o_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
+      return recur(run,
+                   {run.of(q_NE, {h, k}), run.of(k_NE, {h, k}), run.of(parts[2], {h, v}),
+                    run.of(log_g_NE, {h, k})},
+                   config_.chunk, kState);
+    });
+    return o_(ops::rms_norm(o_NE, norm_->tensor(), 0, config_.norm_eps));
+  }
+
+ private:
+  /// lb of this layer, undefined where it is 0.
+  Tensor lower_bound(Context& context, const Tensor& like) const {
+    if (config_.lower_bound == LowerBound::none) return {};
+    if (config_.lower_bound == LowerBound::linear) {
+      if (layer_ == 0) return {};
+      const double bound = static_cast<double>(layer_) / static_cast<double>(n_layers_);
+      return at::full({config_.keys()}, bound, like.options().requires_grad(false));
+    }
+    // layer 0 holds the table and publishes it for the layers after it
+    if (bounds_) context.shared[kShared] = bounds_->tensor();
+    if (layer_ == 0) return {};
+    const auto found = context.shared.find(kShared);
+    if (found == context.shared.end())
+      fail(ErrorKind::spec, path_,
+           "lower_bound learned, but layer 0 is no hgrn2 and holds no table; take lower_bound "
+           "linear or none");
+    const Tensor table = std::any_cast<const Tensor&>(found->second).to(like.options());
+    require(table.size(1) == config_.keys(), "hgrn2", "{}: the table of layer 0 has {} channels",
+            path_, table.size(1));
+    const Tensor shares = at::softmax(table, 0);
+    return shares.narrow(0, 1, layer_).sum(0);
+  }
+
+  static constexpr size_t kState = 0, kConv = 1;
+  static constexpr const char* kShared = "hgrn2.lower_bounds";
+  Hgrn2Config config_;
+  std::string path_;
+  int64_t layer_, n_layers_;
+  Linear q_, f_, v_, o_;
+  WeightPtr norm_, bounds_;
+  ShortConv conv_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const Hgrn2Config& config, const Builder& builder) {
+  return std::make_unique<Hgrn2>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,58 @@
+#include "tessera/nn/mixer/linear_attention.h"
+
+#include "tessera/nn/mixer/recurrence.h"
+
+namespace tessera::nn {
+namespace {
+
+class LinearAttention final : public Mixer {
+ public:
+  LinearAttention(const LinearAttentionConfig& config, const Builder& builder)
+      : config_(config), q_(builder, "q"), k_(builder, "k"), v_(builder, "v"), o_(builder, "o") {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
+    const bool normalised = *config_.normaliser;
+    const Tensor q_NE = feature(q_(x_ND)), k_NE = feature(k_(x_ND));
+    Tensor v_NHV = v_(x_ND).to(q_NE.scalar_type()).reshape({n, h, v});
+    if (normalised) v_NHV = at::cat({v_NHV, at::ones({n, h, 1}, v_NHV.options())}, -1);
+
+    const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
+      const ops::LinearRecurrence in{run.of(q_NE, {h, k}), run.of(k_NE, {h, k}),
+                                     run.of(v_NHV, {h, config_.columns()})};
+      return context.causal ? recur(run, in, config_.chunk, 0) : ops::linear_recurrence_whole(in);
+    });
+    Tensor y_NHV = y_NE.reshape({n, h, config_.columns()});
+    if (normalised) y_NHV = y_NHV.narrow(2, 0, v) / (y_NHV.narrow(2, v, 1) + config_.eps);
+    return o_(y_NHV.reshape({n, h * v}).to(x_ND.scalar_type()));
+  }
+
+ private:
+  /// phi, in float32 at least: the sums of many keys follow.
+  Tensor feature(const Tensor& x) const {
+    const Tensor wide = x.to(ops::wide(x));
+    switch (config_.feature) {
+      case FeatureMap::elu1:
+        // x + 1 above 0, e^x below: neither branch can overflow in the other's gradient
+        return at::relu(wide) - ops::minus_exp(-at::relu(-wide));
+      case FeatureMap::relu:
+        return at::relu(wide);
+      case FeatureMap::exp:
+        return -ops::minus_exp(wide);
+      case FeatureMap::identity:
+        return wide;
+    }
+    return wide;
+  }
+
+  LinearAttentionConfig config_;
+  Linear q_, k_, v_, o_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const LinearAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<LinearAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,55 @@
+// What the mixers with a linear recurrence share when they compute: runs of documents, the
+// recurrence and the short convolution with and without a state, the token before.
+#pragma once
+
+#include "tessera/nn/parts.h"
+#include "tessera/ops/linear_recurrence.h"
+#include "tessera/ops/pointwise.h"
+
+namespace tessera::nn {
+
+/// Documents that are computed at once: all B of a call when they have one length T, else one
+/// segment (B = 1), which may continue a row of a state.
+struct Run {
+  int64_t begin = 0, b = 1, t = 0;  // tokens begin .. begin + b * t
+  RowState* row = nullptr;
+  bool kernels = false;  // batch-invariant; only where the layer's input allows, and then B = 1
+
+  /// Its tokens of x_N... as [B, T, tail...].
+  Tensor of(const Tensor& x, std::initializer_list<int64_t> tail) const;
+};
+
+/// The runs of a call. The kernels take one segment at a time.
+std::vector<Run> runs_of(const Tensor& x_ND, const Context& context, const StateRows* rows);
+
+/// f(run) gives [B, T, ...]; all of them, one after another, as [N, C].
+template <class F>
+Tensor for_runs(const Tensor& x_ND, const Context& context, const StateRows* rows, const F& f) {
+  std::vector<Tensor> ys;
+  for (const Run& run : runs_of(x_ND, context, rows)) {
+    const Tensor y = f(run);
+    int64_t width = 1;
+    for (int64_t axis = 2; axis < y.dim(); ++axis) width *= y.size(axis);
+    ys.push_back(y.reshape({run.b * run.t, width}));
+  }
+  return ys.size() == 1 ? ys[0] : at::cat(ys);
+}
+
+/// y_BTHV of the recurrence from the state declared at `slot` (or from zeros), which is replaced.
+Tensor recur(const Run& run, const ops::LinearRecurrence& in, int64_t chunk, size_t slot);
+
+/// The causal short convolution over [B, T, C] and its activation; the last inputs are kept at
+/// `slot`.
+struct ShortConv {
+  WeightPtr weight, bias;  // [C, taps], [C] or null
+  ops::Activation act = ops::Activation::silu;
+  Tensor operator()(const Run& run, const Tensor& x_BTC, size_t slot) const;
+};
+
+/// x_{t-1} for every t: zeros, or what is kept at `slot`, before the first.
+Tensor token_before(const Run& run, const Tensor& x_BTD, size_t slot);
+
+/// x / sqrt(sum x^2 + eps) over the last axis.
+Tensor l2_norm(const Tensor& x, double eps);
+
+}  // namespace tessera::nn

@@ -1,0 +1,231 @@
+// Rules, parameters, state and cost of the mixers with a linear recurrence: what needs no tensors.
+#include <cmath>
+
+#include "tessera/nn/mixer/delta_net.h"
+#include "tessera/nn/mixer/gated_delta_net.h"
+#include "tessera/nn/mixer/gla.h"
+#include "tessera/nn/mixer/hgrn2.h"
+#include "tessera/nn/mixer/kda.h"
+#include "tessera/nn/mixer/lightning_attention.h"
+#include "tessera/nn/mixer/linear_attention.h"
+#include "tessera/nn/mixer/mlstm.h"
+#include "tessera/nn/mixer/retention.h"
+
+namespace tessera::nn {
+
+using Kind = spec::ParamKind;
+
+spec::Init output_init(const spec::Scope& scope) {
+  return spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers)));
+}
+
+namespace {
+
+spec::Init xavier(double gain, int64_t out, int64_t in) {
+  const double bound = gain * std::sqrt(6.0 / static_cast<double>(out + in));
+  return spec::Init::uniform(-bound, bound);
+}
+
+}  // namespace
+
+// --- what is shared
+// -------------------------------------------------------------------------------
+
+std::vector<spec::StateDecl> RecurrentConfig::state(const spec::Scope&) const {
+  return {{"s", spec::StateDecl::Kind::fixed, {n_heads, key_dim, value_dim}}};
+}
+
+double RecurrentConfig::extra_flops(const spec::Scope&, int64_t) const {
+  return 5.0 * static_cast<double>(n_heads * key_dim * value_dim);  // decay, write, read
+}
+
+int64_t RecurrentConfig::head_width(const spec::Scope& scope) const {
+  if (scope.d_model % n_heads != 0)
+    fail(
+        ErrorKind::spec, scope.path,
+        "n_heads = {} does not divide d_model = {}; give key_dim and value_dim, or another n_heads",
+        n_heads, scope.d_model);
+  return scope.d_model / n_heads;
+}
+
+void RecurrentConfig::require_causal(const spec::Scope& scope, std::string_view name) {
+  if (!scope.causal)
+    fail(ErrorKind::spec, scope.path,
+         "{} is causal and cannot stand in an encoder; use attention or linear_attention there",
+         name);
+}
+
+// --- retention
+// ------------------------------------------------------------------------------------
+
+std::vector<double> RetentionConfig::log_decays() const {
+  std::vector<double> logs;
+  for (int64_t h = 0; h < n_heads; ++h)
+    logs.push_back(std::log1p(-std::exp2(-(decay_offset + static_cast<double>(h)))));
+  return logs;
+}
+
+void RetentionConfig::check(const spec::Scope& scope) const {
+  require_causal(scope, "retention");
+  if (angles != RetentionAngles::none && key_dim % 2 != 0)
+    fail(ErrorKind::spec, scope.path,
+         "key_dim = {}; a rotation needs an even number (or \"angles\": \"none\")", key_dim);
+}
+
+void RetentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  const int64_t d = scope.d_model;
+  const double gain = std::exp2(-2.5);
+  list.linear("q", keys(), d, false, xavier(gain, keys(), d));
+  list.linear("k", keys(), d, false, xavier(gain, keys(), d));
+  list.linear("v", values(), d, false, xavier(gain, values(), d));
+  list.linear("g", values(), d, false, xavier(gain, values(), d));
+  list.linear("o", d, values(), false, xavier(0.5, d, values()));
+  if (norm_weight) list.add({"norm.weight", {value_dim}, spec::Init::constant(1), Kind::norm});
+}
+
+// --- linear attention
+// -----------------------------------------------------------------------------
+
+void LinearAttentionConfig::check(const spec::Scope& scope) const {
+  if (feature == FeatureMap::identity && *normaliser)
+    fail(ErrorKind::spec, scope.path,
+         "normaliser = true with feature identity can divide by zero; drop the normaliser, or take "
+         "another feature");
+}
+
+void LinearAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", keys(), scope.d_model, bias);
+  list.linear("k", keys(), scope.d_model, bias);
+  list.linear("v", values(), scope.d_model, bias);
+  list.linear("o", scope.d_model, values(), bias, output_init(scope));
+}
+
+std::vector<spec::StateDecl> LinearAttentionConfig::state(const spec::Scope&) const {
+  return {{"s", spec::StateDecl::Kind::fixed, {n_heads, key_dim, columns()}}};
+}
+
+// --- gla
+// ------------------------------------------------------------------------------------------
+
+void GlaConfig::complete(const spec::Scope& scope) {
+  if (key_dim == 0) {
+    if (head_width(scope) % 2 != 0)
+      fail(ErrorKind::spec, scope.path,
+           "d_model / n_heads = {} is odd and key_dim is half of it; give key_dim",
+           head_width(scope));
+    key_dim = head_width(scope) / 2;
+  }
+  if (value_dim == 0) value_dim = head_width(scope);
+}
+
+void GlaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", keys(), scope.d_model, false);
+  list.linear("k", keys(), scope.d_model, false);
+  list.linear("v", values(), scope.d_model, false);
+  list.linear("g", values(), scope.d_model, false);
+  list.linear("decay_down", decay_rank, scope.d_model, false);
+  list.linear("decay_up", keys(), decay_rank, true);
+  list.add({"norm.weight", {value_dim}, spec::Init::constant(1), Kind::norm});
+  list.linear("o", scope.d_model, values(), false, output_init(scope));
+}
+
+// --- the delta rule
+// -------------------------------------------------------------------------------
+
+namespace {
+
+/// Projections of q, k, v and beta, the convolution, the norm and the output.
+void delta_params(spec::ParamList& list,
+                  const spec::Scope& scope,
+                  const RecurrentConfig& config,
+                  int64_t n_key_heads,
+                  int64_t d_conv) {
+  const int64_t keys = n_key_heads * config.key_dim, values = config.values();
+  list.linear("q", keys, scope.d_model, false);
+  list.linear("k", keys, scope.d_model, false);
+  list.linear("v", values, scope.d_model, false);
+  list.linear("beta", config.n_heads, scope.d_model, false);
+  if (d_conv > 0) {
+    const double bound = 1 / std::sqrt(static_cast<double>(d_conv));
+    list.add({"conv.weight",
+              {2 * keys + values, d_conv},
+              spec::Init::uniform(-bound, bound),
+              Kind::structural});
+  }
+  list.add({"norm.weight", {config.value_dim}, spec::Init::constant(1), Kind::norm});
+  list.linear("o", scope.d_model, values, false, output_init(scope));
+}
+
+/// ln decay = -exp(a_log) softplus(... + dt_bias), as in Mamba.
+void step_params(spec::ParamList& list, int64_t n_heads, int64_t steps) {
+  using Draw = spec::Init::Kind;
+  list.add({"a_log", {n_heads}, {Draw::log_of_uniform, 1, 16, 0}, Kind::structural});
+  list.add({"dt_bias", {steps}, {Draw::softplus_log_uniform, 1e-3, 1e-1, 1e-4}, Kind::structural});
+}
+
+std::vector<spec::StateDecl> delta_state(const RecurrentConfig& config,
+                                         int64_t n_key_heads,
+                                         int64_t d_conv) {
+  using Kind = spec::StateDecl::Kind;
+  std::vector<spec::StateDecl> out{
+      {"s", Kind::fixed, {config.n_heads, config.key_dim, config.value_dim}}};
+  if (d_conv > 0)
+    out.push_back(
+        {"conv", Kind::fixed, {d_conv - 1, 2 * n_key_heads * config.key_dim + config.values()}});
+  return out;
+}
+
+double delta_flops(const RecurrentConfig& config, int64_t n_key_heads, int64_t d_conv) {
+  const int64_t channels = 2 * n_key_heads * config.key_dim + config.values();
+  return 7.0 * static_cast<double>(config.keys() * config.value_dim) +
+         2.0 * static_cast<double>(channels * d_conv);
+}
+
+}  // namespace
+
+void DeltaNetConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  delta_params(list, scope, *this, n_heads, d_conv);
+  if (gate) list.linear("g", values(), scope.d_model, false);
+}
+std::vector<spec::StateDecl> DeltaNetConfig::state(const spec::Scope&) const {
+  return delta_state(*this, n_heads, d_conv);
+}
+double DeltaNetConfig::extra_flops(const spec::Scope&, int64_t) const {
+  return delta_flops(*this, n_heads, d_conv);
+}
+
+void GatedDeltaNetConfig::check(const spec::Scope& scope) const {
+  require_causal(scope, "gated_delta_net");
+  if (n_heads % n_key_heads != 0)
+    fail(ErrorKind::spec, scope.path, "n_key_heads = {} does not divide n_heads = {}", n_key_heads,
+         n_heads);
+}
+void GatedDeltaNetConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  delta_params(list, scope, *this, n_key_heads, d_conv);
+  list.linear("decay", n_heads, scope.d_model, false);
+  step_params(list, n_heads, n_heads);
+  if (gate) list.linear("g", values(), scope.d_model, false);
+}
+std::vector<spec::StateDecl> GatedDeltaNetConfig::state(const spec::Scope&) const {
+  return delta_state(*this, n_key_heads, d_conv);
+}
+double GatedDeltaNetConfig::extra_flops(const spec::Scope&, int64_t) const {
+  return delta_flops(*this, n_key_heads, d_conv);
+}
+
+void KdaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  delta_params(list, scope, *this, n_heads, d_conv);
+  list.linear("decay_down", rank, scope.d_model, false);
+  list.linear("decay_up", keys(), rank, false);
+  step_params(list, n_heads, keys());
+  list.linear("g_down", rank, scope.d_model, false);
+  list.linear("g_up", values(), rank, false);
+}
+std::vector<spec::StateDecl> KdaConfig::state(const spec::Scope&) const {
+  return delta_state(*this, n_heads, d_conv);
+}
+double KdaConfig::extra_flops(const spec::Scope&, int64_t) const {
+  return delta_flops(*this, n_heads, d_conv);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,153 @@
+// The linear recurrence for training on a CPU: the kernel token by token, with checkpoints of the
+// state, and its adjoint. Chunks pay on hardware with matrix units; here the recurrent form does
+// the fewest operations and keeps a state in cache.
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/kernels/linear_recurrence_backward.h"
+#include "tessera/ops/linear_recurrence.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kInterval = 32;  // tokens between checkpoints
+
+/// The inputs as contiguous float32, in the order of the function's arguments.
+enum Input : size_t { kQ, kK, kV, kDecay, kBeta, kA, kB, kU, kInputs };
+
+const float* data(const Tensor& x) {
+  return x.defined() ? x.const_data_ptr<float>() : nullptr;
+}
+/// Row `b` of a [B, ...] tensor, as a pointer.
+float* row(const Tensor& x, int64_t b) {
+  return x.defined() ? x.data_ptr<float>() + b * (x.numel() / x.size(0)) : nullptr;
+}
+
+kernels::LinearRecurrence sequence(const variable_list& in, int64_t b) {
+  kernels::LinearRecurrence r;
+  r.T = in[kV].size(1), r.H = in[kV].size(2), r.K = in[kQ].size(3), r.V = in[kV].size(3);
+  const auto of = [&](size_t i) { return in[i].defined() ? row(in[i], b) : nullptr; };
+  r.q = of(kQ), r.k = of(kK), r.v = of(kV);
+  if (in[kDecay].defined()) {
+    r.decay = in[kDecay].dim() == 1   ? kernels::DecayPer::head
+              : in[kDecay].dim() == 3 ? kernels::DecayPer::token
+                                      : kernels::DecayPer::channel;
+    r.log_decay = in[kDecay].dim() == 1 ? data(in[kDecay]) : of(kDecay);
+  }
+  r.beta = of(kBeta), r.a = of(kA), r.b = of(kB);
+  r.bonus = data(in[kU]);
+  return r;
+}
+
+/// The same, from token t on, n tokens.
+kernels::LinearRecurrence part(kernels::LinearRecurrence r, int64_t t, int64_t n) {
+  const int64_t heads = t * r.H;
+  r.T = n;
+  for (const float** p : {&r.q, &r.k, &r.a, &r.b})
+    if (*p != nullptr) *p += heads * r.K;
+  r.v += heads * r.V;
+  if (r.beta != nullptr) r.beta += heads;
+  if (r.decay == kernels::DecayPer::token) r.log_decay += heads;
+  if (r.decay == kernels::DecayPer::channel) r.log_decay += heads * r.K;
+  return r;
+}
+
+struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
+  static variable_list forward(AutogradContext* context,
+                               const Tensor& q,
+                               const Tensor& k,
+                               const Tensor& v,
+                               const Tensor& log_decay,
+                               const Tensor& beta,
+                               const Tensor& a,
+                               const Tensor& b,
+                               const Tensor& u,
+                               const Tensor& state) {
+    const variable_list in{q, k, v, log_decay, beta, a, b, u};
+    const int64_t batch = v.size(0), t = v.size(1), blocks = (t + kInterval - 1) / kInterval;
+    Tensor y = at::empty(v.sizes(), v.options()), end = state.clone();
+    Tensor checkpoints = at::empty({batch, blocks, v.size(2), q.size(3), v.size(3)}, v.options());
+    for (int64_t i = 0; i < batch; ++i) {
+      const kernels::LinearRecurrence whole = sequence(in, i);
+      for (int64_t block = 0; block < blocks; ++block) {
+        checkpoints[i][block].copy_(end[i]);
+        const int64_t from = block * kInterval;
+        auto r = part(whole, from, std::min(kInterval, t - from));
+        r.state = row(end, i);
+        r.y = row(y, i) + from * r.H * r.V;
+        kernels::linear_recurrence(r);
+      }
+    }
+    variable_list saved = in;
+    saved.push_back(checkpoints);
+    context->save_for_backward(saved);
+    return {y, end};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const variable_list in(saved.begin(), saved.begin() + kInputs);
+    const Tensor& checkpoints = saved[kInputs];
+    const Tensor dy = gradients[0].contiguous();
+    Tensor dstate = gradients[1].contiguous().clone();
+    variable_list out(kInputs);
+    for (size_t i = 0; i < kInputs; ++i)
+      if (in[i].defined() && i != kU && in[i].dim() > 1) out[i] = at::empty_like(in[i]);
+    const int64_t batch = in[kV].size(0);
+    // what the rows share is summed over them afterwards
+    const Tensor du = in[kU].defined()
+                          ? at::empty({batch, in[kU].size(0), in[kU].size(1)}, in[kU].options())
+                          : Tensor();
+    for (int64_t i = 0; i < batch; ++i) {
+      kernels::LinearRecurrenceGradients g;
+      g.interval = kInterval;
+      g.checkpoints = row(checkpoints, i);
+      g.dy = row(dy, i);
+      g.dstate = row(dstate, i);
+      g.dq = row(out[kQ], i), g.dk = row(out[kK], i), g.dv = row(out[kV], i);
+      g.dlog_decay = row(out[kDecay], i);
+      g.dbeta = row(out[kBeta], i);
+      g.da = row(out[kA], i), g.db = row(out[kB], i);
+      g.dbonus = row(du, i);
+      kernels::linear_recurrence_backward(sequence(in, i), g);
+    }
+    if (du.defined()) out[kU] = du.sum(0);
+    out.push_back(dstate);
+    return out;
+  }
+};
+
+}  // namespace
+
+std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
+                                                  const Tensor& state_BHKV) {
+  const auto& v = in.v_BTHV;
+  const auto single = [](const Tensor& x) {
+    return x.defined() ? x.to(at::kFloat).contiguous() : x;
+  };
+  // a decay per head that learns is one per token whose gradients are summed
+  Tensor log_decay = in.log_decay;
+  if (log_decay.defined() && log_decay.dim() == 1 && log_decay.requires_grad())
+    log_decay = log_decay.expand({v.size(0), v.size(1), v.size(2)});
+  const Tensor state =
+      state_BHKV.defined()
+          ? single(state_BHKV)
+          : at::zeros({v.size(0), v.size(2), in.q_BTHK.size(3), v.size(3)}, at::kFloat);
+  if (v.size(1) == 0) return {v, state};
+  const variable_list out = FusedRecurrence::apply(
+      single(in.q_BTHK), single(in.k_BTHK), single(v), single(log_decay), single(in.beta_BTH),
+      single(in.a_BTHK), single(in.b_BTHK), single(in.u_HK), state);
+  return {out[0].to(v.scalar_type()), out[1]};
+}
+
+std::pair<Tensor, Tensor> linear_recurrence(const LinearRecurrence& in,
+                                            int64_t chunk,
+                                            const Tensor& state_BHKV) {
+  const bool fused = in.v_BTHV.device().is_cpu() && in.v_BTHV.scalar_type() != at::kDouble;
+  return fused ? linear_recurrence_fused(in, state_BHKV)
+               : linear_recurrence_chunked(in, chunk, state_BHKV);
+}
+
+}  // namespace tessera::ops
