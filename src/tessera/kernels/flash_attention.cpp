@@ -246,11 +246,13 @@ HWY_INLINE void product(const float* HWY_RESTRICT a,
 }
 
 // e^x for x <= 0; 0 below -87, NaN stays. x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of
-// e^r to r^6 / 720: relative error below 2e-7.
+// e^r to r^6 / 720: relative error below 2e-7. Adding 1.5 * 2^23 rounds to an integer, which then
+// lies in the low bits.
 HWY_INLINE V32 exp_of_score(V32 x) {
-  const V32 bounded = hn::Max(x, all(-87.0f));
-  const V32 n = hn::Round(hn::Mul(bounded, all(1.44269504f)));
-  V32 r = hn::NegMulAdd(n, all(0.693359375f), bounded);
+  const V32 magic = all(12582912.0f);
+  const V32 shifted = hn::MulAdd(x, all(1.44269504f), magic);
+  const V32 n = hn::Sub(shifted, magic);
+  V32 r = hn::NegMulAdd(n, all(0.693359375f), x);
   r = hn::NegMulAdd(n, all(-2.12194440e-4f), r);
   V32 p = all(1.0f / 720);
   p = hn::MulAdd(p, r, all(1.0f / 120));
@@ -259,9 +261,10 @@ HWY_INLINE V32 exp_of_score(V32 x) {
   p = hn::MulAdd(p, r, all(0.5f));
   p = hn::MulAdd(p, r, all(1.0f));
   p = hn::MulAdd(p, r, all(1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(I32(), n), hn::Set(I32(), 127)));
+  const auto exponent =
+      hn::Add(hn::ShiftLeft<23>(hn::BitCast(I32(), shifted)), hn::BitCast(I32(), all(1.0f)));
   const V32 e = hn::Mul(p, hn::BitCast(F32(), exponent));
-  return hn::IfThenElse(hn::Lt(x, all(-87.0f)), zero(), hn::IfThenElse(hn::Eq(x, x), e, x));
+  return hn::IfThenZeroElse(hn::Lt(x, all(-87.0f)), e);
 }
 
 // --- packing -------------------------------------------------------------------------------------
@@ -304,32 +307,58 @@ HWY_INLINE int64_t row_stride(int64_t width) {
   return round_up(width, kPanel) + kPadding;
 }
 
-// rows [row, row + count) of a group, times `factor`, at stride row_stride(width); up to `padded`
-// rows of zeros follow
-HWY_INLINE void gather_rows(const ConstHeads& from,
+// Rows of a group of heads, times `factor`, kGroup at a time: to[(r / kGroup) * width * kGroup +
+// c * kGroup + r % kGroup]. The last ones of a group are zeros.
+HWY_INLINE void pack_groups(const ConstHeads& from,
                             int64_t b,
                             int64_t g,
                             int64_t n,
                             Span rows,
-                            int64_t padded,
                             int64_t width,
                             float factor,
                             float* to) {
-  const int64_t stride = row_stride(width);
-  for (int64_t r = rows.begin; r < rows.end; ++r, to += stride) {
-    const float* x = from.row(b, r / n, g * n + r % n);
-    for (int64_t c = 0; c < width; ++c) to[c] = x[c] * factor;
-    std::fill(to + width, to + stride, 0.0f);
-  }
-  for (int64_t r = rows.end - rows.begin; r < padded; ++r, to += stride)
-    std::fill(to, to + stride, 0.0f);
+  for (int64_t first = rows.begin; first < rows.end; first += kGroup, to += width * kGroup)
+    for (int64_t i = 0; i < kGroup; ++i) {
+      const int64_t r = first + i;
+      if (r >= rows.end) {
+        for (int64_t c = 0; c < width; ++c) to[c * kGroup + i] = 0;
+        continue;
+      }
+      const float* x = from.row(b, r / n, g * n + r % n);
+      for (int64_t c = 0; c < width; ++c) to[c * kGroup + i] = x[c] * factor;
+    }
+}
+
+// The same rows in panels of kPanel columns, a tile of `tile` rows after another:
+// to[(c / kPanel) * tile * kPanel + r * kPanel + c % kPanel]. The last tile is filled with zeros.
+HWY_INLINE void pack_row_panels(const ConstHeads& from,
+                                int64_t b,
+                                int64_t g,
+                                int64_t n,
+                                Span rows,
+                                int64_t tile,
+                                int64_t width,
+                                float factor,
+                                float* to) {
+  for (int64_t first = rows.begin; first < rows.end; first += tile)
+    for (int64_t c = 0; c < width; c += kPanel) {
+      const int64_t columns = std::min(kPanel, width - c);
+      for (int64_t r = first; r < first + tile; ++r, to += kPanel) {
+        int64_t e = 0;
+        if (r < rows.end) {
+          const float* x = from.row(b, r / n, g * n + r % n) + c;
+          for (; e < columns; ++e) to[e] = x[e] * factor;
+        }
+        for (; e < kPanel; ++e) to[e] = 0;
+      }
+    }
 }
 
 // --- scores --------------------------------------------------------------------------------------
 
-// scores[r][j] = q[r] . k[j] for the keys that the row's group of rows sees, whole panels
+// scores[r][j] = q[r] . k[j] for the keys that the row's group of rows sees, whole panels; q from
+// pack_groups
 HWY_INLINE void tile_scores(const float* q,
-                            int64_t q_stride,
                             int64_t width,
                             const float* kt,
                             int64_t block,
@@ -346,7 +375,7 @@ HWY_INLINE void tile_scores(const float* q,
     for (int64_t r = 0; r < rows; r += kGroup) {
       const Span s = seen[r / kGroup];
       if (j >= s.end || j + kPanel <= s.begin) continue;
-      product<false>(q + r * q_stride, q_stride, 1, panels + j * width, kPanel, width,
+      product<false>(q + r * width, 1, kGroup, panels + j * width, kPanel, width,
                      scores + r * kTileStride + j, kTileStride);
     }
 }
@@ -397,15 +426,19 @@ HWY_INLINE Span whole_panels(Span span) {
 // scores [whole] -> e^(score - maximum), and the running maximum, sum and output of the row
 HWY_INLINE void softmax_row(
     Span whole, float* scores, float* maximum, float* sum, float* out, int64_t out_width) {
-  V32 max = all(kMinusInf);
-  for (int64_t j = whole.begin; j < whole.end; j += kLanes) {
-    const V32 s = load(scores + j);
-    // a NaN counts as infinite, so that it reaches the result instead of getting lost in Max
-    max = hn::Max(max, hn::IfThenElse(hn::Eq(s, s), s, all(-kMinusInf)));
+  V32 max = all(kMinusInf), max2 = max;
+  for (int64_t j = whole.begin; j < whole.end; j += kPanel) {
+    max = hn::Max(load(scores + j), max);
+    max2 = hn::Max(load(scores + j + kLanes), max2);
   }
+  max = hn::Max(max, max2);
   const float before = *maximum, after = std::max(before, hn::GetLane(hn::MaxOfLanes(F32(), max)));
   if (after == kMinusInf) {
-    std::fill(scores + whole.begin, scores + whole.end, 0.0f);
+    // a NaN gets lost in Max, though not in the sum below
+    for (int64_t j = whole.begin; j < whole.end; ++j) {
+      if (std::isnan(scores[j])) *sum = scores[j];
+      scores[j] = 0;
+    }
     return;
   }
   const V32 shift = all(after);
@@ -441,12 +474,12 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
   const FlashShape shape(a);
   const Span rows{item.tile * kForwardRows, std::min(shape.rows, (item.tile + 1) * kForwardRows)};
   const int64_t count = rows.end - rows.begin, padded = round_up(count, kGroup);
-  const int64_t q_stride = row_stride(a.K), o_stride = row_stride(a.V);
-  float* q = scratch<16>(kForwardRows * q_stride);
+  const int64_t o_stride = row_stride(a.V);
+  float* q = scratch<16>(kForwardRows * a.K);
   float* out = scratch<17>(kForwardRows * o_stride);
   float* scores = scratch<18>(kForwardRows * kTileStride);
   TileMask mask;
-  gather_rows(a.q, item.b, item.g, shape.n, rows, padded, a.K, a.scale, q);
+  pack_groups(a.q, item.b, item.g, shape.n, rows, a.K, a.scale, q);
   std::fill(out, out + padded * o_stride, 0.0f);
   float maximum[kForwardRows], sum[kForwardRows];
   for (int64_t r = 0; r < count; ++r) {
@@ -457,7 +490,7 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
   for (const int64_t block : blocks_of_rows(a, item.g, rows.begin, count)) {
     mask_tile(a, item.g, rows.begin, count, block, mask);
     if (mask.seen == Seen::none) continue;
-    tile_scores(q, q_stride, a.K, item.kt, block, mask, count, scores);
+    tile_scores(q, a.K, item.kt, block, mask, count, scores);
     for (int64_t first = 0; first < count; first += kGroup) {
       const int64_t last = std::min<int64_t>(first + kGroup, count);
       const Span seen = mask.seen == Seen::all ? Span{0, kTileKeys} : hull(mask, first, last);
@@ -502,39 +535,47 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
 
 // Packed inputs of one sequence and group.
 struct BackwardInputs {
-  const float *kt, *k_columns, *vt, *q, *d_out;
-  const float *lse, *delta;  // per row; lse +inf where a row sees nothing
-  float* dq;                 // [rows, row_stride(K)]
+  const float *kt, *k_columns, *vt;
+  const float *q, *d_out;                // by groups of rows
+  const float *q_panels, *d_out_panels;  // by columns, tile after tile
+  const float *lse, *delta;              // per row; lse +inf where a row sees nothing
+  float* dq;                             // [rows, row_stride(K)]
 };
 
 HWY_INLINE BackwardInputs pack_backward(const FlashAttention& a, const FlashBackwardItem& item) {
   const FlashShape shape(a);
-  const int64_t k_stride = row_stride(a.K), v_stride = row_stride(a.V);
+  const int64_t k_stride = row_stride(a.K);
   const int64_t padded = round_up(shape.rows, kBackwardRows);
   float* kt = scratch<20>(flash_key_floats(a.S, a.K));
   float* k_columns = scratch<21>(column_floats(a.S, a.K));
   float* vt = scratch<22>(flash_key_floats(a.S, a.V));
-  float* q = scratch<23>(padded * k_stride);
-  float* d_out = scratch<24>(padded * v_stride);
+  float* q = scratch<23>(padded * a.K);
+  float* d_out = scratch<24>(padded * a.V);
+  float* q_panels = scratch<32>(padded * round_up(a.K, kPanel));
+  float* d_out_panels = scratch<33>(padded * round_up(a.V, kPanel));
   float* numbers = scratch<25>(2 * padded);
   float* dq = scratch<26>(padded * k_stride);
   pack_transposed(a.k.row(item.b, 0, item.g), a.k.token, a.S, a.K, kt);
   pack_columns(a.k.row(item.b, 0, item.g), a.k.token, a.S, a.K, k_columns);
   pack_transposed(a.v.row(item.b, 0, item.g), a.v.token, a.S, a.V, vt);
   const Span rows{0, shape.rows};
-  gather_rows(a.q, item.b, item.g, shape.n, rows, padded, a.K, a.scale, q);
-  gather_rows(item.gradients->d_out, item.b, item.g, shape.n, rows, padded, a.V, 1.0f, d_out);
+  const ConstHeads& d = item.gradients->d_out;
+  pack_groups(a.q, item.b, item.g, shape.n, rows, a.K, a.scale, q);
+  pack_groups(d, item.b, item.g, shape.n, rows, a.V, 1.0f, d_out);
+  pack_row_panels(a.q, item.b, item.g, shape.n, rows, kBackwardRows, a.K, a.scale, q_panels);
+  pack_row_panels(d, item.b, item.g, shape.n, rows, kBackwardRows, a.V, 1.0f, d_out_panels);
   std::fill(dq, dq + padded * k_stride, 0.0f);
   for (int64_t r = 0; r < shape.rows; ++r) {
     const int64_t query = r / shape.n, head = item.g * shape.n + r % shape.n;
-    const float* out = item.gradients->out.row(item.b, query, head);
+    const float *out = item.gradients->out.row(item.b, query, head),
+                *d_row = d.row(item.b, query, head);
     float delta = 0;
-    for (int64_t c = 0; c < a.V; ++c) delta += out[c] * d_out[r * v_stride + c];
+    for (int64_t c = 0; c < a.V; ++c) delta += out[c] * d_row[c];
     const float lse = item.gradients->lse[(item.b * a.H + head) * a.T + query];
     numbers[r] = lse == kMinusInf ? -kMinusInf : lse;
     numbers[padded + r] = delta;
   }
-  return {kt, k_columns, vt, q, d_out, numbers, numbers + padded, dq};
+  return {kt, k_columns, vt, q, d_out, q_panels, d_out_panels, numbers, numbers + padded, dq};
 }
 
 // scores -> weights and d_weights -> d_scores of one row; d_bias: where its part of the bias's
@@ -581,9 +622,8 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
   float* weights = scratch<27>(kBackwardRows * kTileStride);
   float* gradient = scratch<28>(kBackwardRows * kTileStride);
   float* slope = a.softcap > 0 ? scratch<29>(kTileStride) : nullptr;
-  const float *q = in.q + first_row * k_stride, *d_out = in.d_out + first_row * v_stride;
-  tile_scores(q, k_stride, a.K, in.kt, block, mask, rows, weights);
-  tile_scores(d_out, v_stride, a.V, in.vt, block, mask, rows, gradient);
+  tile_scores(in.q + first_row * a.K, a.K, in.kt, block, mask, rows, weights);
+  tile_scores(in.d_out + first_row * a.V, a.V, in.vt, block, mask, rows, gradient);
   for (int64_t first = 0; first < rows; first += kGroup) {
     const int64_t last = std::min<int64_t>(first + kGroup, rows);
     const Span whole =
@@ -611,19 +651,24 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
       set_outside(d, {0, kTileKeys}, kept, 0.0f);
     }
   }
-  // dV += P^T dO, dK += dS^T Q
-  for (int64_t j = 0; j < kTileKeys; j += kGroup) {
-    const Span r = rows_that_see(mask, rows, j, j + kGroup);
-    if (r.empty()) continue;
-    for (int64_t c = 0; c < a.V; c += kPanel)
-      product<true>(weights + r.begin * kTileStride + j, 1, kTileStride,
-                    d_out + r.begin * v_stride + c, v_stride, r.end - r.begin,
-                    dv + j * v_stride + c, v_stride);
-    for (int64_t c = 0; c < a.K; c += kPanel)
-      product<true>(gradient + r.begin * kTileStride + j, 1, kTileStride,
-                    q + r.begin * k_stride + c, k_stride, r.end - r.begin, dk + j * k_stride + c,
-                    k_stride);
-  }
+  // dV += P^T dO, dK += dS^T Q; a panel of dO or Q stays in the first cache level for all keys
+  Span rows_of[kTileKeys / kGroup];
+  for (int64_t j = 0; j < kTileKeys; j += kGroup)
+    rows_of[j / kGroup] = rows_that_see(mask, rows, j, j + kGroup);
+  const auto add_keys = [&](const float* tile, const float* panels, int64_t width, float* sum,
+                            int64_t stride) HWY_ATTR {
+    panels += first_row * round_up(width, kPanel);
+    for (int64_t c = 0; c < width; c += kPanel)
+      for (int64_t j = 0; j < kTileKeys; j += kGroup) {
+        const Span r = rows_of[j / kGroup];
+        if (r.empty()) continue;
+        product<true>(tile + r.begin * kTileStride + j, 1, kTileStride,
+                      panels + c * kBackwardRows + r.begin * kPanel, kPanel, r.end - r.begin,
+                      sum + j * stride + c, stride);
+      }
+  };
+  add_keys(weights, in.d_out_panels, a.V, dv, v_stride);
+  add_keys(gradient, in.q_panels, a.K, dk, k_stride);
   // dQ += dS K
   for (int64_t c = 0; c < a.K; c += kPanel)
     for (int64_t r = 0; r < rows; r += kGroup) {
