@@ -211,6 +211,40 @@ TEST(FlashAttention, QueriesAfterAPast) {
   expect_definition(c, a);
 }
 
+TEST(FlashAttention, GoldenCore) {
+  const auto q = sines(8, 0.7, 0.1), k = sines(8, 0.5, 0.3), v = sines(8, 0.9, 0.2);
+  const float sink = 0.25f;
+  const float slope[] = {-1.5f, -1, -0.5f, 0};
+  const auto run = [&](auto&& change, std::vector<float>& lse) {
+    FlashAttention a;
+    a.B = 1, a.T = a.S = 4, a.H = a.G = 1, a.K = a.V = 2;
+    a.q = {q.data(), 0, 2, 0}, a.k = {k.data(), 0, 2, 0}, a.v = {v.data(), 0, 2, 0};
+    a.scale = static_cast<float>(1 / std::sqrt(2.0));
+    change(a);
+    std::vector<float> out(8);
+    flash_forward(a, {out.data(), 0, 2, 0}, lse.data());
+    return out;
+  };
+  on_every_target([&] {
+    std::vector<float> lse(4), unused(4);
+    const double rows[] = {0.1986693308, 0.8912073601,  0.6603813194,  0.4676147093,
+                           0.1212608142, -0.0239336695, -0.3409657827, 0.1313776331};
+    const double sums[] = {0.3847386049, 1.6675818465, 1.0040562352, 1.0828606798};
+    const double capped[] = {-0.1897397918, 0.1179163560}, sunk[] = {-0.2376393297, 0.0915648850},
+                 windowed[] = {-0.6268675619, -0.0602747904},
+                 alibi[] = {-0.5140860712, 0.0858283982};
+    kernels::expect_near(run([](FlashAttention&) {}, lse).data(), rows, 8, 0, 3e-7);
+    kernels::expect_near(lse.data(), sums, 4, 0, 3e-7);
+    const auto row3 = [&](auto&& change, const double* want) {
+      kernels::expect_near(run(change, unused).data() + 6, want, 2, 0, 3e-7);
+    };
+    row3([](FlashAttention& a) { a.softcap = 0.5f; }, capped);
+    row3([&](FlashAttention& a) { a.sinks = &sink; }, sunk);
+    row3([](FlashAttention& a) { a.window = 2; }, windowed);
+    row3([&](FlashAttention& a) { a.bias = slope, a.bias_size = 4, a.bias_zero = 3; }, alibi);
+  });
+}
+
 TEST(FlashAttention, RefusesHeadsThatDoNotDivide) {
   const Case c{1, 4, 4, 3, 1, 2, 2};
   FlashAttention a = c.attention();
