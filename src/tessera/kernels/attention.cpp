@@ -43,7 +43,16 @@ struct QueryTile {
   int64_t query[kQueryRows] = {};
   int64_t head[kQueryRows] = {};
   Range visible[kQueryRows] = {};  // absolute positions
-  Range blocks{0, 0};              // key blocks that any row sees
+  Range blocks{0, 0};              // key blocks that any row sees ...
+  std::vector<int64_t> chosen;     // ... or, with a pattern, their list
+
+  bool listed = false;
+  int64_t block_count() const {
+    return listed ? static_cast<int64_t>(chosen.size()) : blocks.end - blocks.begin;
+  }
+  int64_t block(int64_t i) const {
+    return listed ? chosen[static_cast<size_t>(i)] : blocks.begin + i;
+  }
 };
 
 inline Range visible_keys(const Attention& a, int64_t query) {
@@ -53,6 +62,29 @@ inline Range visible_keys(const Attention& a, int64_t query) {
   if (a.window > 0) r.begin = std::max(r.begin, p - a.window + 1);
   if (a.window > 0 && !a.causal) r.end = std::min(r.end, p + a.window);
   return r;
+}
+
+// the blocks in which the pattern lets a row of the tile see something
+inline void choose_blocks(const Attention& a, QueryTile& tile) {
+  tile.listed = true;
+  const int64_t end = a.kv.first_position + a.kv.count;
+  const int64_t last = tile.rows - 1;
+  const auto add = [&](int64_t head, int64_t from, int64_t to) {
+    for (const KeyRange& range : a.visible->ranges(head, from, to)) {
+      const Range keys = Range{range.begin, range.end} & Range{0, end};
+      if (keys.empty()) continue;
+      for (int64_t b = keys.begin / kKeyBlock; b <= (keys.end - 1) / kKeyBlock; ++b)
+        tile.chosen.push_back(b);
+    }
+  };
+  if (a.visible->same_for_heads()) {
+    add(0, a.first_position + tile.query[0], a.first_position + tile.query[last] + 1);
+  } else {
+    for (int64_t r = 0; r < tile.rows; ++r)
+      add(tile.head[r], a.first_position + tile.query[r], a.first_position + tile.query[r] + 1);
+  }
+  std::sort(tile.chosen.begin(), tile.chosen.end());
+  tile.chosen.erase(std::unique(tile.chosen.begin(), tile.chosen.end()), tile.chosen.end());
 }
 
 inline int64_t tiles_per_group(const Attention& a) {
@@ -73,7 +105,10 @@ inline QueryTile make_tile(const Attention& a, int64_t g, int64_t number) {
     if (tile.visible[r].empty()) continue;
     all = {std::min(all.begin, tile.visible[r].begin), std::max(all.end, tile.visible[r].end)};
   }
-  if (!all.empty()) tile.blocks = {all.begin / kKeyBlock, (all.end - 1) / kKeyBlock + 1};
+  if (a.visible != nullptr)
+    choose_blocks(a, tile);
+  else if (!all.empty())
+    tile.blocks = {all.begin / kKeyBlock, (all.end - 1) / kKeyBlock + 1};
   return tile;
 }
 
@@ -89,11 +124,13 @@ inline int64_t partial_floats(const Attention& a) {
 // body(slot, range): the parts of a range of positions that lie one after another in the cache
 template <class Body>
 inline void for_spans(const KeyValueView& kv, Range keys, const Body& body) {
+  if (const Range lead = keys & Range{0, kv.lead}; !lead.empty()) body(lead.begin, lead);
+  keys.begin = std::max(keys.begin, kv.first_position);
   const int64_t capacity = kv.capacity > 0 ? kv.capacity : std::max<int64_t>(1, kv.count);
   while (!keys.empty()) {
     const int64_t slot = (kv.first_slot + keys.begin - kv.first_position) % capacity;
     const Range span{keys.begin, std::min(keys.end, keys.begin + capacity - slot)};
-    body(slot, span);
+    body(kv.lead + slot, span);
     keys.begin = span.end;
   }
 }
@@ -258,19 +295,134 @@ HWY_INLINE void add_values(const Attention& a,
 
 // --- blocks --------------------------------------------------------------------------------------
 
-// the queries of a tile, one after another
+// the queries of a tile, one after another, and then those for far keys
 HWY_INLINE const float* gather_queries(const Attention& a, const QueryTile& tile) {
-  float* q = scratch<2>(kQueryRows * a.K);
-  for (int64_t r = 0; r < tile.rows; ++r)
-    std::memcpy(q + r * a.K,
-                a.q + tile.query[r] * a.q_token_stride + tile.head[r] * a.q_head_stride,
-                static_cast<size_t>(a.K) * sizeof(float));
+  float* q = scratch<2>(2 * kQueryRows * a.K);
+  const auto gather = [&](const float* from, float* to) HWY_ATTR {
+    for (int64_t r = 0; r < tile.rows; ++r)
+      std::memcpy(to + r * a.K,
+                  from + tile.query[r] * a.q_token_stride + tile.head[r] * a.q_head_stride,
+                  static_cast<size_t>(a.K) * sizeof(float));
+  };
+  gather(a.q, q);
+  if (a.far_q != nullptr) gather(a.far_q, q + kQueryRows * a.K);
   return q;
+}
+
+// log of a multiplicity
+inline const float* log_counts() {
+  static const std::vector<float> table = [] {
+    std::vector<float> t{kMinusInfinity};
+    for (int64_t m = 1; m <= Visibility::kMostOften; ++m)
+      t.push_back(static_cast<float>(std::log(static_cast<double>(m))));
+    return t;
+  }();
+  return table.data();
+}
+
+// What the pattern and the caller add to the scores of a block, per row; null = nothing.
+struct PatternBias {
+  Range seen{0, 0};                   // holds every key that some row sees
+  const float* row[kQueryRows] = {};  // of the keys from the block's begin
+};
+
+inline Seen seen_by_tile(const Attention& a, const QueryTile& tile, KeyRange keys) {
+  const auto ask = [&](int64_t head, int64_t from, int64_t to) {
+    return a.visible->tile(head, {a.first_position + from, a.first_position + to}, keys);
+  };
+  if (a.visible->same_for_heads()) return ask(0, tile.query[0], tile.query[tile.rows - 1] + 1);
+  const Seen first = ask(tile.head[0], tile.query[0], tile.query[0] + 1);
+  for (int64_t r = 1; r < tile.rows; ++r)
+    if (ask(tile.head[r], tile.query[r], tile.query[r] + 1) != first) return Seen::some;
+  return first;
+}
+
+inline PatternBias pattern_bias(const Attention& a, const QueryTile& tile, Range here) {
+  PatternBias out;
+  const Seen seen = seen_by_tile(a, tile, {here.begin, here.end});
+  if (seen == Seen::none) return out;
+  if (seen == Seen::all && a.bias == nullptr) {
+    out.seen = here;
+    return out;
+  }
+  float* bias = scratch<6>(kQueryRows * kKeyBlock);
+  const float* logs = log_counts();
+  const int64_t n = here.end - here.begin;
+  Range hull{n, 0};
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    const bool as_before = r > 0 && tile.query[r] == tile.query[r - 1] &&
+                           a.visible->same_for_heads() && a.bias == nullptr;
+    if (as_before) {
+      out.row[r] = out.row[r - 1];
+      continue;
+    }
+    int8_t counts[kKeyBlock];
+    a.visible->counts(tile.head[r], a.first_position + tile.query[r], here.begin, here.end, counts);
+    float* row = bias + r * kKeyBlock;
+    for (int64_t j = 0; j < n; ++j) row[j] = logs[static_cast<uint8_t>(counts[j])];
+    int64_t begin = 0, end = n;
+    while (begin < end && counts[begin] == 0) ++begin;
+    while (end > begin && counts[end - 1] == 0) --end;
+    if (begin < end) hull = {std::min(hull.begin, begin), std::max(hull.end, end)};
+    if (a.bias != nullptr) {
+      const float* added = a.bias + tile.head[r] * a.bias_head_stride +
+                           tile.query[r] * a.bias_query_stride - a.kv.first_position;
+      for (int64_t j = begin; j < end; ++j)
+        if (counts[j] != 0) row[j] += added[here.begin + j];
+    }
+    out.row[r] = row;
+  }
+  // whole vectors counted from the block's begin: a sum's lanes depend on positions alone
+  if (!hull.empty()) out.seen = {here.begin + hull.begin / kLanes * kLanes, here.begin + hull.end};
+  return out;
+}
+
+// The part of a block for every row of the tile where a pattern says who sees whom. All rows run
+// over the same keys; hidden ones weigh 0.
+HWY_INLINE void pattern_partials(
+    const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
+  float* scores = scratch<3>(kQueryRows * kScoreStride);
+  const int64_t stride = partial_floats(a), block_begin = block * kKeyBlock;
+  const Range here{block_begin,
+                   std::min(block_begin + kKeyBlock, a.kv.first_position + a.kv.count)};
+  const PatternBias bias = pattern_bias(a, tile, here);
+  const Range seen = bias.seen;
+  // keys between the lead and the first one are not there: hidden, but the sums run over them
+  const bool gap = seen.begin < a.kv.first_position && seen.end > a.kv.lead;
+  if (!seen.empty()) {
+    if (gap)
+      for (int64_t r = 0; r < tile.rows; ++r)
+        std::memset(scores + r * kScoreStride + seen.begin - block_begin, 0,
+                    static_cast<size_t>(seen.end - seen.begin) * sizeof(float));
+    const Range far = seen & Range{0, a.far_q != nullptr ? a.far_end : 0};
+    if (!far.empty()) query_key_products(a, tile, q + kQueryRows * a.K, far, block_begin, scores);
+    const Range near{far.empty() ? seen.begin : far.end, seen.end};
+    if (!near.empty()) query_key_products(a, tile, q, near, block_begin, scores);
+  }
+  bool any_void = false;
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* partial = partials + r * stride;
+    std::memset(partial, 0, static_cast<size_t>(stride) * sizeof(float));
+    SoftmaxPart part{kMinusInfinity, 0};
+    const int64_t from = seen.begin - block_begin;
+    if (!seen.empty())
+      part = exponentials(a, bias.row[r] != nullptr ? bias.row[r] + from : nullptr,
+                          seen.end - seen.begin, scores + r * kScoreStride + from);
+    partial[kMaximumAt] = part.maximum;
+    partial[kSumAt] = part.sum;
+    any_void |= part.maximum == kMinusInfinity;
+  }
+  if (seen.empty()) return;
+  if (!any_void) return add_values(a, tile, 0, tile.rows, seen, block_begin, scores, partials);
+  for (int64_t r = 0; r < tile.rows; ++r)
+    if (partials[r * stride + kMaximumAt] != kMinusInfinity)
+      add_values(a, tile, r, 1, seen, block_begin, scores, partials);
 }
 
 // one block's part for every row of the tile
 HWY_INLINE void block_partials(
     const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
+  if (a.visible != nullptr) return pattern_partials(a, tile, q, block, partials);
   float* scores = scratch<3>(kQueryRows * kScoreStride);
   const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
   Range some{here.end, here.begin};  // seen by at least one row
@@ -362,8 +514,8 @@ void attend_tile(const Attention& a, const QueryTile& tile) {
   float* partials = totals + kQueryRows * stride;
   const float* q = gather_queries(a, tile);
   for (int64_t r = 0; r < tile.rows; ++r) start_total(a, tile.head[r], totals + r * stride);
-  for (int64_t block = tile.blocks.begin; block < tile.blocks.end; ++block) {
-    block_partials(a, tile, q, block, partials);
+  for (int64_t b = 0; b < tile.block_count(); ++b) {
+    block_partials(a, tile, q, tile.block(b), partials);
     for (int64_t r = 0; r < tile.rows; ++r) merge(a, partials + r * stride, totals + r * stride);
   }
   for (int64_t r = 0; r < tile.rows; ++r) finish(a, tile, r, totals + r * stride);
@@ -379,8 +531,8 @@ void attend_merge(const Attention& a, const QueryTile& tile, const float* partia
   float* total = scratch<4>(stride);
   for (int64_t r = 0; r < tile.rows; ++r) {
     start_total(a, tile.head[r], total);
-    for (int64_t block = tile.blocks.begin; block < tile.blocks.end; ++block)
-      merge(a, partials + ((block - tile.blocks.begin) * kQueryRows + r) * stride, total);
+    for (int64_t b = 0; b < tile.block_count(); ++b)
+      merge(a, partials + (b * kQueryRows + r) * stride, total);
     finish(a, tile, r, total);
   }
 }
@@ -422,8 +574,8 @@ void attend_by_blocks(const Attention& a) {
   for (int64_t i = 0; i < a.G * tiles_per_group(a); ++i) {
     tiles.push_back(make_tile(a, i / tiles_per_group(a), i % tiles_per_group(a)));
     first_partial.push_back(static_cast<int64_t>(items.size()));
-    for (int64_t b = tiles.back().blocks.begin; b < tiles.back().blocks.end; ++b)
-      items.push_back({i, b, static_cast<int64_t>(items.size())});
+    for (int64_t b = 0; b < tiles.back().block_count(); ++b)
+      items.push_back({i, tiles.back().block(b), static_cast<int64_t>(items.size())});
   }
   const int64_t size = kQueryRows * partial_floats(a);
   float* partials = scratch<5>(static_cast<int64_t>(items.size()) * size);
@@ -444,7 +596,10 @@ void attend(const Attention& a) {
   require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "attention",
           "{} key-value heads do not divide {} heads", a.G, a.H);
   require(a.T >= 0 && a.K > 0 && a.V > 0 && a.kv.count >= 0 && a.kv.first_position >= 0 &&
-              a.first_position >= 0 && a.window >= 0 && a.kv.first_slot >= 0 &&
+              a.first_position >= 0 && a.window >= 0 && a.kv.first_slot >= 0 && a.kv.lead >= 0 &&
+              a.kv.lead <= a.kv.first_position && (a.kv.lead == 0 || a.bias == nullptr) &&
+              (a.kv.lead == 0 || a.visible != nullptr) &&
+              (a.far_q == nullptr || a.visible != nullptr) &&
               (a.kv.capacity == 0 || a.kv.capacity >= a.kv.count),
           "attention",
           "T = {}, K = {}, V = {}, {} keys from position {} in {} slots, queries from {}", a.T, a.K,

@@ -11,10 +11,13 @@
 
 #include <cstdint>
 
+#include "tessera/kernels/visibility.h"
+
 namespace tessera::kernels {
 
 /// Keys and values in a linear or ring cache: the key of absolute position first_position + j,
-/// 0 <= j < count, lies in slot (first_slot + j) % capacity.
+/// 0 <= j < count, lies in slot lead + (first_slot + j) % capacity. Before them, the keys of
+/// positions 0 .. lead - 1 lie in slots 0 .. lead - 1; lead <= first_position.
 struct KeyValueView {
   const float* k = nullptr;  // k[slot * k_token_stride + g * k_head_stride + c], c < K
   const float* v = nullptr;  // v[slot * v_token_stride + g * v_head_stride + c], c < V
@@ -24,6 +27,7 @@ struct KeyValueView {
   int64_t count = 0;
   int64_t first_slot = 0;
   int64_t capacity = 0;  // 0: as many as count, no ring
+  int64_t lead = 0;
 };
 
 struct Attention {
@@ -41,10 +45,17 @@ struct Attention {
   bool causal = true;  // key j is visible to position p when j <= p
   int64_t window = 0;  // when positive, p - window < j as well, and j < p + window when not causal
 
+  /// When set it replaces causal and window, whole blocks that it hides cost nothing, and the sums
+  /// of a block begin at the block, whatever the first key in kv is.
+  const Visibility* visible = nullptr;
+  /// Keys of positions below far_end meet these queries, of the same strides, instead of q.
+  const float* far_q = nullptr;
+  int64_t far_end = 0;
+
   float scale = 1;
   float softcap = 0;            // c tanh(s / c); 0: none
   const float* bias = nullptr;  // added: bias[h * bias_head_stride + i * bias_query_stride + j], j
-                                // the key's number in kv
+                                // the key's number in kv; not with a lead
   int64_t bias_head_stride = 0, bias_query_stride = 0;
   const float* sinks = nullptr;  // [H]: a logit that joins each head's denominator; -inf: none
 };

@@ -13,15 +13,29 @@ struct KeyRange {
   int64_t begin = 0, end = 0;
 };
 
+/// What the queries of a tile see of its keys: nothing, every key exactly once, or something else.
+enum class Seen { none, some, all };
+
 class Visibility {
  public:
+  static constexpr int64_t kMostOften = 127;  // a multiplicity fits a signed byte
+
   virtual ~Visibility() = default;
   /// How often the query at position `query` counts the key at position `key`: 0 = hidden, 2 = its
   /// weight counts twice (BigBird). Causality included.
   virtual int64_t multiplicity(int64_t head, int64_t query, int64_t key) const = 0;
+  /// The same for keys [begin, end) of one query.
+  virtual void counts(int64_t head, int64_t query, int64_t begin, int64_t end, int8_t* out) const {
+    for (int64_t key = begin; key < end; ++key)
+      out[key - begin] = static_cast<int8_t>(multiplicity(head, query, key));
+  }
   /// Ranges that hold every key some query of [begin, end) sees, ascending and disjoint, within the
   /// document.
   virtual std::vector<KeyRange> ranges(int64_t head, int64_t begin, int64_t end) const = 0;
+  /// What all queries of `queries` see of all keys of `keys`; `some` where it is not worth knowing.
+  virtual Seen tile(int64_t /*head*/, KeyRange /*queries*/, KeyRange /*keys*/) const {
+    return Seen::some;
+  }
   /// Whether all heads see the same, so that head 0 speaks for all.
   virtual bool same_for_heads() const { return true; }
 };

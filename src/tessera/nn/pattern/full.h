@@ -6,7 +6,7 @@
 
 namespace tessera::nn {
 
-struct FullPatternConfig final : PatternConfig {
+struct FullPatternConfig final : PatternBase<FullPatternConfig> {
   static constexpr auto fields() { return std::tuple{}; }
   static spec::Info info() {
     return {.summary = "Every query sees every key (causal: every earlier one).",

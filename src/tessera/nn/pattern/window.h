@@ -10,7 +10,7 @@
 
 namespace tessera::nn {
 
-struct WindowPatternConfig final : PatternConfig {
+struct WindowPatternConfig final : PatternBase<WindowPatternConfig> {
   int64_t width = 0;
 
   static constexpr auto fields() {
