@@ -21,6 +21,25 @@ constexpr Sample kSamples[] = {
     {Slot::position, "rope", "partial", R"({"rotary_dim": 2, "theta": 100})"},
     {Slot::position, "sinusoidal", "halves_t2t",
      R"({"layout": "halves", "frequency": "t2t", "offset": 2})"},
+    {Slot::position, "t5", "few", R"({"n_buckets": 6, "max_distance": 9})"},
+    {Slot::position, "t5", "shared", R"({"n_buckets": 4, "max_distance": 6, "share": "all"})"},
+    {Slot::position, "shaw", "both_ends",
+     R"({"left": 5, "right": 2, "sign": "query_minus_key", "terms": "query_and_key", "values": true})"},
+    {Slot::position, "xl", "clamped", R"({"clamp": 6, "share": "all", "layout": "interleaved"})"},
+    {Slot::position, "fire", "short", R"({"threshold": 4, "d_hidden": 5})"},
+    {Slot::position, "deberta", "buckets",
+     R"({"max_relative": 12, "buckets": 6, "norm": "layer_norm", "share": "all"})"},
+    {Slot::position, "tupe", "", R"({"n_positions": 40})"},
+    {Slot::position, "tupe", "relative",
+     R"({"n_positions": 40, "buckets": 8, "max_distance": 9, "untie_cls": true, "share": "all"})"},
+    {Slot::position, "decoupled", "", R"({"n_positions": 40, "rank": 3, "max_distance": 5})"},
+    {Slot::position, "xpos", "", R"({"scale_base": 8})"},
+    {Slot::position, "p_rope", "half", R"({"fraction": 0.5, "theta": 100})"},
+    {Slot::position, "m_rope", "", R"({"sections": [1, 1, 0]})"},
+    {Slot::position, "axial", "", R"({"rows": 5, "columns": 8})"},
+    {Slot::position, "axial", "uneven", R"({"rows": 8, "columns": 5, "d_row": 3})"},
+    {Slot::position, "convolutional", "", R"({"kernel": 5, "groups": 2})"},
+    {Slot::position, "convolutional", "even", R"({"kernel": 4, "groups": 4})"},
     {Slot::rope_scaling, "yarn", "", R"({"factor": 4, "original_length": 64})"},
     {Slot::rope_scaling, "llama3", "", R"({"factor": 8, "original_length": 64})"},
     // within the trained length, and across it
@@ -42,6 +61,13 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 2, "pattern": {"type": "window", "width": 3}, "position": "rope"})"},
     {Slot::mixer, "attention", "sinks",
      R"({"n_heads": 4, "n_kv_heads": 2, "sinks": true, "position": "rope", "pattern": {"type": "window", "width": 5}})"},
+    // scores with terms of their own, beside a cap, sinks, a ring and groups of heads
+    {Slot::mixer, "attention", "values_term",
+     R"({"n_heads": 4, "n_kv_heads": 2, "softcap": 4, "sinks": true, "pattern": {"type": "window", "width": 5},
+        "position": {"type": "shaw", "left": 3, "values": true}})"},
+    {Slot::mixer, "attention", "shared_projections",
+     R"({"n_heads": 4, "n_kv_heads": 2, "qk_norm": "rms_norm",
+        "position": {"type": "deberta", "max_relative": 6, "projections": "mixer"}})"},
     {Slot::mixer, "mamba2", "", R"({"n_heads": 2, "d_state": 4})"},
     {Slot::mixer, "mamba2", "groups",
      R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
@@ -312,6 +338,8 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
       mechanism.slot == Slot::rope_scaling || mechanism.info.place == spec::Place::rotation
           ? kWidth / kHeads
           : kWidth;
+  if (mechanism.info.place == spec::Place::score_bias) scope.width = kWidth / kHeads;
+  scope.n_heads = kHeads;
   scope.places = {.embedding = mechanism.info.place == spec::Place::embedding,
                   .rotation = mechanism.info.place == spec::Place::rotation,
                   .score_bias = mechanism.info.place == spec::Place::score_bias};
@@ -338,7 +366,8 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
       break;
     case Slot::position:
       // a scheme acts in one place; where it adds to the embedding, nothing else tells the order
-      if (mechanism.info.place != spec::Place::rotation)
+      if (mechanism.info.place == spec::Place::embedding ||
+          mechanism.info.place == spec::Place::nowhere)
         json["embed"] = {{"type", "token"}, {"position", part}};
       json["mixer"]["position"] =
           mechanism.info.place == spec::Place::embedding ? Json("none") : part;

@@ -23,6 +23,7 @@ struct Batch {
   Tensor ids_N;        // int64
   Tensor types_N;      // int64 token types; may be undefined
   Tensor positions_N;  // int64; from the segments unless given
+  Tensor axes_3N;      // int64 positions in time, height and width (m_rope); may be undefined
 
   int64_t n_tokens() const {
     return segments.empty() ? 0 : segments.back().begin + segments.back().length;

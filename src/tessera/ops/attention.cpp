@@ -132,8 +132,7 @@ Tensor attention(const Tensor& q_THD,
                  int64_t start,
                  const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop) {
-  if (use_kernels(q_THD) && !drop && !options.term.values)
-    return attention_kernel(q_THD, kv, start, options);
+  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, kv, start, options);
   // a whole document: one sequence of a batch
   if (kv.size() == 1 && kv[0].first == 0 && start == 0 && kv[0].k_SGD.size(0) == q_THD.size(0) &&
       !use_kernels(q_THD))

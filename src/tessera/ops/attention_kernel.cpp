@@ -1,8 +1,10 @@
 #include "tessera/kernels/attention.h"
 
+#include <cmath>
 #include <limits>
 
 #include "tessera/ops/attention.h"
+#include "tessera/ops/pointwise.h"
 
 namespace tessera::ops {
 namespace {
@@ -58,12 +60,85 @@ Tensor added_scores(const Tensor& q_THD,
   return bias.contiguous();
 }
 
+/// softmax over the keys that a query sees, [S] each; sums run over them in ascending order, so
+/// that hidden keys and other queries do not matter.
+void softmax_row(
+    const float* scores, const float* times, const float* sink, int64_t s, float* out) {
+  float highest = sink != nullptr ? *sink : -std::numeric_limits<float>::infinity();
+  for (int64_t j = 0; j < s; ++j)
+    if (times[j] > 0) highest = std::max(highest, scores[j]);
+  double total = sink != nullptr ? std::exp(*sink - highest) : 0;
+  for (int64_t j = 0; j < s; ++j) {
+    out[j] = times[j] > 0 ? times[j] * std::exp(scores[j] - highest) : 0;
+    total += out[j];
+  }
+  if (total == 0) return;
+  for (int64_t j = 0; j < s; ++j) out[j] = static_cast<float>(out[j] / total);
+}
+
+/// sum_j weights_j v_j, over the keys with weight, in ascending order.
+void weighted_sum(const float* weights, const float* v, int64_t s, int64_t width, float* out) {
+  std::fill(out, out + width, 0.0f);
+  for (int64_t j = 0; j < s; ++j)
+    if (weights[j] != 0)
+      for (int64_t c = 0; c < width; ++c) out[c] += weights[j] * v[j * width + c];
+}
+
+/// Attention with the weights as a tensor, for a term of the values: a few queries at a time.
+Tensor attention_by_weights(const Tensor& q_THD,
+                            const std::vector<KeyValues>& kv,
+                            int64_t start,
+                            ScoreOptions options) {
+  const int64_t t = q_THD.size(0), h = q_THD.size(1);
+  const auto heads_first = [&](const auto& part) {
+    std::vector<Tensor> parts;
+    for (const KeyValues& one : kv) parts.push_back(part(one));
+    const Tensor all = at::cat(parts).transpose(0, 1);
+    return all.repeat_interleave(h / all.size(0), 0).contiguous();
+  };
+  const Tensor k_HSD = heads_first([](const KeyValues&one) { return one.k_SGD; }),
+               v_HSD = heads_first([](const KeyValues&one) { return one.v_SGD; });
+  const Tensor q_HTD = q_THD.transpose(0, 1).contiguous(), k_SHD = k_HSD.transpose(0, 1);
+  const int64_t s = k_HSD.size(1), width = v_HSD.size(2), first = kv.front().first;
+  const Tensor sinks =
+      options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : options.sinks_H;
+  // the pattern counts keys in the softmax below
+  ScoreOptions of_scores = options;
+  of_scores.visibility = nullptr;
+  std::vector<Tensor> out;
+  for (int64_t begin = 0; begin < t; begin += kQueriesPerBias) {
+    const int64_t n = std::min(kQueriesPerBias, t - begin);
+    const Tensor q_HND = q_HTD.narrow(1, begin, n).contiguous();
+    Tensor scores = row_products(q_HND, k_HSD) * options.scale;
+    if (options.softcap > 0) scores = softcap(scores, options.softcap);
+    scores = scores + added_scores(q_THD, k_SHD, start, first, begin, n, of_scores);
+    const Tensor times = visible_keys(start + begin, n, first, s, options, h, at::kCPU)
+                             .to(at::kFloat)
+                             .expand({h, n, s})
+                             .contiguous();
+    Tensor weights = at::empty({h, n, s}, q_THD.options()),
+           sums = at::empty({1, h, n, width}, q_THD.options());
+    for (int64_t row = 0; row < h * n; ++row) {
+      float* of_row = weights.data_ptr<float>() + row * s;
+      softmax_row(scores.const_data_ptr<float>() + row * s, times.const_data_ptr<float>() + row * s,
+                  sinks.defined() ? sinks.const_data_ptr<float>() + row / n : nullptr, s, of_row);
+      weighted_sum(of_row, v_HSD.const_data_ptr<float>() + row / n * s * width, s, width,
+                   sums.data_ptr<float>() + row * width);
+    }
+    const Tensor q = q_HND.unsqueeze(0), k = k_HSD.unsqueeze(0), w = weights.unsqueeze(0);
+    const ScoreBlock block{q, k, start + begin, first, options.scale};
+    out.push_back(sums + options.term.values(w, block, options.term.inputs));
+  }
+  return at::cat(out, 2).squeeze(0).transpose(0, 1);
+}
+
 }  // namespace
 
 Tensor attention_kernel(const Tensor& q_THD,
                         const std::vector<KeyValues>& kv,
                         int64_t start,
                         const ScoreOptions& options) {
+  if (options.term.values) return attention_by_weights(q_THD, kv, start, options);
   const Tensor q = q_THD.contiguous();
   Tensor out = at::empty({q.size(0), q.size(1), kv.front().v_SGD.size(2)}, q.options());
   kernels::Attention a;
@@ -116,7 +191,6 @@ Tensor attention_kernel(const Tensor& q_THD,
     kernels::attend(a);
     return out;
   }
-  require(!options.term.values, "attention", "a term of the values needs the weights as a tensor");
   if (options.visibility) a.causal = false, a.window = 0;
   // the bias is made for a few queries at a time: memory stays linear in the keys
   const Tensor dense_k = kv.size() == 1 ? k : at::cat({kv[0].k_SGD, kv[1].k_SGD});

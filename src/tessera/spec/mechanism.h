@@ -69,6 +69,7 @@ struct Scope {
   int64_t layer = 0;     // which of them
   bool causal = true;
   int64_t width = 0;  // for norms: channels; for positions: width of one head or of the embedding
+  int64_t n_heads = 0;  // for positions that act on scores: query heads
   Places places;      // for positions: where the parent lets them act
   std::string path;   // "layers[3].mixer", for messages
   Scope at(std::string_view child) const {

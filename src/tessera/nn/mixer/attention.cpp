@@ -18,7 +18,9 @@ class Attention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        position_(build_position(config.position, builder.under("position"))) {
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {
     if (config.qk_norm) {
       q_norm_ = build_norm(config.qk_norm, builder.under("q_norm"));
       k_norm_ = build_norm(config.qk_norm, builder.under("k_norm"));
@@ -31,8 +33,8 @@ class Attention final : public Mixer {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
     // projections, norms, rotation
-    const Tensor q_NHD = position_->rotate(queries(x_ND), context);
-    const Tensor k_NGD = position_->rotate(keys(x_ND), context);
+    const Tensor q_NHD = position_->rotate(queries(x_ND), Side::query, context);
+    const Tensor k_NGD = position_->rotate(keys(x_ND), Side::key, context);
     const Tensor v_NGD = v_(x_ND).reshape({n, g, d});
 
     const ops::ScoreOptions how = options(context);
