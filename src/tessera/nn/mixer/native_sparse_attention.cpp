@@ -73,10 +73,11 @@ class NativeSparseAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
-    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), context),
-                 k = position_->rotate(k_(x_ND).reshape({n, g, d}), context),
+    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x_ND).reshape({n, g, d}), Side::key, context),
                  v = v_(x_ND).reshape({n, g, d}),
-                 k_window = position_->rotate(k_window_(x_ND).reshape({n, g, d}), context),
+                 k_window =
+                     position_->rotate(k_window_(x_ND).reshape({n, g, d}), Side::key, context),
                  v_window = v_window_(x_ND).reshape({n, g, d});
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});

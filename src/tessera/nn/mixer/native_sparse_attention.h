@@ -15,7 +15,7 @@
 #pragma once
 
 #include "tessera/nn/mixer/attention.h"
-#include "tessera/nn/position/position_holder.h"
+#include "tessera/spec/fields.h"
 
 namespace tessera::nn {
 
@@ -34,7 +34,7 @@ struct tessera::spec::EnumNames<tessera::nn::BlockPool> {
 
 namespace tessera::nn {
 
-struct NativeSparseAttentionConfig final : spec::Config, PositionHolder {
+struct NativeSparseAttentionConfig final : spec::Config {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;
@@ -80,7 +80,7 @@ struct NativeSparseAttentionConfig final : spec::Config, PositionHolder {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
-    if (name == "position") scope.place = spec::Place::rotation;
+    if (name == "position") scope.places = {.rotation = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {
@@ -95,7 +95,6 @@ struct NativeSparseAttentionConfig final : spec::Config, PositionHolder {
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
-  const spec::AnyPart& held_position() const override { return position; }
 
   /// Complete compressed blocks that the query at `position` sees.
   int64_t visible_blocks(int64_t position) const {

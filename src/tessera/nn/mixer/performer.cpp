@@ -33,8 +33,8 @@ class Performer final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
-    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), context),
-                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), context),
+    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), Side::key, context),
                  v = v_(x_ND).reshape({n, h, d});
     const bool redraw = context.training && config_.redraw == FeatureRedraw::every_step;
     const Tensor w = (redraw ? draw(context.key) : w_MD_).to(x_ND.device(), ops::wide(x_ND));
