@@ -113,14 +113,14 @@ int64_t StateDecl::bytes_per_entry() const {
   return storage_bytes(dtype, product(name, shape));
 }
 
+int64_t StateDecl::entries(int64_t length) const {
+  if (kind == Kind::fixed) return 1;
+  return keep == 0 ? length : std::min(length, first + keep);
+}
+
 int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length) {
   int64_t bytes = 0;
-  for (const StateDecl& decl : decls) {
-    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1
-                            : decl.keep == 0                    ? length
-                                                                : std::min(length, decl.keep);
-    bytes += entries * decl.bytes_per_entry();
-  }
+  for (const StateDecl& decl : decls) bytes += decl.entries(length) * decl.bytes_per_entry();
   return bytes;
 }
 

@@ -140,8 +140,11 @@ struct StateDecl {
   std::vector<int64_t> shape;  // of one token's entry, or of the whole tensor
   int64_t keep = 0;            // per_token: how many of the last tokens are kept, 0 = all
   DType dtype = DType::f32;
+  int64_t first = 0;  // per_token, with keep: how many of the first tokens are kept besides
 
   int64_t bytes_per_entry() const;
+  /// Entries held after `length` tokens; 1 where the size is fixed.
+  int64_t entries(int64_t length) const;
 };
 
 /// Bytes that one row keeps after `length` tokens.
