@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "tessera/ops/attention.h"
 #include "tessera/ops/pointwise.h"
@@ -9,21 +10,82 @@
 namespace tessera::ops {
 namespace {
 
-/// Whether two spans are the end and the beginning of one ring.
-bool wraps(const KeyValues& a, const KeyValues& b) {
-  return a.k_SGD.storage().is_alias_of(b.k_SGD.storage()) && b.k_SGD.storage_offset() == 0 &&
-         a.k_SGD.stride(0) == b.k_SGD.stride(0) &&
-         a.k_SGD.storage_offset() % a.k_SGD.stride(0) == 0;
+/// Slots of `b` minus slots of `a` in one buffer of entries, or none where they are not of one.
+std::optional<int64_t> slots_apart(const Tensor& a, const Tensor& b) {
+  if (!a.storage().is_alias_of(b.storage()) || a.strides() != b.strides()) return std::nullopt;
+  const int64_t floats = b.storage_offset() - a.storage_offset();
+  if (floats % a.stride(0) != 0) return std::nullopt;
+  return floats / a.stride(0);
+}
+
+/// The entries of all parts as the kernel reads them: where they lie, or copied together.
+struct Held {
+  Tensor k, v;
+  kernels::KeyValueView view;
+};
+
+/// Parts as a ring cache hands them out: perhaps the kept first entries, then one or two spans.
+bool lie_in_ring(const std::vector<KeyValues>& kv, size_t ring, Held& held) {
+  const KeyValues& oldest = kv[ring];
+  if (kv.size() - ring > 2 || oldest.k_SGD.stride(2) != 1 || oldest.v_SGD.stride(2) != 1)
+    return false;
+  // the base is what lies first in the buffer: the kept entries, else the newer of two spans
+  const KeyValues& base = kv[ring == 1 ? 0 : kv.size() - 1];
+  const int64_t lead = ring == 1 ? kv[0].k_SGD.size(0) : 0;
+  const auto slot = slots_apart(base.k_SGD, oldest.k_SGD),
+             v_slot = slots_apart(base.v_SGD, oldest.v_SGD);
+  if (!slot || v_slot != slot || *slot < lead) return false;
+  held.k = base.k_SGD, held.v = base.v_SGD;
+  held.view.lead = lead;
+  held.view.first_slot = *slot - lead;
+  if (kv.size() - ring == 1) {
+    held.view.capacity = held.view.first_slot + oldest.k_SGD.size(0);
+    return true;
+  }
+  const auto newer = slots_apart(base.k_SGD, kv.back().k_SGD),
+             v_newer = slots_apart(base.v_SGD, kv.back().v_SGD);
+  held.view.capacity = held.view.first_slot + oldest.k_SGD.size(0);
+  return newer && v_newer == newer && *newer == lead;
 }
 
 Tensor dense_rows(const Tensor& t) {
   return t.stride(2) == 1 ? t : t.contiguous();
 }
 
+Held held_keys(const std::vector<KeyValues>& kv) {
+  // a gap after the first part: entries that a cache keeps for ever
+  const size_t ring =
+      kv.size() > 1 && kv[1].first > kv[0].first + kv[0].k_SGD.size(0) ? size_t{1} : size_t{0};
+  Held held;
+  int64_t count = 0;
+  for (size_t i = ring; i < kv.size(); ++i) count += kv[i].k_SGD.size(0);
+  if (kv.size() == 1) {
+    held.k = dense_rows(kv[0].k_SGD);
+    held.v = dense_rows(kv[0].v_SGD);
+  } else if (!lie_in_ring(kv, ring, held)) {
+    std::vector<Tensor> keys, values;
+    for (const KeyValues& part : kv) {
+      keys.push_back(part.k_SGD);
+      values.push_back(part.v_SGD);
+    }
+    held = {};
+    held.k = at::cat(keys);
+    held.v = at::cat(values);
+    held.view.lead = ring == 1 ? kv[0].k_SGD.size(0) : 0;
+  }
+  kernels::KeyValueView& view = held.view;
+  view.k = held.k.const_data_ptr<float>();
+  view.v = held.v.const_data_ptr<float>();
+  view.k_token_stride = held.k.stride(0), view.k_head_stride = held.k.stride(1);
+  view.v_token_stride = held.v.stride(0), view.v_head_stride = held.v.stride(1);
+  view.first_position = kv[ring].first;
+  view.count = count;
+  return held;
+}
+
 constexpr int64_t kQueriesPerBias = 64;
 
-/// Queries [begin, begin + t) of the call: what the kernel adds to their scores, [H or 1, t, S];
-/// minus infinity where the pattern hides a key.
+/// Queries [begin, begin + t) of the call: what the term adds to their scores, [H or 1, t, S].
 Tensor added_scores(const Tensor& q_THD,
                     const Tensor& k_SGD,
                     int64_t start,
@@ -51,11 +113,6 @@ Tensor added_scores(const Tensor& q_THD,
     const Tensor k = k_SGD.transpose(0, 1).unsqueeze(0).repeat_interleave(h / k_SGD.size(1), 1);
     const Tensor term = options.term.bias({q, k, query, first, options.scale}, options.term.inputs);
     bias = bias + term.squeeze(0).to(at::kFloat);
-  }
-  if (options.visibility) {
-    const Tensor count = visible_keys(query, t, first, s, options, h, at::kCPU);
-    const Tensor times = (count.dim() == 2 ? count.unsqueeze(0) : count).to(at::kFloat);
-    bias = bias + times.log();  // log 0 hides, log 1 changes nothing
   }
   return bias.contiguous();
 }
@@ -149,35 +206,9 @@ Tensor attention_kernel(const Tensor& q_THD,
   a.out_token_stride = out.stride(0), a.out_head_stride = out.stride(1);
   a.first_position = start;
 
-  Tensor k, v;
-  int64_t first_slot = 0, count = 0, capacity = 0;
-  for (const KeyValues& part : kv) count += part.k_SGD.size(0);
-  if (kv.size() == 1) {
-    k = dense_rows(kv[0].k_SGD);
-    v = dense_rows(kv[0].v_SGD);
-  } else if (kv.size() == 2 && wraps(kv[0], kv[1])) {
-    k = kv[1].k_SGD;
-    v = kv[1].v_SGD;
-    first_slot = kv[0].k_SGD.storage_offset() / kv[0].k_SGD.stride(0);
-    capacity = first_slot + kv[0].k_SGD.size(0);
-  } else {
-    std::vector<Tensor> keys, values;
-    for (const KeyValues& part : kv) {
-      keys.push_back(part.k_SGD);
-      values.push_back(part.v_SGD);
-    }
-    k = at::cat(keys);
-    v = at::cat(values);
-  }
-  a.G = k.size(1), a.V = v.size(2);
-  a.kv.k = k.const_data_ptr<float>();
-  a.kv.v = v.const_data_ptr<float>();
-  a.kv.k_token_stride = k.stride(0), a.kv.k_head_stride = k.stride(1);
-  a.kv.v_token_stride = v.stride(0), a.kv.v_head_stride = v.stride(1);
-  a.kv.first_position = kv.front().first;
-  a.kv.count = count;
-  a.kv.first_slot = first_slot;
-  a.kv.capacity = capacity;
+  const Held held = held_keys(kv);
+  a.kv = held.view;
+  a.G = held.k.size(1), a.V = held.v.size(2);
 
   a.causal = options.causal;
   // the kernel's symmetric window is |query - key| < window
@@ -187,13 +218,22 @@ Tensor attention_kernel(const Tensor& q_THD,
   const Tensor sinks =
       options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : Tensor();
   if (sinks.defined()) a.sinks = sinks.const_data_ptr<float>();
-  if (!options.visibility && !options.term) {
+  a.visible = options.visibility.get();
+  const Tensor far_q = options.far_q.defined() ? options.far_q.contiguous() : Tensor();
+  if (far_q.defined()) {
+    require(options.visibility != nullptr && !options.term, "attention",
+            "far queries need a pattern and no term");
+    a.far_q = far_q.const_data_ptr<float>();
+    a.far_end = options.far_end;
+  }
+  if (!options.term) {
     kernels::attend(a);
     return out;
   }
-  if (options.visibility) a.causal = false, a.window = 0;
   // the bias is made for a few queries at a time: memory stays linear in the keys
-  const Tensor dense_k = kv.size() == 1 ? k : at::cat({kv[0].k_SGD, kv[1].k_SGD});
+  std::vector<Tensor> keys;
+  for (const KeyValues& part : kv) keys.push_back(part.k_SGD);
+  const Tensor dense_k = keys.size() == 1 ? keys[0] : at::cat(keys);
   const float* q_data = a.q;
   float* out_data = a.out;
   for (int64_t begin = 0, n = a.T; begin < n; begin += kQueriesPerBias) {
