@@ -41,7 +41,8 @@ void NativeSparseAttentionConfig::params(spec::ParamList& list, const spec::Scop
     spec::ParamList mlp = list.under(of);
     mlp.add({"place", {block, head_dim}, spec::Init::normal(0.02), spec::ParamKind::structural});
     mlp.linear("up", 2 * head_dim, block * head_dim, true);
-    mlp.linear("down", head_dim, 2 * head_dim, true);
+    // no bias: the same on all keys, it would leave their softmax as it is
+    mlp.linear("down", head_dim, 2 * head_dim, false);
     list.append(mlp);
   }
 }
