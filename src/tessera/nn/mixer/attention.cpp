@@ -274,11 +274,12 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Projected x{
-        position_->rotate(normed(q_global_(x_ND), q_norm_.get(), config_.n_heads), Side::query, context),
-        position_->rotate(normed(k_global_(x_ND), k_norm_.get(), config_.n_kv_heads), Side::key, context),
-        values(v_global_(x_ND)),
-        {}};
+    const Projected x{position_->rotate(normed(q_global_(x_ND), q_norm_.get(), config_.n_heads),
+                                        Side::query, context),
+                      position_->rotate(normed(k_global_(x_ND), k_norm_.get(), config_.n_kv_heads),
+                                        Side::key, context),
+                      values(v_global_(x_ND)),
+                      {}};
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const Segment& s = batch.segments[i];
