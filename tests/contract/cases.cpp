@@ -108,7 +108,7 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "performer", "", R"({"n_heads": 2, "n_features": 6, "position": "rope"})"},
     {Slot::mixer, "performer", "hyperbolic",
      R"({"n_heads": 2, "head_dim": 3, "n_features": 32, "features": "softmax_hyperbolic", "eps": 0.01, "chunk": 3,
-        "seed": 5, "bias": {"q": true, "k": true, "v": true, "o": true}})"},
+        "seed": 5, "bias": {"v": true, "o": true}})"},
     {Slot::mixer, "gau", "", R"({"d_key": 6, "position": "rope"})"},
     {Slot::mixer, "flash_gau", "",
      R"({"d_hidden": 12, "d_key": 6, "group": 4, "position": "rope"})"},
@@ -150,7 +150,7 @@ constexpr Sample kSamples[] = {
      R"({"max_length": 40, "order": 3, "filter_width": 5, "filter_layers": 1, "bands": 3})"},
     // linear recurrences; small chunks, so that 17 tokens cross several
     // heads this narrow may be nearly zero: a larger eps keeps norms and quotients well conditioned
-    {Slot::mixer, "retention", "", R"({"n_heads": 2, "norm_eps": 0.01})"},
+    {Slot::mixer, "retention", "", R"({"n_heads": 2, "norm_eps": 0.1})"},
     {Slot::mixer, "retention", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "decay_offset": 1, "norm_weight": true, "norm_eps": 0.01})"},
     {Slot::mixer, "linear_attention", "", R"({"n_heads": 2, "eps": 0.1})"},
