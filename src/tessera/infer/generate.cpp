@@ -4,6 +4,9 @@
 #include <chrono>
 #include <optional>
 
+#include "tessera/infer/draft.h"
+#include "tessera/infer/lookup.h"
+
 namespace tessera::infer {
 namespace {
 
@@ -34,10 +37,18 @@ class Row {
 
   bool done() const { return !result_.finish_reason.empty(); }
   const std::vector<int64_t>& tokens() const { return tokens_; }
+  int64_t left() const {
+    return options_.max_new_tokens - static_cast<int64_t>(result_.token_ids.size());
+  }
   Generation take() { return std::move(result_); }
 
+  /// The token after `tokens`, which may be guesses: a function of these, logits and seed alone.
+  int64_t choose(std::span<const float> logits, const std::vector<int64_t>& tokens) const {
+    return sample(logits, tokens, options_.sampling, key_);
+  }
+
   void accept(std::span<const float> logits) {
-    const int64_t id = sample(logits, tokens_, options_.sampling, key_);
+    const int64_t id = choose(logits, tokens_);
     if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) !=
         options_.stop_ids.end())
       return finish("stop");
@@ -96,7 +107,10 @@ class Feeder {
         options_(options),
         stateful_(model.spec().no_state_reason().empty()),
         fed_(rows, 0) {
-    if (stateful_) state_ = model::State(model.spec(), static_cast<int64_t>(rows));
+    const Speculation& speculation = options.speculation;
+    if (stateful_)
+      state_ = model::State(model.spec(), static_cast<int64_t>(rows),
+                            speculation.on() ? speculation.guesses + 1 : 0);
   }
 
   /// Logits after the last token of each of the given rows, [rows, vocab].
@@ -110,6 +124,48 @@ class Feeder {
     std::vector<Tensor> last(active.size());
     for (size_t done = 0; done < active.size();) done = feed_some(active, rows, last);
     return model_.logits(at::stack(last));
+  }
+
+  /// Whether a row has come to where all angles change, so that next() must compute it anew.
+  bool changes(const std::vector<size_t>& active, const std::vector<Row>& rows) const {
+    const int64_t border = model_.spec().switch_length();
+    return border > 0 && std::any_of(active.begin(), active.end(), [&](size_t r) {
+             return fed_[r] <= border && static_cast<int64_t>(rows[r].tokens().size()) > border;
+           });
+  }
+
+  /// Logits after the last token of each row, the only one not fed yet, and after each of its
+  /// guesses. All of these stay pending until keep().
+  std::vector<Tensor> ahead(const std::vector<size_t>& active,
+                            const std::vector<Row>& rows,
+                            const std::vector<std::vector<int64_t>>& guesses) {
+    nn::Batch batch;
+    std::vector<int64_t> ids;
+    for (const size_t r : active) {
+      const auto n = static_cast<int64_t>(guesses[r].size()) + 1;
+      batch.segments.push_back(
+          {static_cast<int64_t>(r), static_cast<int64_t>(ids.size()), n, fed_[r]});
+      ids.push_back(rows[r].tokens().back());
+      ids.insert(ids.end(), guesses[r].begin(), guesses[r].end());
+    }
+    batch.ids_N = at::tensor(ids, at::kLong);
+    batch.number();
+    model::ForwardOptions forward;
+    forward.state = &state_;
+    forward.pending = true;
+    forward.cancel = options_.cancel;
+    const Tensor logits =
+        model_.logits(model_.hidden(batch, forward)).to(at::kCPU, at::kFloat).contiguous();
+    std::vector<Tensor> parts;
+    for (const nn::Segment& segment : batch.segments)
+      parts.push_back(logits.narrow(0, segment.begin, segment.length));
+    return parts;
+  }
+
+  /// The first n tokens of the last ahead() are the row's.
+  void keep(size_t row, int64_t n) {
+    state_.commit(static_cast<int64_t>(row), n);
+    fed_[row] += n;
   }
 
  private:
@@ -182,6 +238,82 @@ class Feeder {
   std::vector<int64_t> fed_;
 };
 
+std::span<const float> row_of(const Tensor& logits_NC, int64_t row) {
+  return {logits_NC.const_data_ptr<float>() + row * logits_NC.size(1),
+          static_cast<size_t>(logits_NC.size(1))};
+}
+
+/// Steps of several tokens: guesses, and the model's word on them.
+class Speculator {
+ public:
+  Speculator(const model::Model& model, size_t rows, int64_t limit, const GenerateOptions& options)
+      : options_(options), limit_(limit), border_(model.spec().switch_length()) {
+    const Speculation& how = options.speculation;
+    if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
+      fail(ErrorKind::usage, "generate",
+           "guesses need a state to roll back, which this model cannot continue from: {}", reason);
+    if (how.guesses < 1)
+      fail(ErrorKind::usage, "generate", "{} guesses; expected at least 1", how.guesses);
+    if (how.draft == nullptr) return;
+    if (how.lookup > 0)
+      fail(ErrorKind::usage, "generate", "both a draft and a look-up; expected one of them");
+    if (how.draft->spec().vocab != model.spec().vocab)
+      fail(ErrorKind::usage, "generate",
+           "the draft has {} tokens, the model {}; expected the same tokens",
+           how.draft->spec().vocab, model.spec().vocab);
+    draft_.emplace(*how.draft, rows,
+                   Draft::Options{how.guesses, options.prefill_chunk, options.cancel});
+  }
+
+  void step(const std::vector<size_t>& active,
+            Feeder& feeder,
+            std::vector<Row>& rows,
+            Generations& out) {
+    const auto guesses = guess(active, rows);
+    const std::vector<Tensor> logits = feeder.ahead(active, rows, guesses);
+    for (size_t a = 0; a < active.size(); ++a) {
+      const size_t r = active[a];
+      const auto n = static_cast<int64_t>(guesses[r].size());
+      int64_t right = 0;  // guesses that are what the model says
+      for (rows[r].accept(row_of(logits[a], 0));
+           right < n && !rows[r].done() &&
+           rows[r].tokens().back() == guesses[r][static_cast<size_t>(right)];)
+        rows[r].accept(row_of(logits[a], ++right));
+      feeder.keep(r, right + 1);
+      if (draft_ && n > 0) draft_->keep(r, right);
+      out.decode_tokens += right + 1;
+      out.guessed_tokens += n;
+      out.accepted_tokens += right;
+    }
+  }
+
+ private:
+  std::vector<std::vector<int64_t>> guess(const std::vector<size_t>& active,
+                                          const std::vector<Row>& rows) {
+    std::vector<std::vector<int64_t>> guesses(rows.size()), sequences(rows.size());
+    std::vector<int64_t> counts(rows.size(), 0);
+    for (const size_t r : active) {
+      sequences[r] = rows[r].tokens();
+      const auto length = static_cast<int64_t>(sequences[r].size());
+      counts[r] = std::min(options_.speculation.guesses, rows[r].left() - 1);
+      if (limit_ > 0) counts[r] = std::min(counts[r], limit_ - length);
+      if (border_ >= length) counts[r] = std::min(counts[r], border_ - length);
+      if (!draft_ && counts[r] > 0)
+        guesses[r] = look_up(sequences[r], options_.speculation.lookup, counts[r]);
+    }
+    if (!draft_) return guesses;
+    return draft_->guess(
+        std::move(sequences), std::move(counts),
+        [&](size_t row, std::span<const float> logits, const std::vector<int64_t>& tokens) {
+          return rows[row].choose(logits, tokens);
+        });
+  }
+
+  const GenerateOptions& options_;
+  int64_t limit_, border_;
+  std::optional<Draft> draft_;
+};
+
 /// Longest sequence: what the caller allows, or what the model is made for; never more than it has
 /// positions.
 int64_t longest(const model::Model& model, const GenerateOptions& options) {
@@ -228,6 +360,8 @@ Generations generate(const model::Model& model,
   for (size_t r = 0; r < prompts.size(); ++r) rows.emplace_back(r, prompts[r], tokenizer, options);
   Generations out;
   Feeder feeder(model, rows.size(), options);
+  std::optional<Speculator> speculator;
+  if (options.speculation.on()) speculator.emplace(model, rows.size(), limit, options);
   for (bool prefill = true;; prefill = false) {
     std::vector<size_t> active;
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -239,22 +373,22 @@ Generations generate(const model::Model& model,
     }
     if (active.empty()) break;
     const auto start = Clock::now();
-    Tensor logits;
     try {
-      logits = feeder.next(active, rows).to(at::kCPU, at::kFloat).contiguous();
+      if (speculator && !prefill && !feeder.changes(active, rows)) {
+        speculator->step(active, feeder, rows, out);
+      } else {
+        const Tensor logits = feeder.next(active, rows).to(at::kCPU, at::kFloat).contiguous();
+        for (size_t a = 0; a < active.size(); ++a)
+          rows[active[a]].accept(row_of(logits, static_cast<int64_t>(a)));
+        if (!prefill) out.decode_tokens += static_cast<int64_t>(active.size());
+      }
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::cancelled) throw;
       continue;  // the rows above finish as cancelled
     }
-    for (size_t a = 0; a < active.size(); ++a)
-      rows[active[a]].accept(
-          {logits.const_data_ptr<float>() + static_cast<int64_t>(a) * logits.size(1),
-           static_cast<size_t>(logits.size(1))});
     (prefill ? out.prefill_seconds : out.decode_seconds) += seconds_since(start);
     if (prefill)
       for (const auto& prompt : prompts) out.prefill_tokens += static_cast<int64_t>(prompt.size());
-    else
-      out.decode_tokens += static_cast<int64_t>(active.size());
   }
   for (Row& row : rows) out.rows.push_back(row.take());
   return out;

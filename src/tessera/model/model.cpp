@@ -80,8 +80,7 @@ void Model::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         const bool has_state = !branch_spec.part.config->state(spec_.scope(layer)).empty();
         branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
                       has_state, index = state_index](const Tensor& x, nn::Context& context) {
-          const auto call = context.shared.find("call");
-          const Call c = call == context.shared.end() ? Call{} : std::any_cast<Call>(call->second);
+          const auto& c = std::any_cast<const Call&>(context.shared.at("call"));
           if (c.state == nullptr || !has_state)
             return nn::run_mixer(*mixer, x, context, nullptr, false);
           const nn::StateRows rows = c.state->branch(index, *context.batch);
@@ -90,9 +89,11 @@ void Model::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         if (has_state) ++state_index;
       }
       // intermediates are named by branch
-      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& x,
+      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& given,
                                                                             nn::Context& context) {
         context.layer = layer;
+        const auto& replace = std::any_cast<const Call&>(context.shared.at("call")).replace;
+        const Tensor x = replace ? replace(name + ".in", given) : given;
         if (context.probe) context.probe(name + ".in", x);
         Tensor y = run(x, context);
         if (context.probe) context.probe(name + ".out", y);
@@ -119,7 +120,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   context.key = options.key;
   context.cancel = options.cancel;
   context.probe = options.probe;
-  context.shared["call"] = Call{options.state, options.pending};
+  context.shared["call"] = Call{options.state, options.pending, options.replace};
 
   Tensor x_ND;
   try {

@@ -36,6 +36,9 @@ struct ForwardOptions {
   RandomKey key{0};
   const CancelToken* cancel = nullptr;
   std::function<void(const std::string&, const Tensor&)> probe;
+  /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
+  /// its place.
+  std::function<Tensor(const std::string&, const Tensor&)> replace;
 };
 
 class Model {
@@ -60,6 +63,7 @@ class Model {
   struct Call {
     State* state = nullptr;
     bool pending = false;
+    std::function<Tensor(const std::string&, const Tensor&)> replace;
   };
   Tensor stack(nn::Context& context) const;
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);

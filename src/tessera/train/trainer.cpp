@@ -11,7 +11,7 @@
 #include "tessera/train/evaluate.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/run_folder.h"
-#include "tessera/train/token_cache.h"
+#include "tessera/train/source.h"
 
 namespace tessera::train {
 namespace {
@@ -36,10 +36,7 @@ class Trainer {
       : recipe_(recipe),
         folder_(folder),
         options_(options),
-        tokenizer_(open_tokenizer(recipe.data)),
-        data_(prepare_tokens(
-            recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
-        order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
+        source_(open_source(recipe, folder / "cache", options.cancel)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {}
@@ -68,7 +65,7 @@ class Trainer {
   void restore() {
     const auto steps = checkpoint_steps(folder_);
     if (steps.empty()) return;
-    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, data_.key,
+    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, source_->key(),
                                 model_, optimizer_);
     saved_ = progress_.step;
     logged_tokens_ = progress_.tokens;
@@ -96,7 +93,8 @@ class Trainer {
 
   void report(LogLine& line) {
     const bool last = progress_.step == recipe_.train.steps;
-    const bool evaluates = data_.valid.tokens() > 0 && (last || is_due(recipe_.train.eval_every));
+    const bool evaluates =
+        source_->valid_samples() > 0 && (last || is_due(recipe_.train.eval_every));
     if (evaluates) validate(line, last);
     line.seconds = progress_.seconds;
     line.tokens_per_s = step_seconds_ > 0
@@ -118,7 +116,7 @@ class Trainer {
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(pack(data_.train, windows(progress_.sample + micro * how.batch)));
+      packed.push_back(source_->train(progress_.sample + micro * how.batch, how.batch));
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -148,12 +146,6 @@ class Trainer {
             .lr = lr,
             .grad_norm = norm,
             .tokens = progress_.tokens};
-  }
-
-  std::vector<Window> windows(int64_t sample) const {
-    std::vector<Window> windows;
-    for (int64_t i = 0; i < recipe_.train.batch; ++i) windows.push_back(order_.at(sample + i));
-    return windows;
   }
 
   model::ForwardOptions forward_options(int64_t micro) const {
@@ -211,29 +203,27 @@ class Trainer {
 
   void validate(LogLine& line, bool last) {
     const double begin = now();
-    const Evaluation result = evaluate(model_, data_.valid,
-                                       {.length = recipe_.train.length,
-                                        .batch = recipe_.train.batch,
+    const Evaluation result = evaluate(model_, *source_,
+                                       {.batch = recipe_.train.batch,
                                         .batches = last ? 0 : recipe_.train.eval_batches,
                                         .cancel = options_.cancel});
     line.valid_loss = result.loss;
-    line.valid_bits_per_byte = result.bits_per_byte;
+    line.accuracy = result.accuracy;
+    if (!recipe_.task) line.valid_bits_per_byte = result.bits_per_byte;
     progress_.seconds += now() - begin;
   }
 
   void save() {
     if (saved_ == progress_.step) return;
     log_->flush();
-    save_checkpoint(folder_, recipe_, data_.key, model_, optimizer_, progress_);
+    save_checkpoint(folder_, recipe_, source_->key(), model_, optimizer_, progress_);
     saved_ = progress_.step;
   }
 
   const Recipe& recipe_;
   fs::path folder_;
   const TrainOptions& options_;
-  text::Tokenizer tokenizer_;
-  TokenData data_;
-  SampleOrder order_;
+  std::unique_ptr<Source> source_;
   model::Model model_;
   AdamW optimizer_;
   Progress progress_;

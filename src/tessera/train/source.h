@@ -1,0 +1,33 @@
+// Where the samples of a run come from: the files of a recipe, or a task that makes them.
+// Torch-free.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "tessera/base/cancel.h"
+#include "tessera/train/packing.h"
+#include "tessera/train/recipe.h"
+
+namespace tessera::train {
+
+class Source {
+ public:
+  virtual ~Source() = default;
+  /// Training samples first, first + 1, ...: a function of the recipe and these numbers alone.
+  virtual PackedBatch train(int64_t first, int64_t count) const = 0;
+  /// Samples to evaluate on; 0 = none.
+  virtual int64_t valid_samples() const = 0;
+  virtual PackedBatch valid(int64_t first, int64_t count) const = 0;
+  /// Of the text to evaluate on; 0 where there is no text.
+  virtual double tokens_per_byte() const = 0;
+  /// SHA-256 of all that the samples depend on, besides the recipe.
+  virtual const std::string& key() const = 0;
+};
+
+/// `cache`: where tokens of files are kept. Throws what prepare_tokens() throws.
+std::unique_ptr<Source> open_source(const Recipe& recipe,
+                                    const std::filesystem::path& cache,
+                                    const CancelToken* cancel = nullptr);
+
+}  // namespace tessera::train
