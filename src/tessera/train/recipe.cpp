@@ -176,7 +176,7 @@ std::string first_difference(const Json& before, const Json& now) {
 }
 
 Json recipe_schema() {
-  Json schema = spec::detail::schema_of<Sections>();
+  Json schema = spec::struct_schema<Sections>();
   schema["properties"]["spec"] = {
       {"description", "the architecture: a path, or the object itself"}};
   schema["required"].push_back("spec");
