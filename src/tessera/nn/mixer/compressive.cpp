@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "tessera/nn/losses.h"
-#include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/mixer/segment_memory.h"
 
 namespace tessera::nn {
@@ -91,22 +90,26 @@ class Compressive final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0);
-    const Tensor q_NHD = heads(q_(x_ND));
-    const ops::ScoreOptions how = options(context);
-    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    const Tensor o_NHD = for_segments(*context.batch, [&](size_t i, const Segment& s) {
-      RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-      return document(q_NHD.narrow(0, s.begin, s.length), x_ND.narrow(0, s.begin, s.length), s, row,
-                      how, dropout, context);
-    });
+    const SegmentCall call{*context.batch,   rows,
+                           heads(q_(x_ND)),  x_ND,
+                           options(context), weight_dropout(context, name_, config_.dropout)};
+    const LossSink sink = compress_.learns() ? loss_sink(context) : LossSink();
+    std::vector<Tensor> out;
+    for (const Alike& group : alike(call.batch, ops::use_kernels(x_ND)))
+      out.push_back(documents(group, call, sink));
+    const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({n, config_.n_heads * config_.head_dim}));
   }
 
  private:
-  /// Keys and values of slots [first, ...).
+  /// Keys and values of slots from number `first` on.
   struct Slots {
     int64_t first = 0;
     Tensor k, v;
+  };
+  struct Document {
+    Remembered inputs;
+    Slots slots;
   };
   static constexpr size_t kSlot = 3;  // of the slots' declarations, as the config declares them
 
@@ -129,44 +132,48 @@ class Compressive final : public Mixer {
     return how;
   }
 
-  Tensor document(const Tensor& q_THD,
-                  const Tensor& x_TD,
-                  const Segment& s,
-                  RowState* row,
-                  const ops::ScoreOptions& how,
-                  const WeightDropout& dropout,
-                  Context& context) const {
-    const int64_t own = s.start / config_.segment * config_.segment, rate = config_.rate;
-    // the memory of the first segment, and the block that is under way
-    int64_t first = config_.first_in_memory(own);
-    const bool compresses = config_.n_compressed > 0;
-    if (compresses) first = std::min(first, s.start / rate * rate);
-    const bool completes = compresses && (s.start + s.length) / rate > s.start / rate;
-    const Remembered remembered =
-        memory_.remember(x_TD, s.start, row != nullptr ? first : 0, row, completes);
-    const Slots slots = compresses
-                            ? kept(fresh_slots(remembered, x_TD, s.start), s.start / rate, own, row)
-                            : Slots{};
-    const LossSink sink = compress_.learns() ? loss_sink(context) : LossSink();
+  /// The queries of documents alike, stretch by stretch.
+  Tensor documents(const Alike& group, const SegmentCall& call, const LossSink& sink) const {
+    const Segment& s = call.batch.segments[group.first];
+    std::vector<Document> held;
+    for (size_t i = group.first; i < group.first + group.count; ++i)
+      held.push_back(remember(call.x_of(i), s.start, call.row_of(i)));
+    const Tensor q_BTHD = call.queries_BTHD(group);
     std::vector<Tensor> out;
     for (const Stretch& stretch : stretches(s.start, s.length, config_.segment)) {
       const int64_t border = config_.first_in_memory(stretch.segment), at = stretch.begin - s.start;
-      std::vector<ops::KeyValues> kv = remembered.seen(border, stretch);
-      const int64_t n = compresses ? std::min(border / rate, config_.n_compressed) : 0;
-      ops::ScoreOptions here = how;
-      if (n > 0) {
-        const int64_t from = border / rate - n - slots.first;
+      const int64_t blocks = border / config_.rate, n = std::min(blocks, config_.n_compressed);
+      std::vector<std::vector<ops::KeyValues>> seen;
+      for (const auto& [inputs, slots] : held) {
+        seen.push_back(inputs.seen(border, stretch));
         // positions go on downwards from the memory, a slot each
-        kv.insert(kv.begin(), {slots.k.narrow(0, from, n), slots.v.narrow(0, from, n), border - n});
-        if (config_.distance == SlotDistance::scaled && how.term)
-          here.term = spread(how.term, border, rate);
+        const int64_t from = blocks - n - slots.first;
+        if (n > 0)
+          seen.back().insert(seen.back().begin(),
+                             {slots.k.narrow(0, from, n), slots.v.narrow(0, from, n), border - n});
       }
-      out.push_back(ops::attention(q_THD.narrow(0, at, stretch.end - stretch.begin), kv,
-                                   stretch.begin, here, dropout.at(s.begin + at)));
+      ops::ScoreOptions here = call.how;
+      if (n > 0 && config_.distance == SlotDistance::scaled && here.term)
+        here.term = spread(call.how.term, border, config_.rate);
+      out.push_back(attend_alike(q_BTHD.narrow(1, at, stretch.end - stretch.begin), seen,
+                                 stretch.begin, here, call.dropout.at(s.begin + at)));
       if (sink && stretch.end == stretch.segment + config_.segment)
-        reconstruct(remembered, stretch, sink);
+        for (const Document& document : held) reconstruct(document.inputs, stretch, sink);
     }
-    return out.size() == 1 ? out[0] : at::cat(out);
+    return (out.size() == 1 ? out[0] : at::cat(out, 1)).flatten(0, 1);
+  }
+
+  /// What the queries of a call that begins at `start` can see of their document.
+  Document remember(const Tensor& x_TD, int64_t start, RowState* row) const {
+    const int64_t own = start / config_.segment * config_.segment, rate = config_.rate;
+    // the memory of the first segment, and the block that is under way
+    int64_t first = config_.first_in_memory(own);
+    if (config_.n_compressed == 0) return {memory_.remember(x_TD, start, first, row, false), {}};
+    first = row != nullptr ? std::min(first, start / rate * rate) : 0;
+    const bool completes = (start + x_TD.size(0)) / rate > start / rate;
+    Document out{memory_.remember(x_TD, start, first, row, completes), {}};
+    out.slots = kept(fresh_slots(out.inputs, x_TD, start), start / rate, own, row);
+    return out;
   }
 
   /// The slots of the blocks that the call completes, [n, D], without a gradient.

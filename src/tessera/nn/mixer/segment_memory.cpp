@@ -2,8 +2,13 @@
 
 #include <algorithm>
 
+#include "tessera/ops/flash_attention.h"
+
 namespace tessera::nn {
 namespace {
+
+// more scores than these are computed document by document, where ops/ keeps memory linear
+constexpr int64_t kScoresAtOnce = int64_t{1} << 21;
 
 /// Entries [from, to) of a buffer followed by `fresh`, in one tensor.
 Tensor after(const TokenBuffer& buffer, int64_t from, int64_t to, const Tensor& fresh) {
@@ -24,6 +29,56 @@ std::vector<Stretch> stretches(int64_t start, int64_t length, int64_t segment) {
     at = end;
   }
   return out;
+}
+
+std::vector<Alike> alike(const Batch& batch, bool kernels) {
+  std::vector<Alike> out;
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    const Segment& s = batch.segments[i];
+    if (!out.empty() && !kernels) {
+      const Segment& before = batch.segments[out.back().first];
+      if (before.start == s.start && before.length == s.length) {
+        ++out.back().count;
+        continue;
+      }
+    }
+    out.push_back({i, 1});
+  }
+  return out;
+}
+
+Tensor attend_alike(const Tensor& q_BTHD,
+                    const std::vector<std::vector<ops::KeyValues>>& seen,
+                    int64_t start,
+                    const ops::ScoreOptions& how,
+                    const Dropper& drop) {
+  int64_t keys = 0;
+  for (const ops::KeyValues& part : seen[0]) keys += part.k_SGD.size(0);
+  const bool table = !drop && ops::flash_applies(q_BTHD, how);
+  const bool many = q_BTHD.size(0) * q_BTHD.size(1) * q_BTHD.size(2) * keys > kScoresAtOnce;
+  if (seen.size() == 1 || (many && !table && !drop)) {
+    std::vector<Tensor> out;
+    for (size_t b = 0; b < seen.size(); ++b)
+      out.push_back(
+          ops::attention(q_BTHD.select(0, static_cast<int64_t>(b)), seen[b], start, how, drop));
+    return at::stack(out);
+  }
+  const auto joined = [&](const auto& side) {
+    std::vector<Tensor> documents;
+    for (const auto& parts : seen) {
+      std::vector<Tensor> rows;
+      for (const ops::KeyValues& part : parts) rows.push_back(side(part));
+      documents.push_back(rows.size() == 1 ? rows[0] : at::cat(rows));
+    }
+    return at::stack(documents);
+  };
+  const Tensor k_BSHD = joined([](const ops::KeyValues&part) { return part.k_SGD; }),
+               v_BSHD = joined([](const ops::KeyValues&part) { return part.v_SGD; });
+  const int64_t first = seen[0].front().first;
+  if (table) return ops::flash_attention(q_BTHD, k_BSHD, v_BSHD, start, first, how);
+  return ops::attention_plain(q_BTHD.transpose(1, 2), k_BSHD.transpose(1, 2),
+                              v_BSHD.transpose(1, 2), start, first, how, drop)
+      .transpose(1, 2);
 }
 
 std::vector<ops::KeyValues> cut(const std::vector<ops::KeyValues>& held, int64_t from, int64_t to) {

@@ -4,6 +4,7 @@
 // at its memory.
 #pragma once
 
+#include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
 
 namespace tessera::nn {
@@ -15,6 +16,42 @@ struct Stretch {
 };
 /// Tokens start .. start + length - 1, cut where segments end.
 std::vector<Stretch> stretches(int64_t start, int64_t length, int64_t segment);
+
+/// Neighbouring segments of a batch with the same start and length, which are computed together.
+struct Alike {
+  size_t first = 0, count = 1;
+};
+/// One by one where the batch-invariant kernels apply.
+std::vector<Alike> alike(const Batch& batch, bool kernels);
+
+/// What all documents of a call share.
+struct SegmentCall {
+  const Batch& batch;
+  const StateRows* rows;
+  Tensor q_NHD, x_ND;
+  ops::ScoreOptions how;
+  WeightDropout dropout;
+
+  Tensor x_of(size_t document) const {
+    const Segment& s = batch.segments[document];
+    return x_ND.narrow(0, s.begin, s.length);
+  }
+  RowState* row_of(size_t document) const { return rows != nullptr ? (*rows)[document] : nullptr; }
+  Tensor queries_BTHD(const Alike& group) const {
+    const Segment& s = batch.segments[group.first];
+    const auto n = static_cast<int64_t>(group.count);
+    return q_NHD.narrow(0, s.begin, n * s.length)
+        .reshape({n, s.length, q_NHD.size(1), q_NHD.size(2)});
+  }
+};
+
+/// Attention of B documents alike: q_BTHD at positions from `start`, and what each of them sees,
+/// keys at the same positions.
+Tensor attend_alike(const Tensor& q_BTHD,
+                    const std::vector<std::vector<ops::KeyValues>>& seen,
+                    int64_t start,
+                    const ops::ScoreOptions& how,
+                    const Dropper& drop);
 
 /// The part of `held`, entries at consecutive positions, that lies in [from, to).
 std::vector<ops::KeyValues> cut(const std::vector<ops::KeyValues>& held, int64_t from, int64_t to);

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/mixer/segment_memory.h"
 
 namespace tessera::nn {
@@ -22,23 +21,13 @@ class TransformerXl final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
-    const Batch& batch = *context.batch;
-    const Tensor q_NHD = q_(x_ND).reshape({n, h, d});
-    const ops::ScoreOptions how = options(context);
-    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    Tensor o_NHD;
-    if (const int64_t t = batch.equal_length();
-        rows == nullptr && t > 0 && t <= config_.segment && zeros() == 0) {
-      // every document is one segment without a memory
-      o_NHD =
-          attend_documents(q_NHD, memory_.keys(x_ND), memory_.values(x_ND), batch, how, dropout);
-    } else {
-      o_NHD = for_segments(batch, [&](size_t i, const Segment& s) {
-        RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-        return document(q_NHD.narrow(0, s.begin, s.length), x_ND.narrow(0, s.begin, s.length), s,
-                        row, how, dropout);
-      });
-    }
+    const SegmentCall call{*context.batch,   rows,
+                           heads(q_(x_ND)),  x_ND,
+                           options(context), weight_dropout(context, name_, config_.dropout)};
+    std::vector<Tensor> out;
+    for (const Alike& group : alike(call.batch, ops::use_kernels(x_ND)))
+      out.push_back(documents(group, call));
+    const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({n, h * d}));
   }
 
@@ -66,26 +55,29 @@ class TransformerXl final : public Mixer {
     return x.reshape({x.size(0), config_.n_heads, config_.head_dim});
   }
 
-  /// The queries of one document, stretch by stretch.
-  Tensor document(const Tensor& q_THD,
-                  const Tensor& x_TD,
-                  const Segment& s,
-                  RowState* row,
-                  const ops::ScoreOptions& how,
-                  const WeightDropout& dropout) const {
+  /// The queries of documents alike, stretch by stretch.
+  Tensor documents(const Alike& group, const SegmentCall& call) const {
+    const Segment& s = call.batch.segments[group.first];
     const auto memory_of = [&](int64_t segment) { return segment - config_.mem_len; };
-    const int64_t own = s.start / config_.segment * config_.segment;
-    const Remembered remembered = memory_.remember(
-        x_TD, s.start, std::max<int64_t>(0, memory_of(own)), row, /*with_inputs=*/false);
+    const int64_t own = s.start / config_.segment * config_.segment,
+                  first = std::max<int64_t>(0, memory_of(own));
+    std::vector<Remembered> remembered;
+    for (size_t i = group.first; i < group.first + group.count; ++i)
+      remembered.push_back(memory_.remember(call.x_of(i), s.start, first, call.row_of(i),
+                                            /*with_inputs=*/false));
+    const Tensor q_BTHD = call.queries_BTHD(group);
     std::vector<Tensor> out;
     for (const Stretch& stretch : stretches(s.start, s.length, config_.segment)) {
       const int64_t from = memory_of(stretch.segment), at = stretch.begin - s.start;
-      std::vector<ops::KeyValues> kv = remembered.seen(std::max<int64_t>(0, from), stretch);
-      if (zeros() > 0) stand_before(kv, from);
-      out.push_back(ops::attention(q_THD.narrow(0, at, stretch.end - stretch.begin), kv,
-                                   stretch.begin + zeros(), how, dropout.at(s.begin + at)));
+      std::vector<std::vector<ops::KeyValues>> seen;
+      for (const Remembered& document : remembered) {
+        seen.push_back(document.seen(std::max<int64_t>(0, from), stretch));
+        if (zeros() > 0) stand_before(seen.back(), from);
+      }
+      out.push_back(attend_alike(q_BTHD.narrow(1, at, stretch.end - stretch.begin), seen,
+                                 stretch.begin + zeros(), call.how, call.dropout.at(s.begin + at)));
     }
-    return out.size() == 1 ? out[0] : at::cat(out);
+    return (out.size() == 1 ? out[0] : at::cat(out, 1)).flatten(0, 1);
   }
 
   /// Shifts positions so that those of the zeros begin at 0, and adds the ones seen from `from` on.
