@@ -180,6 +180,43 @@ TEST(TransformerXl, MemoryIsProjectedByTheWeightsOfTheDay) {
   ops::expect_near(call(after, 4), definition(after, c, x).narrow(0, 4, 4), 1e-12);
 }
 
+TEST(TransformerXl, RowsAlikeAttendTogether) {
+  // three rows after 0, 6 and 6 tokens, then after 4, 10 and 10: the latter two are computed at
+  // once
+  const Case& c = kCases[0];
+  MixerUnderTest m = mixer(c);
+  const auto mixer = build_mixer(m.part, m.builder(at::kDouble));
+  const Tensor x = gen({3, kT, kD}, 1.3, 0.2);
+  std::vector<RowState> states;
+  for (int64_t r = 0; r < 3; ++r)
+    states.emplace_back(m.state(), 0, at::TensorOptions().dtype(at::kDouble));
+  std::vector<int64_t> seen(3, 0);
+  const auto call = [&](const std::vector<int64_t>& lengths) {
+    Batch batch;
+    StateRows rows;
+    std::vector<Tensor> inputs, want;
+    int64_t begin = 0;
+    for (size_t r = 0; r < 3; ++r) {
+      if (lengths[r] == 0) continue;
+      const auto row = static_cast<int64_t>(r);
+      batch.segments.push_back({row, begin, lengths[r], seen[r]});
+      begin += lengths[r];
+      rows.push_back(&states[r]);
+      inputs.push_back(x[row].narrow(0, seen[r], lengths[r]));
+      want.push_back(definition(m, c, x[row]).narrow(0, seen[r], lengths[r]));
+      seen[r] += lengths[r];
+    }
+    batch.number();
+    Context context;
+    context.batch = &batch;
+    ops::expect_near(run_mixer(*mixer, at::cat(inputs), context, &rows, false), at::cat(want),
+                     1e-12);
+  };
+  call({0, 6, 6});
+  call({4, 4, 4});
+  call({5, 5, 5});
+}
+
 TEST(TransformerXl, Refusals) {
   const auto refused = [](const std::string& fields, const std::string& part, bool causal = true) {
     try {
