@@ -307,18 +307,18 @@ TEST(CarriedTraining, DocumentsOfManyLengths) {
 }
 
 TEST(CarriedTraining, AMemoryHelps) {
-  // every other half of 16 tokens repeats the one before, 8 tokens back: within reach of a memory
-  // alone, since windows are 8 long
+  // blocks of 8 characters stand four times each: three quarters of the text is told by what stands
+  // 8 back, which a window of 8 hardly holds
   std::string text;
   RandomKey key(4);
   for (uint64_t i = 0; text.size() < 12000; ++i) {
-    std::string half;
+    std::string block;
     for (uint64_t j = 0; j < 8; ++j)
-      half += static_cast<char>('a' + key.fold(i).fold(j).value() % 16);
-    text += half + half;
+      block += static_cast<char>('a' + key.fold(i).fold(j).value() % 16);
+    for (int times = 0; times < 4; ++times) text += block;
   }
   Setting s(kXl);
-  const std::string file = s.folder.write("halves.txt", text);
+  const std::string file = s.folder.write("blocks.txt", text);
   std::map<std::string, double> loss;
   for (const char* windows : {"carried", "isolated"})
     loss[windows] =
@@ -326,9 +326,9 @@ TEST(CarriedTraining, AMemoryHelps) {
                  {"data.train=[\"" + file + "\"]", "train.length=8", "train.batch=16",
                   "train.steps=250", "optimizer.lr=0.01", std::string("train.windows=") + windows})
              .last->valid_loss;
-  // half of the characters can be known: the best is ln 16 / 2 = 1.39; without the memory ln 16
-  EXPECT_LT(loss["carried"], 2.2);
-  EXPECT_GT(loss["isolated"], 2.7);
+  // ln 16 = 2.77 knows nothing; always trusting what stands 8 back gives about 1.24
+  EXPECT_LT(loss["carried"], 1.7);
+  EXPECT_GT(loss["isolated"], 2.4);
 }
 
 TEST(CarriedTraining, TheCompressionLearns) {

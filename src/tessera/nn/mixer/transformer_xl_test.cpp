@@ -185,7 +185,7 @@ TEST(TransformerXl, RowsAlikeAttendTogether) {
   // once
   const Case& c = kCases[0];
   MixerUnderTest m = mixer(c);
-  const auto mixer = build_mixer(m.part, m.builder(at::kDouble));
+  const auto built = build_mixer(m.part, m.builder(at::kDouble));
   const Tensor x = gen({3, kT, kD}, 1.3, 0.2);
   std::vector<RowState> states;
   for (int64_t r = 0; r < 3; ++r)
@@ -209,7 +209,7 @@ TEST(TransformerXl, RowsAlikeAttendTogether) {
     batch.number();
     Context context;
     context.batch = &batch;
-    ops::expect_near(run_mixer(*mixer, at::cat(inputs), context, &rows, false), at::cat(want),
+    ops::expect_near(run_mixer(*built, at::cat(inputs), context, &rows, false), at::cat(want),
                      1e-12);
   };
   call({0, 6, 6});
