@@ -2,6 +2,7 @@
 
 #include <numbers>
 #include <numeric>
+#include <optional>
 
 #include "tessera/train/carried.h"
 #include "tessera/train/loss.h"

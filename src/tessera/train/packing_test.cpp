@@ -1,5 +1,6 @@
 #include "tessera/train/packing.h"
 
+#include <array>
 #include <numeric>
 #include <set>
 
@@ -63,8 +64,9 @@ TEST(SampleOrder, EveryEpochCoversItsWindowsOnceWithinTheText) {
 }
 
 TEST(StreamOrder, StreamsAreRunsOfNeighbouringWindows) {
-  for (const auto& [tokens, length, streams] :
-       {std::tuple{1000, 16, 4}, {1000, 7, 3}, {67, 16, 4}, {65, 16, 4}, {30, 16, 4}, {5, 16, 4}}) {
+  const std::vector<std::array<int64_t, 3>> settings{{1000, 16, 4}, {1000, 7, 3}, {67, 16, 4},
+                                                     {65, 16, 4},   {30, 16, 4},  {5, 16, 4}};
+  for (const auto& [tokens, length, streams] : settings) {
     const StreamOrder order(tokens, length, streams, 3);
     const int64_t epoch = order.per_epoch();
     ASSERT_EQ(epoch % streams, 0);

@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/compressive.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/nn/losses.h"

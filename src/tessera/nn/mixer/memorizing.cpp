@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/memorizing.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>

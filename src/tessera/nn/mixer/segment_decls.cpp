@@ -1,4 +1,5 @@
 // Rules, parameters, state and cost of the mixers with a memory over segments.
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/nn/mixer/compressive.h"
@@ -45,7 +46,7 @@ std::vector<spec::StateDecl> SegmentConfig::kept_inputs(const spec::Scope& scope
 
 double SegmentConfig::extra_flops(const spec::Scope&, int64_t context) const {
   return 4.0 * static_cast<double>(n_heads * head_dim) *
-         static_cast<double>(std::min(context, reach()));
+         static_cast<double>(std::min(context, mem_len + segment));
 }
 
 void TransformerXlConfig::check(const spec::Scope& scope) const {

@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/transformer_xl.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/nn/mixer/segment_memory.h"
