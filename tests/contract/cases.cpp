@@ -188,6 +188,18 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "rwkv7", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "value_residual": false})"},
     {Slot::mixer, "rwkv_channel_mix", "narrow", R"({"d_hidden": 5})"},
+    // segments longer than the documents whose gradients are differentiated: a gradient that stops
+    // at a memory is no derivative; the shorter ones say so in exceptions.cpp
+    {Slot::mixer, "transformer_xl", "", R"({"n_heads": 2, "segment": 10, "mem_len": 6})"},
+    {Slot::mixer, "transformer_xl", "short",
+     R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "position": {"type": "t5", "n_buckets": 6, "max_distance": 9}})"},
+    {Slot::mixer, "compressive", "",
+     R"({"n_heads": 2, "segment": 10, "mem_len": 3, "n_compressed": 4, "rate": 2, "compression": "mean"})"},
+    {Slot::mixer, "compressive", "short",
+     R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "n_compressed": 2, "rate": 2, "distance": "scaled"})"},
+    {Slot::mixer, "memorizing", "", R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 3})"},
+    {Slot::mixer, "memorizing", "cache",
+     R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},

@@ -119,6 +119,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   context.key = options.key;
   context.cancel = options.cancel;
   context.probe = options.probe;
+  nn::set_loss_sink(context, options.add_loss);
   context.shared["call"] = Call{options.state, options.pending};
 
   Tensor x_ND;
