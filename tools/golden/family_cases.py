@@ -45,6 +45,7 @@ class Family:
     cases: list
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
+    pair: bool = False  # an encoder-decoder: sources and targets
     types: int = 0
     greedy: bool = True
     zero_centred_norms: bool = False  # norm weights are w of (1 + w)
@@ -892,6 +893,91 @@ def bert():
     )
 
 
+def t5_untied(tensors):
+    """T5 1.1: an output matrix of its own in the file."""
+    head = reference.draw("t5", "lm_head.weight", (64, 16), False)
+    return {**tensors, "lm_head.weight": head}
+
+
+def t5_older(**more):
+    """As files of version 4: what follows from feed_forward_proj and tie_word_embeddings absent."""
+    derived = ("dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    return lambda config: {k: v for k, v in {**config, **more}.items() if k not in derived}
+
+
+def t5():
+    return Family(
+        name="t5",
+        model_type="t5",
+        architecture="T5ForConditionalGeneration",
+        settings=dict(
+            vocab_size=64,
+            d_model=16,
+            d_kv=5,
+            d_ff=12,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=3,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        cases=[
+            Case("base", why="relu, tied and scaled head, one table of positions per stack"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("relative_attention_max_distance", {"relative_attention_max_distance": 30}),
+            Case("feed_forward_proj_gelu", {"feed_forward_proj": "gelu"}),
+            Case(
+                "feed_forward_proj_gated_gelu",
+                {"feed_forward_proj": "gated-gelu"},
+                why="the tanh form, as T5 1.1 has it",
+            ),
+            Case("feed_forward_proj_gated_silu", {"feed_forward_proj": "gated-silu"}),
+            Rewrite(
+                "v1_1",
+                "feed_forward_proj_gated_gelu",
+                t5_older(tie_word_embeddings=False),
+                t5_untied,
+                same_result=False,
+                why="T5 1.1: gated, with an unscaled output matrix of its own",
+            ),
+            Case(
+                "scale_decoder_outputs",
+                {"tie_word_embeddings": False},
+                why="what tie_word_embeddings false means; the file then says it by this key",
+            ),
+            Rewrite("v4", "base", t5_older(), why="the keys of version 4"),
+            Rewrite(
+                "v4_gated",
+                "feed_forward_proj_gated_gelu",
+                t5_older(),
+                why="the keys of version 4, gated",
+            ),
+            Rewrite(
+                "unscaled",
+                "base",
+                t5_older(tie_word_embeddings=False),
+                same_result=False,
+                why="says untied, but the file holds no other output matrix: unscaled only",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads",
+                     "num_decoder_layers", "relative_attention_num_buckets",
+                     "decoder_start_token_id"),
+                same_result=False,
+                why="distance 128, epsilon 1e-6, relu",
+            ),
+        ],
+        shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers",
+                    "num_heads", "relative_attention_num_buckets"],
+        padding="right",
+        pair=True,
+        missing="decoder.block.1.layer.1.EncDecAttention.v.weight",
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -907,5 +993,6 @@ FAMILIES = [
         gemma3_text,
         mamba2,
         bert,
+        t5,
     )
 ]

@@ -16,17 +16,23 @@ double seconds_since(Clock::time_point start) {
 /// One row's progress: its tokens, its text, and whether it is done.
 class Row {
  public:
+  /// A decoder continues its prompt; beside an encoder it answers it, from the start token on.
   Row(size_t index,
       const std::vector<int64_t>& prompt,
+      const model::ModelSpec& spec,
       const text::Tokenizer* tokenizer,
       const GenerateOptions& options)
-      : index_(index),
-        options_(options),
-        tokens_(prompt),
-        key_(RandomKey(options.sampling.seed).fold("sampling")) {
+      : index_(index), options_(options), key_(RandomKey(options.sampling.seed).fold("sampling")) {
+    if (spec.encoder) {
+      source_ = prompt;
+      tokens_ = {spec.start};
+    } else {
+      tokens_ = prompt;
+    }
     result_.prompt_tokens = static_cast<int64_t>(prompt.size());
     if (tokenizer != nullptr) {
       decoder_.emplace(*tokenizer);
+      if (spec.encoder) return;
       const std::vector<int32_t> ids(prompt.begin(), prompt.end());
       decoder_->prime(ids);
     }
@@ -34,6 +40,8 @@ class Row {
 
   bool done() const { return !result_.finish_reason.empty(); }
   const std::vector<int64_t>& tokens() const { return tokens_; }
+  /// What the encoder reads; empty where there is none.
+  const std::vector<int64_t>& source() const { return source_; }
   Generation take() { return std::move(result_); }
 
   void accept(std::span<const float> logits) {
@@ -80,7 +88,7 @@ class Row {
 
   size_t index_;
   const GenerateOptions& options_;
-  std::vector<int64_t> tokens_;
+  std::vector<int64_t> tokens_, source_;
   RandomKey key_;
   std::optional<text::StreamDecoder> decoder_;
   size_t emitted_ = 0;
@@ -95,7 +103,8 @@ class Feeder {
       : model_(model),
         options_(options),
         stateful_(model.spec().no_state_reason().empty()),
-        fed_(rows, 0) {
+        fed_(rows, 0),
+        encoded_(rows) {
     if (stateful_) state_ = model::State(model.spec(), static_cast<int64_t>(rows));
   }
 
@@ -115,11 +124,30 @@ class Feeder {
  private:
   Tensor whole(const std::vector<size_t>& active, const std::vector<Row>& rows) {
     std::vector<Tensor> last;
-    for (const size_t r : active)
-      last.push_back(
-          model_.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r].tokens()}), {})
-              .select(0, -1));
+    for (const size_t r : active) {
+      model::ForwardOptions forward;
+      forward.cancel = options_.cancel;
+      if (model_.spec().encoder) {
+        if (!encoded_[r]) encoded_[r] = encode({r}, {0}, rows);
+        forward.encoded = &*encoded_[r];
+      }
+      const auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r].tokens()});
+      last.push_back(model_.hidden(batch, forward).select(0, -1));
+    }
     return model_.logits(at::stack(last));
+  }
+
+  /// The sources of some rows, read by the rows `readers` of the call that follows.
+  nn::Encoded encode(const std::vector<size_t>& which,
+                     const std::vector<int64_t>& readers,
+                     const std::vector<Row>& rows) const {
+    std::vector<std::vector<int64_t>> sources;
+    for (const size_t r : which) sources.push_back(rows[r].source());
+    nn::Batch batch = nn::Batch::of(sources);
+    for (size_t i = 0; i < readers.size(); ++i) batch.segments[i].row = readers[i];
+    model::ForwardOptions forward;
+    forward.cancel = options_.cancel;
+    return model_.encode(batch, forward);
   }
 
   void restart(size_t row) {
@@ -136,14 +164,15 @@ class Feeder {
     fed_[row] = 0;
   }
 
-  /// One call of at most prefill_chunk tokens (never less than one per row); returns how many rows
-  /// are complete.
+  /// One call of at most prefill_chunk tokens, sources of new rows included (but always those of
+  /// one row); returns how many rows are complete.
   size_t feed_some(const std::vector<size_t>& active,
                    const std::vector<Row>& rows,
                    std::vector<Tensor>& last) {
     nn::Batch batch;
     std::vector<int64_t> ids;
-    std::vector<size_t> slots;
+    std::vector<size_t> slots, encode_rows;
+    int64_t source_tokens = 0;
     const int64_t border = model_.spec().switch_length();
     for (size_t a = 0; a < active.size(); ++a) {
       const auto& tokens = rows[active[a]].tokens();
@@ -154,6 +183,12 @@ class Feeder {
         room = std::max(room, left);  // not cut where angles change
       const int64_t n = std::min(left, room);
       if (n == 0) continue;
+      if (const auto source = static_cast<int64_t>(rows[active[a]].source().size());
+          fed == 0 && source > 0) {
+        if (!encode_rows.empty() && source_tokens + source > options_.prefill_chunk) continue;
+        source_tokens += source;
+        encode_rows.push_back(active[a]);
+      }
       batch.segments.push_back(
           {static_cast<int64_t>(active[a]), static_cast<int64_t>(ids.size()), n, fed});
       ids.insert(ids.end(), tokens.begin() + fed, tokens.begin() + fed + n);
@@ -164,6 +199,11 @@ class Feeder {
     model::ForwardOptions forward;
     forward.state = &state_;
     forward.cancel = options_.cancel;
+    std::optional<nn::Encoded> encoded;
+    if (!encode_rows.empty()) {
+      encoded = encode(encode_rows, {encode_rows.begin(), encode_rows.end()}, rows);
+      forward.encoded = &*encoded;
+    }
     const Tensor hidden = model_.hidden(batch, forward);
     for (size_t i = 0; i < slots.size(); ++i) {
       const nn::Segment& segment = batch.segments[i];
@@ -180,6 +220,7 @@ class Feeder {
   bool stateful_;
   model::State state_;
   std::vector<int64_t> fed_;
+  std::vector<std::optional<nn::Encoded>> encoded_;  // of rows without a state
 };
 
 /// Longest sequence: what the caller allows, or what the model is made for; never more than it has
@@ -193,6 +234,7 @@ int64_t longest(const model::Model& model, const GenerateOptions& options) {
 void check_prompts(const model::Model& model,
                    const std::vector<std::vector<int64_t>>& prompts,
                    int64_t limit) {
+  if (model.spec().encoder) limit = model.spec().encoder->longest_sequence();
   for (size_t r = 0; r < prompts.size(); ++r) {
     const std::string which = prompts.size() > 1 ? fmt::format("prompt {}", r) : "the prompt";
     if (prompts[r].empty())
@@ -225,7 +267,8 @@ Generations generate(const model::Model& model,
   check_prompts(model, prompts, limit);
   const at::NoGradGuard no_gradients;
   std::vector<Row> rows;
-  for (size_t r = 0; r < prompts.size(); ++r) rows.emplace_back(r, prompts[r], tokenizer, options);
+  for (size_t r = 0; r < prompts.size(); ++r)
+    rows.emplace_back(r, prompts[r], model.spec(), tokenizer, options);
   Generations out;
   Feeder feeder(model, rows.size(), options);
   for (bool prefill = true;; prefill = false) {
