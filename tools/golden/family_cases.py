@@ -978,6 +978,133 @@ def t5():
     )
 
 
+def pair_of_stacks(**more):
+    """Two stacks of different heads and hidden widths, with a start token."""
+    return dict(
+        vocab_size=64,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=12,
+        decoder_ffn_dim=20,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+        **more,
+    )
+
+
+PAIR_SHAPES = [
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+]
+PAIR_KEEP = tuple(PAIR_SHAPES) + (
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "max_position_embeddings",
+    "decoder_start_token_id",
+    "pad_token_id",
+)
+
+
+def stored_embeddings(tensors):
+    """As older files: the shared table under every name that it has."""
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    table = tensors["model.shared.weight"]
+    return {**tensors, **{f"{name}.weight": table.clone() for name in names}}
+
+
+def older_pair(**more):
+    return lambda config: {**older(config), "output_past": True, **more}
+
+
+def bart():
+    return Family(
+        name="bart",
+        model_type="bart",
+        architecture="BartForConditionalGeneration",
+        settings=pair_of_stacks(),
+        cases=[
+            Case("base"),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("scale_embedding", {"scale_embedding": True}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite("defaults", "base", keep(*PAIR_KEEP)),
+        ],
+        shape_keys=PAIR_SHAPES + ["max_position_embeddings"],
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+def marian():
+    return Family(
+        name="marian",
+        model_type="marian",
+        architecture="MarianMTModel",
+        settings=pair_of_stacks(scale_embedding=True, activation_function="swish"),
+        cases=[
+            Case("base", why="OPUS-MT: swish, scaled embedding, a bias of the logits"),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("scale_embedding", {"scale_embedding": False}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case(
+                "share_encoder_decoder_embeddings",
+                {"share_encoder_decoder_embeddings": False},
+                why="a table for each stack, the decoder's tied to the output",
+            ),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=False,
+                    static_position_embeddings=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite(
+                "defaults",
+                "scale_embedding",
+                keep(*PAIR_KEEP),
+                same_result=False,
+                why="gelu, no scale",
+            ),
+        ],
+        shape_keys=PAIR_SHAPES,
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -994,5 +1121,7 @@ FAMILIES = [
         mamba2,
         bert,
         t5,
+        bart,
+        marian,
     )
 ]
