@@ -18,7 +18,7 @@ import reference
 
 CASES = [(2, 1.0), (3, 1.0), (4, 0.0), (4, 2.0), (5, -1.0), (8, 0.6)]  # beams, length penalty
 PROMPTS, NEW_TOKENS, MIN_MARGIN = 6, 10, 2e-3
-END = 7  # an id that often comes, so that hypotheses end
+ENDS = [59, 2]  # ids that often come, so that hypotheses end
 
 
 @torch.no_grad()
@@ -29,16 +29,18 @@ def search(model, prompt, beams, penalty):
         length_penalty=penalty,
         early_stopping="never",
         max_new_tokens=NEW_TOKENS,
-        eos_token_id=END,
+        eos_token_id=ENDS,
         do_sample=False,
+        use_cache=False,  # the cache counts the layers of the encoder
         num_return_sequences=2,
         return_dict_in_generate=True,
         output_scores=True,
     )
     scores = found.sequences_scores
     ids = found.sequences[0, 1:].tolist()
-    ended = END in ids
-    return ids[: ids.index(END)] if ended else ids, ended, float(scores[0]), float(scores[0] - scores[1])
+    length = next((i for i, token in enumerate(ids) if token in ENDS), len(ids))
+    margin = float(scores[0] - scores[1])
+    return ids[:length], length < len(ids), float(scores[0]), margin
 
 
 def main():
@@ -77,7 +79,7 @@ def main():
         "seed": reference.SEED,
         "model": "families/t5/v1_1",
         "max_new_tokens": NEW_TOKENS,
-        "stop_id": END,
+        "stop_ids": ENDS,
         "why": "ended and unended texts, penalties of both signs",
         "cases": cases,
     }
