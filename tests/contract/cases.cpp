@@ -80,6 +80,13 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "attention", "shared_projections",
      R"({"n_heads": 4, "n_kv_heads": 2, "qk_norm": "rms_norm",
         "position": {"type": "deberta", "max_relative": 6, "projections": "mixer"}})"},
+    // a softmax cannot see a bias of the keys; behind a cap it can
+    {Slot::mixer, "cross_attention", "", R"({"n_heads": 2, "softcap": 2.5})"},
+    {Slot::mixer, "cross_attention", "grouped",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 3, "scale": "value", "scale_value": 0.7,
+        "bias": {"q": true, "v": true, "o": true}})"},
+    {Slot::mixer, "cross_attention", "normed",
+     R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection"})"},
     {Slot::mixer, "mamba2", "", R"({"n_heads": 2, "d_state": 4})"},
     {Slot::mixer, "mamba2", "groups",
      R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
@@ -203,6 +210,7 @@ constexpr Sample kSamples[] = {
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},
+    {Slot::head, "tied_bias", "scaled", R"({"scale": 0.5, "softcap": 3})"},
     {Slot::head, "linear", "scaled", R"({"bias": true, "scale": 0.5, "softcap": 3})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
 };
@@ -369,6 +377,7 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
                   .rotation = mechanism.info.place == spec::Place::rotation,
                   .score_bias = mechanism.info.place == spec::Place::score_bias};
   scope.causal = causal;
+  scope.source = kWidth;
   scope.path = "contract";
   return scope;
 }
@@ -404,6 +413,15 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
       json["mixer"]["pattern"] = part;
       break;
     case Slot::mixer:
+      if (mechanism.name == "cross_attention" && arch == "decoder") {
+        json.erase("layers");
+        json["arch"] = "encoder_decoder";
+        json["cross"] = part;
+        json["start"] = 1;
+        json["stacks"] =
+            parse(R"({"encoder": {"layers": [{}]}, "decoder": {"layers": [{"repeat": 2}]}})");
+        break;
+      }
       json["mixer"] = part;
       break;
     case Slot::ffn:

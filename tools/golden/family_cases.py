@@ -45,6 +45,7 @@ class Family:
     cases: list
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
+    pair: bool = False  # an encoder-decoder: sources and targets
     types: int = 0
     greedy: bool = True
     zero_centred_norms: bool = False  # norm weights are w of (1 + w)
@@ -892,6 +893,218 @@ def bert():
     )
 
 
+def t5_untied(tensors):
+    """T5 1.1: an output matrix of its own in the file."""
+    head = reference.draw("t5", "lm_head.weight", (64, 16), False)
+    return {**tensors, "lm_head.weight": head}
+
+
+def t5_older(**more):
+    """As files of version 4: what follows from feed_forward_proj and tie_word_embeddings absent."""
+    derived = ("dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    return lambda config: {k: v for k, v in {**config, **more}.items() if k not in derived}
+
+
+def t5():
+    return Family(
+        name="t5",
+        model_type="t5",
+        architecture="T5ForConditionalGeneration",
+        settings=dict(
+            vocab_size=64,
+            d_model=16,
+            d_kv=5,
+            d_ff=12,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=3,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        cases=[
+            Case("base", why="relu, tied and scaled head, one table of positions per stack"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("relative_attention_max_distance", {"relative_attention_max_distance": 30}),
+            Case("feed_forward_proj_gelu", {"feed_forward_proj": "gelu"}),
+            Case(
+                "feed_forward_proj_gated_gelu",
+                {"feed_forward_proj": "gated-gelu"},
+                why="the tanh form, as T5 1.1 has it",
+            ),
+            Case("feed_forward_proj_gated_silu", {"feed_forward_proj": "gated-silu"}),
+            Rewrite(
+                "v1_1",
+                "feed_forward_proj_gated_gelu",
+                t5_older(tie_word_embeddings=False),
+                t5_untied,
+                same_result=False,
+                why="T5 1.1: gated, with an unscaled output matrix of its own",
+            ),
+            Case(
+                "scale_decoder_outputs",
+                {"tie_word_embeddings": False},
+                why="what tie_word_embeddings false means; the file then says it by this key",
+            ),
+            Rewrite("v4", "base", t5_older(), why="the keys of version 4"),
+            Rewrite(
+                "v4_gated",
+                "feed_forward_proj_gated_gelu",
+                t5_older(),
+                why="the keys of version 4, gated",
+            ),
+            Rewrite(
+                "unscaled",
+                "base",
+                t5_older(tie_word_embeddings=False),
+                same_result=False,
+                why="says untied, but the file holds no other output matrix: unscaled only",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads",
+                     "num_decoder_layers", "relative_attention_num_buckets",
+                     "decoder_start_token_id"),
+                same_result=False,
+                why="distance 128, epsilon 1e-6, relu",
+            ),
+        ],
+        shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers",
+                    "num_heads", "relative_attention_num_buckets"],
+        padding="right",
+        pair=True,
+        missing="decoder.block.1.layer.1.EncDecAttention.v.weight",
+    )
+
+
+def pair_of_stacks(**more):
+    """Two stacks of different heads and hidden widths, with a start token."""
+    return dict(
+        vocab_size=64,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=12,
+        decoder_ffn_dim=20,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+        **more,
+    )
+
+
+PAIR_SHAPES = [
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+]
+PAIR_KEEP = tuple(PAIR_SHAPES) + (
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "max_position_embeddings",
+    "decoder_start_token_id",
+    "pad_token_id",
+)
+
+
+def stored_embeddings(tensors):
+    """As older files: the shared table under every name that it has."""
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    table = tensors["model.shared.weight"]
+    return {**tensors, **{f"{name}.weight": table.clone() for name in names}}
+
+
+def older_pair(**more):
+    return lambda config: {**older(config), "output_past": True, **more}
+
+
+def bart():
+    return Family(
+        name="bart",
+        model_type="bart",
+        architecture="BartForConditionalGeneration",
+        settings=pair_of_stacks(),
+        cases=[
+            Case("base"),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("scale_embedding", {"scale_embedding": True}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite("defaults", "base", keep(*PAIR_KEEP)),
+        ],
+        shape_keys=PAIR_SHAPES + ["max_position_embeddings"],
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+def marian():
+    return Family(
+        name="marian",
+        model_type="marian",
+        architecture="MarianMTModel",
+        settings=pair_of_stacks(scale_embedding=True, activation_function="swish"),
+        cases=[
+            Case("base", why="OPUS-MT: swish, scaled embedding, a bias of the logits"),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("scale_embedding", {"scale_embedding": False}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case(
+                "share_encoder_decoder_embeddings",
+                {"share_encoder_decoder_embeddings": False},
+                why="a table for each stack, the decoder's tied to the output",
+            ),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=False,
+                    static_position_embeddings=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite(
+                "defaults",
+                "scale_embedding",
+                keep(*PAIR_KEEP),
+                same_result=False,
+                why="gelu, no scale",
+            ),
+        ],
+        shape_keys=PAIR_SHAPES,
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -907,5 +1120,8 @@ FAMILIES = [
         gemma3_text,
         mamba2,
         bert,
+        t5,
+        bart,
+        marian,
     )
 ]

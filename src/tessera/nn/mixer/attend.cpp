@@ -19,6 +19,13 @@ WeightDropout weight_dropout(const Context& context,
   return {p, context.key.fold(name + "." + site)};
 }
 
+Tensor in_heads(const Tensor& projected, const Norm* norm, QkNormOver over, int64_t heads) {
+  const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads, -1}); };
+  if (norm == nullptr) return apart(projected);
+  return over == QkNormOver::projection ? apart(norm->forward(projected))
+                                        : norm->forward(apart(projected));
+}
+
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,

@@ -4,8 +4,9 @@
 
 #include <functional>
 
-#include "tessera/nn/context.h"
+#include "tessera/nn/mixer/attention.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/nn/parts.h"
 #include "tessera/ops/attention.h"
 
 namespace tessera::nn {
@@ -23,6 +24,9 @@ WeightDropout weight_dropout(const Context& context,
                              const std::string& name,
                              double p,
                              const std::string& site = "weights");
+
+/// A projection [N, heads * D] with its heads apart, [N, heads, D]; `norm` may be nullptr.
+Tensor in_heads(const Tensor& projected, const Norm* norm, QkNormOver over, int64_t heads);
 
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,

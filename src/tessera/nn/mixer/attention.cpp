@@ -4,8 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/nn/parts.h"
-#include "tessera/ops/attention.h"
+#include "tessera/nn/mixer/attend.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/random.h"
 
@@ -79,11 +78,7 @@ class Attention final : public Mixer {
   }
 
   Tensor normed(const Tensor& projected, const Norm* norm, int64_t heads) const {
-    const int64_t n = projected.size(0);
-    if (norm != nullptr && config_.qk_norm_over == QkNormOver::projection)
-      return norm->forward(projected).reshape({n, heads, config_.head_dim});
-    const Tensor apart = projected.reshape({n, heads, config_.head_dim});
-    return norm != nullptr ? norm->forward(apart) : apart;
+    return in_heads(projected, norm, config_.qk_norm_over, heads);
   }
 
   ops::ScoreOptions options(Context& context) const {

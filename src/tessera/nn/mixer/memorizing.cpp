@@ -101,7 +101,7 @@ class Memorizing final : public Mixer {
     const Tensor q_NHD = queries(x_ND), k_NHD = keys(x_ND), v_NHD = heads(v_(x_ND));
     const ops::ScoreOptions how = options(context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    const Tensor o_NHD = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       return document(cut(q_NHD), {cut(k_NHD), cut(v_NHD), s.start}, row, how, dropout, s.begin);

@@ -74,7 +74,7 @@ double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
          static_cast<double>(who().keys_met(context));
 }
 
-double AttentionConfig::score_scale(int64_t layer) const {
+double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
   const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
   switch (scale) {
     case ScoreScale::rsqrt_head_dim:
@@ -82,9 +82,9 @@ double AttentionConfig::score_scale(int64_t layer) const {
     case ScoreScale::one:
       return 1;
     case ScoreScale::value:
-      return scale_value;
+      return value;
     case ScoreScale::rsqrt_of:
-      return 1 / std::sqrt(scale_value);
+      return 1 / std::sqrt(value);
     case ScoreScale::inverse_layer:
       return rsqrt / static_cast<double>(layer + 1);
   }
