@@ -186,6 +186,7 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "mlstm", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "gate_cap": 0})"},
     {Slot::mixer, "rwkv5", "", R"({"n_heads": 2})"},
+    {Slot::mixer, "rwkv5", "ungated", R"({"n_heads": 2, "gate": false})"},
     {Slot::mixer, "rwkv5", "wide", R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4})"},
     {Slot::mixer, "rwkv6", "", R"({"n_heads": 2, "mix_rank": 2, "decay_rank": 3})"},
     {Slot::mixer, "rwkv6", "wide",

@@ -57,10 +57,12 @@ class Rwkv5 final : public Mixer {
  public:
   Rwkv5(const Rwkv5Config& config, const Builder& builder)
       : base_(config, config.norm_eps, builder),
-        g_(builder, "g"),
-        mix_(mixes(builder, "rkvg")),
+        gated_(config.gate),
+        mix_(mixes(builder, gated_ ? "rkvg" : "rkv")),
         decay_(builder.weight("decay")),
-        bonus_(builder.weight("bonus")) {}
+        bonus_(builder.weight("bonus")) {
+    if (gated_) g_ = Linear(builder, "g");
+  }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = base_.shape.n_heads, k = base_.shape.key_dim, v = base_.shape.value_dim;
@@ -84,11 +86,14 @@ class Rwkv5 final : public Mixer {
                     bonus_HK},
                    base_.shape.chunk, kState);
     });
-    return base_.o(ops::gated(g_(mixed('g')), base_.normed(y_NE), ops::Activation::silu));
+    const Tensor normed_NE = base_.normed(y_NE);
+    return base_.o(gated_ ? ops::gated(g_(mixed('g')), normed_NE, ops::Activation::silu)
+                          : normed_NE);
   }
 
  private:
   TimeMix base_;
+  bool gated_;
   Linear g_;
   std::map<char, WeightPtr> mix_;
   WeightPtr decay_, bonus_;

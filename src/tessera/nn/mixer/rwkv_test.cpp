@@ -95,6 +95,10 @@ TEST(Rwkv5, AgainstItsDefinition) {
   const Tensor gate = at::silu(times(mixed("g"), w.at("g.weight")));
   Layer{{{"type", "rwkv5"}, {"n_heads", kH}, {"chunk", 3}}, w}.expect(
       x, times(normed * gate, w.at("o.weight")), 1e-10);
+  w.erase("g.weight");
+  w.erase("mix_g");
+  Layer{{{"type", "rwkv5"}, {"n_heads", kH}, {"chunk", 3}, {"gate", false}}, w}.expect(
+      x, times(normed, w.at("o.weight")), 1e-10);
 }
 
 TEST(Rwkv6, AgainstItsDefinition) {
