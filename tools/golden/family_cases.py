@@ -909,3 +909,468 @@ FAMILIES = [
         bert,
     )
 ]
+
+
+# --- variations of the decoder: positions that come and go, parallel branches, other norms ---------
+
+
+def without(*names, **more):
+    """A config.json without the named keys, with others beside."""
+    return lambda config: {**{k: v for k, v in config.items() if k not in names}, **more}
+
+
+def smollm3():
+    slides = {"use_sliding_window": True, "sliding_window": 5}
+    return Family(
+        name="smollm3",
+        model_type="smollm3",
+        architecture="SmolLM3ForCausalLM",
+        settings={**GQA, **rope(), "num_hidden_layers": 4, "rms_norm_eps": 1e-5},
+        cases=[Case("base", why="the fourth layer has no positions")]
+        + common_cases()
+        + [
+            Case("no_rope_layers", {"no_rope_layers": [0, 1, 0, 1]}),
+            Case("use_sliding_window", slides, why="layers without positions slide"),
+            Case("sliding_window", {"sliding_window": 3}, of="use_sliding_window"),
+            Case(
+                "layer_types",
+                {"layer_types": ["sliding_attention"] + ["full_attention"] * 3},
+                of="use_sliding_window",
+            ),
+            Case(
+                "layer_types_alone",
+                {"layer_types": ["sliding_attention"] * 4, "sliding_window": 5},
+                why="the list slides without use_sliding_window",
+            ),
+            Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("v4", "base", older),
+            Rewrite("no_rope_layers_absent", "base", without("no_rope_layers", "layer_types")),
+            Rewrite(
+                "no_rope_layer_interval",
+                "base",
+                without("no_rope_layers", "layer_types", no_rope_layer_interval=2),
+                same_result=False,
+            ),
+            Rewrite(
+                "layer_types_absent", "use_sliding_window", without("layer_types", "no_rope_layers")
+            ),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.3.self_attn.o_proj.weight",
+    )
+
+
+def partial(share, theta=1000.0, **more):
+    return rope(theta, partial_rotary_factor=share, **more)
+
+
+def older_partial(config):
+    """As `older`, with partial_rotary_factor at the top."""
+    result = older(config)
+    result["rope_scaling"] = None
+    return {**result, "partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
+
+
+def phi():
+    return Family(
+        name="phi",
+        model_type="phi",
+        architecture="PhiForCausalLM",
+        settings={**GQA, **partial(0.5)},
+        cases=[
+            Case("base"),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("rope_theta", partial(0.5, 50.0)),
+            Case("partial_rotary_factor", partial(1.0)),
+            Case("rope_linear", partial(0.5, kind="linear", factor=4.0)),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("hidden_act_relu", {"hidden_act": "relu"}),
+            Case("num_key_value_heads", {"num_key_value_heads": 4}),
+            Case("qk_layernorm", {"qk_layernorm": True}),
+            Rewrite("v4", "base", older_partial),
+            Rewrite(
+                "num_key_value_heads_absent", "num_key_value_heads", without("num_key_value_heads")
+            ),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.1.self_attn.dense.bias",
+        rejects=[
+            {
+                "name": "tied",
+                "set": {"tie_word_embeddings": True},
+                "expect": "tie_word_embeddings",
+                "why": "a tied head with a bias",
+            }
+        ],
+    )
+
+
+def gptj():
+    return Family(
+        name="gptj",
+        model_type="gptj",
+        architecture="GPTJForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=32,
+            n_inner=24,
+            rotary_dim=4,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("rotary_dim", {"rotary_dim": 8}),
+            Case("rotary_dim_two", {"rotary_dim": 2}),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("n_inner", {"n_inner": None}, why="4 n_embd"),
+            Rewrite(
+                "hub",
+                "n_inner",
+                older_with(
+                    rotary=True,
+                    scale_attn_weights=True,
+                    gradient_checkpointing=False,
+                    task_specific_params={"text-generation": {"do_sample": True}},
+                    tie_word_embeddings=False,
+                ),
+                gptj_hub,
+                why="mask buffers, keys of the first files",
+            ),
+            Rewrite(
+                "defaults",
+                "n_inner",
+                keep("vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "rotary_dim"),
+            ),
+        ],
+        shape_keys=["vocab_size", "n_embd", "n_layer", "n_head", "n_inner"],
+        missing="transformer.h.1.mlp.fc_in.bias",
+        rejects=[
+            {
+                "name": "tied",
+                "set": {"tie_word_embeddings": True},
+                "expect": "tie_word_embeddings",
+                "why": "a tied head with a bias",
+            }
+        ],
+    )
+
+
+def gptj_hub(tensors):
+    result = dict(tensors)
+    for layer in range(2):
+        result[f"transformer.h.{layer}.attn.bias"] = torch.ones(32, 32).tril()[None, None]
+        result[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-1e9)
+    return result
+
+
+def gpt_neo_hub(tensors):
+    result = dict(tensors)
+    for layer in range(2):
+        prefix = f"transformer.h.{layer}.attn.attention."
+        result[prefix + "bias"] = torch.ones(32, 32).tril()[None, None]
+        result[prefix + "masked_bias"] = torch.tensor(-1e9)
+    return result
+
+
+def gpt_neo():
+    kinds = lambda *names: {"attention_types": [[list(names), 1]]}
+    return Family(
+        name="gpt_neo",
+        model_type="gpt_neo",
+        architecture="GPTNeoForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=32,
+            num_layers=2,
+            num_heads=4,
+            intermediate_size=20,
+            max_position_embeddings=32,
+            window_size=6,
+            bos_token_id=1,
+            eos_token_id=2,
+            **kinds("global", "local"),
+        ),
+        cases=[
+            Case("base"),
+            Case("window_size", {"window_size": 3}),
+            Case("attention_types", kinds("local", "global")),
+            Case("attention_types_groups", {"attention_types": [[["local"], 2]]}),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("intermediate_size", {"intermediate_size": None}, why="4 hidden_size"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(gradient_checkpointing=False, embed_dropout=0.0, resid_dropout=0.0),
+                gpt_neo_hub,
+                why="mask buffers",
+            ),
+            Rewrite("attention_layers_absent", "attention_types", without("attention_layers")),
+            Rewrite(
+                "attention_layers_absent_groups",
+                "attention_types_groups",
+                without("attention_layers"),
+            ),
+            Rewrite(
+                "defaults",
+                "intermediate_size",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "num_layers",
+                    "num_heads",
+                    "max_position_embeddings",
+                    "attention_types",
+                ),
+                same_result=False,
+                why="a window of 256",
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+        ],
+        missing="transformer.h.1.attn.attention.out_proj.bias",
+    )
+
+
+def opt():
+    return Family(
+        name="opt",
+        model_type="opt",
+        architecture="OPTForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=32,
+            ffn_dim=20,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=32,
+            pad_token_id=1,
+            bos_token_id=2,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("do_layer_norm_before", {"do_layer_norm_before": False}, why="as the 350m"),
+            Case("_remove_final_layer_norm", {"_remove_final_layer_norm": True}),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("activation_function_silu", {"activation_function": "silu"}),
+            Case("enable_bias", {"enable_bias": False}),
+            Case("layer_norm_elementwise_affine", {"layer_norm_elementwise_affine": False}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(
+                    drop=("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"),
+                    activation_dropout=0.0,
+                    prefix="</s>",
+                ),
+                why="keys of the first files",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "ffn_dim",
+                    "num_hidden_layers",
+                    "num_attention_heads",
+                    "max_position_embeddings",
+                ),
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "ffn_dim",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+            "word_embed_proj_dim",
+        ],
+        missing="model.decoder.layers.1.self_attn.k_proj.bias",
+        rejects=[
+            {
+                "name": "word_embed_proj_dim",
+                "set": {"word_embed_proj_dim": 16},
+                "expect": "word_embed_proj_dim",
+                "why": "embeddings of another width than the stream",
+            }
+        ],
+    )
+
+
+def cohere2():
+    hub = dict(
+        cache_implementation="hybrid",
+        order_of_interleaved_layers="local_attn_first",
+        position_embedding_type="rope_gptj",
+        rotary_pct=1.0,
+        sliding_window_pattern=3,
+        layer_switch=3,
+        use_embedding_sharing=True,
+        use_gated_activation=True,
+        use_parallel_block=True,
+        use_parallel_embedding=True,
+        use_qk_norm=False,
+        head_dim=8,
+    )
+    slide, full = "sliding_attention", "full_attention"
+    return Family(
+        name="cohere2",
+        model_type="cohere2",
+        architecture="Cohere2ForCausalLM",
+        settings={
+            **GQA,
+            **rope(),
+            "num_hidden_layers": 3,
+            "sliding_window": 6,
+            "logit_scale": 0.5,
+            "layer_types": [slide, slide, full],
+        },
+        cases=[Case("base")]
+        + common_cases(eps="layer_norm_eps")
+        + [
+            Case("logit_scale", {"logit_scale": 0.25}),
+            Case("sliding_window", {"sliding_window": 3}),
+            Case("layer_types", {"layer_types": [full, slide, full]}),
+            Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("hub", "base", older_with(drop=("layer_types",), **hub)),
+            Rewrite(
+                "defaults", "base", keep(*KEEP_TINY), same_result=False, why="factor 0.0625"
+            ),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.2.self_attn.o_proj.weight",
+        rejects=[
+            {"name": "use_qk_norm", "set": {"use_qk_norm": True}, "expect": "use_qk_norm"},
+        ],
+    )
+
+
+def stablelm():
+    return Family(
+        name="stablelm",
+        model_type="stablelm",
+        architecture="StableLmForCausalLM",
+        settings={**GQA, **partial(0.5)},
+        cases=[
+            Case("base"),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("rope_theta", partial(0.5, 50.0)),
+            Case("partial_rotary_factor", partial(1.0)),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("use_qkv_bias", {"use_qkv_bias": True}),
+            Case("use_parallel_residual", {"use_parallel_residual": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older_partial),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.1.post_attention_layernorm.bias",
+        rejects=[
+            {"name": "qk_layernorm", "set": {"qk_layernorm": True}, "expect": "qk_layernorm"},
+        ],
+    )
+
+
+def diffllama():
+    return Family(
+        name="diffllama",
+        model_type="diffllama",
+        architecture="DiffLlamaForCausalLM",
+        settings={**GQA, **rope(), "rms_norm_eps": 1e-5},
+        cases=[Case("base")]
+        + common_cases()
+        + [
+            Case("attention_bias", {"attention_bias": True}),
+            Case("num_key_value_heads", {"num_key_value_heads": 4}),
+            Case("head_dim", {"head_dim": 12}),
+            Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite("head_dim_absent", "base", without("head_dim", lambda_std_dev=0.3)),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim"],
+        missing="model.layers.1.self_attn.lambda_k2",
+    )
+
+
+def deepseek_v3():
+    yarn = dict(factor=4.0, original_max_position_embeddings=16)
+    return Family(
+        name="deepseek_v3",
+        model_type="deepseek_v3",
+        architecture="DeepseekV3ForCausalLM",
+        settings={
+            **TINY,
+            **rope(),
+            "num_key_value_heads": 4,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 10,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 2,
+            "num_mtp_layers": 0,
+        },
+        cases=[Case("base", why="norms of the latents have eps 1e-6 whatever rms_norm_eps")]
+        + common_cases()
+        + [
+            Case("rope_interleave", {"rope_interleave": False}),
+            Case("q_lora_rank", {"q_lora_rank": None}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("rope_yarn", rope(kind="yarn", **yarn)),
+            Case("rope_yarn_mscale", rope(kind="yarn", mscale=0.7, mscale_all_dim=1.3, **yarn)),
+            Case(
+                "rope_yarn_mscale_all_dim",
+                rope(kind="yarn", mscale=1.0, mscale_all_dim=1.0, **yarn),
+                of="rope_yarn",
+                why="as the released model: the scores are scaled, cos and sin are not",
+            ),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite("v4_rope_yarn", "rope_yarn_mscale_all_dim", older_type),
+        ],
+        shape_keys=SHAPES
+        + ["num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"]
+        + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"],
+        missing="model.layers.1.self_attn.kv_b_proj.weight",
+        rejects=[
+            {
+                "name": "experts",
+                "set": {"first_k_dense_replace": 1},
+                "expect": "first_k_dense_replace",
+                "why": "layers of experts",
+            }
+        ],
+    )
+
+
+FAMILIES += [
+    make()
+    for make in (smollm3, phi, gptj, gpt_neo, opt, cohere2, stablelm, diffllama, deepseek_v3)
+]
