@@ -6,6 +6,8 @@ build=${1:?usage: scripts/test.sh BUILD_FOLDER}
 # the real checkpoint, where scripts/setup.sh demo put it
 smollm2=${TESSERA_CACHE:-$HOME/.cache/tessera}/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ -z "${TESSERA_SMOLLM2:-}" ] && [ -f "$smollm2" ]; then export TESSERA_SMOLLM2=$smollm2; fi
+# waiting threads must not spin: programs share the cores
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0

@@ -14,6 +14,12 @@ const std::vector<ExceptionEntry>& exceptions() {
        "calls that cross the trained length are refused: all angles change there"},
       {Exception::angles_change_at_trained_length, "rope_scaling_longrope_crossing", "roll_back",
        "calls that cross the trained length are refused: all angles change there"},
+      {Exception::a_prefix_comes_whole, "pattern_prefix_three", "forms",
+       "calls that start inside the prefix are refused: its tokens see each other"},
+      {Exception::a_prefix_comes_whole, "pattern_prefix_three", "same_bits",
+       "calls that start inside the prefix are refused: its tokens see each other"},
+      {Exception::a_prefix_comes_whole, "pattern_prefix_three", "generate",
+       "calls that start inside the prefix are refused: its tokens see each other"},
   };
   return all;
 }

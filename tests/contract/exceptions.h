@@ -10,6 +10,7 @@ namespace tessera::contract {
 
 enum class Exception {
   angles_change_at_trained_length,  // a sequence that crosses it must be computed anew
+  a_prefix_comes_whole,             // its tokens see each other, so no call may end inside it
 };
 
 struct ExceptionEntry {

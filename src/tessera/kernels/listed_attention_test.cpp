@@ -52,10 +52,11 @@ TEST(ListedAttention, OddSizesAgainstDouble) {
                             out.data(), lse.data()});
           expect_near(out.data(), want.data(), T * H * V, 2e-5, 2e-6);
           for (int64_t i = 0; i < T * H; ++i)
-            if (std::isinf(want_lse[at(i)]))
+            if (std::isinf(want_lse[at(i)])) {
               EXPECT_EQ(lse[at(i)], -std::numeric_limits<float>::infinity());
-            else
+            } else {
               EXPECT_NEAR(lse[at(i)], want_lse[at(i)], 2e-5);
+            }
         });
       }
 }

@@ -13,9 +13,12 @@ TEST(WeightedSum, OddSizesAgainstDouble) {
         std::vector<double> want(at(M * C), 0.0), magnitude(at(M * C), 0.0);
         for (int64_t i = 0; i < M; ++i)
           for (int64_t j = 0; j < N; ++j)
-            for (int64_t c = 0; c < C; ++c)
-              want[at(i * C + c)] +=
+            for (int64_t c = 0; c < C; ++c) {
+              const double term =
                   static_cast<double>(a[i * (N + 2) + j]) * static_cast<double>(v[j * (C + 3) + c]);
+              want[at(i * C + c)] += term;
+              magnitude[at(i * C + c)] += std::abs(term);
+            }
         on_every_target([&] {
           std::vector<float> y(at(M * C), -1.0f);
           weighted_sum({M, N, C, a.data(), N + 2, v.data(), C + 3, y.data(), C});

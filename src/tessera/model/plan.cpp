@@ -36,7 +36,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context) {
       if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
         plan.state_bytes_per_token += decl.bytes_per_entry() / decl.every;
       else
-        plan.state_bytes_fixed += decl.bytes_per_entry() * std::max<int64_t>(decl.keep, 1);
+        plan.state_bytes_fixed += decl.bytes_per_entry() * std::max<int64_t>(decl.first + decl.keep, 1);
     }
   }
   return plan;

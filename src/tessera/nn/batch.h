@@ -16,6 +16,7 @@ struct Segment {
   int64_t begin = 0;   // first token in x_ND
   int64_t length = 0;  // tokens
   int64_t start = 0;   // position of the first token in its document: what the state already holds
+  int64_t prefix = 0;  // first tokens of the document that see each other (pattern prefix)
 };
 
 struct Batch {
@@ -23,6 +24,8 @@ struct Batch {
   Tensor ids_N;        // int64
   Tensor types_N;      // int64 token types; may be undefined
   Tensor positions_N;  // int64; from the segments unless given
+  Tensor axes_3N;      // int64 positions in time, height and width (m_rope); may be undefined
+  Tensor global_N;     // bool: tokens that are global besides the pattern's own; may be undefined
 
   int64_t n_tokens() const {
     return segments.empty() ? 0 : segments.back().begin + segments.back().length;

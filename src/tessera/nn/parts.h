@@ -33,6 +33,9 @@ struct ScoreSite {
   std::function<Tensor(const Tensor&)> project_q, project_k;
 };
 
+/// What a rotation turns; some schemes scale the two inversely.
+enum class Side { query, key };
+
 /// Acts in one place (Info::place); the other functions do nothing.
 class Position {
  public:
@@ -41,7 +44,7 @@ class Position {
   virtual ops::ScoreTerm score_term(ScoreSite&, Context&) const { return {}; }
   virtual Tensor embed(const Tensor& x_ND, Context&) const { return x_ND; }
   /// x_NHD: queries or keys, heads apart.
-  virtual Tensor rotate(const Tensor& x_NHD, Context&) const { return x_NHD; }
+  virtual Tensor rotate(const Tensor& x_NHD, Side, Context&) const { return x_NHD; }
 };
 
 /// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and

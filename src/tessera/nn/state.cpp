@@ -20,20 +20,26 @@ TokenBuffer::TokenBuffer(const spec::StateDecl& decl,
                          at::TensorOptions options)
     : ring_(decl.keep > 0 ? decl.keep + max_pending : 0),
       keep_(decl.keep),
+      lead_(decl.keep > 0 ? decl.first : 0),
       data_(at::empty(with_front(0, decl.shape), options)) {}
 
 int64_t TokenBuffer::first() const {
-  return ring_ > 0 ? std::max<int64_t>(0, length_ - ring_) : 0;
+  return ring_ > 0 && length_ > lead_ + ring_ ? length_ - ring_ : 0;
+}
+
+int64_t TokenBuffer::slot(int64_t position) const {
+  return ring_ == 0 || position < lead_ ? position : lead_ + (position - lead_) % ring_;
 }
 
 void TokenBuffer::reserve(int64_t length) {
   // rings grow to their size, others by half: amortised O(1) copies per token
-  int64_t wanted = ring_ > 0 ? std::min(ring_, std::max(length, kFirstCapacity)) : length;
+  const int64_t most = lead_ + ring_;
+  int64_t wanted = ring_ > 0 ? std::min(most, std::max(length, kFirstCapacity)) : length;
   if (data_.size(0) >= wanted) return;
   wanted = std::max(wanted, data_.size(0) + data_.size(0) / 2);
-  if (ring_ > 0) wanted = std::min(wanted, ring_);
+  if (ring_ > 0) wanted = std::min(wanted, most);
   auto sizes = data_.sizes().vec();
-  sizes[0] = std::max(wanted, ring_ > 0 ? std::min(ring_, kFirstCapacity) : kFirstCapacity);
+  sizes[0] = std::max(wanted, ring_ > 0 ? std::min(most, kFirstCapacity) : kFirstCapacity);
   Tensor larger = at::empty(sizes, data_.options());
   const int64_t used = std::min(length_, data_.size(0));
   if (used > 0) larger.narrow(0, 0, used).copy_(data_.narrow(0, 0, used));
@@ -45,26 +51,32 @@ void TokenBuffer::append(const Tensor& entries) {
   if (t == 0) return;
   if (at::GradMode::is_enabled() && (entries.requires_grad() || data_.requires_grad())) {
     // out of place: earlier calls' graphs keep their own tensors
-    std::vector<Tensor> parts = spans(first(), length_);
+    const int64_t lead = this->lead();
+    std::vector<Tensor> parts;
+    if (first() > 0 && lead > 0) parts.push_back(data_.narrow(0, 0, lead));
+    for (const Tensor& part : spans(first() > 0 ? std::max(first(), lead) : 0, length_))
+      parts.push_back(part);
     parts.push_back(entries);
     data_ = at::cat(parts);
     length_ += t;
-    if (ring_ > 0 && data_.size(0) > ring_) {
-      data_ = data_.narrow(0, data_.size(0) - ring_, ring_);
-      data_ = at::roll(data_, length_ % ring_, 0);  // slot of position p is p mod ring
+    if (ring_ > 0 && data_.size(0) > lead_ + ring_) {
+      const Tensor last = data_.narrow(0, data_.size(0) - ring_, ring_);
+      const Tensor ring = at::roll(last, (length_ - lead_) % ring_, 0);
+      data_ = lead_ > 0 ? at::cat({data_.narrow(0, 0, lead_), ring}) : ring;
     }
     return;
   }
   reserve(length_ + t);
-  if (ring_ == 0) {
-    data_.narrow(0, length_, t).copy_(entries);
-    length_ += t;
-    return;
-  }
-  // only the last `ring` entries survive; slot of position p is p mod ring
-  for (int64_t i = std::max<int64_t>(0, t - ring_); i < t;) {
-    const int64_t at = (length_ + i) % ring_;
-    const int64_t run = std::min(t - i, ring_ - at);
+  // runs of neighbouring slots; of what goes to the ring only the last `ring` entries survive
+  for (int64_t i = 0; i < t;) {
+    const int64_t position = length_ + i;
+    if (ring_ > 0 && position >= lead_ && i < t - ring_) {
+      i = t - ring_;
+      continue;
+    }
+    const int64_t at = slot(position);
+    const int64_t border = ring_ == 0 ? at + t : position < lead_ ? lead_ : lead_ + ring_;
+    const int64_t run = std::min(t - i, border - at);
     data_.narrow(0, at, run).copy_(entries.narrow(0, i, run));
     i += run;
   }
@@ -72,14 +84,17 @@ void TokenBuffer::append(const Tensor& entries) {
 }
 
 std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
-  require(from >= first() && to <= length_ && from <= to, "state", "positions {} to {} of {} to {}",
-          from, to, first(), length_);
-  if (ring_ == 0) return {data_.narrow(0, from, to - from)};
+  require(from <= to && to <= length_ && (from >= first() || to <= lead()), "state",
+          "positions {} to {} of 0 to {} and {} to {}", from, to, lead(), first(), length_);
   if (from == to) return {data_.narrow(0, 0, 0)};
-  const int64_t begin = from % ring_, n = to - from;
-  const int64_t run = std::min(n, ring_ - begin);
-  if (run == n) return {data_.narrow(0, begin, n)};
-  return {data_.narrow(0, begin, run), data_.narrow(0, 0, n - run)};
+  std::vector<Tensor> parts;
+  while (from < to) {
+    const int64_t begin = slot(from);
+    const int64_t run = ring_ == 0 ? to - from : std::min(to - from, lead_ + ring_ - begin);
+    parts.push_back(data_.narrow(0, begin, run));
+    from += run;
+  }
+  return parts;
 }
 
 void TokenBuffer::truncate(int64_t length) {
@@ -91,20 +106,24 @@ void TokenBuffer::detach() {
 }
 
 Tensor TokenBuffer::dump() const {
-  const int64_t from = keep_ > 0 ? std::max(first(), length_ - keep_) : 0;
-  const auto parts = spans(std::max(first(), from), length_);
-  return parts.size() == 1 ? parts[0] : at::cat({parts[0], parts[1]});
+  if (keep_ == 0 || length_ <= lead_ + keep_) return at::cat(spans(0, length_));
+  std::vector<Tensor> parts = spans(length_ - keep_, length_);
+  if (lead_ > 0) parts.insert(parts.begin(), data_.narrow(0, 0, lead_));
+  return at::cat(parts);
 }
 
 void TokenBuffer::restore(const Tensor& entries, int64_t length) {
   const int64_t held = entries.size(0);
-  length_ = length - held;
   if (ring_ > 0) {
     auto sizes = data_.sizes().vec();
-    sizes[0] = ring_;
+    sizes[0] = lead_ + ring_;
     data_ = at::zeros(sizes, data_.options());
   }
-  append(entries.to(data_.options()));
+  const Tensor values = entries.to(data_.options());
+  const int64_t lead = held < length ? lead_ : 0;
+  if (lead > 0) data_.narrow(0, 0, lead).copy_(values.narrow(0, 0, lead));
+  length_ = length - (held - lead);
+  append(values.narrow(0, lead, held - lead));
 }
 
 TokenBuffer TokenBuffer::clone() const {

@@ -8,6 +8,7 @@
 // last committed value, and what they append per token is appended then.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -17,18 +18,19 @@
 namespace tessera::nn {
 
 /// Entries at consecutive positions (of tokens, or of blocks of StateDecl::every tokens); all of
-/// them, or a ring of the last `capacity`.
+/// them, or the first few and a ring of the last ones.
 class TokenBuffer {
  public:
   TokenBuffer(const spec::StateDecl& decl, int64_t max_pending, at::TensorOptions options);
 
   int64_t length() const { return length_; }
-  /// First position still held.
+  /// First position from which on all is held; the lead() first ones are held besides.
   int64_t first() const;
+  int64_t lead() const { return std::min(lead_, length_); }
   /// Adds entries [T, ...] at positions length .. length + T - 1. In place without gradients, else
   /// out of place.
   void append(const Tensor& entries);
-  /// Entries of positions [from, to): one view, or two when the ring wraps between them.
+  /// Entries of positions [from, to): a view for each part that lies together, ascending.
   std::vector<Tensor> spans(int64_t from, int64_t to) const;
   void truncate(int64_t length);
   void detach();
@@ -40,8 +42,10 @@ class TokenBuffer {
 
  private:
   void reserve(int64_t length);
+  int64_t slot(int64_t position) const;
   int64_t ring_ = 0;  // capacity of the ring, 0 = keeps everything
   int64_t keep_ = 0;
+  int64_t lead_ = 0;  // positions below it lie before the ring, for ever
   int64_t length_ = 0;
   Tensor data_;
 };

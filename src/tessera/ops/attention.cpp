@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "tessera/kernels/matmul.h"
+#include "tessera/ops/flash_attention.h"
 
 namespace tessera::ops {
 namespace {
@@ -25,8 +26,29 @@ Tensor distance_bias(const ScoreTerm& term,
   return term.bias_HR.to(type).index_select(1, index.flatten()).reshape({-1, t, s});
 }
 
-bool plain_softmax(const ScoreOptions& options) {
-  return options.softcap == 0 && !options.term && !options.visibility && !options.sinks_H.defined();
+Tensor joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
+}
+
+/// q . k, for keys below far_end with the other queries.
+Tensor products(const Tensor& q,
+                const Tensor& k,
+                const std::vector<kernels::KeyRange>& held,
+                const ScoreOptions& options) {
+  int64_t far = 0;
+  if (options.far_q.defined())
+    for (const kernels::KeyRange& range : held)
+      far += std::max<int64_t>(0, std::min(range.end, options.far_end) - range.begin);
+  if (far == 0) return at::matmul(q, k.transpose(-1, -2));
+  const Tensor far_q = options.far_q.to(q.scalar_type());
+  return at::cat({at::matmul(far_q, k.narrow(2, 0, far).transpose(-1, -2)),
+                  at::matmul(q, k.narrow(2, far, k.size(2) - far).transpose(-1, -2))},
+                 -1);
+}
+
+ScoreOptions heads_first(ScoreOptions options, int64_t tokens, int64_t heads) {
+  if (options.far_q.defined()) options.far_q = options.far_q.transpose(tokens, heads);
+  return options;
 }
 
 }  // namespace
@@ -45,10 +67,11 @@ Tensor visible_keys(int64_t start,
     auto* out = count.data_ptr<int8_t>();
     for (int64_t h = 0; h < n; ++h)
       for (int64_t i = 0; i < t; ++i)
-        for (const kernels::KeyRange& range : who.ranges(h, start + i, start + i + 1))
-          for (int64_t j = std::max(range.begin, first); j < std::min(range.end, first + s); ++j)
-            out[(h * t + i) * s + j - first] =
-                static_cast<int8_t>(who.multiplicity(h, start + i, j));
+        for (const kernels::KeyRange& range : who.ranges(h, start + i, start + i + 1)) {
+          const int64_t begin = std::max(range.begin, first), end = std::min(range.end, first + s);
+          if (begin < end)
+            who.counts(h, start + i, begin, end, out + (h * t + i) * s + begin - first);
+        }
     return (n == 1 ? count.squeeze(0) : count).to(device);
   }
   const auto long_on = at::TensorOptions().dtype(at::kLong).device(device);
@@ -71,20 +94,42 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        int64_t first,
                        const ScoreOptions& options,
                        const std::function<Tensor(const Tensor&)>& drop) {
+  return attention_plain(q_BHTD, k_BGSD, v_BGSD, start, {{first, first + k_BGSD.size(2)}}, options,
+                         drop);
+}
+
+Tensor attention_plain(const Tensor& q_BHTD,
+                       const Tensor& k_BGSD,
+                       const Tensor& v_BGSD,
+                       int64_t start,
+                       const std::vector<kernels::KeyRange>& held,
+                       const ScoreOptions& options,
+                       const std::function<Tensor(const Tensor&)>& drop) {
   const auto type = wide(q_BHTD);
   const int64_t h = q_BHTD.size(1), t = q_BHTD.size(2), s = k_BGSD.size(2);
   const int64_t per_group = h / k_BGSD.size(1);
   const Tensor q = q_BHTD.to(type), k = k_BGSD.to(type).repeat_interleave(per_group, 1),
                v = v_BGSD.to(type).repeat_interleave(per_group, 1);
-  const ScoreBlock block{q, k, start, first, options.scale};
 
-  Tensor scores = at::matmul(q, k.transpose(-1, -2)) * options.scale;
+  Tensor scores = products(q, k, held, options) * options.scale;
   if (options.softcap > 0) scores = options.softcap * at::tanh(scores / options.softcap);
-  if (options.term.bias_HR.defined())
-    scores = scores + distance_bias(options.term, start, t, first, s, type);
-  if (options.term.bias) scores = scores + options.term.bias(block, options.term.inputs).to(type);
+  // position terms and visibility, range by range of positions
+  std::vector<Tensor> tables, terms, counts;
+  int64_t row = 0;
+  for (const kernels::KeyRange& range : held) {
+    const int64_t n = range.end - range.begin;
+    if (options.term.bias_HR.defined())
+      tables.push_back(distance_bias(options.term, start, t, range.begin, n, type));
+    if (options.term.bias)
+      terms.push_back(options.term.bias({q, k.narrow(2, row, n), start, range.begin, options.scale},
+                                        options.term.inputs));
+    counts.push_back(visible_keys(start, t, range.begin, n, options, h, q.device()));
+    row += n;
+  }
+  if (!tables.empty()) scores = scores + joined(tables);
+  if (!terms.empty()) scores = scores + joined(terms).to(type);
 
-  const Tensor count = visible_keys(start, t, first, s, options, h, q.device());
+  const Tensor count = joined(counts);
   const Tensor hidden = count.eq(0);
   if (options.visibility && count.gt(1).any().item<bool>())
     scores = scores + count.to(type).clamp_min(1).log();
@@ -101,30 +146,33 @@ Tensor attention_plain(const Tensor& q_BHTD,
   }
   if (drop) weights = drop(weights);
   Tensor out = at::matmul(weights, v);
-  if (options.term.values) out = out + options.term.values(weights, block, options.term.inputs);
+  if (options.term.values) {
+    row = 0;
+    for (const kernels::KeyRange& range : held) {
+      const int64_t n = range.end - range.begin;
+      out = out + options.term.values(weights.narrow(3, row, n),
+                                      {q, k.narrow(2, row, n), start, range.begin, options.scale},
+                                      options.term.inputs);
+      row += n;
+    }
+  }
   return out.to(q_BHTD.scalar_type());
 }
 
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
-                       const ScoreOptions& options,
+                       const ScoreOptions& given,
                        const std::function<Tensor(const Tensor&)>& drop) {
+  if (!drop && flash_applies(q_BTHD, given))
+    return flash_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given);
+  const ScoreOptions options = heads_first(given, 1, 2);
   const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), heads = q_BTHD.size(2);
   const Tensor q = q_BTHD.transpose(1, 2), k = k_BTGD.transpose(1, 2), v = v_BTGD.transpose(1, 2);
-  const bool all_visible =
-      options.window == 0 || (options.causal ? options.window >= t : options.window / 2 >= t - 1);
-  // the fused form of libtorch does not know caps and draws its own dropout
-  if (plain_softmax(options) && !drop && all_visible && q.scalar_type() == at::kFloat) {
-    const bool grouped = q.size(1) != k.size(1);
-    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, options.causal, options.scale,
-                                            grouped)
-        .transpose(1, 2);
-  }
   // dropout draws for the whole matrix of weights
   if (drop || b * heads * t * t <= kScoresAtOnce)
     return attention_plain(q, k, v, 0, 0, options, drop).transpose(1, 2);
-  return attention_chunked(q, k, v, 0, 0, options, kQueriesPerChunk).transpose(1, 2);
+  return attention_chunked(q, k, v, 0, {{0, t}}, options, kQueriesPerChunk).transpose(1, 2);
 }
 
 Tensor attention(const Tensor& q_THD,
@@ -132,27 +180,41 @@ Tensor attention(const Tensor& q_THD,
                  int64_t start,
                  const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop) {
-  if (use_kernels(q_THD) && !drop && !options.term.values)
-    return attention_kernel(q_THD, kv, start, options);
+  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, kv, start, options);
   // a whole document: one sequence of a batch
   if (kv.size() == 1 && kv[0].first == 0 && start == 0 && kv[0].k_SGD.size(0) == q_THD.size(0) &&
-      !use_kernels(q_THD))
+      !use_kernels(q_THD)) {
+    ScoreOptions batched = options;
+    if (batched.far_q.defined()) batched.far_q = batched.far_q.unsqueeze(0);
     return attention_equal(q_THD.unsqueeze(0), kv[0].k_SGD.unsqueeze(0), kv[0].v_SGD.unsqueeze(0),
-                           options, drop)
+                           batched, drop)
         .squeeze(0);
+  }
   std::vector<Tensor> keys, values;
+  std::vector<kernels::KeyRange> held;
   for (const KeyValues& part : kv) {
     keys.push_back(part.k_SGD);
     values.push_back(part.v_SGD);
+    const kernels::KeyRange range{part.first, part.first + part.k_SGD.size(0)};
+    if (!held.empty() && held.back().end == range.begin)
+      held.back().end = range.end;
+    else
+      held.push_back(range);
   }
-  const Tensor k = (keys.size() == 1 ? keys[0] : at::cat(keys)).transpose(0, 1).unsqueeze(0);
-  const Tensor v = (values.size() == 1 ? values[0] : at::cat(values)).transpose(0, 1).unsqueeze(0);
-  const Tensor q = q_THD.transpose(0, 1).unsqueeze(0);
-  const int64_t first = kv.front().first;
+  const Tensor k_SGD = keys.size() == 1 ? keys[0] : at::cat(keys),
+               v_SGD = values.size() == 1 ? values[0] : at::cat(values);
+  if (!drop && held.size() == 1 && flash_applies(q_THD, options))
+    return flash_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), start,
+                           held[0].begin, options)
+        .squeeze(0);
+  const Tensor q = q_THD.transpose(0, 1).unsqueeze(0), k = k_SGD.transpose(0, 1).unsqueeze(0),
+               v = v_SGD.transpose(0, 1).unsqueeze(0);
+  ScoreOptions batched = heads_first(options, 0, 1);
+  if (batched.far_q.defined()) batched.far_q = batched.far_q.unsqueeze(0);
   const bool many = q.size(1) * q.size(2) * k.size(2) > kScoresAtOnce;
   const Tensor out = many && !drop
-                         ? attention_chunked(q, k, v, start, first, options, kQueriesPerChunk)
-                         : attention_plain(q, k, v, start, first, options, drop);
+                         ? attention_chunked(q, k, v, start, held, batched, kQueriesPerChunk)
+                         : attention_plain(q, k, v, start, held, batched, drop);
   return out.squeeze(0).transpose(0, 1);
 }
 

@@ -56,6 +56,9 @@ struct ScoreOptions {
   std::shared_ptr<const kernels::Visibility> visibility = nullptr;
   ScoreTerm term = {};
   Tensor sinks_H = {};  // a logit that joins each head's denominator; undefined = none
+  /// When defined, of the shape of q: what keys at positions below far_end meet instead of q.
+  Tensor far_q = {};
+  int64_t far_end = 0;
 };
 
 /// Keys and values at consecutive positions from `first`.
@@ -64,17 +67,18 @@ struct KeyValues {
   int64_t first = 0;
 };
 
-/// q_THD, queries at positions start .. start + T - 1, against the keys of `kv` (in ascending order
-/// of position). Out: [T, H, Dv]. Query head h reads kv head floor(h * G / H). A query that sees no
-/// key gives 0. Takes the batch-invariant kernel where use_kernels(q), else the plain form.
+/// q_THD, queries at positions start .. start + T - 1, against the keys of `kv`, in ascending order
+/// of position; gaps between them must be hidden. Out: [T, H, Dv]. Query head h reads kv head
+/// floor(h * G / H). A query that sees no key gives 0. Takes the batch-invariant kernel where
+/// use_kernels(q), else the plain form.
 Tensor attention(const Tensor& q_THD,
                  const std::vector<KeyValues>& kv,
                  int64_t start,
                  const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop = {});
 
-/// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD: one fused call in
-/// training where libtorch's form applies, else by chunks of queries.
+/// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD: by tiles
+/// (ops/flash_attention.h) where that applies, else by chunks of queries.
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
@@ -97,13 +101,22 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const ScoreOptions& options,
                        const std::function<Tensor(const Tensor&)>& drop = {});
 
+/// The same where keys lie at the positions of `held`, ascending and disjoint.
+Tensor attention_plain(const Tensor& q_BHTD,
+                       const Tensor& k_BGSD,
+                       const Tensor& v_BGSD,
+                       int64_t start,
+                       const std::vector<kernels::KeyRange>& held,
+                       const ScoreOptions& options,
+                       const std::function<Tensor(const Tensor&)>& drop = {});
+
 /// The definition on blocks of queries, each with the keys that it can see, recomputed for the
 /// gradient: memory is that of one block's scores.
 Tensor attention_chunked(const Tensor& q_BHTD,
                          const Tensor& k_BGSD,
                          const Tensor& v_BGSD,
                          int64_t start,
-                         int64_t first,
+                         const std::vector<kernels::KeyRange>& held,
                          const ScoreOptions& options,
                          int64_t chunk);
 

@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "tessera/ops/attention.h"
 
@@ -11,60 +12,121 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+using kernels::KeyRange;
+
 struct Work {
-  int64_t start = 0, first = 0, chunk = 0;
+  int64_t start = 0, chunk = 0;
+  std::vector<KeyRange> held;
   ScoreOptions options;
 };
 
-/// Positions [begin, end) that hold every key the queries of [begin, end) see.
-kernels::KeyRange keys_of(const Work& work, int64_t heads, int64_t begin, int64_t end, int64_t s) {
+// hidden keys between two ranges cost less than another range
+constexpr int64_t kSmallGap = 32;
+
+/// Positions that hold every key the queries of [begin, end) see, ascending and disjoint.
+std::vector<KeyRange> keys_of(const Work& work, int64_t heads, int64_t begin, int64_t end) {
   const ScoreOptions& o = work.options;
-  const kernels::KeyRange all{work.first, work.first + s};
-  kernels::KeyRange seen = all;
-  if (o.visibility) {
-    seen = {all.end, all.begin};
-    for (int64_t h = 0; h < (o.visibility->same_for_heads() ? 1 : heads); ++h)
-      for (const kernels::KeyRange& range : o.visibility->ranges(h, begin, end))
-        seen = {std::min(seen.begin, range.begin), std::max(seen.end, range.end)};
-  } else if (o.causal) {
-    seen = {o.window > 0 ? begin - o.window + 1 : all.begin, end};
-  } else if (o.window > 0) {
-    seen = {begin - o.window / 2, end + o.window / 2};
+  const KeyRange all{work.held.front().begin, work.held.back().end};
+  if (!o.visibility) {
+    if (o.causal) return {{o.window > 0 ? begin - o.window + 1 : all.begin, end}};
+    if (o.window > 0) return {{begin - o.window / 2, end + o.window / 2}};
+    return {all};
   }
-  seen = {std::max(seen.begin, all.begin), std::min(seen.end, all.end)};
-  return seen.begin < seen.end ? seen
-                               : kernels::KeyRange{all.begin, std::min(all.begin + 1, all.end)};
+  std::vector<KeyRange> seen;
+  for (int64_t h = 0; h < (o.visibility->same_for_heads() ? 1 : heads); ++h) {
+    const auto own = o.visibility->ranges(h, begin, end);
+    seen.insert(seen.end(), own.begin(), own.end());
+  }
+  std::sort(seen.begin(), seen.end(),
+            [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
+  std::vector<KeyRange> joined;
+  for (const KeyRange& range : seen) {
+    if (!joined.empty() && range.begin <= joined.back().end + kSmallGap)
+      joined.back().end = std::max(joined.back().end, range.end);
+    else
+      joined.push_back(range);
+  }
+  return joined;
 }
 
-/// inputs: q, k, v, then sinks and bias where defined, then the term's inputs.
+/// inputs: q, k, v, then sinks, bias and far queries where defined, then the term's inputs.
 ScoreOptions with_inputs(const Work& work, const variable_list& inputs) {
   ScoreOptions options = work.options;
   size_t at = 3;
   if (options.sinks_H.defined()) options.sinks_H = inputs[at++];
   if (options.term.bias_HR.defined()) options.term.bias_HR = inputs[at++];
+  if (options.far_q.defined()) options.far_q = inputs[at++];
   options.term.inputs.assign(inputs.begin() + static_cast<std::ptrdiff_t>(at), inputs.end());
   return options;
 }
 
+/// Number of the far queries among the inputs, or none.
+size_t far_input(const ScoreOptions& options) {
+  if (!options.far_q.defined()) return std::numeric_limits<size_t>::max();
+  return 3 + (options.sinks_H.defined() ? 1 : 0) + (options.term.bias_HR.defined() ? 1 : 0);
+}
+
 struct Block {
-  int64_t query, queries;  // rows of q
-  int64_t key, keys;       // rows of k and v
+  int64_t query = 0, queries = 0;   // rows of q
+  std::vector<KeyRange> positions;  // of its keys
+  std::vector<int64_t> rows;        // of k and v, where each range begins
 };
 
-std::vector<Block> blocks_of(const Work& work, int64_t heads, int64_t t, int64_t s) {
+std::vector<Block> blocks_of(const Work& work, int64_t heads, int64_t t) {
   std::vector<Block> blocks;
   for (int64_t i = 0; i < t; i += work.chunk) {
-    const int64_t n = std::min(work.chunk, t - i);
-    const auto keys = keys_of(work, heads, work.start + i, work.start + i + n, s);
-    blocks.push_back({i, n, keys.begin - work.first, keys.end - keys.begin});
+    Block block{i, std::min(work.chunk, t - i), {}, {}};
+    const int64_t begin = work.start + i;
+    for (const KeyRange& seen : keys_of(work, heads, begin, begin + block.queries)) {
+      int64_t row = 0;
+      for (const KeyRange& held : work.held) {
+        const KeyRange both{std::max(seen.begin, held.begin), std::min(seen.end, held.end)};
+        if (both.begin < both.end) {
+          block.positions.push_back(both);
+          block.rows.push_back(row + both.begin - held.begin);
+        }
+        row += held.end - held.begin;
+      }
+    }
+    // a block that sees nothing still runs, on a key that is hidden from it
+    if (block.rows.empty()) {
+      block.positions.push_back({work.held.front().begin, work.held.front().begin + 1});
+      block.rows.push_back(0);
+    }
+    blocks.push_back(std::move(block));
   }
   return blocks;
 }
 
-Tensor one_block(const Work& work, const Block& b, const variable_list& inputs) {
-  return attention_plain(inputs[0].narrow(2, b.query, b.queries),
-                         inputs[1].narrow(2, b.key, b.keys), inputs[2].narrow(2, b.key, b.keys),
-                         work.start + b.query, work.first + b.key, with_inputs(work, inputs));
+Tensor keys_of_block(const Tensor& x, const Block& b) {
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < b.rows.size(); ++i)
+    parts.push_back(x.narrow(2, b.rows[i], b.positions[i].end - b.positions[i].begin));
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 2);
+}
+
+/// What the block reads of input i.
+Tensor cut(const Work& work, const Block& b, size_t i, const Tensor& x) {
+  if (i == 1 || i == 2) return keys_of_block(x, b);
+  return i == 0 || i == far_input(work.options) ? x.narrow(2, b.query, b.queries) : x;
+}
+
+void add_to(const Work& work, const Block& b, size_t i, const Tensor& part, Tensor& sum) {
+  if (i != 1 && i != 2) {
+    cut(work, b, i, sum).add_(part);
+    return;
+  }
+  int64_t at = 0;
+  for (size_t r = 0; r < b.rows.size(); ++r) {
+    const int64_t n = b.positions[r].end - b.positions[r].begin;
+    sum.narrow(2, b.rows[r], n).add_(part.narrow(2, at, n));
+    at += n;
+  }
+}
+
+Tensor one_block(const Work& work, const Block& b, const variable_list& cuts) {
+  return attention_plain(cuts[0], cuts[1], cuts[2], work.start + b.query, b.positions,
+                         with_inputs(work, cuts));
 }
 
 struct Chunked : torch::autograd::Function<Chunked> {
@@ -73,8 +135,11 @@ struct Chunked : torch::autograd::Function<Chunked> {
                         at::TensorList list) {
     const variable_list inputs = list.vec();
     std::vector<Tensor> out;
-    for (const Block& b : blocks_of(*work, inputs[0].size(1), inputs[0].size(2), inputs[1].size(2)))
-      out.push_back(one_block(*work, b, inputs));
+    for (const Block& b : blocks_of(*work, inputs[0].size(1), inputs[0].size(2))) {
+      variable_list cuts;
+      for (size_t i = 0; i < inputs.size(); ++i) cuts.push_back(cut(*work, b, i, inputs[i]));
+      out.push_back(one_block(*work, b, cuts));
+    }
     context->save_for_backward(inputs);
     context->saved_data["work"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(work));
     return at::cat(out, 2);
@@ -85,16 +150,13 @@ struct Chunked : torch::autograd::Function<Chunked> {
     const auto holder = context->saved_data["work"].toCapsule();
     const Work& work = *static_cast<Holder*>(holder.get())->work;
     variable_list sums(saved.size());
-    for (const Block& b : blocks_of(work, saved[0].size(1), saved[0].size(2), saved[1].size(2))) {
+    for (const Block& b : blocks_of(work, saved[0].size(1), saved[0].size(2))) {
       const at::AutoGradMode record(true);
-      // leaves of this block alone; queries, keys and values cut to what the block reads
+      // leaves of this block alone, cut to what the block reads
       variable_list leaves, wanted;
       std::vector<size_t> which;
       for (size_t i = 0; i < saved.size(); ++i) {
-        Tensor leaf = saved[i].detach();
-        if (i == 0) leaf = leaf.narrow(2, b.query, b.queries);
-        if (i == 1 || i == 2) leaf = leaf.narrow(2, b.key, b.keys);
-        leaf = leaf.detach();
+        const Tensor leaf = cut(work, b, i, saved[i].detach()).detach();
         if (context->needs_input_grad(i)) {
           leaf.requires_grad_(true);
           wanted.push_back(leaf);
@@ -103,19 +165,15 @@ struct Chunked : torch::autograd::Function<Chunked> {
         leaves.push_back(leaf);
       }
       if (wanted.empty()) break;
-      const Tensor out = attention_plain(leaves[0], leaves[1], leaves[2], work.start + b.query,
-                                         work.first + b.key, with_inputs(work, leaves));
-      const variable_list parts = torch::autograd::grad(
-          {out}, wanted, {gradients[0].narrow(2, b.query, b.queries)}, false, false, true);
+      const variable_list parts =
+          torch::autograd::grad({one_block(work, b, leaves)}, wanted,
+                                {gradients[0].narrow(2, b.query, b.queries)}, false, false, true);
       const at::NoGradGuard still;
       for (size_t w = 0; w < wanted.size(); ++w) {
         if (!parts[w].defined()) continue;
         const size_t i = which[w];
         if (!sums[i].defined()) sums[i] = at::zeros_like(saved[i]);
-        Tensor target = sums[i];
-        if (i == 0) target = target.narrow(2, b.query, b.queries);
-        if (i == 1 || i == 2) target = target.narrow(2, b.key, b.keys);
-        target.add_(parts[w]);
+        add_to(work, b, i, parts[w], sums[i]);
       }
     }
     variable_list out{Tensor()};  // of `work`
@@ -135,13 +193,14 @@ Tensor attention_chunked(const Tensor& q_BHTD,
                          const Tensor& k_BGSD,
                          const Tensor& v_BGSD,
                          int64_t start,
-                         int64_t first,
+                         const std::vector<KeyRange>& held,
                          const ScoreOptions& options,
                          int64_t chunk) {
-  const auto work = std::make_shared<const Work>(Work{start, first, chunk, options});
+  const auto work = std::make_shared<const Work>(Work{start, chunk, held, options});
   variable_list inputs{q_BHTD, k_BGSD, v_BGSD};
   if (options.sinks_H.defined()) inputs.push_back(options.sinks_H);
   if (options.term.bias_HR.defined()) inputs.push_back(options.term.bias_HR);
+  if (options.far_q.defined()) inputs.push_back(options.far_q);
   inputs.insert(inputs.end(), options.term.inputs.begin(), options.term.inputs.end());
   return Chunked::apply(work, at::TensorList(inputs));
 }

@@ -163,7 +163,8 @@ TEST(AttentionChunked, ValuesAndGradientsAreThoseOfTheDefinition) {
     for (const int64_t chunk : {1, 2, 4, 100}) {
       const Everything a = leaves(), b = leaves();
       const Tensor want = attention_plain(a.q, a.k, a.v, 0, 0, everything(a, kind));
-      const Tensor got = attention_chunked(b.q, b.k, b.v, 0, 0, everything(b, kind), chunk);
+      const Tensor got =
+          attention_chunked(b.q, b.k, b.v, 0, {{0, kLength}}, everything(b, kind), chunk);
       expect_near(got, want, 1e-13);
       const Tensor weight = gen(want.sizes().vec(), 0.31, 0.5);
       (want * weight).sum().backward();
@@ -174,6 +175,40 @@ TEST(AttentionChunked, ValuesAndGradientsAreThoseOfTheDefinition) {
         expect_near(gots[i].grad(), wants[i].grad(), 1e-12);
       }
     }
+}
+
+TEST(AttentionTerm, InferenceWithATermOfTheValuesIsTheDefinition) {
+  // the weight of key 0 times its row: nothing is summed, so that bits can be compared
+  const auto options = [](const Everything& e, int kind) {
+    ScoreOptions with = everything(e, kind);
+    with.term.values = [](const Tensor& weights, const ScoreBlock&,
+                          const std::vector<Tensor>& inputs) {
+      return at::constant_pad_nd(weights.narrow(-1, 0, 1) * inputs[0][0], {0, 2});
+    };
+    return with;
+  };
+  for (int kind = 0; kind < 5; ++kind) {
+    const Everything e = leaves();
+    const at::NoGradGuard no_gradients;
+    const Tensor want =
+        attention_plain(e.q, e.k, e.v, 0, 0, options(e, kind)).squeeze(0).transpose(0, 1);
+    const auto tokens_first = [](const Tensor& x) {
+      return x.to(at::kFloat).squeeze(0).transpose(0, 1).contiguous();
+    };
+    Everything f32 = e;
+    for (Tensor* x : {&f32.sinks, &f32.table, &f32.rows}) *x = x->to(at::kFloat);
+    const Tensor q = tokens_first(e.q), k = tokens_first(e.k), v = tokens_first(e.v);
+    const Tensor all = attention(q, {{k, v, 0}}, 0, options(f32, kind));
+    expect_near(all, want, 2e-6);
+    // one query after the others, and keys in two spans: the same bits
+    for (int64_t i = 0; i < kLength; ++i) {
+      const Tensor one = attention(
+          q.narrow(0, i, 1),
+          {{k.narrow(0, 0, 4), v.narrow(0, 0, 4), 0}, {k.narrow(0, 4, 5), v.narrow(0, 4, 5), 4}}, i,
+          options(f32, kind));
+      EXPECT_TRUE(at::equal(one, all.narrow(0, i, 1))) << "kind " << kind << ", query " << i;
+    }
+  }
 }
 
 TEST(AttentionTerm, RowProductsDependOnTheirRowsAlone) {

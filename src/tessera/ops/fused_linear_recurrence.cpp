@@ -3,6 +3,9 @@
 // the fewest operations and keeps a state in cache.
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "tessera/kernels/linear_recurrence_backward.h"
 #include "tessera/ops/linear_recurrence.h"
 
@@ -55,17 +58,20 @@ kernels::LinearRecurrence part(kernels::LinearRecurrence r, int64_t t, int64_t n
 }
 
 struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
+  using Maybe = std::optional<Tensor>;  // an input that may be undefined
+
   static variable_list forward(AutogradContext* context,
                                const Tensor& q,
                                const Tensor& k,
                                const Tensor& v,
-                               const Tensor& log_decay,
-                               const Tensor& beta,
-                               const Tensor& a,
-                               const Tensor& b,
-                               const Tensor& u,
+                               const Maybe& log_decay,
+                               const Maybe& beta,
+                               const Maybe& a,
+                               const Maybe& b,
+                               const Maybe& u,
                                const Tensor& state) {
-    const variable_list in{q, k, v, log_decay, beta, a, b, u};
+    variable_list in{q, k, v};
+    for (const Maybe* x : {&log_decay, &beta, &a, &b, &u}) in.push_back(x->value_or(Tensor()));
     const int64_t batch = v.size(0), t = v.size(1), blocks = (t + kInterval - 1) / kInterval;
     Tensor y = at::empty(v.sizes(), v.options()), end = state.clone();
     Tensor checkpoints = at::empty({batch, blocks, v.size(2), q.size(3), v.size(3)}, v.options());
@@ -127,6 +133,9 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
   const auto single = [](const Tensor& x) {
     return x.defined() ? x.to(at::kFloat).contiguous() : x;
   };
+  const auto maybe = [&](const Tensor& x) {
+    return x.defined() ? std::optional<Tensor>(single(x)) : std::nullopt;
+  };
   // a decay per head that learns is one per token whose gradients are summed
   Tensor log_decay = in.log_decay;
   if (log_decay.defined() && log_decay.dim() == 1 && log_decay.requires_grad())
@@ -137,8 +146,8 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
           : at::zeros({v.size(0), v.size(2), in.q_BTHK.size(3), v.size(3)}, at::kFloat);
   if (v.size(1) == 0) return {v, state};
   const variable_list out = FusedRecurrence::apply(
-      single(in.q_BTHK), single(in.k_BTHK), single(v), single(log_decay), single(in.beta_BTH),
-      single(in.a_BTHK), single(in.b_BTHK), single(in.u_HK), state);
+      single(in.q_BTHK), single(in.k_BTHK), single(v), maybe(log_decay), maybe(in.beta_BTH),
+      maybe(in.a_BTHK), maybe(in.b_BTHK), maybe(in.u_HK), state);
   return {out[0].to(v.scalar_type()), out[1]};
 }
 

@@ -194,8 +194,13 @@ Tensor by_chunks(const Tensor& q,
   if (how.causal) hidden = hidden.logical_or(key.unsqueeze(2).gt(query.unsqueeze(3)));
   scores = scores.masked_fill(hidden, kHidden)
                .masked_fill(key.unsqueeze(2).eq(query.unsqueeze(3)), kSelf);
-  const Tensor lse = at::logsumexp(scores, -1);
-  const Tensor weights = (scores - lse.unsqueeze(-1)).exp();
+  // Where a token sees itself alone, the sum is formed around kSelf: beside it, float32 would lose
+  // the logarithm of how often.
+  const Tensor alone = scores.detach().amax(-1).le(kSelf).to(scores.scalar_type()) * kSelf;
+  const Tensor near = scores - alone.unsqueeze(-1);
+  const Tensor rest = at::logsumexp(near, -1);
+  const Tensor weights = (near - rest.unsqueeze(-1)).exp();
+  const Tensor lse = rest.to(at::kDouble) + alone;
   const Tensor out = at::matmul(weights, in_reach(listed(v)));
   // back to the order of the tokens
   const int64_t width = v.size(2);
@@ -251,14 +256,19 @@ Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how) {
   Tensor bucket;
   int64_t digit = 1;
   for (const Tensor& rotation : how.rotations) {
-    std::vector<Tensor> found;
-    for (int64_t r = 0; r < rounds; ++r)
-      for (int64_t h = 0; h < heads; ++h) {
-        const Tensor w = rotation[r][h].t().to(x.device(), x.scalar_type()).contiguous();
-        const Tensor turned = linear(x.select(1, h), Weight::dense("rotation", w));
-        found.push_back(at::cat({turned, -turned}, -1).argmax(-1));
-      }
-    const Tensor own = at::stack(found).reshape({rounds, heads, x.size(0)}) * digit;
+    Tensor turned;  // [R, H, T, n / 2]
+    if (!use_kernels(x)) {
+      turned = at::einsum("thd,rhdn->rhtn", {x, rotation.to(x.device(), x.scalar_type())});
+    } else {
+      std::vector<Tensor> parts;
+      for (int64_t r = 0; r < rounds; ++r)
+        for (int64_t h = 0; h < heads; ++h) {
+          const Tensor w = rotation[r][h].t().to(x.scalar_type()).contiguous();
+          parts.push_back(linear(x.select(1, h), Weight::dense("rotation", w)));
+        }
+      turned = at::stack(parts).unflatten(0, {rounds, heads});
+    }
+    const Tensor own = at::cat({turned, -turned}, -1).argmax(-1) * digit;
     bucket = bucket.defined() ? bucket + own : own;
     digit *= 2 * rotation.size(3);
   }

@@ -69,6 +69,7 @@ struct Scope {
   int64_t layer = 0;     // which of them
   bool causal = true;
   int64_t width = 0;  // for norms: channels; for positions: width of one head or of the embedding
+  int64_t n_heads = 0;  // for positions that act on scores: query heads
   Places places;      // for positions: where the parent lets them act
   std::string path;   // "layers[3].mixer", for messages
   Scope at(std::string_view child) const {
@@ -149,13 +150,14 @@ struct StateDecl {
   std::vector<int64_t> shape;  // of one token's entry, or of the whole tensor
   int64_t keep = 0;            // per_token: how many of the last entries are kept, 0 = all
   DType dtype = DType::f32;
+  int64_t first = 0;  // per_token, with keep: how many of the first entries are kept besides
   int64_t every = 1;  // per_token: one entry for this many tokens, once the last of them is seen
 
   int64_t bytes_per_entry() const;
   /// Entries that exist after `length` tokens, and those of them that are kept.
   int64_t entries(int64_t length) const { return length / every; }
   int64_t kept(int64_t length) const {
-    return keep == 0 ? entries(length) : std::min(entries(length), keep);
+    return keep == 0 ? entries(length) : std::min(entries(length), first + keep);
   }
 };
 

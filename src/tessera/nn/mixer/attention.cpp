@@ -1,5 +1,9 @@
 #include "tessera/nn/mixer/attention.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
 #include "tessera/nn/parts.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/pointwise.h"
@@ -18,32 +22,55 @@ class Attention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        position_(build_position(config.position, builder.under("position"))) {
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {
     if (config.qk_norm) {
       q_norm_ = build_norm(config.qk_norm, builder.under("q_norm"));
       k_norm_ = build_norm(config.qk_norm, builder.under("k_norm"));
+    }
+    if (config.who().global_projections()) {
+      q_global_ = Linear(builder, "q_global");
+      k_global_ = Linear(builder, "k_global");
+      v_global_ = Linear(builder, "v_global");
     }
     if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
     if (config.sinks) sinks_ = builder.weight("sinks");
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
-                  d = config_.head_dim;
+    const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
-    const Tensor q_NHD = position_->rotate(queries(x_ND), context);
-    const Tensor k_NGD = position_->rotate(keys(x_ND), context);
-    const Tensor v_NGD = v_(x_ND).reshape({n, g, d});
-
-    const ops::ScoreOptions how = options(context);
-    Tensor o_NHD = rows != nullptr ? with_state(q_NHD, k_NGD, v_NGD, how, context, *rows)
-                                   : whole(q_NHD, k_NGD, v_NGD, how, context);
+    const Tensor unrotated = queries(x_ND);
+    Projected x{position_->rotate(unrotated, Side::query, context),
+                position_->rotate(keys(x_ND), Side::key, context),
+                values(v_(x_ND)),
+                {}};
+    x.far_q = far_queries(unrotated, context);
+    const Site site = site_of(context);
+    Tensor o_NHD =
+        rows != nullptr ? with_state(x, 0, site, context, *rows) : whole(x, site, context);
+    if (config_.who().global_projections())
+      o_NHD = with_global_rows(o_NHD, x_ND, site, context, rows);
     if (gate_.weight)
       o_NHD = o_NHD * ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, -1});
     return o_(o_NHD.reshape({n, h * d}));
   }
 
  private:
+  /// Queries, keys and values of the tokens of a call; far_q may be undefined.
+  struct Projected {
+    Tensor q_NHD, k_NGD, v_NGD, far_q;
+  };
+  /// What all documents of a call have in common, and each one's pattern.
+  struct Site {
+    ops::ScoreOptions how;
+    std::vector<PatternSite> documents;  // by segment
+  };
+
+  Tensor values(const Tensor& projected) const {
+    return projected.reshape({projected.size(0), config_.n_kv_heads, config_.head_dim});
+  }
   Tensor queries(const Tensor& x_ND) const {
     return normed(q_(x_ND), q_norm_.get(), config_.n_heads);
   }
@@ -77,15 +104,68 @@ class Attention final : public Mixer {
     return how;
   }
 
-  /// With the pattern of one document.
-  ops::ScoreOptions in_document(ops::ScoreOptions how, int64_t length) const {
+  Site site_of(Context& context) const {
     const PatternConfig& who = config_.who();
-    if (const auto window = who.window())
-      how.window = *window;
-    else
-      how.visibility = std::make_shared<PatternVisibility>(
-          who, PatternSite{layer_, config_.n_heads, length, how.causal});
+    const Batch& batch = *context.batch;
+    Site site{options(context), {}};
+    if (who.window()) {
+      site.how.window = *who.window();
+      return site;
+    }
+    const Tensor marks =
+        batch.global_N.defined() ? batch.global_N.to(at::kCPU, at::kBool).contiguous() : Tensor();
+    for (const Segment& s : batch.segments) {
+      PatternSite document{layer_,         config_.n_heads, s.start + s.length,
+                           context.causal, s.prefix,        {}};
+      if (marks.defined()) {
+        if (s.start > 0)
+          fail(ErrorKind::input, name_,
+               "global tokens are marked in a call that starts at position {}; expected whole "
+               "documents, or the pattern's global_tokens",
+               s.start);
+        const bool* first = marks.const_data_ptr<bool>() + s.begin;
+        document.global = std::make_shared<const std::vector<char>>(first, first + s.length);
+      }
+      who.check_call(document, s.start);
+      site.documents.push_back(std::move(document));
+    }
+    return site;
+  }
+
+  /// With the pattern of one document.
+  ops::ScoreOptions in_document(const Site& site, size_t segment) const {
+    ops::ScoreOptions how = site.how;
+    if (!site.documents.empty())
+      how.visibility = std::make_shared<PatternVisibility>(config_.who(), site.documents[segment]);
     return how;
+  }
+
+  /// Whether one document's pattern is every document's.
+  static bool all_alike(const Site& site) {
+    return std::all_of(site.documents.begin(), site.documents.end(), [&](const PatternSite& d) {
+      return d.prefix == site.documents.front().prefix && !d.global;
+    });
+  }
+
+  /// The queries as keys at the start of the document meet them, where that makes a difference.
+  Tensor far_queries(const Tensor& unrotated, Context& context) const {
+    const int64_t farthest = config_.who().farthest();
+    if (farthest == 0 || context.batch->longest() <= farthest + 1) return {};
+    struct Far {
+      Batch batch;
+      Context context;
+    };
+    const auto name = fmt::format("positions up to {}", farthest);
+    Far& far = *context.once<std::shared_ptr<Far>>(name, [&] {
+      auto made = std::make_shared<Far>();
+      made->batch = *context.batch;
+      made->batch.positions_N = made->batch.positions_N.clamp_max(farthest);
+      made->context.causal = context.causal;
+      made->context.training = context.training;
+      return made;
+    });
+    far.context.batch = &far.batch;
+    return position_->rotate(unrotated, Side::query, far.context);
   }
 
   std::function<Tensor(const Tensor&)> dropper(const Context& context, uint64_t site) const {
@@ -95,81 +175,144 @@ class Attention final : public Mixer {
         [key, p = config_.dropout](const Tensor& weights) { return ops::dropout(weights, p, key); };
   }
 
+  /// The part of a segment, with its far queries.
+  ops::ScoreOptions of_segment(ops::ScoreOptions how, const Projected& x, const Segment& s) const {
+    if (!x.far_q.defined()) return how;
+    how.far_q = x.far_q.narrow(0, s.begin, s.length);
+    how.far_end = config_.who().first_kept();
+    return how;
+  }
+
   /// Whole documents, without a past.
-  Tensor whole(const Tensor& q_NHD,
-               const Tensor& k_NGD,
-               const Tensor& v_NGD,
-               const ops::ScoreOptions& how,
-               Context& context) const {
+  Tensor whole(const Projected& x, const Site& site, Context& context) const {
     const Batch& batch = *context.batch;
-    if (const int64_t t = batch.equal_length(); t > 0 && !ops::use_kernels(q_NHD)) {
-      const int64_t b = q_NHD.size(0) / t;
-      const auto fold = [&](const Tensor& x) { return x.reshape({b, t, x.size(1), x.size(2)}); };
-      return ops::attention_equal(fold(q_NHD), fold(k_NGD), fold(v_NGD), in_document(how, t),
+    if (const int64_t t = batch.equal_length();
+        t > 0 && !ops::use_kernels(x.q_NHD) && all_alike(site)) {
+      const int64_t b = x.q_NHD.size(0) / t;
+      const auto fold = [&](const Tensor& y) { return y.reshape({b, t, y.size(1), y.size(2)}); };
+      ops::ScoreOptions how = in_document(site, 0);
+      if (x.far_q.defined()) {
+        how.far_q = fold(x.far_q);
+        how.far_end = config_.who().first_kept();
+      }
+      return ops::attention_equal(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), how,
                                   dropper(context, 0))
-          .reshape(q_NHD.sizes());
+          .reshape(x.q_NHD.sizes());
     }
     std::vector<Tensor> out;
-    for (const Segment& s : batch.segments) {
-      const ops::KeyValues kv{k_NGD.narrow(0, s.begin, s.length),
-                              v_NGD.narrow(0, s.begin, s.length), s.start};
-      out.push_back(ops::attention(q_NHD.narrow(0, s.begin, s.length), {kv}, s.start,
-                                   in_document(how, s.length),
+    for (size_t i = 0; i < batch.segments.size(); ++i) {
+      const Segment& s = batch.segments[i];
+      const ops::KeyValues kv{x.k_NGD.narrow(0, s.begin, s.length),
+                              x.v_NGD.narrow(0, s.begin, s.length), s.start};
+      out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), {kv}, s.start,
+                                   of_segment(in_document(site, i), x, s),
                                    dropper(context, static_cast<uint64_t>(s.begin))));
     }
     return out.size() == 1 ? out[0] : at::cat(out);
   }
 
-  /// Each segment after what its row holds.
-  Tensor with_state(const Tensor& q_NHD,
-                    const Tensor& k_NGD,
-                    const Tensor& v_NGD,
-                    const ops::ScoreOptions& how,
+  /// Each segment after what its row holds in declarations `slot` and `slot` + 1.
+  Tensor with_state(const Projected& x,
+                    size_t slot,
+                    const Site& site,
                     Context& context,
                     const StateRows& rows) const {
     const Batch& batch = *context.batch;
-    const int64_t horizon = config_.who().horizon();
     std::vector<Tensor> out;
     for (size_t i = 0; i < rows.size(); ++i) {
       const Segment& s = batch.segments[i];
-      TokenBuffer &keys = rows[i]->tokens(0), &values = rows[i]->tokens(1);
-      const Tensor k = k_NGD.narrow(0, s.begin, s.length), v = v_NGD.narrow(0, s.begin, s.length);
-      require(keys.length() == s.start, "attention",
-              "the state holds {} tokens, the call starts at {}", keys.length(), s.start);
-      // first position that the first query sees
-      const int64_t from = horizon > 0 ? std::max<int64_t>(0, s.start - horizon + 1) : 0;
-      std::vector<ops::KeyValues> kv;
-      const auto held = [&](int64_t to) {
-        const auto k_spans = keys.spans(from, to), v_spans = values.spans(from, to);
-        for (int64_t j = 0, at = from; j < static_cast<int64_t>(k_spans.size());
-             at += k_spans[static_cast<size_t>(j)].size(0), ++j)
-          kv.push_back({k_spans[static_cast<size_t>(j)], v_spans[static_cast<size_t>(j)], at});
-      };
-      // a ring may not hold both the oldest visible key and all new ones: several new tokens stay
-      // outside until computed
-      const bool append_first = horizon == 0 || s.length == 1;
-      if (append_first) {
-        keys.append(k);
-        values.append(v);
-        held(s.start + s.length);
-      } else {
-        held(s.start);
-        kv.push_back({k, v, s.start});
-      }
-      out.push_back(ops::attention(q_NHD.narrow(0, s.begin, s.length), kv, s.start,
-                                   in_document(how, s.start + s.length)));
-      if (!append_first) {
-        keys.append(k);
-        values.append(v);
-      }
+      const ops::ScoreOptions how = of_segment(in_document(site, i), x, s);
+      after_past(x, slot, s, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
+        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
+      });
     }
     return out.size() == 1 ? out[0] : at::cat(out);
+  }
+
+  /// Calls `compute` with what a row holds and the segment's own keys, and appends these.
+  void after_past(const Projected& x,
+                  size_t slot,
+                  const Segment& s,
+                  RowState& row,
+                  const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
+    const int64_t horizon = config_.who().horizon(), lead = config_.who().first_kept();
+    TokenBuffer &keys = row.tokens(slot), &values = row.tokens(slot + 1);
+    const Tensor k = x.k_NGD.narrow(0, s.begin, s.length), v = x.v_NGD.narrow(0, s.begin, s.length);
+    require(keys.length() == s.start, "attention",
+            "the state holds {} tokens, the call starts at {}", keys.length(), s.start);
+    // first position that the first query sees, those apart that are kept for ever
+    int64_t from = horizon > 0 ? std::max<int64_t>(0, s.start - horizon + 1) : 0;
+    if (from <= lead) from = 0;
+    std::vector<ops::KeyValues> kv;
+    const auto held = [&](int64_t begin, int64_t end) {
+      const auto k_spans = keys.spans(begin, end), v_spans = values.spans(begin, end);
+      for (size_t j = 0; j < k_spans.size(); begin += k_spans[j].size(0), ++j)
+        kv.push_back({k_spans[j], v_spans[j], begin});
+    };
+    // a ring may not hold both the oldest visible key and all new ones: several new tokens stay
+    // outside until computed
+    const bool append_first = horizon == 0 || s.length == 1;
+    if (append_first) {
+      keys.append(k);
+      values.append(v);
+    }
+    if (from > 0 && lead > 0) held(0, lead);
+    held(from, append_first ? s.start + s.length : s.start);
+    if (!append_first) kv.push_back({k, v, s.start});
+    compute(kv);
+    if (!append_first) {
+      keys.append(k);
+      values.append(v);
+    }
+  }
+
+  /// o_NHD with the rows of global tokens replaced by what their own projections give: attention
+  /// over the whole document.
+  Tensor with_global_rows(const Tensor& o_NHD,
+                          const Tensor& x_ND,
+                          const Site& site,
+                          Context& context,
+                          const StateRows* rows) const {
+    const Batch& batch = *context.batch;
+    const Projected x{position_->rotate(normed(q_global_(x_ND), q_norm_.get(), config_.n_heads),
+                                        Side::query, context),
+                      position_->rotate(normed(k_global_(x_ND), k_norm_.get(), config_.n_kv_heads),
+                                        Side::key, context),
+                      values(v_global_(x_ND)),
+                      {}};
+    std::vector<Tensor> found, numbers;
+    for (size_t i = 0; i < batch.segments.size(); ++i) {
+      const Segment& s = batch.segments[i];
+      const auto compute = [&](const std::vector<ops::KeyValues>& kv) {
+        const auto global = [&](int64_t t) {
+          return t < s.length && config_.who().is_global(site.documents[i], s.start + t);
+        };
+        // runs of neighbouring global tokens
+        for (int64_t t = 0; t < s.length; ++t) {
+          if (!global(t)) continue;
+          int64_t end = t;
+          while (global(end)) ++end;
+          found.push_back(ops::attention(
+              x.q_NHD.narrow(0, s.begin + t, end - t), kv, s.start + t, site.how,
+              dropper(context, static_cast<uint64_t>(batch.n_tokens() + s.begin + t))));
+          numbers.push_back(at::arange(s.begin + t, s.begin + end, at::kLong));
+          t = end;
+        }
+      };
+      if (rows != nullptr)
+        after_past(x, 2, s, *(*rows)[i], compute);
+      else
+        compute({{x.k_NGD.narrow(0, s.begin, s.length), x.v_NGD.narrow(0, s.begin, s.length),
+                  s.start}});
+    }
+    if (found.empty()) return o_NHD;
+    return o_NHD.index_copy(0, at::cat(numbers).to(o_NHD.device()), at::cat(found));
   }
 
   AttentionConfig config_;
   std::string name_;
   int64_t layer_ = 0;
-  Linear q_, k_, v_, o_, gate_;
+  Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   WeightPtr sinks_;
   std::unique_ptr<Norm> q_norm_, k_norm_;
   std::unique_ptr<Position> position_;

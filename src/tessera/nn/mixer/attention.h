@@ -114,6 +114,7 @@ struct AttentionConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
+    scope.n_heads = n_heads;
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }

@@ -29,8 +29,8 @@ class DifferentialAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   e = config_.head_dim;
-    const Tensor q_NHK = position_->rotate(q_(x_ND).reshape({n, 2 * h, e}), context);
-    const Tensor k_NGK = position_->rotate(k_(x_ND).reshape({n, 2 * g, e}), context);
+    const Tensor q_NHK = position_->rotate(q_(x_ND).reshape({n, 2 * h, e}), Side::query, context);
+    const Tensor k_NGK = position_->rotate(k_(x_ND).reshape({n, 2 * g, e}), Side::key, context);
     const Tensor v_NGV = values(v_(x_ND));
 
     // A v as two attentions over the same values

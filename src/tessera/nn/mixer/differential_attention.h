@@ -6,6 +6,8 @@
 // Ye et al. 2024, arXiv:2410.05258. Golden: attention G4.
 #pragma once
 
+#include "tessera/spec/fields.h"
+
 #include "tessera/nn/mixer/attention.h"
 
 namespace tessera::nn {

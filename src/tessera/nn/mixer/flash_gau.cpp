@@ -77,8 +77,9 @@ class FlashGau final : public Mixer {
                              .reshape({b, groups, config_.d_key, config_.d_hidden});
     Tensor sums;
     if (causal) {
-      // of the groups before each
-      sums = (gains.cumsum(1) - gains) / static_cast<double>(config_.group);
+      // of the groups before each; not cumsum - own: that would let its rounding see the own group
+      sums = at::constant_pad_nd(gains.cumsum(1).narrow(1, 0, groups - 1), {0, 0, 0, 0, 1, 0}) /
+             static_cast<double>(config_.group);
     } else {
       sums = gains.sum(1, true).expand_as(gains) / static_cast<double>(t);
     }

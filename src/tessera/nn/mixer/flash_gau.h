@@ -6,6 +6,7 @@
 // Hua et al. 2022, arXiv:2202.10447, sec. 3 (mixed chunk attention, group c).
 #pragma once
 
+#include "tessera/spec/fields.h"
 
 namespace tessera::nn {
 

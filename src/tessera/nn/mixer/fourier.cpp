@@ -3,6 +3,7 @@
 #include <ATen/ops/fft_fft2.h>
 
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/documents.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {

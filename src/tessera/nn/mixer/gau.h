@@ -6,6 +6,7 @@
 // of the scores is not offered; a position scheme rotates q and k.
 #pragma once
 
+#include "tessera/spec/fields.h"
 
 namespace tessera::nn {
 

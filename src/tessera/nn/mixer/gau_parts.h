@@ -25,13 +25,14 @@ class GauParts {
     const auto parts = all.split_with_sizes({hidden_, hidden_, key_}, -1);
     return {parts[0], parts[1], parts[2]};
   }
-  /// Z gamma_i + beta_i, rotated.
+  /// Z gamma_i + beta_i, rotated; queries have even i, keys odd.
   Tensor copy(const Tensor& z_NS, int64_t i, Context& context) const {
     const auto row = [&](const WeightPtr& w) {
       return w->tensor().select(0, i).to(z_NS.device(), z_NS.scalar_type());
     };
     const Tensor affine = z_NS * row(gamma_) + row(beta_);
-    return position_->rotate(affine.unsqueeze(1), context).squeeze(1);
+    return position_->rotate(affine.unsqueeze(1), i % 2 == 0 ? Side::query : Side::key, context)
+        .squeeze(1);
   }
 
  private:

@@ -35,11 +35,12 @@ class LatentAttention final : public Mixer {
     const Tensor latent = q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
     const Tensor q_NHK = q_(latent).reshape({n, config_.n_heads, config_.head_dim()});
     const Tensor qn_NHK = q_NHK.narrow(2, 0, nope),
-                 qr_NHR = rotated(q_NHK.narrow(2, nope, rope), context);
+                 qr_NHR = rotated(q_NHK.narrow(2, nope, rope), Side::query, context);
     // the latent and the rotary key that all heads share
     const Tensor a_NA = kv_a_(x_ND);
     const Tensor c_NC = normed(a_NA.narrow(1, 0, config_.kv_lora_rank), kv_norm_.get());
-    const Tensor r_N1R = rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), context);
+    const Tensor r_N1R =
+        rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
 
     const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
                              ? expanded(qn_NHK, qr_NHR, c_NC, r_N1R, context)
@@ -51,8 +52,8 @@ class LatentAttention final : public Mixer {
   static Tensor normed(const Tensor& x, const Norm* norm) {
     return norm != nullptr ? norm->forward(x) : x;
   }
-  Tensor rotated(const Tensor& x_NHR, Context& context) const {
-    return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, context) : x_NHR;
+  Tensor rotated(const Tensor& x_NHR, Side side, Context& context) const {
+    return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, side, context) : x_NHR;
   }
 
   ops::ScoreOptions options(const Context& context) const {

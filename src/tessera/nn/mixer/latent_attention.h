@@ -11,6 +11,7 @@
 // the scores' work, because a row's bits may not depend on how a prompt was split into calls.
 #pragma once
 
+#include "tessera/spec/fields.h"
 
 namespace tessera::nn {
 

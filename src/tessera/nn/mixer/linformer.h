@@ -7,6 +7,8 @@
 // shorter document takes the first T columns of E and F. Documents are compressed one by one.
 #pragma once
 
+#include "tessera/spec/fields.h"
+
 #include "tessera/nn/mixer/attention.h"
 
 namespace tessera::nn {

@@ -23,8 +23,8 @@ class LocalAttention final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
-    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), context),
-                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), context),
+    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x_ND).reshape({n, h, d}), Side::key, context),
                  v = v_(x_ND).reshape({n, h, d});
     const Batch& batch = *context.batch;
     Tensor o;

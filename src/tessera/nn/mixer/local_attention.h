@@ -4,6 +4,8 @@
 // Kitaev, Kaiser, Levskaya 2020, arXiv:2001.04451.
 #pragma once
 
+#include "tessera/spec/fields.h"
+
 #include "tessera/nn/mixer/attention.h"
 
 namespace tessera::nn {

@@ -2,7 +2,7 @@
 // token by token or pair by pair.
 #include <complex>
 
-#include "tessera/nn/mixer/sequence_testing.h"
+#include "tessera/nn/sequence_testing.h"
 #include "tessera/ops/pointwise.h"
 
 namespace tessera::nn {

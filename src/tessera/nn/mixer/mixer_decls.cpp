@@ -15,12 +15,23 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
     fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
          scale_value);
+  who().check_heads(scope.at("pattern"), n_heads);
+  if (who().farthest() > 0 && position.info().place == spec::Place::score_bias)
+    fail(ErrorKind::spec, scope.path,
+         "pattern {} counts positions inside its cache, which {} adds to the scores without "
+         "knowing; use rope or none",
+         pattern.type(), position.type());
 }
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", n_heads * head_dim, scope.d_model, bias.q);
   list.linear("k", n_kv_heads * head_dim, scope.d_model, bias.k);
   list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v);
+  if (who().global_projections()) {
+    list.linear("q_global", n_heads * head_dim, scope.d_model, bias.q);
+    list.linear("k_global", n_kv_heads * head_dim, scope.d_model, bias.k);
+    list.linear("v_global", n_kv_heads * head_dim, scope.d_model, bias.v);
+  }
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (gate != OutputGate::none)
@@ -42,15 +53,24 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  const int64_t keep = who().horizon();
-  return {{"k", Kind::per_token, {n_kv_heads, head_dim}, keep},
-          {"v", Kind::per_token, {n_kv_heads, head_dim}, keep}};
+  std::vector<spec::StateDecl> decls;
+  const auto add = [&](const char* name) {
+    spec::StateDecl decl{name, Kind::per_token, {n_kv_heads, head_dim}, who().horizon()};
+    decl.first = who().first_kept();
+    decls.push_back(decl);
+  };
+  add("k");
+  add("v");
+  if (who().global_projections()) {
+    add("k_global");
+    add("v_global");
+  }
+  return decls;
 }
 
 double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
-  const int64_t horizon = who().horizon();
-  const int64_t keys = horizon > 0 ? std::min(horizon, context) : context;
-  return 4.0 * static_cast<double>(n_heads * head_dim) * static_cast<double>(keys);
+  return 4.0 * static_cast<double>(n_heads * head_dim) *
+         static_cast<double>(who().keys_met(context));
 }
 
 double AttentionConfig::score_scale(int64_t layer) const {

@@ -37,7 +37,7 @@ class MultiLevelAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   d = config_.head_dim;
-    const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), context);
+    const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context);
     const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
     const Batch& batch = *context.batch;
     Tensor o_NHD;
@@ -98,7 +98,7 @@ class MultiLevelAttention final : public Mixer {
     Context inner = context;
     inner.batch = &batch;
     inner.shared.clear();
-    return position_->rotate(x_BSGD.flatten(0, 1), inner).reshape(x_BSGD.sizes());
+    return position_->rotate(x_BSGD.flatten(0, 1), Side::key, inner).reshape(x_BSGD.sizes());
   }
 
   /// Entries [first, first + blocks) of level `l` from the raw keys and values of their tokens.

@@ -13,6 +13,8 @@
 // last one perhaps shorter. Blocks are counted from the document's beginning.
 #pragma once
 
+#include "tessera/spec/fields.h"
+
 #include "tessera/nn/mixer/attention.h"
 
 namespace tessera::nn {

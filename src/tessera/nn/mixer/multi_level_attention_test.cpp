@@ -21,7 +21,7 @@ TEST(MultiLevelAttention, RangesTileThePast) {
     for (size_t l = 0; l < 3; ++l) {
       EXPECT_EQ(ranges[l].end, end) << i;
       EXPECT_LE(ranges[l].begin, ranges[l].end) << i;
-      if (l > 0) EXPECT_EQ(ranges[l].end % config.ratios[l], 0) << i;
+      EXPECT_TRUE(l == 0 || ranges[l].end % config.ratios[l] == 0) << i;
       EXPECT_EQ(ranges[l].begin % config.ratios[l], 0) << i;
       end = ranges[l].begin;
     }

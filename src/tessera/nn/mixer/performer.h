@@ -10,6 +10,8 @@
 // one.
 #pragma once
 
+#include "tessera/spec/fields.h"
+
 #include "tessera/nn/mixer/attention.h"
 
 namespace tessera::nn {

@@ -228,4 +228,86 @@ double KdaConfig::extra_flops(const spec::Scope&, int64_t) const {
   return delta_flops(*this, n_heads, d_conv);
 }
 
+// --- lightning attention, HGRN2, mLSTM
+// -------------------------------------------------------------------------------------------
+
+std::vector<double> LightningAttentionConfig::log_decays(const spec::Scope& scope) const {
+  const auto heads = static_cast<double>(n_heads), layer = static_cast<double>(scope.layer),
+             layers = static_cast<double>(scope.n_layers);
+  std::vector<double> out;
+  for (int64_t i = 0; i < n_heads; ++i) {
+    const auto h = static_cast<double>(i);
+    out.push_back(slopes == LightningSlopes::minimax
+                      ? -std::exp2(-8 * (h + 1) / heads) * (1 - layer / (layers - 1 + 1e-5) + 1e-5)
+                      : -(8 / heads) * (1 - layer / layers) * h);
+  }
+  return out;
+}
+
+void LightningAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", keys(), scope.d_model, false);
+  list.linear("k", keys(), scope.d_model, false);
+  list.linear("v", values(), scope.d_model, false);
+  list.linear("g", values(), scope.d_model, false);
+  list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
+  list.linear("o", scope.d_model, values(), false, output_init(scope));
+}
+
+void Hgrn2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", keys(), scope.d_model, false);
+  list.linear("f", keys(), scope.d_model, false);
+  list.linear("v", values(), scope.d_model, false);
+  if (d_conv > 0) {
+    const double bound = 1 / std::sqrt(static_cast<double>(d_conv));
+    list.add({"conv.weight",
+              {2 * keys() + values(), d_conv},
+              spec::Init::uniform(-bound, bound),
+              Kind::structural});
+  }
+  // equal rows: the bound of layer l starts at l / L
+  if (lower_bound == LowerBound::learned && scope.layer == 0)
+    list.add({"lower_bounds", {scope.n_layers, keys()}, spec::Init::constant(0), Kind::structural});
+  list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
+  list.linear("o", scope.d_model, values(), false, output_init(scope));
+}
+
+std::vector<spec::StateDecl> Hgrn2Config::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  std::vector<spec::StateDecl> out{{"s", Kind::fixed, {n_heads, key_dim, value_dim}}};
+  if (d_conv > 0) out.push_back({"conv", Kind::fixed, {d_conv - 1, 2 * keys() + values()}});
+  return out;
+}
+
+void MlstmConfig::complete(const spec::Scope& scope) {
+  if (key_dim == 0) {
+    if (head_width(scope) % 2 != 0)
+      fail(ErrorKind::spec, scope.path,
+           "d_model / n_heads = {} is odd and key_dim is half of it; give key_dim",
+           head_width(scope));
+    key_dim = head_width(scope) / 2;
+  }
+  if (value_dim == 0) value_dim = head_width(scope);
+}
+
+void MlstmConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", keys(), scope.d_model, bias);
+  list.linear("k", keys(), scope.d_model, bias);
+  list.linear("v", values(), scope.d_model, bias);
+  list.linear("g", values(), scope.d_model, bias);
+  // the input gate starts closed, the forget gate open
+  list.linear("i", n_heads, scope.d_model, false);
+  list.add({"i.bias", {n_heads}, spec::Init::constant(-10), Kind::bias});
+  list.linear("f", n_heads, scope.d_model, false);
+  list.add({"f.bias", {n_heads}, spec::Init::uniform(3, 6), Kind::bias});
+  list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
+  if (bias) list.add({"norm.bias", {values()}, spec::Init::constant(0), Kind::bias});
+  list.linear("o", scope.d_model, values(), bias, output_init(scope));
+}
+
+std::vector<spec::StateDecl> MlstmConfig::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  // one more column of values holds the normaliser
+  return {{"s", Kind::fixed, {n_heads, key_dim, value_dim + 1}}, {"m", Kind::fixed, {n_heads}}};
+}
+
 }  // namespace tessera::nn

@@ -44,8 +44,8 @@ class Retention final : public Mixer {
     Tensor k_NHK = k_(x_ND).reshape({n, h, k}) * (1 / std::sqrt(static_cast<double>(k)));
     const Tensor v_NE = v_(x_ND);
     if (rotation_) {
-      q_NHK = rotation_->rotate(q_NHK, context);
-      k_NHK = rotation_->rotate(k_NHK, context);
+      q_NHK = rotation_->rotate(q_NHK, Side::query, context);
+      k_NHK = rotation_->rotate(k_NHK, Side::key, context);
     }
     const Tensor log_decay_H = log_decay_H_.to(x_ND.device());
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {

@@ -2,13 +2,12 @@
 #pragma once
 
 #include "tessera/nn/parts.h"
-#include "tessera/ops/documents.h"
 
 namespace tessera::nn {
 
 /// Tokens of every segment: its documents, where a call has no state.
-inline ops::Lengths lengths_of(const Batch& batch) {
-  ops::Lengths lengths;
+inline std::vector<int64_t> lengths_of(const Batch& batch) {
+  std::vector<int64_t> lengths;
   for (const Segment& s : batch.segments) lengths.push_back(s.length);
   return lengths;
 }

@@ -1,6 +1,6 @@
 // State-space, convolution and recurrent mixers against transformers 5.23 in float64
 // (tools/golden/sequence_mixers.py) and the values of the specification.
-#include "tessera/nn/mixer/sequence_testing.h"
+#include "tessera/nn/sequence_testing.h"
 
 namespace tessera::nn {
 namespace {

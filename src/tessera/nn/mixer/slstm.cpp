@@ -45,9 +45,8 @@ class Slstm final : public Mixer {
       const ops::Slstm mine{in.pre_N4D.narrow(0, s.begin, s.length), in.r_4DP};
       const bool fresh = s.start == 0;
       if (kernels) {
-        Tensor state = rows != nullptr
-                           ? (*rows)[i]->fixed_in_place(kCell)
-                           : at::zeros({4, in.r_4DP.size(1)}, in.pre_N4D.options());
+        Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(kCell)
+                                       : at::zeros({4, in.r_4DP.size(1)}, in.pre_N4D.options());
         return ops::slstm_kernel(mine, state, fresh);
       }
       Tensor& state = (*rows)[i]->fixed(kCell);

@@ -24,6 +24,30 @@ struct PositionConfig : spec::Config {
     fail(ErrorKind::spec, scope.path, "position \"{}\" acts on {}, but this place offers {}; {}",
          name, spec::name_of(acts), scope.places.text(), remedy);
   }
+  /// A rotation turns pairs of channels.
+  static void require_pairs(const spec::Scope& scope) {
+    if (scope.width % 2 != 0)
+      fail(ErrorKind::spec, scope.path, "head_dim = {}; expected an even number", scope.width);
+  }
+  /// The place of every scheme that acts on scores.
+  static void require_scores(std::string_view name, const spec::Scope& scope) {
+    require_place(spec::Place::score_bias, name, scope,
+                  "put it into \"position\" of an attention mixer");
+  }
+  /// Declares in the part's own list, or once for all layers that name the id `share`.
+  template <class Declare>
+  static void declare(spec::ParamList& list, const std::string& share, const Declare& to) {
+    if (share.empty()) return to(list);
+    spec::ParamList all = spec::ParamList::shared(share);
+    to(all);
+    list.append(all);
+  }
+  /// An id under which layers share parameters; "" = each has its own.
+  static void check_share(const std::string& id, const spec::Scope& scope) {
+    if (id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
+      fail(ErrorKind::spec, scope.at("share").path,
+           "id \"{}\"; expected lower-case letters, digits and _", id);
+  }
 };
 
 }  // namespace tessera::nn

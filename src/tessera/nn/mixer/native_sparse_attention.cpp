@@ -1,0 +1,262 @@
+#include "tessera/nn/mixer/native_sparse_attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/attention.h"
+#include "tessera/ops/listed_attention.h"
+#include "tessera/ops/pointwise.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kQueryBlock = 64;  // queries whose lists are in memory at a time
+
+/// phi of one of keys and values: makes a block one row.
+class Compressor {
+ public:
+  Compressor(const NativeSparseAttentionConfig& config, const Builder& builder) : config_(config) {
+    if (config.pool == BlockPool::mean) return;
+    place_ = builder.weight("place");
+    up_ = Linear(builder, "up");
+    down_ = Linear(builder, "down");
+  }
+
+  /// The blocks that end with each stride of tokens [begin, begin + S), x_SGD, begin + block - 1
+  /// being the end of the first: [n, G, D].
+  Tensor operator()(const Tensor& x_SGD) const {
+    const int64_t l = config_.block, g = config_.n_kv_heads, d = config_.head_dim;
+    if (x_SGD.size(0) < l) return at::zeros({0, g, d}, x_SGD.options());
+    const Tensor blocks = x_SGD.unfold(0, l, config_.stride);  // [n, G, D, l]
+    if (config_.pool == BlockPool::mean) {
+      // token after token: no bits depend on the number of blocks
+      const Tensor wide_blocks = blocks.to(ops::wide(x_SGD));
+      Tensor sum = wide_blocks.select(3, 0);
+      for (int64_t j = 1; j < l; ++j) sum = sum + wide_blocks.select(3, j);
+      return (sum / static_cast<double>(l)).to(x_SGD.scalar_type());
+    }
+    const Tensor placed =
+        blocks.transpose(2, 3) + place_->tensor().to(x_SGD.device(), x_SGD.scalar_type());
+    const int64_t n = placed.size(0);
+    const Tensor hidden = ops::activate(up_(placed.reshape({n * g, l * d})), ops::Activation::gelu);
+    return down_(hidden).reshape({n, g, d});
+  }
+
+ private:
+  NativeSparseAttentionConfig config_;
+  WeightPtr place_;
+  Linear up_, down_;
+};
+
+/// What the branches of one document read: raw tokens, and the blocks that end with each stride.
+struct Memory {
+  Tensor k_SGD, v_SGD, k_BGD, v_BGD;
+};
+
+class NativeSparseAttention final : public Mixer {
+ public:
+  NativeSparseAttention(const NativeSparseAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        k_window_(builder, "k_window"),
+        v_window_(builder, "v_window"),
+        gate_(builder, "gate"),
+        o_(builder, "o"),
+        compress_k_(config, builder.under("compress_k")),
+        compress_v_(config, builder.under("compress_v")),
+        position_(build_position(config.position, builder.under("position"))) {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
+                  d = config_.head_dim;
+    const Tensor q = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context),
+                 k = position_->rotate(k_(x_ND).reshape({n, g, d}), Side::key, context),
+                 v = v_(x_ND).reshape({n, g, d}),
+                 k_window =
+                     position_->rotate(k_window_(x_ND).reshape({n, g, d}), Side::key, context),
+                 v_window = v_window_(x_ND).reshape({n, g, d});
+    const Tensor gates_NH3 =
+        ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
+    const Tensor mixed = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+      const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
+      RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
+      const int64_t start = row != nullptr ? s.start : 0;
+      const Memory memory = remembered(cut(k), cut(v), start, row);
+      const auto [compressed, selected] = sparse(cut(q), memory, start);
+      const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), start, row);
+      const auto gate = [&](int64_t branch) { return cut(gates_NH3).narrow(2, branch, 1); };
+      return gate(0) * compressed + gate(1) * selected + gate(2) * recent;
+    });
+    return o_(mixed.reshape({n, h * d}));
+  }
+
+ private:
+  double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
+
+  /// Adds the call's tokens to what the row holds, and the blocks that they complete.
+  Memory remembered(const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
+    const int64_t t = k.size(0), stride = config_.stride, end = start + t;
+    const int64_t first = start / stride, last = end / stride;  // blocks that end in the call
+    const int64_t empty = std::min(last, config_.block / stride - 1);
+    Memory memory{k, v, {}, {}};
+    if (row != nullptr) {
+      row->tokens(0).append(k);
+      row->tokens(1).append(v);
+      memory.k_SGD = row->tokens(0).spans(0, end)[0];
+      memory.v_SGD = row->tokens(1).spans(0, end)[0];
+    }
+    const auto fresh = [&](const Compressor& compress, const Tensor& raw) {
+      const int64_t none = std::max<int64_t>(0, empty - first);
+      const Tensor begin_empty =
+          at::zeros({none, config_.n_kv_heads, config_.head_dim}, k.options());
+      if (first + none >= last) return begin_empty;
+      const int64_t from = (first + none + 1) * stride - config_.block;
+      return at::cat({begin_empty, compress(raw.narrow(0, from, last * stride - from))});
+    };
+    memory.k_BGD = fresh(compress_k_, memory.k_SGD);
+    memory.v_BGD = fresh(compress_v_, memory.v_SGD);
+    if (row != nullptr) {
+      row->tokens(4).append(memory.k_BGD);
+      row->tokens(5).append(memory.v_BGD);
+      memory.k_BGD = row->tokens(4).spans(0, last)[0];
+      memory.v_BGD = row->tokens(5).spans(0, last)[0];
+    }
+    // the empty ones are never read
+    memory.k_BGD = memory.k_BGD.narrow(0, empty, last - empty);
+    memory.v_BGD = memory.v_BGD.narrow(0, empty, last - empty);
+    return memory;
+  }
+
+  Tensor windowed(
+      const Tensor& q, const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
+    ops::ScoreOptions options{.scale = scale()};
+    options.window = config_.window;
+    std::vector<ops::KeyValues> kv;
+    if (row != nullptr) {
+      TokenBuffer &keys = row->tokens(2), &values = row->tokens(3);
+      const int64_t from = std::max<int64_t>(0, start - config_.window + 1);
+      const auto k_spans = keys.spans(from, start), v_spans = values.spans(from, start);
+      std::vector<Tensor> all_k, all_v;
+      for (const Tensor& span : k_spans) all_k.push_back(span);
+      for (const Tensor& span : v_spans) all_v.push_back(span);
+      all_k.push_back(k);
+      all_v.push_back(v);
+      kv.push_back({at::cat(all_k), at::cat(all_v), from});
+      keys.append(k);
+      values.append(v);
+    } else {
+      kv.push_back({k, v, start});
+    }
+    return ops::attention(q, kv, start, options);
+  }
+
+  // --- the branches that read blocks -----------------------------------------------------------
+
+  std::pair<Tensor, Tensor> sparse(const Tensor& q_THD, const Memory& memory, int64_t start) const {
+    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, start);
+    std::vector<Tensor> compressed, selected;
+    for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
+      const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
+      const Tensor q = q_THD.narrow(0, i, n);
+      ops::KeyLists blocks;
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t b = 0; b < config_.visible_blocks(start + i + t); ++b) blocks.add(0, b);
+        blocks.end_list();
+      }
+      compressed.push_back(
+          ops::listed_attention(q, {{memory.k_BGD, memory.v_BGD}}, blocks, scale()).out);
+      ops::KeyLists tokens;
+      tokens.per_query = config_.n_kv_heads;
+      for_selected(q, memory, start + i, [&](int64_t t, int64_t, const auto& chosen) {
+        for (const int64_t b : chosen)
+          for (int64_t j = b * config_.select_block;
+               j < std::min(start + i + t + 1, (b + 1) * config_.select_block); ++j)
+            tokens.add(0, j);
+        tokens.end_list();
+      });
+      selected.push_back(
+          ops::listed_attention(q, {{memory.k_SGD, memory.v_SGD}}, tokens, scale()).out);
+    }
+    return {at::cat(compressed), at::cat(selected)};
+  }
+
+  /// f(query, kv head, blocks): what each query selects; no gradient.
+  template <class F>
+  void for_selected(const Tensor& q_THD, const Memory& memory, int64_t start, const F& f) const {
+    const at::NoGradGuard no_gradients;
+    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
+                  d = config_.head_dim, blocks = memory.k_BGD.size(0);
+    // scores of all blocks, [G][T, n, blocks]
+    std::vector<Tensor> scores;
+    for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
+      const Tensor q = q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
+      const Tensor k = memory.k_BGD.detach().select(1, kv).contiguous();
+      scores.push_back((ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale())
+                           .to(at::kCPU)
+                           .contiguous());
+    }
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t kv = 0; kv < g; ++kv) {
+        const int64_t seen = config_.visible_blocks(start + i);
+        std::vector<double> weights(static_cast<size_t>(seen), 0.0);
+        for (int64_t h = 0; h < per_group && seen > 0; ++h) {
+          const double* row = scores[static_cast<size_t>(kv)].const_data_ptr<double>() +
+                              (i * per_group + h) * blocks;
+          const double top = *std::max_element(row, row + seen);
+          double total = 0;
+          for (int64_t b = 0; b < seen; ++b) total += std::exp(row[b] - top);
+          for (int64_t b = 0; b < seen; ++b)
+            weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
+        }
+        f(i, kv, config_.selected(start + i, weights));
+      }
+  }
+
+  std::pair<Tensor, Tensor> sparse_plain(const Tensor& q_THD,
+                                         const Memory& memory,
+                                         int64_t start) const {
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
+                  keys = memory.k_SGD.size(0), blocks = memory.k_BGD.size(0);
+    const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& bias) {
+      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
+                                   bias.to(q_THD.device(), ops::wide(q_THD)), scale())
+          .out.squeeze(0)
+          .transpose(0, 1);
+    };
+    Tensor compressed = at::zeros_like(q_THD);
+    if (blocks > 0) {
+      Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
+      for (int64_t i = 0; i < t; ++i)
+        bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
+      compressed = attend(memory.k_BGD, memory.v_BGD, bias);
+    }
+    Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
+    auto* cells = bias.data_ptr<double>();
+    for_selected(q_THD, memory, start, [&](int64_t i, int64_t kv, const auto& chosen) {
+      for (const int64_t b : chosen)
+        for (int64_t j = b * config_.select_block;
+             j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
+          cells[(kv * t + i) * keys + j] = 0;
+    });
+    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0))};
+  }
+
+  NativeSparseAttentionConfig config_;
+  Linear q_, k_, v_, k_window_, v_window_, gate_, o_;
+  Compressor compress_k_, compress_v_;
+  std::unique_ptr<Position> position_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const NativeSparseAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<NativeSparseAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,80 @@
+#include "tessera/nn/position/fire.h"
+
+#include <cmath>
+
+#include "tessera/nn/position/relative.h"
+
+namespace tessera::nn {
+namespace {
+
+class Fire final : public Position {
+ public:
+  Fire(const FireConfig& config, const Builder& builder)
+      : config_(config),
+        c_(builder.weight("c")),
+        m_(builder.weight("m")),
+        up_(builder, "up"),
+        down_(builder, "down") {}
+
+  ops::ScoreTerm score_term(ScoreSite&, Context&) const override {
+    ops::ScoreTerm term;
+    term.inputs = {c_->tensor(), m_->tensor(), up_.weight->tensor(), up_.bias->tensor(),
+                   down_.weight->tensor()};
+    term.bias = [threshold = config_.threshold](const ops::ScoreBlock& block,
+                                                const std::vector<Tensor>& inputs) {
+      const auto type = block.q_BHTD.scalar_type();
+      std::vector<Tensor> wide;
+      for (const Tensor& input : inputs) wide.push_back(input.to(type));
+      const Tensor x_TS = ops::use_kernels(block.q_BHTD)
+                              ? numbers(block, wide[0], wide[1], threshold)
+                              : plain(block, wide[0], wide[1], threshold);
+      // per element a product, a sum and the positive part: the bits of each are its own
+      const Tensor hidden_TSF =
+          at::relu(x_TS.unsqueeze(-1) * wide[2].squeeze(-1) + wide[3]).contiguous();
+      return ops::row_products(hidden_TSF, wide[4]).permute({2, 0, 1}).unsqueeze(0);
+    };
+    return term;
+  }
+
+ private:
+  static Tensor plain(const ops::ScoreBlock& block,
+                      const Tensor& c,
+                      const Tensor& m,
+                      double threshold) {
+    const int64_t i = block.first_query;
+    const Tensor query_T1 = at::arange(i, i + block.q_BHTD.size(2), c.options()).unsqueeze(1);
+    const Tensor distance_TS = distances(block).neg().clamp_min(0).to(c.scalar_type());
+    const Tensor length_T1 = at::maximum(query_T1, m.abs() * threshold);
+    return at::log1p(c.abs() * distance_TS) / (at::log1p(c.abs() * length_T1) + FireConfig::kSmall);
+  }
+
+  static Tensor numbers(const ops::ScoreBlock& block,
+                        const Tensor& c,
+                        const Tensor& m,
+                        double threshold) {
+    const int64_t t = block.q_BHTD.size(2), s = block.k_BHSD.size(2);
+    const double rate = std::abs(c.item<double>());
+    const double least = std::abs(m.item<double>()) * threshold;
+    Tensor x_TS = at::zeros({t, s}, block.q_BHTD.options());
+    auto* out = x_TS.data_ptr<float>();
+    for (int64_t i = block.first_query; i < block.first_query + t; ++i) {
+      const double whole =
+          std::log1p(rate * std::max(static_cast<double>(i), least)) + FireConfig::kSmall;
+      for (int64_t j = block.first_key; j < block.first_key + s; ++j, ++out)
+        if (j < i) *out = static_cast<float>(std::log1p(rate * static_cast<double>(i - j)) / whole);
+    }
+    return x_TS;
+  }
+
+  FireConfig config_;
+  WeightPtr c_, m_;
+  Linear up_, down_;
+};
+
+}  // namespace
+
+std::unique_ptr<Position> build(const FireConfig& config, const Builder& builder) {
+  return std::make_unique<Fire>(config, builder);
+}
+
+}  // namespace tessera::nn

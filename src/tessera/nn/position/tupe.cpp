@@ -1,0 +1,110 @@
+#include "tessera/nn/position/tupe.h"
+
+#include <cmath>
+
+#include "tessera/nn/position/relative.h"
+#include "tessera/nn/position/t5.h"
+
+namespace tessera::nn {
+namespace {
+
+/// Projected positions, [H, P, D]; with an untied token 0 the extra row comes first.
+struct Compared {
+  Tensor q_HPD, k_HPD;
+};
+
+class Tupe final : public Position {
+ public:
+  Tupe(const TupeConfig& config, const Builder& builder) : config_(config) {
+    const Builder all = home(builder, config.share);
+    name_ = "tupe " + all.prefix();
+    table_ = all.weight("weight");
+    q_ = Linear(all, "q");
+    k_ = Linear(all, "k");
+    if (config.norm)
+      norm_ =
+          build_norm(config.norm, all.under("norm", config.child_scope(builder.scope(), "norm")));
+    if (config.buckets > 0) relative_ = all.weight("relative.weight");
+  }
+
+  ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
+    site.scale /= std::sqrt(2.0);
+    const Compared& positions = context.once<Compared>(name_, [&] { return compared(site); });
+    ops::ScoreTerm term;
+    term.inputs = {positions.q_HPD, positions.k_HPD};
+    if (relative_) term.inputs.push_back(relative_->tensor());
+    const double scale = 1 / std::sqrt(2.0 * static_cast<double>(site.head_dim));
+    term.bias = [config = config_, scale](const ops::ScoreBlock& block,
+                                          const std::vector<Tensor>& inputs) {
+      const auto type = block.q_BHTD.scalar_type();
+      Tensor sum = absolute(config, block, inputs[0].to(type), inputs[1].to(type)) * scale;
+      if (config.buckets > 0) sum = sum + relative(config, block, inputs[2].to(type));
+      return sum.unsqueeze(0);
+    };
+    return term;
+  }
+
+ private:
+  Compared compared(const ScoreSite& site) const {
+    Tensor rows = table_->tensor().narrow(0, 0, site.longest + (config_.untie_cls ? 1 : 0));
+    if (norm_) rows = norm_->forward(rows);
+    const auto per_head = [&](const Tensor& x) {
+      return x.reshape({x.size(0), site.n_heads, site.head_dim}).transpose(0, 1);
+    };
+    return {per_head(q_(rows)), per_head(k_(rows))};
+  }
+
+  /// `from` where the query is token 0, else `to` where the key is, else x.
+  static Tensor untied(const ops::ScoreBlock& block,
+                       const Tensor& x_HTS,
+                       const Tensor& from,
+                       const Tensor& to) {
+    const auto on = at::TensorOptions().dtype(at::kLong).device(x_HTS.device());
+    const Tensor query = at::arange(block.first_query, block.first_query + x_HTS.size(1), on),
+                 key = at::arange(block.first_key, block.first_key + x_HTS.size(2), on);
+    return at::where(query.eq(0).unsqueeze(1), from, at::where(key.eq(0).unsqueeze(0), to, x_HTS));
+  }
+
+  static Tensor absolute(const TupeConfig& config,
+                         const ops::ScoreBlock& block,
+                         const Tensor& q_HPD,
+                         const Tensor& k_HPD) {
+    const int64_t extra = config.untie_cls ? 1 : 0;
+    const auto scores = [&](int64_t i, int64_t t, int64_t j, int64_t s) {
+      return ops::row_products(q_HPD.narrow(1, i, t), k_HPD.narrow(1, j, s));
+    };
+    const Tensor tied = scores(block.first_query + extra, block.q_BHTD.size(2),
+                               block.first_key + extra, block.k_BHSD.size(2));
+    return extra == 0 ? tied : untied(block, tied, scores(0, 1, 0, 1), scores(1, 1, 1, 1));
+  }
+
+  static Tensor relative(const TupeConfig& config,
+                         const ops::ScoreBlock& block,
+                         const Tensor& table_NH) {
+    T5Config t5;
+    t5.n_buckets = config.buckets;
+    t5.max_distance = config.max_distance;
+    const Tensor index_TS = indices(block, [&](int64_t d) { return t5.bucket(d, false); });
+    const Tensor bias_HTS = table_NH.index_select(0, index_TS.flatten())
+                                .reshape({index_TS.size(0), index_TS.size(1), -1})
+                                .permute({2, 0, 1});
+    if (!config.untie_cls) return bias_HTS;
+    // the bucket that no distance uses, and one more
+    const auto row = [&](int64_t n) { return table_NH[n].reshape({-1, 1, 1}); };
+    return untied(block, bias_HTS, row(config.buckets / 2), row(config.buckets));
+  }
+
+  TupeConfig config_;
+  std::string name_;
+  WeightPtr table_, relative_;
+  Linear q_, k_;
+  std::unique_ptr<Norm> norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Position> build(const TupeConfig& config, const Builder& builder) {
+  return std::make_unique<Tupe>(config, builder);
+}
+
+}  // namespace tessera::nn
