@@ -25,10 +25,8 @@ class Attention final : public Mixer {
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))) {
-    if (config.qk_norm) {
-      q_norm_ = build_norm(config.qk_norm, builder.under("q_norm"));
-      k_norm_ = build_norm(config.qk_norm, builder.under("k_norm"));
-    }
+    q_norms_ = norms(builder, "q_norm", config.n_heads);
+    k_norms_ = norms(builder, "k_norm", config.n_kv_heads);
     if (config.who().global_projections()) {
       q_global_ = Linear(builder, "q_global");
       k_global_ = Linear(builder, "k_global");
@@ -41,10 +39,10 @@ class Attention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
-    const Tensor unrotated = queries(x_ND);
+    const Tensor unrotated = tempered(queries(x_ND), context);
     Projected x{position_->rotate(unrotated, Side::query, context),
                 position_->rotate(keys(x_ND), Side::key, context),
-                values(v_(x_ND)),
+                values(v_, x_ND),
                 {}};
     x.far_q = far_queries(unrotated, context);
     const Site site = site_of(context);
@@ -68,22 +66,55 @@ class Attention final : public Mixer {
     std::vector<PatternSite> documents;  // by segment
   };
 
-  Tensor values(const Tensor& projected) const {
-    return projected.reshape({projected.size(0), config_.n_kv_heads, config_.head_dim});
-  }
-  Tensor queries(const Tensor& x_ND) const {
-    return normed(q_(x_ND), q_norm_.get(), config_.n_heads);
-  }
-  Tensor keys(const Tensor& x_ND) const {
-    return normed(k_(x_ND), k_norm_.get(), config_.n_kv_heads);
+  using Norms = std::vector<std::unique_ptr<Norm>>;
+
+  /// None, one, or one per head.
+  Norms norms(const Builder& builder, const std::string& name, int64_t heads) const {
+    Norms list;
+    if (!config_.qk_norm) return list;
+    if (config_.qk_norm_over != QkNormOver::each_head)
+      list.push_back(build_norm(config_.qk_norm, builder.under(name)));
+    else
+      for (int64_t h = 0; h < heads; ++h)
+        list.push_back(build_norm(config_.qk_norm, builder.under(fmt::format("{}.{}", name, h))));
+    return list;
   }
 
-  Tensor normed(const Tensor& projected, const Norm* norm, int64_t heads) const {
-    const int64_t n = projected.size(0);
-    if (norm != nullptr && config_.qk_norm_over == QkNormOver::projection)
-      return norm->forward(projected).reshape({n, heads, config_.head_dim});
-    const Tensor apart = projected.reshape({n, heads, config_.head_dim});
-    return norm != nullptr ? norm->forward(apart) : apart;
+  Tensor projected(const Linear& linear, const Tensor& x_ND) const {
+    const Tensor y = linear(x_ND);
+    return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
+  }
+  Tensor values(const Linear& linear, const Tensor& x_ND) const {
+    return projected(linear, x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
+  }
+  Tensor queries(const Tensor& x_ND) const {
+    return normed(projected(q_, x_ND), q_norms_, config_.n_heads);
+  }
+  Tensor keys(const Tensor& x_ND) const {
+    return normed(projected(k_, x_ND), k_norms_, config_.n_kv_heads);
+  }
+
+  Tensor normed(const Tensor& y_ND, const Norms& norms, int64_t heads) const {
+    const std::array shape = {y_ND.size(0), heads, config_.head_dim};
+    if (norms.empty()) return y_ND.reshape(shape);
+    if (config_.qk_norm_over == QkNormOver::projection)
+      return norms[0]->forward(y_ND).reshape(shape);
+    const Tensor y_NHD = y_ND.reshape(shape);
+    if (config_.qk_norm_over == QkNormOver::head) return norms[0]->forward(y_NHD);
+    std::vector<Tensor> apart;
+    for (int64_t h = 0; h < heads; ++h)
+      apart.push_back(norms[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
+    return at::stack(apart, 1);
+  }
+
+  /// The queries times the factors of their positions.
+  Tensor tempered(const Tensor& q_NHD, Context& context) const {
+    if (config_.temperature.scale == 0) return q_NHD;
+    const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
+    Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
+    for (int64_t i = 0; i < positions.numel(); ++i)
+      factors.data_ptr<double>()[i] = config_.query_factor(positions.const_data_ptr<int64_t>()[i]);
+    return q_NHD * factors.to(q_NHD.options());
   }
 
   ops::ScoreOptions options(Context& context) const {
@@ -274,11 +305,11 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Projected x{position_->rotate(normed(q_global_(x_ND), q_norm_.get(), config_.n_heads),
-                                        Side::query, context),
-                      position_->rotate(normed(k_global_(x_ND), k_norm_.get(), config_.n_kv_heads),
-                                        Side::key, context),
-                      values(v_global_(x_ND)),
+    const Tensor q = normed(projected(q_global_, x_ND), q_norms_, config_.n_heads),
+                 k = normed(projected(k_global_, x_ND), k_norms_, config_.n_kv_heads);
+    const Projected x{position_->rotate(tempered(q, context), Side::query, context),
+                      position_->rotate(k, Side::key, context),
+                      values(v_global_, x_ND),
                       {}};
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
@@ -314,7 +345,7 @@ class Attention final : public Mixer {
   int64_t layer_ = 0;
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   WeightPtr sinks_;
-  std::unique_ptr<Norm> q_norm_, k_norm_;
+  Norms q_norms_, k_norms_;
   std::unique_ptr<Position> position_;
 };
 

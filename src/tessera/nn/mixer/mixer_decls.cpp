@@ -1,6 +1,8 @@
 // Rules, parameters, state and cost of the mixers: what needs no tensors.
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "tessera/nn/mixer/attention.h"
 #include "tessera/nn/mixer/mamba2.h"
 
@@ -15,6 +17,8 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
     fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
          scale_value);
+  if (gate_bias && gate == OutputGate::none)
+    fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
   who().check_heads(scope.at("pattern"), n_heads);
   if (who().farthest() > 0 && position.info().place == spec::Place::score_bias)
     fail(ErrorKind::spec, scope.path,
@@ -36,17 +40,23 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (gate != OutputGate::none)
     list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, scope.d_model,
-                false);
+                gate_bias);
   if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
   position.config->params_under(list, "position", child_scope(scope, "position"));
   if (qk_norm) {
     for (const auto& [name, heads] :
          {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
       spec::Scope norm_scope = scope;
-      norm_scope.width = qk_norm_over == QkNormOver::head ? head_dim : heads * head_dim;
-      spec::ParamList child = list.under(name);
-      qk_norm.config->params(child, norm_scope);
-      list.append(child);
+      norm_scope.width = qk_norm_over == QkNormOver::projection ? heads * head_dim : head_dim;
+      const auto add = [&, this](const std::string& norm) {
+        spec::ParamList child = list.under(norm);
+        qk_norm.config->params(child, norm_scope);
+        list.append(child);
+      };
+      if (qk_norm_over != QkNormOver::each_head)
+        add(name);
+      else
+        for (int64_t h = 0; h < heads; ++h) add(fmt::format("{}.{}", name, h));
     }
   }
 }
@@ -88,6 +98,11 @@ double AttentionConfig::score_scale(int64_t layer) const {
       return rsqrt / static_cast<double>(layer + 1);
   }
   return rsqrt;
+}
+
+double AttentionConfig::query_factor(int64_t position) const {
+  const int64_t steps = (position + temperature.offset) / temperature.floor;
+  return 1 + temperature.scale * std::log1p(static_cast<double>(steps));
 }
 
 void Mamba2Config::check(const spec::Scope& scope) const {
