@@ -88,7 +88,9 @@ Report evaluate_model(Options& o) {
           .targets = result.targets,
           .bytes = static_cast<int64_t>(loaded.tokenizer->decode(scored, false).size()),
           .window = o.eval.window,
-          .stride = o.eval.stride > 0 ? o.eval.stride : o.eval.window - 1,
+          .stride = o.eval.carry        ? o.eval.window
+                    : o.eval.stride > 0 ? o.eval.stride
+                                        : o.eval.window - 1,
           .seconds = seconds};
 }
 
@@ -106,6 +108,7 @@ int evaluate(Options& o) {
                 {"tokens", report.targets},
                 {"window", report.window},
                 {"stride", report.stride},
+                {"carried", o.eval.carry},
                 {"tokens_per_s", speed}});
   } else {
     fmt::print(
@@ -128,6 +131,10 @@ std::function<int()> add_eval(CLI::App& app) {
   auto* stride = app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
                      ->capture_default_str()
                      ->check(CLI::NonNegativeNumber);
+  auto* carry =
+      app.add_flag("--carry", o->eval.carry,
+                   "every window goes on from the state of the one before, as a memory over "
+                   "segments or a recurrent model can");
   app.add_option("--max-tokens", o->eval.max_tokens, "only the first tokens of the text; 0 = all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -146,7 +153,8 @@ std::function<int()> add_eval(CLI::App& app) {
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
-  for (CLI::Option* option : {model, window, stride, special, families}) ngram->excludes(option);
+  for (CLI::Option* option : {model, window, stride, carry, special, families})
+    ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
             "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});

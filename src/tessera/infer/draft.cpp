@@ -7,7 +7,7 @@ namespace tessera::infer {
 Draft::Draft(const model::Model& model, size_t rows, const Options& options)
     : model_(model), options_(options) {
   const model::ModelSpec& spec = model.spec();
-  if (!spec.causal() || !model.has_head())
+  if (!spec.causal() || spec.encoder || !model.has_head())
     fail(ErrorKind::usage, "draft", "this model is an {}; expected a decoder with a head",
          model::name_of(spec.arch));
   if (const std::string reason = spec.no_state_reason(); !reason.empty())

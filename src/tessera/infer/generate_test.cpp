@@ -18,9 +18,9 @@ std::vector<std::vector<int64_t>> prompts() {
   return {random_tokens(9, 1), {4, 5, 6, 4, 5, 6, 4, 5, 6, 4, 5}, random_tokens(2, 2)};
 }
 
-class Speculation : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+class Guessing : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
 
-TEST_P(Speculation, SaysWhatPlainGenerationSays) {
+TEST_P(Guessing, SaysWhatPlainGenerationSays) {
   const auto& [name, layers] = GetParam();
   const model::Model model = tiny_model(layers, 7), other = tiny_model(layers, 8);
   for (const double temperature : {0.0, 0.9}) {
@@ -47,7 +47,7 @@ TEST_P(Speculation, SaysWhatPlainGenerationSays) {
 }
 
 // wrong guesses alone would not show that right ones are kept, nor the other way round
-TEST_P(Speculation, ADraftThatErrsNowAndThen) {
+TEST_P(Guessing, ADraftThatErrsNowAndThen) {
   const auto& [name, layers] = GetParam();
   const model::Model model = tiny_model(layers, 7);
   // the same weights but for a slightly different head
@@ -67,7 +67,7 @@ TEST_P(Speculation, ADraftThatErrsNowAndThen) {
   EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
 }
 
-TEST_P(Speculation, StopsWherePlainGenerationStops) {
+TEST_P(Guessing, StopsWherePlainGenerationStops) {
   const auto& [name, layers] = GetParam();
   const model::Model model = tiny_model(layers, 7);
   GenerateOptions plain;
@@ -90,7 +90,7 @@ TEST_P(Speculation, StopsWherePlainGenerationStops) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds,
-                         Speculation,
+                         Guessing,
                          ::testing::ValuesIn(tiny_layers()),
                          [](const auto& info) { return info.param.first; });
 

@@ -119,7 +119,7 @@ Difference largest_difference(const Tensor& got_NC, const Tensor& want_NC) {
 Verification verify(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const VerifyOptions& options) {
-  if (!model.spec().causal())
+  if (!model.spec().causal() || model.spec().encoder)
     fail(ErrorKind::usage, "verify", "this model is an {}; expected a decoder",
          model::name_of(model.spec().arch));
   if (const std::string reason = model.spec().no_state_reason(); !reason.empty())

@@ -1,7 +1,10 @@
 #include "tessera/train/evaluate.h"
 
 #include <numbers>
+#include <numeric>
+#include <optional>
 
+#include "tessera/train/carried.h"
 #include "tessera/train/loss.h"
 
 namespace tessera::train {
@@ -19,23 +22,44 @@ std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed) {
 
 namespace {
 
-/// Over `count` samples, of which fetch(first, n) packs some.
+/// Numbers of the windows that each pass computes.
+std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptions& options) {
+  const int64_t passes = (windows + options.batch - 1) / options.batch;
+  const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
+  std::vector<std::vector<int64_t>> out(static_cast<size_t>(chosen));
+  for (int64_t i = 0; i < chosen; ++i)
+    for (int64_t row = 0; row < options.batch; ++row) {
+      // carried: row r reads its own run of `passes` windows; else neighbours are read together
+      const int64_t window =
+          options.carried ? row * passes + i : (passes * i / chosen) * options.batch + row;
+      if (window < windows) out[static_cast<size_t>(i)].push_back(window);
+    }
+  return out;
+}
+
+/// Over `count` samples, of which fetch(numbers) packs some.
 template <class Fetch>
 Evaluation evaluate_samples(const model::Model& model,
                             int64_t count,
                             Fetch fetch,
                             const EvaluateOptions& options) {
   const at::NoGradGuard no_grad;
-  const int64_t passes = (count + options.batch - 1) / options.batch;
-  const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
+  std::optional<CarriedRows> carried;
+  if (options.carried) carried.emplace(model.spec(), options.batch, options.carry_limit);
   Evaluation result;
   Score sum;
-  for (int64_t i = 0; i < chosen; ++i) {
+  for (const auto& pass : passes_of(count, options)) {
     if (options.cancel != nullptr) options.cancel->check("evaluate");
-    const int64_t first = (passes * i / chosen) * options.batch;
-    const PackedBatch packed = fetch(first, std::min(options.batch, count - first));
-    const auto [batch, targets] = to_tensors(packed);
-    const Score some = score(model, model.hidden(batch, {.cancel = options.cancel}), targets);
+    const PackedBatch packed = fetch(pass);
+    auto [batch, targets] = to_tensors(packed);
+    model::ForwardOptions forward;
+    forward.cancel = options.cancel;
+    std::optional<model::State> state;
+    std::vector<int64_t> streams(pass.size());
+    std::iota(streams.begin(), streams.end(), 0);
+    if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+    const Score some = score(model, model.hidden(batch, forward), targets);
+    if (carried) carried->leave(*state, batch, packed, streams);
     sum.nats += some.nats;
     sum.hits += some.hits;
     result.tokens += packed.n_targets;
@@ -53,7 +77,7 @@ Evaluation evaluate(const model::Model& model,
                     const EvaluateOptions& options) {
   Evaluation result = evaluate_samples(
       model, source.valid_samples(),
-      [&](int64_t first, int64_t n) { return source.valid(first, n); }, options);
+      [&](const std::vector<int64_t>& numbers) { return source.valid(numbers); }, options);
   result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
   return result;
 }
@@ -64,10 +88,7 @@ Evaluation evaluate(const model::Model& model,
   const std::vector<Window> windows = windows_in_order(split.tokens(), options.length);
   Evaluation result = evaluate_samples(
       model, static_cast<int64_t>(windows.size()),
-      [&](int64_t first, int64_t n) {
-        return pack(split,
-                    std::span(windows).subspan(static_cast<size_t>(first), static_cast<size_t>(n)));
-      },
+      [&](const std::vector<int64_t>& numbers) { return pack(split, chosen(windows, numbers)); },
       options);
   if (split.text_bytes() > 0)
     result.bits_per_byte = result.loss * static_cast<double>(split.tokens()) /

@@ -14,13 +14,18 @@ struct Evaluation {
 };
 
 struct EvaluateOptions {
-  int64_t length = 0;   // of a split's windows, in tokens; every one starts without a past
-  int64_t batch = 1;    // samples per forward pass
-  int64_t batches = 0;  // at most so many passes, spread evenly over the samples; 0 = all
+  int64_t length = 0;   // of a split's windows, in tokens
+  int64_t batch = 1;    // windows per forward pass
+  int64_t batches = 0;  // at most so many passes, spread evenly over the split; 0 = all
+  /// Windows go on from the state of the one before, in `batch` streams side by side, of which
+  /// `batches` takes the first windows. A document begins anew after `carry_limit` tokens, 0 =
+  /// never.
+  bool carried = false;
+  int64_t carry_limit = 0;
   const CancelToken* cancel = nullptr;
 };
 
-/// The samples a source holds out. Throws Error(cancelled) between passes.
+/// The samples that a source holds out. Throws Error(cancelled) between passes.
 Evaluation evaluate(const model::Model& model,
                     const Source& source,
                     const EvaluateOptions& options);

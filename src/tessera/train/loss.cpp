@@ -1,5 +1,7 @@
 #include "tessera/train/loss.h"
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include <cmath>
 
 namespace tessera::train {
@@ -71,7 +73,8 @@ Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& ta
 double loss_and_backward(const model::Model& model,
                          const Tensor& hidden_ND,
                          const Tensor& targets_N,
-                         const LossOptions& options) {
+                         const LossOptions& options,
+                         const Tensor& added) {
   const auto [scored, targets] = with_targets(hidden_ND, targets_N);
   const Tensor hidden = scored.detach().requires_grad_(true);
   double nats = 0;
@@ -82,7 +85,17 @@ double loss_and_backward(const model::Model& model,
     nats += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
     logits.backward(gradient.to(logits.scalar_type()));
   });
-  if (std::isfinite(nats) && hidden.grad().defined()) scored.backward(hidden.grad());
+  if (!std::isfinite(nats)) return nats;
+  std::vector<Tensor> roots, gradients;
+  if (hidden.grad().defined()) {
+    roots.push_back(scored);
+    gradients.push_back(hidden.grad());
+  }
+  if (added.defined() && added.requires_grad()) {
+    roots.push_back(added);
+    gradients.push_back(at::full_like(added, options.scale));
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
   return nats;
 }
 

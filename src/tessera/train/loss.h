@@ -26,12 +26,15 @@ struct Score {
 /// From hidden states, without gradients.
 Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
 
-/// Sum of l_i, and the gradients of everything behind it added to the parameters. A loss that is
-/// not finite is returned before any gradient passes the hidden states.
+/// Sum of l_i, and the gradients of everything behind it added to the parameters; so are those of
+/// `added`, a sum over the same tokens that parts add to the loss (undefined = none), which is not
+/// in the result. A loss that is not finite is returned before any gradient passes the hidden
+/// states.
 double loss_and_backward(const model::Model& model,
                          const Tensor& hidden_ND,
                          const Tensor& targets_N,
-                         const LossOptions& options);
+                         const LossOptions& options,
+                         const Tensor& added = {});
 
 /// Tokens per chunk for C logits each.
 int64_t loss_chunk(int64_t vocab);

@@ -47,7 +47,8 @@ void rebase(Json& json, const fs::path& folder) {
   if (!json.is_object() || !json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
   const auto move = [&](Json& path) {
-    if (path.is_string()) path = under(folder, path.get<std::string>()).lexically_normal().string();
+    if (path.is_string())
+      path = under(fs::absolute(folder), path.get<std::string>()).lexically_normal().string();
   };
   for (const char* key : {"train", "valid"})
     if (data.contains(key) && data[key].is_array())
@@ -146,6 +147,42 @@ void check_model(const Recipe& recipe) {
          recipe.train.batch, length, kMaxTokens);
 }
 
+/// What a row that goes on from step to step needs.
+void check_carried(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  if (train.windows != WindowOrder::carried) {
+    if (train.carry_limit > 0)
+      fail(ErrorKind::spec, "train.carry_limit",
+           "has no meaning for windows \"isolated\"; only \"carried\" has it");
+    return;
+  }
+  constexpr const char* kWhere = "train.windows";
+  if (recipe.task)
+    fail(ErrorKind::spec, kWhere,
+         "examples of a task do not go on in one another; use \"isolated\"");
+  if (const std::string reason = recipe.spec.no_state_reason(); !reason.empty())
+    fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);
+  const auto layout = model::state_layout(recipe.spec);
+  if (layout.empty())
+    fail(ErrorKind::spec, kWhere, "no part of this spec has a state to carry; use \"isolated\"");
+  if (train.carry_limit > 0 && train.carry_limit < train.length)
+    fail(ErrorKind::spec, "train.carry_limit", "found {}; expected at least train.length = {}",
+         train.carry_limit, train.length);
+  for (const int64_t limit : {recipe.spec.max_positions(), recipe.spec.switch_length()})
+    if (limit > 0 && (train.carry_limit == 0 || train.carry_limit > limit))
+      fail(ErrorKind::spec, "train.carry_limit",
+           "found {}; expected 1 to {}: rows go on through a document, and the positions of this "
+           "spec end there",
+           train.carry_limit, limit);
+  for (const model::BranchState& branch : layout)
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (train.carry_limit == 0 && decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
+        fail(ErrorKind::spec, "train.carry_limit",
+             "missing: layers.{}.{} keeps every token of a document; give the tokens after which a "
+             "row begins anew, or that part a window",
+             branch.layer, branch.branch);
+}
+
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
@@ -220,6 +257,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
   check_model(recipe);
+  check_carried(recipe);
   return recipe;
 }
 
@@ -248,12 +286,12 @@ std::string first_difference(const Json& before, const Json& now) {
 }
 
 Json recipe_schema() {
-  Json schema = spec::detail::schema_of<Sections>();
+  Json schema = spec::struct_schema<Sections>();
   schema["properties"]["spec"] = {
       {"description", "the architecture: a path, or the object itself"}};
   schema["properties"]["data"] = {
       {"description", "files to learn from, or a task whose examples are made"},
-      {"anyOf", {spec::detail::schema_of<DataRecipe>(), spec::detail::schema_of<TaskRecipe>()}}};
+      {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};
   for (const char* key : {"spec", "data"}) schema["required"].push_back(key);

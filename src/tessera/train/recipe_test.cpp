@@ -60,6 +60,9 @@ TEST(Recipe, ExtendsAnother) {
   EXPECT_EQ(recipe.data.tokenizer, (folder / "deep/tok").string());
   EXPECT_EQ(load_recipe(folder / "deep/middle.json").data.train,
             std::vector<std::string>{(folder / "a.txt").string()});
+  // the same from where the command line stands
+  EXPECT_EQ(load_recipe(std::filesystem::relative(folder / "deep/er/recipe.json")).data.train,
+            recipe.data.train);
 
   folder.write("loop.json", R"({"extends": "loop.json"})");
   expect_error(ErrorKind::spec, "[extends] more than 8",

@@ -1,5 +1,8 @@
 #include "tessera/train/source.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -9,20 +12,33 @@ namespace {
 
 class TextSource final : public Source {
  public:
-  TextSource(TokenData data, int64_t length, uint64_t seed)
-      : data_(std::move(data)), order_(data_.train.tokens(), length, seed) {
-    if (data_.valid.tokens() > 0) valid_ = windows_in_order(data_.valid.tokens(), length);
+  TextSource(TokenData data, const TrainRecipe& how) : data_(std::move(data)) {
+    const auto seed = static_cast<uint64_t>(how.seed);
+    const int64_t tokens = data_.train.tokens();
+    streams_ = how.batch * how.accumulate;
+    if (how.windows == WindowOrder::carried)
+      carried_.emplace(tokens, how.length, streams_, seed);
+    else
+      isolated_.emplace(tokens, how.length, seed);
+    if (data_.valid.tokens() > 0) valid_ = windows_in_order(data_.valid.tokens(), how.length);
   }
 
-  PackedBatch train(int64_t first, int64_t count) const override {
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const override {
     std::vector<Window> windows;
-    for (int64_t i = 0; i < count; ++i) windows.push_back(order_.at(first + i));
+    for (int64_t i = first; i < first + count; ++i) {
+      if (isolated_) {
+        windows.push_back(isolated_->at(i));
+        continue;
+      }
+      const StreamOrder::Next next = carried_->at(i);
+      if (next.first) begun.push_back(i % streams_);
+      windows.push_back(next.window);
+    }
     return pack(data_.train, windows);
   }
   int64_t valid_samples() const override { return static_cast<int64_t>(valid_.size()); }
-  PackedBatch valid(int64_t first, int64_t count) const override {
-    return pack(data_.valid,
-                std::span(valid_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    return pack(data_.valid, chosen(valid_, samples));
   }
   double tokens_per_byte() const override {
     const auto bytes = static_cast<double>(data_.valid.text_bytes());
@@ -32,7 +48,9 @@ class TextSource final : public Source {
 
  private:
   TokenData data_;
-  SampleOrder order_;
+  int64_t streams_ = 0;
+  std::optional<SampleOrder> isolated_;
+  std::optional<StreamOrder> carried_;
   std::vector<Window> valid_;
 };
 
@@ -45,35 +63,37 @@ class TaskSource final : public Source {
         random_(RandomKey(static_cast<uint64_t>(recipe.train.seed)).fold("data")),
         key_(sha256("made, not read; version 1")) {}
 
-  PackedBatch train(int64_t first, int64_t count) const override {
-    return batch(
-        first, count,
-        [&](int64_t sample) {
-          if (task_.examples == 0) return random_.fold("train").fold(static_cast<uint64_t>(sample));
-          const RandomKey epoch =
-              random_.fold("order").fold(static_cast<uint64_t>(sample / task_.examples));
-          return random_.fold("train").fold(
-              static_cast<uint64_t>(permuted(sample % task_.examples, task_.examples, epoch)));
-        },
-        length_);
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
+    std::vector<RandomKey> keys;
+    for (int64_t sample = first; sample < first + count; ++sample) keys.push_back(key_of(sample));
+    return batch(keys, length_);
   }
   int64_t valid_samples() const override { return task_.valid; }
-  PackedBatch valid(int64_t first, int64_t count) const override {
-    return batch(
-        first, count,
-        [&](int64_t sample) { return random_.fold("valid").fold(static_cast<uint64_t>(sample)); },
-        task_.valid_length > 0 ? task_.valid_length : length_);
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    std::vector<RandomKey> keys;
+    for (const int64_t sample : samples)
+      keys.push_back(random_.fold("valid").fold(static_cast<uint64_t>(sample)));
+    return batch(keys, task_.valid_length > 0 ? task_.valid_length : length_);
   }
   double tokens_per_byte() const override { return 0; }
   const std::string& key() const override { return key_; }
 
  private:
-  template <class KeyOf>
-  PackedBatch batch(int64_t first, int64_t count, KeyOf key_of, int64_t length) const {
+  /// Of a training sample; the examples of a finite set come in another order in every epoch.
+  RandomKey key_of(int64_t sample) const {
+    int64_t number = sample;
+    if (const int64_t n = task_.examples; n > 0)
+      number =
+          permuted(sample % n, n, random_.fold("order").fold(static_cast<uint64_t>(sample / n)));
+    return random_.fold("train").fold(static_cast<uint64_t>(number));
+  }
+
+  PackedBatch batch(const std::vector<RandomKey>& keys, int64_t length) const {
     PackedBatch out;
-    for (int64_t i = 0; i < count; ++i) {
-      const Example example = make_example(task_, vocab_, length, key_of(first + i));
-      out.pieces.push_back({i, static_cast<int64_t>(out.ids.size()), length});
+    for (const RandomKey& key : keys) {
+      const Example example = make_example(task_, vocab_, length, key);
+      out.pieces.push_back(
+          {static_cast<int64_t>(out.pieces.size()), static_cast<int64_t>(out.ids.size()), length});
       out.ids.insert(out.ids.end(), example.ids.begin(), example.ids.end());
       out.targets.insert(out.targets.end(), example.targets.begin(), example.targets.end());
     }
@@ -90,13 +110,20 @@ class TaskSource final : public Source {
 
 }  // namespace
 
+std::vector<Window> chosen(const std::vector<Window>& windows,
+                           const std::vector<int64_t>& numbers) {
+  std::vector<Window> some;
+  for (const int64_t number : numbers) some.push_back(windows.at(static_cast<size_t>(number)));
+  return some;
+}
+
 std::unique_ptr<Source> open_source(const Recipe& recipe,
                                     const std::filesystem::path& cache,
                                     const CancelToken* cancel) {
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
   return std::make_unique<TextSource>(
       prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel),
-      recipe.train.length, static_cast<uint64_t>(recipe.train.seed));
+      recipe.train);
 }
 
 }  // namespace tessera::train

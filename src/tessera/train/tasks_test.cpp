@@ -124,20 +124,22 @@ TEST(Tasks, SamplesAreAFunctionOfSeedAndNumber) {
     return open_source(read_recipe(json, "", overrides), "unused");
   };
   const auto a = source({});
-  const PackedBatch all = a->train(3, 4);
+  std::vector<int64_t> begun;
+  const PackedBatch all = a->train(3, 4, begun);
+  EXPECT_TRUE(begun.empty());
   EXPECT_EQ(all.pieces.size(), 4u);
   EXPECT_EQ(all.n_targets, 16);
-  const PackedBatch last = a->train(6, 1);
+  const PackedBatch last = a->train(6, 1, begun);
   EXPECT_TRUE(std::equal(last.ids.begin(), last.ids.end(), all.ids.end() - 24));
-  EXPECT_NE(source({"train.seed=1"})->train(3, 4).ids, all.ids);
-  EXPECT_NE(a->valid(3, 4).ids, all.ids);
-  EXPECT_EQ(source({"data.valid_length=30", "data.valid=7"})->valid(6, 1).ids.size(), 30u);
+  EXPECT_NE(source({"train.seed=1"})->train(3, 4, begun).ids, all.ids);
+  EXPECT_NE(a->valid({3, 4, 5, 6}).ids, all.ids);
+  EXPECT_EQ(source({"data.valid_length=30", "data.valid=7"})->valid({6}).ids.size(), 30u);
 
   // ten examples come again in every epoch, in another order
   const auto few = source({"data.examples=10"});
   const auto epoch = [&](int64_t number) {
     std::vector<std::vector<int64_t>> samples;
-    for (int64_t i = 0; i < 10; ++i) samples.push_back(few->train(number * 10 + i, 1).ids);
+    for (int64_t i = 0; i < 10; ++i) samples.push_back(few->train(number * 10 + i, 1, begun).ids);
     return samples;
   };
   auto first = epoch(0), second = epoch(1);
@@ -160,6 +162,7 @@ TEST(Tasks, RecipesThatDoNotFitAreRefused) {
   refused("copying", {"data.filler=zero"}, "[data.filler] has no meaning for type \"copying\"");
   refused("induction_heads", {"data.items=2"}, "[data.items] has no meaning");
   refused("mqar", {"data.tokenizer=bytes"}, "[data] unknown key \"tokenizer\"");
+  refused("mqar", {"train.windows=carried"}, "[train.windows]");
   refused("mqra", {}, "did you mean \"mqar\"?");
   const Json once = resolve(read_recipe(task_recipe("mqar"), ""));
   EXPECT_EQ(resolve(read_recipe(once, "")), once);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/block_cache.h"
@@ -39,7 +40,9 @@ class Trainer {
         source_(open_source(recipe, folder / "cache", options.cancel)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
-        optimizer_(make_optimizer(model_, recipe.optimizer)) {}
+        optimizer_(make_optimizer(model_, recipe.optimizer)) {
+    progress_.carried = fresh_rows(recipe, model_);
+  }
 
   TrainResult run() {
     restore();
@@ -113,10 +116,14 @@ class Trainer {
   /// Forward, backward and update over `accumulate` batches.
   LogLine update() {
     const TrainRecipe& how = recipe_.train;
+    // a step that does not complete leaves the rows as they were
+    std::optional<CarriedRows> carried = progress_.carried;
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(source_->train(progress_.sample + micro * how.batch, how.batch));
+      std::vector<int64_t> begun;
+      packed.push_back(source_->train(progress_.sample + micro * how.batch, how.batch, begun));
+      for (const int64_t stream : begun) carried->forget(stream);
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -126,10 +133,7 @@ class Trainer {
       Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     double nats = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      const auto [batch, wanted] = to_tensors(packed[static_cast<size_t>(micro)]);
-      const model::ForwardOptions forward = forward_options(micro);
-      nats += loss_and_backward(model_, model_.hidden(batch, forward), wanted, loss_options);
-      if (!std::isfinite(nats)) stop_at_loss(nats, batch, forward);
+      nats += pass(micro, packed[static_cast<size_t>(micro)], loss_options, carried);
     }
     const std::vector<Parameter> parameters = parameter_memory();
     const double norm = optimizer_.gradient_norm(parameters);
@@ -138,6 +142,7 @@ class Trainer {
     const double lr = recipe_.optimizer.lr * recipe_.schedule.factor(progress_.step, how.steps);
     const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
     optimizer_.update(parameters, progress_.step + 1, lr, scale);
+    progress_.carried = std::move(carried);
     progress_.step += 1;
     progress_.sample += how.accumulate * how.batch;
     progress_.tokens += targets;
@@ -146,6 +151,31 @@ class Trainer {
             .lr = lr,
             .grad_norm = norm,
             .tokens = progress_.tokens};
+  }
+
+  /// Forward and backward over one batch; returns its sum of losses.
+  double pass(int64_t micro,
+              const PackedBatch& packed,
+              const LossOptions& loss,
+              std::optional<CarriedRows>& carried) {
+    auto [batch, wanted] = to_tensors(packed);
+    model::ForwardOptions forward = forward_options(micro);
+    Tensor added;
+    forward.add_loss = [&added](const std::string&, const Tensor& more) {
+      added = added.defined() ? added + more : more;
+    };
+    std::vector<int64_t> streams(static_cast<size_t>(recipe_.train.batch));
+    std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
+    std::optional<model::State> state;
+    if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+    const Tensor hidden = model_.hidden(batch, forward);
+    const double nats = loss_and_backward(model_, hidden, wanted, loss, added);
+    if (!std::isfinite(nats)) {
+      if (carried) *state = carried->enter(batch, packed, streams);
+      stop_at_loss(nats, batch, forward);
+    }
+    if (carried) carried->leave(*state, batch, packed, streams);
+    return nats;
   }
 
   model::ForwardOptions forward_options(int64_t micro) const {
@@ -183,6 +213,7 @@ class Trainer {
     // once more, watching every layer's output
     const at::AutoGradMode as_before(true);
     std::string place;
+    forward.add_loss = nullptr;
     forward.probe = [&](const std::string& name, const Tensor& value) {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
@@ -204,8 +235,11 @@ class Trainer {
   void validate(LogLine& line, bool last) {
     const double begin = now();
     const Evaluation result = evaluate(model_, *source_,
-                                       {.batch = recipe_.train.batch,
+                                       {.length = recipe_.train.length,
+                                        .batch = recipe_.train.batch,
                                         .batches = last ? 0 : recipe_.train.eval_batches,
+                                        .carried = progress_.carried.has_value(),
+                                        .carry_limit = recipe_.train.carry_limit,
                                         .cancel = options_.cancel});
     line.valid_loss = result.loss;
     line.accuracy = result.accuracy;
