@@ -66,8 +66,8 @@ fs::path materialise(const Scratch& scratch, const std::string& family, const st
 }
 
 std::vector<std::string> families() {
-  return {"llama", "mistral", "qwen2",       "qwen3",  "gpt2", "gpt_neox", "phi3",
-          "olmo2", "gemma2",  "gemma3_text", "mamba2", "bert", "t5"};
+  return {"llama",  "mistral",     "qwen2",  "qwen3", "gpt2", "gpt_neox", "phi3",  "olmo2",
+          "gemma2", "gemma3_text", "mamba2", "bert",  "t5",   "bart",     "marian"};
 }
 
 std::vector<std::string> cases(const std::string& family) {

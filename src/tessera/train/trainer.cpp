@@ -40,6 +40,8 @@ class Trainer {
         data_(prepare_tokens(
             recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
         order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
+        pairs_(std::max<int64_t>(1, data_.train.documents() / 2),
+               static_cast<uint64_t>(recipe.train.seed)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {}
@@ -118,7 +120,7 @@ class Trainer {
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(pack(data_.train, windows(progress_.sample + micro * how.batch)));
+      packed.push_back(samples(progress_.sample + micro * how.batch));
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -128,10 +130,12 @@ class Trainer {
       Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     double nats = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      const auto [batch, wanted] = to_tensors(packed[static_cast<size_t>(micro)]);
+      const PackedBatch& some = packed[static_cast<size_t>(micro)];
+      const auto [batch, wanted] = to_tensors(some);
       const model::ForwardOptions forward = forward_options(micro);
-      nats += loss_and_backward(model_, model_.hidden(batch, forward), wanted, loss_options);
-      if (!std::isfinite(nats)) stop_at_loss(nats, batch, forward);
+      nats +=
+          loss_and_backward(model_, hidden_of(model_, some, batch, forward), wanted, loss_options);
+      if (!std::isfinite(nats)) stop_at_loss(nats, some, batch, forward);
     }
     const std::vector<Parameter> parameters = parameter_memory();
     const double norm = optimizer_.gradient_norm(parameters);
@@ -150,10 +154,16 @@ class Trainer {
             .tokens = progress_.tokens};
   }
 
-  std::vector<Window> windows(int64_t sample) const {
+  /// The batch that begins with sample `first`.
+  PackedBatch samples(int64_t first) const {
+    if (recipe_.spec.encoder) {
+      std::vector<int64_t> pairs;
+      for (int64_t i = 0; i < recipe_.train.batch; ++i) pairs.push_back(pairs_.at(first + i));
+      return pack_pairs(data_.train, pairs, recipe_.spec.start, recipe_.train.length);
+    }
     std::vector<Window> windows;
-    for (int64_t i = 0; i < recipe_.train.batch; ++i) windows.push_back(order_.at(sample + i));
-    return windows;
+    for (int64_t i = 0; i < recipe_.train.batch; ++i) windows.push_back(order_.at(first + i));
+    return pack(data_.train, windows);
   }
 
   model::ForwardOptions forward_options(int64_t micro) const {
@@ -186,6 +196,7 @@ class Trainer {
   }
 
   [[noreturn]] void stop_at_loss(double nats,
+                                 const PackedBatch& packed,
                                  const nn::Batch& batch,
                                  model::ForwardOptions forward) const {
     // once more, watching every layer's output
@@ -194,7 +205,7 @@ class Trainer {
     forward.probe = [&](const std::string& name, const Tensor& value) {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
-    model_.hidden(batch, forward);
+    hidden_of(model_, packed, batch, forward);
     fail(ErrorKind::input, "train",
          "step {}: the loss is {}; the first output that is not finite is \"{}\": lower "
          "optimizer.lr or train.clip_norm; {}",
@@ -234,6 +245,7 @@ class Trainer {
   text::Tokenizer tokenizer_;
   TokenData data_;
   SampleOrder order_;
+  PairOrder pairs_;
   model::Model model_;
   AdamW optimizer_;
   Progress progress_;
