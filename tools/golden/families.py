@@ -106,6 +106,8 @@ class Writer:
             self.check_moved(case, facts["moved_by"])
         if case.length_dependent:
             facts["length_dependent"] = True
+        if case.padding_leaks:
+            facts["padding_leaks"] = case.padding_leaks
         if case.neutral:
             facts["neutral"] = True
             self.io[case.name] = self.io[case.of]
@@ -290,6 +292,11 @@ class Writer:
         keys["initialisation"] = {
             key: keys["moved"].pop(key) for key in self.family.init_only if key in keys["moved"]
         }
+        keys["precision"] = {
+            key: keys["moved"].pop(key) for key in self.family.precision if key in keys["moved"]
+        }
+        if not keys["precision"]:
+            del keys["precision"]
         if keys["moved"]:
             raise RuntimeError(f"{self.family.name}: keys without a case matter: {keys['moved']}")
         del keys["moved"]

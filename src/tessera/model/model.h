@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tessera/model/stack.h"
+#include "tessera/nn/losses.h"
 
 namespace tessera::model {
 
@@ -36,6 +37,7 @@ struct ForwardOptions {
   RandomKey key{0};
   const CancelToken* cancel = nullptr;
   std::function<void(const std::string&, const Tensor&)> probe;
+  nn::LossSink add_loss;  // takes the losses of parts that have some of their own
 };
 
 class Model {

@@ -2,7 +2,9 @@
 
 #include <numbers>
 #include <numeric>
+#include <optional>
 
+#include "tessera/train/carried.h"
 #include "tessera/train/loss.h"
 
 namespace tessera::train {
@@ -28,37 +30,65 @@ Tensor hidden_of(const model::Model& model,
   return model.hidden(batch, options);
 }
 
+namespace {
+
+/// Numbers of the windows, or of the pairs, that each pass computes.
+std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptions& options) {
+  const int64_t passes = (windows + options.batch - 1) / options.batch;
+  const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
+  std::vector<std::vector<int64_t>> out(static_cast<size_t>(chosen));
+  for (int64_t i = 0; i < chosen; ++i)
+    for (int64_t row = 0; row < options.batch; ++row) {
+      // carried: row r reads its own run of `passes` windows; else neighbours are read together
+      const int64_t window =
+          options.carried ? row * passes + i : (passes * i / chosen) * options.batch + row;
+      if (window < windows) out[static_cast<size_t>(i)].push_back(window);
+    }
+  return out;
+}
+
+/// Tokens of all texts of a split of pairs.
+int64_t tokens_of_texts(const TokenSplit& split) {
+  int64_t tokens = 0;
+  for (int64_t document = 1; document < split.documents(); document += 2)
+    tokens += split.document(document).second;
+  return tokens;
+}
+
+}  // namespace
+
 Evaluation evaluate(const model::Model& model,
                     const TokenSplit& split,
                     const EvaluateOptions& options) {
   const at::NoGradGuard no_grad;
   const bool pairs = model.spec().encoder != nullptr;
-  const std::vector<Window> windows =
+  const auto windows =
       pairs ? std::vector<Window>() : windows_in_order(split.tokens(), options.length);
-  std::vector<int64_t> all_pairs(static_cast<size_t>(pairs ? split.documents() / 2 : 0));
-  std::iota(all_pairs.begin(), all_pairs.end(), 0);
-  const auto count = static_cast<int64_t>(pairs ? all_pairs.size() : windows.size());
-  const int64_t passes = (count + options.batch - 1) / options.batch;
-  const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
+  const int64_t count = pairs ? split.documents() / 2 : static_cast<int64_t>(windows.size());
+  std::optional<CarriedRows> carried;
+  if (options.carried) carried.emplace(model.spec(), options.batch, options.carry_limit);
   Evaluation result;
   double nats = 0;
-  for (int64_t i = 0; i < chosen; ++i) {
+  for (const auto& pass : passes_of(count, options)) {
     if (options.cancel != nullptr) options.cancel->check("evaluate");
-    const int64_t begin = (passes * i / chosen) * options.batch;
-    const auto some = [&](const auto& list) {
-      return std::span(list).subspan(static_cast<size_t>(begin),
-                                     static_cast<size_t>(std::min(options.batch, count - begin)));
-    };
+    std::vector<Window> some;
+    if (!pairs)
+      for (const int64_t number : pass) some.push_back(windows[static_cast<size_t>(number)]);
     const PackedBatch packed =
-        pairs ? pack_pairs(split, some(all_pairs), model.spec().start, options.length)
-              : pack(split, some(windows));
-    const auto [batch, targets] = to_tensors(packed);
-    nats += loss_sum(model, hidden_of(model, packed, batch, {.cancel = options.cancel}), targets);
+        pairs ? pack_pairs(split, pass, model.spec().start, options.length) : pack(split, some);
+    auto [batch, targets] = to_tensors(packed);
+    model::ForwardOptions forward;
+    forward.cancel = options.cancel;
+    std::optional<model::State> state;
+    std::vector<int64_t> streams(pass.size());
+    std::iota(streams.begin(), streams.end(), 0);
+    if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+    nats += loss_sum(model, hidden_of(model, packed, batch, forward), targets);
+    if (carried) carried->leave(*state, batch, packed, streams);
     result.tokens += packed.n_targets;
   }
   result.loss = result.tokens > 0 ? nats / static_cast<double>(result.tokens) : 0;
-  int64_t text_tokens = pairs ? 0 : split.tokens();
-  for (const int64_t pair : all_pairs) text_tokens += split.document(2 * pair + 1).second;
+  const int64_t text_tokens = pairs ? tokens_of_texts(split) : split.tokens();
   const double tokens_per_byte =
       split.text_bytes() > 0
           ? static_cast<double>(text_tokens) / static_cast<double>(split.text_bytes())

@@ -92,6 +92,9 @@ TEST(Pairs, RecipeAndArchitectureMustAgree) {
   json["data"]["format"] = "jsonl";
   json["data"]["source_key"] = "in";
   expect_error(ErrorKind::spec, "reads no source", [&] { read_recipe(json, ""); });
+  json = pair_recipe("a.jsonl");
+  json["train"]["windows"] = "carried";
+  expect_error(ErrorKind::spec, "pairs stand alone", [&] { read_recipe(json, ""); });
   json = pair_recipe("a.txt");
   json["data"]["format"] = "text";
   expect_error(ErrorKind::spec, "expected format \"jsonl\"", [&] { read_recipe(json, ""); });

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/block_cache.h"
@@ -44,7 +45,12 @@ class Trainer {
                static_cast<uint64_t>(recipe.train.seed)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
-        optimizer_(make_optimizer(model_, recipe.optimizer)) {}
+        optimizer_(make_optimizer(model_, recipe.optimizer)) {
+    progress_.carried = fresh_rows(recipe, model_);
+    if (progress_.carried)
+      streams_.emplace(data_.train.tokens(), recipe.train.length, progress_.carried->streams(),
+                       static_cast<uint64_t>(recipe.train.seed));
+  }
 
   TrainResult run() {
     restore();
@@ -117,10 +123,12 @@ class Trainer {
   /// Forward, backward and update over `accumulate` batches.
   LogLine update() {
     const TrainRecipe& how = recipe_.train;
+    // a step that does not complete leaves the rows as they were
+    std::optional<CarriedRows> carried = progress_.carried;
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(samples(progress_.sample + micro * how.batch));
+      packed.push_back(samples(progress_.sample + micro * how.batch, carried));
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -130,12 +138,7 @@ class Trainer {
       Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     double nats = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      const PackedBatch& some = packed[static_cast<size_t>(micro)];
-      const auto [batch, wanted] = to_tensors(some);
-      const model::ForwardOptions forward = forward_options(micro);
-      nats +=
-          loss_and_backward(model_, hidden_of(model_, some, batch, forward), wanted, loss_options);
-      if (!std::isfinite(nats)) stop_at_loss(nats, some, batch, forward);
+      nats += pass(micro, packed[static_cast<size_t>(micro)], loss_options, carried);
     }
     const std::vector<Parameter> parameters = parameter_memory();
     const double norm = optimizer_.gradient_norm(parameters);
@@ -144,6 +147,7 @@ class Trainer {
     const double lr = recipe_.optimizer.lr * recipe_.schedule.factor(progress_.step, how.steps);
     const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
     optimizer_.update(parameters, progress_.step + 1, lr, scale);
+    progress_.carried = std::move(carried);
     progress_.step += 1;
     progress_.sample += how.accumulate * how.batch;
     progress_.tokens += targets;
@@ -154,16 +158,51 @@ class Trainer {
             .tokens = progress_.tokens};
   }
 
-  /// The batch that begins with sample `first`.
-  PackedBatch samples(int64_t first) const {
-    if (recipe_.spec.encoder) {
-      std::vector<int64_t> pairs;
-      for (int64_t i = 0; i < recipe_.train.batch; ++i) pairs.push_back(pairs_.at(first + i));
-      return pack_pairs(data_.train, pairs, recipe_.spec.start, recipe_.train.length);
+  /// The batch that begins with sample `first`; a row whose stream begins forgets what it held.
+  PackedBatch samples(int64_t first, std::optional<CarriedRows>& carried) const {
+    if (!recipe_.spec.encoder) return pack(data_.train, windows(first, carried));
+    std::vector<int64_t> pairs;
+    for (int64_t i = 0; i < recipe_.train.batch; ++i) pairs.push_back(pairs_.at(first + i));
+    return pack_pairs(data_.train, pairs, recipe_.spec.start, recipe_.train.length);
+  }
+
+  /// Forward and backward over one batch; returns its sum of losses.
+  double pass(int64_t micro,
+              const PackedBatch& packed,
+              const LossOptions& loss,
+              std::optional<CarriedRows>& carried) {
+    auto [batch, wanted] = to_tensors(packed);
+    model::ForwardOptions forward = forward_options(micro);
+    Tensor added;
+    forward.add_loss = [&added](const std::string&, const Tensor& more) {
+      added = added.defined() ? added + more : more;
+    };
+    std::vector<int64_t> streams(static_cast<size_t>(recipe_.train.batch));
+    std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
+    std::optional<model::State> state;
+    if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+    const Tensor hidden = hidden_of(model_, packed, batch, forward);
+    const double nats = loss_and_backward(model_, hidden, wanted, loss, added);
+    if (!std::isfinite(nats)) {
+      if (carried) *state = carried->enter(batch, packed, streams);
+      stop_at_loss(nats, packed, batch, forward);
     }
+    if (carried) carried->leave(*state, batch, packed, streams);
+    return nats;
+  }
+
+  std::vector<Window> windows(int64_t sample, std::optional<CarriedRows>& carried) const {
     std::vector<Window> windows;
-    for (int64_t i = 0; i < recipe_.train.batch; ++i) windows.push_back(order_.at(first + i));
-    return pack(data_.train, windows);
+    for (int64_t i = sample; i < sample + recipe_.train.batch; ++i) {
+      if (!carried) {
+        windows.push_back(order_.at(i));
+        continue;
+      }
+      const StreamOrder::Next next = streams_->at(i);
+      if (next.first) carried->forget(i % carried->streams());
+      windows.push_back(next.window);
+    }
+    return windows;
   }
 
   model::ForwardOptions forward_options(int64_t micro) const {
@@ -202,6 +241,7 @@ class Trainer {
     // once more, watching every layer's output
     const at::AutoGradMode as_before(true);
     std::string place;
+    forward.add_loss = nullptr;
     forward.probe = [&](const std::string& name, const Tensor& value) {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
@@ -226,6 +266,8 @@ class Trainer {
                                        {.length = recipe_.train.length,
                                         .batch = recipe_.train.batch,
                                         .batches = last ? 0 : recipe_.train.eval_batches,
+                                        .carried = progress_.carried.has_value(),
+                                        .carry_limit = recipe_.train.carry_limit,
                                         .cancel = options_.cancel});
     line.valid_loss = result.loss;
     line.valid_bits_per_byte = result.bits_per_byte;
@@ -246,6 +288,7 @@ class Trainer {
   TokenData data_;
   SampleOrder order_;
   PairOrder pairs_;
+  std::optional<StreamOrder> streams_;  // instead of order_, where windows are carried
   model::Model model_;
   AdamW optimizer_;
   Progress progress_;

@@ -1,6 +1,5 @@
 #include "tessera/nn/mixer/attend.h"
 
-#include "tessera/ops/attention_values.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -39,11 +38,11 @@ Tensor attend_documents(const Tensor& q_NHK,
     return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), options, dropout.at(0))
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
   }
-  return for_segments(batch, [&](size_t, const Segment& s) {
-    return ops::attention_values(
-        q_NHK.narrow(0, s.begin, s.length),
-        {k_NGK.narrow(0, s.begin, s.length), v_NGV.narrow(0, s.begin, s.length), s.start}, s.start,
-        options, dropout.at(s.begin));
+  return over_segments(batch, [&](size_t, const Segment& s) {
+    const ops::KeyValues kv{k_NGK.narrow(0, s.begin, s.length), v_NGV.narrow(0, s.begin, s.length),
+                            s.start};
+    return ops::attention(q_NHK.narrow(0, s.begin, s.length), {kv}, s.start, options,
+                          dropout.at(s.begin));
   });
 }
 

@@ -5,7 +5,9 @@
 #include <functional>
 
 #include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/attention.h"
 
 namespace tessera::nn {
 
@@ -33,13 +35,5 @@ Tensor attend_documents(const Tensor& q_NHK,
                         const Batch& batch,
                         const ops::ScoreOptions& options,
                         const WeightDropout& dropout = {});
-
-/// f(segment number, segment) for all segments of the batch, one below the other.
-template <class F>
-Tensor for_segments(const Batch& batch, const F& f) {
-  std::vector<Tensor> out;
-  for (size_t i = 0; i < batch.segments.size(); ++i) out.push_back(f(i, batch.segments[i]));
-  return out.size() == 1 ? out[0] : at::cat(out);
-}
 
 }  // namespace tessera::nn

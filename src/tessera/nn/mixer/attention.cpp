@@ -218,7 +218,8 @@ class Attention final : public Mixer {
       const Segment& s = batch.segments[i];
       const ops::ScoreOptions how = of_segment(in_document(site, i), x, s);
       after_past(x, slot, s, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
-        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
+        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how,
+                                     dropper(context, static_cast<uint64_t>(s.begin))));
       });
     }
     return out.size() == 1 ? out[0] : at::cat(out);

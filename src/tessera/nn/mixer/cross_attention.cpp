@@ -35,7 +35,7 @@ class CrossAttention final : public Mixer {
     ops::ScoreOptions how = how_;
     if (context.training) how.dropout = config_.dropout;
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    const Tensor o_NHD = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       return ops::attention(q_NHD.narrow(0, s.begin, s.length),
                             {source_of(s.row, row, sources, context)}, s.start, how,

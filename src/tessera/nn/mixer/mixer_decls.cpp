@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/causal_conv_decl.h"
 #include "tessera/nn/mixer/mamba2.h"
 
 namespace tessera::nn {
@@ -107,14 +108,9 @@ void Mamba2Config::check(const spec::Scope& scope) const {
 void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   using Kind = spec::ParamKind;
   const int64_t channels = conv_channels();
-  const double conv_bound = 1 / std::sqrt(static_cast<double>(d_conv));
   list.linear("in", inner() + channels + n_heads, scope.d_model, proj_bias);
-  list.add({"conv.weight",
-            {channels, d_conv},
-            spec::Init::uniform(-conv_bound, conv_bound),
-            Kind::structural});
-  if (conv_bias)
-    list.add({"conv.bias", {channels}, spec::Init::uniform(-conv_bound, conv_bound), Kind::bias});
+  const spec::Init conv = conv_init(d_conv);
+  declare_conv(list, "conv", {channels, d_conv}, conv, conv_bias ? &conv : nullptr);
   list.add({"dt_bias",
             {n_heads},
             {spec::Init::Kind::softplus_log_uniform, 1e-3, 1e-1, 1e-4},
@@ -128,8 +124,7 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
 
 std::vector<spec::StateDecl> Mamba2Config::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}},
-          {"conv", Kind::fixed, {d_conv - 1, conv_channels()}}};
+  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}}, conv_state(conv_channels(), d_conv)};
 }
 
 double Mamba2Config::extra_flops(const spec::Scope&, int64_t) const {
