@@ -95,7 +95,7 @@ class Writer:
         config = json.loads((folder / "config.json").read_text())
 
         # what counts is what a reader of the files gets
-        loaded = reference.load(architecture, config, self.weights_file(case.name))
+        loaded = self.load(config, case.name, architecture)
         result = reference.run(loaded, self.inputs, family.padding)
         self.configs[case.name], self.results[case.name] = config, result
 
@@ -124,6 +124,16 @@ class Writer:
                 own.unlink()
                 return earlier
         return name
+
+    def load(self, config, weights, architecture="", **options):
+        """The reference's model of a config and the weights of a case."""
+        return reference.load(
+            architecture or self.family.architecture,
+            config,
+            self.weights_file(weights),
+            self.family.attention,
+            **options,
+        )
 
     def weights_file(self, name):
         return self.folder / self.weights[name] / "model.safetensors"
@@ -157,7 +167,7 @@ class Writer:
             self.folder / case.name / "case.json",
             {
                 "case": f"families/{self.family.name}/{case.name}",
-                "reference": f"transformers {architecture}, eager attention, CPU",
+                "reference": f"transformers {architecture}, {self.family.attention} attention, CPU",
                 "version": f"transformers {transformers.__version__}, torch {torch.__version__}",
                 "generator": "tools/golden/families.py",
                 "seed": reference.SEED,
@@ -203,9 +213,7 @@ class Writer:
         if case.reference_refuses:
             loaded, result = None, self.results[case.of]
         else:
-            loaded = reference.load(
-                architecture, config, self.weights_file(case.name), extra_allowed=bool(case.tensors)
-            )
+            loaded = self.load(config, case.name, extra_allowed=bool(case.tensors))
             result = reference.run(loaded, self.inputs, self.family.padding)
         self.results[case.name] = result
         moved = reference.difference(result, self.results[case.of], self.mask)
@@ -306,7 +314,7 @@ class Writer:
 
     def try_mutation(self, config):
         try:
-            model = reference.load(self.family.architecture, config, self.weights_file("base"))
+            model = self.load(config, "base")
             result = reference.run(model, self.inputs, self.family.padding)
         except Exception as error:  # the reference may refuse a value in any way it likes
             return "refused", f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"

@@ -1,6 +1,6 @@
 """The reference side of the family goldens: draw weights, run transformers, decode greedily.
 
-Everything runs in float32 on the CPU with eager attention and one thread, so that a second run
+Everything runs in float32 on the CPU and one thread, mostly with eager attention, so that a second run
 gives the same bytes. Weights depend on the family, the tensor's name and its shape alone: two
 cases of one family share every tensor that has the same shape in both.
 """
@@ -87,16 +87,17 @@ def save(model, folder):
             shutil.copyfile(pathlib.Path(scratch, name), folder / name)
 
 
-def load(architecture, config, weights, extra_allowed=False):
+def load(architecture, config, weights, attention="eager", extra_allowed=False):
     """What from_pretrained makes of a config (a dict) and a weights file; every name must match.
 
+    attention: the reference's implementation, "eager" or "sdpa".
     extra_allowed: the file may hold tensors that the architecture does not use.
     """
     with tempfile.TemporaryDirectory() as scratch:
         pathlib.Path(scratch, "config.json").write_text(json.dumps(config))
         shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
         model, info = model_class(architecture).from_pretrained(
-            scratch, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+            scratch, attn_implementation=attention, dtype=torch.float32, output_loading_info=True
         )
     if extra_allowed:
         info.pop("unexpected_keys")

@@ -2,7 +2,6 @@
 #include "tessera/nn/head/linear.h"
 #include "tessera/nn/head/masked_lm.h"
 #include "tessera/nn/head/tied.h"
-#include "tessera/nn/head/tied_bias.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/pointwise.h"
 
@@ -57,11 +56,8 @@ std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& bui
   return std::make_unique<MaskedLmHead>(config, builder);
 }
 std::unique_ptr<Head> build(const TiedHeadConfig& config, const Builder& builder) {
-  return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"), nullptr);
-}
-std::unique_ptr<Head> build(const TiedBiasHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"),
-                                     builder.weight("bias"));
+                                     builder.optional("bias"));
 }
 std::unique_ptr<Head> build(const LinearHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));

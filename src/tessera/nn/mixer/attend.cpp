@@ -19,11 +19,30 @@ WeightDropout weight_dropout(const Context& context,
   return {p, context.key.fold(name + "." + site)};
 }
 
-Tensor in_heads(const Tensor& projected, const Norm* norm, QkNormOver over, int64_t heads) {
-  const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads, -1}); };
-  if (norm == nullptr) return apart(projected);
-  return over == QkNormOver::projection ? apart(norm->forward(projected))
-                                        : norm->forward(apart(projected));
+HeadNorms::HeadNorms(const Builder& builder,
+                     const std::string& name,
+                     const spec::AnyPart& norm,
+                     QkNormOver over,
+                     int64_t heads)
+    : over_(over), heads_(heads) {
+  if (!norm) return;
+  if (over != QkNormOver::each_head)
+    norms_.push_back(build_norm(norm, builder.under(name)));
+  else
+    for (int64_t h = 0; h < heads; ++h)
+      norms_.push_back(build_norm(norm, builder.under(fmt::format("{}.{}", name, h))));
+}
+
+Tensor HeadNorms::operator()(const Tensor& projected) const {
+  const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads_, -1}); };
+  if (norms_.empty()) return apart(projected);
+  if (over_ == QkNormOver::projection) return apart(norms_[0]->forward(projected));
+  const Tensor y_NHD = apart(projected);
+  if (over_ == QkNormOver::head) return norms_[0]->forward(y_NHD);
+  std::vector<Tensor> each;
+  for (int64_t h = 0; h < heads_; ++h)
+    each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
+  return at::stack(each, 1);
 }
 
 Tensor attend_documents(const Tensor& q_NHK,

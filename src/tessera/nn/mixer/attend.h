@@ -25,8 +25,23 @@ WeightDropout weight_dropout(const Context& context,
                              double p,
                              const std::string& site = "weights");
 
-/// A projection [N, heads * D] with its heads apart, [N, heads, D]; `norm` may be nullptr.
-Tensor in_heads(const Tensor& projected, const Norm* norm, QkNormOver over, int64_t heads);
+/// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
+class HeadNorms {
+ public:
+  /// As declare_head_norms declares them under `name`.
+  HeadNorms(const Builder& builder,
+            const std::string& name,
+            const spec::AnyPart& norm,
+            QkNormOver over,
+            int64_t heads);
+  /// A projection [N, heads * D] with its heads apart, [N, heads, D], normed.
+  Tensor operator()(const Tensor& projected) const;
+
+ private:
+  QkNormOver over_;
+  int64_t heads_;
+  std::vector<std::unique_ptr<Norm>> norms_;
+};
 
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,

@@ -13,24 +13,23 @@ class CrossAttention final : public Mixer {
         q_(builder, "q"),
         k_(builder, "k"),
         v_(builder, "v"),
-        o_(builder, "o") {
+        o_(builder, "o"),
+        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads) {
     how_.scale =
         score_scale(config.scale, config.scale_value, config.head_dim, builder.scope().layer);
     how_.softcap = config.softcap;
     how_.causal = false;
-    if (!config.qk_norm) return;
-    q_norm_ = build_norm(config.qk_norm, builder.under("q_norm"));
-    k_norm_ = build_norm(config.qk_norm, builder.under("k_norm"));
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor q_NHD = heads(q_(x_ND), q_norm_.get(), config_.n_heads);
+    const Tensor q_NHD = q_norm_(q_(x_ND));
     // of all sources that this call brings
     ops::KeyValues sources;
     if (context.encoded != nullptr) {
       const Tensor& e_SD = context.encoded->x_SD;
-      sources = {heads(k_(e_SD), k_norm_.get(), config_.n_kv_heads),
-                 heads(v_(e_SD), nullptr, config_.n_kv_heads), 0};
+      sources = {k_norm_(k_(e_SD)),
+                 v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
     }
     ops::ScoreOptions how = how_;
     if (context.training) how.dropout = config_.dropout;
@@ -45,10 +44,6 @@ class CrossAttention final : public Mixer {
   }
 
  private:
-  Tensor heads(const Tensor& projected, const Norm* norm, int64_t n) const {
-    return in_heads(projected, norm, config_.qk_norm_over, n);
-  }
-
   /// Keys and values of a row's source: those that its state holds, else out of `sources`, which
   /// the state then keeps.
   ops::KeyValues source_of(int64_t number,
@@ -72,7 +67,7 @@ class CrossAttention final : public Mixer {
   std::string name_;
   ops::ScoreOptions how_;
   Linear q_, k_, v_, o_;
-  std::unique_ptr<Norm> q_norm_, k_norm_;
+  HeadNorms q_norm_, k_norm_;
 };
 
 }  // namespace

@@ -34,13 +34,8 @@ void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
   list.linear("v", n_kv_heads * head_dim, scope.source, bias.v);
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
-  if (!qk_norm) return;
-  for (const auto& [name, heads] :
-       {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
-    spec::Scope norm_scope = scope;
-    norm_scope.width = qk_norm_over == QkNormOver::head ? head_dim : heads * head_dim;
-    qk_norm.config->params_under(list, name, norm_scope);
-  }
+  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
+  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> CrossAttentionConfig::state(const spec::Scope&) const {

@@ -1,6 +1,8 @@
 // Rules, parameters, state and cost of the mixers: what needs no tensors.
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "tessera/nn/mixer/attention.h"
 #include "tessera/nn/mixer/causal_conv_decl.h"
 #include "tessera/nn/mixer/mamba2.h"
@@ -16,6 +18,8 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
     fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
          scale_value);
+  if (gate_bias && gate == OutputGate::none)
+    fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
   who().check_heads(scope.at("pattern"), n_heads);
   if (who().farthest() > 0 && position.info().place == spec::Place::score_bias)
     fail(ErrorKind::spec, scope.path,
@@ -37,19 +41,11 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (gate != OutputGate::none)
     list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, scope.d_model,
-                false);
+                gate_bias);
   if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
   position.config->params_under(list, "position", child_scope(scope, "position"));
-  if (qk_norm) {
-    for (const auto& [name, heads] :
-         {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
-      spec::Scope norm_scope = scope;
-      norm_scope.width = qk_norm_over == QkNormOver::head ? head_dim : heads * head_dim;
-      spec::ParamList child = list.under(name);
-      qk_norm.config->params(child, norm_scope);
-      list.append(child);
-    }
-  }
+  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
+  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
@@ -74,6 +70,20 @@ double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
          static_cast<double>(who().keys_met(context));
 }
 
+void declare_head_norms(spec::ParamList& list,
+                        const std::string& name,
+                        const spec::AnyPart& norm,
+                        QkNormOver over,
+                        int64_t heads,
+                        int64_t head_dim,
+                        spec::Scope scope) {
+  if (!norm) return;
+  scope.width = over == QkNormOver::projection ? heads * head_dim : head_dim;
+  if (over != QkNormOver::each_head) return norm.config->params_under(list, name, scope);
+  for (int64_t h = 0; h < heads; ++h)
+    norm.config->params_under(list, fmt::format("{}.{}", name, h), scope);
+}
+
 double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
   const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
   switch (scale) {
@@ -89,6 +99,11 @@ double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t lay
       return rsqrt / static_cast<double>(layer + 1);
   }
   return rsqrt;
+}
+
+double AttentionConfig::query_factor(int64_t position) const {
+  const int64_t steps = (position + temperature.offset) / temperature.floor;
+  return 1 + temperature.scale * std::log1p(static_cast<double>(steps));
 }
 
 void Mamba2Config::check(const spec::Scope& scope) const {
