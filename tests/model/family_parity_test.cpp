@@ -138,7 +138,8 @@ TEST_P(FamilyParity, LogitsAndGreedyText) {
   const auto get = [&](const char* name) { return infer::tensor_or_undefined(io, name); };
   Tensor ids = get("input_ids"), mask = get("attention_mask");
   const at::NoGradGuard no_gradients;
-  nn::Batch batch = model::from_padded(ids, mask, get("position_ids"), get("token_type_ids"));
+  nn::Batch batch = model::from_padded(ids, mask, get("position_ids"), get("token_type_ids"),
+                                       get("global_attention_mask"));
   // beside an encoder, what was read so far is its source
   const bool pair = get("decoder_input_ids").defined();
   ASSERT_EQ(pair, loaded.model.spec().encoder != nullptr);
