@@ -1239,6 +1239,61 @@ def xlstm():
     )
 
 
+def older_nemotron_h(config):
+    """The hub's spelling: a string of kinds and mamba's names."""
+    result = older(config)
+    kinds = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    result["hybrid_override_pattern"] = "".join(kinds[k] for k in result.pop("layers_block_type"))
+    result.pop("layer_types", None)
+    return result
+
+
+def nemotron_h():
+    return Family(
+        name="nemotron_h",
+        model_type="nemotron_h",
+        architecture="NemotronHForCausalLM",
+        settings={
+            **HYBRID,
+            "head_dim": 6,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 4,
+            "n_groups": 2,
+            "ssm_state_size": 4,
+            "time_step_min": 0.6,
+            "chunk_size": 8,
+        },
+        cases=[
+            Case("base", why="time_step_min is the lower limit of the step"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("time_step_min", {"time_step_min": 0.9}),
+            Case(
+                "layers_block_type",
+                {"layers_block_type": ["full_attention", "linear_attention", "mlp", "mlp"]},
+            ),
+            Case("mlp_hidden_act", {"mlp_hidden_act": "silu"}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("n_groups", {"n_groups": 4}),
+            Case("conv_kernel", {"conv_kernel": 3}),
+            Case("use_conv_bias", {"use_conv_bias": False}),
+            Case("use_bias", {"use_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Rewrite("pattern", "base", older_nemotron_h),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
+        init_only=("rescale_prenorm_residual",),
+        missing="model.layers.0.mixer.dt_bias",
+        rejects=[
+            {
+                "name": "experts",
+                "set": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
+                "expect": "moe",
+            },
+        ],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1262,5 +1317,6 @@ FAMILIES = [
         bamba,
         qwen3_next,
         xlstm,
+        nemotron_h,
     )
 ]
