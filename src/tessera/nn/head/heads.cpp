@@ -56,7 +56,8 @@ std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& bui
   return std::make_unique<MaskedLmHead>(config, builder);
 }
 std::unique_ptr<Head> build(const TiedHeadConfig& config, const Builder& builder) {
-  return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"), nullptr);
+  return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"),
+                                     builder.optional("bias"));
 }
 std::unique_ptr<Head> build(const LinearHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));

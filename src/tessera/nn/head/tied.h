@@ -1,4 +1,4 @@
-// Output matrix = token embedding.
+// Output matrix = token embedding; a bias, where there is one, is the head's own.
 // Press, Wolf 2016, arXiv:1608.05859.
 #pragma once
 
@@ -7,8 +7,14 @@
 namespace tessera::nn {
 
 struct TiedHeadConfig final : HeadConfig {
+  bool bias = false;
+
   bool tied() const override { return true; }
-  static constexpr auto fields() { return common_fields<TiedHeadConfig>(); }
+  static constexpr auto fields() {
+    return std::tuple_cat(
+        std::tuple{spec::field("bias", &TiedHeadConfig::bias, "bias of the logits")},
+        common_fields<TiedHeadConfig>());
+  }
   static spec::Info info() {
     return {
         .summary = "Logits from the transposed token embedding.",
@@ -16,6 +22,9 @@ struct TiedHeadConfig final : HeadConfig {
             "Press, Wolf: Using the Output Embedding to Improve Language Models, arXiv:1608.05859",
         .year = 2016,
         .forms = {.recurrent = true}};
+  }
+  void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    if (bias) list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
   }
 };
 
