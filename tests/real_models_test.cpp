@@ -1,10 +1,11 @@
 // Real checkpoints, read where they lie: SmolLM2-135M-Instruct as GGUF (TESSERA_SMOLLM2 names the
-// file) and stories260K (in TESSERA_TEST_DATA). Skipped where they are absent.
+// file), stories260K and an RWKV-4 (in TESSERA_TEST_DATA). Skipped where they are absent.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -14,6 +15,7 @@
 #include "tessera/infer/evaluate.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/model/padding.h"
 
 namespace tessera {
 namespace {
@@ -95,6 +97,22 @@ TEST_F(SmolLm2, MemoryStaysNearTheFile) {
       spec::state_bytes(model::state_layout(loaded.model.spec()).front().tensors, 16) * 30;
   EXPECT_LT(resident_bytes() - before, (file + state) * 12 / 10)
       << "file " << file << ", state " << state;
+}
+
+// Expected: rwkv.cpp's own test data, the logits after the bytes of a prompt of three.
+TEST(Rwkv4, LogitsOfRwkvCpp) {
+  const std::string data = variable("TESSERA_TEST_DATA");
+  if (data.empty()) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
+  const infer::LoadedModel loaded = infer::load_model(data + "/rwkv4/tiny-rwkv-4v0-660K-FP32.bin");
+  const std::string bytes = read_text_file(data + "/rwkv4/expected-logits-4v0-660K.bin");
+  std::vector<float> expected(256);
+  ASSERT_EQ(bytes.size(), expected.size() * sizeof(float));
+  std::memcpy(expected.data(), bytes.data(), bytes.size());
+  const at::NoGradGuard no_gradients;
+  const Tensor ids = at::tensor({'"', 'i', 'n'}, at::kLong).reshape({1, 3});
+  const Tensor logits =
+      loaded.model.logits(loaded.model.hidden(model::from_padded(ids, {}, {}, {})));
+  EXPECT_LT((logits[-1] - at::tensor(expected)).abs().max().item<double>(), 1e-4);
 }
 
 TEST(Stories260K, GreedyTextFromAnEmptyPrompt) {

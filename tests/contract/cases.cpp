@@ -99,6 +99,7 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "mamba2", "groups",
      R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
         "proj_bias": true, "dt_min": 0.01, "dt_max": 0.4})"},
+    {Slot::mixer, "mamba2", "unnormed", R"({"n_heads": 2, "d_state": 4, "norm_groups": 0})"},
     {Slot::mixer, "mamba2", "one_tap", R"({"n_heads": 2, "d_state": 4, "d_conv": 1})"},
     {Slot::mixer, "differential_attention", "", R"({"n_heads": 2, "position": "rope"})"},
     {Slot::mixer, "differential_attention", "grouped",

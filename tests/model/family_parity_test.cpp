@@ -27,6 +27,7 @@ constexpr double kTolerance = 1e-4;  // relative to the largest reference value
 const std::map<std::string, std::string> kRefused = {
     {"bert/is_decoder", "is_decoder"},
     {"bloom/apply_residual_connection_post_layernorm", "apply_residual_connection_post_layernorm"},
+    {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
     {"mamba2/hidden_act_gelu", "hidden_act"},
     {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
 };

@@ -1493,6 +1493,128 @@ def led():
     )
 
 
+def older_nemotron_h(config):
+    """The hub's spelling: a string of kinds and mamba's names."""
+    result = older(config)
+    kinds = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    result["hybrid_override_pattern"] = "".join(kinds[k] for k in result.pop("layers_block_type"))
+    result.pop("layer_types", None)
+    return result
+
+
+def nemotron_h():
+    return Family(
+        name="nemotron_h",
+        model_type="nemotron_h",
+        architecture="NemotronHForCausalLM",
+        settings={
+            **HYBRID,
+            "head_dim": 6,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 4,
+            "n_groups": 2,
+            "ssm_state_size": 4,
+            "time_step_min": 0.6,
+            "chunk_size": 8,
+        },
+        cases=[
+            Case("base", why="time_step_min is the lower limit of the step"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("time_step_min", {"time_step_min": 0.9}),
+            Case(
+                "layers_block_type",
+                {"layers_block_type": ["full_attention", "linear_attention", "mlp", "mlp"]},
+            ),
+            Case("mlp_hidden_act", {"mlp_hidden_act": "silu"}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("n_groups", {"n_groups": 4}),
+            Case("conv_kernel", {"conv_kernel": 3}),
+            Case("use_conv_bias", {"use_conv_bias": False}),
+            Case("use_bias", {"use_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Rewrite("pattern", "base", older_nemotron_h),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
+        init_only=("rescale_prenorm_residual",),
+        missing="model.layers.0.mixer.dt_bias",
+        rejects=[
+            {
+                "name": "experts",
+                "set": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
+                "expect": "moe",
+            },
+        ],
+    )
+
+
+def falcon_h1():
+    factors = dict(
+        embedding_multiplier=2.5,
+        lm_head_multiplier=0.7,
+        attention_in_multiplier=1.5,
+        attention_out_multiplier=0.6,
+        key_multiplier=0.4,
+        ssm_in_multiplier=1.25,
+        ssm_out_multiplier=0.75,
+        ssm_multipliers=[0.5, 1.5, 0.8, 1.2, 0.6],
+        mlp_multipliers=[1.3, 0.9],
+    )
+    return Family(
+        name="falcon_h1",
+        model_type="falcon_h1",
+        architecture="FalconH1ForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(),
+            "vocab_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "mamba_d_ssm": 12,
+            "mamba_n_heads": 3,
+            "mamba_d_head": 4,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 4,
+            "mamba_chunk_size": 8,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+        },
+        cases=[
+            Case("base", why="all factors are 1"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the recurrence's norm too"),
+            Case("rope_theta", rope(5.0)),
+            *(Case(key, {key: value}) for key, value in factors.items()),
+            Case("attention_bias", {"attention_bias": True}),
+            Case(
+                "biased_factors",
+                {**factors, "mlp_bias": True, "mamba_proj_bias": True, "projectors_bias": True},
+                of="attention_bias",
+                padding_leaks=BIASED_PADDING,
+                why="which factors act on a bias",
+            ),
+            Case("mamba_rms_norm", {"mamba_rms_norm": False}, why="the gate alone"),
+            Case("mamba_norm_before_gate", {"mamba_norm_before_gate": True}),
+            Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_n_groups", {"mamba_n_groups": 3}),
+            Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA
+        + ["mamba_d_state", "mamba_expand", "mamba_d_head", "mamba_n_heads", "mamba_d_ssm"],
+        missing="model.layers.0.mamba.dt_bias",
+        rejects=[
+            {
+                "name": "one_bias",
+                "set": {"projectors_bias": True},
+                "expect": "projectors_bias",
+            },
+        ],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1520,6 +1642,8 @@ FAMILIES = [
         bamba,
         qwen3_next,
         xlstm,
+        nemotron_h,
+        falcon_h1,
     )
 ]
 

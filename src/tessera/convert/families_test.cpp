@@ -88,6 +88,7 @@ const std::map<std::string, std::string>& refused() {
       {"bert/is_decoder", "is_decoder"},
       {"bloom/apply_residual_connection_post_layernorm",
        "apply_residual_connection_post_layernorm"},
+      {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
       {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
       {"mamba2/hidden_act_gelu", "hidden_act"},
   };
