@@ -59,8 +59,12 @@ class Writer:
         self.family, self.folder = family, folder
         self.configs, self.results, self.weights, self.io = {}, {}, {}, {}
         vocab = family.settings["vocab_size"]
-        self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
-        self.mask = self.inputs["attention_mask"]
+        if family.pair:
+            self.inputs = reference.pair_inputs(family.name, vocab)
+            self.mask = self.inputs["decoder_attention_mask"]
+        else:
+            self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
+            self.mask = self.inputs["attention_mask"]
         self.rows = []
 
     def write(self):
@@ -102,6 +106,8 @@ class Writer:
             self.check_moved(case, facts["moved_by"])
         if case.length_dependent:
             facts["length_dependent"] = True
+        if case.padding_leaks:
+            facts["padding_leaks"] = case.padding_leaks
         if case.neutral:
             facts["neutral"] = True
             self.io[case.name] = self.io[case.of]
@@ -144,7 +150,9 @@ class Writer:
             del tensors["attention_mask"]
         tensors.update(result)
         facts["largest"] = max(
-            round(float(value[self.mask.bool()].abs().max()), 3) for value in result.values()
+            round(float(value[self.mask.bool()].abs().max()), 3)
+            for name, value in result.items()
+            if not name.startswith("encoder_")
         )
         if self.family.greedy:
             found, facts["greedy"] = reference.greedy(
@@ -168,7 +176,11 @@ class Writer:
                 "weights": self.weights[case.name],
                 "io": self.io[case.name],
                 "compare": (
-                    "all positions" if self.family.padding == "none" else "attention_mask == 1"
+                    "all positions"
+                    if self.family.padding == "none"
+                    else "decoder_attention_mask == 1, encoder's where attention_mask == 1"
+                    if self.family.pair
+                    else "attention_mask == 1"
                 ),
                 "padding": self.family.padding,
                 **facts,
@@ -288,6 +300,11 @@ class Writer:
         keys["initialisation"] = {
             key: keys["moved"].pop(key) for key in self.family.init_only if key in keys["moved"]
         }
+        keys["precision"] = {
+            key: keys["moved"].pop(key) for key in self.family.precision if key in keys["moved"]
+        }
+        if not keys["precision"]:
+            del keys["precision"]
         if keys["moved"]:
             raise RuntimeError(f"{self.family.name}: keys without a case matter: {keys['moved']}")
         del keys["moved"]

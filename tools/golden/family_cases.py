@@ -22,6 +22,7 @@ class Case:
     neutral: bool = False  # the reference must give the result of `of`
     length_dependent: bool = False  # rope factors follow the length seen
     architecture: str = ""  # another head than the family's
+    padding_leaks: str = ""  # why the reference lets padding into a row: such rows do not count
     why: str = ""
 
 
@@ -45,12 +46,14 @@ class Family:
     cases: list
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
+    pair: bool = False  # an encoder-decoder: sources and targets
     types: int = 0
     greedy: bool = True
     attention: str = "eager"  # the reference's implementation
     zero_centred_norms: bool = False  # norm weights are w of (1 + w)
     gguf: dict = dataclasses.field(default_factory=dict)  # case -> llama.cpp architecture
     init_only: tuple = ()  # keys of initialisation that this version applies to loaded weights too
+    precision: tuple = ()  # keys that choose the precision of the reference's own arithmetic
     missing: str = ""  # a tensor to leave out in the rejects
     rejects: list = dataclasses.field(default_factory=list)
 
@@ -894,6 +897,562 @@ def bert():
     )
 
 
+def t5_untied(tensors):
+    """T5 1.1: an output matrix of its own in the file."""
+    head = reference.draw("t5", "lm_head.weight", (64, 16), False)
+    return {**tensors, "lm_head.weight": head}
+
+
+def t5_older(**more):
+    """As files of version 4: what follows from feed_forward_proj and tie_word_embeddings absent."""
+    derived = ("dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    return lambda config: {k: v for k, v in {**config, **more}.items() if k not in derived}
+
+
+def t5():
+    return Family(
+        name="t5",
+        model_type="t5",
+        architecture="T5ForConditionalGeneration",
+        settings=dict(
+            vocab_size=64,
+            d_model=16,
+            d_kv=5,
+            d_ff=12,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=3,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        cases=[
+            Case("base", why="relu, tied and scaled head, one table of positions per stack"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("relative_attention_max_distance", {"relative_attention_max_distance": 30}),
+            Case("feed_forward_proj_gelu", {"feed_forward_proj": "gelu"}),
+            Case(
+                "feed_forward_proj_gated_gelu",
+                {"feed_forward_proj": "gated-gelu"},
+                why="the tanh form, as T5 1.1 has it",
+            ),
+            Case("feed_forward_proj_gated_silu", {"feed_forward_proj": "gated-silu"}),
+            Rewrite(
+                "v1_1",
+                "feed_forward_proj_gated_gelu",
+                t5_older(tie_word_embeddings=False),
+                t5_untied,
+                same_result=False,
+                why="T5 1.1: gated, with an unscaled output matrix of its own",
+            ),
+            Case(
+                "scale_decoder_outputs",
+                {"tie_word_embeddings": False},
+                why="what tie_word_embeddings false means; the file then says it by this key",
+            ),
+            Rewrite("v4", "base", t5_older(), why="the keys of version 4"),
+            Rewrite(
+                "v4_gated",
+                "feed_forward_proj_gated_gelu",
+                t5_older(),
+                why="the keys of version 4, gated",
+            ),
+            Rewrite(
+                "unscaled",
+                "base",
+                t5_older(tie_word_embeddings=False),
+                same_result=False,
+                why="says untied, but the file holds no other output matrix: unscaled only",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads",
+                     "num_decoder_layers", "relative_attention_num_buckets",
+                     "decoder_start_token_id"),
+                same_result=False,
+                why="distance 128, epsilon 1e-6, relu",
+            ),
+        ],
+        shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers",
+                    "num_heads", "relative_attention_num_buckets"],
+        padding="right",
+        pair=True,
+        missing="decoder.block.1.layer.1.EncDecAttention.v.weight",
+    )
+
+
+def pair_of_stacks(**more):
+    """Two stacks of different heads and hidden widths, with a start token."""
+    return dict(
+        vocab_size=64,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=12,
+        decoder_ffn_dim=20,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+        **more,
+    )
+
+
+PAIR_SHAPES = [
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+]
+PAIR_KEEP = tuple(PAIR_SHAPES) + (
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "max_position_embeddings",
+    "decoder_start_token_id",
+    "pad_token_id",
+)
+
+
+def stored_embeddings(tensors):
+    """As older files: the shared table under every name that it has."""
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    table = tensors["model.shared.weight"]
+    return {**tensors, **{f"{name}.weight": table.clone() for name in names}}
+
+
+def older_pair(**more):
+    return lambda config: {**older(config), "output_past": True, **more}
+
+
+def bart():
+    return Family(
+        name="bart",
+        model_type="bart",
+        architecture="BartForConditionalGeneration",
+        settings=pair_of_stacks(),
+        cases=[
+            Case("base"),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("scale_embedding", {"scale_embedding": True}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite("defaults", "base", keep(*PAIR_KEEP)),
+        ],
+        shape_keys=PAIR_SHAPES + ["max_position_embeddings"],
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+def marian():
+    return Family(
+        name="marian",
+        model_type="marian",
+        architecture="MarianMTModel",
+        settings=pair_of_stacks(scale_embedding=True, activation_function="swish"),
+        cases=[
+            Case("base", why="OPUS-MT: swish, scaled embedding, a bias of the logits"),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("scale_embedding", {"scale_embedding": False}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case(
+                "share_encoder_decoder_embeddings",
+                {"share_encoder_decoder_embeddings": False},
+                why="a table for each stack, the decoder's tied to the output",
+            ),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=False,
+                    static_position_embeddings=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite(
+                "defaults",
+                "scale_embedding",
+                keep(*PAIR_KEEP),
+                same_result=False,
+                why="gelu, no scale",
+            ),
+        ],
+        shape_keys=PAIR_SHAPES,
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+# -- recurrent and mixing models ---------------------------------------------------------------
+
+STATE_SPACE = dict(
+    vocab_size=64,
+    hidden_size=16,
+    num_hidden_layers=2,
+    state_size=8,
+    conv_kernel=4,
+    expand=2,
+    time_step_rank=3,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+
+def mamba_cases():
+    return [
+        Case("base"),
+        Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+        Case("conv_kernel", {"conv_kernel": 3}),
+        Case("state_size", {"state_size": 5}),
+        Case("use_bias", {"use_bias": True}),
+        Case("use_conv_bias", {"use_conv_bias": False}),
+        Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+        Case("time_step_rank_auto", {"time_step_rank": "auto"}, why="16 / 16 = 1"),
+        Rewrite(
+            "defaults",
+            "time_step_rank_auto",
+            keep("vocab_size", "hidden_size", "num_hidden_layers", "state_size"),
+            why="expand 2, kernel 4, rank hidden / 16 rounded up, conv bias, no bias, tied",
+        ),
+    ]
+
+
+MAMBA_SHAPES = ["vocab_size", "hidden_size", "num_hidden_layers", "state_size", "expand"]
+MAMBA_SHAPES += ["time_step_rank"]
+
+
+def mamba():
+    return Family(
+        name="mamba",
+        model_type="mamba",
+        architecture="MambaForCausalLM",
+        settings=STATE_SPACE,
+        cases=mamba_cases(),
+        shape_keys=MAMBA_SHAPES,
+        padding="none",
+        init_only=("rescale_prenorm_residual",),
+        missing="backbone.layers.1.mixer.dt_proj.bias",
+        rejects=[{"name": "hidden_act", "set": {"hidden_act": "gelu"}, "expect": "hidden_act"}],
+    )
+
+
+def falcon_mamba():
+    return Family(
+        name="falcon_mamba",
+        model_type="falcon_mamba",
+        architecture="FalconMambaForCausalLM",
+        settings=STATE_SPACE,
+        cases=mamba_cases()
+        + [Case("mixer_rms_eps", {"mixer_rms_eps": 0.05}, why="the norms of B, C and dt")],
+        shape_keys=MAMBA_SHAPES,
+        padding="none",
+        init_only=("rescale_prenorm_residual",),
+        missing="backbone.layers.1.mixer.x_proj.weight",
+        rejects=[{"name": "hidden_act", "set": {"hidden_act": "gelu"}, "expect": "hidden_act"}],
+    )
+
+
+def rwkv():
+    return Family(
+        name="rwkv",
+        model_type="rwkv",
+        architecture="RwkvForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=32,
+            attention_hidden_size=24,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}, why="not of the last norm"),
+            Case(
+                "rescale_every",
+                {"rescale_every": 1},
+                of="layer_norm_epsilon",
+                why="the stream is halved after each layer: eps weighs four times as much",
+            ),
+            Case(
+                "rescale_every_last",
+                {"rescale_every": 2, "layer_norm_epsilon": 0.2},
+                of="layer_norm_epsilon",
+                why="halved before the last norm only",
+            ),
+            Case("rescale_every_0", {"rescale_every": 0}, neutral=True, why="2 layers are under 6"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Case("widths", {"attention_hidden_size": 32, "intermediate_size": 128}),
+            Rewrite(
+                "defaults",
+                "widths",
+                keep("vocab_size", "hidden_size", "num_hidden_layers"),
+                why="hidden_size and four times as much",
+            ),
+        ],
+        shape_keys=SHAPES + ["attention_hidden_size"],
+        padding="none",
+        missing="rwkv.blocks.1.attention.time_first",
+    )
+
+
+def older_recurrent_gemma(config):
+    """The hub's spelling: rope_theta and partial_rotary_factor at the top, _block_types."""
+    result = older(config)
+    parameters = config["rope_parameters"]
+    result["partial_rotary_factor"] = parameters["partial_rotary_factor"]
+    result.pop("rope_scaling")
+    result.update(final_w_init_variance_scale=0.5, w_init_variance_scale=0.01, head_dim=8)
+    return result
+
+
+def recurrent_gemma():
+    half = dict(partial_rotary_factor=0.5)
+    return Family(
+        name="recurrent_gemma",
+        model_type="recurrent_gemma",
+        architecture="RecurrentGemmaForCausalLM",
+        settings={
+            **{k: v for k, v in GQA.items() if k != "max_position_embeddings"},
+            **rope(**half),
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 3,
+            "lru_width": 8,
+            "attention_window_size": 6,
+            "logits_soft_cap": 10.0,
+            "tie_word_embeddings": False,
+        },
+        cases=[
+            Case("base", why="the embedding's factor is rounded to bfloat16"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(50.0, **half)),
+            Case("partial_rotary_factor", rope(partial_rotary_factor=1.0)),
+            Case("attention_window_size", {"attention_window_size": 4}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("conv1d_width", {"conv1d_width": 3}),
+            Case("logits_soft_cap", {"logits_soft_cap": 3.0}),
+            Case("num_attention_heads", {"num_attention_heads": 4}, why="also blocks of the gates"),
+            Case("head_dim", {"head_dim": 12}, why="not hidden / heads"),
+            Case("block_types", {"block_types": ["attention", "recurrent"]}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Case("lru_width", {"lru_width": 16}, of="tie_word_embeddings"),
+            Rewrite("v4", "base", older_recurrent_gemma),
+            Rewrite(
+                "defaults",
+                "lru_width",
+                keep(*KEEP_TINY),
+                same_result=False,
+                why="cap 30, window 2048, kernel 4, half of each head rotates, attention third",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["lru_width"],
+        padding="none",
+        zero_centred_norms=True,
+        missing="model.layers.1.temporal_block.rg_lru.recurrent_param",
+        rejects=[
+            {
+                "name": "hidden_activation",
+                "set": {"hidden_activation": "relu"},
+                "expect": "hidden_activation",
+                "why": "it is the recurrence's gate too, which has one activation",
+            }
+        ],
+    )
+
+
+BIASED_PADDING = "a bias of in_proj reaches the convolution at padded positions"
+HYBRID = {
+    **GQA,
+    "num_hidden_layers": 3,
+    "hidden_size": 16,
+    "intermediate_size": 8,
+}
+
+
+def jamba():
+    return Family(
+        name="jamba",
+        model_type="jamba",
+        architecture="JambaForCausalLM",
+        settings={
+            **HYBRID,
+            "hidden_size": 12,
+            "num_experts": 1,
+            "num_experts_per_tok": 1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 3,
+        },
+        cases=[
+            Case("base", why="dense layers; attention has no positions"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the norms of dt, B and C too"),
+            Case("attn_layer_offset", {"attn_layer_offset": 0}),
+            Case("attn_layer_period", {"attn_layer_period": 3}, of="attn_layer_offset"),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("mamba_dt_rank", {"mamba_dt_rank": "auto"}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "num_experts"],
+        init_only=("num_experts_per_tok",),
+        missing="model.layers.0.mamba.dt_layernorm.weight",
+        rejects=[{"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"}],
+    )
+
+
+def bamba():
+    half = dict(partial_rotary_factor=0.5)
+    return Family(
+        name="bamba",
+        model_type="bamba",
+        architecture="BambaForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(**half),
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "attn_layer_indices": [1],
+            "mamba_expand": 1,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 4,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 4,
+            "mamba_chunk_size": 8,
+        },
+        cases=[
+            Case("base", why="half of each head rotates, whatever the file says"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(50.0, **half)),
+            Case("attn_layer_indices", {"attn_layer_indices": [0]}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("mamba_n_groups", {"mamba_n_groups": 4}),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_d_head", "mamba_n_heads"],
+        missing="model.layers.0.mamba.dt_bias",
+    )
+
+
+def qwen3_next():
+    quarter = dict(partial_rotary_factor=0.5)
+    return Family(
+        name="qwen3_next",
+        model_type="qwen3_next",
+        architecture="Qwen3NextForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(**quarter),
+            "head_dim": 8,
+            "num_experts": 0,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 4,
+            "linear_value_head_dim": 6,
+        },
+        cases=[
+            Case("base", why="dense layers; q_proj holds query and gate of each head"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(5.0, **quarter)),
+            Case("partial_rotary_factor", rope(partial_rotary_factor=1.0)),
+            Case("layer_types", {"layer_types": ["full_attention"] + ["linear_attention"] * 2}),
+            Case("linear_conv_kernel_dim", {"linear_conv_kernel_dim": 3}),
+            Case("linear_num_key_heads", {"linear_num_key_heads": 4}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA
+        + ["head_dim", "num_experts", "linear_num_value_heads"]
+        + ["linear_key_head_dim", "linear_value_head_dim"],
+        zero_centred_norms=True,
+        missing="model.layers.0.linear_attn.in_proj_ba.weight",
+        rejects=[
+            {"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"},
+            {"name": "bias", "set": {"attention_bias": True}, "expect": "attention_bias"},
+        ],
+    )
+
+
+def xlstm():
+    return Family(
+        name="xlstm",
+        model_type="xlstm",
+        architecture="xLSTMForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_heads=2,
+            qk_dim_factor=0.5,
+            v_dim_factor=1.0,
+            chunk_size=8,
+            ffn_proj_factor=1.6,
+            ffn_round_up_to_multiple_of=8,
+            gate_soft_cap=2.0,
+            output_logit_soft_cap=10.0,
+            autocast_kernel_dtype="float32",
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("norm_eps", {"norm_eps": 0.05}),
+            Case("eps", {"eps": 0.5}, why="of the memory's denominator"),
+            Case("gate_soft_cap", {"gate_soft_cap": 0.5}),
+            Case("output_logit_soft_cap", {"output_logit_soft_cap": 2.0}),
+            Case("num_heads", {"num_heads": 4}),
+            Case("v_dim_factor", {"v_dim_factor": 2.0}),
+            Case("chunk_size", {"chunk_size": 5}, neutral=True),
+        ],
+        shape_keys=["vocab_size", "hidden_size", "num_hidden_layers", "qk_dim_factor"]
+        + ["ffn_proj_factor", "ffn_round_up_to_multiple_of", "embedding_dim", "num_blocks"],
+        padding="none",
+        precision=("autocast_kernel_dtype", "inference_state_dtype"),
+        missing="backbone.blocks.1.mlstm_layer.fgate_preact.bias",
+        rejects=[{"name": "use_bias", "set": {"use_bias": True}, "expect": "use_bias"}],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -909,6 +1468,17 @@ FAMILIES = [
         gemma3_text,
         mamba2,
         bert,
+        t5,
+        bart,
+        marian,
+        mamba,
+        falcon_mamba,
+        rwkv,
+        recurrent_gemma,
+        jamba,
+        bamba,
+        qwen3_next,
+        xlstm,
     )
 ]
 

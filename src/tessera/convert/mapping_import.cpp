@@ -289,6 +289,10 @@ void Importer::check_unused(Checkpoint& checkpoint) {
 
 Json spec_view(const Json& resolved) {
   Json view = resolved;
+  if (resolved.contains("stacks")) {
+    for (auto& [name, stack] : view["stacks"].items()) stack = spec_view(stack);
+    return view;
+  }
   Json layers = Json::array();
   for (const Json& layer : resolved.at("layers")) {
     Json flat = Json::object();

@@ -4,8 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/nn/parts.h"
-#include "tessera/ops/attention.h"
+#include "tessera/nn/mixer/attend.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/random.h"
 
@@ -22,11 +21,11 @@ class Attention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
+        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))) {
-    q_norms_ = norms(builder, "q_norm", config.n_heads);
-    k_norms_ = norms(builder, "k_norm", config.n_kv_heads);
     if (config.who().global_projections()) {
       q_global_ = Linear(builder, "q_global");
       k_global_ = Linear(builder, "k_global");
@@ -66,20 +65,6 @@ class Attention final : public Mixer {
     std::vector<PatternSite> documents;  // by segment
   };
 
-  using Norms = std::vector<std::unique_ptr<Norm>>;
-
-  /// None, one, or one per head.
-  Norms norms(const Builder& builder, const std::string& name, int64_t heads) const {
-    Norms list;
-    if (!config_.qk_norm) return list;
-    if (config_.qk_norm_over != QkNormOver::each_head)
-      list.push_back(build_norm(config_.qk_norm, builder.under(name)));
-    else
-      for (int64_t h = 0; h < heads; ++h)
-        list.push_back(build_norm(config_.qk_norm, builder.under(fmt::format("{}.{}", name, h))));
-    return list;
-  }
-
   Tensor projected(const Linear& linear, const Tensor& x_ND) const {
     const Tensor y = linear(x_ND);
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
@@ -87,25 +72,8 @@ class Attention final : public Mixer {
   Tensor values(const Linear& linear, const Tensor& x_ND) const {
     return projected(linear, x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
   }
-  Tensor queries(const Tensor& x_ND) const {
-    return normed(projected(q_, x_ND), q_norms_, config_.n_heads);
-  }
-  Tensor keys(const Tensor& x_ND) const {
-    return normed(projected(k_, x_ND), k_norms_, config_.n_kv_heads);
-  }
-
-  Tensor normed(const Tensor& y_ND, const Norms& norms, int64_t heads) const {
-    const std::array shape = {y_ND.size(0), heads, config_.head_dim};
-    if (norms.empty()) return y_ND.reshape(shape);
-    if (config_.qk_norm_over == QkNormOver::projection)
-      return norms[0]->forward(y_ND).reshape(shape);
-    const Tensor y_NHD = y_ND.reshape(shape);
-    if (config_.qk_norm_over == QkNormOver::head) return norms[0]->forward(y_NHD);
-    std::vector<Tensor> apart;
-    for (int64_t h = 0; h < heads; ++h)
-      apart.push_back(norms[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
-    return at::stack(apart, 1);
-  }
+  Tensor queries(const Tensor& x_ND) const { return q_norm_(projected(q_, x_ND)); }
+  Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
   /// The queries times the factors of their positions.
   Tensor tempered(const Tensor& q_NHD, Context& context) const {
@@ -254,7 +222,8 @@ class Attention final : public Mixer {
       const Segment& s = batch.segments[i];
       const ops::ScoreOptions how = of_segment(in_document(site, i), x, s);
       after_past(x, slot, s, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
-        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
+        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how,
+                                     dropper(context, static_cast<uint64_t>(s.begin))));
       });
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -305,8 +274,7 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Tensor q = normed(projected(q_global_, x_ND), q_norms_, config_.n_heads),
-                 k = normed(projected(k_global_, x_ND), k_norms_, config_.n_kv_heads);
+    const Tensor q = q_norm_(projected(q_global_, x_ND)), k = k_norm_(projected(k_global_, x_ND));
     const Projected x{position_->rotate(tempered(q, context), Side::query, context),
                       position_->rotate(k, Side::key, context),
                       values(v_global_, x_ND),
@@ -345,7 +313,7 @@ class Attention final : public Mixer {
   int64_t layer_ = 0;
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   WeightPtr sinks_;
-  Norms q_norms_, k_norms_;
+  HeadNorms q_norm_, k_norm_;
   std::unique_ptr<Position> position_;
 };
 

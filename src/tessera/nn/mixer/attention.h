@@ -81,6 +81,17 @@ struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {
 
 namespace tessera::nn {
 
+/// Norms of queries or keys by heads, under `name`: one for all, or `name`.<head> for each.
+void declare_head_norms(spec::ParamList& list,
+                        const std::string& name,
+                        const spec::AnyPart& norm,
+                        QkNormOver over,
+                        int64_t heads,
+                        int64_t head_dim,
+                        spec::Scope scope);
+/// The factor on the scores that `scale` names, in layer `layer` (from 0).
+double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer);
+
 struct AttentionConfig final : spec::Config {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
@@ -157,8 +168,9 @@ struct AttentionConfig final : spec::Config {
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 
-  /// The factor on the scores in layer `layer` (from 0).
-  double score_scale(int64_t layer) const;
+  double score_scale(int64_t layer) const {
+    return nn::score_scale(scale, scale_value, head_dim, layer);
+  }
   /// The factor on the query at `position` of its document.
   double query_factor(int64_t position) const;
   const PatternConfig& who() const { return pattern.as<PatternConfig>(); }

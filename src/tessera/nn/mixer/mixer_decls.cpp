@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/causal_conv_decl.h"
 #include "tessera/nn/mixer/mamba2.h"
 
 namespace tessera::nn {
@@ -43,22 +44,8 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
                 gate_bias);
   if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
   position.config->params_under(list, "position", child_scope(scope, "position"));
-  if (qk_norm) {
-    for (const auto& [name, heads] :
-         {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
-      spec::Scope norm_scope = scope;
-      norm_scope.width = qk_norm_over == QkNormOver::projection ? heads * head_dim : head_dim;
-      const auto add = [&, this](const std::string& norm) {
-        spec::ParamList child = list.under(norm);
-        qk_norm.config->params(child, norm_scope);
-        list.append(child);
-      };
-      if (qk_norm_over != QkNormOver::each_head)
-        add(name);
-      else
-        for (int64_t h = 0; h < heads; ++h) add(fmt::format("{}.{}", name, h));
-    }
-  }
+  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
+  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
@@ -83,7 +70,21 @@ double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
          static_cast<double>(who().keys_met(context));
 }
 
-double AttentionConfig::score_scale(int64_t layer) const {
+void declare_head_norms(spec::ParamList& list,
+                        const std::string& name,
+                        const spec::AnyPart& norm,
+                        QkNormOver over,
+                        int64_t heads,
+                        int64_t head_dim,
+                        spec::Scope scope) {
+  if (!norm) return;
+  scope.width = over == QkNormOver::projection ? heads * head_dim : head_dim;
+  if (over != QkNormOver::each_head) return norm.config->params_under(list, name, scope);
+  for (int64_t h = 0; h < heads; ++h)
+    norm.config->params_under(list, fmt::format("{}.{}", name, h), scope);
+}
+
+double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
   const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
   switch (scale) {
     case ScoreScale::rsqrt_head_dim:
@@ -91,9 +92,9 @@ double AttentionConfig::score_scale(int64_t layer) const {
     case ScoreScale::one:
       return 1;
     case ScoreScale::value:
-      return scale_value;
+      return value;
     case ScoreScale::rsqrt_of:
-      return 1 / std::sqrt(scale_value);
+      return 1 / std::sqrt(value);
     case ScoreScale::inverse_layer:
       return rsqrt / static_cast<double>(layer + 1);
   }
@@ -122,14 +123,9 @@ void Mamba2Config::check(const spec::Scope& scope) const {
 void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   using Kind = spec::ParamKind;
   const int64_t channels = conv_channels();
-  const double conv_bound = 1 / std::sqrt(static_cast<double>(d_conv));
   list.linear("in", inner() + channels + n_heads, scope.d_model, proj_bias);
-  list.add({"conv.weight",
-            {channels, d_conv},
-            spec::Init::uniform(-conv_bound, conv_bound),
-            Kind::structural});
-  if (conv_bias)
-    list.add({"conv.bias", {channels}, spec::Init::uniform(-conv_bound, conv_bound), Kind::bias});
+  const spec::Init conv = conv_init(d_conv);
+  declare_conv(list, "conv", {channels, d_conv}, conv, conv_bias ? &conv : nullptr);
   list.add({"dt_bias",
             {n_heads},
             {spec::Init::Kind::softplus_log_uniform, 1e-3, 1e-1, 1e-4},
@@ -143,8 +139,7 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
 
 std::vector<spec::StateDecl> Mamba2Config::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}},
-          {"conv", Kind::fixed, {d_conv - 1, conv_channels()}}};
+  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}}, conv_state(conv_channels(), d_conv)};
 }
 
 double Mamba2Config::extra_flops(const spec::Scope&, int64_t) const {
