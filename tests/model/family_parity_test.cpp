@@ -8,7 +8,7 @@
 #include <set>
 
 #include "tessera/base/mapped_file.h"
-#include "tessera/convert/family_files.h"
+#include "tessera/convert/family.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -193,9 +193,9 @@ INSTANTIATE_TEST_SUITE_P(Goldens,
 TEST(FamilyGoldens, CoverEveryFamily) {
   std::set<std::string> with_goldens, known;
   for (const Case& c : all_cases()) with_goldens.insert(c.family);
-  for (const convert::EmbeddedFile& file : convert::embedded_family_files())
-    if (spec::parse_json(std::string(file.text), file.name)["dialects"].contains("hf"))
-      known.emplace(file.name);
+  convert::FamilySet set = convert::FamilySet::load();
+  for (const std::string& name : set.names())
+    if (set.named(name).dialects.contains("hf")) known.insert(name);
   EXPECT_EQ(with_goldens, known);
 }
 

@@ -1728,7 +1728,7 @@ def phi():
         name="phi",
         model_type="phi",
         architecture="PhiForCausalLM",
-        settings={**SMALL_HEADS, **partial(0.5)},
+        settings={**SMALL_HEADS, **partial(0.5), "hidden_size": 24, "num_attention_heads": 3},
         cases=[
             Case("base"),
             Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
@@ -1737,7 +1737,7 @@ def phi():
             Case("rope_linear", partial(0.5, kind="linear", factor=4.0)),
             Case("hidden_act_gelu", {"hidden_act": "gelu"}),
             Case("hidden_act_relu", {"hidden_act": "relu"}),
-            Case("num_key_value_heads", {"num_key_value_heads": 2}),
+            Case("num_key_value_heads", {"num_key_value_heads": 3}),
             Case("qk_layernorm", {"qk_layernorm": True}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
             Rewrite("v4", "base", older_partial),
