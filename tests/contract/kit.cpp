@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "tessera/nn/head/head_config.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::contract {
@@ -97,7 +98,17 @@ std::vector<int64_t> random_split(int64_t total, uint64_t seed) {
 
 Tensor whole(const Rig& rig, const nn::Batch& batch) {
   const Tensor h = rig.model.hidden(batch);
-  return rig.model.has_head() ? rig.model.logits(h) : h;
+  const model::ModelSpec& spec = rig.model.spec();
+  const bool by_token =
+      !spec.head ? !spec.pooler : spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::tokens;
+  if (by_token) return spec.head ? rig.model.logits(h) : h;
+  // what a document has once stands at each of its tokens
+  const Tensor pooled = rig.model.pooled(h, batch);
+  const Tensor once = spec.head ? rig.model.logits(pooled) : pooled;
+  std::vector<Tensor> rows;
+  for (const nn::Segment& s : batch.segments)
+    rows.push_back(once.narrow(0, static_cast<int64_t>(rows.size()), 1).expand({s.length, -1}));
+  return at::cat(rows);
 }
 
 Tensor whole(const Rig& rig, const Rows& rows) {

@@ -96,7 +96,7 @@ class Writer:
         self.configs[case.name], self.results[case.name] = config, result
 
         facts = {"base": case.of} if case.name != "base" else {}
-        if case.name != "base" and not case.architecture:
+        if case.name != "base" and architecture == self.architecture_of(case.of):
             facts["changed"] = changed_keys(self.configs[case.of], config)
             facts["moved_by"] = reference.difference(result, self.results[case.of], self.mask)
             self.check_moved(case, facts["moved_by"])
@@ -109,6 +109,10 @@ class Writer:
             self.io[case.name] = case.name
             facts.update(self.write_io(loaded, result, folder))
         self.write_facts(case, facts, architecture)
+
+    def architecture_of(self, name):
+        case = next(c for c in self.family.cases if c.name == name)
+        return getattr(case, "architecture", "") or self.family.architecture
 
     def share_weights(self, name):
         """The earlier case whose file is the same, byte for byte; otherwise the case itself."""
@@ -134,7 +138,7 @@ class Writer:
             del tensors["attention_mask"]
         tensors.update(result)
         facts["largest"] = max(
-            round(float(value[self.mask.bool()].abs().max()), 3) for value in result.values()
+            round(float(reference.counted(value, self.mask).abs().max()), 3) for value in result.values()
         )
         if self.family.greedy:
             found, facts["greedy"] = reference.greedy(

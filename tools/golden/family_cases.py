@@ -856,6 +856,23 @@ def bert_hub(tensors):
     return result
 
 
+def classifiers(name):
+    return [
+        Case(
+            "classifier",
+            {"num_labels": 3, "num_hidden_layers": 1},
+            architecture=f"{name}ForSequenceClassification",
+            why="pooler and classes of a row",
+        ),
+        Case(
+            "token_classifier",
+            {"num_labels": 5, "num_hidden_layers": 1},
+            architecture=f"{name}ForTokenClassification",
+            why="classes of every token",
+        ),
+    ]
+
+
 def bert():
     return Family(
         name="bert",
@@ -875,6 +892,7 @@ def bert():
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", {}, architecture="BertModel", why="bare names, pooler, last_hidden_state"),
+            *classifiers("Bert"),
             Rewrite(
                 "hub",
                 "base",
@@ -889,6 +907,153 @@ def bert():
         types=2,
         greedy=False,
         missing="bert.encoder.layer.1.attention.self.value.bias",
+    )
+
+
+ENCODER = {
+    **{k: v for k, v in TINY.items() if k not in ("bos_token_id", "eos_token_id")},
+    "hidden_size": 16,
+    "max_position_embeddings": 32,
+}
+ENCODER_SHAPES = SHAPES + ["num_attention_heads", "max_position_embeddings", "type_vocab_size"]
+
+
+def encoder_cases(name):
+    """What every encoder in BERT's shape has."""
+    return [
+        Case("base"),
+        Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+        Case("hidden_act_relu", {"hidden_act": "relu"}),
+        Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+        Case("body", {}, architecture=f"{name}Model", why="bare names, last_hidden_state"),
+        *classifiers(name),
+    ]
+
+
+def roberta():
+    return Family(
+        name="roberta",
+        model_type="roberta",
+        architecture="RobertaForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1},
+        cases=[
+            *encoder_cases("Roberta"),
+            Case("pad_token_id", {"pad_token_id": 5}, why="positions are counted from behind it"),
+            Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
+            Rewrite("older", "base", older_with(position_embedding_type="absolute")),
+            Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings", "layer_norm_eps")),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="roberta.encoder.layer.1.attention.self.value.bias",
+    )
+
+
+def mpnet():
+    return Family(
+        name="mpnet",
+        model_type="mpnet",
+        architecture="MPNetForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1},
+        cases=[
+            *encoder_cases("MPNet"),
+            Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings")),
+        ],
+        shape_keys=[k for k in ENCODER_SHAPES if k != "type_vocab_size"] + ["relative_attention_num_buckets"],
+        padding="right",
+        greedy=False,
+        missing="mpnet.encoder.layer.1.attention.attn.v.bias",
+        rejects=[
+            {
+                "name": "relative_attention_num_buckets",
+                "set": {"relative_attention_num_buckets": 64},
+                "expect": "relative_attention_num_buckets",
+            }
+        ],
+    )
+
+
+def deberta_cases(name):
+    return [
+        *encoder_cases(name),
+        Case("position_biased_input", {"position_biased_input": True}),
+        Case("type_vocab_size", {"type_vocab_size": 2}),
+        Case("c2p", {"pos_att_type": ["c2p"]}),
+        Case("p2c", {"pos_att_type": ["p2c"]}),
+        Case(
+            "relative_attention",
+            {"relative_attention": False, "pos_att_type": None, "position_biased_input": True},
+        ),
+        Case("legacy", {"legacy": False}, why="the head under its later names"),
+        Case(
+            "pooler_hidden_act",
+            {"pooler_hidden_act": "tanh"},
+            of="classifier",
+            architecture=f"{name}ForSequenceClassification",
+        ),
+        Rewrite("older", "base", older_with(pos_att_type="c2p|p2c")),
+        Rewrite(
+            "older_p2c_first",
+            "base",
+            older_with(pos_att_type="p2c|c2p"),
+        ),
+    ]
+
+
+DEBERTA = dict(
+    ENCODER,
+    type_vocab_size=0,
+    relative_attention=True,
+    pos_att_type=["c2p", "p2c"],
+    position_biased_input=False,
+)
+
+
+def deberta():
+    return Family(
+        name="deberta",
+        model_type="deberta",
+        architecture="DebertaForMaskedLM",
+        settings={**DEBERTA, "max_relative_positions": 8},
+        cases=[
+            *deberta_cases("Deberta"),
+            Case("max_relative_positions", {"max_relative_positions": -1}),
+        ],
+        shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="deberta.encoder.layer.1.attention.self.v_bias",
+    )
+
+
+def deberta_v2():
+    return Family(
+        name="deberta_v2",
+        model_type="deberta-v2",
+        architecture="DebertaV2ForMaskedLM",
+        settings={
+            **DEBERTA,
+            "max_relative_positions": 16,
+            "position_buckets": 8,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        },
+        cases=[
+            *deberta_cases("DebertaV2"),
+            Case("max_relative_positions", {"max_relative_positions": 32}),
+            Case("position_buckets", {"position_buckets": -1}, why="every distance has its row"),
+            Case("norm_rel_ebd", {"norm_rel_ebd": "none"}),
+            Case("share_att_key", {"share_att_key": False}),
+        ],
+        shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="deberta.encoder.layer.1.attention.self.value_proj.bias",
+        rejects=[{"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"}],
     )
 
 
@@ -907,5 +1072,9 @@ FAMILIES = [
         gemma3_text,
         mamba2,
         bert,
+        roberta,
+        mpnet,
+        deberta,
+        deberta_v2,
     )
 ]

@@ -3,6 +3,7 @@
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
+#include "tessera/nn/head/head_config.h"
 
 namespace tessera::cli {
 namespace {
@@ -17,7 +18,7 @@ int forward(const Options& o) {
   const auto input = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
   for (const format::TensorView& view : file.tensors()) {
     static const std::vector<std::string> known = {"input_ids", "attention_mask", "position_ids",
-                                                   "token_type_ids"};
+                                                   "token_type_ids", "global_attention_mask"};
     if (std::find(known.begin(), known.end(), view.name) == known.end())
       fail(ErrorKind::input, "forward",
            "{}: tensor \"{}\" is not an input of this model; known: {}", o.input, view.name,
@@ -28,8 +29,8 @@ int forward(const Options& o) {
     fail(ErrorKind::input, "forward", "{}: tensor \"input_ids\" is missing; expected int64 [B, T]",
          o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
-  const nn::Batch batch =
-      model::from_padded(ids, mask, input("position_ids"), input("token_type_ids"));
+  const nn::Batch batch = model::from_padded(
+      ids, mask, input("position_ids"), input("token_type_ids"), input("global_attention_mask"));
 
   const at::NoGradGuard no_gradients;
   std::vector<std::pair<std::string, Tensor>> out;
@@ -47,8 +48,14 @@ int forward(const Options& o) {
            "no intermediate is called \"{}\"; expected \"embed\", \"final\" or "
            "\"layers.<i>.<branch>.in\" or \".out\"",
            probe);
-  if (loaded.model.has_head())
-    out.emplace_back("logits", model::to_padded(loaded.model.logits(hidden), ids, mask));
+  const model::ModelSpec& spec = loaded.model.spec();
+  const Tensor pooled = spec.pooler ? loaded.model.pooled(hidden, batch) : Tensor();
+  if (spec.head) {
+    const bool of_documents = spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::pooled;
+    const Tensor logits = loaded.model.logits(of_documents ? pooled : hidden);
+    out.emplace_back("logits", of_documents ? logits : model::to_padded(logits, ids, mask));
+  }
+  if (pooled.defined()) out.emplace_back("pooler_output", pooled);
   out.emplace_back("last_hidden_state", model::to_padded(hidden, ids, mask));
   infer::write_tensors(o.output, out);
   return kExitOk;
@@ -61,10 +68,12 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-                 "token_type_ids")
+                 "token_type_ids, global_attention_mask")
       ->required();
-  app.add_option("--output", o->output,
-                 "safetensors to write: logits and last_hidden_state, float32; padding is 0")
+  app.add_option(
+         "--output", o->output,
+         "safetensors to write: last_hidden_state, and logits and pooler_output where the model "
+         "has them; float32, padding is 0")
       ->required();
   app.add_option("--probe", o->probes,
                  "also write this intermediate: embed, final, layers.0.mixer.out ...; repeatable");

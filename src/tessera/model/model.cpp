@@ -1,5 +1,6 @@
 #include "tessera/model/model.h"
 
+#include "tessera/nn/head/head_config.h"
 #include "tessera/nn/residual/residual_config.h"
 #include "tessera/ops/random.h"
 
@@ -55,6 +56,7 @@ Model::Model(ModelSpec spec, Weights weights)
     build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
   if (spec_.final_norm) final_norm_ = nn::build_norm(spec_.final_norm, root.under("final_norm"));
   if (spec_.head) head_ = nn::build_head(spec_.head, root.under("head"));
+  if (spec_.pooler) pooler_ = nn::build_head(spec_.pooler, root.under("pooler"));
 }
 
 void Model::build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index) {
@@ -146,10 +148,28 @@ Tensor Model::stack(nn::Context& context) const {
   return x_ND;
 }
 
-Tensor Model::logits(const Tensor& hidden_ND) const {
+bool Model::has_head() const {
+  return head_ && spec_.head.as<nn::HeadConfig>().of_vocabulary();
+}
+
+Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
+  if (!pooler_) fail(ErrorKind::usage, "model", "this model has no pooler; use its hidden states");
+  std::vector<int64_t> first;
+  for (const nn::Segment& s : batch.segments) {
+    if (s.start > 0)
+      fail(ErrorKind::input, "model",
+           "row {} starts at position {}; a pooler reads the first token of whole documents", s.row,
+           s.start);
+    first.push_back(s.begin);
+  }
+  return pooler_->forward(
+      hidden_ND.index_select(0, at::tensor(first, at::kLong).to(hidden_ND.device())));
+}
+
+Tensor Model::logits(const Tensor& rows_RD) const {
   if (!head_)
     fail(ErrorKind::usage, "model", "this model has no head, so no logits; use its hidden states");
-  return head_->forward(hidden_ND);
+  return head_->forward(rows_RD);
 }
 
 }  // namespace tessera::model

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "tessera/nn/head/head_config.h"
+#include "tessera/nn/head/head_list.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
@@ -19,8 +19,9 @@ constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 const std::vector<std::string> kTopKeys = {
-    "tessera", "arch", "vocab",  "d_model", "context",  "embed",     "norm",       "residual",
-    "mixer",   "ffn",  "layers", "cycles",  "n_layers", "overrides", "final_norm", "head"};
+    "tessera",  "arch",      "vocab",      "d_model", "context", "embed",
+    "norm",     "residual",  "mixer",      "ffn",     "layers",  "cycles",
+    "n_layers", "overrides", "final_norm", "head",    "heads"};
 const std::vector<std::string> kLayerKeys = {"repeat",   "mixer",    "ffn",  "norm",
                                              "residual", "branches", "share"};
 const std::vector<std::string> kBranchKeys = {"name", "mixer",    "ffn",
@@ -401,10 +402,10 @@ ModelSpec read_model_spec(const Json& json) {
                                                       : Json(nullptr);
   if (!final_norm.is_null())
     out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope(0, "final_norm"));
-  const Json head = json.contains("head") ? json["head"]
-                    : out.causal()        ? Json("tied")
-                                          : Json(nullptr);
-  if (!head.is_null()) out.head = spec::read_part(Slot::head, head, out.scope(0, "head"));
+  const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
+  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope(0));
+  out.head = heads.logits;
+  out.pooler = heads.pooler;
   if (out.causal() && !out.head)
     fail(ErrorKind::spec, "head", "a decoder needs a head; expected \"tied\" or \"linear\"");
 
@@ -491,7 +492,7 @@ Json resolve(const ModelSpec& spec) {
   }
   json["layers"] = layers;
   json["final_norm"] = spec::dump_part(spec.final_norm);
-  json["head"] = spec::dump_part(spec.head);
+  nn::dump_heads({spec.head, spec.pooler}, json);
   return json;
 }
 
@@ -529,6 +530,7 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
   }
   take(spec.final_norm, "final_norm", spec.scope(0));
   take(spec.head, "head", spec.scope(0));
+  take(spec.pooler, "pooler", spec.scope(0));
   return all;
 }
 
@@ -595,7 +597,8 @@ Json spec_schema() {
                            {"n_layers", integer},
                            {"overrides", {{"type", "array"}}},
                            {"final_norm", ref("norm")},
-                           {"head", ref("head")}};
+                           {"head", ref("head")},
+                           {"heads", {{"type", "array"}, {"items", ref("head")}}}};
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", "tessera spec"},
           {"type", "object"},

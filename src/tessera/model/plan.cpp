@@ -14,10 +14,12 @@ Plan make_plan(const ModelSpec& spec, int64_t context) {
   plan.active_parameters = plan.parameters;
   // a tied head multiplies by the token embedding
   const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
-  if (head != nullptr && head->tied()) plan.matrix_parameters += spec.vocab * spec.d_model;
+  if (head != nullptr && head->tied())
+    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope(0));
 
   // a shared layer is stored once and computed at every invocation
-  double flops = head == nullptr ? 0 : 2.0 * static_cast<double>(spec.vocab * spec.d_model);
+  double flops =
+      head == nullptr ? 0 : 2.0 * static_cast<double>(head->outputs(spec.scope(0)) * spec.d_model);
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches) {
@@ -36,7 +38,8 @@ Plan make_plan(const ModelSpec& spec, int64_t context) {
       if (decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
         plan.state_bytes_per_token += decl.bytes_per_entry() / decl.every;
       else
-        plan.state_bytes_fixed += decl.bytes_per_entry() * std::max<int64_t>(decl.first + decl.keep, 1);
+        plan.state_bytes_fixed +=
+            decl.bytes_per_entry() * std::max<int64_t>(decl.first + decl.keep, 1);
     }
   }
   return plan;

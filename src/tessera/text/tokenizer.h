@@ -90,8 +90,15 @@ class StreamDecoder {
   std::unique_ptr<State> state_;
 };
 
-/// A tokenizer.json, a folder that holds one, or a token score file (score_file.h), told apart by
-/// content. `vocab_size` is for the last kind: how many tokens the file must hold, 0 = any.
+/// A tokenizer.json, a vocab.txt (vocab_file.h), a folder that holds one of them (the first is
+/// preferred), or a token score file (score_file.h), told apart by content. `vocab_size` is for the
+/// last kind: how many tokens the file must hold, 0 = any.
 Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
+
+/// The file that load_tokenizer() reads of a folder; nullopt when there is none.
+std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::path& folder);
+/// "tokenizer.json", "vocab.txt" or "tokenizer.bin": the kind of a tokenizer file by its content,
+/// under the name that folders have it by.
+const char* tokenizer_file_name(std::string_view content);
 
 }  // namespace tessera::text

@@ -62,7 +62,7 @@ struct DataRecipe {
               "instead of valid: the last part of the bytes of train", {.min = 0}),
         field("format", &C::format, "text: a file is a document; jsonl: a line is"),
         field("text_key", &C::text_key, "jsonl: key of the text in every line"),
-        field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or its folder"),
+        field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or vocab.txt, or its folder"),
         field("document_separator", &C::document_separator,
               "token put after every document; null = the tokenizer's end of text if it has one, "
               "\"\" = none")};
