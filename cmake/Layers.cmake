@@ -71,6 +71,17 @@ function(tessera_use_torch_pch target)
     target_link_libraries(tessera_torch_pch PUBLIC Torch::Torch tessera_openmp fmt::fmt nlohmann_json::nlohmann_json)
     target_precompile_headers(tessera_torch_pch PRIVATE <ATen/ATen.h> <ATen/core/grad_mode.h> <nlohmann/json.hpp> <fmt/format.h>)
     set_target_properties(tessera_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    # ccache knows the 500 MB of the precompiled header by this instead of reading them for every file;
+    # equal in every checkout, so that one cache serves them all
+    set(_versions "")
+    foreach(_file torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+      if(EXISTS ${Torch_INCLUDE_DIR}/${_file})
+        file(MD5 ${Torch_INCLUDE_DIR}/${_file} _version)
+        string(APPEND _versions " ${_version}")
+      endif()
+    endforeach()
+    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/tessera_torch_pch.dir/cmake_pch.hxx.gch.sum
+         "torch${_versions}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\n")
   endif()
   target_link_libraries(${target} PUBLIC tessera_openmp fmt::fmt nlohmann_json::nlohmann_json)
   target_precompile_headers(${target} REUSE_FROM tessera_torch_pch)

@@ -132,8 +132,12 @@ TEST(Layers, NoModelTypeStandsInTheCode) {
   std::set<std::string> types = model_types();
   ASSERT_GE(types.size(), 12u);
   ASSERT_TRUE(types.count("llama"));
-  types.erase("mamba2");   // a mechanism of that name exists: nn/mixer/mamba2.h
-  types.erase("llama2c");  // a file format: format/llama2c.h
+  // mechanisms of those names exist: nn/mixer/mamba.h, mamba2.h
+  types.erase("mamba");
+  types.erase("mamba2");
+  // file formats: format/llama2c.h, ggmf.h
+  types.erase("llama2c");
+  types.erase("ggmf");
   const std::regex literal("\"((?:[^\"\\\\]|\\\\.)*)\"");
   int files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "src/tessera")) {

@@ -68,6 +68,14 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 2, "qk_norm": "rms_norm", "position": "rope"})"},
     {Slot::mixer, "attention", "qk_norm_projection",
      R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection", "position": "rope"})"},
+    {Slot::mixer, "attention", "qk_norm_each_head",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qk_norm": {"type": "layer_norm", "eps": 0.01}, "qk_norm_over": "each_head",
+        "position": "rope"})"},
+    {Slot::mixer, "attention", "tempered",
+     R"({"n_heads": 2, "temperature": {"scale": 0.5, "floor": 3}, "position": "rope"})"},
+    {Slot::mixer, "attention", "clipped_and_gated",
+     R"({"n_heads": 2, "clip": 0.3, "gate": "elementwise", "gate_bias": true, "position": "rope"})"},
+    {Slot::mixer, "attention", "gate_per_head", R"({"n_heads": 2, "gate": "headwise"})"},
     {Slot::mixer, "attention", "windowed",
      R"({"n_heads": 2, "pattern": {"type": "window", "width": 3}, "position": "rope"})"},
     {Slot::pattern, "prefix", "three", R"({"length": 3})"},
@@ -80,6 +88,13 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "attention", "shared_projections",
      R"({"n_heads": 4, "n_kv_heads": 2, "qk_norm": "rms_norm",
         "position": {"type": "deberta", "max_relative": 6, "projections": "mixer"}})"},
+    // a softmax cannot see a bias of the keys; behind a cap it can
+    {Slot::mixer, "cross_attention", "", R"({"n_heads": 2, "softcap": 2.5})"},
+    {Slot::mixer, "cross_attention", "grouped",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 3, "scale": "value", "scale_value": 0.7,
+        "bias": {"q": true, "v": true, "o": true}})"},
+    {Slot::mixer, "cross_attention", "normed",
+     R"({"n_heads": 2, "n_kv_heads": 1, "qk_norm": "layer_norm", "qk_norm_over": "projection"})"},
     {Slot::mixer, "mamba2", "", R"({"n_heads": 2, "d_state": 4})"},
     {Slot::mixer, "mamba2", "groups",
      R"({"n_heads": 4, "head_dim": 3, "d_state": 5, "n_groups": 2, "norm_groups": 2, "d_conv": 3, "chunk": 3,
@@ -179,6 +194,7 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "mlstm", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "gate_cap": 0})"},
     {Slot::mixer, "rwkv5", "", R"({"n_heads": 2})"},
+    {Slot::mixer, "rwkv5", "ungated", R"({"n_heads": 2, "gate": false})"},
     {Slot::mixer, "rwkv5", "wide", R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4})"},
     {Slot::mixer, "rwkv6", "", R"({"n_heads": 2, "mix_rank": 2, "decay_rank": 3})"},
     {Slot::mixer, "rwkv6", "wide",
@@ -188,6 +204,18 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "rwkv7", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "value_residual": false})"},
     {Slot::mixer, "rwkv_channel_mix", "narrow", R"({"d_hidden": 5})"},
+    // segments longer than the documents whose gradients are differentiated: a gradient that stops
+    // at a memory is no derivative; the shorter ones say so in exceptions.cpp
+    {Slot::mixer, "transformer_xl", "", R"({"n_heads": 2, "segment": 10, "mem_len": 6})"},
+    {Slot::mixer, "transformer_xl", "short",
+     R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "position": {"type": "t5", "n_buckets": 6, "max_distance": 9}})"},
+    {Slot::mixer, "compressive", "",
+     R"({"n_heads": 2, "segment": 10, "mem_len": 3, "n_compressed": 4, "rate": 2, "compression": "mean"})"},
+    {Slot::mixer, "compressive", "short",
+     R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "n_compressed": 2, "rate": 2, "distance": "scaled"})"},
+    {Slot::mixer, "memorizing", "", R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 3})"},
+    {Slot::mixer, "memorizing", "cache",
+     R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::embed, "token", "projected",
@@ -195,6 +223,7 @@ constexpr Sample kSamples[] = {
     {Slot::embed, "token", "projected_token",
      R"({"position": {"type": "learned", "n_positions": 40}, "norm": "layer_norm", "width": 6, "project": "token", "project_bias": false})"},
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},
+    {Slot::head, "tied", "biased", R"({"bias": true, "scale": 0.5})"},
     {Slot::head, "linear", "scaled", R"({"bias": true, "scale": 0.5, "softcap": 3})"},
     {Slot::head, "tied", "narrow", R"({"width": 6})"},
     {Slot::head, "masked_lm", "narrow", R"({"width": 6})"},
@@ -366,6 +395,7 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
                   .rotation = mechanism.info.place == spec::Place::rotation,
                   .score_bias = mechanism.info.place == spec::Place::score_bias};
   scope.causal = causal;
+  scope.source = kWidth;
   scope.path = "contract";
   return scope;
 }
@@ -401,6 +431,15 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
       json["mixer"]["pattern"] = part;
       break;
     case Slot::mixer:
+      if (mechanism.name == "cross_attention" && arch == "decoder") {
+        json.erase("layers");
+        json["arch"] = "encoder_decoder";
+        json["cross"] = part;
+        json["start"] = 1;
+        json["stacks"] =
+            parse(R"({"encoder": {"layers": [{}]}, "decoder": {"layers": [{"repeat": 2}]}})");
+        break;
+      }
       json["mixer"] = part;
       break;
     case Slot::ffn:

@@ -19,6 +19,7 @@ using spec::Slot;
 inline constexpr int64_t kVocab = 11;
 inline constexpr int64_t kWidth = 8;  // d_model
 inline constexpr int64_t kHeads = 2;
+inline constexpr int64_t kSource = 6;  // tokens that an encoder reads
 
 /// One config of one mechanism (or a whole spec of its own), and the models that hold it.
 struct Case {

@@ -20,6 +20,20 @@ const std::vector<ExceptionEntry>& exceptions() {
        "calls that start inside the prefix are refused: its tokens see each other"},
       {Exception::a_prefix_comes_whole, "pattern_prefix_three", "generate",
        "calls that start inside the prefix are refused: its tokens see each other"},
+      {Exception::gradients_stop_at_a_memory, "mixer_transformer_xl_short", "gradients",
+       "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::gradients_stop_at_a_memory, "mixer_compressive_short", "gradients",
+       "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::gradients_stop_at_a_memory, "mixer_memorizing", "gradients",
+       "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::gradients_stop_at_a_memory, "mixer_memorizing_combine_joint", "gradients",
+       "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::gradients_stop_at_a_memory, "mixer_memorizing_cache", "gradients",
+       "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::learns_from_its_own_loss, "mixer_compressive_compression_conv", "parameters",
+       "the compression learns from its reconstruction loss alone"},
+      {Exception::learns_from_its_own_loss, "mixer_compressive_short", "parameters",
+       "the compression learns from its reconstruction loss alone"},
   };
   return all;
 }

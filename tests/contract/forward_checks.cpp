@@ -90,13 +90,13 @@ void check_types(const Case& c, Report& report) {
   for (const Json& json : both(c)) {
     const Rig f64 = make_rig(json, at::kDouble), f32 = make_rig(json, at::kFloat);
     // 16-bit rounding adds up over layers: the bound is for one around the part
-    Json shallow = json;
-    shallow["n_layers"] = 1;
-    const Rig bf16 = make_rig(shallow, at::kBFloat16, at::kBFloat16),
-              rounded = make_rig(shallow, at::kDouble, at::kBFloat16),
-              mapped = make_stored_rig(shallow, at::kBFloat16);
+    const Json one = shallow(json);
+    const Rig bf16 = make_rig(one, at::kBFloat16, at::kBFloat16),
+              rounded = make_rig(one, at::kDouble, at::kBFloat16),
+              mapped = make_stored_rig(one, at::kBFloat16);
     const spec::AnyPart& head = f64.spec().head;
-    const int64_t width = head ? head.as<nn::HeadConfig>().outputs(f64.spec().scope(0)) : kWidth;
+    const int64_t width =
+        head ? head.as<nn::HeadConfig>().outputs(f64.spec().scope(0)) : kWidth;
     std::vector<Tensor> all_want16, all_got16, all_fast16;
     for (const Rows& rows : inputs()) {
       const int64_t n = nn::Batch::of(rows).n_tokens();

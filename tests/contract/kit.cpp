@@ -96,8 +96,37 @@ std::vector<int64_t> random_split(int64_t total, uint64_t seed) {
   return lengths;
 }
 
+std::optional<nn::Encoded> encode_sources(const Rig& rig,
+                                          const nn::Batch& batch,
+                                          const model::State* state) {
+  if (!rig.spec().encoder) return std::nullopt;
+  Rows sources;
+  std::vector<int64_t> readers;
+  for (const nn::Segment& s : batch.segments) {
+    if (state != nullptr && (s.row >= state->rows() || state->source_length(s.row) > 0)) continue;
+    sources.push_back(random_ids(kSource, 60));
+    readers.push_back(s.row);
+  }
+  if (sources.empty()) return std::nullopt;
+  nn::Batch source = nn::Batch::of(sources);
+  for (size_t i = 0; i < readers.size(); ++i) source.segments[i].row = readers[i];
+  return rig.model.encode(source);
+}
+
+Json shallow(Json json) {
+  if (!json.contains("stacks")) {
+    json["n_layers"] = 1;
+    return json;
+  }
+  for (auto& [name, stack] : json["stacks"].items()) stack["n_layers"] = 1;
+  return json;
+}
+
 Tensor whole(const Rig& rig, const nn::Batch& batch) {
-  const Tensor h = rig.model.hidden(batch);
+  const auto encoded = encode_sources(rig, batch);
+  model::ForwardOptions options;
+  options.encoded = encoded ? &*encoded : nullptr;
+  const Tensor h = rig.model.hidden(batch, options);
   const model::ModelSpec& spec = rig.model.spec();
   const bool by_token =
       !spec.head ? !spec.pooler : spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::tokens;
@@ -128,6 +157,8 @@ Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds,
   model::ForwardOptions options;
   options.state = &state;
   options.pending = pending;
+  const auto encoded = encode_sources(rig, batch, &state);
+  options.encoded = encoded ? &*encoded : nullptr;
   return rig.model.logits(rig.model.hidden(batch, options));
 }
 

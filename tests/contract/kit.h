@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,15 @@ Rig make_stored_rig(const Json& json, at::ScalarType storage);
 Ids random_ids(int64_t n, uint64_t seed);
 /// n positive parts of `total`.
 std::vector<int64_t> random_split(int64_t total, uint64_t seed);
+
+/// What the encoder beside a decoder makes of the sources of those rows that have none in `state`
+/// yet (all without a state); nothing where there is no encoder. All rows read the same source, so
+/// that they can be compared.
+std::optional<nn::Encoded> encode_sources(const Rig& rig,
+                                          const nn::Batch& batch,
+                                          const model::State* state = nullptr);
+/// The spec with one layer to a stack.
+Json shallow(Json json);
 
 /// Logits (or hidden states without a head) of whole documents, [N, C].
 Tensor whole(const Rig& rig, const nn::Batch& batch);

@@ -17,7 +17,7 @@ if [ ${#names[@]} -eq 0 ]; then
 fi
 
 if ! cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="${CXX:-clang++-19}" \
-  -DTESSERA_FUZZ=ON -DTESSERA_TENSORS=OFF -DTESSERA_TESTS=OFF >build/fuzz-configure.log 2>&1; then
+  -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DTESSERA_FUZZ=ON -DTESSERA_TENSORS=OFF -DTESSERA_TESTS=OFF >build/fuzz-configure.log 2>&1; then
   cat build/fuzz-configure.log >&2
   echo "fuzz: cannot configure; needed: clang-19 libclang-rt-19-dev libomp-19-dev" >&2
   exit 1

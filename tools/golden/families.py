@@ -59,8 +59,14 @@ class Writer:
         self.family, self.folder = family, folder
         self.configs, self.results, self.weights, self.io = {}, {}, {}, {}
         vocab = family.settings["vocab_size"]
-        self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
-        self.mask = self.inputs["attention_mask"]
+        if family.pair:
+            self.inputs = reference.pair_inputs(family.name, vocab)
+            self.mask = self.inputs["decoder_attention_mask"]
+        else:
+            self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
+            self.mask = self.inputs["attention_mask"]
+        if family.global_tokens:
+            self.inputs["global_attention_mask"] = reference.global_mask()
         self.rows = []
 
     def write(self):
@@ -91,7 +97,7 @@ class Writer:
         config = json.loads((folder / "config.json").read_text())
 
         # what counts is what a reader of the files gets
-        loaded = reference.load(architecture, config, self.weights_file(case.name))
+        loaded = self.load(config, case.name, architecture)
         result = reference.run(loaded, self.inputs, family.padding)
         self.configs[case.name], self.results[case.name] = config, result
 
@@ -102,6 +108,8 @@ class Writer:
             self.check_moved(case, facts["moved_by"])
         if case.length_dependent:
             facts["length_dependent"] = True
+        if case.padding_leaks:
+            facts["padding_leaks"] = case.padding_leaks
         if case.neutral:
             facts["neutral"] = True
             self.io[case.name] = self.io[case.of]
@@ -123,6 +131,16 @@ class Writer:
                 return earlier
         return name
 
+    def load(self, config, weights, architecture="", **options):
+        """The reference's model of a config and the weights of a case."""
+        return reference.load(
+            architecture or self.family.architecture,
+            config,
+            self.weights_file(weights),
+            self.family.attention,
+            **options,
+        )
+
     def weights_file(self, name):
         return self.folder / self.weights[name] / "model.safetensors"
 
@@ -138,7 +156,9 @@ class Writer:
             del tensors["attention_mask"]
         tensors.update(result)
         facts["largest"] = max(
-            round(float(reference.counted(value, self.mask).abs().max()), 3) for value in result.values()
+            round(float(reference.counted(value, self.mask).abs().max()), 3)
+            for name, value in result.items()
+            if not name.startswith("encoder_")
         )
         if self.family.greedy:
             found, facts["greedy"] = reference.greedy(
@@ -153,7 +173,7 @@ class Writer:
             self.folder / case.name / "case.json",
             {
                 "case": f"families/{self.family.name}/{case.name}",
-                "reference": f"transformers {architecture}, eager attention, CPU",
+                "reference": f"transformers {architecture}, {self.family.attention} attention, CPU",
                 "version": f"transformers {transformers.__version__}, torch {torch.__version__}",
                 "generator": "tools/golden/families.py",
                 "seed": reference.SEED,
@@ -162,7 +182,11 @@ class Writer:
                 "weights": self.weights[case.name],
                 "io": self.io[case.name],
                 "compare": (
-                    "all positions" if self.family.padding == "none" else "attention_mask == 1"
+                    "all positions"
+                    if self.family.padding == "none"
+                    else "decoder_attention_mask == 1, encoder's where attention_mask == 1"
+                    if self.family.pair
+                    else "attention_mask == 1"
                 ),
                 "padding": self.family.padding,
                 **facts,
@@ -195,9 +219,7 @@ class Writer:
         if case.reference_refuses:
             loaded, result = None, self.results[case.of]
         else:
-            loaded = reference.load(
-                architecture, config, self.weights_file(case.name), extra_allowed=bool(case.tensors)
-            )
+            loaded = self.load(config, case.name, extra_allowed=bool(case.tensors))
             result = reference.run(loaded, self.inputs, self.family.padding)
         self.results[case.name] = result
         moved = reference.difference(result, self.results[case.of], self.mask)
@@ -284,6 +306,11 @@ class Writer:
         keys["initialisation"] = {
             key: keys["moved"].pop(key) for key in self.family.init_only if key in keys["moved"]
         }
+        keys["precision"] = {
+            key: keys["moved"].pop(key) for key in self.family.precision if key in keys["moved"]
+        }
+        if not keys["precision"]:
+            del keys["precision"]
         if keys["moved"]:
             raise RuntimeError(f"{self.family.name}: keys without a case matter: {keys['moved']}")
         del keys["moved"]
@@ -293,7 +320,7 @@ class Writer:
 
     def try_mutation(self, config):
         try:
-            model = reference.load(self.family.architecture, config, self.weights_file("base"))
+            model = self.load(config, "base")
             result = reference.run(model, self.inputs, self.family.padding)
         except Exception as error:  # the reference may refuse a value in any way it likes
             return "refused", f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"

@@ -22,6 +22,7 @@ class Case:
     neutral: bool = False  # the reference must give the result of `of`
     length_dependent: bool = False  # rope factors follow the length seen
     architecture: str = ""  # another head than the family's
+    padding_leaks: str = ""  # why the reference lets padding into a row: such rows do not count
     why: str = ""
 
 
@@ -45,11 +46,15 @@ class Family:
     cases: list
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
+    pair: bool = False  # an encoder-decoder: sources and targets
     types: int = 0
+    global_tokens: bool = False  # a global_attention_mask is among the inputs
     greedy: bool = True
+    attention: str = "eager"  # the reference's implementation
     zero_centred_norms: bool = False  # norm weights are w of (1 + w)
     gguf: dict = dataclasses.field(default_factory=dict)  # case -> llama.cpp architecture
     init_only: tuple = ()  # keys of initialisation that this version applies to loaded weights too
+    precision: tuple = ()  # keys that choose the precision of the reference's own arithmetic
     missing: str = ""  # a tensor to leave out in the rejects
     rejects: list = dataclasses.field(default_factory=list)
 
@@ -517,6 +522,7 @@ def gpt_neox():
         ],
         shape_keys=SHAPES + ["num_attention_heads"],
         missing="gpt_neox.layers.1.attention.dense.bias",
+        gguf={"base": "gptneox"},
     )
 
 
@@ -860,7 +866,7 @@ def classifiers(name):
     return [
         Case(
             "classifier",
-            {"num_labels": 3, "num_hidden_layers": 1},
+            {"num_labels": 3, "num_hidden_layers": 1, "hidden_size": 16},
             architecture=f"{name}ForSequenceClassification",
             why="pooler and classes of a row",
         ),
@@ -892,7 +898,7 @@ def bert():
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", {}, architecture="BertModel", why="bare names, pooler, last_hidden_state"),
-            *classifiers("Bert"),
+            classifiers("Bert")[0],
             Rewrite(
                 "hub",
                 "base",
@@ -910,8 +916,565 @@ def bert():
     )
 
 
+def t5_untied(tensors):
+    """T5 1.1: an output matrix of its own in the file."""
+    head = reference.draw("t5", "lm_head.weight", (64, 16), False)
+    return {**tensors, "lm_head.weight": head}
+
+
+def t5_older(**more):
+    """As files of version 4: what follows from feed_forward_proj and tie_word_embeddings absent."""
+    derived = ("dense_act_fn", "is_gated_act", "scale_decoder_outputs")
+    return lambda config: {k: v for k, v in {**config, **more}.items() if k not in derived}
+
+
+def t5():
+    return Family(
+        name="t5",
+        model_type="t5",
+        architecture="T5ForConditionalGeneration",
+        settings=dict(
+            vocab_size=64,
+            d_model=16,
+            d_kv=5,
+            d_ff=12,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=3,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        cases=[
+            Case("base", why="relu, tied and scaled head, one table of positions per stack"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("relative_attention_max_distance", {"relative_attention_max_distance": 30}),
+            Case("feed_forward_proj_gelu", {"feed_forward_proj": "gelu"}),
+            Case(
+                "feed_forward_proj_gated_gelu",
+                {"feed_forward_proj": "gated-gelu"},
+                why="the tanh form, as T5 1.1 has it",
+            ),
+            Case("feed_forward_proj_gated_silu", {"feed_forward_proj": "gated-silu"}),
+            Rewrite(
+                "v1_1",
+                "feed_forward_proj_gated_gelu",
+                t5_older(tie_word_embeddings=False),
+                t5_untied,
+                same_result=False,
+                why="T5 1.1: gated, with an unscaled output matrix of its own",
+            ),
+            Case(
+                "scale_decoder_outputs",
+                {"tie_word_embeddings": False},
+                why="what tie_word_embeddings false means; the file then says it by this key",
+            ),
+            Rewrite("v4", "base", t5_older(), why="the keys of version 4"),
+            Rewrite(
+                "v4_gated",
+                "feed_forward_proj_gated_gelu",
+                t5_older(),
+                why="the keys of version 4, gated",
+            ),
+            Rewrite(
+                "unscaled",
+                "base",
+                t5_older(tie_word_embeddings=False),
+                same_result=False,
+                why="says untied, but the file holds no other output matrix: unscaled only",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads",
+                     "num_decoder_layers", "relative_attention_num_buckets",
+                     "decoder_start_token_id"),
+                same_result=False,
+                why="distance 128, epsilon 1e-6, relu",
+            ),
+        ],
+        shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers",
+                    "num_heads", "relative_attention_num_buckets"],
+        padding="right",
+        pair=True,
+        missing="decoder.block.1.layer.1.EncDecAttention.v.weight",
+    )
+
+
+def pair_of_stacks(**more):
+    """Two stacks of different heads and hidden widths, with a start token."""
+    return dict(
+        vocab_size=64,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=12,
+        decoder_ffn_dim=20,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+        forced_eos_token_id=2,
+        **more,
+    )
+
+
+PAIR_SHAPES = [
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+]
+PAIR_KEEP = tuple(PAIR_SHAPES) + (
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "max_position_embeddings",
+    "decoder_start_token_id",
+    "pad_token_id",
+)
+
+
+def stored_embeddings(tensors):
+    """As older files: the shared table under every name that it has."""
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    table = tensors["model.shared.weight"]
+    return {**tensors, **{f"{name}.weight": table.clone() for name in names}}
+
+
+def older_pair(**more):
+    return lambda config: {**older(config), "output_past": True, **more}
+
+
+def bart():
+    return Family(
+        name="bart",
+        model_type="bart",
+        architecture="BartForConditionalGeneration",
+        settings=pair_of_stacks(),
+        cases=[
+            Case("base"),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("scale_embedding", {"scale_embedding": True}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite("defaults", "base", keep(*PAIR_KEEP)),
+        ],
+        shape_keys=PAIR_SHAPES + ["max_position_embeddings"],
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+def marian():
+    return Family(
+        name="marian",
+        model_type="marian",
+        architecture="MarianMTModel",
+        settings=pair_of_stacks(scale_embedding=True, activation_function="swish"),
+        cases=[
+            Case("base", why="OPUS-MT: swish, scaled embedding, a bias of the logits"),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("scale_embedding", {"scale_embedding": False}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case(
+                "share_encoder_decoder_embeddings",
+                {"share_encoder_decoder_embeddings": False},
+                why="a table for each stack, the decoder's tied to the output",
+            ),
+            Rewrite(
+                "hub",
+                "base",
+                older_pair(
+                    add_bias_logits=False,
+                    add_final_layer_norm=False,
+                    normalize_before=False,
+                    normalize_embedding=False,
+                    static_position_embeddings=True,
+                ),
+                stored_embeddings,
+                why="the shared table stored under all its names, keys that nothing reads",
+            ),
+            Rewrite(
+                "defaults",
+                "scale_embedding",
+                keep(*PAIR_KEEP),
+                same_result=False,
+                why="gelu, no scale",
+            ),
+        ],
+        shape_keys=PAIR_SHAPES,
+        padding="right",
+        pair=True,
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+# -- recurrent and mixing models ---------------------------------------------------------------
+
+STATE_SPACE = dict(
+    vocab_size=64,
+    hidden_size=16,
+    num_hidden_layers=2,
+    state_size=8,
+    conv_kernel=4,
+    expand=2,
+    time_step_rank=3,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+
+def mamba_cases():
+    return [
+        Case("base"),
+        Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+        Case("conv_kernel", {"conv_kernel": 3}),
+        Case("state_size", {"state_size": 5}),
+        Case("use_bias", {"use_bias": True}),
+        Case("use_conv_bias", {"use_conv_bias": False}),
+        Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+        Case("time_step_rank_auto", {"time_step_rank": "auto"}, why="16 / 16 = 1"),
+        Rewrite(
+            "defaults",
+            "time_step_rank_auto",
+            keep("vocab_size", "hidden_size", "num_hidden_layers", "state_size"),
+            why="expand 2, kernel 4, rank hidden / 16 rounded up, conv bias, no bias, tied",
+        ),
+    ]
+
+
+MAMBA_SHAPES = ["vocab_size", "hidden_size", "num_hidden_layers", "state_size", "expand"]
+MAMBA_SHAPES += ["time_step_rank"]
+
+
+def mamba():
+    return Family(
+        name="mamba",
+        model_type="mamba",
+        architecture="MambaForCausalLM",
+        settings=STATE_SPACE,
+        cases=mamba_cases(),
+        shape_keys=MAMBA_SHAPES,
+        padding="none",
+        init_only=("rescale_prenorm_residual",),
+        missing="backbone.layers.1.mixer.dt_proj.bias",
+        rejects=[{"name": "hidden_act", "set": {"hidden_act": "gelu"}, "expect": "hidden_act"}],
+    )
+
+
+def falcon_mamba():
+    return Family(
+        name="falcon_mamba",
+        model_type="falcon_mamba",
+        architecture="FalconMambaForCausalLM",
+        settings=STATE_SPACE,
+        cases=mamba_cases()
+        + [Case("mixer_rms_eps", {"mixer_rms_eps": 0.05}, why="the norms of B, C and dt")],
+        shape_keys=MAMBA_SHAPES,
+        padding="none",
+        init_only=("rescale_prenorm_residual",),
+        missing="backbone.layers.1.mixer.x_proj.weight",
+        rejects=[{"name": "hidden_act", "set": {"hidden_act": "gelu"}, "expect": "hidden_act"}],
+    )
+
+
+def rwkv():
+    return Family(
+        name="rwkv",
+        model_type="rwkv",
+        architecture="RwkvForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=32,
+            attention_hidden_size=24,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}, why="not of the last norm"),
+            Case(
+                "rescale_every",
+                {"rescale_every": 1},
+                of="layer_norm_epsilon",
+                why="the stream is halved after each layer: eps weighs four times as much",
+            ),
+            Case(
+                "rescale_every_last",
+                {"rescale_every": 2, "layer_norm_epsilon": 0.2},
+                of="layer_norm_epsilon",
+                why="halved before the last norm only",
+            ),
+            Case("rescale_every_0", {"rescale_every": 0}, neutral=True, why="2 layers are under 6"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Case("widths", {"attention_hidden_size": 32, "intermediate_size": 128}),
+            Rewrite(
+                "defaults",
+                "widths",
+                keep("vocab_size", "hidden_size", "num_hidden_layers"),
+                why="hidden_size and four times as much",
+            ),
+        ],
+        shape_keys=SHAPES + ["attention_hidden_size"],
+        padding="none",
+        missing="rwkv.blocks.1.attention.time_first",
+    )
+
+
+def older_recurrent_gemma(config):
+    """The hub's spelling: rope_theta and partial_rotary_factor at the top, _block_types."""
+    result = older(config)
+    parameters = config["rope_parameters"]
+    result["partial_rotary_factor"] = parameters["partial_rotary_factor"]
+    result.pop("rope_scaling")
+    result.update(final_w_init_variance_scale=0.5, w_init_variance_scale=0.01, head_dim=8)
+    return result
+
+
+def recurrent_gemma():
+    half = dict(partial_rotary_factor=0.5)
+    return Family(
+        name="recurrent_gemma",
+        model_type="recurrent_gemma",
+        architecture="RecurrentGemmaForCausalLM",
+        settings={
+            **{k: v for k, v in GQA.items() if k != "max_position_embeddings"},
+            **rope(**half),
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 3,
+            "lru_width": 8,
+            "attention_window_size": 6,
+            "logits_soft_cap": 10.0,
+            "tie_word_embeddings": False,
+        },
+        cases=[
+            Case("base", why="the embedding's factor is rounded to bfloat16"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(50.0, **half)),
+            Case("partial_rotary_factor", rope(partial_rotary_factor=1.0)),
+            Case("attention_window_size", {"attention_window_size": 4}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("conv1d_width", {"conv1d_width": 3}),
+            Case("logits_soft_cap", {"logits_soft_cap": 3.0}),
+            Case("num_attention_heads", {"num_attention_heads": 4}, why="also blocks of the gates"),
+            Case("head_dim", {"head_dim": 12}, why="not hidden / heads"),
+            Case("block_types", {"block_types": ["attention", "recurrent"]}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Case("lru_width", {"lru_width": 16}, of="tie_word_embeddings"),
+            Rewrite("v4", "base", older_recurrent_gemma),
+            Rewrite(
+                "defaults",
+                "lru_width",
+                keep(*KEEP_TINY),
+                same_result=False,
+                why="cap 30, window 2048, kernel 4, half of each head rotates, attention third",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["lru_width"],
+        padding="none",
+        zero_centred_norms=True,
+        missing="model.layers.1.temporal_block.rg_lru.recurrent_param",
+        rejects=[
+            {
+                "name": "hidden_activation",
+                "set": {"hidden_activation": "relu"},
+                "expect": "hidden_activation",
+                "why": "it is the recurrence's gate too, which has one activation",
+            }
+        ],
+    )
+
+
+BIASED_PADDING = "a bias of in_proj reaches the convolution at padded positions"
+HYBRID = {
+    **GQA,
+    "num_hidden_layers": 3,
+    "hidden_size": 16,
+    "intermediate_size": 8,
+}
+
+
+def jamba():
+    return Family(
+        name="jamba",
+        model_type="jamba",
+        architecture="JambaForCausalLM",
+        settings={
+            **HYBRID,
+            "hidden_size": 12,
+            "num_experts": 1,
+            "num_experts_per_tok": 1,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 3,
+        },
+        cases=[
+            Case("base", why="dense layers; attention has no positions"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the norms of dt, B and C too"),
+            Case("attn_layer_offset", {"attn_layer_offset": 0}),
+            Case("attn_layer_period", {"attn_layer_period": 3}, of="attn_layer_offset"),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("mamba_dt_rank", {"mamba_dt_rank": "auto"}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "num_experts"],
+        init_only=("num_experts_per_tok",),
+        missing="model.layers.0.mamba.dt_layernorm.weight",
+        rejects=[{"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"}],
+    )
+
+
+def bamba():
+    half = dict(partial_rotary_factor=0.5)
+    return Family(
+        name="bamba",
+        model_type="bamba",
+        architecture="BambaForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(**half),
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "attn_layer_indices": [1],
+            "mamba_expand": 1,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 4,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 4,
+            "mamba_chunk_size": 8,
+        },
+        cases=[
+            Case("base", why="half of each head rotates, whatever the file says"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(50.0, **half)),
+            Case("attn_layer_indices", {"attn_layer_indices": [0]}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("mamba_n_groups", {"mamba_n_groups": 4}),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_d_head", "mamba_n_heads"],
+        missing="model.layers.0.mamba.dt_bias",
+    )
+
+
+def qwen3_next():
+    quarter = dict(partial_rotary_factor=0.5)
+    return Family(
+        name="qwen3_next",
+        model_type="qwen3_next",
+        architecture="Qwen3NextForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(**quarter),
+            "head_dim": 8,
+            "num_experts": 0,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 4,
+            "linear_value_head_dim": 6,
+        },
+        cases=[
+            Case("base", why="dense layers; q_proj holds query and gate of each head"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(5.0, **quarter)),
+            Case("partial_rotary_factor", rope(partial_rotary_factor=1.0)),
+            Case("layer_types", {"layer_types": ["full_attention"] + ["linear_attention"] * 2}),
+            Case("linear_conv_kernel_dim", {"linear_conv_kernel_dim": 3}),
+            Case("linear_num_key_heads", {"linear_num_key_heads": 4}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA
+        + ["head_dim", "num_experts", "linear_num_value_heads"]
+        + ["linear_key_head_dim", "linear_value_head_dim"],
+        zero_centred_norms=True,
+        missing="model.layers.0.linear_attn.in_proj_ba.weight",
+        rejects=[
+            {"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"},
+            {"name": "bias", "set": {"attention_bias": True}, "expect": "attention_bias"},
+        ],
+    )
+
+
+def xlstm():
+    return Family(
+        name="xlstm",
+        model_type="xlstm",
+        architecture="xLSTMForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_heads=2,
+            qk_dim_factor=0.5,
+            v_dim_factor=1.0,
+            chunk_size=8,
+            ffn_proj_factor=1.6,
+            ffn_round_up_to_multiple_of=8,
+            gate_soft_cap=2.0,
+            output_logit_soft_cap=10.0,
+            autocast_kernel_dtype="float32",
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("norm_eps", {"norm_eps": 0.05}),
+            Case("eps", {"eps": 0.5}, why="of the memory's denominator"),
+            Case("gate_soft_cap", {"gate_soft_cap": 0.5}),
+            Case("output_logit_soft_cap", {"output_logit_soft_cap": 2.0}),
+            Case("num_heads", {"num_heads": 4}),
+            Case("v_dim_factor", {"v_dim_factor": 2.0}),
+            Case("chunk_size", {"chunk_size": 5}, neutral=True),
+        ],
+        shape_keys=["vocab_size", "hidden_size", "num_hidden_layers", "qk_dim_factor"]
+        + ["ffn_proj_factor", "ffn_round_up_to_multiple_of", "embedding_dim", "num_blocks"],
+        padding="none",
+        precision=("autocast_kernel_dtype", "inference_state_dtype"),
+        missing="backbone.blocks.1.mlstm_layer.fgate_preact.bias",
+        rejects=[{"name": "use_bias", "set": {"use_bias": True}, "expect": "use_bias"}],
+    )
+
+
 ENCODER = {
     **{k: v for k, v in TINY.items() if k not in ("bos_token_id", "eos_token_id")},
+    "vocab_size": 32,
     "hidden_size": 16,
     "max_position_embeddings": 32,
 }
@@ -938,7 +1501,7 @@ def roberta():
         settings={**ENCODER, "pad_token_id": 1},
         cases=[
             *encoder_cases("Roberta"),
-            Case("pad_token_id", {"pad_token_id": 5}, why="positions are counted from behind it"),
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Rewrite("older", "base", older_with(position_embedding_type="absolute")),
             Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings", "layer_norm_eps")),
@@ -1057,6 +1620,78 @@ def deberta_v2():
     )
 
 
+def fnet():
+    return Family(
+        name="fnet",
+        model_type="fnet",
+        architecture="FNetForMaskedLM",
+        settings={k: v for k, v in ENCODER.items() if k != "num_attention_heads"},
+        cases=[
+            *encoder_cases("FNet"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY[:-2], "max_position_embeddings"),
+            ),
+        ],
+        shape_keys=[k for k in ENCODER_SHAPES if k != "num_attention_heads"],
+        padding="none",  # the reference has no mask
+        types=2,
+        greedy=False,
+        missing="fnet.embeddings.projection.bias",
+    )
+
+
+def longformer():
+    return Family(
+        name="longformer",
+        model_type="longformer",
+        architecture="LongformerForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1, "attention_window": [4, 6]},
+        cases=[
+            *[
+                dataclasses.replace(case, changes={**case.changes, "attention_window": [4]})
+                if "num_hidden_layers" in case.changes
+                else case
+                for case in encoder_cases("Longformer")
+            ],
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
+            Case("attention_window", {"attention_window": 8}, why="one window for all layers"),
+            Rewrite("older", "base", older_with(position_embedding_type="absolute", attention_mode="longformer", ignore_attention_mask=False)),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="right",
+        types=2,
+        global_tokens=True,
+        greedy=False,
+        missing="longformer.encoder.layer.1.attention.self.value_global.bias",
+    )
+
+
+def big_bird():
+    return Family(
+        name="big_bird",
+        model_type="big_bird",
+        architecture="BigBirdForMaskedLM",
+        settings={**ENCODER, "block_size": 2, "num_random_blocks": 1},
+        cases=[
+            *encoder_cases("BigBird"),
+            Case("block_size", {"block_size": 1}),
+            Case("block_size_3", {"block_size": 3}, why="19 tokens are few: full attention"),
+            Case("num_random_blocks", {"num_random_blocks": 2}, why="block 0 counts twice more"),
+            Case("attention_type", {"attention_type": "original_full"}),
+            Case("use_bias", {"use_bias": False}),
+            Case("rescale_embeddings", {"rescale_embeddings": True}),
+            Case("is_decoder", {"is_decoder": True, "attention_type": "original_full"}, of="attention_type", why="a causal mask"),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="none",  # the reference lets the padding of a batch move the last block
+        types=2,
+        greedy=False,
+        missing="bert.encoder.layer.1.attention.self.value.bias",
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1076,5 +1711,743 @@ FAMILIES = [
         mpnet,
         deberta,
         deberta_v2,
+        fnet,
+        longformer,
+        big_bird,
+        t5,
+        bart,
+        marian,
+        mamba,
+        falcon_mamba,
+        rwkv,
+        recurrent_gemma,
+        jamba,
+        bamba,
+        qwen3_next,
+        xlstm,
+    )
+]
+
+
+# --- variations of the decoder: positions that come and go, parallel branches, other norms ---------
+
+
+def without(*names, **more):
+    """A config.json without the named keys, with others beside."""
+    return lambda config: {**{k: v for k, v in config.items() if k not in names}, **more}
+
+
+def smollm3():
+    slides = {"use_sliding_window": True, "sliding_window": 5}
+    return Family(
+        name="smollm3",
+        model_type="smollm3",
+        architecture="SmolLM3ForCausalLM",
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 16,
+            "num_hidden_layers": 4,
+            "rms_norm_eps": 1e-5,
+        },
+        cases=[Case("base", why="the fourth layer has no positions")]
+        + common_cases()
+        + [
+            Case("no_rope_layers", {"no_rope_layers": [0, 1, 0, 1]}),
+            Case("use_sliding_window", slides, why="layers without positions slide"),
+            Case("sliding_window", {"sliding_window": 3}, of="use_sliding_window"),
+            Case(
+                "layer_types",
+                {"layer_types": ["sliding_attention"] + ["full_attention"] * 3},
+                of="use_sliding_window",
+            ),
+            Case(
+                "layer_types_alone",
+                {"layer_types": ["sliding_attention"] * 4, "sliding_window": 5},
+                why="the list slides without use_sliding_window",
+            ),
+            Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("v4", "base", older),
+            Rewrite("no_rope_layers_absent", "base", without("no_rope_layers", "layer_types")),
+            Rewrite(
+                "no_rope_layer_interval",
+                "base",
+                without("no_rope_layers", "layer_types", no_rope_layer_interval=2),
+                same_result=False,
+            ),
+            Rewrite(
+                "layer_types_absent", "use_sliding_window", without("layer_types", "no_rope_layers")
+            ),
+            Rewrite("defaults", "base", keep(*KEEP_TINY, "pad_token_id"), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.3.self_attn.o_proj.weight",
+        gguf={"base": "smollm3"},
+    )
+
+
+# heads of 8, of which a part rotates
+SMALL_HEADS = dict(TINY, hidden_size=16, num_attention_heads=2, num_key_value_heads=1)
+
+
+def partial(share, theta=1000.0, **more):
+    return rope(theta, partial_rotary_factor=share, **more)
+
+
+def older_partial(config):
+    """As `older`, with partial_rotary_factor at the top."""
+    result = older(config)
+    result["rope_scaling"] = None
+    return {**result, "partial_rotary_factor": config["rope_parameters"]["partial_rotary_factor"]}
+
+
+def phi():
+    return Family(
+        name="phi",
+        model_type="phi",
+        architecture="PhiForCausalLM",
+        settings={**SMALL_HEADS, **partial(0.5)},
+        cases=[
+            Case("base"),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("rope_theta", partial(0.5, 50.0)),
+            Case("partial_rotary_factor", partial(1.0)),
+            Case("rope_linear", partial(0.5, kind="linear", factor=4.0)),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("hidden_act_relu", {"hidden_act": "relu"}),
+            Case("num_key_value_heads", {"num_key_value_heads": 2}),
+            Case("qk_layernorm", {"qk_layernorm": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
+            Rewrite("v4", "base", older_partial),
+            Rewrite(
+                "num_key_value_heads_absent", "num_key_value_heads", without("num_key_value_heads")
+            ),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.1.self_attn.dense.bias",
+        gguf={"base": "phi2"},
+    )
+
+
+def gptj():
+    return Family(
+        name="gptj",
+        model_type="gptj",
+        architecture="GPTJForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            n_embd=16,
+            n_layer=2,
+            n_head=2,
+            n_positions=32,
+            n_inner=24,
+            rotary_dim=4,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("rotary_dim", {"rotary_dim": 8}),
+            Case("rotary_dim_two", {"rotary_dim": 2}),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("n_inner", {"n_inner": None}, why="4 n_embd"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(
+                    rotary=True,
+                    scale_attn_weights=True,
+                    gradient_checkpointing=False,
+                    task_specific_params={"text-generation": {"do_sample": True}},
+                    tie_word_embeddings=False,
+                ),
+                gptj_hub,
+                why="mask buffers, keys of the first files",
+            ),
+            Rewrite(
+                "defaults",
+                "n_inner",
+                keep("vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "rotary_dim"),
+            ),
+        ],
+        shape_keys=["vocab_size", "n_embd", "n_layer", "n_head", "n_inner"],
+        missing="transformer.h.1.mlp.fc_in.bias",
+    )
+
+
+def gptj_hub(tensors):
+    result = dict(tensors)
+    for layer in range(2):
+        result[f"transformer.h.{layer}.attn.bias"] = torch.ones(32, 32).tril()[None, None]
+        result[f"transformer.h.{layer}.attn.masked_bias"] = torch.tensor(-1e9)
+    return result
+
+
+def gpt_neo_hub(tensors):
+    result = dict(tensors)
+    for layer in range(2):
+        prefix = f"transformer.h.{layer}.attn.attention."
+        result[prefix + "bias"] = torch.ones(32, 32).tril()[None, None]
+        result[prefix + "masked_bias"] = torch.tensor(-1e9)
+    return result
+
+
+def gpt_neo():
+    kinds = lambda *names: {"attention_types": [[list(names), 1]]}
+    return Family(
+        name="gpt_neo",
+        model_type="gpt_neo",
+        architecture="GPTNeoForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=24,
+            num_layers=2,
+            num_heads=4,
+            intermediate_size=20,
+            max_position_embeddings=32,
+            window_size=6,
+            bos_token_id=1,
+            eos_token_id=2,
+            **kinds("global", "local"),
+        ),
+        cases=[
+            Case("base"),
+            Case("window_size", {"window_size": 3}),
+            Case("attention_types", kinds("local", "global")),
+            Case("attention_types_groups", {"attention_types": [[["local"], 2]]}),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("intermediate_size", {"intermediate_size": None}, why="4 hidden_size"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(gradient_checkpointing=False, embed_dropout=0.0, resid_dropout=0.0),
+                gpt_neo_hub,
+                why="mask buffers",
+            ),
+            Rewrite("attention_layers_absent", "attention_types", without("attention_layers")),
+            Rewrite(
+                "attention_layers_absent_groups",
+                "attention_types_groups",
+                without("attention_layers"),
+            ),
+            Rewrite(
+                "defaults",
+                "intermediate_size",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "num_layers",
+                    "num_heads",
+                    "max_position_embeddings",
+                    "attention_types",
+                ),
+                same_result=False,
+                why="a window of 256",
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "num_layers",
+            "num_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+        ],
+        missing="transformer.h.1.attn.attention.out_proj.bias",
+    )
+
+
+def opt():
+    return Family(
+        name="opt",
+        model_type="opt",
+        architecture="OPTForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=24,
+            ffn_dim=20,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=32,
+            pad_token_id=1,
+            bos_token_id=2,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("do_layer_norm_before", {"do_layer_norm_before": False}, why="as the 350m"),
+            Case("_remove_final_layer_norm", {"_remove_final_layer_norm": True}),
+            Case("activation_function_gelu", {"activation_function": "gelu"}),
+            Case("activation_function_silu", {"activation_function": "silu"}),
+            Case("enable_bias", {"enable_bias": False}),
+            Case("layer_norm_elementwise_affine", {"layer_norm_elementwise_affine": False}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(
+                    drop=("enable_bias", "layer_norm_elementwise_affine", "tie_word_embeddings"),
+                    activation_dropout=0.0,
+                    prefix="</s>",
+                ),
+                why="keys of the first files",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "ffn_dim",
+                    "num_hidden_layers",
+                    "num_attention_heads",
+                    "max_position_embeddings",
+                ),
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "ffn_dim",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+            "word_embed_proj_dim",
+        ],
+        missing="model.decoder.layers.1.self_attn.k_proj.bias",
+        rejects=[
+            {
+                "name": "word_embed_proj_dim",
+                "set": {"word_embed_proj_dim": 16},
+                "expect": "word_embed_proj_dim",
+                "why": "embeddings of another width than the stream",
+            }
+        ],
+    )
+
+
+def cohere2():
+    hub = dict(
+        cache_implementation="hybrid",
+        order_of_interleaved_layers="local_attn_first",
+        position_embedding_type="rope_gptj",
+        rotary_pct=1.0,
+        sliding_window_pattern=4,
+        layer_switch=4,
+        use_embedding_sharing=True,
+        use_gated_activation=True,
+        use_parallel_block=True,
+        use_parallel_embedding=True,
+        use_qk_norm=False,
+        head_dim=6,
+    )
+    slide, full = "sliding_attention", "full_attention"
+    return Family(
+        name="cohere2",
+        model_type="cohere2",
+        architecture="Cohere2ForCausalLM",
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 24,
+            "num_hidden_layers": 4,
+            "sliding_window": 6,
+            "logit_scale": 0.5,
+            "layer_types": [slide, slide, slide, full],
+        },
+        cases=[Case("base")]
+        + common_cases(eps="layer_norm_eps")
+        + [
+            Case("logit_scale", {"logit_scale": 0.25}),
+            Case("sliding_window", {"sliding_window": 3}),
+            Case("layer_types", {"layer_types": [full, slide, full, slide]}),
+            Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("hub", "base", older_with(drop=("layer_types",), **hub)),
+            Rewrite(
+                "defaults", "base", keep(*KEEP_TINY), same_result=False, why="factor 0.0625"
+            ),
+        ],
+        shape_keys=SHAPES_GQA,
+        gguf={"base": "cohere2"},
+        missing="model.layers.3.self_attn.o_proj.weight",
+        rejects=[
+            {"name": "use_qk_norm", "set": {"use_qk_norm": True}, "expect": "use_qk_norm"},
+        ],
+    )
+
+
+def stablelm():
+    return Family(
+        name="stablelm",
+        model_type="stablelm",
+        architecture="StableLmForCausalLM",
+        settings={**SMALL_HEADS, **partial(0.5)},
+        cases=[
+            Case("base"),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("rope_theta", partial(0.5, 50.0)),
+            Case("partial_rotary_factor", partial(1.0)),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("use_qkv_bias", {"use_qkv_bias": True}),
+            Case("qk_layernorm", {"qk_layernorm": True}, why="a norm for every head"),
+            Case("use_parallel_residual", {"use_parallel_residual": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older_partial),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA,
+        missing="model.layers.1.post_attention_layernorm.bias",
+        gguf={
+            name: "stablelm"
+            for name in ("base", "use_parallel_residual", "use_qkv_bias", "qk_layernorm")
+        },
+    )
+
+
+def diffllama():
+    return Family(
+        name="diffllama",
+        model_type="diffllama",
+        architecture="DiffLlamaForCausalLM",
+        settings={**GQA, **rope(), "rms_norm_eps": 1e-5},
+        cases=[Case("base")]
+        + common_cases()
+        + [
+            Case("attention_bias", {"attention_bias": True}),
+            Case("head_dim", {"head_dim": 12}),
+            Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite("head_dim_absent", "base", without("head_dim", lambda_std_dev=0.3)),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim"],
+        missing="model.layers.1.self_attn.lambda_k2",
+    )
+
+
+def deepseek_v3():
+    yarn = dict(factor=4.0, original_max_position_embeddings=16)
+    return Family(
+        name="deepseek_v3",
+        model_type="deepseek_v3",
+        architecture="DeepseekV3ForCausalLM",
+        settings={
+            **TINY,
+            **rope(),
+            "num_key_value_heads": 4,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 10,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 2,
+            "num_mtp_layers": 0,
+        },
+        cases=[Case("base", why="norms of the latents have eps 1e-6 whatever rms_norm_eps")]
+        + common_cases()
+        + [
+            Case("rope_interleave", {"rope_interleave": False}),
+            Case("q_lora_rank", {"q_lora_rank": None}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("rope_yarn", rope(kind="yarn", **yarn)),
+            Case("rope_yarn_mscale", rope(kind="yarn", mscale=0.7, mscale_all_dim=1.3, **yarn)),
+            Case(
+                "rope_yarn_mscale_all_dim",
+                rope(kind="yarn", mscale=1.0, mscale_all_dim=1.0, **yarn),
+                of="rope_yarn",
+                why="as the released model: the scores are scaled, cos and sin are not",
+            ),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite("v4_rope_yarn", "rope_yarn_mscale_all_dim", older_type),
+        ],
+        shape_keys=SHAPES
+        + ["num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"]
+        + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"],
+        missing="model.layers.1.self_attn.kv_b_proj.weight",
+        rejects=[
+            {
+                "name": "experts",
+                "set": {"first_k_dense_replace": 1},
+                "expect": "first_k_dense_replace",
+                "why": "layers of experts",
+            }
+        ],
+    )
+
+
+def bare(tensors):
+    """As the first files have it: names without the prefix of the head's model."""
+    return {name.removeprefix("transformer."): value for name, value in tensors.items()}
+
+
+def bloom():
+    hub = dict(
+        n_embed=24,
+        num_attention_heads=6,
+        n_inner=None,
+        attention_softmax_in_fp32=True,
+        bias_dropout_fusion=True,
+        masked_softmax_fusion=True,
+        offset_alibi=100,
+        seq_length=64,
+        skip_bias_add=True,
+        skip_bias_add_qkv=False,
+        unk_token_id=0,
+    )
+    return Family(
+        name="bloom",
+        model_type="bloom",
+        architecture="BloomForCausalLM",
+        settings=dict(
+            vocab_size=64, hidden_size=24, n_layer=2, n_head=6, bos_token_id=1, eos_token_id=2
+        ),
+        cases=[
+            Case("base", why="6 heads: slopes of 8, the even ones first"),
+            Case("n_head", {"n_head": 4}),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Case(
+                "apply_residual_connection_post_layernorm",
+                {"apply_residual_connection_post_layernorm": True},
+            ),
+            Rewrite("hub", "base", older_with(drop=("hidden_size", "n_head"), **hub), bare),
+            Rewrite("defaults", "base", keep("vocab_size", "hidden_size", "n_layer", "n_head")),
+        ],
+        shape_keys=["vocab_size", "hidden_size", "n_layer"],
+        missing="transformer.h.1.self_attention.query_key_value.bias",
+        gguf={"base": "bloom"},
+    )
+
+
+def falcon():
+    new_kind = {"new_decoder_architecture": True, "num_kv_heads": 2}
+    yarn = rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)
+    hub = dict(n_head=4, n_layer=2, apply_residual_connection_post_layernorm=False)
+    return Family(
+        name="falcon",
+        model_type="falcon",
+        architecture="FalconForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_hidden_size=12,
+            max_position_embeddings=64,
+            bos_token_id=1,
+            eos_token_id=2,
+            **rope(),
+        ),
+        attention="sdpa",  # eager adds the ALiBi term twice
+        cases=[
+            Case("base", why="as the 7B: one key/value head, parallel branches with one norm"),
+            Case("multi_query", {"multi_query": False}),
+            Case("parallel_attn", {"parallel_attn": False}),
+            Case("bias", {"bias": True}),
+            Case("alibi", {"alibi": True}, why="slopes in bfloat16, scaled like the scores"),
+            Case(
+                "first_kind",
+                {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+                why="as the RW 1B",
+            ),
+            Case("new_decoder_architecture", new_kind, why="as the 40B: groups, two norms"),
+            Case(
+                "num_ln_in_parallel_attn",
+                {"num_ln_in_parallel_attn": 1},
+                of="new_decoder_architecture",
+                why="as the 11B",
+            ),
+            Case("new_alibi", {"alibi": True}, of="new_decoder_architecture"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("activation_gelu_new", {"activation": "gelu_new"}),
+            Case("rope_theta", rope(50.0)),
+            Case("rope_yarn", yarn),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(drop=("num_attention_heads", "num_hidden_layers"), **hub),
+                reference_refuses="knows n_embed, but not n_head and n_layer",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "num_hidden_layers",
+                    "num_attention_heads",
+                    "ffn_hidden_size",
+                ),
+                same_result=False,
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_kv_heads",
+            "ffn_hidden_size",
+        ],
+        missing="transformer.h.1.self_attention.query_key_value.weight",
+        rejects=[
+            {
+                "name": "in_turn",
+                "set": {"new_decoder_architecture": True, "parallel_attn": False},
+                "expect": "parallel_attn",
+                "why": "the reference fails on it",
+            }
+        ],
+        gguf={"base": "falcon", "new_decoder_architecture": "falcon"},
+    )
+
+
+def mpt():
+    attention = lambda **keys: {"attn_config": {"alibi": True, **keys}}
+    refused = [
+        {"name": key, "set": {key: value}, "expect": key}
+        for key, value in (
+            ("attn_config.alibi", False),
+            ("attn_config.alibi_bias_max", 16),
+            ("attn_config.qk_ln", True),
+            ("attn_config.prefix_lm", True),
+            ("attn_config.attn_type", "multiquery_attention"),
+            ("no_bias", False),
+            ("logit_scale", 0.5),
+            ("expansion_ratio", 2),
+        )
+    ]
+    return Family(
+        name="mpt",
+        model_type="mpt",
+        architecture="MptForCausalLM",
+        settings=dict(
+            vocab_size=64,
+            d_model=24,
+            n_heads=6,
+            n_layers=2,
+            max_seq_len=64,
+            bos_token_id=1,
+            eos_token_id=2,
+            **attention(),
+        ),
+        cases=[
+            Case("base", why="6 heads: slopes of 8, the even ones first"),
+            Case("n_heads", {"n_heads": 4}),
+            Case("clip_qkv", attention(clip_qkv=0.5)),
+            Case("softmax_scale", attention(softmax_scale=0.2)),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "clip_qkv",
+                older_with(
+                    drop=("tie_word_embeddings",),
+                    init_config={"name": "kaiming_normal_", "fan_mode": "fan_in"},
+                    tokenizer_name="EleutherAI/gpt-neox-20b",
+                    verbose=0,
+                ),
+                why="keys of the first files",
+            ),
+            Rewrite("defaults", "base", keep("vocab_size", "d_model", "n_heads", "n_layers")),
+        ],
+        shape_keys=["vocab_size", "d_model", "n_layers"],
+        missing="transformer.blocks.1.attn.Wqkv.weight",
+        rejects=refused,
+        gguf={"base": "mpt", "clip_qkv": "mpt"},
+    )
+
+
+def llama4_text():
+    llama3 = dict(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+    )
+    chunked, full = "chunked_attention", "full_attention"
+    return Family(
+        name="llama4_text",
+        model_type="llama4_text",
+        architecture="Llama4ForCausalLM",
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 16,
+            "head_dim": 8,
+            "num_hidden_layers": 4,
+            "intermediate_size": 24,
+            "intermediate_size_mlp": 16,
+            "moe_layers": [],
+            "attention_chunk_size": 5,
+            "floor_scale": 3,
+            "attn_scale": 0.5,
+        },
+        cases=[Case("base", why="the fourth layer sees all and grows with the position")]
+        + common_cases()
+        + [
+            Case("attention_chunk_size", {"attention_chunk_size": 3}),
+            Case("use_qk_norm", {"use_qk_norm": False}),
+            Case("no_rope_layers", {"no_rope_layers": [0, 1, 0, 1]}),
+            Case("layer_types", {"layer_types": [full, chunked, full, chunked]}),
+            Case("attn_temperature_tuning", {"attn_temperature_tuning": False}),
+            Case("floor_scale", {"floor_scale": 5}),
+            Case("attn_scale", {"attn_scale": 0.2}),
+            Case("rope_llama3", rope(kind="llama3", **llama3)),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite("no_rope_layers_absent", "base", without("no_rope_layers", "layer_types")),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY, "head_dim", "intermediate_size_mlp", "moe_layers", "pad_token_id"),
+                same_result=False,
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "intermediate_size_mlp", "interleave_moe_layer_step"],
+        padding="right",  # the reference counts padding on the left as positions
+        missing="model.layers.3.self_attn.o_proj.weight",
+        rejects=[
+            {"name": "experts", "set": {"moe_layers": [1]}, "expect": "moe_layers"},
+            {
+                "name": "rope_yarn",
+                "set": {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0},
+                "expect": "use_qk_norm",
+                "why": "a factor on the rotation, which the norm after it would undo",
+            },
+        ],
+    )
+
+
+FAMILIES += [
+    make()
+    for make in (
+        smollm3,
+        phi,
+        gptj,
+        gpt_neo,
+        opt,
+        cohere2,
+        stablelm,
+        diffllama,
+        deepseek_v3,
+        bloom,
+        falcon,
+        mpt,
+        llama4_text,
     )
 ]

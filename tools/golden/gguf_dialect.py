@@ -4,6 +4,8 @@ llama: rows of q and k in pairs (the original order), llama3 scaling as rope_fre
 phi3: fused attn_qkv, fused ffn_up (gate rows, then up rows), rope factors as tensors.
 gpt2: matrices (out, in). gemma: norm weights stored with their 1 added; query scale, local rope
 base and the layer pattern are not stored but implied (1 / sqrt(key length), 10000, every 6th).
+smollm3: as llama. bloom, falcon, gptneox: rows of all queries, then all keys, then all values.
+Other families: names by the gguf package's own table, values as they are.
 Tensors are F32. The tokenizer is a stand-in of the byte-level kind.
 """
 
@@ -11,6 +13,7 @@ import math
 
 import gguf
 import numpy
+import torch
 
 BYTE_LEVEL_FIRST = 0x21  # "!": the printable bytes stand for themselves in byte-level tokens
 
@@ -49,6 +52,20 @@ FOUR_NORMS = {
 }
 
 
+LISTED = ("llama", "phi3", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3")  # in the tables above
+PAIRED = ("llama", "smollm3")  # rows of a head in pairs
+LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm", "cohere2")
+
+
+def package_name(architecture, name, layers):
+    """By the table of the gguf package, with or without the prefix of the head's model."""
+    stem, suffix = name.rsplit(".", 1)
+    kind = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    table = gguf.get_tensor_name_map(kind, layers)
+    found = table.get_name(stem) or table.get_name(stem.removeprefix("transformer."))
+    return f"{found}.{suffix}"
+
+
 def gguf_name(name, names):
     stem, suffix = name.rsplit(".", 1)
     parts = stem.split(".")
@@ -64,12 +81,30 @@ def pairs(rows, heads):
     return split.swapaxes(1, 2).reshape(rows.shape)
 
 
+def ungrouped(rows, groups):
+    """From (queries, key, value) of every key/value head to all queries, all keys, all values."""
+    queries, heads = groups
+    parts = rows.reshape(heads, queries + 2, rows.shape[0] // (heads * (queries + 2)), -1)
+    kinds = (parts[:, :-2], parts[:, -2:-1], parts[:, -1:])
+    return numpy.concatenate([kind.reshape(-1, *rows.shape[1:]) for kind in kinds])
+
+
+def query_groups(config):
+    """Queries per key/value head, and the number of those."""
+    heads = head_count(config)
+    if config.get("new_decoder_architecture"):
+        return heads // config["num_kv_heads"], config["num_kv_heads"]
+    return (heads, 1) if config.get("multi_query") else (1, heads)
+
+
 def converted(architecture, config, name, value):
     """The tensor's values in the GGUF's layout."""
-    if architecture == "llama" and ".q_proj." in name:
+    if architecture in PAIRED and ".q_proj." in name:
         return pairs(value, config["num_attention_heads"])
-    if architecture == "llama" and ".k_proj." in name:
+    if architecture in PAIRED and ".k_proj." in name:
         return pairs(value, config["num_key_value_heads"])
+    if ".query_key_value." in name:
+        return ungrouped(value, query_groups(config))
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
         return value + numpy.float32(1)
     if architecture == "gpt2" and ".c_" in name and name.endswith(".weight"):
@@ -95,30 +130,57 @@ def llama3_factors(config):
     return numpy.array(factors, numpy.float32)
 
 
+def first_of(config, *keys):
+    return next((config[key] for key in keys if config.get(key) is not None), None)
+
+
+def head_count(config):
+    return first_of(config, "num_attention_heads", "n_head", "n_heads")
+
+
 def add_metadata(writer, architecture, config):
-    heads = config.get("num_attention_heads", config.get("n_head"))
-    width = config.get("hidden_size", config.get("n_embd"))
+    heads = head_count(config)
+    width = first_of(config, "hidden_size", "n_embd", "d_model")
     head = config.get("head_dim") or width // heads
     writer.add_name(f"tiny {architecture}")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_context_length(config.get("max_position_embeddings", config.get("n_positions")))
+    lengths = ("max_position_embeddings", "n_positions", "max_seq_len")
+    writer.add_context_length(first_of(config, *lengths) or 2048)
     writer.add_embedding_length(width)
-    writer.add_block_count(config.get("num_hidden_layers", config.get("n_layer")))
-    writer.add_feed_forward_length(config.get("intermediate_size") or 4 * width)
+    writer.add_block_count(first_of(config, "num_hidden_layers", "n_layer", "n_layers"))
+    writer.add_feed_forward_length(
+        first_of(config, "intermediate_size", "ffn_hidden_size") or 4 * width
+    )
     writer.add_head_count(heads)
-    if architecture == "gpt2":
-        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
-        return
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    if "head_dim" in config:
+    if architecture in ("bloom", "falcon"):
+        writer.add_head_count_kv(query_groups(config)[1])
+    elif "num_key_value_heads" in config:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+    if architecture in LAYER_NORMS:
+        keys = ("layer_norm_epsilon", "layer_norm_eps")
+        writer.add_layer_norm_eps(first_of(config, *keys))
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "head_dim" in config and architecture not in ("smollm3", "cohere2"):
         writer.add_key_length(head)
         writer.add_value_length(head)
-    add_rope(writer, architecture, config, head)
-    if architecture == "llama":
+    if "rope_parameters" in config:
+        add_rope(writer, architecture, config, head)
+    if architecture in ("llama", "smollm3", "cohere2"):
         writer.add_vocab_size(config["vocab_size"])
-    if architecture in ("gemma2", "gemma3"):
+    if architecture in ("gptneox", "stablelm"):
+        writer.add_parallel_residual(config["use_parallel_residual"])
+    if architecture == "falcon":
+        writer.add_tensor_data_layout("jploski")
+    if architecture == "cohere2":
+        writer.add_logit_scale(config["logit_scale"])
+    if architecture == "mpt":
+        writer.add_max_alibi_bias(8.0)
+        if config["attn_config"]["clip_qkv"] is not None:
+            writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
+    if architecture in ("gemma2", "gemma3", "cohere2"):
         writer.add_sliding_window(config["sliding_window"])
+    if architecture in ("gemma2", "gemma3"):
         for key, add in (
             ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
             ("final_logit_softcapping", writer.add_final_logit_softcapping),
@@ -136,7 +198,8 @@ def add_rope(writer, architecture, config, head):
         writer.add_rope_freq_base(rope["rope_theta"])
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
-    if architecture in ("llama", "phi3"):
+    partial = ("llama", "smollm3", "cohere2", "phi3", "phi2", "gptneox", "stablelm")
+    if architecture in partial:
         writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
     if architecture == "phi3":
         trained = config["original_max_position_embeddings"]
@@ -172,6 +235,21 @@ def add_tokenizer(writer, size):
     writer.add_add_bos_token(False)
 
 
+def heads_stacked(tensors):
+    """Norms of single heads ("q_layernorm.norms.3.weight") as the rows of one tensor."""
+    result, stacks = {}, {}
+    for name, value in tensors.items():
+        stem, found, rest = name.partition(".norms.")
+        if found:
+            head, suffix = rest.split(".")
+            stacks.setdefault(f"{stem}.{suffix}", {})[int(head)] = value
+        else:
+            result[name] = value
+    for name, heads in stacks.items():
+        result[name] = torch.stack([heads[head] for head in sorted(heads)])
+    return result
+
+
 def write(path, architecture, config, tensors):
     """tensors are those of model.safetensors, by their Hugging Face names."""
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -187,9 +265,13 @@ def write(path, architecture, config, tensors):
         extra["rope_factors_short.weight"] = numpy.array(rope["short_factor"], numpy.float32)
     for name, value in extra.items():
         writer.add_tensor(name, value)
+    layers = first_of(config, "num_hidden_layers", "n_layer", "n_layers")
+    tensors = heads_stacked(tensors)
     for name in sorted(tensors):
         value = converted(architecture, config, name, tensors[name].numpy())
-        writer.add_tensor(gguf_name(name, names), numpy.ascontiguousarray(value))
+        listed = architecture in LISTED
+        given = gguf_name(name, names) if listed else package_name(architecture, name, layers)
+        writer.add_tensor(given, numpy.ascontiguousarray(value))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,6 +1,6 @@
 """The reference side of the family goldens: draw weights, run transformers, decode greedily.
 
-Everything runs in float32 on the CPU with eager attention and one thread, so that a second run
+Everything runs in float32 on the CPU and one thread, mostly with eager attention, so that a second run
 gives the same bytes. Weights depend on the family, the tensor's name and its shape alone: two
 cases of one family share every tensor that has the same shape in both.
 """
@@ -25,6 +25,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 
 SEED = 20
 ROWS, LENGTH, PADDED = 2, 19, 6  # row 0 is full, row 1 starts (or ends) with 6 padding tokens
+TARGET_LENGTH, TARGET_PADDED = 13, 4  # of an encoder-decoder; there row 0 is the padded one
 PROMPT_LENGTH, NEW_TOKENS = 5, 16
 MIN_DISTINCT, MIN_MARGIN = 8, 1e-2
 
@@ -68,7 +69,11 @@ def build(family, architecture, model_type, settings, zero_centred_norms=False):
     model = model_class(architecture)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(draw(family, name, parameter.shape, zero_centred_norms))
+            if parameter.requires_grad:  # fixed tables stay as the reference makes them
+                parameter.copy_(draw(family, name, parameter.shape, zero_centred_norms))
+        for name, buffer in model.named_buffers():
+            if name.endswith("logits_bias"):
+                buffer.copy_(draw(family, name, buffer.shape, zero_centred_norms))
     model.tie_weights()
     return model
 
@@ -82,16 +87,17 @@ def save(model, folder):
             shutil.copyfile(pathlib.Path(scratch, name), folder / name)
 
 
-def load(architecture, config, weights, extra_allowed=False):
+def load(architecture, config, weights, attention="eager", extra_allowed=False):
     """What from_pretrained makes of a config (a dict) and a weights file; every name must match.
 
+    attention: the reference's implementation, "eager" or "sdpa".
     extra_allowed: the file may hold tensors that the architecture does not use.
     """
     with tempfile.TemporaryDirectory() as scratch:
         pathlib.Path(scratch, "config.json").write_text(json.dumps(config))
         shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
         model, info = model_class(architecture).from_pretrained(
-            scratch, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+            scratch, attn_implementation=attention, dtype=torch.float32, output_loading_info=True
         )
     if extra_allowed:
         info.pop("unexpected_keys")
@@ -121,6 +127,25 @@ def inputs(family, vocab, padding, types=0):
     }
 
 
+def pair_inputs(family, vocab):
+    """Sources and targets of an encoder-decoder, both padded on the right; of unequal lengths."""
+    result = inputs(family, vocab, "right")
+    ids = generator(family, "decoder_input_ids").integers(3, vocab, (ROWS, TARGET_LENGTH))
+    mask = numpy.ones((ROWS, TARGET_LENGTH), numpy.int64)
+    mask[0, TARGET_LENGTH - TARGET_PADDED :] = 0
+    result["decoder_input_ids"] = torch.from_numpy(numpy.where(mask == 1, ids, 0))
+    result["decoder_attention_mask"] = torch.from_numpy(mask)
+    return result
+
+
+def global_mask():
+    """The first token of each row, and one within the other row's tokens too."""
+    mask = torch.zeros((ROWS, LENGTH), dtype=torch.int64)
+    mask[:, 0] = 1
+    mask[0, 11] = 1
+    return mask
+
+
 @torch.no_grad()
 def run(model, batch, padding):
     """logits and, for a model without a head, last_hidden_state."""
@@ -131,7 +156,7 @@ def run(model, batch, padding):
         model.config.use_cache = False
     output = model(**arguments)
     result = {}
-    for name in ("logits", "prediction_logits", "last_hidden_state", "pooler_output"):
+    for name in ("logits", "prediction_logits", "last_hidden_state", "pooler_output", "encoder_last_hidden_state"):
         if getattr(output, name, None) is not None:
             result["logits" if name == "prediction_logits" else name] = getattr(output, name)
     return {name: value.detach().float().contiguous() for name, value in result.items()}
@@ -152,12 +177,17 @@ def difference(left, right, mask):
 def continue_greedily(model, prompts):
     """Uncached greedy continuation: new ids and the least margin between first and second."""
     ids, margins = prompts.clone(), []
+    pair = model.config.is_encoder_decoder
+    if pair:  # the prompt is what the encoder reads
+        ids = torch.full((len(prompts), 1), model.config.decoder_start_token_id)
+    first = ids.shape[1]
     for _ in range(NEW_TOKENS):
-        logits = model(input_ids=ids, use_cache=False).logits[:, -1].float()
+        given = dict(input_ids=prompts, decoder_input_ids=ids) if pair else dict(input_ids=ids)
+        logits = model(**given, use_cache=False).logits[:, -1].float()
         best = logits.topk(2, dim=-1)
         margins.append(best.values[:, 0] - best.values[:, 1])
         ids = torch.cat([ids, best.indices[:, :1]], dim=1)
-    return ids[:, prompts.shape[1] :], torch.stack(margins, 1)
+    return ids[:, first:], torch.stack(margins, 1)
 
 
 def greedy(model, family, vocab):

@@ -50,7 +50,10 @@ int evaluate(Options& o) {
                 {"bits_per_byte", bits_per_byte},
                 {"tokens", result.targets},
                 {"window", o.eval.window},
-                {"stride", o.eval.stride > 0 ? o.eval.stride : o.eval.window - 1},
+                {"stride", o.eval.carry        ? o.eval.window
+                           : o.eval.stride > 0 ? o.eval.stride
+                                               : o.eval.window - 1},
+                {"carried", o.eval.carry},
                 {"tokens_per_s", speed}});
   } else {
     fmt::print(
@@ -71,6 +74,9 @@ std::function<int()> add_eval(CLI::App& app) {
   app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--carry", o->eval.carry,
+               "every window goes on from the state of the one before, as a memory over segments "
+               "or a recurrent model can");
   app.add_option("--max-tokens", o->eval.max_tokens, "only the first tokens of the text; 0 = all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

@@ -13,50 +13,91 @@ struct Options {
   std::vector<std::string> probes;
 };
 
-int forward(const Options& o) {
-  const format::TensorFile file = format::open_safetensors(o.input);
-  const auto input = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
-  for (const format::TensorView& view : file.tensors()) {
-    static const std::vector<std::string> known = {"input_ids", "attention_mask", "position_ids",
-                                                   "token_type_ids", "global_attention_mask"};
+const std::vector<std::string> kInputs = {"input_ids", "attention_mask", "position_ids",
+                                          "token_type_ids", "global_attention_mask"};
+const std::vector<std::string> kTargets = {"decoder_input_ids", "decoder_attention_mask"};
+
+/// The padded tensors of one stack's input.
+struct Input {
+  Tensor ids, mask;
+  nn::Batch batch;
+  Tensor padded(const Tensor& x_N) const { return model::to_padded(x_N, ids, mask); }
+};
+
+void check_names(const format::TensorFile& file, bool pair) {
+  std::vector<std::string> known = kInputs;
+  if (pair) known.insert(known.end(), kTargets.begin(), kTargets.end());
+  for (const format::TensorView& view : file.tensors())
     if (std::find(known.begin(), known.end(), view.name) == known.end())
       fail(ErrorKind::input, "forward",
-           "{}: tensor \"{}\" is not an input of this model; known: {}", o.input, view.name,
+           "{}: tensor \"{}\" is not an input of this model; known: {}", file.file(), view.name,
            fmt::join(known, ", "));
-  }
-  const Tensor ids = input("input_ids"), mask = input("attention_mask");
-  if (!ids.defined())
-    fail(ErrorKind::input, "forward", "{}: tensor \"input_ids\" is missing; expected int64 [B, T]",
-         o.input);
+  for (const char* name : {"input_ids", "decoder_input_ids"})
+    if ((pair || name == kInputs[0]) && file.find(name) == nullptr)
+      fail(ErrorKind::input, "forward", "{}: tensor \"{}\" is missing; expected int64 [B, T]",
+           file.file(), name);
+}
+
+Input source_of(const format::TensorFile& file) {
+  const auto get = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
+  Input in{get("input_ids"), get("attention_mask"), {}};
+  in.batch = model::from_padded(in.ids, in.mask, get("position_ids"), get("token_type_ids"),
+                                get("global_attention_mask"));
+  return in;
+}
+
+Input target_of(const format::TensorFile& file, const Input& source) {
+  const auto get = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
+  Input in{get("decoder_input_ids"), get("decoder_attention_mask"), {}};
+  in.batch = model::from_padded(in.ids, in.mask);
+  if (in.ids.size(0) != source.ids.size(0))
+    fail(ErrorKind::input, "forward",
+         "{}: decoder_input_ids has {} rows, input_ids {}; expected one target for every source",
+         file.file(), in.ids.size(0), source.ids.size(0));
+  return in;
+}
+
+int forward(const Options& o) {
+  const format::TensorFile file = format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
-  const nn::Batch batch = model::from_padded(
-      ids, mask, input("position_ids"), input("token_type_ids"), input("global_attention_mask"));
+  const bool pair = loaded.model.spec().encoder != nullptr;
+  check_names(file, pair);
+  const Input source = source_of(file), read = pair ? target_of(file, source) : source;
 
   const at::NoGradGuard no_gradients;
   std::vector<std::pair<std::string, Tensor>> out;
+  const Input* stack = &source;  // whose rows the probes have
   model::ForwardOptions options;
   options.cancel = &cancel_token();
   options.probe = [&](const std::string& name, const Tensor& value) {
     if (std::find(o.probes.begin(), o.probes.end(), name) != o.probes.end())
-      out.emplace_back(name, model::to_padded(value, ids, mask));
+      out.emplace_back(name, stack->padded(value));
   };
-  const Tensor hidden = loaded.model.hidden(batch, options);
+  nn::Encoded encoded;
+  if (pair) {
+    encoded = loaded.model.encode(source.batch, options);
+    out.emplace_back("encoder_last_hidden_state", source.padded(encoded.x_SD));
+    options.encoded = &encoded;
+    stack = &read;
+  }
+  const Tensor hidden = loaded.model.hidden(read.batch, options);
   for (const std::string& probe : o.probes)
     if (std::none_of(out.begin(), out.end(),
                      [&](const auto& entry) { return entry.first == probe; }))
       fail(ErrorKind::usage, "forward",
            "no intermediate is called \"{}\"; expected \"embed\", \"final\" or "
-           "\"layers.<i>.<branch>.in\" or \".out\"",
+           "\"layers.<i>.<branch>.in\" or \".out\", behind \"encoder.\" or \"decoder.\" where "
+           "there are two stacks",
            probe);
   const model::ModelSpec& spec = loaded.model.spec();
-  const Tensor pooled = spec.pooler ? loaded.model.pooled(hidden, batch) : Tensor();
+  const Tensor pooled = spec.pooler ? loaded.model.pooled(hidden, read.batch) : Tensor();
   if (spec.head) {
     const bool of_documents = spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::pooled;
     const Tensor logits = loaded.model.logits(of_documents ? pooled : hidden);
-    out.emplace_back("logits", of_documents ? logits : model::to_padded(logits, ids, mask));
+    out.emplace_back("logits", of_documents ? logits : read.padded(logits));
   }
   if (pooled.defined()) out.emplace_back("pooler_output", pooled);
-  out.emplace_back("last_hidden_state", model::to_padded(hidden, ids, mask));
+  out.emplace_back("last_hidden_state", read.padded(hidden));
   infer::write_tensors(o.output, out);
   return kExitOk;
 }
@@ -68,12 +109,12 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-                 "token_type_ids, global_attention_mask")
+                 "token_type_ids, global_attention_mask; beside an encoder also decoder_input_ids "
+                 "[B,T] and, where wanted, decoder_attention_mask")
       ->required();
-  app.add_option(
-         "--output", o->output,
-         "safetensors to write: last_hidden_state, and logits and pooler_output where the model "
-         "has them; float32, padding is 0")
+  app.add_option("--output", o->output,
+                 "safetensors to write: last_hidden_state and, where the model has them, logits, "
+                 "pooler_output and encoder_last_hidden_state; float32, padding is 0")
       ->required();
   app.add_option("--probe", o->probes,
                  "also write this intermediate: embed, final, layers.0.mixer.out ...; repeatable");

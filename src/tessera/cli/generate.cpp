@@ -1,4 +1,4 @@
-#include "tessera/infer/generate.h"
+#include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
@@ -12,6 +12,7 @@ struct Options {
   std::vector<std::string> prompts;
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
+  infer::BeamOptions beams{.beams = 1};
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   int threads = 0;
 };
@@ -37,16 +38,20 @@ int generate(Options& o) {
   if (!o.ignore_eos && loaded.tokenizer && loaded.tokenizer->eos())
     o.generate.stop_ids.push_back(*loaded.tokenizer->eos());
   o.generate.cancel = &cancel_token();
+  // an answer stands alone, a continuation behind what it continues
+  const bool quiet = o.quiet || loaded.model.spec().encoder != nullptr;
   const bool stream = !o.json && prompts.size() == 1 && loaded.tokenizer.has_value();
   if (stream) {
-    if (!o.quiet && !o.prompts.empty()) fmt::print("{}", o.prompts.front());
+    if (!quiet && !o.prompts.empty()) fmt::print("{}", o.prompts.front());
     o.generate.on_text = [](size_t, std::string_view text) {
       fmt::print("{}", text);
       std::fflush(stdout);
     };
   }
-  const infer::Generations result = infer::generate(
-      loaded.model, loaded.tokenizer ? &*loaded.tokenizer : nullptr, prompts, o.generate);
+  const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
+  const infer::Generations result =
+      o.beams.beams > 1 ? infer::beam_search(loaded.model, tokenizer, prompts, o.generate, o.beams)
+                        : infer::generate(loaded.model, tokenizer, prompts, o.generate);
   const double prefill =
       static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9);
   const double decode =
@@ -71,7 +76,7 @@ int generate(Options& o) {
           fmt::print("{}\n", fmt::join(row.token_ids, " "));
         else
           fmt::print("{}{}{}\n", r > 0 ? "---\n" : "",
-                     o.quiet || o.prompts.empty() ? "" : o.prompts[r], row.text);
+                     quiet || o.prompts.empty() ? "" : o.prompts[r], row.text);
       }
     }
     std::fflush(stdout);
@@ -108,6 +113,15 @@ std::function<int()> add_generate(CLI::App& app) {
                  "above 1: tokens seen become less likely")
       ->capture_default_str();
   app.add_option("--seed", g.sampling.seed, "of the random choices")->capture_default_str();
+  app.add_option("--beams", o->beams.beams,
+                 "search for the most likely text with so many hypotheses instead of sampling; 1 = "
+                 "no search")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--length-penalty", o->beams.length_penalty,
+                 "with --beams: scores are log p / length^penalty; 0 = none, above 0 favours long "
+                 "texts")
+      ->capture_default_str();
   app.add_option("--stop", g.stop_strings, "end before this text; repeatable");
   app.add_option("--context", g.context,
                  "longest sequence, prompt included; 0 = what the model is made for")

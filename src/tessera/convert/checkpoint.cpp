@@ -7,6 +7,7 @@
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
+#include "tessera/format/ggmf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
 
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr std::string_view kGgufMagic = "GGUF";
+constexpr std::string_view kGgmfMagic = "fmgg";  // format::kGgmfMagic as it lies in the file
 constexpr std::string_view kKept = "kept.";  // prefix in our folders of what the model does not use
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
@@ -80,6 +82,14 @@ Checkpoint load_gguf(const fs::path& path, FamilySet& families) {
 Checkpoint load_llama2c(const fs::path& path, FamilySet& families) {
   const format::Llama2cFile file = format::open_llama2c(path);
   const Foreign foreign{"llama2c", llama2c_config(file.header), &file.tensors, path.string()};
+  Checkpoint checkpoint = import(foreign, "", families);
+  checkpoint.folder = path.parent_path();
+  return checkpoint;
+}
+
+Checkpoint load_ggmf(const fs::path& path, FamilySet& families) {
+  const format::GgmfFile file = format::open_ggmf(path);
+  const Foreign foreign{"ggmf", ggmf_config(file.header), &file.tensors, path.string()};
   Checkpoint checkpoint = import(foreign, "", families);
   checkpoint.folder = path.parent_path();
   return checkpoint;
@@ -158,7 +168,9 @@ Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
   if (fs::is_directory(path, error)) return load_folder(path, families);
   const auto file = MappedFile::open(path);
   const auto magic = format::text_of(file->bytes()).substr(0, kGgufMagic.size());
-  return magic == kGgufMagic ? load_gguf(path, families) : load_llama2c(path, families);
+  if (magic == kGgufMagic) return load_gguf(path, families);
+  if (magic == kGgmfMagic) return load_ggmf(path, families);
+  return load_llama2c(path, families);  // which has no magic
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 //   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json)
 //   load_checkpoint("model.gguf")            a GGUF file
 //   load_checkpoint("stories15M.bin")        a llama2.c file
+//   load_checkpoint("rwkv-4-169M.bin")       an rwkv.cpp file
 //   load_checkpoint("runs/7/last")           a tessera folder (model.safetensors with
 //   "tessera_spec")
 // Told apart by content, never by name. Tensors point into the mapped file wherever the family's
@@ -30,7 +31,7 @@ struct Checkpoint {
   Json spec_json;                   // resolved: every default written out
   std::vector<TensorView> tensors;  // one per entry of model::parameters(spec), in that order
   std::string family;               // "" when a tessera folder does not know where it came from
-  std::string dialect;              // "tessera", "hf", "gguf" or "llama2c"
+  std::string dialect;              // "tessera", "hf", "gguf", "llama2c" or "ggmf"
   Json foreign_config;              // as read; null for a tessera folder without one
   std::string foreign_dialect;      // the dialect that foreign_config is in
   std::vector<TensorView> kept;  // what the model does not use and an export restores, by the names

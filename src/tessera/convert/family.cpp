@@ -66,14 +66,6 @@ NamedTemplates templates_of(const Json* json, const std::string& where) {
 
 // --- tensor rules -----------------------------------------------------------------------------
 
-std::vector<NamePattern> patterns_of(const Json& json, const std::string& where) {
-  std::vector<NamePattern> patterns;
-  for (const std::string& text :
-       json.is_string() ? std::vector{json.get<std::string>()} : strings_of(json, where))
-    patterns.push_back(NamePattern::parse(text, where));
-  return patterns;
-}
-
 /// "a.weight | a.gamma": spellings of one name.
 std::vector<NamePattern> spellings_of(std::string_view text, const std::string& where) {
   std::vector<NamePattern> spellings;
@@ -85,19 +77,35 @@ std::vector<NamePattern> spellings_of(std::string_view text, const std::string& 
   return spellings;
 }
 
+/// A name, {"for": "h in range(n)", "name": "..."}, or a list of these.
+std::vector<RuleName> names_of(const Json& json, const std::string& where) {
+  std::vector<RuleName> names;
+  if (json.is_array()) {
+    for (const Json& item : json)
+      for (RuleName& name : names_of(item, where)) names.push_back(std::move(name));
+    return names;
+  }
+  if (!json.is_object()) return {{std::nullopt, spellings_of(string_of(json, where), where)}};
+  check_keys(json, {"for", "name"}, where);
+  const Json *loop = get(json, "for"), *name = get(json, "name");
+  if (loop == nullptr || name == nullptr)
+    fail(ErrorKind::spec, where, "expected {{\"for\": \"i in list\", \"name\": \"...\"}}");
+  names.push_back({Loop::parse(string_of(*loop, where + ".for"), where + ".for"),
+                   spellings_of(string_of(*name, where + ".name"), where + ".name")});
+  return names;
+}
+
 ForeignSide side_of(const Json& json, const std::string& where) {
   ForeignSide side;
   const Json* names = &json;
-  if (json.is_object()) {
+  if (json.is_object() && !json.contains("for")) {
     check_keys(json, {"name", "steps"}, where);
     names = get(json, "name");
     if (names == nullptr) fail(ErrorKind::spec, where, "\"name\" is missing");
     if (const Json* steps = get(json, "steps"))
       side.steps = TensorSteps::compile(*steps, where + ".steps");
   }
-  for (const std::string& text :
-       names->is_string() ? std::vector{names->get<std::string>()} : strings_of(*names, where))
-    side.names.push_back(spellings_of(text, where));
+  side.names = names_of(*names, where);
   return side;
 }
 
@@ -127,7 +135,11 @@ TensorRule rule_of(const Json& json,
   rule.kind = ours != nullptr   ? TensorRule::Kind::convert
               : same != nullptr ? TensorRule::Kind::same_as
                                 : TensorRule::Kind::keep;
-  rule.ours = patterns_of(ours != nullptr ? *ours : same != nullptr ? *same : *keep, where);
+  rule.ours = names_of(ours != nullptr ? *ours : same != nullptr ? *same : *keep, where);
+  for (const RuleName& name : rule.ours)
+    if (name.spellings.size() != 1) fail(ErrorKind::spec, where, "a name of ours has one spelling");
+  if (rule.kind != TensorRule::Kind::convert && (rule.ours.size() != 1 || rule.ours[0].loop))
+    fail(ErrorKind::spec, where, "\"keep\" and \"same_as\" take one name");
   for (const std::string& dialect : dialects)
     if (const Json* side = get(json, dialect.c_str()))
       rule.sides[dialect] = side_of(*side, where + "." + dialect);
@@ -195,6 +207,15 @@ std::pair<std::string, std::vector<std::string>> signature_of(const std::string&
 
 }  // namespace
 
+void RuleName::each(Environment& env,
+                    const Local* locals,
+                    const std::function<void(const Local*)>& body) const {
+  if (loop)
+    loop->run(env, locals, body);
+  else
+    body(locals);
+}
+
 const Dialect& Family::dialect(std::string_view kind) const {
   const auto found = dialects.find(kind);
   if (found == dialects.end())
@@ -253,7 +274,7 @@ Family compile_family(const Json& json, const std::string& name) {
     family.dialects[kind] = dialect_of(dialect, name + "." + kind);
   }
   // rules of fragments may speak of dialects that this family lacks
-  for (const char* known : {"hf", "gguf", "llama2c"})
+  for (const char* known : {"hf", "gguf", "llama2c", "ggmf"})
     if (std::find(kinds.begin(), kinds.end(), known) == kinds.end()) kinds.emplace_back(known);
   if (const Json* tensors = get(json, "tensors")) {
     if (!tensors->is_array()) fail(ErrorKind::spec, name, "tensors: expected a list of rules");
@@ -291,21 +312,34 @@ void FamilySet::add(std::string_view name, std::string_view text, bool fragment)
   families_.insert_or_assign(family, Source{std::move(json), nullptr});
 }
 
+namespace {
+
+/// Paths of a folder's JSON files, sorted.
+std::vector<std::filesystem::path> json_files(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  if (error)
+    fail(ErrorKind::file, folder.string(), "cannot be read as a folder of families: {}",
+         error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
 FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
   FamilySet set;
   for (const EmbeddedFile& file : embedded_fragment_files()) set.add(file.name, file.text, true);
   for (const EmbeddedFile& file : embedded_family_files()) set.add(file.name, file.text, false);
   if (user_folder.empty()) return set;
-  std::error_code error;
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(user_folder, error))
-    if (entry.path().extension() == ".json") files.push_back(entry.path());
-  if (error)
-    fail(ErrorKind::file, user_folder.string(), "cannot be read as a folder of families: {}",
-         error.message());
-  std::sort(files.begin(), files.end());
-  for (const std::filesystem::path& file : files)
-    set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), false);
+  const auto add = [&](const std::filesystem::path& file, bool fragment) {
+    set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), fragment);
+  };
+  if (const auto shared = user_folder / "shared"; std::filesystem::is_directory(shared))
+    for (const auto& file : json_files(shared)) add(file, true);
+  for (const auto& file : json_files(user_folder)) add(file, false);
   return set;
 }
 

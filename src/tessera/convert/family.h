@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -16,10 +17,20 @@ namespace tessera::convert {
 
 using NamedTemplates = std::vector<std::pair<std::string, std::shared_ptr<const Template>>>;
 
+/// Names in a rule: one tensor, or one for every element of a list.
+struct RuleName {
+  std::optional<Loop> loop;
+  std::vector<NamePattern> spellings;  // the one that is written first
+
+  /// Calls body with every tensor's locals.
+  void each(Environment& env,
+            const Local* locals,
+            const std::function<void(const Local* locals)>& body) const;
+};
+
 /// Where a tensor stands in one dialect.
 struct ForeignSide {
-  /// One entry per foreign tensor; each lists its spellings, the one that is written first.
-  std::vector<std::vector<NamePattern>> names;
+  std::vector<RuleName> names;
   TensorSteps steps;
 };
 
@@ -35,7 +46,7 @@ struct TensorRule {
   std::optional<Loop> loop;
   std::optional<Expr> condition;
   std::vector<TensorRule> rules;
-  std::vector<NamePattern> ours;
+  std::vector<RuleName> ours;                             // of one spelling
   std::map<std::string, ForeignSide, std::less<>> sides;  // by dialect
 };
 
@@ -71,6 +82,7 @@ struct Family {
 /// The built-in families and those of a folder of the user's, which win where both know a type.
 class FamilySet {
  public:
+  /// A folder is read like the built-in one: families, fragments among them or in shared/.
   /// Throws Error(spec) for a malformed file, Error(file) for an unreadable one.
   static FamilySet load(const std::filesystem::path& user_folder = {});
 

@@ -161,4 +161,11 @@ Json llama2c_config(const format::Llama2cHeader& header) {
           {"tied_head", header.tied_head}};
 }
 
+Json ggmf_config(const format::GgmfHeader& header) {
+  return {{"n_vocab", header.n_vocab},
+          {"n_embed", header.n_embed},
+          {"n_layer", header.n_layer},
+          {"data_type", header.data_type}};
+}
+
 }  // namespace tessera::convert

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tessera/format/ggmf.h"
 #include "tessera/format/gguf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/spec/json.h"
@@ -19,5 +20,6 @@ spec::Json parse_hf_config(std::string_view text, std::string_view where);
 spec::Json gguf_config(const format::GgufMetadata& metadata, std::string_view where);
 
 spec::Json llama2c_config(const format::Llama2cHeader& header);
+spec::Json ggmf_config(const format::GgmfHeader& header);
 
 }  // namespace tessera::convert

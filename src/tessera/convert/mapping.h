@@ -69,7 +69,8 @@ Exported export_checkpoint(const Family& family,
                            bool float32);
 
 /// A resolved spec as expressions see it: layers unfolded, and in each layer the branches by name:
-/// layer.mixer, layer.mixer_norm, layer.mixer_residual.
+/// layer.mixer, layer.mixer_norm, layer.mixer_residual. Where there are two stacks, in each of them
+/// (spec.stacks.encoder.layers).
 Json spec_view(const Json& resolved);
 
 /// Where two JSON values first differ: "layers[3].mixer.n_heads: 4; 8", or "".

@@ -111,14 +111,20 @@ class Exporter {
     if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side->second, locals, out);
     if (rule.kind != TensorRule::Kind::convert) return;
     std::vector<TensorView> tensors;
-    for (const NamePattern& pattern : rule.ours)
-      tensors.push_back(as_written(ours(pattern.expand(own_, locals))));
+    for (const RuleName& name : rule.ours)
+      name.each(own_, locals, [&](const Local* inner) {
+        tensors.push_back(as_written(ours(name.spellings.front().expand(own_, inner))));
+      });
     side->second.steps.invert(tensors, own_, locals);
-    if (tensors.size() != side->second.names.size())
-      fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(),
-           side->second.names.size());
+    std::vector<std::string> names;
+    for (const RuleName& foreign : side->second.names)
+      foreign.each(own_, locals, [&](const Local* inner) {
+        names.push_back(foreign.spellings.front().expand(own_, inner));
+      });
+    if (tensors.size() != names.size())
+      fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(), names.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
-      tensors[i].name = side->second.names[i].front().expand(own_, locals);
+      tensors[i].name = names[i];
       out.tensors.push_back(as_written(tensors[i]));
     }
   }
@@ -127,11 +133,11 @@ class Exporter {
                   const ForeignSide& side,
                   const Local* locals,
                   Exported& out) {
-    const std::string name = rule.ours.front().expand(own_, locals);
+    const std::string name = rule.ours.front().spellings.front().expand(own_, locals);
     for (const TensorView& tensor : checkpoint_.kept) {
       if (tensor.name != name) continue;
       out.tensors.push_back(as_written(tensor));
-      out.tensors.back().name = side.names.front().front().expand(own_, locals);
+      out.tensors.back().name = side.names.front().spellings.front().expand(own_, locals);
     }
   }
 

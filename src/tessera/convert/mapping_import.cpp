@@ -189,35 +189,40 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
   const auto side = rule.sides.find(foreign_.dialect);
   if (rule.kind == TensorRule::Kind::group || side == rule.sides.end()) return;
   if (rule.kind == TensorRule::Kind::convert) return bind_convert(rule, side->second, locals);
-  for (const auto& spellings : side->second.names) {
-    const std::string name = known_name(spellings, locals);
-    if (name.starts_with('!')) continue;
-    used_.insert(name);
-    const std::string ours = rule.ours.front().expand(env_, locals);
-    if (rule.kind == TensorRule::Kind::same_as) {
-      same_.push_back({ours, name});
-    } else {
-      checkpoint.kept.push_back(foreign_.tensors->at(name));
-      checkpoint.kept.back().name = ours;
-    }
-  }
+  const std::string ours = rule.ours.front().spellings.front().expand(env_, locals);
+  for (const RuleName& foreign : side->second.names)
+    foreign.each(env_, locals, [&](const Local* inner) {
+      const std::string name = known_name(foreign.spellings, inner);
+      if (name.starts_with('!')) return;
+      used_.insert(name);
+      if (rule.kind == TensorRule::Kind::same_as) {
+        same_.push_back({ours, name});
+      } else {
+        checkpoint.kept.push_back(foreign_.tensors->at(name));
+        checkpoint.kept.back().name = ours;
+      }
+    });
 }
 
 void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, const Local* locals) {
   std::vector<std::string> ours;
-  for (const NamePattern& pattern : rule.ours) ours.push_back(pattern.expand(env_, locals));
+  for (const RuleName& name : rule.ours)
+    name.each(env_, locals, [&](const Local* inner) {
+      ours.push_back(name.spellings.front().expand(env_, inner));
+    });
   std::vector<TensorView> tensors;
   std::vector<std::string> sources;
-  for (const auto& spellings : side.names) {
-    const std::string name = known_name(spellings, locals);
-    if (name.starts_with('!'))
-      fail(ErrorKind::file, foreign_.tensors->file(),
-           "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)),
-           family_.name, fmt::join(ours, ", "));
-    used_.insert(name);
-    tensors.push_back(foreign_.tensors->at(name));
-    sources.push_back(format::in_quotes(name));
-  }
+  for (const RuleName& foreign : side.names)
+    foreign.each(env_, locals, [&](const Local* inner) {
+      const std::string name = known_name(foreign.spellings, inner);
+      if (name.starts_with('!'))
+        fail(ErrorKind::file, foreign_.tensors->file(),
+             "tensor {} is missing; family {} needs it for {}", format::in_quotes(name.substr(1)),
+             family_.name, fmt::join(ours, ", "));
+      used_.insert(name);
+      tensors.push_back(foreign_.tensors->at(name));
+      sources.push_back(format::in_quotes(name));
+    });
   side.steps.apply(tensors, env_, locals);
   if (tensors.size() != ours.size())
     fail(ErrorKind::spec, family_.name, "{} gives {} tensors for {}", fmt::join(sources, ", "),
@@ -284,6 +289,10 @@ void Importer::check_unused(Checkpoint& checkpoint) {
 
 Json spec_view(const Json& resolved) {
   Json view = resolved;
+  if (resolved.contains("stacks")) {
+    for (auto& [name, stack] : view["stacks"].items()) stack = spec_view(stack);
+    return view;
+  }
   Json layers = Json::array();
   for (const Json& layer : resolved.at("layers")) {
     Json flat = Json::object();

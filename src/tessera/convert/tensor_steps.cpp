@@ -95,17 +95,44 @@ TensorView first_rows(const TensorView& tensor,
   return with_padding(tensor, of - count, number(argument["padding"], where));
 }
 
+TensorView repeated(const TensorView& tensor,
+                    const Json& argument,
+                    bool forward,
+                    const std::string& where) {
+  const int64_t axis = member(argument, "axis", where), count = member(argument, "count", where);
+  if (count < 1 || count > kMaxParts)
+    fail(ErrorKind::file, where, "count: found {}; expected 1 to {}", count, kMaxParts);
+  const auto copies = static_cast<size_t>(count);
+  if (forward) {
+    without_axis(tensor, axis);  // which checks that the axis has one element
+    return joined(std::vector<TensorView>(copies, tensor), axis);
+  }
+  const std::vector<TensorView> parts = split(tensor, axis, std::vector<int64_t>(copies, 1));
+  for (const TensorView& part : parts)
+    if (!equal_values(part, parts.front()))
+      fail(ErrorKind::file, where, "tensor \"{}\" differs along axis {}; expected {} equal parts",
+           tensor.name, axis, count);
+  return parts.front();
+}
+
 }  // namespace
 
 TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
-  static const std::pair<const char*, Kind> kNames[] = {
-      {"transpose", Kind::transpose},   {"reshape", Kind::reshape},
-      {"squeeze", Kind::squeeze},       {"unsqueeze", Kind::unsqueeze},
-      {"split", Kind::split},           {"join", Kind::join},
-      {"stack", Kind::stack},           {"unstack", Kind::unstack},
-      {"interleave", Kind::interleave}, {"deinterleave", Kind::deinterleave},
-      {"first_rows", Kind::first_rows}, {"add", Kind::add},
-      {"scale", Kind::scale},           {"apply", Kind::apply}};
+  static const std::pair<const char*, Kind> kNames[] = {{"transpose", Kind::transpose},
+                                                        {"reshape", Kind::reshape},
+                                                        {"squeeze", Kind::squeeze},
+                                                        {"unsqueeze", Kind::unsqueeze},
+                                                        {"split", Kind::split},
+                                                        {"join", Kind::join},
+                                                        {"stack", Kind::stack},
+                                                        {"unstack", Kind::unstack},
+                                                        {"interleave", Kind::interleave},
+                                                        {"deinterleave", Kind::deinterleave},
+                                                        {"first_rows", Kind::first_rows},
+                                                        {"repeat", Kind::repeat},
+                                                        {"add", Kind::add},
+                                                        {"scale", Kind::scale},
+                                                        {"apply", Kind::apply}};
   TensorSteps steps;
   if (!json.is_array())
     fail(ErrorKind::spec, where, "found {}; expected a list of steps", spec::kind_of(json));
@@ -256,6 +283,9 @@ void TensorSteps::run(const Step& step,
     }
     case Kind::first_rows:
       each([&](const TensorView& t) { return first_rows(t, argument, forward, where); });
+      break;
+    case Kind::repeat:
+      each([&](const TensorView& t) { return repeated(t, argument, forward, where); });
       break;
     case Kind::add: {
       const auto c = static_cast<float>(number(argument, where));

@@ -10,6 +10,7 @@
 //   {"interleave": {"heads": h, "rotary": r}}      rotary rows from halves to pairs; "deinterleave"
 //   back
 //   {"first_rows": {"count": n, "of": m, "padding": 0}}   the first n of m rows; inverted: padded
+//   {"repeat": {"axis": 0, "count": n}}            an axis of one element becomes n equal ones
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
 //   {"$if": "condition", "then": [...], "else": [...]}
 // "only": [0, 1] beside a step restricts it to those of several tensors. Numbers may be
@@ -43,6 +44,7 @@ class TensorSteps {
     interleave,
     deinterleave,
     first_rows,
+    repeat,
     add,
     scale,
     apply,

@@ -156,10 +156,7 @@ int64_t byte_size(const TensorInfo& info, const FileSource& source) {
   if (row % info.type->block_elements != 0)
     source.fail("tensor {}: rows of {} elements of type {}; expected a multiple of {}",
                 in_quotes(info.name), row, info.type->name, info.type->block_elements);
-  const auto count = checked_element_count(info.shape);
-  const auto bytes =
-      count ? checked_multiply(*count / info.type->block_elements, info.type->block_bytes)
-            : std::nullopt;
+  const auto bytes = storage_bytes_of(*info.type, info.shape);
   if (!bytes)
     source.fail("tensor {}: the size of shape {} overflows 64 bits", in_quotes(info.name),
                 shape_text(info.shape));

@@ -1,12 +1,15 @@
-// Sizes of metadata values, and ggml's numbering of tensor types with their layout.
+// Sizes of metadata values, and ggml's numbering of tensor types with their layout, which the
+// formats of ggml's programs share.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "tessera/base/dtype.h"
+#include "tessera/format/file_source.h"
 #include "tessera/format/gguf.h"
 
 namespace tessera::format {
@@ -62,5 +65,12 @@ inline constexpr std::array kGgmlTypes = {
     GgmlType{40, "NVFP4", 64, 36, std::nullopt},
     GgmlType{41, "Q1_0", 128, 18, std::nullopt},
 };
+
+/// Bytes of a tensor whose rows are whole blocks, or nothing when they do not fit 64 bits.
+inline std::optional<int64_t> storage_bytes_of(const GgmlType& type,
+                                               std::span<const int64_t> shape) {
+  const auto count = checked_element_count(shape);
+  return count ? checked_multiply(*count / type.block_elements, type.block_bytes) : std::nullopt;
+}
 
 }  // namespace tessera::format

@@ -19,30 +19,40 @@ EvalResult evaluate(const model::Model& model,
     fail(ErrorKind::input, "eval", "the text has {} tokens; expected at least 2", total);
   if (options.window < 2)
     fail(ErrorKind::usage, "eval", "window = {}; expected at least 2", options.window);
-  const int64_t stride =
-      options.stride > 0 ? std::min(options.stride, options.window - 1) : options.window - 1;
+  if (options.carry && options.stride > 0)
+    fail(ErrorKind::usage, "eval", "stride = {} with carry; carried windows do not overlap",
+         options.stride);
+  // the last token is never an input there, so that a window of inputs gives as many targets
+  const int64_t last = options.carry ? total - 1 : total;
+  std::optional<model::State> state;
+  if (options.carry) state.emplace(model.spec(), 1);
+  const int64_t stride = options.carry        ? options.window
+                         : options.stride > 0 ? std::min(options.stride, options.window - 1)
+                                              : options.window - 1;
   const at::NoGradGuard no_gradients;
   EvalResult result;
   double sum = 0;
   constexpr int64_t kRows = 256;  // logits of so many positions at a time
   for (int64_t begin = 0, counted = 1; counted < total; begin += stride) {
-    const int64_t end = std::min(begin + options.window, total);
-    if (end <= counted) continue;
+    const int64_t end = std::min(begin + options.window, last);
+    const int64_t predicted = options.carry ? end + 1 : end;  // one past the last target
+    if (predicted <= counted) continue;
     model::ForwardOptions forward;
     forward.cancel = options.cancel;
-    const Tensor hidden = model.hidden(
-        nn::Batch::of(std::vector<std::vector<int64_t>>{{ids.begin() + begin, ids.begin() + end}}),
-        forward);
+    forward.state = state ? &*state : nullptr;
+    const std::vector<std::vector<int64_t>> rows{{ids.begin() + begin, ids.begin() + end}};
+    const Tensor hidden =
+        model.hidden(state ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows), forward);
     // position i predicts token i + 1
-    for (int64_t i = counted - 1; i < end - 1; i += kRows) {
-      const int64_t n = std::min(kRows, end - 1 - i);
+    for (int64_t i = counted - 1; i < predicted - 1; i += kRows) {
+      const int64_t n = std::min(kRows, predicted - 1 - i);
       const Tensor targets =
           at::tensor(std::vector<int64_t>(ids.begin() + i + 1, ids.begin() + i + 1 + n), at::kLong);
       sum += nll_sum(model.logits(hidden.narrow(0, i - begin, n)), targets);
     }
-    result.targets += end - counted;
+    result.targets += predicted - counted;
     ++result.windows;
-    counted = end;
+    counted = predicted;
     if (options.progress) options.progress(counted, total);
   }
   result.nll = sum / static_cast<double>(result.targets);

@@ -9,6 +9,7 @@ struct EvalOptions {
   int64_t window = 1024;   // tokens per forward pass
   int64_t stride = 0;      // new targets per window after the first; 0 = window (no overlap)
   int64_t max_tokens = 0;  // of the text; 0 = all
+  bool carry = false;      // every window goes on from the state of the one before; no stride
   const CancelToken* cancel = nullptr;
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -20,6 +21,7 @@ struct EvalResult {
 };
 
 /// Windows of `window` tokens, `stride` apart; within a window only targets not yet counted count.
+/// With `carry`, windows lie side by side and all of them see what the model's state holds.
 /// Throws Error(input) for fewer than 2 tokens.
 EvalResult evaluate(const model::Model& model,
                     const std::vector<int64_t>& ids,

@@ -1,6 +1,6 @@
 // Text from a model: prompts of any lengths in one batch, prefilled in few passes, then one token
-// at a time. A row's tokens do not depend on the rows beside it, nor on how its prompt was cut into
-// calls.
+// at a time. Beside an encoder the prompt is what the encoder reads, and the text is its answer. A
+// row's tokens do not depend on the rows beside it, nor on how its prompt was cut into calls.
 #pragma once
 
 #include <functional>

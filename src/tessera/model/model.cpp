@@ -1,7 +1,6 @@
 #include "tessera/model/model.h"
 
 #include "tessera/nn/head/head_config.h"
-#include "tessera/nn/residual/residual_config.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::model {
@@ -47,85 +46,88 @@ int64_t Weights::bytes() const {
 }
 
 Model::Model(ModelSpec spec, Weights weights)
-    : spec_(std::move(spec)), weights_(std::move(weights)) {
-  const nn::WeightSource source = [this](const std::string& name) { return weights_.find(name); };
-  const nn::Builder root(source, "", spec_.scope(0));
-  embed_ = nn::build_embed(spec_.embed, root.under("embed"));
-  size_t state_index = 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
-    build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
-  if (spec_.final_norm) final_norm_ = nn::build_norm(spec_.final_norm, root.under("final_norm"));
-  if (spec_.head) head_ = nn::build_head(spec_.head, root.under("head"));
-  if (spec_.pooler) pooler_ = nn::build_head(spec_.pooler, root.under("pooler"));
+    : spec_(std::make_unique<const ModelSpec>(std::move(spec))),
+      weights_(std::make_unique<const Weights>(std::move(weights))) {
+  const auto source = [w = weights_.get()](const ModelSpec& stack) -> nn::WeightSource {
+    return [w, &stack](const std::string& name) { return w->find(stack.kept_as(name)); };
+  };
+  if (spec_->encoder) encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder));
+  stack_ = std::make_unique<Stack>(*spec_, source(*spec_));
+  // a tied head means the token vectors of its own stack
+  const nn::WeightSource of_head = [all = source(*spec_), this](const std::string& name) {
+    return all(name == kTokenTable ? spec_->under(name) : name);
+  };
+  const nn::Builder root(of_head, "", spec_->scope(0));
+  if (spec_->head) head_ = nn::build_head(spec_->head, root.under("head"));
+  if (spec_->pooler) pooler_ = nn::build_head(spec_->pooler, root.under("pooler"));
 }
 
-void Model::build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index) {
-  std::vector<Group> groups;
-  for (const GroupSpec& group_spec : spec_.layers[static_cast<size_t>(layer)].groups) {
-    Group group;
-    group.residual = nn::build_residual(group_spec.residual, builder);
-    const auto norm_names =
-        dynamic_cast<const nn::ResidualConfig&>(*group_spec.residual.config).norms();
-    for (const BranchSpec& branch_spec : group_spec.branches) {
-      nn::Branch branch;
-      branch.name = fmt::format("layers.{}.{}", layer, branch_spec.name);
-      for (size_t n = 0; n < branch_spec.norms.size(); ++n)
-        branch.norms.push_back(nn::build_norm(
-            branch_spec.norms[n], builder.under(branch_spec.name + "_" + norm_names[n])));
-      const nn::Builder here = builder.under(branch_spec.name);
-      if (branch_spec.slot == Slot::ffn) {
-        branch.run = [ffn = std::shared_ptr<nn::Ffn>(nn::build_ffn(branch_spec.part, here))](
-                         const Tensor& x, nn::Context& context) {
-          return ffn->forward(x, context);
-        };
-      } else {
-        const bool has_state = !branch_spec.part.config->state(spec_.scope(layer)).empty();
-        branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
-                      has_state, index = state_index](const Tensor& x, nn::Context& context) {
-          const auto call = context.shared.find("call");
-          const Call c = call == context.shared.end() ? Call{} : std::any_cast<Call>(call->second);
-          if (c.state == nullptr || !has_state)
-            return nn::run_mixer(*mixer, x, context, nullptr, false);
-          const nn::StateRows rows = c.state->branch(index, *context.batch);
-          return nn::run_mixer(*mixer, x, context, &rows, c.pending);
-        };
-        if (has_state) ++state_index;
-      }
-      // intermediates are named by branch
-      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& x,
-                                                                            nn::Context& context) {
-        context.layer = layer;
-        if (context.probe) context.probe(name + ".in", x);
-        Tensor y = run(x, context);
-        if (context.probe) context.probe(name + ".out", y);
-        return y;
-      };
-      group.branches.push_back(std::move(branch));
-    }
-    groups.push_back(std::move(group));
-  }
-  layers_.push_back(std::move(groups));
-}
+namespace {
 
-Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {
+/// Throws Error(input) on an empty batch or one longer than the positions allow.
+void check_length(const ModelSpec& spec, const nn::Batch& batch) {
+  const std::string who = spec.stack.empty() ? "model" : spec.stack;
   if (batch.n_tokens() == 0)
-    fail(ErrorKind::input, "model", "the input is empty; expected at least one token");
-  if (const int64_t limit = spec_.max_positions(); limit > 0 && batch.longest() > limit)
-    fail(ErrorKind::input, "model", "{} tokens; this model has {} positions: shorten the input",
+    fail(ErrorKind::input, who, "the input is empty; expected at least one token");
+  if (const int64_t limit = spec.max_positions(); limit > 0 && batch.longest() > limit)
+    fail(ErrorKind::input, who, "{} tokens; this model has {} positions: shorten the input",
          batch.longest(), limit);
-  if (options.state != nullptr) options.state->check(batch, options.pending);
+}
+
+nn::Context context_of(const ModelSpec& spec,
+                       const nn::Batch& batch,
+                       const ForwardOptions& options) {
   nn::Context context;
   context.batch = &batch;
-  context.causal = spec_.causal();
+  context.causal = spec.causal();
   context.training = options.training;
   context.key = options.key;
   context.cancel = options.cancel;
   context.probe = options.probe;
-  context.shared["call"] = Call{options.state, options.pending};
+  nn::set_loss_sink(context, options.add_loss);
+  return context;
+}
+
+/// Every row that reads a source has exactly one: its state's, or one that the call brings.
+void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
+  for (const nn::Segment& s : batch.segments) {
+    const bool held = options.state != nullptr && options.state->source_length(s.row) > 0;
+    const bool brought = options.encoded != nullptr && options.encoded->of_row(s.row) != nullptr;
+    if (!held && !brought)
+      fail(ErrorKind::input, "model",
+           "row {} has no source; encode one and give it with the row's first call", s.row);
+    if (held && brought)
+      fail(ErrorKind::input, "model",
+           "row {} has a source of {} tokens already; a source is given with the row's first call",
+           s.row, options.state->source_length(s.row));
+  }
+}
+
+}  // namespace
+
+nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options) const {
+  if (!encoder_)
+    fail(ErrorKind::usage, "model", "this model is a {} and has no encoder beside it",
+         name_of(spec_->arch));
+  check_length(*spec_->encoder, source);
+  nn::Context context = context_of(*spec_->encoder, source, options);
+  return {source, encoder_->forward(context)};
+}
+
+Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {
+  check_length(*spec_, batch);
+  if (options.state != nullptr) options.state->check(batch, options.pending);
+  if (encoder_)
+    check_sources(batch, options);
+  else if (options.encoded != nullptr)
+    fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
+  nn::Context context = context_of(*spec_, batch, options);
+  context.encoded = options.encoded;
+  Stack::continue_from(context, options.state, options.pending);
 
   Tensor x_ND;
   try {
-    x_ND = stack(context);
+    x_ND = stack_->forward(context);
   } catch (...) {
     if (options.state != nullptr) options.state->spoil(batch);
     throw;
@@ -136,20 +138,8 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   return x_ND;
 }
 
-Tensor Model::stack(nn::Context& context) const {
-  Tensor x_ND = embed_->forward(context);
-  if (context.probe) context.probe("embed", x_ND);
-  for (const auto& layer : layers_) {
-    if (context.cancel != nullptr) context.cancel->check("model");
-    for (const Group& group : layer) x_ND = group.residual->forward(x_ND, group.branches, context);
-  }
-  if (final_norm_) x_ND = final_norm_->forward(x_ND);
-  if (context.probe) context.probe("final", x_ND);
-  return x_ND;
-}
-
 bool Model::has_head() const {
-  return head_ && spec_.head.as<nn::HeadConfig>().of_vocabulary();
+  return head_ && spec_->head.as<nn::HeadConfig>().of_vocabulary();
 }
 
 Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {

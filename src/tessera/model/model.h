@@ -1,9 +1,9 @@
-// A model: a spec with weights. One class for decoders and encoders; what differs is data.
+// A model: a spec with weights. One class for decoders, encoders and pairs of both; what differs is
+// data.
 #pragma once
 
-#include "tessera/model/model_spec.h"
-#include "tessera/model/state.h"
-#include "tessera/nn/parts.h"
+#include "tessera/model/stack.h"
+#include "tessera/nn/losses.h"
 
 namespace tessera::model {
 
@@ -30,22 +30,29 @@ class Weights {
 };
 
 struct ForwardOptions {
-  State* state = nullptr;  // continue from here, and leave the new tokens in it
-  bool pending = false;    // leave them uncommitted
+  State* state = nullptr;                // continue from here, and leave the new tokens in it
+  const nn::Encoded* encoded = nullptr;  // sources of the rows that have none in the state yet
+  bool pending = false;                  // leave them uncommitted
   bool training = false;
   RandomKey key{0};
   const CancelToken* cancel = nullptr;
   std::function<void(const std::string&, const Tensor&)> probe;
+  nn::LossSink add_loss;  // takes the losses of parts that have some of their own
 };
 
 class Model {
  public:
   Model(ModelSpec spec, Weights weights);
-  const ModelSpec& spec() const { return spec_; }
-  const Weights& weights() const { return weights_; }
+  const ModelSpec& spec() const { return *spec_; }
+  const Weights& weights() const { return *weights_; }
 
-  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch or one
-  /// longer than the positions allow.
+  /// What the encoder of an encoder_decoder makes of the sources; their segments name the rows that
+  /// will read them. Only the options of training and looking on apply. Throws Error(input) as
+  /// hidden() does.
+  nn::Encoded encode(const nn::Batch& source, const ForwardOptions& options = {}) const;
+
+  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch, one longer
+  /// than the positions allow, or a row without the source that it reads.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
   /// Logits [R, C] from the rows that the head reads: hidden states, or pooled() where it
   /// classifies whole documents. Throws Error(usage) when the model has no head.
@@ -58,23 +65,10 @@ class Model {
   Tensor pooled(const Tensor& hidden_ND, const nn::Batch& batch) const;
 
  private:
-  struct Group {
-    std::unique_ptr<nn::Residual> residual;
-    std::vector<nn::Branch> branches;
-  };
-  // what a call adds to its context for the branches to reach
-  struct Call {
-    State* state = nullptr;
-    bool pending = false;
-  };
-  Tensor stack(nn::Context& context) const;
-  void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
-
-  ModelSpec spec_;
-  Weights weights_;
-  std::unique_ptr<nn::Embed> embed_;
-  std::vector<std::vector<Group>> layers_;
-  std::unique_ptr<nn::Norm> final_norm_;
+  // parts point into both, wherever the model moves
+  std::unique_ptr<const ModelSpec> spec_;
+  std::unique_ptr<const Weights> weights_;
+  std::unique_ptr<Stack> encoder_, stack_;
   std::unique_ptr<nn::Head> head_, pooler_;
 };
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "tessera/model/spec_reader.h"
 #include "tessera/nn/head/head_list.h"
-#include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -19,56 +19,32 @@ constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 const std::vector<std::string> kTopKeys = {
-    "tessera",  "arch",      "vocab",      "d_model", "context", "embed",
-    "norm",     "residual",  "mixer",      "ffn",     "layers",  "cycles",
-    "n_layers", "overrides", "final_norm", "head",    "heads"};
-const std::vector<std::string> kLayerKeys = {"repeat",   "mixer",    "ffn",  "norm",
-                                             "residual", "branches", "share"};
+    "tessera",   "arch",       "vocab", "d_model", "context", "embed",  "norm",
+    "residual",  "mixer",      "cross", "ffn",     "layers",  "cycles", "n_layers",
+    "overrides", "final_norm", "head", "heads", "stacks",  "start",   "tokens"};
+const std::vector<std::string> kStackKeys = {"embed",    "norm",      "residual",  "mixer",
+                                             "cross",    "ffn",       "layers",    "cycles",
+                                             "n_layers", "overrides", "final_norm"};
+const std::vector<std::string> kLayerKeys = {"repeat", "mixer",    "cross",    "ffn",
+                                             "norm",   "residual", "branches", "share"};
 const std::vector<std::string> kBranchKeys = {"name", "mixer",    "ffn",
                                               "norm", "residual", "parallel"};
-
-void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& path) {
-  if (!json.is_object())
-    fail(ErrorKind::spec, path, "found {}; expected an object", spec::kind_of(json));
-  for (const auto& [key, value] : json.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string near = spec::nearest_name(key, known);
-    fail(ErrorKind::spec, path, "unknown key \"{}\"{}", key,
-         near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near));
-  }
-}
-
-int64_t read_integer(const Json& json,
-                     const char* key,
-                     int64_t low,
-                     int64_t high,
-                     std::optional<int64_t> fallback,
-                     const std::string& path) {
-  const auto found = json.find(key);
-  const std::string where = path.empty() ? key : path + "." + key;
-  if (found == json.end() || found->is_null()) {
-    if (fallback) return *fallback;
-    fail(ErrorKind::spec, where, "missing; expected an integer from {} to {}", low, high);
-  }
-  if (!found->is_number_integer())
-    fail(ErrorKind::spec, where, "found {}; expected an integer", spec::kind_of(*found));
-  const bool huge =
-      found->is_number_unsigned() && found->get<uint64_t>() > static_cast<uint64_t>(high);
-  const int64_t value = huge ? high : found->get<int64_t>();
-  if (huge || value < low || value > high)
-    fail(ErrorKind::spec, where, "found {}; expected {} to {}", found->dump(), low, high);
-  return value;
-}
 
 const Json* get(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found == json.end() ? nullptr : &*found;
 }
 
+/// A key within the stack `stack`, "" for a spec of one stack.
+std::string at(const std::string& stack, const std::string& key) {
+  return stack.empty() ? key : stack + "." + key;
+}
+
 /// What a layer uses when it says nothing itself.
 struct Defaults {
   Json norm, residual;  // parts
   const Json* mixer = nullptr;
+  const Json* cross = nullptr;
   const Json* ffn = nullptr;
 };
 
@@ -93,8 +69,9 @@ class LayerReader {
              "id \"{}\"; expected lower-case letters, digits and _", layer.share);
     }
     if (const Json* branches = get(json, "branches")) {
-      if (get(json, "mixer") != nullptr || get(json, "ffn") != nullptr)
-        fail(ErrorKind::spec, scope_.path, "\"branches\" and \"mixer\"/\"ffn\" exclude each other");
+      for (const char* key : {"mixer", "cross", "ffn"})
+        if (get(json, key) != nullptr)
+          fail(ErrorKind::spec, scope_.path, "\"branches\" and \"{}\" exclude each other", key);
       if (!branches->is_array() || branches->empty())
         fail(ErrorKind::spec, scope_.path + ".branches", "expected a non-empty list");
       for (size_t i = 0; i < branches->size(); ++i)
@@ -102,22 +79,22 @@ class LayerReader {
                    layer);
       return layer;
     }
-    // the short form: mixer, then ffn; null leaves one out
-    std::vector<std::pair<Slot, const Json*>> parts;
+    // the short form: mixer, cross, then ffn; null leaves one out
+    std::vector<std::tuple<Slot, std::string, const Json*>> parts;
     for (const auto& [slot, key, fallback] : {std::tuple{Slot::mixer, "mixer", defaults_.mixer},
+                                              std::tuple{Slot::mixer, "cross", defaults_.cross},
                                               std::tuple{Slot::ffn, "ffn", defaults_.ffn}}) {
       const Json* part = get(json, key);
       if (part == nullptr) part = fallback;
-      if (part != nullptr && !part->is_null()) parts.emplace_back(slot, part);
+      if (part != nullptr && !part->is_null()) parts.emplace_back(slot, key, part);
     }
     if (parts.empty())
       fail(ErrorKind::spec, scope_.path, "a layer needs \"mixer\", \"ffn\" or \"branches\"");
     const AnyPart joined = read_residual(residual, scope_.path);
     const bool joins = dynamic_cast<const nn::ResidualConfig&>(*joined.config).joins_branches();
-    for (const auto& [slot, part] : parts) {
+    for (const auto& [slot, name, part] : parts) {
       if (layer.groups.empty() || !joins) layer.groups.push_back({joined, {}});
-      add_branch(layer, slot, spec::name_of(slot), *part, scope_.path + "." + spec::name_of(slot),
-                 norm);
+      add_branch(layer, slot, name, *part, scope_.path + "." + name, norm);
     }
     return layer;
   }
@@ -208,15 +185,15 @@ class LayerReader {
 
 /// The list of layers as JSON, one entry per invocation: repeat, cycles, n_layers and overrides
 /// applied.
-std::vector<Json> expand_layers(const Json& json) {
+std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
   const Json* layers = get(json, "layers");
   if (layers == nullptr || !layers->is_array() || layers->empty())
-    fail(ErrorKind::spec, "layers", "expected a non-empty list of layers");
-  const int64_t cycles = read_integer(json, "cycles", 1, kMaxLayers, 1, "");
+    fail(ErrorKind::spec, at(stack, "layers"), "expected a non-empty list of layers");
+  const int64_t cycles = read_integer(json, "cycles", 1, kMaxLayers, 1, stack);
   std::vector<Json> expanded;
   for (int64_t c = 0; c < cycles; ++c)
     for (size_t i = 0; i < layers->size(); ++i) {
-      const std::string path = fmt::format("layers[{}]", i);
+      const std::string path = at(stack, fmt::format("layers[{}]", i));
       if (!(*layers)[i].is_object())
         fail(ErrorKind::spec, path, "found {}; expected an object", spec::kind_of((*layers)[i]));
       Json layer = (*layers)[i];
@@ -227,29 +204,31 @@ std::vector<Json> expand_layers(const Json& json) {
       expanded.insert(expanded.end(), static_cast<size_t>(repeat), layer);
     }
   const auto total = static_cast<int64_t>(expanded.size());
-  const int64_t n_layers = read_integer(json, "n_layers", 1, total, total, "");
+  const int64_t n_layers = read_integer(json, "n_layers", 1, total, total, stack);
   expanded.resize(static_cast<size_t>(n_layers));
   if (const Json* overrides = get(json, "overrides")) {
     if (!overrides->is_array())
-      fail(ErrorKind::spec, "overrides", "found {}; expected a list", spec::kind_of(*overrides));
+      fail(ErrorKind::spec, at(stack, "overrides"), "found {}; expected a list",
+           spec::kind_of(*overrides));
     for (size_t i = 0; i < overrides->size(); ++i) {
-      const std::string path = fmt::format("overrides[{}]", i);
+      const std::string path = at(stack, fmt::format("overrides[{}]", i));
       const Json& entry = (*overrides)[i];
       if (!entry.is_object() || !entry.contains("at") || !entry["at"].is_array())
         fail(ErrorKind::spec, path, "expected {{\"at\": [layer, ...], ...}}");
       Json patch = entry;
       patch.erase("at");
-      for (const Json& at : entry["at"]) {
-        if (!at.is_number_integer())
-          fail(ErrorKind::spec, path + ".at", "found {}; expected an integer", spec::kind_of(at));
-        int64_t layer = at.get<int64_t>();
+      for (const Json& number : entry["at"]) {
+        if (!number.is_number_integer())
+          fail(ErrorKind::spec, path + ".at", "found {}; expected an integer",
+               spec::kind_of(number));
+        int64_t layer = number.get<int64_t>();
         if (layer < 0) layer += n_layers;
         if (layer < 0 || layer >= n_layers)
-          fail(ErrorKind::spec, path + ".at", "layer {}; expected {} to {}", at.dump(), -n_layers,
-               n_layers - 1);
+          fail(ErrorKind::spec, path + ".at", "layer {}; expected {} to {}", number.dump(),
+               -n_layers, n_layers - 1);
         Json& target = expanded[static_cast<size_t>(layer)];
         // what the layer inherits is what the override changes
-        for (const char* key : {"mixer", "ffn", "norm", "residual"})
+        for (const char* key : {"mixer", "cross", "ffn", "norm", "residual"})
           if (patch.contains(key) && !target.contains(key) && json.contains(key))
             target[key] = json[key];
         target.merge_patch(patch);
@@ -283,81 +262,84 @@ Json dump_layer(const LayerSpec& layer) {
   return json;
 }
 
-void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit) {
-  spec::for_each_part(spec.embed, visit);
-  for (const LayerSpec& layer : spec.layers)
-    for (const GroupSpec& group : layer.groups)
-      for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
-}
-
-template <class Visit>
-void for_each_position(const ModelSpec& spec, Visit visit) {
-  for_each_part(spec, [&](const AnyPart& part) {
-    if (const auto* position = dynamic_cast<const nn::PositionConfig*>(part.config.get()))
-      visit(*position);
-  });
-}
-
 }  // namespace
 
 const char* name_of(Arch arch) {
-  return arch == Arch::decoder ? "decoder" : "encoder";
+  constexpr const char* kNames[] = {"decoder", "encoder", "encoder_decoder"};
+  return kNames[static_cast<int>(arch)];
 }
 
-Scope ModelSpec::scope(int64_t layer, std::string path) const {
-  Scope scope;
-  scope.d_model = d_model;
-  scope.vocab = vocab;
-  scope.width = d_model;
-  scope.n_layers = static_cast<int64_t>(layers.size());
-  scope.layer = layer;
-  scope.causal = causal();
-  scope.path = std::move(path);
-  return scope;
+void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& path) {
+  if (!json.is_object())
+    fail(ErrorKind::spec, path, "found {}; expected an object", spec::kind_of(json));
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string near = spec::nearest_name(key, known);
+    fail(ErrorKind::spec, path, "unknown key \"{}\"{}", key,
+         near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near));
+  }
 }
 
-std::string ModelSpec::prefix(int64_t layer) const {
-  const std::string& share = layers[static_cast<size_t>(layer)].share;
-  return share.empty() ? fmt::format("layers.{}", layer) : "shared." + share;
+int64_t read_integer(const Json& json,
+                     const char* key,
+                     int64_t low,
+                     int64_t high,
+                     std::optional<int64_t> fallback,
+                     const std::string& path) {
+  const auto found = json.find(key);
+  const std::string where = path.empty() ? key : path + "." + key;
+  if (found == json.end() || found->is_null()) {
+    if (fallback) return *fallback;
+    fail(ErrorKind::spec, where, "missing; expected an integer from {} to {}", low, high);
+  }
+  if (!found->is_number_integer())
+    fail(ErrorKind::spec, where, "found {}; expected an integer", spec::kind_of(*found));
+  const bool huge =
+      found->is_number_unsigned() && found->get<uint64_t>() > static_cast<uint64_t>(high);
+  const int64_t value = huge ? high : found->get<int64_t>();
+  if (huge || value < low || value > high)
+    fail(ErrorKind::spec, where, "found {}; expected {} to {}", found->dump(), low, high);
+  return value;
 }
 
-int64_t ModelSpec::max_positions() const {
-  int64_t max = 0;
-  for_each_position(*this, [&](const nn::PositionConfig& position) {
-    const int64_t limit = position.max_positions();
-    if (limit > 0) max = max == 0 ? limit : std::min(max, limit);
-  });
-  return max;
+const std::vector<std::string>& stack_keys() {
+  return kStackKeys;
 }
 
-int64_t ModelSpec::longest_sequence() const {
-  const int64_t positions = max_positions();
-  return context == 0 ? positions : positions == 0 ? context : std::min(context, positions);
-}
+void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
+  Defaults defaults;
+  defaults.norm = json.value("norm", Json("rms_norm"));
+  defaults.residual = json.value("residual", Json("pre_norm"));
+  defaults.mixer = get(json, "mixer");
+  defaults.cross = get(json, "cross");
+  defaults.ffn = get(json, "ffn");
+  const std::vector<Json> layers = expand_layers(json, path);
+  out.layers.resize(layers.size());  // scope() reports the depth
+  for (size_t i = 0; i < layers.size(); ++i)
+    out.layers[i] = LayerReader(defaults, out.scope(static_cast<int64_t>(i),
+                                                    at(path, fmt::format("layers[{}]", i))))
+                        .read(layers[i]);
 
-int64_t ModelSpec::switch_length() const {
-  int64_t at = 0;
-  for_each_position(*this, [&](const nn::PositionConfig& position) {
-    at = std::max(at, position.switch_length());
-  });
-  return at;
-}
-
-std::string ModelSpec::no_state_reason() const {
-  if (!causal()) return "an encoder reads its whole input at once";
-  std::string reason;
-  for_each_position(*this, [&](const nn::PositionConfig& position) {
-    if (position.depends_on_length())
-      reason = "its position scheme changes every angle as the sequence grows";
-  });
-  for_each_part(*this, [&](const AnyPart& part) {
-    if (const std::string why = part.config->no_state_reason(); !why.empty()) reason = why;
-    const Slot slot = part.mechanism->slot;
-    if ((slot == Slot::mixer || slot == Slot::position || slot == Slot::pattern) &&
-        !part.info().forms.recurrent)
-      reason = fmt::format("{} offers no recurrent form", part.type());
-  });
-  return reason;
+  out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
+                              out.scope(0, at(path, "embed")));
+  // the last group of the stack says whether the stream still needs a norm
+  const auto& last =
+      dynamic_cast<const nn::ResidualConfig&>(*out.layers.back().groups.back().residual.config);
+  const Json final_norm = json.contains("final_norm") ? json["final_norm"]
+                          : last.wants_final_norm()   ? defaults.norm
+                                                      : Json(nullptr);
+  if (!final_norm.is_null())
+    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope(0, at(path, "final_norm")));
+  // shared layers must be the same layer
+  std::map<std::string, Json> shared;
+  for (size_t i = 0; i < out.layers.size(); ++i) {
+    if (out.layers[i].share.empty()) continue;
+    const Json dump = dump_layer(out.layers[i]);
+    const auto [known, is_new] = shared.emplace(out.layers[i].share, dump);
+    if (!is_new && known->second != dump)
+      fail(ErrorKind::spec, at(path, fmt::format("layers[{}].share", i)),
+           "\"{}\" names two different layers; shared layers have one config", out.layers[i].share);
+  }
 }
 
 ModelSpec read_model_spec(const Json& json) {
@@ -367,41 +349,27 @@ ModelSpec read_model_spec(const Json& json) {
   ModelSpec out;
   const std::string arch =
       json.contains("arch") && json["arch"].is_string() ? json["arch"].get<std::string>() : "";
-  if (arch == "decoder") {
-    out.arch = Arch::decoder;
-  } else if (arch == "encoder") {
-    out.arch = Arch::encoder;
-  } else {
-    fail(ErrorKind::spec, "arch", "found {}; expected \"decoder\" or \"encoder\"",
+  const std::vector<std::string> known = {"decoder", "encoder", "encoder_decoder"};
+  const auto found = std::find(known.begin(), known.end(), arch);
+  if (found == known.end())
+    fail(ErrorKind::spec, "arch",
+         "found {}; expected \"decoder\", \"encoder\" or \"encoder_decoder\"",
          json.contains("arch") ? json["arch"].dump() : "nothing");
-  }
+  out.arch = static_cast<Arch>(found - known.begin());
   out.vocab = read_integer(json, "vocab", 1, kMaxWidth, std::nullopt, "");
   out.d_model = read_integer(json, "d_model", 1, kMaxWidth, std::nullopt, "");
 
   out.context = read_integer(json, "context", 0, std::numeric_limits<int64_t>::max(), 0, "");
 
-  Defaults defaults;
-  defaults.norm = json.value("norm", Json("rms_norm"));
-  defaults.residual = json.value("residual", Json("pre_norm"));
-  defaults.mixer = get(json, "mixer");
-  defaults.ffn = get(json, "ffn");
-  const std::vector<Json> layers = expand_layers(json);
-  out.layers.resize(layers.size());  // scope() reports the depth
-  for (size_t i = 0; i < layers.size(); ++i)
-    out.layers[i] =
-        LayerReader(defaults, out.scope(static_cast<int64_t>(i), fmt::format("layers[{}]", i)))
-            .read(layers[i]);
-
-  out.embed =
-      spec::read_part(Slot::embed, json.value("embed", Json("token")), out.scope(0, "embed"));
-  // the last group of the stack says whether the stream still needs a norm
-  const auto& last =
-      dynamic_cast<const nn::ResidualConfig&>(*out.layers.back().groups.back().residual.config);
-  const Json final_norm = json.contains("final_norm") ? json["final_norm"]
-                          : last.wants_final_norm()   ? defaults.norm
-                                                      : Json(nullptr);
-  if (!final_norm.is_null())
-    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope(0, "final_norm"));
+  if (out.arch == Arch::encoder_decoder) {
+    read_stacks(json, out);
+  } else {
+    for (const char* key : {"stacks", "start", "tokens"})
+      if (json.contains(key))
+        fail(ErrorKind::spec, key, "arch is \"{}\"; expected it in an \"encoder_decoder\" only",
+             arch);
+    read_stack(json, "", out);
+  }
   const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
   const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope(0));
   out.head = heads.logits;
@@ -409,73 +377,12 @@ ModelSpec read_model_spec(const Json& json) {
   if (out.causal() && !out.head)
     fail(ErrorKind::spec, "head", "a decoder needs a head; expected \"tied\" or \"linear\"");
 
-  // shared layers must be the same layer
-  std::map<std::string, Json> shared;
-  for (size_t i = 0; i < out.layers.size(); ++i) {
-    if (out.layers[i].share.empty()) continue;
-    const Json dump = dump_layer(out.layers[i]);
-    const auto [at, is_new] = shared.emplace(out.layers[i].share, dump);
-    if (!is_new && at->second != dump)
-      fail(ErrorKind::spec, fmt::format("layers[{}].share", i),
-           "\"{}\" names two different layers; shared layers have one config", out.layers[i].share);
-  }
   parameters(out);  // sizes overflow here, not later
   return out;
 }
 
-void apply_override(Json& json, std::string_view assignment) {
-  const size_t equals = assignment.find('=');
-  if (equals == std::string_view::npos || equals == 0)
-    fail(ErrorKind::usage, "set", "\"{}\"; expected path.to.key=value", assignment);
-  const std::string_view path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
-  Json value;
-  try {
-    value = spec::parse_json(text, "set");
-  } catch (const Error&) {
-    value = std::string(text);  // --set ffn.act=gelu
-  }
-  Json* at = &json;
-  for (size_t begin = 0; begin < path.size();) {
-    if (path[begin] == '[') {
-      const size_t close = path.find(']', begin);
-      const std::string index(
-          path.substr(begin + 1, close == std::string_view::npos ? 0 : close - begin - 1));
-      if (index.empty() || index.size() > 6 ||
-          index.find_first_not_of("0123456789") != std::string::npos)
-        fail(ErrorKind::usage, "set", "\"{}\": expected [number]", path);
-      if (!at->is_array() || std::stoul(index) >= at->size())
-        fail(ErrorKind::usage, "set", "\"{}\": there is no element [{}]", path, index);
-      at = &(*at)[std::stoul(index)];
-      begin = close + 1;
-    } else {
-      const size_t end = std::min(path.find_first_of(".[", begin), path.size());
-      if (at->is_string()) *at = Json{{"type", *at}};  // the short form of a part
-      if (!at->is_object() && !at->is_null())
-        fail(ErrorKind::usage, "set", "\"{}\": {} is not an object", path, path.substr(0, begin));
-      at = &(*at)[std::string(path.substr(begin, end - begin))];
-      begin = end;
-    }
-    if (begin < path.size() && path[begin] == '.') ++begin;
-  }
-  *at = std::move(value);
-}
-
-ModelSpec load_model_spec(const std::filesystem::path& path,
-                          const std::vector<std::string>& overrides) {
-  spec::JsonLimits limits;
-  limits.comments = true;
-  Json json = spec::read_json_file(path, limits);
-  for (const std::string& assignment : overrides) apply_override(json, assignment);
-  return read_model_spec(json);
-}
-
-Json resolve(const ModelSpec& spec) {
+Json resolve_stack(const ModelSpec& spec) {
   Json json = Json::object();
-  json["tessera"] = 1;
-  json["arch"] = name_of(spec.arch);
-  json["vocab"] = spec.vocab;
-  json["d_model"] = spec.d_model;
-  json["context"] = spec.context;
   json["embed"] = spec::dump_part(spec.embed);
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.layers) {
@@ -492,6 +399,23 @@ Json resolve(const ModelSpec& spec) {
   }
   json["layers"] = layers;
   json["final_norm"] = spec::dump_part(spec.final_norm);
+  return json;
+}
+
+Json resolve(const ModelSpec& spec) {
+  Json json = Json::object();
+  json["tessera"] = 1;
+  json["arch"] = name_of(spec.arch);
+  json["vocab"] = spec.vocab;
+  json["d_model"] = spec.d_model;
+  json["context"] = spec.context;
+  if (spec.encoder) {
+    json["start"] = spec.start;
+    json["tokens"] = spec.shared_tokens ? "shared" : "own";
+    json["stacks"] = resolve_stacks(spec);
+  } else {
+    json.update(resolve_stack(spec));
+  }
   nn::dump_heads({spec.head, spec.pooler}, json);
   return json;
 }
@@ -503,8 +427,9 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
     if (!part) return;
     spec::ParamList list(prefix);
     part.config->params(list, scope);
-    for (const spec::ParamDecl& decl : list.all()) {
+    for (spec::ParamDecl decl : list.all()) {
       decl.elements();
+      decl.name = spec.kept_as(decl.name);
       const auto [known, is_new] = shapes.emplace(decl.name, decl.shape);
       if (is_new)
         all.push_back(decl);
@@ -514,7 +439,11 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
              fmt::join(known->second, ", "), fmt::join(decl.shape, ", "));
     }
   };
-  take(spec.embed, "embed", spec.scope(0));
+  if (spec.encoder) {
+    all = parameters(*spec.encoder);
+    for (const spec::ParamDecl& decl : all) shapes.emplace(decl.name, decl.shape);
+  }
+  take(spec.embed, spec.under("embed"), spec.scope(0));
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i) {
     const std::string prefix = spec.prefix(i);
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups) {
@@ -528,7 +457,7 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
       }
     }
   }
-  take(spec.final_norm, "final_norm", spec.scope(0));
+  take(spec.final_norm, spec.under("final_norm"), spec.scope(0));
   take(spec.head, "head", spec.scope(0));
   take(spec.pooler, "pooler", spec.scope(0));
   return all;
@@ -575,6 +504,7 @@ Json spec_schema() {
       {"type", "object"}, {"properties", branch_properties}, {"additionalProperties", false}};
   const Json layer_properties = {{"repeat", integer},
                                  {"mixer", ref("mixer")},
+                                 {"cross", ref("mixer")},
                                  {"ffn", ref("ffn")},
                                  {"norm", ref("norm")},
                                  {"residual", ref("residual")},
@@ -582,28 +512,42 @@ Json spec_schema() {
                                  {"share", {{"type", "string"}}}};
   defs["layer"] = {
       {"type", "object"}, {"properties", layer_properties}, {"additionalProperties", false}};
-  const Json properties = {{"tessera", {{"const", 1}}},
-                           {"arch", {{"enum", {"decoder", "encoder"}}}},
-                           {"vocab", integer},
-                           {"d_model", integer},
-                           {"context", {{"type", "integer"}, {"minimum", 0}}},
-                           {"embed", ref("embed")},
-                           {"norm", ref("norm")},
-                           {"residual", ref("residual")},
-                           {"mixer", ref("mixer")},
-                           {"ffn", ref("ffn")},
-                           {"layers", {{"type", "array"}, {"items", ref("layer")}}},
-                           {"cycles", integer},
-                           {"n_layers", integer},
-                           {"overrides", {{"type", "array"}}},
-                           {"final_norm", ref("norm")},
-                           {"head", ref("head")},
-                           {"heads", {{"type", "array"}, {"items", ref("head")}}}};
+  const Json stack = {{"embed", ref("embed")},
+                      {"norm", ref("norm")},
+                      {"residual", ref("residual")},
+                      {"mixer", ref("mixer")},
+                      {"cross", ref("mixer")},
+                      {"ffn", ref("ffn")},
+                      {"layers", {{"type", "array"}, {"items", ref("layer")}}},
+                      {"cycles", integer},
+                      {"n_layers", integer},
+                      {"overrides", {{"type", "array"}}},
+                      {"final_norm", ref("norm")}};
+  defs["stack"] = {{"type", "object"},
+                   {"properties", stack},
+                   {"required", {"layers"}},
+                   {"additionalProperties", false}};
+  const Json stacks = {{"type", "object"},
+                       {"properties", {{"encoder", ref("stack")}, {"decoder", ref("stack")}}},
+                       {"required", {"encoder", "decoder"}},
+                       {"additionalProperties", false}};
+  Json properties = {{"tessera", {{"const", 1}}},
+                     {"arch", {{"enum", {"decoder", "encoder", "encoder_decoder"}}}},
+                     {"vocab", integer},
+                     {"d_model", integer},
+                     {"context", {{"type", "integer"}, {"minimum", 0}}}};
+  properties.update(stack);
+  properties["head"] = ref("head");
+  properties["heads"] = {{"type", "array"}, {"items", ref("head")}};
+  properties["stacks"] = stacks;
+  properties["start"] = {{"type", "integer"}, {"minimum", 0}};
+  properties["tokens"] = {{"enum", {"shared", "own"}}};
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", "tessera spec"},
           {"type", "object"},
           {"properties", properties},
-          {"required", {"tessera", "arch", "vocab", "d_model", "layers"}},
+          {"required", {"tessera", "arch", "vocab", "d_model"}},
+          {"anyOf", {{{"required", {"layers"}}}, {{"required", {"stacks"}}}}},
           {"additionalProperties", false},
           {"$defs", defs}};
 }

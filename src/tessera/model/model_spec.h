@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,11 @@ using spec::AnyPart;
 using spec::Json;
 using spec::Slot;
 
-enum class Arch { decoder, encoder };
+enum class Arch { decoder, encoder, encoder_decoder };
 const char* name_of(Arch arch);
+
+/// The parameter that embeds tokens, and that a tied head multiplies by.
+inline constexpr const char* kTokenTable = "embed.token.weight";
 
 /// One mixer or feed-forward layer and the norms its residual asks for.
 struct BranchSpec {
@@ -39,8 +43,14 @@ struct LayerSpec {
   std::string share;  // invocations with one id use the same parameters, each with its own state
 };
 
+/// One stack of layers with what stands before and behind it. An encoder_decoder is a decoder
+/// beside its encoder: embed, layers and final_norm are the decoder's.
 struct ModelSpec {
   Arch arch = Arch::decoder;
+  std::string stack;  // "encoder" and "decoder" where there are two: the prefix of its parameters
+  std::shared_ptr<const ModelSpec> encoder;  // of an encoder_decoder; it has no head
+  bool shared_tokens = false;                // both stacks embed tokens by one table
+  int64_t start = 0;  // of an encoder_decoder: the id that every target begins with
   int64_t vocab = 0;
   int64_t d_model = 0;
   int64_t context = 0;  // longest sequence it is made for, 0 = not stated
@@ -50,10 +60,17 @@ struct ModelSpec {
   AnyPart head;    // gives logits; may be absent (encoders): the model then ends with hidden states
   AnyPart pooler;  // may be absent
 
-  bool causal() const { return arch == Arch::decoder; }
+  bool causal() const { return arch != Arch::encoder; }
   /// Surroundings of the parts of layer `i`.
   spec::Scope scope(int64_t layer, std::string path = "") const;
-  /// Prefix of the parameters of layer `i`: "layers.3", or "shared.<id>".
+  /// The name of something of this stack: "layers.3", or "decoder.layers.3" beside an encoder.
+  std::string under(std::string_view name) const {
+    return stack.empty() ? std::string(name) : stack + "." + std::string(name);
+  }
+  /// Where a parameter of this stack is kept: under its own name, but for token vectors that both
+  /// stacks share.
+  std::string kept_as(const std::string& name) const;
+  /// Prefix of the parameters of layer `i`: under("layers.3"), or "shared.<id>".
   std::string prefix(int64_t layer) const;
   /// Longest sequence the positions can represent, 0 = any.
   int64_t max_positions() const;
@@ -76,10 +93,11 @@ void apply_override(Json& json, std::string_view assignment);
 /// Every default written out; equal neighbouring layers folded by `repeat`.
 Json resolve(const ModelSpec& spec);
 
-/// Every parameter once, with its full name, in order of use.
+/// Every parameter once, with its full name, in order of use; those of an encoder come first.
 std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
 
-/// State of one layer invocation's branch: (layer, branch name) -> tensors per row.
+/// State of one layer invocation's branch: (layer, branch name) -> tensors per row. Of an
+/// encoder_decoder, the decoder's.
 struct BranchState {
   int64_t layer = 0;
   std::string branch;

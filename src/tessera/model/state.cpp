@@ -39,6 +39,13 @@ State::State(const ModelSpec& spec, int64_t rows, int64_t max_pending, at::Tenso
   }
 }
 
+int64_t State::source_length(int64_t row) const {
+  int64_t length = 0;
+  for (const nn::RowState& branch : rows_.at(static_cast<size_t>(row)))
+    length = std::max(length, branch.source_length());
+  return length;
+}
+
 void State::commit(int64_t row, int64_t n) {
   auto& length = lengths_.at(static_cast<size_t>(row));
   if (n < 0 || n > length.pending)
@@ -164,6 +171,15 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
             return t.to(options_);
           },
           length);
+    for (size_t b = 0; b < layout_->size(); ++b) {
+      const nn::RowState& branch = rows_[static_cast<size_t>(r)][b];
+      const bool reads = std::any_of(
+          (*layout_)[b].tensors.begin(), (*layout_)[b].tensors.end(),
+          [](const auto& decl) { return decl.kind == spec::StateDecl::Kind::per_source; });
+      if (reads && branch.source_length() != source_length(r))
+        fail(ErrorKind::file, "state", "{}: layers of row {} hold sources of {} and {} tokens",
+             path.string(), r, branch.source_length(), source_length(r));
+    }
     lengths_[static_cast<size_t>(r)] = {length, 0, false};
   }
 }

@@ -25,6 +25,8 @@ class State {
     return lengths_[static_cast<size_t>(row)].committed +
            lengths_[static_cast<size_t>(row)].pending;
   }
+  /// Tokens of the source that row r reads, 0 = it has none (yet).
+  int64_t source_length(int64_t row) const;
   int64_t pending(int64_t row) const { return lengths_[static_cast<size_t>(row)].pending; }
 
   /// Keeps the first n pending tokens of a row, drops the rest.

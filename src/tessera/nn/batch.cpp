@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/nn/context.h"
+
 namespace tessera::nn {
 
 int64_t Batch::equal_length() const {
@@ -45,6 +47,12 @@ Batch Batch::of(const Tensor& ids_BT) {
   batch.ids_N = ids_BT.reshape({-1}).to(at::kLong);
   batch.number();
   return batch;
+}
+
+const Segment* Encoded::of_row(int64_t row) const {
+  const auto found = std::find_if(source.segments.begin(), source.segments.end(),
+                                  [row](const Segment& s) { return s.row == row; });
+  return found == source.segments.end() ? nullptr : &*found;
 }
 
 }  // namespace tessera::nn

@@ -12,8 +12,18 @@
 
 namespace tessera::nn {
 
+/// What an encoder made of the sources of some rows: x_SD, one vector per token of `source`, whose
+/// segments name the rows that read them.
+struct Encoded {
+  Batch source;
+  Tensor x_SD;
+  /// The source of a row, or nullptr.
+  const Segment* of_row(int64_t row) const;
+};
+
 struct Context {
   const Batch* batch = nullptr;
+  const Encoded* encoded = nullptr;  // sources that this call brings; rows of a state keep theirs
   bool causal = true;
   bool training = false;  // dropout and other noise act
   RandomKey key{0};       // folded by seed and step; parts fold in their own name

@@ -138,7 +138,7 @@ RowState::RowState(const std::vector<spec::StateDecl>& decls,
     : decls_(std::make_shared<const std::vector<spec::StateDecl>>(decls)),
       max_pending_(max_pending) {
   for (const spec::StateDecl& decl : decls) {
-    if (decl.kind == spec::StateDecl::Kind::per_token) {
+    if (decl.kind != spec::StateDecl::Kind::fixed) {
       slot_.push_back(tokens_.size());
       tokens_.emplace_back(decl, max_pending, options);
     } else {
@@ -198,10 +198,19 @@ void RowState::commit(int64_t n) {
       tokens_[slot_[i]].truncate((*decls_)[i].entries(kept_tokens));
 }
 
+int64_t RowState::source_length() const {
+  for (size_t i = 0; i < decls_->size(); ++i)
+    if ((*decls_)[i].kind == spec::StateDecl::Kind::per_source) return tokens_[slot_[i]].length();
+  return 0;
+}
+
 RowState RowState::clone() const {
-  // fixed tensors are replaced, never written in place, so they may be shared
+  // fixed tensors are replaced and entries of the source are filled once, never written in place,
+  // so they may be shared
   RowState copy = *this;
-  for (TokenBuffer& buffer : copy.tokens_) buffer = buffer.clone();
+  for (size_t i = 0; i < decls_->size(); ++i)
+    if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
+      copy.tokens_[slot_[i]] = tokens_[slot_[i]].clone();
   return copy;
 }
 
@@ -227,7 +236,7 @@ std::vector<std::pair<std::string, Tensor>> RowState::save() const {
   std::vector<std::pair<std::string, Tensor>> out;
   for (size_t i = 0; i < decls_->size(); ++i) {
     const spec::StateDecl& decl = (*decls_)[i];
-    out.emplace_back(decl.name, decl.kind == spec::StateDecl::Kind::per_token
+    out.emplace_back(decl.name, decl.kind != spec::StateDecl::Kind::fixed
                                     ? tokens_[slot_[i]].dump()
                                     : committed_fixed_[slot_[i]]);
   }
@@ -242,16 +251,22 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
          fmt::join(replay.sizes(), ", "), length);
   // what is still to replay is not in the entries yet
   const int64_t seen = length - (replay.defined() ? replay.size(0) : 0);
+  int64_t source = -1;
   for (size_t i = 0; i < decls_->size(); ++i) {
     const spec::StateDecl& decl = (*decls_)[i];
     const Tensor value = tensor(decl.name);
-    const bool per_token = decl.kind == spec::StateDecl::Kind::per_token;
-    const auto expected = per_token ? with_front(decl.kept(seen), decl.shape) : decl.shape;
+    const bool per_token = decl.kind == spec::StateDecl::Kind::per_token,
+               per_source = decl.kind == spec::StateDecl::Kind::per_source;
+    // how long the source was, only the file knows
+    if (per_source && source < 0 && value.defined() && value.dim() > 0) source = value.size(0);
+    const auto expected = per_token    ? with_front(decl.kept(seen), decl.shape)
+                          : per_source ? with_front(std::max<int64_t>(source, 0), decl.shape)
+                                       : decl.shape;
     if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
       fail(ErrorKind::file, "state",
            "\"{}\" is missing or has another shape than this model's state", decl.name);
-    if (per_token)
-      tokens_[slot_[i]].restore(value, decl.entries(seen));
+    if (per_token || per_source)
+      tokens_[slot_[i]].restore(value, per_source ? source : decl.entries(seen));
     else
       working_[slot_[i]] = committed_fixed_[slot_[i]] = value.to(working_[slot_[i]].options());
   }

@@ -1,6 +1,7 @@
 // What one layer invocation keeps of one row between calls, as its mechanism declares it
-// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring) and
-// tensors of fixed size (recurrent states). Written once for every mechanism.
+// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring),
+// entries per token of the source (cross-attention's keys and values, filled once) and tensors of
+// fixed size (recurrent states). Written once for every mechanism.
 //
 // Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the
 // rest. Where there are only per-token entries, they are cut. Where there are fixed tensors, the
@@ -61,7 +62,10 @@ class RowState {
   int64_t pending() const { return pending_; }
   int64_t max_pending() const { return max_pending_; }
 
+  /// The entries of a declaration per token or per token of the source.
   TokenBuffer& tokens(size_t declaration) { return tokens_[slot_[declaration]]; }
+  /// Tokens of the source that the row holds entries of, 0 = none yet.
+  int64_t source_length() const;
   /// The working value of a fixed tensor; assign to change it.
   Tensor& fixed(size_t declaration) { return working_[slot_[declaration]]; }
   /// The same, safe to overwrite: copied first when someone else still needs the old value.
@@ -82,7 +86,7 @@ class RowState {
   void detach();
   void to(at::Device device);
   /// Bytes of what is held, as spec::state_bytes counts them.
-  int64_t bytes() const { return spec::state_bytes(*decls_, length()); }
+  int64_t bytes() const { return spec::state_bytes(*decls_, length(), source_length()); }
   /// The committed value as named tensors, and back. Throws Error(input) with tokens pending.
   std::vector<std::pair<std::string, Tensor>> save() const;
   void load(const std::function<Tensor(const std::string&)>& tensor, int64_t length);

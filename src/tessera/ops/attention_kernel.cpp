@@ -196,7 +196,8 @@ Tensor attention_kernel(const Tensor& q_THD,
                         int64_t start,
                         const ScoreOptions& options) {
   if (options.term.values) return attention_by_weights(q_THD, kv, start, options);
-  const Tensor q = q_THD.contiguous();
+  // the kernel reads far queries with the strides of q
+  const Tensor q = options.far_q.defined() ? q_THD.contiguous() : dense_rows(q_THD);
   Tensor out = at::empty({q.size(0), q.size(1), kv.front().v_SGD.size(2)}, q.options());
   kernels::Attention a;
   a.T = q.size(0), a.H = q.size(1), a.K = q.size(2);

@@ -15,19 +15,20 @@
 //
 // Supported members: bool, int64_t, double, std::string, enums with EnumNames, std::optional<T>,
 // std::vector<T>, Part<slot>, and structs that have fields() themselves.
+//
+// The list becomes a table at run time (ObjectType), and what walks it is compiled once: a hundred
+// configs cost the compiler a hundred small tables, not a hundred readers.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <fmt/ranges.h>
 
 #include "tessera/spec/mechanism.h"
 
@@ -69,6 +70,57 @@ constexpr Field<C, T> field(const char* name,
 
 namespace detail {
 
+/// What can be done with the values of one member type.
+struct ValueType {
+  std::string (*name)();
+  void (*read)(const Json&, void* value, const FieldRules&, const Scope&);
+  Json (*dump)(const void* value);
+  Json (*schema)();
+  void (*collect)(const void* value, std::vector<const AnyPart*>& out);  // the parts it holds
+  AnyPart& (*part)(void* value);                                         // null unless a Part
+  Slot slot;                                                             // of a Part
+};
+
+/// One line of a field list, for objects of one class.
+struct FieldEntry {
+  using Member = std::array<std::byte, sizeof(int FieldRules::*)>;
+  const char* name;
+  const char* doc;
+  FieldRules rules;
+  const ValueType* type;
+  Member member;  // the bytes of a pointer to member
+  void* (*at)(void* object, const Member& member);
+
+  void* value(void* object) const { return at(object, member); }
+  const void* value(const void* object) const { return at(const_cast<void*>(object), member); }
+};
+
+struct ObjectType {
+  std::vector<FieldEntry> fields;
+  Scope (*child_scope)(const void* object, Scope scope, std::string_view field) = nullptr;
+};
+
+// what walks the tables (fields.cpp)
+void read_object(
+    const Json& json, void* out, const ObjectType& type, const Scope& scope, bool has_type);
+Json dump_object(const void* object, const ObjectType& type);
+Json object_schema(const ObjectType& type);
+std::vector<FieldDoc> object_docs(const void* defaults, const ObjectType& type);
+void collect_parts(const void* object, const ObjectType& type, std::vector<const AnyPart*>& out);
+
+bool read_boolean(const Json& json, const Scope& scope);
+int64_t read_integer(const Json& json, const FieldRules& rules, const Scope& scope);
+double read_number(const Json& json, const FieldRules& rules, const Scope& scope);
+std::string read_string(const Json& json, const Scope& scope);
+/// Its place among the names.
+size_t read_name(const Json& json, const std::vector<std::string>& names, const Scope& scope);
+void require_list(const Json& json, const Scope& scope);
+Scope item_scope(const Scope& scope, size_t index);
+std::string joined(const std::vector<std::string>& names);
+Json list_schema(Json items);
+Json nullable_schema(Json value);
+Json part_schema(Slot slot);
+
 template <class T>
 struct IsOptional : std::false_type {};
 template <class T>
@@ -88,6 +140,16 @@ concept HasFields = requires {
   T::fields();
 };
 
+template <class C>
+const ObjectType& object_type();
+
+template <class E>
+std::vector<std::string> names_of_enum() {
+  std::vector<std::string> names;
+  for (const auto& [value, name] : EnumNames<E>::names) names.emplace_back(name);
+  return names;
+}
+
 template <class T>
 std::string type_name() {
   if constexpr (std::is_same_v<T, bool>)
@@ -104,118 +166,41 @@ std::string type_name() {
     return "list of " + type_name<typename T::value_type>();
   else if constexpr (PartSlot<T>::value)
     return name_of(PartSlot<T>::slot);
-  else if constexpr (std::is_enum_v<T>) {
-    std::string names;
-    for (const auto& [value, name] : EnumNames<T>::names)
-      names += (names.empty() ? "" : " | ") + std::string(name);
-    return names;
-  } else
+  else if constexpr (std::is_enum_v<T>)
+    return joined(names_of_enum<T>());
+  else
     return "object";
 }
 
 template <class T>
-void read_value(const Json& json, T& out, const FieldRules& rules, const Scope& scope);
-
-template <class C>
-void read_fields(const Json& json, C& out, const Scope& scope, bool has_type) {
-  if (!json.is_object())
-    fail(ErrorKind::spec, scope.path, "found {}; expected an object", kind_of(json));
-  // an unknown key is an error that names the nearest valid one
-  std::vector<std::string> known;
-  std::apply([&](const auto&... f) { (known.push_back(f.name), ...); }, C::fields());
-  for (const auto& [key, value] : json.items()) {
-    if (has_type && key == "type") continue;
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string near = nearest_name(key, known);
-    fail(ErrorKind::spec, scope.path, "unknown key \"{}\"{}; valid keys: {}", key,
-         near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near), fmt::join(known, ", "));
-  }
-  const auto read_one = [&](const auto& f) {
-    using T = std::remove_cvref_t<decltype(out.*(f.member))>;
-    Scope here = scope.at(f.name);
-    if constexpr (requires { out.child_scope(here, f.name); }) here = out.child_scope(here, f.name);
-    const auto found = json.find(f.name);
-    if (found != json.end()) {
-      read_value(*found, out.*(f.member), f.rules, here);
-    } else if (f.rules.required) {
-      fail(ErrorKind::spec, scope.path, "\"{}\" is missing; expected {} ({})", f.name,
-           type_name<T>(), f.doc);
-    } else if constexpr (PartSlot<T>::value) {
-      if (*f.rules.part != '\0' && !(out.*(f.member)))
-        static_cast<AnyPart&>(out.*(f.member)) =
-            default_part(PartSlot<T>::slot, f.rules.part, here);
-    }
-  };
-  std::apply([&](const auto&... f) { (read_one(f), ...); }, C::fields());
-}
-
-template <class T>
 void read_value(const Json& json, T& out, const FieldRules& rules, const Scope& scope) {
-  const auto wrong = [&](std::string_view expected) {
-    fail(ErrorKind::spec, scope.path, "found {}{}; expected {}", kind_of(json),
-         json.is_primitive() ? " " + json.dump() : "", expected);
-  };
-  const auto check_min = [&](double value) {
-    if (value < rules.min)
-      fail(ErrorKind::spec, scope.path, "found {}; expected at least {}", value, rules.min);
-  };
   if constexpr (std::is_same_v<T, bool>) {
-    if (!json.is_boolean()) wrong("true or false");
-    out = json.get<bool>();
-  } else if constexpr (std::is_integral_v<T>) {
-    if (!json.is_number_integer()) wrong("an integer");
-    if (json.is_number_unsigned() &&
-        json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<T>::max()))
-      wrong("an integer that fits 64 bits");
-    out = json.get<T>();
-    check_min(static_cast<double>(out));
-  } else if constexpr (std::is_floating_point_v<T>) {
-    if (!json.is_number()) wrong("a number");
-    out = json.get<T>();
-    check_min(out);
+    out = read_boolean(json, scope);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    out = read_integer(json, rules, scope);
+  } else if constexpr (std::is_same_v<T, double>) {
+    out = read_number(json, rules, scope);
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (!json.is_string()) wrong("a string");
-    out = json.get<std::string>();
+    out = read_string(json, scope);
   } else if constexpr (IsOptional<T>::value) {
-    if (json.is_null()) {
-      out.reset();
-    } else {
-      typename T::value_type value{};
-      read_value(json, value, rules, scope);
-      out = std::move(value);
-    }
+    out.reset();
+    if (!json.is_null()) read_value(json, out.emplace(), rules, scope);
   } else if constexpr (IsVector<T>::value) {
-    if (!json.is_array()) wrong("a list");
+    require_list(json, scope);
     out.clear();
     for (size_t i = 0; i < json.size(); ++i) {
-      Scope item = scope;
-      item.path += fmt::format("[{}]", i);
       typename T::value_type value{};
-      read_value(json[i], value, rules, item);
+      read_value(json[i], value, rules, item_scope(scope, i));
       out.push_back(std::move(value));
     }
   } else if constexpr (PartSlot<T>::value) {
-    if (json.is_null()) {
-      out = T{};
-    } else {
-      static_cast<AnyPart&>(out) = read_part(PartSlot<T>::slot, json, scope);
-    }
+    static_cast<AnyPart&>(out) =
+        json.is_null() ? AnyPart() : read_part(PartSlot<T>::slot, json, scope);
   } else if constexpr (std::is_enum_v<T>) {
-    std::vector<std::string> known;
-    for (const auto& [value, name] : EnumNames<T>::names) known.emplace_back(name);
-    if (!json.is_string()) wrong(fmt::format("one of {}", fmt::join(known, ", ")));
-    const auto name = json.get<std::string>();
-    for (const auto& [value, enum_name] : EnumNames<T>::names)
-      if (name == enum_name) {
-        out = value;
-        return;
-      }
-    const std::string near = nearest_name(name, known);
-    fail(ErrorKind::spec, scope.path, "unknown value \"{}\"{}; expected one of {}", name,
-         near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near), fmt::join(known, ", "));
+    out = EnumNames<T>::names[read_name(json, names_of_enum<T>(), scope)].first;
   } else {
     static_assert(HasFields<T>, "a config member needs fields() or a supported type");
-    read_fields(json, out, scope, false);
+    read_object(json, &out, object_type<T>(), scope, false);
   }
 }
 
@@ -232,10 +217,7 @@ Json dump_value(const T& value) {
   } else if constexpr (std::is_enum_v<T>) {
     return enum_name(value);
   } else if constexpr (HasFields<T>) {
-    Json json = Json::object();
-    std::apply([&](const auto&... f) { ((json[f.name] = dump_value(value.*(f.member))), ...); },
-               T::fields());
-    return json;
+    return dump_object(&value, object_type<T>());
   } else {
     return Json(value);
   }
@@ -243,41 +225,72 @@ Json dump_value(const T& value) {
 
 template <class T>
 Json schema_of() {
-  if constexpr (std::is_same_v<T, bool>)
-    return {{"type", "boolean"}};
-  else if constexpr (std::is_integral_v<T>)
-    return {{"type", "integer"}};
-  else if constexpr (std::is_floating_point_v<T>)
-    return {{"type", "number"}};
-  else if constexpr (std::is_same_v<T, std::string>)
-    return {{"type", "string"}};
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, int64_t> ||
+                std::is_same_v<T, std::string> || std::is_same_v<T, double>)
+    return {{"type", type_name<T>()}};
   else if constexpr (IsOptional<T>::value)
-    return {{"anyOf", {schema_of<typename T::value_type>(), {{"type", "null"}}}}};
+    return nullable_schema(schema_of<typename T::value_type>());
   else if constexpr (IsVector<T>::value)
-    return {{"type", "array"}, {"items", schema_of<typename T::value_type>()}};
+    return list_schema(schema_of<typename T::value_type>());
   else if constexpr (PartSlot<T>::value)
-    return {{"$ref", std::string("#/$defs/") + name_of(PartSlot<T>::slot)}};
-  else if constexpr (std::is_enum_v<T>) {
-    Json names = Json::array();
-    for (const auto& [value, name] : EnumNames<T>::names) names.push_back(name);
-    return {{"enum", names}};
-  } else {
-    Json properties = Json::object();
-    Json required = Json::array();
-    const auto one = [&](const auto& f) {
-      using M = std::remove_cvref_t<decltype(std::declval<T&>().*(f.member))>;
-      Json property = schema_of<M>();
-      property["description"] = f.doc;
-      if (std::isfinite(f.rules.min)) property["minimum"] = f.rules.min;
-      properties[f.name] = property;
-      if (f.rules.required) required.push_back(f.name);
+    return part_schema(PartSlot<T>::slot);
+  else if constexpr (std::is_enum_v<T>)
+    return {{"enum", names_of_enum<T>()}};
+  else
+    return object_schema(object_type<T>());
+}
+
+template <class T>
+const ValueType& value_type() {
+  static const ValueType type = [] {
+    ValueType t{};
+    t.name = [] { return type_name<T>(); };
+    t.read = [](const Json& json, void* value, const FieldRules& rules, const Scope& scope) {
+      read_value(json, *static_cast<T*>(value), rules, scope);
     };
-    std::apply([&](const auto&... f) { (one(f), ...); }, T::fields());
-    return {{"type", "object"},
-            {"properties", properties},
-            {"required", required},
-            {"additionalProperties", false}};
-  }
+    t.dump = [](const void* value) { return dump_value(*static_cast<const T*>(value)); };
+    t.schema = [] { return schema_of<T>(); };
+    if constexpr (PartSlot<T>::value) {
+      t.slot = PartSlot<T>::slot;
+      t.part = [](void* value) -> AnyPart& { return *static_cast<T*>(value); };
+      t.collect = [](const void* value, std::vector<const AnyPart*>& out) {
+        if (const AnyPart& part = *static_cast<const T*>(value)) out.push_back(&part);
+      };
+    } else if constexpr (HasFields<T>) {
+      t.collect = [](const void* value, std::vector<const AnyPart*>& out) {
+        collect_parts(value, object_type<T>(), out);
+      };
+    }
+    return t;
+  }();
+  return type;
+}
+
+template <class C, class B, class T>
+FieldEntry entry(const Field<B, T>& f) {
+  FieldEntry e{f.name, f.doc, f.rules, &value_type<T>(), {}, nullptr};
+  static_assert(sizeof(f.member) == sizeof(e.member));
+  std::memcpy(e.member.data(), &f.member, sizeof(f.member));
+  e.at = [](void* object, const FieldEntry::Member& bytes) -> void* {
+    T B::*member;
+    std::memcpy(&member, bytes.data(), sizeof(member));
+    return &(static_cast<C*>(object)->*member);
+  };
+  return e;
+}
+
+template <class C>
+const ObjectType& object_type() {
+  static const ObjectType type = [] {
+    ObjectType t;
+    std::apply([&](const auto&... f) { (t.fields.push_back(entry<C>(f)), ...); }, C::fields());
+    if constexpr (requires(const C& c, Scope s) { c.child_scope(s, ""); })
+      t.child_scope = [](const void* object, Scope scope, std::string_view field) {
+        return static_cast<const C*>(object)->child_scope(std::move(scope), field);
+      };
+    return t;
+  }();
+  return type;
 }
 
 }  // namespace detail
@@ -286,46 +299,19 @@ Json schema_of() {
 template <class C>
 C read_struct(const Json& json, const Scope& scope) {
   C out{};
-  detail::read_fields(json, out, scope, false);
+  detail::read_object(json, &out, detail::object_type<C>(), scope, false);
   return out;
 }
 
 template <class C>
 Json dump_struct(const C& value) {
-  return detail::dump_value(value);
+  return detail::dump_object(&value, detail::object_type<C>());
 }
 
 template <class C>
-std::vector<FieldDoc> field_docs() {
-  std::vector<FieldDoc> docs;
-  const C defaults{};
-  const auto one = [&](const auto& f) {
-    using M = std::remove_cvref_t<decltype(defaults.*(f.member))>;
-    std::string fallback =
-        *f.rules.part != '\0' ? f.rules.part : detail::dump_value(defaults.*(f.member)).dump();
-    if (f.rules.required) fallback.clear();
-    docs.push_back({f.name, detail::type_name<M>(), fallback, f.doc, f.rules.required});
-  };
-  std::apply([&](const auto&... f) { (one(f), ...); }, C::fields());
-  return docs;
+Json struct_schema() {
+  return detail::object_schema(detail::object_type<C>());
 }
-
-namespace detail {
-
-template <class C>
-void collect_parts(const C& config, std::vector<const AnyPart*>& out) {
-  const auto one = [&](const auto& f) {
-    using M = std::remove_cvref_t<decltype(config.*(f.member))>;
-    if constexpr (PartSlot<M>::value) {
-      if (config.*(f.member)) out.push_back(&(config.*(f.member)));
-    } else if constexpr (HasFields<M>) {
-      collect_parts(config.*(f.member), out);
-    }
-  };
-  std::apply([&](const auto&... f) { (one(f), ...); }, C::fields());
-}
-
-}  // namespace detail
 
 /// The registry entry of config C, which has fields() and info().
 template <class C>
@@ -336,17 +322,20 @@ Mechanism make_mechanism(Slot slot, std::string name) {
   m.info = C::info();
   m.read = [](const Json& json, const Scope& scope) -> std::shared_ptr<const Config> {
     auto config = std::make_shared<C>();
-    detail::read_fields(json, *config, scope, true);
+    detail::read_object(json, config.get(), detail::object_type<C>(), scope, true);
     config->complete(scope);
     config->check(scope);
     return config;
   };
-  m.dump = [](const Config& config) { return detail::dump_value(dynamic_cast<const C&>(config)); };
-  m.schema = [] { return detail::schema_of<C>(); };
-  m.fields = [] { return field_docs<C>(); };
+  m.dump = [](const Config& config) { return dump_struct(dynamic_cast<const C&>(config)); };
+  m.schema = [] { return struct_schema<C>(); };
+  m.fields = [] {
+    const C defaults{};
+    return detail::object_docs(&defaults, detail::object_type<C>());
+  };
   m.parts = [](const Config& config) {
     std::vector<const AnyPart*> parts;
-    detail::collect_parts(dynamic_cast<const C&>(config), parts);
+    detail::collect_parts(&dynamic_cast<const C&>(config), detail::object_type<C>(), parts);
     return parts;
   };
   return m;

@@ -113,10 +113,12 @@ int64_t StateDecl::bytes_per_entry() const {
   return storage_bytes(dtype, product(name, shape));
 }
 
-int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length) {
+int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length, int64_t source) {
   int64_t bytes = 0;
   for (const StateDecl& decl : decls) {
-    const int64_t entries = decl.kind == StateDecl::Kind::fixed ? 1 : decl.kept(length);
+    const int64_t entries = decl.kind == StateDecl::Kind::fixed        ? 1
+                            : decl.kind == StateDecl::Kind::per_source ? source
+                                                                       : decl.kept(length);
     bytes += entries * decl.bytes_per_entry();
   }
   return bytes;

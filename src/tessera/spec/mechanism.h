@@ -68,10 +68,11 @@ struct Scope {
   int64_t n_layers = 1;  // invocations in this stack
   int64_t layer = 0;     // which of them
   bool causal = true;
-  int64_t width = 0;  // for norms: channels; for positions: width of one head or of the embedding
+  int64_t source = 0;   // width of the encoder's output beside this stack, 0 = there is none
+  int64_t width = 0;    // for norms: channels; for positions: width of one head or of the embedding
   int64_t n_heads = 0;  // for positions that act on scores: query heads
-  Places places;      // for positions: where the parent lets them act
-  std::string path;   // "layers[3].mixer", for messages
+  Places places;        // for positions: where the parent lets them act
+  std::string path;     // "layers[3].mixer", for messages
   Scope at(std::string_view child) const {
     Scope scope = *this;
     scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);
@@ -91,8 +92,8 @@ struct Init {
     normal,          // mean 0, standard deviation a
     uniform,         // in [a, b)
     log_of_uniform,  // ln of a uniform in [a, b)                                  (Mamba: A_log)
-    softplus_log_uniform,  // x with softplus(x) log-uniform in [a, b), at least c     (Mamba:
-                           // dt_bias)
+    softplus_log_uniform,     // x with softplus(x) log-uniform in [a, b), at least c     (Mamba:
+                              // dt_bias)
     sigmoid_root_of_uniform,  // x with sigmoid(-x)^2 uniform in [a, b)            (RG-LRU: lambda)
     repeat,                   // `values`, over and over in row-major order
   };
@@ -144,10 +145,12 @@ class ParamList {
 
 /// One tensor that a part keeps per row of a state.
 struct StateDecl {
-  enum class Kind { per_token, fixed };
+  /// per_source: one entry for every token of the row's source (what the encoder read), made by the
+  /// row's first call and kept as it is.
+  enum class Kind { per_token, fixed, per_source };
   std::string name;
   Kind kind = Kind::per_token;
-  std::vector<int64_t> shape;  // of one token's entry, or of the whole tensor
+  std::vector<int64_t> shape;  // of one entry, or of the whole tensor
   int64_t keep = 0;            // per_token: how many of the last entries are kept, 0 = all
   DType dtype = DType::f32;
   int64_t first = 0;  // per_token, with keep: how many of the first entries are kept besides
@@ -161,8 +164,8 @@ struct StateDecl {
   }
 };
 
-/// Bytes that one row keeps after `length` tokens.
-int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length);
+/// Bytes that one row keeps after `length` tokens, with a source of `source` tokens.
+int64_t state_bytes(const std::vector<StateDecl>& decls, int64_t length, int64_t source = 0);
 
 // --- mechanisms -------------------------------------------------------------------------------
 

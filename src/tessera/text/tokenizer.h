@@ -44,6 +44,9 @@ class Tokenizer {
   /// exceeds its limits.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
+  /// With the tokens around that encode() adds by `add_special`.
+  std::vector<int32_t> surround(std::span<const int32_t> ids) const;
+
   /// Ids that stand for no token decode to nothing, as models often have more ids than tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
 

@@ -17,6 +17,7 @@ using format::TensorView;
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kTrainer = "trainer.json";
+constexpr const char* kCarried = "carried.safetensors";
 
 TensorView view_of(
     std::string name, std::vector<int64_t> shape, DType dtype, const void* data, int64_t bytes) {
@@ -93,6 +94,12 @@ int64_t counter(const Json& json, const char* key, const fs::path& file) {
 
 }  // namespace
 
+std::optional<CarriedRows> fresh_rows(const Recipe& recipe, const model::Model& model) {
+  const TrainRecipe& how = recipe.train;
+  if (how.windows != WindowOrder::carried) return std::nullopt;
+  return CarriedRows(model.spec(), how.batch * how.accumulate, how.carry_limit);
+}
+
 fs::path save_checkpoint(const fs::path& run,
                          const Recipe& recipe,
                          const std::string& data_key,
@@ -112,6 +119,7 @@ fs::path save_checkpoint(const fs::path& run,
     moments.push_back(view_of(m.name, *m.shape, DType::f32, m.values.data(),
                               static_cast<int64_t>(m.values.size_bytes())));
   format::write_safetensors(folder / kOptimizer, moments);
+  if (progress.carried) progress.carried->save(folder / kCarried);
 
   Json trainer = {{"version", 1},
                   {"step", progress.step},
@@ -164,6 +172,8 @@ Progress load_checkpoint(const fs::path& folder,
   progress.seconds = seconds.is_number() ? seconds.get<double>() : 0;
   if (trainer.contains("unreported"))
     progress.unreported = log_line_of(trainer["unreported"], file.string());
+  progress.carried = fresh_rows(recipe, model);
+  if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;
 }
 

@@ -4,11 +4,13 @@
 //                          "tessera_tokenizer" ("bytes", or the name of a file or folder beside it)
 //   optimizer.safetensors  first_moment.NAME, second_moment.NAME
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
+//   carried.safetensors    where windows are carried: the states of the rows
 // Folder, manifest and rename: run_folder.h.
 #pragma once
 
 #include "tessera/model/model.h"
 #include "tessera/train/adamw.h"
+#include "tessera/train/carried.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 
@@ -22,7 +24,11 @@ struct Progress {
   double seconds = 0;
   std::optional<LogLine> unreported =
       {};  // of `step`, when the run stopped before it was evaluated and logged
+  std::optional<CarriedRows> carried = {};  // under train.windows "carried"
 };
+
+/// The rows that a run begins with: one per sequence of an update; none where windows are isolated.
+std::optional<CarriedRows> fresh_rows(const Recipe& recipe, const model::Model& model);
 
 /// Writes a checkpoint of `run`; returns its folder. Throws Error(resource) and leaves the older
 /// ones.

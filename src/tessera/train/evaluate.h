@@ -13,9 +13,14 @@ struct Evaluation {
 };
 
 struct EvaluateOptions {
-  int64_t length = 0;   // tokens per window; every window starts without a past
+  int64_t length = 0;   // tokens per window
   int64_t batch = 1;    // windows per forward pass
   int64_t batches = 0;  // at most so many passes, spread evenly over the split; 0 = all
+  /// Windows go on from the state of the one before, in `batch` streams side by side, of which
+  /// `batches` takes the first windows. A document begins anew after `carry_limit` tokens, 0 =
+  /// never.
+  bool carried = false;
+  int64_t carry_limit = 0;
   const CancelToken* cancel = nullptr;
 };
 

@@ -1,5 +1,7 @@
 #include "tessera/train/loss.h"
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include <cmath>
 
 namespace tessera::train {
@@ -62,7 +64,8 @@ double loss_sum(const model::Model& model, const Tensor& hidden_ND, const Tensor
 double loss_and_backward(const model::Model& model,
                          const Tensor& hidden_ND,
                          const Tensor& targets_N,
-                         const LossOptions& options) {
+                         const LossOptions& options,
+                         const Tensor& added) {
   const Tensor hidden = hidden_ND.detach().requires_grad_(true);
   double nats = 0;
   each_chunk(hidden.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {
@@ -72,7 +75,13 @@ double loss_and_backward(const model::Model& model,
     nats += cross_entropy_(gradient, targets_N.narrow(0, begin, length), options);
     logits.backward(gradient.to(logits.scalar_type()));
   });
-  if (std::isfinite(nats)) hidden_ND.backward(hidden.grad());
+  if (!std::isfinite(nats)) return nats;
+  std::vector<Tensor> roots{hidden_ND}, gradients{hidden.grad()};
+  if (added.defined() && added.requires_grad()) {
+    roots.push_back(added);
+    gradients.push_back(at::full_like(added, options.scale));
+  }
+  torch::autograd::backward(roots, gradients);
   return nats;
 }
 

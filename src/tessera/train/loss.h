@@ -21,12 +21,15 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
 /// The same from hidden states, without gradients.
 double loss_sum(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
 
-/// The same, and the gradients of everything behind it added to the parameters. A loss that is not
-/// finite is returned before any gradient passes the hidden states.
+/// The same, and the gradients of everything behind it added to the parameters; so are those of
+/// `added`, a sum over the same tokens that parts add to the loss (undefined = none), which is not
+/// in the result. A loss that is not finite is returned before any gradient passes the hidden
+/// states.
 double loss_and_backward(const model::Model& model,
                          const Tensor& hidden_ND,
                          const Tensor& targets_N,
-                         const LossOptions& options);
+                         const LossOptions& options,
+                         const Tensor& added = {});
 
 /// Tokens per chunk for C logits each.
 int64_t loss_chunk(int64_t vocab);

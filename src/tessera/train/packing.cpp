@@ -36,6 +36,28 @@ Window SampleOrder::at(int64_t sample) const {
   return {phase + permuted(sample % windows_, windows_, epoch.fold("order")) * length_, length_};
 }
 
+StreamOrder::StreamOrder(int64_t tokens, int64_t length, int64_t streams, uint64_t seed)
+    : length_(std::min(length, std::max<int64_t>(1, (tokens - 1) / streams))),
+      streams_(streams),
+      key_(RandomKey(seed).fold("data")) {
+  if (tokens - 1 < streams)
+    fail(ErrorKind::input, "train",
+         "the text has {} tokens; {} rows that go on from step to step need at least {}: lower "
+         "train.batch or train.accumulate",
+         tokens, streams, streams + 1);
+  windows_ = (tokens - 1) / (streams * length_);
+  phases_ = std::min(length_, tokens - windows_ * streams * length_);
+}
+
+StreamOrder::Next StreamOrder::at(int64_t sample) const {
+  const int64_t step = sample / streams_, stream = sample % streams_;
+  const auto phase =
+      static_cast<int64_t>(key_.fold(static_cast<uint64_t>(step / windows_)).fold("phase").value() %
+                           static_cast<uint64_t>(phases_));
+  const int64_t number = stream * windows_ + step % windows_;
+  return {{phase + number * length_, length_}, step % windows_ == 0};
+}
+
 std::vector<Window> windows_in_order(int64_t tokens, int64_t length) {
   std::vector<Window> windows;
   for (int64_t begin = 0; begin + 1 < tokens; begin += length)
@@ -54,13 +76,15 @@ PackedBatch pack(const TokenSplit& split, std::span<const Window> windows) {
     batch.ids.insert(batch.ids.end(), tokens.begin(), tokens.end() - 1);
     batch.targets.insert(batch.targets.end(), tokens.begin() + 1, tokens.end());
     // one piece per document; the last token of a document predicts nothing
+    int64_t end = 0;
     for (int64_t at = 0; at < window.length;) {
-      const int64_t end = split.document_end(window.begin + at) - window.begin;
+      end = split.document_end(window.begin + at) - window.begin;
       const int64_t length = std::min(end, window.length) - at;
       batch.pieces.push_back({static_cast<int64_t>(row), offset + at, length});
       if (end <= window.length) batch.targets[static_cast<size_t>(offset + end - 1)] = -1;
       at += length;
     }
+    batch.goes_on.push_back(end > window.length);
   }
   batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
                     std::count(batch.targets.begin(), batch.targets.end(), -1);

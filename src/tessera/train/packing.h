@@ -45,9 +45,29 @@ struct Piece {
   int64_t row = 0, begin = 0, length = 0;
 };
 
+/// Windows for rows that go on where they were: the split is cut into `streams` runs of consecutive
+/// windows. Sample k is the next window of stream k mod streams; after the last ones a new epoch
+/// begins, with all cuts shifted by a random phase.
+class StreamOrder {
+ public:
+  /// Throws Error(input) when the tokens do not give every stream a window.
+  StreamOrder(int64_t tokens, int64_t length, int64_t streams, uint64_t seed);
+  struct Next {
+    Window window;
+    bool first = false;  // of its stream in this epoch: nothing goes before it
+  };
+  Next at(int64_t sample) const;
+  int64_t per_epoch() const { return windows_ * streams_; }
+
+ private:
+  int64_t length_, streams_, windows_, phases_;
+  RandomKey key_;
+};
+
 struct PackedBatch {
   std::vector<int64_t> ids, targets;  // target -1: none, the next token is another document's
   std::vector<Piece> pieces;
+  std::vector<bool> goes_on;  // per window: whether its last document does not end with it
   int64_t n_targets = 0;
 };
 

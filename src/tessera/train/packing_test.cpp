@@ -1,5 +1,6 @@
 #include "tessera/train/packing.h"
 
+#include <array>
 #include <numeric>
 #include <set>
 
@@ -60,6 +61,39 @@ TEST(SampleOrder, EveryEpochCoversItsWindowsOnceWithinTheText) {
   const SampleOrder order(1000, 16, 9);
   EXPECT_NE(order.at(0).begin % 16, order.at(order.per_epoch()).begin % 16)
       << "epochs share their cuts";
+}
+
+TEST(StreamOrder, StreamsAreRunsOfNeighbouringWindows) {
+  const std::vector<std::array<int64_t, 3>> settings{{1000, 16, 4}, {1000, 7, 3}, {67, 16, 4},
+                                                     {65, 16, 4},   {30, 16, 4},  {5, 16, 4}};
+  for (const auto& [tokens, length, streams] : settings) {
+    const StreamOrder order(tokens, length, streams, 3);
+    const int64_t epoch = order.per_epoch();
+    ASSERT_EQ(epoch % streams, 0);
+    std::set<int64_t> phases;
+    for (int64_t e = 0; e < 5; ++e) {
+      int64_t covered = 0, first = tokens, last = 0;
+      for (int64_t k = e * epoch; k < (e + 1) * epoch; ++k) {
+        const StreamOrder::Next next = order.at(k);
+        EXPECT_EQ(next.first, k - e * epoch < streams) << k;
+        EXPECT_LE(next.window.length, length);
+        if (!next.first) {
+          const Window before = order.at(k - streams).window;
+          EXPECT_EQ(next.window.begin, before.begin + before.length) << k;
+        }
+        covered += next.window.length;
+        first = std::min(first, next.window.begin);
+        last = std::max(last, next.window.begin + next.window.length);
+      }
+      // no token twice, and a target behind the last
+      EXPECT_EQ(covered, last - first);
+      EXPECT_LE(last + 1, tokens);
+      EXPECT_LT(tokens - covered, streams * length + length);
+      phases.insert(first);
+    }
+    if (tokens == 1000) EXPECT_GT(phases.size(), 1u);
+  }
+  EXPECT_THROW(StreamOrder(4, 16, 4, 3), Error);
 }
 
 TEST(Windows, PredictEveryTokenButTheFirstOnce) {

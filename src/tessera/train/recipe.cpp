@@ -86,6 +86,39 @@ void check_model(const Recipe& recipe) {
          recipe.train.batch, length, kMaxTokens);
 }
 
+/// What a row that goes on from step to step needs.
+void check_carried(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  if (train.windows != WindowOrder::carried) {
+    if (train.carry_limit > 0)
+      fail(ErrorKind::spec, "train.carry_limit",
+           "has no meaning for windows \"isolated\"; only \"carried\" has it");
+    return;
+  }
+  constexpr const char* kWhere = "train.windows";
+  if (const std::string reason = recipe.spec.no_state_reason(); !reason.empty())
+    fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);
+  const auto layout = model::state_layout(recipe.spec);
+  if (layout.empty())
+    fail(ErrorKind::spec, kWhere, "no part of this spec has a state to carry; use \"isolated\"");
+  if (train.carry_limit > 0 && train.carry_limit < train.length)
+    fail(ErrorKind::spec, "train.carry_limit", "found {}; expected at least train.length = {}",
+         train.carry_limit, train.length);
+  for (const int64_t limit : {recipe.spec.max_positions(), recipe.spec.switch_length()})
+    if (limit > 0 && (train.carry_limit == 0 || train.carry_limit > limit))
+      fail(ErrorKind::spec, "train.carry_limit",
+           "found {}; expected 1 to {}: rows go on through a document, and the positions of this "
+           "spec end there",
+           train.carry_limit, limit);
+  for (const model::BranchState& branch : layout)
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (train.carry_limit == 0 && decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
+        fail(ErrorKind::spec, "train.carry_limit",
+             "missing: layers.{}.{} keeps every token of a document; give the tokens after which a "
+             "row begins anew, or that part a window",
+             branch.layer, branch.branch);
+}
+
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
@@ -148,6 +181,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
   check_model(recipe);
+  check_carried(recipe);
   return recipe;
 }
 
@@ -176,7 +210,7 @@ std::string first_difference(const Json& before, const Json& now) {
 }
 
 Json recipe_schema() {
-  Json schema = spec::detail::schema_of<Sections>();
+  Json schema = spec::struct_schema<Sections>();
   schema["properties"]["spec"] = {
       {"description", "the architecture: a path, or the object itself"}};
   schema["required"].push_back("spec");

@@ -26,6 +26,11 @@ enum class DataFormat {
   jsonl,  // a line is an object that holds a document
 };
 enum class OptimizerType { adamw };
+enum class WindowOrder {
+  isolated,  // shuffled; each begins without a past
+  carried,   // consecutive; each begins with the state that the one before left, without its
+             // gradient
+};
 
 }  // namespace tessera::train
 
@@ -33,6 +38,13 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::DataFormat> {
   using E = tessera::train::DataFormat;
   static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::jsonl, "jsonl"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::WindowOrder> {
+  using E = tessera::train::WindowOrder;
+  static constexpr std::array names{std::pair{E::isolated, "isolated"},
+                                    std::pair{E::carried, "carried"}};
 };
 
 template <>
@@ -73,6 +85,8 @@ struct TrainRecipe {
   int64_t steps = 0;
   int64_t batch = 0;
   int64_t length = 0;
+  WindowOrder windows = WindowOrder::isolated;
+  int64_t carry_limit = 0;
   int64_t accumulate = 1;
   int64_t seed = 0;
   int64_t threads = 0;
@@ -89,6 +103,12 @@ struct TrainRecipe {
         field("steps", &C::steps, "updates of the parameters", {.min = 1, .required = true}),
         field("batch", &C::batch, "sequences per forward pass", {.min = 1, .required = true}),
         field("length", &C::length, "tokens per sequence", {.min = 1, .required = true}),
+        field("windows", &C::windows,
+              "isolated: shuffled sequences without a past; carried: consecutive ones, each row "
+              "going on from the state that its last step left"),
+        field("carry_limit", &C::carry_limit,
+              "carried: tokens of a document after which its row begins anew; 0 = at its end",
+              {.min = 0}),
         field("accumulate", &C::accumulate, "forward passes per update", {.min = 1}),
         field("seed", &C::seed, "of initial values, order of the data and dropout", {.min = 0}),
         field("threads", &C::threads, "0 = as the process is set", {.min = 0}),

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/threads.h"
 #include "tessera/ops/block_cache.h"
@@ -42,7 +43,12 @@ class Trainer {
         order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
-        optimizer_(make_optimizer(model_, recipe.optimizer)) {}
+        optimizer_(make_optimizer(model_, recipe.optimizer)) {
+    progress_.carried = fresh_rows(recipe, model_);
+    if (progress_.carried)
+      streams_.emplace(data_.train.tokens(), recipe.train.length, progress_.carried->streams(),
+                       static_cast<uint64_t>(recipe.train.seed));
+  }
 
   TrainResult run() {
     restore();
@@ -115,10 +121,12 @@ class Trainer {
   /// Forward, backward and update over `accumulate` batches.
   LogLine update() {
     const TrainRecipe& how = recipe_.train;
+    // a step that does not complete leaves the rows as they were
+    std::optional<CarriedRows> carried = progress_.carried;
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(pack(data_.train, windows(progress_.sample + micro * how.batch)));
+      packed.push_back(pack(data_.train, windows(progress_.sample + micro * how.batch, carried)));
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -128,10 +136,7 @@ class Trainer {
       Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     double nats = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      const auto [batch, wanted] = to_tensors(packed[static_cast<size_t>(micro)]);
-      const model::ForwardOptions forward = forward_options(micro);
-      nats += loss_and_backward(model_, model_.hidden(batch, forward), wanted, loss_options);
-      if (!std::isfinite(nats)) stop_at_loss(nats, batch, forward);
+      nats += pass(micro, packed[static_cast<size_t>(micro)], loss_options, carried);
     }
     const std::vector<Parameter> parameters = parameter_memory();
     const double norm = optimizer_.gradient_norm(parameters);
@@ -140,6 +145,7 @@ class Trainer {
     const double lr = recipe_.optimizer.lr * recipe_.schedule.factor(progress_.step, how.steps);
     const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
     optimizer_.update(parameters, progress_.step + 1, lr, scale);
+    progress_.carried = std::move(carried);
     progress_.step += 1;
     progress_.sample += how.accumulate * how.batch;
     progress_.tokens += targets;
@@ -150,9 +156,43 @@ class Trainer {
             .tokens = progress_.tokens};
   }
 
-  std::vector<Window> windows(int64_t sample) const {
+  /// Forward and backward over one batch; returns its sum of losses.
+  double pass(int64_t micro,
+              const PackedBatch& packed,
+              const LossOptions& loss,
+              std::optional<CarriedRows>& carried) {
+    auto [batch, wanted] = to_tensors(packed);
+    model::ForwardOptions forward = forward_options(micro);
+    Tensor added;
+    forward.add_loss = [&added](const std::string&, const Tensor& more) {
+      added = added.defined() ? added + more : more;
+    };
+    std::vector<int64_t> streams(static_cast<size_t>(recipe_.train.batch));
+    std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
+    std::optional<model::State> state;
+    if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+    const Tensor hidden = model_.hidden(batch, forward);
+    const double nats = loss_and_backward(model_, hidden, wanted, loss, added);
+    if (!std::isfinite(nats)) {
+      if (carried) *state = carried->enter(batch, packed, streams);
+      stop_at_loss(nats, batch, forward);
+    }
+    if (carried) carried->leave(*state, batch, packed, streams);
+    return nats;
+  }
+
+  /// Of the samples from `sample` on; a row whose stream begins forgets what it held.
+  std::vector<Window> windows(int64_t sample, std::optional<CarriedRows>& carried) const {
     std::vector<Window> windows;
-    for (int64_t i = 0; i < recipe_.train.batch; ++i) windows.push_back(order_.at(sample + i));
+    for (int64_t i = sample; i < sample + recipe_.train.batch; ++i) {
+      if (!carried) {
+        windows.push_back(order_.at(i));
+        continue;
+      }
+      const StreamOrder::Next next = streams_->at(i);
+      if (next.first) carried->forget(i % carried->streams());
+      windows.push_back(next.window);
+    }
     return windows;
   }
 
@@ -191,6 +231,7 @@ class Trainer {
     // once more, watching every layer's output
     const at::AutoGradMode as_before(true);
     std::string place;
+    forward.add_loss = nullptr;
     forward.probe = [&](const std::string& name, const Tensor& value) {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
@@ -215,6 +256,8 @@ class Trainer {
                                        {.length = recipe_.train.length,
                                         .batch = recipe_.train.batch,
                                         .batches = last ? 0 : recipe_.train.eval_batches,
+                                        .carried = progress_.carried.has_value(),
+                                        .carry_limit = recipe_.train.carry_limit,
                                         .cancel = options_.cancel});
     line.valid_loss = result.loss;
     line.valid_bits_per_byte = result.bits_per_byte;
@@ -234,6 +277,7 @@ class Trainer {
   text::Tokenizer tokenizer_;
   TokenData data_;
   SampleOrder order_;
+  std::optional<StreamOrder> streams_;  // instead of it, where windows are carried
   model::Model model_;
   AdamW optimizer_;
   Progress progress_;

@@ -35,7 +35,7 @@ class LogitHead final : public Head {
 class TiedHead final : public Head {
  public:
   TiedHead(const TiedHeadConfig& config, const Builder& builder)
-      : logits_(config, builder.absolute("embed.token.weight"), nullptr) {
+      : logits_(config, builder.absolute("embed.token.weight"), builder.optional("bias")) {
     if (config.projects(builder.scope())) project_ = Linear(builder, "project");
   }
   Tensor forward(const Tensor& h_ND) const override {

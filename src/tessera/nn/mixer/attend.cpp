@@ -1,6 +1,5 @@
 #include "tessera/nn/mixer/attend.h"
 
-#include "tessera/ops/attention_values.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -20,6 +19,32 @@ WeightDropout weight_dropout(const Context& context,
   return {p, context.key.fold(name + "." + site)};
 }
 
+HeadNorms::HeadNorms(const Builder& builder,
+                     const std::string& name,
+                     const spec::AnyPart& norm,
+                     QkNormOver over,
+                     int64_t heads)
+    : over_(over), heads_(heads) {
+  if (!norm) return;
+  if (over != QkNormOver::each_head)
+    norms_.push_back(build_norm(norm, builder.under(name)));
+  else
+    for (int64_t h = 0; h < heads; ++h)
+      norms_.push_back(build_norm(norm, builder.under(fmt::format("{}.{}", name, h))));
+}
+
+Tensor HeadNorms::operator()(const Tensor& projected) const {
+  const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads_, -1}); };
+  if (norms_.empty()) return apart(projected);
+  if (over_ == QkNormOver::projection) return apart(norms_[0]->forward(projected));
+  const Tensor y_NHD = apart(projected);
+  if (over_ == QkNormOver::head) return norms_[0]->forward(y_NHD);
+  std::vector<Tensor> each;
+  for (int64_t h = 0; h < heads_; ++h)
+    each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
+  return at::stack(each, 1);
+}
+
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,
@@ -32,11 +57,11 @@ Tensor attend_documents(const Tensor& q_NHK,
     return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), options, dropout.at(0))
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
   }
-  return for_segments(batch, [&](size_t, const Segment& s) {
-    return ops::attention_values(
-        q_NHK.narrow(0, s.begin, s.length),
-        {k_NGK.narrow(0, s.begin, s.length), v_NGV.narrow(0, s.begin, s.length), s.start}, s.start,
-        options, dropout.at(s.begin));
+  return over_segments(batch, [&](size_t, const Segment& s) {
+    const ops::KeyValues kv{k_NGK.narrow(0, s.begin, s.length), v_NGV.narrow(0, s.begin, s.length),
+                            s.start};
+    return ops::attention(q_NHK.narrow(0, s.begin, s.length), {kv}, s.start, options,
+                          dropout.at(s.begin));
   });
 }
 

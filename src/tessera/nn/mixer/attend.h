@@ -4,7 +4,9 @@
 
 #include <functional>
 
-#include "tessera/nn/context.h"
+#include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/segments.h"
+#include "tessera/nn/parts.h"
 #include "tessera/ops/attention.h"
 
 namespace tessera::nn {
@@ -23,6 +25,24 @@ WeightDropout weight_dropout(const Context& context,
                              double p,
                              const std::string& site = "weights");
 
+/// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
+class HeadNorms {
+ public:
+  /// As declare_head_norms declares them under `name`.
+  HeadNorms(const Builder& builder,
+            const std::string& name,
+            const spec::AnyPart& norm,
+            QkNormOver over,
+            int64_t heads);
+  /// A projection [N, heads * D] with its heads apart, [N, heads, D], normed.
+  Tensor operator()(const Tensor& projected) const;
+
+ private:
+  QkNormOver over_;
+  int64_t heads_;
+  std::vector<std::unique_ptr<Norm>> norms_;
+};
+
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
@@ -30,13 +50,5 @@ Tensor attend_documents(const Tensor& q_NHK,
                         const Batch& batch,
                         const ops::ScoreOptions& options,
                         const WeightDropout& dropout = {});
-
-/// f(segment number, segment) for all segments of the batch, one below the other.
-template <class F>
-Tensor for_segments(const Batch& batch, const F& f) {
-  std::vector<Tensor> out;
-  for (size_t i = 0; i < batch.segments.size(); ++i) out.push_back(f(i, batch.segments[i]));
-  return out.size() == 1 ? out[0] : at::cat(out);
-}
 
 }  // namespace tessera::nn

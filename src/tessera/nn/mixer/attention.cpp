@@ -4,8 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tessera/nn/parts.h"
-#include "tessera/ops/attention.h"
+#include "tessera/nn/mixer/attend.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/random.h"
 
@@ -22,13 +21,11 @@ class Attention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
+        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))) {
-    if (config.qk_norm) {
-      q_norm_ = build_norm(config.qk_norm, builder.under("q_norm"));
-      k_norm_ = build_norm(config.qk_norm, builder.under("k_norm"));
-    }
     if (config.who().global_projections()) {
       q_global_ = Linear(builder, "q_global");
       k_global_ = Linear(builder, "k_global");
@@ -41,10 +38,10 @@ class Attention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
-    const Tensor unrotated = queries(x_ND);
+    const Tensor unrotated = tempered(queries(x_ND), context);
     Projected x{position_->rotate(unrotated, Side::query, context),
                 position_->rotate(keys(x_ND), Side::key, context),
-                values(v_(x_ND)),
+                values(v_, x_ND),
                 {}};
     x.far_q = far_queries(unrotated, context);
     const Site site = site_of(context);
@@ -68,22 +65,24 @@ class Attention final : public Mixer {
     std::vector<PatternSite> documents;  // by segment
   };
 
-  Tensor values(const Tensor& projected) const {
-    return projected.reshape({projected.size(0), config_.n_kv_heads, config_.head_dim});
+  Tensor projected(const Linear& linear, const Tensor& x_ND) const {
+    const Tensor y = linear(x_ND);
+    return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
-  Tensor queries(const Tensor& x_ND) const {
-    return normed(q_(x_ND), q_norm_.get(), config_.n_heads);
+  Tensor values(const Linear& linear, const Tensor& x_ND) const {
+    return projected(linear, x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
   }
-  Tensor keys(const Tensor& x_ND) const {
-    return normed(k_(x_ND), k_norm_.get(), config_.n_kv_heads);
-  }
+  Tensor queries(const Tensor& x_ND) const { return q_norm_(projected(q_, x_ND)); }
+  Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
-  Tensor normed(const Tensor& projected, const Norm* norm, int64_t heads) const {
-    const int64_t n = projected.size(0);
-    if (norm != nullptr && config_.qk_norm_over == QkNormOver::projection)
-      return norm->forward(projected).reshape({n, heads, config_.head_dim});
-    const Tensor apart = projected.reshape({n, heads, config_.head_dim});
-    return norm != nullptr ? norm->forward(apart) : apart;
+  /// The queries times the factors of their positions.
+  Tensor tempered(const Tensor& q_NHD, Context& context) const {
+    if (config_.temperature.scale == 0) return q_NHD;
+    const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
+    Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
+    for (int64_t i = 0; i < positions.numel(); ++i)
+      factors.data_ptr<double>()[i] = config_.query_factor(positions.const_data_ptr<int64_t>()[i]);
+    return q_NHD * factors.to(q_NHD.options());
   }
 
   ops::ScoreOptions options(Context& context) const {
@@ -223,7 +222,8 @@ class Attention final : public Mixer {
       const Segment& s = batch.segments[i];
       const ops::ScoreOptions how = of_segment(in_document(site, i), x, s);
       after_past(x, slot, s, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
-        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
+        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how,
+                                     dropper(context, static_cast<uint64_t>(s.begin))));
       });
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -274,11 +274,10 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Projected x{position_->rotate(normed(q_global_(x_ND), q_norm_.get(), config_.n_heads),
-                                        Side::query, context),
-                      position_->rotate(normed(k_global_(x_ND), k_norm_.get(), config_.n_kv_heads),
-                                        Side::key, context),
-                      values(v_global_(x_ND)),
+    const Tensor q = q_norm_(projected(q_global_, x_ND)), k = k_norm_(projected(k_global_, x_ND));
+    const Projected x{position_->rotate(tempered(q, context), Side::query, context),
+                      position_->rotate(k, Side::key, context),
+                      values(v_global_, x_ND),
                       {}};
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
@@ -314,7 +313,7 @@ class Attention final : public Mixer {
   int64_t layer_ = 0;
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   WeightPtr sinks_;
-  std::unique_ptr<Norm> q_norm_, k_norm_;
+  HeadNorms q_norm_, k_norm_;
   std::unique_ptr<Position> position_;
 };
 

@@ -1,7 +1,8 @@
 // Softmax attention. MHA, MQA and GQA are the same thing with other n_kv_heads: query head h reads
 // key/value head floor(h * n_kv_heads / n_heads).
-//   s_ij = scale * q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j; o_i
-//   = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i) where there is a gate
+//   s_ij = scale * t_i q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j
+//   o_i = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i + b_g) where there is a gate
+//   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et al. 2023,
 // arXiv:2305.13245 (GQA). Golden: attention G1, G2.
 #pragma once
@@ -21,12 +22,28 @@ enum class ScoreScale {
 enum class QkNormOver {
   head,        // statistics per head, one weight [head_dim] shared by heads (Qwen3, Gemma 3)
   projection,  // statistics over the whole projection (OLMo 2)
+  each_head,   // statistics per head, a norm with parameters of its own for every head (StableLM)
 };
 
 enum class OutputGate {
   none,
   headwise,     // sigmoid of one number per head
   elementwise,  // sigmoid of one number per channel of every head (Qwen3-Next)
+};
+
+/// Queries grow with their position, so that a softmax over many keys stays sharp:
+/// q_i <- q_i (1 + scale ln(1 + floor((i + offset) / floor))).
+struct QueryTemperature {
+  double scale = 0;
+  int64_t floor = 8192;
+  int64_t offset = 1;
+  static constexpr auto fields() {
+    using C = QueryTemperature;
+    return std::tuple{
+        spec::field("scale", &C::scale, "growth; 0 = none", {.min = 0}),
+        spec::field("floor", &C::floor, "positions of one step", {.min = 1}),
+        spec::field("offset", &C::offset, "added to positions, which begin at 0", {.min = 0})};
+  }
 };
 
 /// Which projections have a bias.
@@ -58,23 +75,38 @@ struct tessera::spec::EnumNames<tessera::nn::OutputGate> {
 template <>
 struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {
   static constexpr std::array names{std::pair{nn::QkNormOver::head, "head"},
-                                    std::pair{nn::QkNormOver::projection, "projection"}};
+                                    std::pair{nn::QkNormOver::projection, "projection"},
+                                    std::pair{nn::QkNormOver::each_head, "each_head"}};
 };
 
 namespace tessera::nn {
+
+/// Norms of queries or keys by heads, under `name`: one for all, or `name`.<head> for each.
+void declare_head_norms(spec::ParamList& list,
+                        const std::string& name,
+                        const spec::AnyPart& norm,
+                        QkNormOver over,
+                        int64_t heads,
+                        int64_t head_dim,
+                        spec::Scope scope);
+/// The factor on the scores that `scale` names, in layer `layer` (from 0).
+double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer);
 
 struct AttentionConfig final : spec::Config {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;
   AttentionBias bias;
+  double clip = 0;
   spec::Part<spec::Slot::norm> qk_norm;
   QkNormOver qk_norm_over = QkNormOver::head;
+  QueryTemperature temperature;
   ScoreScale scale = ScoreScale::rsqrt_head_dim;
   double scale_value = 1;
   double softcap = 0;
   bool sinks = false;
   OutputGate gate = OutputGate::none;
+  bool gate_bias = false;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
   double dropout = 0;
@@ -88,14 +120,19 @@ struct AttentionConfig final : spec::Config {
               "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
         field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
+        field("clip", &C::clip, "projections are clamped to [-clip, clip]; 0 = they are not",
+              {.min = 0}),
         field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),
         field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
+        field("temperature", &C::temperature,
+              "growth of the queries with their position (Llama 4)"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
         field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
         field("sinks", &C::sinks,
               "a learned logit per head that takes weight and gives nothing (gpt-oss)"),
         field("gate", &C::gate, "sigmoid of a projection of the input, times the heads' output"),
+        field("gate_bias", &C::gate_bias, "whether that projection has a bias"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
@@ -131,8 +168,11 @@ struct AttentionConfig final : spec::Config {
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 
-  /// The factor on the scores in layer `layer` (from 0).
-  double score_scale(int64_t layer) const;
+  double score_scale(int64_t layer) const {
+    return nn::score_scale(scale, scale_value, head_dim, layer);
+  }
+  /// The factor on the query at `position` of its document.
+  double query_factor(int64_t position) const;
   const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
 };
 

@@ -1,6 +1,7 @@
 // The delta rule layer behind delta_net, gated_delta_net and kda; they differ in what decays.
 #include <cmath>
 
+#include "tessera/nn/mixer/causal_conv.h"
 #include "tessera/nn/mixer/delta_net.h"
 #include "tessera/nn/mixer/gated_delta_net.h"
 #include "tessera/nn/mixer/kda.h"
@@ -48,13 +49,15 @@ class DeltaRule final : public Mixer {
         a_log_(builder.optional("a_log")),
         dt_bias_(builder.optional("dt_bias")),
         norm_(builder.weight("norm.weight")) {
-    conv_.weight = builder.optional("conv.weight");
+    if (builder.optional("conv.weight")) conv_.emplace(builder, "conv", ops::Activation::silu);
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const auto& c = options_;
     const int64_t n = x_ND.size(0), per_channel = decay_.down.weight ? c.key_dim : 1;
-    const Tensor qkv_NC = at::cat({q_(x_ND), k_(x_ND), v_(x_ND)}, -1);
+    const Tensor projected_NC = at::cat({q_(x_ND), k_(x_ND), v_(x_ND)}, -1);
+    const Tensor qkv_NC = conv_ ? (*conv_)(projected_NC, *context.batch, rows, kConv)
+                                : ops::activate(projected_NC, ops::Activation::silu);
     const Tensor beta_NH = wide_sigmoid(beta_(x_ND)) * c.beta_scale;
     const Tensor log_decay_NE = decay_ ? log_decay(x_ND, per_channel) : Tensor();
 
@@ -87,13 +90,11 @@ class DeltaRule final : public Mixer {
     return step * rate;
   }
 
-  /// Convolution, unit queries and keys, heads; every value head gets its key head.
+  /// Unit queries and keys, by heads; every value head gets its key head.
   ops::LinearRecurrence inputs(const Run& run, const Tensor& qkv_BTC) const {
     const auto& c = options_;
     const int64_t keys = c.n_key_heads * c.key_dim;
-    const Tensor mixed =
-        conv_.weight ? conv_(run, qkv_BTC, kConv) : ops::activate(qkv_BTC, ops::Activation::silu);
-    const auto parts = mixed.split_with_sizes({keys, keys, c.n_heads * c.value_dim}, -1);
+    const auto parts = qkv_BTC.split_with_sizes({keys, keys, c.n_heads * c.value_dim}, -1);
     const auto heads = [&](const Tensor& x, double scale) {
       const Tensor unit =
           l2_norm(x.to(ops::wide(x)).reshape({run.b, run.t, c.n_key_heads, c.key_dim}), kNormEps) *
@@ -109,7 +110,7 @@ class DeltaRule final : public Mixer {
   DeltaRuleOptions options_;
   Linear q_, k_, v_, beta_, o_;
   Projection decay_, g_;
-  ShortConv conv_;
+  std::optional<CausalConv> conv_;
   WeightPtr a_log_, dt_bias_, norm_;
 };
 

@@ -4,7 +4,6 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/attention_values.h"
 
 namespace tessera::nn {
 namespace {
@@ -92,12 +91,13 @@ class DifferentialAttention final : public Mixer {
       values.append(v_NGV.narrow(0, s.begin, s.length));
       const Tensor q = q_NHK.narrow(0, s.begin, s.length), k = keys.spans(0, keys.length())[0],
                    v = values.spans(0, values.length())[0];
-      const auto one = [&](int64_t map) {
-        return ops::attention_values(of_map(q, map), {of_map(k, map), v, 0}, s.start,
-                                     options(context));
+      const auto one = [&](int64_t map, const std::string& site) {
+        const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
+        return ops::attention(of_map(q, map), {{of_map(k, map), v, 0}}, s.start, options(context),
+                              dropout.at(s.begin));
       };
-      firsts.push_back(one(0));
-      seconds.push_back(one(1));
+      firsts.push_back(one(0, "first"));
+      seconds.push_back(one(1, "second"));
     }
     return {at::cat(firsts), at::cat(seconds)};
   }

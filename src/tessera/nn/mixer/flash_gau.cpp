@@ -41,7 +41,7 @@ class FlashGau final : public Mixer {
       });
       mixed_NE = whole(folded, context.causal).reshape(v_NE.sizes()).to(v_NE.scalar_type());
     } else {
-      mixed_NE = for_segments(batch, [&](size_t i, const Segment& s) {
+      mixed_NE = over_segments(batch, [&](size_t i, const Segment& s) {
         const Copies own =
             all.narrow(s.begin, s.length).map([](const Tensor& x) { return x.to(ops::wide(x)); });
         Tensor y;

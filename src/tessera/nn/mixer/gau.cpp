@@ -4,7 +4,6 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/mixer/gau_parts.h"
-#include "tessera/ops/attention_values.h"
 #include "tessera/ops/unit_attention.h"
 
 namespace tessera::nn {
@@ -22,7 +21,7 @@ class Gau final : public Mixer {
     const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND);
     const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
     const Tensor v = v_NE;
-    const Tensor mixed_NE = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const Tensor mixed_NE = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       Tensor keys = k_NS.narrow(0, s.begin, s.length), values = v.narrow(0, s.begin, s.length);
       int64_t start = 0;
       if (rows != nullptr) {
@@ -49,9 +48,9 @@ class Gau final : public Mixer {
     if (config_.weights == GauWeights::softmax) {
       const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(config_.d_key)),
                                       .causal = context.causal};
-      return ops::attention_values(
-                 q_TS.unsqueeze(1), {k_SS.unsqueeze(1), v_SE.unsqueeze(1), 0}, start, options,
-                 weight_dropout(context, name_, config_.dropout).at(segment_begin))
+      return ops::attention(q_TS.unsqueeze(1), {{k_SS.unsqueeze(1), v_SE.unsqueeze(1), 0}}, start,
+                            options,
+                            weight_dropout(context, name_, config_.dropout).at(segment_begin))
           .squeeze(1);
     }
     const int64_t t = q_TS.size(0);

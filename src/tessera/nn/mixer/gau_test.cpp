@@ -40,7 +40,7 @@ TEST(Gau, AgainstTheDefinition) {
             R"({{"type": "gau", "d_hidden": 6, "d_key": 3, "divisor": "{}", "max_length": 5}})",
             divisor),
         kD, causal);
-    m.fill(1.5);
+    m.fill({.size = 1.5});
     const Parts p = parts_of(m, x, kE, kS);
     Tensor mixed = at::zeros({kT, kE}, at::kDouble);
     for (int64_t i = 0; i < kT; ++i) {
@@ -77,7 +77,7 @@ TEST(FlashGau, AgainstTheDefinition) {
       MixerUnderTest m(
           fmt::format(R"({{"type": "flash_gau", "d_hidden": 6, "d_key": 3, "group": {}}})", c), kD,
           causal);
-      m.fill(1.5);
+      m.fill({.size = 1.5});
       const Parts p = parts_of(m, x, kE, kS);
       const auto dot = [&](int64_t a, int64_t i, int64_t b, int64_t j) {
         return (p.copies[static_cast<size_t>(a)][i] * p.copies[static_cast<size_t>(b)][j])

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tessera/nn/mixer/causal_conv.h"
 #include "tessera/nn/mixer/recurrence.h"
 
 namespace tessera::nn {
@@ -20,17 +21,13 @@ class Hgrn2 final : public Mixer {
         o_(builder, "o"),
         norm_(builder.weight("norm.weight")),
         bounds_(builder.optional("lower_bounds")) {
-    conv_.weight = builder.optional("conv.weight");
-    conv_.act = ops::Activation::identity;
+    if (config.d_conv > 0) conv_.emplace(builder, "conv", ops::Activation::identity);
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
     Tensor qfv_NC = at::cat({q_(x_ND), f_(x_ND), v_(x_ND)}, -1);
-    if (conv_.weight)
-      qfv_NC = for_runs(x_ND, context, rows, [&](const Run& run) {
-        return conv_(run, run.of(qfv_NC, {qfv_NC.size(1)}), kConv);
-      });
+    if (conv_) qfv_NC = (*conv_)(qfv_NC, *context.batch, rows, kConv);
     const auto parts = qfv_NC.split_with_sizes({h * k, h * k, h * v}, -1);
     Tensor q_NE = ops::activate(parts[0], ops::Activation::silu);
     if (config_.scale) q_NE = q_NE * (1 / std::sqrt(static_cast<double>(k)));
@@ -80,7 +77,7 @@ class Hgrn2 final : public Mixer {
   int64_t layer_, n_layers_;
   Linear q_, f_, v_, o_;
   WeightPtr norm_, bounds_;
-  ShortConv conv_;
+  std::optional<CausalConv> conv_;
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/attention_values.h"
 #include "tessera/ops/head_linear.h"
 
 namespace tessera::nn {
@@ -85,7 +84,8 @@ class LatentAttention final : public Mixer {
                   const StateRows* rows) const {
     const Tensor q_NHE = at::cat({ops::head_linear(qn_NHK, *k_b_), qr_NHR}, -1);
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
-    const Tensor u_NHC = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       Tensor entries = entries_N1E.narrow(0, s.begin, s.length);
       if (rows != nullptr) {
         TokenBuffer& held = (*rows)[i]->tokens(0);
@@ -94,8 +94,8 @@ class LatentAttention final : public Mixer {
       }
       const ops::KeyValues kv{entries, entries.narrow(2, 0, config_.kv_lora_rank),
                               rows != nullptr ? 0 : s.start};
-      return ops::attention_values(q_NHE.narrow(0, s.begin, s.length), kv, s.start,
-                                   options(context));
+      return ops::attention(q_NHE.narrow(0, s.begin, s.length), {kv}, s.start, options(context),
+                            dropout.at(s.begin));
     });
     return ops::head_linear(u_NHC, *v_b_);
   }

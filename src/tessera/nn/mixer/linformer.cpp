@@ -5,7 +5,6 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/attention_values.h"
 #include "tessera/ops/weighted_sum.h"
 
 namespace tessera::nn {
@@ -33,7 +32,7 @@ class Linformer final : public Mixer {
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(d)),
                                     .causal = false};
-    const Tensor o_NHD = for_segments(*context.batch, [&](size_t, const Segment& s) {
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t, const Segment& s) {
       check_length(s.length);
       Tensor k_KC = compressed(k_NC.narrow(0, s.begin, s.length), compress_k_),
              v_KC = compressed(v_NC.narrow(0, s.begin, s.length), compress_v_);
@@ -43,8 +42,8 @@ class Linformer final : public Mixer {
       }
       const int64_t slots = k_KC.size(0);
       const ops::KeyValues kv{k_KC.reshape({slots, h, d}), v_KC.reshape({slots, h, d}), 0};
-      return ops::attention_values(q_NHD.narrow(0, s.begin, s.length), kv, 0, options,
-                                   dropout.at(s.begin));
+      return ops::attention(q_NHD.narrow(0, s.begin, s.length), {kv}, 0, options,
+                            dropout.at(s.begin));
     });
     return o_(o_NHD.reshape({x_ND.size(0), h * d}));
   }

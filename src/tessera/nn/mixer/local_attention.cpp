@@ -5,7 +5,6 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/attention_values.h"
 #include "tessera/ops/listed_attention.h"
 
 namespace tessera::nn {
@@ -33,7 +32,7 @@ class LocalAttention final : public Mixer {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, h, d}); };
       o = whole(fold(q), fold(k), fold(v), context.causal);
     } else {
-      o = for_segments(batch, [&](size_t i, const Segment& s) {
+      o = over_segments(batch, [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
         if (rows != nullptr) return continued(cut(q), cut(k), cut(v), s.start, (*rows)[i]);
         if (ops::use_kernels(x_ND) && context.causal)
@@ -118,8 +117,8 @@ class LocalAttention final : public Mixer {
       const int64_t stop = std::min(end, (position / c + 1) * c), from = first_seen(position);
       const ops::KeyValues kv{keys.narrow(0, from - base, stop - from),
                               values.narrow(0, from - base, stop - from), from};
-      out.push_back(ops::attention_values(q.narrow(0, position - start, stop - position), kv,
-                                          position, {.scale = scale()}));
+      out.push_back(ops::attention(q.narrow(0, position - start, stop - position), {kv}, position,
+                                   {.scale = scale()}));
       position = stop;
     }
     return out.size() == 1 ? out[0] : at::cat(out);

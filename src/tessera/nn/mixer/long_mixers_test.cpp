@@ -2,7 +2,7 @@
 // token by token or pair by pair.
 #include <complex>
 
-#include "tessera/nn/sequence_testing.h"
+#include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/ops/pointwise.h"
 
 namespace tessera::nn {
@@ -10,51 +10,51 @@ namespace {
 
 constexpr int64_t kT = 6, kD = 4;
 
-Tensor value(const TestMixer& mixer, const char* name) {
-  return mixer.values().at(name);
+Tensor value(const MixerUnderTest& mixer, const char* name) {
+  return mixer.values.at(name);
 }
-Tensor dense(const TestMixer& mixer, const std::string& name, const Tensor& x) {
-  const auto bias = mixer.values().find(name + ".bias");
-  return at::linear(x, mixer.values().at(name + ".weight"),
-                    bias == mixer.values().end() ? Tensor() : bias->second);
+Tensor dense(const MixerUnderTest& mixer, const std::string& name, const Tensor& x) {
+  const auto bias = mixer.values.find(name + ".bias");
+  return at::linear(x, mixer.values.at(name + ".weight"),
+                    bias == mixer.values.end() ? Tensor() : bias->second);
 }
 
 // --- Fourier ------------------------------------------------------------------------------------
 
 TEST(Fourier, Golden) {
-  const TestMixer mixer({{"type", "fourier"}}, 4, {}, /*causal=*/false);
+  const MixerUnderTest mixer = golden_mixer({{"type", "fourier"}}, 4, {}, /*causal=*/false);
   const Tensor x = ops::tensor({1, 2, 0, -1, .5, -1, 3, 2, 2, 0, 1, -2}, {3, 4});
-  expect_everywhere(mixer, x,
-                    ops::tensor({7.5, -0.5, 7.5, -0.5, -0.75, 6.08012702, -3.75, -2.58012702, -0.75,
-                                 -2.58012702, -3.75, 6.08012702},
-                                {3, 4}),
-                    1e-8);
+  mixer.expect_everywhere(x,
+                          ops::tensor({7.5, -0.5, 7.5, -0.5, -0.75, 6.08012702, -3.75, -2.58012702,
+                                       -0.75, -2.58012702, -3.75, 6.08012702},
+                                      {3, 4}),
+                          1e-8);
   // twice: T D / 2 times the sum of the input and its reversal
-  expect_everywhere(mixer, mixer.whole(x, {3}) / 12,
-                    ops::tensor({1, .5, 0, .5, 1.25, -1.5, 2, 1, 1.25, 1, 2, -1.5}, {3, 4}), 1e-12);
-  expect_everywhere(mixer, ops::gen({3, 4}, .37, .11),
-                    ops::tensor({3.6359280963, 0.3241974781, 0.4401786560, 0.3241974781,
-                                 1.5749418086, -1.0639319468, -1.0298190668, -1.1847718442,
-                                 1.5749418086, -1.1847718442, -1.0298190668, -1.0639319468},
-                                {3, 4}),
-                    1e-9);
+  mixer.expect_everywhere(mixer.whole(x, {3}) / 12,
+                          ops::tensor({1, .5, 0, .5, 1.25, -1.5, 2, 1, 1.25, 1, 2, -1.5}, {3, 4}),
+                          1e-12);
+  mixer.expect_everywhere(ops::gen({3, 4}, .37, .11),
+                          ops::tensor({3.6359280963, 0.3241974781, 0.4401786560, 0.3241974781,
+                                       1.5749418086, -1.0639319468, -1.0298190668, -1.1847718442,
+                                       1.5749418086, -1.1847718442, -1.0298190668, -1.0639319468},
+                                      {3, 4}),
+                          1e-9);
 }
 
 TEST(Fourier, LearnedAndRandomMatrices) {
   const Tensor x = golden_input(kT, kD);
-  const TestMixer learned({{"type", "fourier"}, {"transform", "learned"}, {"max_length", 9}}, kD,
-                          {}, /*causal=*/false);
+  const MixerUnderTest learned = golden_mixer(
+      {{"type", "fourier"}, {"transform", "learned"}, {"max_length", 9}}, kD, {}, /*causal=*/false);
   const Tensor tokens = value(learned, "tokens.weight").narrow(0, 0, kT).narrow(1, 0, kT);
-  expect_everywhere(learned, x,
-                    at::einsum("ni,ij,kj->nk", {tokens, x, value(learned, "channels.weight")}),
-                    1e-12);
+  learned.expect_everywhere(
+      x, at::einsum("ni,ij,kj->nk", {tokens, x, value(learned, "channels.weight")}), 1e-12);
   EXPECT_THROW(learned.whole(golden_input(10, kD), {10}), Error);
   const auto random = [&](int64_t seed) {
-    const TestMixer mixer(
+    const MixerUnderTest mixer = golden_mixer(
         {{"type", "fourier"}, {"transform", "random"}, {"max_length", kT}, {"seed", seed}}, kD, {},
         /*causal=*/false);
     const Tensor y = mixer.whole(x, {kT});
-    expect_everywhere(mixer, x, y, 1e-12);
+    mixer.expect_everywhere(x, y, 1e-12);
     return y;
   };
   EXPECT_TRUE(at::equal(random(1), random(1)));
@@ -62,7 +62,7 @@ TEST(Fourier, LearnedAndRandomMatrices) {
 }
 
 TEST(Fourier, IsRefusedInADecoder) {
-  EXPECT_THROW(TestMixer({{"type", "fourier"}}, 4), Error);
+  EXPECT_THROW(golden_mixer({{"type", "fourier"}}, 4), Error);
 }
 
 // --- S4D and S4 ---------------------------------------------------------------------------------
@@ -74,14 +74,15 @@ Complex pair_of(const Tensor& t, int64_t h, int64_t m) {
 }
 
 /// gelu and the gated output around y = sum over pairs + D u.
-Tensor lti_layer(const TestMixer& mixer, const Tensor& u, const Tensor& y) {
+Tensor lti_layer(const MixerUnderTest& mixer, const Tensor& u, const Tensor& y) {
   const auto halves = dense(mixer, "out", at::gelu(y + value(mixer, "d") * u)).chunk(2, -1);
   return halves[0] * at::sigmoid(halves[1]);
 }
 
 TEST(S4dLayer, AgainstTheRecurrenceOfEveryPair) {
   for (const char* rule : {"zoh", "bilinear"}) {
-    const TestMixer mixer({{"type", "s4d"}, {"d_state", 6}, {"discretisation", rule}}, kD);
+    const MixerUnderTest mixer =
+        golden_mixer({{"type", "s4d"}, {"d_state", 6}, {"discretisation", rule}}, kD);
     const Tensor u = golden_input(kT, kD);
     Tensor y = at::zeros({kT, kD}, at::kDouble);
     for (int64_t h = 0; h < kD; ++h)
@@ -98,12 +99,12 @@ TEST(S4dLayer, AgainstTheRecurrenceOfEveryPair) {
           y[t][h] += 2 * (pair_of(value(mixer, "c"), h, m) * x).real();
         }
       }
-    expect_everywhere(mixer, u, lti_layer(mixer, u, y), 1e-11);
+    mixer.expect_everywhere(u, lti_layer(mixer, u, y), 1e-11);
   }
 }
 
 TEST(S4Layer, AgainstTheDenseRecurrence) {
-  const TestMixer mixer({{"type", "s4"}, {"d_state", 4}}, kD);
+  const MixerUnderTest mixer = golden_mixer({{"type", "s4"}, {"d_state", 4}}, kD);
   const Tensor u = golden_input(kT, kD);
   Tensor y = at::zeros({kT, kD}, at::kDouble);
   const auto c64 = at::TensorOptions().dtype(at::kComplexDouble);
@@ -127,14 +128,15 @@ TEST(S4Layer, AgainstTheDenseRecurrence) {
       y[t][h] = at::real((both("c") * x).sum());
     }
   }
-  expect_everywhere(mixer, u, lti_layer(mixer, u, y), 1e-10);
+  mixer.expect_everywhere(u, lti_layer(mixer, u, y), 1e-10);
 }
 
 // --- sLSTM --------------------------------------------------------------------------------------
 
 TEST(SlstmLayer, AgainstTheCellTokenByToken) {
   for (const int64_t d_conv : {0, 3}) {
-    const TestMixer mixer({{"type", "slstm"}, {"n_heads", 2}, {"d_conv", d_conv}}, kD);
+    const MixerUnderTest mixer =
+        golden_mixer({{"type", "slstm"}, {"n_heads", 2}, {"d_conv", d_conv}}, kD);
     const Tensor x = golden_input(kT, kD);
     Tensor seen = x;
     if (d_conv > 0) {
@@ -168,7 +170,7 @@ TEST(SlstmLayer, AgainstTheCellTokenByToken) {
       out.push_back((centred / at::sqrt(centred.square().mean(-1, true) + 1e-5)).reshape({kD}) *
                     value(mixer, "norm.weight"));
     }
-    expect_everywhere(mixer, x, at::stack(out), 1e-10);
+    mixer.expect_everywhere(x, at::stack(out), 1e-10);
   }
 }
 
@@ -176,7 +178,8 @@ TEST(SlstmLayer, AgainstTheCellTokenByToken) {
 
 TEST(GmlpLayer, AgainstTheDefinition) {
   for (const bool causal : {true, false}) {
-    const TestMixer mixer({{"type", "gmlp"}, {"d_hidden", 6}, {"max_length", 8}}, kD, {}, causal);
+    const MixerUnderTest mixer =
+        golden_mixer({{"type", "gmlp"}, {"d_hidden", 6}, {"max_length", 8}}, kD, {}, causal);
     const Tensor x = golden_input(kT, kD);
     const auto halves = at::gelu(dense(mixer, "in", x)).chunk(2, -1);
     const Tensor v = at::layer_norm(halves[1], {3}, value(mixer, "norm.weight"),
@@ -189,7 +192,7 @@ TEST(GmlpLayer, AgainstTheDefinition) {
     }
     const Tensor want = dense(mixer, "out", halves[0] * mixed);
     if (causal) {
-      expect_everywhere(mixer, x, want, 1e-12);
+      mixer.expect_everywhere(x, want, 1e-12);
     } else {
       ops::expect_near(mixer.whole(x, {kT}), want, 1e-12);
       const at::NoGradGuard no_gradients;
@@ -204,13 +207,13 @@ TEST(GmlpLayer, AgainstTheDefinition) {
 TEST(HyenaLayer, AgainstTheDirectConvolution) {
   for (const int64_t order : {2, 3}) {
     constexpr int64_t kL = 10;
-    const TestMixer mixer({{"type", "hyena"},
-                           {"max_length", kL},
-                           {"order", order},
-                           {"filter_width", 5},
-                           {"filter_layers", 1},
-                           {"bands", 2}},
-                          kD);
+    const MixerUnderTest mixer = golden_mixer({{"type", "hyena"},
+                                               {"max_length", kL},
+                                               {"order", order},
+                                               {"filter_width", 5},
+                                               {"filter_layers", 1},
+                                               {"bands", 2}},
+                                              kD);
     const Tensor u = golden_input(kT, kD);
     const Tensor projected = dense(mixer, "in", u);
     Tensor short_conv = at::zeros_like(projected);
@@ -248,7 +251,7 @@ TEST(HyenaLayer, AgainstTheDirectConvolution) {
         for (int64_t s = 0; s <= t; ++s)
           v[t] += k[static_cast<size_t>(t - s)].select(1, filter) * z[s];
     }
-    expect_everywhere(mixer, u, dense(mixer, "out", v * parts[0]), 1e-11);
+    mixer.expect_everywhere(u, dense(mixer, "out", v * parts[0]), 1e-11);
     EXPECT_THROW(mixer.whole(golden_input(kL + 1, kD), {kL + 1}), Error);
   }
 }

@@ -22,7 +22,7 @@ class LshAttention final : public Mixer {
     const bool redraw = context.training && config_.redraw == RotationRedraw::every_step;
     const RandomKey key =
         (redraw ? context.key : RandomKey(static_cast<uint64_t>(config_.seed))).fold(name_);
-    const Tensor o_NHD = for_segments(*context.batch, [&](size_t, const Segment& s) {
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t, const Segment& s) {
       const std::vector<int64_t> factors =
           config_.n_buckets.empty()
               ? ops::lsh_bucket_factors(s.length, config_.chunk, config_.max_length)

@@ -1,7 +1,10 @@
 // Rules, parameters, state and cost of the mixers: what needs no tensors.
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/causal_conv_decl.h"
 #include "tessera/nn/mixer/mamba2.h"
 
 namespace tessera::nn {
@@ -15,6 +18,8 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
     fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
          scale_value);
+  if (gate_bias && gate == OutputGate::none)
+    fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
   who().check_heads(scope.at("pattern"), n_heads);
   if (who().farthest() > 0 && position.info().place == spec::Place::score_bias)
     fail(ErrorKind::spec, scope.path,
@@ -36,19 +41,11 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (gate != OutputGate::none)
     list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, scope.d_model,
-                false);
+                gate_bias);
   if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
   position.config->params_under(list, "position", child_scope(scope, "position"));
-  if (qk_norm) {
-    for (const auto& [name, heads] :
-         {std::pair{"q_norm", n_heads}, std::pair{"k_norm", n_kv_heads}}) {
-      spec::Scope norm_scope = scope;
-      norm_scope.width = qk_norm_over == QkNormOver::head ? head_dim : heads * head_dim;
-      spec::ParamList child = list.under(name);
-      qk_norm.config->params(child, norm_scope);
-      list.append(child);
-    }
-  }
+  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
+  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
@@ -73,7 +70,21 @@ double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
          static_cast<double>(who().keys_met(context));
 }
 
-double AttentionConfig::score_scale(int64_t layer) const {
+void declare_head_norms(spec::ParamList& list,
+                        const std::string& name,
+                        const spec::AnyPart& norm,
+                        QkNormOver over,
+                        int64_t heads,
+                        int64_t head_dim,
+                        spec::Scope scope) {
+  if (!norm) return;
+  scope.width = over == QkNormOver::projection ? heads * head_dim : head_dim;
+  if (over != QkNormOver::each_head) return norm.config->params_under(list, name, scope);
+  for (int64_t h = 0; h < heads; ++h)
+    norm.config->params_under(list, fmt::format("{}.{}", name, h), scope);
+}
+
+double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
   const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
   switch (scale) {
     case ScoreScale::rsqrt_head_dim:
@@ -81,13 +92,18 @@ double AttentionConfig::score_scale(int64_t layer) const {
     case ScoreScale::one:
       return 1;
     case ScoreScale::value:
-      return scale_value;
+      return value;
     case ScoreScale::rsqrt_of:
-      return 1 / std::sqrt(scale_value);
+      return 1 / std::sqrt(value);
     case ScoreScale::inverse_layer:
       return rsqrt / static_cast<double>(layer + 1);
   }
   return rsqrt;
+}
+
+double AttentionConfig::query_factor(int64_t position) const {
+  const int64_t steps = (position + temperature.offset) / temperature.floor;
+  return 1 + temperature.scale * std::log1p(static_cast<double>(steps));
 }
 
 void Mamba2Config::check(const spec::Scope& scope) const {
@@ -107,14 +123,9 @@ void Mamba2Config::check(const spec::Scope& scope) const {
 void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   using Kind = spec::ParamKind;
   const int64_t channels = conv_channels();
-  const double conv_bound = 1 / std::sqrt(static_cast<double>(d_conv));
   list.linear("in", inner() + channels + n_heads, scope.d_model, proj_bias);
-  list.add({"conv.weight",
-            {channels, d_conv},
-            spec::Init::uniform(-conv_bound, conv_bound),
-            Kind::structural});
-  if (conv_bias)
-    list.add({"conv.bias", {channels}, spec::Init::uniform(-conv_bound, conv_bound), Kind::bias});
+  const spec::Init conv = conv_init(d_conv);
+  declare_conv(list, "conv", {channels, d_conv}, conv, conv_bias ? &conv : nullptr);
   list.add({"dt_bias",
             {n_heads},
             {spec::Init::Kind::softplus_log_uniform, 1e-3, 1e-1, 1e-4},
@@ -128,8 +139,7 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
 
 std::vector<spec::StateDecl> Mamba2Config::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}},
-          {"conv", Kind::fixed, {d_conv - 1, conv_channels()}}};
+  return {{"ssm", Kind::fixed, {n_heads, head_dim, d_state}}, conv_state(conv_channels(), d_conv)};
 }
 
 double Mamba2Config::extra_flops(const spec::Scope&, int64_t) const {

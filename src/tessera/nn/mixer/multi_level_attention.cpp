@@ -46,7 +46,7 @@ class MultiLevelAttention final : public Mixer {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, x.size(1), d}); };
       o_NHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), 0, nullptr, context);
     } else {
-      o_NHD = for_segments(batch, [&](size_t i, const Segment& s) {
+      o_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) {
           return x.narrow(0, s.begin, s.length).unsqueeze(0);
         };

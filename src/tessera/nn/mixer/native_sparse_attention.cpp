@@ -81,7 +81,7 @@ class NativeSparseAttention final : public Mixer {
                  v_window = v_window_(x_ND).reshape({n, g, d});
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
-    const Tensor mixed = for_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const Tensor mixed = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       const int64_t start = row != nullptr ? s.start : 0;

@@ -54,7 +54,7 @@ TEST(NativeSparseAttention, AgainstTheDefinition) {
         "n_initial": 1, "n_local": 2, "window": 5, "pool": "{}"}})",
                                  mlp ? "mlp" : "mean"),
                      kD);
-    m.fill(1);
+    m.fill({.size = 1});
     const auto heads = [&](const char* name, int64_t n) {
       return at::matmul(x, m.values[name].t()).reshape({kT, n, kE});
     };

@@ -53,7 +53,7 @@ class Performer final : public Mixer {
         rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
       y_NHD = plain(of(n / t, 0, t), context.causal);
     } else {
-      y_NHD = for_segments(batch, [&](size_t i, const Segment& s) {
+      y_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
         const ops::Favor in = of(1, s.begin, s.length);
         RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
         const Tensor y = ops::use_kernels(x_ND) ? scan(in, context.causal, row)

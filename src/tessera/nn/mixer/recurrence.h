@@ -1,5 +1,5 @@
-// What the mixers with a linear recurrence share when they compute: runs of documents, the
-// recurrence and the short convolution with and without a state, the token before.
+// What the mixers with a linear recurrence share when they compute: runs of documents, and the
+// recurrence with and without a state.
 #pragma once
 
 #include "tessera/nn/parts.h"
@@ -37,17 +37,6 @@ Tensor for_runs(const Tensor& x_ND, const Context& context, const StateRows* row
 
 /// y_BTHV of the recurrence from the state declared at `slot` (or from zeros), which is replaced.
 Tensor recur(const Run& run, const ops::LinearRecurrence& in, int64_t chunk, size_t slot);
-
-/// The causal short convolution over [B, T, C] and its activation; the last inputs are kept at
-/// `slot`.
-struct ShortConv {
-  WeightPtr weight, bias;  // [C, taps], [C] or null
-  ops::Activation act = ops::Activation::silu;
-  Tensor operator()(const Run& run, const Tensor& x_BTC, size_t slot) const;
-};
-
-/// x_{t-1} for every t: zeros, or what is kept at `slot`, before the first.
-Tensor token_before(const Run& run, const Tensor& x_BTD, size_t slot);
 
 /// x / sqrt(sum x^2 + eps) over the last axis.
 Tensor l2_norm(const Tensor& x, double eps);

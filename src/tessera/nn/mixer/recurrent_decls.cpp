@@ -1,6 +1,7 @@
 // Rules, parameters, state and cost of the mixers with a linear recurrence: what needs no tensors.
 #include <cmath>
 
+#include "tessera/nn/mixer/causal_conv_decl.h"
 #include "tessera/nn/mixer/delta_net.h"
 #include "tessera/nn/mixer/gated_delta_net.h"
 #include "tessera/nn/mixer/gla.h"
@@ -145,13 +146,8 @@ void delta_params(spec::ParamList& list,
   list.linear("k", keys, scope.d_model, false);
   list.linear("v", values, scope.d_model, false);
   list.linear("beta", config.n_heads, scope.d_model, false);
-  if (d_conv > 0) {
-    const double bound = 1 / std::sqrt(static_cast<double>(d_conv));
-    list.add({"conv.weight",
-              {2 * keys + values, d_conv},
-              spec::Init::uniform(-bound, bound),
-              Kind::structural});
-  }
+  if (d_conv > 0)
+    declare_conv(list, "conv", {2 * keys + values, d_conv}, conv_init(d_conv), nullptr);
   list.add({"norm.weight", {config.value_dim}, spec::Init::constant(1), Kind::norm});
   list.linear("o", scope.d_model, values, false, output_init(scope));
 }
@@ -170,8 +166,7 @@ std::vector<spec::StateDecl> delta_state(const RecurrentConfig& config,
   std::vector<spec::StateDecl> out{
       {"s", Kind::fixed, {config.n_heads, config.key_dim, config.value_dim}}};
   if (d_conv > 0)
-    out.push_back(
-        {"conv", Kind::fixed, {d_conv - 1, 2 * n_key_heads * config.key_dim + config.values()}});
+    out.push_back(conv_state(2 * n_key_heads * config.key_dim + config.values(), d_conv));
   return out;
 }
 
@@ -257,13 +252,8 @@ void Hgrn2Config::params(spec::ParamList& list, const spec::Scope& scope) const 
   list.linear("q", keys(), scope.d_model, false);
   list.linear("f", keys(), scope.d_model, false);
   list.linear("v", values(), scope.d_model, false);
-  if (d_conv > 0) {
-    const double bound = 1 / std::sqrt(static_cast<double>(d_conv));
-    list.add({"conv.weight",
-              {2 * keys() + values(), d_conv},
-              spec::Init::uniform(-bound, bound),
-              Kind::structural});
-  }
+  if (d_conv > 0)
+    declare_conv(list, "conv", {2 * keys() + values(), d_conv}, conv_init(d_conv), nullptr);
   // equal rows: the bound of layer l starts at l / L
   if (lower_bound == LowerBound::learned && scope.layer == 0)
     list.add({"lower_bounds", {scope.n_layers, keys()}, spec::Init::constant(0), Kind::structural});
@@ -274,7 +264,7 @@ void Hgrn2Config::params(spec::ParamList& list, const spec::Scope& scope) const 
 std::vector<spec::StateDecl> Hgrn2Config::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   std::vector<spec::StateDecl> out{{"s", Kind::fixed, {n_heads, key_dim, value_dim}}};
-  if (d_conv > 0) out.push_back({"conv", Kind::fixed, {d_conv - 1, 2 * keys() + values()}});
+  if (d_conv > 0) out.push_back(conv_state(2 * keys() + values(), d_conv));
   return out;
 }
 

@@ -15,7 +15,7 @@ TEST(LshAttention, IsTheOpOfItsProjections) {
   MixerUnderTest m(R"({"type": "lsh_attention", "n_heads": 2, "chunk": 3, "n_hashes": 2,
       "n_buckets": [4], "seed": 3})",
                    6);
-  m.fill(1);
+  m.fill({.size = 1});
   const Tensor x = gen({11, 6}, 1.7, 0.4);
   const auto heads = [&](const char* name) {
     return at::matmul(x, m.values[name].t()).reshape({11, 2, 3});

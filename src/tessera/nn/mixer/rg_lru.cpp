@@ -2,7 +2,7 @@
 
 #include "tessera/nn/mixer/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
-#include "tessera/ops/block_linear.h"
+#include "tessera/ops/head_linear.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/rg_lru.h"
 
@@ -25,7 +25,8 @@ class RgLru final : public Mixer {
     const Batch& batch = *context.batch;
     const Tensor c_NW = conv_(x_(x_ND), batch, rows, kConv);
     const auto gate = [&](const Linear& g) {
-      return ops::block_linear(c_NW, *g.weight, g.bias.get());
+      const Tensor c_NHI = c_NW.unflatten(-1, {-1, g.weight->size(1)});
+      return ops::head_linear(c_NHI, *g.weight, g.bias.get()).flatten(1);
     };
     const Tensor scale_W = 8 * ops::softplus(lambda_->tensor().to(ops::wide(x_ND)));
     const Tensor h_NW =

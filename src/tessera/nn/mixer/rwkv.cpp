@@ -7,6 +7,7 @@
 #include "tessera/nn/mixer/rwkv6.h"
 #include "tessera/nn/mixer/rwkv7.h"
 #include "tessera/nn/mixer/rwkv_channel_mix.h"
+#include "tessera/nn/mixer/segments.h"
 
 namespace tessera::nn {
 namespace {
@@ -18,16 +19,6 @@ Tensor sigmoid_of(const Tensor& x) {
 }
 Tensor tanh_of(const Tensor& x) {
   return ops::activate(x, ops::Activation::tanh);
-}
-
-/// x_{t-1} of every token of a call.
-Tensor tokens_before(const Tensor& x_ND,
-                     const Context& context,
-                     const StateRows* rows,
-                     size_t slot) {
-  return for_runs(x_ND, context, rows, [&](const Run& run) {
-    return token_before(run, run.of(x_ND, {x_ND.size(1)}), slot);
-  });
 }
 
 /// The parameters mix_<name>, by name.
@@ -66,14 +57,16 @@ class Rwkv5 final : public Mixer {
  public:
   Rwkv5(const Rwkv5Config& config, const Builder& builder)
       : base_(config, config.norm_eps, builder),
-        g_(builder, "g"),
-        mix_(mixes(builder, "rkvg")),
+        gated_(config.gate),
+        mix_(mixes(builder, gated_ ? "rkvg" : "rkv")),
         decay_(builder.weight("decay")),
-        bonus_(builder.weight("bonus")) {}
+        bonus_(builder.weight("bonus")) {
+    if (gated_) g_ = Linear(builder, "g");
+  }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = base_.shape.n_heads, k = base_.shape.key_dim, v = base_.shape.value_dim;
-    const Tensor before_ND = tokens_before(x_ND, context, rows, kLast);
+    const Tensor before_ND = token_shift(x_ND, *context.batch, rows, kLast);
     const auto mixed = [&](char name) {
       return before_ND + mix_.at(name)->tensor().to(x_ND.scalar_type()) * (x_ND - before_ND);
     };
@@ -93,11 +86,14 @@ class Rwkv5 final : public Mixer {
                     bonus_HK},
                    base_.shape.chunk, kState);
     });
-    return base_.o(ops::gated(g_(mixed('g')), base_.normed(y_NE), ops::Activation::silu));
+    const Tensor normed_NE = base_.normed(y_NE);
+    return base_.o(gated_ ? ops::gated(g_(mixed('g')), normed_NE, ops::Activation::silu)
+                          : normed_NE);
   }
 
  private:
   TimeMix base_;
+  bool gated_;
   Linear g_;
   std::map<char, WeightPtr> mix_;
   WeightPtr decay_, bonus_;
@@ -119,7 +115,7 @@ class Rwkv6 final : public Mixer {
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t h = base_.shape.n_heads, k = base_.shape.key_dim, v = base_.shape.value_dim;
-    const Tensor step_ND = tokens_before(x_ND, context, rows, kLast) - x_ND;
+    const Tensor step_ND = token_shift(x_ND, *context.batch, rows, kLast) - x_ND;
     const auto share = [&](char name) { return mix_.at(name)->tensor().to(x_ND.scalar_type()); };
     // how far each input steps back is itself decided by the token
     const Tensor z = tanh_of(mix_down_(x_ND + step_ND * share('x')));
@@ -181,7 +177,7 @@ class Rwkv7 final : public Mixer {
     const int64_t n = x_ND.size(0), h = base_.shape.n_heads, k = base_.shape.key_dim,
                   v = base_.shape.value_dim;
     const auto type = ops::wide(x_ND);
-    const Tensor step_ND = tokens_before(x_ND, context, rows, kLast) - x_ND;
+    const Tensor step_ND = token_shift(x_ND, *context.batch, rows, kLast) - x_ND;
     const auto mixed = [&](char name) {
       return x_ND + step_ND * mix_.at(name)->tensor().to(x_ND.scalar_type());
     };
@@ -257,7 +253,7 @@ class RwkvChannelMix final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor before_ND = tokens_before(x_ND, context, rows, 0);
+    const Tensor before_ND = token_shift(x_ND, *context.batch, rows, 0);
     const auto mixed = [&](char name) {
       const Tensor mix = mix_.at(name)->tensor().to(x_ND.scalar_type());
       return config_.weighs_present() ? before_ND + mix * (x_ND - before_ND)

@@ -2,7 +2,7 @@
 // present token, on inputs mixed with the token before.
 //   m(x, mu)_t = mu x_t + (1 - mu) x_{t-1};  r, k, v, g = W m(x, mu);  w = exp(-exp(decay))
 //   y_t = (S_{t-1} + diag(u) k_t v_t^T)^T r_t;  S_t = diag(w) S_{t-1} + k_t v_t^T
-//   out = W_o( GroupNorm_heads(y) * silu(g) )
+//   out = W_o( GroupNorm_heads(y) * silu(g) ), in version 5.1 without the gate
 // Peng et al. 2024, arXiv:2404.05892. The published code divides y by 8 before a norm with eps
 // 1e-5: the same numbers as norm_eps 64e-5 here. Forms: chunked, recurrent.
 #pragma once
@@ -12,6 +12,7 @@
 namespace tessera::nn {
 
 struct Rwkv5Config final : RecurrentConfig {
+  bool gate = true;
   double norm_eps = 64e-5;
 
   static constexpr auto fields() {
@@ -20,7 +21,8 @@ struct Rwkv5Config final : RecurrentConfig {
     return std::tuple_cat(
         head_fields("K, key width of a head; 0 = d_model / n_heads",
                     "V, value width of a head; 0 = d_model / n_heads"),
-        std::tuple{field("norm_eps", &C::norm_eps, "added to the variance of a head's output",
+        std::tuple{field("gate", &C::gate, "multiply the output by silu(g)"),
+                   field("norm_eps", &C::norm_eps, "added to the variance of a head's output",
                          {.min = 0})});
   }
   static spec::Info info() {

@@ -56,8 +56,8 @@ int64_t rank_of(double factor, int64_t d_model) {
 
 void Rwkv5Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   time_mix_params(list, scope, *this);
-  list.linear("g", values(), scope.d_model, false);
-  mix_params(list, scope, "rkvg");
+  if (gate) list.linear("g", values(), scope.d_model, false);
+  mix_params(list, scope, gate ? "rkvg" : "rkv");
   list.add({"decay", {n_heads, key_dim}, spec::Init::uniform(-6, -1), Kind::structural});
   list.add({"bonus", {n_heads, key_dim}, spec::Init::uniform(-0.1, 1), Kind::structural});
 }

@@ -14,8 +14,9 @@ Tensor token_shift(const Tensor& x_ND, const Batch& batch, const StateRows* rows
   return over_segments(batch, [&](size_t i, const Segment& s) {
     const Tensor x = x_ND.narrow(0, s.begin, s.length);
     Tensor& last = (*rows)[i]->fixed(slot);
-    const Tensor seen = at::cat({last.to(x.scalar_type()), x});
-    last = seen.narrow(0, s.length, 1).to(last.scalar_type()).clone();
+    const Tensor seen = at::cat({last.to(x.scalar_type()).unsqueeze(0), x});
+    // a view would keep the activations of the whole call alive
+    last = seen.select(0, s.length).to(last.scalar_type()).clone();
     return seen.narrow(0, 0, s.length);
   });
 }

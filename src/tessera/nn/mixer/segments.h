@@ -21,7 +21,7 @@ Tensor over_segments(const Batch& batch, const F& f) {
 }
 
 /// The input before each token, zero before a document's first. `slot` is the place of the last
-/// input, [1, D], in the state.
+/// input, [D], in the state.
 Tensor token_shift(const Tensor& x_ND, const Batch& batch, const StateRows* rows, size_t slot);
 
 }  // namespace tessera::nn

@@ -1,6 +1,6 @@
 // State-space, convolution and recurrent mixers against transformers 5.23 in float64
 // (tools/golden/sequence_mixers.py) and the values of the specification.
-#include "tessera/nn/sequence_testing.h"
+#include "tessera/nn/mixer/mixer_testing.h"
 
 namespace tessera::nn {
 namespace {
@@ -10,9 +10,10 @@ Tensor rows_of_4(const std::vector<double>& values) {
 }
 
 TEST(Mamba, AgainstTransformersMamba) {
-  const TestMixer mixer({{"type", "mamba"}, {"d_state", 3}, {"d_conv", 3}, {"dt_rank", 2}}, 4);
-  expect_everywhere(
-      mixer, golden_input(5, 4),
+  const MixerUnderTest mixer =
+      golden_mixer({{"type", "mamba"}, {"d_state", 3}, {"d_conv", 3}, {"dt_rank", 2}}, 4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
       rows_of_4({36.4337907908,  166.0768105867, 56.7706023010,   -134.2164351723, 50.0442500661,
                  234.6098930427, 81.6217701154,  -188.8027299607, -411.4123649584, -575.3517469964,
                  88.5177344337,  625.0290119114, -9.2062225192,   -19.8800698164,  -1.9507224831,
@@ -21,14 +22,15 @@ TEST(Mamba, AgainstTransformersMamba) {
 }
 
 TEST(Mamba, AgainstTransformersFalconMamba) {
-  const TestMixer mixer({{"type", "mamba"},
-                         {"d_state", 3},
-                         {"d_conv", 3},
-                         {"dt_rank", 2},
-                         {"norm", {{"type", "rms_norm"}, {"weight", "none"}, {"eps", 1e-6}}}},
-                        4);
-  expect_everywhere(
-      mixer, golden_input(5, 4),
+  const MixerUnderTest mixer =
+      golden_mixer({{"type", "mamba"},
+                    {"d_state", 3},
+                    {"d_conv", 3},
+                    {"dt_rank", 2},
+                    {"norm", {{"type", "rms_norm"}, {"weight", "none"}, {"eps", 1e-6}}}},
+                   4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
       rows_of_4({5.2546097249,  18.0988801719, 4.9027092657,   -15.3474181225, 9.1218285280,
                  36.3457532601, 11.2758649375, -30.0175961599, -22.0362558959, -32.5815398943,
                  3.7510862740,  34.6866966490, -4.0776029825,  -9.3208818002,  -1.1533930139,
@@ -37,14 +39,14 @@ TEST(Mamba, AgainstTransformersFalconMamba) {
 }
 
 TEST(Mamba, AgainstTransformersJamba) {
-  const TestMixer mixer({{"type", "mamba"},
-                         {"d_state", 3},
-                         {"d_conv", 3},
-                         {"dt_rank", 2},
-                         {"norm", {{"type", "rms_norm"}, {"eps", 1e-6}}}},
-                        4);
-  expect_everywhere(
-      mixer, golden_input(5, 4),
+  const MixerUnderTest mixer = golden_mixer({{"type", "mamba"},
+                                             {"d_state", 3},
+                                             {"d_conv", 3},
+                                             {"dt_rank", 2},
+                                             {"norm", {{"type", "rms_norm"}, {"eps", 1e-6}}}},
+                                            4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
       rows_of_4({-3.9504465974,  2.5901860768,  2.6044960002,   -3.9435726069, -13.2831364578,
                  9.2642123984,   8.4691301123,  -13.6650663888, 20.6161243861, -7.0233250415,
                  -16.9665608979, 15.8397390345, 3.3095513201,   -0.3695041419, -3.1175441416,
@@ -53,9 +55,10 @@ TEST(Mamba, AgainstTransformersJamba) {
 }
 
 TEST(RgLruBlock, AgainstTransformersRecurrentGemma) {
-  const TestMixer mixer({{"type", "rg_lru"}, {"n_heads", 3}, {"width", 6}, {"d_conv", 3}}, 4);
-  expect_everywhere(
-      mixer, golden_input(5, 4),
+  const MixerUnderTest mixer =
+      golden_mixer({{"type", "rg_lru"}, {"n_heads", 3}, {"width", 6}, {"d_conv", 3}}, 4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
       rows_of_4({4.5822591398,  1.1227524962,  -4.7269371583, 0.7217067735,  5.6817611210,
                  0.1542788769,  -5.4500323638, 1.9712184401,  7.3229078117,  -8.3464305788,
                  -3.7872949079, 9.8256886673,  1.8188710549,  -2.3781997901, -0.6028696128,
@@ -67,20 +70,20 @@ TEST(RgLruBlock, SpecifiedValues) {
   const auto in_out = [](double a, double b) {  // given as [block, in, out]
     return ops::gen({2, 2, 2}, a, b).transpose(1, 2).reshape({4, 2});
   };
-  const TestMixer mixer({{"type", "rg_lru"}, {"n_heads", 2}}, 4,
-                        {{"x.weight", ops::gen({4, 4}, .3, .1)},
-                         {"x.bias", ops::gen({4}, .2, .5)},
-                         {"y.weight", ops::gen({4, 4}, .5, .4)},
-                         {"y.bias", ops::gen({4}, .6, -.3)},
-                         {"conv.weight", ops::gen({4, 4}, .35, .25)},
-                         {"conv.bias", ops::gen({4}, .9, -.6)},
-                         {"input_gate.weight", in_out(.9, .3)},
-                         {"input_gate.bias", ops::gen({4}, .4, .6)},
-                         {"recurrent_gate.weight", in_out(.6, .2)},
-                         {"recurrent_gate.bias", ops::gen({4}, .8, -.1)},
-                         {"lambda", ops::gen({4}, .5, -.2)},
-                         {"out.weight", ops::gen({4, 4}, .7, -.2)},
-                         {"out.bias", ops::gen({4}, .1, .05)}});
+  const MixerUnderTest mixer = golden_mixer({{"type", "rg_lru"}, {"n_heads", 2}}, 4,
+                                            {{"x.weight", ops::gen({4, 4}, .3, .1)},
+                                             {"x.bias", ops::gen({4}, .2, .5)},
+                                             {"y.weight", ops::gen({4, 4}, .5, .4)},
+                                             {"y.bias", ops::gen({4}, .6, -.3)},
+                                             {"conv.weight", ops::gen({4, 4}, .35, .25)},
+                                             {"conv.bias", ops::gen({4}, .9, -.6)},
+                                             {"input_gate.weight", in_out(.9, .3)},
+                                             {"input_gate.bias", ops::gen({4}, .4, .6)},
+                                             {"recurrent_gate.weight", in_out(.6, .2)},
+                                             {"recurrent_gate.bias", ops::gen({4}, .8, -.1)},
+                                             {"lambda", ops::gen({4}, .5, -.2)},
+                                             {"out.weight", ops::gen({4, 4}, .7, -.2)},
+                                             {"out.bias", ops::gen({4}, .1, .05)}});
   const Tensor x = ops::gen({5, 4}, .45, .2);
   std::unique_ptr<RowState> row;
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{5}, {1, 3, 1}}) {
@@ -95,9 +98,9 @@ TEST(RgLruBlock, SpecifiedValues) {
 }
 
 TEST(Rwkv4Mixer, AgainstTransformersRwkv) {
-  const TestMixer mixer({{"type", "rwkv4"}, {"width", 6}}, 4);
-  expect_everywhere(
-      mixer, golden_input(5, 4),
+  const MixerUnderTest mixer = golden_mixer({{"type", "rwkv4"}, {"width", 6}}, 4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
       rows_of_4({-0.6704771976, 0.1897461518,  0.4543186132,  -0.7073053611, 0.4021034180,
                  0.0848092179,  -0.4987179754, 0.4833296907,  -0.6214233628, 0.8490579988,
                  -0.3458224725, -0.4550974604, -0.7378091120, 0.0626843536,  0.6663991729,
@@ -106,9 +109,9 @@ TEST(Rwkv4Mixer, AgainstTransformersRwkv) {
 }
 
 TEST(ShortConvMixer, AgainstTransformersLfm2) {
-  const TestMixer mixer({{"type", "short_conv"}, {"bias", true}}, 4);
-  expect_everywhere(
-      mixer, golden_input(5, 4),
+  const MixerUnderTest mixer = golden_mixer({{"type", "short_conv"}, {"bias", true}}, 4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
       rows_of_4({1.1681214687,   -2.8836307648, 6.6907054252,   -9.0519659436, 5.2289369005,
                  -6.3885902331,  9.0351137167,  -9.8313526259,  -7.7714279533, 14.6367290415,
                  -16.3877542877, 15.6029687119, -5.8089281628,  7.2513580992,  -4.8536777003,

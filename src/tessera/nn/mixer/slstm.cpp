@@ -2,7 +2,7 @@
 
 #include "tessera/nn/mixer/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
-#include "tessera/ops/block_linear.h"
+#include "tessera/ops/head_linear.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/slstm.h"
 
@@ -28,7 +28,9 @@ class Slstm final : public Mixer {
     const Tensor seen_ND = conv_ ? (*conv_)(x_ND, batch, rows, kConv) : x_ND;
     std::vector<Tensor> parts;
     for (size_t g = 0; g < 4; ++g)
-      parts.push_back(ops::block_linear(g < 2 ? seen_ND : x_ND, *gates_[g]).to(type));
+      parts.push_back(ops::head_linear((g < 2 ? seen_ND : x_ND).reshape({n, -1, p}), *gates_[g])
+                          .reshape({n, d})
+                          .to(type));
     const ops::Slstm in{at::stack(parts, 1) + bias_->tensor().to(type),
                         recurrent_->tensor().to(type).view({4, d, p})};
     const Tensor h_ND = scan(in, batch, rows).to(x_ND.scalar_type());

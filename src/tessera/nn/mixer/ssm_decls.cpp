@@ -155,7 +155,7 @@ void Rwkv4Config::params(spec::ParamList& list, const spec::Scope& scope) const 
 }
 
 std::vector<spec::StateDecl> Rwkv4Config::state(const spec::Scope& scope) const {
-  return {fixed("wkv", {3, width}), fixed("shift", {1, scope.d_model})};
+  return {fixed("wkv", {3, width}), fixed("shift", {scope.d_model})};
 }
 
 double Rwkv4Config::extra_flops(const spec::Scope& scope, int64_t) const {

@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
-#include "tessera/nn/parts.h"
+#include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/nn/pattern/pattern_config.h"
-#include "tessera/nn/registry.h"
-#include "tessera/ops/ops_testing.h"
 
 namespace tessera::nn {
 namespace {
@@ -19,52 +16,29 @@ using ops::tensor;
 using spec::Json;
 
 /// One attention mixer with given weights; absent ones are drawn.
-struct Rig {
-  std::map<std::string, Tensor> values;
-  spec::Scope scope;
-  spec::AnyPart part;
-
-  Rig(const char* json, int64_t d_model, bool causal) {
-    register_mechanisms();
-    scope.d_model = d_model;
-    scope.n_layers = 1;
-    scope.causal = causal;
-    scope.path = "mixer";
-    part = spec::read_part(spec::Slot::mixer, spec::parse_json(json, "test"), scope);
-    spec::ParamList list;
-    part.config->params(list, scope);
-    double a = 0.31;
-    for (const spec::ParamDecl& decl : list.all())
-      values[decl.name] = gen(decl.shape, a += 0.17, 0.4);
-  }
-  Tensor run(const Tensor& x, const Batch& batch, at::ScalarType type = at::kDouble) const {
-    const WeightSource source = [&](const std::string& name) -> WeightPtr {
-      const auto found = values.find(name);
-      return found == values.end()
-                 ? nullptr
-                 : std::make_shared<ops::Weight>(ops::Weight::dense(name, found->second.to(type)));
-    };
-    Context context;
-    context.batch = &batch;
-    context.causal = scope.causal;
-    return build_mixer(part, Builder(source, "", scope))->forward(x.to(type), context, nullptr);
-  }
-};
+MixerUnderTest rig_of(const char* json, int64_t d_model, bool causal) {
+  MixerUnderTest rig(json, d_model, causal);
+  rig.fill({.frequency = 0.48, .frequency_step = 0.17, .phase = 0.4, .phase_step = 0, .size = 1});
+  return rig;
+}
 
 Batch batch_of(int64_t t) {
   return Batch::of(at::zeros({1, t}, at::kLong));
 }
 
 /// Double against `want`, and the kernel within float32's rounding.
-void expect_mixer(const Rig& rig, const Tensor& x, const Batch& batch, const Tensor& want) {
-  ops::expect_both([&](at::ScalarType type) { return rig.run(x, batch, type); }, want, 1e-9);
+void expect_mixer(const MixerUnderTest& rig,
+                  const Tensor& x,
+                  const Batch& batch,
+                  const Tensor& want) {
+  ops::expect_both([&](at::ScalarType type) { return rig.forward(x, batch, type); }, want, 1e-9);
 }
 
 TEST(Longformer, GoldenWithOneGlobalToken) {
   // x = I, so that the projections are the golden's q, k and v; the output's first two channels
-  Rig rig(R"({"type": "attention", "n_heads": 1, "head_dim": 2,
+  MixerUnderTest rig = rig_of(R"({"type": "attention", "n_heads": 1, "head_dim": 2,
               "pattern": {"type": "longformer", "width": 2, "global_tokens": [0], "projections": "separate"}})",
-          5, false);
+                              5, false);
   const auto project = [&](const char* name, double a, double b) {
     rig.values[name] = gen({5, 2}, a, b).t().contiguous();
   };
@@ -81,44 +55,46 @@ TEST(Longformer, GoldenWithOneGlobalToken) {
               -0.1018397081, -0.05869691448, -0.5106384425, -0.09947903278},
              {5, 2});
   ops::expect_both(
-      [&](at::ScalarType type) { return rig.run(x, batch_of(5), type).narrow(1, 0, 2); }, want,
+      [&](at::ScalarType type) { return rig.forward(x, batch_of(5), type).narrow(1, 0, 2); }, want,
       1e-9);
 
   // the same token marked by the batch, beside a document without a mark
-  Rig marked(R"({"type": "attention", "n_heads": 1, "head_dim": 2,
+  MixerUnderTest marked = rig_of(R"({"type": "attention", "n_heads": 1, "head_dim": 2,
                  "pattern": {"type": "longformer", "width": 2, "projections": "separate"}})",
-             5, false);
+                                 5, false);
   marked.values = rig.values;
   Batch two = Batch::of(at::zeros({2, 5}, at::kLong));
   two.global_N = at::zeros({10}, at::kBool);
   two.global_N[5] = true;
   ops::expect_both(
       [&](at::ScalarType type) {
-        return marked.run(at::cat({x, x}), two, type).narrow(0, 5, 5).narrow(1, 0, 2);
+        return marked.forward(at::cat({x, x}), two, type).narrow(0, 5, 5).narrow(1, 0, 2);
       },
       want, 1e-9);
   // row 4 of the other document sees keys 3 and 4 alone
   const Tensor q = gen({5, 2}, 0.37, 0.11)[4], k = gen({5, 2}, 0.53, 0.29).narrow(0, 3, 2);
   const Tensor p = at::softmax(at::mv(k, q) / std::sqrt(2.0), 0);
-  expect_near(marked.run(at::cat({x, x}), two)[4].narrow(0, 0, 2),
+  expect_near(marked.forward(at::cat({x, x}), two, at::kDouble)[4].narrow(0, 0, 2),
               at::mv(gen({5, 2}, 0.71, 0.05).narrow(0, 3, 2).t(), p), 1e-12);
 }
 
 TEST(Longformer, SeparateProjectionsThatAreEqualChangeNothing) {
   for (const bool causal : {true, false}) {
-    Rig shared(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "position": "rope",
+    MixerUnderTest shared =
+        rig_of(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "position": "rope",
         "pattern": {"type": "longformer", "width": 4, "global_tokens": [1, 2, 7]}})",
                8, causal);
-    Rig apart(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "position": "rope",
+    MixerUnderTest apart =
+        rig_of(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "position": "rope",
         "pattern": {"type": "longformer", "width": 4, "global_tokens": [1, 2, 7], "projections": "separate"}})",
-              8, causal);
+               8, causal);
     for (const char* name : {"q", "k", "v"})
       apart.values[name + std::string("_global.weight")] =
           shared.values[name + std::string(".weight")];
     for (const char* name : {"q", "k", "v", "o"})
       apart.values[name + std::string(".weight")] = shared.values[name + std::string(".weight")];
     const Tensor x = gen({13, 8}, 0.7, 0.2);
-    expect_mixer(apart, x, batch_of(13), shared.run(x, batch_of(13)));
+    expect_mixer(apart, x, batch_of(13), shared.forward(x, batch_of(13), at::kDouble));
   }
 }
 
@@ -138,9 +114,10 @@ Tensor rotated(const Tensor& x, int64_t position, double theta) {
 
 TEST(SinkWindow, IsACacheWhoseKeysRotateAtTheirPlaceInIt) {
   constexpr int64_t kTokens = 14, kHeads = 2, kFirst = 2, kWidth = 5, kDim = 4;
-  const Rig rig(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "softcap": 2,
+  const MixerUnderTest rig =
+      rig_of(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "softcap": 2,
       "position": {"type": "rope", "theta": 20}, "pattern": {"type": "sink_window", "first": 2, "width": 5}})",
-                6, true);
+             6, true);
   const Tensor x = gen({kTokens, 6}, 0.9, 0.3);
   const auto& w = rig.values;
   const Tensor q = at::matmul(x, w.at("q.weight").t()).reshape({kTokens, kHeads, kDim}),
@@ -167,11 +144,12 @@ TEST(SinkWindow, IsACacheWhoseKeysRotateAtTheirPlaceInIt) {
   const Tensor want = at::matmul(heads.reshape({kTokens, kHeads * kDim}), w.at("o.weight").t());
   expect_mixer(rig, x, batch_of(kTokens), want);
   // until the cache is full it is plain causal attention
-  Rig full(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "softcap": 2,
+  MixerUnderTest full =
+      rig_of(R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "softcap": 2,
       "position": {"type": "rope", "theta": 20}})",
-           6, true);
+             6, true);
   full.values = rig.values;
-  const Tensor plain = full.run(x, batch_of(kTokens));
+  const Tensor plain = full.forward(x, batch_of(kTokens), at::kDouble);
   expect_near(plain.narrow(0, 0, kFirst + kWidth), want.narrow(0, 0, kFirst + kWidth), 1e-12);
   EXPECT_GT((plain - want).abs().max().item<double>(), 1e-2);
 }
@@ -184,7 +162,7 @@ TEST(SinkWindow, RefusesPositionsThatDoNotKnowTheCache) {
       R"({"type": "attention", "n_heads": 2, "pattern": {"type": "sink_window", "width": 4}})",
       "is causal"};
   try {
-    Rig(bad.json, 8, false);
+    rig_of(bad.json, 8, false);
     ADD_FAILURE() << "accepted in an encoder";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find(bad.text), std::string::npos) << e.what();
@@ -234,24 +212,28 @@ TEST(Dilated, GoldenTwoBranches) {
 }
 
 TEST(Prefix, EachDocumentHasItsOwn) {
-  const Rig rig(R"({"type": "attention", "n_heads": 2, "position": "rope", "pattern": "prefix"})",
-                8, true);
-  Rig both(R"({"type": "attention", "n_heads": 2, "position": "rope"})", 8, false);
-  Rig causal(R"({"type": "attention", "n_heads": 2, "position": "rope"})", 8, true);
+  const MixerUnderTest rig = rig_of(
+      R"({"type": "attention", "n_heads": 2, "position": "rope", "pattern": "prefix"})", 8, true);
+  MixerUnderTest both =
+      rig_of(R"({"type": "attention", "n_heads": 2, "position": "rope"})", 8, false);
+  MixerUnderTest causal =
+      rig_of(R"({"type": "attention", "n_heads": 2, "position": "rope"})", 8, true);
   both.values = causal.values = rig.values;
   const Tensor x = gen({18, 8}, 0.7, 0.2);
   Batch two = Batch::of(at::zeros({2, 9}, at::kLong));
   two.segments[0].prefix = 4;
   two.segments[1].prefix = 9;
-  const Tensor got = rig.run(x, two);
+  const Tensor got = rig.forward(x, two, at::kDouble);
   // inside a prefix attention is bidirectional, after it causal
-  expect_near(got.narrow(0, 0, 4), both.run(x.narrow(0, 0, 4), batch_of(4)), 1e-12);
-  expect_near(got.narrow(0, 4, 5), causal.run(x.narrow(0, 0, 9), batch_of(9)).narrow(0, 4, 5),
+  expect_near(got.narrow(0, 0, 4), both.forward(x.narrow(0, 0, 4), batch_of(4), at::kDouble),
               1e-12);
-  expect_near(got.narrow(0, 9, 9), both.run(x.narrow(0, 9, 9), batch_of(9)), 1e-12);
+  expect_near(got.narrow(0, 4, 5),
+              causal.forward(x.narrow(0, 0, 9), batch_of(9), at::kDouble).narrow(0, 4, 5), 1e-12);
+  expect_near(got.narrow(0, 9, 9), both.forward(x.narrow(0, 9, 9), batch_of(9), at::kDouble),
+              1e-12);
   const at::NoGradGuard no_gradients;
   // float32's rounding, relative to the largest value
-  expect_near(rig.run(x, two, at::kFloat), got, 2e-6 * got.abs().max().item<double>());
+  expect_near(rig.forward(x, two, at::kFloat), got, 2e-6 * got.abs().max().item<double>());
 }
 
 TEST(Patterns, TheKernelReadsNoKeyOutsideOfTheRanges) {

@@ -1,0 +1,53 @@
+// The likelihood of a text, by windows apart and by windows that go on.
+#include "tessera/infer/evaluate.h"
+
+#include <gtest/gtest.h>
+
+namespace tessera::infer {
+namespace {
+
+model::Model tiny() {
+  model::ModelSpec spec = model::read_model_spec(spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 13, "d_model": 8, "head": "linear",
+          "layers": [{"repeat": 2}],
+          "mixer": {"type": "transformer_xl", "n_heads": 2, "segment": 4, "mem_len": 6},
+          "ffn": {"type": "mlp", "d_hidden": 12}})",
+      "test"));
+  model::Weights weights = model::Weights::initial(spec, 3);
+  // large enough that the past shows in the likelihood
+  const at::NoGradGuard no_gradients;
+  for (const auto& [decl, weight] : weights.all())
+    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
+      Tensor(weight->dense_tensor()).mul_(20);
+  return {std::move(spec), std::move(weights)};
+}
+
+TEST(Evaluate, CarriedWindowsAreOnePass) {
+  const model::Model model = tiny();
+  const at::NoGradGuard no_gradients;
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 41; ++i) ids.push_back((i * i + 3 * i) % 13);
+  const Tensor hidden = model.hidden(nn::Batch::of({ids}));
+  const Tensor targets = at::tensor(std::vector<int64_t>(ids.begin() + 1, ids.end()), at::kLong);
+  const double want = nll_sum(model.logits(hidden.narrow(0, 0, 40)), targets) / 40;
+  for (const int64_t window : {2, 4, 7, 10, 40, 100}) {
+    const EvalResult result = evaluate(model, ids, {.window = window, .carry = true});
+    EXPECT_NEAR(result.nll, want, 1e-6) << window;
+    EXPECT_EQ(result.targets, 40) << window;
+    EXPECT_EQ(result.windows, (40 + window - 1) / window) << window;
+  }
+  EXPECT_GT(std::abs(evaluate(model, ids, {.window = 7}).nll - want), 1e-3);
+  EXPECT_THROW(evaluate(model, ids, {.window = 7, .stride = 3, .carry = true}), Error);
+}
+
+TEST(Evaluate, WindowsApartCountEveryTargetOnce) {
+  const model::Model model = tiny();
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 20; ++i) ids.push_back(i % 13);
+  for (const int64_t window : {2, 5, 19, 20, 64})
+    for (const int64_t stride : {0, 1, 3})
+      EXPECT_EQ(evaluate(model, ids, {.window = window, .stride = stride}).targets, 19);
+}
+
+}  // namespace
+}  // namespace tessera::infer

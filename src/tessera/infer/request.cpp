@@ -1,0 +1,56 @@
+#include "tessera/infer/request.h"
+
+#include <algorithm>
+
+namespace tessera::infer {
+namespace {
+
+/// Longest sequence: what the caller allows, or what the model is made for; never more than it has
+/// positions.
+int64_t longest_sequence(const model::ModelSpec& spec, int64_t context) {
+  if (context == 0) return spec.longest_sequence();
+  const int64_t positions = spec.max_positions();
+  return positions == 0 ? context : std::min(context, positions);
+}
+
+void check_prompts(const model::ModelSpec& spec,
+                   const std::vector<std::vector<int64_t>>& prompts,
+                   int64_t context) {
+  const int64_t limit = longest_sequence(spec.encoder ? *spec.encoder : spec, context);
+  for (size_t r = 0; r < prompts.size(); ++r) {
+    const std::string which = prompts.size() > 1 ? fmt::format("prompt {}", r) : "the prompt";
+    if (prompts[r].empty())
+      fail(ErrorKind::input, "generate", "{} is empty; expected at least one token", which);
+    if (limit > 0 && static_cast<int64_t>(prompts[r].size()) > limit)
+      fail(ErrorKind::input, "generate", "{} has {} tokens; this model's context is {}: shorten it",
+           which, prompts[r].size(), limit);
+    for (const int64_t id : prompts[r])
+      if (id < 0 || id >= spec.vocab)
+        fail(ErrorKind::input, "generate", "{}: token id {}; expected 0 to {}", which, id,
+             spec.vocab - 1);
+  }
+}
+
+}  // namespace
+
+int64_t check_request(const model::Model& model,
+                      const std::vector<std::vector<int64_t>>& prompts,
+                      const GenerateOptions& options) {
+  if (!model.spec().causal() || !model.has_head())
+    fail(ErrorKind::usage, "generate",
+         "this model is an {} and cannot generate; expected a decoder with a head",
+         model::name_of(model.spec().arch));
+  options.sampling.check();
+  if (options.prefill_chunk < 1)
+    fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token",
+         options.prefill_chunk);
+  check_prompts(model.spec(), prompts, options.context);
+  return longest_sequence(model.spec(), options.context);
+}
+
+Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt) {
+  if (spec.encoder) return {prompt, {spec.start}};
+  return {{}, prompt};
+}
+
+}  // namespace tessera::infer

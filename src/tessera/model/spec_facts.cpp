@@ -1,0 +1,89 @@
+// What follows from a spec: surroundings and names of its parts, how long a sequence it takes,
+// whether it can continue from a state.
+#include <algorithm>
+
+#include "tessera/model/model_spec.h"
+#include "tessera/nn/position/position_config.h"
+
+namespace tessera::model {
+namespace {
+
+void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit) {
+  spec::for_each_part(spec.embed, visit);
+  for (const LayerSpec& layer : spec.layers)
+    for (const GroupSpec& group : layer.groups)
+      for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
+}
+
+template <class Visit>
+void for_each_position(const ModelSpec& spec, Visit visit) {
+  for_each_part(spec, [&](const AnyPart& part) {
+    if (const auto* position = dynamic_cast<const nn::PositionConfig*>(part.config.get()))
+      visit(*position);
+  });
+}
+
+}  // namespace
+
+spec::Scope ModelSpec::scope(int64_t layer, std::string path) const {
+  spec::Scope scope;
+  scope.d_model = d_model;
+  scope.vocab = vocab;
+  scope.width = d_model;
+  scope.n_layers = static_cast<int64_t>(layers.size());
+  scope.layer = layer;
+  scope.causal = causal();
+  scope.source = encoder ? encoder->d_model : 0;
+  scope.path = std::move(path);
+  return scope;
+}
+
+std::string ModelSpec::prefix(int64_t layer) const {
+  const std::string& share = layers[static_cast<size_t>(layer)].share;
+  return share.empty() ? under(fmt::format("layers.{}", layer)) : "shared." + share;
+}
+
+std::string ModelSpec::kept_as(const std::string& name) const {
+  return shared_tokens && name == under(kTokenTable) ? kTokenTable : name;
+}
+
+int64_t ModelSpec::max_positions() const {
+  int64_t max = 0;
+  for_each_position(*this, [&](const nn::PositionConfig& position) {
+    const int64_t limit = position.max_positions();
+    if (limit > 0) max = max == 0 ? limit : std::min(max, limit);
+  });
+  return max;
+}
+
+int64_t ModelSpec::longest_sequence() const {
+  const int64_t positions = max_positions();
+  return context == 0 ? positions : positions == 0 ? context : std::min(context, positions);
+}
+
+int64_t ModelSpec::switch_length() const {
+  int64_t at = 0;
+  for_each_position(*this, [&](const nn::PositionConfig& position) {
+    at = std::max(at, position.switch_length());
+  });
+  return at;
+}
+
+std::string ModelSpec::no_state_reason() const {
+  if (!causal()) return "an encoder reads its whole input at once";
+  std::string reason;
+  for_each_position(*this, [&](const nn::PositionConfig& position) {
+    if (position.depends_on_length())
+      reason = "its position scheme changes every angle as the sequence grows";
+  });
+  for_each_part(*this, [&](const AnyPart& part) {
+    if (const std::string why = part.config->no_state_reason(); !why.empty()) reason = why;
+    const Slot slot = part.mechanism->slot;
+    if ((slot == Slot::mixer || slot == Slot::position || slot == Slot::pattern) &&
+        !part.info().forms.recurrent)
+      reason = fmt::format("{} offers no recurrent form", part.type());
+  });
+  return reason;
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,31 @@
+// What reading a single stack and reading a pair of stacks share. Internal to model/.
+#pragma once
+
+#include <optional>
+
+#include "tessera/model/model_spec.h"
+
+namespace tessera::model {
+
+/// Throws Error(spec) unless `json` is an object with these keys only.
+void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& path);
+/// The integer at `key`, from low to high; `fallback` where it is absent or null.
+int64_t read_integer(const Json& json,
+                     const char* key,
+                     int64_t low,
+                     int64_t high,
+                     std::optional<int64_t> fallback,
+                     const std::string& path);
+
+/// The keys that a stack reads: embed, layers and what layers default to, final_norm.
+const std::vector<std::string>& stack_keys();
+/// Reads them into `out`, whose arch, widths and encoder are set; `path` is "" for the spec itself.
+void read_stack(const Json& json, const std::string& path, ModelSpec& out);
+/// The same with every default written out; equal neighbouring layers folded by `repeat`.
+Json resolve_stack(const ModelSpec& spec);
+
+/// Reads `stacks` and `start` of an encoder_decoder.
+void read_stacks(const Json& json, ModelSpec& out);
+Json resolve_stacks(const ModelSpec& spec);
+
+}  // namespace tessera::model

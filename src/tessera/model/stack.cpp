@@ -1,0 +1,81 @@
+#include "tessera/model/stack.h"
+
+#include "tessera/nn/residual/residual_config.h"
+
+namespace tessera::model {
+
+Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source) : spec_(spec) {
+  const nn::Builder root(source, "", spec_.scope(0));
+  embed_ = nn::build_embed(spec_.embed, root.under(spec_.under("embed")));
+  size_t state_index = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
+    build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
+  if (spec_.final_norm)
+    final_norm_ = nn::build_norm(spec_.final_norm, root.under(spec_.under("final_norm")));
+}
+
+void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index) {
+  std::vector<Group> groups;
+  for (const GroupSpec& group_spec : spec_.layers[static_cast<size_t>(layer)].groups) {
+    Group group;
+    group.residual = nn::build_residual(group_spec.residual, builder);
+    const auto norm_names =
+        dynamic_cast<const nn::ResidualConfig&>(*group_spec.residual.config).norms();
+    for (const BranchSpec& branch_spec : group_spec.branches) {
+      nn::Branch branch;
+      branch.name = spec_.under(fmt::format("layers.{}.{}", layer, branch_spec.name));
+      for (size_t n = 0; n < branch_spec.norms.size(); ++n)
+        branch.norms.push_back(nn::build_norm(
+            branch_spec.norms[n], builder.under(branch_spec.name + "_" + norm_names[n])));
+      const nn::Builder here = builder.under(branch_spec.name);
+      if (branch_spec.slot == Slot::ffn) {
+        branch.run = [ffn = std::shared_ptr<nn::Ffn>(nn::build_ffn(branch_spec.part, here))](
+                         const Tensor& x, nn::Context& context) {
+          return ffn->forward(x, context);
+        };
+      } else {
+        const bool has_state = !branch_spec.part.config->state(spec_.scope(layer)).empty();
+        branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
+                      has_state, index = state_index](const Tensor& x, nn::Context& context) {
+          const auto call = context.shared.find("call");
+          const Call c = call == context.shared.end() ? Call{} : std::any_cast<Call>(call->second);
+          if (c.state == nullptr || !has_state)
+            return nn::run_mixer(*mixer, x, context, nullptr, false);
+          const nn::StateRows rows = c.state->branch(index, *context.batch);
+          return nn::run_mixer(*mixer, x, context, &rows, c.pending);
+        };
+        if (has_state) ++state_index;
+      }
+      // intermediates are named by branch
+      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& x,
+                                                                            nn::Context& context) {
+        context.layer = layer;
+        if (context.probe) context.probe(name + ".in", x);
+        Tensor y = run(x, context);
+        if (context.probe) context.probe(name + ".out", y);
+        return y;
+      };
+      group.branches.push_back(std::move(branch));
+    }
+    groups.push_back(std::move(group));
+  }
+  layers_.push_back(std::move(groups));
+}
+
+void Stack::continue_from(nn::Context& context, State* state, bool pending) {
+  context.shared["call"] = Call{state, pending};
+}
+
+Tensor Stack::forward(nn::Context& context) const {
+  Tensor x_ND = embed_->forward(context);
+  if (context.probe) context.probe(spec_.under("embed"), x_ND);
+  for (const auto& layer : layers_) {
+    if (context.cancel != nullptr) context.cancel->check("model");
+    for (const Group& group : layer) x_ND = group.residual->forward(x_ND, group.branches, context);
+  }
+  if (final_norm_) x_ND = final_norm_->forward(x_ND);
+  if (context.probe) context.probe(spec_.under("final"), x_ND);
+  return x_ND;
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,70 @@
+// Specs of two stacks: what both default to stands beside "stacks", what differs inside.
+#include <algorithm>
+
+#include "tessera/model/spec_reader.h"
+
+namespace tessera::model {
+namespace {
+
+/// The stack `name` as JSON of its own: what it leaves out comes from the spec around it.
+Json own_stack(const Json& json, const std::string& name) {
+  const Json& stacks = json["stacks"];
+  const std::string path = "stacks." + name;
+  if (!stacks.contains(name))
+    fail(ErrorKind::spec, path, "missing; expected {{\"layers\": [...], ...}}");
+  check_keys(stacks[name], stack_keys(), path);
+  Json own = stacks[name];
+  for (const char* key : {"embed", "norm", "residual", "mixer", "cross", "ffn"})
+    if (!own.contains(key) && json.contains(key) &&
+        (name == "decoder" || key != std::string("cross")))
+      own[key] = json[key];
+  return own;
+}
+
+bool reads_the_encoder(const ModelSpec& decoder) {
+  const auto layout = state_layout(decoder);
+  return std::any_of(layout.begin(), layout.end(), [](const BranchState& branch) {
+    return std::any_of(branch.tensors.begin(), branch.tensors.end(), [](const auto& decl) {
+      return decl.kind == spec::StateDecl::Kind::per_source;
+    });
+  });
+}
+
+}  // namespace
+
+void read_stacks(const Json& json, ModelSpec& out) {
+  for (const char* key : {"layers", "cycles", "n_layers", "overrides", "final_norm"})
+    if (json.contains(key))
+      fail(ErrorKind::spec, key,
+           "stands beside \"stacks\"; expected it in \"stacks.encoder\" or "
+           "\"stacks.decoder\"");
+  if (!json.contains("stacks"))
+    fail(ErrorKind::spec, "stacks",
+         "missing; expected {{\"encoder\": {{...}}, \"decoder\": {{...}}}}");
+  check_keys(json["stacks"], {"encoder", "decoder"}, "stacks");
+  const Json tokens = json.value("tokens", Json("shared"));
+  if (tokens != "shared" && tokens != "own")
+    fail(ErrorKind::spec, "tokens", "found {}; expected \"shared\" or \"own\"", tokens.dump());
+  out.shared_tokens = tokens == "shared";
+  auto encoder = std::make_shared<ModelSpec>();
+  encoder->arch = Arch::encoder;
+  encoder->stack = "encoder";
+  encoder->vocab = out.vocab;
+  encoder->d_model = out.d_model;
+  encoder->context = out.context;
+  encoder->shared_tokens = out.shared_tokens;
+  read_stack(own_stack(json, "encoder"), "stacks.encoder", *encoder);
+  out.encoder = std::move(encoder);
+  out.stack = "decoder";
+  out.start = read_integer(json, "start", 0, out.vocab - 1, 0, "");
+  read_stack(own_stack(json, "decoder"), "stacks.decoder", out);
+  if (!reads_the_encoder(out))
+    fail(ErrorKind::spec, "stacks.decoder",
+         "no layer reads the encoder; expected a branch with mixer \"cross_attention\"");
+}
+
+Json resolve_stacks(const ModelSpec& spec) {
+  return {{"encoder", resolve_stack(*spec.encoder)}, {"decoder", resolve_stack(spec)}};
+}
+
+}  // namespace tessera::model

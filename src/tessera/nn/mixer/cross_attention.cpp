@@ -1,0 +1,79 @@
+#include "tessera/nn/mixer/cross_attention.h"
+
+#include "tessera/nn/mixer/attend.h"
+
+namespace tessera::nn {
+namespace {
+
+class CrossAttention final : public Mixer {
+ public:
+  CrossAttention(const CrossAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads) {
+    how_.scale =
+        score_scale(config.scale, config.scale_value, config.head_dim, builder.scope().layer);
+    how_.softcap = config.softcap;
+    how_.causal = false;
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const Tensor q_NHD = q_norm_(q_(x_ND));
+    // of all sources that this call brings
+    ops::KeyValues sources;
+    if (context.encoded != nullptr) {
+      const Tensor& e_SD = context.encoded->x_SD;
+      sources = {k_norm_(k_(e_SD)),
+                 v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
+    }
+    ops::ScoreOptions how = how_;
+    if (context.training) how.dropout = config_.dropout;
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+      RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
+      return ops::attention(q_NHD.narrow(0, s.begin, s.length),
+                            {source_of(s.row, row, sources, context)}, s.start, how,
+                            dropout.at(s.begin));
+    });
+    return o_(o_NHD.reshape({x_ND.size(0), -1}));
+  }
+
+ private:
+  /// Keys and values of a row's source: those that its state holds, else out of `sources`, which
+  /// the state then keeps.
+  ops::KeyValues source_of(int64_t number,
+                           RowState* row,
+                           const ops::KeyValues& sources,
+                           const Context& context) const {
+    if (row == nullptr || row->source_length() == 0) {
+      const Segment* s = context.encoded != nullptr ? context.encoded->of_row(number) : nullptr;
+      require(s != nullptr, "cross_attention", "row {} has no source", number);
+      const ops::KeyValues own{sources.k_SGD.narrow(0, s->begin, s->length),
+                               sources.v_SGD.narrow(0, s->begin, s->length), 0};
+      if (row == nullptr) return own;
+      row->tokens(0).append(own.k_SGD);
+      row->tokens(1).append(own.v_SGD);
+    }
+    const int64_t length = row->source_length();
+    return {row->tokens(0).spans(0, length)[0], row->tokens(1).spans(0, length)[0], 0};
+  }
+
+  CrossAttentionConfig config_;
+  std::string name_;
+  ops::ScoreOptions how_;
+  Linear q_, k_, v_, o_;
+  HeadNorms q_norm_, k_norm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const CrossAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<CrossAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,100 @@
+// Transformer-XL: segments of a document one after another, each attending to itself and to the
+// inputs that the same layer had for the `mem_len` tokens before it.
+//   k, v = W [memory; x],   s_ij = scale [(q_i + u) . k_j + (q_i + w) . W_r R_(i-j)],   j <= i
+// Dai et al. 2019, arXiv:1901.02860. Golden: attention G9.
+//
+// Gradients stop at the memory: they reach W through it, not the inputs it was made of, as in the
+// paper. What is kept are inputs, projected anew by the weights of the day where gradients are
+// recorded; their keys and values besides, for inference.
+#pragma once
+
+#include "tessera/nn/position/position_config.h"
+
+namespace tessera::nn {
+
+enum class MemoryStart {
+  empty,  // the first segment has no memory (the paper's code)
+  zeros,  // rows of zeros stand before the first token and are attended to (the port of the hub)
+};
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::MemoryStart> {
+  using M = nn::MemoryStart;
+  static constexpr std::array names{std::pair{M::empty, "empty"}, std::pair{M::zeros, "zeros"}};
+};
+
+namespace tessera::nn {
+
+/// What the mixers over segments have in common.
+struct SegmentConfig : spec::Config {
+  int64_t n_heads = 0;
+  int64_t head_dim = 0;
+  int64_t segment = 0;
+  int64_t mem_len = 0;
+  spec::Part<spec::Slot::position> position;
+  double dropout = 0;
+
+  spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
+    scope.width = head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.score_bias = true};
+    return scope;
+  }
+  void complete(const spec::Scope& scope) override;
+  void check(const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+
+  /// The longest distance from a query to a key that it sees, with the query's own token.
+  virtual int64_t reach() const { return mem_len + segment; }
+  /// Whether the position scheme looks places of the document up in a table.
+  bool by_place() const { return position.as<PositionConfig>().max_positions() > 0; }
+
+ protected:
+  /// q, k, v, o and those of the position.
+  void declare(spec::ParamList& list, const spec::Scope& scope) const;
+  /// Inputs, keys and values of the last `keep` tokens.
+  std::vector<spec::StateDecl> kept_inputs(const spec::Scope& scope, int64_t keep) const;
+};
+
+struct TransformerXlConfig final : SegmentConfig {
+  MemoryStart init_mem = MemoryStart::empty;
+  bool same_length = false;
+
+  static constexpr auto fields() {
+    using C = TransformerXlConfig;
+    using spec::field;
+    return std::tuple{
+        field("n_heads", &C::n_heads, "heads", {.min = 1, .required = true}),
+        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
+        field("segment", &C::segment, "tokens of a segment", {.min = 1, .required = true}),
+        field("mem_len", &C::mem_len, "tokens before a segment that it sees; 0 = none",
+              {.min = 0, .required = true}),
+        field("init_mem", &C::init_mem, "what stands before the first token of a document"),
+        field("same_length", &C::same_length,
+              "every query sees mem_len keys, its own included, and no more"),
+        field("position", &C::position, "what the scores gain", {.part = "xl"}),
+        field("dropout", &C::dropout, "probability on the attention weights, in training",
+              {.min = 0})};
+  }
+  static spec::Info info() {
+    return {.summary =
+                "Attention to the own segment and to a memory of the ones before, at which "
+                "gradients stop.",
+            .paper =
+                "Dai et al.: Transformer-XL: Attentive Language Models Beyond a Fixed-Length "
+                "Context, arXiv:1901.02860",
+            .year = 2019,
+            .forms = {.recurrent = true}};
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    declare(list, scope);
+  }
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override {
+    return kept_inputs(scope, mem_len + segment);
+  }
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,164 @@
+#include "tessera/spec/fields.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/ranges.h>
+
+namespace tessera::spec::detail {
+namespace {
+
+[[noreturn]] void wrong(const Json& json, const Scope& scope, std::string_view expected) {
+  fail(ErrorKind::spec, scope.path, "found {}{}; expected {}", kind_of(json),
+       json.is_primitive() ? " " + json.dump() : "", expected);
+}
+
+void check_min(double value, const FieldRules& rules, const Scope& scope) {
+  if (value < rules.min)
+    fail(ErrorKind::spec, scope.path, "found {}; expected at least {}", value, rules.min);
+}
+
+std::string hint(const std::string& name, const std::vector<std::string>& known) {
+  const std::string near = nearest_name(name, known);
+  return near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near);
+}
+
+void refuse_unknown_keys(const Json& json,
+                         const ObjectType& type,
+                         const Scope& scope,
+                         bool has_type) {
+  std::vector<std::string> known;
+  for (const FieldEntry& f : type.fields) known.emplace_back(f.name);
+  for (const auto& [key, value] : json.items()) {
+    if (has_type && key == "type") continue;
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      fail(ErrorKind::spec, scope.path, "unknown key \"{}\"{}; valid keys: {}", key,
+           hint(key, known), fmt::join(known, ", "));
+  }
+}
+
+}  // namespace
+
+void read_object(
+    const Json& json, void* out, const ObjectType& type, const Scope& scope, bool has_type) {
+  if (!json.is_object())
+    fail(ErrorKind::spec, scope.path, "found {}; expected an object", kind_of(json));
+  refuse_unknown_keys(json, type, scope, has_type);
+  for (const FieldEntry& f : type.fields) {
+    Scope here = scope.at(f.name);
+    if (type.child_scope != nullptr) here = type.child_scope(out, here, f.name);
+    void* value = f.value(out);
+    if (const auto found = json.find(f.name); found != json.end()) {
+      f.type->read(*found, value, f.rules, here);
+    } else if (f.rules.required) {
+      fail(ErrorKind::spec, scope.path, "\"{}\" is missing; expected {} ({})", f.name,
+           f.type->name(), f.doc);
+    } else if (f.type->part != nullptr && *f.rules.part != '\0') {
+      AnyPart& part = f.type->part(value);
+      if (!part) part = default_part(f.type->slot, f.rules.part, here);
+    }
+  }
+}
+
+Json dump_object(const void* object, const ObjectType& type) {
+  Json json = Json::object();
+  for (const FieldEntry& f : type.fields) json[f.name] = f.type->dump(f.value(object));
+  return json;
+}
+
+Json object_schema(const ObjectType& type) {
+  Json properties = Json::object();
+  Json required = Json::array();
+  for (const FieldEntry& f : type.fields) {
+    Json property = f.type->schema();
+    property["description"] = f.doc;
+    if (std::isfinite(f.rules.min)) property["minimum"] = f.rules.min;
+    properties[f.name] = property;
+    if (f.rules.required) required.push_back(f.name);
+  }
+  return {{"type", "object"},
+          {"properties", properties},
+          {"required", required},
+          {"additionalProperties", false}};
+}
+
+std::vector<FieldDoc> object_docs(const void* defaults, const ObjectType& type) {
+  std::vector<FieldDoc> docs;
+  for (const FieldEntry& f : type.fields) {
+    std::string fallback =
+        *f.rules.part != '\0' ? f.rules.part : f.type->dump(f.value(defaults)).dump();
+    if (f.rules.required) fallback.clear();
+    docs.push_back({f.name, f.type->name(), fallback, f.doc, f.rules.required});
+  }
+  return docs;
+}
+
+void collect_parts(const void* object, const ObjectType& type, std::vector<const AnyPart*>& out) {
+  for (const FieldEntry& f : type.fields)
+    if (f.type->collect != nullptr) f.type->collect(f.value(object), out);
+}
+
+bool read_boolean(const Json& json, const Scope& scope) {
+  if (!json.is_boolean()) wrong(json, scope, "true or false");
+  return json.get<bool>();
+}
+
+int64_t read_integer(const Json& json, const FieldRules& rules, const Scope& scope) {
+  if (!json.is_number_integer()) wrong(json, scope, "an integer");
+  if (json.is_number_unsigned() &&
+      json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    wrong(json, scope, "an integer that fits 64 bits");
+  const auto value = json.get<int64_t>();
+  check_min(static_cast<double>(value), rules, scope);
+  return value;
+}
+
+double read_number(const Json& json, const FieldRules& rules, const Scope& scope) {
+  if (!json.is_number()) wrong(json, scope, "a number");
+  const auto value = json.get<double>();
+  check_min(value, rules, scope);
+  return value;
+}
+
+std::string read_string(const Json& json, const Scope& scope) {
+  if (!json.is_string()) wrong(json, scope, "a string");
+  return json.get<std::string>();
+}
+
+size_t read_name(const Json& json, const std::vector<std::string>& names, const Scope& scope) {
+  if (!json.is_string()) wrong(json, scope, fmt::format("one of {}", fmt::join(names, ", ")));
+  const auto name = json.get<std::string>();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    fail(ErrorKind::spec, scope.path, "unknown value \"{}\"{}; expected one of {}", name,
+         hint(name, names), fmt::join(names, ", "));
+  return static_cast<size_t>(found - names.begin());
+}
+
+void require_list(const Json& json, const Scope& scope) {
+  if (!json.is_array()) wrong(json, scope, "a list");
+}
+
+Scope item_scope(const Scope& scope, size_t index) {
+  Scope item = scope;
+  item.path += fmt::format("[{}]", index);
+  return item;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, " | "));
+}
+
+Json list_schema(Json items) {
+  return {{"type", "array"}, {"items", std::move(items)}};
+}
+
+Json nullable_schema(Json value) {
+  return {{"anyOf", {std::move(value), {{"type", "null"}}}}};
+}
+
+Json part_schema(Slot slot) {
+  return {{"$ref", std::string("#/$defs/") + name_of(slot)}};
+}
+
+}  // namespace tessera::spec::detail

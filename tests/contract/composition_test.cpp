@@ -1,0 +1,400 @@
+// Which parts compose: specs drawn at random from the cases of all parts. One that is read must
+// run, alone and from a state, come back from a file and generate; one that is refused says why.
+// docs/mechanisms/composability.md says for each pair of parts which of the two it is; the test
+// fails when that page is stale, TESSERA_WRITE_GOLDEN=1 writes it.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "exceptions.h"
+#include "kit.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/infer/generate.h"
+#include "tessera/infer/load_model.h"
+
+namespace tessera::contract {
+namespace {
+
+constexpr int64_t kTokens = 11;
+
+std::vector<const Case*> cases_of(Slot slot) {
+  std::vector<const Case*> out;
+  for (const Case& c : cases())
+    if (c.mechanism != nullptr && c.mechanism->slot == slot && c.problem.empty()) out.push_back(&c);
+  return out;
+}
+
+bool takes(const spec::Mechanism& mechanism, const char* field) {
+  const Json schema = mechanism.schema();
+  return schema["properties"].contains(field);
+}
+
+bool acts_on_embedding(const Case& position) {
+  return position.mechanism->info.place == spec::Place::embedding;
+}
+
+/// A spec and the parts in it, by the path at which a refusal would name them.
+struct Draw {
+  Json json;
+  std::map<std::string, const Case*> parts;
+
+  /// The part that refuses: that of the longest path the message begins with.
+  const Case* refusing(const std::string& message) const {
+    const Case* found = nullptr;
+    size_t longest = 0;
+    for (const auto& [path, part] : parts)
+      if (path.size() >= longest && message.starts_with("[" + path))
+        found = part, longest = path.size();
+    return found;
+  }
+};
+
+class Drawer {
+ public:
+  explicit Drawer(uint64_t seed) : random_(seed) {}
+
+  Draw draw() {
+    Draw d;
+    const bool decoder = chance(3, 4);
+    d.json = {{"tessera", 1},
+              {"arch", decoder ? "decoder" : "encoder"},
+              {"vocab", kVocab},
+              {"d_model", kWidth},
+              {"layers", Json::array()}};
+    add(d, "embed", d.json, "embed", Slot::embed);
+    const Case* position = pick(Slot::position);
+    if (acts_on_embedding(*position)) {
+      d.json["embed"]["position"] = position->part;
+      d.parts["embed.position"] = position;
+    }
+    add(d, "head", d.json, "head", Slot::head);
+    const int64_t layers = 1 + below(3);
+    for (int64_t i = 0; i < layers; ++i) d.json["layers"].push_back(layer(d, i, position));
+    return d;
+  }
+
+ private:
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+  bool chance(int64_t of, int64_t n) { return below(n) < of; }
+  const Case* pick(Slot slot) {
+    const auto all = cases_of(slot);
+    return all[static_cast<size_t>(below(static_cast<int64_t>(all.size())))];
+  }
+  void add(Draw& d, const std::string& path, Json& to, const char* key, Slot slot) {
+    const Case* part = pick(slot);
+    to[key] = part->part;
+    d.parts[path] = part;
+  }
+
+  Json layer(Draw& d, int64_t i, const Case* position) {
+    const std::string path = fmt::format("layers[{}]", i);
+    Json json = Json::object();
+    add(d, path + ".residual", json, "residual", Slot::residual);
+    add(d, path + ".norm", json, "norm", Slot::norm);
+    add(d, path + ".mixer", json, "mixer", Slot::mixer);
+    const spec::Mechanism& mixer = *d.parts[path + ".mixer"]->mechanism;
+    // one scheme acts in one place: where it adds to the embedding, the mixers add none
+    if (takes(mixer, "position") && chance(1, 2)) {
+      json["mixer"]["position"] = acts_on_embedding(*position) ? Json("none") : position->part;
+      if (!acts_on_embedding(*position)) d.parts[path + ".mixer.position"] = position;
+    }
+    if (takes(mixer, "pattern") && chance(1, 2)) {
+      const Case* pattern = pick(Slot::pattern);
+      json["mixer"]["pattern"] = pattern->part;
+      d.parts[path + ".mixer.pattern"] = pattern;
+    }
+    if (json["mixer"].value("position", Json()).is_object() &&
+        json["mixer"]["position"].value("type", "") == "rope" && chance(1, 3)) {
+      const Case* scaling = pick(Slot::rope_scaling);
+      json["mixer"]["position"]["scaling"] = scaling->part;
+      d.parts[path + ".mixer.position.scaling"] = scaling;
+    }
+    if (chance(3, 4))
+      add(d, path + ".ffn", json, "ffn", Slot::ffn);
+    else
+      json["ffn"] = nullptr;
+    return json;
+  }
+
+  std::mt19937_64 random_;
+};
+
+/// Whether calls of any length continue each other, as the parts' own cases declare.
+bool splits_anywhere(const Draw& d) {
+  return std::none_of(d.parts.begin(), d.parts.end(), [](const auto& entry) {
+    return find_exception(entry.second->name, "same_bits") != nullptr ||
+           entry.second->part.value("type", "") == "prefix";
+  });
+}
+
+bool finite(const Tensor& x) {
+  return x.isfinite().all().item<bool>();
+}
+
+void expect_trains(const Rig& rig, Report& report) {
+  const Tensor loss = scalar_of(whole(rig, {random_ids(kTokens, 1), random_ids(6, 2)}));
+  report.expect(finite(loss), "the output is not finite");
+  loss.backward();
+  for (const auto& [name, value] : rig.values)
+    report.expect(!value.grad().defined() || finite(value.grad()), "the gradient of {} is not",
+                  name);
+}
+
+void expect_comes_back(const Rig& rig, const Tensor& want, Report& report) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("tessera-composition-{}", ::getpid());
+  std::vector<format::TensorView> views;
+  for (const auto& [decl, weight] : rig.model.weights().all())
+    views.push_back(
+        {decl.name,
+         weight->dtype(),
+         decl.shape,
+         {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())},
+         {}});
+  convert::write_tessera_folder(model::resolve(rig.spec()), views, folder);
+  const infer::LoadedModel loaded = infer::load_model(folder);
+  const Rig again{{}, model::Model(loaded.source.spec, infer::weights_of(loaded.source))};
+  report.expect(same_bits(whole(again, {random_ids(kTokens, 1)}), want),
+                "the model is another one when read back from a file");
+  std::filesystem::remove_all(folder);
+}
+
+void expect_continues(const Rig& rig, const Tensor& want, bool splits, Report& report) {
+  const std::string reason = rig.spec().no_state_reason();
+  if (!reason.empty()) {
+    report.refuses(ErrorKind::spec, reason, "a state", [&] { model::State(rig.spec(), 1); });
+    return;
+  }
+  if (!rig.model.has_head() || !rig.spec().causal()) return;
+  const Ids ids = random_ids(kTokens, 1);
+  const auto calls = splits ? random_split(kTokens, 3) : std::vector<int64_t>{kTokens};
+  model::State state(rig.spec(), 1);
+  report.expect(same_bits(feed_split(rig, state, 0, ids, calls), want),
+                "from a state the outputs differ by {:.3g}", [&] {
+                  model::State other(rig.spec(), 1);
+                  return difference(feed_split(rig, other, 0, ids, calls), want);
+                }());
+  // greedy text with the state, and by computing everything anew for each token
+  infer::GenerateOptions options;
+  options.max_new_tokens = 4;
+  const Ids with_state =
+      infer::generate(rig.model, nullptr, {random_ids(5, 4)}, options).rows[0].token_ids;
+  Ids all = random_ids(5, 4), anew;
+  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    anew.push_back(whole(rig, {all})[-1].argmax().item<int64_t>());
+    all.push_back(anew.back());
+  }
+  report.expect(with_state == anew, "text from a state {}; computed anew {}",
+                fmt::join(with_state, " "), fmt::join(anew, " "));
+}
+
+constexpr int kShards = 16, kDrawsPerShard = 200;
+
+class Compositions : public testing::TestWithParam<int> {};
+
+TEST_P(Compositions, RunOrAreRefusedWithAReason) {
+  Drawer drawer(1000 + static_cast<uint64_t>(GetParam()));
+  int accepted = 0;
+  for (int i = 0; i < kDrawsPerShard; ++i) {
+    const Draw d = drawer.draw();
+    try {
+      model::read_model_spec(d.json);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::spec) << e.what() << "\n" << d.json.dump(1);
+      EXPECT_NE(d.refusing(e.what()), nullptr) << "no part is named: " << e.what() << "\n"
+                                               << d.json.dump(1);
+      continue;
+    }
+    ++accepted;
+    Report report;
+    try {
+      const Rig rig = make_rig(d.json, at::kFloat);
+      expect_trains(rig, report);
+      const at::NoGradGuard no_gradients;
+      const Tensor y = whole(rig, {random_ids(kTokens, 1)});
+      report.expect(finite(y), "the kernels' output is not finite");
+      expect_comes_back(rig, y, report);
+      expect_continues(rig, y, splits_anywhere(d), report);
+    } catch (const std::exception& e) {
+      report.expect(false, "{}", e.what());
+    }
+    EXPECT_TRUE(report.ok()) << report.text() << d.json.dump();
+  }
+  EXPECT_GT(accepted, kDrawsPerShard / 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drawn, Compositions, testing::Range(0, kShards));
+
+TEST(CompositionsAsAWhole, NoPartIsRefusedMostOfTheTime) {
+  std::map<const spec::Mechanism*, int> drawn, refused;
+  for (int shard = 0; shard < kShards; ++shard) {
+    Drawer drawer(1000 + static_cast<uint64_t>(shard));
+    for (int i = 0; i < kDrawsPerShard; ++i) {
+      const Draw d = drawer.draw();
+      std::set<const spec::Mechanism*> present;
+      for (const auto& [path, part] : d.parts) present.insert(part->mechanism);
+      for (const spec::Mechanism* mechanism : present) ++drawn[mechanism];
+      try {
+        model::read_model_spec(d.json);
+      } catch (const Error& e) {
+        if (const Case* part = d.refusing(e.what())) ++refused[part->mechanism];
+      }
+    }
+  }
+  for (const spec::Mechanism& mechanism : spec::mechanisms()) {
+    EXPECT_GT(drawn[&mechanism], 10) << mechanism.name;
+    EXPECT_LE(refused[&mechanism], 0.7 * drawn[&mechanism])
+        << spec::name_of(mechanism.slot) << " " << mechanism.name << ": refused "
+        << refused[&mechanism] << " of " << drawn[&mechanism];
+  }
+}
+
+// --- pairs
+// ------------------------------------------------------------------------------------------
+
+/// The first case of every mechanism of a slot: its plain config.
+std::vector<const Case*> plain_cases(Slot slot) {
+  std::vector<const Case*> out;
+  for (const Case* c : cases_of(slot))
+    if (out.empty() || out.back()->mechanism != c->mechanism) out.push_back(c);
+  return out;
+}
+
+/// Why a spec is refused, without the place; "" when it is read.
+std::string refusal(const Json& json) {
+  try {
+    model::read_model_spec(json);
+    return "";
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    return text.substr(text.find("] ") + 2);
+  }
+}
+
+/// A table of which rows go with which columns, and the reasons of those that do not.
+class PairTable {
+ public:
+  PairTable(std::string title, std::vector<std::string> columns)
+      : title_(std::move(title)), columns_(std::move(columns)) {}
+  void add_row(const std::string& name, const std::vector<std::string>& refusals) {
+    std::string row = fmt::format("| `{}` |", name);
+    for (size_t i = 0; i < refusals.size(); ++i) {
+      if (refusals[i].empty()) {
+        row += " yes |";
+        continue;
+      }
+      const auto found = std::find(reasons_.begin(), reasons_.end(), refusals[i]);
+      row += fmt::format(" {} |", found - reasons_.begin() + 1);
+      if (found == reasons_.end()) reasons_.push_back(refusals[i]);
+    }
+    rows_ += row + "\n";
+  }
+  std::string text() const {
+    std::string out = fmt::format("## {}\n\n| |", title_), line = "|---|";
+    for (const std::string& column : columns_)
+      out += fmt::format(" `{}` |", column), line += "---|";
+    out += "\n" + line + "\n" + rows_ + "\n";
+    for (size_t i = 0; i < reasons_.size(); ++i) out += fmt::format("{}. {}\n", i + 1, reasons_[i]);
+    return out + (reasons_.empty() ? "" : "\n");
+  }
+
+ private:
+  std::string title_, rows_;
+  std::vector<std::string> columns_, reasons_;
+};
+
+std::vector<std::string> names(const std::vector<const Case*>& all) {
+  std::vector<std::string> out;
+  for (const Case* c : all) out.push_back(c->mechanism->name);
+  return out;
+}
+
+/// The decoder of a mixer's case, or its encoder where it has no decoder.
+Json host_of(const Case& c) {
+  return host(*c.mechanism, c.part, c.encoder_only ? "encoder" : "decoder");
+}
+
+std::string composability_page() {
+  std::string page =
+      "# What composes\n\nGenerated by the contract suite (tests/contract/composition_test.cpp). "
+      "A number is the reason why a pair is refused when a spec is read. Pairs of a position or a "
+      "pattern are tried in every mixer that has a field for one.\n\n";
+  const auto mixers = plain_cases(Slot::mixer), positions = plain_cases(Slot::position),
+             patterns = plain_cases(Slot::pattern), residuals = plain_cases(Slot::residual);
+  std::vector<const Case*> placing, shaping;
+  for (const Case* c : mixers) {
+    if (takes(*c->mechanism, "position")) placing.push_back(c);
+    if (takes(*c->mechanism, "pattern")) shaping.push_back(c);
+  }
+  PairTable by_position("Positions in mixers", names(placing));
+  for (const Case* position : positions) {
+    std::vector<std::string> row;
+    for (const Case* mixer : placing) {
+      Json json = host_of(*mixer);
+      if (acts_on_embedding(*position)) {
+        json["embed"] = {{"type", "token"}, {"position", position->part}};
+        json["mixer"]["position"] = "none";
+      } else {
+        json["mixer"]["position"] = position->part;
+      }
+      row.push_back(refusal(json));
+    }
+    by_position.add_row(position->mechanism->name, row);
+  }
+  PairTable by_pattern("Patterns and positions in attention", names(positions));
+  for (const Case* pattern : patterns) {
+    std::vector<std::string> row;
+    for (const Case* position : positions) {
+      Json json =
+          host(*pattern->mechanism, pattern->part, pattern->encoder_only ? "encoder" : "decoder");
+      if (acts_on_embedding(*position)) {
+        json["embed"] = {{"type", "token"}, {"position", position->part}};
+        json["mixer"]["position"] = "none";
+      } else {
+        json["mixer"]["position"] = position->part;
+      }
+      row.push_back(refusal(json));
+    }
+    by_pattern.add_row(pattern->mechanism->name, row);
+  }
+  PairTable by_shape("Mixers in architectures and residuals", [&] {
+    std::vector<std::string> columns = {"decoder", "encoder", "continued from a state"};
+    for (const std::string& name : names(residuals)) columns.push_back(name);
+    return columns;
+  }());
+  for (const Case* mixer : mixers) {
+    std::vector<std::string> row = {refusal(host(*mixer->mechanism, mixer->part, "decoder")),
+                                    refusal(host(*mixer->mechanism, mixer->part, "encoder"))};
+    row.push_back(row[0].empty() ? model::read_model_spec(host_of(*mixer)).no_state_reason()
+                                 : row[0]);
+    for (const Case* residual : residuals) {
+      Json json = host_of(*mixer);
+      json["residual"] = residual->part;
+      row.push_back(refusal(json));
+    }
+    by_shape.add_row(mixer->mechanism->name, row);
+  }
+  page += by_position.text() + by_pattern.text() + by_shape.text();
+  page.pop_back();
+  return page;
+}
+
+TEST(CompositionsAsAWhole, TableOfPairsIsThatOfTheDocs) {
+  const std::string page = composability_page();
+  const std::filesystem::path path =
+      std::string(TESSERA_SOURCE_DIR) + "/docs/mechanisms/composability.md";
+  if (std::getenv("TESSERA_WRITE_GOLDEN") != nullptr) write_file_atomically(path, page);
+  EXPECT_EQ(read_text_file(path), page) << "stale; TESSERA_WRITE_GOLDEN=1 writes it";
+}
+
+}  // namespace
+}  // namespace tessera::contract
