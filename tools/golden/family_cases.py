@@ -47,6 +47,7 @@ class Family:
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
     pair: bool = False  # an encoder-decoder: sources and targets
+    global_tokens: tuple = ()  # of row 0, which see everything; row 1 has the first
     types: int = 0
     greedy: bool = True
     attention: str = "eager"  # the reference's implementation
@@ -861,6 +862,23 @@ def bert_hub(tensors):
     return result
 
 
+def classifiers(name):
+    return [
+        Case(
+            "classifier",
+            {"num_labels": 3, "num_hidden_layers": 1, "hidden_size": 16},
+            architecture=f"{name}ForSequenceClassification",
+            why="pooler and classes of a row",
+        ),
+        Case(
+            "token_classifier",
+            {"num_labels": 5, "num_hidden_layers": 1},
+            architecture=f"{name}ForTokenClassification",
+            why="classes of every token",
+        ),
+    ]
+
+
 def bert():
     return Family(
         name="bert",
@@ -880,6 +898,7 @@ def bert():
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", {}, architecture="BertModel", why="bare names, pooler, last_hidden_state"),
+            classifiers("Bert")[0],
             Rewrite(
                 "hub",
                 "base",
@@ -1453,6 +1472,387 @@ def xlstm():
     )
 
 
+def led():
+    settings = pair_of_stacks(attention_window=[4, 8])
+    del settings["max_position_embeddings"]
+    settings.update(max_encoder_position_embeddings=32, max_decoder_position_embeddings=24)
+    return Family(
+        name="led",
+        model_type="led",
+        architecture="LEDForConditionalGeneration",
+        settings=settings,
+        cases=[
+            Case("base", why="windows of 4 and 8 tokens, three global tokens"),
+            Case("attention_window", {"attention_window": 6}, why="one width for all layers"),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    *PAIR_SHAPES,
+                    "encoder_attention_heads",
+                    "decoder_attention_heads",
+                    "attention_window",
+                    "max_encoder_position_embeddings",
+                    "max_decoder_position_embeddings",
+                    "decoder_start_token_id",
+                    "pad_token_id",
+                ),
+            ),
+        ],
+        shape_keys=PAIR_SHAPES
+        + ["max_encoder_position_embeddings", "max_decoder_position_embeddings"],
+        padding="right",
+        pair=True,
+        global_tokens=(0, 7),
+        missing="led.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
+def older_nemotron_h(config):
+    """The hub's spelling: a string of kinds and mamba's names."""
+    result = older(config)
+    kinds = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    result["hybrid_override_pattern"] = "".join(kinds[k] for k in result.pop("layers_block_type"))
+    result.pop("layer_types", None)
+    return result
+
+
+def nemotron_h():
+    return Family(
+        name="nemotron_h",
+        model_type="nemotron_h",
+        architecture="NemotronHForCausalLM",
+        settings={
+            **HYBRID,
+            "head_dim": 6,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 4,
+            "n_groups": 2,
+            "ssm_state_size": 4,
+            "time_step_min": 0.6,
+            "chunk_size": 8,
+        },
+        cases=[
+            Case("base", why="time_step_min is the lower limit of the step"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("time_step_min", {"time_step_min": 0.9}),
+            Case(
+                "layers_block_type",
+                {"layers_block_type": ["full_attention", "linear_attention", "mlp", "mlp"]},
+            ),
+            Case("mlp_hidden_act", {"mlp_hidden_act": "silu"}),
+            Case("mlp_bias", {"mlp_bias": True}),
+            Case("n_groups", {"n_groups": 4}),
+            Case("conv_kernel", {"conv_kernel": 3}),
+            Case("use_conv_bias", {"use_conv_bias": False}),
+            Case("use_bias", {"use_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Rewrite("pattern", "base", older_nemotron_h),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
+        init_only=("rescale_prenorm_residual",),
+        missing="model.layers.0.mixer.dt_bias",
+        rejects=[
+            {
+                "name": "experts",
+                "set": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
+                "expect": "moe",
+            },
+        ],
+    )
+
+
+def falcon_h1():
+    factors = dict(
+        embedding_multiplier=2.5,
+        lm_head_multiplier=0.7,
+        attention_in_multiplier=1.5,
+        attention_out_multiplier=0.6,
+        key_multiplier=0.4,
+        ssm_in_multiplier=1.25,
+        ssm_out_multiplier=0.75,
+        ssm_multipliers=[0.5, 1.5, 0.8, 1.2, 0.6],
+        mlp_multipliers=[1.3, 0.9],
+    )
+    return Family(
+        name="falcon_h1",
+        model_type="falcon_h1",
+        architecture="FalconH1ForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(),
+            "vocab_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "mamba_d_ssm": 12,
+            "mamba_n_heads": 3,
+            "mamba_d_head": 4,
+            "mamba_n_groups": 1,
+            "mamba_d_state": 4,
+            "mamba_chunk_size": 8,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+        },
+        cases=[
+            Case("base", why="all factors are 1"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the recurrence's norm too"),
+            Case("rope_theta", rope(5.0)),
+            *(Case(key, {key: value}) for key, value in factors.items()),
+            Case("attention_bias", {"attention_bias": True}),
+            Case(
+                "biased_factors",
+                {**factors, "mlp_bias": True, "mamba_proj_bias": True, "projectors_bias": True},
+                of="attention_bias",
+                padding_leaks=BIASED_PADDING,
+                why="which factors act on a bias",
+            ),
+            Case("mamba_rms_norm", {"mamba_rms_norm": False}, why="the gate alone"),
+            Case("mamba_norm_before_gate", {"mamba_norm_before_gate": True}),
+            Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_n_groups", {"mamba_n_groups": 3}),
+            Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA
+        + ["mamba_d_state", "mamba_expand", "mamba_d_head", "mamba_n_heads", "mamba_d_ssm"],
+        missing="model.layers.0.mamba.dt_bias",
+        rejects=[
+            {
+                "name": "one_bias",
+                "set": {"projectors_bias": True},
+                "expect": "projectors_bias",
+            },
+        ],
+    )
+
+
+ENCODER = {
+    **{k: v for k, v in TINY.items() if k not in ("bos_token_id", "eos_token_id")},
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "max_position_embeddings": 32,
+}
+ENCODER_SHAPES = SHAPES + ["num_attention_heads", "max_position_embeddings", "type_vocab_size"]
+
+
+def encoder_cases(name):
+    """What every encoder in BERT's shape has."""
+    return [
+        Case("base"),
+        Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+        Case("hidden_act_relu", {"hidden_act": "relu"}),
+        Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+        Case("body", {}, architecture=f"{name}Model", why="bare names, last_hidden_state"),
+        *classifiers(name),
+    ]
+
+
+def roberta():
+    return Family(
+        name="roberta",
+        model_type="roberta",
+        architecture="RobertaForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1},
+        cases=[
+            *encoder_cases("Roberta"),
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
+            Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
+            Rewrite("older", "base", older_with(position_embedding_type="absolute")),
+            Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings", "layer_norm_eps")),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="roberta.encoder.layer.1.attention.self.value.bias",
+    )
+
+
+def mpnet():
+    return Family(
+        name="mpnet",
+        model_type="mpnet",
+        architecture="MPNetForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1},
+        cases=[
+            *encoder_cases("MPNet"),
+            Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings")),
+        ],
+        shape_keys=[k for k in ENCODER_SHAPES if k != "type_vocab_size"] + ["relative_attention_num_buckets"],
+        padding="right",
+        greedy=False,
+        missing="mpnet.encoder.layer.1.attention.attn.v.bias",
+        rejects=[
+            {
+                "name": "relative_attention_num_buckets",
+                "set": {"relative_attention_num_buckets": 64},
+                "expect": "relative_attention_num_buckets",
+            }
+        ],
+    )
+
+
+def deberta_cases(name):
+    return [
+        *encoder_cases(name),
+        Case("position_biased_input", {"position_biased_input": True}),
+        Case("type_vocab_size", {"type_vocab_size": 2}),
+        Case("c2p", {"pos_att_type": ["c2p"]}),
+        Case("p2c", {"pos_att_type": ["p2c"]}),
+        Case(
+            "relative_attention",
+            {"relative_attention": False, "pos_att_type": None, "position_biased_input": True},
+        ),
+        Case("legacy", {"legacy": False}, why="the head under its later names"),
+        Case(
+            "pooler_hidden_act",
+            {"pooler_hidden_act": "tanh"},
+            of="classifier",
+            architecture=f"{name}ForSequenceClassification",
+        ),
+        Rewrite("older", "base", older_with(pos_att_type="c2p|p2c")),
+        Rewrite(
+            "older_p2c_first",
+            "base",
+            older_with(pos_att_type="p2c|c2p"),
+        ),
+    ]
+
+
+DEBERTA = dict(
+    ENCODER,
+    type_vocab_size=0,
+    relative_attention=True,
+    pos_att_type=["c2p", "p2c"],
+    position_biased_input=False,
+)
+
+
+def deberta():
+    return Family(
+        name="deberta",
+        model_type="deberta",
+        architecture="DebertaForMaskedLM",
+        settings={**DEBERTA, "max_relative_positions": 8},
+        cases=[
+            *deberta_cases("Deberta"),
+            Case("max_relative_positions", {"max_relative_positions": -1}),
+        ],
+        shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="deberta.encoder.layer.1.attention.self.v_bias",
+    )
+
+
+def deberta_v2():
+    return Family(
+        name="deberta_v2",
+        model_type="deberta-v2",
+        architecture="DebertaV2ForMaskedLM",
+        settings={
+            **DEBERTA,
+            "max_relative_positions": 16,
+            "position_buckets": 8,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        },
+        cases=[
+            *deberta_cases("DebertaV2"),
+            Case("max_relative_positions", {"max_relative_positions": 32}),
+            Case("position_buckets", {"position_buckets": -1}, why="every distance has its row"),
+            Case("norm_rel_ebd", {"norm_rel_ebd": "none"}),
+            Case("share_att_key", {"share_att_key": False}),
+        ],
+        shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="deberta.encoder.layer.1.attention.self.value_proj.bias",
+        rejects=[{"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"}],
+    )
+
+
+def fnet():
+    return Family(
+        name="fnet",
+        model_type="fnet",
+        architecture="FNetForMaskedLM",
+        settings={k: v for k, v in ENCODER.items() if k != "num_attention_heads"},
+        cases=[
+            *encoder_cases("FNet"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY[:-2], "max_position_embeddings"),
+            ),
+        ],
+        shape_keys=[k for k in ENCODER_SHAPES if k != "num_attention_heads"],
+        padding="none",  # the reference has no mask
+        types=2,
+        greedy=False,
+        missing="fnet.embeddings.projection.bias",
+    )
+
+
+def longformer():
+    return Family(
+        name="longformer",
+        model_type="longformer",
+        architecture="LongformerForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1, "attention_window": [4, 6]},
+        cases=[
+            *[
+                dataclasses.replace(case, changes={**case.changes, "attention_window": [4]})
+                if "num_hidden_layers" in case.changes
+                else case
+                for case in encoder_cases("Longformer")
+            ],
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
+            Case("attention_window", {"attention_window": 8}, why="one window for all layers"),
+            Rewrite("older", "base", older_with(position_embedding_type="absolute", attention_mode="longformer", ignore_attention_mask=False)),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="right",
+        types=2,
+        global_tokens=(0, 11),
+        greedy=False,
+        missing="longformer.encoder.layer.1.attention.self.value_global.bias",
+    )
+
+
+def big_bird():
+    return Family(
+        name="big_bird",
+        model_type="big_bird",
+        architecture="BigBirdForMaskedLM",
+        settings={**ENCODER, "block_size": 2, "num_random_blocks": 1},
+        cases=[
+            *encoder_cases("BigBird"),
+            Case("block_size", {"block_size": 1}),
+            Case("block_size_3", {"block_size": 3}, why="19 tokens are few: full attention"),
+            Case("num_random_blocks", {"num_random_blocks": 2}, why="block 0 counts twice more"),
+            Case("attention_type", {"attention_type": "original_full"}),
+            Case("use_bias", {"use_bias": False}),
+            Case("rescale_embeddings", {"rescale_embeddings": True}),
+            Case("is_decoder", {"is_decoder": True, "attention_type": "original_full"}, of="attention_type", why="a causal mask"),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="none",  # the reference lets the padding of a batch move the last block
+        types=2,
+        greedy=False,
+        missing="bert.encoder.layer.1.attention.self.value.bias",
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1468,9 +1868,17 @@ FAMILIES = [
         gemma3_text,
         mamba2,
         bert,
+        roberta,
+        mpnet,
+        deberta,
+        deberta_v2,
+        fnet,
+        longformer,
+        big_bird,
         t5,
         bart,
         marian,
+        led,
         mamba,
         falcon_mamba,
         rwkv,
@@ -1479,6 +1887,8 @@ FAMILIES = [
         bamba,
         qwen3_next,
         xlstm,
+        nemotron_h,
+        falcon_h1,
     )
 ]
 
@@ -1563,7 +1973,7 @@ def phi():
         name="phi",
         model_type="phi",
         architecture="PhiForCausalLM",
-        settings={**SMALL_HEADS, **partial(0.5)},
+        settings={**SMALL_HEADS, **partial(0.5), "hidden_size": 24, "num_attention_heads": 3},
         cases=[
             Case("base"),
             Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
@@ -1572,7 +1982,7 @@ def phi():
             Case("rope_linear", partial(0.5, kind="linear", factor=4.0)),
             Case("hidden_act_gelu", {"hidden_act": "gelu"}),
             Case("hidden_act_relu", {"hidden_act": "relu"}),
-            Case("num_key_value_heads", {"num_key_value_heads": 2}),
+            Case("num_key_value_heads", {"num_key_value_heads": 3}),
             Case("qk_layernorm", {"qk_layernorm": True}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
             Rewrite("v4", "base", older_partial),

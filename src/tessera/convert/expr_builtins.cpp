@@ -219,6 +219,18 @@ Json builtin_replace(const Call& call) {
   return result;
 }
 
+/// The characters of a text, bytes above ASCII together with those that they continue.
+Json builtin_characters(const Call& call) {
+  Json list = Json::array();
+  for (const char c : text(call, 0)) {
+    if ((static_cast<unsigned char>(c) & 0xc0) == 0x80 && !list.empty())
+      list.back().get_ref<std::string&>() += c;
+    else
+      list.push_back(std::string(1, c));
+  }
+  return list;
+}
+
 struct Entry {
   std::string_view name;
   Builtin builtin;
@@ -268,6 +280,7 @@ constexpr Entry kBuiltins[] = {
      {2, 2, [](const Call& c) -> Json { return text(c, 0).starts_with(text(c, 1)); }}},
     {"ends_with", {2, 2, [](const Call& c) -> Json { return text(c, 0).ends_with(text(c, 1)); }}},
     {"replace", {3, 3, builtin_replace}},
+    {"characters", {1, 1, builtin_characters}},
     // lists and objects
     {"len", {1, 1, builtin_len}},
     {"range", {1, 2, builtin_range}},

@@ -62,6 +62,9 @@ TEST(Expr, ConditionsListsAndTables) {
   EXPECT_EQ(eval("[1, 2, 3][-1] + {x: 4}.x + {'y': 5}['y']"), 12);
   EXPECT_EQ(eval("starts_with('gated-gelu', 'gated-') and 'gelu' in 'gated-gelu'"), true);
   EXPECT_EQ(eval("replace('gated-gelu', 'gated-', '') + '!'"), "gelu!");
+  EXPECT_EQ(eval("characters('M-*')"), (Json{"M", "-", "*"}));
+  EXPECT_EQ(eval("characters('\xc3\xa9a')"), (Json{"\xc3\xa9", "a"}));
+  EXPECT_EQ(eval("characters('')"), Json::array());
   EXPECT_EQ(eval("pick('b', {a: 1, b: 2})"), 2);
   EXPECT_EQ(eval("key_of(2, {a: 1, b: 2, c: 2})"), "b");
   EXPECT_EQ(eval("merge({a: 1, b: 2}, null, {b: 3}).b"), 3);

@@ -67,10 +67,10 @@ fs::path materialise(const Scratch& scratch, const std::string& family, const st
 
 /// All that know a Hugging Face dialect.
 std::vector<std::string> families() {
+  FamilySet set = FamilySet::load();
   std::vector<std::string> names;
-  for (const EmbeddedFile& file : embedded_family_files())
-    if (spec::parse_json(std::string(file.text), file.name)["dialects"].contains("hf"))
-      names.emplace_back(file.name);
+  for (const std::string& name : set.names())
+    if (set.named(name).dialects.contains("hf")) names.push_back(name);
   return names;
 }
 
@@ -86,10 +86,13 @@ std::vector<std::string> cases(const std::string& family) {
 const std::map<std::string, std::string>& refused() {
   static const std::map<std::string, std::string> list = {
       {"bert/is_decoder", "is_decoder"},
+      {"big_bird/is_decoder", "is_decoder"},
       {"bloom/apply_residual_connection_post_layernorm",
        "apply_residual_connection_post_layernorm"},
+      {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
       {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
       {"mamba2/hidden_act_gelu", "hidden_act"},
+      {"roberta/is_decoder", "is_decoder"},
   };
   return list;
 }

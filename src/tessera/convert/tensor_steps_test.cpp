@@ -49,6 +49,21 @@ std::vector<TensorView> both_ways(const char* json, const TensorView& tensor) {
   return tensors;
 }
 
+TEST(TensorSteps, RepeatMakesEqualParts) {
+  const auto out = both_ways(R"([{"repeat": {"axis": 1, "count": 3}}])", counted({2, 1, 2}));
+  EXPECT_EQ(out[0].shape, (Shape{2, 3, 2}));
+  EXPECT_EQ(values_of(out[0]), (std::vector<float>{0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3}));
+  EXPECT_THROW(apply(R"([{"repeat": {"axis": 0, "count": 3}}])", {counted({2, 2})}), Error);
+  EXPECT_THROW(apply(R"([{"repeat": {"axis": 2, "count": 3}}])", {counted({2, 1})}), Error);
+  EXPECT_THROW(apply(R"([{"repeat": {"axis": 1, "count": 0}}])", {counted({2, 1})}), Error);
+  // parts that differ have no inverse
+  Environment env;
+  std::vector<TensorView> unequal{counted({2, 3})};
+  EXPECT_THROW(TensorSteps::compile(Json::parse(R"([{"repeat": {"axis": 1, "count": 3}}])"), "test")
+                   .invert(unequal, env, nullptr),
+               Error);
+}
+
 TEST(TensorSteps, TransposeMovesAxes) {
   const auto out = both_ways(R"([{"transpose": [1, 0]}])", counted({2, 3}));
   EXPECT_EQ(out[0].shape, (Shape{3, 2}));

@@ -89,10 +89,9 @@ TEST_P(Guessing, StopsWherePlainGenerationStops) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds,
-                         Guessing,
-                         ::testing::ValuesIn(tiny_layers()),
-                         [](const auto& info) { return info.param.first; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Guessing, ::testing::ValuesIn(tiny_layers()), [](const auto& info) {
+  return info.param.first;
+});
 
 TEST(Generate, TextsHereAreVaried) {
   for (const auto& [name, layers] : tiny_layers()) {

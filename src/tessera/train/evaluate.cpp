@@ -20,9 +20,19 @@ std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed) {
   return {std::move(batch), at::tensor(packed.targets, at::kLong)};
 }
 
+Tensor hidden_of(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 model::ForwardOptions options) {
+  if (packed.sources.empty()) return model.hidden(batch, options);
+  const nn::Encoded encoded = model.encode(nn::Batch::of(packed.sources), options);
+  options.encoded = &encoded;
+  return model.hidden(batch, options);
+}
+
 namespace {
 
-/// Numbers of the windows that each pass computes.
+/// Numbers of the windows, or of the pairs, that each pass computes.
 std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptions& options) {
   const int64_t passes = (windows + options.batch - 1) / options.batch;
   const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
@@ -58,7 +68,7 @@ Evaluation evaluate_samples(const model::Model& model,
     std::vector<int64_t> streams(pass.size());
     std::iota(streams.begin(), streams.end(), 0);
     if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
-    const Score some = score(model, model.hidden(batch, forward), targets);
+    const Score some = score(model, hidden_of(model, packed, batch, forward), targets);
     if (carried) carried->leave(*state, batch, packed, streams);
     sum.nats += some.nats;
     sum.hits += some.hits;

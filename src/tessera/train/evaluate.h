@@ -38,4 +38,10 @@ Evaluation evaluate(const model::Model& model,
 /// Tensors of a packed batch: the model's input, and the targets [N].
 std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed);
 
+/// Hidden states of a packed batch, its sources read first where it has some.
+Tensor hidden_of(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 model::ForwardOptions options);
+
 }  // namespace tessera::train

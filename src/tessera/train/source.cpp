@@ -54,6 +54,42 @@ class TextSource final : public Source {
   std::vector<Window> valid_;
 };
 
+/// What an encoder reads, and what the decoder answers.
+class PairSource final : public Source {
+ public:
+  PairSource(TokenData data, const Recipe& recipe)
+      : data_(std::move(data)),
+        order_(std::max<int64_t>(1, data_.train.documents() / 2),
+               static_cast<uint64_t>(recipe.train.seed)),
+        start_(recipe.spec.start),
+        length_(recipe.train.length) {}
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
+    std::vector<int64_t> pairs;
+    for (int64_t sample = first; sample < first + count; ++sample)
+      pairs.push_back(order_.at(sample));
+    return pack_pairs(data_.train, pairs, start_, length_);
+  }
+  int64_t valid_samples() const override { return data_.valid.documents() / 2; }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    return pack_pairs(data_.valid, samples, start_, length_);
+  }
+  /// Of the answers: they are what is predicted.
+  double tokens_per_byte() const override {
+    int64_t tokens = 0;
+    for (int64_t document = 1; document < data_.valid.documents(); document += 2)
+      tokens += data_.valid.document(document).second;
+    const auto bytes = static_cast<double>(data_.valid.text_bytes());
+    return bytes > 0 ? static_cast<double>(tokens) / bytes : 0;
+  }
+  const std::string& key() const override { return data_.key; }
+
+ private:
+  TokenData data_;
+  PairOrder order_;
+  int64_t start_, length_;
+};
+
 class TaskSource final : public Source {
  public:
   TaskSource(const Recipe& recipe)
@@ -121,9 +157,10 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
                                     const std::filesystem::path& cache,
                                     const CancelToken* cancel) {
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
-  return std::make_unique<TextSource>(
-      prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel),
-      recipe.train);
+  TokenData data =
+      prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
+  if (recipe.spec.encoder) return std::make_unique<PairSource>(std::move(data), recipe);
+  return std::make_unique<TextSource>(std::move(data), recipe.train);
 }
 
 }  // namespace tessera::train

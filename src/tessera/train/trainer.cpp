@@ -168,11 +168,11 @@ class Trainer {
     std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
     std::optional<model::State> state;
     if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
-    const Tensor hidden = model_.hidden(batch, forward);
+    const Tensor hidden = hidden_of(model_, packed, batch, forward);
     const double nats = loss_and_backward(model_, hidden, wanted, loss, added);
     if (!std::isfinite(nats)) {
       if (carried) *state = carried->enter(batch, packed, streams);
-      stop_at_loss(nats, batch, forward);
+      stop_at_loss(nats, packed, batch, forward);
     }
     if (carried) carried->leave(*state, batch, packed, streams);
     return nats;
@@ -208,6 +208,7 @@ class Trainer {
   }
 
   [[noreturn]] void stop_at_loss(double nats,
+                                 const PackedBatch& packed,
                                  const nn::Batch& batch,
                                  model::ForwardOptions forward) const {
     // once more, watching every layer's output
@@ -217,7 +218,7 @@ class Trainer {
     forward.probe = [&](const std::string& name, const Tensor& value) {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
-    model_.hidden(batch, forward);
+    hidden_of(model_, packed, batch, forward);
     fail(ErrorKind::input, "train",
          "step {}: the loss is {}; the first output that is not finite is \"{}\": lower "
          "optimizer.lr or train.clip_norm; {}",

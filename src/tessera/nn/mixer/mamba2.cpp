@@ -20,7 +20,7 @@ class Mamba2 final : public Mixer {
         dt_bias_(builder.weight("dt_bias")),
         a_log_(builder.weight("a_log")),
         d_(builder.weight("d")),
-        norm_(builder.weight("norm.weight")) {}
+        norm_(builder.optional("norm.weight")) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t e = config_.inner(), channels = config_.conv_channels();
@@ -30,6 +30,7 @@ class Mamba2 final : public Mixer {
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
       return scan(run, inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {config_.n_heads})));
     });
+    if (config_.norm_groups == 0) return out_(ops::gated(parts[0], y_NE, ops::Activation::silu));
     return out_(ops::gated_rms_norm(y_NE, parts[0], norm_->tensor(), config_.norm_groups,
                                     config_.norm_eps));
   }

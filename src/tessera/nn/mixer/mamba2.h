@@ -38,8 +38,11 @@ struct Mamba2Config final : spec::Config {
         field("conv_bias", &C::conv_bias, "bias of the convolution"),
         field("dt_min", &C::dt_min, "lower limit of the step size", {.min = 0}),
         field("dt_max", &C::dt_max, "upper limit of the step size; null = none", {.min = 0}),
-        field("norm_groups", &C::norm_groups,
-              "the gated norm's statistics cover H * P / norm_groups channels", {.min = 1}),
+        field(
+            "norm_groups", &C::norm_groups,
+            "the gated norm's statistics cover H * P / norm_groups channels; 0 = no norm, the gate "
+            "alone",
+            {.min = 0}),
         field("norm_eps", &C::norm_eps, "added to its mean square", {.min = 0}),
         field("chunk", &C::chunk, "tokens per chunk of the chunked form", {.min = 1})};
   }

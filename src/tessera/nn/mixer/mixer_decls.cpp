@@ -113,7 +113,7 @@ void Mamba2Config::check(const spec::Scope& scope) const {
   if (n_heads % n_groups != 0)
     fail(ErrorKind::spec, scope.path, "n_groups = {} does not divide n_heads = {}", n_groups,
          n_heads);
-  if (inner() % norm_groups != 0)
+  if (norm_groups > 0 && inner() % norm_groups != 0)
     fail(ErrorKind::spec, scope.path, "norm_groups = {} does not divide n_heads * head_dim = {}",
          norm_groups, inner());
   if (dt_max && *dt_max < dt_min)
@@ -132,7 +132,7 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
             Kind::structural});
   list.add({"a_log", {n_heads}, {spec::Init::Kind::log_of_uniform, 1, 16, 0}, Kind::structural});
   list.add({"d", {n_heads}, spec::Init::constant(1), Kind::structural});
-  list.add({"norm.weight", {inner()}, spec::Init::constant(1), Kind::norm});
+  if (norm_groups > 0) list.add({"norm.weight", {inner()}, spec::Init::constant(1), Kind::norm});
   list.linear("out", scope.d_model, inner(), proj_bias,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
 }

@@ -1,0 +1,319 @@
+// Files of rwkv.cpp, written here tensor by tensor in the layouts of its converter, against the
+// same weights in a folder of ours: every version must reach its mixer with every tensor in its
+// place.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+#include "tessera/convert/checkpoint.h"
+#include "tessera/infer/generate.h"
+#include "tessera/infer/load_model.h"
+#include "tessera/model/model_spec.h"
+#include "tessera/model/padding.h"
+#include "tessera/spec/json.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Shape = std::vector<int64_t>;
+using Floats = std::vector<float>;
+
+constexpr int64_t kD = 24, kH = 3, kK = kD / kH, kHidden = 40, kVocab = 33, kLayers = 2;
+constexpr int64_t kMixRank = 5, kDecayRank = 7, kRateRank = 6, kValueRank = 4, kGateRank = 9;
+
+class RwkvFile : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "rwkv_file_test_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    draw();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string version() const { return GetParam().substr(0, 5); }  // "rwkv5" of "rwkv5_1"
+  bool ungated() const { return GetParam() == "rwkv5_1"; }
+
+  spec::Json spec_json() const {
+    spec::Json mixer = {{"type", version()}};
+    if (version() != "rwkv4") mixer["n_heads"] = kH;
+    if (version() == "rwkv5") mixer.update({{"gate", !ungated()}, {"norm_eps", 1e-5}});
+    if (version() == "rwkv6") mixer.update({{"mix_rank", kMixRank}, {"decay_rank", kDecayRank}});
+    if (version() == "rwkv7")
+      mixer.update({{"decay_rank", kDecayRank},
+                    {"rate_rank", kRateRank},
+                    {"value_rank", kValueRank},
+                    {"gate_rank", kGateRank}});
+    const spec::Json norm = {{"type", "layer_norm"}, {"eps", 1e-5}};
+    const spec::Json channel = {
+        {"name", "channel_mix"},
+        {"mixer", {{"type", "rwkv_channel_mix"}, {"version", version()}, {"d_hidden", kHidden}}}};
+    return {{"tessera", 1},
+            {"arch", "decoder"},
+            {"vocab", kVocab},
+            {"d_model", kD},
+            {"embed", {{"type", "token"}, {"norm", norm}}},
+            {"norm", norm},
+            {"layers", {{{"repeat", kLayers}, {"branches", {{{"mixer", mixer}}, channel}}}}},
+            {"head", "linear"}};
+  }
+
+  /// Every parameter of the spec, uniform in (-1, 1).
+  void draw() {
+    spec_ = model::read_model_spec(spec_json());
+    std::mt19937 random(7);
+    for (const spec::ParamDecl& decl : model::parameters(spec_)) {
+      Floats& values = values_[decl.name];
+      values.resize(static_cast<size_t>(format::element_count(decl.shape)));
+      for (float& x : values) x = static_cast<float>(random() >> 8) * 0x1p-23f - 1;
+      shapes_[decl.name] = decl.shape;
+      // without a gate a file holds one number for all keys of a head
+      if (ungated() && (decl.name.ends_with(".decay") || decl.name.ends_with(".bonus")))
+        for (size_t i = 0; i < values.size(); ++i) values[i] = values[i / kK * kK];
+    }
+  }
+
+  fs::path write_tessera() const {
+    std::vector<format::TensorView> tensors;
+    for (const auto& [name, values] : values_)
+      tensors.push_back(
+          {name, DType::f32, shapes_.at(name), std::as_bytes(std::span(values)), nullptr});
+    const fs::path path = folder_ / "ours";
+    convert::write_tessera_folder(model::resolve(spec_), tensors, path);
+    return path;
+  }
+
+  // --- the file -------------------------------------------------------------------------------
+
+  struct Entry {
+    std::string name;
+    Shape shape;
+    Floats values;
+  };
+
+  /// A parameter of ours as it is, under its name there.
+  void add(const std::string& name, const std::string& ours) {
+    entries_.push_back({name, shapes_.at(ours), values_.at(ours)});
+  }
+  void add(const std::string& name, const std::string& ours, Shape shape) {
+    entries_.push_back({name, std::move(shape), values_.at(ours)});
+  }
+  /// The first of every `stride` numbers, each through a function.
+  template <class F>
+  void add(
+      const std::string& name, const std::string& ours, Shape shape, size_t stride, const F& f) {
+    Floats values;
+    for (size_t i = 0; i < values_.at(ours).size(); i += stride)
+      values.push_back(static_cast<float>(f(static_cast<double>(values_.at(ours)[i]))));
+    entries_.push_back({name, std::move(shape), std::move(values)});
+  }
+  void stack(const std::string& name, const std::vector<std::string>& ours, Shape shape) {
+    Floats values;
+    for (const std::string& part : ours)
+      values.insert(values.end(), values_.at(part).begin(), values_.at(part).end());
+    entries_.push_back({name, std::move(shape), std::move(values)});
+  }
+
+  void add_layer(int64_t i) {
+    const std::string att = fmt::format("blocks.{}.att.", i),
+                      ffn = fmt::format("blocks.{}.ffn.", i);
+    const std::string ours = fmt::format("layers.{}.", i), time = ours + "mixer.",
+                      channel = ours + "channel_mix.";
+    for (const char* part : {"weight", "bias"}) {
+      add(fmt::format("blocks.{}.ln1.{}", i, part), ours + "mixer_norm." + part);
+      add(fmt::format("blocks.{}.ln2.{}", i, part), ours + "channel_mix_norm." + part);
+      if (version() != "rwkv4") add(att + "ln_x." + part, time + "norm." + part);
+    }
+    add(att + "receptance.weight", time + "r.weight");
+    add(att + "key.weight", time + "k.weight");
+    add(att + "value.weight", time + "v.weight");
+    add(att + "output.weight", time + (version() == "rwkv4" ? "out.weight" : "o.weight"));
+    add(ffn + "key.weight", channel + "k.weight");
+    add(ffn + "value.weight", channel + "v.weight");
+    if (version() != "rwkv7") add(ffn + "receptance.weight", channel + "r.weight");
+    if (version() == "rwkv4") add_mixer_4(att, ffn, time, channel);
+    if (version() == "rwkv5") add_mixer_5(att, ffn, time, channel);
+    if (version() == "rwkv6") add_mixer_6(att, ffn, time, channel);
+    if (version() == "rwkv7") add_mixer_7(att, ffn, time, channel, i == 0);
+  }
+
+  void add_mixer_4(const std::string& att,
+                   const std::string& ffn,
+                   const std::string& time,
+                   const std::string& channel) {
+    for (const char* n : {"k", "v", "r"}) add(att + "time_mix_" + n, time + "mix_" + n);
+    for (const char* n : {"k", "r"}) add(ffn + "time_mix_" + n, channel + "mix_" + n);
+    add(att + "time_decay", time + "time_decay", {kD}, 1, [](double x) { return -std::exp(x); });
+    add(att + "time_first", time + "time_first");
+  }
+
+  void add_mixer_5(const std::string& att,
+                   const std::string& ffn,
+                   const std::string& time,
+                   const std::string& channel) {
+    for (const char* n : {"k", "v", "r"}) add(att + "time_mix_" + n, time + "mix_" + n);
+    for (const char* n : {"k", "r"}) add(ffn + "time_mix_" + n, channel + "mix_" + n);
+    const auto factor = [](double x) { return std::exp(-std::exp(x)); };
+    if (ungated()) {
+      add(att + "time_decay", time + "decay", {kH, 1, 1}, kK, factor);
+      add(att + "time_first", time + "bonus", {kH, 1, 1}, kK, [](double x) { return x; });
+      return;
+    }
+    add(att + "time_decay", time + "decay", {kH, kK, 1}, 1, factor);
+    add(att + "time_faaaa", time + "bonus", {kH, kK, 1});
+    add(att + "time_mix_g", time + "mix_g");
+    add(att + "gate.weight", time + "g.weight");
+  }
+
+  void add_mixer_6(const std::string& att,
+                   const std::string& ffn,
+                   const std::string& time,
+                   const std::string& channel) {
+    for (const char* n : {"x", "w", "k", "v", "r", "g"})
+      add(att + "time_maa_" + n, time + "mix_" + n);
+    for (const char* n : {"k", "r"}) add(ffn + "time_maa_" + n, channel + "mix_" + n);
+    add(att + "gate.weight", time + "g.weight");
+    add(att + "time_maa_w1", time + "mix_down.weight");
+    std::vector<std::string> ups;
+    for (const char* n : {"w", "k", "v", "r", "g"}) ups.push_back(time + "mix_up_" + n + ".weight");
+    stack(att + "time_maa_w2", ups, {5, kD, kMixRank});
+    add(att + "time_decay", time + "decay_up.bias", {kH, kK, 1});
+    add(att + "time_decay_w1", time + "decay_down.weight");
+    add(att + "time_decay_w2", time + "decay_up.weight");
+    add(att + "time_faaaa", time + "bonus", {kH, kK, 1});
+  }
+
+  void add_mixer_7(const std::string& att,
+                   const std::string& ffn,
+                   const std::string& time,
+                   const std::string& channel,
+                   bool first) {
+    std::vector<std::string> mixes;
+    for (const char* n : {"r", "w", "k", "v", "a", "g"}) mixes.push_back(time + "mix_" + n);
+    stack(att + "x_rwkvag", mixes, {6, 1, kD});
+    const auto low_rank = [&](const std::string& n, const std::string& name) {
+      add(att + n + "1", time + name + "_down.weight");
+      add(att + n + "2", time + name + "_up.weight");
+      add(att + n + "0", time + name + "_up.bias", {1, 1, kD});
+    };
+    low_rank("w", "decay");
+    low_rank("a", "rate");
+    if (first)  // which published files hold and nothing reads
+      entries_.push_back({att + "v0", {1, 1, kD}, Floats(kD, 3)});
+    else
+      low_rank("v", "value_mix");
+    add(att + "g1", time + "gate_down.weight");
+    add(att + "g2", time + "gate_up.weight");
+    add(att + "k_k", time + "key_scale", {1, 1, kD});
+    add(att + "k_a", time + "key_rate", {1, 1, kD});
+    add(att + "r_k", time + "bonus");
+    add(ffn + "x_k", channel + "mix_k", {1, 1, kD});
+  }
+
+  fs::path write_file(const std::string& without = "") {
+    entries_.clear();
+    add("emb.weight", "embed.token.weight");
+    for (const char* part : {"weight", "bias"}) {
+      add(std::string("blocks.0.ln0.") + part, std::string("embed.norm.") + part);
+      add(std::string("ln_out.") + part, std::string("final_norm.") + part);
+    }
+    for (int64_t i = 0; i < kLayers; ++i) add_layer(i);
+    add("head.weight", "head.weight");
+
+    const fs::path path = folder_ / "model.bin";
+    std::ofstream file(path, std::ios::binary);
+    const auto number = [&](int64_t value) {
+      const auto narrow = static_cast<int32_t>(value);
+      file.write(reinterpret_cast<const char*>(&narrow), sizeof(narrow));
+    };
+    for (const int64_t n : {int64_t{0x67676d66}, int64_t{101}, kVocab, kD, kLayers, int64_t{0}})
+      number(n);
+    for (const Entry& entry : entries_) {
+      if (entry.name == without) continue;
+      number(static_cast<int64_t>(entry.shape.size()));
+      number(static_cast<int64_t>(entry.name.size()));
+      number(0);
+      for (size_t axis = entry.shape.size(); axis-- > 0;) number(entry.shape[axis]);
+      file << entry.name;
+      file.write(reinterpret_cast<const char*>(entry.values.data()),
+                 static_cast<std::streamsize>(entry.values.size() * sizeof(float)));
+    }
+    return path;
+  }
+
+  fs::path folder_;
+  model::ModelSpec spec_;
+  std::map<std::string, Floats> values_;
+  std::map<std::string, Shape> shapes_;
+  std::vector<Entry> entries_;
+};
+
+Tensor logits_of(const infer::LoadedModel& loaded) {
+  const at::NoGradGuard no_gradients;
+  const Tensor ids = at::arange(7).reshape({1, 7}) * 4;
+  return loaded.model.logits(loaded.model.hidden(model::from_padded(ids, {}, {}, {})));
+}
+
+TEST_P(RwkvFile, HoldsTheModelOfOurFolder) {
+  const convert::Checkpoint file = convert::load_checkpoint(write_file());
+  EXPECT_EQ(file.dialect, "ggmf");
+  EXPECT_EQ(file.spec_json, model::resolve(spec_));
+  ASSERT_EQ(file.tensors.size(), values_.size());
+  for (const format::TensorView& tensor : file.tensors) {
+    const Floats& expected = values_.at(tensor.name);
+    EXPECT_EQ(tensor.shape, shapes_.at(tensor.name)) << tensor.name;
+    ASSERT_EQ(tensor.data.size(), expected.size() * sizeof(float)) << tensor.name;
+    Floats found(expected.size());
+    std::memcpy(found.data(), tensor.data.data(), tensor.data.size());
+    // exp and log round
+    const double bound = tensor.name.ends_with("decay") ? 2e-6 : 0;
+    for (size_t k = 0; k < found.size(); ++k)
+      EXPECT_NEAR(found[k], expected[k], bound) << tensor.name << " " << k;
+  }
+
+  const Tensor expected = logits_of(infer::load_model(write_tessera()));
+  const infer::LoadedModel loaded = infer::load_model(folder_ / "model.bin");
+  EXPECT_LT((logits_of(loaded) - expected).abs().max().item<double>(),
+            1e-5 * expected.abs().max().item<double>());
+  infer::GenerateOptions options;
+  options.max_new_tokens = 5;
+  options.context = 100;
+  EXPECT_EQ(infer::generate(loaded.model, nullptr, {{1, 2, 3}}, options).rows[0].token_ids.size(),
+            5u);
+}
+
+TEST_P(RwkvFile, NamesTheTensorThatIsMissing) {
+  write_file();
+  std::vector<std::string> names;
+  for (const Entry& entry : entries_)
+    if (entry.name != "blocks.0.att.v0") names.push_back(entry.name);
+  for (const std::string& name : names) {
+    const fs::path path = write_file(name);
+    try {
+      convert::load_checkpoint(path);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::file) << name << ": " << error.what();
+      // without the tensor that tells the version a file is taken for an older one
+      if (name.starts_with("blocks.1."))
+        EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions,
+                         RwkvFile,
+                         ::testing::Values("rwkv4", "rwkv5_1", "rwkv5_2", "rwkv6", "rwkv7"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tessera
