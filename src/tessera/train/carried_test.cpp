@@ -387,14 +387,14 @@ TEST(CarriedEvaluation, PredictsEveryTokenOnceWithItsPast) {
   options.carried = true;
   const Evaluation carried = evaluate(model, split, options);
   EXPECT_EQ(carried.tokens, 32 + 3 + 19);
-  EXPECT_NEAR(carried.loss, nats / 54, 1e-6);
+  EXPECT_NEAR(carried.loss, nats / 54, 1e-9);
   // streams begin without a past, but predict as many
   options.batch = 3;
   EXPECT_EQ(evaluate(model, split, options).tokens, 54);
   options.batches = 1;
   EXPECT_LE(evaluate(model, split, options).tokens, 18);
   options = {.length = 6, .batch = 1};
-  EXPECT_GT(std::abs(evaluate(model, split, options).loss - carried.loss), 1e-4);
+  EXPECT_GT(std::abs(evaluate(model, split, options).loss - carried.loss), 1e-5);
 }
 
 }  // namespace
