@@ -222,6 +222,7 @@ constexpr Sample kSamples[] = {
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},
     {Slot::head, "tied", "biased", R"({"bias": true, "scale": 0.5})"},
     {Slot::head, "linear", "scaled", R"({"bias": true, "scale": 0.5, "softcap": 3})"},
+    {Slot::residual, "post_norm", "deep", R"({"stream": 1.7, "scale": 0.6})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
 };
 
