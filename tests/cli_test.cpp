@@ -120,20 +120,29 @@ TEST_F(Cli, ConvertLeavesNothingWhenItFails) {
   EXPECT_FALSE(fs::exists(out));
 }
 
+/// A safetensors file with four ids of a source and, of a pair, four of its target.
+void write_ids(const std::string& path, bool pair) {
+  std::string header = R"({"input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[0,32]})";
+  if (pair)
+    header += R"(,"decoder_input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[32,64]})";
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = header.size();
+  const int64_t ids[] = {1, 5, 9, 3, 2, 7, 4, 6};
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), 8);
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
+  file.write(reinterpret_cast<const char*>(ids), pair ? 64 : 32);
+}
+
 TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
   // a golden's input through the folder itself, its tessera folder, and the Hugging Face folder
   // made of that
   const std::string input = (folder_ / "in.safetensors").string();
-  std::string header = R"({"input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[0,32]}})";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  const uint64_t size = header.size();
-  const int64_t ids[] = {1, 5, 9, 3};
-  std::ofstream file(input, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&size), 8);
-  file.write(header.data(), static_cast<std::streamsize>(header.size()));
-  file.write(reinterpret_cast<const char*>(ids), sizeof(ids));
-  file.close();
-  for (const char* family : {"llama", "gemma3_text", "mamba2", "bert", "gpt2"}) {
+  for (const std::string family :
+       {"llama", "gemma3_text", "mamba2", "bert", "gpt2", "t5", "bart", "marian", "led"}) {
+    const bool pair = family == "t5" || family == "bart" || family == "marian" || family == "led";
+    write_ids(input, pair);
     const std::string model = kGoldens + "/" + family + "/base";
     const std::string ours = (folder_ / family).string(), theirs = ours + "_hf";
     ASSERT_EQ(run("convert " + model + " --out " + ours).code, 0) << family;
@@ -147,6 +156,23 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
       if (first.empty()) first = read_text_file(output);
       EXPECT_EQ(read_text_file(output), first) << folder;
     }
+  }
+}
+
+TEST_F(Cli, PairsNeedATargetAndAnswerTheirSource) {
+  const std::string model = kGoldens + "/t5/v1_1", input = (folder_ / "in.safetensors").string();
+  write_ids(input, false);
+  const Outcome half =
+      run("forward " + model + " --input " + input + " --output " + (folder_ / "o").string());
+  EXPECT_EQ(half.code, 1);
+  EXPECT_NE(half.err.find("\"decoder_input_ids\" is missing"), std::string::npos) << half.err;
+  for (const std::string beams : {"1", "3"}) {
+    const Outcome outcome =
+        run("generate " + model + " --input-ids 9,5,4 --max-new-tokens 5 --json --beams " + beams);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const spec::Json json = spec::parse_json(outcome.out, "stdout");
+    EXPECT_EQ(json["token_ids"].size(), 5u);
+    EXPECT_EQ(json["prompt_tokens"], 3);
   }
 }
 

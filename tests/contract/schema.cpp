@@ -42,12 +42,13 @@ std::string violation(const Json& value,
   }
   if (schema.contains("anyOf")) {
     std::string all;
+    bool fits = false;
     for (const Json& choice : schema["anyOf"]) {
       const std::string problem = violation(value, choice, root, path);
-      if (problem.empty()) return "";
+      fits = fits || problem.empty();
       all += "\n    " + problem;
     }
-    return fmt::format("{}: none of the choices fits:{}", path, all);
+    if (!fits) return fmt::format("{}: none of the choices fits:{}", path, all);
   }
   if (schema.contains("const") && value != schema["const"])
     return fmt::format("{}: {} is not {}", path, value.dump(), schema["const"].dump());

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "tessera/base/mapped_file.h"
-#include "tessera/convert/family_files.h"
+#include "tessera/convert/family.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -139,7 +139,8 @@ TEST_P(FamilyParity, LogitsAndGreedyText) {
   const auto get = [&](const char* name) { return infer::tensor_or_undefined(io, name); };
   Tensor ids = get("input_ids"), mask = get("attention_mask");
   const at::NoGradGuard no_gradients;
-  nn::Batch batch = model::from_padded(ids, mask, get("position_ids"), get("token_type_ids"));
+  nn::Batch batch = model::from_padded(ids, mask, get("position_ids"), get("token_type_ids"),
+                                       get("global_attention_mask"));
   // beside an encoder, what was read so far is its source
   const bool pair = get("decoder_input_ids").defined();
   ASSERT_EQ(pair, loaded.model.spec().encoder != nullptr);
@@ -192,9 +193,9 @@ INSTANTIATE_TEST_SUITE_P(Goldens,
 TEST(FamilyGoldens, CoverEveryFamily) {
   std::set<std::string> with_goldens, known;
   for (const Case& c : all_cases()) with_goldens.insert(c.family);
-  for (const convert::EmbeddedFile& file : convert::embedded_family_files())
-    if (spec::parse_json(std::string(file.text), file.name)["dialects"].contains("hf"))
-      known.emplace(file.name);
+  convert::FamilySet set = convert::FamilySet::load();
+  for (const std::string& name : set.names())
+    if (set.named(name).dialects.contains("hf")) known.insert(name);
   EXPECT_EQ(with_goldens, known);
 }
 

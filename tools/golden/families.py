@@ -62,6 +62,11 @@ class Writer:
         if family.pair:
             self.inputs = reference.pair_inputs(family.name, vocab)
             self.mask = self.inputs["decoder_attention_mask"]
+            if family.global_tokens:
+                marks = torch.zeros_like(self.inputs["attention_mask"])
+                marks[0, list(family.global_tokens)] = 1
+                marks[1, family.global_tokens[0]] = 1
+                self.inputs["global_attention_mask"] = marks
         else:
             self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
             self.mask = self.inputs["attention_mask"]

@@ -47,6 +47,7 @@ class Family:
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
     pair: bool = False  # an encoder-decoder: sources and targets
+    global_tokens: tuple = ()  # positions of the source that see everything; row 1 has the first
     types: int = 0
     greedy: bool = True
     attention: str = "eager"  # the reference's implementation
@@ -1453,6 +1454,45 @@ def xlstm():
     )
 
 
+def led():
+    settings = pair_of_stacks(attention_window=[4, 8])
+    del settings["max_position_embeddings"]
+    settings.update(max_encoder_position_embeddings=32, max_decoder_position_embeddings=24)
+    return Family(
+        name="led",
+        model_type="led",
+        architecture="LEDForConditionalGeneration",
+        settings=settings,
+        cases=[
+            Case("base", why="windows of 4 and 8 tokens, three global tokens"),
+            Case("attention_window", {"attention_window": 6}, why="one width for all layers"),
+            Case("activation_function_relu", {"activation_function": "relu"}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    *PAIR_SHAPES,
+                    "encoder_attention_heads",
+                    "decoder_attention_heads",
+                    "attention_window",
+                    "max_encoder_position_embeddings",
+                    "max_decoder_position_embeddings",
+                    "decoder_start_token_id",
+                    "pad_token_id",
+                ),
+            ),
+        ],
+        shape_keys=PAIR_SHAPES
+        + ["max_encoder_position_embeddings", "max_decoder_position_embeddings"],
+        padding="right",
+        pair=True,
+        global_tokens=(0, 7),
+        missing="led.decoder.layers.1.encoder_attn.v_proj.bias",
+    )
+
+
 def older_nemotron_h(config):
     """The hub's spelling: a string of kinds and mamba's names."""
     result = older(config)
@@ -1632,6 +1672,7 @@ FAMILIES = [
         t5,
         bart,
         marian,
+        led,
         mamba,
         falcon_mamba,
         rwkv,
@@ -1727,7 +1768,7 @@ def phi():
         name="phi",
         model_type="phi",
         architecture="PhiForCausalLM",
-        settings={**SMALL_HEADS, **partial(0.5)},
+        settings={**SMALL_HEADS, **partial(0.5), "hidden_size": 24, "num_attention_heads": 3},
         cases=[
             Case("base"),
             Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
@@ -1736,7 +1777,7 @@ def phi():
             Case("rope_linear", partial(0.5, kind="linear", factor=4.0)),
             Case("hidden_act_gelu", {"hidden_act": "gelu"}),
             Case("hidden_act_relu", {"hidden_act": "relu"}),
-            Case("num_key_value_heads", {"num_key_value_heads": 2}),
+            Case("num_key_value_heads", {"num_key_value_heads": 3}),
             Case("qk_layernorm", {"qk_layernorm": True}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
             Rewrite("v4", "base", older_partial),

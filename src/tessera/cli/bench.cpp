@@ -47,6 +47,9 @@ int bench(const Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   const model::Model& model = loaded.model;
+  if (model.spec().encoder)
+    fail(ErrorKind::usage, "bench",
+         "{} answers a source; prefill and decode of a decoder are measured", o.model);
   const at::NoGradGuard no_gradients;
   Json rows = Json::array();
   for (const int64_t depth : o.depths) {

@@ -13,7 +13,7 @@ struct Options {
 };
 
 const std::vector<std::string> kInputs = {"input_ids", "attention_mask", "position_ids",
-                                          "token_type_ids"};
+                                          "token_type_ids", "global_attention_mask"};
 const std::vector<std::string> kTargets = {"decoder_input_ids", "decoder_attention_mask"};
 
 /// The padded tensors of one stack's input.
@@ -40,7 +40,8 @@ void check_names(const format::TensorFile& file, bool pair) {
 Input source_of(const format::TensorFile& file) {
   const auto get = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
   Input in{get("input_ids"), get("attention_mask"), {}};
-  in.batch = model::from_padded(in.ids, in.mask, get("position_ids"), get("token_type_ids"));
+  in.batch = model::from_padded(in.ids, in.mask, get("position_ids"), get("token_type_ids"),
+                                get("global_attention_mask"));
   return in;
 }
 
@@ -100,7 +101,8 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-                 "token_type_ids; beside an encoder also decoder_input_ids [B,T] and, where "
+                 "token_type_ids, global_attention_mask; beside an encoder also decoder_input_ids "
+                 "[B,T] and, where "
                  "wanted, decoder_attention_mask")
       ->required();
   app.add_option("--output", o->output,

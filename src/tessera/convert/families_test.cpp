@@ -67,10 +67,10 @@ fs::path materialise(const Scratch& scratch, const std::string& family, const st
 
 /// All that know a Hugging Face dialect.
 std::vector<std::string> families() {
+  FamilySet set = FamilySet::load();
   std::vector<std::string> names;
-  for (const EmbeddedFile& file : embedded_family_files())
-    if (spec::parse_json(std::string(file.text), file.name)["dialects"].contains("hf"))
-      names.emplace_back(file.name);
+  for (const std::string& name : set.names())
+    if (set.named(name).dialects.contains("hf")) names.push_back(name);
   return names;
 }
 

@@ -15,6 +15,9 @@ EvalResult evaluate(const model::Model& model,
   const auto total = options.max_tokens > 0
                          ? std::min<int64_t>(options.max_tokens, static_cast<int64_t>(ids.size()))
                          : static_cast<int64_t>(ids.size());
+  if (model.spec().encoder)
+    fail(ErrorKind::usage, "eval",
+         "this model answers a source, and a text alone has none; expected a decoder");
   if (total < 2)
     fail(ErrorKind::input, "eval", "the text has {} tokens; expected at least 2", total);
   if (options.window < 2)

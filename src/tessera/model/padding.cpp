@@ -14,7 +14,8 @@ Tensor kept(const Tensor& ids_BT, const Tensor& mask_BT) {
 nn::Batch from_padded(const Tensor& ids_BT,
                       const Tensor& mask_BT,
                       const Tensor& positions_BT,
-                      const Tensor& types_BT) {
+                      const Tensor& types_BT,
+                      const Tensor& global_BT) {
   if (ids_BT.dim() != 2 || ids_BT.numel() == 0)
     fail(ErrorKind::input, "input", "input_ids has {} axes and {} ids; expected [B, T], not empty",
          ids_BT.dim(), ids_BT.numel());
@@ -26,6 +27,7 @@ nn::Batch from_padded(const Tensor& ids_BT,
   same_shape(mask_BT, "attention_mask");
   same_shape(positions_BT, "position_ids");
   same_shape(types_BT, "token_type_ids");
+  same_shape(global_BT, "global_attention_mask");
   const Tensor index = kept(ids_BT, mask_BT);
   const auto pick = [&](const Tensor& t) {
     return t.reshape({-1}).to(at::kLong).index_select(0, index);
@@ -43,6 +45,7 @@ nn::Batch from_padded(const Tensor& ids_BT,
   batch.number();
   if (positions_BT.defined()) batch.positions_N = pick(positions_BT);
   if (types_BT.defined()) batch.types_N = pick(types_BT);
+  if (global_BT.defined()) batch.global_N = pick(global_BT).ne(0);
   return batch;
 }
 

@@ -5,12 +5,14 @@
 
 namespace tessera::model {
 
-/// The tokens with mask 1 as one segment per row; mask_BT, positions_BT and types_BT may be
-/// undefined. Throws Error(input) on a shape that differs or a row without tokens.
+/// The tokens with mask 1 as one segment per row; mask_BT, positions_BT, types_BT and global_BT
+/// (global tokens besides the pattern's own) may be undefined. Throws Error(input) on a shape that
+/// differs or a row without tokens.
 nn::Batch from_padded(const Tensor& ids_BT,
                       const Tensor& mask_BT,
                       const Tensor& positions_BT = {},
-                      const Tensor& types_BT = {});
+                      const Tensor& types_BT = {},
+                      const Tensor& global_BT = {});
 
 /// x_N... back to [B, T, ...]; padding is 0.
 Tensor to_padded(const Tensor& x_N, const Tensor& ids_BT, const Tensor& mask_BT);

@@ -24,12 +24,19 @@ struct EvaluateOptions {
   const CancelToken* cancel = nullptr;
 };
 
-/// Windows in order, without gaps. Throws Error(cancelled) between passes.
+/// Windows in order, without gaps; beside an encoder, the split's pairs in order. Throws
+/// Error(cancelled) between passes.
 Evaluation evaluate(const model::Model& model,
                     const TokenSplit& split,
                     const EvaluateOptions& options);
 
 /// Tensors of a packed batch: the model's input, and the targets [N].
 std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed);
+
+/// Hidden states of a packed batch, its sources read first where it has some.
+Tensor hidden_of(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 model::ForwardOptions options);
 
 }  // namespace tessera::train

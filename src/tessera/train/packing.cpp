@@ -91,4 +91,34 @@ PackedBatch pack(const TokenSplit& split, std::span<const Window> windows) {
   return batch;
 }
 
+int64_t PairOrder::at(int64_t sample) const {
+  const RandomKey epoch = key_.fold(static_cast<uint64_t>(sample / pairs_));
+  return permuted(sample % pairs_, pairs_, epoch.fold("order"));
+}
+
+PackedBatch pack_pairs(const TokenSplit& split,
+                       std::span<const int64_t> pairs,
+                       int64_t start,
+                       int64_t length) {
+  const auto read = [&](int64_t document) {
+    const auto [begin, tokens] = split.document(document);
+    std::vector<int64_t> ids(static_cast<size_t>(std::min(tokens, length)));
+    split.read(begin, ids);
+    return ids;
+  };
+  PackedBatch batch;
+  for (const int64_t pair : pairs) {
+    batch.sources.push_back(read(2 * pair));
+    const std::vector<int64_t> text = read(2 * pair + 1);
+    batch.pieces.push_back({static_cast<int64_t>(batch.pieces.size()),
+                            static_cast<int64_t>(batch.ids.size()),
+                            static_cast<int64_t>(text.size())});
+    batch.ids.push_back(start);
+    batch.ids.insert(batch.ids.end(), text.begin(), text.end() - 1);
+    batch.targets.insert(batch.targets.end(), text.begin(), text.end());
+  }
+  batch.n_targets = static_cast<int64_t>(batch.targets.size());
+  return batch;
+}
+
 }  // namespace tessera::train

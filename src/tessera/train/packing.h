@@ -68,9 +68,29 @@ struct PackedBatch {
   std::vector<int64_t> ids, targets;  // target -1: none, the next token is another document's
   std::vector<Piece> pieces;
   std::vector<bool> goes_on;  // per window: whether its last document does not end with it
+  std::vector<std::vector<int64_t>> sources;  // of pairs: what is read beside each piece
   int64_t n_targets = 0;
 };
 
 PackedBatch pack(const TokenSplit& split, std::span<const Window> windows);
+
+/// Pairs of a split whose documents alternate, a source and its text. Sample k is pair
+/// permutation(k mod P) of epoch k / P.
+class PairOrder {
+ public:
+  PairOrder(int64_t pairs, uint64_t seed) : pairs_(pairs), key_(RandomKey(seed).fold("data")) {}
+  int64_t at(int64_t sample) const;
+
+ private:
+  int64_t pairs_;
+  RandomKey key_;
+};
+
+/// Every text token is predicted from those before it, the first from `start`. Sources and texts
+/// longer than `length` are cut.
+PackedBatch pack_pairs(const TokenSplit& split,
+                       std::span<const int64_t> pairs,
+                       int64_t start,
+                       int64_t length);
 
 }  // namespace tessera::train

@@ -53,6 +53,8 @@ void refuse_keys_of_wsd(const Json& json) {
 
 void check_data(const DataRecipe& data) {
   if (data.train.empty()) fail(ErrorKind::spec, "data.train", "no files; expected at least one");
+  if (data.source_key && data.format != DataFormat::jsonl)
+    fail(ErrorKind::spec, "data.source_key", "given for files of text; expected format \"jsonl\"");
   if (data.valid_fraction >= 1)
     fail(ErrorKind::spec, "data.valid_fraction", "found {}; expected less than 1",
          data.valid_fraction);
@@ -77,6 +79,19 @@ void check_model(const Recipe& recipe) {
          name_of(recipe.spec.arch));
   if (!recipe.spec.head)
     fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
+  if (recipe.spec.encoder && !recipe.data.source_key)
+    fail(
+        ErrorKind::spec, "data.source_key",
+        "missing; an encoder_decoder learns from pairs: expected the key of what the encoder reads "
+        "in every line of a jsonl file");
+  if (!recipe.spec.encoder && recipe.data.source_key)
+    fail(ErrorKind::spec, "data.source_key",
+         "given for a \"{}\", which reads no source; expected arch \"encoder_decoder\"",
+         name_of(recipe.spec.arch));
+  if (recipe.spec.encoder)
+    if (const int64_t limit = recipe.spec.encoder->max_positions(); limit > 0 && length > limit)
+      fail(ErrorKind::spec, "train.length", "{} tokens; the encoder has {} positions", length,
+           limit);
   if (const int64_t limit = recipe.spec.max_positions(); limit > 0 && length > limit)
     fail(ErrorKind::spec, "train.length", "{} tokens; the spec has {} positions", length, limit);
   // one forward pass must stay addressable, whatever the recipe asks for
@@ -96,6 +111,9 @@ void check_carried(const Recipe& recipe) {
     return;
   }
   constexpr const char* kWhere = "train.windows";
+  if (recipe.spec.encoder)
+    fail(ErrorKind::spec, kWhere,
+         "\"carried\" reads on in a document, but pairs stand alone; use \"isolated\"");
   if (const std::string reason = recipe.spec.no_state_reason(); !reason.empty())
     fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);
   const auto layout = model::state_layout(recipe.spec);

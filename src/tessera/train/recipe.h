@@ -61,6 +61,7 @@ struct DataRecipe {
   double valid_fraction = 0;
   DataFormat format = DataFormat::text;
   std::string text_key = "text";
+  std::optional<std::string> source_key = {};
   std::string tokenizer = "bytes";
   std::optional<std::string> document_separator = {};
 
@@ -74,6 +75,8 @@ struct DataRecipe {
               "instead of valid: the last part of the bytes of train", {.min = 0}),
         field("format", &C::format, "text: a file is a document; jsonl: a line is"),
         field("text_key", &C::text_key, "jsonl: key of the text in every line"),
+        field("source_key", &C::source_key,
+              "jsonl: key of what an encoder reads; the text is then what the decoder answers"),
         field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or its folder"),
         field("document_separator", &C::document_separator,
               "token put after every document; null = the tokenizer's end of text if it has one, "

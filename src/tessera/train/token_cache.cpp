@@ -50,7 +50,18 @@ class Encoder {
 
   void document(std::string_view text, const CancelToken* cancel) {
     if (text.empty()) return;
-    const auto bytes = static_cast<int64_t>(text.size());
+    append(text, cancel);
+    out_.end_document(static_cast<int64_t>(text.size()));
+  }
+  /// Two documents, neither empty; only the text's bytes count.
+  void pair(std::string_view source, std::string_view text, const CancelToken* cancel) {
+    append(source, cancel);
+    out_.end_document(0);
+    document(text, cancel);
+  }
+
+ private:
+  void append(std::string_view text, const CancelToken* cancel) {
     while (!text.empty()) {
       if (cancel != nullptr) cancel->check("data");
       const std::string_view piece = text.substr(0, cut(text));
@@ -58,10 +69,7 @@ class Encoder {
       text.remove_prefix(piece.size());
     }
     if (separator_) out_.append(std::span(&*separator_, 1));
-    out_.end_document(bytes);
   }
-
- private:
   static size_t cut(std::string_view text) {
     if (text.size() <= kPieceBytes) return text.size();
     const size_t line = text.rfind('\n', kPieceBytes - 1);
@@ -73,10 +81,15 @@ class Encoder {
   TokenWriter& out_;
 };
 
-/// Calls visit(document, offset of its line) for every line of a JSON-lines file.
+/// What a line of a JSON-lines file holds.
+struct Line {
+  std::string_view text, source;  // no source unless the recipe names one
+  size_t offset = 0;              // of the line
+};
+
 void each_line(const Source& source,
-               const std::string& key,
-               const std::function<void(std::string_view, size_t)>& visit) {
+               const DataRecipe& data,
+               const std::function<void(const Line&)>& visit) {
   simdjson::dom::parser parser;
   const std::string_view text = source.text();
   int64_t number = 0;
@@ -84,17 +97,25 @@ void each_line(const Source& source,
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
     ++number;
-    const auto bad = [&](std::string_view what) {
+    const auto bad = [&](std::string_view what, const std::string& key) {
       fail(ErrorKind::file, "data", "{}: line {}: {}; expected an object with a string \"{}\"",
            source.file->path().string(), number, what, key);
     };
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
       simdjson::dom::element element;
-      std::string_view document;
       if (const auto error = parser.parse(simdjson::padded_string(line)).get(element))
-        bad(simdjson::error_message(error));
-      if (const auto error = element.at_key(key).get(document)) bad(simdjson::error_message(error));
-      visit(document, begin);
+        bad(simdjson::error_message(error), data.text_key);
+      const auto string_at = [&](const std::string& key) {
+        std::string_view value;
+        if (const auto error = element.at_key(key).get(value))
+          bad(simdjson::error_message(error), key);
+        // half a pair has no meaning
+        if (data.source_key && value.empty()) bad("the string is empty", key);
+        return value;
+      };
+      Line found{string_at(data.text_key), {}, begin};
+      if (data.source_key) found.source = string_at(*data.source_key);
+      visit(found);
     }
     begin = end + 1;
   }
@@ -106,14 +127,20 @@ struct Splitter {
   Encoder* valid;
   const CancelToken* cancel;
 
+  void put(const Line& line, Encoder& to) const {
+    if (data.source_key)
+      to.pair(line.source, line.text, cancel);
+    else
+      to.document(line.text, cancel);
+  }
+
   /// All of `sources` into one split.
   void whole(const std::vector<Source>& sources, Encoder& to) const {
     for (const Source& source : sources) {
       if (data.format == DataFormat::text)
         to.document(source.text(), cancel);
       else
-        each_line(source, data.text_key,
-                  [&](std::string_view document, size_t) { to.document(document, cancel); });
+        each_line(source, data, [&](const Line& line) { put(line, to); });
     }
   }
 
@@ -132,8 +159,8 @@ struct Splitter {
         train.document(text.substr(0, at), cancel);
         valid->document(text.substr(at), cancel);
       } else {
-        each_line(source, data.text_key, [&](std::string_view document, size_t offset) {
-          (before + offset < border ? train : *valid).document(document, cancel);
+        each_line(source, data, [&](const Line& line) {
+          put(line, before + line.offset < border ? train : *valid);
         });
       }
       before += text.size();
@@ -160,6 +187,7 @@ std::string cache_key(const DataRecipe& data,
               {"valid_fraction", data.valid_fraction},
               {"separator", separator.value_or(-1)}};
   if (data.format == DataFormat::jsonl) key["text_key"] = data.text_key;
+  if (data.source_key) key["source_key"] = *data.source_key;
   for (const auto& [name, sources] : {std::pair{"train", &train}, std::pair{"valid", &valid}})
     for (const Source& source : *sources)
       key[name].push_back(Sha256().update(source.file->bytes()).finish());

@@ -12,6 +12,7 @@
 
 namespace tessera::train {
 
+/// Of pairs, documents alternate: a source, then its text.
 struct TokenData {
   TokenSplit train;
   TokenSplit valid;  // without tokens when the recipe has no validation

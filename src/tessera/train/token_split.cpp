@@ -96,6 +96,12 @@ int64_t TokenSplit::document_end(int64_t index) const {
   return *std::upper_bound(ends_.begin(), ends_.end(), index);
 }
 
+std::pair<int64_t, int64_t> TokenSplit::document(int64_t index) const {
+  require(index >= 0 && index < documents(), "tokens", "document {} of {}", index, documents());
+  const int64_t begin = index == 0 ? 0 : ends_[static_cast<size_t>(index - 1)];
+  return {begin, ends_[static_cast<size_t>(index)] - begin};
+}
+
 TokenWriter::TokenWriter(fs::path folder, int64_t vocab)
     : folder_(std::move(folder)), vocab_(vocab), width_(vocab <= 65536 ? 2 : 4) {
   std::error_code error;

@@ -41,6 +41,8 @@ class Trainer {
         data_(prepare_tokens(
             recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
         order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
+        pairs_(std::max<int64_t>(1, data_.train.documents() / 2),
+               static_cast<uint64_t>(recipe.train.seed)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {
@@ -126,7 +128,7 @@ class Trainer {
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(pack(data_.train, windows(progress_.sample + micro * how.batch, carried)));
+      packed.push_back(samples(progress_.sample + micro * how.batch, carried));
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -156,6 +158,14 @@ class Trainer {
             .tokens = progress_.tokens};
   }
 
+  /// The batch that begins with sample `first`; a row whose stream begins forgets what it held.
+  PackedBatch samples(int64_t first, std::optional<CarriedRows>& carried) const {
+    if (!recipe_.spec.encoder) return pack(data_.train, windows(first, carried));
+    std::vector<int64_t> pairs;
+    for (int64_t i = 0; i < recipe_.train.batch; ++i) pairs.push_back(pairs_.at(first + i));
+    return pack_pairs(data_.train, pairs, recipe_.spec.start, recipe_.train.length);
+  }
+
   /// Forward and backward over one batch; returns its sum of losses.
   double pass(int64_t micro,
               const PackedBatch& packed,
@@ -171,17 +181,16 @@ class Trainer {
     std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
     std::optional<model::State> state;
     if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
-    const Tensor hidden = model_.hidden(batch, forward);
+    const Tensor hidden = hidden_of(model_, packed, batch, forward);
     const double nats = loss_and_backward(model_, hidden, wanted, loss, added);
     if (!std::isfinite(nats)) {
       if (carried) *state = carried->enter(batch, packed, streams);
-      stop_at_loss(nats, batch, forward);
+      stop_at_loss(nats, packed, batch, forward);
     }
     if (carried) carried->leave(*state, batch, packed, streams);
     return nats;
   }
 
-  /// Of the samples from `sample` on; a row whose stream begins forgets what it held.
   std::vector<Window> windows(int64_t sample, std::optional<CarriedRows>& carried) const {
     std::vector<Window> windows;
     for (int64_t i = sample; i < sample + recipe_.train.batch; ++i) {
@@ -226,6 +235,7 @@ class Trainer {
   }
 
   [[noreturn]] void stop_at_loss(double nats,
+                                 const PackedBatch& packed,
                                  const nn::Batch& batch,
                                  model::ForwardOptions forward) const {
     // once more, watching every layer's output
@@ -235,7 +245,7 @@ class Trainer {
     forward.probe = [&](const std::string& name, const Tensor& value) {
       if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
     };
-    model_.hidden(batch, forward);
+    hidden_of(model_, packed, batch, forward);
     fail(ErrorKind::input, "train",
          "step {}: the loss is {}; the first output that is not finite is \"{}\": lower "
          "optimizer.lr or train.clip_norm; {}",
@@ -277,7 +287,8 @@ class Trainer {
   text::Tokenizer tokenizer_;
   TokenData data_;
   SampleOrder order_;
-  std::optional<StreamOrder> streams_;  // instead of it, where windows are carried
+  PairOrder pairs_;
+  std::optional<StreamOrder> streams_;  // instead of order_, where windows are carried
   model::Model model_;
   AdamW optimizer_;
   Progress progress_;

@@ -1,0 +1,49 @@
+// What other people's programs make of ours: Hugging Face folders in transformers
+// (tools/golden/export_check.py), libtessera_ops.so in Python's torch
+// (tools/golden/torch_ops_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with both;
+// TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace {
+
+class ReferenceScripts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* python = std::getenv("TESSERA_REFERENCE_PYTHON")) {
+      python_ = python;
+      return;
+    }
+    const char* required = std::getenv("TESSERA_REQUIRE_REFERENCE");
+    if (required != nullptr && std::string(required) == "1")
+      FAIL() << "TESSERA_REFERENCE_PYTHON is not set";
+    GTEST_SKIP() << "TESSERA_REFERENCE_PYTHON is not set";
+  }
+  /// The exit status of tools/golden/`script` with these arguments.
+  int run(const std::string& script, const std::string& arguments) const {
+    return std::system((python_ + " '" + source_ + "/tools/golden/" + script + "' " + arguments +
+                        " 2>/dev/null")
+                           .c_str());
+  }
+  std::string python_;
+  std::string source_ = TESSERA_SOURCE_DIR;
+};
+
+TEST_F(ReferenceScripts, TransformersLoadsWhatIsWritten) {
+  const auto work =
+      std::filesystem::temp_directory_path() / ("tessera_export_" + std::to_string(getpid()));
+  EXPECT_EQ(run("export_check.py", "'" TESSERA_PROGRAM "' '" + source_ +
+                                       "/tests/golden/families' '" + work.string() + "'"),
+            0);
+  std::filesystem::remove_all(work);
+}
+
+TEST_F(ReferenceScripts, TorchTakesTheOps) {
+  EXPECT_EQ(run("torch_ops_check.py", "'" TESSERA_TORCH_OPS "'"), 0);
+}
+
+}  // namespace
