@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
@@ -55,16 +56,15 @@ class RwkvFile : public ::testing::TestWithParam<std::string> {
                     {"gate_rank", kGateRank}});
     const spec::Json norm = {{"type", "layer_norm"}, {"eps", 1e-5}};
     const spec::Json channel = {
-        {"name", "channel_mix"},
-        {"mixer", {{"type", "rwkv_channel_mix"}, {"version", version()}, {"d_hidden", kHidden}}}};
-    return {{"tessera", 1},
-            {"arch", "decoder"},
-            {"vocab", kVocab},
-            {"d_model", kD},
-            {"embed", {{"type", "token"}, {"norm", norm}}},
-            {"norm", norm},
-            {"layers", {{{"repeat", kLayers}, {"branches", {{{"mixer", mixer}}, channel}}}}},
-            {"head", "linear"}};
+        {"type", "rwkv_channel_mix"}, {"version", version()}, {"d_hidden", kHidden}};
+    spec::Json layer = {{"repeat", kLayers}};
+    layer["branches"][0]["mixer"] = mixer;
+    layer["branches"][1] = {{"name", "channel_mix"}, {"mixer", channel}};
+    spec::Json spec = {{"tessera", 1},  {"arch", "decoder"}, {"vocab", kVocab},
+                       {"d_model", kD}, {"norm", norm},      {"head", "linear"}};
+    spec["embed"] = {{"type", "token"}, {"norm", norm}};
+    spec["layers"][0] = layer;
+    return spec;
   }
 
   /// Every parameter of the spec, uniform in (-1, 1).
