@@ -1537,7 +1537,7 @@ def nemotron_h():
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
         init_only=("rescale_prenorm_residual",),
-        missing="model.layers.0.mixer.dt_bias",
+        missing="backbone.layers.0.mixer.dt_bias",
         rejects=[
             {
                 "name": "experts",
