@@ -67,7 +67,7 @@ int Cli::counter_ = 0;
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
-  for (const char* verb : {"generate", "forward", "eval", "tokenize", "train", "plan", "show",
+  for (const char* verb : {"generate", "forward", "embed", "eval", "tokenize", "train", "plan", "show",
                            "list", "convert", "bench", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;

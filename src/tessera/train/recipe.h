@@ -77,7 +77,8 @@ struct DataRecipe {
         field("text_key", &C::text_key, "jsonl: key of the text in every line"),
         field("source_key", &C::source_key,
               "jsonl: key of what an encoder reads; the text is then what the decoder answers"),
-        field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or its folder"),
+        field("tokenizer", &C::tokenizer,
+              "\"bytes\", or a tokenizer.json or vocab.txt, or its folder"),
         field("document_separator", &C::document_separator,
               "token put after every document; null = the tokenizer's end of text if it has one, "
               "\"\" = none")};
