@@ -3,6 +3,7 @@
 // place.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -289,6 +290,22 @@ TEST_P(RwkvFile, HoldsTheModelOfOurFolder) {
   options.context = 100;
   EXPECT_EQ(infer::generate(loaded.model, nullptr, {{1, 2, 3}}, options).rows[0].token_ids.size(),
             5u);
+}
+
+// the one version that transformers has
+TEST_P(RwkvFile, Version4GoesToAHuggingFaceFolder) {
+  const convert::Checkpoint file = convert::load_checkpoint(write_file());
+  if (version() != "rwkv4") {
+    EXPECT_THROW(convert::write_hf_folder(file, folder_ / "hf", {.family = "rwkv"}), Error);
+    return;
+  }
+  convert::write_hf_folder(file, folder_ / "hf", {.family = "rwkv"});
+  const convert::Checkpoint back = convert::load_checkpoint(folder_ / "hf");
+  EXPECT_EQ(back.spec_json, file.spec_json);
+  for (const format::TensorView& tensor : file.tensors) {
+    const format::TensorView& other = back.tensor(tensor.name);
+    EXPECT_TRUE(std::ranges::equal(tensor.data, other.data)) << tensor.name;
+  }
 }
 
 TEST_P(RwkvFile, NamesTheTensorThatIsMissing) {
