@@ -295,11 +295,13 @@ TEST_P(RwkvFile, HoldsTheModelOfOurFolder) {
 // the one version that transformers has
 TEST_P(RwkvFile, Version4GoesToAHuggingFaceFolder) {
   const convert::Checkpoint file = convert::load_checkpoint(write_file());
+  convert::HfOptions options;
+  options.family = "rwkv";
   if (version() != "rwkv4") {
-    EXPECT_THROW(convert::write_hf_folder(file, folder_ / "hf", {.family = "rwkv"}), Error);
+    EXPECT_THROW(convert::write_hf_folder(file, folder_ / "hf", options), Error);
     return;
   }
-  convert::write_hf_folder(file, folder_ / "hf", {.family = "rwkv"});
+  convert::write_hf_folder(file, folder_ / "hf", options);
   const convert::Checkpoint back = convert::load_checkpoint(folder_ / "hf");
   EXPECT_EQ(back.spec_json, file.spec_json);
   for (const format::TensorView& tensor : file.tensors) {
