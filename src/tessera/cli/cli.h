@@ -53,6 +53,7 @@ std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
 std::function<int()> add_train(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
+std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 
 const std::vector<Verb>& plain_verbs();

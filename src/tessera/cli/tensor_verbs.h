@@ -15,6 +15,7 @@ inline constexpr VerbName kTensorVerbs[] = {
     {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},
     {"train", "Trains a model from a recipe"},
     {"bench", "Measures prefill and decode speed"},
+    {"verify", "Whole, chunked and token by token: the largest difference"},
     {"doctor", "Reports the processor, libtorch and what tessera makes of them"},
 };
 

@@ -123,7 +123,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
   nn::Context context = context_of(*spec_, batch, options);
   context.encoded = options.encoded;
-  Stack::continue_from(context, options.state, options.pending);
+  Stack::set_call(context, {options.state, options.pending, options.replace});
 
   Tensor x_ND;
   try {

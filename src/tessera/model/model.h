@@ -37,6 +37,9 @@ struct ForwardOptions {
   RandomKey key{0};
   const CancelToken* cancel = nullptr;
   std::function<void(const std::string&, const Tensor&)> probe;
+  /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
+  /// its place.
+  Stack::Replace replace;
   nn::LossSink add_loss;  // takes the losses of parts that have some of their own
 };
 

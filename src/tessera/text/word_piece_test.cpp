@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/spec/json.h"
 #include "tessera/base/error.h"
 #include "tessera/text/tokenizer_json.h"
 #include "tessera/text/vocab_file.h"

@@ -110,9 +110,8 @@ fs::path save_checkpoint(const fs::path& run,
   const fs::path& folder = pending.folder();
   const Json resolved = resolve(recipe);
 
-  const format::StringMap metadata{
-      {"tessera_spec", resolved["spec"].dump()},
-      {"tessera_tokenizer", copy_tokenizer(recipe.data.tokenizer, folder)}};
+  format::StringMap metadata{{"tessera_spec", resolved["spec"].dump()}};
+  if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
   format::write_safetensors(folder / kModel, parameter_views(model), metadata);
   std::vector<TensorView> moments;
   for (const MomentView& m : moment_views(model, optimizer))
