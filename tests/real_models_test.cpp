@@ -111,7 +111,7 @@ TEST(Rwkv4, LogitsOfRwkvCpp) {
   ASSERT_EQ(bytes.size(), expected.size() * sizeof(float));
   std::memcpy(expected.data(), bytes.data(), bytes.size());
   const at::NoGradGuard no_gradients;
-  const Tensor ids = at::tensor({'"', 'i', 'n'}, at::kLong).reshape({1, 3});
+  const Tensor ids = at::tensor(std::vector<int64_t>{'"', 'i', 'n'}).reshape({1, 3});
   const Tensor logits =
       loaded.model.logits(loaded.model.hidden(model::from_padded(ids, {}, {}, {})));
   EXPECT_LT((logits[-1] - at::tensor(expected)).abs().max().item<double>(), 1e-4);

@@ -231,6 +231,7 @@ constexpr Sample kSamples[] = {
     {Slot::head, "classifier", "", R"({"n_labels": 5})"},
     {Slot::head, "classifier", "of_tokens", R"({"n_labels": 3, "of": "tokens"})"},
     {Slot::head, "pooler", "gelu", R"({"act": "gelu"})"},
+    {Slot::residual, "post_norm", "deep", R"({"stream": 1.7, "scale": 0.6})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
 };
 

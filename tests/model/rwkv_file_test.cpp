@@ -3,6 +3,7 @@
 // place.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <map>
 #include <random>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
@@ -55,16 +57,15 @@ class RwkvFile : public ::testing::TestWithParam<std::string> {
                     {"gate_rank", kGateRank}});
     const spec::Json norm = {{"type", "layer_norm"}, {"eps", 1e-5}};
     const spec::Json channel = {
-        {"name", "channel_mix"},
-        {"mixer", {{"type", "rwkv_channel_mix"}, {"version", version()}, {"d_hidden", kHidden}}}};
-    return {{"tessera", 1},
-            {"arch", "decoder"},
-            {"vocab", kVocab},
-            {"d_model", kD},
-            {"embed", {{"type", "token"}, {"norm", norm}}},
-            {"norm", norm},
-            {"layers", {{{"repeat", kLayers}, {"branches", {{{"mixer", mixer}}, channel}}}}},
-            {"head", "linear"}};
+        {"type", "rwkv_channel_mix"}, {"version", version()}, {"d_hidden", kHidden}};
+    spec::Json layer = {{"repeat", kLayers}};
+    layer["branches"][0]["mixer"] = mixer;
+    layer["branches"][1] = {{"name", "channel_mix"}, {"mixer", channel}};
+    spec::Json spec = {{"tessera", 1},  {"arch", "decoder"}, {"vocab", kVocab},
+                       {"d_model", kD}, {"norm", norm},      {"head", "linear"}};
+    spec["embed"] = {{"type", "token"}, {"norm", norm}};
+    spec["layers"][0] = layer;
+    return spec;
   }
 
   /// Every parameter of the spec, uniform in (-1, 1).
@@ -289,6 +290,24 @@ TEST_P(RwkvFile, HoldsTheModelOfOurFolder) {
   options.context = 100;
   EXPECT_EQ(infer::generate(loaded.model, nullptr, {{1, 2, 3}}, options).rows[0].token_ids.size(),
             5u);
+}
+
+// the one version that transformers has
+TEST_P(RwkvFile, Version4GoesToAHuggingFaceFolder) {
+  const convert::Checkpoint file = convert::load_checkpoint(write_file());
+  convert::HfOptions options;
+  options.family = "rwkv";
+  if (version() != "rwkv4") {
+    EXPECT_THROW(convert::write_hf_folder(file, folder_ / "hf", options), Error);
+    return;
+  }
+  convert::write_hf_folder(file, folder_ / "hf", options);
+  const convert::Checkpoint back = convert::load_checkpoint(folder_ / "hf");
+  EXPECT_EQ(back.spec_json, file.spec_json);
+  for (const format::TensorView& tensor : file.tensors) {
+    const format::TensorView& other = back.tensor(tensor.name);
+    EXPECT_TRUE(std::ranges::equal(tensor.data, other.data)) << tensor.name;
+  }
 }
 
 TEST_P(RwkvFile, NamesTheTensorThatIsMissing) {

@@ -1555,7 +1555,7 @@ def nemotron_h():
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
         init_only=("rescale_prenorm_residual",),
-        missing="model.layers.0.mixer.dt_bias",
+        missing="backbone.layers.0.mixer.dt_bias",
         rejects=[
             {
                 "name": "experts",
@@ -1630,6 +1630,45 @@ def falcon_h1():
                 "expect": "projectors_bias",
             },
         ],
+    )
+
+
+def minimax():
+    return Family(
+        name="minimax",
+        model_type="minimax",
+        architecture="MiniMaxForCausalLM",
+        settings={
+            **HYBRID,
+            **rope(),
+            "head_dim": 6,
+            "num_local_experts": 1,
+            "num_experts_per_tok": 1,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "block_size": 8,
+        },
+        cases=[
+            Case("base", why="one expert: its router's weight is 1; the stream itself is normed"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="not of the norm in linear layers"),
+            Case("rope_theta", rope(5.0)),
+            Case(
+                "layer_types",
+                {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
+            ),
+            Case("linear_attn_alpha_factor", {"linear_attn_alpha_factor": 2.5}),
+            Case("linear_attn_beta_factor", {"linear_attn_beta_factor": 0.6}),
+            Case("full_attn_alpha_factor", {"full_attn_alpha_factor": 2.5}),
+            Case("full_attn_beta_factor", {"full_attn_beta_factor": 0.6}),
+            Case("mlp_alpha_factor", {"mlp_alpha_factor": 2.5}),
+            Case("mlp_beta_factor", {"mlp_beta_factor": 0.6}),
+            Case("sliding_window", {"sliding_window": 4}),
+            Case("block_size", {"block_size": 5}, neutral=True),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
+        init_only=("num_experts_per_tok",),
+        missing="model.layers.0.self_attn.output_gate.weight",
+        rejects=[{"name": "experts", "set": {"num_local_experts": 4}, "expect": "num_local_experts"}],
     )
 
 
@@ -1889,6 +1928,7 @@ FAMILIES = [
         xlstm,
         nemotron_h,
         falcon_h1,
+        minimax,
     )
 ]
 

@@ -36,7 +36,7 @@ int convert_model(const Options& o) {
 std::function<int()> add_convert(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("model", o->model,
-                 "a Hugging Face or tessera folder, a GGUF file, or a llama2.c file")
+                 "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
       ->required();
   app.add_option("--out", o->out, "the folder to write")->required();
   app.add_option("--to", o->to, "what to write")

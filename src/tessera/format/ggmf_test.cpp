@@ -166,7 +166,7 @@ TEST(Ggmf, SaysWhichRuleIsBroken) {
           {"part of a block", with({{48, 2}, "q", kQ4_0, 54}),
            "tensor \"q\" has rows of 48 elements of type Q4_0; expected a multiple of 32"},
           {"overflow", with({.sizes = {kMax, kMax, kMax}}), "overflows 64 bits"},
-          {"too large", with({.sizes = {kMax, kMax}}), "the file ends inside the data of a tensor"},
+          {"too large", with({.sizes = {kMax}}), "the file ends inside the data of a tensor"},
           {"short data", with({.data_bytes = 47}),
            "the file ends inside the data of a tensor: 47 bytes left; expected 48"},
           {"name twice", twice.text(), "emb.weight"},

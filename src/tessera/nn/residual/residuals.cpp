@@ -41,7 +41,8 @@ class PostNorm final : public Residual {
                  std::span<const Branch> branches,
                  Context& context) const override {
     const Branch& f = branches[0];
-    return f.norms[0]->forward(x_ND + damped(config_, f.run(x_ND, context), f, context));
+    const Tensor stream_ND = config_.stream == 1 ? x_ND : x_ND * config_.stream;
+    return f.norms[0]->forward(stream_ND + damped(config_, f.run(x_ND, context), f, context));
   }
 
  private:
