@@ -2240,6 +2240,29 @@ def opt():
     )
 
 
+def cohere():
+    return Family(
+        name="cohere",
+        model_type="cohere",
+        architecture="CohereForCausalLM",
+        settings={**GQA, **rope(), "hidden_size": 24, "logit_scale": 0.5},
+        cases=[Case("base")]
+        + common_cases(eps="layer_norm_eps")
+        + [
+            Case("logit_scale", {"logit_scale": 0.25}),
+            Case("use_qk_norm", {"use_qk_norm": True}, why="a norm for every head, as in R+"),
+            Case("rope_linear", rope(kind="linear", factor=4.0)),
+            Case("attention_bias", {"attention_bias": True}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("v4", "base", older),
+            Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False, why="factor 0.0625"),
+        ],
+        shape_keys=SHAPES_GQA,
+        gguf={"base": "command-r", "use_qk_norm": "command-r"},
+        missing="model.layers.1.self_attn.o_proj.weight",
+    )
+
+
 def cohere2():
     hub = dict(
         cache_implementation="hybrid",
@@ -2645,6 +2668,7 @@ FAMILIES += [
         gptj,
         gpt_neo,
         opt,
+        cohere,
         cohere2,
         stablelm,
         diffllama,

@@ -54,7 +54,8 @@ FOUR_NORMS = {
 
 LISTED = ("llama", "phi3", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3")  # in the tables above
 PAIRED = ("llama", "smollm3")  # rows of a head in pairs
-LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm", "cohere2")
+COHERE = ("cohere2", "command-r")
+LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm") + COHERE
 
 
 def package_name(architecture, name, layers):
@@ -161,18 +162,18 @@ def add_metadata(writer, architecture, config):
         writer.add_layer_norm_eps(first_of(config, *keys))
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    if "head_dim" in config and architecture not in ("smollm3", "cohere2"):
+    if "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
         writer.add_value_length(head)
     if "rope_parameters" in config:
         add_rope(writer, architecture, config, head)
-    if architecture in ("llama", "smollm3", "cohere2"):
+    if architecture in ("llama", "smollm3") + COHERE:
         writer.add_vocab_size(config["vocab_size"])
     if architecture in ("gptneox", "stablelm"):
         writer.add_parallel_residual(config["use_parallel_residual"])
     if architecture == "falcon":
         writer.add_tensor_data_layout("jploski")
-    if architecture == "cohere2":
+    if architecture in COHERE:
         writer.add_logit_scale(config["logit_scale"])
     if architecture == "mpt":
         writer.add_max_alibi_bias(8.0)
@@ -198,7 +199,7 @@ def add_rope(writer, architecture, config, head):
         writer.add_rope_freq_base(rope["rope_theta"])
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
-    partial = ("llama", "smollm3", "cohere2", "phi3", "phi2", "gptneox", "stablelm")
+    partial = ("llama", "smollm3", "phi3", "phi2", "gptneox", "stablelm") + COHERE
     if architecture in partial:
         writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
     if architecture == "phi3":
