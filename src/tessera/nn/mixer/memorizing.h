@@ -1,6 +1,7 @@
 // Memorizing Transformer: attention within a segment, and besides to the `top_k` of a memory of
 // earlier keys that every query and head finds by exact search.
-//   q, k = unit(W x);   o_local = softmax(scale_h q . k_local + bias) v_local
+//   q, k = unit(W x),   unit(y) = y / sqrt(|y|^2 + 1e-12)
+//   o_local = softmax(scale_h q . k_local + bias) v_local
 //   o_memory = softmax(scale_h q . k_best) v_best
 //   o = g_h o_memory + (1 - g_h) o_local,   g_h = sigmoid(gate_h)
 // Wu, Rabe, Hutchins, Szegedy 2022, arXiv:2203.08913.

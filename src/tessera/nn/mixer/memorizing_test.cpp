@@ -45,7 +45,7 @@ Tensor definition(MixerUnderTest& m, const Case& c, const Tensor& x) {
   const auto project = [&](const char* name) {
     return at::matmul(x, m.values[name].t()).reshape({-1, kHeads, kE});
   };
-  const auto unit = [](const Tensor& y) { return y / y.norm(2, -1, true); };
+  const auto unit = [](const Tensor& y) { return y / (y.square().sum(-1, true) + 1e-12).sqrt(); };
   const Tensor q = unit(project("q.weight")), k = unit(project("k.weight")),
                v = project("v.weight");
   std::vector<Tensor> rows;
