@@ -38,8 +38,11 @@ TEST_P(Guessing, SaysWhatPlainGenerationSays) {
         const Generations got = generate(model, nullptr, prompts(), options);
         EXPECT_EQ(tokens_of(got), tokens_of(want)) << guesses << " " << temperature;
         EXPECT_GE(got.guessed_tokens, got.accepted_tokens);
-        if (draft == &model) EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);  // it knows
-        if (draft == &other) EXPECT_LT(got.accepted_tokens, got.guessed_tokens);  // it errs
+        if (draft == &model) {
+          EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);  // it knows
+        } else if (draft == &other) {
+          EXPECT_LT(got.accepted_tokens, got.guessed_tokens);  // it errs
+        }
         EXPECT_GT(got.guessed_tokens, 0);
       }
     }
@@ -50,21 +53,23 @@ TEST_P(Guessing, SaysWhatPlainGenerationSays) {
 TEST_P(Guessing, ADraftThatErrsNowAndThen) {
   const auto& [name, layers] = GetParam();
   const model::Model model = tiny_model(layers, 7);
-  // the same weights but for a slightly different head
-  model::Model draft = tiny_model(layers, 7);
-  {
-    const at::NoGradGuard no_gradients;
-    Tensor head = draft.weights().find("head.weight")->dense_tensor();
-    for (int64_t i = 0; i < head.size(0); i += 5) head[i].mul_(0.9);
-  }
   GenerateOptions options;
   options.max_new_tokens = 60;
   const Generations want = generate(model, nullptr, prompts(), options);
-  options.speculation = {&draft, 0, 4};
-  const Generations got = generate(model, nullptr, prompts(), options);
-  EXPECT_EQ(tokens_of(got), tokens_of(want));
-  EXPECT_GT(got.accepted_tokens, 0);
-  EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+  int64_t guessed = 0, accepted = 0;
+  for (const double scale : {0.9, 0.3}) {
+    // the same weights but for every third row of the head
+    const model::Model draft = tiny_model(layers, 7);
+    Tensor head = draft.weights().find("head.weight")->dense_tensor();
+    for (int64_t i = 0; i < head.size(0); i += 3) head[i].mul_(scale);
+    options.speculation = {&draft, 0, 4};
+    const Generations got = generate(model, nullptr, prompts(), options);
+    EXPECT_EQ(tokens_of(got), tokens_of(want)) << scale;
+    guessed += got.guessed_tokens;
+    accepted += got.accepted_tokens;
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_LT(accepted, guessed);
 }
 
 TEST_P(Guessing, StopsWherePlainGenerationStops) {
