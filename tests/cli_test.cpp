@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -67,8 +68,8 @@ int Cli::counter_ = 0;
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
-  for (const char* verb : {"generate", "forward", "eval", "tokenize", "train", "plan", "show",
-                           "list", "convert", "bench", "doctor", "docs"}) {
+  for (const char* verb : {"generate", "forward", "embed", "eval", "tokenize", "train", "plan", "show",
+                           "list", "convert", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -186,6 +187,34 @@ TEST_F(Cli, JsonOfGenerate) {
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["token_ids"].size(), 5u);
   EXPECT_EQ(json["finish_reason"], "length");
+}
+
+TEST_F(Cli, EvalOfAnNgram) {
+  const std::string text = (kSource / "examples/data/shakespeare.txt").string();
+  const Outcome outcome =
+      run("eval --ngram 3 --text " + text + " --train-fraction 0.9 --max-tokens 2000 --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json json = spec::parse_json(outcome.out, "stdout");
+  EXPECT_EQ(json["tokens"], 2000);
+  EXPECT_NEAR(json["bits_per_byte"].get<double>(), json["nll"].get<double>() / std::log(2.0), 1e-9);
+  expect_refused("eval --text " + text, 2, "expected a MODEL or --ngram");
+  expect_refused("eval --ngram 3 --text " + text, 2, "--train-fraction between 0 and 1");
+  expect_refused("eval " + tiny() + " --ngram 3 --text " + text, 2, "excludes");
+}
+
+TEST_F(Cli, VerifyNamesThePlaceAboveTheBound) {
+  const std::string mamba2 = kGoldens + "/mamba2/base";
+  const Outcome good = run("verify " + mamba2 + " --tokens 40 --json");
+  EXPECT_EQ(good.code, 0) << good.out << good.err;
+  const spec::Json json = spec::parse_json(good.out, "stdout");
+  EXPECT_TRUE(json["holds"]);
+  EXPECT_EQ(json["logits"].size(), 3u);
+  const Outcome bad = run("verify " + mamba2 + " --tokens 40 --bound 1e-12");
+  EXPECT_EQ(bad.code, 3) << bad.out << bad.err;
+  EXPECT_NE(bad.out.find("DOES NOT HOLD"), std::string::npos) << bad.out;
+  EXPECT_NE(bad.out.find("at layers."), std::string::npos) << bad.out;
+  expect_refused("verify " + kGoldens + "/bert/base", 2, "expected a decoder");
+  expect_refused("verify " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
 }
 
 TEST_F(Cli, AnInterruptEndsGenerationCleanly) {

@@ -1,5 +1,6 @@
 // Real checkpoints, read where they lie: SmolLM2-135M-Instruct as GGUF (TESSERA_SMOLLM2 names the
-// file), stories260K and an RWKV-4 (in TESSERA_TEST_DATA). Skipped where they are absent.
+// file), stories260K and an RWKV-4 (in TESSERA_TEST_DATA), all-MiniLM-L6-v2 (in TESSERA_CACHE,
+// where scripts/setup.sh minilm puts it). Skipped where they are absent.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/convert/tokenizer.h"
+#include "tessera/infer/embed.h"
 #include "tessera/infer/evaluate.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -129,6 +131,61 @@ TEST(Stories260K, GreedyTextFromAnEmptyPrompt) {
                             "play outside in the park. One day, she saw a big, red ball.",
                             0),
             0u);
+}
+
+class MiniLm : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string cache = variable("TESSERA_CACHE");
+    path_ = (cache.empty() ? fs::path(variable("HOME")) / ".cache/tessera" : fs::path(cache)) /
+            "all-minilm-l6-v2";
+    if (!fs::exists(path_)) GTEST_SKIP() << path_ << " is missing";
+    golden_ = spec::read_json_file(std::string(TESSERA_SOURCE_DIR) + "/tests/golden/minilm.json");
+  }
+  /// Largest difference from the recorded vectors of one kind, relative to the largest of them.
+  static double difference(const Tensor& found, const spec::Json& recorded) {
+    double worst = 0, largest = 0;
+    for (size_t r = 0; r < recorded.size(); ++r) {
+      const auto want = recorded[r].get<std::vector<double>>();
+      const Tensor row = found[static_cast<int64_t>(r)].to(at::kDouble).contiguous();
+      if (row.numel() != static_cast<int64_t>(want.size())) return INFINITY;
+      for (size_t i = 0; i < want.size(); ++i) {
+        worst = std::max(worst, std::abs(row.const_data_ptr<double>()[i] - want[i]));
+        largest = std::max(largest, std::abs(want[i]));
+      }
+    }
+    return worst / largest;
+  }
+  fs::path path_;
+  spec::Json golden_;
+};
+
+TEST_F(MiniLm, EmbeddingsAsTransformers) {
+  const infer::LoadedModel loaded = infer::load_model(path_);
+  const auto texts = golden_["texts"].get<std::vector<std::string>>();
+  infer::EmbedOptions options = infer::embed_options_of(path_);
+  EXPECT_EQ(options.pooling, infer::Pooling::mean);
+  EXPECT_TRUE(options.normalize);
+  EXPECT_EQ(options.max_tokens, 256);
+  const infer::Embeddings found = infer::embed(loaded, texts, options);
+  EXPECT_EQ(spec::Json(found.tokens), golden_["tokens"]);
+  EXPECT_EQ(found.cut, 1);
+  EXPECT_LT(difference(found.vectors_RD, golden_["embeddings"]), 1e-4);
+  options.normalize = false;
+  for (const auto pooling : {infer::Pooling::cls, infer::Pooling::max}) {
+    options.pooling = pooling;
+    EXPECT_LT(difference(infer::embed(loaded, texts, options).vectors_RD,
+                         golden_[infer::name_of(pooling)]),
+              1e-4)
+        << infer::name_of(pooling);
+  }
+}
+
+TEST_F(MiniLm, VocabularyAloneGivesTheSameTokens) {
+  const text::Tokenizer whole = text::load_tokenizer(path_ / "tokenizer.json"),
+                        alone = text::load_tokenizer(path_ / "vocab.txt");
+  for (const spec::Json& text : golden_["texts"])
+    EXPECT_EQ(alone.encode(text.get<std::string>()), whole.encode(text.get<std::string>()));
 }
 
 }  // namespace

@@ -219,9 +219,18 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
+    {Slot::embed, "token", "projected",
+     R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm", "width": 6, "project": "sum"})"},
+    {Slot::embed, "token", "projected_token",
+     R"({"position": {"type": "learned", "n_positions": 40}, "norm": "layer_norm", "width": 6, "project": "token", "project_bias": false})"},
     {Slot::head, "tied", "scaled", R"({"scale": 0.5, "softcap": 3})"},
     {Slot::head, "tied", "biased", R"({"bias": true, "scale": 0.5})"},
     {Slot::head, "linear", "scaled", R"({"bias": true, "scale": 0.5, "softcap": 3})"},
+    {Slot::head, "tied", "narrow", R"({"width": 6})"},
+    {Slot::head, "masked_lm", "narrow", R"({"width": 6})"},
+    {Slot::head, "classifier", "", R"({"n_labels": 5})"},
+    {Slot::head, "classifier", "of_tokens", R"({"n_labels": 3, "of": "tokens"})"},
+    {Slot::head, "pooler", "gelu", R"({"act": "gelu"})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
 };
 
@@ -444,7 +453,14 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
       json["embed"] = part;
       break;
     case Slot::head:
-      json["head"] = part;
+      if (mechanism.name == "classifier" && part.value("of", "pooled") == "pooled") {
+        json.erase("head");
+        json["heads"] = {part, "pooler"};
+      } else {
+        json["head"] = part;
+        if (part.is_object() && part.contains("width"))
+          json["embed"] = {{"type", "token"}, {"width", part["width"]}, {"project", "token"}};
+      }
       break;
   }
   return json;

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "checks.h"
+#include "tessera/nn/head/head_config.h"
 
 namespace tessera::contract {
 namespace {
@@ -93,7 +94,9 @@ void check_types(const Case& c, Report& report) {
     const Rig bf16 = make_rig(one, at::kBFloat16, at::kBFloat16),
               rounded = make_rig(one, at::kDouble, at::kBFloat16),
               mapped = make_stored_rig(one, at::kBFloat16);
-    const int64_t width = f64.model.has_head() ? kVocab : kWidth;
+    const spec::AnyPart& head = f64.spec().head;
+    const int64_t width =
+        head ? head.as<nn::HeadConfig>().outputs(f64.spec().scope(0)) : kWidth;
     std::vector<Tensor> all_want16, all_got16, all_fast16;
     for (const Rows& rows : inputs()) {
       const int64_t n = nn::Batch::of(rows).n_tokens();

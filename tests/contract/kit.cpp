@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "tessera/nn/head/head_config.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::contract {
@@ -126,7 +127,17 @@ Tensor whole(const Rig& rig, const nn::Batch& batch) {
   model::ForwardOptions options;
   options.encoded = encoded ? &*encoded : nullptr;
   const Tensor h = rig.model.hidden(batch, options);
-  return rig.model.has_head() ? rig.model.logits(h) : h;
+  const model::ModelSpec& spec = rig.model.spec();
+  const bool by_token =
+      !spec.head ? !spec.pooler : spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::tokens;
+  if (by_token) return spec.head ? rig.model.logits(h) : h;
+  // what a document has once stands at each of its tokens
+  const Tensor pooled = rig.model.pooled(h, batch);
+  const Tensor once = spec.head ? rig.model.logits(pooled) : pooled;
+  std::vector<Tensor> rows;
+  for (const nn::Segment& s : batch.segments)
+    rows.push_back(once.narrow(0, static_cast<int64_t>(rows.size()), 1).expand({s.length, -1}));
+  return at::cat(rows);
 }
 
 Tensor whole(const Rig& rig, const Rows& rows) {

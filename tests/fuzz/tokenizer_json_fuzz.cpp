@@ -1,5 +1,6 @@
-// A hostile tokenizer.json, and a hostile text for it: before the first zero byte stands the file,
-// after it the text. Whatever comes, the outcome is a tokenizer or an Error.
+// A hostile tokenizer.json or vocab.txt (told apart as load_tokenizer() does), and a hostile text
+// for it: before the first zero byte stands the file, after it the text. Whatever comes, the
+// outcome is a tokenizer or an Error.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/text/tokenizer_json.h"
 #include "tessera/text/utf8.h"
+#include "tessera/text/vocab_file.h"
 
 namespace {
 
@@ -37,7 +39,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t zero = std::min(input.find('\0'), size);
   const std::string_view text = zero < size ? input.substr(zero + 1) : "Hello  <s>wörld 12\n";
   try {
-    exercise(tessera::text::tokenizer_from_json(input.substr(0, zero), "fuzz"),
+    const std::string_view file = input.substr(0, zero);
+    const bool is_json = file.find_first_not_of(" \n\r\t") == file.find('{');
+    exercise(is_json ? tessera::text::tokenizer_from_json(file, "fuzz")
+                     : tessera::text::tokenizer_from_vocab(file, "fuzz"),
              text.substr(0, 4096));
   } catch (const tessera::Error&) {
   }

@@ -62,14 +62,11 @@ class Writer:
         if family.pair:
             self.inputs = reference.pair_inputs(family.name, vocab)
             self.mask = self.inputs["decoder_attention_mask"]
-            if family.global_tokens:
-                marks = torch.zeros_like(self.inputs["attention_mask"])
-                marks[0, list(family.global_tokens)] = 1
-                marks[1, family.global_tokens[0]] = 1
-                self.inputs["global_attention_mask"] = marks
         else:
             self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
             self.mask = self.inputs["attention_mask"]
+        if family.global_tokens:
+            self.inputs["global_attention_mask"] = reference.global_mask(family.global_tokens)
         self.rows = []
 
     def write(self):
@@ -105,7 +102,7 @@ class Writer:
         self.configs[case.name], self.results[case.name] = config, result
 
         facts = {"base": case.of} if case.name != "base" else {}
-        if case.name != "base" and not case.architecture:
+        if case.name != "base" and architecture == self.architecture_of(case.of):
             facts["changed"] = changed_keys(self.configs[case.of], config)
             facts["moved_by"] = reference.difference(result, self.results[case.of], self.mask)
             self.check_moved(case, facts["moved_by"])
@@ -120,6 +117,10 @@ class Writer:
             self.io[case.name] = case.name
             facts.update(self.write_io(loaded, result, folder))
         self.write_facts(case, facts, architecture)
+
+    def architecture_of(self, name):
+        case = next(c for c in self.family.cases if c.name == name)
+        return getattr(case, "architecture", "") or self.family.architecture
 
     def share_weights(self, name):
         """The earlier case whose file is the same, byte for byte; otherwise the case itself."""
@@ -155,7 +156,7 @@ class Writer:
             del tensors["attention_mask"]
         tensors.update(result)
         facts["largest"] = max(
-            round(float(value[self.mask.bool()].abs().max()), 3)
+            round(float(reference.counted(value, self.mask).abs().max()), 3)
             for name, value in result.items()
             if not name.startswith("encoder_")
         )

@@ -47,7 +47,7 @@ class Family:
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
     pair: bool = False  # an encoder-decoder: sources and targets
-    global_tokens: tuple = ()  # positions of the source that see everything; row 1 has the first
+    global_tokens: tuple = ()  # of row 0, which see everything; row 1 has the first
     types: int = 0
     greedy: bool = True
     attention: str = "eager"  # the reference's implementation
@@ -862,6 +862,23 @@ def bert_hub(tensors):
     return result
 
 
+def classifiers(name):
+    return [
+        Case(
+            "classifier",
+            {"num_labels": 3, "num_hidden_layers": 1, "hidden_size": 16},
+            architecture=f"{name}ForSequenceClassification",
+            why="pooler and classes of a row",
+        ),
+        Case(
+            "token_classifier",
+            {"num_labels": 5, "num_hidden_layers": 1},
+            architecture=f"{name}ForTokenClassification",
+            why="classes of every token",
+        ),
+    ]
+
+
 def bert():
     return Family(
         name="bert",
@@ -881,6 +898,7 @@ def bert():
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", {}, architecture="BertModel", why="bare names, pooler, last_hidden_state"),
+            classifiers("Bert")[0],
             Rewrite(
                 "hub",
                 "base",
@@ -1615,6 +1633,226 @@ def falcon_h1():
     )
 
 
+ENCODER = {
+    **{k: v for k, v in TINY.items() if k not in ("bos_token_id", "eos_token_id")},
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "max_position_embeddings": 32,
+}
+ENCODER_SHAPES = SHAPES + ["num_attention_heads", "max_position_embeddings", "type_vocab_size"]
+
+
+def encoder_cases(name):
+    """What every encoder in BERT's shape has."""
+    return [
+        Case("base"),
+        Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+        Case("hidden_act_relu", {"hidden_act": "relu"}),
+        Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+        Case("body", {}, architecture=f"{name}Model", why="bare names, last_hidden_state"),
+        *classifiers(name),
+    ]
+
+
+def roberta():
+    return Family(
+        name="roberta",
+        model_type="roberta",
+        architecture="RobertaForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1},
+        cases=[
+            *encoder_cases("Roberta"),
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
+            Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
+            Rewrite("older", "base", older_with(position_embedding_type="absolute")),
+            Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings", "layer_norm_eps")),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="roberta.encoder.layer.1.attention.self.value.bias",
+    )
+
+
+def mpnet():
+    return Family(
+        name="mpnet",
+        model_type="mpnet",
+        architecture="MPNetForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1},
+        cases=[
+            *encoder_cases("MPNet"),
+            Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings")),
+        ],
+        shape_keys=[k for k in ENCODER_SHAPES if k != "type_vocab_size"] + ["relative_attention_num_buckets"],
+        padding="right",
+        greedy=False,
+        missing="mpnet.encoder.layer.1.attention.attn.v.bias",
+        rejects=[
+            {
+                "name": "relative_attention_num_buckets",
+                "set": {"relative_attention_num_buckets": 64},
+                "expect": "relative_attention_num_buckets",
+            }
+        ],
+    )
+
+
+def deberta_cases(name):
+    return [
+        *encoder_cases(name),
+        Case("position_biased_input", {"position_biased_input": True}),
+        Case("type_vocab_size", {"type_vocab_size": 2}),
+        Case("c2p", {"pos_att_type": ["c2p"]}),
+        Case("p2c", {"pos_att_type": ["p2c"]}),
+        Case(
+            "relative_attention",
+            {"relative_attention": False, "pos_att_type": None, "position_biased_input": True},
+        ),
+        Case("legacy", {"legacy": False}, why="the head under its later names"),
+        Case(
+            "pooler_hidden_act",
+            {"pooler_hidden_act": "tanh"},
+            of="classifier",
+            architecture=f"{name}ForSequenceClassification",
+        ),
+        Rewrite("older", "base", older_with(pos_att_type="c2p|p2c")),
+        Rewrite(
+            "older_p2c_first",
+            "base",
+            older_with(pos_att_type="p2c|c2p"),
+        ),
+    ]
+
+
+DEBERTA = dict(
+    ENCODER,
+    type_vocab_size=0,
+    relative_attention=True,
+    pos_att_type=["c2p", "p2c"],
+    position_biased_input=False,
+)
+
+
+def deberta():
+    return Family(
+        name="deberta",
+        model_type="deberta",
+        architecture="DebertaForMaskedLM",
+        settings={**DEBERTA, "max_relative_positions": 8},
+        cases=[
+            *deberta_cases("Deberta"),
+            Case("max_relative_positions", {"max_relative_positions": -1}),
+        ],
+        shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="deberta.encoder.layer.1.attention.self.v_bias",
+    )
+
+
+def deberta_v2():
+    return Family(
+        name="deberta_v2",
+        model_type="deberta-v2",
+        architecture="DebertaV2ForMaskedLM",
+        settings={
+            **DEBERTA,
+            "max_relative_positions": 16,
+            "position_buckets": 8,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        },
+        cases=[
+            *deberta_cases("DebertaV2"),
+            Case("max_relative_positions", {"max_relative_positions": 32}),
+            Case("position_buckets", {"position_buckets": -1}, why="every distance has its row"),
+            Case("norm_rel_ebd", {"norm_rel_ebd": "none"}),
+            Case("share_att_key", {"share_att_key": False}),
+        ],
+        shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
+        padding="right",
+        types=2,
+        greedy=False,
+        missing="deberta.encoder.layer.1.attention.self.value_proj.bias",
+        rejects=[{"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"}],
+    )
+
+
+def fnet():
+    return Family(
+        name="fnet",
+        model_type="fnet",
+        architecture="FNetForMaskedLM",
+        settings={k: v for k, v in ENCODER.items() if k != "num_attention_heads"},
+        cases=[
+            *encoder_cases("FNet"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY[:-2], "max_position_embeddings"),
+            ),
+        ],
+        shape_keys=[k for k in ENCODER_SHAPES if k != "num_attention_heads"],
+        padding="none",  # the reference has no mask
+        types=2,
+        greedy=False,
+        missing="fnet.embeddings.projection.bias",
+    )
+
+
+def longformer():
+    return Family(
+        name="longformer",
+        model_type="longformer",
+        architecture="LongformerForMaskedLM",
+        settings={**ENCODER, "pad_token_id": 1, "attention_window": [4, 6]},
+        cases=[
+            *[
+                dataclasses.replace(case, changes={**case.changes, "attention_window": [4]})
+                if "num_hidden_layers" in case.changes
+                else case
+                for case in encoder_cases("Longformer")
+            ],
+            Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
+            Case("attention_window", {"attention_window": 8}, why="one window for all layers"),
+            Rewrite("older", "base", older_with(position_embedding_type="absolute", attention_mode="longformer", ignore_attention_mask=False)),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="right",
+        types=2,
+        global_tokens=(0, 11),
+        greedy=False,
+        missing="longformer.encoder.layer.1.attention.self.value_global.bias",
+    )
+
+
+def big_bird():
+    return Family(
+        name="big_bird",
+        model_type="big_bird",
+        architecture="BigBirdForMaskedLM",
+        settings={**ENCODER, "block_size": 2, "num_random_blocks": 1},
+        cases=[
+            *encoder_cases("BigBird"),
+            Case("block_size", {"block_size": 1}),
+            Case("block_size_3", {"block_size": 3}, why="19 tokens are few: full attention"),
+            Case("num_random_blocks", {"num_random_blocks": 2}, why="block 0 counts twice more"),
+            Case("attention_type", {"attention_type": "original_full"}),
+            Case("use_bias", {"use_bias": False}),
+            Case("rescale_embeddings", {"rescale_embeddings": True}),
+            Case("is_decoder", {"is_decoder": True, "attention_type": "original_full"}, of="attention_type", why="a causal mask"),
+        ],
+        shape_keys=ENCODER_SHAPES,
+        padding="none",  # the reference lets the padding of a batch move the last block
+        types=2,
+        greedy=False,
+        missing="bert.encoder.layer.1.attention.self.value.bias",
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1630,6 +1868,13 @@ FAMILIES = [
         gemma3_text,
         mamba2,
         bert,
+        roberta,
+        mpnet,
+        deberta,
+        deberta_v2,
+        fnet,
+        longformer,
+        big_bird,
         t5,
         bart,
         marian,

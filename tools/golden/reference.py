@@ -138,6 +138,14 @@ def pair_inputs(family, vocab):
     return result
 
 
+def global_mask(tokens):
+    """These tokens of row 0, and the first of them in row 1."""
+    mask = torch.zeros((ROWS, LENGTH), dtype=torch.int64)
+    mask[0, list(tokens)] = 1
+    mask[1, tokens[0]] = 1
+    return mask
+
+
 @torch.no_grad()
 def run(model, batch, padding):
     """logits and, for a model without a head, last_hidden_state."""
@@ -148,17 +156,21 @@ def run(model, batch, padding):
         model.config.use_cache = False
     output = model(**arguments)
     result = {}
-    for name in ("logits", "prediction_logits", "last_hidden_state", "encoder_last_hidden_state"):
+    for name in ("logits", "prediction_logits", "last_hidden_state", "pooler_output", "encoder_last_hidden_state"):
         if getattr(output, name, None) is not None:
             result["logits" if name == "prediction_logits" else name] = getattr(output, name)
     return {name: value.detach().float().contiguous() for name, value in result.items()}
 
 
+def counted(value, mask):
+    """The values that count: of real positions, or all where a row has one result."""
+    return value[mask.bool()] if value.dim() == 3 else value
+
+
 def difference(left, right, mask):
-    """max |left - right| over the positions that count."""
+    """max |left - right| over what counts."""
     name = "logits" if "logits" in left else "last_hidden_state"
-    kept = mask.bool()
-    return float((left[name][kept] - right[name][kept]).abs().max())
+    return float((counted(left[name], mask) - counted(right[name], mask)).abs().max())
 
 
 @torch.no_grad()

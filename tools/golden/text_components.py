@@ -33,6 +33,10 @@ NORMALIZERS = [
     {"type": "Strip", "strip_left": True, "strip_right": True},
     {"type": "Strip", "strip_left": False, "strip_right": True},
     {"type": "StripAccents"},
+    {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+    {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": False, "strip_accents": None, "lowercase": False},
+    {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": True, "strip_accents": True, "lowercase": False},
+    {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": True},
     {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]},
     {"type": "Sequence", "normalizers": []},
 ]
@@ -54,7 +58,7 @@ PRE_TOKENIZERS = (
     + [{"type": "ByteLevel", "add_prefix_space": a, "trim_offsets": True, "use_regex": r}
        for a in (False, True) for r in (False, True)]
     + [{"type": "Digits", "individual_digits": i} for i in (False, True)]
-    + [{"type": "Whitespace"}, {"type": "WhitespaceSplit"}]
+    + [{"type": "Whitespace"}, {"type": "WhitespaceSplit"}, {"type": "BertPreTokenizer"}]
     + [{"type": "Punctuation", "behavior": b} for b in BEHAVIORS]
     + [{**METASPACE, "prepend_scheme": p, "split": s} for p in ("always", "first", "never") for s in (True, False)]
     + [{"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, {**METASPACE, "prepend_scheme": "first"}]},
@@ -73,6 +77,7 @@ DECODERS = [
     {"type": "Strip", "content": "a", "start": 2, "stop": 1},
     {**METASPACE, "prepend_scheme": "always", "split": True},
     {**METASPACE, "prepend_scheme": "never", "split": True},
+    {"type": "WordPiece", "prefix": "##", "cleanup": True}, {"type": "WordPiece", "prefix": "l", "cleanup": False},
     {"type": "Sequence", "decoders": [REPLACE, {"type": "ByteFallback"}, {"type": "Fuse"},
                                       {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
     {"type": "Sequence", "decoders": [{"type": "Fuse"}, REPLACE, {"type": "Strip", "content": " ", "start": 1, "stop": 2}]},
@@ -82,7 +87,7 @@ TOKENS = [
     [], ["▁Hello", "▁world", "▁", "!"], ["<0xE6>", "<0x97>", "<0xA5>", "▁x", "<0xE6>"], ["<0xF0>", "<0x9F>", "a"],
     ["Hello", "ĠworldÃ©", "ðŁ", "ĺ", "Ģ"], ["ðŁ", "ĺ", "x"], ["<|im_end|>", "日本", "Ġa b"], ["aaab", "baaa", "aca"],
     [" ", "  ", "x  ", " "], ["hello", "ll", "▁l▁"], ["<0x0a>", "<0x0A>", "<0xGG>", "<0x0A"], ["▁▁", "▁a"],
-    ["é", "Ã", "©", "Ã"],
+    ["é", "Ã", "©", "Ã"], ["##he", "##llo", "do not", "n't", ".", "'", "' s", "'s", "##'s", "a ' b", "?", "##", "", "l"],
 ]
 
 
@@ -97,6 +102,11 @@ def bpe(vocab, merges, **options):
             "vocab": vocab, "merges": merges, **options}
 
 
+def word_piece(vocab, **options):
+    return {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+            "vocab": vocab, **options}
+
+
 def added(index, content, **flags):
     return {"id": index, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
             "normalized": False, "special": False, **flags}
@@ -108,7 +118,7 @@ N = len(WORDS)  # the library numbers added tokens from here
 MERGES = [["h", "e"], ["l", "l"], ["he", "ll"], ["a", "b"], ["ab", "ab"], ["b", "a"], ["o", "▁"], ["▁", "w"], ["a", "ba"]]
 TEXTS = ["", " ", "hello world", "ababa ababab", "héllo", "hello o o oworld", "xyz", "axyzb", "éaé", "hello<s>world",
          "<s>", " <s> ", "a <s>  b", "a<mask>b", "a <mask> b", "x <mask>", "hello</w>bc", "</w>", "b </w> c", "ö</w>",
-         "ab<t>ab", "AB<T>ab", "hello  hello", "<s><s>hello", "<mask><s> <mask>", "Ａb<ﬁ>c", "<fi>", "cccc ccc cc c"]
+         "ab<t>ab", "AB<T>ab", "hello  hello", "hellohello hellox hello-abab", "HÉLLO 日x中。", "éabé", "<s><s>hello", "<mask><s> <mask>", "Ａb<ﬁ>c", "<fi>", "cccc ccc cc c"]
 ADDED = [added(WORDS["<unk>"], "<unk>", special=True), added(N, "<s>", special=True), added(N + 1, "</s>", special=True),
          added(N + 2, "<mask>", special=True, lstrip=True, normalized=True), added(N + 3, "</w>", single_word=True),
          added(N + 4, "<t>", normalized=True), added(N + 5, "<ﬁ>", normalized=True), added(N + 6, "cc"), added(N + 7, "ccc"),
@@ -141,6 +151,21 @@ TOKENIZERS = [
 ]
 
 
+PIECES = {token: index for index, token in enumerate(
+    ["[UNK]", "h", "##e", "##l", "##lo", "##ell", "hell", "hello", "##hello", "world", "##ba", "aba", "ab", "##ab", "a", "##a", "##b",
+     "c", "##c", "##cc", "é", "e", "##é", "x", "##", "##z", "y", "日", "。", "-", "##-", "<s>", "</s>", "中"])}
+BERT = {"normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"}}
+WRAP = {**TEMPLATE, "special_tokens": {name: {"id": name, "ids": [PIECES[name]], "tokens": [name]} for name in ("<s>", "</s>")}}
+MARKS = [added(PIECES[name], name, special=True) for name in ("[UNK]", "<s>", "</s>")]
+TOKENIZERS += [
+    tokenizer_json(word_piece(PIECES), **BERT, added_tokens=MARKS, post_processor=WRAP),
+    tokenizer_json(word_piece(PIECES)),
+    tokenizer_json(word_piece(PIECES, continuing_subword_prefix="", max_input_chars_per_word=5), pre_tokenizer={"type": "WhitespaceSplit"}),
+    tokenizer_json(word_piece(PIECES, max_input_chars_per_word=5), **{**BERT, "normalizer": {**BERT["normalizer"], "lowercase": False}}),
+]
+
+
 def component(kind, value):
     return getattr(Tokenizer.from_str(json.dumps(tokenizer_json(bpe({}, []), **{kind: value}))), kind)
 
@@ -166,6 +191,33 @@ def tokenizer_cases(definition):
              "wrapped": parsing.encode(t, add_special_tokens=True).ids} for t in TEXTS]
 
 
+def ranges(holds):
+    """[first, last, first, last, ...] of the code points that have a property."""
+    out = []
+    for c in (c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF and holds(chr(c))):
+        if out and out[-1] == c - 1:
+            out[-1] = c
+        else:
+            out += [c, c]
+    return out
+
+
+def characters():
+    """What the library's own tables say of each character."""
+    def bert(**on):
+        parts = dict.fromkeys(("clean_text", "handle_chinese_chars", "strip_accents", "lowercase"), False)
+        return component("normalizer", {"type": "BertNormalizer", **parts, **on}).normalize_str
+
+    clean, ideograph, strip = bert(clean_text=True), bert(handle_chinese_chars=True), bert(strip_accents=True)
+    decompose = component("normalizer", {"type": "NFD"}).normalize_str
+    cut = component("pre_tokenizer", {"type": "BertPreTokenizer"}).pre_tokenize_str
+    return {
+        "dropped": ranges(lambda c: clean(f"a{c}b") == "ab"), "space": ranges(lambda c: clean(f"a{c}b") == "a b"),
+        "ideograph": ranges(lambda c: ideograph(c) != c), "punctuation": ranges(lambda c: len(cut(f"a{c}b")) == 3),
+        "mark": ranges(lambda c: decompose(c) == c and strip(c) == ""),
+    }
+
+
 def main():
     rng = random.Random(SEED)
     texts = ["", " ", "  a", "a  ", "Hello, world! 123 45", "a\n\n b\r\n", "1234567", "---", "   "] + [
@@ -173,11 +225,12 @@ def main():
     out = {
         "case": "text/components", "reference": "tokenizers", "version": tokenizers.__version__,
         "generator": "tools/golden/text_components.py", "seed": SEED,
-        "holds": ["normalizers", "pre_tokenizers", "decoders", "tokenizers"], "why": "equal texts and ids",
+        "holds": ["normalizers", "pre_tokenizers", "characters", "decoders", "tokenizers"], "why": "equal texts and ids",
         "texts": texts, "tokens": TOKENS,
         "normalizers": [{"json": n, "out": [component("normalizer", n).normalize_str(t) for t in texts]} for n in NORMALIZERS],
         "pre_tokenizers": [{"json": p, "out": [[piece for piece, _ in component("pre_tokenizer", p).pre_tokenize_str(t)]
                                                for t in texts]} for p in PRE_TOKENIZERS],
+        "characters": [characters()],
         "decoders": [{"json": d, "out": [decode(d, t) for t in TOKENS]} for d in DECODERS],
         "tokenizers": [{"json": t, "cases": tokenizer_cases(t)} for t in TOKENIZERS],
     }

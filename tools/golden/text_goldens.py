@@ -36,9 +36,12 @@ def main():
         "corpora": [],
     }
     for corpus in corpora:
-        ids = source.plain.encode(Path(corpus).read_text(encoding="utf-8"), add_special_tokens=False).ids
-        head["corpora"].append({"file": Path(corpus).name, "ids": len(ids),
-                                "fnv1a": f"{fnv1a(struct.pack(f'<{len(ids)}i', *ids)):016x}"})
+        text = Path(corpus).read_text(encoding="utf-8")
+        ids = source.plain.encode(text, add_special_tokens=False).ids
+        entry = {"file": Path(corpus).name, "ids": len(ids), "fnv1a": f"{fnv1a(struct.pack(f'<{len(ids)}i', *ids)):016x}"}
+        if (decoded := source.parsing.decode(ids, skip_special_tokens=True)) != text:  # a vocabulary of words
+            entry["decoded_fnv1a"] = f"{fnv1a(decoded.encode()):016x}"
+        head["corpora"].append(entry)
     for key, value in head.items():
         print(f" {json.dumps(key)}: {json.dumps(value)},")
     rows = []

@@ -3,6 +3,7 @@
     text_reference.py KIND SOURCE N [SEED]
 
 KIND   json    SOURCE is a tokenizer.json, run by the `tokenizers` library
+       vocab   SOURCE is a vocab.txt, run by the `tokenizers` library's own BERT tokenizer
        gguf    SOURCE is a .gguf with byte-level BPE; its vocabulary and merges are run by `tokenizers`
                behind Digits(individual) and ByteLevel, as SmolLM2's own tokenizer.json has it
        scores  SOURCE is a token score file of llama2.c, run by the plain algorithm below
@@ -144,8 +145,18 @@ def from_json(path):
         (only,) = [(a, b) for a, b in cuts if {a, b, a + b} <= model["vocab"].keys()]
         return only
 
-    model["merges"] = [cut(merge) for merge in model["merges"]]
+    if "merges" in model:
+        model["merges"] = [cut(merge) for merge in model["merges"]]
     return Tokenizer.from_str(json.dumps(document))
+
+
+def from_vocab(path):
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(path)._tokenizer
+    known = tokenizer.get_vocab()
+    tokenizer.add_special_tokens([t for t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if t in known])
+    return tokenizer
 
 
 def from_gguf(path):
@@ -172,6 +183,8 @@ def open_source(kind, path):
     metadata = None
     if kind == "scores":
         source = Scores(path)
+    elif kind == "vocab":
+        source = Tokenizers(from_vocab(path))
     elif kind == "gguf":
         source, metadata = from_gguf(path)
     else:

@@ -49,9 +49,11 @@ std::function<int()> add_docs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_forward(CLI::App&);
+std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
 std::function<int()> add_train(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
+std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 
 const std::vector<Verb>& plain_verbs();

@@ -9,23 +9,68 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/infer/ngram.h"
 
 namespace tessera::cli {
 namespace {
 
 struct Options {
-  std::string model, text, families;
+  std::string model, text, train, families;
   infer::EvalOptions eval;
+  int ngram = 0;
+  double train_fraction = 0;
   bool json = false, no_special = false;
   int threads = 0;
 };
 
-int evaluate(Options& o) {
-  if (o.threads > 0) set_thread_count(o.threads);
+/// What was measured, for either kind of model.
+struct Report {
+  double nll = 0;  // nats per target
+  int64_t targets = 0, bytes = 0, window = 0, stride = 0;
+  double seconds = 0;
+};
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Where the part to measure begins: a byte that no character straddles.
+size_t border(const std::string& text, double fraction) {
+  auto at = static_cast<size_t>(std::floor(fraction * static_cast<double>(text.size())));
+  while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+Report evaluate_ngram(const Options& o) {
+  const std::string text = read_text_file(o.text);
+  const std::string other = o.train.empty() ? "" : read_text_file(o.train);
+  if (o.train.empty() && !(o.train_fraction > 0 && o.train_fraction < 1))
+    fail(ErrorKind::usage, "eval",
+         "an n-gram needs text to count: --train FILE, or --train-fraction between 0 and 1, the "
+         "first part of --text");
+  const size_t begin = border(text, o.train_fraction);
+  size_t end = text.size();
+  if (o.eval.max_tokens > 0) end = std::min(end, begin + static_cast<size_t>(o.eval.max_tokens));
+  if (begin == end) fail(ErrorKind::input, "eval", "{}: nothing is left to measure", o.text);
+  const infer::NgramModel model(
+      o.train.empty() ? std::string_view(text).substr(0, begin) : std::string_view(other), o.ngram);
+  const auto start = std::chrono::steady_clock::now();
+  Report report;
+  report.targets = report.bytes = static_cast<int64_t>(end - begin);
+  report.nll = model.nll_sum(std::string_view(text).substr(0, end), begin, &cancel_token()) /
+               static_cast<double>(report.targets);
+  report.window = o.ngram;
+  report.stride = 1;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+Report evaluate_model(Options& o) {
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
   const std::string text = read_text_file(o.text);
-  const auto ids = loaded.tokenizer->encode(text, {.add_special = !o.no_special});
+  const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),
+                                            {.add_special = !o.no_special});
   o.eval.cancel = &cancel_token();
   const bool terminal = isatty(STDERR_FILENO) != 0;
   o.eval.progress = [&](int64_t done, int64_t total) {
@@ -35,31 +80,41 @@ int evaluate(Options& o) {
     o.eval.window = std::min(o.eval.window, limit);
   const auto start = std::chrono::steady_clock::now();
   const infer::EvalResult result = infer::evaluate(loaded.model, {ids.begin(), ids.end()}, o.eval);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   if (terminal) fmt::print(stderr, "\r");
   // bytes that the targets stand for
   const std::vector<int32_t> scored(ids.begin() + 1, ids.begin() + 1 + result.targets);
-  const double bytes = static_cast<double>(loaded.tokenizer->decode(scored, false).size());
-  const double bits_per_byte =
-      result.nll * static_cast<double>(result.targets) / std::log(2.0) / std::max(bytes, 1.0);
-  const double speed = static_cast<double>(result.targets) / seconds;
+  return {.nll = result.nll,
+          .targets = result.targets,
+          .bytes = static_cast<int64_t>(loaded.tokenizer->decode(scored, false).size()),
+          .window = o.eval.window,
+          .stride = o.eval.carry        ? o.eval.window
+                    : o.eval.stride > 0 ? o.eval.stride
+                                        : o.eval.window - 1,
+          .seconds = seconds};
+}
+
+int evaluate(Options& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
+  const Report report = o.ngram > 0 ? evaluate_ngram(o) : evaluate_model(o);
+  const auto targets = static_cast<double>(report.targets);
+  const double bits_per_byte = report.nll * targets / std::log(2.0) /
+                               static_cast<double>(std::max<int64_t>(report.bytes, 1));
+  const double speed = targets / report.seconds;
   if (o.json) {
-    print_json({{"nll", result.nll},
-                {"perplexity", std::exp(result.nll)},
+    print_json({{"nll", report.nll},
+                {"perplexity", std::exp(report.nll)},
                 {"bits_per_byte", bits_per_byte},
-                {"tokens", result.targets},
-                {"window", o.eval.window},
-                {"stride", o.eval.carry        ? o.eval.window
-                           : o.eval.stride > 0 ? o.eval.stride
-                                               : o.eval.window - 1},
+                {"tokens", report.targets},
+                {"window", report.window},
+                {"stride", report.stride},
                 {"carried", o.eval.carry},
                 {"tokens_per_s", speed}});
   } else {
     fmt::print(
         "nll {:.6f} nats a token, perplexity {:.4f}, {:.4f} bits a byte; {} tokens, window {}, "
         "{:.1f} tokens/s\n",
-        result.nll, std::exp(result.nll), bits_per_byte, result.targets, o.eval.window, speed);
+        report.nll, std::exp(report.nll), bits_per_byte, report.targets, report.window, speed);
   }
   return kExitOk;
 }
@@ -68,25 +123,46 @@ int evaluate(Options& o) {
 
 std::function<int()> add_eval(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
+  auto* model =
+      app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file");
   app.add_option("--text", o->text, "the text file")->required();
-  app.add_option("--window", o->eval.window, "tokens per forward pass")->capture_default_str();
-  app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_flag("--carry", o->eval.carry,
-               "every window goes on from the state of the one before, as a memory over segments "
-               "or a recurrent model can");
+  auto* window =
+      app.add_option("--window", o->eval.window, "tokens per forward pass")->capture_default_str();
+  auto* stride = app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
+                     ->capture_default_str()
+                     ->check(CLI::NonNegativeNumber);
+  auto* carry =
+      app.add_flag("--carry", o->eval.carry,
+                   "every window goes on from the state of the one before, as a memory over "
+                   "segments or a recurrent model can");
   app.add_option("--max-tokens", o->eval.max_tokens, "only the first tokens of the text; 0 = all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--no-special", o->no_special, "add nothing around the text (no begin-of-text)");
+  app.add_option("--train-fraction", o->train_fraction,
+                 "the first part of the text, by bytes, was for training: it is not measured")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  auto* special =
+      app.add_flag("--no-special", o->no_special, "add nothing around the text (no begin-of-text)");
+  auto* ngram = app.add_option("--ngram", o->ngram,
+                               "instead of a model: an interpolated Kneser-Ney n-gram of bytes")
+                    ->check(CLI::Range(1, infer::NgramModel::kMaxOrder));
+  app.add_option("--train", o->train, "the n-gram's training text; default: --train-fraction")
+      ->needs(ngram);
   app.add_flag("--json", o->json,
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--families", o->families, "a folder of further family files");
-  examples(app, {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json"});
-  return [o] { return evaluate(*o); };
+  auto* families = app.add_option("--families", o->families, "a folder of further family files");
+  for (CLI::Option* option : {model, window, stride, carry, special, families})
+    ngram->excludes(option);
+  examples(app,
+           {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
+            "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});
+  return [o, model, ngram] {
+    if (model->empty() && ngram->empty())
+      fail(ErrorKind::usage, "eval", "nothing to measure; expected a MODEL or --ngram");
+    return evaluate(*o);
+  };
 }
 
 }  // namespace tessera::cli

@@ -3,6 +3,7 @@
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
+#include "tessera/nn/head/head_config.h"
 
 namespace tessera::cli {
 namespace {
@@ -88,7 +89,14 @@ int forward(const Options& o) {
            "\"layers.<i>.<branch>.in\" or \".out\", behind \"encoder.\" or \"decoder.\" where "
            "there are two stacks",
            probe);
-  if (loaded.model.has_head()) out.emplace_back("logits", read.padded(loaded.model.logits(hidden)));
+  const model::ModelSpec& spec = loaded.model.spec();
+  const Tensor pooled = spec.pooler ? loaded.model.pooled(hidden, read.batch) : Tensor();
+  if (spec.head) {
+    const bool of_documents = spec.head.as<nn::HeadConfig>().reads() == nn::HeadInput::pooled;
+    const Tensor logits = loaded.model.logits(of_documents ? pooled : hidden);
+    out.emplace_back("logits", of_documents ? logits : read.padded(logits));
+  }
+  if (pooled.defined()) out.emplace_back("pooler_output", pooled);
   out.emplace_back("last_hidden_state", read.padded(hidden));
   infer::write_tensors(o.output, out);
   return kExitOk;
@@ -102,12 +110,11 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
                  "token_type_ids, global_attention_mask; beside an encoder also decoder_input_ids "
-                 "[B,T] and, where "
-                 "wanted, decoder_attention_mask")
+                 "[B,T] and, where wanted, decoder_attention_mask")
       ->required();
   app.add_option("--output", o->output,
-                 "safetensors to write: logits, last_hidden_state and, where there is an encoder, "
-                 "encoder_last_hidden_state, float32; padding is 0")
+                 "safetensors to write: last_hidden_state and, where the model has them, logits, "
+                 "pooler_output and encoder_last_hidden_state; float32, padding is 0")
       ->required();
   app.add_option("--probe", o->probes,
                  "also write this intermediate: embed, final, layers.0.mixer.out ...; repeatable");

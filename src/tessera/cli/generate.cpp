@@ -8,7 +8,7 @@ namespace tessera::cli {
 namespace {
 
 struct Options {
-  std::string model, families;
+  std::string model, families, draft;
   std::vector<std::string> prompts;
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
@@ -38,6 +38,9 @@ int generate(Options& o) {
   if (!o.ignore_eos && loaded.tokenizer && loaded.tokenizer->eos())
     o.generate.stop_ids.push_back(*loaded.tokenizer->eos());
   o.generate.cancel = &cancel_token();
+  std::optional<infer::LoadedModel> draft;
+  if (!o.draft.empty())
+    o.generate.speculation.draft = &draft.emplace(infer::load_model(o.draft, {o.families})).model;
   // an answer stands alone, a continuation behind what it continues
   const bool quiet = o.quiet || loaded.model.spec().encoder != nullptr;
   const bool stream = !o.json && prompts.size() == 1 && loaded.tokenizer.has_value();
@@ -58,13 +61,18 @@ int generate(Options& o) {
       static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9);
   if (o.json) {
     Json rows = Json::array();
-    for (const infer::Generation& row : result.rows)
+    for (const infer::Generation& row : result.rows) {
       rows.push_back({{"text", row.text},
                       {"token_ids", row.token_ids},
                       {"prompt_tokens", row.prompt_tokens},
                       {"finish_reason", row.finish_reason},
                       {"prefill_tokens_per_s", prefill},
                       {"decode_tokens_per_s", decode}});
+      if (o.generate.speculation.on()) {
+        rows.back()["guessed_tokens"] = result.guessed_tokens;
+        rows.back()["accepted_tokens"] = result.accepted_tokens;
+      }
+    }
     print_json(rows.size() == 1 ? rows[0] : rows);
   } else {
     if (stream) {
@@ -82,6 +90,9 @@ int generate(Options& o) {
     std::fflush(stdout);
     fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
                result.prefill_tokens, prefill, result.decode_tokens, decode);
+    if (o.generate.speculation.on())
+      fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
+                 result.guessed_tokens);
   }
   if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
   return kExitOk;
@@ -127,6 +138,15 @@ std::function<int()> add_generate(CLI::App& app) {
                  "longest sequence, prompt included; 0 = what the model is made for")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  auto* draft = app.add_option(
+      "--draft", o->draft, "a smaller model with the same tokens guesses; the text is the same");
+  app.add_option("--lookup", g.speculation.lookup,
+                 "guess what followed the last (at most N) tokens where they stood before")
+      ->excludes(draft)
+      ->check(CLI::PositiveNumber);
+  app.add_option("--guesses", g.speculation.guesses, "of --draft and --lookup, per step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   app.add_flag("--parse-special", o->parse_special,
                "special tokens written in the prompt become those tokens");
@@ -138,7 +158,8 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--families", o->families, "a folder of further family files");
   examples(app, {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
                  "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
-                 "--seed 7 --json"});
+                 "--seed 7 --json",
+                 "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3"});
   return [o, prompt, ids] {
     if (prompt->empty() && ids->empty())
       fail(ErrorKind::usage, "generate", "nothing to continue; expected --prompt or --input-ids");

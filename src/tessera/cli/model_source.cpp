@@ -25,7 +25,7 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
     limits.comments = true;
     const spec::Json json = spec::read_json_file(path, limits);
     // a training recipe holds its spec
-    if (json.contains("spec") && !json.contains("tessera"))
+    if ((json.contains("spec") || json.contains("extends")) && !json.contains("tessera"))
       return train::load_recipe(path, overrides).spec;
     return model::load_model_spec(path, overrides);
   }

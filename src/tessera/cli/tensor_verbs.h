@@ -11,9 +11,11 @@ struct VerbName {
 inline constexpr VerbName kTensorVerbs[] = {
     {"generate", "Text from a model"},
     {"forward", "Logits or hidden states of a batch, file to file"},
+    {"embed", "Vectors of texts"},
     {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},
     {"train", "Trains a model from a recipe"},
     {"bench", "Measures prefill and decode speed"},
+    {"verify", "Whole, chunked and token by token: the largest difference"},
     {"doctor", "Reports the processor, libtorch and what tessera makes of them"},
 };
 

@@ -15,8 +15,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "tessera: {}\n", error.what());
     return kExitUsage;
   }
-  constexpr std::function<int()> (*kAdd[])(CLI::App&) = {add_generate, add_forward, add_eval,
-                                                         add_train,    add_bench,   add_doctor};
+  constexpr std::function<int()> (*kAdd[])(CLI::App&) = {
+      add_generate, add_forward, add_embed, add_eval, add_train, add_bench, add_verify, add_doctor};
   std::vector<Verb> verbs;
   for (size_t i = 0; i < std::size(kAdd); ++i)
     verbs.push_back({kTensorVerbs[i].name, kTensorVerbs[i].summary, kAdd[i]});

@@ -41,9 +41,11 @@ class Progress {
     std::string text = fmt::format(
         "step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.0f} tokens/s  {:>4.0f} s left  {} MB",
         line.step, steps, line.loss, line.lr, speed, left, resident_megabytes());
-    if (evaluated) text += fmt::format("  valid {:.4f}", *line.valid_loss);
+    if (evaluated)
+      text += fmt::format("  valid {:.4f}  accuracy {:.3f}", *line.valid_loss,
+                          line.accuracy.value_or(0));
     if (terminal_)
-      fmt::print(stderr, "\r{:<110}{}", text, evaluated || last ? "\n" : "");
+      fmt::print(stderr, "\r{:<120}{}", text, evaluated || last ? "\n" : "");
     else
       fmt::print(stderr, "{}\n", text);
     std::fflush(stderr);
@@ -74,6 +76,7 @@ int train_model(const Options& o) {
     if (result.last) {
       json["loss"] = result.last->loss;
       if (result.last->valid_loss) json["valid_loss"] = *result.last->valid_loss;
+      if (result.last->accuracy) json["accuracy"] = *result.last->accuracy;
     }
     print_json(json);
   } else {

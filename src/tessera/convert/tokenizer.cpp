@@ -1,5 +1,6 @@
 #include "tessera/convert/tokenizer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tessera/base/error.h"
@@ -11,6 +12,8 @@
 namespace tessera::convert {
 namespace {
 
+// what copy_tokenizer() writes besides the files of others
+constexpr const char* kOwnFiles[] = {"tokenizer.gguf", "tokenizer.bin"};
 constexpr char kPrefix[] = "tokenizer.ggml.";
 
 template <class T, class Get>
@@ -70,15 +73,21 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
   return text::tokenizer_from_gguf(std::move(data), where);
 }
 
+bool holds_tokenizer(const std::filesystem::path& folder) {
+  return text::tokenizer_file_in(folder) ||
+         std::any_of(std::begin(kOwnFiles), std::end(kOwnFiles),
+                     [&](const char* name) { return std::filesystem::exists(folder / name); });
+}
+
 text::Tokenizer find_tokenizer(const std::filesystem::path& path, int32_t vocab_size) {
   if (path == "bytes") return text::byte_tokenizer();
   if (std::filesystem::is_directory(path)) {
-    if (std::filesystem::exists(path / "tokenizer.json"))
-      return text::load_tokenizer(path, vocab_size);
-    for (const char* name : {"tokenizer.gguf", "tokenizer.bin"})
+    if (text::tokenizer_file_in(path)) return text::load_tokenizer(path, vocab_size);
+    for (const char* name : kOwnFiles)
       if (std::filesystem::exists(path / name)) return find_tokenizer(path / name, vocab_size);
     fail(ErrorKind::file, "tokenizer",
-         "{}: no tokenizer.json, tokenizer.gguf or tokenizer.bin in this folder", path.string());
+         "{}: no tokenizer.json, vocab.txt, tokenizer.gguf or tokenizer.bin in this folder",
+         path.string());
   }
   if (is_gguf(path)) {
     auto tokenizer = tokenizer_of(format::open_gguf(path), path.string());
@@ -96,11 +105,7 @@ void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::pa
   }
   if (!is_gguf(from)) {
     const std::string content = read_text_file(from);
-    const size_t first = content.find_first_not_of(" \n\r\t");
-    write_file_atomically(
-        folder / (first != std::string::npos && content[first] == '{' ? "tokenizer.json"
-                                                                      : "tokenizer.bin"),
-        content);
+    write_file_atomically(folder / text::tokenizer_file_name(content), content);
     return;
   }
   const format::GgufFile file = format::open_gguf(from);

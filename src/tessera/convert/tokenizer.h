@@ -12,13 +12,16 @@ namespace tessera::convert {
 /// From GGUF metadata ("tokenizer.ggml.*"); nothing when the file holds no tokenizer.
 std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file, const std::string& where);
 
+/// Whether find_tokenizer() has something to read in a folder.
+bool holds_tokenizer(const std::filesystem::path& folder);
+
 /// A model (folder, GGUF) or a tokenizer file, told apart by content. Throws Error(file) when there
 /// is none.
 text::Tokenizer find_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
 
 /// Puts the tokenizer of `from` (a model or a tokenizer file) into a model folder: tokenizer.json
-/// and its relatives, tokenizer.bin (token scores), or tokenizer.gguf (a GGUF file's metadata
-/// without its tensors).
+/// or vocab.txt and their relatives, tokenizer.bin (token scores), or tokenizer.gguf (a GGUF file's
+/// metadata without its tensors).
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& folder);
 
 }  // namespace tessera::convert

@@ -7,14 +7,16 @@ namespace tessera::infer {
 Feeder::Feeder(const model::Model& model,
                size_t rows,
                int64_t prefill_chunk,
-               const CancelToken* cancel)
+               const CancelToken* cancel,
+               int64_t max_pending)
     : model_(model),
       prefill_chunk_(prefill_chunk),
+      max_pending_(max_pending),
       cancel_(cancel),
       stateful_(model.spec().no_state_reason().empty()),
       fed_(rows, 0),
       encoded_(rows) {
-  if (stateful_) state_ = model::State(model.spec(), static_cast<int64_t>(rows));
+  if (stateful_) state_ = model::State(model.spec(), static_cast<int64_t>(rows), max_pending);
 }
 
 Tensor Feeder::next(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
@@ -27,6 +29,44 @@ Tensor Feeder::next(const std::vector<size_t>& active, const std::vector<const S
   std::vector<Tensor> last(active.size());
   for (size_t done = 0; done < active.size();) done = feed_some(active, rows, last);
   return model_.logits(at::stack(last));
+}
+
+bool Feeder::changes(const std::vector<size_t>& active,
+                     const std::vector<const Sequence*>& rows) const {
+  const int64_t border = model_.spec().switch_length();
+  return border > 0 && std::any_of(active.begin(), active.end(), [&](size_t r) {
+           return fed_[r] <= border && static_cast<int64_t>(rows[r]->tokens.size()) > border;
+         });
+}
+
+std::vector<Tensor> Feeder::ahead(const std::vector<size_t>& active,
+                                  const std::vector<const Sequence*>& rows,
+                                  const std::vector<std::vector<int64_t>>& guesses) {
+  nn::Batch batch;
+  std::vector<int64_t> ids;
+  for (const size_t r : active) {
+    const auto n = static_cast<int64_t>(guesses[r].size()) + 1;
+    batch.segments.push_back(
+        {static_cast<int64_t>(r), static_cast<int64_t>(ids.size()), n, fed_[r]});
+    ids.push_back(rows[r]->tokens.back());
+    ids.insert(ids.end(), guesses[r].begin(), guesses[r].end());
+  }
+  batch.ids_N = at::tensor(ids, at::kLong);
+  batch.number();
+  model::ForwardOptions forward;
+  forward.state = &state_;
+  forward.pending = true;
+  forward.cancel = cancel_;
+  const Tensor logits = model_.logits(model_.hidden(batch, forward));
+  std::vector<Tensor> parts;
+  for (const nn::Segment& segment : batch.segments)
+    parts.push_back(logits.narrow(0, segment.begin, segment.length));
+  return parts;
+}
+
+void Feeder::keep(size_t row, int64_t n) {
+  state_.commit(static_cast<int64_t>(row), n);
+  fed_[row] += n;
 }
 
 Tensor Feeder::whole(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
@@ -57,7 +97,7 @@ nn::Encoded Feeder::encode(const std::vector<size_t>& which,
 }
 
 void Feeder::restart(size_t row) {
-  model::State fresh(model_.spec(), 1);
+  model::State fresh(model_.spec(), 1, max_pending_);
   // rows keep their numbers: rebuild the list around the fresh one
   std::vector<int64_t> before, after;
   for (int64_t r = 0; r < state_.rows(); ++r)

@@ -18,11 +18,25 @@ struct Sequence {
 class Feeder {
  public:
   /// prefill_chunk: tokens per call over all rows, sources included; at least one row always fits.
-  Feeder(const model::Model& model, size_t rows, int64_t prefill_chunk, const CancelToken* cancel);
+  /// max_pending: most tokens of a row in one call of ahead().
+  Feeder(const model::Model& model,
+         size_t rows,
+         int64_t prefill_chunk,
+         const CancelToken* cancel,
+         int64_t max_pending = 0);
 
   /// Logits after the last token of each of the given rows, [active, vocab]. rows[r] continues what
   /// it was in the last call.
   Tensor next(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows);
+  /// Whether a row has come to where all angles change, so that next() must compute it anew.
+  bool changes(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) const;
+  /// Logits after the last token of each row, the only one not fed yet, and after each of its
+  /// guesses, [1 + guesses, vocab]. All of these stay pending until keep().
+  std::vector<Tensor> ahead(const std::vector<size_t>& active,
+                            const std::vector<const Sequence*>& rows,
+                            const std::vector<std::vector<int64_t>>& guesses);
+  /// The first n tokens of the row's last ahead() are its own.
+  void keep(size_t row, int64_t n);
   /// Row i becomes a copy of what row parents[i] was.
   void arrange(const std::vector<size_t>& parents);
 
@@ -39,7 +53,7 @@ class Feeder {
                    std::vector<Tensor>& last);
 
   const model::Model& model_;
-  int64_t prefill_chunk_;
+  int64_t prefill_chunk_, max_pending_;
   const CancelToken* cancel_;
   bool stateful_;
   model::State state_;

@@ -13,6 +13,18 @@
 
 namespace tessera::infer {
 
+/// Several tokens per pass of the model: cheap guesses are fed together, and as many are kept as
+/// the model itself would have chosen. The text is that of plain generation, token for token,
+/// sampled or not: what is chosen depends on logits, seed and position alone. Leviathan et al.
+/// 2022, arXiv:2211.17192; look-up: Saxena 2023.
+struct Speculation {
+  const model::Model* draft = nullptr;  // a smaller model with the same tokens guesses
+  int64_t lookup =
+      0;  // or: what followed the last (at most so many) tokens where they stood before
+  int64_t guesses = 4;  // per pass
+  bool on() const { return draft != nullptr || lookup > 0; }
+};
+
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
   SamplingOptions sampling;
@@ -20,6 +32,7 @@ struct GenerateOptions {
   std::vector<std::string> stop_strings;  // cut from the text, with what follows
   int64_t context = 0;                    // longest sequence; 0 = what the model is made for
   int64_t prefill_chunk = 1024;           // tokens per prefill call, over all rows
+  Speculation speculation;
   const CancelToken* cancel =
       nullptr;  // ends generation after the current token; what exists is returned
   /// Called with text as it becomes certain (never half a character, never part of a stop string).
@@ -38,11 +51,13 @@ struct Generations {
   std::vector<Generation> rows;
   double prefill_seconds = 0, decode_seconds = 0;
   int64_t prefill_tokens = 0,
-          decode_tokens = 0;  // over all rows; a decode token is one model step of one row
+          decode_tokens = 0;                        // over all rows; generated after prefill
+  int64_t guessed_tokens = 0, accepted_tokens = 0;  // of speculation
 };
 
 /// Throws Error(input) for an empty prompt, one longer than the model's context, or an id out of
-/// range.
+/// range; Error(usage) for speculation with a model that cannot continue from a state, or a draft
+/// with other tokens.
 Generations generate(const model::Model& model,
                      const text::Tokenizer* tokenizer,
                      const std::vector<std::vector<int64_t>>& prompts,

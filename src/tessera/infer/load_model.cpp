@@ -38,13 +38,15 @@ LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOpt
   if (source.gguf != nullptr) {
     tokenizer = convert::tokenizer_of(*source.gguf, path.string());
   } else if (const std::string named = named_tokenizer(source); !named.empty()) {
-    tokenizer =
-        convert::find_tokenizer(named == "bytes" ? std::filesystem::path(named) : path / named,
-                                static_cast<int32_t>(source.spec.vocab));
+    // the folder, not the file alone, also knows tokenizer_config.json
+    const bool of_folder = text::tokenizer_file_in(path) == path / named;
+    const std::filesystem::path from = of_folder          ? path
+                                       : named == "bytes" ? std::filesystem::path(named)
+                                                          : path / named;
+    tokenizer = convert::find_tokenizer(from, static_cast<int32_t>(source.spec.vocab));
   } else if (std::filesystem::is_directory(path)) {
-    for (const char* name : {"tokenizer.json", "tokenizer.gguf", "tokenizer.bin"})
-      if (!tokenizer && std::filesystem::exists(path / name))
-        tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
+    if (convert::holds_tokenizer(path))
+      tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
   }
   model::Model model(source.spec, weights_of(source));
   return {std::move(model), std::move(tokenizer), std::move(source)};

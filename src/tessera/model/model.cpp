@@ -1,5 +1,6 @@
 #include "tessera/model/model.h"
 
+#include "tessera/nn/head/head_config.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::model {
@@ -52,12 +53,13 @@ Model::Model(ModelSpec spec, Weights weights)
   };
   if (spec_->encoder) encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder));
   stack_ = std::make_unique<Stack>(*spec_, source(*spec_));
-  if (!spec_->head) return;
   // a tied head means the token vectors of its own stack
   const nn::WeightSource of_head = [all = source(*spec_), this](const std::string& name) {
     return all(name == kTokenTable ? spec_->under(name) : name);
   };
-  head_ = nn::build_head(spec_->head, nn::Builder(of_head, "head", spec_->scope(0)));
+  const nn::Builder root(of_head, "", spec_->scope(0));
+  if (spec_->head) head_ = nn::build_head(spec_->head, root.under("head"));
+  if (spec_->pooler) pooler_ = nn::build_head(spec_->pooler, root.under("pooler"));
 }
 
 namespace {
@@ -121,7 +123,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
   nn::Context context = context_of(*spec_, batch, options);
   context.encoded = options.encoded;
-  Stack::continue_from(context, options.state, options.pending);
+  Stack::set_call(context, {options.state, options.pending, options.replace});
 
   Tensor x_ND;
   try {
@@ -136,10 +138,28 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   return x_ND;
 }
 
-Tensor Model::logits(const Tensor& hidden_ND) const {
+bool Model::has_head() const {
+  return head_ && spec_->head.as<nn::HeadConfig>().of_vocabulary();
+}
+
+Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
+  if (!pooler_) fail(ErrorKind::usage, "model", "this model has no pooler; use its hidden states");
+  std::vector<int64_t> first;
+  for (const nn::Segment& s : batch.segments) {
+    if (s.start > 0)
+      fail(ErrorKind::input, "model",
+           "row {} starts at position {}; a pooler reads the first token of whole documents", s.row,
+           s.start);
+    first.push_back(s.begin);
+  }
+  return pooler_->forward(
+      hidden_ND.index_select(0, at::tensor(first, at::kLong).to(hidden_ND.device())));
+}
+
+Tensor Model::logits(const Tensor& rows_RD) const {
   if (!head_)
     fail(ErrorKind::usage, "model", "this model has no head, so no logits; use its hidden states");
-  return head_->forward(hidden_ND);
+  return head_->forward(rows_RD);
 }
 
 }  // namespace tessera::model

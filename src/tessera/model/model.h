@@ -37,6 +37,9 @@ struct ForwardOptions {
   RandomKey key{0};
   const CancelToken* cancel = nullptr;
   std::function<void(const std::string&, const Tensor&)> probe;
+  /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
+  /// its place.
+  Stack::Replace replace;
   nn::LossSink add_loss;  // takes the losses of parts that have some of their own
 };
 
@@ -54,16 +57,22 @@ class Model {
   /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch, one longer
   /// than the positions allow, or a row without the source that it reads.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
-  /// Logits [N, vocab] from hidden states; throws Error(usage) when the model has no head.
-  Tensor logits(const Tensor& hidden_ND) const;
-  bool has_head() const { return head_ != nullptr; }
+  /// Logits [R, C] from the rows that the head reads: hidden states, or pooled() where it
+  /// classifies whole documents. Throws Error(usage) when the model has no head.
+  Tensor logits(const Tensor& rows_RD) const;
+  /// Whether there are logits of the vocabulary at every token.
+  bool has_head() const;
+  /// What the pooler makes of each document's first token, [segments, D], from the hidden states of
+  /// a batch. Throws Error(usage) when the model has no pooler, Error(input) where a segment
+  /// continues a document.
+  Tensor pooled(const Tensor& hidden_ND, const nn::Batch& batch) const;
 
  private:
   // parts point into both, wherever the model moves
   std::unique_ptr<const ModelSpec> spec_;
   std::unique_ptr<const Weights> weights_;
   std::unique_ptr<Stack> encoder_, stack_;
-  std::unique_ptr<nn::Head> head_;
+  std::unique_ptr<nn::Head> head_, pooler_;
 };
 
 }  // namespace tessera::model

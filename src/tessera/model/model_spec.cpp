@@ -6,7 +6,7 @@
 #include <set>
 
 #include "tessera/model/spec_reader.h"
-#include "tessera/nn/head/head_config.h"
+#include "tessera/nn/head/head_list.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -21,7 +21,7 @@ constexpr int64_t kMaxWidth = int64_t{1} << 24;
 const std::vector<std::string> kTopKeys = {
     "tessera",   "arch",       "vocab", "d_model", "context", "embed",  "norm",
     "residual",  "mixer",      "cross", "ffn",     "layers",  "cycles", "n_layers",
-    "overrides", "final_norm", "head",  "stacks",  "start",   "tokens"};
+    "overrides", "final_norm", "head", "heads", "stacks",  "start",   "tokens"};
 const std::vector<std::string> kStackKeys = {"embed",    "norm",      "residual",  "mixer",
                                              "cross",    "ffn",       "layers",    "cycles",
                                              "n_layers", "overrides", "final_norm"};
@@ -370,10 +370,10 @@ ModelSpec read_model_spec(const Json& json) {
              arch);
     read_stack(json, "", out);
   }
-  const Json head = json.contains("head") ? json["head"]
-                    : out.causal()        ? Json("tied")
-                                          : Json(nullptr);
-  if (!head.is_null()) out.head = spec::read_part(Slot::head, head, out.scope(0, "head"));
+  const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
+  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope(0));
+  out.head = heads.logits;
+  out.pooler = heads.pooler;
   if (out.causal() && !out.head)
     fail(ErrorKind::spec, "head", "a decoder needs a head; expected \"tied\" or \"linear\"");
 
@@ -416,7 +416,7 @@ Json resolve(const ModelSpec& spec) {
   } else {
     json.update(resolve_stack(spec));
   }
-  json["head"] = spec::dump_part(spec.head);
+  nn::dump_heads({spec.head, spec.pooler}, json);
   return json;
 }
 
@@ -459,6 +459,7 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
   }
   take(spec.final_norm, spec.under("final_norm"), spec.scope(0));
   take(spec.head, "head", spec.scope(0));
+  take(spec.pooler, "pooler", spec.scope(0));
   return all;
 }
 
@@ -537,6 +538,7 @@ Json spec_schema() {
                      {"context", {{"type", "integer"}, {"minimum", 0}}}};
   properties.update(stack);
   properties["head"] = ref("head");
+  properties["heads"] = {{"type", "array"}, {"items", ref("head")}};
   properties["stacks"] = stacks;
   properties["start"] = {{"type", "integer"}, {"minimum", 0}};
   properties["tokens"] = {{"enum", {"shared", "own"}}};

@@ -57,7 +57,8 @@ struct ModelSpec {
   AnyPart embed;
   std::vector<LayerSpec> layers;  // in order of invocation
   AnyPart final_norm;             // may be absent
-  AnyPart head;  // may be absent (encoders): the model then ends with hidden states
+  AnyPart head;    // gives logits; may be absent (encoders): the model then ends with hidden states
+  AnyPart pooler;  // may be absent
 
   bool causal() const { return arch != Arch::encoder; }
   /// Surroundings of the parts of layer `i`.

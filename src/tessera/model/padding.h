@@ -6,8 +6,8 @@
 namespace tessera::model {
 
 /// The tokens with mask 1 as one segment per row; mask_BT, positions_BT, types_BT and global_BT
-/// (global tokens besides the pattern's own) may be undefined. Throws Error(input) on a shape that
-/// differs or a row without tokens.
+/// (tokens that are global besides the pattern's own) may be undefined. Throws Error(input) on a
+/// shape that differs or a row without tokens.
 nn::Batch from_padded(const Tensor& ids_BT,
                       const Tensor& mask_BT,
                       const Tensor& positions_BT = {},

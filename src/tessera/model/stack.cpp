@@ -37,8 +37,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         const bool has_state = !branch_spec.part.config->state(spec_.scope(layer)).empty();
         branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
                       has_state, index = state_index](const Tensor& x, nn::Context& context) {
-          const auto call = context.shared.find("call");
-          const Call c = call == context.shared.end() ? Call{} : std::any_cast<Call>(call->second);
+          const Call& c = call_of(context);
           if (c.state == nullptr || !has_state)
             return nn::run_mixer(*mixer, x, context, nullptr, false);
           const nn::StateRows rows = c.state->branch(index, *context.batch);
@@ -47,9 +46,11 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         if (has_state) ++state_index;
       }
       // intermediates are named by branch
-      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& x,
+      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& given,
                                                                             nn::Context& context) {
         context.layer = layer;
+        const Replace& replace = call_of(context).replace;
+        const Tensor x = replace ? replace(name + ".in", given) : given;
         if (context.probe) context.probe(name + ".in", x);
         Tensor y = run(x, context);
         if (context.probe) context.probe(name + ".out", y);
@@ -62,8 +63,14 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
   layers_.push_back(std::move(groups));
 }
 
-void Stack::continue_from(nn::Context& context, State* state, bool pending) {
-  context.shared["call"] = Call{state, pending};
+void Stack::set_call(nn::Context& context, Call call) {
+  context.shared["call"] = std::move(call);
+}
+
+const Stack::Call& Stack::call_of(const nn::Context& context) {
+  static const Call none;
+  const auto found = context.shared.find("call");
+  return found == context.shared.end() ? none : std::any_cast<const Call&>(found->second);
 }
 
 Tensor Stack::forward(nn::Context& context) const {

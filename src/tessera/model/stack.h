@@ -13,9 +13,17 @@ class Stack {
   /// `spec` must outlive the stack.
   Stack(const ModelSpec& spec, const nn::WeightSource& source);
 
-  /// The state that a call continues and whether it leaves its tokens pending, for the branches to
-  /// reach through the context.
-  static void continue_from(nn::Context& context, State* state, bool pending);
+  /// Given a branch's input and its name, what it gets instead.
+  using Replace = std::function<Tensor(const std::string& name, const Tensor& x_ND)>;
+  /// What a call brings for the branches: the state that it continues, whether it leaves its tokens
+  /// pending, and whether it replaces their inputs.
+  struct Call {
+    State* state = nullptr;
+    bool pending = false;
+    Replace replace = nullptr;
+  };
+  /// Puts the call where branches reach it, into the context.
+  static void set_call(nn::Context& context, Call call);
   /// Hidden states of the context's batch after the final norm, [N, D].
   Tensor forward(nn::Context& context) const;
 
@@ -24,10 +32,7 @@ class Stack {
     std::unique_ptr<nn::Residual> residual;
     std::vector<nn::Branch> branches;
   };
-  struct Call {
-    State* state = nullptr;
-    bool pending = false;
-  };
+  static const Call& call_of(const nn::Context& context);
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
 
   const ModelSpec& spec_;

@@ -5,7 +5,7 @@
 
 namespace tessera::nn {
 
-enum class Activation { identity, relu, gelu, gelu_tanh, quick_gelu, silu, sigmoid, relu2 };
+enum class Activation { identity, relu, gelu, gelu_tanh, quick_gelu, silu, sigmoid, relu2, tanh };
 
 }  // namespace tessera::nn
 
@@ -19,5 +19,6 @@ struct tessera::spec::EnumNames<tessera::nn::Activation> {
                                     std::pair{A::quick_gelu, "quick_gelu"},
                                     std::pair{A::silu, "silu"},
                                     std::pair{A::sigmoid, "sigmoid"},
-                                    std::pair{A::relu2, "relu2"}};
+                                    std::pair{A::relu2, "relu2"},
+                                    std::pair{A::tanh, "tanh"}};
 };

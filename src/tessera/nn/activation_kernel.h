@@ -24,6 +24,8 @@ inline kernels::Activation kernel_of(Activation act) {
       return kernels::Activation::sigmoid;
     case Activation::relu2:
       return kernels::Activation::relu2;
+    case Activation::tanh:
+      return kernels::Activation::tanh;
   }
   fail(ErrorKind::internal, "activation", "unknown activation {}", static_cast<int>(act));
 }

@@ -5,6 +5,7 @@
 #include "tessera/text/normalizer.h"
 #include "tessera/text/pre_tokenizer.h"
 #include "tessera/text/tokenizer_json.h"
+#include "tessera/text/utf8.h"
 
 namespace tessera::text {
 namespace {
@@ -42,6 +43,38 @@ TEST(PreTokenizers, AgainstTokenizers) {
           << entry["json"] << " on " << golden()["texts"][i];
     }
   }
+}
+
+// `ranges` holds first, last, first, last, ...
+void expect_property(const Json& ranges, bool (*has)(char32_t), const char* name) {
+  size_t next = 0;
+  int wrong = 0;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c <= 0xDFFF) continue;
+    while (next < ranges.size() && ranges[next + 1].get<uint32_t>() < c) next += 2;
+    const bool expected = next < ranges.size() && ranges[next].get<uint32_t>() <= c;
+    if (has(c) != expected && wrong++ < 5)
+      ADD_FAILURE() << name << " of U+" << std::hex << static_cast<uint32_t>(c);
+  }
+  EXPECT_EQ(wrong, 0) << name;
+  EXPECT_GT(ranges.size(), 0u);
+}
+
+TEST(Characters, AgainstTokenizers) {
+  const Json& expected = golden()["characters"][0];
+  expect_property(
+      expected["dropped"],
+      [](char32_t c) { return c == 0xFFFD || (is_control(c) && c != 9 && c != 10 && c != 13); },
+      "dropped");
+  expect_property(
+      expected["space"],
+      [](char32_t c) {
+        return is_white_space(c) && (!is_control(c) || c == 9 || c == 10 || c == 13);
+      },
+      "space");
+  expect_property(expected["ideograph"], &is_ideograph, "ideograph");
+  expect_property(expected["punctuation"], &is_punctuation, "punctuation");
+  expect_property(expected["mark"], &is_nonspacing_mark, "mark");
 }
 
 std::string decode(const std::vector<DecodeStagePointer>& prototypes, const Json& tokens) {

@@ -201,6 +201,50 @@ class JoinBySpaces final : public WholeTokens<JoinBySpaces> {
   bool first_ = true;
 };
 
+// Spaces that English does not write; in this order, as each sees what the one before has left.
+constexpr std::pair<std::string_view, std::string_view> kCleanup[] = {
+    {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
+    {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
+    {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+};
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = std::min(text.find(from, at), text.size());
+    out += text.substr(at, found - at);
+    if (found < text.size()) out += to;
+    at = std::min(found + from.size(), text.size());
+  }
+  return out;
+}
+
+class WordPiece final : public WholeTokens<WordPiece> {
+ public:
+  WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+
+ protected:
+  void token(std::string_view text, const Emit& emit) override {
+    std::string out;
+    if (!std::exchange(first_, false)) {
+      if (text.starts_with(prefix_)) {
+        text.remove_prefix(prefix_.size());
+      } else {
+        out = " ";
+      }
+    }
+    out += text;
+    if (cleanup_)
+      for (const auto& [from, to] : kCleanup) out = replaced(out, from, to);
+    emit(out, true);
+  }
+
+ private:
+  std::string prefix_;
+  bool cleanup_;
+  bool first_ = true;
+};
+
 constexpr int64_t kMaxStrip = 1024;
 
 DecodeStagePointer strip_from_json(const spec::Json& value, const std::string& where) {
@@ -236,12 +280,16 @@ DecodeStagePointer stage_from_json(const spec::Json& value, const std::string& w
     const JsonObject known(value, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
     return make_byte_level_decoder();
   }
+  if (type == "WordPiece") {
+    const JsonObject object(value, where, {"type", "prefix", "cleanup"});
+    return make_word_piece_decoder(object.string("prefix", "##"), object.boolean("cleanup", true));
+  }
   const JsonObject bare(value, where, {"type"});
   if (type == "ByteFallback") return make_byte_fallback_decoder();
   if (type == "Fuse") return make_fuse_decoder();
   fail(ErrorKind::file, where,
        "decoder \"{}\" is not supported; expected ByteLevel, ByteFallback, Fuse, Replace, Strip, "
-       "Metaspace or Sequence",
+       "Metaspace, WordPiece or Sequence",
        type.substr(0, 50));
 }
 
@@ -278,6 +326,9 @@ DecodeStagePointer make_replace_decoder(std::string literal, std::string content
 }
 DecodeStagePointer make_strip_decoder(std::string character, size_t start, size_t stop) {
   return std::make_shared<Strip>(std::move(character), start, stop);
+}
+DecodeStagePointer make_word_piece_decoder(std::string prefix, bool cleanup) {
+  return std::make_shared<WordPiece>(std::move(prefix), cleanup);
 }
 
 std::vector<DecodeStagePointer> make_decoder(const spec::Json& value, const std::string& where) {

@@ -1,6 +1,7 @@
 // Decoders: from token texts back to text, as a chain of stages that tokens stream through. Whole
 // decoding is streaming everything, so that the two cannot differ.
-// The kinds of tokenizer.json: ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence.
+// The kinds of tokenizer.json: ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece,
+// Sequence.
 #pragma once
 
 #include <functional>
@@ -40,5 +41,9 @@ DecodeStagePointer make_replace_decoder(std::string literal, std::string content
 DecodeStagePointer make_fuse_decoder();
 /// Removes up to `start` leading and `stop` trailing occurrences of one character from each token.
 DecodeStagePointer make_strip_decoder(std::string character, size_t start, size_t stop);
+
+/// Tokens joined by spaces, but those that begin with `prefix` without it and its space. `cleanup`
+/// takes out the spaces before English punctuation and contractions.
+DecodeStagePointer make_word_piece_decoder(std::string prefix, bool cleanup);
 
 }  // namespace tessera::text

@@ -156,12 +156,15 @@ class Strip final : public Normalizer {
   bool right_;
 };
 
-class StripAccents final : public Normalizer {
+// Drops the characters that have a property.
+class Drop final : public Normalizer {
  public:
+  explicit Drop(bool (*drops)(char32_t)) : drops_(drops) {}
   void apply(NormalizedText& text) const override {
     std::string out;
+    out.reserve(text.text.size());
     for_each_character(text.text, [&](char32_t c, size_t begin, size_t end) {
-      if (!is_mark(c)) {
+      if (!drops_(c)) {
         out.append(text.text, begin, end - begin);
       } else if (begin == 0) {
         text.at_start = false;
@@ -169,6 +172,35 @@ class StripAccents final : public Normalizer {
     });
     text.text = std::move(out);
   }
+
+ private:
+  bool (*drops_)(char32_t);
+};
+
+// White space of any kind becomes a space, and ideographs get spaces around them.
+class Space final : public Normalizer {
+ public:
+  Space(bool white_space, bool ideographs) : white_space_(white_space), ideographs_(ideographs) {}
+  void apply(NormalizedText& text) const override {
+    std::string out;
+    out.reserve(text.text.size());
+    for_each_character(text.text, [&](char32_t c, size_t begin, size_t end) {
+      if (white_space_ && is_white_space(c)) {
+        out += ' ';
+        return;
+      }
+      const bool spaced = ideographs_ && is_ideograph(c);
+      if (spaced) out += ' ';
+      out.append(text.text, begin, end - begin);
+      if (spaced) out += ' ';
+    });
+    text.text = std::move(out);
+    check_growth(text, text.text.size());
+  }
+
+ private:
+  bool white_space_;
+  bool ideographs_;
 };
 
 class Sequence final : public Normalizer {
@@ -206,6 +238,22 @@ NormalizerPointer make_replace(std::string literal, std::string content) {
   return std::make_shared<Replace>(Pattern(std::move(literal)), std::move(content));
 }
 
+NormalizerPointer make_bert_normalizer(const BertNormalizerOptions& options) {
+  std::vector<NormalizerPointer> parts;
+  if (options.clean_text)
+    parts.push_back(std::make_shared<Drop>([](char32_t c) {
+      return c == 0xFFFD || (is_control(c) && c != '\t' && c != '\n' && c != '\r');
+    }));
+  if (options.clean_text || options.handle_chinese_chars)
+    parts.push_back(std::make_shared<Space>(options.clean_text, options.handle_chinese_chars));
+  if (options.strip_accents.value_or(options.lowercase)) {
+    parts.push_back(std::make_shared<UnicodeForm>(false, false));
+    parts.push_back(std::make_shared<Drop>(&is_nonspacing_mark));
+  }
+  if (options.lowercase) parts.push_back(std::make_shared<Lowercase>());
+  return make_sequence(std::move(parts));
+}
+
 NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts) {
   return std::make_shared<Sequence>(std::move(parts));
 }
@@ -226,16 +274,26 @@ NormalizerPointer make_normalizer(const spec::Json& value, const std::string& wh
     return std::make_shared<Strip>(object.boolean("strip_left", true),
                                    object.boolean("strip_right", true));
   }
+  if (type == "BertNormalizer") {
+    const JsonObject object(
+        value, where, {"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+    BertNormalizerOptions options;
+    options.clean_text = object.boolean("clean_text", true);
+    options.handle_chinese_chars = object.boolean("handle_chinese_chars", true);
+    options.lowercase = object.boolean("lowercase", true);
+    if (object.has("strip_accents")) options.strip_accents = object.boolean("strip_accents", true);
+    return make_bert_normalizer(options);
+  }
   const JsonObject bare(value, where, {"type"});
   if (type == "NFC") return std::make_shared<UnicodeForm>(true, false);
   if (type == "NFD") return std::make_shared<UnicodeForm>(false, false);
   if (type == "NFKC") return std::make_shared<UnicodeForm>(true, true);
   if (type == "NFKD") return std::make_shared<UnicodeForm>(false, true);
   if (type == "Lowercase") return std::make_shared<Lowercase>();
-  if (type == "StripAccents") return std::make_shared<StripAccents>();
+  if (type == "StripAccents") return std::make_shared<Drop>(&is_mark);
   fail(ErrorKind::file, where,
        "normalizer \"{}\" is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, Prepend, "
-       "Replace, Strip, StripAccents or Sequence",
+       "Replace, Strip, StripAccents, BertNormalizer or Sequence",
        type.substr(0, 50));
 }
 

@@ -1,9 +1,10 @@
 // Normalizers: what happens to a text before it is cut into pieces.
 // The kinds of tokenizer.json: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip,
-// StripAccents, Sequence. Any other kind is an error that names it.
+// StripAccents, BertNormalizer, Sequence. Any other kind is an error that names it.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,14 @@ NormalizerPointer make_normalizer(const spec::Json& value, const std::string& wh
 
 NormalizerPointer make_prepend(std::string prefix);
 NormalizerPointer make_replace(std::string literal, std::string content);
+
+struct BertNormalizerOptions {
+  bool clean_text = true;            // drops control characters; white space of any kind is a space
+  bool handle_chinese_chars = true;  // spaces around each ideograph
+  std::optional<bool> strip_accents;  // as `lowercase` says when not set
+  bool lowercase = true;
+};
+NormalizerPointer make_bert_normalizer(const BertNormalizerOptions& options);
 NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts);
 
 /// `text` through `normalizer`, which may be null.

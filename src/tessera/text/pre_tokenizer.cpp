@@ -196,6 +196,12 @@ PreTokenizerPointer whitespace() {
 
 }  // namespace
 
+PreTokenizerPointer make_bert_pre_tokenizer() {
+  return std::make_shared<Sequence>(std::vector<PreTokenizerPointer>{
+      make_split(Pattern(&is_white_space), SplitBehavior::removed),
+      make_split(Pattern(&is_punctuation), SplitBehavior::isolated)});
+}
+
 PreTokenizerPointer make_byte_level_pre_tokenizer(const std::vector<std::string>& patterns,
                                                   const std::string& where) {
   std::vector<PreTokenizerPointer> parts;
@@ -223,14 +229,15 @@ PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::strin
     return make_split(Pattern(&is_punctuation),
                       split_behavior_named(object.string("behavior", "Isolated"), where));
   }
-  if (type == "Whitespace" || type == "WhitespaceSplit") {
+  if (type == "Whitespace" || type == "WhitespaceSplit" || type == "BertPreTokenizer") {
     const JsonObject bare(value, where, {"type"});
+    if (type == "BertPreTokenizer") return make_bert_pre_tokenizer();
     if (type == "Whitespace") return whitespace();
     return make_split(Pattern(&is_white_space), SplitBehavior::removed);
   }
   fail(ErrorKind::file, where,
        "pre-tokenizer \"{}\" is not supported; expected ByteLevel, Split, Digits, Whitespace, "
-       "WhitespaceSplit, Punctuation, Metaspace or Sequence",
+       "WhitespaceSplit, Punctuation, Metaspace, BertPreTokenizer or Sequence",
        type.substr(0, 50));
 }
 

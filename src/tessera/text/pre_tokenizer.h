@@ -1,6 +1,6 @@
 // Pre-tokenizers: how a normalized text is cut into the pieces that the model encodes one by one.
 // The kinds of tokenizer.json: ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation,
-// Metaspace, Sequence. Any other kind is an error that names it.
+// Metaspace, BertPreTokenizer, Sequence. Any other kind is an error that names it.
 #pragma once
 
 #include <deque>
@@ -31,6 +31,9 @@ class PreTokenizer {
 using PreTokenizerPointer = std::shared_ptr<const PreTokenizer>;
 
 PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::string& where);
+
+/// Cuts at white space, and around each punctuation character.
+PreTokenizerPointer make_bert_pre_tokenizer();
 
 /// Isolates the matches of each pattern in turn, then writes bytes in the byte-level alphabet.
 PreTokenizerPointer make_byte_level_pre_tokenizer(const std::vector<std::string>& patterns,

@@ -125,6 +125,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::surround(std::span<const int32_t> ids) const {
+  const TokenizerParts& parts = state_->parts();
+  std::vector<int32_t> out = parts.prefix;
+  out.insert(out.end(), ids.begin(), ids.end());
+  out.insert(out.end(), parts.suffix.begin(), parts.suffix.end());
+  return out;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   StreamDecoder decoder(*this, skip_special);
   std::string text;

@@ -44,6 +44,9 @@ class Tokenizer {
   /// exceeds its limits.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
+  /// With the tokens around that encode() adds by `add_special`.
+  std::vector<int32_t> surround(std::span<const int32_t> ids) const;
+
   /// Ids that stand for no token decode to nothing, as models often have more ids than tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
@@ -90,8 +93,15 @@ class StreamDecoder {
   std::unique_ptr<State> state_;
 };
 
-/// A tokenizer.json, a folder that holds one, or a token score file (score_file.h), told apart by
-/// content. `vocab_size` is for the last kind: how many tokens the file must hold, 0 = any.
+/// A tokenizer.json, a vocab.txt (vocab_file.h), a folder that holds one of them (the first is
+/// preferred), or a token score file (score_file.h), told apart by content. `vocab_size` is for the
+/// last kind: how many tokens the file must hold, 0 = any.
 Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size = 0);
+
+/// The file that load_tokenizer() reads of a folder; nullopt when there is none.
+std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::path& folder);
+/// "tokenizer.json", "vocab.txt" or "tokenizer.bin": the kind of a tokenizer file by its content,
+/// under the name that folders have it by.
+const char* tokenizer_file_name(std::string_view content);
 
 }  // namespace tessera::text

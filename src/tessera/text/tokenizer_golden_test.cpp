@@ -24,13 +24,23 @@ class RecordedTokenizer : public testing::TestWithParam<const char*> {
     const char* data = std::getenv("TESSERA_TEST_DATA");
     if (data == nullptr) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
     data_ = data;
+    folder_ = data_ / "tokenizers" / GetParam();
+    if (std::string_view(GetParam()) == "all-minilm-l6-v2") {  // scripts/setup.sh minilm
+      const char* cache = std::getenv("TESSERA_CACHE");
+      const char* home = std::getenv("HOME");
+      folder_ = (cache != nullptr ? fs::path(cache)
+                                  : fs::path(home == nullptr ? "." : home) / ".cache/tessera") /
+                GetParam();
+      if (!fs::exists(folder_)) GTEST_SKIP() << folder_ << " is missing";
+    }
   }
-  Tokenizer tokenizer() const { return load_tokenizer(data_ / "tokenizers" / GetParam()); }
+  Tokenizer tokenizer() const { return load_tokenizer(folder_); }
   static Json golden() {
     return spec::read_json_file(fs::path(TESSERA_SOURCE_DIR) / "tests/golden/text" /
                                 (std::string(GetParam()) + ".json"));
   }
   fs::path data_;
+  fs::path folder_;
 };
 
 TEST_P(RecordedTokenizer, IdsAndTextsOfRandomStrings) {
@@ -63,13 +73,19 @@ TEST_P(RecordedTokenizer, IdsOfWholeCorpora) {
     const std::string_view bytes(reinterpret_cast<const char*>(ids.data()),
                                  ids.size() * sizeof(int32_t));
     EXPECT_EQ(fmt::format("{:016x}", hash_name(bytes)), corpus["fnv1a"].get<std::string>()) << name;
-    EXPECT_EQ(t.decode(ids), text) << name;
+    if (corpus.contains("decoded_fnv1a")) {
+      EXPECT_EQ(fmt::format("{:016x}", hash_name(t.decode(ids))),
+                corpus["decoded_fnv1a"].get<std::string>())
+          << name;
+    } else {
+      EXPECT_EQ(t.decode(ids), text) << name;
+    }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(,
                          RecordedTokenizer,
-                         testing::Values("llama2", "phi-2", "roberta-base"),
+                         testing::Values("llama2", "phi-2", "roberta-base", "all-minilm-l6-v2"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');

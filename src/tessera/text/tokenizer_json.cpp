@@ -6,7 +6,9 @@
 #include "tessera/base/error.h"
 #include "tessera/text/bpe_model.h"
 #include "tessera/text/json_object.h"
+#include "tessera/text/tokenizer_config.h"
 #include "tessera/text/tokenizer_parts.h"
+#include "tessera/text/word_piece_model.h"
 
 namespace tessera::text {
 namespace {
@@ -93,6 +95,19 @@ ModelPointer bpe_from_json(const Json& value, const std::string& where) {
   return make_bpe_model(std::move(vocabulary), merges, options, where);
 }
 
+ModelPointer word_piece_from_json(const Json& value, const std::string& where) {
+  const JsonObject object(
+      value, where,
+      {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
+  WordPieceOptions options;
+  options.unk_token = object.string("unk_token", options.unk_token);
+  options.continuing_subword_prefix =
+      object.string("continuing_subword_prefix", options.continuing_subword_prefix);
+  options.max_input_chars_per_word =
+      object.integer("max_input_chars_per_word", options.max_input_chars_per_word);
+  return make_word_piece_model(vocabulary_from_json(object.at("vocab"), where), options, where);
+}
+
 ModelPointer model_from_json(const Json& value, const std::string& where) {
   if (!value.is_object())
     fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(value));
@@ -100,7 +115,9 @@ ModelPointer model_from_json(const Json& value, const std::string& where) {
   const bool untyped_bpe = !value.contains("type") && value.contains("merges");
   const std::string type = untyped_bpe ? "BPE" : type_of(value, where);
   if (type == "BPE") return bpe_from_json(value, where);
-  fail(ErrorKind::file, where, "model \"{}\" is not supported; expected BPE", type.substr(0, 50));
+  if (type == "WordPiece") return word_piece_from_json(value, where);
+  fail(ErrorKind::file, where, "model \"{}\" is not supported; expected BPE or WordPiece",
+       type.substr(0, 50));
 }
 
 int32_t id_from_json(const Json& value, const std::string& where) {
@@ -201,35 +218,11 @@ std::vector<AddedToken> added_tokens_from_json(const Json& value, const std::str
   return tokens;
 }
 
-// The id that tokenizer_config.json gives a role, as "text" or {"content": "text", ...}.
-std::optional<int32_t> role_of(const Json& config, const char* key, const Tokenizer& tokenizer) {
-  const auto value = config.find(key);
-  if (value == config.end()) return std::nullopt;
-  if (value->is_string()) return tokenizer.id(value->get_ref<const std::string&>());
-  if (!value->is_object()) return std::nullopt;
-  const auto content = value->find("content");
-  if (content == value->end() || !content->is_string()) return std::nullopt;
-  return tokenizer.id(content->get_ref<const std::string&>());
-}
-
-// A template alone, or a list of named ones, of which "default" is the one.
-std::string chat_template_of(const Json& config) {
-  const auto value = config.find("chat_template");
-  if (value == config.end()) return {};
-  if (value->is_string()) return value->get<std::string>();
-  if (!value->is_array()) return {};
-  for (const Json& entry : *value)
-    if (entry.is_object() && entry.value("name", Json()) == "default" &&
-        entry.value("template", Json()).is_string())
-      return entry["template"].get<std::string>();
-  return {};
-}
-
 }  // namespace
 
 Tokenizer tokenizer_from_json(std::string_view json,
                               const std::string& where,
-                              std::string_view config_text) {
+                              std::string_view config) {
   const Json root = spec::parse_json(json, where);
   const JsonObject object(root, where,
                           {"version", "truncation", "padding", "added_tokens", "normalizer",
@@ -250,19 +243,7 @@ Tokenizer tokenizer_from_json(std::string_view json,
   parts.prefix = std::move(surroundings.prefix);
   parts.suffix = std::move(surroundings.suffix);
   parts.decoder = make_decoder(part("decoder"), path("decoder"));
-  if (config_text.empty()) return Tokenizer(std::move(parts));
-
-  const Json config = spec::parse_json(config_text, where + ": tokenizer_config.json");
-  if (!config.is_object())
-    fail(ErrorKind::file, where, "tokenizer_config.json holds {}; expected an object",
-         spec::kind_of(config));
-  const Tokenizer names(parts);
-  parts.bos = role_of(config, "bos_token", names);
-  parts.eos = role_of(config, "eos_token", names);
-  parts.unk = role_of(config, "unk_token", names);
-  parts.pad = role_of(config, "pad_token", names);
-  parts.chat_template = chat_template_of(config);
-  return Tokenizer(std::move(parts));
+  return tokenizer_with_config(std::move(parts), config);
 }
 
 }  // namespace tessera::text

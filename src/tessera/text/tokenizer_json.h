@@ -1,4 +1,4 @@
-// Hugging Face tokenizer.json: byte-level and SentencePiece-style BPE.
+// Hugging Face tokenizer.json: byte-level and SentencePiece-style BPE, WordPiece.
 //
 // Every component and every key is known and obeyed, or the file is refused with an error that
 // names it; what is ignored by design is said in tokenizer.h. Source: the serialisation of the

@@ -199,7 +199,7 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(error_with({{"/model/continuing_subword_prefix", "##"}}),
             "[t: model] continuing_subword_prefix = \"##\" is not supported; expected none");
   EXPECT_EQ(error_with({{"/model/type", "Unigram"}}),
-            "[t: model] model \"Unigram\" is not supported; expected BPE");
+            "[t: model] model \"Unigram\" is not supported; expected BPE or WordPiece");
   EXPECT_EQ(error_with({{"/extra", 1}}).substr(0, 29), "[t] key \"extra\" is not known;");
   EXPECT_NE(
       error_with({{"/normalizer", {{"type", "Precompiled"}}}}).find("normalizer \"Precompiled\""),
@@ -311,6 +311,12 @@ TEST(LoadTokenizer, ToldApartByContent) {
   EXPECT_EQ(load_tokenizer(folder / "tokenizer.json").eos(), std::nullopt);
   EXPECT_NE(error_of([&] { load_tokenizer(folder / "model.gguf"); }).find("a GGUF file"),
             std::string::npos);
+  write_file_atomically(folder / "vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nA\n");
+  EXPECT_EQ(load_tokenizer(folder / "vocab.txt").encode("A"), (Ids{1, 3, 2}));
+  EXPECT_EQ(load_tokenizer(folder.path()).eos(), 259);  // tokenizer.json comes first
+  std::filesystem::remove(folder / "tokenizer.json");
+  write_file_atomically(folder / "tokenizer_config.json", R"({"do_lower_case": false})");
+  EXPECT_EQ(load_tokenizer(folder.path()).encode("A"), (Ids{1, 4, 2}));
   EXPECT_NE(error_of([&] { load_tokenizer(folder / "missing"); }).find("No such file"),
             std::string::npos);
 }

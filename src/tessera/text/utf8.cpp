@@ -1,6 +1,8 @@
 #include "tessera/text/utf8.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <utf8proc.h>
 
 namespace tessera::text {
@@ -46,6 +48,31 @@ Subpart subpart_at(std::string_view text, size_t at) {
 utf8proc_category_t category_of(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
+
+struct Range {
+  char32_t first, last;
+};
+
+bool contains(std::span<const Range> ranges, char32_t c) {  // ascending, disjoint
+  const auto next = std::upper_bound(ranges.begin(), ranges.end(), c,
+                                     [](char32_t x, const Range& r) { return x < r.first; });
+  return next != ranges.begin() && c <= (next - 1)->last;
+}
+
+// Where the punctuation, marks and format characters stand that Unicode 9 to 15 added or gave that
+// category. The ranges hold other characters too: they are asked about these categories alone.
+constexpr std::array kAfterUnicode8 = std::to_array<Range>(
+    {{0x61D, 0x61D},     {0x7FD, 0x7FD},     {0x890, 0x8E2},     {0x9FD, 0x9FE},
+     {0xA76, 0xA76},     {0xAFA, 0xAFF},     {0xB55, 0xB55},     {0xC04, 0xC3C},
+     {0xC77, 0xC77},     {0xC84, 0xC84},     {0xD00, 0xD00},     {0xD3B, 0xD3C},
+     {0xD81, 0xD81},     {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x180F, 0x1886},
+     {0x1ABF, 0x1ACE},   {0x1B7D, 0x1B7E},   {0x1DF6, 0x1DFB},   {0x2E43, 0x2E5D},
+     {0xA82C, 0xA82C},   {0xA8C5, 0xA8C5},   {0xA8FF, 0xA8FF},   {0xA9BD, 0xA9BD},
+     {0x10D24, 0x10F89}, {0x11070, 0x11074}, {0x110C2, 0x110CD}, {0x111C9, 0x111C9},
+     {0x111CF, 0x111CF}, {0x1123E, 0x11241}, {0x1133B, 0x1133B}, {0x11438, 0x1145E},
+     {0x11660, 0x1166C}, {0x116B9, 0x116B9}, {0x1182F, 0x11FFF}, {0x12FF1, 0x13455},
+     {0x16E97, 0x16F4F}, {0x16FE2, 0x16FE4}, {0x1CF00, 0x1CF46}, {0x1E000, 0x1E4EF},
+     {0x1E944, 0x1E95F}});
 
 }  // namespace
 
@@ -155,8 +182,33 @@ bool is_punctuation(char32_t c) {
   if (c < 0x80)
     return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) ||
            (c >= 0x7B && c <= 0x7E);
+  if (c == 0x166D || c == 0x111C9) return true;  // punctuation in Unicode 8 only
   const auto category = category_of(c);
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO &&
+         !contains(kAfterUnicode8, c);
+}
+
+bool is_control(char32_t c) {
+  const auto category = category_of(c);
+  if (category == UTF8PROC_CATEGORY_CF) return !contains(kAfterUnicode8, c);
+  return category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CO;
+}
+
+bool is_nonspacing_mark(char32_t c) {
+  if (c == 0x1734) return true;  // since Unicode 14 a spacing one
+  return category_of(c) == UTF8PROC_CATEGORY_MN && !contains(kAfterUnicode8, c);
+}
+
+bool is_ideograph(char32_t c) {
+  // 2B820 to 2B91F are missing by an old slip of BERT's first code, which all since have kept
+  static constexpr std::array kBlocks = std::to_array<Range>({{0x3400, 0x4DBF},
+                                                              {0x4E00, 0x9FFF},
+                                                              {0xF900, 0xFAFF},
+                                                              {0x20000, 0x2A6DF},
+                                                              {0x2A700, 0x2B81F},
+                                                              {0x2B920, 0x2CEAF},
+                                                              {0x2F800, 0x2FA1F}});
+  return contains(kBlocks, c);
 }
 
 bool is_word_character(char32_t c) {

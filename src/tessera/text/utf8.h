@@ -44,11 +44,16 @@ class Utf8Assembler {
   std::string waiting_;  // at most 3 bytes between calls
 };
 
-bool is_white_space(char32_t c);     // Unicode White_Space
-bool is_numeric(char32_t c);         // Nd, Nl, No
-bool is_mark(char32_t c);            // Mn, Mc, Me
-bool is_punctuation(char32_t c);     // P*, or one of the ASCII symbols $+<=>^`|~
-bool is_word_character(char32_t c);  // letter, mark, decimal digit, letter number, connector
+bool is_white_space(char32_t c);  // Unicode White_Space
+bool is_numeric(char32_t c);      // Nd, Nl, No
+bool is_mark(char32_t c);         // Mn, Mc, Me
+// The next four know the characters of Unicode 8, as the tables of the `tokenizers` library do;
+// what came later has none of these properties.
+bool is_punctuation(char32_t c);      // P*, or one of the ASCII symbols $+<=>^`|~
+bool is_control(char32_t c);          // Cc, Cf, Co
+bool is_nonspacing_mark(char32_t c);  // Mn
+bool is_ideograph(char32_t c);        // the blocks that BERT takes for Chinese
+bool is_word_character(char32_t c);   // letter, mark, decimal digit, letter number, connector
 
 /// Unicode simple lower case, plus the one unconditional expansion (U+0130).
 void append_lower_case(std::string& out, char32_t c);

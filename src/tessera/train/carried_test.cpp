@@ -381,7 +381,7 @@ TEST(CarriedEvaluation, PredictsEveryTokenOnceWithItsPast) {
     begin += length;
     std::vector<int64_t> targets(ids.begin() + 1, ids.end());
     targets.push_back(-1);
-    nats += loss_sum(model, model.hidden(nn::Batch::of({ids})), at::tensor(targets, at::kLong));
+    nats += score(model, model.hidden(nn::Batch::of({ids})), at::tensor(targets, at::kLong)).nats;
   }
   EvaluateOptions options{.length = 6, .batch = 1};
   options.carried = true;

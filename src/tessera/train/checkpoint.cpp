@@ -4,6 +4,7 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/text/tokenizer.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/sha256.h"
 
@@ -77,9 +78,11 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
     copy(path);
     return path.filename().string();
   }
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    if (fs::exists(path / name)) copy(path / name);
-  return "tokenizer.json";
+  const auto file = text::tokenizer_file_in(path);
+  if (!file) fail(ErrorKind::file, path.string(), "no tokenizer.json or vocab.txt in this folder");
+  copy(*file);
+  if (fs::exists(path / "tokenizer_config.json")) copy(path / "tokenizer_config.json");
+  return file->filename().string();
 }
 
 int64_t counter(const Json& json, const char* key, const fs::path& file) {
@@ -107,9 +110,8 @@ fs::path save_checkpoint(const fs::path& run,
   const fs::path& folder = pending.folder();
   const Json resolved = resolve(recipe);
 
-  const format::StringMap metadata{
-      {"tessera_spec", resolved["spec"].dump()},
-      {"tessera_tokenizer", copy_tokenizer(recipe.data.tokenizer, folder)}};
+  format::StringMap metadata{{"tessera_spec", resolved["spec"].dump()}};
+  if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
   format::write_safetensors(folder / kModel, parameter_views(model), metadata);
   std::vector<TensorView> moments;
   for (const MomentView& m : moment_views(model, optimizer))

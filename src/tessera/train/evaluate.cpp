@@ -47,35 +47,20 @@ std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptio
   return out;
 }
 
-/// Tokens of all texts of a split of pairs.
-int64_t tokens_of_texts(const TokenSplit& split) {
-  int64_t tokens = 0;
-  for (int64_t document = 1; document < split.documents(); document += 2)
-    tokens += split.document(document).second;
-  return tokens;
-}
-
-}  // namespace
-
-Evaluation evaluate(const model::Model& model,
-                    const TokenSplit& split,
-                    const EvaluateOptions& options) {
+/// Over `count` samples, of which fetch(numbers) packs some.
+template <class Fetch>
+Evaluation evaluate_samples(const model::Model& model,
+                            int64_t count,
+                            Fetch fetch,
+                            const EvaluateOptions& options) {
   const at::NoGradGuard no_grad;
-  const bool pairs = model.spec().encoder != nullptr;
-  const auto windows =
-      pairs ? std::vector<Window>() : windows_in_order(split.tokens(), options.length);
-  const int64_t count = pairs ? split.documents() / 2 : static_cast<int64_t>(windows.size());
   std::optional<CarriedRows> carried;
   if (options.carried) carried.emplace(model.spec(), options.batch, options.carry_limit);
   Evaluation result;
-  double nats = 0;
+  Score sum;
   for (const auto& pass : passes_of(count, options)) {
     if (options.cancel != nullptr) options.cancel->check("evaluate");
-    std::vector<Window> some;
-    if (!pairs)
-      for (const int64_t number : pass) some.push_back(windows[static_cast<size_t>(number)]);
-    const PackedBatch packed =
-        pairs ? pack_pairs(split, pass, model.spec().start, options.length) : pack(split, some);
+    const PackedBatch packed = fetch(pass);
     auto [batch, targets] = to_tensors(packed);
     model::ForwardOptions forward;
     forward.cancel = options.cancel;
@@ -83,17 +68,41 @@ Evaluation evaluate(const model::Model& model,
     std::vector<int64_t> streams(pass.size());
     std::iota(streams.begin(), streams.end(), 0);
     if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
-    nats += loss_sum(model, hidden_of(model, packed, batch, forward), targets);
+    const Score some = score(model, hidden_of(model, packed, batch, forward), targets);
     if (carried) carried->leave(*state, batch, packed, streams);
+    sum.nats += some.nats;
+    sum.hits += some.hits;
     result.tokens += packed.n_targets;
   }
-  result.loss = result.tokens > 0 ? nats / static_cast<double>(result.tokens) : 0;
-  const int64_t text_tokens = pairs ? tokens_of_texts(split) : split.tokens();
-  const double tokens_per_byte =
-      split.text_bytes() > 0
-          ? static_cast<double>(text_tokens) / static_cast<double>(split.text_bytes())
-          : 0;
-  result.bits_per_byte = result.loss * tokens_per_byte / std::numbers::ln2;
+  const auto tokens = static_cast<double>(std::max<int64_t>(1, result.tokens));
+  result.loss = sum.nats / tokens;
+  result.accuracy = static_cast<double>(sum.hits) / tokens;
+  return result;
+}
+
+}  // namespace
+
+Evaluation evaluate(const model::Model& model,
+                    const Source& source,
+                    const EvaluateOptions& options) {
+  Evaluation result = evaluate_samples(
+      model, source.valid_samples(),
+      [&](const std::vector<int64_t>& numbers) { return source.valid(numbers); }, options);
+  result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
+  return result;
+}
+
+Evaluation evaluate(const model::Model& model,
+                    const TokenSplit& split,
+                    const EvaluateOptions& options) {
+  const std::vector<Window> windows = windows_in_order(split.tokens(), options.length);
+  Evaluation result = evaluate_samples(
+      model, static_cast<int64_t>(windows.size()),
+      [&](const std::vector<int64_t>& numbers) { return pack(split, chosen(windows, numbers)); },
+      options);
+  if (split.text_bytes() > 0)
+    result.bits_per_byte = result.loss * static_cast<double>(split.tokens()) /
+                           static_cast<double>(split.text_bytes()) / std::numbers::ln2;
   return result;
 }
 

@@ -1,19 +1,20 @@
-// How well a model predicts a text.
+// How well a model predicts a text, or answers a task.
 #pragma once
 
 #include "tessera/model/model.h"
-#include "tessera/train/packing.h"
+#include "tessera/train/source.h"
 
 namespace tessera::train {
 
 struct Evaluation {
   double loss = 0;           // mean nats per predicted token
-  double bits_per_byte = 0;  // of the text, at the split's mean of bytes per token
+  double accuracy = 0;       // share of them that are the most likely token
+  double bits_per_byte = 0;  // of the text, at the split's mean of bytes per token; 0 for a task
   int64_t tokens = 0;        // predicted
 };
 
 struct EvaluateOptions {
-  int64_t length = 0;   // tokens per window
+  int64_t length = 0;   // of a split's windows, in tokens
   int64_t batch = 1;    // windows per forward pass
   int64_t batches = 0;  // at most so many passes, spread evenly over the split; 0 = all
   /// Windows go on from the state of the one before, in `batch` streams side by side, of which
@@ -24,8 +25,12 @@ struct EvaluateOptions {
   const CancelToken* cancel = nullptr;
 };
 
-/// Windows in order, without gaps; beside an encoder, the split's pairs in order. Throws
-/// Error(cancelled) between passes.
+/// The samples that a source holds out. Throws Error(cancelled) between passes.
+Evaluation evaluate(const model::Model& model,
+                    const Source& source,
+                    const EvaluateOptions& options);
+
+/// A split's windows in order, without gaps.
 Evaluation evaluate(const model::Model& model,
                     const TokenSplit& split,
                     const EvaluateOptions& options);

@@ -22,6 +22,13 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
   return {sum.log() + max, sum};
 }
 
+/// Without the rows that have no target, where they are the most: a task scores few of its tokens.
+std::pair<Tensor, Tensor> with_targets(const Tensor& hidden_ND, const Tensor& targets_N) {
+  const Tensor rows = (targets_N >= 0).nonzero().squeeze(1);
+  if (2 * rows.size(0) > targets_N.size(0)) return {hidden_ND, targets_N};
+  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows)};
+}
+
 double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
   return at::where(valid_N1, values_N1.to(at::kDouble), 0.0).sum().item<double>();
 }
@@ -48,17 +55,19 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
   return nats;
 }
 
-double loss_sum(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
+Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
   const at::NoGradGuard no_grad;
-  double nats = 0;
-  each_chunk(hidden_ND.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {
-    const Tensor targets = targets_N.narrow(0, begin, length);
-    Tensor logits = model.logits(hidden_ND.narrow(0, begin, length));
+  const auto [hidden, targets] = with_targets(hidden_ND, targets_N);
+  Score sum;
+  each_chunk(hidden.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {
+    const Tensor wanted = targets.narrow(0, begin, length);
+    Tensor logits = model.logits(hidden.narrow(0, begin, length));
     logits = logits.to(ops::wide(logits));
-    const Tensor hit = logits.gather(-1, targets.clamp_min(0).unsqueeze(-1));
-    nats += masked_sum(exponentiate_(logits).first - hit, (targets >= 0).unsqueeze(-1));
+    sum.hits += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
+    const Tensor hit = logits.gather(-1, wanted.clamp_min(0).unsqueeze(-1));
+    sum.nats += masked_sum(exponentiate_(logits).first - hit, (wanted >= 0).unsqueeze(-1));
   });
-  return nats;
+  return sum;
 }
 
 double loss_and_backward(const model::Model& model,
@@ -66,22 +75,27 @@ double loss_and_backward(const model::Model& model,
                          const Tensor& targets_N,
                          const LossOptions& options,
                          const Tensor& added) {
-  const Tensor hidden = hidden_ND.detach().requires_grad_(true);
+  const auto [scored, targets] = with_targets(hidden_ND, targets_N);
+  const Tensor hidden = scored.detach().requires_grad_(true);
   double nats = 0;
   each_chunk(hidden.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {
     const Tensor logits = model.logits(hidden.narrow(0, begin, length));
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
-    nats += cross_entropy_(gradient, targets_N.narrow(0, begin, length), options);
+    nats += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
     logits.backward(gradient.to(logits.scalar_type()));
   });
   if (!std::isfinite(nats)) return nats;
-  std::vector<Tensor> roots{hidden_ND}, gradients{hidden.grad()};
+  std::vector<Tensor> roots, gradients;
+  if (hidden.grad().defined()) {
+    roots.push_back(scored);
+    gradients.push_back(hidden.grad());
+  }
   if (added.defined() && added.requires_grad()) {
     roots.push_back(added);
     gradients.push_back(at::full_like(added, options.scale));
   }
-  torch::autograd::backward(roots, gradients);
+  if (!roots.empty()) torch::autograd::backward(roots, gradients);
   return nats;
 }
 

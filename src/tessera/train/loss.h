@@ -18,10 +18,15 @@ struct LossOptions {
 /// scale * d(sum l + z-loss)/d logits. Targets int64 below C.
 double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 
-/// The same from hidden states, without gradients.
-double loss_sum(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
+struct Score {
+  double nats = 0;   // sum of l_i
+  int64_t hits = 0;  // targets that are the most likely token
+};
 
-/// The same, and the gradients of everything behind it added to the parameters; so are those of
+/// From hidden states, without gradients.
+Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
+
+/// Sum of l_i, and the gradients of everything behind it added to the parameters; so are those of
 /// `added`, a sum over the same tokens that parts add to the loss (undefined = none), which is not
 /// in the result. A loss that is not finite is returned before any gradient passes the hidden
 /// states.

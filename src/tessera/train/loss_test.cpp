@@ -77,7 +77,7 @@ TEST(Loss, GradientsAreSlopes) {
       const double h = 1e-5, before = flat[i].item<double>();
       const auto at_offset = [&](double offset) {
         flat[i].fill_(before + offset);
-        const double value = loss_sum(c.model, c.model.hidden(c.batch), c.targets);
+        const double value = score(c.model, c.model.hidden(c.batch), c.targets).nats;
         flat[i].fill_(before);
         return value;
       };
@@ -121,8 +121,9 @@ TEST(Evaluate, CountsEveryTokenOnce) {
   const Evaluation all = evaluate(c.model, split, {.length = 100, .batch = 3});
   EXPECT_EQ(all.tokens, 8);
   const double want =
-      (loss_sum(c.model, c.model.hidden(nn::Batch::of({{1, 5, 2, 7}, {10}, {3, 4, 9}})),
-                at::tensor({5, 2, 7, 3, 0, 4, 9, 1}, at::kLong))) /
+      (score(c.model, c.model.hidden(nn::Batch::of({{1, 5, 2, 7}, {10}, {3, 4, 9}})),
+             at::tensor({5, 2, 7, 3, 0, 4, 9, 1}, at::kLong))
+           .nats) /
       8;
   EXPECT_NEAR(all.loss, want, 1e-12);
   EXPECT_NEAR(all.bits_per_byte, want / std::log(2.0) * 11 / 60, 1e-12);

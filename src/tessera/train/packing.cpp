@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "tessera/base/error.h"
+
 namespace tessera::train {
 
 int64_t permuted(int64_t i, int64_t n, const RandomKey& key) {

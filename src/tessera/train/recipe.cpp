@@ -1,15 +1,16 @@
 #include "tessera/train/recipe.h"
 
 #include "tessera/nn/registry.h"
+#include "tessera/train/tasks.h"
 
 namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// All of a recipe but the spec, which is a document of its own.
+/// All of a recipe but the spec, which is a document of its own, and the data, of which there are
+/// two kinds.
 struct Sections {
-  DataRecipe data;
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;
@@ -18,8 +19,7 @@ struct Sections {
   static constexpr auto fields() {
     using C = Sections;
     using spec::field;
-    return std::tuple{field("data", &C::data, "text and tokenizer", {.required = true}),
-                      field("train", &C::train, "length and shape of the run", {.required = true}),
+    return std::tuple{field("train", &C::train, "length and shape of the run", {.required = true}),
                       field("optimizer", &C::optimizer, "how parameters are updated"),
                       field("schedule", &C::schedule, "learning rate over the run"),
                       field("checkpoint", &C::checkpoint, "when to save")};
@@ -41,6 +41,40 @@ void inline_spec(Json& json, const fs::path& folder) {
     json["spec"] = read_commented(under(folder, json["spec"].get<std::string>()));
 }
 
+/// Paths of a recipe that stands in `folder`, made independent of it.
+void rebase(Json& json, const fs::path& folder) {
+  inline_spec(json, folder);
+  if (!json.is_object() || !json.contains("data") || !json["data"].is_object()) return;
+  Json& data = json["data"];
+  const auto move = [&](Json& path) {
+    if (path.is_string())
+      path = under(fs::absolute(folder), path.get<std::string>()).lexically_normal().string();
+  };
+  for (const char* key : {"train", "valid"})
+    if (data.contains(key) && data[key].is_array())
+      for (Json& path : data[key]) move(path);
+  if (data.contains("tokenizer") && data["tokenizer"] != "bytes") move(data["tokenizer"]);
+}
+
+/// The recipe with all that it extends merged in; no key "extends" is left.
+Json extended(Json json, const fs::path& folder, int depth = 0) {
+  if (!json.is_object() || !json.contains("extends")) return json;
+  if (depth == 8) fail(ErrorKind::spec, "extends", "more than 8 recipes extend one another");
+  if (!json["extends"].is_string())
+    fail(ErrorKind::spec, "extends", "found {}; expected the path of a recipe",
+         spec::kind_of(json["extends"]));
+  const fs::path path = under(folder, json["extends"].get<std::string>());
+  json.erase("extends");
+  rebase(json, folder);
+  Json base = extended(read_commented(path), path.parent_path(), depth + 1);
+  if (!base.is_object())
+    fail(ErrorKind::spec, "extends", "{}: found {}; expected an object", path.string(),
+         spec::kind_of(base));
+  rebase(base, path.parent_path());
+  base.merge_patch(json);
+  return base;
+}
+
 void refuse_keys_of_wsd(const Json& json) {
   const auto schedule = json.find("schedule");
   if (schedule == json.end() || schedule->value("type", "cosine") == "wsd") return;
@@ -49,6 +83,33 @@ void refuse_keys_of_wsd(const Json& json) {
       fail(ErrorKind::spec, fmt::format("schedule.{}", key),
            "has no meaning for type \"{}\"; only \"wsd\" has it",
            schedule->value("type", "cosine"));
+}
+
+void refuse_keys_of_other_tasks(const Json& data, DataType type) {
+  const auto refuse = [&](const char* key) {
+    if (data.contains(key))
+      fail(ErrorKind::spec, fmt::format("data.{}", key), "has no meaning for type \"{}\"",
+           spec::enum_name(type));
+  };
+  if (type != DataType::mqar) refuse("filler");
+  if (type == DataType::induction_heads) refuse("items");
+}
+
+void read_data(const Json& json, Recipe& recipe) {
+  const auto data = json.find("data");
+  if (data == json.end())
+    fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
+  spec::Scope scope;
+  scope.path = "data";
+  DataType type = DataType::text;
+  if (data->is_object() && data->contains("type"))
+    spec::detail::read_value((*data)["type"], type, {}, scope.at("type"));
+  if (type == DataType::text) {
+    recipe.data = spec::read_struct<DataRecipe>(*data, scope);
+  } else {
+    recipe.task = spec::read_struct<TaskRecipe>(*data, scope);
+    refuse_keys_of_other_tasks(*data, type);
+  }
 }
 
 void check_data(const DataRecipe& data) {
@@ -111,6 +172,9 @@ void check_carried(const Recipe& recipe) {
     return;
   }
   constexpr const char* kWhere = "train.windows";
+  if (recipe.task)
+    fail(ErrorKind::spec, kWhere,
+         "examples of a task do not go on in one another; use \"isolated\"");
   if (recipe.spec.encoder)
     fail(ErrorKind::spec, kWhere,
          "\"carried\" reads on in a document, but pairs stand alone; use \"isolated\"");
@@ -164,10 +228,18 @@ std::string difference(const Json& before,
   return "";
 }
 
+Json dump_task(const TaskRecipe& task) {
+  Json json = spec::dump_struct(task);
+  if (task.type != DataType::mqar) json.erase("filler");
+  if (task.type == DataType::induction_heads) json.erase("items");
+  return json;
+}
+
 }  // namespace
 
 Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::string>& overrides) {
   nn::register_mechanisms();
+  json = extended(std::move(json), folder);
   for (const std::string& assignment : overrides) {
     // into a spec that is still a path: bring it in first
     if (assignment.starts_with("spec.")) inline_spec(json, folder);
@@ -183,9 +255,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   Recipe recipe;
   recipe.spec = model::read_model_spec(json["spec"]);
   json.erase("spec");
+  read_data(json, recipe);
+  json.erase("data");
   auto sections = spec::read_struct<Sections>(json, {});
   refuse_keys_of_wsd(json);
-  recipe.data = std::move(sections.data);
   recipe.train = sections.train;
   recipe.optimizer = std::move(sections.optimizer);
   recipe.schedule = sections.schedule;
@@ -195,7 +268,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
     for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
   if (recipe.data.tokenizer != "bytes")
     recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
-  check_data(recipe.data);
+  if (recipe.task)
+    for (const int64_t length : {recipe.train.length, recipe.task->valid_length})
+      if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length);
+  if (!recipe.task) check_data(recipe.data);
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
   check_model(recipe);
@@ -210,7 +286,7 @@ Recipe load_recipe(const fs::path& path, const std::vector<std::string>& overrid
 Json resolve(const Recipe& recipe) {
   Json json = Json::object();
   json["spec"] = model::resolve(recipe.spec);
-  json["data"] = spec::dump_struct(recipe.data);
+  json["data"] = recipe.task ? dump_task(*recipe.task) : spec::dump_struct(recipe.data);
   json["train"] = spec::dump_struct(recipe.train);
   json["optimizer"] = spec::dump_struct(recipe.optimizer);
   json["schedule"] = spec::dump_struct(recipe.schedule);
@@ -231,7 +307,12 @@ Json recipe_schema() {
   Json schema = spec::struct_schema<Sections>();
   schema["properties"]["spec"] = {
       {"description", "the architecture: a path, or the object itself"}};
-  schema["required"].push_back("spec");
+  schema["properties"]["data"] = {
+      {"description", "files to learn from, or a task whose examples are made"},
+      {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
+  schema["properties"]["extends"] = {
+      {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};
+  for (const char* key : {"spec", "data"}) schema["required"].push_back(key);
   return schema;
 }
 

@@ -4,8 +4,10 @@
 //     "train": {"steps": 1000, "batch": 16, "length": 256}, "optimizer": {"lr": 1e-3},
 //     "schedule": {"type": "wsd", "warmup": 50}, "checkpoint": {"every": 200} }
 //
-// Paths in a recipe are relative to its file. Unknown keys and wrong types throw Error(spec) with
-// their path.
+// "data" may also name a task whose examples are made: {"type": "mqar", "items": 8} (tasks.h).
+// "extends": "base.json" takes what the recipe does not say from another one; objects are merged,
+// all else is replaced, null takes a key away. Paths in a recipe are relative to its file. Unknown
+// keys and wrong types throw Error(spec) with their path.
 #pragma once
 
 #include <filesystem>
@@ -21,6 +23,11 @@ namespace tessera::train {
 
 using spec::Json;
 
+enum class DataType { text, mqar, copying, selective_copying, induction_heads };
+enum class Filler {
+  random,  // any token
+  zero,
+};
 enum class DataFormat {
   text,   // a file is a document
   jsonl,  // a line is an object that holds a document
@@ -33,6 +40,21 @@ enum class WindowOrder {
 };
 
 }  // namespace tessera::train
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::DataType> {
+  using E = tessera::train::DataType;
+  static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::mqar, "mqar"},
+                                    std::pair{E::copying, "copying"},
+                                    std::pair{E::selective_copying, "selective_copying"},
+                                    std::pair{E::induction_heads, "induction_heads"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::Filler> {
+  using E = tessera::train::Filler;
+  static constexpr std::array names{std::pair{E::random, "random"}, std::pair{E::zero, "zero"}};
+};
 
 template <>
 struct tessera::spec::EnumNames<tessera::train::DataFormat> {
@@ -55,7 +77,9 @@ struct tessera::spec::EnumNames<tessera::train::OptimizerType> {
 
 namespace tessera::train {
 
+/// Text out of files.
 struct DataRecipe {
+  DataType type = DataType::text;
   std::vector<std::string> train = {};
   std::vector<std::string> valid = {};
   double valid_fraction = 0;
@@ -69,6 +93,7 @@ struct DataRecipe {
     using C = DataRecipe;
     using spec::field;
     return std::tuple{
+        field("type", &C::type, "text, or a task"),
         field("train", &C::train, "files to learn from", {.required = true}),
         field("valid", &C::valid, "files to evaluate on"),
         field("valid_fraction", &C::valid_fraction,
@@ -77,10 +102,34 @@ struct DataRecipe {
         field("text_key", &C::text_key, "jsonl: key of the text in every line"),
         field("source_key", &C::source_key,
               "jsonl: key of what an encoder reads; the text is then what the decoder answers"),
-        field("tokenizer", &C::tokenizer, "\"bytes\", or a tokenizer.json or its folder"),
+        field("tokenizer", &C::tokenizer,
+              "\"bytes\", or a tokenizer.json or vocab.txt, or its folder"),
         field("document_separator", &C::document_separator,
               "token put after every document; null = the tokenizer's end of text if it has one, "
               "\"\" = none")};
+  }
+};
+
+/// Examples that are made (tasks.h), each train.length tokens.
+struct TaskRecipe {
+  DataType type = DataType::mqar;
+  int64_t items = 4;
+  Filler filler = Filler::random;
+  int64_t examples = 0;
+  int64_t valid = 256;
+  int64_t valid_length = 0;
+
+  static constexpr auto fields() {
+    using C = TaskRecipe;
+    using spec::field;
+    return std::tuple{
+        field("type", &C::type, "the task", {.required = true}),
+        field("items", &C::items, "mqar: keys with values; copying: symbols", {.min = 1}),
+        field("filler", &C::filler, "mqar: what stands between the keys that are asked for"),
+        field("examples", &C::examples, "different ones to learn from; 0 = each is seen once",
+              {.min = 0}),
+        field("valid", &C::valid, "examples to evaluate on; 0 = none", {.min = 0}),
+        field("valid_length", &C::valid_length, "tokens of those; 0 = train.length", {.min = 0})};
   }
 };
 
@@ -162,8 +211,9 @@ struct CheckpointRecipe {
 
 struct Recipe {
   model::ModelSpec spec;
-  DataRecipe
-      data;  // paths absolute or relative to the working directory, whatever the recipe's folder
+  /// Paths absolute or relative to the working directory, whatever the recipe's folder.
+  DataRecipe data;
+  std::optional<TaskRecipe> task;  // instead of data
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;

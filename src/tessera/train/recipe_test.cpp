@@ -40,6 +40,37 @@ TEST(Recipe, SpecFromAFileWithOverridesInside) {
   EXPECT_EQ(recipe.train.steps, 7);
 }
 
+TEST(Recipe, ExtendsAnother) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "deep/er");
+  Json base = tiny_recipe("a.txt");
+  folder.write("base.json", "// shared\n" + base.dump());
+  folder.write("deep/middle.json", R"({"extends": "../base.json", "data": {"tokenizer": "tok"},
+                                       "optimizer": {"lr": 0.5}})");
+  folder.write("deep/er/recipe.json", R"({"extends": "../middle.json",
+    "data": {"train": ["b.txt"], "valid_fraction": null},
+    "spec": {"layers": [{"repeat": 3, "mixer": {"type": "linear_attention", "n_heads": 2}}]}})");
+  const Recipe recipe = load_recipe(folder / "deep/er/recipe.json", {"spec.ffn.d_hidden=48"});
+  EXPECT_EQ(recipe.spec.layers.size(), 3u);
+  EXPECT_EQ(recipe.spec.d_model, 16);
+  EXPECT_EQ(recipe.optimizer.lr, 0.5);
+  EXPECT_EQ(recipe.data.valid_fraction, 0);
+  // every path is relative to the file it stands in
+  EXPECT_EQ(recipe.data.train, std::vector<std::string>{(folder / "deep/er/b.txt").string()});
+  EXPECT_EQ(recipe.data.tokenizer, (folder / "deep/tok").string());
+  EXPECT_EQ(load_recipe(folder / "deep/middle.json").data.train,
+            std::vector<std::string>{(folder / "a.txt").string()});
+  // the same from where the command line stands
+  EXPECT_EQ(load_recipe(std::filesystem::relative(folder / "deep/er/recipe.json")).data.train,
+            recipe.data.train);
+
+  folder.write("loop.json", R"({"extends": "loop.json"})");
+  expect_error(ErrorKind::spec, "[extends] more than 8",
+               [&] { load_recipe(folder / "loop.json"); });
+  folder.write("list.json", R"({"extends": ["base.json"]})");
+  expect_error(ErrorKind::spec, "[extends] found a", [&] { load_recipe(folder / "list.json"); });
+}
+
 TEST(Recipe, ErrorsNamePathAndRemedy) {
   EXPECT_NE(
       spec_error({"train.step=3"}).find("[train] unknown key \"step\" (did you mean \"steps\"?)"),

@@ -16,9 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 using spec::Json;
 
-constexpr const char* kColumns[] = {"step",      "loss",       "lr",
-                                    "grad_norm", "tokens",     "tokens_per_s",
-                                    "seconds",   "valid_loss", "valid_bits_per_byte"};
+constexpr const char* kColumns[] = {
+    "step",         "loss",    "lr",         "grad_norm",           "tokens",
+    "tokens_per_s", "seconds", "valid_loss", "valid_bits_per_byte", "accuracy"};
 
 std::string csv_header() {
   std::string text;
@@ -44,6 +44,7 @@ Json to_json(const LogLine& line) {
                {"seconds", line.seconds}};
   if (line.valid_loss) json["valid_loss"] = *line.valid_loss;
   if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
+  if (line.accuracy) json["accuracy"] = *line.accuracy;
   return json;
 }
 
@@ -68,6 +69,7 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   line.seconds = number("seconds").value_or(0);
   line.valid_loss = number("valid_loss");
   line.valid_bits_per_byte = number("valid_bits_per_byte");
+  line.accuracy = number("accuracy");
   return line;
 }
 

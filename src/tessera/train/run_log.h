@@ -24,6 +24,7 @@ struct LogLine {
   double seconds = 0;                     // since the start, pauses left out
   std::optional<double> valid_loss = {};  // when evaluated
   std::optional<double> valid_bits_per_byte = {};
+  std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
 };
 
 spec::Json to_json(const LogLine& line);

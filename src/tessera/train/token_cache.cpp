@@ -171,8 +171,13 @@ struct Splitter {
 /// SHA-256 of the tokenizer's files, or its name when it has none.
 std::string fingerprint(const std::string& tokenizer) {
   if (tokenizer == "bytes") return "bytes";
-  return sha256_file(fs::is_directory(tokenizer) ? fs::path(tokenizer) / "tokenizer.json"
-                                                 : fs::path(tokenizer));
+  if (!fs::is_directory(tokenizer)) return sha256_file(tokenizer);
+  const auto file = text::tokenizer_file_in(tokenizer);
+  if (!file) fail(ErrorKind::file, tokenizer, "no tokenizer.json or vocab.txt in this folder");
+  const fs::path config = fs::path(tokenizer) / "tokenizer_config.json";
+  // a vocab.txt leaves it to the other file how a text is cut
+  const bool both = file->filename() == "vocab.txt" && fs::exists(config);
+  return sha256_file(*file) + (both ? "+" + sha256_file(config) : "");
 }
 
 std::string cache_key(const DataRecipe& data,

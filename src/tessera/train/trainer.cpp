@@ -12,7 +12,7 @@
 #include "tessera/train/evaluate.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/run_folder.h"
-#include "tessera/train/token_cache.h"
+#include "tessera/train/source.h"
 
 namespace tessera::train {
 namespace {
@@ -37,19 +37,11 @@ class Trainer {
       : recipe_(recipe),
         folder_(folder),
         options_(options),
-        tokenizer_(open_tokenizer(recipe.data)),
-        data_(prepare_tokens(
-            recipe.data, tokenizer_, recipe.spec.vocab, folder / "cache", options.cancel)),
-        order_(data_.train.tokens(), recipe.train.length, static_cast<uint64_t>(recipe.train.seed)),
-        pairs_(std::max<int64_t>(1, data_.train.documents() / 2),
-               static_cast<uint64_t>(recipe.train.seed)),
+        source_(open_source(recipe, folder / "cache", options.cancel)),
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {
     progress_.carried = fresh_rows(recipe, model_);
-    if (progress_.carried)
-      streams_.emplace(data_.train.tokens(), recipe.train.length, progress_.carried->streams(),
-                       static_cast<uint64_t>(recipe.train.seed));
   }
 
   TrainResult run() {
@@ -76,7 +68,7 @@ class Trainer {
   void restore() {
     const auto steps = checkpoint_steps(folder_);
     if (steps.empty()) return;
-    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, data_.key,
+    progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), recipe_, source_->key(),
                                 model_, optimizer_);
     saved_ = progress_.step;
     logged_tokens_ = progress_.tokens;
@@ -104,7 +96,8 @@ class Trainer {
 
   void report(LogLine& line) {
     const bool last = progress_.step == recipe_.train.steps;
-    const bool evaluates = data_.valid.tokens() > 0 && (last || is_due(recipe_.train.eval_every));
+    const bool evaluates =
+        source_->valid_samples() > 0 && (last || is_due(recipe_.train.eval_every));
     if (evaluates) validate(line, last);
     line.seconds = progress_.seconds;
     line.tokens_per_s = step_seconds_ > 0
@@ -128,7 +121,9 @@ class Trainer {
     std::vector<PackedBatch> packed;
     int64_t targets = 0;
     for (int64_t micro = 0; micro < how.accumulate; ++micro) {
-      packed.push_back(samples(progress_.sample + micro * how.batch, carried));
+      std::vector<int64_t> begun;
+      packed.push_back(source_->train(progress_.sample + micro * how.batch, how.batch, begun));
+      for (const int64_t stream : begun) carried->forget(stream);
       targets += packed.back().n_targets;
     }
     // gradients of the mean over all tokens of the update
@@ -158,14 +153,6 @@ class Trainer {
             .tokens = progress_.tokens};
   }
 
-  /// The batch that begins with sample `first`; a row whose stream begins forgets what it held.
-  PackedBatch samples(int64_t first, std::optional<CarriedRows>& carried) const {
-    if (!recipe_.spec.encoder) return pack(data_.train, windows(first, carried));
-    std::vector<int64_t> pairs;
-    for (int64_t i = 0; i < recipe_.train.batch; ++i) pairs.push_back(pairs_.at(first + i));
-    return pack_pairs(data_.train, pairs, recipe_.spec.start, recipe_.train.length);
-  }
-
   /// Forward and backward over one batch; returns its sum of losses.
   double pass(int64_t micro,
               const PackedBatch& packed,
@@ -189,20 +176,6 @@ class Trainer {
     }
     if (carried) carried->leave(*state, batch, packed, streams);
     return nats;
-  }
-
-  std::vector<Window> windows(int64_t sample, std::optional<CarriedRows>& carried) const {
-    std::vector<Window> windows;
-    for (int64_t i = sample; i < sample + recipe_.train.batch; ++i) {
-      if (!carried) {
-        windows.push_back(order_.at(i));
-        continue;
-      }
-      const StreamOrder::Next next = streams_->at(i);
-      if (next.first) carried->forget(i % carried->streams());
-      windows.push_back(next.window);
-    }
-    return windows;
   }
 
   model::ForwardOptions forward_options(int64_t micro) const {
@@ -262,7 +235,7 @@ class Trainer {
 
   void validate(LogLine& line, bool last) {
     const double begin = now();
-    const Evaluation result = evaluate(model_, data_.valid,
+    const Evaluation result = evaluate(model_, *source_,
                                        {.length = recipe_.train.length,
                                         .batch = recipe_.train.batch,
                                         .batches = last ? 0 : recipe_.train.eval_batches,
@@ -270,25 +243,22 @@ class Trainer {
                                         .carry_limit = recipe_.train.carry_limit,
                                         .cancel = options_.cancel});
     line.valid_loss = result.loss;
-    line.valid_bits_per_byte = result.bits_per_byte;
+    line.accuracy = result.accuracy;
+    if (!recipe_.task) line.valid_bits_per_byte = result.bits_per_byte;
     progress_.seconds += now() - begin;
   }
 
   void save() {
     if (saved_ == progress_.step) return;
     log_->flush();
-    save_checkpoint(folder_, recipe_, data_.key, model_, optimizer_, progress_);
+    save_checkpoint(folder_, recipe_, source_->key(), model_, optimizer_, progress_);
     saved_ = progress_.step;
   }
 
   const Recipe& recipe_;
   fs::path folder_;
   const TrainOptions& options_;
-  text::Tokenizer tokenizer_;
-  TokenData data_;
-  SampleOrder order_;
-  PairOrder pairs_;
-  std::optional<StreamOrder> streams_;  // instead of order_, where windows are carried
+  std::unique_ptr<Source> source_;
   model::Model model_;
   AdamW optimizer_;
   Progress progress_;

@@ -208,6 +208,28 @@ TEST(Trainer, JsonLinesWithManyDocuments) {
   EXPECT_LT(result.last->loss, 3.5);
 }
 
+TEST(Trainer, LearnsATaskAndResumesIt) {
+  Setting s;
+  s.json["data"] = {{"type", "copying"}, {"items", 2}, {"valid", 50}};
+  s.json["spec"]["vocab"] = 6;
+  const std::vector<std::string> how = {"train.steps=250",      "train.batch=32",
+                                        "train.length=5",       "train.eval_every=100",
+                                        "train.log_every=1000", "checkpoint.every=200"};
+  const TrainResult whole = s.train("whole", {}, how);
+  ASSERT_TRUE(whole.last && whole.last->accuracy);
+  EXPECT_GT(*whole.last->accuracy, 0.98);  // by chance: 0.25
+  EXPECT_FALSE(whole.last->valid_bits_per_byte);
+  EXPECT_EQ(whole.last->tokens, 250 * 32 * 2);  // those with a target
+  CancelToken cancel;
+  const auto stop = [&](const LogLine& line, int64_t) {
+    if (line.step == 201) cancel.request(15);
+  };
+  expect_error(ErrorKind::cancelled, "stopped on request",
+               [&] { s.train("cut", {.cancel = &cancel, .on_step = stop}, how); });
+  s.train("cut", {.resume = true}, how);
+  expect_same_run(s.run("whole"), s.run("cut"), 250);
+}
+
 TEST(Trainer, HybridOfMambaAndAttentionLearns) {
   Setting s;
   s.json["spec"]["layers"] = json_of(

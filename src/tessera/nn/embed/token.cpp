@@ -13,19 +13,26 @@ class TokenEmbed final : public Embed {
         name_(builder.prefix()),
         token_(builder.weight("token.weight")),
         type_(builder.optional("type.weight")),
-        position_(build_position(config.position, builder.under("position"))) {
-    if (config.norm) norm_ = build_norm(config.norm, builder.under("norm"));
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {
+    if (config.norm)
+      norm_ = build_norm(config.norm,
+                         builder.under("norm", config.child_scope(builder.scope(), "norm")));
+    if (config.project != EmbedProjection::none) project_ = Linear(builder, "project");
   }
 
   Tensor forward(Context& context) const override {
     const Batch& batch = *context.batch;
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
+    if (config_.project == EmbedProjection::token) x_ND = project_(x_ND);
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
     if (type_)
       x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
                                                               : at::zeros_like(batch.ids_N));
     x_ND = position_->embed(x_ND, context);
     if (norm_) x_ND = norm_->forward(x_ND);
+    if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND);
     if (context.training && config_.dropout > 0)
       x_ND = ops::dropout(x_ND, config_.dropout, context.key.fold(name_));
     return x_ND;
@@ -37,6 +44,7 @@ class TokenEmbed final : public Embed {
   WeightPtr token_, type_;
   std::unique_ptr<Position> position_;
   std::unique_ptr<Norm> norm_;
+  Linear project_;
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "tessera/nn/activation_kernel.h"
+#include "tessera/nn/head/classifier.h"
 #include "tessera/nn/head/linear.h"
 #include "tessera/nn/head/masked_lm.h"
+#include "tessera/nn/head/pooler.h"
 #include "tessera/nn/head/tied.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/pointwise.h"
@@ -30,12 +32,43 @@ class LogitHead final : public Head {
   WeightPtr weight_, bias_;
 };
 
+class TiedHead final : public Head {
+ public:
+  TiedHead(const TiedHeadConfig& config, const Builder& builder)
+      : logits_(config, builder.absolute("embed.token.weight"), builder.optional("bias")) {
+    if (config.projects(builder.scope())) project_ = Linear(builder, "project");
+  }
+  Tensor forward(const Tensor& h_ND) const override {
+    return logits_.forward(project_.weight ? project_(h_ND) : h_ND);
+  }
+
+ private:
+  Linear project_;
+  LogitHead logits_;
+};
+
+class PoolerHead final : public Head {
+ public:
+  PoolerHead(const PoolerConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)),
+        weight_(builder.weight("weight")),
+        bias_(builder.weight("bias")) {}
+  Tensor forward(const Tensor& h_RD) const override {
+    return ops::activate(ops::linear(h_RD, *weight_, bias_.get()), act_);
+  }
+
+ private:
+  ops::Activation act_;
+  WeightPtr weight_, bias_;
+};
+
 class MaskedLmHead final : public Head {
  public:
   MaskedLmHead(const MaskedLmHeadConfig& config, const Builder& builder)
       : act_(kernel_of(config.act)),
         transform_(builder, "transform"),
-        norm_(build_norm(config.norm, builder.under("norm"))),
+        norm_(build_norm(config.norm,
+                         builder.under("norm", config.child_scope(builder.scope(), "norm")))),
         logits_(config,
                 config.is_tied ? builder.absolute("embed.token.weight") : builder.weight("weight"),
                 builder.weight("bias")) {}
@@ -56,8 +89,13 @@ std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& bui
   return std::make_unique<MaskedLmHead>(config, builder);
 }
 std::unique_ptr<Head> build(const TiedHeadConfig& config, const Builder& builder) {
-  return std::make_unique<LogitHead>(config, builder.absolute("embed.token.weight"),
-                                     builder.optional("bias"));
+  return std::make_unique<TiedHead>(config, builder);
+}
+std::unique_ptr<Head> build(const PoolerConfig& config, const Builder& builder) {
+  return std::make_unique<PoolerHead>(config, builder);
+}
+std::unique_ptr<Head> build(const ClassifierConfig& config, const Builder& builder) {
+  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.weight("bias"));
 }
 std::unique_ptr<Head> build(const LinearHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));

@@ -8,7 +8,6 @@ namespace tessera::nn {
 struct LinearHeadConfig final : HeadConfig {
   bool bias = false;
 
-  bool tied() const override { return false; }
   static constexpr auto fields() {
     return std::tuple_cat(
         std::tuple{spec::field("bias", &LinearHeadConfig::bias, "bias of the logits")},

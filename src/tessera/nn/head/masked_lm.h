@@ -11,15 +11,21 @@ struct MaskedLmHeadConfig final : HeadConfig {
   Activation act = Activation::gelu;
   spec::Part<spec::Slot::norm> norm;
   bool is_tied = true;
+  int64_t width = 0;
 
   bool tied() const override { return is_tied; }
+  int64_t table_width(const spec::Scope&) const override { return width; }
   static constexpr auto fields() {
     using C = MaskedLmHeadConfig;
     return std::tuple_cat(
         std::tuple{
             spec::field("act", &C::act, "activation of the transform"),
             spec::field("norm", &C::norm, "norm of the transform", {.part = "layer_norm"}),
-            spec::field("tied", &C::is_tied, "whether the token embedding is the output matrix")},
+            spec::field("tied", &C::is_tied, "whether the token embedding is the output matrix"),
+            spec::field("width", &C::width,
+                        "width after the transform (ALBERT, ELECTRA: that of the token vectors); "
+                        "0 = d_model",
+                        {.min = 0})},
         common_fields<C>());
   }
   static spec::Info info() {
@@ -30,20 +36,20 @@ struct MaskedLmHeadConfig final : HeadConfig {
         .forms = {.recurrent = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
-    scope.width = scope.d_model;
+    scope.width = width;
     return scope;
   }
+  void complete(const spec::Scope& scope) override {
+    if (width == 0) width = scope.d_model;
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("transform", scope.d_model, scope.d_model, true);
+    list.linear("transform", width, scope.d_model, true);
     spec::ParamList child = list.under("norm");
     norm.config->params(child, child_scope(scope, "norm"));
     list.append(child);
     if (!is_tied)
-      list.add({"weight",
-                {scope.vocab, scope.d_model},
-                spec::Init::normal(0.02),
-                spec::ParamKind::matrix,
-                0});
+      list.add(
+          {"weight", {scope.vocab, width}, spec::Init::normal(0.02), spec::ParamKind::matrix, 0});
     list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
   }
 };

@@ -1,4 +1,5 @@
-// Output matrix = token embedding; a bias, where there is one, is the head's own.
+// Output matrix = token embedding: logits = E h + b, or E P h + b where token vectors are narrower
+// (OPT 350M). The bias, where there is one, is the head's own.
 // Press, Wolf 2016, arXiv:1608.05859.
 #pragma once
 
@@ -8,13 +9,24 @@ namespace tessera::nn {
 
 struct TiedHeadConfig final : HeadConfig {
   bool bias = false;
+  int64_t width = 0;
 
   bool tied() const override { return true; }
+  int64_t table_width(const spec::Scope&) const override { return width; }
   static constexpr auto fields() {
+    using C = TiedHeadConfig;
     return std::tuple_cat(
-        std::tuple{spec::field("bias", &TiedHeadConfig::bias, "bias of the logits")},
-        common_fields<TiedHeadConfig>());
+        std::tuple{spec::field("bias", &C::bias, "bias of the logits"),
+                   spec::field("width", &C::width,
+                               "width of the token vectors, to which hidden states are projected "
+                               "where it differs; 0 = d_model",
+                               {.min = 0})},
+        common_fields<C>());
   }
+  void complete(const spec::Scope& scope) override {
+    if (width == 0) width = scope.d_model;
+  }
+  bool projects(const spec::Scope& scope) const { return width != scope.d_model; }
   static spec::Info info() {
     return {
         .summary = "Logits from the transposed token embedding.",
@@ -24,6 +36,7 @@ struct TiedHeadConfig final : HeadConfig {
         .forms = {.recurrent = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    if (projects(scope)) list.linear("project", width, scope.d_model, false);
     if (bias) list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
   }
 };

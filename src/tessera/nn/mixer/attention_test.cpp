@@ -84,7 +84,7 @@ TEST(Attention, AgainstTheDefinition) {
         std::string(R"({"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 3)") +
             option + "}",
         kD);
-    m.fill(1);
+    m.fill({.size = 1});
     const Tensor want = Definition(m, x).output();
     // every option is a function of its own
     if (!plain.defined())

@@ -28,7 +28,7 @@ MixerUnderTest mixer(const Case& c) {
                   c.segment, c.mem_len, c.slots, c.rate, c.compression,
                   c.scaled ? "scaled" : "index"),
       kD);
-  m.fill(1);
+  m.fill({.size = 1});
   return m;
 }
 
@@ -126,7 +126,7 @@ TEST(Compressive, WithoutSlotsItIsTransformerXl) {
         xl(fmt::format(R"({{"type": "transformer_xl", "n_heads": 2, "segment": 4, "mem_len": {}}})",
                        mem_len),
            kD);
-    m.fill(1);
+    m.fill({.size = 1});
     xl.values = m.values;
     const Tensor x = gen({kT, kD}, 1.1, 0.3), want = xl.run(x, at::kDouble);
     ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-13);
@@ -141,7 +141,7 @@ TEST(Compressive, RateOneIsALongerMemory) {
                                  distance),
                      kD),
         xl(R"({"type": "transformer_xl", "n_heads": 2, "segment": 4, "mem_len": 8})", kD);
-    m.fill(1);
+    m.fill({.size = 1});
     xl.values = m.values;
     const Tensor x = gen({kT, kD}, 1.1, 0.3), want = xl.run(x, at::kDouble);
     ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-13);
@@ -162,7 +162,7 @@ TEST(Compressive, SpreadTablesAreThoseOfTheDistance) {
         "position": {}}})",
                        position),
            kD);
-    m.fill(1);
+    m.fill({.size = 1});
     xl.values = m.values;
     const Tensor x = gen({kT, kD}, 1.1, 0.3), want = xl.run(x, at::kDouble);
     ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-12);

@@ -26,7 +26,7 @@ MixerUnderTest mixer(const Case& c) {
       "position": {{"type": "t5", "n_buckets": 6, "max_distance": 8}}}})",
                   c.segment, c.mem_len, c.memory, c.top_k, c.combine),
       kD);
-  m.fill(1);
+  m.fill({.size = 1});
   m.values["scale"] = ops::tensor({2.5, 4});
   return m;
 }
@@ -145,7 +145,7 @@ TEST(Memorizing, OfEqualKeysTheEarliest) {
       R"({"type": "memorizing", "n_heads": 1, "head_dim": 2, "segment": 6, "mem_len": 0,
       "memory": 6, "top_k": 3, "position": "none"})",
       8);
-  m.fill(1);
+  m.fill({.size = 1});
   m.values["k.weight"] = at::ones({2, 8}, at::kDouble);
   m.values["v.weight"] = at::arange(16, at::kDouble).reshape({2, 8});
   m.values["o.weight"] = at::constant_pad_nd(at::eye(2, at::kDouble), {0, 0, 0, 6});

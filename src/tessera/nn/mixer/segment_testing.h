@@ -13,7 +13,7 @@ struct SeenKey {
 
 /// Weights gen() apart from each other, and large enough that a wrong key shows.
 inline void fill_large(MixerUnderTest& m) {
-  m.fill(1);
+  m.fill({.size = 1});
 }
 
 /// [sin(r w_0) .., cos(r w_0) ..], w_m = 10000^(-2m / width).

@@ -72,7 +72,7 @@ constexpr Case kCases[] = {
 MixerUnderTest mixer(const Case& c) {
   MixerUnderTest m(
       fmt::format(R"({{"type": "transformer_xl", "n_heads": 2, "segment": 4, {}}})", c.fields), kD);
-  m.fill(1);
+  m.fill({.size = 1});
   return m;
 }
 
@@ -151,7 +151,7 @@ TEST(TransformerXl, GradientsStopAtTheMemory) {
 TEST(TransformerXl, EnoughMemoryIsOneLongPass) {
   MixerUnderTest m(R"({"type": "transformer_xl", "n_heads": 2, "segment": 4, "mem_len": 12})", kD),
       full(R"({"type": "attention", "n_heads": 2, "position": "xl"})", kD);
-  m.fill(1);
+  m.fill({.size = 1});
   full.values = m.values;
   const Tensor x = gen({kT, kD}, 1.1, 0.3), want = full.run(x, at::kDouble);
   ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-13);

@@ -126,7 +126,7 @@ struct RgLruOp {
   static constexpr size_t count = 4, like = 0;
   /// x and the gates before their sigmoid [B, T, W], lambda_ [W].
   static Tensor compute(const Tensors& t, int64_t chunk) {
-    const Tensor scale = 8 * softplus(t[3].to(wide(t[0])));
+    const Tensor scale = 8 * ops::softplus(t[3].to(wide(t[0])));
     return rg_lru({rows(t[0]), rows(t[1]), rows(t[2]), scale}, lengths_of(t[0]), chunk)
         .view_as(t[0]);
   }
@@ -233,8 +233,8 @@ struct All {
   static void define(torch::Library& m) {
     const auto one = [&]<class Op>() {
       const std::string name = Op::name, arguments = Op::arguments;
-      m.def(name + "(" + arguments + ") -> Tensor");
-      m.def(name + "_backward(Tensor grad, " + arguments + ") -> Tensor[]");
+      m.def((name + "(" + arguments + ") -> Tensor").c_str());
+      m.def((name + "_backward(Tensor grad, " + arguments + ") -> Tensor[]").c_str());
     };
     (one.template operator()<Ops>(), ...);
   }

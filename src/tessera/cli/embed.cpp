@@ -1,0 +1,118 @@
+#include "tessera/infer/embed.h"
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/cli/cli.h"
+#include "tessera/format/npy.h"
+#include "tessera/infer/tensor_files.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Options {
+  std::string model, file, output, pooling, families;
+  std::vector<std::string> texts;
+  bool json = false, normalize = false, no_normalize = false;
+  int64_t max_tokens = 0;
+};
+
+/// The lines of a file; a last one without a line end counts.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    if (lines.back().ends_with('\r')) lines.back().pop_back();
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::vector<float> floats(const Tensor& x_D) {
+  const Tensor x = x_D.contiguous();
+  return {x.const_data_ptr<float>(), x.const_data_ptr<float>() + x.numel()};
+}
+
+void write(const std::string& path, const Tensor& vectors_RD) {
+  const std::string extension = std::filesystem::path(path).extension();
+  if (extension == ".safetensors") return infer::write_tensors(path, {{"embeddings", vectors_RD}});
+  const Tensor held = vectors_RD.contiguous();
+  format::write_npy(path, {"embeddings",
+                           DType::f32,
+                           held.sizes().vec(),
+                           {static_cast<const std::byte*>(held.const_data_ptr()),
+                            static_cast<size_t>(held.nbytes())},
+                           nullptr});
+}
+
+int embed(const Options& o) {
+  infer::EmbedOptions options = infer::embed_options_of(o.model);
+  if (!o.pooling.empty())
+    options.pooling = o.pooling == "cls"   ? infer::Pooling::cls
+                      : o.pooling == "max" ? infer::Pooling::max
+                                           : infer::Pooling::mean;
+  if (o.normalize || o.no_normalize) options.normalize = o.normalize;
+  if (o.max_tokens > 0) options.max_tokens = o.max_tokens;
+  options.cancel = &cancel_token();
+  const std::vector<std::string> texts =
+      o.file.empty() ? o.texts : lines_of(read_text_file(o.file));
+  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::Embeddings result = infer::embed(loaded, texts, options);
+  if (result.cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", result.cut);
+  if (!o.output.empty()) write(o.output, result.vectors_RD);
+  if (o.json) {
+    Json vectors = Json::array();
+    if (o.output.empty())
+      for (int64_t r = 0; r < result.vectors_RD.size(0); ++r)
+        vectors.push_back(floats(result.vectors_RD.select(0, r)));
+    Json report = {{"texts", texts.size()},
+                   {"width", result.vectors_RD.size(1)},
+                   {"tokens", result.tokens},
+                   {"cut", result.cut},
+                   {"pooling", infer::name_of(options.pooling)},
+                   {"normalized", options.normalize}};
+    if (o.output.empty()) report["embeddings"] = vectors;
+    print_json(report);
+  } else if (o.output.empty()) {
+    for (int64_t r = 0; r < result.vectors_RD.size(0); ++r)
+      fmt::print("{}\n", fmt::join(floats(result.vectors_RD.select(0, r)), " "));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+std::function<int()> add_embed(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("model", o->model,
+                 "a model with a tokenizer; a sentence-transformers folder says "
+                 "by itself how to pool")
+      ->required();
+  auto* text = app.add_option("--text", o->texts, "a text; repeat it for several");
+  auto* file = app.add_option("--file", o->file, "a file with one text a line");
+  text->excludes(file);
+  app.add_option("--output", o->output, "write float32 [texts, width] here: .npy or .safetensors")
+      ->check([](const std::string& path) {
+        return path.ends_with(".npy") || path.ends_with(".safetensors")
+                   ? std::string()
+                   : "\"" + path + "\"; expected a name that ends in .npy or .safetensors";
+      });
+  app.add_flag("--json", o->json, "the vectors, or with --output the facts about them, as JSON");
+  app.add_option("--pooling", o->pooling,
+                 "mean, cls or max; default: as the folder says, else mean")
+      ->check(CLI::IsMember({"mean", "cls", "max"}));
+  auto* normalize = app.add_flag("--normalize", o->normalize, "to length 1");
+  app.add_flag("--no-normalize", o->no_normalize,
+               "as pooled; default: as the folder says, else to length 1")
+      ->excludes(normalize);
+  app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(CLI::PositiveNumber);
+  app.add_option("--families", o->families, "a folder of further family files");
+  examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",
+                 "tessera embed all-MiniLM-L6-v2 --file lines.txt --output vectors.npy"});
+  return [o, text, file] {
+    if (text->empty() && file->empty())
+      fail(ErrorKind::usage, "embed", "nothing to embed; expected --text or --file");
+    return embed(*o);
+  };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,121 @@
+#include "tessera/infer/verify.h"
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/threads.h"
+#include "tessera/cli/cli.h"
+#include "tessera/infer/load_model.h"
+
+namespace tessera::cli {
+namespace {
+
+struct Options {
+  std::string model, text, families;
+  infer::VerifyOptions verify;
+  // design: float32 forms agree to 1e-5 of the largest value; whole models to 1e-4
+  double bound = 1e-5, logits_bound = 1e-4;
+  int64_t tokens = 200;
+  bool json = false;
+  int threads = 0;
+};
+
+std::vector<int64_t> tokens_of(const Options& o, const infer::LoadedModel& loaded) {
+  const model::ModelSpec& spec = loaded.model.spec();
+  int64_t most = o.tokens;
+  // beyond `switch_length` all angles change: no state is continued across it
+  for (const int64_t limit : {spec.longest_sequence(), spec.switch_length()})
+    if (limit > 0) most = std::min(most, limit);
+  std::vector<int64_t> ids;
+  if (o.text.empty()) {
+    const RandomKey key = RandomKey(o.verify.seed).fold("tokens");
+    for (int64_t i = 0; i < most; ++i)
+      ids.push_back(key.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(spec.vocab));
+    return ids;
+  }
+  if (!loaded.tokenizer)
+    fail(ErrorKind::usage, "verify", "{} has no tokenizer; leave --text out for random tokens",
+         o.model);
+  const auto all = loaded.tokenizer->encode(read_text_file(o.text), {});
+  ids.assign(all.begin(), all.begin() + std::min<int64_t>(most, static_cast<int64_t>(all.size())));
+  return ids;
+}
+
+Json to_json(const std::vector<infer::Difference>& differences, double bound) {
+  Json rows = Json::array();
+  for (const infer::Difference& d : differences)
+    rows.push_back({{"place", d.place},
+                    {"form", d.form},
+                    {"error", d.error},
+                    {"token", d.token},
+                    {"holds", d.error <= bound}});
+  return rows;
+}
+
+void print_worst(const std::vector<infer::Difference>& differences,
+                 const char* what,
+                 double bound) {
+  for (const char* form : {"chunked", "token by token", "rolled back"}) {
+    std::vector<infer::Difference> some;
+    std::copy_if(differences.begin(), differences.end(), std::back_inserter(some),
+                 [&](const infer::Difference& d) { return d.form == form; });
+    const infer::Difference* worst = infer::Verification::worst(some);
+    if (worst != nullptr)
+      fmt::print("{:<9} {:<15} error {:.2e} at {}, token {}; bound {:.0e}: {}\n", what, form,
+                 worst->error, worst->place, worst->token, bound,
+                 worst->error <= bound ? "holds" : "DOES NOT HOLD");
+  }
+}
+
+int verify(Options& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
+  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  o.verify.cancel = &cancel_token();
+  const auto ids = tokens_of(o, loaded);
+  const infer::Verification result = infer::verify(loaded.model, ids, o.verify);
+  const auto holds = [](const std::vector<infer::Difference>& differences, double bound) {
+    const infer::Difference* worst = infer::Verification::worst(differences);
+    return worst == nullptr || worst->error <= bound;
+  };
+  const bool ok = holds(result.branches, o.bound) && holds(result.logits, o.logits_bound);
+  if (o.json) {
+    print_json({{"holds", ok},
+                {"tokens", ids.size()},
+                {"bound", o.bound},
+                {"logits_bound", o.logits_bound},
+                {"branches", to_json(result.branches, o.bound)},
+                {"logits", to_json(result.logits, o.logits_bound)}});
+  } else {
+    print_worst(result.branches, "branches", o.bound);
+    print_worst(result.logits, "logits", o.logits_bound);
+  }
+  return ok ? kExitOk : kExitCheckNotMet;
+}
+
+}  // namespace
+
+std::function<int()> add_verify(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
+  app.add_option("--text", o->text, "a text to compute; random tokens without it");
+  app.add_option("--tokens", o->tokens, "only so many tokens")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--bound", o->bound, "of a branch's error, relative to its largest output")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--logits-bound", o->logits_bound, "of the logits' error, relative to the largest")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--chunk", o->verify.longest_chunk, "longest of the random cuts, in tokens")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--seed", o->verify.seed, "of the cuts, and of random tokens")
+      ->capture_default_str();
+  app.add_flag("--json", o->json, "every branch and form as JSON");
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  app.add_option("--families", o->families, "a folder of further family files");
+  examples(app, {"tessera verify out/shakespeare/latest --text examples/data/shakespeare.txt",
+                 "tessera verify model.gguf --tokens 64 --json"});
+  return [o] { return verify(*o); };
+}
+
+}  // namespace tessera::cli

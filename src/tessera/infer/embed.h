@@ -1,0 +1,43 @@
+// Embeddings of texts: one vector per text from the hidden states of its tokens.
+// Reimers, Gurevych 2019, arXiv:1908.10084. Folders of sentence-transformers say how: modules.json,
+// the pooling module's config.json, and sentence_bert_config.json (the longest text).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/infer/load_model.h"
+
+namespace tessera::infer {
+
+enum class Pooling {
+  mean,  // of all tokens, those around the text included
+  cls,   // the first token
+  max,   // the largest value of each channel
+};
+const char* name_of(Pooling pooling);
+
+struct EmbedOptions {
+  Pooling pooling = Pooling::mean;
+  bool normalize = true;   // to length 1
+  int64_t max_tokens = 0;  // longer texts are cut; 0 = as many as the model takes
+  const CancelToken* cancel = nullptr;
+};
+
+/// What the folder of a model says; the defaults above where there is no modules.json. Throws
+/// Error(file) on modules or poolings that embed() does not have.
+EmbedOptions embed_options_of(const std::filesystem::path& model);
+
+struct Embeddings {
+  Tensor vectors_RD;            // float32
+  std::vector<int64_t> tokens;  // of each text, as they were read
+  int64_t cut = 0;              // texts that were too long
+};
+
+/// A vector does not depend on the other texts. Throws Error(usage) without a tokenizer,
+/// Error(input) for a text without tokens.
+Embeddings embed(const LoadedModel& loaded,
+                 const std::vector<std::string>& texts,
+                 const EmbedOptions& options);
+
+}  // namespace tessera::infer

@@ -1,0 +1,161 @@
+#include "tessera/infer/embed.h"
+
+#include <filesystem>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/text/byte_tokenizer.h"
+
+namespace tessera::infer {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("tessera_embed_" + std::to_string(getpid()))) {
+    fs::create_directories(path_ / "1_Pooling");
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  void write(const char* name, const std::string& text) const {
+    write_file_atomically(path_ / name, text);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+constexpr char kModules[] = R"([
+  {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+  {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])";
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+LoadedModel tiny_encoder() {
+  const model::ModelSpec spec = model::read_model_spec(spec::parse_json(
+      R"({"tessera": 1, "arch": "encoder", "vocab": 258, "d_model": 8, "layers": [{"repeat": 2}],
+          "embed": {"type": "token", "position": {"type": "learned", "n_positions": 12}},
+          "mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 8}})",
+      "test"));
+  return {model::Model(spec, model::Weights::initial(spec, 5)),
+          text::byte_tokenizer({{"<s>", "</s>"}, "<s>", "</s>"}),
+          {}};
+}
+
+Tensor hidden_of(const LoadedModel& loaded, const std::string& text) {
+  const at::NoGradGuard no_gradients;
+  const auto ids = loaded.tokenizer->encode(text);
+  return loaded.model
+      .hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{{ids.begin(), ids.end()}}))
+      .to(at::kDouble);
+}
+
+TEST(Embed, PoolsTheTokensOfEachText) {
+  const LoadedModel loaded = tiny_encoder();
+  const std::vector<std::string> texts = {"ab", "", "hello"};
+  for (const auto pooling : {Pooling::mean, Pooling::cls, Pooling::max}) {
+    EmbedOptions options;
+    options.pooling = pooling;
+    options.normalize = false;
+    const Embeddings plain = embed(loaded, texts, options);
+    options.normalize = true;
+    const Embeddings unit = embed(loaded, texts, options);
+    ASSERT_EQ(plain.vectors_RD.sizes(), (at::IntArrayRef{3, 8}));
+    for (int64_t r = 0; r < 3; ++r) {
+      const Tensor x_TD = hidden_of(loaded, texts[static_cast<size_t>(r)]);
+      EXPECT_EQ(plain.tokens[static_cast<size_t>(r)], x_TD.size(0));
+      const Tensor want = pooling == Pooling::mean  ? x_TD.sum(0) / x_TD.size(0)
+                          : pooling == Pooling::cls ? x_TD[0]
+                                                    : std::get<0>(x_TD.max(0));
+      const auto close = [&](const Tensor& got, const Tensor& expected) {
+        return (got.to(at::kDouble) - expected).abs().max().item<double>() < 1e-6;
+      };
+      EXPECT_TRUE(close(plain.vectors_RD[r], want)) << name_of(pooling) << " of text " << r;
+      EXPECT_TRUE(close(unit.vectors_RD[r], want / want.pow(2).sum().sqrt()));
+    }
+  }
+}
+
+TEST(Embed, VectorsDoNotDependOnTheirNeighbours) {
+  const LoadedModel loaded = tiny_encoder();
+  const Tensor together = embed(loaded, {"ab", "hello", "x"}, {}).vectors_RD;
+  EXPECT_TRUE(at::equal(together[1], embed(loaded, {"hello"}, {}).vectors_RD[0]));
+}
+
+TEST(Embed, LongTextsAreCutBeforeWhatStandsAround) {
+  const LoadedModel loaded = tiny_encoder();
+  const Embeddings whole = embed(loaded, {"0123456789"}, {});  // 12 positions, all of them
+  EXPECT_EQ(whole.tokens[0], 12);
+  EXPECT_EQ(whole.cut, 0);
+  const Embeddings cut = embed(loaded, {"0123456789abc"}, {});
+  EXPECT_EQ(cut.cut, 1);
+  EXPECT_TRUE(at::equal(cut.vectors_RD, whole.vectors_RD));
+  EmbedOptions options;
+  options.max_tokens = 4;
+  EXPECT_TRUE(
+      at::equal(embed(loaded, {"0123"}, options).vectors_RD, embed(loaded, {"01"}, {}).vectors_RD));
+  options.max_tokens = 2;
+  EXPECT_EQ(error_of([&] { embed(loaded, {"0123"}, options); }),
+            "[embed] 2 tokens leave no room for a text; expected more than 2");
+}
+
+TEST(EmbedOptions, FromAFolderOfModules) {
+  const Folder folder;
+  EXPECT_EQ(embed_options_of(folder.path()).pooling, Pooling::mean);
+  EXPECT_TRUE(embed_options_of(folder.path()).normalize);
+  folder.write("modules.json", kModules);
+  folder.write("1_Pooling/config.json",
+               R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": true,
+                   "pooling_mode_mean_tokens": false})");
+  folder.write("sentence_bert_config.json", R"({"max_seq_length": 77, "do_lower_case": false})");
+  const EmbedOptions options = embed_options_of(folder.path());
+  EXPECT_EQ(options.pooling, Pooling::cls);
+  EXPECT_FALSE(options.normalize);  // no module does it
+  EXPECT_EQ(options.max_tokens, 77);
+}
+
+TEST(EmbedOptions, RefusesWhatItCannotDo) {
+  const Folder folder;
+  const auto error = [&] { return error_of([&] { embed_options_of(folder.path()); }); };
+  const auto pooling = [&](const char* text) {
+    folder.write("modules.json", kModules);
+    folder.write("1_Pooling/config.json", text);
+    return error();
+  };
+  EXPECT_NE(pooling(R"({"pooling_mode_lasttoken": true})")
+                .find("pooling_mode_lasttoken; expected one of mean, cls and max"),
+            std::string::npos);
+  EXPECT_NE(pooling("{}").find("no pooling mode is on"), std::string::npos);
+  EXPECT_NE(pooling(R"({"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true})")
+                .find("pooling_mode_max_tokens and pooling_mode_mean_tokens"),
+            std::string::npos);
+  for (const auto& [modules, expected] :
+       {std::pair(R"([{"type": "x.Dense", "path": "2_Dense"}])", "module \"x.Dense\""),
+        std::pair(R"([{"type": "x.Pooling", "path": "../other"}])", "within the folder"),
+        std::pair(R"([{"type": "x.Pooling", "path": "/etc"}])", "within the folder"),
+        std::pair(R"([{"type": "x.Pooling"}])", "without \"path\""),
+        std::pair(R"({"type": "x.Pooling"})", "expected a list of modules")}) {
+    folder.write("modules.json", modules);
+    EXPECT_NE(error().find(expected), std::string::npos) << error();
+  }
+  folder.write("modules.json", kModules);
+  for (const char* config : {R"({"max_seq_length": 0})", R"({"do_lower_case": true})"}) {
+    folder.write("sentence_bert_config.json", config);
+    EXPECT_NE(error().find("sentence_bert_config.json"), std::string::npos) << error();
+  }
+}
+
+}  // namespace
+}  // namespace tessera::infer

@@ -1,0 +1,128 @@
+#include "tessera/infer/generate.h"
+
+#include <set>
+
+#include "tessera/infer/infer_testing.h"
+
+namespace tessera::infer {
+namespace {
+
+std::vector<std::vector<int64_t>> tokens_of(const Generations& generations) {
+  std::vector<std::vector<int64_t>> rows;
+  for (const Generation& row : generations.rows) rows.push_back(row.token_ids);
+  return rows;
+}
+
+// three prompts of unequal lengths, one of which says the same again and again
+std::vector<std::vector<int64_t>> prompts() {
+  return {random_tokens(9, 1), {4, 5, 6, 4, 5, 6, 4, 5, 6, 4, 5}, random_tokens(2, 2)};
+}
+
+class Guessing : public ::testing::TestWithParam<std::pair<std::string, std::string>> {};
+
+TEST_P(Guessing, SaysWhatPlainGenerationSays) {
+  const auto& [name, layers] = GetParam();
+  const model::Model model = tiny_model(layers, 7), other = tiny_model(layers, 8);
+  for (const double temperature : {0.0, 0.9}) {
+    GenerateOptions plain;
+    plain.max_new_tokens = 40;
+    plain.sampling.temperature = temperature;
+    plain.sampling.repetition_penalty = 1.05;
+    plain.sampling.seed = 3;
+    const Generations want = generate(model, nullptr, prompts(), plain);
+    for (const int64_t guesses : {1, 4, 7}) {
+      for (const model::Model* draft :
+           {&model, &other, static_cast<const model::Model*>(nullptr)}) {
+        GenerateOptions options = plain;
+        options.speculation = {draft, draft == nullptr ? 3 : 0, guesses};
+        const Generations got = generate(model, nullptr, prompts(), options);
+        EXPECT_EQ(tokens_of(got), tokens_of(want)) << guesses << " " << temperature;
+        EXPECT_GE(got.guessed_tokens, got.accepted_tokens);
+        if (draft == &model) EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);  // it knows
+        if (draft == &other) EXPECT_LT(got.accepted_tokens, got.guessed_tokens);  // it errs
+        EXPECT_GT(got.guessed_tokens, 0);
+      }
+    }
+  }
+}
+
+// wrong guesses alone would not show that right ones are kept, nor the other way round
+TEST_P(Guessing, ADraftThatErrsNowAndThen) {
+  const auto& [name, layers] = GetParam();
+  const model::Model model = tiny_model(layers, 7);
+  // the same weights but for a slightly different head
+  model::Model draft = tiny_model(layers, 7);
+  {
+    const at::NoGradGuard no_gradients;
+    Tensor head = draft.weights().find("head.weight")->dense_tensor();
+    for (int64_t i = 0; i < head.size(0); i += 5) head[i].mul_(0.9);
+  }
+  GenerateOptions options;
+  options.max_new_tokens = 60;
+  const Generations want = generate(model, nullptr, prompts(), options);
+  options.speculation = {&draft, 0, 4};
+  const Generations got = generate(model, nullptr, prompts(), options);
+  EXPECT_EQ(tokens_of(got), tokens_of(want));
+  EXPECT_GT(got.accepted_tokens, 0);
+  EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+}
+
+TEST_P(Guessing, StopsWherePlainGenerationStops) {
+  const auto& [name, layers] = GetParam();
+  const model::Model model = tiny_model(layers, 7);
+  GenerateOptions plain;
+  plain.max_new_tokens = 40;
+  plain.context = 30;
+  plain.sampling.temperature = 0.9;
+  const Generations free = generate(model, nullptr, prompts(), plain);
+  // a token that the second row says in the middle of its text
+  plain.stop_ids = {free.rows[1].token_ids[7]};
+  const Generations want = generate(model, nullptr, prompts(), plain);
+  EXPECT_EQ(want.rows[1].finish_reason, "stop");
+  for (const model::Model* draft : {&model, static_cast<const model::Model*>(nullptr)}) {
+    GenerateOptions options = plain;
+    options.speculation = {draft, draft == nullptr ? 3 : 0, 5};
+    const Generations got = generate(model, nullptr, prompts(), options);
+    EXPECT_EQ(tokens_of(got), tokens_of(want));
+    for (size_t r = 0; r < 3; ++r)
+      EXPECT_EQ(got.rows[r].finish_reason, want.rows[r].finish_reason) << r;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Guessing, ::testing::ValuesIn(tiny_layers()), [](const auto& info) {
+  return info.param.first;
+});
+
+TEST(Generate, TextsHereAreVaried) {
+  for (const auto& [name, layers] : tiny_layers()) {
+    GenerateOptions options;
+    options.max_new_tokens = 40;
+    const auto rows = tokens_of(generate(tiny_model(layers, 7), nullptr, prompts(), options));
+    std::set<int64_t> said;
+    for (const auto& row : rows) said.insert(row.begin(), row.end());
+    EXPECT_GE(said.size(), 5u) << name;
+  }
+}
+
+TEST(Generate, SpeculationThatCannotBeIsRefused) {
+  const auto layers = tiny_layers();
+  const model::Model model = tiny_model(layers[0].second, 1),
+                     other = tiny_model(layers[0].second, 1, 29);
+  const auto refused = [&](const infer::Speculation& how, const std::string& part) {
+    GenerateOptions options;
+    options.speculation = how;
+    try {
+      generate(model, nullptr, prompts(), options);
+      ADD_FAILURE() << "no error; expected " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refused({&other, 0, 4}, "the draft has 29 tokens, the model 23");
+  refused({&model, 2, 4}, "expected one of them");
+  refused({&model, 0, 0}, "0 guesses");
+}
+
+}  // namespace
+}  // namespace tessera::infer

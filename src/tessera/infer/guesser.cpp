@@ -1,0 +1,42 @@
+#include "tessera/infer/guesser.h"
+
+#include "tessera/infer/lookup.h"
+
+namespace tessera::infer {
+
+Guesser::Guesser(const model::Model& model, size_t rows, const GenerateOptions& options)
+    : how_(options.speculation) {
+  if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
+    fail(ErrorKind::usage, "generate",
+         "guesses need a state to roll back, which this model cannot continue from: {}", reason);
+  if (how_.guesses < 1)
+    fail(ErrorKind::usage, "generate", "{} guesses; expected at least 1", how_.guesses);
+  if (how_.draft == nullptr) return;
+  if (how_.lookup > 0)
+    fail(ErrorKind::usage, "generate", "both a draft and a look-up; expected one of them");
+  if (model.spec().encoder)
+    fail(ErrorKind::usage, "generate",
+         "a draft cannot read what the encoder reads; expected a decoder, or a look-up");
+  if (how_.draft->spec().vocab != model.spec().vocab)
+    fail(ErrorKind::usage, "generate",
+         "the draft has {} tokens, the model {}; expected the same tokens",
+         how_.draft->spec().vocab, model.spec().vocab);
+  draft_.emplace(*how_.draft, rows,
+                 Draft::Options{how_.guesses, options.prefill_chunk, options.cancel});
+}
+
+std::vector<std::vector<int64_t>> Guesser::guess(std::vector<std::vector<int64_t>> sequences,
+                                                 std::vector<int64_t> counts,
+                                                 const Draft::Choose& choose) {
+  if (draft_) return draft_->guess(std::move(sequences), std::move(counts), choose);
+  std::vector<std::vector<int64_t>> guesses(sequences.size());
+  for (size_t r = 0; r < sequences.size(); ++r)
+    if (counts[r] > 0) guesses[r] = look_up(sequences[r], how_.lookup, counts[r]);
+  return guesses;
+}
+
+void Guesser::keep(size_t row, int64_t right) {
+  if (draft_) draft_->keep(row, right);
+}
+
+}  // namespace tessera::infer

@@ -1,0 +1,14 @@
+// Guesses from the text so far: what followed where it said the same before. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera::infer {
+
+/// The longest run of at most `longest` last tokens that stands earlier too, the latest place of
+/// it: at most `count` of the tokens that follow there. Empty when not even the last token does.
+std::vector<int64_t> look_up(std::span<const int64_t> tokens, int64_t longest, int64_t count);
+
+}  // namespace tessera::infer

@@ -1,0 +1,43 @@
+// Whether a model says the same however its input is cut: every branch of every layer, and the
+// logits, in all the forms in which a text can be computed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/model/model.h"
+
+namespace tessera::infer {
+
+struct VerifyOptions {
+  int64_t longest_chunk = 64;  // of the random cuts
+  uint64_t seed = 0;           // of the cuts
+  const CancelToken* cancel = nullptr;
+};
+
+/// The largest difference of one place in one form from the whole text in one call without a state.
+struct Difference {
+  std::string place;  // "layers.3.mixer", or "logits"
+  std::string form;   // "chunked", "token by token", "rolled back"
+  double error = 0;   // relative to the place's largest value
+  int64_t token = 0;  // where it is
+};
+
+struct Verification {
+  std::vector<Difference> branches;  // each form by itself: every branch has the whole form's input
+  std::vector<Difference> logits;    // of the model as it runs: differences add up over the layers
+  /// The largest of them; nothing when there are none.
+  static const Difference* worst(const std::vector<Difference>& differences);
+};
+
+/// Chunked: calls of random lengths that continue a state. Rolled back: calls that leave their
+/// tokens pending, of which a random part is kept. Throws Error(usage) for a model that is no
+/// decoder or cannot continue from a state, Error(input) for fewer than 2 tokens.
+Verification verify(const model::Model& model,
+                    const std::vector<int64_t>& ids,
+                    const VerifyOptions& options = {});
+
+/// The largest |got - want| over the largest |want|, and its row; NaN counts as infinite.
+Difference largest_difference(const Tensor& got_NC, const Tensor& want_NC);
+
+}  // namespace tessera::infer

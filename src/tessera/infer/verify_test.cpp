@@ -1,0 +1,66 @@
+#include "tessera/infer/verify.h"
+
+#include <set>
+
+#include "tessera/infer/infer_testing.h"
+
+namespace tessera::infer {
+namespace {
+
+TEST(Verify, EveryFormOfEveryBranchAgrees) {
+  for (const auto& [name, layers] : tiny_layers()) {
+    const model::Model model = tiny_model(layers, 3);
+    const Verification result = verify(model, random_tokens(70, 5), {.longest_chunk = 9});
+    std::set<std::string> forms, places;
+    for (const Difference& d : result.branches) {
+      EXPECT_LE(d.error, 1e-5) << name << " " << d.place << " " << d.form << " " << d.token;
+      forms.insert(d.form);
+      places.insert(d.place);
+    }
+    EXPECT_EQ(forms.size(), 3u);
+    EXPECT_EQ(result.branches.size(), 3 * places.size());
+    EXPECT_GE(places.size(), 4u) << name;  // mixers and feed-forward layers
+    EXPECT_EQ(result.logits.size(), 3u);
+    for (const Difference& d : result.logits) EXPECT_LE(d.error, 1e-4) << name << " " << d.form;
+  }
+}
+
+TEST(Verify, TheLargestDifferenceAndItsPlace) {
+  const Tensor want = at::tensor({1.0, -4.0, 2.0, 0.0, 3.0, 1.0}).reshape({3, 2});
+  Tensor got = want.clone();
+  EXPECT_EQ(largest_difference(got, want).error, 0);
+  got[1][1] = 0.5;
+  got[2][0] = 3.25;
+  const Difference difference = largest_difference(got, want);
+  EXPECT_DOUBLE_EQ(difference.error, 0.125);
+  EXPECT_EQ(difference.token, 1);
+  got[2][1] = std::nan("");
+  EXPECT_TRUE(std::isinf(largest_difference(got, want).error));
+  EXPECT_EQ(largest_difference(got, want).token, 2);
+}
+
+TEST(Verify, WhatIsReplacedReachesTheBranch) {
+  const model::Model model = tiny_model(tiny_layers()[0].second, 3);
+  const at::NoGradGuard no_gradients;
+  const auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{random_tokens(5, 1)});
+  std::map<std::string, Tensor> seen;
+  model::ForwardOptions forward;
+  forward.probe = [&](const std::string& name, const Tensor& x) { seen[name] = x.clone(); };
+  const Tensor plain = model.hidden(batch, forward);
+  const Tensor in = seen.at("layers.1.mixer.in"), out = seen.at("layers.1.mixer.out");
+  forward.replace = [&](const std::string& name, const Tensor& x) {
+    return name == "layers.1.mixer.in" ? x * 2 : x;
+  };
+  const Tensor other = model.hidden(batch, forward);
+  EXPECT_TRUE(at::equal(seen.at("layers.1.mixer.in"), in * 2));
+  EXPECT_FALSE(at::equal(seen.at("layers.1.mixer.out"), out));
+  EXPECT_FALSE(at::equal(other, plain));
+}
+
+TEST(Verify, RefusesWhatHasOneFormOnly) {
+  const model::Model model = tiny_model(tiny_layers()[0].second, 3);
+  EXPECT_THROW(verify(model, {1}), Error);
+}
+
+}  // namespace
+}  // namespace tessera::infer

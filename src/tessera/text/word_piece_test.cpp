@@ -1,0 +1,143 @@
+// WordPiece, and the vocabulary files that imply it. What the components do with real texts stands
+// in components_test.cpp and tokenizer_golden_test.cpp.
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+#include "tessera/spec/json.h"
+#include "tessera/base/error.h"
+#include "tessera/text/tokenizer_json.h"
+#include "tessera/text/vocab_file.h"
+
+namespace tessera::text {
+namespace {
+
+using spec::Json;
+using Ids = std::vector<int32_t>;
+
+constexpr char kVocab[] =
+    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##aff\n##able\naffable\n!\ncafe\ncafé\nCafe\n日\n";
+
+template <class Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Json word_piece_json() {
+  return {{"model",
+           {{"type", "WordPiece"},
+            {"vocab", {{"[UNK]", 0}, {"a", 1}, {"##a", 2}, {"##ab", 3}, {"b", 4}}}}}};
+}
+
+std::string error_with(const char* pointer, const Json& value) {
+  Json json = word_piece_json();
+  json[Json::json_pointer(pointer)] = value;
+  return error_of([&] { tokenizer_from_json(json.dump(), "t"); });
+}
+
+TEST(WordPiece, LongestFirstThenTheRest) {
+  const Tokenizer t = tokenizer_from_json(word_piece_json().dump(), "t");
+  EXPECT_EQ(t.encode("aab"), (Ids{1, 3}));
+  EXPECT_EQ(t.encode("aaab"), (Ids{1, 2, 3}));
+  EXPECT_EQ(t.encode("ba"), (Ids{4, 2}));
+  EXPECT_EQ(t.encode("abb"), Ids{0});  // "##ab" leaves no other cut
+  EXPECT_EQ(t.encode(std::string(100, 'a')).size(), 100u);
+  EXPECT_EQ(t.encode(std::string(101, 'a')), Ids{0});
+}
+
+TEST(WordPiece, RefusesWhatItCannotObey) {
+  EXPECT_EQ(error_with("/model/unk_token", "[NONE]"),
+            "[t: model] unk_token \"[NONE]\" is not in the vocabulary");
+  EXPECT_EQ(error_with("/model/max_input_chars_per_word", 1001),
+            "[t: model] max_input_chars_per_word = 1001; expected 0 to 1000");
+  EXPECT_EQ(error_with("/model/max_input_chars_per_word", -1),
+            "[t: model] max_input_chars_per_word = -1; expected 0 to 1000");
+  EXPECT_EQ(error_with("/model/vocab/a", 0),
+            "[t: model] id 0 stands for two tokens, \"[UNK]\" and \"a\"");
+  EXPECT_EQ(error_with("/model/vocab", Json::array()),
+            "[t: model] \"vocab\" is an array; expected an object");
+  EXPECT_EQ(error_with("/model/merges", Json::array()).substr(0, 39),
+            "[t: model] key \"merges\" is not known; e");
+  EXPECT_EQ(error_with("/model/continuing_subword_prefix", 3),
+            "[t: model] \"continuing_subword_prefix\" is a number; expected a string");
+  EXPECT_EQ(error_with("/normalizer", {{"type", "BertNormalizer"}, {"lower", true}}).substr(0, 39),
+            "[t: normalizer] key \"lower\" is not know");
+  EXPECT_EQ(error_with("/normalizer", {{"type", "BertNormalizer"}, {"strip_accents", "yes"}}),
+            "[t: normalizer] \"strip_accents\" is a string; expected true or false");
+  EXPECT_EQ(error_with("/pre_tokenizer", {{"type", "BertPreTokenizer"}, {"x", 1}}).substr(0, 38),
+            "[t: pre_tokenizer] key \"x\" is not know");
+  EXPECT_EQ(error_with("/decoder", {{"type", "WordPiece"}, {"cleanup", 1}}),
+            "[t: decoder] \"cleanup\" is a number; expected true or false");
+}
+
+TEST(WordPiece, LongTextsTakeLinearTime) {
+  Json json = word_piece_json();
+  std::string token = "##";
+  for (int i = 0; i < 500; ++i) token += 'a';
+  json["model"]["vocab"][token + "c"] = 5;  // each search goes far and comes back
+  json["model"]["max_input_chars_per_word"] = 1000;
+  json["pre_tokenizer"] = {{"type", "WhitespaceSplit"}};
+  const Tokenizer t = tokenizer_from_json(json.dump(), "t");
+  std::string text(100, 'a');
+  for (int i = 0; i < 100; ++i) text += " " + std::string(900 + static_cast<size_t>(i), 'a');
+  text += " " + std::string(10'000'000, 'a');
+  const auto begin = std::chrono::steady_clock::now();
+  const Ids ids = t.encode(text);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20.0);
+  EXPECT_EQ(ids.back(), 0);
+}
+
+TEST(VocabFile, IsBertsTokenizer) {
+  const Tokenizer t = tokenizer_from_vocab(kVocab, "v");
+  EXPECT_EQ(t.vocab_size(), 14);
+  EXPECT_EQ(t.encode("UnAffable! unaffable"), (Ids{2, 5, 6, 7, 9, 5, 6, 7, 3}));
+  EXPECT_EQ(t.encode("Café日日", {false, false}), (Ids{10, 13, 13}));
+  EXPECT_EQ(t.encode("[MASK] x", {false, true}), (Ids{4, 1}));
+  EXPECT_EQ(t.surround(Ids{5, 9}), (Ids{2, 5, 9, 3}));
+  EXPECT_EQ(t.decode(t.encode("unaffable!")), "unaffable!");
+  EXPECT_EQ(t.bos(), 2);
+  EXPECT_EQ(t.eos(), 3);
+  EXPECT_EQ(t.unk(), 1);
+  EXPECT_EQ(t.pad(), 0);
+  EXPECT_TRUE(t.is_special(4));
+  EXPECT_FALSE(t.is_special(5));
+}
+
+TEST(VocabFile, ConfigSaysHowTextsAreNormalized) {
+  const auto ids = [](const char* config, const char* text) {
+    return tokenizer_from_vocab(kVocab, "v", config).encode(text, {false, false});
+  };
+  EXPECT_EQ(ids(R"({"do_lower_case": false})", "Cafe cafe Café"), (Ids{12, 10, 1}));
+  EXPECT_EQ(ids(R"({"strip_accents": false})", "Café"), Ids{11});
+  EXPECT_EQ(ids(R"({"tokenize_chinese_chars": false})", "日日"), Ids{1});
+  const Tokenizer t =
+      tokenizer_from_vocab(kVocab, "v", R"({"cls_token": "un", "sep_token": {"content": "!"}})");
+  EXPECT_EQ(t.encode("cafe"), (Ids{5, 10, 9}));
+}
+
+TEST(VocabFile, LinesEndEitherWay) {
+  const Tokenizer t = tokenizer_from_vocab("[UNK]\r\n[CLS]\r\n[SEP]\r\na", "v");
+  EXPECT_EQ(t.encode("a b"), (Ids{1, 3, 0, 2}));
+  EXPECT_EQ(t.pad(), std::nullopt);
+}
+
+TEST(VocabFile, RefusesWhatIsNone) {
+  EXPECT_EQ(error_of([] { tokenizer_from_vocab("[UNK]\n[CLS]\n", "v"); }),
+            "[v] no line holds the sep_token \"[SEP]\"; tokenizer_config.json may name another");
+  EXPECT_EQ(error_of([] { tokenizer_from_vocab("[UNK]\n[CLS]\n[SEP]\na\na\n", "v"); }),
+            "[v] token \"a\" has two ids, 3 and 4");
+  EXPECT_EQ(error_of([] { tokenizer_from_vocab("[UNK]\n\xFF\n", "v"); }),
+            "[v] bytes that are not UTF-8; expected one token a line");
+  EXPECT_EQ(error_of([] { tokenizer_from_vocab(kVocab, "v", R"({"do_lower_case": 1})"); }),
+            "[v] tokenizer_config.json: \"do_lower_case\" is a number; expected true or false");
+  EXPECT_NE(error_of([] { tokenizer_from_vocab(kVocab, "v", "[]"); }).find("expected an object"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::text

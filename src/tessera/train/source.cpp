@@ -1,0 +1,166 @@
+#include "tessera/train/source.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "tessera/train/sha256.h"
+#include "tessera/train/tasks.h"
+#include "tessera/train/token_cache.h"
+
+namespace tessera::train {
+namespace {
+
+class TextSource final : public Source {
+ public:
+  TextSource(TokenData data, const TrainRecipe& how) : data_(std::move(data)) {
+    const auto seed = static_cast<uint64_t>(how.seed);
+    const int64_t tokens = data_.train.tokens();
+    streams_ = how.batch * how.accumulate;
+    if (how.windows == WindowOrder::carried)
+      carried_.emplace(tokens, how.length, streams_, seed);
+    else
+      isolated_.emplace(tokens, how.length, seed);
+    if (data_.valid.tokens() > 0) valid_ = windows_in_order(data_.valid.tokens(), how.length);
+  }
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const override {
+    std::vector<Window> windows;
+    for (int64_t i = first; i < first + count; ++i) {
+      if (isolated_) {
+        windows.push_back(isolated_->at(i));
+        continue;
+      }
+      const StreamOrder::Next next = carried_->at(i);
+      if (next.first) begun.push_back(i % streams_);
+      windows.push_back(next.window);
+    }
+    return pack(data_.train, windows);
+  }
+  int64_t valid_samples() const override { return static_cast<int64_t>(valid_.size()); }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    return pack(data_.valid, chosen(valid_, samples));
+  }
+  double tokens_per_byte() const override {
+    const auto bytes = static_cast<double>(data_.valid.text_bytes());
+    return bytes > 0 ? static_cast<double>(data_.valid.tokens()) / bytes : 0;
+  }
+  const std::string& key() const override { return data_.key; }
+
+ private:
+  TokenData data_;
+  int64_t streams_ = 0;
+  std::optional<SampleOrder> isolated_;
+  std::optional<StreamOrder> carried_;
+  std::vector<Window> valid_;
+};
+
+/// What an encoder reads, and what the decoder answers.
+class PairSource final : public Source {
+ public:
+  PairSource(TokenData data, const Recipe& recipe)
+      : data_(std::move(data)),
+        order_(std::max<int64_t>(1, data_.train.documents() / 2),
+               static_cast<uint64_t>(recipe.train.seed)),
+        start_(recipe.spec.start),
+        length_(recipe.train.length) {}
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
+    std::vector<int64_t> pairs;
+    for (int64_t sample = first; sample < first + count; ++sample)
+      pairs.push_back(order_.at(sample));
+    return pack_pairs(data_.train, pairs, start_, length_);
+  }
+  int64_t valid_samples() const override { return data_.valid.documents() / 2; }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    return pack_pairs(data_.valid, samples, start_, length_);
+  }
+  /// Of the answers: they are what is predicted.
+  double tokens_per_byte() const override {
+    int64_t tokens = 0;
+    for (int64_t document = 1; document < data_.valid.documents(); document += 2)
+      tokens += data_.valid.document(document).second;
+    const auto bytes = static_cast<double>(data_.valid.text_bytes());
+    return bytes > 0 ? static_cast<double>(tokens) / bytes : 0;
+  }
+  const std::string& key() const override { return data_.key; }
+
+ private:
+  TokenData data_;
+  PairOrder order_;
+  int64_t start_, length_;
+};
+
+class TaskSource final : public Source {
+ public:
+  TaskSource(const Recipe& recipe)
+      : task_(*recipe.task),
+        vocab_(recipe.spec.vocab),
+        length_(recipe.train.length),
+        random_(RandomKey(static_cast<uint64_t>(recipe.train.seed)).fold("data")),
+        key_(sha256("made, not read; version 1")) {}
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
+    std::vector<RandomKey> keys;
+    for (int64_t sample = first; sample < first + count; ++sample) keys.push_back(key_of(sample));
+    return batch(keys, length_);
+  }
+  int64_t valid_samples() const override { return task_.valid; }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    std::vector<RandomKey> keys;
+    for (const int64_t sample : samples)
+      keys.push_back(random_.fold("valid").fold(static_cast<uint64_t>(sample)));
+    return batch(keys, task_.valid_length > 0 ? task_.valid_length : length_);
+  }
+  double tokens_per_byte() const override { return 0; }
+  const std::string& key() const override { return key_; }
+
+ private:
+  /// Of a training sample; the examples of a finite set come in another order in every epoch.
+  RandomKey key_of(int64_t sample) const {
+    int64_t number = sample;
+    if (const int64_t n = task_.examples; n > 0)
+      number =
+          permuted(sample % n, n, random_.fold("order").fold(static_cast<uint64_t>(sample / n)));
+    return random_.fold("train").fold(static_cast<uint64_t>(number));
+  }
+
+  PackedBatch batch(const std::vector<RandomKey>& keys, int64_t length) const {
+    PackedBatch out;
+    for (const RandomKey& key : keys) {
+      const Example example = make_example(task_, vocab_, length, key);
+      out.pieces.push_back(
+          {static_cast<int64_t>(out.pieces.size()), static_cast<int64_t>(out.ids.size()), length});
+      out.ids.insert(out.ids.end(), example.ids.begin(), example.ids.end());
+      out.targets.insert(out.targets.end(), example.targets.begin(), example.targets.end());
+    }
+    out.n_targets = static_cast<int64_t>(out.targets.size()) -
+                    std::count(out.targets.begin(), out.targets.end(), -1);
+    return out;
+  }
+
+  TaskRecipe task_;
+  int64_t vocab_, length_;
+  RandomKey random_;
+  std::string key_;
+};
+
+}  // namespace
+
+std::vector<Window> chosen(const std::vector<Window>& windows,
+                           const std::vector<int64_t>& numbers) {
+  std::vector<Window> some;
+  for (const int64_t number : numbers) some.push_back(windows.at(static_cast<size_t>(number)));
+  return some;
+}
+
+std::unique_ptr<Source> open_source(const Recipe& recipe,
+                                    const std::filesystem::path& cache,
+                                    const CancelToken* cancel) {
+  if (recipe.task) return std::make_unique<TaskSource>(recipe);
+  TokenData data =
+      prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
+  if (recipe.spec.encoder) return std::make_unique<PairSource>(std::move(data), recipe);
+  return std::make_unique<TextSource>(std::move(data), recipe.train);
+}
+
+}  // namespace tessera::train
