@@ -32,6 +32,7 @@ const std::map<std::string, std::string> kRefused = {
     {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
     {"mamba2/hidden_act_gelu", "hidden_act"},
     {"roberta/is_decoder", "is_decoder"},
+    {"xlnet/bi_data", "bi_data"},
     {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
 };
 

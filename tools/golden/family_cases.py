@@ -1892,6 +1892,33 @@ def big_bird():
     )
 
 
+def xlnet():
+    return Family(
+        name="xlnet",
+        model_type="xlnet",
+        architecture="XLNetLMHeadModel",
+        settings=dict(vocab_size=32, d_model=16, n_layer=2, n_head=4, d_inner=12, pad_token_id=0),
+        cases=[
+            Case("base"),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("ff_activation_relu", {"ff_activation": "relu"}),
+            Case("clamp_len", {"clamp_len": 5}),
+            Case("bi_data", {"bi_data": True}, why="rows in pairs, the second read backwards"),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Case("body", {}, architecture="XLNetModel", why="bare names, last_hidden_state"),
+            Rewrite("defaults", "base", keep("vocab_size", "d_model", "n_layer", "n_head", "d_inner")),
+        ],
+        shape_keys=["vocab_size", "d_model", "n_layer", "n_head", "d_inner", "d_head"],
+        padding="right",
+        greedy=False,
+        missing="transformer.layer.1.rel_attn.r",
+        rejects=[
+            {"name": "bi_data", "set": {"bi_data": True}, "expect": "bi_data"},
+            {"name": "attn_type", "set": {"attn_type": "uni"}, "expect": "attn_type"},
+        ],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1914,6 +1941,7 @@ FAMILIES = [
         fnet,
         longformer,
         big_bird,
+        xlnet,
         t5,
         bart,
         marian,

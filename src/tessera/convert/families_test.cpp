@@ -94,6 +94,7 @@ const std::map<std::string, std::string>& refused() {
       {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
       {"mamba2/hidden_act_gelu", "hidden_act"},
       {"roberta/is_decoder", "is_decoder"},
+      {"xlnet/bi_data", "bi_data"},
   };
   return list;
 }

@@ -64,7 +64,7 @@ TEST(WordPiece, RefusesWhatItCannotObey) {
   EXPECT_EQ(error_with("/model/merges", Json::array()).substr(0, 39),
             "[t: model] key \"merges\" is not known; e");
   EXPECT_EQ(error_with("/model/continuing_subword_prefix", 3),
-            "[t: model] \"continuing_subword_prefix\" is a number; expected a string");
+            "[t: model] \"continuing_subword_prefix\" is an integer; expected a string");
   EXPECT_EQ(error_with("/normalizer", {{"type", "BertNormalizer"}, {"lower", true}}).substr(0, 39),
             "[t: normalizer] key \"lower\" is not know");
   EXPECT_EQ(error_with("/normalizer", {{"type", "BertNormalizer"}, {"strip_accents", "yes"}}),
@@ -72,7 +72,7 @@ TEST(WordPiece, RefusesWhatItCannotObey) {
   EXPECT_EQ(error_with("/pre_tokenizer", {{"type", "BertPreTokenizer"}, {"x", 1}}).substr(0, 38),
             "[t: pre_tokenizer] key \"x\" is not know");
   EXPECT_EQ(error_with("/decoder", {{"type", "WordPiece"}, {"cleanup", 1}}),
-            "[t: decoder] \"cleanup\" is a number; expected true or false");
+            "[t: decoder] \"cleanup\" is an integer; expected true or false");
 }
 
 TEST(WordPiece, LongTextsTakeLinearTime) {
@@ -134,7 +134,7 @@ TEST(VocabFile, RefusesWhatIsNone) {
   EXPECT_EQ(error_of([] { tokenizer_from_vocab("[UNK]\n\xFF\n", "v"); }),
             "[v] bytes that are not UTF-8; expected one token a line");
   EXPECT_EQ(error_of([] { tokenizer_from_vocab(kVocab, "v", R"({"do_lower_case": 1})"); }),
-            "[v] tokenizer_config.json: \"do_lower_case\" is a number; expected true or false");
+            "[v] tokenizer_config.json: \"do_lower_case\" is an integer; expected true or false");
   EXPECT_NE(error_of([] { tokenizer_from_vocab(kVocab, "v", "[]"); }).find("expected an object"),
             std::string::npos);
 }
