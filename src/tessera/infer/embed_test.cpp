@@ -96,7 +96,7 @@ TEST(Embed, VectorsDoNotDependOnTheirNeighbours) {
 
 TEST(Embed, LongTextsAreCutBeforeWhatStandsAround) {
   const LoadedModel loaded = tiny_encoder();
-  const Embeddings whole = embed(loaded, {"0123456789"}, {});  // 12 positions, all of them
+  const Embeddings whole = embed(loaded, {"0123456789a"}, {});  // 12 positions, <s> before
   EXPECT_EQ(whole.tokens[0], 12);
   EXPECT_EQ(whole.cut, 0);
   const Embeddings cut = embed(loaded, {"0123456789abc"}, {});
@@ -105,10 +105,10 @@ TEST(Embed, LongTextsAreCutBeforeWhatStandsAround) {
   EmbedOptions options;
   options.max_tokens = 4;
   EXPECT_TRUE(
-      at::equal(embed(loaded, {"0123"}, options).vectors_RD, embed(loaded, {"01"}, {}).vectors_RD));
-  options.max_tokens = 2;
+      at::equal(embed(loaded, {"0123"}, options).vectors_RD, embed(loaded, {"012"}, {}).vectors_RD));
+  options.max_tokens = 1;
   EXPECT_EQ(error_of([&] { embed(loaded, {"0123"}, options); }),
-            "[embed] 2 tokens leave no room for a text; expected more than 2");
+            "[embed] 1 tokens leave no room for a text; expected more than 1");
 }
 
 TEST(EmbedOptions, FromAFolderOfModules) {
@@ -139,7 +139,7 @@ TEST(EmbedOptions, RefusesWhatItCannotDo) {
             std::string::npos);
   EXPECT_NE(pooling("{}").find("no pooling mode is on"), std::string::npos);
   EXPECT_NE(pooling(R"({"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true})")
-                .find("pooling_mode_max_tokens and pooling_mode_mean_tokens"),
+                .find("pooling_mode_mean_tokens and pooling_mode_max_tokens"),
             std::string::npos);
   for (const auto& [modules, expected] :
        {std::pair(R"([{"type": "x.Dense", "path": "2_Dense"}])", "module \"x.Dense\""),

@@ -49,15 +49,16 @@ HeadList read_heads(const Json& spec,
     add(heads, head, scope.at("head"));
   }
   if (!heads.logits) return heads;
+  const std::string where = spec.contains("heads") ? "heads" : "head";
 
   const auto& logits = heads.logits.as<HeadConfig>();
   if (logits.reads() == HeadInput::pooled && !heads.pooler)
-    fail(ErrorKind::spec, "heads",
+    fail(ErrorKind::spec, where,
          "\"{}\" reads what a pooler makes, and there is none; add \"pooler\" to \"heads\"",
          heads.logits.type());
   if (const int64_t width = token_width(embed, scope);
       logits.tied() && logits.table_width(scope) != width)
-    fail(ErrorKind::spec, "head",
+    fail(ErrorKind::spec, where,
          "\"{}\" multiplies vectors of width {} by token vectors of width {}; give the head "
          "\"width\": {}",
          heads.logits.type(), logits.table_width(scope), width, width);

@@ -1,0 +1,90 @@
+// The list of heads: what it accepts, refuses and writes.
+#include <gtest/gtest.h>
+
+#include "tessera/nn/head/head_list.h"
+#include "tessera/nn/registry.h"
+
+namespace tessera::nn {
+namespace {
+
+using spec::Json;
+
+class Heads : public testing::Test {
+ protected:
+  void SetUp() override {
+    register_mechanisms();
+    scope_.d_model = 8;
+    scope_.width = 8;
+    scope_.vocab = 11;
+    scope_.causal = false;
+    embed_ = spec::read_part(spec::Slot::embed, "token", scope_);
+  }
+  HeadList read(const char* text) const {
+    return read_heads(spec::parse_json(text, "test"), nullptr, embed_, scope_);
+  }
+  std::string refusal(const char* text) const {
+    try {
+      read(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  static Json dump(const HeadList& heads) {
+    Json json = Json::object();
+    dump_heads(heads, json);
+    return json;
+  }
+
+  spec::Scope scope_;
+  spec::AnyPart embed_;
+};
+
+TEST_F(Heads, OneOrSeveral) {
+  EXPECT_EQ(read(R"({"head": "tied"})").logits.type(), "tied");
+  EXPECT_FALSE(read(R"({"head": null})").logits);
+  EXPECT_FALSE(read("{}").logits);
+  EXPECT_EQ(read(R"({"head": "pooler"})").pooler.type(), "pooler");
+  const HeadList both = read(R"({"heads": ["pooler", {"type": "classifier", "n_labels": 3}]})");
+  EXPECT_EQ(both.logits.type(), "classifier");
+  EXPECT_EQ(both.pooler.type(), "pooler");
+  EXPECT_TRUE(read(R"({"heads": []})").logits.mechanism == nullptr);
+}
+
+TEST_F(Heads, WrittenAsTheyAreRead) {
+  for (const char* text : {R"({"head": null})", R"({"head": "masked_lm"})",
+                           R"({"heads": ["masked_lm", "pooler"]})", R"({"heads": ["pooler"]})"}) {
+    const Json written = dump(read(text));
+    EXPECT_EQ(dump(read(written.dump().c_str())), written) << text;
+    EXPECT_EQ(written.contains("heads"),
+              std::string_view(text).find("pooler") != std::string::npos);
+  }
+}
+
+TEST_F(Heads, RefusesWhatDoesNotFit) {
+  EXPECT_EQ(refusal(R"({"heads": ["tied", "linear"]})"),
+            "[heads[1]] \"tied\" and \"linear\" both give logits; expected one of them");
+  EXPECT_EQ(refusal(R"({"heads": ["pooler", "pooler"]})"),
+            "[heads[1]] \"pooler\" and \"pooler\" both pool; expected one of them");
+  EXPECT_EQ(
+      refusal(R"({"heads": [{"type": "classifier", "n_labels": 3}]})"),
+      "[heads] \"classifier\" reads what a pooler makes, and there is none; add \"pooler\" to "
+      "\"heads\"");
+  EXPECT_EQ(refusal(R"({"head": "tied", "heads": []})"),
+            "[heads] given together with \"head\"; expected one of them");
+  EXPECT_EQ(refusal(R"({"heads": "tied"})").substr(0, 7), "[heads]");
+  EXPECT_EQ(refusal(R"({"heads": [null]})"), "[heads[0]] found null; expected a head");
+  EXPECT_EQ(refusal(R"({"head": {"type": "tied", "width": 6}})"),
+            "[head] \"tied\" multiplies vectors of width 6 by token vectors of width 8; give the "
+            "head \"width\": 8");
+}
+
+TEST_F(Heads, PoolersAndClassifiersReadEncoders) {
+  scope_.causal = true;
+  for (const char* text : {R"({"head": "pooler"})",
+                           R"({"heads": [{"type": "classifier", "n_labels": 2, "of": "tokens"}]})"})
+    EXPECT_NE(refusal(text).find("needs an encoder"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace tessera::nn
