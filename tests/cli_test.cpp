@@ -208,7 +208,7 @@ TEST_F(Cli, VerifyNamesThePlaceAboveTheBound) {
   EXPECT_EQ(good.code, 0) << good.out << good.err;
   const spec::Json json = spec::parse_json(good.out, "stdout");
   EXPECT_TRUE(json["holds"]);
-  EXPECT_EQ(json["logits"].size(), 3u);
+  EXPECT_EQ(json["logits"].size(), 4u);
   const Outcome bad = run("verify " + mamba2 + " --tokens 40 --bound 1e-12");
   EXPECT_EQ(bad.code, 3) << bad.out << bad.err;
   EXPECT_NE(bad.out.find("DOES NOT HOLD"), std::string::npos) << bad.out;

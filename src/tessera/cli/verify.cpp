@@ -53,7 +53,7 @@ Json to_json(const std::vector<infer::Difference>& differences, double bound) {
 void print_worst(const std::vector<infer::Difference>& differences,
                  const char* what,
                  double bound) {
-  for (const char* form : {"chunked", "token by token", "rolled back"}) {
+  for (const char* form : {"as in training", "chunked", "token by token", "rolled back"}) {
     std::vector<infer::Difference> some;
     std::copy_if(differences.begin(), differences.end(), std::back_inserter(some),
                  [&](const infer::Difference& d) { return d.form == form; });

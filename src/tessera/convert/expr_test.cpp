@@ -63,7 +63,9 @@ TEST(Expr, ConditionsListsAndTables) {
   EXPECT_EQ(eval("starts_with('gated-gelu', 'gated-') and 'gelu' in 'gated-gelu'"), true);
   EXPECT_EQ(eval("replace('gated-gelu', 'gated-', '') + '!'"), "gelu!");
   EXPECT_EQ(eval("characters('M-*')"), (Json{"M", "-", "*"}));
-  EXPECT_EQ(eval("characters('\xc3\xa9a')"), (Json{"\xc3\xa9", "a"}));
+  EXPECT_EQ(eval("characters('\xc3\xa9"
+                 "a')"),
+            (Json{"\xc3\xa9", "a"}));
   EXPECT_EQ(eval("characters('')"), Json::array());
   EXPECT_EQ(eval("pick('b', {a: 1, b: 2})"), 2);
   EXPECT_EQ(eval("key_of(2, {a: 1, b: 2, c: 2})"), "b");

@@ -17,12 +17,15 @@ struct Form {
   const char* name;
   bool pending = false;
   std::vector<Step> steps = {};  // none: one call without a state
+  bool training = false;         // by the operations that gradients pass
 };
 
 std::vector<Form> forms_of(int64_t tokens, const VerifyOptions& options) {
   const int64_t longest = std::max<int64_t>(1, options.longest_chunk);
-  std::vector<Form> forms = {{"chunked"}, {"token by token"}, {"rolled back", true}};
+  std::vector<Form> forms = {
+      {"as in training", false, {}, true}, {"chunked"}, {"token by token"}, {"rolled back", true}};
   for (Form& form : forms) {
+    if (form.training) continue;
     const RandomKey key = RandomKey(options.seed).fold("verify").fold(form.name);
     const auto draw = [&](int64_t most, uint64_t index) {
       return 1 + static_cast<int64_t>(key.bits(index) % static_cast<uint64_t>(most));
@@ -54,6 +57,7 @@ Run compute(const model::Model& model,
             const Form& form,
             const Values* inputs,
             const VerifyOptions& options) {
+  const at::AutoGradMode mode(form.training);
   const auto tokens = static_cast<int64_t>(ids.size());
   std::map<std::string, std::vector<Tensor>> in, out;
   std::vector<Tensor> logits;
@@ -69,8 +73,8 @@ Run compute(const model::Model& model,
   forward.probe = [&](const std::string& name, const Tensor& value) {
     if (!name.starts_with("layers.")) return;
     if (name.ends_with(".in") && inputs == nullptr && form.steps.empty())
-      in[name].push_back(value.clone());
-    if (name.ends_with(".out")) out[name].push_back(value.narrow(0, 0, keep).clone());
+      in[name].push_back(value.detach().clone());
+    if (name.ends_with(".out")) out[name].push_back(value.detach().narrow(0, 0, keep).clone());
   };
   const std::vector<Step> whole = {{tokens, tokens}};
   if (!form.steps.empty()) {
@@ -83,7 +87,7 @@ Run compute(const model::Model& model,
     const Tensor hidden =
         model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at}), forward);
     if (inputs == nullptr && model.has_head())
-      logits.push_back(model.logits(hidden.narrow(0, 0, keep)));
+      logits.push_back(model.logits(hidden.narrow(0, 0, keep)).detach());
     if (form.pending) state.commit(0, keep);
     at += keep;
   }

@@ -18,7 +18,7 @@ struct VerifyOptions {
 /// The largest difference of one place in one form from the whole text in one call without a state.
 struct Difference {
   std::string place;  // "layers.3.mixer", or "logits"
-  std::string form;   // "chunked", "token by token", "rolled back"
+  std::string form;   // "as in training", "chunked", "token by token", "rolled back"
   double error = 0;   // relative to the place's largest value
   int64_t token = 0;  // where it is
 };
@@ -30,7 +30,8 @@ struct Verification {
   static const Difference* worst(const std::vector<Difference>& differences);
 };
 
-/// Chunked: calls of random lengths that continue a state. Rolled back: calls that leave their
+/// As in training: the parallel or chunked form that gradients pass, in one call. Chunked: calls of
+/// random lengths that continue a state. Rolled back: calls that leave their
 /// tokens pending, of which a random part is kept. Throws Error(usage) for a model that is no
 /// decoder or cannot continue from a state, Error(input) for fewer than 2 tokens.
 Verification verify(const model::Model& model,

@@ -17,10 +17,10 @@ TEST(Verify, EveryFormOfEveryBranchAgrees) {
       forms.insert(d.form);
       places.insert(d.place);
     }
-    EXPECT_EQ(forms.size(), 3u);
-    EXPECT_EQ(result.branches.size(), 3 * places.size());
+    EXPECT_EQ(forms.size(), 4u);
+    EXPECT_EQ(result.branches.size(), 4 * places.size());
     EXPECT_GE(places.size(), 4u) << name;  // mixers and feed-forward layers
-    EXPECT_EQ(result.logits.size(), 3u);
+    EXPECT_EQ(result.logits.size(), 4u);
     for (const Difference& d : result.logits) EXPECT_LE(d.error, 1e-4) << name << " " << d.form;
   }
 }
