@@ -8,22 +8,33 @@ smollm2=${TESSERA_CACHE:-$HOME/.cache/tessera}/smollm2/SmolLM2-135M-Instruct.Q4_
 if [ -z "${TESSERA_SMOLLM2:-}" ] && [ -f "$smollm2" ]; then export TESSERA_SMOLLM2=$smollm2; fi
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# a share of every program's tests for each core
+shards=${JOBS:-$(nproc)}
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 passed=0 failed=0 skipped=0
+# sum PATTERN: of what the shards' last lines say
+sum() { cat "$logs"/*.log | sed -n "$1" | awk '{n += $1} END {print n + 0}'; }
 for program in $(ctest --test-dir "$build" --show-only=json-v1 | python3 -c '
 import json, sys
 for test in json.load(sys.stdin)["tests"]:
     if "command" in test: print(test["command"][0])'); do
-  name=$(basename "$program")
-  if "$program" --gtest_brief=1 >"$log" 2>&1; then code=0; else code=$?; fi
-  p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
-  s=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p' "$log" | tail -n 1)
-  f=$(sed -n 's/^ *\([0-9]*\) FAILED TEST.*/\1/p' "$log" | tail -n 1)
-  if [ "$code" -ne 0 ] && [ -z "$f" ]; then f=1; fi  # it crashed
-  passed=$((passed + ${p:-0})) skipped=$((skipped + ${s:-0})) failed=$((failed + ${f:-0}))
-  printf '%-28s %5s passed %4s skipped %4s failed\n' "$name" "${p:-0}" "${s:-0}" "${f:-0}"
-  if [ "$code" -ne 0 ]; then cat "$log"; fi
+  rm -f "$logs"/*
+  for shard in $(seq 0 $((shards - 1))); do
+    (GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$program" --gtest_brief=1 >"$logs/$shard.log" 2>&1 ||
+      touch "$logs/$shard.failed") &
+  done
+  wait
+  p=$(sum 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p')
+  s=$(sum 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p')
+  f=$(sum 's/^ *\([0-9]*\) FAILED TEST.*/\1/p')
+  for one in "$logs"/*.failed; do
+    [ -e "$one" ] || continue
+    [ "$f" -gt 0 ] || f=1  # it crashed
+    cat "${one%.failed}.log"
+  done
+  passed=$((passed + p)) skipped=$((skipped + s)) failed=$((failed + f))
+  printf '%-28s %5s passed %4s skipped %4s failed\n' "$(basename "$program")" "$p" "$s" "$f"
 done
 [ $((passed + failed)) -gt 0 ] || { echo "no test was found in $build"; exit 1; }
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -59,6 +59,8 @@ constexpr Sample kSamples[] = {
     {Slot::pattern, "random", "", R"({"block": 2, "blocks": 2})"},
     {Slot::pattern, "dilated", "", R"({"segments": [4, 12], "dilations": [1, 2]})"},
     {Slot::mixer, "attention", "", R"({"n_heads": 2, "position": "rope"})"},
+    {Slot::mixer, "attention", "gate_bias_true",
+     R"({"n_heads": 2, "position": "rope", "gate": "elementwise", "gate_bias": true})"},
     {Slot::mixer, "attention", "grouped",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "softcap": 2.5, "position": "rope",
         "bias": {"q": true, "k": true, "v": true, "o": true}, "scale": "value", "scale_value": 0.6})"},
@@ -356,8 +358,7 @@ std::vector<Case> make_cases() {
     if (!out.back().problem.empty()) continue;
     const Json completed =
         spec::dump_part(spec::read_part(mechanism.slot, base, scope_for(out.back())));
-    for (const auto& [label, part] : variants(mechanism, base, completed))
-      add(make_case(mechanism, label, part, ""));
+    // a sample named as a variant stands in its place
     for (const Sample& sample : kSamples)
       if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
           *sample.label != '\0') {
@@ -365,6 +366,8 @@ std::vector<Case> make_cases() {
         part.update(parse(sample.fields));
         add(make_case(mechanism, sample.label, part, ""));
       }
+    for (const auto& [label, part] : variants(mechanism, base, completed))
+      add(make_case(mechanism, label, part, ""));
   }
   Case mixed;
   mixed.name = "hybrid";

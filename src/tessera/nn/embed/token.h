@@ -40,13 +40,13 @@ struct TokenEmbedConfig final : spec::Config {
     using spec::field;
     return std::tuple{
         field("scale", &C::scale, "factor on the token vectors (Gemma: sqrt(d_model))"),
+        field("width", &C::width, "width of a token's vector; 0 = d_model", {.min = 0}),
+        field("project", &C::project, "what is projected to d_model"),
+        field("project_bias", &C::project_bias, "whether the projection has a bias"),
         field("position", &C::position, "absolute positions added here", {.part = "none"}),
         field("n_types", &C::n_types, "token types (BERT segments); 0 = none", {.min = 0}),
         field("norm", &C::norm, "norm of the sum"),
-        field("dropout", &C::dropout, "probability, in training", {.min = 0}),
-        field("width", &C::width, "width of a token's vector; 0 = d_model", {.min = 0}),
-        field("project", &C::project, "what is projected to d_model"),
-        field("project_bias", &C::project_bias, "whether the projection has a bias")};
+        field("dropout", &C::dropout, "probability, in training", {.min = 0})};
   }
   static spec::Info info() {
     return {.summary = "A learned vector per token.",
@@ -55,7 +55,7 @@ struct TokenEmbedConfig final : spec::Config {
             .forms = {.recurrent = true}};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = project == EmbedProjection::sum ? width : scope.d_model;
+    scope.width = project == EmbedProjection::sum && width > 0 ? width : scope.d_model;
     if (name == "position") scope.places = {.embedding = true};
     return scope;
   }

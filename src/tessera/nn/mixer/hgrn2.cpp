@@ -12,7 +12,6 @@ class Hgrn2 final : public Mixer {
  public:
   Hgrn2(const Hgrn2Config& config, const Builder& builder)
       : config_(config),
-        path_(builder.prefix()),
         layer_(builder.scope().layer),
         n_layers_(builder.scope().n_layers),
         q_(builder, "q"),
@@ -20,7 +19,7 @@ class Hgrn2 final : public Mixer {
         v_(builder, "v"),
         o_(builder, "o"),
         norm_(builder.weight("norm.weight")),
-        bounds_(builder.optional("lower_bounds")) {
+        bounds_(builder.shared(Hgrn2Config::kShared).optional("lower_bounds")) {
     if (config.d_conv > 0) conv_.emplace(builder, "conv", ops::Activation::identity);
   }
 
@@ -32,7 +31,7 @@ class Hgrn2 final : public Mixer {
     Tensor q_NE = ops::activate(parts[0], ops::Activation::silu);
     if (config_.scale) q_NE = q_NE * (1 / std::sqrt(static_cast<double>(k)));
     // ln g and 1 - g = (1 - lb) sigmoid(-f), each without the other's rounding
-    const Tensor f_NE = parts[1].to(ops::wide(x_ND)), bound_E = lower_bound(context, f_NE);
+    const Tensor f_NE = parts[1].to(ops::wide(x_ND)), bound_E = lower_bound(f_NE);
     const Tensor log_g_NE = ops::log_sigmoid_above(f_NE, bound_E);
     Tensor k_NE = ops::activate(-f_NE, ops::Activation::sigmoid);
     if (bound_E.defined()) k_NE = k_NE * (1 - bound_E);
@@ -48,32 +47,18 @@ class Hgrn2 final : public Mixer {
 
  private:
   /// lb of this layer, undefined where it is 0.
-  Tensor lower_bound(Context& context, const Tensor& like) const {
-    if (config_.lower_bound == LowerBound::none) return {};
+  Tensor lower_bound(const Tensor& like) const {
+    if (config_.lower_bound == LowerBound::none || layer_ == 0) return {};
     if (config_.lower_bound == LowerBound::linear) {
-      if (layer_ == 0) return {};
       const double bound = static_cast<double>(layer_) / static_cast<double>(n_layers_);
       return at::full({config_.keys()}, bound, like.options().requires_grad(false));
     }
-    // layer 0 holds the table and publishes it for the layers after it
-    if (bounds_) context.shared[kShared] = bounds_->tensor();
-    if (layer_ == 0) return {};
-    const auto found = context.shared.find(kShared);
-    if (found == context.shared.end())
-      fail(ErrorKind::spec, path_,
-           "lower_bound learned, but layer 0 is no hgrn2 and holds no table; take lower_bound "
-           "linear or none");
-    const Tensor table = std::any_cast<const Tensor&>(found->second).to(like.options());
-    require(table.size(1) == config_.keys(), "hgrn2", "{}: the table of layer 0 has {} channels",
-            path_, table.size(1));
-    const Tensor shares = at::softmax(table, 0);
+    const Tensor shares = at::softmax(bounds_->tensor().to(like.options()), 0);
     return shares.narrow(0, 1, layer_).sum(0);
   }
 
   static constexpr size_t kState = 0, kConv = 1;
-  static constexpr const char* kShared = "hgrn2.lower_bounds";
   Hgrn2Config config_;
-  std::string path_;
   int64_t layer_, n_layers_;
   Linear q_, f_, v_, o_;
   WeightPtr norm_, bounds_;

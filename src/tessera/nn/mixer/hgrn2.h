@@ -10,7 +10,7 @@
 namespace tessera::nn {
 
 enum class LowerBound {
-  learned,  // one table for all layers, held by layer 0
+  learned,  // one table for all layers
   linear,   // l / L, what the table starts as
   none,     // 0
 };
@@ -28,6 +28,7 @@ namespace tessera::nn {
 
 struct Hgrn2Config final : RecurrentConfig {
   LowerBound lower_bound = LowerBound::learned;
+  static constexpr const char* kShared = "hgrn2";  // under which layers share the table
   bool scale = false;
   int64_t d_conv = 0;
   double norm_eps = 1e-5;

@@ -255,8 +255,11 @@ void Hgrn2Config::params(spec::ParamList& list, const spec::Scope& scope) const 
   if (d_conv > 0)
     declare_conv(list, "conv", {2 * keys() + values(), d_conv}, conv_init(d_conv), nullptr);
   // equal rows: the bound of layer l starts at l / L
-  if (lower_bound == LowerBound::learned && scope.layer == 0)
-    list.add({"lower_bounds", {scope.n_layers, keys()}, spec::Init::constant(0), Kind::structural});
+  if (lower_bound == LowerBound::learned && scope.layer > 0) {
+    spec::ParamList all = spec::ParamList::shared(kShared);
+    all.add({"lower_bounds", {scope.n_layers, keys()}, spec::Init::constant(0), Kind::structural});
+    list.append(all);
+  }
   list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
   list.linear("o", scope.d_model, values(), false, output_init(scope));
 }

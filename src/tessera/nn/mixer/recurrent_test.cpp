@@ -118,7 +118,7 @@ TEST(Gla, Golden) {
   layer.expect(tokens(3), at::constant_pad_nd(rms_normed(o, 1e-5) * tensor({1, 3}), {0, 1}), 1e-7);
 }
 
-TEST(Hgrn2, GoldenWithTheTableOfLayer0) {
+TEST(Hgrn2, GoldenWithTheTableOfAllLayers) {
   const Json part = {
       {"type", "hgrn2"}, {"n_heads", 1}, {"key_dim", 2}, {"value_dim", 2}, {"chunk", 2}};
   const Tensor table = gen({4, 2}, .8, .1);
@@ -127,29 +127,12 @@ TEST(Hgrn2, GoldenWithTheTableOfLayer0) {
                 {"v.weight", picks(gen({3, 2}, .5, .4))},
                 {"norm.weight", tensor({1, 2})},
                 {"o.weight", at::eye(3, 2, at::kDouble)}};
-  const Layer third{part, values, 2, 4};
-  values["lower_bounds"] = table;
-  const Layer first{part, values, 0, 4};
+  values["shared.hgrn2.lower_bounds"] = table;
   const Tensor o =
       tensor({0.03174270, 0.06385142, 0.26132661, 0.31160862, -0.04597394, -0.02625737}, {3, 2});
   const Tensor want = at::constant_pad_nd(rms_normed(o, 1e-5) * tensor({1, 2}), {0, 1});
-  const auto run = [&](at::ScalarType type) {
-    Batch batch;
-    batch.segments = {{0, 0, 3, 0}};
-    batch.number();
-    Context context;
-    first.of_width(3).forward(tokens(3), batch, type, context);
-    return third.of_width(3).forward(tokens(3), batch, type, context);
-  };
-  ops::expect_both(run, want, 4e-7);  // rows as small as 0.05 are normed to 1
-  // alone, layer 2 has no table
-  try {
-    third.run(tokens(3), at::kDouble);
-    ADD_FAILURE() << "a missing table is accepted";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("lower_bound linear or none"), std::string::npos)
-        << e.what();
-  }
+  // rows as small as 0.05 are normed to 1
+  Layer{part, values, 2, 4}.expect(tokens(3), want, 4e-7);
 }
 
 TEST(LightningAttention, GoldenAgainstTransformers) {

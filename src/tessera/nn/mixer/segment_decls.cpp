@@ -70,6 +70,11 @@ void CompressiveConfig::check(const spec::Scope& scope) const {
          "compressed slots have no place in the document, by which {} adds to the scores; use a "
          "position by distance such as xl",
          position.type());
+  if (distance == SlotDistance::scaled && position.as<PositionConfig>().adds_values())
+    fail(ErrorKind::spec, scope.path,
+         "{} adds to the values, which slots at scaled distances cannot; set its \"values\" to "
+         "false, or \"distance\" to \"index\"",
+         position.type());
 }
 
 void CompressiveConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

@@ -13,6 +13,8 @@ struct PositionConfig : spec::Config {
   virtual int64_t switch_length() const { return 0; }
   /// Positions this scheme can represent, 0 = any.
   virtual int64_t max_positions() const { return 0; }
+  /// Whether it adds to the values, too, not to the scores alone.
+  virtual bool adds_values() const { return false; }
 
  protected:
   /// Refuses a scheme that acts elsewhere than the parent asks.

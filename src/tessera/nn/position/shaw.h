@@ -39,6 +39,7 @@ struct ShawConfig final : PositionConfig {
   ShawTerms terms = ShawTerms::query;
   bool values = false;
 
+  bool adds_values() const override { return values; }
   static constexpr auto fields() {
     using C = ShawConfig;
     return std::tuple{
