@@ -203,10 +203,10 @@ struct Registered<Op, std::index_sequence<I...>> {
 
   struct Function : torch::autograd::Function<Function> {
     static Tensor forward(torch::autograd::AutogradContext* context,
-                          const Tensors& inputs,
+                          at::TensorList inputs,
                           int64_t n) {
       const at::AutoDispatchBelowADInplaceOrView below;
-      context->save_for_backward(inputs);
+      context->save_for_backward(inputs.vec());
       context->saved_data["n"] = n;
       static const auto op =
           c10::Dispatcher::singleton()
@@ -225,7 +225,10 @@ struct Registered<Op, std::index_sequence<I...>> {
       return out;
     }
   };
-  static Tensor autograd(Arg<I>... t, int64_t n) { return Function::apply(Tensors{t...}, n); }
+  static Tensor autograd(Arg<I>... t, int64_t n) {
+    const Tensors inputs{t...};
+    return Function::apply(at::TensorList(inputs), n);
+  }
 };
 
 template <class... Ops>
