@@ -91,7 +91,9 @@ TEST(StreamOrder, StreamsAreRunsOfNeighbouringWindows) {
       EXPECT_LT(tokens - covered, streams * length + length);
       phases.insert(first);
     }
-    if (tokens == 1000) EXPECT_GT(phases.size(), 1u);
+    if (tokens == 1000) {
+      EXPECT_GT(phases.size(), 1u);
+    }
   }
   EXPECT_THROW(StreamOrder(4, 16, 4, 3), Error);
 }

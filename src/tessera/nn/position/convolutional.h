@@ -29,6 +29,7 @@ struct ConvolutionalConfig final : PositionConfig {
                 "Baevski et al.: wav2vec 2.0: A Framework for Self-Supervised Learning of Speech "
                 "Representations, arXiv:2006.11477",
             .year = 2020,
+            .forms = {},
             .place = spec::Place::embedding};
   }
   void check(const spec::Scope& scope) const override {
