@@ -11,7 +11,7 @@ struct EvalOptions {
   int64_t max_tokens = 0;  // of the text; 0 = all
   bool carry = false;      // every window goes on from the state of the one before; no stride
   const CancelToken* cancel = nullptr;
-  std::function<void(int64_t done, int64_t total)> progress;
+  std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
 struct EvalResult {

@@ -53,8 +53,8 @@ TEST(Tasks, MqarAsksEveryKeyOnceAndWantsItsValue) {
         asked.insert(e.ids[at]);
       }
       EXPECT_EQ(asked.size(), 5u);
-      if (filler == Filler::zero)
-        for (size_t i = 10; i < e.ids.size(); ++i) EXPECT_TRUE(e.targets[i] >= 0 || e.ids[i] == 0);
+      for (size_t i = 10; filler == Filler::zero && i < e.ids.size(); ++i)
+        EXPECT_TRUE(e.targets[i] >= 0 || e.ids[i] == 0);
     }
 }
 

@@ -73,7 +73,8 @@ TEST_F(Heads, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(R"({"head": "tied", "heads": []})"),
             "[heads] given together with \"head\"; expected one of them");
   EXPECT_EQ(refusal(R"({"heads": "tied"})").substr(0, 7), "[heads]");
-  EXPECT_EQ(refusal(R"({"heads": [null]})"), "[heads[0]] found null; expected a head");
+  EXPECT_EQ(refusal(R"({"heads": [null]})"),
+            R"([heads[0]] found null; expected a head: {"type": ...})");
   EXPECT_EQ(refusal(R"({"head": {"type": "tied", "width": 6}})"),
             "[head] \"tied\" multiplies vectors of width 6 by token vectors of width 8; give the "
             "head \"width\": 8");
