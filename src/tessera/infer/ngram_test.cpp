@@ -24,7 +24,7 @@ TEST(Ngram, ByHandOnTwoLetters) {
   EXPECT_DOUBLE_EQ(model.probability("a", 'z'), d * 2 / 2 * (d * 2 / 2 * lowest));
 }
 
-// shared/spec/additions.md, 10: computed by two other programs
+// specification, additions 10: computed by two other programs
 TEST(Ngram, Abracadabra) {
   const auto p = [](int order, const char* past, char next) {
     return NgramModel("abracadabra", order).probability(past, static_cast<unsigned char>(next));
@@ -92,7 +92,7 @@ TEST(Ngram, ProbabilitiesSumToOne) {
   }
 }
 
-// shared/spec/additions.md, 10
+// specification, additions 10
 TEST(Ngram, Shakespeare) {
   const std::string text =
       read_text_file(std::string(TESSERA_SOURCE_DIR) + "/examples/data/shakespeare.txt");

@@ -58,7 +58,7 @@ TEST(Tasks, MqarAsksEveryKeyOnceAndWantsItsValue) {
     }
 }
 
-// the law of the gaps for S = 6: shared/spec/additions.md, 11
+// the law of the gaps for S = 6: specification, additions 11
 TEST(Tasks, MqarAsksSoonerMoreOftenThanLater) {
   std::vector<double> share(6);
   const int64_t count = 20000;
