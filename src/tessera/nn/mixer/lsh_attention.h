@@ -63,6 +63,7 @@ struct LshAttentionConfig final : spec::Config {
         field("redraw", &C::redraw, "whether training draws new rotations"),
         field("seed", &C::seed, "of the rotations, with the layer's name", {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) { return {{"max_length", length}}; }
   static spec::Info info() {
     return {.summary = "Attention inside chunks of a list of tokens sorted by hash.",
             .paper =
@@ -70,7 +71,8 @@ struct LshAttentionConfig final : spec::Config {
                 "arXiv:2001.04451",
             .year = 2020,
             .causality = spec::Causality::selection,
-            .forms = {}};
+            .forms = {},
+            .time = spec::Growth::linear_log};
   }
   void complete(const spec::Scope& scope) override {
     if (head_dim != 0) return;
