@@ -204,9 +204,15 @@ class Bench {
     const int64_t before = memory_meter().held();
     const auto start = Clock::now();
     layer.run(pass);
-    const double seconds = seconds_since(start);
+    double seconds = seconds_since(start);
     const int64_t bytes = memory_meter().peak() - before;
     layer.drop_gradients();
+    if (seconds < 5 * kLeastSeconds) {  // mostly what libraries do once
+      const auto again = Clock::now();
+      layer.run(pass);
+      seconds = seconds_since(again);
+      layer.drop_gradients();
+    }
     return {length, seconds, bytes};
   }
 
