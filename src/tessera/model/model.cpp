@@ -85,6 +85,7 @@ nn::Context context_of(const ModelSpec& spec,
   context.cancel = options.cancel;
   context.probe = options.probe;
   nn::set_loss_sink(context, options.add_loss);
+  nn::set_sequence_split(context, options.sequence);
   return context;
 }
 

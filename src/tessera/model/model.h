@@ -4,6 +4,7 @@
 
 #include "tessera/model/stack.h"
 #include "tessera/nn/losses.h"
+#include "tessera/nn/sequence_split.h"
 
 namespace tessera::model {
 
@@ -40,7 +41,8 @@ struct ForwardOptions {
   /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
   /// its place.
   Stack::Replace replace;
-  nn::LossSink add_loss;  // takes the losses of parts that have some of their own
+  nn::LossSink add_loss;       // takes the losses of parts that have some of their own
+  nn::SequenceSplit sequence;  // of the attention mixers where gradients are recorded
 };
 
 class Model {

@@ -27,6 +27,7 @@ struct AlibiConfig final : PositionConfig {
   AlibiSides sides = AlibiSides::symmetric;
   bool scaled = false;
 
+  bool takes_scale() const override { return scaled; }
   static constexpr auto fields() {
     using C = AlibiConfig;
     return std::tuple{

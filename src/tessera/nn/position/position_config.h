@@ -15,6 +15,10 @@ struct PositionConfig : spec::Config {
   virtual int64_t max_positions() const { return 0; }
   /// Whether it adds to the values, too, not to the scores alone.
   virtual bool adds_values() const { return false; }
+  /// Whether what it adds to the scores takes the factor on them, as products of queries and keys.
+  virtual bool takes_scale() const { return false; }
+  /// Whether a score depends on all keys between its key and its query.
+  virtual bool counts_keys() const { return false; }
 
  protected:
   /// Refuses a scheme that acts elsewhere than the parent asks.

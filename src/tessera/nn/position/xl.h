@@ -18,6 +18,7 @@ struct XlConfig final : PositionConfig {
   int64_t clamp = 0;
   std::string share;
 
+  bool takes_scale() const override { return true; }
   static constexpr auto fields() {
     using C = XlConfig;
     return std::tuple{
