@@ -70,9 +70,11 @@ struct Scope {
   bool causal = true;
   int64_t source = 0;   // width of the encoder's output beside this stack, 0 = there is none
   int64_t width = 0;    // for norms: channels; for positions: width of one head or of the embedding
+  int64_t rotated = 0;  // for rotations: how many channels of a head they turn, 0 = width
   int64_t n_heads = 0;  // for positions that act on scores: query heads
   Places places;        // for positions: where the parent lets them act
   std::string path;     // "layers[3].mixer", for messages
+  int64_t turned() const { return rotated > 0 ? rotated : width; }
   Scope at(std::string_view child) const {
     Scope scope = *this;
     scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);

@@ -19,6 +19,16 @@ WeightDropout weight_dropout(const Context& context,
   return {p, context.key.fold(name + "." + site)};
 }
 
+ops::ScoreOptions with_term(ops::ScoreOptions how,
+                            const Position& position,
+                            ScoreSite site,
+                            Context& context) {
+  site.scale = how.scale;
+  how.term = position.score_term(site, context);
+  how.scale = site.scale;
+  return how;
+}
+
 HeadNorms::HeadNorms(const Builder& builder,
                      const std::string& name,
                      const spec::AnyPart& norm,

@@ -25,6 +25,13 @@ WeightDropout weight_dropout(const Context& context,
                              double p,
                              const std::string& site = "weights");
 
+/// `how` with what a position scheme adds to the scores of the site, and with the factor it leaves
+/// on them; the site's scale is how.scale.
+ops::ScoreOptions with_term(ops::ScoreOptions how,
+                            const Position& position,
+                            ScoreSite site,
+                            Context& context);
+
 /// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
 class HeadNorms {
  public:

@@ -94,15 +94,13 @@ class Attention final : public Mixer {
     how.causal = context.causal;
     how.dropout = context.training ? config_.dropout : 0;
     if (sinks_) how.sinks_H = sinks_->tensor();
-    ScoreSite site{config_.n_heads,
-                   config_.head_dim,
-                   context.batch->longest(),
-                   how.scale,
-                   [this](const Tensor& x) { return queries(x); },
-                   [this](const Tensor& x) { return keys(x); }};
-    how.term = position_->score_term(site, context);
-    how.scale = site.scale;
-    return how;
+    return with_term(std::move(how), *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = context.batch->longest(),
+                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_k = [this](const Tensor& x) { return keys(x); }},
+                     context);
   }
 
   Site site_of(Context& context) const {

@@ -14,6 +14,12 @@ void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
          "\"rms_norm\"");
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+  if (position && position.as<PositionConfig>().adds_values())
+    fail(
+        ErrorKind::spec, scope.path,
+        "position \"{}\" adds vectors of head_dim = {} channels to the values, which have {} here; "
+        "set its \"values\" to false",
+        position.type(), head_dim, 2 * head_dim);
 }
 
 void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -28,6 +34,7 @@ void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scop
   spec::ParamList child = list.under("norm");
   norm.config->params(child, child_scope(scope, "norm"));
   list.append(child);
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> DifferentialAttentionConfig::state(const spec::Scope&) const {

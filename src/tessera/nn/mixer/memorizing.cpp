@@ -125,15 +125,13 @@ class Memorizing final : public Mixer {
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
     const int64_t longest = context.batch->longest();
-    ScoreSite site{config_.n_heads,
-                   config_.head_dim,
-                   config_.by_place() ? longest : std::min(longest, config_.reach()),
-                   how.scale,
-                   [this](const Tensor& x) { return queries(x); },
-                   [this](const Tensor& x) { return keys(x); }};
-    how.term = position_->score_term(site, context);
-    how.scale = site.scale;
-    return how;
+    return with_term(std::move(how), *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = config_.by_place() ? longest : std::min(longest, config_.reach()),
+                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_k = [this](const Tensor& x) { return keys(x); }},
+                     context);
   }
 
   /// All that the queries of a call can read: what the row holds, as it is, and the call's own.

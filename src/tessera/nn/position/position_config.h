@@ -32,8 +32,8 @@ struct PositionConfig : spec::Config {
   }
   /// A rotation turns pairs of channels.
   static void require_pairs(const spec::Scope& scope) {
-    if (scope.width % 2 != 0)
-      fail(ErrorKind::spec, scope.path, "head_dim = {}; expected an even number", scope.width);
+    if (scope.turned() % 2 != 0)
+      fail(ErrorKind::spec, scope.path, "head_dim = {}; expected an even number", scope.turned());
   }
   /// The place of every scheme that acts on scores.
   static void require_scores(std::string_view name, const spec::Scope& scope) {

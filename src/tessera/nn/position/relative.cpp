@@ -2,19 +2,31 @@
 
 namespace tessera::nn {
 
+Tensor positions_from(int64_t first, int64_t step, int64_t n, at::Device device) {
+  return at::arange(n, at::TensorOptions().dtype(at::kLong).device(device)) * step + first;
+}
+
+Tensor query_positions(const ops::ScoreBlock& block) {
+  const Tensor& q = block.q_BHTD;
+  return positions_from(block.first_query, block.query_step, q.size(2), q.device());
+}
+
+Tensor key_positions(const ops::ScoreBlock& block) {
+  const Tensor& k = block.k_BHSD;
+  return positions_from(block.first_key, block.key_step, k.size(2), k.device());
+}
+
 Tensor distances(const ops::ScoreBlock& block) {
-  const auto on = at::TensorOptions().dtype(at::kLong).device(block.q_BHTD.device());
-  const int64_t i = block.first_query, j = block.first_key;
-  return at::arange(j, j + block.k_BHSD.size(2), on).unsqueeze(0) -
-         at::arange(i, i + block.q_BHTD.size(2), on).unsqueeze(1);
+  return key_positions(block).unsqueeze(0) - query_positions(block).unsqueeze(1);
 }
 
 Tensor indices(const ops::ScoreBlock& block, const std::function<int64_t(int64_t)>& row) {
   const int64_t t = block.q_BHTD.size(2), s = block.k_BHSD.size(2);
-  // a block meets T + S - 1 distances
-  const int64_t lowest = block.first_key - (block.first_query + t - 1);
+  // the distances between the first key and the last query, and the other way round
+  const int64_t lowest = block.first_key - (block.first_query + (t - 1) * block.query_step),
+                highest = block.first_key + (s - 1) * block.key_step - block.first_query;
   std::vector<int64_t> of_distance;
-  for (int64_t d = 0; d < t + s - 1; ++d) of_distance.push_back(row(lowest + d));
+  for (int64_t d = lowest; d <= highest; ++d) of_distance.push_back(row(d));
   return at::tensor(of_distance, at::kLong)
       .to(block.q_BHTD.device())
       .index_select(0, (distances(block) - lowest).flatten())

@@ -11,6 +11,12 @@ inline Builder home(const Builder& builder, const std::string& share) {
   return share.empty() ? builder : builder.shared(share);
 }
 
+/// Positions first, first + step, ...: [n] int64.
+Tensor positions_from(int64_t first, int64_t step, int64_t n, at::Device device);
+/// Of the queries and of the keys of a block.
+Tensor query_positions(const ops::ScoreBlock& block);
+Tensor key_positions(const ops::ScoreBlock& block);
+
 /// Key minus query for every score of a block, [T, S] int64.
 Tensor distances(const ops::ScoreBlock& block);
 
