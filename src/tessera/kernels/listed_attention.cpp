@@ -30,7 +30,7 @@ float dot(const float* a, const float* b, int64_t n) {
 
 // query t, head h: scores, their softmax, the values
 void attend_list(const ListedAttention& a, int64_t t, int64_t h) {
-  const int64_t g = h / (a.H / a.G), list = t * a.L + (a.L == 1 ? 0 : g);
+  const int64_t g = h / (a.H / a.G), list = t * a.L + (a.L == 1 ? 0 : a.L == a.H ? h : g);
   const int64_t first = list == 0 ? 0 : a.ends[list - 1], n = a.ends[list] - first;
   const ListedKey* keys = a.keys + first;
   const float* q = a.q + (t * a.H + h) * a.K;
@@ -81,7 +81,7 @@ namespace tessera::kernels {
 HWY_EXPORT(attend_lists);
 
 void listed_attention(const ListedAttention& a) {
-  require(a.G > 0 && a.H % a.G == 0 && (a.L == 1 || a.L == a.G), "listed_attention",
+  require(a.G > 0 && a.H % a.G == 0 && (a.L == 1 || a.L == a.G || a.L == a.H), "listed_attention",
           "{} heads, {} key-value heads, {} lists per query", a.H, a.G, a.L);
   if (a.T == 0) return;
   cap_targets();

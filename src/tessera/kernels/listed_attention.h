@@ -31,12 +31,12 @@ struct ListedAttention {
   const KeySource* sources = nullptr;
   const ListedKey* keys = nullptr;  // all lists, one after another
   const int64_t* ends = nullptr;    // [T * L]: where each list ends; the first begins at 0
-  int64_t L = 1;                    // lists of a query: 1 for all heads, or G
+  int64_t L = 1;                    // lists of a query: 1 for all heads, G or H
   float scale = 1;
   float* out = nullptr;  // [T, H, V]
   float* lse = nullptr;  // [T, H] or null: ln of the sum of exp(s); -inf for an empty list
 };
-/// Throws Error(internal) unless G divides H and L is 1 or G.
+/// Throws Error(internal) unless G divides H and L is 1, G or H.
 void listed_attention(const ListedAttention& attention);
 
 }  // namespace tessera::kernels

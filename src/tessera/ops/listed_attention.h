@@ -17,7 +17,7 @@ struct KeyMemory {
 /// The keys of every query, in the order in which they are added up.
 struct KeyLists {
   std::vector<ListedKey> keys;
-  std::vector<int64_t> ends;  // per query, or per query and kv head
+  std::vector<int64_t> ends;  // per query, or per query and kv head, or per query and head
   int64_t per_query = 1;
 
   void add(int64_t source, int64_t index, float bias = 0) {

@@ -27,6 +27,12 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
          "position \"none\"",
          position.type());
+  if (position && position.as<PositionConfig>().adds_values())
+    fail(
+        ErrorKind::spec, scope.path,
+        "position \"{}\" adds to the values, which are read from the latent; set its \"values\" to "
+        "false",
+        position.type());
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
@@ -55,6 +61,7 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
   list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false);
   list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {

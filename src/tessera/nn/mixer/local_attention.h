@@ -45,7 +45,8 @@ struct LocalAttentionConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {

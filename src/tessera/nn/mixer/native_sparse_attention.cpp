@@ -68,7 +68,9 @@ class NativeSparseAttention final : public Mixer {
         o_(builder, "o"),
         compress_k_(config, builder.under("compress_k")),
         compress_v_(config, builder.under("compress_v")),
-        position_(build_position(config.position, builder.under("position"))) {}
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
@@ -81,13 +83,14 @@ class NativeSparseAttention final : public Mixer {
                  v_window = v_window_(x_ND).reshape({n, g, d});
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
+    const ops::ScoreOptions how = options(k_, context), of_window = options(k_window_, context);
     const Tensor mixed = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       const int64_t start = row != nullptr ? s.start : 0;
       const Memory memory = remembered(cut(k), cut(v), start, row);
-      const auto [compressed, selected] = sparse(cut(q), memory, start);
-      const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), start, row);
+      const auto [compressed, selected] = sparse(cut(q), memory, how, start);
+      const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), of_window, start, row);
       const auto gate = [&](int64_t branch) { return cut(gates_NH3).narrow(2, branch, 1); };
       return gate(0) * compressed + gate(1) * selected + gate(2) * recent;
     });
@@ -95,7 +98,44 @@ class NativeSparseAttention final : public Mixer {
   }
 
  private:
-  double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
+  /// Of the branches whose keys `k` projects.
+  ops::ScoreOptions options(const Linear& k, Context& context) const {
+    const auto heads = [this](const Linear& linear) {
+      return [this, &linear](const Tensor& x) {
+        return linear(x).reshape({x.size(0), -1, config_.head_dim});
+      };
+    };
+    return with_term({.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))}, *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = context.batch->longest(),
+                      .project_q = heads(q_),
+                      .project_k = heads(k)},
+                     context);
+  }
+
+  /// What the position adds to the scores of queries from `start` on and keys at the positions
+  /// first, first + step, ..: [H or 1, T, S]; undefined where it adds nothing.
+  Tensor added(const ops::ScoreOptions& how,
+               const Tensor& q_THD,
+               const Tensor& k_SGD,
+               int64_t start,
+               int64_t first,
+               int64_t step) const {
+    if (!how.term) return {};
+    const Tensor q = q_THD.transpose(0, 1).unsqueeze(0),
+                 k = k_SGD.transpose(0, 1)
+                         .repeat_interleave(config_.n_heads / config_.n_kv_heads, 0)
+                         .unsqueeze(0);
+    return ops::added_by_term(how.term, {q, k, start, first, how.scale, 1, step}).squeeze(0);
+  }
+  Tensor added_to_blocks(const ops::ScoreOptions& how,
+                         const Tensor& q_THD,
+                         const Memory& memory,
+                         int64_t start) const {
+    if (memory.k_BGD.size(0) == 0) return {};
+    return added(how, q_THD, memory.k_BGD, start, config_.block - 1, config_.stride);
+  }
 
   /// Adds the call's tokens to what the row holds, and the blocks that they complete.
   Memory remembered(const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
@@ -131,9 +171,12 @@ class NativeSparseAttention final : public Mixer {
     return memory;
   }
 
-  Tensor windowed(
-      const Tensor& q, const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
-    ops::ScoreOptions options{.scale = scale()};
+  Tensor windowed(const Tensor& q,
+                  const Tensor& k,
+                  const Tensor& v,
+                  ops::ScoreOptions options,
+                  int64_t start,
+                  RowState* row) const {
     options.window = config_.window;
     std::vector<ops::KeyValues> kv;
     if (row != nullptr) {
@@ -156,37 +199,96 @@ class NativeSparseAttention final : public Mixer {
 
   // --- the branches that read blocks -----------------------------------------------------------
 
-  std::pair<Tensor, Tensor> sparse(const Tensor& q_THD, const Memory& memory, int64_t start) const {
-    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, start);
+  /// Numbers [H or 1, T, S] by head, query and key; 0 where there are none.
+  class Added {
+   public:
+    explicit Added(const Tensor& x)
+        : x_(x.defined() ? x.to(at::kCPU, at::kFloat).contiguous() : x) {}
+    bool by_head() const { return x_.defined(); }
+    float operator()(int64_t h, int64_t t, int64_t s) const {
+      if (!x_.defined()) return 0;
+      const int64_t head = x_.size(0) == 1 ? 0 : h;
+      return x_.const_data_ptr<float>()[(head * x_.size(1) + t) * x_.size(2) + s];
+    }
+
+   private:
+    Tensor x_;
+  };
+
+  std::pair<Tensor, Tensor> sparse(const Tensor& q_THD,
+                                   const Memory& memory,
+                                   const ops::ScoreOptions& how,
+                                   int64_t start) const {
+    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, how, start);
     std::vector<Tensor> compressed, selected;
     for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
       const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
       const Tensor q = q_THD.narrow(0, i, n);
-      ops::KeyLists blocks;
-      for (int64_t t = 0; t < n; ++t) {
-        for (int64_t b = 0; b < config_.visible_blocks(start + i + t); ++b) blocks.add(0, b);
-        blocks.end_list();
-      }
-      compressed.push_back(
-          ops::listed_attention(q, {{memory.k_BGD, memory.v_BGD}}, blocks, scale()).out);
-      ops::KeyLists tokens;
-      tokens.per_query = config_.n_kv_heads;
-      for_selected(q, memory, start + i, [&](int64_t t, int64_t, const auto& chosen) {
-        for (const int64_t b : chosen)
-          for (int64_t j = b * config_.select_block;
-               j < std::min(start + i + t + 1, (b + 1) * config_.select_block); ++j)
-            tokens.add(0, j);
-        tokens.end_list();
-      });
-      selected.push_back(
-          ops::listed_attention(q, {{memory.k_SGD, memory.v_SGD}}, tokens, scale()).out);
+      const Tensor to_blocks = added_to_blocks(how, q, memory, start + i);
+      compressed.push_back(by_lists(q, {memory.k_BGD, memory.v_BGD},
+                                    block_lists(Added(to_blocks), start + i, n), how.scale));
+      const Added to_tokens(
+          added(how, q, memory.k_SGD.narrow(0, 0, start + i + n), start + i, 0, 1));
+      selected.push_back(by_lists(q, {memory.k_SGD, memory.v_SGD},
+                                  token_lists(q, memory, how, to_blocks, to_tokens, start + i),
+                                  how.scale));
     }
     return {at::cat(compressed), at::cat(selected)};
   }
 
-  /// f(query, kv head, blocks): what each query selects; no gradient.
+  static Tensor by_lists(const Tensor& q,
+                         const ops::KeyMemory& memory,
+                         const ops::KeyLists& lists,
+                         double scale) {
+    return ops::listed_attention(q, {memory}, lists, scale).out;
+  }
+
+  /// The complete blocks of queries start .. start + n, one list for all heads where they agree.
+  ops::KeyLists block_lists(const Added& bias, int64_t start, int64_t n) const {
+    ops::KeyLists lists;
+    lists.per_query = bias.by_head() ? config_.n_heads : 1;
+    for (int64_t t = 0; t < n; ++t)
+      for (int64_t h = 0; h < lists.per_query; ++h) {
+        for (int64_t b = 0; b < config_.visible_blocks(start + t); ++b)
+          lists.add(0, b, bias(h, t, b));
+        lists.end_list();
+      }
+    return lists;
+  }
+
+  /// The tokens of the blocks that queries from `start` on select.
+  ops::KeyLists token_lists(const Tensor& q,
+                            const Memory& memory,
+                            const ops::ScoreOptions& how,
+                            const Tensor& to_blocks,
+                            const Added& bias,
+                            int64_t start) const {
+    const int64_t per_group = config_.n_heads / config_.n_kv_heads,
+                  lists_of_group = bias.by_head() ? per_group : 1;
+    ops::KeyLists lists;
+    lists.per_query = config_.n_kv_heads * lists_of_group;
+    for_selected(q, memory, how.scale, to_blocks, start,
+                 [&](int64_t t, int64_t kv, const auto& chosen) {
+                   for (int64_t h = kv * per_group; h < kv * per_group + lists_of_group; ++h) {
+                     for (const int64_t b : chosen)
+                       for (int64_t j = b * config_.select_block;
+                            j < std::min(start + t + 1, (b + 1) * config_.select_block); ++j)
+                         lists.add(0, j, bias(h, t, j));
+                     lists.end_list();
+                   }
+                 });
+    return lists;
+  }
+
+  /// f(query, kv head, blocks): what each query selects, its scores of all blocks having gained
+  /// `to_blocks`; no gradient.
   template <class F>
-  void for_selected(const Tensor& q_THD, const Memory& memory, int64_t start, const F& f) const {
+  void for_selected(const Tensor& q_THD,
+                    const Memory& memory,
+                    double scale,
+                    const Tensor& to_blocks,
+                    int64_t start,
+                    const F& f) const {
     const at::NoGradGuard no_gradients;
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
                   d = config_.head_dim, blocks = memory.k_BGD.size(0);
@@ -195,9 +297,14 @@ class NativeSparseAttention final : public Mixer {
     for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
       const Tensor q = q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
       const Tensor k = memory.k_BGD.detach().select(1, kv).contiguous();
-      scores.push_back((ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale())
-                           .to(at::kCPU)
-                           .contiguous());
+      Tensor of_group = ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale;
+      if (to_blocks.defined()) {
+        const Tensor own = to_blocks.size(0) == 1
+                               ? to_blocks.detach()
+                               : to_blocks.detach().narrow(0, kv * per_group, per_group);
+        of_group = of_group.unflatten(0, {t, per_group}) + own.transpose(0, 1);
+      }
+      scores.push_back(of_group.to(at::kCPU).contiguous());
     }
     for (int64_t i = 0; i < t; ++i)
       for (int64_t kv = 0; kv < g; ++kv) {
@@ -218,33 +325,40 @@ class NativeSparseAttention final : public Mixer {
 
   std::pair<Tensor, Tensor> sparse_plain(const Tensor& q_THD,
                                          const Memory& memory,
+                                         const ops::ScoreOptions& how,
                                          int64_t start) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
                   keys = memory.k_SGD.size(0), blocks = memory.k_BGD.size(0);
     const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& bias) {
-      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
-                                   bias.to(q_THD.device(), ops::wide(q_THD)), scale())
+    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& hidden,
+                            const Tensor& more) {
+      Tensor bias = hidden.to(q_THD.device(), ops::wide(q_THD));
+      if (more.defined()) bias = bias + more;
+      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v), bias,
+                                   how.scale)
           .out.squeeze(0)
           .transpose(0, 1);
     };
+    const Tensor to_blocks = added_to_blocks(how, q_THD, memory, start);
     Tensor compressed = at::zeros_like(q_THD);
     if (blocks > 0) {
       Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
       for (int64_t i = 0; i < t; ++i)
         bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
-      compressed = attend(memory.k_BGD, memory.v_BGD, bias);
+      compressed = attend(memory.k_BGD, memory.v_BGD, bias, to_blocks);
     }
     Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
     auto* cells = bias.data_ptr<double>();
-    for_selected(q_THD, memory, start, [&](int64_t i, int64_t kv, const auto& chosen) {
-      for (const int64_t b : chosen)
-        for (int64_t j = b * config_.select_block;
-             j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
-          cells[(kv * t + i) * keys + j] = 0;
-    });
-    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0))};
+    for_selected(q_THD, memory, how.scale, to_blocks, start,
+                 [&](int64_t i, int64_t kv, const auto& chosen) {
+                   for (const int64_t b : chosen)
+                     for (int64_t j = b * config_.select_block;
+                          j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
+                       cells[(kv * t + i) * keys + j] = 0;
+                 });
+    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0),
+                               added(how, q_THD, memory.k_SGD, start, 0, 1))};
   }
 
   NativeSparseAttentionConfig config_;

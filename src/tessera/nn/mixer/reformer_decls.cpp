@@ -39,6 +39,7 @@ void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
   list.linear("v", n_heads * head_dim, scope.d_model, bias.v);
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> LocalAttentionConfig::state(const spec::Scope&) const {

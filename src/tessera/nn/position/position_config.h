@@ -20,6 +20,22 @@ struct PositionConfig : spec::Config {
   /// Whether a score depends on all keys between its key and its query.
   virtual bool counts_keys() const { return false; }
 
+  /// Refuses, for a mixer that pools keys, a scheme that needs every one of them.
+  static void refuse_pooled(const spec::AnyPart& position, const spec::Scope& scope) {
+    if (!position) return;
+    const auto& scheme = dynamic_cast<const PositionConfig&>(*position.config);
+    if (scheme.adds_values())
+      fail(ErrorKind::spec, scope.path,
+           "position \"{}\" adds to the values by distance, but values of several distances are "
+           "pooled here; set its \"values\" to false",
+           position.type());
+    if (scheme.counts_keys())
+      fail(ErrorKind::spec, scope.path,
+           "position \"{}\" counts every key between key and query, but keys are pooled here; use "
+           "a position by distance such as t5",
+           position.type());
+  }
+
  protected:
   /// Refuses a scheme that acts elsewhere than the parent asks.
   static void require_place(spec::Place acts,
