@@ -18,6 +18,9 @@ struct Lsh {
   /// One per factor n_f of the bucket count, [R, H, D, n_f / 2]: bucket = argmax [x R; -x R], and
   /// the factors' buckets as digits.
   std::vector<Tensor> rotations;
+  /// Added to the scores: bias_HR[h][clamp(zero + key - query, 0, R - 1)]; undefined = nothing.
+  Tensor bias_HR = {};
+  int64_t zero = 0;
 
   int64_t rounds() const { return rotations.at(0).size(0); }
 };

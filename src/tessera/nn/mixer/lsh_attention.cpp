@@ -1,7 +1,10 @@
 #include "tessera/nn/mixer/lsh_attention.h"
 
+#include <cmath>
+
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/position/relative.h"
 #include "tessera/ops/lsh.h"
 
 namespace tessera::nn {
@@ -14,7 +17,10 @@ class LshAttention final : public Mixer {
         name_(builder.prefix()),
         qk_(builder, "qk"),
         v_(builder, "v"),
-        o_(builder, "o") {}
+        o_(builder, "o"),
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
@@ -22,13 +28,19 @@ class LshAttention final : public Mixer {
     const bool redraw = context.training && config_.redraw == RotationRedraw::every_step;
     const RandomKey key =
         (redraw ? context.key : RandomKey(static_cast<uint64_t>(config_.seed))).fold(name_);
+    const ops::ScoreTerm term = distances(qk_NHD, context);
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t, const Segment& s) {
       const std::vector<int64_t> factors =
           config_.n_buckets.empty()
               ? ops::lsh_bucket_factors(s.length, config_.chunk, config_.max_length)
               : config_.n_buckets;
-      const ops::Lsh how{config_.chunk, config_.chunks_before, config_.chunks_after, context.causal,
-                         ops::lsh_rotations(key, factors, config_.n_hashes, h, d)};
+      const ops::Lsh how{config_.chunk,
+                         config_.chunks_before,
+                         config_.chunks_after,
+                         context.causal,
+                         ops::lsh_rotations(key, factors, config_.n_hashes, h, d),
+                         term.bias_HR,
+                         term.zero};
       return ops::lsh_attention(qk_NHD.narrow(0, s.begin, s.length),
                                 v_NHD.narrow(0, s.begin, s.length), how);
     });
@@ -36,9 +48,20 @@ class LshAttention final : public Mixer {
   }
 
  private:
+  /// What the position adds to the scores, by distance.
+  ops::ScoreTerm distances(const Tensor& qk_NHD, Context& context) const {
+    ScoreSite site{.n_heads = config_.n_heads,
+                   .head_dim = config_.head_dim,
+                   .longest = context.batch->longest(),
+                   .scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))};
+    const ops::ScoreTerm term = position_->score_term(site, context);
+    return term ? as_table(term, DistanceRange::of(site, context), qk_NHD) : term;
+  }
+
   LshAttentionConfig config_;
   std::string name_;
   Linear qk_, v_, o_;
+  std::unique_ptr<Position> position_;
 };
 
 }  // namespace

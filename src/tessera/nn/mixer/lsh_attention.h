@@ -6,9 +6,10 @@
 //
 // What a token sees of its past depends on how the whole document hashes: a decoder trains with it
 // and reads no future value, but there is no state. The rotations R follow from `seed` and the
-// layer's name.
+// layer's name. A position scheme by distance alone adds to the scores; hashes do not know it.
 #pragma once
 
+#include "tessera/nn/position/position_config.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {
@@ -40,6 +41,7 @@ struct LshAttentionConfig final : spec::Config {
   int64_t max_length = 4096;
   RotationRedraw redraw = RotationRedraw::never;
   int64_t seed = 0;
+  spec::Part<spec::Slot::position> position;
 
   static constexpr auto fields() {
     using C = LshAttentionConfig;
@@ -61,7 +63,8 @@ struct LshAttentionConfig final : spec::Config {
               "longest document: above it the derived count never needs a third factor",
               {.min = 1}),
         field("redraw", &C::redraw, "whether training draws new rotations"),
-        field("seed", &C::seed, "of the rotations, with the layer's name", {.min = 0})};
+        field("seed", &C::seed, "of the rotations, with the layer's name", {.min = 0}),
+        field("position", &C::position, "what scores gain by distance", {.part = "none"})};
   }
   static spec::Info info() {
     return {.summary = "Attention inside chunks of a list of tokens sorted by hash.",
@@ -71,6 +74,12 @@ struct LshAttentionConfig final : spec::Config {
             .year = 2020,
             .causality = spec::Causality::selection,
             .forms = {}};
+  }
+  spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
+    scope.width = head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.score_bias = true};
+    return scope;
   }
   void complete(const spec::Scope& scope) override {
     if (head_dim != 0) return;

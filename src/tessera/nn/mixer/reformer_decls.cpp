@@ -13,6 +13,13 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "n_buckets = [{}]: {} is odd; a bucket and its opposite come in pairs",
            fmt::join(n_buckets, ", "), factor);
+  if (position && position.info().place == spec::Place::score_bias &&
+      !position.as<PositionConfig>().by_distance())
+    fail(ErrorKind::spec, scope.path,
+         "position \"{}\" reads contents or places of neighbouring keys, but the keys of a bucket "
+         "lie "
+         "anywhere; use one by distance alone: alibi, t5 or kerple",
+         position.type());
 }
 
 void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -20,6 +27,7 @@ void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope)
   list.linear("v", n_heads * head_dim, scope.d_model, false);
   list.linear("o", scope.d_model, n_heads * head_dim, false,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 double LshAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

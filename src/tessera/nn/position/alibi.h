@@ -28,6 +28,7 @@ struct AlibiConfig final : PositionConfig {
   bool scaled = false;
 
   bool takes_scale() const override { return scaled; }
+  bool by_distance() const override { return true; }
   static constexpr auto fields() {
     using C = AlibiConfig;
     return std::tuple{

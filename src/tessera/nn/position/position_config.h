@@ -17,6 +17,8 @@ struct PositionConfig : spec::Config {
   virtual bool adds_values() const { return false; }
   /// Whether what it adds to the scores takes the factor on them, as products of queries and keys.
   virtual bool takes_scale() const { return false; }
+  /// Whether what it adds depends on the head and the distance alone.
+  virtual bool by_distance() const { return false; }
   /// Whether a score depends on all keys between its key and its query.
   virtual bool counts_keys() const { return false; }
 

@@ -39,4 +39,21 @@ DistanceRange DistanceRange::of(const ScoreSite& site, const Context& context, i
   return {far, context.causal ? 0 : far};
 }
 
+ops::ScoreTerm as_table(const ops::ScoreTerm& term,
+                        const DistanceRange& range,
+                        const Tensor& q_NHD) {
+  if (!term.bias) return term;
+  // one query with its whole past, and one with its whole future
+  const int64_t h = q_NHD.size(1), d = q_NHD.size(2);
+  const auto row = [&](int64_t query, int64_t keys) {
+    const auto none = [&](int64_t n) { return at::zeros({1, h, n, d}, q_NHD.options()); };
+    const Tensor q = none(1), k = none(keys);
+    return ops::added_by_term(term, {q, k, query, 0}).expand({1, h, 1, keys}).reshape({h, keys});
+  };
+  Tensor table = row(range.past, range.past + 1);
+  if (range.future > 0)
+    table = at::cat({table, row(0, range.future + 1).narrow(1, 1, range.future)}, 1);
+  return {.bias_HR = table, .zero = range.past};
+}
+
 }  // namespace tessera::nn

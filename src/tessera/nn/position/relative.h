@@ -31,4 +31,10 @@ struct DistanceRange {
   int64_t rows() const { return past + 1 + future; }
 };
 
+/// A term of a scheme by distance alone as a table of the distances in `range`, for queries and
+/// keys like q_NHD. Element by element the term's own bits.
+ops::ScoreTerm as_table(const ops::ScoreTerm& term,
+                        const DistanceRange& range,
+                        const Tensor& q_NHD);
+
 }  // namespace tessera::nn
