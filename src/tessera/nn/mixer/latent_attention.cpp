@@ -96,23 +96,21 @@ class LatentAttention final : public Mixer {
                                      const Tensor& q_THD,
                                      int64_t start) const {
     if (!how.term.bias) return how;
-    how.term.inputs.push_back(q_THD);
-    how.term.inputs.push_back(k_b_->tensor());
     const bool reads_keys = config_.position.as<PositionConfig>().takes_scale();
+    if (reads_keys) how.term.inputs.push_back(k_b_->tensor());
+    how.term.inputs.push_back(q_THD);
     how.term.bias = [inner = how.term.bias, start, reads_keys](const ops::ScoreBlock& block,
                                                                const std::vector<Tensor>& inputs) {
-      const std::vector<Tensor> own(inputs.begin(), inputs.end() - 2);
-      const auto type = block.q_BHTD.scalar_type();
+      const auto own = inputs.end() - (reads_keys ? 2 : 1);
       const int64_t heads = block.q_BHTD.size(1), t = block.q_BHTD.size(2);
-      const Tensor q = inputs[inputs.size() - 2]
+      const Tensor q = inputs.back()
                            .narrow(0, block.first_query - start, t)
                            .transpose(0, 1)
                            .unsqueeze(0)
-                           .to(type);
-      const Tensor k = reads_keys
-                           ? expanded_keys(block.k_BHSD[0][0], inputs.back(), heads).unsqueeze(0)
-                           : block.k_BHSD;
-      return inner({q, k, block.first_query, block.first_key, block.scale}, own);
+                           .to(block.q_BHTD.scalar_type());
+      const Tensor k =
+          reads_keys ? expanded_keys(block.k_BHSD[0][0], *own, heads).unsqueeze(0) : block.k_BHSD;
+      return inner({q, k, block.first_query, block.first_key, block.scale}, {inputs.begin(), own});
     };
     return how;
   }

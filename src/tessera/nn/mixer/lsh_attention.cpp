@@ -50,10 +50,11 @@ class LshAttention final : public Mixer {
  private:
   /// What the position adds to the scores, by distance.
   ops::ScoreTerm distances(const Tensor& qk_NHD, Context& context) const {
-    ScoreSite site{.n_heads = config_.n_heads,
-                   .head_dim = config_.head_dim,
-                   .longest = context.batch->longest(),
-                   .scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))};
+    ScoreSite site;
+    site.n_heads = config_.n_heads;
+    site.head_dim = config_.head_dim;
+    site.longest = context.batch->longest();
+    site.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
     const ops::ScoreTerm term = position_->score_term(site, context);
     return term ? as_table(term, DistanceRange::of(site, context), qk_NHD) : term;
   }
