@@ -49,6 +49,11 @@ ScoreOptions heads_first(ScoreOptions options, int64_t tokens, int64_t heads) {
 
 Tensor added_by_term(const ScoreTerm& term, const ScoreBlock& block) {
   const auto type = wide(block.q_BHTD);
+  if (block.q_BHTD.scalar_type() != type) {
+    const Tensor q = block.q_BHTD.to(type), k = block.k_BHSD.to(type);
+    return added_by_term(term, {q, k, block.first_query, block.first_key, block.scale,
+                                block.query_step, block.key_step});
+  }
   Tensor sum;
   if (term.bias_HR.defined()) {
     const auto on = at::TensorOptions().dtype(at::kLong).device(term.bias_HR.device());

@@ -46,7 +46,9 @@ ops::ScoreTerm as_table(const ops::ScoreTerm& term,
   // one query with its whole past, and one with its whole future
   const int64_t h = q_NHD.size(1), d = q_NHD.size(2);
   const auto row = [&](int64_t query, int64_t keys) {
-    const auto none = [&](int64_t n) { return at::zeros({1, h, n, d}, q_NHD.options()); };
+    const auto none = [&](int64_t n) {
+      return at::zeros({1, h, n, d}, q_NHD.options().dtype(ops::wide(q_NHD)));
+    };
     const Tensor q = none(1), k = none(keys);
     return ops::added_by_term(term, {q, k, query, 0}).expand({1, h, 1, keys}).reshape({h, keys});
   };
