@@ -1,7 +1,6 @@
 #include "tessera/nn/mixer/native_sparse_attention.h"
 
 #include <cmath>
-#include <limits>
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
@@ -157,34 +156,38 @@ class NativeSparseAttention final : public Mixer {
   // --- the branches that read blocks -----------------------------------------------------------
 
   std::pair<Tensor, Tensor> sparse(const Tensor& q_THD, const Memory& memory, int64_t start) const {
-    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, start);
-    std::vector<Tensor> compressed, selected;
-    for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
-      const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
-      const Tensor q = q_THD.narrow(0, i, n);
-      ops::KeyLists blocks;
-      for (int64_t t = 0; t < n; ++t) {
-        for (int64_t b = 0; b < config_.visible_blocks(start + i + t); ++b) blocks.add(0, b);
-        blocks.end_list();
+    // a block of queries at a time: their scores of all blocks are in memory
+    auto chosen = std::make_shared<std::vector<std::vector<int64_t>>>();
+    for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock)
+      for_selected(q_THD.narrow(0, i, std::min(kQueryBlock, q_THD.size(0) - i)), memory, start + i,
+                   [&](std::vector<int64_t> blocks) { chosen->push_back(std::move(blocks)); });
+    const auto blocks = [config = config_, start](int64_t first, int64_t n) {
+      ops::KeyLists lists;
+      for (int64_t t = first; t < first + n; ++t) {
+        for (int64_t b = 0; b < config.visible_blocks(start + t); ++b) lists.add(0, b);
+        lists.end_list();
       }
-      compressed.push_back(
-          ops::listed_attention(q, {{memory.k_BGD, memory.v_BGD}}, blocks, scale()).out);
-      ops::KeyLists tokens;
-      tokens.per_query = config_.n_kv_heads;
-      for_selected(q, memory, start + i, [&](int64_t t, int64_t, const auto& chosen) {
-        for (const int64_t b : chosen)
-          for (int64_t j = b * config_.select_block;
-               j < std::min(start + i + t + 1, (b + 1) * config_.select_block); ++j)
-            tokens.add(0, j);
-        tokens.end_list();
-      });
-      selected.push_back(
-          ops::listed_attention(q, {{memory.k_SGD, memory.v_SGD}}, tokens, scale()).out);
-    }
-    return {at::cat(compressed), at::cat(selected)};
+      return lists;
+    };
+    const auto tokens = [chosen, g = config_.n_kv_heads, size = config_.select_block, start](
+                            int64_t first, int64_t n) {
+      ops::KeyLists lists;
+      lists.per_query = g;
+      for (int64_t t = first; t < first + n; ++t)
+        for (int64_t kv = 0; kv < g; ++kv) {
+          for (const int64_t b : (*chosen)[static_cast<size_t>(t * g + kv)])
+            for (int64_t j = b * size; j < std::min(start + t + 1, (b + 1) * size); ++j)
+              lists.add(0, j);
+          lists.end_list();
+        }
+      return lists;
+    };
+    return {
+        ops::listed_attention(q_THD, {{memory.k_BGD, memory.v_BGD}}, blocks, scale(), kQueryBlock),
+        ops::listed_attention(q_THD, {{memory.k_SGD, memory.v_SGD}}, tokens, scale(), kQueryBlock)};
   }
 
-  /// f(query, kv head, blocks): what each query selects; no gradient.
+  /// f(blocks): what each query selects, kv head after kv head; no gradient.
   template <class F>
   void for_selected(const Tensor& q_THD, const Memory& memory, int64_t start, const F& f) const {
     const at::NoGradGuard no_gradients;
@@ -212,39 +215,8 @@ class NativeSparseAttention final : public Mixer {
           for (int64_t b = 0; b < seen; ++b)
             weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
         }
-        f(i, kv, config_.selected(start + i, weights));
+        f(config_.selected(start + i, weights));
       }
-  }
-
-  std::pair<Tensor, Tensor> sparse_plain(const Tensor& q_THD,
-                                         const Memory& memory,
-                                         int64_t start) const {
-    constexpr double kHidden = -std::numeric_limits<double>::infinity();
-    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  keys = memory.k_SGD.size(0), blocks = memory.k_BGD.size(0);
-    const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& bias) {
-      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
-                                   bias.to(q_THD.device(), ops::wide(q_THD)), scale())
-          .out.squeeze(0)
-          .transpose(0, 1);
-    };
-    Tensor compressed = at::zeros_like(q_THD);
-    if (blocks > 0) {
-      Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
-      for (int64_t i = 0; i < t; ++i)
-        bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
-      compressed = attend(memory.k_BGD, memory.v_BGD, bias);
-    }
-    Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
-    auto* cells = bias.data_ptr<double>();
-    for_selected(q_THD, memory, start, [&](int64_t i, int64_t kv, const auto& chosen) {
-      for (const int64_t b : chosen)
-        for (int64_t j = b * config_.select_block;
-             j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
-          cells[(kv * t + i) * keys + j] = 0;
-    });
-    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0))};
   }
 
   NativeSparseAttentionConfig config_;
