@@ -86,6 +86,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
 }
 
 void Stack::set_call(nn::Context& context, Call call) {
+  if (call.state != nullptr) context.lasting = &call.state->lasting();
   context.runs_once = call.state != nullptr || call.replace;
   context.shared["call"] = std::move(call);
 }

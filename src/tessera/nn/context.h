@@ -34,6 +34,9 @@ struct Context {
   std::function<void(const std::string&, const Tensor&)> probe;
   /// Values computed once per call and shared between layers (rotary tables), by name.
   std::map<std::string, std::any> shared;
+  /// Values that follow from the weights alone and are kept from call to call beside a state (keys
+  /// of distances), by name; nullptr where there is no state.
+  std::map<std::string, std::any>* lasting = nullptr;
 
   template <class T, class Make>
   const T& once(const std::string& name, Make make) {

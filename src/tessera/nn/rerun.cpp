@@ -98,6 +98,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   frozen_.encoded = encoded_.get();
   frozen_.probe = nullptr;
   frozen_.cancel = nullptr;
+  frozen_.lasting = nullptr;
 
   std::set<const void*> seen;
   const auto add = [&](const Tensor& input) {
