@@ -36,10 +36,12 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   // a tied head multiplies by the token embedding
   const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
   if (head != nullptr && head->tied())
-    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope(0));
+    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope_out());
 
   double flops =
-      head == nullptr ? 0 : 2.0 * static_cast<double>(head->outputs(spec.scope(0)) * spec.d_model);
+      head == nullptr
+          ? 0
+          : 2.0 * static_cast<double>(head->outputs(spec.scope_out()) * spec.width_out());
   flops += layer_flops(spec, context);
   if (spec.encoder) flops += layer_flops(*spec.encoder, source);
   plan.flops_per_token = flops;

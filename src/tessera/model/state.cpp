@@ -61,6 +61,7 @@ State State::select(const std::vector<int64_t>& rows) const {
   out.layout_ = layout_;
   out.max_pending_ = max_pending_;
   out.options_ = options_;
+  out.lasting_ = lasting_;
   for (const int64_t r : rows) {
     if (r < 0 || r >= this->rows())
       fail(ErrorKind::input, "state", "row {}; expected 0 to {}", r, this->rows() - 1);
@@ -103,6 +104,7 @@ void State::detach() {
 
 void State::to(at::Device device) {
   options_ = options_.device(device);
+  lasting_.clear();
   for (auto& row : rows_)
     for (nn::RowState& branch : row) branch.to(device);
 }

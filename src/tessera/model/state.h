@@ -3,7 +3,10 @@
 // invocation, as the mechanisms declare (nn/state.h).
 #pragma once
 
+#include <any>
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include "tessera/model/model_spec.h"
 #include "tessera/nn/state.h"
@@ -57,6 +60,9 @@ class State {
   void spoil(const nn::Batch& batch);
   /// Books `n` new tokens of a row.
   void advance(int64_t row, int64_t n, bool pending);
+  /// What calls without gradients keep for later ones and could make again from the weights. Not
+  /// saved, and not counted by bytes().
+  std::map<std::string, std::any>& lasting() { return lasting_; }
 
  private:
   struct Length {
@@ -68,6 +74,7 @@ class State {
   at::TensorOptions options_;
   std::vector<std::vector<nn::RowState>> rows_;  // [row][branch]
   std::vector<Length> lengths_;
+  std::map<std::string, std::any> lasting_;
 };
 
 }  // namespace tessera::model
