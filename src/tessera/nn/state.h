@@ -1,5 +1,5 @@
 // What one layer invocation keeps of one row between calls, as its mechanism declares it
-// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring),
+// (spec::StateDecl): entries per token (keys and values, whole or the last `keep`),
 // entries per token of the source (cross-attention's keys and values, filled once) and tensors of
 // fixed size (recurrent states). Written once for every mechanism.
 //
