@@ -82,7 +82,7 @@ void attend_by_tiles(const Attention& a) {
 }
 
 // blocks computed before they are merged: enough for any number of threads, and what they leave
-// behind (128 KiB times V / 64 for every 16) does not grow with the keys
+// behind, 6 (16 + V) floats each (2 MB for V = 64), does not grow with the keys
 constexpr size_t kBlocksAtOnce = 1024;
 
 // The split of the keys among the threads: their blocks of absolute positions, merged in ascending

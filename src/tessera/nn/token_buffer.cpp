@@ -64,8 +64,7 @@ void TokenBuffer::make_room(int64_t length) {
 /// come.
 void TokenBuffer::skip_to(int64_t position) {
   pages_.clear();
-  base_ = page_ == 0 ? position : lead_ + (position - lead_) / page_ * page_;
-  first_ = position;
+  base_ = first_ = position;
 }
 
 void TokenBuffer::drop_old() {
