@@ -24,7 +24,7 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
 
 }  // namespace
 
-Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
+Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {
   if (source < 0) source = spec.encoder ? context : 0;
   Plan plan;
   plan.context = context;
@@ -46,7 +46,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   if (spec.encoder) flops += layer_flops(*spec.encoder, source);
   plan.flops_per_token = flops;
 
-  for (const BranchState& branch : state_layout(spec)) {
+  for (const BranchState& branch : state_layout(spec, kv)) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context, source);
     for (const spec::StateDecl& decl : branch.tensors) {
       using Kind = spec::StateDecl::Kind;

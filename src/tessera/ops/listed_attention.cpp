@@ -14,33 +14,72 @@ using torch::autograd::variable_list;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+/// Which part of its memory a listed key lies in.
+class Parts {
+ public:
+  explicit Parts(const std::vector<KeyMemory>& memories) {
+    int32_t first = 0;
+    for (const KeyMemory& memory : memories) {
+      memories_.push_back({first, {0}});
+      auto& ends = memories_.back().ends;
+      for (const Tensor& k : memory.k) ends.push_back(ends.back() + k.size(0));
+      first += static_cast<int32_t>(memory.k.size());
+      many_ = many_ || memory.k.size() > 1;
+    }
+  }
+
+  /// The same lists with one source for every part.
+  KeyLists located(KeyLists lists) const {
+    if (!many_) return lists;
+    for (ListedKey& key : lists.keys) {
+      const auto& [first, ends] = memories_[static_cast<size_t>(key.source)];
+      const auto part = std::upper_bound(ends.begin(), ends.end(), key.index) - ends.begin() - 1;
+      key.source = first + static_cast<int32_t>(part);
+      key.index -= static_cast<int32_t>(ends[static_cast<size_t>(part)]);
+    }
+    return lists;
+  }
+
+ private:
+  struct Memory {
+    int32_t first;              // its first source
+    std::vector<int64_t> ends;  // 0, then where each part ends
+  };
+  std::vector<Memory> memories_;
+  bool many_ = false;
+};
+
 /// Keys and values whose rows the kernels can read; nothing is copied that is dense already.
 std::vector<KeyMemory> readable(const std::vector<KeyMemory>& memories) {
-  const auto dense_rows = [](const Tensor& x) { return x.stride(2) == 1 ? x : x.contiguous(); };
-  std::vector<KeyMemory> result;
-  for (const KeyMemory& memory : memories)
-    result.push_back({dense_rows(memory.k_SGK), dense_rows(memory.v_SGV)});
+  std::vector<KeyMemory> result = memories;
+  for (KeyMemory& memory : result)
+    for (auto* parts : {&memory.k, &memory.v})
+      for (Tensor& x : *parts)
+        if (x.stride(2) != 1) x = x.contiguous();
   return result;
 }
 
 std::vector<kernels::KeySource> sources_of(const std::vector<KeyMemory>& memories) {
   std::vector<kernels::KeySource> sources;
-  for (const auto& [k, v] : memories)
-    sources.push_back({k.const_data_ptr<float>(), v.const_data_ptr<float>(), k.stride(0),
-                       k.stride(1), v.stride(0), v.stride(1)});
+  for (const KeyMemory& memory : memories)
+    for (size_t i = 0; i < memory.k.size(); ++i) {
+      const Tensor &k = memory.k[i], &v = memory.v[i];
+      sources.push_back({k.const_data_ptr<float>(), v.const_data_ptr<float>(), k.stride(0),
+                         k.stride(1), v.stride(0), v.stride(1)});
+    }
   return sources;
 }
 
-/// What the kernels are told.
+/// What the kernels are told; `lists` name the sources.
 kernels::ListedAttention described(const Tensor& q_THK,
-                                   const std::vector<KeyMemory>& memories,
+                                   const KeyMemory& any,
                                    const std::vector<kernels::KeySource>& sources,
                                    const KeyLists& lists,
                                    double scale,
                                    const Attended& result) {
   kernels::ListedAttention a;
-  a.T = q_THK.size(0), a.H = q_THK.size(1), a.G = memories.at(0).k_SGK.size(1);
-  a.K = q_THK.size(2), a.V = memories[0].v_SGV.size(2);
+  a.T = q_THK.size(0), a.H = q_THK.size(1), a.G = any.k[0].size(1);
+  a.K = q_THK.size(2), a.V = any.v[0].size(2);
   a.q = q_THK.const_data_ptr<float>();
   a.sources = sources.data();
   a.keys = lists.keys.data();
@@ -52,19 +91,20 @@ kernels::ListedAttention described(const Tensor& q_THK,
   return a;
 }
 
-/// The definition on gathered keys, differentiable: q_THK -> [T, H, V]; not all lists are empty.
+/// The definition on gathered keys of memories in one part, differentiable: q_THK -> [T, H, V]; not
+/// all lists are empty.
 Tensor gathered(const Tensor& q_THK,
                 const std::vector<KeyMemory>& memories,
                 const KeyLists& lists,
                 double scale) {
-  const int64_t t = q_THK.size(0), h = q_THK.size(1), g = memories.at(0).k_SGK.size(1),
+  const int64_t t = q_THK.size(0), h = q_THK.size(1), g = memories.at(0).k[0].size(1),
                 n = lists.per_query;
   std::vector<Tensor> keys, values;
   std::vector<int64_t> offsets{0};
-  for (const auto& [k, v] : memories) {
-    keys.push_back(k);
-    values.push_back(v);
-    offsets.push_back(offsets.back() + k.size(0));
+  for (const KeyMemory& memory : memories) {
+    keys.push_back(memory.k[0]);
+    values.push_back(memory.v[0]);
+    offsets.push_back(offsets.back() + memory.k[0].size(0));
   }
   const Tensor k_SGK = at::cat(keys), v_SGV = at::cat(values);
   int64_t longest = 0, first = 0;
@@ -104,13 +144,13 @@ Tensor gathered(const Tensor& q_THK,
 }
 
 struct Work {
-  ListsOf lists;
+  ListsOf lists;  // they name parts
   double scale = 1;
   int64_t block = 1;
   bool kernels = false;
 };
 
-/// inputs: q, then keys and values of every memory
+/// inputs: q, then keys and values of every part
 std::vector<KeyMemory> memories_of(const variable_list& inputs) {
   std::vector<KeyMemory> memories;
   for (size_t i = 1; i < inputs.size(); i += 2) memories.push_back({inputs[i], inputs[i + 1]});
@@ -125,14 +165,14 @@ struct Listed : torch::autograd::Function<Listed> {
     const Tensor q = inputs[0];
     const std::vector<KeyMemory> memories = memories_of(inputs);
     const int64_t t = q.size(0);
-    Attended all{at::zeros({t, q.size(1), memories.at(0).v_SGV.size(2)}, q.options()), {}};
+    Attended all{at::zeros({t, q.size(1), memories.at(0).v[0].size(2)}, q.options()), {}};
     if (work->kernels) all.lse = at::empty({t, q.size(1)}, q.options());
     const auto sources = work->kernels ? sources_of(memories) : std::vector<kernels::KeySource>();
     for (int64_t i = 0; i < t; i += work->block) {
       const int64_t n = std::min(work->block, t - i);
       const KeyLists lists = work->lists(i, n);
       if (work->kernels)
-        kernels::listed_attention(described(q.narrow(0, i, n), memories, sources, lists,
+        kernels::listed_attention(described(q.narrow(0, i, n), memories[0], sources, lists,
                                             work->scale,
                                             {all.out.narrow(0, i, n), all.lse.narrow(0, i, n)}));
       else if (!lists.keys.empty())
@@ -170,7 +210,7 @@ struct Listed : torch::autograd::Function<Listed> {
       if (lists.keys.empty()) continue;
       if (work.kernels) {
         kernels::ListedAttentionGradient g;
-        g.of = described(q.narrow(0, i, n), memories, sources, lists, work.scale,
+        g.of = described(q.narrow(0, i, n), memories[0], sources, lists, work.scale,
                          {all.out.narrow(0, i, n), all.lse.narrow(0, i, n)});
         g.dout = dout.narrow(0, i, n).const_data_ptr<float>();
         g.dq = sums[0].narrow(0, i, n).data_ptr<float>();
@@ -209,10 +249,11 @@ Attended listed_attention(const Tensor& q_THK,
                           double scale) {
   const Tensor q = q_THK.contiguous();
   const std::vector<KeyMemory> dense = readable(memories);
-  const std::vector<kernels::KeySource> sources = sources_of(dense);
-  Attended result{at::empty({q.size(0), q.size(1), dense.at(0).v_SGV.size(2)}, q.options()),
+  Attended result{at::empty({q.size(0), q.size(1), dense.at(0).v[0].size(2)}, q.options()),
                   at::empty({q.size(0), q.size(1)}, q.options())};
-  kernels::listed_attention(described(q, dense, sources, lists, scale, result));
+  const std::vector<kernels::KeySource> sources = sources_of(dense);
+  const KeyLists located = Parts(dense).located(lists);
+  kernels::listed_attention(described(q, dense[0], sources, located, scale, result));
   return result;
 }
 
@@ -223,12 +264,16 @@ Tensor listed_attention(const Tensor& q_THK,
                         int64_t block) {
   const at::ScalarType type = wide(q_THK);
   const auto work = std::make_shared<const Work>(
-      Work{lists, scale, block, q_THK.device().is_cpu() && type == at::kFloat});
+      Work{[lists, parts = Parts(memories)](int64_t first, int64_t n) {
+             return parts.located(lists(first, n));
+           },
+           scale, block, q_THK.device().is_cpu() && type == at::kFloat});
   variable_list inputs{q_THK.to(type).contiguous()};
-  for (const auto& [k, v] : readable(memories)) {
-    inputs.push_back(k.to(type));
-    inputs.push_back(v.to(type));
-  }
+  for (const KeyMemory& memory : readable(memories))
+    for (size_t i = 0; i < memory.k.size(); ++i) {
+      inputs.push_back(memory.k[i].to(type));
+      inputs.push_back(memory.v[i].to(type));
+    }
   return Listed::apply(work, at::TensorList(inputs)).to(q_THK.scalar_type());
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "tessera/kernels/listed_attention.h"
@@ -11,8 +12,12 @@ namespace tessera::ops {
 
 using kernels::ListedKey;
 
+/// Keys and values in one piece, or in parts that follow one another (the pages of a state).
 struct KeyMemory {
-  Tensor k_SGK, v_SGV;
+  KeyMemory(Tensor k_SGK, Tensor v_SGV) : k{std::move(k_SGK)}, v{std::move(v_SGV)} {}
+  KeyMemory(std::vector<Tensor> k_parts, std::vector<Tensor> v_parts)
+      : k(std::move(k_parts)), v(std::move(v_parts)) {}
+  std::vector<Tensor> k, v;
 };
 
 /// The keys of every query, in the order in which they are added up.

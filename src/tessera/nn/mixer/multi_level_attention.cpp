@@ -20,12 +20,6 @@ struct Entries {
   int64_t size() const { return k_BSGD.size(1); }
 };
 
-/// Where entries stand.
-struct Span {
-  size_t level = 0;
-  int64_t first = 0, size = 0;
-};
-
 class MultiLevelAttention final : public Mixer {
  public:
   MultiLevelAttention(const MultiLevelAttentionConfig& config, const Builder& builder)
@@ -205,39 +199,66 @@ class MultiLevelAttention final : public Mixer {
                 int64_t end,
                 bool causal) const {
     const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
-    std::vector<Span> spans;
-    for (const Entries& e : memory) spans.push_back({e.level, e.first, e.size()});
-    const auto lists = [config = config_, spans, start, end, causal](int64_t first, int64_t n) {
-      return lists_of(config, spans, start + first, n, end, causal);
-    };
-    std::vector<Tensor> out;
-    for (int64_t b = 0; b < q_BTHD.size(0); ++b) {
+    const int64_t t = q_BTHD.size(1);
+    if (ops::use_kernels(q_BTHD)) {
       std::vector<ops::KeyMemory> sources;
-      for (const Entries& e : memory) sources.push_back({e.k_BSGD[b], e.v_BSGD[b]});
-      out.push_back(ops::listed_attention(q_BTHD[b], sources, lists, scale, kQueryBlock));
+      for (const Entries& e : memory) sources.push_back({e.k_BSGD[0], e.v_BSGD[0]});
+      std::vector<Tensor> out;
+      for (int64_t i = 0; i < t; i += kQueryBlock) {
+        const int64_t n = std::min(kQueryBlock, t - i);
+        out.push_back(ops::listed_attention(q_BTHD[0].narrow(0, i, n), sources,
+                                            lists(memory, start + i, n, end, causal), scale)
+                          .out);
+      }
+      return (out.size() == 1 ? out[0] : at::cat(out)).unsqueeze(0);
     }
-    return at::stack(out);
+    std::vector<Tensor> keys, values;
+    std::vector<int64_t> offsets{0};
+    for (const Entries& e : memory) {
+      keys.push_back(e.k_BSGD);
+      values.push_back(e.v_BSGD);
+      offsets.push_back(offsets.back() + e.size());
+    }
+    // the lists as a table of biases
+    const ops::KeyLists list = lists(memory, start, t, end, causal);
+    Tensor bias =
+        at::full({t, offsets.back()}, -std::numeric_limits<double>::infinity(), at::kDouble);
+    auto* cell = bias.data_ptr<double>();
+    int64_t j = 0;
+    for (int64_t i = 0; i < t; ++i)
+      for (; j < list.ends[static_cast<size_t>(i)]; ++j) {
+        const ops::ListedKey& key = list.keys[static_cast<size_t>(j)];
+        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] =
+            level_bias(memory[static_cast<size_t>(key.source)].level);
+      }
+    return ops::biased_attention(q_BTHD.transpose(1, 2), at::cat(keys, 1).transpose(1, 2),
+                                 at::cat(values, 1).transpose(1, 2),
+                                 bias.to(q_BTHD.device(), ops::wide(q_BTHD)), scale)
+        .out.transpose(1, 2);
   }
 
-  /// What queries start .. start + n of `length` tokens read, the oldest first.
-  static ops::KeyLists lists_of(const MultiLevelAttentionConfig& config,
-                                const std::vector<Span>& memory,
-                                int64_t start,
-                                int64_t n,
-                                int64_t length,
-                                bool causal) {
+  double level_bias(size_t level) const {
+    return config_.count_bias ? std::log(static_cast<double>(config_.ratios[level])) : 0;
+  }
+
+  /// What queries start .. start + n read, the oldest first.
+  ops::KeyLists lists(const std::vector<Entries>& memory,
+                      int64_t start,
+                      int64_t n,
+                      int64_t length,
+                      bool causal) const {
     ops::KeyLists out;
     for (int64_t i = start; i < start + n; ++i) {
       const std::vector<LevelRange> ranges =
-          causal ? config.causal_ranges(i) : config.open_ranges(i, length);
-      for (size_t level = config.levels(); level-- > 0;) {
-        const int64_t r = config.ratios[level], from = ranges[level].begin / r,
+          causal ? config_.causal_ranges(i) : config_.open_ranges(i, length);
+      for (size_t level = config_.levels(); level-- > 0;) {
+        const int64_t r = config_.ratios[level], from = ranges[level].begin / r,
                       to = (ranges[level].end + r - 1) / r;
-        const double bias = config.count_bias ? std::log(static_cast<double>(r)) : 0;
+        const auto bias = static_cast<float>(level_bias(level));
         for (size_t m = 0; m < memory.size(); ++m) {
           if (memory[m].level != level) continue;
           const int64_t first = memory[m].first;
-          for (int64_t b = std::max(from, first); b < std::min(to, first + memory[m].size); ++b)
+          for (int64_t b = std::max(from, first); b < std::min(to, first + memory[m].size()); ++b)
             out.add(static_cast<int64_t>(m), b - first, bias);
         }
       }

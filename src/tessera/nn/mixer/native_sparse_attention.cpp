@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/native_sparse_attention.h"
 
 #include <cmath>
+#include <limits>
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
@@ -50,9 +51,14 @@ class Compressor {
 };
 
 /// What the branches of one document read: raw tokens, and the blocks that end with each stride.
+/// In parts, as they lie in a state.
 struct Memory {
-  Tensor k_SGD, v_SGD, k_BGD, v_BGD;
+  std::vector<Tensor> k, v, k_blocks, v_blocks;
 };
+
+Tensor joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
 
 class NativeSparseAttention final : public Mixer {
  public:
@@ -101,32 +107,34 @@ class NativeSparseAttention final : public Mixer {
     const int64_t t = k.size(0), stride = config_.stride, end = start + t;
     const int64_t first = start / stride, last = end / stride;  // blocks that end in the call
     const int64_t empty = std::min(last, config_.block / stride - 1);
-    Memory memory{k, v, {}, {}};
+    Memory memory{{k}, {v}, {}, {}};
     if (row != nullptr) {
       row->tokens(0).append(k);
       row->tokens(1).append(v);
-      memory.k_SGD = row->tokens(0).spans(0, end)[0];
-      memory.v_SGD = row->tokens(1).spans(0, end)[0];
+      memory.k = row->tokens(0).spans(0, end);
+      memory.v = row->tokens(1).spans(0, end);
     }
-    const auto fresh = [&](const Compressor& compress, const Tensor& raw) {
+    const auto fresh = [&](const Compressor& compress, size_t slot, const Tensor& own) {
       const int64_t none = std::max<int64_t>(0, empty - first);
       const Tensor begin_empty =
           at::zeros({none, config_.n_kv_heads, config_.head_dim}, k.options());
       if (first + none >= last) return begin_empty;
       const int64_t from = (first + none + 1) * stride - config_.block;
-      return at::cat({begin_empty, compress(raw.narrow(0, from, last * stride - from))});
+      const Tensor raw = row != nullptr ? row->tokens(slot).joined(from, last * stride)
+                                        : own.narrow(0, from, last * stride - from);
+      return at::cat({begin_empty, compress(raw)});
     };
-    memory.k_BGD = fresh(compress_k_, memory.k_SGD);
-    memory.v_BGD = fresh(compress_v_, memory.v_SGD);
-    if (row != nullptr) {
-      row->tokens(4).append(memory.k_BGD);
-      row->tokens(5).append(memory.v_BGD);
-      memory.k_BGD = row->tokens(4).spans(0, last)[0];
-      memory.v_BGD = row->tokens(5).spans(0, last)[0];
-    }
+    const Tensor k_fresh = fresh(compress_k_, 0, k), v_fresh = fresh(compress_v_, 1, v);
     // the empty ones are never read
-    memory.k_BGD = memory.k_BGD.narrow(0, empty, last - empty);
-    memory.v_BGD = memory.v_BGD.narrow(0, empty, last - empty);
+    if (row != nullptr) {
+      row->tokens(4).append(k_fresh);
+      row->tokens(5).append(v_fresh);
+      memory.k_blocks = row->tokens(4).spans(empty, last);
+      memory.v_blocks = row->tokens(5).spans(empty, last);
+    } else {
+      memory.k_blocks = {k_fresh.narrow(0, empty, last - empty)};
+      memory.v_blocks = {v_fresh.narrow(0, empty, last - empty)};
+    }
     return memory;
   }
 
@@ -156,48 +164,45 @@ class NativeSparseAttention final : public Mixer {
   // --- the branches that read blocks -----------------------------------------------------------
 
   std::pair<Tensor, Tensor> sparse(const Tensor& q_THD, const Memory& memory, int64_t start) const {
-    // a block of queries at a time: their scores of all blocks are in memory
-    auto chosen = std::make_shared<std::vector<std::vector<int64_t>>>();
-    for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock)
-      for_selected(q_THD.narrow(0, i, std::min(kQueryBlock, q_THD.size(0) - i)), memory, start + i,
-                   [&](std::vector<int64_t> blocks) { chosen->push_back(std::move(blocks)); });
-    const auto blocks = [config = config_, start](int64_t first, int64_t n) {
-      ops::KeyLists lists;
-      for (int64_t t = first; t < first + n; ++t) {
-        for (int64_t b = 0; b < config.visible_blocks(start + t); ++b) lists.add(0, b);
-        lists.end_list();
+    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, start);
+    std::vector<Tensor> compressed, selected;
+    for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
+      const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
+      const Tensor q = q_THD.narrow(0, i, n);
+      ops::KeyLists blocks;
+      for (int64_t t = 0; t < n; ++t) {
+        for (int64_t b = 0; b < config_.visible_blocks(start + i + t); ++b) blocks.add(0, b);
+        blocks.end_list();
       }
-      return lists;
-    };
-    const auto tokens = [chosen, g = config_.n_kv_heads, size = config_.select_block, start](
-                            int64_t first, int64_t n) {
-      ops::KeyLists lists;
-      lists.per_query = g;
-      for (int64_t t = first; t < first + n; ++t)
-        for (int64_t kv = 0; kv < g; ++kv) {
-          for (const int64_t b : (*chosen)[static_cast<size_t>(t * g + kv)])
-            for (int64_t j = b * size; j < std::min(start + t + 1, (b + 1) * size); ++j)
-              lists.add(0, j);
-          lists.end_list();
-        }
-      return lists;
-    };
-    return {
-        ops::listed_attention(q_THD, {{memory.k_BGD, memory.v_BGD}}, blocks, scale(), kQueryBlock),
-        ops::listed_attention(q_THD, {{memory.k_SGD, memory.v_SGD}}, tokens, scale(), kQueryBlock)};
+      compressed.push_back(
+          ops::listed_attention(q, {{memory.k_blocks, memory.v_blocks}}, blocks, scale()).out);
+      ops::KeyLists tokens;
+      tokens.per_query = config_.n_kv_heads;
+      for_selected(q, memory, start + i, [&](int64_t t, int64_t, const auto& chosen) {
+        for (const int64_t b : chosen)
+          for (int64_t j = b * config_.select_block;
+               j < std::min(start + i + t + 1, (b + 1) * config_.select_block); ++j)
+            tokens.add(0, j);
+        tokens.end_list();
+      });
+      selected.push_back(ops::listed_attention(q, {{memory.k, memory.v}}, tokens, scale()).out);
+    }
+    return {at::cat(compressed), at::cat(selected)};
   }
 
-  /// f(blocks): what each query selects, kv head after kv head; no gradient.
+  /// f(query, kv head, blocks): what each query selects; no gradient.
   template <class F>
   void for_selected(const Tensor& q_THD, const Memory& memory, int64_t start, const F& f) const {
     const at::NoGradGuard no_gradients;
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  d = config_.head_dim, blocks = memory.k_BGD.size(0);
+                  d = config_.head_dim;
+    const Tensor k_BGD = joined(memory.k_blocks).detach();
+    const int64_t blocks = k_BGD.size(0);
     // scores of all blocks, [G][T, n, blocks]
     std::vector<Tensor> scores;
     for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
       const Tensor q = q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
-      const Tensor k = memory.k_BGD.detach().select(1, kv).contiguous();
+      const Tensor k = k_BGD.select(1, kv).contiguous();
       scores.push_back((ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale())
                            .to(at::kCPU)
                            .contiguous());
@@ -215,8 +220,41 @@ class NativeSparseAttention final : public Mixer {
           for (int64_t b = 0; b < seen; ++b)
             weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
         }
-        f(config_.selected(start + i, weights));
+        f(i, kv, config_.selected(start + i, weights));
       }
+  }
+
+  std::pair<Tensor, Tensor> sparse_plain(const Tensor& q_THD,
+                                         const Memory& memory,
+                                         int64_t start) const {
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    const Tensor k_SGD = joined(memory.k), v_SGD = joined(memory.v),
+                 k_BGD = joined(memory.k_blocks), v_BGD = joined(memory.v_blocks);
+    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
+                  keys = k_SGD.size(0), blocks = k_BGD.size(0);
+    const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& bias) {
+      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
+                                   bias.to(q_THD.device(), ops::wide(q_THD)), scale())
+          .out.squeeze(0)
+          .transpose(0, 1);
+    };
+    Tensor compressed = at::zeros_like(q_THD);
+    if (blocks > 0) {
+      Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
+      for (int64_t i = 0; i < t; ++i)
+        bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
+      compressed = attend(k_BGD, v_BGD, bias);
+    }
+    Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
+    auto* cells = bias.data_ptr<double>();
+    for_selected(q_THD, memory, start, [&](int64_t i, int64_t kv, const auto& chosen) {
+      for (const int64_t b : chosen)
+        for (int64_t j = b * config_.select_block;
+             j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
+          cells[(kv * t + i) * keys + j] = 0;
+    });
+    return {compressed, attend(k_SGD, v_SGD, bias.repeat_interleave(per_group, 0))};
   }
 
   NativeSparseAttentionConfig config_;
