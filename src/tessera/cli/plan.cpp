@@ -60,7 +60,7 @@ std::function<int()> add_plan(CLI::App& app) {
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
-                 "tessera plan zoo/mamba2/tiny-mamba2.json --snapshot-every 256",
+                 "tessera plan zoo/mamba2/mamba2-130m.json --snapshot-every 256",
                  "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };
 }

@@ -44,19 +44,6 @@ uint64_t hash_of(const text::Tokenizer& tokenizer) {
   return hash_name(tokens);
 }
 
-/// Of everything that the file says: any flipped byte changes it.
-std::string checksum(const std::vector<TensorView>& views, const format::StringMap& metadata) {
-  std::vector<std::string> lines;
-  for (const TensorView& view : views)
-    lines.push_back(fmt::format("{} {} {} {}", view.name, name_of(view.dtype),
-                                format::shape_text(view.shape),
-                                hex(hash_name(text_of(view.data)))));
-  std::sort(lines.begin(), lines.end());
-  for (const auto& [key, value] : metadata)
-    if (key != "session_checksum") lines.push_back(fmt::format("{} = {}", key, value));
-  return hex(hash_name(fmt::format("{}", fmt::join(lines, "\n"))));
-}
-
 void add(model::State::Packed& packed, const std::string& name, const Tensor& tensor) {
   const Tensor& t = packed.values.emplace_back(tensor.to(at::kCPU).contiguous());
   packed.views.push_back(
@@ -102,7 +89,7 @@ class Reader {
       bad("session of version \"{}\"; this program reads version 1", text("tessera_session"));
     const std::string& theirs = text("fingerprint");
     if (theirs != fingerprint) bad("made by another {}", difference(theirs, fingerprint));
-    if (text("session_checksum") != checksum(file_.tensors(), file_.metadata()) ||
+    if (text("session_checksum") != session_checksum(file_.tensors(), file_.metadata()) ||
         !file_.unsupported().empty())
       bad("damaged: its content does not match its checksum");
   }
@@ -141,8 +128,8 @@ class Reader {
                        view.name.starts_with("last.");
       if (own) continue;
       if (view.name.ends_with(".replay")) {
-        if (view.dtype != DType::f32 || view.shape.size() != 2 ||
-            view.shape[1] != model_.spec().d_model)
+        if (view.dtype != DType::f32 || view.shape.size() != 2 || view.shape[1] == 0 ||
+            view.shape[1] % model_.spec().d_model != 0)
           bad("\"{}\" is {} of shape {}; expected inputs of width {}", view.name,
               name_of(view.dtype), format::shape_text(view.shape), model_.spec().d_model);
         continue;
@@ -174,6 +161,19 @@ class Reader {
 
 }  // namespace
 
+std::string session_checksum(const std::vector<format::TensorView>& views,
+                             const format::StringMap& metadata) {
+  std::vector<std::string> lines;
+  for (const TensorView& view : views)
+    lines.push_back(fmt::format("{} {} {} {}", view.name, name_of(view.dtype),
+                                format::shape_text(view.shape),
+                                hex(hash_name(text_of(view.data)))));
+  std::sort(lines.begin(), lines.end());
+  for (const auto& [key, value] : metadata)
+    if (key != "session_checksum") lines.push_back(fmt::format("{} = {}", key, value));
+  return hex(hash_name(fmt::format("{}", fmt::join(lines, "\n"))));
+}
+
 std::string fingerprint(const model::Model& model, const text::Tokenizer* tokenizer) {
   std::string weights;
   for (const auto& [decl, weight] : model.weights().all())
@@ -203,7 +203,7 @@ void save_session(const std::filesystem::path& path,
     if (fed == static_cast<int64_t>(row.tokens.size()))
       add(packed, fmt::format("last.{}", r), session.last.at(r).to(at::kFloat));
   }
-  packed.metadata["session_checksum"] = checksum(packed.views, packed.metadata);
+  packed.metadata["session_checksum"] = session_checksum(packed.views, packed.metadata);
   format::write_safetensors(path, packed.views, packed.metadata);
 }
 

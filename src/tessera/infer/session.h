@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/format/tensor_view.h"
 #include "tessera/infer/sequence.h"
 #include "tessera/model/model.h"
 #include "tessera/text/tokenizer.h"
@@ -36,6 +37,10 @@ std::string fingerprint(const model::Model& model, const text::Tokenizer* tokeni
 void save_session(const std::filesystem::path& path,
                   const Session& session,
                   const std::string& fingerprint);
+
+/// What the metadata of a session say of everything else that the file says.
+std::string session_checksum(const std::vector<format::TensorView>& views,
+                             const format::StringMap& metadata);
 
 /// Throws Error(file) for what is damaged, of another model or tokenizer, or no session. The state
 /// has room for `max_pending` tokens.

@@ -44,6 +44,22 @@ TEST(Plan, StateAndFlops) {
   EXPECT_DOUBLE_EQ(plan.flops_per_token, 2.0 * plan.matrix_parameters + 30.0 * 4 * 576 * 2048);
 }
 
+TEST(Plan, SnapshotsOfAPrefixCache) {
+  const auto snapshots = [](const char* name, int64_t context, int64_t every) {
+    const ModelSpec spec = zoo(name);
+    Plan plan = make_plan(spec, context);
+    add_snapshots(plan, spec, every);
+    return std::pair{plan.snapshots, plan.snapshot_bytes};
+  };
+  // keys and values are kept once, with the last hidden state
+  EXPECT_EQ(snapshots("llama/smollm2-135m", 1000, 256),
+            (std::pair<int64_t, int64_t>{1, 1000 * 30 * 3 * 64 * 2 * 4 + 576 * 4}));
+  // 24 heads of 64 x 128 and 3 tokens of 1792 channels before the convolution, in 24 layers
+  const int64_t one = (24 * 64 * 128 + 3 * 1792) * 24 * 4 + 768 * 4;
+  EXPECT_EQ(snapshots("mamba2/mamba2-130m", 1000, 256), (std::pair<int64_t, int64_t>{4, 4 * one}));
+  EXPECT_EQ(snapshots("mamba2/mamba2-130m", 1024, 256), (std::pair<int64_t, int64_t>{4, 4 * one}));
+}
+
 TEST(ModelSpec, ResolvedReadsBackEqual) {
   for (const char* name : {"llama/smollm2-135m", "gpt2/gpt2"}) {
     const Json once = resolve(zoo(name));
