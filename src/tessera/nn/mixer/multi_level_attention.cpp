@@ -12,6 +12,12 @@ namespace {
 
 constexpr int64_t kQueryBlock = 128;  // queries whose lists are in memory at a time
 
+/// Where a memory's entries stand: `size` of one level, from number `first` on.
+struct Stand {
+  size_t level = 0;
+  int64_t first = 0, size = 0;
+};
+
 /// Consecutive entries of one level, from entry `first` on.
 struct Entries {
   size_t level = 0;
@@ -219,7 +225,54 @@ class MultiLevelAttention final : public Mixer {
                 const ops::ScoreOptions& how,
                 int64_t start,
                 int64_t end) const {
-    if (ops::use_kernels(q_BTHD)) return by_lists(q_BTHD, memory, how, start, end);
+    if (how.term && !ops::use_kernels(q_BTHD)) return by_table(q_BTHD, memory, how, start, end);
+    std::vector<Tensor> out;
+    for (int64_t b = 0; b < q_BTHD.size(0); ++b)
+      out.push_back(by_lists(q_BTHD[b], b, memory, how, start, end));
+    return at::stack(out);
+  }
+
+  /// Sequence number b. Memory is linear in the entries, gradients included.
+  Tensor by_lists(const Tensor& q_THD,
+                  int64_t b,
+                  const std::vector<Entries>& memory,
+                  const ops::ScoreOptions& how,
+                  int64_t start,
+                  int64_t end) const {
+    std::vector<ops::KeyMemory> sources;
+    for (const Entries& e : memory) sources.push_back({e.k_BSGD[b], e.v_BSGD[b]});
+    const int64_t t = q_THD.size(0);
+    if (!ops::use_kernels(q_THD)) {
+      // what is listed outlives the call, until its gradient has been formed
+      const ops::ListsOf of = [config = config_, at = stands(memory), start, end,
+                               causal = how.causal](int64_t first, int64_t n) {
+        return lists(config, at, {}, {start + first, start + first + n}, end, causal);
+      };
+      return ops::listed_attention(q_THD, sources, of, how.scale, kQueryBlock);
+    }
+    std::vector<Tensor> out;
+    for (int64_t i = 0; i < t; i += kQueryBlock) {
+      const int64_t n = std::min(kQueryBlock, t - i);
+      const Tensor q = q_THD.narrow(0, i, n);
+      std::vector<Tensor> more;
+      for (const Entries& e : memory)
+        if (how.term)
+          more.push_back(added(how, q.unsqueeze(0), e, start + i, end).squeeze(0).contiguous());
+      const LevelRange queries{start + i, start + i + n};
+      out.push_back(
+          ops::listed_attention(
+              q, sources, lists(config_, stands(memory), more, queries, end, how.causal), how.scale)
+              .out);
+    }
+    return out.size() == 1 ? out[0] : at::cat(out);
+  }
+
+  /// With a term and gradients: a table of biases, quadratic in the tokens as the term itself.
+  Tensor by_table(const Tensor& q_BTHD,
+                  const std::vector<Entries>& memory,
+                  const ops::ScoreOptions& how,
+                  int64_t start,
+                  int64_t end) const {
     const int64_t t = q_BTHD.size(1);
     std::vector<Tensor> keys, values, more;
     std::vector<int64_t> offsets{0};
@@ -229,8 +282,8 @@ class MultiLevelAttention final : public Mixer {
       more.push_back(added(how, q_BTHD, e, start, end));
       offsets.push_back(offsets.back() + e.size());
     }
-    // the lists as a table of biases
-    const ops::KeyLists list = lists(memory, {}, start, t, end, how.causal);
+    const ops::KeyLists list =
+        lists(config_, stands(memory), {}, {start, start + t}, end, how.causal);
     Tensor table =
         at::full({t, offsets.back()}, -std::numeric_limits<double>::infinity(), at::kDouble);
     auto* cell = table.data_ptr<double>();
@@ -238,37 +291,12 @@ class MultiLevelAttention final : public Mixer {
     for (int64_t i = 0; i < t; ++i)
       for (; j < list.ends[static_cast<size_t>(i)]; ++j) {
         const ops::ListedKey& key = list.keys[static_cast<size_t>(j)];
-        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] =
-            level_bias(memory[static_cast<size_t>(key.source)].level);
+        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] = key.bias;
       }
-    Tensor bias = table.to(q_BTHD.device(), ops::wide(q_BTHD));
-    if (how.term) bias = bias + at::cat(more, -1);
+    const Tensor bias = table.to(q_BTHD.device(), ops::wide(q_BTHD)) + at::cat(more, -1);
     return ops::biased_attention(q_BTHD.transpose(1, 2), at::cat(keys, 1).transpose(1, 2),
                                  at::cat(values, 1).transpose(1, 2), bias, how.scale)
         .out.transpose(1, 2);
-  }
-
-  Tensor by_lists(const Tensor& q_1THD,
-                  const std::vector<Entries>& memory,
-                  const ops::ScoreOptions& how,
-                  int64_t start,
-                  int64_t end) const {
-    std::vector<ops::KeyMemory> sources;
-    for (const Entries& e : memory) sources.push_back({e.k_BSGD[0], e.v_BSGD[0]});
-    const int64_t t = q_1THD.size(1);
-    std::vector<Tensor> out;
-    for (int64_t i = 0; i < t; i += kQueryBlock) {
-      const int64_t n = std::min(kQueryBlock, t - i);
-      const Tensor q = q_1THD.narrow(1, i, n);
-      std::vector<Tensor> more;
-      for (const Entries& e : memory)
-        if (how.term) more.push_back(added(how, q, e, start + i, end).squeeze(0).contiguous());
-      out.push_back(ops::listed_attention(q[0], sources,
-                                          lists(memory, more, start + i, n, end, how.causal),
-                                          how.scale)
-                        .out);
-    }
-    return (out.size() == 1 ? out[0] : at::cat(out)).unsqueeze(0);
   }
 
   /// What the position adds to the scores of queries from `start` on and entries, [B or 1, H, T,
@@ -297,37 +325,40 @@ class MultiLevelAttention final : public Mixer {
     return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
   }
 
-  double level_bias(size_t level) const {
-    return config_.count_bias ? std::log(static_cast<double>(config_.ratios[level])) : 0;
+  static std::vector<Stand> stands(const std::vector<Entries>& memory) {
+    std::vector<Stand> out;
+    for (const Entries& e : memory) out.push_back({e.level, e.first, e.size()});
+    return out;
   }
 
-  /// What queries start .. start + n read, the oldest first; by head where each entry has a number
-  /// of its own in `more`, [H, n, entries] per memory.
-  ops::KeyLists lists(const std::vector<Entries>& memory,
-                      const std::vector<Tensor>& more,
-                      int64_t start,
-                      int64_t n,
-                      int64_t length,
-                      bool causal) const {
+  /// What the queries at these positions read, the oldest first; by head where each entry has a
+  /// number of its own in `more`, [H, n, entries] per memory.
+  static ops::KeyLists lists(const MultiLevelAttentionConfig& config,
+                             const std::vector<Stand>& memory,
+                             const std::vector<Tensor>& more,
+                             LevelRange queries,
+                             int64_t length,
+                             bool causal) {
     ops::KeyLists out;
-    out.per_query = more.empty() ? 1 : config_.n_heads;
-    for (int64_t i = start; i < start + n; ++i) {
+    out.per_query = more.empty() ? 1 : config.n_heads;
+    const int64_t n = queries.end - queries.begin;
+    for (int64_t i = queries.begin; i < queries.end; ++i) {
       const std::vector<LevelRange> ranges =
-          causal ? config_.causal_ranges(i) : config_.open_ranges(i, length);
+          causal ? config.causal_ranges(i) : config.open_ranges(i, length);
       for (int64_t h = 0; h < out.per_query; ++h) {
-        for (size_t level = config_.levels(); level-- > 0;) {
-          const int64_t r = config_.ratios[level], from = ranges[level].begin / r,
+        for (size_t level = config.levels(); level-- > 0;) {
+          const int64_t r = config.ratios[level], from = ranges[level].begin / r,
                         to = (ranges[level].end + r - 1) / r;
-          const auto bias = static_cast<float>(level_bias(level));
+          const double bias = config.count_bias ? std::log(static_cast<double>(r)) : 0;
           for (size_t m = 0; m < memory.size(); ++m) {
             if (memory[m].level != level) continue;
-            const int64_t first = memory[m].first, size = memory[m].size();
-            const float* own = more.empty()
-                                   ? nullptr
-                                   : more[m].const_data_ptr<float>() + (h * n + i - start) * size;
+            const int64_t first = memory[m].first, size = memory[m].size;
+            const float* own =
+                more.empty() ? nullptr
+                             : more[m].const_data_ptr<float>() + (h * n + i - queries.begin) * size;
             for (int64_t b = std::max(from, first); b < std::min(to, first + size); ++b)
               out.add(static_cast<int64_t>(m), b - first,
-                      own != nullptr ? bias + own[b - first] : bias);
+                      own != nullptr ? bias + static_cast<double>(own[b - first]) : bias);
           }
         }
         out.end_list();

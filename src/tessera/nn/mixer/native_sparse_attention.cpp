@@ -51,8 +51,115 @@ class Compressor {
 };
 
 /// What the branches of one document read: raw tokens, and the blocks that end with each stride.
+/// In parts, as they lie in a state.
 struct Memory {
-  Tensor k_SGD, v_SGD, k_BGD, v_BGD;
+  std::vector<Tensor> k, v, k_blocks, v_blocks;
+};
+
+Tensor joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+/// Numbers [H or 1, T, S] by head, query and key that scores gain; none by default.
+class Added {
+ public:
+  Added() = default;
+  explicit Added(const Tensor& x)
+      : x_(x.defined() ? x.detach().to(at::kCPU, at::kFloat).contiguous() : x) {}
+  bool by_head() const { return x_.defined(); }
+  float operator()(int64_t h, int64_t t, int64_t s) const {
+    if (!x_.defined()) return 0;
+    const int64_t head = x_.size(0) == 1 ? 0 : h;
+    return x_.const_data_ptr<float>()[(head * x_.size(1) + t) * x_.size(2) + s];
+  }
+
+ private:
+  Tensor x_;
+};
+
+/// What the scores are made of by which queries select blocks; `added` may be undefined.
+struct Selecting {
+  Tensor q_THD, k_BGD;
+  double scale;
+  Tensor added;  // [H or 1, T, blocks]
+};
+
+/// Which blocks and tokens queries read.
+class Lists {
+ public:
+  explicit Lists(const NativeSparseAttentionConfig& config) : config_(config) {}
+
+  /// The complete blocks of queries start .. start + n, one list for all heads where they agree.
+  ops::KeyLists blocks(int64_t start, int64_t n, const Added& bias) const {
+    ops::KeyLists lists;
+    lists.per_query = bias.by_head() ? config_.n_heads : 1;
+    for (int64_t t = 0; t < n; ++t)
+      for (int64_t h = 0; h < lists.per_query; ++h) {
+        for (int64_t b = 0; b < config_.visible_blocks(start + t); ++b)
+          lists.add(0, b, bias(h, t, b));
+        lists.end_list();
+      }
+    return lists;
+  }
+
+  /// The tokens of the blocks that queries from `start` on select.
+  ops::KeyLists tokens(const Selecting& by, int64_t start, const Added& bias) const {
+    const int64_t per_group = config_.n_heads / config_.n_kv_heads,
+                  lists_of_group = bias.by_head() ? per_group : 1;
+    ops::KeyLists lists;
+    lists.per_query = config_.n_kv_heads * lists_of_group;
+    for_selected(by, start, [&](int64_t t, int64_t kv, const auto& chosen) {
+      for (int64_t h = kv * per_group; h < kv * per_group + lists_of_group; ++h) {
+        for (const int64_t b : chosen)
+          for (int64_t j = b * config_.select_block;
+               j < std::min(start + t + 1, (b + 1) * config_.select_block); ++j)
+            lists.add(0, j, bias(h, t, j));
+        lists.end_list();
+      }
+    });
+    return lists;
+  }
+
+  /// f(query, kv head, blocks): what each query selects; no gradient.
+  template <class F>
+  void for_selected(const Selecting& by, int64_t start, const F& f) const {
+    const at::NoGradGuard no_gradients;
+    const int64_t t = by.q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
+                  d = config_.head_dim, blocks = by.k_BGD.size(0);
+    // scores of all blocks, [G][T, n, blocks]
+    std::vector<Tensor> scores;
+    for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
+      const Tensor q = by.q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
+      const Tensor k = by.k_BGD.detach().select(1, kv).contiguous();
+      Tensor of_group = (ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * by.scale)
+                            .reshape({t, per_group, blocks});
+      if (by.added.defined()) {
+        const Tensor own = by.added.size(0) == 1
+                               ? by.added.detach()
+                               : by.added.detach().narrow(0, kv * per_group, per_group);
+        of_group = of_group + own.transpose(0, 1);
+      }
+      scores.push_back(of_group.to(at::kCPU).contiguous());
+    }
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t kv = 0; kv < g; ++kv) {
+        const int64_t seen = config_.visible_blocks(start + i);
+        std::vector<double> weights(static_cast<size_t>(seen), 0.0);
+        for (int64_t h = 0; h < per_group && seen > 0; ++h) {
+          const double* row = scores[static_cast<size_t>(kv)].const_data_ptr<double>() +
+                              (i * per_group + h) * blocks;
+          const double top = *std::max_element(row, row + seen);
+          double total = 0;
+          for (int64_t b = 0; b < seen; ++b) total += std::exp(row[b] - top);
+          for (int64_t b = 0; b < seen; ++b)
+            weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
+        }
+        f(i, kv, config_.selected(start + i, weights));
+      }
+  }
+
+ private:
+  NativeSparseAttentionConfig config_;
 };
 
 class NativeSparseAttention final : public Mixer {
@@ -70,7 +177,8 @@ class NativeSparseAttention final : public Mixer {
         compress_v_(config, builder.under("compress_v")),
         position_(build_position(
             config.position,
-            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        lists_(std::make_shared<const Lists>(config)) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
@@ -131,10 +239,10 @@ class NativeSparseAttention final : public Mixer {
   }
   Tensor added_to_blocks(const ops::ScoreOptions& how,
                          const Tensor& q_THD,
-                         const Memory& memory,
+                         const Tensor& k_BGD,
                          int64_t start) const {
-    if (memory.k_BGD.size(0) == 0) return {};
-    return added(how, q_THD, memory.k_BGD, start, config_.block - 1, config_.stride);
+    if (k_BGD.size(0) == 0) return {};
+    return added(how, q_THD, k_BGD, start, config_.block - 1, config_.stride);
   }
 
   /// Adds the call's tokens to what the row holds, and the blocks that they complete.
@@ -142,32 +250,34 @@ class NativeSparseAttention final : public Mixer {
     const int64_t t = k.size(0), stride = config_.stride, end = start + t;
     const int64_t first = start / stride, last = end / stride;  // blocks that end in the call
     const int64_t empty = std::min(last, config_.block / stride - 1);
-    Memory memory{k, v, {}, {}};
+    Memory memory{{k}, {v}, {}, {}};
     if (row != nullptr) {
       row->tokens(0).append(k);
       row->tokens(1).append(v);
-      memory.k_SGD = row->tokens(0).spans(0, end)[0];
-      memory.v_SGD = row->tokens(1).spans(0, end)[0];
+      memory.k = row->tokens(0).spans(0, end);
+      memory.v = row->tokens(1).spans(0, end);
     }
-    const auto fresh = [&](const Compressor& compress, const Tensor& raw) {
+    const auto fresh = [&](const Compressor& compress, size_t slot, const Tensor& own) {
       const int64_t none = std::max<int64_t>(0, empty - first);
       const Tensor begin_empty =
           at::zeros({none, config_.n_kv_heads, config_.head_dim}, k.options());
       if (first + none >= last) return begin_empty;
       const int64_t from = (first + none + 1) * stride - config_.block;
-      return at::cat({begin_empty, compress(raw.narrow(0, from, last * stride - from))});
+      const Tensor raw = row != nullptr ? row->tokens(slot).joined(from, last * stride)
+                                        : own.narrow(0, from, last * stride - from);
+      return at::cat({begin_empty, compress(raw)});
     };
-    memory.k_BGD = fresh(compress_k_, memory.k_SGD);
-    memory.v_BGD = fresh(compress_v_, memory.v_SGD);
-    if (row != nullptr) {
-      row->tokens(4).append(memory.k_BGD);
-      row->tokens(5).append(memory.v_BGD);
-      memory.k_BGD = row->tokens(4).spans(0, last)[0];
-      memory.v_BGD = row->tokens(5).spans(0, last)[0];
-    }
+    const Tensor k_fresh = fresh(compress_k_, 0, k), v_fresh = fresh(compress_v_, 1, v);
     // the empty ones are never read
-    memory.k_BGD = memory.k_BGD.narrow(0, empty, last - empty);
-    memory.v_BGD = memory.v_BGD.narrow(0, empty, last - empty);
+    if (row != nullptr) {
+      row->tokens(4).append(k_fresh);
+      row->tokens(5).append(v_fresh);
+      memory.k_blocks = row->tokens(4).spans(empty, last);
+      memory.v_blocks = row->tokens(5).spans(empty, last);
+    } else {
+      memory.k_blocks = {k_fresh.narrow(0, empty, last - empty)};
+      memory.v_blocks = {v_fresh.narrow(0, empty, last - empty)};
+    }
     return memory;
   }
 
@@ -199,172 +309,103 @@ class NativeSparseAttention final : public Mixer {
 
   // --- the branches that read blocks -----------------------------------------------------------
 
-  /// Numbers [H or 1, T, S] by head, query and key; 0 where there are none.
-  class Added {
-   public:
-    explicit Added(const Tensor& x)
-        : x_(x.defined() ? x.to(at::kCPU, at::kFloat).contiguous() : x) {}
-    bool by_head() const { return x_.defined(); }
-    float operator()(int64_t h, int64_t t, int64_t s) const {
-      if (!x_.defined()) return 0;
-      const int64_t head = x_.size(0) == 1 ? 0 : h;
-      return x_.const_data_ptr<float>()[(head * x_.size(1) + t) * x_.size(2) + s];
-    }
-
-   private:
-    Tensor x_;
-  };
-
   std::pair<Tensor, Tensor> sparse(const Tensor& q_THD,
                                    const Memory& memory,
                                    const ops::ScoreOptions& how,
                                    int64_t start) const {
-    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, how, start);
+    if (!how.term) return by_lists(q_THD, memory, how.scale, start);
+    if (!ops::use_kernels(q_THD)) return by_tables(q_THD, memory, how, start);
+    const Tensor k_SGD = joined(memory.k), k_BGD = joined(memory.k_blocks);
     std::vector<Tensor> compressed, selected;
     for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
       const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
       const Tensor q = q_THD.narrow(0, i, n);
-      const Tensor to_blocks = added_to_blocks(how, q, memory, start + i);
-      compressed.push_back(by_lists(q, {memory.k_BGD, memory.v_BGD},
-                                    block_lists(Added(to_blocks), start + i, n), how.scale));
-      const Added to_tokens(
-          added(how, q, memory.k_SGD.narrow(0, 0, start + i + n), start + i, 0, 1));
-      selected.push_back(by_lists(q, {memory.k_SGD, memory.v_SGD},
-                                  token_lists(q, memory, how, to_blocks, to_tokens, start + i),
-                                  how.scale));
+      const Tensor to_blocks = added_to_blocks(how, q, k_BGD, start + i),
+                   to_tokens = added(how, q, k_SGD.narrow(0, 0, start + i + n), start + i, 0, 1);
+      compressed.push_back(ops::listed_attention(q, {{memory.k_blocks, memory.v_blocks}},
+                                                 lists_->blocks(start + i, n, Added(to_blocks)),
+                                                 how.scale)
+                               .out);
+      selected.push_back(ops::listed_attention(q, {{memory.k, memory.v}},
+                                               lists_->tokens({q, k_BGD, how.scale, to_blocks},
+                                                              start + i, Added(to_tokens)),
+                                               how.scale)
+                             .out);
     }
     return {at::cat(compressed), at::cat(selected)};
   }
 
-  static Tensor by_lists(const Tensor& q,
-                         const ops::KeyMemory& memory,
-                         const ops::KeyLists& lists,
-                         double scale) {
-    return ops::listed_attention(q, {memory}, lists, scale).out;
-  }
-
-  /// The complete blocks of queries start .. start + n, one list for all heads where they agree.
-  ops::KeyLists block_lists(const Added& bias, int64_t start, int64_t n) const {
-    ops::KeyLists lists;
-    lists.per_query = bias.by_head() ? config_.n_heads : 1;
-    for (int64_t t = 0; t < n; ++t)
-      for (int64_t h = 0; h < lists.per_query; ++h) {
-        for (int64_t b = 0; b < config_.visible_blocks(start + t); ++b)
-          lists.add(0, b, bias(h, t, b));
-        lists.end_list();
+  /// Without a term, by every type: memory is linear in the keys, gradients included.
+  std::pair<Tensor, Tensor> by_lists(const Tensor& q_THD,
+                                     const Memory& memory,
+                                     double scale,
+                                     int64_t start) const {
+    // what is listed outlives the call, until its gradient has been formed
+    const ops::ListsOf blocks = [lists = lists_, start](int64_t first, int64_t n) {
+      return lists->blocks(start + first, n, {});
+    };
+    const ops::ListsOf tokens = [lists = lists_, q = q_THD.detach(), start, scale,
+                                 k = joined(memory.k_blocks).detach()](int64_t first, int64_t n) {
+      return lists->tokens({q.narrow(0, first, n), k, scale, {}}, start + first, {});
+    };
+    const auto attend = [&](const ops::KeyMemory& from, const ops::ListsOf& of) {
+      if (!ops::use_kernels(q_THD))
+        return ops::listed_attention(q_THD, {from}, of, scale, kQueryBlock);
+      std::vector<Tensor> out;
+      for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
+        const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
+        out.push_back(ops::listed_attention(q_THD.narrow(0, i, n), {from}, of(i, n), scale).out);
       }
-    return lists;
+      return at::cat(out);
+    };
+    return {attend({memory.k_blocks, memory.v_blocks}, blocks),
+            attend({memory.k, memory.v}, tokens)};
   }
 
-  /// The tokens of the blocks that queries from `start` on select.
-  ops::KeyLists token_lists(const Tensor& q,
-                            const Memory& memory,
-                            const ops::ScoreOptions& how,
-                            const Tensor& to_blocks,
-                            const Added& bias,
-                            int64_t start) const {
-    const int64_t per_group = config_.n_heads / config_.n_kv_heads,
-                  lists_of_group = bias.by_head() ? per_group : 1;
-    ops::KeyLists lists;
-    lists.per_query = config_.n_kv_heads * lists_of_group;
-    for_selected(q, memory, how.scale, to_blocks, start,
-                 [&](int64_t t, int64_t kv, const auto& chosen) {
-                   for (int64_t h = kv * per_group; h < kv * per_group + lists_of_group; ++h) {
-                     for (const int64_t b : chosen)
-                       for (int64_t j = b * config_.select_block;
-                            j < std::min(start + t + 1, (b + 1) * config_.select_block); ++j)
-                         lists.add(0, j, bias(h, t, j));
-                     lists.end_list();
-                   }
-                 });
-    return lists;
-  }
-
-  /// f(query, kv head, blocks): what each query selects, its scores of all blocks having gained
-  /// `to_blocks`; no gradient.
-  template <class F>
-  void for_selected(const Tensor& q_THD,
-                    const Memory& memory,
-                    double scale,
-                    const Tensor& to_blocks,
-                    int64_t start,
-                    const F& f) const {
-    const at::NoGradGuard no_gradients;
-    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  d = config_.head_dim, blocks = memory.k_BGD.size(0);
-    // scores of all blocks, [G][T, n, blocks]
-    std::vector<Tensor> scores;
-    for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
-      const Tensor q = q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
-      const Tensor k = memory.k_BGD.detach().select(1, kv).contiguous();
-      Tensor of_group = ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale;
-      if (to_blocks.defined()) {
-        const Tensor own = to_blocks.size(0) == 1
-                               ? to_blocks.detach()
-                               : to_blocks.detach().narrow(0, kv * per_group, per_group);
-        of_group = of_group.unflatten(0, {t, per_group}) + own.transpose(0, 1);
-      }
-      scores.push_back(of_group.to(at::kCPU).contiguous());
-    }
-    for (int64_t i = 0; i < t; ++i)
-      for (int64_t kv = 0; kv < g; ++kv) {
-        const int64_t seen = config_.visible_blocks(start + i);
-        std::vector<double> weights(static_cast<size_t>(seen), 0.0);
-        for (int64_t h = 0; h < per_group && seen > 0; ++h) {
-          const double* row = scores[static_cast<size_t>(kv)].const_data_ptr<double>() +
-                              (i * per_group + h) * blocks;
-          const double top = *std::max_element(row, row + seen);
-          double total = 0;
-          for (int64_t b = 0; b < seen; ++b) total += std::exp(row[b] - top);
-          for (int64_t b = 0; b < seen; ++b)
-            weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
-        }
-        f(i, kv, config_.selected(start + i, weights));
-      }
-  }
-
-  std::pair<Tensor, Tensor> sparse_plain(const Tensor& q_THD,
-                                         const Memory& memory,
-                                         const ops::ScoreOptions& how,
-                                         int64_t start) const {
+  /// With a term and gradients: tables of biases, quadratic in the tokens as the term itself.
+  std::pair<Tensor, Tensor> by_tables(const Tensor& q_THD,
+                                      const Memory& memory,
+                                      const ops::ScoreOptions& how,
+                                      int64_t start) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    const Tensor k_SGD = joined(memory.k), v_SGD = joined(memory.v),
+                 k_BGD = joined(memory.k_blocks), v_BGD = joined(memory.v_blocks);
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  keys = memory.k_SGD.size(0), blocks = memory.k_BGD.size(0);
+                  keys = k_SGD.size(0), blocks = k_BGD.size(0);
     const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& hidden,
                             const Tensor& more) {
-      Tensor bias = hidden.to(q_THD.device(), ops::wide(q_THD));
-      if (more.defined()) bias = bias + more;
-      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v), bias,
-                                   how.scale)
+      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
+                                   hidden.to(q_THD.device(), ops::wide(q_THD)) + more, how.scale)
           .out.squeeze(0)
           .transpose(0, 1);
     };
-    const Tensor to_blocks = added_to_blocks(how, q_THD, memory, start);
+    const Tensor to_blocks = added_to_blocks(how, q_THD, k_BGD, start);
     Tensor compressed = at::zeros_like(q_THD);
     if (blocks > 0) {
       Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
       for (int64_t i = 0; i < t; ++i)
         bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
-      compressed = attend(memory.k_BGD, memory.v_BGD, bias, to_blocks);
+      compressed = attend(k_BGD, v_BGD, bias, to_blocks);
     }
     Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
     auto* cells = bias.data_ptr<double>();
-    for_selected(q_THD, memory, how.scale, to_blocks, start,
-                 [&](int64_t i, int64_t kv, const auto& chosen) {
-                   for (const int64_t b : chosen)
-                     for (int64_t j = b * config_.select_block;
-                          j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
-                       cells[(kv * t + i) * keys + j] = 0;
-                 });
-    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0),
-                               added(how, q_THD, memory.k_SGD, start, 0, 1))};
+    lists_->for_selected({q_THD, k_BGD, how.scale, to_blocks}, start,
+                         [&](int64_t i, int64_t kv, const auto& chosen) {
+                           for (const int64_t b : chosen)
+                             for (int64_t j = b * config_.select_block;
+                                  j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
+                               cells[(kv * t + i) * keys + j] = 0;
+                         });
+    return {compressed, attend(k_SGD, v_SGD, bias.repeat_interleave(per_group, 0),
+                               added(how, q_THD, k_SGD, start, 0, 1))};
   }
 
   NativeSparseAttentionConfig config_;
   Linear q_, k_, v_, k_window_, v_window_, gate_, o_;
   Compressor compress_k_, compress_v_;
   std::unique_ptr<Position> position_;
+  std::shared_ptr<const Lists> lists_;
 };
 
 }  // namespace
