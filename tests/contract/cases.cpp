@@ -151,6 +151,8 @@ constexpr Sample kSamples[] = {
      R"({"d_inner": 11, "d_state": 3, "dt_rank": 3, "d_conv": 3, "chunk": 3, "norm": "rms_norm"})"},
     {Slot::mixer, "mamba", "one_tap",
      R"({"d_state": 2, "d_conv": 1, "norm": {"type": "rms_norm", "weight": "none"}})"},
+    {Slot::mixer, "mamba", "heads",
+     R"({"d_inner": 12, "n_heads": 3, "d_state": 3, "dt_rank": 2, "chunk": 3, "norm": "rms_norm"})"},
     {Slot::mixer, "rg_lru", "", R"({"n_heads": 2})"},
     {Slot::mixer, "rg_lru", "wide", R"({"n_heads": 3, "width": 9, "d_conv": 2, "chunk": 3})"},
     {Slot::mixer, "rwkv4", "wide", R"({"width": 19})"},

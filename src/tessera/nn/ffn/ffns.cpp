@@ -1,5 +1,6 @@
 #include "tessera/nn/activation_kernel.h"
 #include "tessera/nn/ffn/glu.h"
+#include "tessera/nn/ffn/linear.h"
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/pointwise.h"
@@ -45,8 +46,20 @@ class Glu final : public Ffn {
   Linear gate_, up_, down_;
 };
 
+class LinearFfn final : public Ffn {
+ public:
+  explicit LinearFfn(const Builder& builder) : out_(builder, "out") {}
+  Tensor forward(const Tensor& x_ND, Context&) const override { return out_(x_ND); }
+
+ private:
+  Linear out_;
+};
+
 }  // namespace
 
+std::unique_ptr<Ffn> build(const LinearFfnConfig&, const Builder& builder) {
+  return std::make_unique<LinearFfn>(builder);
+}
 std::unique_ptr<Ffn> build(const MlpConfig& config, const Builder& builder) {
   return std::make_unique<Mlp>(config, builder);
 }

@@ -39,11 +39,12 @@ struct GluConfig final : spec::Config {
                 "bilinear).",
             .paper = "Shazeer: GLU Variants Improve Transformer, arXiv:2002.05202",
             .year = 2020,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .any_width = true};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("gate", d_hidden, scope.d_model, bias);
-    list.linear("up", d_hidden, scope.d_model, bias);
+    list.linear("gate", d_hidden, scope.input_width(), bias);
+    list.linear("up", d_hidden, scope.input_width(), bias);
     list.linear("down", scope.d_model, d_hidden, bias,
                 spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   }
