@@ -373,10 +373,13 @@ std::vector<Case> make_cases() {
     for (const auto& [label, part] : variants(mechanism, base, completed))
       add(make_case(mechanism, label, part, ""));
   }
-  Case mixed;
-  mixed.name = "hybrid";
-  mixed.decoder = hybrid();
-  add(mixed);
+  for (const auto& [name, decoder] :
+       {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()}}) {
+    Case mixed;
+    mixed.name = name;
+    mixed.decoder = decoder;
+    add(mixed);
+  }
   return out;
 }
 
@@ -490,6 +493,24 @@ Json hybrid() {
                     {"ffn": {"type": "mlp", "d_hidden": 12, "act": "relu2"}}]}],
     "cycles": 2, "n_layers": 6})",
       "hybrid");
+}
+
+Json shared_blocks() {
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "linear",
+    "layers": [
+      {"branches": [
+        {"name": "block", "share": "one", "inputs": ["stream", "embedding"], "residual": null,
+         "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "position": "rope"},
+         "adapters": [{"rank": 2, "of": ["q"]}, {"rank": 3, "of": ["k", "v"]}]},
+        {"name": "block_ffn", "share": "one", "inputs": ["block"], "residual": null,
+         "ffn": {"type": "glu", "d_hidden": 10}, "adapters": [{"rank": 2, "of": ["gate", "up"]}]},
+        {"name": "linear", "inputs": ["block_ffn"], "norm": null, "residual": null, "ffn": "linear"},
+        {"mixer": {"type": "mamba", "d_inner": 12, "n_heads": 2, "d_state": 3, "chunk": 4},
+         "add": ["linear"], "adapters": [{"rank": 2, "of": ["select", "out"]}]}]},
+      {"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 12}}],
+    "cycles": 2, "n_layers": 3})",
+      "shared_blocks");
 }
 
 }  // namespace tessera::contract
