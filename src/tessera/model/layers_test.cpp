@@ -102,7 +102,7 @@ TEST(Branches, WhatCannotWorkIsRefused) {
                         "\"stream\", \"embedding\" or an earlier branch of the layer"));
   EXPECT_THAT(with(0, "inputs", R"(["linear"])"), HasSubstr("\"linear\" is not known here"));
   EXPECT_THAT(with(0, "inputs", "[]"), HasSubstr("found an empty list"));
-  EXPECT_THAT(with(0, "inputs", "[3]"), HasSubstr("found a number; expected a name"));
+  EXPECT_THAT(with(0, "inputs", "[3]"), HasSubstr("found an integer; expected a name"));
   EXPECT_THAT(with(0, "add", R"(["stream"])"), HasSubstr("2 inputs side by side; expected one"));
   EXPECT_THAT(with(0, "name", R"("embedding")"), HasSubstr("names what branches read"));
   EXPECT_THAT(with(3, "inputs", R"(["stream", "linear"])"),
