@@ -3008,10 +3008,10 @@ def zamba2():
         + ["attention_head_dim", "head_dim", "mamba_headdim", "mamba_d_state", "mamba_expand"]
         + ["num_mem_blocks", "adapter_rank", "n_mamba_heads", "mamba_ngroups", "mamba_d_conv"]
         + ["layers_block_type", "layer_types", "hybrid_layer_ids"],
-        missing="model.layers.1.linear.weight",
+        missing="model.layers.2.linear.weight",
         rejects=[
             {
-                "name": "intermediate_size",
+                "name": "num_mem_blocks",
                 "set": {"num_mem_blocks": 0},
                 "expect": "num_mem_blocks",
             },
