@@ -118,6 +118,47 @@ TEST(Branches, EveryGradientIsThatOfTheFormulas) {
   }
 }
 
+/// A model whose one part reads the stream and the embedding side by side.
+Json over_two_inputs(const Case& c) {
+  Json json = {{"tessera", 1},
+               {"arch", c.encoder_only ? "encoder" : "decoder"},
+               {"vocab", kVocab},
+               {"d_model", kWidth},
+               {"head", "linear"}};
+  Json branch = {{"inputs", {"stream", "embedding"}}};
+  branch[spec::name_of(c.mechanism->slot)] = c.part;
+  json["layers"] = Json::array({{{"branches", Json::array({branch})}}});
+  return json;
+}
+
+TEST(Branches, PartsReadTheWidthsThatTheyDeclare) {
+  for (const Case& c : cases()) {
+    if (c.mechanism == nullptr || c.decoder.contains("stacks") ||
+        (c.mechanism->slot != Slot::mixer && c.mechanism->slot != Slot::ffn))
+      continue;
+    SCOPED_TRACE(c.name);
+    const Json json = over_two_inputs(c);
+    if (!c.mechanism->info.any_width) {
+      Report report;
+      report.refuses(ErrorKind::spec, "reads 8 channels", "a part over two inputs",
+                     [&] { model::read_model_spec(json); });
+      EXPECT_TRUE(report.ok()) << report.text();
+      continue;
+    }
+    const Rig rig = make_rig(json, at::kDouble);
+    const Ids ids = random_ids(9, 5);
+    for (const auto& [name, gradient] : gradients(rig, [&] { return whole(rig, {ids}); }))
+      EXPECT_TRUE(gradient.defined() && gradient.isfinite().all().item<bool>()) << name;
+    // both inputs count: channels of the norm beyond the stream's are those of the embedding
+    const std::string part = spec::name_of(c.mechanism->slot);
+    ASSERT_EQ(rig.values.at("layers.0." + part + "_norm.weight").size(0), 2 * kWidth);
+    const at::NoGradGuard no_gradients;
+    const Tensor before = whole(rig, {ids});
+    rig.values.at("layers.0." + part + "_norm.weight").narrow(0, kWidth, kWidth).mul_(1.5);
+    EXPECT_GT(difference(whole(rig, {ids}), before), 1e-6);
+  }
+}
+
 TEST(Branches, FreshAdaptersChangeNothing) {
   const Json adapted = blocks();
   Json bare = blocks();
