@@ -180,6 +180,8 @@ constexpr Sample kSamples[] = {
      R"({"d_inner": 11, "d_state": 3, "dt_rank": 3, "d_conv": 3, "chunk": 3, "norm": "rms_norm"})"},
     {Slot::mixer, "mamba", "one_tap",
      R"({"d_state": 2, "d_conv": 1, "norm": {"type": "rms_norm", "weight": "none"}})"},
+    {Slot::mixer, "mamba", "heads",
+     R"({"d_inner": 12, "n_heads": 3, "d_state": 3, "dt_rank": 2, "chunk": 3, "norm": "rms_norm"})"},
     {Slot::mixer, "rg_lru", "", R"({"n_heads": 2})"},
     {Slot::mixer, "rg_lru", "wide", R"({"n_heads": 3, "width": 9, "d_conv": 2, "chunk": 3})"},
     {Slot::mixer, "rwkv4", "wide", R"({"width": 19})"},
@@ -250,6 +252,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "memorizing", "", R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 11})"},
     {Slot::mixer, "memorizing", "cache",
      R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
+    {Slot::ffn, "glu", "clamped",
+     R"({"d_hidden": 7, "bias": true, "slope": 1.702, "limit": 0.4, "up_offset": 1})"},
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::embed, "token", "projected",
@@ -402,10 +406,13 @@ std::vector<Case> make_cases() {
     for (const auto& [label, part] : variants(mechanism, base, completed))
       add(make_case(mechanism, label, part, ""));
   }
-  Case mixed;
-  mixed.name = "hybrid";
-  mixed.decoder = hybrid();
-  add(mixed);
+  for (const auto& [name, decoder] :
+       {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()}}) {
+    Case mixed;
+    mixed.name = name;
+    mixed.decoder = decoder;
+    add(mixed);
+  }
   return out;
 }
 
@@ -519,6 +526,24 @@ Json hybrid() {
                     {"ffn": {"type": "mlp", "d_hidden": 12, "act": "relu2"}}]}],
     "cycles": 2, "n_layers": 6})",
       "hybrid");
+}
+
+Json shared_blocks() {
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "linear",
+    "layers": [
+      {"branches": [
+        {"name": "block", "share": "one", "inputs": ["stream", "embedding"], "residual": null,
+         "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "position": "rope"},
+         "adapters": [{"rank": 2, "of": ["q"]}, {"rank": 3, "of": ["k", "v"]}]},
+        {"name": "block_ffn", "share": "one", "inputs": ["block"], "residual": null,
+         "ffn": {"type": "glu", "d_hidden": 10}, "adapters": [{"rank": 2, "of": ["gate", "up"]}]},
+        {"name": "linear", "inputs": ["block_ffn"], "norm": null, "residual": null, "ffn": "linear"},
+        {"mixer": {"type": "mamba", "d_inner": 12, "n_heads": 2, "d_state": 3, "chunk": 4},
+         "add": ["linear"], "adapters": [{"rank": 2, "of": ["select", "out"]}]}]},
+      {"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 12}}],
+    "cycles": 2, "n_layers": 3})",
+      "shared_blocks");
 }
 
 }  // namespace tessera::contract

@@ -15,11 +15,13 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches) {
         spec::ParamList list;
-        branch.part.config->params(list, spec.scope(i));
+        const spec::Scope scope = spec.scope(i, branch);
+        branch.part.config->params(list, scope);
+        list.append(adapter_parameters(spec, i, branch));
         for (const spec::ParamDecl& decl : list.all())
           if (decl.kind == spec::ParamKind::matrix)
             flops += 2.0 * static_cast<double>(decl.elements());
-        flops += branch.part.config->extra_flops(spec.scope(i), context);
+        flops += branch.part.config->extra_flops(scope, context);
       }
   return flops;
 }

@@ -28,6 +28,8 @@ TEST(Plan, ParametersOfPublicModels) {
       {"gemma2/gemma2-2b", 2'614'341'888},
       {"gemma3/gemma3-1b", 999'885'952},
       {"mamba2/mamba2-130m", 128'989'632},
+      {"zamba/zamba-7b-v1", 7'232'490'496},
+      {"zamba/zamba2-2.7b", 2'662'214'560},
       {"reformer/reformer-crime-and-punishment",
        2'747'904},  // without an unused bias of the logits
       {"bert/bert-base-uncased",

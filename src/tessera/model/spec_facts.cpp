@@ -43,6 +43,36 @@ spec::Scope ModelSpec::scope(int64_t layer, std::string path) const {
   return scope;
 }
 
+spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
+  spec::Scope scope = this->scope(layer);
+  scope.d_in = scope.width = d_model * static_cast<int64_t>(branch.inputs.size());
+  return scope;
+}
+
+std::vector<std::string> GroupSpec::norm_names() const {
+  return residual.as<nn::ResidualConfig>().norms();
+}
+
+bool LayerSpec::reads(std::string_view name) const {
+  const auto in = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const GroupSpec& group : groups)
+    for (const BranchSpec& branch : group.branches)
+      if (in(branch.inputs) || in(branch.add)) return true;
+  return false;
+}
+
+std::string ModelSpec::prefix(int64_t layer, const BranchSpec& branch) const {
+  return (branch.share.empty() ? prefix(layer) : "shared." + branch.share) + "." + branch.name;
+}
+
+std::string ModelSpec::adapter_prefix(int64_t layer,
+                                      const BranchSpec& branch,
+                                      size_t adapter) const {
+  return under(fmt::format("layers.{}.{}.adapters.{}", layer, branch.name, adapter));
+}
+
 int64_t ModelSpec::width_out() const {
   return d_model * residual_of(layers.back().groups.back()).streams_left();
 }

@@ -1,5 +1,8 @@
 #include "tessera/model/stack.h"
 
+#include <algorithm>
+
+#include "tessera/model/branches.h"
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -37,25 +40,29 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
   std::vector<Group> groups;
   for (const GroupSpec& group_spec : spec_.layers[static_cast<size_t>(layer)].groups) {
     Group group;
-    group.residual = nn::build_residual(group_spec.residual, builder);
-    const auto norm_names =
-        dynamic_cast<const nn::ResidualConfig&>(*group_spec.residual.config).norms();
+    group.residual =
+        group_spec.aside ? build_aside() : nn::build_residual(group_spec.residual, builder);
+    const auto norm_names = group_spec.norm_names();
     for (const BranchSpec& branch_spec : group_spec.branches) {
       nn::Branch branch;
       const auto weights = std::make_shared<std::vector<nn::WeightPtr>>();
       const nn::Builder noted = nn::noting(builder, weights);
       branch.name = spec_.under(fmt::format("layers.{}.{}", layer, branch_spec.name));
       for (size_t n = 0; n < branch_spec.norms.size(); ++n)
-        branch.norms.push_back(nn::build_norm(branch_spec.norms[n],
-                                              noted.under(branch_spec.name + "_" + norm_names[n])));
-      const nn::Builder here = noted.under(branch_spec.name);
+        branch.norms.push_back(
+            branch_spec.norms[n]
+                ? nn::build_norm(branch_spec.norms[n],
+                                 norm_builder(spec_, layer, branch_spec, norm_names[n], noted))
+                : nullptr);
+      branch.read = reader_of(spec_, branch_spec);
+      const nn::Builder here = part_builder(spec_, layer, branch_spec, noted);
       if (branch_spec.slot == Slot::ffn) {
         branch.run = [ffn = std::shared_ptr<nn::Ffn>(nn::build_ffn(branch_spec.part, here))](
                          const Tensor& x, nn::Context& context) {
           return ffn->forward(x, context);
         };
       } else {
-        const bool has_state = !branch_spec.part.config->state(spec_.scope(layer)).empty();
+        const bool has_state = !branch_spec.part.config->state(here.scope()).empty();
         branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
                       has_state, index = state_index](const Tensor& x, nn::Context& context) {
           const Call& c = call_of(context);
@@ -68,14 +75,16 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
       }
       branch.weights = *weights;
       // intermediates are named by branch
-      branch.run = [run = std::move(branch.run), name = branch.name, layer](const Tensor& given,
-                                                                            nn::Context& context) {
+      const bool is_read = spec_.layers[static_cast<size_t>(layer)].reads(branch_spec.name);
+      branch.run = [spec = &spec_, run = std::move(branch.run), name = branch.name, layer, is_read,
+                    own = branch_spec.name](const Tensor& given, nn::Context& context) {
         context.layer = layer;
         const Replace& replace = call_of(context).replace;
         const Tensor x = replace ? replace(name + ".in", given) : given;
         if (context.probe) context.probe(name + ".in", x);
         Tensor y = run(x, context);
         if (context.probe) context.probe(name + ".out", y);
+        if (is_read) keep(context, *spec, own, y);
         return y;
       };
       group.branches.push_back(std::move(branch));
@@ -100,6 +109,9 @@ const Stack::Call& Stack::call_of(const nn::Context& context) {
 Tensor Stack::forward(nn::Context& context) const {
   Tensor x = embed_->forward(context);
   if (context.probe) context.probe(spec_.under("embed"), x);
+  if (std::any_of(spec_.layers.begin(), spec_.layers.end(),
+                  [](const LayerSpec& layer) { return layer.reads(kEmbedding); }))
+    keep(context, spec_, kEmbedding, x);
   for (const auto& layer : layers_) {
     if (context.cancel != nullptr) context.cancel->check("model");
     for (const Group& group : layer) {

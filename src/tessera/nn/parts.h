@@ -67,6 +67,13 @@ struct Branch {
   std::function<Tensor(const Tensor& x_ND, Context&)> run;
   std::string name;                // "layers.3.mixer", keys its random numbers
   std::vector<WeightPtr> weights;  // all that norms and run read
+  /// What it reads instead of the stream alone; null where it reads just that.
+  std::function<Tensor(const Tensor& x_ND, Context&)> read;
+  /// What it runs on: what it reads, normalised by the first norm where it has one.
+  Tensor input(const Tensor& x_ND, Context& context) const {
+    const Tensor x = read ? read(x_ND, context) : x_ND;
+    return norms.empty() || norms[0] == nullptr ? x : norms[0]->forward(x);
+  }
 };
 
 class Residual {

@@ -59,6 +59,7 @@ struct Info {
   Causality causality = Causality::bitwise;
   Forms forms;
   Place place = Place::nowhere;  // positions only
+  bool any_width = false;        // reads inputs of another width than d_model (Scope::input_width)
 };
 
 /// What surrounds a part: filled by its parent, used for defaults, rules, shapes and costs.
@@ -69,12 +70,14 @@ struct Scope {
   int64_t layer = 0;     // which of them
   bool causal = true;
   int64_t source = 0;   // width of the encoder's output beside this stack, 0 = there is none
+  int64_t d_in = 0;     // width of what a mixer or ffn reads, 0 = d_model
   int64_t width = 0;    // for norms: channels; for positions: width of one head or of the embedding
   int64_t rotated = 0;  // for rotations: how many channels of a head they turn, 0 = width
   int64_t n_heads = 0;  // for positions that act on scores: query heads
   Places places;        // for positions: where the parent lets them act
   std::string path;     // "layers[3].mixer", for messages
   int64_t turned() const { return rotated > 0 ? rotated : width; }
+  int64_t input_width() const { return d_in > 0 ? d_in : d_model; }
   Scope at(std::string_view child) const {
     Scope scope = *this;
     scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);

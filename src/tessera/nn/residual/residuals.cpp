@@ -15,7 +15,7 @@ class PreNorm final : public Residual {
                  std::span<const Branch> branches,
                  Context& context) const override {
     const Branch& f = branches[0];
-    return x_ND + damped(config_, f.run(f.norms[0]->forward(x_ND), context), f, context);
+    return x_ND + damped(config_, f.run(f.input(x_ND, context), context), f, context);
   }
 
  private:
