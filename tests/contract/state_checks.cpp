@@ -487,4 +487,88 @@ void check_generate(const Case& c, Report& report) {
                  [&] { infer::generate(rig.model, nullptr, prompts, options); });
 }
 
+namespace {
+
+/// A row cut after n tokens goes on as one that never saw more.
+void check_cut(const Rig& rig, Report& report) {
+  const at::NoGradGuard no_gradients;
+  const Ids ids = random_ids(14, 1), next = random_ids(5, 2);
+  model::State state(rig.spec(), 1);
+  feed(rig, state, {{0, ids}});
+  bool loses = false;  // by declaration
+  for (const model::BranchState& branch : model::state_layout(rig.spec()))
+    for (const spec::StateDecl& decl : branch.tensors)
+      loses = loses || decl.kind == spec::StateDecl::Kind::fixed ||
+              (decl.keep > 0 && decl.entries(14) > decl.first + decl.keep);
+  for (const int64_t n : {1, 5, 8, 13}) {
+    report.expect(state.can_cut(0, n) == !loses, "can be cut after {} of 14: {}", n,
+                  state.can_cut(0, n));
+    if (loses) {
+      report.refuses(ErrorKind::input, "cannot be cut", "a cut", [&] { state.cut(0, n); });
+      continue;
+    }
+    model::State straight(rig.spec(), 1), cut = state.cut(0, n);
+    feed(rig, straight, {{0, Ids(ids.begin(), ids.begin() + n)}});
+    report.expect(cut.length(0) == n && cut.bytes() == straight.bytes(),
+                  "cut after {}: {} tokens, {} bytes", n, cut.length(0), cut.bytes());
+    report.expect(same_bits(feed(rig, cut, {{0, next}}), feed(rig, straight, {{0, next}})),
+                  "cut after {}: goes on with other bits", n);
+  }
+  report.expect(!state.can_cut(0, 15) && !state.can_cut(0, -1), "cut outside of what it holds");
+  model::State two(rig.spec(), 2);
+  two.put(1, state);
+  model::State copy = state.fork();
+  report.expect(same_bits(feed(rig, two, {{1, next}}), feed(rig, copy, {{0, next}})),
+                "a row put elsewhere goes on with other bits");
+  report.expect(two.length(0) == 0 && state.length(0) == 14, "put changed another row");
+}
+
+}  // namespace
+
+void check_prefix_cache(const Case& c, Report& report) {
+  if (c.encoder_only || !has_state(c, report)) return;
+  const Rig rig = make_rig(c.decoder, at::kFloat);
+  const bool reads_ahead =
+      c.mechanism != nullptr && c.mechanism->info.causality == spec::Causality::none &&
+      (c.mechanism->slot == spec::Slot::mixer || c.mechanism->slot == spec::Slot::pattern);
+  if (reads_ahead)
+    return report.refuses(ErrorKind::usage, "lets tokens see later ones", "a prefix cache",
+                          [&] { infer::PrefixCache(rig.model, {}); });
+  const bool switches = rig.spec().switch_length() > 0;
+  if (!switches) check_cut(rig, report);
+
+  const auto behind = [](Ids begin, const Ids& rest) {
+    begin.insert(begin.end(), rest.begin(), rest.end());
+    return begin;
+  };
+  const Ids base = random_ids(9, 1);
+  const Rows prompts = {behind(base, random_ids(3, 2)),
+                        behind(base, random_ids(5, 3)),
+                        behind(Ids(base.begin(), base.begin() + 5), random_ids(4, 4)),
+                        behind(base, random_ids(3, 2)),
+                        base,
+                        random_ids(7, 5)};
+  infer::GenerateOptions options;
+  options.max_new_tokens = 8;
+  std::vector<Ids> want;
+  for (const Ids& prompt : prompts)
+    want.push_back(infer::generate(rig.model, nullptr, {prompt}, options).rows[0].token_ids);
+  infer::PrefixCache cache(rig.model, {.budget_bytes = 1 << 20, .snapshot_every = 4, .least = 1});
+  options.prefix_cache = &cache;
+  for (const int round : {0, 1}) {
+    const auto got = infer::generate(rig.model, nullptr, prompts, options);
+    for (size_t r = 0; r < prompts.size(); ++r) {
+      report.expect(got.rows[r].token_ids == want[r], "round {}, row {}: {}; without a cache {}",
+                    round, r, fmt::join(got.rows[r].token_ids, " "), fmt::join(want[r], " "));
+      // the last token of a state that was cut is fed for its logits
+      report.expect(round == 0 || got.rows[r].cached_tokens >= size_of(prompts[r]) - 1,
+                    "row {}: {} of {} tokens out of the cache, all of which it has seen", r,
+                    got.rows[r].cached_tokens, prompts[r].size());
+    }
+    report.expect(
+        round > 0 || switches || got.rows[3].cached_tokens + got.rows[0].cached_tokens >= 12,
+        "equal prompts of one batch were both computed");
+  }
+}
+
 }  // namespace tessera::contract

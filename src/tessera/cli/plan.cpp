@@ -9,7 +9,7 @@ namespace {
 struct Options {
   std::string path, families;
   std::vector<std::string> overrides;
-  int64_t context = 2048;
+  int64_t context = 2048, snapshot_every = 0;
   std::string kv_type = "f32";
   bool json = false;
 };
@@ -22,9 +22,10 @@ std::string scaled(double value, const char* unit) {
 }
 
 int plan(const Options& o) {
+  const model::ModelSpec spec = spec_of(o.path, o.overrides, o.families);
   const spec::KvType kv = spec::kv_type_named(o.kv_type);
-  const model::Plan plan =
-      model::make_plan(spec_of(o.path, o.overrides, o.families), o.context, -1, kv);
+  model::Plan plan = model::make_plan(spec, o.context, -1, kv);
+  if (o.snapshot_every > 0) model::add_snapshots(plan, spec, o.snapshot_every, kv);
   if (o.json) {
     print_json(model::to_json(plan));
     return kExitOk;
@@ -40,6 +41,9 @@ int plan(const Options& o) {
              scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
   fmt::print("state at {:>6} tokens {:>16}\n", o.context,
              scaled(static_cast<double>(plan.state_bytes), "B"));
+  if (o.snapshot_every > 0)
+    fmt::print("prefix snapshots      {:>16}  ({} of them)\n",
+               scaled(static_cast<double>(plan.snapshot_bytes), "B"), plan.snapshots);
   return kExitOk;
 }
 
@@ -51,6 +55,9 @@ std::function<int()> add_plan(CLI::App& app) {
   app.add_option("--context", o->context, "tokens before the one that is counted")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--snapshot-every", o->snapshot_every,
+                 "what a prefix cache keeps of one row with a snapshot after so many tokens")
+      ->check(CLI::PositiveNumber);
   app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
   app.add_option("--kv-type", o->kv_type, "how keys and values are kept: " + spec::kv_type_names())
       ->capture_default_str();
@@ -58,6 +65,7 @@ std::function<int()> add_plan(CLI::App& app) {
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
                  "tessera plan model.gguf --context 32768 --kv-type int8",
+                 "tessera plan zoo/mamba2/mamba2-130m.json --snapshot-every 256",
                  "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };
 }

@@ -319,6 +319,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
     out.layers[i] = LayerReader(defaults, out.scope(static_cast<int64_t>(i),
                                                     at(path, fmt::format("layers[{}]", i))))
                         .read(layers[i]);
+  check_streams(out, path);
 
   out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
                               out.scope(0, at(path, "embed")));
@@ -329,7 +330,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
                           : last.wants_final_norm()   ? defaults.norm
                                                       : Json(nullptr);
   if (!final_norm.is_null())
-    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope(0, at(path, "final_norm")));
+    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope_out(at(path, "final_norm")));
   // shared layers must be the same layer
   std::map<std::string, Json> shared;
   for (size_t i = 0; i < out.layers.size(); ++i) {
@@ -371,7 +372,7 @@ ModelSpec read_model_spec(const Json& json) {
     read_stack(json, "", out);
   }
   const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
-  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope(0));
+  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());
   out.head = heads.logits;
   out.pooler = heads.pooler;
   if (out.causal() && !out.head)
@@ -457,9 +458,9 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
       }
     }
   }
-  take(spec.final_norm, spec.under("final_norm"), spec.scope(0));
-  take(spec.head, "head", spec.scope(0));
-  take(spec.pooler, "pooler", spec.scope(0));
+  take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
+  take(spec.head, "head", spec.scope_out());
+  take(spec.pooler, "pooler", spec.scope_out());
   return all;
 }
 

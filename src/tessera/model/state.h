@@ -3,9 +3,13 @@
 // invocation, as the mechanisms declare (nn/state.h).
 #pragma once
 
+#include <any>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <string>
 
+#include "tessera/format/tensor_view.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/nn/state.h"
 
@@ -41,6 +45,15 @@ class State {
   void append(const State& other);
   void remove(int64_t row);
   State fork() const;
+  /// Row `row` becomes a copy of row `from_row` of `from`. Throws Error(input) as append() does.
+  void put(int64_t row, const State& from, int64_t from_row = 0);
+  /// Whether the state after the row's first n tokens is still within it: always when these are all
+  /// of them; else not with tensors of fixed size, nor where a ring has let go of its first
+  /// entries.
+  bool can_cut(int64_t row, int64_t n) const;
+  /// One row: this one as it was after its first n tokens, its source included. Throws Error(input)
+  /// unless can_cut().
+  State cut(int64_t row, int64_t n) const;
   void detach();
   void to(at::Device device);
   /// Bytes of the entries and tensors held, as if no row shared any; equal to the plan's figure.
@@ -53,7 +66,17 @@ class State {
   /// The pool they come from, which forks share.
   const nn::PagePool& pool() const { return *pool_; }
 
-  /// One safetensors file. The fingerprint names spec, weights and tokenizer; load refuses another.
+  /// What one safetensors file holds of a state; `values` are what the views point into.
+  struct Packed {
+    std::vector<Tensor> values;
+    std::vector<format::TensorView> views;
+    format::StringMap metadata;
+  };
+  /// Throws Error(input) with pending tokens, or a row that a failed call has left half advanced.
+  Packed pack(const std::string& fingerprint) const;
+  /// The fingerprint names spec, weights and tokenizer; another is refused with Error(file).
+  void unpack(const format::TensorFile& file, const std::string& fingerprint);
+  /// The same, as a file.
   void save(const std::filesystem::path& path, const std::string& fingerprint) const;
   void load(const std::filesystem::path& path, const std::string& fingerprint);
 
@@ -68,6 +91,9 @@ class State {
   void spoil(const nn::Batch& batch);
   /// Books `n` new tokens of a row.
   void advance(int64_t row, int64_t n, bool pending);
+  /// What calls without gradients keep for later ones and could make again from the weights. Not
+  /// saved, and not counted by bytes().
+  std::map<std::string, std::any>& lasting() { return lasting_; }
 
  private:
   std::set<const nn::Page*> all_pages() const;
@@ -75,6 +101,10 @@ class State {
     int64_t committed = 0, pending = 0;
     bool spoilt = false;
   };
+  void check_alike(const State& other) const;
+  int64_t checked(int64_t row) const;
+  void unpack_row(const format::TensorFile& file, int64_t row, int64_t length);
+
   std::shared_ptr<const std::vector<BranchState>> layout_;
   std::shared_ptr<nn::PagePool> pool_;
   spec::KvType type_ = spec::KvType::f32;
@@ -82,6 +112,7 @@ class State {
   at::TensorOptions options_;
   std::vector<std::vector<nn::RowState>> rows_;  // [row][branch]
   std::vector<Length> lengths_;
+  std::map<std::string, std::any> lasting_;
 };
 
 }  // namespace tessera::model

@@ -49,6 +49,12 @@ class LocalAttention final : public Mixer {
  private:
   double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
 
+  /// Chunks of a document of t tokens, those that only fill it up included.
+  int64_t ring_of(int64_t t) const {
+    const int64_t c = config_.chunk, unit = config_.pad_to > 0 ? config_.pad_to : c;
+    return t <= c ? 1 : (t + unit - 1) / unit * unit / c;
+  }
+
   /// The chunks that chunk `own` of `chunks` sees, one after another; around the ends in an
   /// encoder, whose only chunk sees itself once. -1 stands for none.
   std::vector<int64_t> seen(int64_t own, int64_t chunks, bool causal) const {
@@ -68,7 +74,7 @@ class LocalAttention final : public Mixer {
                   c = std::min(config_.chunk, t), chunks = (t + c - 1) / c;
     std::vector<int64_t> tokens;  // of every chunk's keys, t = none
     for (int64_t x = 0; x < chunks; ++x)
-      for (const int64_t from : seen(x, chunks, causal))
+      for (const int64_t from : seen(x, ring_of(t), causal))
         for (int64_t o = 0; o < c; ++o) tokens.push_back(from < 0 ? t : std::min(t, from * c + o));
     const int64_t width = static_cast<int64_t>(tokens.size()) / chunks;
     const Tensor key = at::tensor(tokens, at::kLong).to(q_BTHD.device());
@@ -130,7 +136,7 @@ class LocalAttention final : public Mixer {
       const int64_t n = std::min(c, t - x * c);
       ops::KeyLists lists;
       for (int64_t i = 0; i < n; ++i) {
-        for (const int64_t from : seen(x, chunks, false))
+        for (const int64_t from : seen(x, ring_of(t), false))
           for (int64_t j = from * c; j < std::min(t, (from + 1) * c); ++j) lists.add(0, j);
         lists.end_list();
       }

@@ -7,6 +7,14 @@
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
+namespace {
+
+void check_padding(int64_t pad_to, int64_t chunk, const spec::Scope& scope) {
+  if (pad_to % chunk != 0)
+    fail(ErrorKind::spec, scope.path, "pad_to = {} is no multiple of chunk = {}", pad_to, chunk);
+}
+
+}  // namespace
 
 void LshAttentionConfig::check(const spec::Scope& scope) const {
   for (const int64_t factor : n_buckets)
@@ -14,6 +22,12 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "n_buckets = [{}]: {} is odd; a bucket and its opposite come in pairs",
            fmt::join(n_buckets, ", "), factor);
+  check_padding(pad_to, chunk, scope);
+  if (rotations == RotationSource::torch && redraw != RotationRedraw::never)
+    fail(ErrorKind::spec, scope.path,
+         "redraw = {} with rotations = torch, which are those of one seed; use rotations "
+         "\"counter\"",
+         spec::enum_name(redraw));
 }
 
 void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -32,6 +46,7 @@ void LocalAttentionConfig::check(const spec::Scope& scope) const {
   if (scope.causal && chunks_after > 0)
     fail(ErrorKind::spec, scope.path,
          "chunks_after = {} needs an encoder: a decoder sees no later chunk; use 0", chunks_after);
+  check_padding(pad_to, chunk, scope);
 }
 
 void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
