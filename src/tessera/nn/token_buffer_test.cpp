@@ -50,8 +50,8 @@ TEST(TokenBuffer, HoldsWhatWasAppendedWhateverThePages) {
       expect_holds(buffer, 99, 100);
       EXPECT_EQ(buffer.spans(7, 7).at(0).size(0), 0);
       EXPECT_TRUE(at::equal(buffer.dump(), entries(0, 100)));
-      if (page > 0) EXPECT_EQ(pool->live(), (100 + page - 1) / page);
-      if (page == 0) EXPECT_EQ(buffer.spans(0, 100).size(), 1u);
+      EXPECT_EQ(pool->live(), page == 0 ? 1 : (100 + page - 1) / page);
+      EXPECT_EQ(buffer.spans(0, 100).size(), static_cast<size_t>(pool->live()));
     }
 }
 
