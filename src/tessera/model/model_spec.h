@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/spec/kv_type.h"
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::model {
@@ -107,7 +108,8 @@ struct BranchState {
   std::string branch;
   std::vector<spec::StateDecl> tensors;
 };
-std::vector<BranchState> state_layout(const ModelSpec& spec);
+/// Keys and values stored as `type`; throws Error(spec) where a mechanism needs all their bits.
+std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type = spec::KvType::f32);
 
 /// JSON schema of the whole spec format, from the registry.
 Json spec_schema();

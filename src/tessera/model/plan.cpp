@@ -1,5 +1,7 @@
 #include "tessera/model/plan.h"
 
+#include <algorithm>
+
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::model {
@@ -24,7 +26,7 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
 
 }  // namespace
 
-Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
+Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {
   if (source < 0) source = spec.encoder ? context : 0;
   Plan plan;
   plan.context = context;
@@ -46,7 +48,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   if (spec.encoder) flops += layer_flops(*spec.encoder, source);
   plan.flops_per_token = flops;
 
-  for (const BranchState& branch : state_layout(spec)) {
+  for (const BranchState& branch : state_layout(spec, kv)) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context, source);
     for (const spec::StateDecl& decl : branch.tensors) {
       using Kind = spec::StateDecl::Kind;
@@ -62,15 +64,42 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   return plan;
 }
 
+void add_snapshots(Plan& plan, const ModelSpec& spec, int64_t every, spec::KvType kv) {
+  const std::vector<BranchState> layout = state_layout(spec, kv);
+  const auto bytes_at = [&](int64_t length) {
+    int64_t bytes = spec.d_model * storage_bytes(DType::f32, 1);  // the last hidden state
+    for (const BranchState& branch : layout)
+      bytes += spec::state_bytes(branch.tensors, length, spec.encoder ? plan.context : 0);
+    return bytes;
+  };
+  const bool cuts = std::all_of(layout.begin(), layout.end(), [](const BranchState& branch) {
+    return std::all_of(branch.tensors.begin(), branch.tensors.end(), [](const auto& decl) {
+      return decl.kind != spec::StateDecl::Kind::fixed && decl.keep == 0;
+    });
+  });
+  plan.snapshot_every = every;
+  plan.snapshots = 1;
+  plan.snapshot_bytes = bytes_at(plan.context);
+  for (int64_t at = every; !cuts && at < plan.context; at += every) {
+    ++plan.snapshots;
+    plan.snapshot_bytes += bytes_at(at);
+  }
+}
+
 Json to_json(const Plan& plan) {
-  return {{"parameters", plan.parameters},
-          {"active_parameters", plan.active_parameters},
-          {"matrix_parameters", plan.matrix_parameters},
-          {"flops_per_token", plan.flops_per_token},
-          {"context", plan.context},
-          {"state_bytes_per_token", plan.state_bytes_per_token},
-          {"state_bytes_fixed", plan.state_bytes_fixed},
-          {"state_bytes", plan.state_bytes}};
+  Json json = {{"parameters", plan.parameters},
+               {"active_parameters", plan.active_parameters},
+               {"matrix_parameters", plan.matrix_parameters},
+               {"flops_per_token", plan.flops_per_token},
+               {"context", plan.context},
+               {"state_bytes_per_token", plan.state_bytes_per_token},
+               {"state_bytes_fixed", plan.state_bytes_fixed},
+               {"state_bytes", plan.state_bytes}};
+  if (plan.snapshot_every > 0) {
+    json["snapshots"] = plan.snapshots;
+    json["snapshot_bytes"] = plan.snapshot_bytes;
+  }
+  return json;
 }
 
 }  // namespace tessera::model

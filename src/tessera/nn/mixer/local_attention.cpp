@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/mixer/segment_memory.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/listed_attention.h"
 
@@ -106,25 +107,22 @@ class LocalAttention final : public Mixer {
       return std::max<int64_t>(0, position / c - config_.chunks_before) * c;
     };
     const int64_t base = row != nullptr ? first_seen(start) : 0;
-    Tensor keys = k, values = v;
-    if (row != nullptr) {
-      const auto joined = [&](TokenBuffer& buffer, const Tensor& x) {
-        std::vector<Tensor> parts = buffer.spans(base, start);
-        parts.push_back(x);
-        const Tensor all = at::cat(parts);
-        buffer.append(x);
-        return all;
-      };
-      keys = joined(row->tokens(0), k);
-      values = joined(row->tokens(1), v);
+    std::vector<ops::KeyValues> held;
+    if (row == nullptr) {
+      held.push_back({k, v, 0});
+    } else {
+      TokenBuffer &keys = row->tokens(0), &values = row->tokens(1);
+      if (base < start) held = held_keys(keys, values, base, start);
+      // a window may let go of the oldest keys that are read here: they are held before
+      held.push_back({keys.stored(k), values.stored(v), start});
+      keys.append(held.back().k_SGD);
+      values.append(held.back().v_SGD);
     }
     std::vector<Tensor> out;
     for (int64_t position = start; position < end;) {
       const int64_t stop = std::min(end, (position / c + 1) * c), from = first_seen(position);
-      const ops::KeyValues kv{keys.narrow(0, from - base, stop - from),
-                              values.narrow(0, from - base, stop - from), from};
-      out.push_back(ops::attention(q.narrow(0, position - start, stop - position), {kv}, position,
-                                   {.scale = scale()}));
+      out.push_back(ops::attention(q.narrow(0, position - start, stop - position),
+                                   cut(held, from, stop), position, {.scale = scale()}));
       position = stop;
     }
     return out.size() == 1 ? out[0] : at::cat(out);

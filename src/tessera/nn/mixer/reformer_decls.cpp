@@ -4,6 +4,7 @@
 
 #include "tessera/nn/mixer/local_attention.h"
 #include "tessera/nn/mixer/lsh_attention.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 namespace {
@@ -59,8 +60,8 @@ void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
 std::vector<spec::StateDecl> LocalAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   const int64_t keep = chunk * (chunks_before + 1);
-  return {{"k", Kind::per_token, {n_heads, head_dim}, keep},
-          {"v", Kind::per_token, {n_heads, head_dim}, keep}};
+  return spec::packing({{"k", Kind::per_token, {n_heads, head_dim}, keep},
+                        {"v", Kind::per_token, {n_heads, head_dim}, keep}});
 }
 
 double LocalAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
