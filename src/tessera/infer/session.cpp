@@ -242,7 +242,8 @@ Session load_session(const std::filesystem::path& path,
       reader.bad("row {}: a state of {} tokens and a source of {} beside texts of {} and {}", r,
                  fed, source, length, row.source.size());
     if (fed == length)
-      session.last[static_cast<size_t>(r)] = reader.vector(fmt::format("last.{}", r), spec.d_model);
+      session.last[static_cast<size_t>(r)] =
+          reader.vector(fmt::format("last.{}", r), spec.width_out());
   }
   return session;
 }

@@ -69,7 +69,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvT
 void add_snapshots(Plan& plan, const ModelSpec& spec, int64_t every, spec::KvType kv) {
   const std::vector<BranchState> layout = state_layout(spec, kv);
   const auto bytes_at = [&](int64_t length) {
-    int64_t bytes = spec.d_model * storage_bytes(DType::f32, 1);  // the last hidden state
+    int64_t bytes = spec.width_out() * storage_bytes(DType::f32, 1);  // the last hidden state
     for (const BranchState& branch : layout)
       bytes += spec::state_bytes(branch.tensors, length, spec.encoder ? plan.context : 0);
     return bytes;

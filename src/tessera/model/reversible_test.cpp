@@ -147,8 +147,8 @@ TEST(ReversibleModel, HiddenStatesAreAsWideAsTheMergeLeavesThem) {
 
   const Model model = make_model(tiny(R"({"residual": {"merge": "concat"}})"));
   const Tensor h = model.hidden(nn::Batch::of(kRows));
-  EXPECT_EQ(h.sizes(), (std::vector<int64_t>{16, 16}));
-  EXPECT_EQ(model.logits(h).sizes(), (std::vector<int64_t>{16, 17}));
+  EXPECT_EQ(h.sizes().vec(), (std::vector<int64_t>{16, 16}));
+  EXPECT_EQ(model.logits(h).sizes().vec(), (std::vector<int64_t>{16, 17}));
 }
 
 TEST(ReversibleModel, RunsBeginAndEndWhereTheResidualChanges) {

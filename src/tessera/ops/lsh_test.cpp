@@ -45,8 +45,8 @@ TEST(Lsh, RotationsOfTorch) {
   // torch.manual_seed(3); torch.randn(2, 3, 2, 3), split behind the first column
   const auto rotations = lsh_torch_rotations(3, {2, 4}, 2, 2, 3);
   ASSERT_EQ(rotations.size(), 2u);
-  EXPECT_EQ(rotations[0].sizes(), (std::vector<int64_t>{2, 2, 3, 1}));
-  EXPECT_EQ(rotations[1].sizes(), (std::vector<int64_t>{2, 2, 3, 2}));
+  EXPECT_EQ(rotations[0].sizes().vec(), (std::vector<int64_t>{2, 2, 3, 1}));
+  EXPECT_EQ(rotations[1].sizes().vec(), (std::vector<int64_t>{2, 2, 3, 2}));
   expect_near(
       rotations[0].flatten().narrow(0, 0, 4),
       tensor({-0.07664429396390915, 1.6205507516860962, 0.9131519198417664, -0.5144619941711426}),
