@@ -306,6 +306,73 @@ TEST_F(Cli, AFullDiskLeavesNothingBehind) {
   EXPECT_NE(outcome.err.find("cannot write"), std::string::npos) << outcome.err;
 }
 
+TEST_F(Cli, BenchMixersReportsWhatItMeasured) {
+  EXPECT_NE(run("bench mixers --help").out.find("Examples:"), std::string::npos);
+  expect_refused("bench", 2, "model is required");
+  expect_refused("bench mixers --only windw", 2, "did you mean \"window\"?");
+  expect_refused("bench mixers --forward --backward", 2, "excludes");
+  const fs::path out = folder_ / "cost";
+  const Outcome outcome = run(
+      "bench mixers --only short_conv,pattern/window --lengths 64,16,32 --fit-from 16 --width 32 "
+      "--repeats 1 --json --out " +
+      out.string());
+  const spec::Json json = spec::parse_json(outcome.out, "stdout");
+  // times so short are mostly noise: what they say must agree with the exit code
+  EXPECT_EQ(outcome.code, json["holds"] == true ? 0 : 3) << outcome.err;
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_EQ(json["rows"][0]["slot"], "pattern");
+  EXPECT_EQ(json["rows"][0]["config"]["mixer"]["pattern"]["type"], "window");
+  EXPECT_EQ(json["rows"][1]["mechanism"], "short_conv");
+  EXPECT_EQ(json["rows"][1]["step"]["constant_state"], true);
+  for (const spec::Json& row : json["rows"]) {
+    ASSERT_EQ(row["passes"].size(), 2u);
+    for (const spec::Json& pass : row["passes"]) {
+      ASSERT_EQ(pass["points"].size(), 3u);
+      EXPECT_EQ(pass["points"][0]["length"], 16);
+      for (const spec::Json& point : pass["points"]) {
+        EXPECT_GT(point["seconds"], 0.0);
+        EXPECT_GE(point["peak_bytes"], point["length"].get<int64_t>() * 32 * 4);
+      }
+    }
+    for (const spec::Json& check : row["checks"])
+      EXPECT_TRUE(check.contains("measured") && check.contains("claimed")) << check;
+  }
+  for (const char* name : {"cost.md", "cost.csv", "cost_forward_time.svg", "cost_backward_time.svg",
+                           "cost_forward_memory.svg", "cost_backward_memory.svg"})
+    EXPECT_GT(fs::file_size(out / name), 100u) << name;
+  EXPECT_EQ(spec::parse_json(read_text_file(out / "cost.json"), "cost.json"), json);
+}
+
+TEST_F(Cli, BenchMixersFailsOnAClaimThatDoesNotHold) {
+  // measurements of a window whose time grows as the square
+  spec::Json run_of = spec::parse_json(
+      R"({"command": "c", "cpu": "p", "target": "avx2", "threads": 1, "repeats": 1, "width": 64,
+          "fit_from": 1, "rows": [{"slot": "pattern", "mechanism": "window", "config": {},
+          "passes": [{"pass": "forward", "points": []}]}]})",
+      "test");
+  const std::string file = (folder_ / "run.json").string();
+  const auto report = [&](double exponent) {
+    spec::Json& points = run_of["rows"][0]["passes"][0]["points"];
+    points = spec::Json::array();
+    for (const int64_t length : {1024, 2048, 4096})
+      points.push_back({{"length", length},
+                        {"seconds", 1e-6 * std::pow(length, exponent)},
+                        {"peak_bytes", 256 * length}});
+    std::ofstream(file) << run_of;
+    return run("bench mixers --from " + file + " --svg " + (folder_ / "a.svg").string());
+  };
+  const Outcome holds = report(1.1);
+  EXPECT_EQ(holds.code, 0) << holds.err;
+  EXPECT_NE(holds.out.find("T^1.10"), std::string::npos) << holds.out;
+  const Outcome fails = report(2);
+  EXPECT_EQ(fails.code, 3) << fails.err;
+  EXPECT_NE(fails.err.find("[pattern/window] forward time grows as T^2.00; claimed T"),
+            std::string::npos)
+      << fails.err;
+  EXPECT_NE(read_text_file(folder_ / "a.svg").find("</svg>"), std::string::npos);
+  expect_refused("bench mixers --from " + kZoo + "/gpt2/gpt2.json", 1, "gpt2.json");
+}
+
 TEST_F(Cli, PlanOfAHugeModelIsInstant) {
   const Outcome outcome = run("plan " + kZoo + "/llama/llama3.1-405b.json --json");
   ASSERT_EQ(outcome.code, 0) << outcome.err;

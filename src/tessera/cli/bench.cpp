@@ -45,6 +45,9 @@ double median(std::vector<double> values) {
 }
 
 int bench(const Options& o) {
+  // not required by the parser: `bench mixers` has none
+  if (o.model.empty())
+    fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   const model::Model& model = loaded.model;
@@ -100,7 +103,7 @@ int bench(const Options& o) {
 
 std::function<int()> add_bench(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
+  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file; required");
   app.add_option("--prefill", o->prefill, "tokens of the prompt, in one pass")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -119,8 +122,12 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_flag("--json", o->json, "rows as JSON");
   examples(app,
            {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
-            "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8"});
-  return [o] { return bench(*o); };
+            "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
+            "tessera bench mixers --only mamba2,attention"});
+  CLI::App* mixers = app.add_subcommand(
+      "mixers", "Time and memory of one layer of every mixer, pattern and position as T grows");
+  return
+      [o, mixers, run = add_bench_mixers(*mixers)] { return mixers->parsed() ? run() : bench(*o); };
 }
 
 }  // namespace tessera::cli

@@ -14,7 +14,7 @@ inline constexpr VerbName kTensorVerbs[] = {
     {"embed", "Vectors of texts"},
     {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},
     {"train", "Trains a model from a recipe"},
-    {"bench", "Measures prefill and decode speed"},
+    {"bench", "Measures prefill and decode speed of a model, or the cost of every mechanism"},
     {"verify", "Whole, chunked and token by token: the largest difference"},
     {"doctor", "Reports the processor, libtorch and what tessera makes of them"},
 };

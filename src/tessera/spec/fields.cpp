@@ -93,6 +93,14 @@ std::vector<FieldDoc> object_docs(const void* defaults, const ObjectType& type) 
   return docs;
 }
 
+Json common_example(const ObjectType& type, const Scope& scope) {
+  Json json = Json::object();
+  for (const FieldEntry& f : type.fields)
+    if (f.rules.required && f.name == std::string_view("n_heads"))
+      json[f.name] = std::max<int64_t>(1, scope.d_model / 64);
+  return json;
+}
+
 void collect_parts(const void* object, const ObjectType& type, std::vector<const AnyPart*>& out) {
   for (const FieldEntry& f : type.fields)
     if (f.type->collect != nullptr) f.type->collect(f.value(object), out);

@@ -13,6 +13,10 @@
 // `Scope child_scope(Scope scope, std::string_view field) const`; fields are read in order, so it
 // may use those above.
 //
+// A config with required fields besides n_heads also has
+// `static Json example(const Scope&, int64_t length)`: these fields for a layer of ordinary size
+// whose documents have up to `length` tokens.
+//
 // Supported members: bool, int64_t, double, std::string, enums with EnumNames, std::optional<T>,
 // std::vector<T>, Part<slot>, and structs that have fields() themselves.
 //
@@ -106,6 +110,8 @@ void read_object(
 Json dump_object(const void* object, const ObjectType& type);
 Json object_schema(const ObjectType& type);
 std::vector<FieldDoc> object_docs(const void* defaults, const ObjectType& type);
+/// The required fields, as far as every mechanism means the same by them: heads 64 wide.
+Json common_example(const ObjectType& type, const Scope& scope);
 void collect_parts(const void* object, const ObjectType& type, std::vector<const AnyPart*>& out);
 
 bool read_boolean(const Json& json, const Scope& scope);
@@ -337,6 +343,11 @@ Mechanism make_mechanism(Slot slot, std::string name) {
     std::vector<const AnyPart*> parts;
     detail::collect_parts(&dynamic_cast<const C&>(config), detail::object_type<C>(), parts);
     return parts;
+  };
+  m.example = [](const Scope& scope, int64_t length) {
+    Json json = detail::common_example(detail::object_type<C>(), scope);
+    if constexpr (requires { C::example(scope, length); }) json.update(C::example(scope, length));
+    return json;
   };
   return m;
 }

@@ -1,6 +1,7 @@
 #include "tessera/spec/mechanism.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/ranges.h>
 
@@ -47,6 +48,27 @@ const char* name_of(Slot slot) {
 const char* name_of(Causality causality) {
   constexpr const char* kNames[] = {"bitwise", "rounding", "selection", "none"};
   return kNames[static_cast<int>(causality)];
+}
+
+const char* name_of(Growth growth) {
+  constexpr const char* kNames[] = {"1", "T", "T log T", "T^1.5", "T^2"};
+  return kNames[static_cast<int>(growth)];
+}
+
+double grown(Growth growth, double length) {
+  switch (growth) {
+    case Growth::constant:
+      return 1;
+    case Growth::linear:
+      return length;
+    case Growth::linear_log:
+      return length * std::max(1.0, std::log2(length));
+    case Growth::three_halves:
+      return length * std::sqrt(length);
+    case Growth::quadratic:
+      return length * length;
+  }
+  fail(ErrorKind::internal, "growth", "no such kind: {}", static_cast<int>(growth));
 }
 
 const char* name_of(Place place) {
@@ -182,6 +204,12 @@ Json dump_part(const AnyPart& part) {
   json["type"] = part.type();
   const Json fields = part.mechanism->dump(*part.config);
   for (const auto& [key, value] : fields.items()) json[key] = value;
+  return json;
+}
+
+Json example_part(const Mechanism& mechanism, const Scope& scope, int64_t length) {
+  Json json = {{"type", mechanism.name}};
+  json.update(mechanism.example(scope, length));
   return json;
 }
 

@@ -50,6 +50,13 @@ struct Places {
   std::string text() const;
 };
 
+/// How a quantity grows with the tokens T of a document while widths, windows and memories stay as
+/// they are.
+enum class Growth { constant, linear, linear_log, three_halves, quadratic };
+const char* name_of(Growth growth);
+/// The factor between T = 1 and T = length.
+double grown(Growth growth, double length);
+
 /// What a mechanism says about itself; its page, its row in tables and its seat in the tests come
 /// from it.
 struct Info {
@@ -60,6 +67,10 @@ struct Info {
   Forms forms;
   Place place = Place::nowhere;  // positions only
   bool any_width = false;        // reads inputs of another width than d_model (Scope::input_width)
+  // of one layer, forward and backward; the parts inside it have their own (how attention grows is
+  // said by its pattern). `tessera bench mixers` measures both
+  Growth time = Growth::linear;
+  Growth memory = Growth::linear;  // the peak beyond weights and input
 };
 
 /// What surrounds a part: filled by its parent, used for defaults, rules, shapes and costs.
@@ -213,6 +224,9 @@ struct Mechanism {
   std::vector<FieldDoc> (*fields)() = nullptr;
   /// The parts that a config holds in its fields.
   std::vector<const AnyPart*> (*parts)(const Config&) = nullptr;
+  /// A config for documents of up to `length` tokens, as example() of its class says. Without
+  /// "type": call example_part().
+  Json (*example)(const Scope&, int64_t length) = nullptr;
 };
 
 /// All mechanisms, in the order of mechanisms.def. Filled by nn::register_mechanisms().
@@ -246,6 +260,9 @@ void for_each_part(const AnyPart& part, const std::function<void(const AnyPart&)
 /// one.
 AnyPart read_part(Slot slot, const Json& json, const Scope& scope);
 Json dump_part(const AnyPart& part);
+/// {"type": ..., ...}: a config of ordinary sizes for documents of up to `length` tokens, heads 64
+/// wide; what is measured where a mechanism is compared with others.
+Json example_part(const Mechanism& mechanism, const Scope& scope, int64_t length);
 /// A part with all its defaults, for fields whose default is a mechanism.
 AnyPart default_part(Slot slot, std::string_view name, const Scope& scope);
 

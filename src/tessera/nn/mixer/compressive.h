@@ -69,6 +69,9 @@ struct CompressiveConfig final : SegmentConfig {
         field("reconstruction", &C::reconstruction,
               "weight of the loss from which the compression learns", {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) {
+    return {{"segment", 128}, {"mem_len", 128}, {"n_compressed", 64}};
+  }
   static spec::Info info() {
     return {.summary =
                 "Transformer-XL with a second memory of compressed blocks; gradients stop "

@@ -43,7 +43,8 @@ struct CrossAttentionConfig final : spec::Config {
     return {.summary = "Attention of a decoder to what its encoder made of the source.",
             .paper = "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762",
             .year = 2017,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
   }
   int64_t width_of_head(const spec::Scope& scope) const {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;

@@ -48,7 +48,8 @@ struct FourierConfig final : spec::Config {
                 "arXiv:2105.03824",
             .year = 2021,
             .causality = spec::Causality::none,
-            .forms = {}};
+            .forms = {},
+            .time = spec::Growth::linear_log};
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -66,7 +66,8 @@ struct GauConfig final : spec::Config {
     return {.summary = "One head without a softmax that gates a wide hidden layer.",
             .paper = "Hua et al.: Transformer Quality in Linear Time, arXiv:2202.10447",
             .year = 2022,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = d_key;

@@ -23,13 +23,18 @@ struct GmlpConfig final : spec::Config {
                             {.min = 1, .required = true}),
                       field("norm", &C::norm, "norm of v", {.part = "layer_norm"})};
   }
+  static spec::Json example(const spec::Scope& scope, int64_t length) {
+    return {{"d_hidden", 2 * scope.d_model}, {"max_length", length}};
+  }
   static spec::Info info() {
     return {.summary =
                 "One matrix over positions mixes half of the channels, which gate the "
                 "others.",
             .paper = "Liu, Dai, So, Le: Pay Attention to MLPs, arXiv:2105.08050",
             .year = 2021,
-            .forms = {.parallel = true, .recurrent = true}};
+            .forms = {.parallel = true, .recurrent = true},
+            .time = spec::Growth::quadratic,
+            .memory = spec::Growth::quadratic};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
     scope.width = d_hidden / 2;

@@ -34,12 +34,14 @@ struct HyenaConfig final : spec::Config {
               {.min = 0}),
         field("bands", &C::bands, "frequencies of the position's features", {.min = 1})};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) { return {{"max_length", length}}; }
   static spec::Info info() {
     return {.summary = "Gates and long convolutions whose filters are functions of the position.",
             .paper = "Poli et al.: Hyena Hierarchy, arXiv:2302.10866",
             .year = 2023,
             .causality = spec::Causality::rounding,
-            .forms = {}};
+            .forms = {},
+            .time = spec::Growth::linear_log};
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -75,11 +75,18 @@ struct LatentAttentionConfig final : spec::Config {
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};
   }
+  static spec::Json example(const spec::Scope& scope, int64_t) {
+    return {{"kv_lora_rank", std::max<int64_t>(1, scope.d_model / 2)},
+            {"qk_nope_head_dim", 32},
+            {"qk_rope_head_dim", 32},
+            {"position", "rope"}};
+  }
   static spec::Info info() {
     return {.summary = "Attention whose keys and values are read from one short latent per token.",
             .paper = "DeepSeek-AI: DeepSeek-V2, arXiv:2405.04434",
             .year = 2024,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
   }
   int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   /// Numbers kept per token.

@@ -81,6 +81,9 @@ struct LinformerConfig final : spec::Config {
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"n_slots", 128}, {"max_length", length}};
+  }
   static spec::Info info() {
     return {.summary =
                 "Attention to a fixed number of slots into which keys and values are "

@@ -83,6 +83,7 @@ struct LshAttentionConfig final : spec::Config {
               {.min = 0}),
         field("position", &C::position, "what scores gain by distance", {.part = "none"})};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) { return {{"max_length", length}}; }
   static spec::Info info() {
     return {.summary = "Attention inside chunks of a list of tokens sorted by hash.",
             .paper =
@@ -90,7 +91,8 @@ struct LshAttentionConfig final : spec::Config {
                 "arXiv:2001.04451",
             .year = 2020,
             .causality = spec::Causality::selection,
-            .forms = {}};
+            .forms = {},
+            .time = spec::Growth::linear_log};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;

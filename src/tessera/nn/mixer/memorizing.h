@@ -51,6 +51,9 @@ struct MemorizingConfig final : SegmentConfig {
         field("dropout", &C::dropout, "probability on the segment's attention weights, in training",
               {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) {
+    return {{"segment", 128}, {"memory", 256}};
+  }
   static spec::Info info() {
     return {.summary =
                 "Attention to the own segment and to the nearest keys of a long memory, into "

@@ -89,7 +89,8 @@ struct MultiLevelAttentionConfig final : spec::Config {
                 "tessera; after Rae et al., arXiv:1911.05507, and Yuan et al., "
                 "arXiv:2502.11089",
             .year = 2025,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
   }
   int64_t width_of_head(const spec::Scope& scope) const {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;

@@ -69,12 +69,16 @@ struct NativeSparseAttentionConfig final : spec::Config {
         field("window", &C::window, "tokens of the window branch", {.min = 1}),
         field("position", &C::position, "how order enters", {.part = "none"})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) {
+    return {{"n_selected", 8}, {"window", 128}};
+  }
   static spec::Info info() {
     return {
         .summary = "Compressed, selected and recent tokens, each with a softmax, mixed by gates.",
         .paper = "Yuan et al.: Native Sparse Attention, arXiv:2502.11089",
         .year = 2025,
-        .forms = {.recurrent = true}};
+        .forms = {.recurrent = true},
+        .time = spec::Growth::quadratic};
   }
   int64_t width_of_head(const spec::Scope& scope) const {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;

@@ -32,7 +32,8 @@ struct S4Config final : spec::Config {
                 "Spaces, arXiv:2111.00396",
             .year = 2021,
             .causality = spec::Causality::rounding,
-            .forms = {.parallel = true, .recurrent = true}};
+            .forms = {.parallel = true, .recurrent = true},
+            .time = spec::Growth::linear_log};
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -78,6 +78,9 @@ struct TransformerXlConfig final : SegmentConfig {
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) {
+    return {{"segment", 128}, {"mem_len", 128}};
+  }
   static spec::Info info() {
     return {.summary =
                 "Attention to the own segment and to a memory of the ones before, at which "

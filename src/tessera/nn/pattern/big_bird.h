@@ -47,6 +47,7 @@ struct BigBirdPatternConfig final : PatternBase<BigBirdPatternConfig> {
                     "block. Encoders only",
                     {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"block", 32}}; }
   static spec::Info info() {
     return {.summary = "Window, global blocks and random blocks.",
             .paper = "Zaheer et al.: Big Bird: Transformers for Longer Sequences, arXiv:2007.14062",

@@ -16,6 +16,7 @@ struct ChunkedPatternConfig final : PatternBase<ChunkedPatternConfig> {
     return std::tuple{spec::field("size", &ChunkedPatternConfig::size, "tokens in a chunk",
                                   {.min = 1, .required = true})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"size", 128}}; }
   static spec::Info info() {
     return {.summary = "A query sees the tokens of its own chunk only (Llama 4).",
             .paper =

@@ -39,6 +39,15 @@ struct DilatedPatternConfig final : PatternBase<DilatedPatternConfig> {
                                   {.required = true}),
                       spec::field("offset", &C::offset, "first token of a head inside a segment")};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    // as in the paper: segments four times as long with a quarter of the keys, up to the document
+    spec::Json segments = {128}, dilations = {1};
+    for (int64_t w = 512; w <= length; w *= 4) {
+      segments.push_back(w);
+      dilations.push_back(w / 128);
+    }
+    return {{"segments", segments}, {"dilations", dilations}};
+  }
   static spec::Info info() {
     return {.summary = "Segments of growing length with keys at growing distance (LongNet).",
             .paper =

@@ -6,6 +6,8 @@
 // Child et al. 2019, arXiv:1904.10509, sec. 4.3. Golden: attention, section 9.
 #pragma once
 
+#include <cmath>
+
 #include "tessera/nn/pattern/factorised.h"
 
 namespace tessera::nn {
@@ -30,13 +32,17 @@ struct FixedPatternConfig final : PatternBase<FixedPatternConfig> {
                     "whether a query always sees its own key; else a query of the second set may "
                     "see none and gives 0")};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"stride", std::max<int64_t>(2, std::lround(std::sqrt(length)))}};
+  }
   static spec::Info info() {
     return {.summary = "The query's own block and the last tokens of every block.",
             .paper =
                 "Child et al.: Generating Long Sequences with Sparse Transformers, "
                 "arXiv:1904.10509",
             .year = 2019,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::three_halves};
   }
   void check(const spec::Scope& scope) const override {
     if (summary * sub_blocks > stride)

@@ -43,6 +43,9 @@ struct LongformerPatternConfig final : PatternBase<LongformerPatternConfig> {
                     "positions that are global in every document"),
         spec::field("projections", &C::projections, "which q, k and v global tokens use")};
   }
+  static spec::Json example(const spec::Scope&, int64_t) {
+    return {{"width", 128}, {"global_tokens", {0}}};
+  }
   static spec::Info info() {
     return {.summary = "A window, dilated or not, and global tokens.",
             .paper =

@@ -25,7 +25,8 @@ struct PrefixPatternConfig final : PatternBase<PrefixPatternConfig> {
                 "Text-to-Text Transformer, arXiv:1910.10683 (sec. 3.2.1)",
             .year = 2019,
             .causality = spec::Causality::none,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
   }
   int64_t prefix(const PatternSite& site) const { return std::max(length, site.prefix); }
   int64_t multiplicity(const PatternSite& site,

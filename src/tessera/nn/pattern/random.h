@@ -25,6 +25,7 @@ struct RandomPatternConfig final : PatternBase<RandomPatternConfig> {
         spec::field("blocks", &C::blocks, "random blocks per block of queries", {.min = 0}),
         spec::field("seed", &C::seed, "of the draw", {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"block", 64}}; }
   static spec::Info info() {
     return {.summary = "A window and a few random blocks, fixed by a seed.",
             .paper = "Child et al., arXiv:1904.10509; Zaheer et al.: Big Bird, arXiv:2007.14062",

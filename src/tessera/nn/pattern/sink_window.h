@@ -23,6 +23,7 @@ struct SinkWindowPatternConfig final : PatternBase<SinkWindowPatternConfig> {
         spec::field("width", &C::width, "tokens in the window, the query's own included",
                     {.min = 1, .required = true})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"width", 128}}; }
   static spec::Info info() {
     return {.summary =
                 "The first tokens stay visible beside a sliding window; positions count "

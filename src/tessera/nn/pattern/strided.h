@@ -5,6 +5,7 @@
 // Child et al. 2019, arXiv:1904.10509, sec. 4.3. Golden: attention, section 9.
 #pragma once
 
+#include <cmath>
 #include <cstdlib>
 
 #include "tessera/nn/pattern/factorised.h"
@@ -22,13 +23,17 @@ struct StridedPatternConfig final : PatternBase<StridedPatternConfig> {
                     {.min = 1, .required = true}),
         spec::field("combine", &C::combine, "how heads and layers take the two sets")};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"stride", std::max<int64_t>(2, std::lround(std::sqrt(length)))}};
+  }
   static spec::Info info() {
     return {.summary = "The last keys and every stride-th one before them.",
             .paper =
                 "Child et al.: Generating Long Sequences with Sparse Transformers, "
                 "arXiv:1904.10509",
             .year = 2019,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .time = spec::Growth::three_halves};
   }
   void check_heads(const spec::Scope& scope, int64_t n_heads) const override {
     check_factor_heads(combine, scope, n_heads);

@@ -18,6 +18,7 @@ struct WindowPatternConfig final : PatternBase<WindowPatternConfig> {
                                   "tokens in the window, the query's own included",
                                   {.min = 1, .required = true})};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"width", 128}}; }
   static spec::Info info() {
     return {
         .summary = "Every query sees the last `width` keys only; the cache is a ring of that size.",

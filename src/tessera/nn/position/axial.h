@@ -21,6 +21,9 @@ struct AxialConfig final : PositionConfig {
                     {.min = 1, .required = true}),
         spec::field("d_row", &C::d_row, "channels that tell the row; 0 = half", {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"rows", (length + 63) / 64}, {"columns", 64}};
+  }
   static spec::Info info() {
     return {
         .summary = "Learned vectors of a row and a column, side by side, added to the embedding.",

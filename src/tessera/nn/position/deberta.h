@@ -51,6 +51,7 @@ struct DebertaConfig final : PositionConfig {
         field("norm", &C::norm, "norm of the table"),
         field("share", &C::share, "layers with the same id share table and norm; \"\" = own")};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"max_relative", 128}}; }
   static spec::Info info() {
     return {.summary = "Queries and keys are also compared with projected vectors of the distance.",
             .paper =

@@ -45,6 +45,9 @@ struct DecoupledConfig final : PositionConfig {
               {.min = 0}),
         field("share", &C::share, "layers with the same id share all parameters; \"\" = own")};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"n_positions", length}};
+  }
   static spec::Info info() {
     return {.summary = "Scores of content and of position from separate parameters, added.",
             .paper =

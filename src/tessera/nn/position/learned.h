@@ -17,6 +17,9 @@ struct LearnedPositionConfig final : PositionConfig {
                     {.min = 1, .required = true}),
         spec::field("offset", &C::offset, "row of position 0 (RoBERTa and OPT: 2)", {.min = 0})};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"n_positions", length}};
+  }
   static spec::Info info() {
     return {
         .summary = "A learned vector per absolute position, added to the embedding.",

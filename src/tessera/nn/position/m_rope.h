@@ -37,6 +37,10 @@ struct MRopeConfig final : PositionConfig {
                     {.required = true}),
         spec::field("arrangement", &C::arrangement, "how the sections are laid out")};
   }
+  static spec::Json example(const spec::Scope& scope, int64_t) {
+    const int64_t pairs = scope.width / 2, side = pairs / 4;
+    return {{"sections", {pairs - 2 * side, side, side}}};
+  }
   static spec::Info info() {
     return {.summary = "Rotary positions in time, height and width.",
             .paper =

@@ -52,6 +52,7 @@ struct ShawConfig final : PositionConfig {
         spec::field("terms", &C::terms, "what the vectors are multiplied with"),
         spec::field("values", &C::values, "whether values gain a vector, too")};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"left", 128}}; }
   static spec::Info info() {
     return {.summary = "Learned vectors per clipped distance, added to keys and values.",
             .paper =

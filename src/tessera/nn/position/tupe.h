@@ -33,6 +33,9 @@ struct TupeConfig final : PositionConfig {
         field("norm", &C::norm, "norm of the table", {.part = "layer_norm"}),
         field("share", &C::share, "layers with the same id share all parameters; \"\" = own")};
   }
+  static spec::Json example(const spec::Scope&, int64_t length) {
+    return {{"n_positions", length}};
+  }
   static spec::Info info() {
     return {.summary = "Positions are compared with each other by projections of their own.",
             .paper =

@@ -1,0 +1,230 @@
+#include "tessera/analysis/cost.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "tessera/analysis/cost_cases.h"
+
+namespace tessera::analysis {
+namespace {
+
+/// The points that are fitted.
+std::vector<Point> fitted(const Curve& curve, int64_t fit_from) {
+  std::vector<Point> out;
+  for (const Point& p : curve.points)
+    if (p.length >= fit_from) out.push_back(p);
+  if (out.size() < kFewestPoints) out.clear();
+  return out;
+}
+
+template <class Value>
+std::optional<double> fit_points(const std::vector<Point>& points, const Value& value) {
+  std::vector<std::pair<double, double>> xy;
+  for (const Point& p : points) xy.emplace_back(static_cast<double>(p.length), value(p));
+  return fit_exponent(xy);
+}
+
+Growth claimed_by(const Check& check, const Claim& claim) {
+  return check.what.find("time") != std::string::npos ? claim.time : claim.memory;
+}
+
+}  // namespace
+
+const char* name_of(Pass pass) {
+  return pass == Pass::forward ? "forward" : "backward";
+}
+
+std::string Cost::title() const {
+  return std::string(spec::name_of(mechanism->slot)) + "/" + mechanism->name;
+}
+
+const Curve* Cost::curve(Pass pass) const {
+  for (const Curve& c : curves)
+    if (c.pass == pass) return &c;
+  return nullptr;
+}
+
+std::optional<double> fit_exponent(const std::vector<std::pair<double, double>>& xy) {
+  const auto n = static_cast<double>(xy.size());
+  double mean_x = 0, mean_y = 0;
+  for (const auto& [x, y] : xy) {
+    mean_x += std::log(x) / n;
+    mean_y += std::log(y) / n;
+  }
+  double xx = 0, products = 0;
+  for (const auto& [x, y] : xy) {
+    xx += (std::log(x) - mean_x) * (std::log(x) - mean_x);
+    products += (std::log(x) - mean_x) * (std::log(y) - mean_y);
+  }
+  if (!(xx > 0)) return std::nullopt;
+  return products / xx;
+}
+
+std::optional<Exponents> fit(const Curve& curve, int64_t fit_from) {
+  const auto points = fitted(curve, fit_from);
+  const auto time = fit_points(points, [](const Point& p) { return p.seconds; });
+  // a layer that holds nothing has no logarithm
+  const auto memory = fit_points(
+      points, [](const Point& p) { return static_cast<double>(std::max<int64_t>(1, p.bytes)); });
+  if (!time || !memory) return std::nullopt;
+  return Exponents{*time, *memory};
+}
+
+double claimed_exponent(Growth growth, const Curve& curve, int64_t fit_from) {
+  const auto exponent = fit_points(fitted(curve, fit_from), [growth](const Point& p) {
+    return spec::grown(growth, static_cast<double>(p.length));
+  });
+  require(exponent.has_value(), "cost", "a claim is compared with a curve that has no fit");
+  return *exponent;
+}
+
+std::vector<Check> checks_of(const Cost& cost, int64_t fit_from) {
+  std::vector<Check> checks;
+  for (const Curve& curve : cost.curves) {
+    const auto exponents = fit(curve, fit_from);
+    if (!exponents) continue;
+    const std::string pass = name_of(curve.pass);
+    checks.push_back({pass + " time", exponents->time,
+                      claimed_exponent(cost.claim.time, curve, fit_from), kTolerance.time});
+    checks.push_back({pass + " memory", exponents->memory,
+                      claimed_exponent(cost.claim.memory, curve, fit_from), kTolerance.memory});
+  }
+  if (cost.step && cost.step->constant_state)
+    checks.push_back({"decode step", cost.step->ratio(), 1, kTolerance.step});
+  return checks;
+}
+
+std::vector<std::string> failures(const CostRun& run) {
+  std::vector<std::string> lines;
+  for (const Cost& cost : run.costs)
+    for (const Check& check : checks_of(cost, run.fit_from)) {
+      if (check.holds()) continue;
+      if (check.what == "decode step")
+        lines.push_back(fmt::format(
+            "[{}] a decode step after {} tokens takes {:.2f} times one after {}, with a state of "
+            "constant size; claimed 1 (tolerance {:.2f})",
+            cost.title(), cost.step->deep, check.measured, cost.step->shallow, check.tolerance));
+      else
+        lines.push_back(fmt::format(
+            "[{}] {} grows as T^{:.2f}; claimed {} (T^{:.2f} here, tolerance {:.2f})", cost.title(),
+            check.what, check.measured, spec::name_of(claimed_by(check, cost.claim)), check.claimed,
+            check.tolerance));
+    }
+  return lines;
+}
+
+namespace {
+
+Json to_json(const Curve& curve, int64_t fit_from) {
+  Json points = Json::array();
+  for (const Point& p : curve.points)
+    points.push_back({{"length", p.length}, {"seconds", p.seconds}, {"peak_bytes", p.bytes}});
+  Json json = {{"pass", name_of(curve.pass)}, {"points", points}};
+  if (!curve.left_out.empty()) json["left_out"] = curve.left_out;
+  if (const auto exponents = fit(curve, fit_from)) {
+    json["time_exponent"] = exponents->time;
+    json["memory_exponent"] = exponents->memory;
+  }
+  return json;
+}
+
+Json to_json(const Cost& cost, int64_t fit_from) {
+  Json json = {
+      {"slot", spec::name_of(cost.mechanism->slot)},
+      {"mechanism", cost.mechanism->name},
+      {"claim",
+       {{"time", spec::name_of(cost.claim.time)}, {"memory", spec::name_of(cost.claim.memory)}}},
+      {"config", cost.config},
+      {"passes", Json::array()},
+      {"checks", Json::array()}};
+  for (const Curve& curve : cost.curves) json["passes"].push_back(to_json(curve, fit_from));
+  if (cost.step)
+    json["step"] = {{"shallow", cost.step->shallow},
+                    {"deep", cost.step->deep},
+                    {"shallow_seconds", cost.step->shallow_seconds},
+                    {"deep_seconds", cost.step->deep_seconds},
+                    {"ratio", cost.step->ratio()},
+                    {"constant_state", cost.step->constant_state}};
+  for (const Check& check : checks_of(cost, fit_from))
+    json["checks"].push_back({{"what", check.what},
+                              {"measured", check.measured},
+                              {"claimed", check.claimed},
+                              {"tolerance", check.tolerance},
+                              {"holds", check.holds()}});
+  return json;
+}
+
+Curve curve_from_json(const Json& json) {
+  Curve curve;
+  const auto pass = json.at("pass").get<std::string>();
+  if (pass != "forward" && pass != "backward")
+    fail(ErrorKind::file, "cost", "pass \"{}\"; expected \"forward\" or \"backward\"", pass);
+  curve.pass = pass == "forward" ? Pass::forward : Pass::backward;
+  curve.left_out = json.value("left_out", std::string());
+  for (const Json& p : json.at("points")) {
+    curve.points.push_back({p.at("length").get<int64_t>(), p.at("seconds").get<double>(),
+                            p.at("peak_bytes").get<int64_t>()});
+    if (curve.points.back().length < 1 || !(curve.points.back().seconds > 0))
+      fail(ErrorKind::file, "cost", "length = {}, seconds = {}; expected both above 0",
+           curve.points.back().length, curve.points.back().seconds);
+  }
+  return curve;
+}
+
+Cost cost_from_json(const Json& json, int64_t width) {
+  const std::string title =
+      json.at("slot").get<std::string>() + "/" + json.at("mechanism").get<std::string>();
+  Cost cost;
+  cost.mechanism = cost_mechanisms({title}).front();
+  for (const Json& pass : json.at("passes")) cost.curves.push_back(curve_from_json(pass));
+  int64_t longest = 1;
+  for (const Curve& curve : cost.curves)
+    for (const Point& p : curve.points) longest = std::max(longest, p.length);
+  cost.claim = cost_layer(*cost.mechanism, width, longest).claim();
+  cost.config = json.at("config");
+  if (json.contains("step")) {
+    const Json& step = json["step"];
+    cost.step = Step{step.at("shallow").get<int64_t>(), step.at("deep").get<int64_t>(),
+                     step.at("shallow_seconds").get<double>(),
+                     step.at("deep_seconds").get<double>(), step.at("constant_state").get<bool>()};
+    if (!(cost.step->shallow_seconds > 0) || !(cost.step->deep_seconds > 0))
+      fail(ErrorKind::file, "cost", "a step takes {} s and {} s; expected both above 0",
+           cost.step->shallow_seconds, cost.step->deep_seconds);
+  }
+  return cost;
+}
+
+}  // namespace
+
+Json to_json(const CostRun& run) {
+  Json json = {{"command", run.command},   {"cpu", run.cpu},
+               {"target", run.target},     {"threads", run.threads},
+               {"repeats", run.repeats},   {"width", run.width},
+               {"fit_from", run.fit_from}, {"holds", failures(run).empty()},
+               {"rows", Json::array()}};
+  for (const Cost& cost : run.costs) json["rows"].push_back(to_json(cost, run.fit_from));
+  return json;
+}
+
+CostRun cost_run_from_json(const Json& json, const std::string& where) {
+  try {
+    CostRun run;
+    run.command = json.at("command").get<std::string>();
+    run.cpu = json.at("cpu").get<std::string>();
+    run.target = json.at("target").get<std::string>();
+    run.threads = json.at("threads").get<int>();
+    run.repeats = json.at("repeats").get<int>();
+    run.width = json.at("width").get<int64_t>();
+    run.fit_from = json.at("fit_from").get<int64_t>();
+    for (const Json& row : json.at("rows")) run.costs.push_back(cost_from_json(row, run.width));
+    return run;
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorKind::file, "bench", "{}: {}; expected what `tessera bench mixers --json` writes",
+         where, error.what());
+  } catch (const Error& error) {
+    fail(ErrorKind::file, "bench", "{}: {}", where, error.what());
+  }
+}
+
+}  // namespace tessera::analysis

@@ -1,0 +1,286 @@
+#include "tessera/analysis/mixer_bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "tessera/analysis/cost_cases.h"
+#include "tessera/base/allocator.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/random.h"
+#include "tessera/ops/tensor_memory.h"
+
+namespace tessera::analysis {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// The same numbers on every run.
+Tensor drawn(const char* name, int64_t rows, int64_t columns) {
+  return ops::initial_values({name, {rows, columns}, spec::Init::normal(1)}, RandomKey(1),
+                             at::kFloat);
+}
+
+nn::Batch one_document(int64_t length, int64_t start = 0) {
+  nn::Batch batch;
+  batch.segments = {{0, 0, length, start}};
+  batch.ids_N = at::zeros({length}, at::kLong);
+  batch.number();
+  return batch;
+}
+
+/// A layer with initial weights, built for documents of up to `length` tokens.
+class Layer {
+ public:
+  Layer(CostLayer what, int64_t length) : what_(std::move(what)) {
+    spec::ParamList mixer("mixer"), position("position");
+    what_.mixer.config->params(mixer, what_.scope.at("mixer"));
+    if (what_.position) what_.position.config->params(position, what_.position_scope());
+    for (const spec::ParamList* list : {&mixer, &position})
+      for (const spec::ParamDecl& decl : list->all())
+        weights_[decl.name] = std::make_shared<ops::Weight>(ops::Weight::dense(
+            decl.name, ops::initial_values(decl, RandomKey(1), at::kFloat).requires_grad_(true)));
+    const nn::WeightSource source = [this](const std::string& name) -> nn::WeightPtr {
+      const auto found = weights_.find(name);
+      return found == weights_.end() ? nullptr : found->second;
+    };
+    mixer_ = nn::build_mixer(what_.mixer, {source, "mixer", what_.scope.at("mixer")});
+    if (what_.position)
+      position_ = nn::build_position(what_.position, {source, "position", what_.position_scope()});
+    x_TD_ = drawn("x", length, what_.scope.d_model);
+    gradient_TD_ = drawn("gradient", length, what_.scope.d_model);
+    encoded_ = source_of(length);
+    batch_ = one_document(length);
+  }
+  Layer(const Layer&) = delete;  // parts look weights up through `this` while they are built
+
+  const CostLayer& what() const { return what_; }
+
+  /// The whole document once, with gradients where the pass is backward.
+  void run(Pass pass) {
+    nn::Context context = context_of(batch_, encoded_);
+    if (pass == Pass::forward) {
+      const at::NoGradGuard no_gradients;
+      mixer_->forward(embedded(x_TD_, context), context, nullptr);
+      return;
+    }
+    context.training = true;
+    const Tensor x_TD = x_TD_.detach().requires_grad_(true);
+    mixer_->forward(embedded(x_TD, context), context, nullptr).backward(gradient_TD_);
+  }
+  void drop_gradients() {
+    for (const auto& [name, weight] : weights_) weight->dense_tensor().mutable_grad().reset();
+  }
+
+  /// The document's first `tokens` into an empty state, in calls of kPrefill tokens.
+  nn::RowState prefilled(const std::vector<spec::StateDecl>& decls, int64_t tokens) const {
+    nn::RowState row(decls, /*max_pending=*/0, at::TensorOptions().dtype(at::kFloat));
+    const nn::Encoded source = source_of(tokens);
+    for (int64_t done = 0; done < tokens;) {
+      const int64_t n = std::min<int64_t>(kPrefill, tokens - done);
+      call(row, done, n, done == 0 ? source : nn::Encoded());
+      done += n;
+    }
+    return row;
+  }
+  /// One more token.
+  void step(nn::RowState& row) const { call(row, row.length(), 1, nn::Encoded()); }
+
+ private:
+  static constexpr int64_t kPrefill = 1024;
+
+  void call(nn::RowState& row, int64_t start, int64_t n, const nn::Encoded& source) const {
+    const nn::Batch batch = one_document(n, start);
+    nn::Context context = context_of(batch, source);
+    const at::NoGradGuard no_gradients;
+    const Tensor x_TD = embedded(x_TD_.narrow(0, start, n), context);
+    const nn::StateRows rows{&row};
+    nn::run_mixer(*mixer_, x_TD, context, &rows, /*pending=*/false);
+  }
+  nn::Encoded source_of(int64_t tokens) const {
+    return {one_document(tokens), x_TD_.narrow(0, 0, tokens)};
+  }
+  nn::Context context_of(const nn::Batch& batch, const nn::Encoded& source) const {
+    nn::Context context;
+    context.batch = &batch;
+    context.causal = what_.scope.causal;
+    if (source.x_SD.defined()) context.encoded = &source;
+    return context;
+  }
+  Tensor embedded(const Tensor& x_TD, nn::Context& context) const {
+    return position_ ? position_->embed(x_TD, context) : x_TD;
+  }
+
+  CostLayer what_;
+  std::map<std::string, nn::WeightPtr> weights_;
+  std::unique_ptr<nn::Mixer> mixer_;
+  std::unique_ptr<nn::Position> position_;
+  Tensor x_TD_, gradient_TD_;
+  nn::Encoded encoded_;
+  nn::Batch batch_;
+};
+
+/// One mechanism at all lengths.
+class Bench {
+ public:
+  Bench(const spec::Mechanism& mechanism, const MixerBenchOptions& options)
+      : mechanism_(mechanism), options_(options) {
+    cost_.mechanism = &mechanism;
+    const CostLayer longest = cost_layer(mechanism, options.width, options.lengths.back());
+    cost_.claim = longest.claim();
+    cost_.config = longest.config();
+  }
+
+  Cost measure() {
+    if (options_.forward) measure_pass(Pass::forward);
+    if (options_.backward) measure_pass(Pass::backward);
+    layers_.clear();
+    if (options_.forward && options_.step) measure_step();
+    return std::move(cost_);
+  }
+
+ private:
+  void say(const std::string& what) const {
+    if (options_.cancel != nullptr) options_.cancel->check("bench");
+    if (options_.progress) options_.progress(cost_.title() + " " + what);
+  }
+
+  Layer& layer(int64_t length) {
+    std::unique_ptr<Layer>& layer = layers_[length];
+    if (!layer)
+      layer = std::make_unique<Layer>(cost_layer(mechanism_, options_.width, length), length);
+    return *layer;
+  }
+
+  void measure_pass(Pass pass) {
+    Curve curve{pass, {}, ""};
+    for (const int64_t length : options_.lengths) {
+      curve.left_out = beyond_limits(curve, length);
+      if (!curve.left_out.empty()) break;
+      say(fmt::format("{}, {} tokens", name_of(pass), length));
+      curve.points.push_back(first_call(layer(length), pass, length));
+    }
+    time(curve);
+    cost_.curves.push_back(std::move(curve));
+  }
+
+  /// Why this length is not measured, "" when it is.
+  std::string beyond_limits(const Curve& curve, int64_t length) const {
+    if (curve.points.empty()) return "";
+    const Point& last = curve.points.back();
+    const auto next = [&](Growth claim, double value) {
+      return value * spec::grown(claim, static_cast<double>(length)) /
+             spec::grown(claim, static_cast<double>(last.length));
+    };
+    const double seconds = next(cost_.claim.time, last.seconds);
+    if (seconds > options_.limit)
+      return fmt::format(
+          "{} tokens and more would take about {:.1f} s a call ({:.2f} s at {}); the limit is {:g} "
+          "s",
+          length, seconds, last.seconds, last.length, options_.limit);
+    const double bytes = next(cost_.claim.memory, static_cast<double>(last.bytes));
+    if (bytes > static_cast<double>(options_.memory_limit))
+      return fmt::format("{} tokens and more would hold about {:.1f} GB; the limit is {:.1f} GB",
+                         length, bytes / (1 << 30),
+                         static_cast<double>(options_.memory_limit) / (1 << 30));
+    return "";
+  }
+
+  /// The peak beyond what is held before, and a time to go by.
+  static Point first_call(Layer& layer, Pass pass, int64_t length) {
+    next_scratch_generation();
+    memory_meter().restart();
+    const int64_t before = memory_meter().held();
+    const auto start = Clock::now();
+    layer.run(pass);
+    const double seconds = seconds_since(start);
+    const int64_t bytes = memory_meter().peak() - before;
+    layer.drop_gradients();
+    return {length, seconds, bytes};
+  }
+
+  /// All lengths in turn, so that a slow moment of the machine meets all of them.
+  void time(Curve& curve) {
+    std::vector<std::vector<double>> samples(curve.points.size());
+    for (int repeat = 0; repeat < options_.repeats; ++repeat)
+      for (size_t i = 0; i < curve.points.size(); ++i) {
+        const Point& point = curve.points[i];
+        say(fmt::format("{}, {} tokens, {} of {}", name_of(curve.pass), point.length, repeat + 1,
+                        options_.repeats));
+        // short calls several times
+        const int calls = static_cast<int>(std::clamp(kLeastSeconds / point.seconds, 1.0, 16.0));
+        double seconds = 0;
+        for (int call = 0; call < calls; ++call) {
+          const auto start = Clock::now();
+          layer(point.length).run(curve.pass);
+          seconds += seconds_since(start);
+          layer(point.length).drop_gradients();
+        }
+        samples[i].push_back(seconds / calls);
+      }
+    for (size_t i = 0; i < samples.size(); ++i) curve.points[i].seconds = median(samples[i]);
+  }
+
+  /// After few and many tokens in turn.
+  void measure_step() {
+    const std::vector<Point>& points = cost_.curve(Pass::forward)->points;
+    const auto shallow = std::find_if(points.begin(), points.end(), [this](const Point& p) {
+      return p.length >= options_.fit_from;
+    });
+    if (shallow == points.end() || shallow->length == points.back().length) return;
+    Step step{.shallow = shallow->length, .deep = points.back().length};
+    const int64_t length = step.deep + kWarmSteps + kSteps;
+    const Layer layer(cost_layer(mechanism_, options_.width, length), length);
+    const CostLayer& what = layer.what();
+    if (!what.scope.causal || !what.mixer.info().forms.recurrent ||
+        !what.mixer.config->no_state_reason().empty())
+      return;
+    const auto decls = what.mixer.config->state(what.scope.at("mixer"));
+    step.constant_state = spec::state_bytes(decls, step.shallow, step.shallow) ==
+                          spec::state_bytes(decls, step.deep, step.deep);
+    say(fmt::format("decode step after {} and {} tokens", step.shallow, step.deep));
+    nn::RowState after_few = layer.prefilled(decls, step.shallow);
+    nn::RowState after_many = layer.prefilled(decls, step.deep);
+    std::vector<double> few, many;
+    for (int64_t i = 0; i < kWarmSteps + kSteps; ++i)
+      for (const bool deep : {false, true}) {
+        const auto start = Clock::now();
+        layer.step(deep ? after_many : after_few);
+        if (i >= kWarmSteps) (deep ? many : few).push_back(seconds_since(start));
+      }
+    step.shallow_seconds = median(few);
+    step.deep_seconds = median(many);
+    cost_.step = step;
+  }
+
+  static constexpr double kLeastSeconds = 0.02;
+  static constexpr int64_t kWarmSteps = 8, kSteps = 101;
+
+  const spec::Mechanism& mechanism_;
+  const MixerBenchOptions& options_;
+  Cost cost_;
+  std::map<int64_t, std::unique_ptr<Layer>> layers_;
+};
+
+}  // namespace
+
+Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& options) {
+  require(!options.lengths.empty() && options.lengths.front() >= 2 &&
+              std::is_sorted(options.lengths.begin(), options.lengths.end()),
+          "bench", "lengths must be ascending, from 2 tokens on");
+  ops::count_tensor_memory();
+  return Bench(mechanism, options).measure();
+}
+
+}  // namespace tessera::analysis

@@ -1,0 +1,32 @@
+// Measures what one layer costs as its documents grow: time and peak memory of a forward pass and
+// of one with its backward pass, and of a decode step after few and after many tokens.
+#pragma once
+
+#include <functional>
+
+#include "tessera/analysis/cost.h"
+#include "tessera/base/cancel.h"
+
+namespace tessera::analysis {
+
+struct MixerBenchOptions {
+  int64_t width = 128;                                               // d_model
+  std::vector<int64_t> lengths{256, 1024, 2048, 4096, 8192, 16384};  // ascending
+  bool forward = true, backward = true;
+  bool step = true;  // with the forward pass, where the layer has a state
+  int repeats = 3;
+  int64_t fit_from = 1024;  // the step is compared from the first length at or above it
+  /// Longer documents are left out once a call would take more, by the length before and the claim.
+  double limit = 2;                         // seconds
+  int64_t memory_limit = int64_t{4} << 30;  // bytes
+  const CancelToken* cancel = nullptr;
+  /// Called before every length with what is measured next.
+  std::function<void(const std::string&)> progress;
+};
+
+/// The first call of every length counts its memory and warms the caches; then all lengths are
+/// timed in turn, `repeats` times, and the medians taken. Counts the memory of all tensors from now
+/// on (ops::count_tensor_memory). Throws Error(spec) where the mechanism's example does not fit.
+Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& options);
+
+}  // namespace tessera::analysis

@@ -1,0 +1,169 @@
+// What is measured: the bytes are those that computing holds, limits hold, steps are compared where
+// there is a state.
+#include "tessera/analysis/mixer_bench.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tessera/analysis/cost_cases.h"
+#include "tessera/base/allocator.h"
+#include "tessera/kernels/scratch.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/ops/tensor_memory.h"
+
+namespace tessera::analysis {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMegabyte = 1 << 20;
+
+Cost measured(const std::string& name, const MixerBenchOptions& options) {
+  return measure_cost(*cost_mechanisms({name}).front(), options);
+}
+
+TEST(MemoryMeter, CountsTensorsUntilTheyGo) {
+  Tensor before = at::ones({1000});
+  ops::count_tensor_memory();
+  MemoryMeter& meter = memory_meter();
+  const int64_t held = meter.held();
+  meter.restart();
+  {
+    Tensor a = at::empty({kMegabyte}, at::kFloat);
+    EXPECT_NEAR(static_cast<double>(meter.held() - held), 4.0 * kMegabyte, 8192);
+    const Tensor view = a.view({1024, 1024}).narrow(0, 0, 10);
+    a = Tensor();
+    EXPECT_GT(meter.held() - held, 4 * kMegabyte - 4096) << "a view keeps the storage";
+    const Tensor b = view + 1;
+    EXPECT_LT(meter.held() - held, 4 * kMegabyte + 65536);
+  }
+  EXPECT_EQ(meter.held(), held);
+  EXPECT_NEAR(static_cast<double>(meter.peak() - held), 4.0 * kMegabyte, 65536);
+  meter.restart();
+  EXPECT_EQ(meter.peak(), held);
+  // memory from before it was counted comes back uncounted
+  before.reset();
+  EXPECT_EQ(meter.held(), held);
+}
+
+TEST(MemoryMeter, CountsWorkMemoryOfAGeneration) {
+  constexpr int kSlot = 1000;  // no kernel's
+  MemoryMeter& meter = memory_meter();
+  const auto take = [](int64_t floats) { kernels::scratch<kSlot>(floats)[0] = 1; };
+  std::thread([&] {
+    next_scratch_generation();
+    const int64_t held = meter.held();
+    take(1000);
+    EXPECT_EQ(meter.held() - held, 4000);
+    take(10);
+    EXPECT_EQ(meter.held() - held, 4000) << "a smaller request takes the same memory";
+    take(5000);
+    EXPECT_EQ(meter.held() - held, 20000);
+    next_scratch_generation();
+    EXPECT_EQ(meter.held(), held) << "that of an older generation does not count";
+    take(10);
+    EXPECT_EQ(meter.held() - held, 40);
+  }).join();
+}
+
+TEST(MixerBench, PeaksAreThoseOfTheMechanism) {
+  MixerBenchOptions options;
+  options.width = 64;
+  options.lengths = {256, 512, 1024};
+  options.repeats = 1;
+  options.step = false;
+  options.fit_from = 256;
+  options.limit = 60;
+  // one head of 64 channels over T tokens holds rows of 64 floats; a matrix of scores would be
+  // 4 MB at 1024 tokens
+  const Cost attention = measured("attention", options);
+  const Curve* forward = attention.curve(Pass::forward);
+  ASSERT_EQ(forward->points.size(), 3u);
+  for (const Point& p : forward->points) {
+    EXPECT_GE(p.bytes, p.length * 64 * 4) << "the output alone";
+    EXPECT_GT(p.seconds, 0);
+  }
+  EXPECT_LT(fit(*forward, 256)->memory, 1.1);
+  EXPECT_GT(attention.curve(Pass::backward)->points[2].bytes, forward->points[2].bytes);
+  // a T x T matrix is seen
+  const Cost gmlp = measured("gmlp", options);
+  EXPECT_GT(gmlp.curve(Pass::forward)->points[2].bytes, 4 * kMegabyte);
+  EXPECT_GT(fit(*gmlp.curve(Pass::forward), 256)->memory, 1.4);
+  EXPECT_GT(fit(*gmlp.curve(Pass::backward), 256)->memory, 1.4);
+}
+
+TEST(MixerBench, LengthsBeyondTheLimitAreLeftOut) {
+  MixerBenchOptions options;
+  options.width = 32;
+  options.lengths = {16, 32, 64};
+  options.repeats = 1;
+  options.backward = false;
+  options.limit = 1e-9;
+  const Cost slow = measured("attention", options);
+  ASSERT_EQ(slow.curve(Pass::forward)->points.size(), 1u);
+  EXPECT_EQ(slow.curve(Pass::backward), nullptr);
+  EXPECT_THAT(slow.curve(Pass::forward)->left_out, HasSubstr("32 tokens and more would take"));
+  EXPECT_FALSE(slow.step.has_value());
+  options.limit = 60;
+  options.memory_limit = 1;
+  EXPECT_THAT(measured("attention", options).curve(Pass::forward)->left_out,
+              HasSubstr("32 tokens and more would hold"));
+}
+
+TEST(MixerBench, StepsWhereThereIsAState) {
+  MixerBenchOptions options;
+  options.width = 32;
+  options.lengths = {16, 32};
+  options.fit_from = 16;
+  options.repeats = 1;
+  options.backward = false;
+  const Cost mamba = measured("mamba2", options);
+  ASSERT_TRUE(mamba.step.has_value());
+  EXPECT_EQ(mamba.step->shallow, 16);
+  EXPECT_EQ(mamba.step->deep, 32);
+  EXPECT_TRUE(mamba.step->constant_state);
+  EXPECT_GT(mamba.step->ratio(), 0);
+  ASSERT_TRUE(measured("attention", options).step.has_value());
+  EXPECT_FALSE(measured("attention", options).step->constant_state);
+  EXPECT_FALSE(measured("cross_attention", options).step->constant_state);
+  EXPECT_FALSE(measured("fourier", options).step.has_value());
+}
+
+TEST(MixerBench, EveryMechanismRuns) {
+  MixerBenchOptions options;
+  options.width = 32;
+  options.lengths = {16, 32};
+  options.fit_from = 16;
+  options.repeats = 1;
+  for (const spec::Mechanism* mechanism : cost_mechanisms()) {
+    SCOPED_TRACE(mechanism->name);
+    Cost cost;
+    ASSERT_NO_THROW(cost = measure_cost(*mechanism, options));
+    for (const Pass pass : {Pass::forward, Pass::backward})
+      EXPECT_EQ(cost.curve(pass)->points.size(), 2u) << cost.curve(pass)->left_out;
+  }
+}
+
+TEST(MixerBench, StopsWhenAsked) {
+  CancelToken cancel;
+  MixerBenchOptions options;
+  options.lengths = {16};
+  options.cancel = &cancel;
+  int said = 0;
+  options.progress = [&](const std::string&) {
+    ++said;
+    cancel.request();
+  };
+  try {
+    measured("attention", options);
+    FAIL() << "was not stopped";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::cancelled);
+  }
+  EXPECT_EQ(said, 1);
+}
+
+}  // namespace
+}  // namespace tessera::analysis

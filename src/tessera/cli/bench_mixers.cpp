@@ -1,0 +1,178 @@
+// tessera bench mixers: what one layer of every mixer, pattern and position costs as documents
+// grow, and whether the growth that each mechanism claims holds.
+#include <chrono>
+#include <filesystem>
+#include <set>
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include "tessera/analysis/cost_cases.h"
+#include "tessera/analysis/cost_report.h"
+#include "tessera/analysis/mixer_bench.h"
+#include "tessera/base/cpu.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/threads.h"
+#include "tessera/cli/cli.h"
+
+namespace tessera::cli {
+namespace {
+
+using analysis::Pass;
+
+struct Options {
+  analysis::MixerBenchOptions bench;
+  std::vector<std::string> only;
+  std::string from, csv, svg, out;
+  bool forward_only = false, backward_only = false, json = false;
+  double memory_gigabytes = 4;
+  int threads = 0;
+};
+
+/// The command that measures the same again.
+std::string command_of(const Options& o) {
+  std::string command = fmt::format(
+      "tessera bench mixers --width {} --lengths {} --repeats {} --limit {:g} --threads {}",
+      o.bench.width, fmt::join(o.bench.lengths, ","), o.bench.repeats, o.bench.limit,
+      thread_count());
+  if (!o.only.empty()) command += fmt::format(" --only {}", fmt::join(o.only, ","));
+  if (o.forward_only) command += " --forward";
+  if (o.backward_only) command += " --backward";
+  return command;
+}
+
+/// One line that changes on a terminal, else one for each mechanism.
+class Progress {
+ public:
+  explicit Progress(size_t total) : total_(total) {}
+  ~Progress() {
+    if (terminal_) fmt::print(stderr, "\r{:<100}\r", "");
+  }
+  void next() { ++done_; }
+  void say(const std::string& what) {
+    if (terminal_)
+      fmt::print(stderr, "\r{:<100}", fmt::format("{}/{} {}", done_, total_, what));
+    else if (said_ != done_)
+      fmt::print(stderr, "{}/{} {}\n", done_, total_, what.substr(0, what.find(' ')));
+    said_ = done_;
+    std::fflush(stderr);
+  }
+
+ private:
+  size_t total_, done_ = 0, said_ = 0;
+  bool terminal_ = isatty(STDERR_FILENO) != 0;
+};
+
+analysis::CostRun measure(Options& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
+  const std::set<int64_t> ascending(o.bench.lengths.begin(), o.bench.lengths.end());
+  o.bench.lengths.assign(ascending.begin(), ascending.end());
+  o.bench.forward = !o.backward_only;
+  o.bench.backward = !o.forward_only;
+  o.bench.memory_limit = static_cast<int64_t>(o.memory_gigabytes * (1 << 30));
+  o.bench.cancel = &cancel_token();
+  analysis::CostRun run;
+  run.command = command_of(o);
+  run.cpu = cpu_info().model;
+  run.target = name_of(cpu_info().allowed);
+  run.threads = thread_count();
+  run.repeats = o.bench.repeats;
+  run.width = o.bench.width;
+  run.fit_from = o.bench.fit_from;
+  const auto mechanisms = analysis::cost_mechanisms(o.only);
+  Progress progress(mechanisms.size());
+  o.bench.progress = [&](const std::string& what) { progress.say(what); };
+  for (const spec::Mechanism* mechanism : mechanisms) {
+    progress.next();
+    run.costs.push_back(analysis::measure_cost(*mechanism, o.bench));
+  }
+  return run;
+}
+
+bool has(const analysis::CostRun& run, Pass pass) {
+  return std::any_of(run.costs.begin(), run.costs.end(),
+                     [pass](const analysis::Cost& cost) { return cost.curve(pass) != nullptr; });
+}
+
+/// cost.md, cost.csv, cost.json, and a plot of time and one of memory for each pass.
+void write_all(const analysis::CostRun& run, const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const std::string& name, const std::string& content) {
+    write_file_atomically(folder / name, content);
+    fmt::print(stderr, "{}\n", (folder / name).string());
+  };
+  std::vector<std::pair<std::string, std::string>> plots;
+  for (const Pass pass : {Pass::forward, Pass::backward})
+    for (const bool memory : {false, true}) {
+      if (!has(run, pass)) continue;
+      const char* what = memory ? "memory" : "time";
+      plots.emplace_back(fmt::format("cost_{}_{}.svg", name_of(pass), what),
+                         fmt::format("{} of the {} pass", what, name_of(pass)));
+      write(plots.back().first, analysis::cost_svg(run, pass, memory));
+    }
+  write("cost.md", analysis::cost_markdown(run, plots));
+  write("cost.csv", analysis::cost_csv(run));
+  write("cost.json", analysis::to_json(run).dump(1) + "\n");
+}
+
+int bench_mixers(Options& o) {
+  const analysis::CostRun run =
+      o.from.empty() ? measure(o)
+                     : analysis::cost_run_from_json(spec::read_json_file(o.from), o.from);
+  if (!o.csv.empty()) write_file_atomically(o.csv, analysis::cost_csv(run));
+  if (!o.svg.empty())
+    write_file_atomically(
+        o.svg, analysis::cost_svg(run, has(run, Pass::forward) ? Pass::forward : Pass::backward));
+  if (!o.out.empty()) write_all(run, o.out);
+  if (o.json)
+    print_json(analysis::to_json(run));
+  else
+    fmt::print("{}", analysis::cost_text(run));
+  const auto failed = analysis::failures(run);
+  if (failed.empty()) return kExitOk;
+  fmt::print(stderr, "tessera: {} claims do not hold; the first: {}\n", failed.size(), failed[0]);
+  return kExitCheckNotMet;
+}
+
+}  // namespace
+
+std::function<int()> add_bench_mixers(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  app.add_option("--only", o->only, "these mechanisms, with commas: mamba2,pattern/window")
+      ->delimiter(',');
+  app.add_option("--lengths", o->bench.lengths, "tokens of the documents, with commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--width", o->bench.width, "d_model, heads 64 wide")
+      ->capture_default_str()
+      ->check(CLI::Range(16, 1 << 14));
+  CLI::Option* forward =
+      app.add_flag("--forward", o->forward_only, "only without gradients, and decoding");
+  app.add_flag("--backward", o->backward_only, "only with gradients and their backward pass")
+      ->excludes(forward);
+  app.add_option("--repeats", o->bench.repeats, "medians over so many")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--fit-from", o->bench.fit_from, "shorter documents are measured but not fitted")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--limit", o->bench.limit, "seconds of one call; longer documents are left out")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--memory", o->memory_gigabytes, "GB that one call may hold, likewise")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  app.add_flag("--json", o->json, "everything as JSON");
+  app.add_option("--csv", o->csv, "a file for all points");
+  app.add_option("--svg", o->svg, "a file for a plot of time against tokens");
+  app.add_option("--out", o->out, "a folder for page, plots, csv and json");
+  app.add_option("--from", o->from, "measures nothing: reports what --json or --out wrote before");
+  examples(app, {"tessera bench mixers --out docs/mechanisms",
+                 "tessera bench mixers --only attention,window,mamba2 --svg cost.svg",
+                 "tessera bench mixers --from docs/mechanisms/cost.json"});
+  return [o] { return bench_mixers(*o); };
+}
+
+}  // namespace tessera::cli
