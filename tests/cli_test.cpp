@@ -176,6 +176,15 @@ TEST_F(Cli, PairsNeedATargetAndAnswerTheirSource) {
     EXPECT_EQ(json["token_ids"].size(), 5u);
     EXPECT_EQ(json["prompt_tokens"], 3);
   }
+  const std::string bart = kGoldens + "/bart/base",
+                    ids = " --input-ids 9,5,4 --max-new-tokens 3 --json";
+  const auto said = [&](const std::string& how) {
+    return spec::parse_json(run("generate " + bart + ids + how).out, "stdout")["token_ids"];
+  };
+  EXPECT_EQ(said(" --answer-prefix 7,40"), spec::Json({7, 40}));  // its config forces the end
+  EXPECT_EQ(said(" --answer-prefix 7,40 --ignore-eos").size(), 3u);
+  expect_refused("generate " + tiny() + ids + " --answer-prefix 7", 2, "write it into the prompt");
+  expect_refused("generate " + bart + ids + " --answer-prefix 99", 1, "forced id 99");
 }
 
 TEST_F(Cli, JsonOfGenerate) {

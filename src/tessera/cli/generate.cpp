@@ -97,6 +97,22 @@ void keep(const Options& o, const infer::Session& session, const std::string& fi
   }
 }
 
+/// Beside an encoder: what its answers begin with, and end with at the longest length.
+void force_ids(infer::GenerateOptions& options, const infer::LoadedModel& loaded, bool to_the_end) {
+  if (!loaded.model.spec().encoder) {
+    if (!options.forced_begin.empty())
+      fail(ErrorKind::usage, "generate",
+           "--answer-prefix is for models that answer a source; write it into the prompt");
+    return;
+  }
+  if (options.forced_begin.empty() && loaded.generation.forced_begin)
+    options.forced_begin = {*loaded.generation.forced_begin};
+  // a session may go on beyond this length
+  if (!to_the_end || options.session != nullptr || !loaded.generation.forced_end) return;
+  options.forced_end = loaded.generation.forced_end;
+  options.stop_ids.push_back(*options.forced_end);
+}
+
 struct Speeds {
   double prefill, decode;  // tokens per second
 };
@@ -161,6 +177,7 @@ int generate(Options& o) {
   const auto prompts = prompt_ids(o, loaded, session);
   if (!o.ignore_eos && tokenizer != nullptr && tokenizer->eos())
     g.stop_ids.push_back(*tokenizer->eos());
+  force_ids(g, loaded, !o.ignore_eos);
   g.cancel = &cancel_token();
 
   // an answer stands alone, a continuation behind what it continues
@@ -234,6 +251,10 @@ std::function<int()> add_generate(CLI::App& app) {
                  "with --beams: scores are log p / length^penalty; 0 = none, above 0 favours long "
                  "texts")
       ->capture_default_str();
+  app.add_option("--answer-prefix", g.forced_begin,
+                 "beside an encoder: ids that the answer begins with, such as a language; without "
+                 "it what the model's generation config forces")
+      ->delimiter(',');
   app.add_option("--stop", g.stop_strings, "end before this text; repeatable");
   app.add_option("--context", g.context,
                  "longest sequence, prompt included; 0 = what the model is made for")

@@ -119,6 +119,11 @@ class Search {
     if (length_ == 0) reused_ = feeder_.reused(0);
     const int64_t vocab = logits.size(1);
     std::vector<Candidate> all;
+    // what must be chosen is certain
+    if (const auto forced = forced_id(options_, length_)) {
+      for (size_t b = 0; b < live_.size(); ++b) all.push_back({b, *forced, live_[b].log_p});
+      return all;
+    }
     all.reserve(live_.size() * static_cast<size_t>(vocab));
     for (size_t b = 0; b < live_.size(); ++b) {
       const float* row = logits.const_data_ptr<float>() + static_cast<int64_t>(b) * vocab;

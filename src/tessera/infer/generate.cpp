@@ -27,6 +27,7 @@ class Row {
       : index_(index),
         options_(options),
         sequence_(std::move(begin)),
+        begin_(static_cast<int64_t>(sequence_.tokens.size())),
         key_(RandomKey(options.sampling.seed).fold("sampling")) {
     const bool answers = !sequence_.source.empty();
     result_.prompt_tokens =
@@ -52,7 +53,8 @@ class Row {
 
   /// The token after `tokens`, which may be guesses: a function of these, logits and seed alone.
   int64_t choose(std::span<const float> logits, const std::vector<int64_t>& tokens) const {
-    return sample(logits, tokens, options_.sampling, key_);
+    const auto forced = forced_id(options_, static_cast<int64_t>(tokens.size()) - begin_);
+    return forced ? *forced : sample(logits, tokens, options_.sampling, key_);
   }
 
   void accept(std::span<const float> logits) {
@@ -100,6 +102,7 @@ class Row {
   size_t index_;
   const GenerateOptions& options_;
   Sequence sequence_;
+  int64_t begin_;  // of the new tokens
   RandomKey key_;
   std::optional<text::StreamDecoder> decoder_;
   size_t emitted_ = 0;

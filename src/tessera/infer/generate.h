@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,10 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::vector<int64_t> stop_ids;          // end of text; not part of the result
   std::vector<std::string> stop_strings;  // cut from the text, with what follows
-  int64_t context = 0;                    // longest sequence; 0 = what the model is made for
-  int64_t prefill_chunk = 1024;           // tokens per prefill call, over all rows
+  std::vector<int64_t> forced_begin;  // new tokens are these first; a row of a session has begun
+  std::optional<int64_t> forced_end;  // the last of max_new_tokens, where the text goes so far
+  int64_t context = 0;                // longest sequence; 0 = what the model is made for
+  int64_t prefill_chunk = 1024;       // tokens per prefill call, over all rows
   Speculation speculation;
   spec::KvOptions kv;  // how keys and values are kept; those of a draft model in full
   PrefixCache* prefix_cache = nullptr;  // of this model: prompts that begin alike share the work

@@ -43,8 +43,8 @@ void expect_same(const model::Model& model,
   PrefixCache cache(model, cached);
   options.prefix_cache = &cache;
   const std::vector<Ids> all = prompts();
-  for (const std::vector<Ids>& asked :
-       {std::vector<Ids>{all[1]}, all, {all[0]}, {all[3], all[5]}, all}) {
+  const std::vector<std::vector<Ids>> calls = {{all[1]}, all, {all[0]}, {all[3], all[5]}, all};
+  for (const std::vector<Ids>& asked : calls) {
     const Generations got = generate(model, nullptr, asked, options);
     EXPECT_EQ(tokens_of(got), want(asked));
     EXPECT_LE(cache.bytes(), cached.budget_bytes);

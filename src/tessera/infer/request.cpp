@@ -57,6 +57,14 @@ void check_prompts(const model::ModelSpec& spec,
   }
 }
 
+void check_forced(const model::ModelSpec& spec, const GenerateOptions& options) {
+  std::vector<int64_t> forced = options.forced_begin;
+  if (options.forced_end) forced.push_back(*options.forced_end);
+  for (const int64_t id : forced)
+    if (id < 0 || id >= spec.vocab)
+      fail(ErrorKind::input, "generate", "forced id {}; expected 0 to {}", id, spec.vocab - 1);
+}
+
 }  // namespace
 
 int64_t check_request(const model::Model& model,
@@ -67,12 +75,20 @@ int64_t check_request(const model::Model& model,
          "this model is an {} and cannot generate; expected a decoder with a head",
          model::name_of(model.spec().arch));
   options.sampling.check();
+  check_forced(model.spec(), options);
   if (options.session != nullptr) check_session(model.spec(), prompts, *options.session);
   if (options.prefill_chunk < 1)
     fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token",
          options.prefill_chunk);
   check_prompts(model.spec(), prompts, options);
   return longest_sequence(model.spec(), options.context);
+}
+
+std::optional<int64_t> forced_id(const GenerateOptions& options, int64_t made) {
+  const bool resumed = options.session != nullptr && !options.session->rows.empty();
+  if (!resumed && made < static_cast<int64_t>(options.forced_begin.size()))
+    return options.forced_begin[static_cast<size_t>(made)];
+  return made + 1 == options.max_new_tokens ? options.forced_end : std::nullopt;
 }
 
 Sequence first_sequence(const model::ModelSpec& spec,

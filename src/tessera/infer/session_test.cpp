@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -17,6 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<int64_t>;
+
+/// For a session of one row that goes on by itself.
+const std::vector<Ids> kNoPrompt(1);
 
 class File {
  public:
@@ -146,11 +150,11 @@ TEST(Session, GoesOnBehindTheEndOfAText) {
       session = reopened(session, model, options.speculation.max_pending());
       EXPECT_EQ(session.state.length(0), 6 + said) << name;
       // it stops there again, and goes on where it may
-      EXPECT_EQ(generate(model, nullptr, {{}}, options).rows[0].token_ids, Ids{}) << name;
+      EXPECT_EQ(generate(model, nullptr, kNoPrompt, options).rows[0].token_ids, Ids{}) << name;
       options.stop_ids.clear();
       options.max_new_tokens = 30 - said;
       EXPECT_EQ(
-          behind(stopped.token_ids, generate(model, nullptr, {{}}, options).rows[0].token_ids),
+          behind(stopped.token_ids, generate(model, nullptr, kNoPrompt, options).rows[0].token_ids),
           free)
           << name;
       options.session = nullptr;
@@ -169,7 +173,7 @@ TEST(Session, TextGoesOnWithinIt) {
   options.session = &session;
   options.max_new_tokens = 10;
   const Generation first = generate(model, &tokenizer, {{72, 101}}, options).rows[0];
-  const Generation second = generate(model, &tokenizer, {{}}, options).rows[0];
+  const Generation second = generate(model, &tokenizer, kNoPrompt, options).rows[0];
   EXPECT_EQ(tokenizer.decode(std::vector<int32_t>(session.rows[0].tokens.begin() + 2,
                                                   session.rows[0].tokens.end())),
             want);
