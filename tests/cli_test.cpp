@@ -91,6 +91,7 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
                  "n_heads = 7 does not divide d_model = 576");
   expect_refused("plan " + spec + " --set layers[0].mixer.n_head=9", 2,
                  "did you mean \"n_heads\"?");
+  expect_refused("plan " + spec + " --kv-type int4", 2, "expected f32|f16|bf16|int8|fp8");
   expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
                  "found a string \"tiny\"; expected a number");
   expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");

@@ -203,6 +203,91 @@ void check_detach(const Json& json, Report& report) {
   report.expect(state.length(0) == 12, "{} tokens after 12", state.length(0));
 }
 
+/// Pages of any size give the same bits as one piece, forks stand apart, and nothing leaks.
+void check_pages(const Rig& rig, Report& report) {
+  const at::NoGradGuard no_gradients;
+  const Ids ids = random_ids(kTokens, 1), next = random_ids(4, 2), other = random_ids(3, 3);
+  const std::vector<int64_t> lengths = random_split(kTokens, 5);
+  const auto state_of = [&](int64_t page) {
+    return model::State(rig.spec(), 1, 4, of(at::kFloat), {.page = page});
+  };
+  model::State whole = state_of(0);
+  const Tensor want = feed_split(rig, whole, 0, ids, lengths);
+  const Tensor ahead = feed(rig, whole, {{0, next}}, true);
+  whole.commit(0, 1);
+  const Tensor after = feed(rig, whole, {{0, other}});
+  for (const int64_t page : {1, 2, 16, 1000}) {
+    model::State state = state_of(page);
+    report.expect(same_bits(feed_split(rig, state, 0, ids, lengths), want),
+                  "pages of {} give other bits than one piece", page);
+    const int64_t pages = state.pages(), live = state.pool().live();
+    report.expect(pages == live, "pages of {}: {} held, {} taken", page, pages, live);
+    {
+      model::State fork = state.select({0, 0});
+      report.expect(state.pool().live() == live, "pages of {}: a fork took {} pages", page,
+                    state.pool().live() - live);
+      feed(rig, fork, {{0, random_ids(4, 8)}, {1, random_ids(2, 9)}});
+    }
+    report.expect(state.pool().live() == live, "pages of {}: {} left of a fork that is gone", page,
+                  state.pool().live() - live);
+    report.expect(same_bits(feed(rig, state, {{0, next}}, true), ahead),
+                  "pages of {}: pending tokens have other bits", page);
+    state.commit(0, 1);
+    report.expect(same_bits(feed(rig, state, {{0, other}}), after),
+                  "pages of {}: other bits after a roll-back", page);
+    state.remove(0);
+  }
+}
+
+/// Keys and values of fewer bits: close, the same bits however the input is cut and through a file,
+/// as many bytes as planned; or refused where a mechanism needs all bits.
+void check_kv_types(const Rig& rig, Report& report) {
+  using spec::KvType;
+  const at::NoGradGuard no_gradients;
+  const auto layout = model::state_layout(rig.spec());
+  bool packs = true, any = false;
+  for (const model::BranchState& branch : layout)
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (decl.kind != spec::StateDecl::Kind::fixed) {
+        packs = packs && decl.packs;
+        any = true;
+      }
+  const auto state_of = [&](KvType type) {
+    return model::State(rig.spec(), 1, 0, of(at::kFloat), {.type = type, .page = 2});
+  };
+  if (!packs)
+    return report.refuses(ErrorKind::spec, "kv-type", "keys and values of few bits",
+                          [&] { state_of(KvType::int8); });
+  if (!any) return;
+  const Ids ids = random_ids(kTokens, 1), next = random_ids(3, 2);
+  const Tensor exact = whole(rig, {ids});
+  for (const KvType type : {KvType::f16, KvType::bf16, KvType::int8, KvType::fp8}) {
+    model::State state = state_of(type), other = state_of(type);
+    const Tensor want = feed_split(rig, state, 0, ids, {kTokens});
+    report.expect(!same_bits(want, exact), "{}: no number changed", name_of(type));
+    report.expect(normalised_mean_square(want, exact) < 0.05, "{}: mean square error {:.3g}",
+                  name_of(type), normalised_mean_square(want, exact));
+    report.expect(same_bits(feed_split(rig, other, 0, ids, random_split(kTokens, 7)), want),
+                  "{}: a split input gives other bits", name_of(type));
+    const int64_t planned =
+        model::make_plan(rig.spec(), kTokens, rig.spec().encoder ? kSource : 0, type).state_bytes;
+    report.expect(state.bytes() == planned, "{}: {} bytes; the plan says {}", name_of(type),
+                  state.bytes(), planned);
+    const auto path = temporary_file();
+    state.save(path, "model A");
+    other = state_of(type);
+    other.load(path, "model A");
+    report.expect(same_bits(feed(rig, other, {{0, next}}), feed(rig, state, {{0, next}})),
+                  "{}: a loaded state continues with other bits", name_of(type));
+    report.refuses(ErrorKind::file, "kv-type", "a state of another kv-type", [&] {
+      state_of(type == KvType::fp8 ? KvType::int8 : KvType::fp8).load(path, "model A");
+    });
+    report.refuses(ErrorKind::input, "kv-type", "rows of another kv-type",
+                   [&] { state_of(KvType::f32).append(state); });
+    std::filesystem::remove(path);
+  }
+}
+
 /// Feeds `drafts` as pending tokens in calls of the given lengths, keeps n, and goes on.
 void check_one_roll_back(const Rig& rig,
                          const std::vector<std::vector<int64_t>>& rounds,
@@ -359,6 +444,8 @@ void check_state(const Case& c, Report& report) {
   const Rig rig = make_rig(c.decoder, at::kFloat);
   check_rows(rig, report);
   check_calls(rig, report);
+  check_pages(rig, report);
+  check_kv_types(rig, report);
   check_detach(c.decoder, report);
 }
 

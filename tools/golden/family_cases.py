@@ -1919,6 +1919,98 @@ def xlnet():
     )
 
 
+def reformer_encoder(name, changes, of="encoder", **more):
+    """The same without a causal mask: a neighbourhood that closes to a ring."""
+    return Case(name, changes, of=of, architecture="ReformerForMaskedLM", **more)
+
+
+def reformer():
+    return Family(
+        name="reformer",
+        model_type="reformer",
+        architecture="ReformerModelWithLMHead",
+        settings=dict(
+            vocab_size=32,
+            hidden_size=16,
+            num_attention_heads=2,
+            attention_head_size=6,
+            feed_forward_size=12,
+            attn_layers=["local", "lsh"],
+            axial_pos_shape=[4, 8],
+            axial_pos_embds_dim=[6, 10],
+            local_attn_chunk_length=4,
+            lsh_attn_chunk_length=4,
+            max_position_embeddings=32,
+            hash_seed=1,
+            is_decoder=True,
+        ),
+        cases=[
+            Case("base"),
+            Case("attn_layers", {"attn_layers": ["lsh", "lsh"]}),
+            Case("attn_layers_local", {"attn_layers": ["local"]}),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("axial_pos_embds", {"axial_pos_embds": False}),
+            Case("axial_pos_shape", {"axial_pos_shape": [8, 4]}),
+            Case("axial_pos_embds_dim", {"axial_pos_embds_dim": [4, 12]}),
+            Case("local_attn_chunk_length", {"local_attn_chunk_length": 8}, why="rows are padded to 24"),
+            Case("lsh_attn_chunk_length", {"lsh_attn_chunk_length": 6}, why="rows are padded to 24"),
+            Case("local_num_chunks_before", {"local_num_chunks_before": 2}),
+            Case("lsh_num_chunks_before", {"lsh_num_chunks_before": 2}),
+            Case("num_buckets", {"num_buckets": 4}),
+            Case("num_buckets_list", {"num_buckets": [2, 4]}),
+            Case("lsh_attn_chunk_length_2", {"lsh_attn_chunk_length": 2}, why="buckets in two factors"),
+            Case(
+                "max_position_embeddings",
+                {"max_position_embeddings": 512},
+                of="lsh_attn_chunk_length_2",
+                why="as many buckets in one factor",
+            ),
+            Case("hash_seed", {"hash_seed": 5}),
+            Case("chunk_size_feed_forward", {"chunk_size_feed_forward": 5}, neutral=True),
+            # two rounds in a decoder: its first token sees itself alone, where the reference's
+            # weights of the rounds sum to 0.998 in float32
+            reformer_encoder("encoder", {"is_decoder": False}, of="base"),
+            reformer_encoder("num_hashes", {"num_hashes": 2}),
+            reformer_encoder("local_num_chunks_after", {"local_num_chunks_after": 1}),
+            reformer_encoder("lsh_num_chunks_after", {"lsh_num_chunks_after": 1}),
+            reformer_encoder("encoder_padded", {"local_attn_chunk_length": 8}, why="the ring holds a chunk of padding"),
+            reformer_encoder("encoder_padded_lsh", {"lsh_attn_chunk_length": 8}, why="the ring holds a chunk of padding"),
+            Case("body", {"is_decoder": False}, architecture="ReformerModel", why="bare names, last_hidden_state"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "num_attention_heads",
+                    "attention_head_size",
+                    "feed_forward_size",
+                    "attn_layers",
+                    "axial_pos_shape",
+                    "axial_pos_embds_dim",
+                    "is_decoder",
+                ),
+                same_result=False,
+                why="chunks of 64 hold the whole row: no hash is drawn",
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "num_attention_heads",
+            "attention_head_size",
+            "feed_forward_size",
+        ],
+        padding="none",  # the padding of a batch takes part in the reference's chunks
+        greedy=False,  # cached and uncached text differ in the reference itself
+        missing="reformer.encoder.layers.1.attention.self_attention.query_key.weight",
+        rejects=[
+            {"name": "attn_layers", "set": {"attn_layers": ["local", "full"]}, "expect": "attn_layers"},
+        ],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1942,6 +2034,7 @@ FAMILIES = [
         longformer,
         big_bird,
         xlnet,
+        reformer,
         t5,
         bart,
         marian,

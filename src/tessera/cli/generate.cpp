@@ -1,7 +1,7 @@
 #include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
-#include "tessera/cli/cli.h"
+#include "tessera/cli/kv_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -13,6 +13,7 @@ struct Options {
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
+  KvFlags kv;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   int threads = 0;
 };
@@ -33,6 +34,7 @@ std::vector<std::vector<int64_t>> prompt_ids(const Options& o, const infer::Load
 int generate(Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   o.generate.sampling.check();
+  o.generate.kv = o.kv.options();
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   const auto prompts = prompt_ids(o, loaded);
   if (!o.ignore_eos && loaded.tokenizer && loaded.tokenizer->eos())
@@ -147,6 +149,7 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--guesses", g.speculation.guesses, "of --draft and --lookup, per step")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  o->kv.add(app);
   app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   app.add_flag("--parse-special", o->parse_special,
                "special tokens written in the prompt become those tokens");
@@ -159,7 +162,8 @@ std::function<int()> add_generate(CLI::App& app) {
   examples(app, {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
                  "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
                  "--seed 7 --json",
-                 "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3"});
+                 "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
+                 "tessera generate model.gguf --prompt 'Once upon a time' --kv-type int8"});
   return [o, prompt, ids] {
     if (prompt->empty() && ids->empty())
       fail(ErrorKind::usage, "generate", "nothing to continue; expected --prompt or --input-ids");

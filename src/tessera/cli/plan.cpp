@@ -10,6 +10,7 @@ struct Options {
   std::string path, families;
   std::vector<std::string> overrides;
   int64_t context = 2048;
+  std::string kv_type = "f32";
   bool json = false;
 };
 
@@ -21,7 +22,9 @@ std::string scaled(double value, const char* unit) {
 }
 
 int plan(const Options& o) {
-  const model::Plan plan = model::make_plan(spec_of(o.path, o.overrides, o.families), o.context);
+  const spec::KvType kv = spec::kv_type_named(o.kv_type);
+  const model::Plan plan =
+      model::make_plan(spec_of(o.path, o.overrides, o.families), o.context, -1, kv);
   if (o.json) {
     print_json(model::to_json(plan));
     return kExitOk;
@@ -31,8 +34,8 @@ int plan(const Options& o) {
   fmt::print("  in matrix products  {:>16}\n", plan.matrix_parameters);
   fmt::print("flops per token       {:>16}  (forward, at {} tokens)\n",
              scaled(plan.flops_per_token, "FLOP"), o.context);
-  fmt::print("state per token       {:>16}  (float32)\n",
-             scaled(static_cast<double>(plan.state_bytes_per_token), "B"));
+  fmt::print("state per token       {:>16}  (keys and values {})\n",
+             scaled(static_cast<double>(plan.state_bytes_per_token), "B"), o.kv_type);
   fmt::print("state, fixed part     {:>16}\n",
              scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
   fmt::print("state at {:>6} tokens {:>16}\n", o.context,
@@ -49,9 +52,12 @@ std::function<int()> add_plan(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
+  app.add_option("--kv-type", o->kv_type, "how keys and values are kept: " + spec::kv_type_names())
+      ->capture_default_str();
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
+                 "tessera plan model.gguf --context 32768 --kv-type int8",
                  "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };
 }

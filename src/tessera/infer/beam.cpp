@@ -35,7 +35,9 @@ class Search {
          const GenerateOptions& options,
          const BeamOptions& beams,
          int64_t longest)
-      : options_(options), beams_(beams), feeder_(model, 1, options.prefill_chunk, options.cancel) {
+      : options_(options),
+        beams_(beams),
+        feeder_(model, 1, options.prefill_chunk, options.cancel, 0, options.kv) {
     live_.push_back({first_sequence(model.spec(), prompt), {}, 0});
     // one step more than the positions hold: the last token is never fed
     const auto held = static_cast<int64_t>(live_[0].sequence.tokens.size());

@@ -8,15 +8,22 @@ Feeder::Feeder(const model::Model& model,
                size_t rows,
                int64_t prefill_chunk,
                const CancelToken* cancel,
-               int64_t max_pending)
+               int64_t max_pending,
+               const spec::KvOptions& kv)
     : model_(model),
       prefill_chunk_(prefill_chunk),
       max_pending_(max_pending),
+      kv_(kv),
       cancel_(cancel),
       stateful_(model.spec().no_state_reason().empty()),
       fed_(rows, 0),
       encoded_(rows) {
-  if (stateful_) state_ = model::State(model.spec(), static_cast<int64_t>(rows), max_pending);
+  if (stateful_) {
+    state_ = fresh(static_cast<int64_t>(rows));
+  } else if (kv.type != spec::KvType::f32) {
+    fail(ErrorKind::usage, "kv-type", "{} for a model that keeps no keys and values: {}",
+         name_of(kv.type), model.spec().no_state_reason());
+  }
 }
 
 Tensor Feeder::next(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
@@ -96,15 +103,18 @@ nn::Encoded Feeder::encode(const std::vector<size_t>& which,
   return model_.encode(batch, forward);
 }
 
+model::State Feeder::fresh(int64_t rows) const {
+  return {model_.spec(), rows, max_pending_, at::TensorOptions().dtype(at::kFloat), kv_};
+}
+
 void Feeder::restart(size_t row) {
-  model::State fresh(model_.spec(), 1, max_pending_);
   // rows keep their numbers: rebuild the list around the fresh one
   std::vector<int64_t> before, after;
   for (int64_t r = 0; r < state_.rows(); ++r)
     (r < static_cast<int64_t>(row) ? before : after).push_back(r);
   after.erase(after.begin());
   model::State rebuilt = state_.select(before);
-  rebuilt.append(fresh);
+  rebuilt.append(fresh(1));
   rebuilt.append(state_.select(after));
   state_ = std::move(rebuilt);
   fed_[row] = 0;

@@ -18,12 +18,13 @@ struct Sequence {
 class Feeder {
  public:
   /// prefill_chunk: tokens per call over all rows, sources included; at least one row always fits.
-  /// max_pending: most tokens of a row in one call of ahead().
+  /// max_pending: most tokens of a row in one call of ahead(). kv: of its states.
   Feeder(const model::Model& model,
          size_t rows,
          int64_t prefill_chunk,
          const CancelToken* cancel,
-         int64_t max_pending = 0);
+         int64_t max_pending = 0,
+         const spec::KvOptions& kv = {});
 
   /// Logits after the last token of each of the given rows, [active, vocab]. rows[r] continues what
   /// it was in the last call.
@@ -46,6 +47,7 @@ class Feeder {
   nn::Encoded encode(const std::vector<size_t>& which,
                      const std::vector<int64_t>& readers,
                      const std::vector<const Sequence*>& rows) const;
+  model::State fresh(int64_t rows) const;
   void restart(size_t row);
   /// One call; returns how many rows are complete.
   size_t feed_some(const std::vector<size_t>& active,
@@ -54,6 +56,7 @@ class Feeder {
 
   const model::Model& model_;
   int64_t prefill_chunk_, max_pending_;
+  spec::KvOptions kv_;
   const CancelToken* cancel_;
   bool stateful_;
   model::State state_;

@@ -180,7 +180,7 @@ Generations generate(const model::Model& model,
           options,
           limit,
           Feeder(model, prompts.size(), options.prefill_chunk, options.cancel,
-                 speculation.on() ? speculation.guesses + 1 : 0),
+                 speculation.on() ? speculation.guesses + 1 : 0, options.kv),
           std::nullopt,
           {},
           {}};

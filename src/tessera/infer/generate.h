@@ -33,6 +33,7 @@ struct GenerateOptions {
   int64_t context = 0;                    // longest sequence; 0 = what the model is made for
   int64_t prefill_chunk = 1024;           // tokens per prefill call, over all rows
   Speculation speculation;
+  spec::KvOptions kv;  // how keys and values are kept; those of a draft model in full
   const CancelToken* cancel =
       nullptr;  // ends generation after the current token; what exists is returned
   /// Called with text as it becomes certain (never half a character, never part of a stop string).

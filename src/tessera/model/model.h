@@ -54,8 +54,8 @@ class Model {
   /// hidden() does.
   nn::Encoded encode(const nn::Batch& source, const ForwardOptions& options = {}) const;
 
-  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch, one longer
-  /// than the positions allow, or a row without the source that it reads.
+  /// Hidden states after the final norm, [N, spec().width_out()]. Throws Error(input) on an empty
+  /// batch, one longer than the positions allow, or a row without the source that it reads.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
   /// Logits [R, C] from the rows that the head reads: hidden states, or pooled() where it
   /// classifies whole documents. Throws Error(usage) when the model has no head.

@@ -21,7 +21,7 @@ constexpr int64_t kMaxWidth = int64_t{1} << 24;
 const std::vector<std::string> kTopKeys = {
     "tessera",   "arch",       "vocab", "d_model", "context", "embed",  "norm",
     "residual",  "mixer",      "cross", "ffn",     "layers",  "cycles", "n_layers",
-    "overrides", "final_norm", "head", "heads", "stacks",  "start",   "tokens"};
+    "overrides", "final_norm", "head",  "heads",   "stacks",  "start",  "tokens"};
 const std::vector<std::string> kStackKeys = {"embed",    "norm",      "residual",  "mixer",
                                              "cross",    "ffn",       "layers",    "cycles",
                                              "n_layers", "overrides", "final_norm"};
@@ -319,6 +319,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
     out.layers[i] = LayerReader(defaults, out.scope(static_cast<int64_t>(i),
                                                     at(path, fmt::format("layers[{}]", i))))
                         .read(layers[i]);
+  check_streams(out, path);
 
   out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
                               out.scope(0, at(path, "embed")));
@@ -329,7 +330,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
                           : last.wants_final_norm()   ? defaults.norm
                                                       : Json(nullptr);
   if (!final_norm.is_null())
-    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope(0, at(path, "final_norm")));
+    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope_out(at(path, "final_norm")));
   // shared layers must be the same layer
   std::map<std::string, Json> shared;
   for (size_t i = 0; i < out.layers.size(); ++i) {
@@ -371,7 +372,7 @@ ModelSpec read_model_spec(const Json& json) {
     read_stack(json, "", out);
   }
   const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
-  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope(0));
+  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());
   out.head = heads.logits;
   out.pooler = heads.pooler;
   if (out.causal() && !out.head)
@@ -457,19 +458,22 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
       }
     }
   }
-  take(spec.final_norm, spec.under("final_norm"), spec.scope(0));
-  take(spec.head, "head", spec.scope(0));
-  take(spec.pooler, "pooler", spec.scope(0));
+  take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
+  take(spec.head, "head", spec.scope_out());
+  take(spec.pooler, "pooler", spec.scope_out());
   return all;
 }
 
-std::vector<BranchState> state_layout(const ModelSpec& spec) {
+std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) {
   std::vector<BranchState> layout;
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches)
-        if (auto tensors = branch.part.config->state(spec.scope(i)); !tensors.empty())
+        if (auto tensors = branch.part.config->state(spec.scope(i)); !tensors.empty()) {
+          for (spec::StateDecl& decl : tensors)
+            decl = stored_as(decl, type, fmt::format("layers[{}].{}", i, branch.name));
           layout.push_back({i, branch.name, std::move(tensors)});
+        }
   return layout;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/spec/kv_type.h"
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::model {
@@ -63,6 +64,10 @@ struct ModelSpec {
   bool causal() const { return arch != Arch::encoder; }
   /// Surroundings of the parts of layer `i`.
   spec::Scope scope(int64_t layer, std::string path = "") const;
+  /// Width of the hidden states: d_model, or twice that where the stack ends with two streams.
+  int64_t width_out() const;
+  /// Surroundings of what reads them: the final norm and the heads.
+  spec::Scope scope_out(std::string path = "") const;
   /// The name of something of this stack: "layers.3", or "decoder.layers.3" beside an encoder.
   std::string under(std::string_view name) const {
     return stack.empty() ? std::string(name) : stack + "." + std::string(name);
@@ -103,7 +108,8 @@ struct BranchState {
   std::string branch;
   std::vector<spec::StateDecl> tensors;
 };
-std::vector<BranchState> state_layout(const ModelSpec& spec);
+/// Keys and values stored as `type`; throws Error(spec) where a mechanism needs all their bits.
+std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type = spec::KvType::f32);
 
 /// JSON schema of the whole spec format, from the registry.
 Json spec_schema();

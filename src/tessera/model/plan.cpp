@@ -24,7 +24,7 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
 
 }  // namespace
 
-Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
+Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {
   if (source < 0) source = spec.encoder ? context : 0;
   Plan plan;
   plan.context = context;
@@ -36,15 +36,17 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   // a tied head multiplies by the token embedding
   const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
   if (head != nullptr && head->tied())
-    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope(0));
+    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope_out());
 
   double flops =
-      head == nullptr ? 0 : 2.0 * static_cast<double>(head->outputs(spec.scope(0)) * spec.d_model);
+      head == nullptr
+          ? 0
+          : 2.0 * static_cast<double>(head->outputs(spec.scope_out()) * spec.width_out());
   flops += layer_flops(spec, context);
   if (spec.encoder) flops += layer_flops(*spec.encoder, source);
   plan.flops_per_token = flops;
 
-  for (const BranchState& branch : state_layout(spec)) {
+  for (const BranchState& branch : state_layout(spec, kv)) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context, source);
     for (const spec::StateDecl& decl : branch.tensors) {
       using Kind = spec::StateDecl::Kind;

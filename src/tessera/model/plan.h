@@ -12,14 +12,17 @@ struct Plan {
   double flops_per_token = 0;  // forward, multiply-add = 2, at `context` tokens; with an encoder,
                                // of one token of the source and one of the target
   int64_t context = 0;
-  int64_t state_bytes_per_token = 0;  // grows with every token, float32
+  int64_t state_bytes_per_token = 0;  // grows with every token; of what is held: pages round it up
   int64_t state_bytes_fixed = 0;      // recurrent states, full rings, keys of the source
   int64_t state_bytes = 0;            // of one row after `context` tokens
 };
 
 /// Costs at a context of `context` tokens, with a source of `source` tokens where there is an
-/// encoder (-1 = as many).
-Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source = -1);
+/// encoder (-1 = as many), and keys and values stored as `kv`.
+Plan make_plan(const ModelSpec& spec,
+               int64_t context,
+               int64_t source = -1,
+               spec::KvType kv = spec::KvType::f32);
 Json to_json(const Plan& plan);
 
 }  // namespace tessera::model

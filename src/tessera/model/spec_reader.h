@@ -21,6 +21,8 @@ int64_t read_integer(const Json& json,
 const std::vector<std::string>& stack_keys();
 /// Reads them into `out`, whose arch, widths and encoder are set; `path` is "" for the spec itself.
 void read_stack(const Json& json, const std::string& path, ModelSpec& out);
+/// Throws Error(spec) where a branch would meet more streams than it reads.
+void check_streams(const ModelSpec& spec, const std::string& path);
 /// The same with every default written out; equal neighbouring layers folded by `repeat`.
 Json resolve_stack(const ModelSpec& spec);
 

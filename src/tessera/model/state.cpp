@@ -12,7 +12,7 @@ namespace {
 bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchState>& b) {
   const auto same_tensor = [](const spec::StateDecl& x, const spec::StateDecl& y) {
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep &&
-           x.every == y.every && x.first == y.first;
+           x.every == y.every && x.first == y.first && x.dtype == y.dtype;
   };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [&](const BranchState& x, const BranchState& y) {
@@ -24,17 +24,24 @@ bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchStat
 
 }  // namespace
 
-State::State(const ModelSpec& spec, int64_t rows, int64_t max_pending, at::TensorOptions options)
-    : max_pending_(max_pending), options_(options) {
+State::State(const ModelSpec& spec,
+             int64_t rows,
+             int64_t max_pending,
+             at::TensorOptions options,
+             const spec::KvOptions& kv)
+    : pool_(nn::PagePool::make(kv.page)),
+      type_(kv.type),
+      max_pending_(max_pending),
+      options_(options) {
   if (const std::string reason = spec.no_state_reason(); !reason.empty())
     fail(ErrorKind::spec, "state",
          "this model cannot continue from a state: {}; compute whole sequences instead", reason);
-  layout_ = std::make_shared<const std::vector<BranchState>>(state_layout(spec));
+  layout_ = std::make_shared<const std::vector<BranchState>>(state_layout(spec, kv.type));
   lengths_.resize(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<nn::RowState> row;
     for (const BranchState& branch : *layout_)
-      row.emplace_back(branch.tensors, max_pending, options);
+      row.emplace_back(branch.tensors, max_pending, options, pool_);
     rows_.push_back(std::move(row));
   }
 }
@@ -59,8 +66,11 @@ void State::commit(int64_t row, int64_t n) {
 State State::select(const std::vector<int64_t>& rows) const {
   State out;
   out.layout_ = layout_;
+  out.pool_ = pool_;
+  out.type_ = type_;
   out.max_pending_ = max_pending_;
   out.options_ = options_;
+  out.lasting_ = lasting_;
   for (const int64_t r : rows) {
     if (r < 0 || r >= this->rows())
       fail(ErrorKind::input, "state", "row {}; expected 0 to {}", r, this->rows() - 1);
@@ -76,7 +86,8 @@ void State::append(const State& other) {
   if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_) ||
       max_pending_ != other.max_pending_)
     fail(ErrorKind::input, "state",
-         "rows of another spec, or with another max_pending ({} and {}), cannot be appended",
+         "rows of another spec or kv-type, or with another max_pending ({} and {}), cannot be "
+         "appended",
          max_pending_, other.max_pending_);
   State copy = other.fork();
   for (auto& row : copy.rows_) rows_.push_back(std::move(row));
@@ -103,6 +114,7 @@ void State::detach() {
 
 void State::to(at::Device device) {
   options_ = options_.device(device);
+  lasting_.clear();
   for (auto& row : rows_)
     for (nn::RowState& branch : row) branch.to(device);
 }
@@ -114,11 +126,31 @@ int64_t State::bytes() const {
   return bytes;
 }
 
+std::set<const nn::Page*> State::all_pages() const {
+  std::set<const nn::Page*> all;
+  for (const auto& row : rows_)
+    for (const nn::RowState& branch : row)
+      for (const nn::Page* page : branch.pages()) all.insert(page);
+  return all;
+}
+
+int64_t State::pages() const {
+  return static_cast<int64_t>(all_pages().size());
+}
+
+int64_t State::page_bytes() const {
+  int64_t bytes = 0;
+  for (const nn::Page* page : all_pages()) bytes += page->bytes();
+  return bytes;
+}
+
 void State::save(const std::filesystem::path& path, const std::string& fingerprint) const {
   std::vector<Tensor> keep;
   std::vector<format::TensorView> views;
-  format::StringMap metadata{
-      {"tessera_state", "1"}, {"fingerprint", fingerprint}, {"rows", std::to_string(rows())}};
+  format::StringMap metadata{{"tessera_state", "1"},
+                             {"fingerprint", fingerprint},
+                             {"rows", std::to_string(rows())},
+                             {"kv_type", name_of(type_)}};
   for (int64_t r = 0; r < rows(); ++r) {
     metadata[fmt::format("length.{}", r)] = std::to_string(length(r));
     for (size_t b = 0; b < layout_->size(); ++b)
@@ -156,6 +188,11 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
   if (text("fingerprint") != fingerprint)
     fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer",
          path.string());
+  // files without one are older than the choice
+  if (const auto found = file.metadata().find("kv_type");
+      (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
+    fail(ErrorKind::file, "state", "{}: keeps keys and values as {}; this state as {} (--kv-type)",
+         path.string(), found == file.metadata().end() ? "f32" : found->second, name_of(type_));
   if (number("rows") != rows())
     fail(ErrorKind::file, "state", "{}: holds {} rows; this state has {}", path.string(),
          number("rows"), rows());
@@ -168,7 +205,9 @@ void State::load(const std::filesystem::path& path, const std::string& fingerpri
             if (view == nullptr) return Tensor();
             Tensor t = at::empty(view->shape, ops::scalar_type_of(view->dtype));
             std::copy(view->data.begin(), view->data.end(), static_cast<std::byte*>(t.data_ptr()));
-            return t.to(options_);
+            // codes and halves are what they are
+            const bool plain = t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
+            return plain ? t.to(options_) : t.to(options_.device());
           },
           length);
     for (size_t b = 0; b < layout_->size(); ++b) {

@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/matmul.h"
 #include "tessera/ops/flash_attention.h"
+#include "tessera/ops/kv_rows.h"
 
 namespace tessera::ops {
 namespace {
@@ -176,11 +177,19 @@ Tensor attention_equal(const Tensor& q_BTHD,
 }
 
 Tensor attention(const Tensor& q_THD,
-                 const std::vector<KeyValues>& kv,
+                 const std::vector<KeyValues>& given,
                  int64_t start,
                  const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop) {
-  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, kv, start, options);
+  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, given, start, options);
+  std::vector<KeyValues> kv;
+  for (const KeyValues& part : given) {
+    const auto numbers = [&](const Tensor& x) {
+      // of fewer bits than the queries: as a state stores them
+      return x.element_size() < q_THD.element_size() ? from_kv_rows(x, q_THD.scalar_type()) : x;
+    };
+    kv.push_back({numbers(part.k_SGD), numbers(part.v_SGD), part.first});
+  }
   // a whole document: one sequence of a batch
   if (kv.size() == 1 && kv[0].first == 0 && start == 0 && kv[0].k_SGD.size(0) == q_THD.size(0) &&
       !use_kernels(q_THD)) {

@@ -61,7 +61,8 @@ struct ScoreOptions {
   int64_t far_end = 0;
 };
 
-/// Keys and values at consecutive positions from `first`.
+/// Keys and values at consecutive positions from `first`, perhaps as a state stores them
+/// (kv_rows.h), both alike.
 struct KeyValues {
   Tensor k_SGD, v_SGD;
   int64_t first = 0;

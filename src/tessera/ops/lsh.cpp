@@ -1,5 +1,7 @@
 #include "tessera/ops/lsh.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,10 +27,10 @@ struct Sorted {
   std::vector<std::vector<int64_t>> place;  // [H][R * T], of token t in round r
 };
 
-Sorted sort_tokens(const Tensor& buckets_RHT, int64_t chunk) {
+Sorted sort_tokens(const Tensor& buckets_RHT, const Lsh& how) {
   const int64_t rounds = buckets_RHT.size(0), heads = buckets_RHT.size(1), t = buckets_RHT.size(2);
   Sorted out;
-  out.padded = (t + chunk - 1) / chunk * chunk;
+  out.padded = how.padded(t);
   out.places = rounds * out.padded;
   const Tensor buckets = buckets_RHT.contiguous();
   for (int64_t h = 0; h < heads; ++h) {
@@ -249,6 +251,20 @@ std::vector<Tensor> lsh_rotations(const RandomKey& key,
   return out;
 }
 
+std::vector<Tensor> lsh_torch_rotations(
+    uint64_t seed, const std::vector<int64_t>& factors, int64_t rounds, int64_t heads, int64_t d) {
+  const int64_t columns = std::accumulate(factors.begin(), factors.end(), int64_t{0}) / 2;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  const Tensor all = at::randn({heads, d, rounds, columns}, generator, at::kFloat);
+  std::vector<Tensor> out;
+  int64_t first = 0;
+  for (const int64_t factor : factors) {
+    out.push_back(all.narrow(3, first, factor / 2).permute({2, 0, 1, 3}).contiguous());
+    first += factor / 2;
+  }
+  return out;
+}
+
 Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how) {
   const at::NoGradGuard no_gradients;
   const Tensor x = qk_THD.detach().to(wide(qk_THD));
@@ -283,14 +299,14 @@ Tensor lsh_attention(const Tensor& qk_THD, const Tensor& v_THV, const Lsh& how, 
   Tensor buckets;
   if (t <= how.chunk) {
     // the whole document as one chunk of one round
-    own.chunk = t;
+    own.chunk = own.pad_to = t;
     own.before = own.after = 0;
     own.rotations = {how.rotations.at(0).narrow(0, 0, 1)};
     buckets = at::zeros({1, q.size(1), t}, at::kLong);
   } else {
-    buckets = lsh_buckets(q, how).to(at::kCPU);
+    buckets = how.buckets_RHT.defined() ? how.buckets_RHT : lsh_buckets(q, how);
   }
-  const Sorted sorted = sort_tokens(buckets, own.chunk);
+  const Sorted sorted = sort_tokens(buckets.to(at::kCPU, at::kLong), own);
   const Tensor out = use_kernels(q) ? by_kernel(q, k, v, own, sorted, lse_THR)
                                     : by_chunks(q, k, v, own, sorted, lse_THR);
   return out.to(qk_THD.scalar_type());

@@ -155,6 +155,9 @@ struct StateDecl {
   DType dtype = DType::f32;
   int64_t first = 0;  // per_token, with keep: how many of the first entries are kept besides
   int64_t every = 1;  // per_token: one entry for this many tokens, once the last of them is seen
+  /// Keys or values [heads, width] that only attention reads, where they lie: they may be kept in
+  /// fewer bits (kv_type.h).
+  bool packs = false;
 
   int64_t bytes_per_entry() const;
   /// Entries that exist after `length` tokens, and those of them that are kept.

@@ -45,6 +45,17 @@ Tensor HeadNorms::operator()(const Tensor& projected) const {
   return at::stack(each, 1);
 }
 
+std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
+                                      const TokenBuffer& values,
+                                      int64_t from,
+                                      int64_t to) {
+  const std::vector<Tensor> k = keys.spans(from, to), v = values.spans(from, to);
+  std::vector<ops::KeyValues> held;
+  held.reserve(k.size());
+  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i) held.push_back({k[i], v[i], from});
+  return held;
+}
+
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,

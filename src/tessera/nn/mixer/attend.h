@@ -43,6 +43,12 @@ class HeadNorms {
   std::vector<std::unique_ptr<Norm>> norms_;
 };
 
+/// What a row holds of positions [from, to), as it lies in the pages of its state.
+std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
+                                      const TokenBuffer& values,
+                                      int64_t from,
+                                      int64_t to);
+
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,

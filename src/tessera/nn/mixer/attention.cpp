@@ -237,7 +237,8 @@ class Attention final : public Mixer {
                   const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
     const int64_t horizon = config_.who().horizon(), lead = config_.who().first_kept();
     TokenBuffer &keys = row.tokens(slot), &values = row.tokens(slot + 1);
-    const Tensor k = x.k_NGD.narrow(0, s.begin, s.length), v = x.v_NGD.narrow(0, s.begin, s.length);
+    const Tensor k = keys.stored(x.k_NGD.narrow(0, s.begin, s.length)),
+                 v = values.stored(x.v_NGD.narrow(0, s.begin, s.length));
     require(keys.length() == s.start, "attention",
             "the state holds {} tokens, the call starts at {}", keys.length(), s.start);
     // first position that the first query sees, those apart that are kept for ever
@@ -245,11 +246,9 @@ class Attention final : public Mixer {
     if (from <= lead) from = 0;
     std::vector<ops::KeyValues> kv;
     const auto held = [&](int64_t begin, int64_t end) {
-      const auto k_spans = keys.spans(begin, end), v_spans = values.spans(begin, end);
-      for (size_t j = 0; j < k_spans.size(); begin += k_spans[j].size(0), ++j)
-        kv.push_back({k_spans[j], v_spans[j], begin});
+      for (const ops::KeyValues& part : held_keys(keys, values, begin, end)) kv.push_back(part);
     };
-    // a ring may not hold both the oldest visible key and all new ones: several new tokens stay
+    // a window may not hold both the oldest visible key and all new ones: several new tokens stay
     // outside until computed
     const bool append_first = horizon == 0 || s.length == 1;
     if (append_first) {

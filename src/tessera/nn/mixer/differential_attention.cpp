@@ -89,12 +89,13 @@ class DifferentialAttention final : public Mixer {
       TokenBuffer &keys = rows[i]->tokens(0), &values = rows[i]->tokens(1);
       keys.append(k_NGK.narrow(0, s.begin, s.length));
       values.append(v_NGV.narrow(0, s.begin, s.length));
-      const Tensor q = q_NHK.narrow(0, s.begin, s.length), k = keys.spans(0, keys.length())[0],
-                   v = values.spans(0, values.length())[0];
+      const Tensor q = q_NHK.narrow(0, s.begin, s.length);
+      const std::vector<ops::KeyValues> held = held_keys(keys, values, 0, keys.length());
       const auto one = [&](int64_t map, const std::string& site) {
         const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
-        return ops::attention(of_map(q, map), {{of_map(k, map), v, 0}}, s.start, options(context),
-                              dropout.at(s.begin));
+        std::vector<ops::KeyValues> kv;
+        for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
+        return ops::attention(of_map(q, map), kv, s.start, options(context), dropout.at(s.begin));
       };
       firsts.push_back(one(0, "first"));
       seconds.push_back(one(1, "second"));

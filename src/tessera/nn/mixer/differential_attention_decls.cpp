@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/differential_attention.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
@@ -32,8 +33,8 @@ void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scop
 
 std::vector<spec::StateDecl> DifferentialAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
-          {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}};
+  return spec::packing({{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
+                        {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}});
 }
 
 double DifferentialAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

@@ -22,17 +22,17 @@ class Gau final : public Mixer {
     const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
     const Tensor v = v_NE;
     const Tensor mixed_NE = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      Tensor keys = k_NS.narrow(0, s.begin, s.length), values = v.narrow(0, s.begin, s.length);
-      int64_t start = 0;
+      const Tensor keys = k_NS.narrow(0, s.begin, s.length).unsqueeze(1),
+                   values = v.narrow(0, s.begin, s.length).unsqueeze(1);
+      std::vector<ops::KeyValues> kv{{keys, values, 0}};
       if (rows != nullptr) {
         TokenBuffer &held_k = (*rows)[i]->tokens(0), &held_v = (*rows)[i]->tokens(1);
-        held_k.append(keys.unsqueeze(1));
-        held_v.append(values.unsqueeze(1));
-        keys = held_k.spans(0, held_k.length())[0].squeeze(1);
-        values = held_v.spans(0, held_v.length())[0].squeeze(1);
-        start = s.start;
+        held_k.append(keys);
+        held_v.append(values);
+        kv = held_keys(held_k, held_v, 0, held_k.length());
       }
-      return attend(q_NS.narrow(0, s.begin, s.length), keys, values, start, s.begin, context);
+      return attend(q_NS.narrow(0, s.begin, s.length), kv, rows != nullptr ? s.start : 0, s.begin,
+                    context);
     });
     return out_(u_NE * mixed_NE);
   }
@@ -40,19 +40,25 @@ class Gau final : public Mixer {
  private:
   /// One document: its queries from `start` on, and all keys up to them.
   Tensor attend(const Tensor& q_TS,
-                const Tensor& k_SS,
-                const Tensor& v_SE,
+                const std::vector<ops::KeyValues>& kv,
                 int64_t start,
                 int64_t segment_begin,
                 const Context& context) const {
     if (config_.weights == GauWeights::softmax) {
       const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(config_.d_key)),
                                       .causal = context.causal};
-      return ops::attention(q_TS.unsqueeze(1), {{k_SS.unsqueeze(1), v_SE.unsqueeze(1), 0}}, start,
-                            options,
+      return ops::attention(q_TS.unsqueeze(1), kv, start, options,
                             weight_dropout(context, name_, config_.dropout).at(segment_begin))
           .squeeze(1);
     }
+    // the products below want one matrix
+    const auto joined = [&](const auto& side) {
+      std::vector<Tensor> parts;
+      for (const ops::KeyValues& part : kv) parts.push_back(side(part));
+      return (parts.size() == 1 ? parts[0] : at::cat(parts)).squeeze(1);
+    };
+    const Tensor k_SS = joined([](const ops::KeyValues&part) { return part.k_SGD; }),
+                 v_SE = joined([](const ops::KeyValues&part) { return part.v_SGD; });
     const int64_t t = q_TS.size(0);
     const auto options = q_TS.options().dtype(ops::wide(q_TS));
     const bool growing = context.causal && config_.divisor == GauDivisor::count;

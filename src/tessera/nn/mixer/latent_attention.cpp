@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/head_linear.h"
+#include "tessera/ops/kv_rows.h"
 
 namespace tessera::nn {
 namespace {
@@ -86,15 +87,20 @@ class LatentAttention final : public Mixer {
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      Tensor entries = entries_N1E.narrow(0, s.begin, s.length);
+      const Tensor fresh = entries_N1E.narrow(0, s.begin, s.length);
+      std::vector<Tensor> parts{fresh};
       if (rows != nullptr) {
         TokenBuffer& held = (*rows)[i]->tokens(0);
-        held.append(entries);
-        entries = held.spans(0, held.length())[0];
+        held.append(fresh);
+        parts = held.spans(0, held.length());
       }
-      const ops::KeyValues kv{entries, entries.narrow(2, 0, config_.kv_lora_rank),
-                              rows != nullptr ? 0 : s.start};
-      return ops::attention(q_NHE.narrow(0, s.begin, s.length), {kv}, s.start, options(context),
+      std::vector<ops::KeyValues> kv;
+      int64_t first = rows != nullptr ? 0 : s.start;
+      for (const Tensor& entries : parts) {
+        kv.push_back({entries, ops::first_of_rows(entries, config_.kv_lora_rank), first});
+        first += entries.size(0);
+      }
+      return ops::attention(q_NHE.narrow(0, s.begin, s.length), kv, s.start, options(context),
                             dropout.at(s.begin));
     });
     return ops::head_linear(u_NHC, *v_b_);

@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/latent_attention.h"
 #include "tessera/nn/position/rope.h"
 #include "tessera/nn/rope_scaling/yarn.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 namespace {
@@ -58,7 +59,7 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
 }
 
 std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {
-  return {{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}};
+  return spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}});
 }
 
 double LatentAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/mixer/segment_memory.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/listed_attention.h"
 
@@ -48,6 +49,12 @@ class LocalAttention final : public Mixer {
  private:
   double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
 
+  /// Chunks of a document of t tokens, those that only fill it up included.
+  int64_t ring_of(int64_t t) const {
+    const int64_t c = config_.chunk, unit = config_.pad_to > 0 ? config_.pad_to : c;
+    return t <= c ? 1 : (t + unit - 1) / unit * unit / c;
+  }
+
   /// The chunks that chunk `own` of `chunks` sees, one after another; around the ends in an
   /// encoder, whose only chunk sees itself once. -1 stands for none.
   std::vector<int64_t> seen(int64_t own, int64_t chunks, bool causal) const {
@@ -67,7 +74,7 @@ class LocalAttention final : public Mixer {
                   c = std::min(config_.chunk, t), chunks = (t + c - 1) / c;
     std::vector<int64_t> tokens;  // of every chunk's keys, t = none
     for (int64_t x = 0; x < chunks; ++x)
-      for (const int64_t from : seen(x, chunks, causal))
+      for (const int64_t from : seen(x, ring_of(t), causal))
         for (int64_t o = 0; o < c; ++o) tokens.push_back(from < 0 ? t : std::min(t, from * c + o));
     const int64_t width = static_cast<int64_t>(tokens.size()) / chunks;
     const Tensor key = at::tensor(tokens, at::kLong).to(q_BTHD.device());
@@ -100,25 +107,22 @@ class LocalAttention final : public Mixer {
       return std::max<int64_t>(0, position / c - config_.chunks_before) * c;
     };
     const int64_t base = row != nullptr ? first_seen(start) : 0;
-    Tensor keys = k, values = v;
-    if (row != nullptr) {
-      const auto joined = [&](TokenBuffer& buffer, const Tensor& x) {
-        std::vector<Tensor> parts = buffer.spans(base, start);
-        parts.push_back(x);
-        const Tensor all = at::cat(parts);
-        buffer.append(x);
-        return all;
-      };
-      keys = joined(row->tokens(0), k);
-      values = joined(row->tokens(1), v);
+    std::vector<ops::KeyValues> held;
+    if (row == nullptr) {
+      held.push_back({k, v, 0});
+    } else {
+      TokenBuffer &keys = row->tokens(0), &values = row->tokens(1);
+      if (base < start) held = held_keys(keys, values, base, start);
+      // a window may let go of the oldest keys that are read here: they are held before
+      held.push_back({keys.stored(k), values.stored(v), start});
+      keys.append(held.back().k_SGD);
+      values.append(held.back().v_SGD);
     }
     std::vector<Tensor> out;
     for (int64_t position = start; position < end;) {
       const int64_t stop = std::min(end, (position / c + 1) * c), from = first_seen(position);
-      const ops::KeyValues kv{keys.narrow(0, from - base, stop - from),
-                              values.narrow(0, from - base, stop - from), from};
-      out.push_back(ops::attention(q.narrow(0, position - start, stop - position), {kv}, position,
-                                   {.scale = scale()}));
+      out.push_back(ops::attention(q.narrow(0, position - start, stop - position),
+                                   cut(held, from, stop), position, {.scale = scale()}));
       position = stop;
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -132,7 +136,7 @@ class LocalAttention final : public Mixer {
       const int64_t n = std::min(c, t - x * c);
       ops::KeyLists lists;
       for (int64_t i = 0; i < n; ++i) {
-        for (const int64_t from : seen(x, chunks, false))
+        for (const int64_t from : seen(x, ring_of(t), false))
           for (int64_t j = from * c; j < std::min(t, (from + 1) * c); ++j) lists.add(0, j);
         lists.end_list();
       }

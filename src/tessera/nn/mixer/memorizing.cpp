@@ -149,10 +149,10 @@ class Memorizing final : public Mixer {
     const bool fits = !at::GradMode::is_enabled() && t == 1;
     Parts out;
     const auto hold = [&](int64_t from, int64_t to) {
-      const auto k_spans = held_k.spans(from, to), v_spans = held_v.spans(from, to);
-      for (size_t i = 0; i < k_spans.size(); from += k_spans[i].size(0), ++i) {
+      for (const ops::KeyValues& part : held_keys(held_k, held_v, from, to)) {
         const auto lasting = [&](const Tensor& x) { return fits ? x : x.clone(); };
-        if (k_spans[i].size(0) > 0) out.push_back({lasting(k_spans[i]), lasting(v_spans[i]), from});
+        if (part.k_SGD.size(0) > 0)
+          out.push_back({lasting(part.k_SGD), lasting(part.v_SGD), part.first});
       }
     };
     if (!fits) hold(first, start);

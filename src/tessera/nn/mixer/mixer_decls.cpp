@@ -54,6 +54,7 @@ std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
   const auto add = [&](const char* name) {
     spec::StateDecl decl{name, Kind::per_token, {n_kv_heads, head_dim}, who().horizon()};
     decl.first = who().first_kept();
+    decl.packs = true;
     decls.push_back(decl);
   };
   add("k");

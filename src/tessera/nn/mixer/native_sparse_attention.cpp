@@ -51,9 +51,14 @@ class Compressor {
 };
 
 /// What the branches of one document read: raw tokens, and the blocks that end with each stride.
+/// In parts, as they lie in a state.
 struct Memory {
-  Tensor k_SGD, v_SGD, k_BGD, v_BGD;
+  std::vector<Tensor> k, v, k_blocks, v_blocks;
 };
+
+Tensor joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
 
 class NativeSparseAttention final : public Mixer {
  public:
@@ -102,32 +107,34 @@ class NativeSparseAttention final : public Mixer {
     const int64_t t = k.size(0), stride = config_.stride, end = start + t;
     const int64_t first = start / stride, last = end / stride;  // blocks that end in the call
     const int64_t empty = std::min(last, config_.block / stride - 1);
-    Memory memory{k, v, {}, {}};
+    Memory memory{{k}, {v}, {}, {}};
     if (row != nullptr) {
       row->tokens(0).append(k);
       row->tokens(1).append(v);
-      memory.k_SGD = row->tokens(0).spans(0, end)[0];
-      memory.v_SGD = row->tokens(1).spans(0, end)[0];
+      memory.k = row->tokens(0).spans(0, end);
+      memory.v = row->tokens(1).spans(0, end);
     }
-    const auto fresh = [&](const Compressor& compress, const Tensor& raw) {
+    const auto fresh = [&](const Compressor& compress, size_t slot, const Tensor& own) {
       const int64_t none = std::max<int64_t>(0, empty - first);
       const Tensor begin_empty =
           at::zeros({none, config_.n_kv_heads, config_.head_dim}, k.options());
       if (first + none >= last) return begin_empty;
       const int64_t from = (first + none + 1) * stride - config_.block;
-      return at::cat({begin_empty, compress(raw.narrow(0, from, last * stride - from))});
+      const Tensor raw = row != nullptr ? row->tokens(slot).joined(from, last * stride)
+                                        : own.narrow(0, from, last * stride - from);
+      return at::cat({begin_empty, compress(raw)});
     };
-    memory.k_BGD = fresh(compress_k_, memory.k_SGD);
-    memory.v_BGD = fresh(compress_v_, memory.v_SGD);
-    if (row != nullptr) {
-      row->tokens(4).append(memory.k_BGD);
-      row->tokens(5).append(memory.v_BGD);
-      memory.k_BGD = row->tokens(4).spans(0, last)[0];
-      memory.v_BGD = row->tokens(5).spans(0, last)[0];
-    }
+    const Tensor k_fresh = fresh(compress_k_, 0, k), v_fresh = fresh(compress_v_, 1, v);
     // the empty ones are never read
-    memory.k_BGD = memory.k_BGD.narrow(0, empty, last - empty);
-    memory.v_BGD = memory.v_BGD.narrow(0, empty, last - empty);
+    if (row != nullptr) {
+      row->tokens(4).append(k_fresh);
+      row->tokens(5).append(v_fresh);
+      memory.k_blocks = row->tokens(4).spans(empty, last);
+      memory.v_blocks = row->tokens(5).spans(empty, last);
+    } else {
+      memory.k_blocks = {k_fresh.narrow(0, empty, last - empty)};
+      memory.v_blocks = {v_fresh.narrow(0, empty, last - empty)};
+    }
     return memory;
   }
 
@@ -168,7 +175,7 @@ class NativeSparseAttention final : public Mixer {
         blocks.end_list();
       }
       compressed.push_back(
-          ops::listed_attention(q, {{memory.k_BGD, memory.v_BGD}}, blocks, scale()).out);
+          ops::listed_attention(q, {{memory.k_blocks, memory.v_blocks}}, blocks, scale()).out);
       ops::KeyLists tokens;
       tokens.per_query = config_.n_kv_heads;
       for_selected(q, memory, start + i, [&](int64_t t, int64_t, const auto& chosen) {
@@ -178,8 +185,7 @@ class NativeSparseAttention final : public Mixer {
             tokens.add(0, j);
         tokens.end_list();
       });
-      selected.push_back(
-          ops::listed_attention(q, {{memory.k_SGD, memory.v_SGD}}, tokens, scale()).out);
+      selected.push_back(ops::listed_attention(q, {{memory.k, memory.v}}, tokens, scale()).out);
     }
     return {at::cat(compressed), at::cat(selected)};
   }
@@ -189,12 +195,14 @@ class NativeSparseAttention final : public Mixer {
   void for_selected(const Tensor& q_THD, const Memory& memory, int64_t start, const F& f) const {
     const at::NoGradGuard no_gradients;
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  d = config_.head_dim, blocks = memory.k_BGD.size(0);
+                  d = config_.head_dim;
+    const Tensor k_BGD = joined(memory.k_blocks).detach();
+    const int64_t blocks = k_BGD.size(0);
     // scores of all blocks, [G][T, n, blocks]
     std::vector<Tensor> scores;
     for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
       const Tensor q = q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
-      const Tensor k = memory.k_BGD.detach().select(1, kv).contiguous();
+      const Tensor k = k_BGD.select(1, kv).contiguous();
       scores.push_back((ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale())
                            .to(at::kCPU)
                            .contiguous());
@@ -220,8 +228,10 @@ class NativeSparseAttention final : public Mixer {
                                          const Memory& memory,
                                          int64_t start) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    const Tensor k_SGD = joined(memory.k), v_SGD = joined(memory.v),
+                 k_BGD = joined(memory.k_blocks), v_BGD = joined(memory.v_blocks);
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  keys = memory.k_SGD.size(0), blocks = memory.k_BGD.size(0);
+                  keys = k_SGD.size(0), blocks = k_BGD.size(0);
     const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& bias) {
       return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
@@ -234,7 +244,7 @@ class NativeSparseAttention final : public Mixer {
       Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
       for (int64_t i = 0; i < t; ++i)
         bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
-      compressed = attend(memory.k_BGD, memory.v_BGD, bias);
+      compressed = attend(k_BGD, v_BGD, bias);
     }
     Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
     auto* cells = bias.data_ptr<double>();
@@ -244,7 +254,7 @@ class NativeSparseAttention final : public Mixer {
              j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
           cells[(kv * t + i) * keys + j] = 0;
     });
-    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0))};
+    return {compressed, attend(k_SGD, v_SGD, bias.repeat_interleave(per_group, 0))};
   }
 
   NativeSparseAttentionConfig config_;

@@ -4,8 +4,17 @@
 
 #include "tessera/nn/mixer/local_attention.h"
 #include "tessera/nn/mixer/lsh_attention.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
+namespace {
+
+void check_padding(int64_t pad_to, int64_t chunk, const spec::Scope& scope) {
+  if (pad_to % chunk != 0)
+    fail(ErrorKind::spec, scope.path, "pad_to = {} is no multiple of chunk = {}", pad_to, chunk);
+}
+
+}  // namespace
 
 void LshAttentionConfig::check(const spec::Scope& scope) const {
   for (const int64_t factor : n_buckets)
@@ -13,6 +22,12 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "n_buckets = [{}]: {} is odd; a bucket and its opposite come in pairs",
            fmt::join(n_buckets, ", "), factor);
+  check_padding(pad_to, chunk, scope);
+  if (rotations == RotationSource::torch && redraw != RotationRedraw::never)
+    fail(ErrorKind::spec, scope.path,
+         "redraw = {} with rotations = torch, which are those of one seed; use rotations "
+         "\"counter\"",
+         spec::enum_name(redraw));
 }
 
 void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -31,6 +46,7 @@ void LocalAttentionConfig::check(const spec::Scope& scope) const {
   if (scope.causal && chunks_after > 0)
     fail(ErrorKind::spec, scope.path,
          "chunks_after = {} needs an encoder: a decoder sees no later chunk; use 0", chunks_after);
+  check_padding(pad_to, chunk, scope);
 }
 
 void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -44,8 +60,8 @@ void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
 std::vector<spec::StateDecl> LocalAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   const int64_t keep = chunk * (chunks_before + 1);
-  return {{"k", Kind::per_token, {n_heads, head_dim}, keep},
-          {"v", Kind::per_token, {n_heads, head_dim}, keep}};
+  return spec::packing({{"k", Kind::per_token, {n_heads, head_dim}, keep},
+                        {"v", Kind::per_token, {n_heads, head_dim}, keep}});
 }
 
 double LocalAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

@@ -17,6 +17,10 @@ struct ResidualConfig : spec::Config {
   virtual bool shares_norm() const { return false; }
   /// Whether the stream is left unnormalised, so that the stack ends with a norm.
   virtual bool wants_final_norm() const { return true; }
+  /// Streams of d_model that it carries from branch to branch, and that it leaves side by side
+  /// where the next branch carries one.
+  virtual int64_t streams() const { return 1; }
+  virtual int64_t streams_left() const { return 1; }
 
   void check(const spec::Scope& scope) const override {
     if (dropout >= 1)
