@@ -246,17 +246,19 @@ class Decoding {
         q_(at::randn({h, k})),
         out_(at::empty({h, v})) {
     kernels::Attention& a = attention_;
-    const int64_t width = latent ? k : k + v;
     a.T = 1, a.H = h, a.G = g, a.K = k, a.V = v;
     a.q = q_.const_data_ptr<float>(), a.q_token_stride = h * k, a.q_head_stride = k;
     a.out = out_.data_ptr<float>(), a.out_token_stride = h * v, a.out_head_stride = v;
     a.first_position = depth - 1;
     const float* cache = cache_.const_data_ptr<float>();
     // a latent's first values are its values; else keys and values lie in halves of the memory
-    a.kv = {cache, latent ? cache : cache + depth * g * k};
-    a.kv.k_token_stride = g * k, a.kv.k_head_stride = k;
-    a.kv.v_token_stride = latent ? width : g * v, a.kv.v_head_stride = latent ? width : v;
-    a.kv.count = depth;
+    constexpr int64_t kFloat = sizeof(float);
+    keys_.k = cache, keys_.v = latent ? cache : cache + depth * g * k;
+    keys_.k_token_stride = g * k * kFloat, keys_.k_head_stride = k * kFloat;
+    keys_.v_token_stride = g * (latent ? k : v) * kFloat;
+    keys_.v_head_stride = (latent ? k : v) * kFloat;
+    keys_.count = depth;
+    a.kv = {&keys_, 1};
     a.scale = 0.1f;
   }
   Program run() const {
@@ -264,8 +266,12 @@ class Decoding {
   }
   double bytes() const { return 4.0 * static_cast<double>(cache_.numel()); }
 
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
+
  private:
   Tensor cache_, q_, out_;
+  kernels::KeySpan keys_;
   kernels::Attention attention_;
 };
 

@@ -93,19 +93,6 @@ HWY_INLINE void add_product(const float* a,
 
 // --- packing -------------------------------------------------------------------------------------
 
-// to[c * to_row + i] = row_i[c] for four rows and four columns
-HWY_INLINE void transpose_4x4(const float* from, int64_t row, float* to, int64_t to_row) {
-  const F32x4 d;
-  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + row), c = hn::LoadU(d, from + 2 * row),
-             e = hn::LoadU(d, from + 3 * row);
-  const auto ac = hn::InterleaveLower(d, a, c), be = hn::InterleaveLower(d, b, e);
-  const auto ac2 = hn::InterleaveUpper(d, a, c), be2 = hn::InterleaveUpper(d, b, e);
-  hn::StoreU(hn::InterleaveLower(d, ac, be), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, ac, be), d, to + to_row);
-  hn::StoreU(hn::InterleaveLower(d, ac2, be2), d, to + 2 * to_row);
-  hn::StoreU(hn::InterleaveUpper(d, ac2, be2), d, to + 3 * to_row);
-}
-
 // panels of kPanel tokens, transposed: to[(t / kPanel) * width * kPanel + c * kPanel + t % kPanel]
 HWY_INLINE void pack_transposed(
     const float* from, int64_t token, int64_t tokens, int64_t width, float* to) {
