@@ -200,8 +200,13 @@ void pattern_row(Report& report, const std::string& name, const Pattern& pattern
       figures += fmt::format("{}{:.0f}", figures.empty() ? "" : " ", per_block.back() * 1e6);
       sizes += fmt::format("{}{:.0f}", sizes.empty() ? "" : " ", bytes.back() / 1048576);
     }
-    const auto [least, most] = std::minmax_element(per_block.begin(), per_block.end());
-    report.add({"patterns/" + name + "/time", *most / *least, "x", Aim::at_most, 1.2,
+    // blocks far from the diagonal may be cheaper, for fewer of their keys are seen: only a rise of
+    // the time is a failure
+    double rise = 1;
+    for (size_t i = 0; i < per_block.size(); ++i)
+      for (size_t j = i + 1; j < per_block.size(); ++j)
+        rise = std::max(rise, per_block[j] / per_block[i]);
+    report.add({"patterns/" + name + "/time", rise, "x", Aim::at_most, 1.2,
                 fmt::format("us a block of {0} x {0} kept at 1k, 2k .. 16k tokens: {1}", kBlock,
                             figures)});
     report.add({"patterns/" + name + "/memory", exponent(lengths, bytes), "power", Aim::at_most,
