@@ -98,7 +98,7 @@ HWY_INLINE void pack_row_panels(const FlashAttention& a,
       }
 }
 
-HWY_INLINE float dot(const float* a, const float* b, int64_t n) {
+HWY_INLINE float row_dot(const float* a, const float* b, int64_t n) {
   V32 sum = zero();
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) sum = hn::MulAdd(load(a + i), load(b + i), sum);
@@ -116,7 +116,7 @@ HWY_INLINE void pack_numbers(
     const float lse = gradients.lse[(b * a.H + head) * a.T + query];
     packed[at.lse + r] = lse == kMinusInf ? -kMinusInf : lse;
     packed[at.delta + r] =
-        dot(gradients.out.row(b, query, head), gradients.d_out.row(b, query, head), a.V);
+        row_dot(gradients.out.row(b, query, head), gradients.d_out.row(b, query, head), a.V);
   }
 }
 
@@ -162,12 +162,12 @@ HWY_INLINE void row_products(const float* x,
     for (int64_t r = 0; r < tile.count; r += kGroup) {
       const Span s = seen[r / kGroup];
       if (j >= s.end || j + kPanel <= s.begin) continue;
-      Sums sums;
-      start_sums<false>(nullptr, 0, sums);
+      TileSums sums;
+      start_tile<false>(nullptr, 0, sums);
       for (int64_t c = 0; c < width; c += kPanel)
         multiply(x + c * kRows + r * kPanel, kPanel, 1, panels + j * width + c * kPanel,
                  std::min(kPanel, width - c), sums);
-      store_sums(sums, products + r * kStride + j, kStride);
+      store_tile(sums, products + r * kStride + j, kStride);
     }
 }
 

@@ -84,10 +84,10 @@ HWY_INLINE void tile_scores(const FlashAttention& a,
     for (int64_t r = 0; r < tile.count; r += kGroup) {
       const Span s = seen[r / kGroup];
       if (j >= s.end || j + kPanel <= s.begin) continue;
-      Sums sums;
-      start_sums<false>(nullptr, 0, sums);
+      TileSums sums;
+      start_tile<false>(nullptr, 0, sums);
       multiply(q + r * a.K, 1, kGroup, panels + j * a.K, a.K, sums);
-      store_sums(sums, scores + r * kScoreStride + j, kScoreStride);
+      store_tile(sums, scores + r * kScoreStride + j, kScoreStride);
     }
 }
 

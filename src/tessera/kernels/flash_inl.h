@@ -36,12 +36,12 @@ HWY_INLINE int64_t row_stride(int64_t width) {
 
 // --- products ------------------------------------------------------------------------------------
 
-struct Sums {
+struct TileSums {
   V32 low[kGroup], high[kGroup];
 };
 
 template <bool add>
-HWY_INLINE void start_sums(const float* c, int64_t c_row, Sums& sums) {
+HWY_INLINE void start_tile(const float* c, int64_t c_row, TileSums& sums) {
 #pragma GCC unroll 12
   for (int r = 0; r < kGroup; ++r) {
     sums.low[r] = add ? load(c + r * c_row) : zero();
@@ -49,7 +49,7 @@ HWY_INLINE void start_sums(const float* c, int64_t c_row, Sums& sums) {
   }
 }
 
-HWY_INLINE void store_sums(const Sums& sums, float* c, int64_t c_row) {
+HWY_INLINE void store_tile(const TileSums& sums, float* c, int64_t c_row) {
 #pragma GCC unroll 12
   for (int r = 0; r < kGroup; ++r) {
     store(sums.low[r], c + r * c_row);
@@ -63,7 +63,7 @@ HWY_INLINE void multiply(const float* HWY_RESTRICT a,
                          int64_t a_depth,
                          const float* HWY_RESTRICT b,
                          int64_t depth,
-                         Sums& sums) {
+                         TileSums& sums) {
   for (int64_t d = 0; d < depth; ++d) {
     const V32 b0 = load(b), b1 = load(b + kLanes);
 #pragma GCC unroll 12
@@ -85,10 +85,10 @@ HWY_INLINE void add_product(const float* a,
                             int64_t depth,
                             float* c,
                             int64_t c_row) {
-  Sums sums;
-  start_sums<true>(c, c_row, sums);
+  TileSums sums;
+  start_tile<true>(c, c_row, sums);
   multiply(a, a_row, a_depth, b, depth, sums);
-  store_sums(sums, c, c_row);
+  store_tile(sums, c, c_row);
 }
 
 // --- packing -------------------------------------------------------------------------------------
