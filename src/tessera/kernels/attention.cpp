@@ -99,6 +99,9 @@ void attend_by_blocks(const Attention& a) {
     for (int64_t b = 0; b < tiles.back().block_count(); ++b)
       items.push_back({tiles.size() - 1, tiles.back().block(b)});
   }
+  // as the keys lie in memory, so that all who read a block of them find it in cache
+  std::stable_sort(items.begin(), items.end(),
+                   [](const Item& x, const Item& y) { return x.block < y.block; });
   const auto size = static_cast<size_t>(kQueryRows * partial_floats(a));
   const size_t at_once = std::min(kBlocksAtOnce, items.size());
   float* partials = scratch<5>(static_cast<int64_t>((at_once + tiles.size()) * size));
@@ -145,10 +148,11 @@ void attend(const Attention& a) {
           a.window, a.first_position);
   check_spans(a);
   cap_targets();
-  // With few tiles the threads share out the blocks of keys instead; the numbers are the same.
+  // With few tiles the threads share out the blocks of keys instead; with one query, all heads read
+  // a block before the next one. The numbers are the same.
   const int64_t tiles = a.G * tiles_per_group(a);
-  const bool few = tiles < 4 * thread_count() && a.kv.end() - a.kv.begin() >= 2 * kKeyBlock &&
-                   thread_count() > 1;
+  const bool few = a.kv.end() - a.kv.begin() >= 2 * kKeyBlock &&
+                   (a.T == 1 || (tiles < 4 * thread_count() && thread_count() > 1));
   if (few)
     attend_by_blocks(a);
   else

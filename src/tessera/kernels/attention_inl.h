@@ -7,6 +7,8 @@
 #define TESSERA_KERNELS_ATTENTION_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,6 +16,7 @@
 
 #include "tessera/kernels/attention_tiles.h"
 #include "tessera/kernels/dot_inl.h"
+#include "tessera/kernels/kv_rows.h"
 #include "tessera/kernels/kv_rows_inl.h"
 #include "tessera/kernels/math_inl.h"
 #include "tessera/kernels/scratch.h"
@@ -27,10 +30,17 @@ constexpr int64_t kExpandedRows = 32;  // of 128 floats: 16 KiB, half a first-le
 
 // --- scores --------------------------------------------------------------------------------------
 
-// scores of n keys with all query rows, which stay in the first cache level
-HWY_INLINE void products(
-    const QueryTile& tile, const float* q, int64_t K, RowsView keys, float* scores) {
+// scores of n keys with all query rows, which stay in the first cache level; before(j) is called
+// before key j and the three after it
+template <class Before>
+HWY_INLINE void products(const QueryTile& tile,
+                         const float* q,
+                         int64_t K,
+                         RowsView keys,
+                         float* scores,
+                         const Before& before) {
   for (int64_t j = 0; j < keys.count; j += 4) {
+    before(j);
     const RowsView quad{keys.data + j * keys.stride, keys.stride,
                         std::min<int64_t>(4, keys.count - j)};
     float* s = scores + j;
@@ -63,6 +73,38 @@ HWY_INLINE void for_floats(
   }
 }
 
+// One query is done when its keys and values have come from memory. They are asked for early, key
+// by key of a run of n: the values, which are read next, and the keys some way ahead.
+struct Ahead {
+  static constexpr int64_t kKeys = 8;
+  const uint8_t *k, *v;
+  int64_t k_stride, v_stride;
+  int64_t k_bytes, v_bytes;  // of a row; 0: nothing to ask for
+  int64_t n;
+
+  Ahead(const Attention& a, const KeySpan& span, int64_t g, Range part)
+      : k(static_cast<const uint8_t*>(span.k) + (part.begin - span.first) * span.k_token_stride +
+          g * span.k_head_stride),
+        v(static_cast<const uint8_t*>(span.v) + (part.begin - span.first) * span.v_token_stride +
+          g * span.v_head_stride),
+        k_stride(span.k_token_stride),
+        v_stride(span.v_token_stride),
+        k_bytes(a.T == 1 ? kv_row_bytes(span.type, a.K) : 0),
+        v_bytes(a.T == 1 && v != k ? kv_row_bytes(span.type, a.V) : 0),
+        n(part.end - part.begin) {}
+
+  // before the four keys from the j-th on are read
+  HWY_INLINE void ask(int64_t j) const {
+    if (k_bytes == 0) return;
+    for (int64_t i = j; i < std::min(j + 4, n); ++i) {
+      for (int64_t at = 0; at < v_bytes; at += HWY_ALIGNMENT) hwy::Prefetch(v + i * v_stride + at);
+      if (i + kKeys >= n) continue;
+      for (int64_t at = 0; at < k_bytes; at += HWY_ALIGNMENT)
+        hwy::Prefetch(k + (i + kKeys) * k_stride + at);
+    }
+  }
+};
+
 HWY_INLINE void query_key_products(const Attention& a,
                                    const QueryTile& tile,
                                    const float* q,
@@ -70,13 +112,12 @@ HWY_INLINE void query_key_products(const Attention& a,
                                    int64_t block_begin,
                                    float* scores) {
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
-    const uint8_t* k = static_cast<const uint8_t*>(span.k) +
-                       (part.begin - span.first) * span.k_token_stride +
-                       tile.g * span.k_head_stride;
+    const Ahead ahead(a, span, tile.g, part);
     float* of_part = scores + part.begin - block_begin;
-    for_floats(span.type, k, span.k_token_stride, part.end - part.begin, a.K,
+    for_floats(span.type, ahead.k, span.k_token_stride, ahead.n, a.K,
                [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
-                 products(tile, q, a.K, rows, of_part + first);
+                 products(tile, q, a.K, rows, of_part + first,
+                          [&](int64_t j) HWY_ATTR { ahead.ask(first + j); });
                  for (int64_t r = 0; scales != nullptr && r < tile.rows; ++r)
                    scale_all(scales, rows.count, of_part + first + r * kScoreStride);
                });
