@@ -85,7 +85,10 @@ void attention_bench(benchmark::State& state) {
   a.q = q.data(), a.q_token_stride = a.H * D, a.q_head_stride = D;
   a.out = out.data(), a.out_token_stride = a.H * D, a.out_head_stride = D;
   a.first_position = S - a.T;
-  a.kv = {k.data(), v.data(), a.G * D, D, a.G * D, D, 0, S, 0, 0};
+  constexpr int64_t kFloat = sizeof(float);
+  const KeySpan span{k.data(), v.data(), a.G * D * kFloat, D * kFloat, a.G * D * kFloat, D * kFloat,
+                     0,        S};
+  a.kv = {&span, 1};
   a.scale = 0.125f;
   for (auto _ : state) {
     attend(a);

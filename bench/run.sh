@@ -5,7 +5,8 @@ build=${1:?usage: bench/run.sh BUILD_FOLDER}
 cache=${TESSERA_CACHE:-$HOME/.cache/tessera}
 uptime
 "$build/bench/kernels_bench" --benchmark_min_time=0.2
-"$build/bench/flash_attention"
+"$build/bench/attention_rows"
+"$build/bench/recurrences_rows"
 model=$cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 if [ -f "$model" ]; then "$build/bin/tessera" bench "$model" --prefill 512 --decode 64 --depth 0,2048; fi
 if [ -x "$cache/reference/bin/python" ]; then bench/train_step.sh "$build" "$cache/reference/bin/python"; else echo "train_step: run scripts/setup.sh reference for the comparison with PyTorch"; fi

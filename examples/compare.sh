@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Trains a list of recipes for equal time, several at once, and prints a table.
+# Trains a list of recipes, several at once, and prints a table.
 #   examples/compare.sh [-j JOBS] [-t THREADS] [-m MINUTES] [-o FOLDER] RECIPE...
-# Every run first measures its speed over a few steps, beside the others, and takes as many steps
-# as fit into the minutes: the schedule ends with them. FOLDER/table.md and table.csv hold the
-# result, with byte n-grams of the same text below it. Called again, it resumes what is unfinished.
-#   examples/compare.sh -j 8 -m 12 examples/recipes/shakespeare/*.json
+# Without -m every recipe takes its own steps. With it, all take equal time: every run first
+# measures its speed over a few steps, beside the others, and takes as many steps as fit into the
+# minutes; the schedule ends with them. FOLDER/table.md and table.csv hold the result, with byte
+# n-grams of the same text below it. Called again, it resumes what is unfinished.
+#   examples/compare.sh -j 2 -t 1 examples/recipes/shakespeare/*.json
 set -euo pipefail
-jobs=1 threads=2 minutes=10 out=out/compare
+jobs=1 threads=2 minutes= out=out/compare
 tessera=${TESSERA:-$(dirname "$0")/../build/release/bin/tessera}
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
+usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
 
 # last value of a key in a log of JSON lines
 last() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1" | tail -n 1; }
@@ -19,6 +20,11 @@ train_one() {
   local recipe=$1 run steps
   run=$out/$(basename "$recipe" .json)
   mkdir -p "$run"
+  if [ -z "$minutes" ]; then
+    "$tessera" train "$recipe" --out "$run/run" --resume --threads "$threads" >"$run/train.log" 2>&1 || true
+    report "$recipe" "$run" "its own"
+    return
+  fi
   if [ ! -s "$run/steps" ]; then
     rm -rf "$run/speed"
     "$tessera" train "$recipe" --out "$run/speed" --threads "$threads" --set train.steps=30 \
@@ -39,8 +45,13 @@ END
   timeout -s INT "$(awk "BEGIN {print int($minutes * 120)}")" \
     "$tessera" train "$recipe" --out "$run/run" --resume --threads "$threads" \
     --set train.steps="$steps" >"$run/train.log" 2>&1 || true
-  echo "$(basename "$recipe" .json): step $(last "$run/run/log.jsonl" step) of $steps," \
-    "validation loss $(last "$run/run/log.jsonl" valid_loss)" >&2
+  report "$recipe" "$run" "$steps"
+}
+
+# recipe, folder of its run, steps it should have taken
+report() {
+  echo "$(basename "$1" .json): step $(last "$2/run/log.jsonl" step) of $3," \
+    "validation loss $(last "$2/run/log.jsonl" valid_loss)" >&2
 }
 
 table() {

@@ -68,8 +68,8 @@ int Cli::counter_ = 0;
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
-  for (const char* verb : {"generate", "forward", "embed", "eval", "tokenize", "train", "plan", "show",
-                           "list", "convert", "bench", "verify", "doctor", "docs"}) {
+  for (const char* verb : {"generate", "forward", "embed", "eval", "tokenize", "train", "plan",
+                           "show", "list", "convert", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -91,6 +91,7 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
                  "n_heads = 7 does not divide d_model = 576");
   expect_refused("plan " + spec + " --set layers[0].mixer.n_head=9", 2,
                  "did you mean \"n_heads\"?");
+  expect_refused("plan " + spec + " --kv-type int4", 2, "expected f32|f16|bf16|int8|fp8");
   expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
                  "found a string \"tiny\"; expected a number");
   expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");
@@ -175,6 +176,15 @@ TEST_F(Cli, PairsNeedATargetAndAnswerTheirSource) {
     EXPECT_EQ(json["token_ids"].size(), 5u);
     EXPECT_EQ(json["prompt_tokens"], 3);
   }
+  const std::string bart = kGoldens + "/bart/base",
+                    ids = " --input-ids 9,5,4 --max-new-tokens 3 --json";
+  const auto said = [&](const std::string& how) {
+    return spec::parse_json(run("generate " + bart + ids + how).out, "stdout")["token_ids"];
+  };
+  EXPECT_EQ(said(" --answer-prefix 7,40"), spec::Json({7, 40}));  // its config forces the end
+  EXPECT_EQ(said(" --answer-prefix 7,40 --ignore-eos").size(), 3u);
+  expect_refused("generate " + tiny() + ids + " --answer-prefix 7", 2, "write it into the prompt");
+  expect_refused("generate " + bart + ids + " --answer-prefix 99", 1, "forced id 99");
 }
 
 TEST_F(Cli, JsonOfGenerate) {
@@ -187,6 +197,77 @@ TEST_F(Cli, JsonOfGenerate) {
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["token_ids"].size(), 5u);
   EXPECT_EQ(json["finish_reason"], "length");
+}
+
+TEST_F(Cli, ASessionGoesOn) {
+  for (const std::string family : {"llama", "mamba2", "t5"}) {
+    const std::string model = kGoldens + "/" + family + (family == "t5" ? "/v1_1" : "/base");
+    const std::string file = (folder_ / family).string();
+    const std::string how =
+        "generate " + model + " --ignore-eos --temperature 0.9 --json --max-new-tokens ";
+    const auto ids = [&](const std::string& arguments) {
+      const Outcome outcome = run(how + arguments);
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+      return outcome.code == 0 ? spec::parse_json(outcome.out, "stdout")["token_ids"]
+                               : spec::Json::array();
+    };
+    const spec::Json want = ids("12 --input-ids 9,5,4 --seed 3");
+    ASSERT_EQ(want.size(), 12u);
+    spec::Json got = ids("5 --input-ids 9,5,4 --seed 3 --session " + file);
+    for (const auto& id : ids("7 --session " + file)) got.push_back(id);  // with its own seed
+    EXPECT_EQ(got, want) << family;
+    EXPECT_FALSE(fs::exists(file + ".partial"));
+  }
+}
+
+TEST_F(Cli, SessionErrors) {
+  const std::string file = (folder_ / "tale").string(), with = " --session " + file;
+  const std::string ids = " --input-ids 1,2,3 --max-new-tokens 2 --no-echo";
+  expect_refused("generate " + tiny() + with, 2, "nothing to continue");
+  expect_refused("generate " + tiny() + ids + " --session " + (folder_ / "no/tale").string(), 2,
+                 "there is no folder");
+  ASSERT_EQ(run("generate " + tiny() + ids + with).code, 0);
+  const std::string before = read_text_file(file);
+  expect_refused("generate " + kGoldens + "/llama/mlp_bias" + ids + with, 1,
+                 "made by another model: it differs in");
+  expect_refused("generate " + tiny() + ids + with + " --beams 2", 2, "a search keeps many");
+  expect_refused("generate " + tiny() + with + " --input-ids 1,64", 1, "token id 64");
+  EXPECT_EQ(read_text_file(file), before);
+  fs::resize_file(file, fs::file_size(file) - 1);
+  expect_refused("generate " + tiny() + ids + with, 1, file);
+  EXPECT_EQ(read_text_file(file), before.substr(0, before.size() - 1));
+  std::ofstream(file) << "not a session";
+  expect_refused("generate " + tiny() + ids + with, 1, file);
+  expect_refused("generate " + tiny() + ids + " --session " + folder_.string(), 1, "regular file");
+}
+
+TEST_F(Cli, APrefixCacheSharesWork) {
+  const std::string model = kGoldens + "/llama/gguf/base.gguf";
+  const std::string prompts =
+      " --prompt 'the cat sat on the mat and a dog' --prompt 'the cat sat on the mat and a hen' "
+      "--prompt 'the cat sat on the mat and a dog' --max-new-tokens 4 --json";
+  const Outcome plain = run("generate " + model + prompts);
+  const Outcome cached = run("generate " + model + prompts + " --prefix-cache 1");
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  ASSERT_EQ(cached.code, 0) << cached.err;
+  const spec::Json want = spec::parse_json(plain.out, "stdout"),
+                   got = spec::parse_json(cached.out, "stdout");
+  int64_t shared = 0;
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(got[r]["token_ids"], want[r]["token_ids"]);
+    EXPECT_EQ(want[r]["cached_tokens"], 0);
+    shared += got[r]["cached_tokens"].get<int64_t>();
+  }
+  EXPECT_GT(shared, 0);
+  EXPECT_EQ(got[0]["prefix_cache"]["cached_tokens"], shared);
+  EXPECT_EQ(got[0]["prefix_cache"]["budget_bytes"], 1 << 20);
+  expect_refused("generate " + model + prompts + " --prefix-cache 0", 2, "--prefix-cache");
+  expect_refused("generate " + model + prompts + " --snapshot-every 8", 2, "--prefix-cache");
+  // angles that change with every token leave nothing to go on from
+  fs::copy(tiny() + "/model.safetensors", folder_);
+  fs::copy(kGoldens + "/llama/rope_dynamic/config.json", folder_);
+  expect_refused("generate " + folder_.string() + " --input-ids 1 --prefix-cache 1", 2,
+                 "cannot continue from what another prompt has left");
 }
 
 TEST_F(Cli, EvalOfAnNgram) {

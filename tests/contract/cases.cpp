@@ -109,6 +109,9 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4, "layout": "halves", "lambda_init": 0.5,
         "position": "rope", "norm": {"type": "rms_norm", "eps": 1e-3, "weight": "none"},
         "bias": {"q": true, "k": true, "v": true, "o": true}})"},
+    {Slot::mixer, "differential_attention", "scored",
+     R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 3,
+        "position": {"type": "deberta", "max_relative": 6, "projections": "mixer"}})"},
     {Slot::mixer, "latent_attention", "",
      R"({"n_heads": 2, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2,
         "position": {"type": "rope", "layout": "interleaved", "scaling": {"type": "yarn", "factor": 4,
@@ -118,6 +121,12 @@ constexpr Sample kSamples[] = {
         "v_head_dim": 9, "position": "rope", "bias": true, "scale": "value", "scale_value": 0.6})"},
     {Slot::mixer, "latent_attention", "no_rope",
      R"({"n_heads": 2, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 0, "latent_norm": null})"},
+    // absorbed, what the scores gain still reads expanded queries and keys
+    {Slot::mixer, "latent_attention", "scored",
+     R"({"n_heads": 2, "q_lora_rank": 5, "kv_lora_rank": 6, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2,
+        "position": {"type": "deberta", "max_relative": 6, "projections": "mixer"}})"},
+    {Slot::mixer, "latent_attention", "scored_by_distance",
+     R"({"n_heads": 2, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 0, "position": "alibi"})"},
     {Slot::mixer, "linformer", "", R"({"n_heads": 2, "n_slots": 3, "max_length": 24})"},
     {Slot::mixer, "linformer", "conv",
      R"({"n_heads": 2, "head_dim": 3, "n_slots": 5, "max_length": 23, "method": "conv",
@@ -129,28 +138,50 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 2, "head_dim": 3, "n_features": 32, "features": "softmax_hyperbolic", "eps": 0.01, "chunk": 3,
         "seed": 5, "bias": {"v": true, "o": true}})"},
     {Slot::mixer, "gau", "", R"({"d_key": 6, "position": "rope"})"},
+    {Slot::mixer, "gau", "scored",
+     R"({"d_key": 6, "divisor": "max_length", "max_length": 8,
+        "position": {"type": "shaw", "left": 3, "terms": "query_and_key"}})"},
+    {Slot::mixer, "gau", "scored_by_count", R"({"d_key": 6, "position": "kerple"})"},
     {Slot::mixer, "flash_gau", "",
      R"({"d_hidden": 12, "d_key": 6, "group": 4, "position": "rope"})"},
+    {Slot::mixer, "flash_gau", "scored",
+     R"({"d_hidden": 6, "d_key": 4, "group": 4, "position": {"type": "decoupled", "n_positions": 64}})"},
     {Slot::mixer, "multi_level_attention", "",
      R"({"n_heads": 2, "ratios": [1, 2, 4], "windows": [2, 1], "position": "rope"})"},
     {Slot::mixer, "multi_level_attention", "grouped",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 3, "ratios": [1, 3], "windows": [2], "pool": "conv",
         "bias": {"q": true, "k": true, "v": true, "o": true}})"},
+    {Slot::mixer, "multi_level_attention", "scored",
+     R"({"n_heads": 4, "n_kv_heads": 2, "ratios": [1, 2, 4], "windows": [2, 4],
+        "position": {"type": "shaw", "left": 5, "terms": "query_and_key"}})"},
     {Slot::mixer, "lsh_attention", "",
      R"({"n_heads": 2, "chunk": 3, "n_hashes": 2, "n_buckets": [4]})"},
     {Slot::mixer, "lsh_attention", "one_chunk", R"({"n_heads": 2, "head_dim": 3, "chunk": 64})"},
+    {Slot::mixer, "lsh_attention", "padded",
+     R"({"n_heads": 2, "chunk": 3, "n_hashes": 2, "pad_to": 9, "rotations": "torch"})"},
+    {Slot::mixer, "lsh_attention", "scored",
+     R"({"n_heads": 2, "chunk": 3, "n_hashes": 2, "n_buckets": [4], "position": "kerple"})"},
     {Slot::mixer, "local_attention", "", R"({"n_heads": 2, "chunk": 3, "position": "rope"})"},
     {Slot::mixer, "local_attention", "both_sides",
      R"({"n_heads": 2, "head_dim": 3, "chunk": 4, "chunks_before": 2, "chunks_after": 1})"},
+    {Slot::mixer, "local_attention", "padded",
+     R"({"n_heads": 2, "chunk": 3, "chunks_before": 2, "pad_to": 12})"},
+    {Slot::mixer, "local_attention", "scored",
+     R"({"n_heads": 2, "chunk": 3, "position": {"type": "shaw", "left": 4, "values": true}})"},
     {Slot::mixer, "native_sparse_attention", "",
      R"({"n_heads": 4, "n_kv_heads": 2, "block": 4, "stride": 2, "select_block": 4, "n_selected": 3,
         "n_initial": 1, "n_local": 1, "window": 3, "position": "rope"})"},
+    {Slot::mixer, "native_sparse_attention", "scored",
+     R"({"n_heads": 4, "n_kv_heads": 2, "block": 4, "stride": 2, "select_block": 4, "n_selected": 3,
+        "window": 4, "pool": "mean", "position": {"type": "xl"}})"},
     // state-space, convolution, gated-recurrence and Fourier mixers
     {Slot::mixer, "mamba", "", R"({"d_state": 4})"},
     {Slot::mixer, "mamba", "normed",
      R"({"d_inner": 11, "d_state": 3, "dt_rank": 3, "d_conv": 3, "chunk": 3, "norm": "rms_norm"})"},
     {Slot::mixer, "mamba", "one_tap",
      R"({"d_state": 2, "d_conv": 1, "norm": {"type": "rms_norm", "weight": "none"}})"},
+    {Slot::mixer, "mamba", "heads",
+     R"({"d_inner": 12, "n_heads": 3, "d_state": 3, "dt_rank": 2, "chunk": 3, "norm": "rms_norm"})"},
     {Slot::mixer, "rg_lru", "", R"({"n_heads": 2})"},
     {Slot::mixer, "rg_lru", "wide", R"({"n_heads": 3, "width": 9, "d_conv": 2, "chunk": 3})"},
     {Slot::mixer, "rwkv4", "wide", R"({"width": 19})"},
@@ -221,6 +252,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "memorizing", "", R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 11})"},
     {Slot::mixer, "memorizing", "cache",
      R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
+    {Slot::ffn, "glu", "clamped",
+     R"({"d_hidden": 7, "bias": true, "slope": 1.702, "limit": 0.4, "up_offset": 1})"},
     {Slot::embed, "token", "everything",
      R"({"scale": 1.5, "position": {"type": "learned", "n_positions": 40}, "n_types": 3, "norm": "layer_norm"})"},
     {Slot::embed, "token", "projected",
@@ -235,6 +268,10 @@ constexpr Sample kSamples[] = {
     {Slot::head, "classifier", "", R"({"n_labels": 5})"},
     {Slot::head, "classifier", "of_tokens", R"({"n_labels": 3, "of": "tokens"})"},
     {Slot::head, "pooler", "gelu", R"({"act": "gelu"})"},
+    {Slot::ffn, "chunked", "", R"({"chunk": 3, "inner": {"type": "glu", "d_hidden": 10}})"},
+    {Slot::ffn, "chunked", "one_token",
+     R"({"chunk": 1, "inner": {"type": "mlp", "d_hidden": 12, "act": "relu"}})"},
+    {Slot::residual, "reversible", "scaled", R"({"merge": "concat", "scale": 0.6})"},
     {Slot::residual, "post_norm", "deep", R"({"stream": 1.7, "scale": 0.6})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
 };
@@ -369,10 +406,13 @@ std::vector<Case> make_cases() {
     for (const auto& [label, part] : variants(mechanism, base, completed))
       add(make_case(mechanism, label, part, ""));
   }
-  Case mixed;
-  mixed.name = "hybrid";
-  mixed.decoder = hybrid();
-  add(mixed);
+  for (const auto& [name, decoder] :
+       {std::pair{"hybrid", hybrid()}, std::pair{"shared_blocks", shared_blocks()}}) {
+    Case mixed;
+    mixed.name = name;
+    mixed.decoder = decoder;
+    add(mixed);
+  }
   return out;
 }
 
@@ -486,6 +526,24 @@ Json hybrid() {
                     {"ffn": {"type": "mlp", "d_hidden": 12, "act": "relu2"}}]}],
     "cycles": 2, "n_layers": 6})",
       "hybrid");
+}
+
+Json shared_blocks() {
+  return spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "linear",
+    "layers": [
+      {"branches": [
+        {"name": "block", "share": "one", "inputs": ["stream", "embedding"], "residual": null,
+         "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "position": "rope"},
+         "adapters": [{"rank": 2, "of": ["q"]}, {"rank": 3, "of": ["k", "v"]}]},
+        {"name": "block_ffn", "share": "one", "inputs": ["block"], "residual": null,
+         "ffn": {"type": "glu", "d_hidden": 10}, "adapters": [{"rank": 2, "of": ["gate", "up"]}]},
+        {"name": "linear", "inputs": ["block_ffn"], "norm": null, "residual": null, "ffn": "linear"},
+        {"mixer": {"type": "mamba", "d_inner": 12, "n_heads": 2, "d_state": 3, "chunk": 4},
+         "add": ["linear"], "adapters": [{"rank": 2, "of": ["select", "out"]}]}]},
+      {"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 12}}],
+    "cycles": 2, "n_layers": 3})",
+      "shared_blocks");
 }
 
 }  // namespace tessera::contract

@@ -24,7 +24,7 @@ inline constexpr int64_t kSource = 6;  // tokens that an encoder reads
 /// One config of one mechanism (or a whole spec of its own), and the models that hold it.
 struct Case {
   std::string name;                            // "mixer_attention_gqa": part of the test's name
-  const spec::Mechanism* mechanism = nullptr;  // null for the hybrid
+  const spec::Mechanism* mechanism = nullptr;  // null for whole specs
   Json part;                                   // {"type": ..., ...}
   Json decoder;                                // of what refuses decoders, the encoder
   Json encoder;               // null when the mechanism refuses encoders, or nothing else
@@ -43,5 +43,8 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
 /// Mamba-2, a shared layer, a windowed and a full attention layer, a parallel residual, a branch
 /// list.
 Json hybrid();
+/// A block of attention and feed-forward layer that two layers share and adapt, over the stream and
+/// the embedding side by side, read by Mamba.
+Json shared_blocks();
 
 }  // namespace tessera::contract

@@ -28,6 +28,9 @@ void check_roll_back(const Case& c, Report& report);  // pending tokens
 void check_generate(const Case& c,
                     Report& report);  // greedy text alone, in a batch, by any prefill chunk
 
+void check_prefix_cache(const Case& c,
+                        Report& report);  // text with a cache of prefixes is text without one
+
 /// How the past of `json`'s model depends on the future, by experiment.
 spec::Causality shown_causality(const Json& json);
 

@@ -26,7 +26,7 @@ constexpr Check kChecks[] = {
     {"causality", check_causality}, {"documents", check_documents},
     {"forms", check_forms},         {"same_bits", check_same_bits},
     {"state", check_state},         {"roll_back", check_roll_back},
-    {"generate", check_generate},
+    {"generate", check_generate},   {"prefix_cache", check_prefix_cache},
 };
 
 struct Item {

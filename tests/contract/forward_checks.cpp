@@ -96,7 +96,7 @@ void check_types(const Case& c, Report& report) {
               mapped = make_stored_rig(one, at::kBFloat16);
     const spec::AnyPart& head = f64.spec().head;
     const int64_t width =
-        head ? head.as<nn::HeadConfig>().outputs(f64.spec().scope(0)) : kWidth;
+        head ? head.as<nn::HeadConfig>().outputs(f64.spec().scope_out()) : f64.spec().width_out();
     std::vector<Tensor> all_want16, all_got16, all_fast16;
     for (const Rows& rows : inputs()) {
       const int64_t n = nn::Batch::of(rows).n_tokens();

@@ -203,6 +203,91 @@ void check_detach(const Json& json, Report& report) {
   report.expect(state.length(0) == 12, "{} tokens after 12", state.length(0));
 }
 
+/// Pages of any size give the same bits as one piece, forks stand apart, and nothing leaks.
+void check_pages(const Rig& rig, Report& report) {
+  const at::NoGradGuard no_gradients;
+  const Ids ids = random_ids(kTokens, 1), next = random_ids(4, 2), other = random_ids(3, 3);
+  const std::vector<int64_t> lengths = random_split(kTokens, 5);
+  const auto state_of = [&](int64_t page) {
+    return model::State(rig.spec(), 1, 4, of(at::kFloat), {.page = page});
+  };
+  model::State whole = state_of(0);
+  const Tensor want = feed_split(rig, whole, 0, ids, lengths);
+  const Tensor ahead = feed(rig, whole, {{0, next}}, true);
+  whole.commit(0, 1);
+  const Tensor after = feed(rig, whole, {{0, other}});
+  for (const int64_t page : {1, 2, 16, 1000}) {
+    model::State state = state_of(page);
+    report.expect(same_bits(feed_split(rig, state, 0, ids, lengths), want),
+                  "pages of {} give other bits than one piece", page);
+    const int64_t pages = state.pages(), live = state.pool().live();
+    report.expect(pages == live, "pages of {}: {} held, {} taken", page, pages, live);
+    {
+      model::State fork = state.select({0, 0});
+      report.expect(state.pool().live() == live, "pages of {}: a fork took {} pages", page,
+                    state.pool().live() - live);
+      feed(rig, fork, {{0, random_ids(4, 8)}, {1, random_ids(2, 9)}});
+    }
+    report.expect(state.pool().live() == live, "pages of {}: {} left of a fork that is gone", page,
+                  state.pool().live() - live);
+    report.expect(same_bits(feed(rig, state, {{0, next}}, true), ahead),
+                  "pages of {}: pending tokens have other bits", page);
+    state.commit(0, 1);
+    report.expect(same_bits(feed(rig, state, {{0, other}}), after),
+                  "pages of {}: other bits after a roll-back", page);
+    state.remove(0);
+  }
+}
+
+/// Keys and values of fewer bits: close, the same bits however the input is cut and through a file,
+/// as many bytes as planned; or refused where a mechanism needs all bits.
+void check_kv_types(const Rig& rig, Report& report) {
+  using spec::KvType;
+  const at::NoGradGuard no_gradients;
+  const auto layout = model::state_layout(rig.spec());
+  bool packs = true, any = false;
+  for (const model::BranchState& branch : layout)
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (decl.kind != spec::StateDecl::Kind::fixed) {
+        packs = packs && decl.packs;
+        any = true;
+      }
+  const auto state_of = [&](KvType type) {
+    return model::State(rig.spec(), 1, 0, of(at::kFloat), {.type = type, .page = 2});
+  };
+  if (!packs)
+    return report.refuses(ErrorKind::spec, "kv-type", "keys and values of few bits",
+                          [&] { state_of(KvType::int8); });
+  if (!any) return;
+  const Ids ids = random_ids(kTokens, 1), next = random_ids(3, 2);
+  const Tensor exact = whole(rig, {ids});
+  for (const KvType type : {KvType::f16, KvType::bf16, KvType::int8, KvType::fp8}) {
+    model::State state = state_of(type), other = state_of(type);
+    const Tensor want = feed_split(rig, state, 0, ids, {kTokens});
+    report.expect(!same_bits(want, exact), "{}: no number changed", name_of(type));
+    report.expect(normalised_mean_square(want, exact) < 0.05, "{}: mean square error {:.3g}",
+                  name_of(type), normalised_mean_square(want, exact));
+    report.expect(same_bits(feed_split(rig, other, 0, ids, random_split(kTokens, 7)), want),
+                  "{}: a split input gives other bits", name_of(type));
+    const int64_t planned =
+        model::make_plan(rig.spec(), kTokens, rig.spec().encoder ? kSource : 0, type).state_bytes;
+    report.expect(state.bytes() == planned, "{}: {} bytes; the plan says {}", name_of(type),
+                  state.bytes(), planned);
+    const auto path = temporary_file();
+    state.save(path, "model A");
+    other = state_of(type);
+    other.load(path, "model A");
+    report.expect(same_bits(feed(rig, other, {{0, next}}), feed(rig, state, {{0, next}})),
+                  "{}: a loaded state continues with other bits", name_of(type));
+    report.refuses(ErrorKind::file, "kv-type", "a state of another kv-type", [&] {
+      state_of(type == KvType::fp8 ? KvType::int8 : KvType::fp8).load(path, "model A");
+    });
+    report.refuses(ErrorKind::input, "kv-type", "rows of another kv-type",
+                   [&] { state_of(KvType::f32).append(state); });
+    std::filesystem::remove(path);
+  }
+}
+
 /// Feeds `drafts` as pending tokens in calls of the given lengths, keeps n, and goes on.
 void check_one_roll_back(const Rig& rig,
                          const std::vector<std::vector<int64_t>>& rounds,
@@ -359,6 +444,8 @@ void check_state(const Case& c, Report& report) {
   const Rig rig = make_rig(c.decoder, at::kFloat);
   check_rows(rig, report);
   check_calls(rig, report);
+  check_pages(rig, report);
+  check_kv_types(rig, report);
   check_detach(c.decoder, report);
 }
 
@@ -398,6 +485,90 @@ void check_generate(const Case& c, Report& report) {
   options.prefill_chunk = 0;
   report.refuses(ErrorKind::usage, "prefill_chunk", "prefill_chunk 0",
                  [&] { infer::generate(rig.model, nullptr, prompts, options); });
+}
+
+namespace {
+
+/// A row cut after n tokens goes on as one that never saw more.
+void check_cut(const Rig& rig, Report& report) {
+  const at::NoGradGuard no_gradients;
+  const Ids ids = random_ids(14, 1), next = random_ids(5, 2);
+  model::State state(rig.spec(), 1);
+  feed(rig, state, {{0, ids}});
+  bool loses = false;  // by declaration
+  for (const model::BranchState& branch : model::state_layout(rig.spec()))
+    for (const spec::StateDecl& decl : branch.tensors)
+      loses = loses || decl.kind == spec::StateDecl::Kind::fixed ||
+              (decl.keep > 0 && decl.entries(14) > decl.first + decl.keep);
+  for (const int64_t n : {1, 5, 8, 13}) {
+    report.expect(state.can_cut(0, n) == !loses, "can be cut after {} of 14: {}", n,
+                  state.can_cut(0, n));
+    if (loses) {
+      report.refuses(ErrorKind::input, "cannot be cut", "a cut", [&] { state.cut(0, n); });
+      continue;
+    }
+    model::State straight(rig.spec(), 1), cut = state.cut(0, n);
+    feed(rig, straight, {{0, Ids(ids.begin(), ids.begin() + n)}});
+    report.expect(cut.length(0) == n && cut.bytes() == straight.bytes(),
+                  "cut after {}: {} tokens, {} bytes", n, cut.length(0), cut.bytes());
+    report.expect(same_bits(feed(rig, cut, {{0, next}}), feed(rig, straight, {{0, next}})),
+                  "cut after {}: goes on with other bits", n);
+  }
+  report.expect(!state.can_cut(0, 15) && !state.can_cut(0, -1), "cut outside of what it holds");
+  model::State two(rig.spec(), 2);
+  two.put(1, state);
+  model::State copy = state.fork();
+  report.expect(same_bits(feed(rig, two, {{1, next}}), feed(rig, copy, {{0, next}})),
+                "a row put elsewhere goes on with other bits");
+  report.expect(two.length(0) == 0 && state.length(0) == 14, "put changed another row");
+}
+
+}  // namespace
+
+void check_prefix_cache(const Case& c, Report& report) {
+  if (c.encoder_only || !has_state(c, report)) return;
+  const Rig rig = make_rig(c.decoder, at::kFloat);
+  const bool reads_ahead =
+      c.mechanism != nullptr && c.mechanism->info.causality == spec::Causality::none &&
+      (c.mechanism->slot == spec::Slot::mixer || c.mechanism->slot == spec::Slot::pattern);
+  if (reads_ahead)
+    return report.refuses(ErrorKind::usage, "lets tokens see later ones", "a prefix cache",
+                          [&] { infer::PrefixCache(rig.model, {}); });
+  const bool switches = rig.spec().switch_length() > 0;
+  if (!switches) check_cut(rig, report);
+
+  const auto behind = [](Ids begin, const Ids& rest) {
+    begin.insert(begin.end(), rest.begin(), rest.end());
+    return begin;
+  };
+  const Ids base = random_ids(9, 1);
+  const Rows prompts = {behind(base, random_ids(3, 2)),
+                        behind(base, random_ids(5, 3)),
+                        behind(Ids(base.begin(), base.begin() + 5), random_ids(4, 4)),
+                        behind(base, random_ids(3, 2)),
+                        base,
+                        random_ids(7, 5)};
+  infer::GenerateOptions options;
+  options.max_new_tokens = 8;
+  std::vector<Ids> want;
+  for (const Ids& prompt : prompts)
+    want.push_back(infer::generate(rig.model, nullptr, {prompt}, options).rows[0].token_ids);
+  infer::PrefixCache cache(rig.model, {.budget_bytes = 1 << 20, .snapshot_every = 4, .least = 1});
+  options.prefix_cache = &cache;
+  for (const int round : {0, 1}) {
+    const auto got = infer::generate(rig.model, nullptr, prompts, options);
+    for (size_t r = 0; r < prompts.size(); ++r) {
+      report.expect(got.rows[r].token_ids == want[r], "round {}, row {}: {}; without a cache {}",
+                    round, r, fmt::join(got.rows[r].token_ids, " "), fmt::join(want[r], " "));
+      // the last token of a state that was cut is fed for its logits
+      report.expect(round == 0 || got.rows[r].cached_tokens >= size_of(prompts[r]) - 1,
+                    "row {}: {} of {} tokens out of the cache, all of which it has seen", r,
+                    got.rows[r].cached_tokens, prompts[r].size());
+    }
+    report.expect(
+        round > 0 || switches || got.rows[3].cached_tokens + got.rows[0].cached_tokens >= 12,
+        "equal prompts of one batch were both computed");
+  }
 }
 
 }  // namespace tessera::contract

@@ -22,7 +22,7 @@ if ! cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER="${CXX:-clang++-19}"
   echo "fuzz: cannot configure; needed: clang-19 libclang-rt-19-dev libomp-19-dev" >&2
   exit 1
 fi
-cmake --build build/fuzz --target fuzz_targets -- -j "${JOBS:-2}"
+cmake --build build/fuzz --target "${names[@]/%/_fuzz}" -- -j "${JOBS:-2}"
 
 mkdir -p build/fuzz/findings
 for name in "${names[@]}"; do

@@ -1919,6 +1919,98 @@ def xlnet():
     )
 
 
+def reformer_encoder(name, changes, of="encoder", **more):
+    """The same without a causal mask: a neighbourhood that closes to a ring."""
+    return Case(name, changes, of=of, architecture="ReformerForMaskedLM", **more)
+
+
+def reformer():
+    return Family(
+        name="reformer",
+        model_type="reformer",
+        architecture="ReformerModelWithLMHead",
+        settings=dict(
+            vocab_size=32,
+            hidden_size=16,
+            num_attention_heads=2,
+            attention_head_size=6,
+            feed_forward_size=12,
+            attn_layers=["local", "lsh"],
+            axial_pos_shape=[4, 8],
+            axial_pos_embds_dim=[6, 10],
+            local_attn_chunk_length=4,
+            lsh_attn_chunk_length=4,
+            max_position_embeddings=32,
+            hash_seed=1,
+            is_decoder=True,
+        ),
+        cases=[
+            Case("base"),
+            Case("attn_layers", {"attn_layers": ["lsh", "lsh"]}),
+            Case("attn_layers_local", {"attn_layers": ["local"]}),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("hidden_act_gelu", {"hidden_act": "gelu"}),
+            Case("axial_pos_embds", {"axial_pos_embds": False}),
+            Case("axial_pos_shape", {"axial_pos_shape": [8, 4]}),
+            Case("axial_pos_embds_dim", {"axial_pos_embds_dim": [4, 12]}),
+            Case("local_attn_chunk_length", {"local_attn_chunk_length": 8}, why="rows are padded to 24"),
+            Case("lsh_attn_chunk_length", {"lsh_attn_chunk_length": 6}, why="rows are padded to 24"),
+            Case("local_num_chunks_before", {"local_num_chunks_before": 2}),
+            Case("lsh_num_chunks_before", {"lsh_num_chunks_before": 2}),
+            Case("num_buckets", {"num_buckets": 4}),
+            Case("num_buckets_list", {"num_buckets": [2, 4]}),
+            Case("lsh_attn_chunk_length_2", {"lsh_attn_chunk_length": 2}, why="buckets in two factors"),
+            Case(
+                "max_position_embeddings",
+                {"max_position_embeddings": 512},
+                of="lsh_attn_chunk_length_2",
+                why="as many buckets in one factor",
+            ),
+            Case("hash_seed", {"hash_seed": 5}),
+            Case("chunk_size_feed_forward", {"chunk_size_feed_forward": 5}, neutral=True),
+            # two rounds in a decoder: its first token sees itself alone, where the reference's
+            # weights of the rounds sum to 0.998 in float32
+            reformer_encoder("encoder", {"is_decoder": False}, of="base"),
+            reformer_encoder("num_hashes", {"num_hashes": 2}),
+            reformer_encoder("local_num_chunks_after", {"local_num_chunks_after": 1}),
+            reformer_encoder("lsh_num_chunks_after", {"lsh_num_chunks_after": 1}),
+            reformer_encoder("encoder_padded", {"local_attn_chunk_length": 8}, why="the ring holds a chunk of padding"),
+            reformer_encoder("encoder_padded_lsh", {"lsh_attn_chunk_length": 8}, why="the ring holds a chunk of padding"),
+            Case("body", {"is_decoder": False}, architecture="ReformerModel", why="bare names, last_hidden_state"),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "num_attention_heads",
+                    "attention_head_size",
+                    "feed_forward_size",
+                    "attn_layers",
+                    "axial_pos_shape",
+                    "axial_pos_embds_dim",
+                    "is_decoder",
+                ),
+                same_result=False,
+                why="chunks of 64 hold the whole row: no hash is drawn",
+            ),
+        ],
+        shape_keys=[
+            "vocab_size",
+            "hidden_size",
+            "num_attention_heads",
+            "attention_head_size",
+            "feed_forward_size",
+        ],
+        padding="none",  # the padding of a batch takes part in the reference's chunks
+        greedy=False,  # cached and uncached text differ in the reference itself
+        missing="reformer.encoder.layers.1.attention.self_attention.query_key.weight",
+        rejects=[
+            {"name": "attn_layers", "set": {"attn_layers": ["local", "full"]}, "expect": "attn_layers"},
+        ],
+    )
+
+
 FAMILIES = [
     make()
     for make in (
@@ -1942,6 +2034,7 @@ FAMILIES = [
         longformer,
         big_bird,
         xlnet,
+        reformer,
         t5,
         bart,
         marian,
@@ -2224,6 +2317,12 @@ def opt():
             Case("enable_bias", {"enable_bias": False}),
             Case("layer_norm_elementwise_affine", {"layer_norm_elementwise_affine": False}),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Case(
+                "word_embed_proj_dim",
+                {"word_embed_proj_dim": 10},
+                of="do_layer_norm_before",
+                why="narrow token vectors and norms after the branches: the 350m",
+            ),
             Rewrite(
                 "hub",
                 "base",
@@ -2259,10 +2358,10 @@ def opt():
         missing="model.decoder.layers.1.self_attn.k_proj.bias",
         rejects=[
             {
-                "name": "word_embed_proj_dim",
-                "set": {"word_embed_proj_dim": 16},
+                "name": "untied_word_embed_proj_dim",
+                "set": {"word_embed_proj_dim": 16, "tie_word_embeddings": False},
                 "expect": "word_embed_proj_dim",
-                "why": "embeddings of another width than the stream",
+                "why": "an output matrix of its own and of another width than the stream",
             }
         ],
     )
@@ -2707,3 +2806,217 @@ FAMILIES += [
         llama4_text,
     )
 ]
+
+
+def gpt_oss():
+    sliding, full = "sliding_attention", "full_attention"
+    yarn = dict(kind="yarn", factor=4.0, original_max_position_embeddings=64)
+    return Family(
+        name="gpt_oss",
+        model_type="gpt_oss",
+        architecture="GptOssForCausalLM",
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 16,
+            "head_dim": 8,
+            "num_local_experts": 1,
+            "num_experts_per_tok": 1,
+            "sliding_window": 5,
+            "swiglu_limit": 1.5,
+        },
+        cases=[
+            Case("base", why="one expert is a dense layer; the limit is reached"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("rope_theta", rope(50.0)),
+            Case("rope_yarn", rope(truncate=False, **yarn)),
+            Case("rope_yarn_truncate", rope(truncate=True, **yarn), of="rope_yarn"),
+            Case("sliding_window", {"sliding_window": 3}),
+            Case("layer_types", {"layer_types": [full, sliding]}),
+            Case("swiglu_alpha", {"swiglu_alpha": 1.0}),
+            Case("swiglu_limit", {"swiglu_limit": 0.5}),
+            Case("attention_bias", {"attention_bias": False}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Case("hidden_act", {"hidden_act": "gelu"}, neutral=True),
+            Rewrite(
+                "hub",
+                "rope_yarn",
+                older_with(
+                    drop=("layer_types", "swiglu_alpha", "attention_bias"),
+                    experts_per_token=1,
+                    initial_context_length=64,
+                ),
+                why="keys of the released files; every other layer slides",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY, "head_dim", "num_local_experts", "num_experts_per_tok"),
+                same_result=False,
+                why="class defaults: yarn, theta 150000, a window of 128, limit 7",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
+        missing="model.layers.1.self_attn.sinks",
+        rejects=[
+            {
+                "name": "experts",
+                "set": {"num_local_experts": 4},
+                "expect": "num_local_experts",
+            },
+            {
+                "name": "experts_absent",
+                "unset": ["num_local_experts"],
+                "expect": "num_local_experts",
+                "why": "the default of the class is 128",
+            },
+        ],
+    )
+
+
+ZAMBA = {
+    **TINY,
+    "vocab_size": 40,
+    "hidden_size": 8,
+    "intermediate_size": 6,
+    "mamba_d_state": 3,
+}
+LINEAR, SHARED = "linear_attention", "hybrid"
+
+
+def older_zamba(drop=()):
+    """The hub's spelling: mamba's name for its layers."""
+
+    def rewrite(config):
+        result = {k: v for k, v in older(config).items() if k not in drop + ("layer_types",)}
+        kinds = ["mamba" if k == "linear_attention" else k for k in result["layers_block_type"]]
+        return {**result, "layers_block_type": kinds}
+
+    return rewrite
+
+
+def zamba():
+    return Family(
+        name="zamba",
+        model_type="zamba",
+        architecture="ZambaForCausalLM",
+        settings={
+            **ZAMBA,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "layers_block_type": [LINEAR, SHARED, SHARED],
+            "n_mamba_heads": 2,
+            "mamba_dt_rank": 3,
+        },
+        cases=[
+            Case("base", why="one block of attention and feed-forward layer, used twice"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("hidden_act_relu", {"hidden_act": "relu"}),
+            Case("hidden_act_silu", {"hidden_act": "silu"}),
+            Case("layers_block_type", {"layers_block_type": [SHARED, LINEAR, SHARED]}),
+            Case("num_attention_heads", {"num_attention_heads": 2, "num_key_value_heads": 2}),
+            Case("num_key_value_heads", {"num_key_value_heads": 2}),
+            Case("attention_head_dim", {"attention_head_dim": 5}),
+            Case("n_mamba_heads", {"n_mamba_heads": 1}),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("mamba_conv_bias", {"mamba_conv_bias": False}),
+            Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
+            Case("mamba_dt_rank", {"mamba_dt_rank": "auto"}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Case(
+                "attn_layer_period",
+                {
+                    "layers_block_type": None,
+                    "num_hidden_layers": 5,
+                    "attn_layer_period": 2,
+                    "attn_layer_offset": 1,
+                },
+                why="mamba, mamba, hybrid, then hybrid where i % 2 == 1",
+            ),
+            Rewrite("hub", "base", older_zamba(), why="the first names of the kinds of layers"),
+            Rewrite(
+                "period",
+                "attn_layer_period",
+                without("layers_block_type", "layer_types"),
+                why="the period alone says which layers are hybrid",
+            ),
+            Rewrite(
+                "no_widths",
+                "base",
+                without("attention_hidden_size", "attention_head_dim"),
+                why="attention reads twice the stream's width, divided among its heads",
+            ),
+        ],
+        shape_keys=SHAPES_GQA
+        + ["attention_hidden_size", "attention_head_dim", "head_dim", "n_mamba_heads"]
+        + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "mamba_d_conv"],
+        missing="model.layers.1.linear.weight",
+        rejects=[
+            {
+                "name": "hidden_mamba_act",
+                "set": {"hidden_mamba_act": "gelu"},
+                "expect": "hidden_mamba_act",
+            },
+            {
+                "name": "attention_hidden_size",
+                "set": {"attention_hidden_size": 36},
+                "expect": "attention_hidden_size",
+                "why": "the concatenation is twice as wide as the stream",
+            },
+        ],
+    )
+
+
+def zamba2():
+    return Family(
+        name="zamba2",
+        model_type="zamba2",
+        architecture="Zamba2ForCausalLM",
+        settings={
+            **ZAMBA,
+            "num_hidden_layers": 4,
+            "layers_block_type": [SHARED, LINEAR, SHARED, SHARED],
+            "mamba_ngroups": 2,
+            "n_mamba_heads": 4,
+            "num_mem_blocks": 2,
+            "adapter_rank": 2,
+            "chunk_size": 8,
+        },
+        cases=[
+            Case("base", why="two blocks in turn: the first is used twice, adapted each time"),
+            Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
+            Case("hidden_act_relu", {"hidden_act": "relu"}),
+            Case("hidden_act_silu", {"hidden_act": "silu"}),
+            Case("layers_block_type", {"layers_block_type": [LINEAR] + [SHARED] * 3}),
+            Case("num_attention_heads", {"num_attention_heads": 2}),
+            Case("num_mem_blocks", {"num_mem_blocks": 1}),
+            Case("use_shared_attention_adapter", {"use_shared_attention_adapter": True}),
+            Case("use_mem_rope", {"use_mem_rope": True, **rope()}),
+            Case("rope_theta", rope(50.0), of="use_mem_rope"),
+            Case("use_long_context", {"use_long_context": True}, of="use_mem_rope", neutral=True),
+            Case("add_bias_linear", {"add_bias_linear": True}, padding_leaks=BIASED_PADDING),
+            Case("mamba_ngroups", {"mamba_ngroups": 1}),
+            Case("mamba_d_conv", {"mamba_d_conv": 3}),
+            Case("time_step_min", {"time_step_min": 0.6}),
+            Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Case("use_conv_bias", {"use_conv_bias": False}, neutral=True),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite("hub", "base", older_zamba(), why="the first names of the kinds of layers"),
+        ],
+        shape_keys=SHAPES
+        + ["num_attention_heads", "num_key_value_heads", "attention_hidden_size"]
+        + ["attention_head_dim", "head_dim", "mamba_headdim", "mamba_d_state", "mamba_expand"]
+        + ["num_mem_blocks", "adapter_rank", "n_mamba_heads", "mamba_ngroups", "mamba_d_conv"]
+        + ["layers_block_type", "layer_types", "hybrid_layer_ids"],
+        missing="model.layers.2.linear.weight",
+        rejects=[
+            {
+                "name": "num_mem_blocks",
+                "set": {"num_mem_blocks": 0},
+                "expect": "num_mem_blocks",
+            },
+        ],
+    )
+
+
+FAMILIES += [make() for make in (gpt_oss, zamba, zamba2)]

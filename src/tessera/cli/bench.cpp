@@ -2,7 +2,7 @@
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
-#include "tessera/cli/cli.h"
+#include "tessera/cli/kv_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -12,6 +12,7 @@ struct Options {
   std::string model, families;
   int64_t prefill = 512, decode = 64;
   std::vector<int64_t> depths = {0};
+  KvFlags kv;
   int threads = 0, repeats = 3;
   bool json = false;
 };
@@ -53,12 +54,14 @@ int bench(const Options& o) {
   if (model.spec().encoder)
     fail(ErrorKind::usage, "bench",
          "{} answers a source; prefill and decode of a decoder are measured", o.model);
+  const spec::KvOptions kv = o.kv.options();
   const at::NoGradGuard no_gradients;
   Json rows = Json::array();
   for (const int64_t depth : o.depths) {
     std::vector<double> prefill, decode;
+    int64_t state_bytes = 0;
     for (int repeat = 0; repeat < o.repeats; ++repeat) {
-      model::State state(model.spec(), 1);
+      model::State state(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), kv);
       for (int64_t done = 0; done < depth; done += 1024)
         feed(model, state, some_ids(std::min<int64_t>(1024, depth - done), model.spec().vocab));
       if (o.prefill > 0) {
@@ -69,8 +72,14 @@ int bench(const Options& o) {
       for (const int64_t id : some_ids(o.decode, model.spec().vocab))
         seconds += feed(model, state, {id});
       decode.push_back(seconds);
+      state_bytes = state.bytes();
     }
-    Json row = {{"depth", depth}, {"threads", thread_count()}, {"repeats", o.repeats}};
+    Json row = {{"depth", depth},
+                {"kv_type", o.kv.type},
+                {"kv_page", o.kv.page},
+                {"state_bytes", state_bytes},
+                {"threads", thread_count()},
+                {"repeats", o.repeats}};
     if (o.prefill > 0)
       row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
     if (o.decode > 0) row["decode_tokens_per_s"] = static_cast<double>(o.decode) / median(decode);
@@ -104,6 +113,7 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_option("--depth", o->depths, "tokens before both, with commas")
       ->delimiter(',')
       ->capture_default_str();
+  o->kv.add(app);
   app.add_option("--repeats", o->repeats, "medians over so many")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
@@ -112,6 +122,7 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_flag("--json", o->json, "rows as JSON");
   examples(app,
            {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
+            "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
             "tessera bench mixers --only mamba2,attention"});
   CLI::App* mixers = app.add_subcommand(
       "mixers", "Time and memory of one layer of every mixer, pattern and position as T grows");

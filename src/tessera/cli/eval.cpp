@@ -7,7 +7,7 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
-#include "tessera/cli/cli.h"
+#include "tessera/cli/kv_flags.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/ngram.h"
 
@@ -17,6 +17,7 @@ namespace {
 struct Options {
   std::string model, text, train, families;
   infer::EvalOptions eval;
+  KvFlags kv;
   int ngram = 0;
   double train_fraction = 0;
   bool json = false, no_special = false;
@@ -72,6 +73,7 @@ Report evaluate_model(Options& o) {
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),
                                             {.add_special = !o.no_special});
   o.eval.cancel = &cancel_token();
+  o.eval.kv = o.kv.options();
   const bool terminal = isatty(STDERR_FILENO) != 0;
   o.eval.progress = [&](int64_t done, int64_t total) {
     if (terminal) fmt::print(stderr, "\r{} of {} tokens", done, total);
@@ -144,6 +146,7 @@ std::function<int()> add_eval(CLI::App& app) {
       ->check(CLI::Range(0.0, 1.0));
   auto* special =
       app.add_flag("--no-special", o->no_special, "add nothing around the text (no begin-of-text)");
+  o->kv.add(app);
   auto* ngram = app.add_option("--ngram", o->ngram,
                                "instead of a model: an interpolated Kneser-Ney n-gram of bytes")
                     ->check(CLI::Range(1, infer::NgramModel::kMaxOrder));
@@ -153,10 +156,12 @@ std::function<int()> add_eval(CLI::App& app) {
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
-  for (CLI::Option* option : {model, window, stride, carry, special, families})
+  for (CLI::Option* option : {model, window, stride, carry, special, families,
+                              app.get_option("--kv-type"), app.get_option("--kv-page")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
+            "tessera eval model.gguf --text wiki.txt --kv-type fp8",
             "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});
   return [o, model, ngram] {
     if (model->empty() && ngram->empty())

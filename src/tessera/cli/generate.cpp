@@ -1,99 +1,215 @@
+#include <filesystem>
+
 #include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
-#include "tessera/cli/cli.h"
+#include "tessera/cli/kv_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
 namespace {
 
 struct Options {
-  std::string model, families, draft;
+  std::string model, families, draft, session;
   std::vector<std::string> prompts;
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
+  KvFlags kv;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
+  bool seed_given = false;
+  int64_t prefix_cache_mib = 0, snapshot_every = 256;
   int threads = 0;
 };
 
-std::vector<std::vector<int64_t>> prompt_ids(const Options& o, const infer::LoadedModel& loaded) {
+/// The prompts, each behind its row of `session`; without any, the rows go on by themselves.
+std::vector<std::vector<int64_t>> prompt_ids(const Options& o,
+                                             const infer::LoadedModel& loaded,
+                                             const infer::Session& session) {
+  const bool resumed = !session.rows.empty();
   if (!o.input_ids.empty()) return {o.input_ids};
+  if (o.prompts.empty()) {
+    if (!resumed)
+      fail(ErrorKind::usage, "generate",
+           "nothing to continue: there is no {} yet; expected --prompt or --input-ids", o.session);
+    return std::vector<std::vector<int64_t>>(session.rows.size());
+  }
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "generate", "{} has no tokenizer; give --input-ids", o.model);
   std::vector<std::vector<int64_t>> prompts;
   for (const std::string& text : o.prompts) {
     const auto ids = loaded.tokenizer->encode(
-        text, {.add_special = !o.no_special, .parse_special = o.parse_special});
+        text, {.add_special = !o.no_special && !resumed, .parse_special = o.parse_special});
     prompts.emplace_back(ids.begin(), ids.end());
   }
   return prompts;
 }
 
+/// The session file as it is, before anything is computed: one that could not be written in the
+/// end is refused at once.
+infer::Session open_session(Options& o,
+                            const infer::LoadedModel& loaded,
+                            const std::string& fingerprint) {
+  namespace fs = std::filesystem;
+  const fs::path file = o.session;
+  if (fs::exists(file)) {
+    infer::Session session = infer::load_session(
+        file, loaded.model, fingerprint, o.generate.speculation.max_pending(), o.generate.kv);
+    if (!o.seed_given) o.generate.sampling.seed = session.seed;
+    return session;
+  }
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder))
+    fail(ErrorKind::usage, "session", "{}: there is no folder {} to write it in", o.session,
+         folder.string());
+  return {};
+}
+
+Json to_json(const infer::PrefixCache& cache) {
+  const infer::PrefixCacheStats& stats = cache.stats();
+  return {{"hits", stats.hits},
+          {"cached_tokens", stats.cached_tokens},
+          {"snapshots", stats.snapshots},
+          {"snapshot_bytes", stats.snapshot_bytes},
+          {"evictions", stats.evictions},
+          {"held_bytes", cache.bytes()},
+          {"budget_bytes", cache.options().budget_bytes}};
+}
+
+void print_stats(const infer::PrefixCache& cache) {
+  const infer::PrefixCacheStats& stats = cache.stats();
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  fmt::print(stderr,
+             "prefix cache: {} hits, {} tokens not computed; {} snapshots of {:.1f} MiB in all, "
+             "{:.1f} of {:.0f} MiB held, {} evicted\n",
+             stats.hits, stats.cached_tokens, stats.snapshots, mib(stats.snapshot_bytes),
+             mib(cache.bytes()), mib(cache.options().budget_bytes), stats.evictions);
+}
+
+/// A run that was stopped half way through a prompt leaves the file as it was.
+void keep(const Options& o, const infer::Session& session, const std::string& fingerprint) {
+  try {
+    infer::save_session(o.session, session, fingerprint);
+  } catch (const Error& error) {
+    if (!cancel_token().requested() || error.kind() != ErrorKind::input) throw;
+    fail(ErrorKind::cancelled, "generate", "stopped on request within a prompt; {} is as it was",
+         o.session);
+  }
+}
+
+/// Beside an encoder: what its answers begin with, and end with at the longest length.
+void force_ids(infer::GenerateOptions& options, const infer::LoadedModel& loaded, bool to_the_end) {
+  if (!loaded.model.spec().encoder) {
+    if (!options.forced_begin.empty())
+      fail(ErrorKind::usage, "generate",
+           "--answer-prefix is for models that answer a source; write it into the prompt");
+    return;
+  }
+  if (options.forced_begin.empty() && loaded.generation.forced_begin)
+    options.forced_begin = {*loaded.generation.forced_begin};
+  // a session may go on beyond this length
+  if (!to_the_end || options.session != nullptr || !loaded.generation.forced_end) return;
+  options.forced_end = loaded.generation.forced_end;
+  options.stop_ids.push_back(*options.forced_end);
+}
+
+struct Speeds {
+  double prefill, decode;  // tokens per second
+};
+
+void report_json(const Options& o,
+                 const infer::Generations& result,
+                 const Speeds& speeds,
+                 const infer::PrefixCache* cache) {
+  Json rows = Json::array();
+  for (const infer::Generation& row : result.rows) {
+    rows.push_back({{"text", row.text},
+                    {"token_ids", row.token_ids},
+                    {"prompt_tokens", row.prompt_tokens},
+                    {"cached_tokens", row.cached_tokens},
+                    {"finish_reason", row.finish_reason},
+                    {"prefill_tokens_per_s", speeds.prefill},
+                    {"decode_tokens_per_s", speeds.decode}});
+    if (o.generate.speculation.on()) {
+      rows.back()["guessed_tokens"] = result.guessed_tokens;
+      rows.back()["accepted_tokens"] = result.accepted_tokens;
+    }
+    if (cache != nullptr) rows.back()["prefix_cache"] = to_json(*cache);
+  }
+  print_json(rows.size() == 1 ? rows[0] : rows);
+}
+
+void report_text(const Options& o,
+                 const infer::Generations& result,
+                 const Speeds& speeds,
+                 const infer::PrefixCache* cache) {
+  std::fflush(stdout);
+  fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
+             result.prefill_tokens, speeds.prefill, result.decode_tokens, speeds.decode);
+  if (o.generate.speculation.on())
+    fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
+               result.guessed_tokens);
+  if (cache != nullptr) print_stats(*cache);
+}
+
 int generate(Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  o.generate.sampling.check();
+  auto& g = o.generate;
+  g.sampling.check();
+  g.kv = o.kv.options();
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
-  const auto prompts = prompt_ids(o, loaded);
-  if (!o.ignore_eos && loaded.tokenizer && loaded.tokenizer->eos())
-    o.generate.stop_ids.push_back(*loaded.tokenizer->eos());
-  o.generate.cancel = &cancel_token();
+  const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
-    o.generate.speculation.draft = &draft.emplace(infer::load_model(o.draft, {o.families})).model;
+    g.speculation.draft = &draft.emplace(infer::load_model(o.draft, {o.families})).model;
+  infer::Session session;
+  std::string fingerprint;
+  if (!o.session.empty()) {
+    fingerprint = infer::fingerprint(loaded.model, tokenizer);
+    session = open_session(o, loaded, fingerprint);
+    g.session = &session;
+  }
+  std::optional<infer::PrefixCache> cache;
+  if (o.prefix_cache_mib > 0)
+    g.prefix_cache = &cache.emplace(
+        loaded.model, infer::PrefixCacheOptions{.budget_bytes = o.prefix_cache_mib << 20,
+                                                .snapshot_every = o.snapshot_every});
+  const auto prompts = prompt_ids(o, loaded, session);
+  if (!o.ignore_eos && tokenizer != nullptr && tokenizer->eos())
+    g.stop_ids.push_back(*tokenizer->eos());
+  force_ids(g, loaded, !o.ignore_eos);
+  g.cancel = &cancel_token();
+
   // an answer stands alone, a continuation behind what it continues
-  const bool quiet = o.quiet || loaded.model.spec().encoder != nullptr;
-  const bool stream = !o.json && prompts.size() == 1 && loaded.tokenizer.has_value();
+  const bool quiet = o.quiet || o.prompts.empty() || loaded.model.spec().encoder != nullptr;
+  const bool stream = !o.json && prompts.size() == 1 && tokenizer != nullptr;
   if (stream) {
-    if (!quiet && !o.prompts.empty()) fmt::print("{}", o.prompts.front());
-    o.generate.on_text = [](size_t, std::string_view text) {
+    if (!quiet) fmt::print("{}", o.prompts.front());
+    g.on_text = [](size_t, std::string_view text) {
       fmt::print("{}", text);
       std::fflush(stdout);
     };
   }
-  const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   const infer::Generations result =
-      o.beams.beams > 1 ? infer::beam_search(loaded.model, tokenizer, prompts, o.generate, o.beams)
-                        : infer::generate(loaded.model, tokenizer, prompts, o.generate);
-  const double prefill =
-      static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9);
-  const double decode =
-      static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9);
+      o.beams.beams > 1 ? infer::beam_search(loaded.model, tokenizer, prompts, g, o.beams)
+                        : infer::generate(loaded.model, tokenizer, prompts, g);
+  const Speeds speeds{
+      static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9),
+      static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9)};
   if (o.json) {
-    Json rows = Json::array();
-    for (const infer::Generation& row : result.rows) {
-      rows.push_back({{"text", row.text},
-                      {"token_ids", row.token_ids},
-                      {"prompt_tokens", row.prompt_tokens},
-                      {"finish_reason", row.finish_reason},
-                      {"prefill_tokens_per_s", prefill},
-                      {"decode_tokens_per_s", decode}});
-      if (o.generate.speculation.on()) {
-        rows.back()["guessed_tokens"] = result.guessed_tokens;
-        rows.back()["accepted_tokens"] = result.accepted_tokens;
-      }
-    }
-    print_json(rows.size() == 1 ? rows[0] : rows);
+    report_json(o, result, speeds, g.prefix_cache);
   } else {
-    if (stream) {
-      fmt::print("\n");
-    } else {
-      for (size_t r = 0; r < result.rows.size(); ++r) {
-        const auto& row = result.rows[r];
-        if (!loaded.tokenizer)
-          fmt::print("{}\n", fmt::join(row.token_ids, " "));
-        else
-          fmt::print("{}{}{}\n", r > 0 ? "---\n" : "",
-                     quiet || o.prompts.empty() ? "" : o.prompts[r], row.text);
-      }
+    if (stream) fmt::print("\n");
+    for (size_t r = 0; r < result.rows.size() && !stream; ++r) {
+      const infer::Generation& row = result.rows[r];
+      if (tokenizer == nullptr)
+        fmt::print("{}\n", fmt::join(row.token_ids, " "));
+      else
+        fmt::print("{}{}{}\n", r > 0 ? "---\n" : "", quiet ? "" : o.prompts[r], row.text);
     }
-    std::fflush(stdout);
-    fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
-               result.prefill_tokens, prefill, result.decode_tokens, decode);
-    if (o.generate.speculation.on())
-      fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
-                 result.guessed_tokens);
+    report_text(o, result, speeds, g.prefix_cache);
   }
+  if (g.session != nullptr) keep(o, session, fingerprint);
   if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
   return kExitOk;
 }
@@ -123,7 +239,9 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--repetition-penalty", g.sampling.repetition_penalty,
                  "above 1: tokens seen become less likely")
       ->capture_default_str();
-  app.add_option("--seed", g.sampling.seed, "of the random choices")->capture_default_str();
+  auto* seed = app.add_option("--seed", g.sampling.seed,
+                              "of the random choices; a session goes on with its own")
+                   ->capture_default_str();
   app.add_option("--beams", o->beams.beams,
                  "search for the most likely text with so many hypotheses instead of sampling; 1 = "
                  "no search")
@@ -133,6 +251,10 @@ std::function<int()> add_generate(CLI::App& app) {
                  "with --beams: scores are log p / length^penalty; 0 = none, above 0 favours long "
                  "texts")
       ->capture_default_str();
+  app.add_option("--answer-prefix", g.forced_begin,
+                 "beside an encoder: ids that the answer begins with, such as a language; without "
+                 "it what the model's generation config forces")
+      ->delimiter(',');
   app.add_option("--stop", g.stop_strings, "end before this text; repeatable");
   app.add_option("--context", g.context,
                  "longest sequence, prompt included; 0 = what the model is made for")
@@ -147,22 +269,43 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--guesses", g.speculation.guesses, "of --draft and --lookup, per step")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  o->kv.add(app);
+  auto* session = app.add_option(
+      "--session", o->session,
+      "a file that the text goes on from, where it exists, and that keeps where it ended; prompts "
+      "continue its rows, none is needed");
+  auto* prefix_cache =
+      app.add_option("--prefix-cache", o->prefix_cache_mib,
+                     "MiB for states of what prompts begin with: what they share is computed once")
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--snapshot-every", o->snapshot_every,
+                 "with --prefix-cache, for states that cannot be cut (recurrent, windows): one "
+                 "more snapshot after so many tokens of a prompt; 0 = none")
+      ->capture_default_str()
+      ->needs(prefix_cache)
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   app.add_flag("--parse-special", o->parse_special,
                "special tokens written in the prompt become those tokens");
   app.add_flag("--no-special", o->no_special, "add nothing around the prompt (no begin-of-text)");
   app.add_flag("--no-echo", o->quiet, "print only what is new");
   app.add_flag("--json", o->json,
-               "text, token_ids, prompt_tokens, finish_reason and speeds as JSON");
+               "text, token_ids, prompt_tokens, cached_tokens, finish_reason and speeds as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--families", o->families, "a folder of further family files");
-  examples(app, {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
-                 "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
-                 "--seed 7 --json",
-                 "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3"});
-  return [o, prompt, ids] {
-    if (prompt->empty() && ids->empty())
+  examples(app,
+           {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
+            "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
+            "--seed 7 --json",
+            "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
+            "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
+            "tessera generate model.gguf --session tale",
+            "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
+            "--prefix-cache 256"});
+  return [o, prompt, ids, session, seed] {
+    if (prompt->empty() && ids->empty() && session->empty())
       fail(ErrorKind::usage, "generate", "nothing to continue; expected --prompt or --input-ids");
+    o->seed_given = !seed->empty();
     return generate(*o);
   };
 }

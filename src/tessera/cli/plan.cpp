@@ -9,7 +9,8 @@ namespace {
 struct Options {
   std::string path, families;
   std::vector<std::string> overrides;
-  int64_t context = 2048;
+  int64_t context = 2048, snapshot_every = 0;
+  std::string kv_type = "f32";
   bool json = false;
 };
 
@@ -21,7 +22,10 @@ std::string scaled(double value, const char* unit) {
 }
 
 int plan(const Options& o) {
-  const model::Plan plan = model::make_plan(spec_of(o.path, o.overrides, o.families), o.context);
+  const model::ModelSpec spec = spec_of(o.path, o.overrides, o.families);
+  const spec::KvType kv = spec::kv_type_named(o.kv_type);
+  model::Plan plan = model::make_plan(spec, o.context, -1, kv);
+  if (o.snapshot_every > 0) model::add_snapshots(plan, spec, o.snapshot_every, kv);
   if (o.json) {
     print_json(model::to_json(plan));
     return kExitOk;
@@ -31,12 +35,15 @@ int plan(const Options& o) {
   fmt::print("  in matrix products  {:>16}\n", plan.matrix_parameters);
   fmt::print("flops per token       {:>16}  (forward, at {} tokens)\n",
              scaled(plan.flops_per_token, "FLOP"), o.context);
-  fmt::print("state per token       {:>16}  (float32)\n",
-             scaled(static_cast<double>(plan.state_bytes_per_token), "B"));
+  fmt::print("state per token       {:>16}  (keys and values {})\n",
+             scaled(static_cast<double>(plan.state_bytes_per_token), "B"), o.kv_type);
   fmt::print("state, fixed part     {:>16}\n",
              scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
   fmt::print("state at {:>6} tokens {:>16}\n", o.context,
              scaled(static_cast<double>(plan.state_bytes), "B"));
+  if (o.snapshot_every > 0)
+    fmt::print("prefix snapshots      {:>16}  ({} of them)\n",
+               scaled(static_cast<double>(plan.snapshot_bytes), "B"), plan.snapshots);
   return kExitOk;
 }
 
@@ -48,10 +55,17 @@ std::function<int()> add_plan(CLI::App& app) {
   app.add_option("--context", o->context, "tokens before the one that is counted")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--snapshot-every", o->snapshot_every,
+                 "what a prefix cache keeps of one row with a snapshot after so many tokens")
+      ->check(CLI::PositiveNumber);
   app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
+  app.add_option("--kv-type", o->kv_type, "how keys and values are kept: " + spec::kv_type_names())
+      ->capture_default_str();
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "as JSON");
   examples(app, {"tessera plan zoo/llama/smollm2-135m.json --context 8192",
+                 "tessera plan model.gguf --context 32768 --kv-type int8",
+                 "tessera plan zoo/mamba2/mamba2-130m.json --snapshot-every 256",
                  "tessera plan model.gguf --json"});
   return [o] { return plan(*o); };
 }

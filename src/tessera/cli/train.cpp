@@ -1,5 +1,7 @@
+#include <charconv>
 #include <chrono>
 #include <fstream>
+#include <map>
 
 #include <unistd.h>
 
@@ -14,6 +16,7 @@ namespace {
 struct Options {
   std::string recipe, out;
   std::vector<std::string> overrides;
+  std::string split;
   bool resume = false, json = false;
   int threads = 0;
 };
@@ -56,6 +59,27 @@ class Progress {
   std::chrono::steady_clock::time_point shown_{};
 };
 
+/// "4" or "4:zigzag".
+nn::SequenceSplit parse_split(const std::string& text) {
+  const std::map<std::string, ops::RingLayout> layouts{{"ring", ops::RingLayout::contiguous},
+                                                       {"zigzag", ops::RingLayout::zigzag},
+                                                       {"striped", ops::RingLayout::striped}};
+  nn::SequenceSplit split;
+  if (text.empty()) return split;
+  const size_t colon = text.find(':');
+  const auto layout = layouts.find(colon == std::string::npos ? "striped" : text.substr(colon + 1));
+  const char *begin = text.data(), *end = begin + std::min(colon, text.size());
+  const auto [stop, error] = std::from_chars(begin, end, split.ranks);
+  if (error != std::errc() || stop != end || split.ranks < 1 || split.ranks > 1024 ||
+      layout == layouts.end())
+    fail(ErrorKind::usage, "train",
+         "--sequence-parallel {}; expected a number of ranks up to 1024, and perhaps a layout: "
+         "4:ring, 4:zigzag or 4:striped",
+         text);
+  split.layout = layout->second;
+  return split;
+}
+
 int train_model(const Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
@@ -66,6 +90,7 @@ int train_model(const Options& o) {
   Progress progress;
   train::TrainOptions options;
   options.resume = o.resume;
+  options.sequence = parse_split(o.split);
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   const train::TrainResult result = train::train(recipe, o.out, options);
@@ -93,11 +118,15 @@ std::function<int()> add_train(CLI::App& app) {
   app.add_option("--out", o->out, "the run's folder: log.jsonl, log.csv, checkpoints")->required();
   app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
   app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
+  app.add_option("--sequence-parallel", o->split,
+                 "attention by so many ranks of a ring, simulated in this process; P or "
+                 "P:ring|zigzag|striped");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_flag("--json", o->json, "the result as JSON");
   examples(app,
            {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",
             "tessera train recipe.json --out run --resume",
+            "tessera train recipe.json --out run --sequence-parallel 4:striped",
             "tessera train recipe.json --out run --set train.steps=100 --set optimizer.lr=3e-4"});
   return [o] { return train_model(*o); };
 }

@@ -302,6 +302,8 @@ Json spec_view(const Json& resolved) {
         if (branch.contains(slot)) flat[name] = branch[slot];
       flat[name + "_norm"] = branch.value("norm", Json(nullptr));
       flat[name + "_residual"] = residual;
+      for (const char* key : {"inputs", "add", "share", "adapters"})
+        if (branch.contains(key)) flat[name + "_" + key] = branch[key];
     };
     for (const Json& group : layer.at("branches")) {
       if (group.contains("parallel")) {

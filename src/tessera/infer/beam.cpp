@@ -35,7 +35,11 @@ class Search {
          const GenerateOptions& options,
          const BeamOptions& beams,
          int64_t longest)
-      : options_(options), beams_(beams), feeder_(model, 1, options.prefill_chunk, options.cancel) {
+      : options_(options),
+        beams_(beams),
+        feeder_(model,
+                1,
+                {options.prefill_chunk, options.cancel, 0, options.prefix_cache, options.kv}) {
     live_.push_back({first_sequence(model.spec(), prompt), {}, 0});
     // one step more than the positions hold: the last token is never fed
     const auto held = static_cast<int64_t>(live_[0].sequence.tokens.size());
@@ -45,6 +49,8 @@ class Search {
 
   bool done() const { return live_.empty() || length_ >= most_ || !can_improve(); }
   size_t live() const { return live_.size(); }
+  /// Tokens of the prompt that came out of the cache.
+  int64_t reused() const { return reused_; }
 
   void step() {
     const auto kept = static_cast<size_t>(beams_.beams);
@@ -110,8 +116,14 @@ class Search {
       rows.push_back(&live_[b].sequence);
     }
     const Tensor logits = feeder_.next(active, rows).to(at::kCPU, at::kFloat).contiguous();
+    if (length_ == 0) reused_ = feeder_.reused(0);
     const int64_t vocab = logits.size(1);
     std::vector<Candidate> all;
+    // what must be chosen is certain
+    if (const auto forced = forced_id(options_, length_)) {
+      for (size_t b = 0; b < live_.size(); ++b) all.push_back({b, *forced, live_[b].log_p});
+      return all;
+    }
     all.reserve(live_.size() * static_cast<size_t>(vocab));
     for (size_t b = 0; b < live_.size(); ++b) {
       const float* row = logits.const_data_ptr<float>() + static_cast<int64_t>(b) * vocab;
@@ -137,7 +149,7 @@ class Search {
   Feeder feeder_;
   std::vector<Hypothesis> live_;    // best first
   std::vector<Finished> finished_;  // best first
-  int64_t length_ = 0, most_ = 0;
+  int64_t length_ = 0, most_ = 0, reused_ = 0;
 };
 
 }  // namespace
@@ -153,6 +165,9 @@ Generations beam_search(const model::Model& model,
     fail(
         ErrorKind::usage, "generate",
         "stop strings end a text that is being written, and beams rewrite theirs; use stop tokens");
+  if (options.session != nullptr)
+    fail(ErrorKind::usage, "generate",
+         "a session goes on with what one row has said, and a search keeps many; use beams = 1");
   const int64_t longest = check_request(model, prompts, options);
   const at::NoGradGuard no_gradients;
   Generations out;
@@ -161,8 +176,7 @@ Generations beam_search(const model::Model& model,
     bool cancelled = false;
     for (bool prefill = true; !search.done(); prefill = false) {
       const auto start = std::chrono::steady_clock::now();
-      (prefill ? out.prefill_tokens : out.decode_tokens) +=
-          static_cast<int64_t>(prefill ? prompts[r].size() : search.live());
+      if (!prefill) out.decode_tokens += static_cast<int64_t>(search.live());
       try {
         if (options.cancel != nullptr) options.cancel->check("generate");
         search.step();
@@ -177,6 +191,8 @@ Generations beam_search(const model::Model& model,
     Finished best = search.best(cancelled);
     Generation row;
     row.prompt_tokens = static_cast<int64_t>(prompts[r].size());
+    row.cached_tokens = std::min(search.reused(), row.prompt_tokens);
+    out.prefill_tokens += row.prompt_tokens - row.cached_tokens;
     row.finish_reason = best.reason;
     if (tokenizer != nullptr) {
       text::StreamDecoder decoder(*tokenizer);

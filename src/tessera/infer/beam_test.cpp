@@ -172,6 +172,45 @@ TEST(BeamSearch, AgainstTransformers) {
   EXPECT_GE(ended, 3);
 }
 
+TEST(ForcedIds, AgainstTransformers) {
+  const fs::path golden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden";
+  const spec::Json story = spec::read_json_file(golden / "forced.json");
+  const LoadedModel loaded = load_model(golden / story["model"].get<std::string>());
+  const auto id = [](const spec::Json& value) {
+    return value.is_null() ? std::optional<int64_t>() : value.get<int64_t>();
+  };
+  for (const spec::Json& c : story["cases"]) {
+    SCOPED_TRACE(c.dump());
+    GenerateOptions options;
+    options.max_new_tokens = story["max_new_tokens"].get<int64_t>();
+    options.stop_ids = story["stop_ids"].get<Ids>();
+    if (const auto begin = id(c["forced_begin"])) options.forced_begin = {*begin};
+    options.forced_end = id(c["forced_end"]);
+    const auto beams = c["beams"].get<int64_t>();
+    const std::vector<Ids> sources = {c["source"].get<Ids>()};
+    std::vector<Generations> found = {
+        beams > 1 ? beam_search(loaded.model, nullptr, sources, options, {.beams = beams})
+                  : generate(loaded.model, nullptr, sources, options)};
+    if (beams == 1) {  // guesses change nothing
+      options.speculation.lookup = 2;
+      found.push_back(generate(loaded.model, nullptr, sources, options));
+    }
+    for (const Generations& one : found) {
+      EXPECT_EQ(one.rows[0].token_ids, c["tokens"].get<Ids>());
+      EXPECT_EQ(one.rows[0].finish_reason, c["ended"].get<bool>() ? "stop" : "length");
+    }
+  }
+  EXPECT_GE(story["cases"].size(), 30u);
+}
+
+TEST(ForcedIds, AreOfTheModelsFolder) {
+  const fs::path bart = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/bart/base";
+  EXPECT_EQ(convert::read_generation_config(bart, 64).forced_end, 2);
+  EXPECT_FALSE(convert::read_generation_config(bart, 64).forced_begin);
+  EXPECT_THROW(convert::read_generation_config(bart, 2), Error);
+  EXPECT_FALSE(convert::read_generation_config("/nowhere", 2).forced_end);
+}
+
 TEST(BeamSearch, RefusesWhatItCannotDo) {
   const model::Model model = make_model(kModels[0].second);
   GenerateOptions options;

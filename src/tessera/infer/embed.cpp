@@ -168,7 +168,7 @@ Embeddings embed(const LoadedModel& loaded,
     tokens = 0;
   }
   compute();
-  out.vectors_RD = vectors.empty() ? at::zeros({0, spec.d_model}) : at::stack(vectors);
+  out.vectors_RD = vectors.empty() ? at::zeros({0, spec.width_out()}) : at::stack(vectors);
   return out;
 }
 

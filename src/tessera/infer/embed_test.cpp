@@ -104,8 +104,8 @@ TEST(Embed, LongTextsAreCutBeforeWhatStandsAround) {
   EXPECT_TRUE(at::equal(cut.vectors_RD, whole.vectors_RD));
   EmbedOptions options;
   options.max_tokens = 4;
-  EXPECT_TRUE(
-      at::equal(embed(loaded, {"0123"}, options).vectors_RD, embed(loaded, {"012"}, {}).vectors_RD));
+  EXPECT_TRUE(at::equal(embed(loaded, {"0123"}, options).vectors_RD,
+                        embed(loaded, {"012"}, {}).vectors_RD));
   options.max_tokens = 1;
   EXPECT_EQ(error_of([&] { embed(loaded, {"0123"}, options); }),
             "[embed] 1 tokens leave no room for a text; expected more than 1");

@@ -27,8 +27,12 @@ EvalResult evaluate(const model::Model& model,
          options.stride);
   // the last token is never an input there, so that a window of inputs gives as many targets
   const int64_t last = options.carry ? total - 1 : total;
+  const auto empty = [&] {
+    return model::State(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), options.kv);
+  };
+  const bool stored = options.kv.type != spec::KvType::f32;
   std::optional<model::State> state;
-  if (options.carry) state.emplace(model.spec(), 1);
+  if (options.carry) state = empty();
   const int64_t stride = options.carry        ? options.window
                          : options.stride > 0 ? std::min(options.stride, options.window - 1)
                                               : options.window - 1;
@@ -40,12 +44,13 @@ EvalResult evaluate(const model::Model& model,
     const int64_t end = std::min(begin + options.window, last);
     const int64_t predicted = options.carry ? end + 1 : end;  // one past the last target
     if (predicted <= counted) continue;
+    if (stored && !options.carry) state = empty();
     model::ForwardOptions forward;
     forward.cancel = options.cancel;
     forward.state = state ? &*state : nullptr;
     const std::vector<std::vector<int64_t>> rows{{ids.begin() + begin, ids.begin() + end}};
     const Tensor hidden =
-        model.hidden(state ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows), forward);
+        model.hidden(options.carry ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows), forward);
     // position i predicts token i + 1
     for (int64_t i = counted - 1; i < predicted - 1; i += kRows) {
       const int64_t n = std::min(kRows, predicted - 1 - i);

@@ -10,6 +10,8 @@ struct EvalOptions {
   int64_t stride = 0;      // new targets per window after the first; 0 = window (no overlap)
   int64_t max_tokens = 0;  // of the text; 0 = all
   bool carry = false;      // every window goes on from the state of the one before; no stride
+  /// With another type than f32 every window goes through a state that keeps keys and values so.
+  spec::KvOptions kv = {};
   const CancelToken* cancel = nullptr;
   std::function<void(int64_t done, int64_t total)> progress = {};
 };

@@ -19,22 +19,25 @@ double seconds_since(Clock::time_point start) {
 /// One row's progress: its tokens, its text, and whether it is done.
 class Row {
  public:
+  /// `begin`: what is read before the first new token.
   Row(size_t index,
-      const std::vector<int64_t>& prompt,
-      const model::ModelSpec& spec,
+      Sequence begin,
       const text::Tokenizer* tokenizer,
       const GenerateOptions& options)
       : index_(index),
         options_(options),
-        sequence_(first_sequence(spec, prompt)),
+        sequence_(std::move(begin)),
+        begin_(static_cast<int64_t>(sequence_.tokens.size())),
         key_(RandomKey(options.sampling.seed).fold("sampling")) {
-    result_.prompt_tokens = static_cast<int64_t>(prompt.size());
-    if (tokenizer != nullptr) {
-      decoder_.emplace(*tokenizer);
-      if (spec.encoder) return;
-      const std::vector<int32_t> ids(prompt.begin(), prompt.end());
-      decoder_->prime(ids);
-    }
+    const bool answers = !sequence_.source.empty();
+    result_.prompt_tokens =
+        static_cast<int64_t>(answers ? sequence_.source.size() : sequence_.tokens.size());
+    if (tokenizer == nullptr) return;
+    decoder_.emplace(*tokenizer);
+    // beside an encoder the text begins behind the start token
+    const std::vector<int32_t> ids(sequence_.tokens.begin() + (answers ? 1 : 0),
+                                   sequence_.tokens.end());
+    decoder_->prime(ids);
   }
 
   bool done() const { return !result_.finish_reason.empty(); }
@@ -43,11 +46,15 @@ class Row {
   int64_t left() const {
     return options_.max_new_tokens - static_cast<int64_t>(result_.token_ids.size());
   }
+  /// `reused` tokens of what it read were not computed.
+  void book(int64_t reused) { result_.cached_tokens = std::min(reused, result_.prompt_tokens); }
+  int64_t computed() const { return result_.prompt_tokens - result_.cached_tokens; }
   Generation take() { return std::move(result_); }
 
   /// The token after `tokens`, which may be guesses: a function of these, logits and seed alone.
   int64_t choose(std::span<const float> logits, const std::vector<int64_t>& tokens) const {
-    return sample(logits, tokens, options_.sampling, key_);
+    const auto forced = forced_id(options_, static_cast<int64_t>(tokens.size()) - begin_);
+    return forced ? *forced : sample(logits, tokens, options_.sampling, key_);
   }
 
   void accept(std::span<const float> logits) {
@@ -95,6 +102,7 @@ class Row {
   size_t index_;
   const GenerateOptions& options_;
   Sequence sequence_;
+  int64_t begin_;  // of the new tokens
   RandomKey key_;
   std::optional<text::StreamDecoder> decoder_;
   size_t emitted_ = 0;
@@ -122,6 +130,36 @@ struct Run {
     const Tensor logits = feeder.next(active, sequences).to(at::kCPU, at::kFloat).contiguous();
     for (size_t a = 0; a < active.size(); ++a)
       rows[active[a]].accept(row_of(logits, static_cast<int64_t>(a)));
+  }
+
+  /// Every row begins with its prompt, behind its row of a session where there is one.
+  void begin(const std::vector<std::vector<int64_t>>& prompts, const text::Tokenizer* tokenizer) {
+    const Session* session = options.session;
+    for (size_t r = 0; r < prompts.size(); ++r) {
+      const bool resumed = session != nullptr && !session->rows.empty();
+      rows.emplace_back(
+          r, first_sequence(model.spec(), prompts[r], resumed ? &session->rows[r] : nullptr),
+          tokenizer, options);
+      const auto row = static_cast<int64_t>(r);
+      if (resumed && session->state.rows() > 0 && session->state.length(row) > 0)
+        feeder.resume(r, session->state.select({row}), session->last[r]);
+    }
+    for (const Row& row : rows) sequences.push_back(&row.sequence());
+  }
+
+  /// What the rows have come to, for those who go on from there.
+  void end() {
+    feeder.remember(sequences);
+    Session* session = options.session;
+    if (session == nullptr) return;
+    session->rows.clear();
+    session->last.clear();
+    for (size_t r = 0; r < rows.size(); ++r) {
+      session->rows.push_back(*sequences[r]);
+      session->last.push_back(feeder.last(r));
+    }
+    session->state = feeder.state();
+    session->seed = options.sampling.seed;
   }
 
   /// Guesses, and the model's word on them: for every row as many tokens as it would have chosen
@@ -179,16 +217,15 @@ Generations generate(const model::Model& model,
   Run run{model,
           options,
           limit,
-          Feeder(model, prompts.size(), options.prefill_chunk, options.cancel,
-                 speculation.on() ? speculation.guesses + 1 : 0),
+          Feeder(model, prompts.size(),
+                 {options.prefill_chunk, options.cancel, speculation.max_pending(),
+                  options.prefix_cache, options.kv}),
           std::nullopt,
           {},
           {}};
   if (speculation.on()) run.guesser.emplace(model, prompts.size(), options);
   std::vector<Row>& rows = run.rows;
-  for (size_t r = 0; r < prompts.size(); ++r)
-    rows.emplace_back(r, prompts[r], model.spec(), tokenizer, options);
-  for (const Row& row : rows) run.sequences.push_back(&row.sequence());
+  run.begin(prompts, tokenizer);
   Generations out;
   for (bool prefill = true;; prefill = false) {
     std::vector<size_t> active;
@@ -213,9 +250,13 @@ Generations generate(const model::Model& model,
       continue;  // the rows above finish as cancelled
     }
     (prefill ? out.prefill_seconds : out.decode_seconds) += seconds_since(start);
-    if (prefill)
-      for (const auto& prompt : prompts) out.prefill_tokens += static_cast<int64_t>(prompt.size());
+    if (!prefill) continue;
+    for (const size_t r : active) {
+      rows[r].book(run.feeder.reused(r));
+      out.prefill_tokens += rows[r].computed();
+    }
   }
+  run.end();
   for (Row& row : rows) out.rows.push_back(row.take());
   return out;
 }

@@ -48,8 +48,11 @@ LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOpt
     if (convert::holds_tokenizer(path))
       tokenizer = convert::find_tokenizer(path, static_cast<int32_t>(source.spec.vocab));
   }
+  convert::GenerationConfig generation;
+  if (std::filesystem::is_directory(path))
+    generation = convert::read_generation_config(path, source.spec.vocab);
   model::Model model(source.spec, weights_of(source));
-  return {std::move(model), std::move(tokenizer), std::move(source)};
+  return {std::move(model), std::move(tokenizer), std::move(source), generation};
 }
 
 }  // namespace tessera::infer

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/generation_config.h"
 #include "tessera/model/model.h"
 #include "tessera/text/tokenizer.h"
 
@@ -14,6 +15,7 @@ struct LoadedModel {
   model::Model model;
   std::optional<text::Tokenizer> tokenizer;  // where the model has one
   convert::Checkpoint source;
+  convert::GenerationConfig generation = {};  // of its folder
 };
 
 /// A tessera or Hugging Face folder, a GGUF file or a llama2.c file, told apart by content.

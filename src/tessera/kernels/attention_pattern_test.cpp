@@ -48,17 +48,26 @@ struct Case {
       values.insert(values.end(), v.data() + from * G * V, v.data() + to * G * V);
     };
     copy(0, lead);
-    // the rest as a ring whose oldest key lies in its middle
-    const int64_t n = end - first, turn = n / 3;
+    // the rest in two spans, the newer one before the older one
+    const int64_t turn = (end - first) / 3;
     copy(end - turn, end);
     copy(first, end - turn);
+    std::vector<KeySpan> spans;
+    const auto span = [&](int64_t slot, int64_t from, int64_t to) {
+      constexpr int64_t kFloat = sizeof(float);
+      if (from < to)
+        spans.push_back({keys.data() + slot * G * K, values.data() + slot * G * V, G * K * kFloat,
+                         K * kFloat, G * V * kFloat, V * kFloat, from, to - from, DType::f32});
+    };
+    span(0, 0, lead);
+    span(lead + turn, first, end - turn);
+    span(lead, end - turn, end);
     Attention a;
     a.T = end - begin, a.H = H, a.G = G, a.K = K, a.V = V;
     a.q = q.data() + begin * H * K, a.q_token_stride = H * K, a.q_head_stride = K;
     a.out = out.data(), a.out_token_stride = H * V, a.out_head_stride = V;
     a.first_position = begin;
-    a.kv = {keys.data(), values.data(), G * K, K, G * V, V, first, n, turn, n};
-    a.kv.lead = lead;
+    a.kv = {spans.data(), static_cast<int64_t>(spans.size())};
     a.visible = &who;
     a.scale = 0.3f;
     if (with_far) a.far_q = far.data() + begin * H * K, a.far_end = kKeep;

@@ -2,16 +2,26 @@
 
 #include "tessera/base/error.h"
 #include "tessera/kernels/kernels_testing.h"
+#include "tessera/kernels/kv_rows.h"
 
 namespace tessera::kernels {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr int64_t kFloat = sizeof(float);
+
+/// Keys [n, G, K] and values [n, G, V] of floats, of positions from `first`.
+KeySpan span_of(
+    const float* k, const float* v, int64_t G, int64_t K, int64_t V, int64_t first, int64_t n) {
+  return {k, v, G * K * kFloat, K * kFloat, G * V * kFloat, V * kFloat, first, n, DType::f32};
+}
+
 // q [T,H,K], k [S,G,K], v [S,G,V], out [T,H,V], all dense, positions from 0
 struct Case {
   int64_t T, S, H, G, K, V;
   Values q, k, v;
+  std::vector<KeySpan> spans;
 
   Case(int64_t t, int64_t s, int64_t h, int64_t g, int64_t kd, int64_t vd, int64_t offset = 0)
       : T(t),
@@ -24,7 +34,8 @@ struct Case {
         k(s * g * kd, 2, 1, offset),
         v(s * g * vd, 3, 1, offset) {}
 
-  Attention attention(float* out) const {
+  /// Copies of a case point to their own keys.
+  Attention attention(float* out) {
     Attention a;
     a.T = T;
     a.H = H;
@@ -38,31 +49,41 @@ struct Case {
     a.out_token_stride = H * V;
     a.out_head_stride = V;
     a.first_position = S - T;
-    a.kv = {k.data(), v.data(), G * K, K, G * V, V, 0, S, 0, 0};
+    spans = {span_of(k.data(), v.data(), G, K, V, 0, S)};
+    a.kv = {spans.data(), 1};
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(K)));
     return a;
   }
   int64_t size() const { return T * H * V; }
 };
 
-// the definition, in double; keys by their number in the cache
+/// The numbers of a stored row, in double.
+std::vector<double> row_of(DType type, const void* base, int64_t bytes, int64_t width) {
+  std::vector<float> row(at(width));
+  read_kv_row(type, static_cast<const char*>(base) + bytes, width, row.data());
+  return {row.begin(), row.end()};
+}
+
+// the definition, in double, of keys in one span
 std::vector<double> attend_ref(const Attention& a) {
-  const int64_t capacity = a.kv.capacity ? a.kv.capacity : a.kv.count;
+  const KeySpan& span = a.kv.spans[0];
   std::vector<double> out;
   for (int64_t i = 0; i < a.T; ++i)
     for (int64_t h = 0; h < a.H; ++h) {
       const int64_t g = h / (a.H / a.G), p = a.first_position + i;
       std::vector<double> logits;
       double max = a.sinks ? static_cast<double>(a.sinks[h]) : -kInfinity;
-      for (int64_t j = 0; j < a.kv.count; ++j) {
-        const int64_t position = a.kv.first_position + j, slot = (a.kv.first_slot + j) % capacity;
+      for (int64_t j = 0; j < span.count; ++j) {
+        const int64_t position = span.first + j;
         const bool visible =
             (!a.causal || position <= p) &&
             (a.window == 0 || (position > p - a.window && (a.causal || position < p + a.window)));
         double s = 0;
+        const auto key =
+            row_of(span.type, span.k, j * span.k_token_stride + g * span.k_head_stride, a.K);
         for (int64_t c = 0; c < a.K; ++c)
-          s += static_cast<double>(a.q[i * a.q_token_stride + h * a.q_head_stride + c]) *
-               static_cast<double>(a.kv.k[slot * a.kv.k_token_stride + g * a.kv.k_head_stride + c]);
+          s +=
+              static_cast<double>(a.q[i * a.q_token_stride + h * a.q_head_stride + c]) * key[at(c)];
         s *= static_cast<double>(a.scale);
         if (a.softcap > 0)
           s = static_cast<double>(a.softcap) * std::tanh(s / static_cast<double>(a.softcap));
@@ -73,14 +94,13 @@ std::vector<double> attend_ref(const Attention& a) {
       }
       double sum = a.sinks ? std::exp(static_cast<double>(a.sinks[h]) - max) : 0;
       std::vector<double> o(at(a.V));
-      for (int64_t j = 0; j < a.kv.count; ++j) {
+      for (int64_t j = 0; j < span.count; ++j) {
         if (logits[at(j)] == -kInfinity) continue;
         const double e = std::exp(logits[at(j)] - max);
         sum += e;
-        for (int64_t c = 0; c < a.V; ++c)
-          o[at(c)] += e * static_cast<double>(
-                              a.kv.v[(a.kv.first_slot + j) % capacity * a.kv.v_token_stride +
-                                     g * a.kv.v_head_stride + c]);
+        const auto value =
+            row_of(span.type, span.v, j * span.v_token_stride + g * span.v_head_stride, a.V);
+        for (int64_t c = 0; c < a.V; ++c) o[at(c)] += e * value[at(c)];
       }
       for (const double value : o) out.push_back(sum > 0 ? value / sum : 0);
     }
@@ -94,7 +114,8 @@ TEST(Attention, SpecifiedCore) {
     std::vector<float> out(8);
     a.T = 4, a.H = 1, a.G = 1, a.K = 2, a.V = 2;
     a.q = q.data(), a.q_token_stride = 2, a.out = out.data(), a.out_token_stride = 2;
-    a.kv = {k.data(), v.data(), 2, 0, 2, 0, 0, 4, 0, 0};
+    const KeySpan span = span_of(k.data(), v.data(), 1, 2, 2, 0, 4);
+    a.kv = {&span, 1};
     a.scale = static_cast<float>(1 / std::sqrt(2.0));
     change(a);
     attend(a);
@@ -128,7 +149,8 @@ TEST(Attention, SpecifiedGroupedHeads) {
     a.T = 3, a.H = 4, a.G = 2, a.K = 2, a.V = 2;
     a.q = q.data(), a.q_token_stride = 2, a.q_head_stride = 6;
     a.out = out.data(), a.out_token_stride = 2, a.out_head_stride = 6;
-    a.kv = {k.data(), v.data(), 2, 6, 2, 6, 0, 3, 0, 0};
+    const KeySpan span{k.data(), v.data(), 2 * kFloat, 6 * kFloat, 2 * kFloat, 6 * kFloat, 0, 3};
+    a.kv = {&span, 1};
     a.scale = static_cast<float>(1 / std::sqrt(2.0));
     attend(a);
     expect_near(out.data(), want, 24, 0, 2e-7);
@@ -139,7 +161,7 @@ TEST(Attention, OddSizesAgainstDouble) {
   for (const int64_t K : {1, 7, 8, 9, 63, 64, 65})
     for (const int64_t S : {1, 7, 65, 300}) {
       const int64_t T = std::min<int64_t>(S, 9);
-      const Case c(T, S, 6, 2, K, K + 3, K % 4);
+      Case c(T, S, 6, 2, K, K + 3, K % 4);
       std::vector<float> out(at(c.size() + 1), 8.0f);
       const Attention a = c.attention(out.data());
       const auto want = attend_ref(a);
@@ -152,7 +174,7 @@ TEST(Attention, OddSizesAgainstDouble) {
 }
 
 TEST(Attention, EveryOptionAgainstDouble) {
-  const Case c(70, 600, 4, 2, 16, 24);
+  Case c(70, 600, 4, 2, 16, 24);
   const Values bias(4 * 70 * 600, 5), sinks(4, 6);
   std::vector<float> out(at(c.size()));
   for (const bool causal : {true, false})
@@ -182,19 +204,19 @@ constexpr int64_t kPrompt = 700;
 struct Prompt : Case {
   Prompt() : Case(kPrompt, kPrompt, 6, 2, 40, 24) {}
   // queries begin .. end against the keys up to them
-  Attention part(int64_t begin, int64_t end, int64_t window, std::vector<float>& out) const {
+  Attention part(int64_t begin, int64_t end, int64_t window, std::vector<float>& out) {
     Attention a = attention(out.data() + begin * H * V);
     a.T = end - begin;
     a.q += begin * a.q_token_stride;
     a.first_position = begin;
-    a.kv.count = end;
+    spans[0].count = end;
     a.window = window;
     return a;
   }
 };
 
 TEST(Attention, SameBitsForAnySplitAndThreads) {
-  const Prompt c;
+  Prompt c;
   for (const int64_t window : {0, 100})
     on_every_target([&] {
       std::vector<float> whole(at(c.size())), split(at(c.size()));
@@ -223,31 +245,122 @@ TEST(Attention, SameBitsForAnySplitAndThreads) {
     });
 }
 
-TEST(Attention, SameBitsInARing) {
-  const Prompt c;
+/// Keys and values of a case in pages that lie anywhere, stored as `type`; NaN behind the last one.
+struct Pages {
+  std::vector<std::vector<uint8_t>> memory;
+  std::vector<KeySpan> spans;
+
+  Pages(const Case& c, int64_t first, int64_t end, int64_t page, DType type = DType::f32) {
+    const int64_t k_row = kv_row_bytes(type, c.K), v_row = kv_row_bytes(type, c.V);
+    for (int64_t from = first; from < end; from += page) {
+      const int64_t n = std::min(page, end - from);
+      const auto fill = [&](const Values& all, int64_t width, int64_t row) {
+        auto& bytes = memory.emplace_back(at(page * c.G * row), uint8_t{0xff});
+        write_kv_rows(type, all.data() + from * c.G * width, n * c.G, width, bytes.data());
+        return bytes.data();
+      };
+      const void* k = fill(c.k, c.K, k_row);
+      const void* v = fill(c.v, c.V, v_row);
+      spans.push_back({k, v, c.G * k_row, k_row, c.G * v_row, v_row, from, n, type});
+    }
+  }
+  KeyValueView view() const { return {spans.data(), static_cast<int64_t>(spans.size())}; }
+};
+
+TEST(Attention, SameBitsInPages) {
+  Prompt c;
   for (const int64_t window : {0, 100})
     on_every_target([&] {
-      std::vector<float> linear(at(c.size())), ring(at(c.size()));
+      std::vector<float> linear(at(c.size())), paged(at(c.size()));
       for (const int64_t begin : {0, 300, 690}) {
         const Attention a = c.part(begin, kPrompt, window, linear);
         attend(a);
-        // only what the window needs, turned by `shift` slots in a ring of `capacity`
+        // only what the window needs
         const int64_t first = window > 0 ? std::max<int64_t>(0, begin - window + 1) : 0;
-        for (const int64_t shift : {1, 413, 699}) {
-          Attention b = c.part(begin, kPrompt, window, ring);
-          const int64_t capacity = kPrompt + 3;
-          Values k(capacity * 80, 0), v(capacity * 48, 0);
-          for (int64_t j = 0; j < kPrompt - first; ++j) {
-            std::copy_n(c.k.data() + (first + j) * 80, 80, k.data() + (shift + j) % capacity * 80);
-            std::copy_n(c.v.data() + (first + j) * 48, 48, v.data() + (shift + j) % capacity * 48);
+        for (const int64_t page : {1, 2, 16, 64, 300, 1000})
+          for (const int threads : {1, 3}) {
+            const Threads scope(threads);
+            const Pages pages(c, first, kPrompt, page);
+            Attention b = a;
+            b.out = paged.data() + begin * c.H * c.V;
+            b.kv = pages.view();
+            attend(b);
+            expect_same_bits(b.out, a.out, (kPrompt - begin) * c.H * c.V,
+                             fmt::format("pages of {}, {} threads", page, threads));
           }
-          b.kv = {k.data(), v.data(), 80, 40, 48, 24, first, kPrompt - first, shift, capacity};
-          attend(b);
-          expect_same_bits(b.out, a.out, (kPrompt - begin) * c.H * c.V,
-                           fmt::format("shift {}", shift));
-        }
       }
     });
+}
+
+TEST(Attention, StoredKeysAndValuesAgainstDouble) {
+  for (const DType type : {DType::f16, DType::bf16, DType::i8, DType::u8})
+    for (const int64_t K : {1, 7, 16, 40, 65}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(type), K));
+      Case c(9, 300, 6, 2, K, K + 3);
+      const Pages whole(c, 0, 300, 300, type);
+      std::vector<float> out(at(c.size()));
+      Attention a = c.attention(out.data());
+      const auto exact = attend_ref(a);
+      a.kv = whole.view();
+      for (const int extra : {0, 1}) {
+        a.softcap = extra == 1 ? 0.7f : 0;
+        const auto want = attend_ref(a);
+        on_every_target([&] {
+          attend(a);
+          expect_near(out.data(), want.data(), c.size(), 0, 1e-5);
+        });
+        // and what is kept of the numbers is near them, but not they
+        double worst = 0;
+        for (size_t i = 0; i < want.size(); ++i)
+          worst = std::max(worst, std::abs(want[i] - exact[i]));
+        if (extra == 0) {
+          EXPECT_LT(worst, type == DType::u8 ? 0.2 : 0.05);
+          EXPECT_GT(worst, 1e-6);
+        }
+      }
+    }
+}
+
+TEST(Attention, SameBitsStored) {
+  Prompt c;
+  const int64_t row = c.H * c.V;
+  for (const DType type : {DType::bf16, DType::i8, DType::u8})
+    on_every_target([&] {
+      std::vector<float> whole(at(c.size())), split(at(c.size()));
+      const auto run = [&](int64_t begin, int64_t end, int64_t page, int threads, auto& out) {
+        const Threads scope(threads);
+        const Pages pages(c, 0, end, page, type);
+        Attention a = c.part(begin, end, 0, out);
+        a.kv = pages.view();
+        attend(a);
+      };
+      run(0, kPrompt, 1000, 1, whole);
+      for (int64_t t = 0; t < kPrompt; t += 257) run(t, std::min(t + 257, kPrompt), 16, 2, split);
+      expect_same_bits(split.data(), whole.data(), c.size(), "in calls");
+      for (const int64_t t : {0, 255, 256, 511, 699})
+        for (const int threads : {1, 2, 5}) {
+          run(t, t + 1, 33, threads, split);
+          expect_same_bits(split.data() + t * row, whole.data() + t * row, row,
+                           fmt::format("query {}, {} threads", t, threads));
+        }
+    });
+}
+
+// More blocks than are computed before they are merged.
+TEST(Attention, SplitOverThreadsHasTheSameBits) {
+  Case c(1, 270000, 4, 4, 4, 4);
+  std::vector<float> one(at(c.size())), many(at(c.size()));
+  const auto run = [&](int threads, std::vector<float>& out) {
+    const Threads scope(threads);
+    attend(c.attention(out.data()));
+  };
+  run(1, one);
+  for (const int threads : {2, 3, 8}) {
+    run(threads, many);
+    expect_same_bits(many.data(), one.data(), c.size(), fmt::format("{} threads", threads));
+  }
+  const auto want = attend_ref(c.attention(one.data()));
+  expect_near(one.data(), want.data(), c.size(), 0, 3e-6);
 }
 
 TEST(Attention, FutureAndForgottenKeysDoNotMatter) {
@@ -273,7 +386,7 @@ TEST(Attention, FutureAndForgottenKeysDoNotMatter) {
 }
 
 TEST(Attention, RowsWithoutKeysGiveZero) {
-  const Case c(3, 5, 2, 1, 8, 8);
+  Case c(3, 5, 2, 1, 8, 8);
   const float minus = -std::numeric_limits<float>::infinity();
   const std::vector<float> bias(5, minus);
   const float sink[] = {0.5f, minus};
@@ -281,7 +394,7 @@ TEST(Attention, RowsWithoutKeysGiveZero) {
     std::vector<float> out(at(c.size()), 1.0f);
     Attention a = c.attention(out.data());
     a.first_position = 0;
-    a.kv.first_position = 1;  // query 0 comes before every key
+    c.spans[0].first = 1;  // query 0 comes before every key
     for (const float* sinks : {static_cast<const float*>(nullptr), sink}) {
       std::fill(out.begin(), out.end(), 1.0f);
       a.sinks = sinks;
@@ -292,7 +405,7 @@ TEST(Attention, RowsWithoutKeysGiveZero) {
     a.bias = bias.data();  // everything masked by the bias
     attend(a);
     for (const float value : out) EXPECT_EQ(value, 0.0f);
-    a.kv.count = 0;
+    a.kv.size = 0;
     std::fill(out.begin(), out.end(), 1.0f);
     attend(a);
     for (const float value : out) EXPECT_EQ(value, 0.0f);
@@ -300,12 +413,15 @@ TEST(Attention, RowsWithoutKeysGiveZero) {
 }
 
 TEST(Attention, RefusesBrokenShapes) {
-  const Case c(3, 5, 2, 1, 8, 8);
+  Case c(3, 5, 2, 1, 8, 8);
   Attention a = c.attention(nullptr);
   a.G = 3;
   EXPECT_THROW(attend(a), Error);
   a = c.attention(nullptr);
-  a.kv.capacity = 4;
+  c.spans.push_back(c.spans[0]);  // twice the same positions
+  a.kv = {c.spans.data(), 2};
+  EXPECT_THROW(attend(a), Error);
+  c.spans[1].first = 6;  // position 5 is missing
   EXPECT_THROW(attend(a), Error);
 }
 

@@ -59,6 +59,12 @@ HWY_INLINE void scan_columns(const LinearRecurrence& r,
   float* state = r.state + h * r.K * r.V + column;
   const bool per_channel = r.decay == DecayPer::channel;
   for (int64_t t = 0; t < r.T; ++t) {
+    if (r.kept != nullptr && t % r.interval == 0) {
+      float* kept = r.kept + (t / r.interval * r.H + h) * r.K * r.V + column;
+      for (int64_t c = 0; c < r.K; ++c)
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; ++i) write(read(state + c * r.V, i), kept + c * r.V, i);
+    }
     const int64_t head = t * r.H + h;
     const float* q = r.q + head * r.K;
     const float* k = r.k + head * r.K;
@@ -176,6 +182,7 @@ void linear_recurrence(const LinearRecurrence& r) {
   require((r.beta != nullptr) + (r.a != nullptr) + (r.bonus != nullptr) <= 1 &&
               (r.a == nullptr) == (r.b == nullptr),
           "linear_recurrence", "at most one of beta, a with b, and bonus");
+  require(r.kept == nullptr || r.interval > 0, "linear_recurrence", "interval = {}", r.interval);
   cap_targets();
   std::vector<float> decay(static_cast<size_t>(decay_count(r)));
   constexpr int64_t kGrain = int64_t{1} << 13;

@@ -31,6 +31,8 @@ struct LinearRecurrence {
   const float* bonus = nullptr;      // [H, K]; plain only
   float* state = nullptr;            // [H, K, V], read and replaced
   float* y = nullptr;                // [T, H, V]; overlaps no input
+  float* kept = nullptr;  // [ceil(T / interval), H, K, V] or null: the state before each interval
+  int64_t interval = 0;
 };
 /// Throws Error(internal) when more than one of beta, a with b, and bonus is set.
 void linear_recurrence(const LinearRecurrence& r);

@@ -22,9 +22,10 @@ enum class Rule { plain, bonus, delta, rank_one };
 
 constexpr int64_t kStripRows = 16;  // value channels whose states of a block stay in cache together
 
-// One head. The state lies transposed, [V, K] with K padded to whole vectors: gradients of what has
-// K channels are then sums of rows, without a sum across lanes.
-template <Rule rule>
+// One head; `decays`: their gradients are asked for. The state lies transposed, [V, K] with K
+// padded to whole vectors: gradients of what has K channels are then sums of rows, without a sum
+// across lanes.
+template <Rule rule, bool decays>
 class HeadBackward {
  public:
   HeadBackward(const LinearRecurrence& r, const LinearRecurrenceGradients& g)
@@ -40,6 +41,7 @@ class HeadBackward {
     for (auto* block : {&q_, &k_, &a_, &b_, &decay_, &along_, &dq_, &dk_, &da_, &db_, &dd_})
       block->resize(size(g.interval * width_));
     dbeta_.resize(size(g.interval));
+    reads_.resize(size(g.interval));
   }
 
   void run(int64_t h) {
@@ -94,39 +96,67 @@ class HeadBackward {
         if (rule == Rule::delta) store(hn::Mul(d, load(&k_[size(at)])), &along_[size(at)]);
         if (rule == Rule::rank_one) store(load(&a_[size(at)]), &along_[size(at)]);
       }
+      if (rule == Rule::bonus) {
+        float read = 0;
+        for (int64_t c = 0; c < r_.K; ++c)
+          read += q_[size(t * width_ + c)] * bonus_[size(c)] * k_[size(t * width_ + c)];
+        reads_[size(t)] = read;
+      }
     }
   }
 
-  // states_[t] before token t of the block, seen_[t] what the rule reads of it
+  // states_[t] before token t of the block, seen_[t] what the rule reads of it; the queries'
+  // gradient on the way, while the states are in registers
   void recompute(int64_t block, int64_t row) {
-    const int64_t n = std::min(kStripRows, r_.V - row);
-    std::fill_n(states_.begin(), kStripRows * width_, 0.0f);
-    const float* saved = g_.checkpoints + (block * r_.H + h_) * r_.K * r_.V + row;
+    load_states(g_.checkpoints + (block * r_.H + h_) * r_.K * r_.V + row,
+                std::min(kStripRows, r_.V - row));
+    for (int64_t t = 0; t < count_; ++t)
+      for (int64_t i = 0; i < kStripRows; i += 4) recompute_rows(t, row, i);
+  }
+
+  // states_[0] from the first n columns of [K, V]
+  void load_states(const float* saved, int64_t n) {
+    float* to = state(0, 0);
+    std::fill_n(to, kStripRows * width_, 0.0f);
+    const int64_t columns = n / 4 * 4, channels = r_.K / 4 * 4;
+    for (int64_t c = 0; c < channels; c += 4)
+      for (int64_t v = 0; v < columns; v += 4)
+        transpose_4x4(saved + c * r_.V + v, r_.V, to + v * width_ + c, width_);
     for (int64_t c = 0; c < r_.K; ++c)
-      for (int64_t v = 0; v < n; ++v) states_[size(v * width_ + c)] = saved[c * r_.V + v];
-    for (int64_t t = 0; t < count_; ++t) {
-      const float* v = r_.v + head(t) * r_.V + row;
-      const float rate = rule == Rule::delta ? r_.beta[head(t)] : 1.0f;
-      for (int64_t i = 0; i < kStripRows; i += 4) {
-        const float* old = state(t, i);
-        HWY_ALIGN float seen[4] = {};
-        if (rule == Rule::delta || rule == Rule::rank_one)
-          dots(&along_[size(t * width_)], old, seen);
-        for (int64_t j = 0; j < 4; ++j) {
-          const float value = i + j < n ? v[i + j] : 0.0f;
-          const float in = rule == Rule::delta ? rate * (value - seen[j]) : value;
-          seen_[size(t * kStripRows + i + j)] = rule == Rule::delta ? value - seen[j] : seen[j];
-          const float* from = old + j * width_;
-          float* to = state(t + 1, i + j);
-          for (int64_t c = 0; c < width_; c += kLanes) {
-            const auto at = size(t * width_ + c);
-            V32 fresh =
-                hn::MulAdd(all(in), load(&k_[at]), hn::Mul(load(&decay_[at]), load(from + c)));
-            if (rule == Rule::rank_one) fresh = hn::MulAdd(all(seen[j]), load(&b_[at]), fresh);
-            store(fresh, to + c);
-          }
-        }
+      for (int64_t v = c < channels ? columns : 0; v < n; ++v)
+        to[v * width_ + c] = saved[c * r_.V + v];
+  }
+
+  HWY_INLINE void recompute_rows(int64_t t, int64_t row, int64_t i) {
+    const int64_t n = r_.V - row - i, base = t * width_;
+    const float* v = r_.v + head(t) * r_.V + row + i;
+    const float* dy = g_.dy + head(t) * r_.V + row + i;
+    const float* old = state(t, i);
+    float* fresh = state(t + 1, i);
+    float* seen = &seen_[size(t * kStripRows + i)];
+    HWY_ALIGN float read[4] = {};
+    if (rule == Rule::delta || rule == Rule::rank_one) dots(&along_[size(base)], old, read);
+    V32 in[4], dout[4], along[4];
+    for (int64_t j = 0; j < 4; ++j) {
+      const float value = j < n ? v[j] : 0.0f;
+      seen[j] = rule == Rule::delta ? value - read[j] : read[j];
+      in[j] = all(rule == Rule::delta ? r_.beta[head(t)] * seen[j] : value);
+      dout[j] = all(j < n ? dy[j] : 0.0f);
+      along[j] = all(read[j]);
+    }
+    for (int64_t c = 0; c < width_; c += kLanes) {
+      const auto at = size(base + c);
+      const V32 k = load(&k_[at]), d = load(&decay_[at]);
+      V32 dq = load(&dq_[at]);
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < 4; ++j) {
+        const V32 before = load(old + j * width_ + c);
+        V32 after = hn::MulAdd(in[j], k, hn::Mul(d, before));
+        if constexpr (rule == Rule::rank_one) after = hn::MulAdd(along[j], load(&b_[at]), after);
+        store(after, fresh + j * width_ + c);
+        dq = hn::MulAdd(dout[j], rule == Rule::bonus ? before : after, dq);
       }
+      store(dq, &dq_[at]);
     }
   }
 
@@ -145,89 +175,103 @@ class HeadBackward {
 
   // G is the gradient of the state after token t when it comes in, of the one before when it leaves
   void step_back(int64_t t, int64_t row) {
-    const int64_t n = std::min(kStripRows, r_.V - row);
-    const int64_t base = t * width_;
-    const float* v = r_.v + head(t) * r_.V + row;
-    const float* dy = g_.dy + head(t) * r_.V + row;
-    float* dv = g_.dv + head(t) * r_.V + row;
-    const float rate = rule == Rule::delta ? r_.beta[head(t)] : 1.0f;
     float present = 0;  // bonus: sum of v dy over the strip
-    float read = 0;     // bonus: q . (u o k)
-    if (rule == Rule::bonus)
-      for (int64_t c = 0; c < r_.K; ++c)
-        read += q_[size(base + c)] * bonus_[size(c)] * k_[size(base + c)];
-    for (int64_t i = 0; i < kStripRows; i += 4) {
-      float* gradient = &dstate_[size((row + i) * width_)];
-      float value[4];
-      float dout[4];
+    for (int64_t i = 0; i < kStripRows; i += 4) present += step_back_rows(t, row, i);
+    if (rule != Rule::bonus) return;
+    const int64_t base = t * width_;
+    for (int64_t c = 0; c < r_.K; ++c) {
+      const auto at = size(base + c);
+      const float u = bonus_[size(c)];
+      dq_[at] += present * u * k_[at];
+      dk_[at] += present * u * q_[at];
+      dbonus_[size(c)] += present * q_[at] * k_[at];
+    }
+  }
+
+  // four rows of it; returns the sum of their v dy
+  HWY_INLINE float step_back_rows(int64_t t, int64_t row, int64_t i) {
+    const int64_t n = r_.V - row - i, base = t * width_;
+    const float* v = r_.v + head(t) * r_.V + row + i;
+    const float* dy = g_.dy + head(t) * r_.V + row + i;
+    float* gradient = &dstate_[size((row + i) * width_)];
+    float value[4], dout[4];
+    float present = 0;
+    for (int64_t j = 0; j < 4; ++j) {
+      value[j] = j < n ? v[j] : 0.0f;
+      dout[j] = j < n ? dy[j] : 0.0f;
+      present += value[j] * dout[j];
+    }
+    HWY_ALIGN float written[4];         // G . k
+    HWY_ALIGN float corrected[4] = {};  // rank one: G . b
+    read_gradient(base, dout, gradient, written, corrected);
+    const float rate = rule == Rule::delta ? r_.beta[head(t)] : 1.0f;
+    const float* seen = &seen_[size(t * kStripRows + i)];
+    float* dv = g_.dv + head(t) * r_.V + row + i;
+    for (int64_t j = 0; j < 4; ++j) {
+      if (rule == Rule::delta) dbeta_[size(t)] += written[j] * seen[j];
+      if (j < n)
+        dv[j] = rule == Rule::bonus ? written[j] + reads_[size(t)] * dout[j] : rate * written[j];
+    }
+    const float* old = state(t, i);
+    for (int64_t c = 0; c < width_; c += kLanes) {
+      const auto at = size(base + c);
+      const V32 k = load(&k_[at]), d = load(&decay_[at]);
+      V32 dk = load(&dk_[at]), dd = load(&dd_[at]), da = load(&da_[at]), db = load(&db_[at]);
+#pragma GCC unroll 4
       for (int64_t j = 0; j < 4; ++j) {
-        value[j] = i + j < n ? v[i + j] : 0.0f;
-        dout[j] = i + j < n ? dy[i + j] : 0.0f;
-        present += value[j] * dout[j];
-      }
-      if (rule != Rule::bonus)
-        for (int64_t j = 0; j < 4; ++j)
-          for (int64_t c = 0; c < width_; c += kLanes) {
-            float* g = gradient + j * width_ + c;
-            store(hn::MulAdd(all(dout[j]), load(&q_[size(base + c)]), load(g)), g);
+        float* g = gradient + j * width_ + c;
+        const float* before = old + j * width_ + c;
+        const V32 now = load(g);
+        if constexpr (rule == Rule::delta) {
+          // e = v - (d o k) . S;  S' = d o S + beta k e
+          const V32 de = all(rate * written[j]);
+          dk = hn::MulAdd(all(rate * seen[j]), now, dk);
+          dk = hn::NegMulAdd(de, hn::Mul(d, load(before)), dk);
+          const V32 through = hn::NegMulAdd(de, k, now);
+          if constexpr (decays) dd = hn::MulAdd(through, load(before), dd);
+          store(hn::Mul(d, through), g);
+        } else {
+          dk = hn::MulAdd(all(value[j]), now, dk);
+          if constexpr (decays) dd = hn::MulAdd(now, load(before), dd);
+          V32 next = hn::Mul(d, now);
+          if constexpr (rule == Rule::bonus) next = hn::MulAdd(all(dout[j]), load(&q_[at]), next);
+          if constexpr (rule == Rule::rank_one) {
+            db = hn::MulAdd(all(seen[j]), now, db);
+            da = hn::MulAdd(all(corrected[j]), load(before), da);
+            next = hn::MulAdd(all(corrected[j]), load(&a_[at]), next);
           }
-      HWY_ALIGN float written[4];         // G . k
-      HWY_ALIGN float corrected[4] = {};  // rank one: G . b
-      dots(&k_[size(base)], gradient, written);
-      if (rule == Rule::rank_one) dots(&b_[size(base)], gradient, corrected);
-      const float* seen = &seen_[size(t * kStripRows + i)];
-      for (int64_t j = 0; j < 4; ++j) {
-        if (rule == Rule::delta) dbeta_[size(t)] += written[j] * seen[j];
-        if (i + j < n)
-          dv[i + j] = rule == Rule::bonus   ? written[j] + read * dout[j]
-                      : rule == Rule::delta ? rate * written[j]
-                                            : written[j];
-      }
-      for (int64_t c = 0; c < width_; c += kLanes) {
-        const auto at = size(base + c);
-        const V32 q = load(&q_[at]), k = load(&k_[at]), d = load(&decay_[at]);
-        V32 dq = load(&dq_[at]), dk = load(&dk_[at]), dd = load(&dd_[at]);
-        V32 da = load(&da_[at]), db = load(&db_[at]);
-        for (int64_t j = 0; j < 4; ++j) {
-          float* g = gradient + j * width_ + c;
-          const V32 old = load(state(t, i + j) + c), now = load(g);
-          dq = hn::MulAdd(all(dout[j]), rule == Rule::bonus ? old : load(state(t + 1, i + j) + c),
-                          dq);
-          if constexpr (rule == Rule::delta) {
-            // e = v - (d o k) . S;  S' = d o S + beta k e
-            const V32 de = all(rate * written[j]);
-            dk = hn::MulAdd(all(rate * seen[j]), now, dk);
-            dk = hn::NegMulAdd(de, hn::Mul(d, old), dk);
-            const V32 through = hn::NegMulAdd(de, k, now);
-            dd = hn::MulAdd(through, old, dd);
-            store(hn::Mul(d, through), g);
-          } else {
-            dk = hn::MulAdd(all(value[j]), now, dk);
-            dd = hn::MulAdd(now, old, dd);
-            V32 before = hn::Mul(d, now);
-            if constexpr (rule == Rule::bonus) before = hn::MulAdd(all(dout[j]), q, before);
-            if constexpr (rule == Rule::rank_one) {
-              db = hn::MulAdd(all(seen[j]), now, db);
-              da = hn::MulAdd(all(corrected[j]), old, da);
-              before = hn::MulAdd(all(corrected[j]), load(&a_[at]), before);
-            }
-            store(before, g);
-          }
+          store(next, g);
         }
-        store(dq, &dq_[at]);
-        store(dk, &dk_[at]);
-        store(dd, &dd_[at]);
-        if (rule == Rule::rank_one) store(da, &da_[at]), store(db, &db_[at]);
+      }
+      store(dk, &dk_[at]);
+      if (decays) store(dd, &dd_[at]);
+      if (rule == Rule::rank_one) store(da, &da_[at]), store(db, &db_[at]);
+    }
+    return present;
+  }
+
+  // G += dy q^T, unless the bonus reads the state before it was written; then G . k and G . b
+  HWY_INLINE void read_gradient(
+      int64_t base, const float* dout, float* gradient, float* written, float* corrected) {
+    V32 with_k[4], with_b[4];
+    for (int64_t j = 0; j < 4; ++j) with_k[j] = with_b[j] = zero();
+    for (int64_t c = 0; c < width_; c += kLanes) {
+      const auto at = size(base + c);
+      const V32 q = load(&q_[at]), k = load(&k_[at]);
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < 4; ++j) {
+        V32 g = load(gradient + j * width_ + c);
+        if constexpr (rule != Rule::bonus) {
+          g = hn::MulAdd(all(dout[j]), q, g);
+          store(g, gradient + j * width_ + c);
+        }
+        with_k[j] = hn::MulAdd(g, k, with_k[j]);
+        if constexpr (rule == Rule::rank_one) with_b[j] = hn::MulAdd(g, load(&b_[at]), with_b[j]);
       }
     }
-    if (rule == Rule::bonus)
-      for (int64_t c = 0; c < r_.K; ++c) {
-        const auto at = size(base + c);
-        const float u = bonus_[size(c)];
-        dq_[at] += present * u * k_[at];
-        dk_[at] += present * u * q_[at];
-        dbonus_[size(c)] += present * q_[at] * k_[at];
-      }
+    hn::StoreU(sums_of_4(with_k[0], with_k[1], with_k[2], with_k[3]), F32x4(), written);
+    if (rule == Rule::rank_one)
+      hn::StoreU(sums_of_4(with_b[0], with_b[1], with_b[2], with_b[3]), F32x4(), corrected);
   }
 
   void store_block() {
@@ -252,22 +296,34 @@ class HeadBackward {
     }
   }
 
-  float* state(int64_t t, int64_t row) { return &states_[size((t * kStripRows + row) * width_)]; }
+  float* state(int64_t t, int64_t row) {
+    return &states_[size((t * kStripRows + row) * width_)];
+  }
 
   const LinearRecurrence& r_;
   const LinearRecurrenceGradients& g_;
   int64_t width_, rows_, h_ = 0, begin_ = 0, count_ = 0;
   std::vector<float> states_, dstate_, seen_, bonus_, dbonus_, dbeta_;
+  std::vector<float> reads_;  // bonus: q . (u o k) of each token
   std::vector<float> q_, k_, a_, b_, decay_, along_, dq_, dk_, da_, db_, dd_;
 };
+
+template <Rule rule, bool decays>
+void backward_decaying(const LinearRecurrence& r,
+                       const LinearRecurrenceGradients& g,
+                       int64_t begin,
+                       int64_t end) {
+  HeadBackward<rule, decays> backward(r, g);
+  for (int64_t h = begin; h < end; ++h) backward.run(h);
+}
 
 template <Rule rule>
 void backward_with(const LinearRecurrence& r,
                    const LinearRecurrenceGradients& g,
                    int64_t begin,
                    int64_t end) {
-  HeadBackward<rule> backward(r, g);
-  for (int64_t h = begin; h < end; ++h) backward.run(h);
+  if (g.dlog_decay != nullptr) return backward_decaying<rule, true>(r, g, begin, end);
+  backward_decaying<rule, false>(r, g, begin, end);
 }
 
 void backward_heads(const LinearRecurrence& r,

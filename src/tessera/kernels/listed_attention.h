@@ -20,9 +20,8 @@ struct KeySource {
 
 /// One entry of a list.
 struct ListedKey {
-  int32_t source = 0;
-  float bias = 0;
-  int64_t index = 0;
+  int32_t source = 0, index = 0;
+  double bias = 0;
 };
 
 struct ListedAttention {
@@ -31,12 +30,24 @@ struct ListedAttention {
   const KeySource* sources = nullptr;
   const ListedKey* keys = nullptr;  // all lists, one after another
   const int64_t* ends = nullptr;    // [T * L]: where each list ends; the first begins at 0
-  int64_t L = 1;                    // lists of a query: 1 for all heads, or G
+  int64_t L = 1;                    // lists of a query: 1 for all heads, G or H
   float scale = 1;
   float* out = nullptr;  // [T, H, V]
   float* lse = nullptr;  // [T, H] or null: ln of the sum of exp(s); -inf for an empty list
 };
-/// Throws Error(internal) unless G divides H and L is 1 or G.
+/// Throws Error(internal) unless G divides H and L is 1, G or H.
 void listed_attention(const ListedAttention& attention);
+
+/// From the gradient of `out` to those of q, keys and values. Those of the keys and values are
+/// added to. One thread works on a kv head, so that the sums have one order.
+struct ListedAttentionGradient {
+  ListedAttention of;           // out and lse as computed
+  const float* dout = nullptr;  // [T, H, V]
+  float* dq = nullptr;          // [T, H, K]
+  float* const* dk = nullptr;   // of every source, dense [S, G, K]
+  float* const* dv = nullptr;   // of every source, dense [S, G, V]
+};
+/// Throws Error(internal) unless G divides H and L is 1, G or H.
+void listed_attention_backward(const ListedAttentionGradient& gradient);
 
 }  // namespace tessera::kernels

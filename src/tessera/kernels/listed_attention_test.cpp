@@ -18,8 +18,8 @@ TEST(ListedAttention, OddSizesAgainstDouble) {
         for (int64_t list = 0; list < T * L; ++list) {
           // lists of 0, 7, 14, .. keys of both memories
           for (int64_t j = 0; j < 7 * list; ++j)
-            keys.push_back({static_cast<int32_t>(j % 2), 0.1f * static_cast<float>(j % 3),
-                            (5 * j + list) % S});
+            keys.push_back({static_cast<int32_t>(j % 2), static_cast<int32_t>((5 * j + list) % S),
+                            0.1 * static_cast<double>(j % 3)});
           ends.push_back(static_cast<int64_t>(keys.size()));
         }
         std::vector<double> want(at(T * H * V), 0.0), want_lse(at(T * H));
@@ -34,7 +34,7 @@ TEST(ListedAttention, OddSizesAgainstDouble) {
               for (int64_t c = 0; c < K; ++c)
                 score += static_cast<double>(q[(t * H + h) * K + c]) *
                          static_cast<double>(k[row * K + c]);
-              const double weight = std::exp(score * 0.5 + static_cast<double>(key.bias));
+              const double weight = std::exp(score * 0.5 + key.bias);
               total += weight;
               for (int64_t c = 0; c < V; ++c)
                 want[at((t * H + h) * V + c)] += weight * static_cast<double>(v[row * V + c]);

@@ -20,6 +20,49 @@ HWY_INLINE V32 exp_negative(V32 x) {
   return hn::IfThenElse(hn::Eq(x, x), hn::Exp(F32(), x), x);
 }
 
+// x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which then lies in
+// the low bits.
+struct ReducedExponent {
+  V32 scale, r;  // 2^n, r
+};
+HWY_INLINE ReducedExponent reduce_exponent(V32 x) {
+  const V32 magic = all(12582912.0f);
+  const V32 shifted = hn::MulAdd(x, all(1.44269504f), magic);
+  const V32 n = hn::Sub(shifted, magic);
+  V32 r = hn::NegMulAdd(n, all(0.693359375f), x);
+  r = hn::NegMulAdd(n, all(-2.12194440e-4f), r);
+  const auto bits =
+      hn::Add(hn::ShiftLeft<23>(hn::BitCast(I32(), shifted)), hn::BitCast(I32(), all(1.0f)));
+  return {hn::BitCast(F32(), bits), r};
+}
+
+// (e^r - 1) / r for |r| <= ln 2 / 2: the Taylor series to r^5 / 720
+HWY_INLINE V32 exp_series(V32 r) {
+  V32 p = all(1.0f / 720);
+  p = hn::MulAdd(p, r, all(1.0f / 120));
+  p = hn::MulAdd(p, r, all(1.0f / 24));
+  p = hn::MulAdd(p, r, all(1.0f / 6));
+  p = hn::MulAdd(p, r, all(0.5f));
+  return hn::MulAdd(p, r, all(1.0f));
+}
+
+/// e^x for x <= 0 in fewer operations: relative error below 2e-7; 0 below -87; NaN stays NaN.
+HWY_INLINE V32 exp_fast(V32 x) {
+  const ReducedExponent e = reduce_exponent(x);
+  const V32 power = hn::Mul(hn::MulAdd(exp_series(e.r), e.r, all(1.0f)), e.scale);
+  return hn::IfThenZeroElse(hn::Lt(x, all(-87.0f)), power);
+}
+
+/// tanh x with a relative error below 5e-7; NaN stays NaN.
+HWY_INLINE V32 tanh_fast(V32 x) {
+  // tanh |x| = -m / (2 + m) with m = e^{-2|x|} - 1, which is exact near 0; 1 from |x| = 10 on
+  const V32 twice = hn::Max(hn::Mul(hn::Abs(x), all(-2.0f)), all(-20.0f));
+  const ReducedExponent e = reduce_exponent(twice);
+  const V32 m = hn::MulAdd(e.scale, hn::Mul(exp_series(e.r), e.r), hn::Sub(e.scale, all(1.0f)));
+  const V32 t = hn::Div(hn::Neg(m), hn::Add(m, all(2.0f)));
+  return hn::IfThenElse(hn::Eq(x, x), hn::CopySignToAbs(t, x), x);
+}
+
 // A number as a sum of two floats, the second one tiny: exp(high + low) = exp(high) (1 + low) keeps
 // its relative accuracy where a single float's rounding of the argument would show.
 struct SplitFloat {

@@ -34,10 +34,14 @@ HWY_INLINE Gates gates_of(const RgLru& l, int64_t t, int64_t c, int64_t count, V
     return g;
   }
   const V32 log_decay = hn::Neg(hn::Mul(scale, g.rec));
-  g.a = exp_negative(log_decay);
-  // 1 - e^{2 l} without cancellation; clamped, for expm1 ends at -1 from where a float sees no more
-  const V32 twice = hn::Max(hn::Add(log_decay, log_decay), all(-80.0f));
-  g.m = hn::Sqrt(hn::Neg(hn::Expm1(F32(), twice)));
+  // a - 1 keeps its accuracy where a is nearly 1, and 1 - a^2 = (1 - a) (1 + a) does so with it;
+  // below -80 a float sees no more of a
+  const ReducedExponent e = reduce_exponent(hn::Max(all(-80.0f), log_decay));
+  const V32 grown = hn::Mul(exp_series(e.r), e.r);
+  const V32 a = hn::MulAdd(e.scale, grown, e.scale);
+  const V32 a_less_1 = hn::MulAdd(e.scale, grown, hn::Sub(e.scale, all(1.0f)));
+  g.a = hn::IfThenElse(hn::Eq(log_decay, log_decay), a, log_decay);
+  g.m = hn::Sqrt(hn::Neg(hn::MulAdd(a_less_1, a, a_less_1)));
   return g;
 }
 

@@ -46,7 +46,7 @@ HWY_INLINE void scan_tokens(
     const float* out = s.C + t * s.N;
     V32 y = hn::Mul(skip, x);
     for (int64_t n = 0; n < s.N; ++n) {
-      const V32 decay = exp_negative(hn::Mul(delta, aligned(a + n * kLanes)));
+      const V32 decay = exp_fast(hn::Mul(delta, aligned(a + n * kLanes)));
       const V32 v = hn::MulAdd(decay, aligned(h + n * kLanes), hn::Mul(input, all(b[n])));
       keep(v, h + n * kLanes);
       y = hn::MulAdd(v, all(out[n]), y);
@@ -110,7 +110,7 @@ HWY_INLINE void replay(const SelectiveScanGradient& g,
     V32 h = load_upto(s.kept + (from / kQ * s.N + n) * s.E + c, count);
     for (int64_t t = from; t < to; ++t) {
       const int64_t at = ((t - from) * s.N + n) * kLanes;
-      const V32 decay = exp_negative(hn::Mul(aligned(deltas + (t - from) * kLanes), a));
+      const V32 decay = exp_fast(hn::Mul(aligned(deltas + (t - from) * kLanes), a));
       keep(h, work.states + at);
       keep(decay, work.decays + at);
       const V32 input = aligned(inputs + (t - from) * kLanes);

@@ -97,6 +97,19 @@ HWY_INLINE hn::Vec<F32x4> sums_of_4(V32 a, V32 b, V32 c, V32 d) {
   return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
 }
 
+/// to[c * to_row + i] = from[i * row + c] for four rows i and four columns c.
+HWY_INLINE void transpose_4x4(const float* from, int64_t row, float* to, int64_t to_row) {
+  const F32x4 d;
+  const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + row), c = hn::LoadU(d, from + 2 * row),
+             e = hn::LoadU(d, from + 3 * row);
+  const auto ac = hn::InterleaveLower(d, a, c), be = hn::InterleaveLower(d, b, e);
+  const auto ac2 = hn::InterleaveUpper(d, a, c), be2 = hn::InterleaveUpper(d, b, e);
+  hn::StoreU(hn::InterleaveLower(d, ac, be), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, ac, be), d, to + to_row);
+  hn::StoreU(hn::InterleaveLower(d, ac2, be2), d, to + 2 * to_row);
+  hn::StoreU(hn::InterleaveUpper(d, ac2, be2), d, to + 3 * to_row);
+}
+
 HWY_INLINE float sum_of(V32 v) {
   return hn::GetLane(sums_of_4(v, v, v, v));
 }

@@ -19,6 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
+constexpr int64_t kMaxTaps = 64;
 constexpr int kStateRows = 4;  // rows of the state that share the loads of B and C
 
 // rows p .. p + rows of one head's state over all tokens
@@ -81,20 +82,36 @@ void ssd_rows(const SsdScan& s, int64_t begin, int64_t end) {
   }
 }
 
+// channels [begin, end) of token t; rows: the K inputs that its taps meet
+template <Activation kind>
+HWY_INLINE void conv_token(const CausalConv& conv,
+                           const float* taps,
+                           const float* const* rows,
+                           int64_t t,
+                           int64_t begin,
+                           int64_t end) {
+  for (int64_t c = begin; c < end; c += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, end - c);
+    V32 sum = conv.bias ? load_upto(conv.bias + c, count) : zero();
+    for (int64_t j = 0; j < conv.K; ++j)
+      sum = hn::MulAdd(load_upto(taps + j * conv.C + c, count), load_upto(rows[j] + c, count), sum);
+    store_upto(activate<kind>(sum), conv.y + t * conv.C + c, count);
+  }
+}
+
 // channels [begin, end); taps: w transposed to [K, C]
 void conv_channels(const CausalConv& conv, const float* taps, int64_t begin, int64_t end) {
+  constexpr int64_t kBlock = 256;  // their taps and inputs stay in the first cache level
   with_activation(conv.activation, [&]<Activation kind>() HWY_ATTR {
-    for (int64_t t = 0; t < conv.T; ++t)
-      for (int64_t c = begin; c < end; c += kLanes) {
-        const int64_t count = std::min<int64_t>(kLanes, end - c);
-        V32 sum = conv.bias ? load_upto(conv.bias + c, count) : zero();
+    for (int64_t c = begin; c < end; c += kBlock)
+      for (int64_t t = 0; t < conv.T; ++t) {
+        const float* rows[kMaxTaps];
         for (int64_t j = 0; j < conv.K; ++j) {
           const int64_t source = t - (conv.K - 1) + j;
-          const float* row =
+          rows[j] =
               source >= 0 ? conv.x + source * conv.C : conv.tail + (source + conv.K - 1) * conv.C;
-          sum = hn::MulAdd(load_upto(taps + j * conv.C + c, count), load_upto(row + c, count), sum);
         }
-        store_upto(activate<kind>(sum), conv.y + t * conv.C + c, count);
+        conv_token<kind>(conv, taps, rows, t, c, std::min(end, c + kBlock));
       }
   });
 }

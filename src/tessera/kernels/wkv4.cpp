@@ -36,13 +36,21 @@ HWY_INLINE void store_sums(const Sums& s, float* p, int64_t stride, int64_t coun
   store_upto(s.top, p + 2 * stride, count);
 }
 
+// The larger of two exponents, and e^(a - top) and e^(b - top): one of them is 1.
+struct Weights {
+  V32 top, a, b;
+};
+HWY_INLINE Weights weigh(V32 a, V32 b) {
+  const V32 difference = hn::Sub(a, b), one = all(1.0f);
+  const V32 e = exp_fast(hn::Neg(hn::Abs(difference)));
+  const auto a_is_less = hn::Lt(difference, zero());
+  return {hn::Max(a, b), hn::IfThenElse(a_is_less, e, one), hn::IfThenElse(a_is_less, one, e)};
+}
+
 // after the token (k, v)
 HWY_INLINE Sums next(const Sums& s, V32 w, V32 k, V32 v) {
-  const V32 decayed = hn::Add(s.top, w);
-  const V32 top = hn::Max(decayed, k);
-  const V32 e1 = exp_negative(hn::Sub(decayed, top));
-  const V32 e2 = exp_negative(hn::Sub(k, top));
-  return {hn::MulAdd(e1, s.num, hn::Mul(e2, v)), hn::MulAdd(e1, s.den, e2), top};
+  const Weights e = weigh(hn::Add(s.top, w), k);
+  return {hn::MulAdd(e.a, s.num, hn::Mul(e.b, v)), hn::MulAdd(e.a, s.den, e.b), e.top};
 }
 
 void wkv_channels(const Wkv4& s, int64_t begin, int64_t end) {
@@ -56,12 +64,9 @@ void wkv_channels(const Wkv4& s, int64_t begin, int64_t end) {
       if (s.kept && t % kQ == 0) store_sums(sums, s.kept + t / kQ * 3 * s.C + c, s.C, count);
       const V32 k = load_upto(s.k + t * s.C + c, count);
       const V32 v = load_upto(s.v + t * s.C + c, count);
-      const V32 now = hn::Add(u, k);
-      const V32 top = hn::Max(sums.top, now);
-      const V32 e1 = exp_negative(hn::Sub(sums.top, top));
-      const V32 e2 = exp_negative(hn::Sub(now, top));
-      const V32 num = hn::MulAdd(e1, sums.num, hn::Mul(e2, v));
-      store_upto(hn::Div(num, hn::MulAdd(e1, sums.den, e2)), s.y + t * s.C + c, count);
+      const Weights e = weigh(sums.top, hn::Add(u, k));
+      const V32 num = hn::MulAdd(e.a, sums.num, hn::Mul(e.b, v));
+      store_upto(hn::Div(num, hn::MulAdd(e.a, sums.den, e.b)), s.y + t * s.C + c, count);
       sums = next(sums, w, k, v);
     }
     store_sums(sums, s.state + c, s.C, count);
@@ -100,26 +105,23 @@ void backward_channels(const Wkv4Gradient& g, int64_t begin, int64_t end) {
         const V32 k = load_upto(s.k + at, count);
         const V32 v = load_upto(s.v + at, count);
         const V32 y = load_upto(s.y + at, count);
-        const V32 now = hn::Add(u, k);
-        const V32 top = hn::Max(past.top, now);
-        const V32 e2 = exp_negative(hn::Sub(now, top));
-        const V32 den = hn::MulAdd(exp_negative(hn::Sub(past.top, top)), past.den, e2);
+        const Weights e = weigh(past.top, hn::Add(u, k));
+        const V32 den = hn::MulAdd(e.a, past.den, e.b);
         const V32 h = hn::Div(load_upto(g.dy + at, count), den);  // times e^-top
-        const V32 present = hn::Mul(e2, h);
-        const V32 later = exp_negative(hn::Min(hn::Add(k, scale), zero()));
+        const V32 present = hn::Mul(e.b, h);
+        const V32 later = exp_fast(hn::Min(hn::Add(k, scale), zero()));
         store_upto(hn::MulAdd(later, alpha, present), g.dv + at, count);
         const V32 bonus = hn::Mul(present, hn::Sub(v, y));
         du = hn::Add(du, bonus);
         store_upto(hn::MulAdd(later, hn::MulAdd(v, alpha, beta), bonus), g.dk + at, count);
-        const V32 reach = exp_negative(hn::Min(hn::Add(hn::Add(past.top, w), scale), zero()));
+        const V32 reach = exp_fast(hn::Min(hn::Add(hn::Add(past.top, w), scale), zero()));
         dw = hn::MulAdd(reach, hn::MulAdd(past.num, alpha, hn::Mul(past.den, beta)), dw);
         // the gradients of the sums before the token
-        const V32 decayed = hn::Add(scale, w);
-        scale = hn::Max(decayed, hn::Neg(top));
-        const V32 old = exp_negative(hn::Sub(decayed, scale));
-        const V32 fresh = hn::Mul(exp_negative(hn::Sub(hn::Neg(top), scale)), h);
-        alpha = hn::MulAdd(old, alpha, fresh);
-        beta = hn::NegMulAdd(fresh, y, hn::Mul(old, beta));
+        const Weights reached = weigh(hn::Add(scale, w), hn::Neg(e.top));
+        const V32 fresh = hn::Mul(reached.b, h);
+        scale = reached.top;
+        alpha = hn::MulAdd(reached.a, alpha, fresh);
+        beta = hn::NegMulAdd(fresh, y, hn::Mul(reached.a, beta));
       }
     }
     store_upto(dw, g.dw + c, count);

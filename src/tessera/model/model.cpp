@@ -57,7 +57,7 @@ Model::Model(ModelSpec spec, Weights weights)
   const nn::WeightSource of_head = [all = source(*spec_), this](const std::string& name) {
     return all(name == kTokenTable ? spec_->under(name) : name);
   };
-  const nn::Builder root(of_head, "", spec_->scope(0));
+  const nn::Builder root(of_head, "", spec_->scope_out());
   if (spec_->head) head_ = nn::build_head(spec_->head, root.under("head"));
   if (spec_->pooler) pooler_ = nn::build_head(spec_->pooler, root.under("pooler"));
 }
@@ -85,6 +85,7 @@ nn::Context context_of(const ModelSpec& spec,
   context.cancel = options.cancel;
   context.probe = options.probe;
   nn::set_loss_sink(context, options.add_loss);
+  nn::set_sequence_split(context, options.sequence);
   return context;
 }
 

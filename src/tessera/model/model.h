@@ -4,6 +4,7 @@
 
 #include "tessera/model/stack.h"
 #include "tessera/nn/losses.h"
+#include "tessera/nn/sequence_split.h"
 
 namespace tessera::model {
 
@@ -40,7 +41,8 @@ struct ForwardOptions {
   /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
   /// its place.
   Stack::Replace replace;
-  nn::LossSink add_loss;  // takes the losses of parts that have some of their own
+  nn::LossSink add_loss;       // takes the losses of parts that have some of their own
+  nn::SequenceSplit sequence;  // of the attention mixers where gradients are recorded
 };
 
 class Model {
@@ -54,8 +56,8 @@ class Model {
   /// hidden() does.
   nn::Encoded encode(const nn::Batch& source, const ForwardOptions& options = {}) const;
 
-  /// Hidden states after the final norm, [N, D]. Throws Error(input) on an empty batch, one longer
-  /// than the positions allow, or a row without the source that it reads.
+  /// Hidden states after the final norm, [N, spec().width_out()]. Throws Error(input) on an empty
+  /// batch, one longer than the positions allow, or a row without the source that it reads.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
   /// Logits [R, C] from the rows that the head reads: hidden states, or pooled() where it
   /// classifies whole documents. Throws Error(usage) when the model has no head.

@@ -21,167 +21,15 @@ constexpr int64_t kMaxWidth = int64_t{1} << 24;
 const std::vector<std::string> kTopKeys = {
     "tessera",   "arch",       "vocab", "d_model", "context", "embed",  "norm",
     "residual",  "mixer",      "cross", "ffn",     "layers",  "cycles", "n_layers",
-    "overrides", "final_norm", "head", "heads", "stacks",  "start",   "tokens"};
+    "overrides", "final_norm", "head",  "heads",   "stacks",  "start",  "tokens"};
 const std::vector<std::string> kStackKeys = {"embed",    "norm",      "residual",  "mixer",
                                              "cross",    "ffn",       "layers",    "cycles",
                                              "n_layers", "overrides", "final_norm"};
-const std::vector<std::string> kLayerKeys = {"repeat", "mixer",    "cross",    "ffn",
-                                             "norm",   "residual", "branches", "share"};
-const std::vector<std::string> kBranchKeys = {"name", "mixer",    "ffn",
-                                              "norm", "residual", "parallel"};
-
-const Json* get(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found == json.end() ? nullptr : &*found;
-}
 
 /// A key within the stack `stack`, "" for a spec of one stack.
 std::string at(const std::string& stack, const std::string& key) {
   return stack.empty() ? key : stack + "." + key;
 }
-
-/// What a layer uses when it says nothing itself.
-struct Defaults {
-  Json norm, residual;  // parts
-  const Json* mixer = nullptr;
-  const Json* cross = nullptr;
-  const Json* ffn = nullptr;
-};
-
-class LayerReader {
- public:
-  LayerReader(const Defaults& defaults, Scope scope)
-      : defaults_(defaults), scope_(std::move(scope)) {}
-
-  LayerSpec read(const Json& json) {
-    check_keys(json, kLayerKeys, scope_.path);
-    Json norm = json.value("norm", defaults_.norm);
-    Json residual = json.value("residual", defaults_.residual);
-    LayerSpec layer;
-    if (const Json* share = get(json, "share")) {
-      if (!share->is_string())
-        fail(ErrorKind::spec, scope_.path + ".share", "found {}; expected a string",
-             spec::kind_of(*share));
-      layer.share = share->get<std::string>();
-      if (layer.share.empty() || layer.share.find_first_not_of(
-                                     "abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
-        fail(ErrorKind::spec, scope_.path + ".share",
-             "id \"{}\"; expected lower-case letters, digits and _", layer.share);
-    }
-    if (const Json* branches = get(json, "branches")) {
-      for (const char* key : {"mixer", "cross", "ffn"})
-        if (get(json, key) != nullptr)
-          fail(ErrorKind::spec, scope_.path, "\"branches\" and \"{}\" exclude each other", key);
-      if (!branches->is_array() || branches->empty())
-        fail(ErrorKind::spec, scope_.path + ".branches", "expected a non-empty list");
-      for (size_t i = 0; i < branches->size(); ++i)
-        read_group((*branches)[i], fmt::format("{}.branches[{}]", scope_.path, i), norm, residual,
-                   layer);
-      return layer;
-    }
-    // the short form: mixer, cross, then ffn; null leaves one out
-    std::vector<std::tuple<Slot, std::string, const Json*>> parts;
-    for (const auto& [slot, key, fallback] : {std::tuple{Slot::mixer, "mixer", defaults_.mixer},
-                                              std::tuple{Slot::mixer, "cross", defaults_.cross},
-                                              std::tuple{Slot::ffn, "ffn", defaults_.ffn}}) {
-      const Json* part = get(json, key);
-      if (part == nullptr) part = fallback;
-      if (part != nullptr && !part->is_null()) parts.emplace_back(slot, key, part);
-    }
-    if (parts.empty())
-      fail(ErrorKind::spec, scope_.path, "a layer needs \"mixer\", \"ffn\" or \"branches\"");
-    const AnyPart joined = read_residual(residual, scope_.path);
-    const bool joins = dynamic_cast<const nn::ResidualConfig&>(*joined.config).joins_branches();
-    for (const auto& [slot, name, part] : parts) {
-      if (layer.groups.empty() || !joins) layer.groups.push_back({joined, {}});
-      add_branch(layer, slot, name, *part, scope_.path + "." + name, norm);
-    }
-    return layer;
-  }
-
- private:
-  AnyPart read_residual(const Json& json, const std::string& path) {
-    Scope scope = scope_;
-    scope.path = path + ".residual";
-    return spec::read_part(Slot::residual, json, scope);
-  }
-
-  void read_group(const Json& json,
-                  const std::string& path,
-                  const Json& norm,
-                  const Json& residual,
-                  LayerSpec& layer) {
-    check_keys(json, kBranchKeys, path);
-    layer.groups.push_back({read_residual(json.value("residual", residual), path), {}});
-    if (const Json* parallel = get(json, "parallel")) {
-      if (!dynamic_cast<const nn::ResidualConfig&>(*layer.groups.back().residual.config)
-               .joins_branches())
-        fail(ErrorKind::spec, path,
-             "\"parallel\" branches under residual \"{}\"; use residual \"parallel\"",
-             layer.groups.back().residual.type());
-      if (!parallel->is_array() || parallel->empty())
-        fail(ErrorKind::spec, path + ".parallel", "expected a non-empty list");
-      for (size_t i = 0; i < parallel->size(); ++i) {
-        const std::string at = fmt::format("{}.parallel[{}]", path, i);
-        check_keys((*parallel)[i], {"name", "mixer", "ffn", "norm"}, at);
-        read_branch((*parallel)[i], at, (*parallel)[i].value("norm", json.value("norm", norm)),
-                    layer);
-      }
-      return;
-    }
-    read_branch(json, path, json.value("norm", norm), layer);
-  }
-
-  void read_branch(const Json& json, const std::string& path, const Json& norm, LayerSpec& layer) {
-    const Json* mixer = get(json, "mixer");
-    const Json* ffn = get(json, "ffn");
-    if ((mixer == nullptr) == (ffn == nullptr))
-      fail(ErrorKind::spec, path, "expected exactly one of \"mixer\" and \"ffn\"");
-    const Slot slot = mixer != nullptr ? Slot::mixer : Slot::ffn;
-    std::string name = spec::name_of(slot);
-    if (const Json* given = get(json, "name")) {
-      if (!given->is_string())
-        fail(ErrorKind::spec, path + ".name", "found {}; expected a string", spec::kind_of(*given));
-      name = given->get<std::string>();
-    }
-    if (name.empty() ||
-        name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
-      fail(ErrorKind::spec, path + ".name", "\"{}\"; expected lower-case letters, digits and _",
-           name);
-    add_branch(layer, slot, name, mixer != nullptr ? *mixer : *ffn,
-               path + "." + spec::name_of(slot), norm);
-  }
-
-  void add_branch(LayerSpec& layer,
-                  Slot slot,
-                  const std::string& name,
-                  const Json& part,
-                  const std::string& path,
-                  const Json& norm) {
-    GroupSpec& group = layer.groups.back();
-    const auto& residual = dynamic_cast<const nn::ResidualConfig&>(*group.residual.config);
-    BranchSpec branch;
-    branch.name = name;
-    branch.slot = slot;
-    for (const GroupSpec& other : layer.groups)
-      for (const BranchSpec& b : other.branches)
-        if (b.name == name)
-          fail(ErrorKind::spec, path, "two branches are named \"{}\"; give one a \"name\"", name);
-    Scope scope = scope_;
-    scope.path = path;
-    branch.part = spec::read_part(slot, part, scope);
-    if (group.branches.empty() || !residual.shares_norm()) {
-      scope.path = scope_.path + ".norm";
-      scope.width = scope.d_model;
-      for (size_t i = 0; i < residual.norms().size(); ++i)
-        branch.norms.push_back(spec::read_part(Slot::norm, norm, scope));
-    }
-    group.branches.push_back(std::move(branch));
-  }
-
-  const Defaults& defaults_;
-  Scope scope_;
-};
 
 /// The list of layers as JSON, one entry per invocation: repeat, cycles, n_layers and overrides
 /// applied.
@@ -238,35 +86,16 @@ std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
   return expanded;
 }
 
-Json dump_layer(const LayerSpec& layer) {
-  Json json = Json::object();
-  if (!layer.share.empty()) json["share"] = layer.share;
-  Json groups = Json::array();
-  for (const GroupSpec& group : layer.groups) {
-    Json branches = Json::array();
-    for (const BranchSpec& branch : group.branches) {
-      Json b = Json::object();
-      b["name"] = branch.name;
-      b[spec::name_of(branch.slot)] = spec::dump_part(branch.part);
-      if (!branch.norms.empty()) b["norm"] = spec::dump_part(branch.norms.front());
-      branches.push_back(std::move(b));
-    }
-    if (dynamic_cast<const nn::ResidualConfig&>(*group.residual.config).joins_branches()) {
-      groups.push_back({{"parallel", branches}, {"residual", spec::dump_part(group.residual)}});
-    } else {
-      branches[0]["residual"] = spec::dump_part(group.residual);
-      groups.push_back(branches[0]);
-    }
-  }
-  json["branches"] = groups;
-  return json;
-}
-
 }  // namespace
 
 const char* name_of(Arch arch) {
   constexpr const char* kNames[] = {"decoder", "encoder", "encoder_decoder"};
   return kNames[static_cast<int>(arch)];
+}
+
+const Json* get(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found == json.end() ? nullptr : &*found;
 }
 
 void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& path) {
@@ -307,7 +136,7 @@ const std::vector<std::string>& stack_keys() {
 }
 
 void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
-  Defaults defaults;
+  LayerDefaults defaults;
   defaults.norm = json.value("norm", Json("rms_norm"));
   defaults.residual = json.value("residual", Json("pre_norm"));
   defaults.mixer = get(json, "mixer");
@@ -316,9 +145,10 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   const std::vector<Json> layers = expand_layers(json, path);
   out.layers.resize(layers.size());  // scope() reports the depth
   for (size_t i = 0; i < layers.size(); ++i)
-    out.layers[i] = LayerReader(defaults, out.scope(static_cast<int64_t>(i),
-                                                    at(path, fmt::format("layers[{}]", i))))
-                        .read(layers[i]);
+    out.layers[i] =
+        read_layer(layers[i], defaults,
+                   out.scope(static_cast<int64_t>(i), at(path, fmt::format("layers[{}]", i))));
+  check_streams(out, path);
 
   out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
                               out.scope(0, at(path, "embed")));
@@ -329,17 +159,8 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
                           : last.wants_final_norm()   ? defaults.norm
                                                       : Json(nullptr);
   if (!final_norm.is_null())
-    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope(0, at(path, "final_norm")));
-  // shared layers must be the same layer
-  std::map<std::string, Json> shared;
-  for (size_t i = 0; i < out.layers.size(); ++i) {
-    if (out.layers[i].share.empty()) continue;
-    const Json dump = dump_layer(out.layers[i]);
-    const auto [known, is_new] = shared.emplace(out.layers[i].share, dump);
-    if (!is_new && known->second != dump)
-      fail(ErrorKind::spec, at(path, fmt::format("layers[{}].share", i)),
-           "\"{}\" names two different layers; shared layers have one config", out.layers[i].share);
-  }
+    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope_out(at(path, "final_norm")));
+  check_shared(out, path);
 }
 
 ModelSpec read_model_spec(const Json& json) {
@@ -371,7 +192,7 @@ ModelSpec read_model_spec(const Json& json) {
     read_stack(json, "", out);
   }
   const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
-  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope(0));
+  const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());
   out.head = heads.logits;
   out.pooler = heads.pooler;
   if (out.causal() && !out.head)
@@ -423,10 +244,7 @@ Json resolve(const ModelSpec& spec) {
 std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
   std::vector<spec::ParamDecl> all;
   std::map<std::string, std::vector<int64_t>> shapes;
-  const auto take = [&](const AnyPart& part, const std::string& prefix, const Scope& scope) {
-    if (!part) return;
-    spec::ParamList list(prefix);
-    part.config->params(list, scope);
+  const auto add = [&](const spec::ParamList& list, const std::string& prefix, const Scope& scope) {
     for (spec::ParamDecl decl : list.all()) {
       decl.elements();
       decl.name = spec.kept_as(decl.name);
@@ -439,37 +257,46 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
              fmt::join(known->second, ", "), fmt::join(decl.shape, ", "));
     }
   };
+  const auto take = [&](const AnyPart& part, const std::string& prefix, const Scope& scope) {
+    if (!part) return;
+    spec::ParamList list(prefix);
+    part.config->params(list, scope);
+    add(list, prefix, scope);
+  };
   if (spec.encoder) {
     all = parameters(*spec.encoder);
     for (const spec::ParamDecl& decl : all) shapes.emplace(decl.name, decl.shape);
   }
   take(spec.embed, spec.under("embed"), spec.scope(0));
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i) {
-    const std::string prefix = spec.prefix(i);
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups) {
-      const auto norm_names =
-          dynamic_cast<const nn::ResidualConfig&>(*group.residual.config).norms();
+      const auto norm_names = group.norm_names();
       for (const BranchSpec& branch : group.branches) {
+        const std::string prefix = spec.prefix(i, branch);
+        const Scope scope = spec.scope(i, branch);
         for (size_t n = 0; n < branch.norms.size(); ++n)
-          take(branch.norms[n], fmt::format("{}.{}_{}", prefix, branch.name, norm_names[n]),
-               spec.scope(i));
-        take(branch.part, prefix + "." + branch.name, spec.scope(i));
+          take(branch.norms[n], prefix + "_" + norm_names[n], scope);
+        take(branch.part, prefix, scope);
+        add(adapter_parameters(spec, i, branch), prefix, scope);
       }
     }
   }
-  take(spec.final_norm, spec.under("final_norm"), spec.scope(0));
-  take(spec.head, "head", spec.scope(0));
-  take(spec.pooler, "pooler", spec.scope(0));
+  take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
+  take(spec.head, "head", spec.scope_out());
+  take(spec.pooler, "pooler", spec.scope_out());
   return all;
 }
 
-std::vector<BranchState> state_layout(const ModelSpec& spec) {
+std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) {
   std::vector<BranchState> layout;
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches)
-        if (auto tensors = branch.part.config->state(spec.scope(i)); !tensors.empty())
+        if (auto tensors = branch.part.config->state(spec.scope(i, branch)); !tensors.empty()) {
+          for (spec::StateDecl& decl : tensors)
+            decl = stored_as(decl, type, fmt::format("layers[{}].{}", i, branch.name));
           layout.push_back({i, branch.name, std::move(tensors)});
+        }
   return layout;
 }
 
@@ -494,7 +321,16 @@ Json spec_schema() {
   }
   const auto ref = [](const char* name) { return Json{{"$ref", std::string("#/$defs/") + name}}; };
   const Json integer = {{"type", "integer"}, {"minimum", 1}};
+  const Json texts = {{"type", "array"}, {"items", {{"type", "string"}}}};
+  const Json adapter = {{"type", "object"},
+                        {"properties", {{"rank", integer}, {"of", texts}}},
+                        {"required", {"rank", "of"}},
+                        {"additionalProperties", false}};
   const Json branch_properties = {{"name", {{"type", "string"}}},
+                                  {"inputs", texts},
+                                  {"add", texts},
+                                  {"share", {{"type", "string"}}},
+                                  {"adapters", {{"type", "array"}, {"items", adapter}}},
                                   {"mixer", ref("mixer")},
                                   {"ffn", ref("ffn")},
                                   {"norm", ref("norm")},

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/spec/kv_type.h"
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::model {
@@ -22,25 +23,50 @@ const char* name_of(Arch arch);
 /// The parameter that embeds tokens, and that a tied head multiplies by.
 inline constexpr const char* kTokenTable = "embed.token.weight";
 
+/// What a branch reads, by name, besides the outputs of earlier branches of its layer.
+inline constexpr const char* kStream = "stream";
+inline constexpr const char* kEmbedding = "embedding";
+
+/// A product of low rank beside some products of a part, which read one input: W x + B A x, with
+/// one A for all. The parameters are each use's own, also where the part is shared.
+struct AdapterSpec {
+  int64_t rank = 0;
+  std::vector<std::string> of;  // names of the products: "q", "gate"
+};
+
 /// One mixer or feed-forward layer and the norms its residual asks for.
 struct BranchSpec {
   std::string name;  // "mixer", "ffn", or as given: the prefix of its parameters within the layer
   Slot slot = Slot::mixer;
   AnyPart part;
-  std::vector<AnyPart>
-      norms;  // parallel to residual.norms(); empty when an earlier branch's norm is shared
+  std::vector<AnyPart> norms;  // parallel to norm_names(); empty when an earlier branch's is shared
+  std::vector<std::string> inputs = {kStream};  // side by side: the width is their number * d_model
+  std::vector<std::string> add;                 // added to that, one input only
+  std::string share;  // branches with one id and name use the same parameters in all layers
+  std::vector<AdapterSpec> adapters;
+
+  bool reads_stream_alone() const {
+    return add.empty() && inputs.size() == 1 && inputs[0] == kStream;
+  }
 };
 
 /// Branches that join the stream together: one, or several under `parallel`.
 struct GroupSpec {
   AnyPart residual;
   std::vector<BranchSpec> branches;
+  bool aside =
+      false;  // the output of the one branch does not join; later ones of the layer read it
+
+  std::vector<std::string> norm_names() const;
 };
 
 /// One invocation of a layer.
 struct LayerSpec {
   std::vector<GroupSpec> groups;
   std::string share;  // invocations with one id use the same parameters, each with its own state
+
+  /// Whether a branch reads what `name` stands for.
+  bool reads(std::string_view name) const;
 };
 
 /// One stack of layers with what stands before and behind it. An encoder_decoder is a decoder
@@ -63,6 +89,12 @@ struct ModelSpec {
   bool causal() const { return arch != Arch::encoder; }
   /// Surroundings of the parts of layer `i`.
   spec::Scope scope(int64_t layer, std::string path = "") const;
+  /// The same for a branch and its first norm, which see what the branch reads.
+  spec::Scope scope(int64_t layer, const BranchSpec& branch) const;
+  /// Width of the hidden states: d_model, or twice that where the stack ends with two streams.
+  int64_t width_out() const;
+  /// Surroundings of what reads them: the final norm and the heads.
+  spec::Scope scope_out(std::string path = "") const;
   /// The name of something of this stack: "layers.3", or "decoder.layers.3" beside an encoder.
   std::string under(std::string_view name) const {
     return stack.empty() ? std::string(name) : stack + "." + std::string(name);
@@ -72,6 +104,10 @@ struct ModelSpec {
   std::string kept_as(const std::string& name) const;
   /// Prefix of the parameters of layer `i`: under("layers.3"), or "shared.<id>".
   std::string prefix(int64_t layer) const;
+  /// Prefix of the parameters of a branch: prefix(i).<name>, or "shared.<id>.<name>".
+  std::string prefix(int64_t layer, const BranchSpec& branch) const;
+  /// Prefix of what a branch does not share: "layers.3.<name>.adapters.0".
+  std::string adapter_prefix(int64_t layer, const BranchSpec& branch, size_t adapter) const;
   /// Longest sequence the positions can represent, 0 = any.
   int64_t max_positions() const;
   /// The smaller of `context` and max_positions(), 0 = neither limits.
@@ -96,6 +132,9 @@ Json resolve(const ModelSpec& spec);
 /// Every parameter once, with its full name, in order of use; those of an encoder come first.
 std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
 
+/// Declares the parameters of a branch's adapters; throws Error(spec) where a product is not there.
+spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const BranchSpec& branch);
+
 /// State of one layer invocation's branch: (layer, branch name) -> tensors per row. Of an
 /// encoder_decoder, the decoder's.
 struct BranchState {
@@ -103,7 +142,8 @@ struct BranchState {
   std::string branch;
   std::vector<spec::StateDecl> tensors;
 };
-std::vector<BranchState> state_layout(const ModelSpec& spec);
+/// Keys and values stored as `type`; throws Error(spec) where a mechanism needs all their bits.
+std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type = spec::KvType::f32);
 
 /// JSON schema of the whole spec format, from the registry.
 Json spec_schema();

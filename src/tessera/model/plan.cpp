@@ -1,5 +1,7 @@
 #include "tessera/model/plan.h"
 
+#include <algorithm>
+
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::model {
@@ -13,18 +15,20 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches) {
         spec::ParamList list;
-        branch.part.config->params(list, spec.scope(i));
+        const spec::Scope scope = spec.scope(i, branch);
+        branch.part.config->params(list, scope);
+        list.append(adapter_parameters(spec, i, branch));
         for (const spec::ParamDecl& decl : list.all())
           if (decl.kind == spec::ParamKind::matrix)
             flops += 2.0 * static_cast<double>(decl.elements());
-        flops += branch.part.config->extra_flops(spec.scope(i), context);
+        flops += branch.part.config->extra_flops(scope, context);
       }
   return flops;
 }
 
 }  // namespace
 
-Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
+Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {
   if (source < 0) source = spec.encoder ? context : 0;
   Plan plan;
   plan.context = context;
@@ -36,15 +40,17 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   // a tied head multiplies by the token embedding
   const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
   if (head != nullptr && head->tied())
-    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope(0));
+    plan.matrix_parameters += spec.vocab * head->table_width(spec.scope_out());
 
   double flops =
-      head == nullptr ? 0 : 2.0 * static_cast<double>(head->outputs(spec.scope(0)) * spec.d_model);
+      head == nullptr
+          ? 0
+          : 2.0 * static_cast<double>(head->outputs(spec.scope_out()) * spec.width_out());
   flops += layer_flops(spec, context);
   if (spec.encoder) flops += layer_flops(*spec.encoder, source);
   plan.flops_per_token = flops;
 
-  for (const BranchState& branch : state_layout(spec)) {
+  for (const BranchState& branch : state_layout(spec, kv)) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context, source);
     for (const spec::StateDecl& decl : branch.tensors) {
       using Kind = spec::StateDecl::Kind;
@@ -60,15 +66,42 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source) {
   return plan;
 }
 
+void add_snapshots(Plan& plan, const ModelSpec& spec, int64_t every, spec::KvType kv) {
+  const std::vector<BranchState> layout = state_layout(spec, kv);
+  const auto bytes_at = [&](int64_t length) {
+    int64_t bytes = spec.width_out() * storage_bytes(DType::f32, 1);  // the last hidden state
+    for (const BranchState& branch : layout)
+      bytes += spec::state_bytes(branch.tensors, length, spec.encoder ? plan.context : 0);
+    return bytes;
+  };
+  const bool cuts = std::all_of(layout.begin(), layout.end(), [](const BranchState& branch) {
+    return std::all_of(branch.tensors.begin(), branch.tensors.end(), [](const auto& decl) {
+      return decl.kind != spec::StateDecl::Kind::fixed && decl.keep == 0;
+    });
+  });
+  plan.snapshot_every = every;
+  plan.snapshots = 1;
+  plan.snapshot_bytes = bytes_at(plan.context);
+  for (int64_t at = every; !cuts && at < plan.context; at += every) {
+    ++plan.snapshots;
+    plan.snapshot_bytes += bytes_at(at);
+  }
+}
+
 Json to_json(const Plan& plan) {
-  return {{"parameters", plan.parameters},
-          {"active_parameters", plan.active_parameters},
-          {"matrix_parameters", plan.matrix_parameters},
-          {"flops_per_token", plan.flops_per_token},
-          {"context", plan.context},
-          {"state_bytes_per_token", plan.state_bytes_per_token},
-          {"state_bytes_fixed", plan.state_bytes_fixed},
-          {"state_bytes", plan.state_bytes}};
+  Json json = {{"parameters", plan.parameters},
+               {"active_parameters", plan.active_parameters},
+               {"matrix_parameters", plan.matrix_parameters},
+               {"flops_per_token", plan.flops_per_token},
+               {"context", plan.context},
+               {"state_bytes_per_token", plan.state_bytes_per_token},
+               {"state_bytes_fixed", plan.state_bytes_fixed},
+               {"state_bytes", plan.state_bytes}};
+  if (plan.snapshot_every > 0) {
+    json["snapshots"] = plan.snapshots;
+    json["snapshot_bytes"] = plan.snapshot_bytes;
+  }
+  return json;
 }
 
 }  // namespace tessera::model

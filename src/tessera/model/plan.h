@@ -12,14 +12,26 @@ struct Plan {
   double flops_per_token = 0;  // forward, multiply-add = 2, at `context` tokens; with an encoder,
                                // of one token of the source and one of the target
   int64_t context = 0;
-  int64_t state_bytes_per_token = 0;  // grows with every token, float32
+  int64_t state_bytes_per_token = 0;  // grows with every token; of what is held: pages round it up
   int64_t state_bytes_fixed = 0;      // recurrent states, full rings, keys of the source
   int64_t state_bytes = 0;            // of one row after `context` tokens
+  int64_t snapshot_every = 0;         // tokens between snapshots of a row, 0 = none asked for
+  int64_t snapshots = 0;              // of one row after `context` tokens, for the prefix cache
+  int64_t snapshot_bytes = 0;         // copied for these, and held by them
 };
 
 /// Costs at a context of `context` tokens, with a source of `source` tokens where there is an
-/// encoder (-1 = as many).
-Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source = -1);
+/// encoder (-1 = as many), and keys and values stored as `kv`.
+Plan make_plan(const ModelSpec& spec,
+               int64_t context,
+               int64_t source = -1,
+               spec::KvType kv = spec::KvType::f32);
+/// Adds what a prefix cache keeps of one row of `plan.context` tokens: a state that can be cut
+/// anywhere is kept once, others at the end and every `every` tokens besides.
+void add_snapshots(Plan& plan,
+                   const ModelSpec& spec,
+                   int64_t every,
+                   spec::KvType kv = spec::KvType::f32);
 Json to_json(const Plan& plan);
 
 }  // namespace tessera::model

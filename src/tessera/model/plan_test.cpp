@@ -28,6 +28,10 @@ TEST(Plan, ParametersOfPublicModels) {
       {"gemma2/gemma2-2b", 2'614'341'888},
       {"gemma3/gemma3-1b", 999'885'952},
       {"mamba2/mamba2-130m", 128'989'632},
+      {"zamba/zamba-7b-v1", 7'232'490'496},
+      {"zamba/zamba2-2.7b", 2'662'214'560},
+      {"reformer/reformer-crime-and-punishment",
+       2'747'904},  // without an unused bias of the logits
       {"bert/bert-base-uncased",
        109'482'240 - (768 * 768 + 768)},  // the public figure counts a pooler
   };
@@ -42,6 +46,44 @@ TEST(Plan, StateAndFlops) {
   EXPECT_EQ(plan.state_bytes, 2048 * plan.state_bytes_per_token);
   // two per matrix parameter (tied head included), plus 4 * H * D * context a layer
   EXPECT_DOUBLE_EQ(plan.flops_per_token, 2.0 * plan.matrix_parameters + 30.0 * 4 * 576 * 2048);
+}
+
+TEST(Plan, KeysAndValuesOfFewerBits) {
+  using spec::KvType;
+  const auto per_token = [](const char* name, KvType type) {
+    return make_plan(zoo(name), 2048, -1, type).state_bytes_per_token;
+  };
+  const char* llama = "llama/smollm2-135m";
+  EXPECT_EQ(per_token(llama, KvType::bf16), 30 * 3 * 64 * 2 * 2);
+  // a byte each, and a scale of four for every head
+  EXPECT_EQ(per_token(llama, KvType::int8), 30 * 3 * (64 + 4) * 2);
+  EXPECT_EQ(per_token(llama, KvType::fp8), per_token(llama, KvType::int8));
+  // a state of fixed size is not touched
+  EXPECT_EQ(make_plan(zoo("mamba2/mamba2-130m"), 100, -1, KvType::int8).state_bytes,
+            make_plan(zoo("mamba2/mamba2-130m"), 100).state_bytes);
+  try {
+    make_plan(zoo("native_sparse_attention/tiny-native_sparse_attention"), 100, -1, KvType::int8);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("layers[0].mixer"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("expected f32"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Plan, SnapshotsOfAPrefixCache) {
+  const auto snapshots = [](const char* name, int64_t context, int64_t every) {
+    const ModelSpec spec = zoo(name);
+    Plan plan = make_plan(spec, context);
+    add_snapshots(plan, spec, every);
+    return std::pair{plan.snapshots, plan.snapshot_bytes};
+  };
+  // keys and values are kept once, with the last hidden state
+  EXPECT_EQ(snapshots("llama/smollm2-135m", 1000, 256),
+            (std::pair<int64_t, int64_t>{1, 1000 * 30 * 3 * 64 * 2 * 4 + 576 * 4}));
+  // 24 heads of 64 x 128 and 3 tokens of 1792 channels before the convolution, in 24 layers
+  const int64_t one = (24 * 64 * 128 + 3 * 1792) * 24 * 4 + 768 * 4;
+  EXPECT_EQ(snapshots("mamba2/mamba2-130m", 1000, 256), (std::pair<int64_t, int64_t>{4, 4 * one}));
+  EXPECT_EQ(snapshots("mamba2/mamba2-130m", 1024, 256), (std::pair<int64_t, int64_t>{4, 4 * one}));
 }
 
 TEST(ModelSpec, ResolvedReadsBackEqual) {

@@ -2,8 +2,9 @@
 // whether it can continue from a state.
 #include <algorithm>
 
-#include "tessera/model/model_spec.h"
+#include "tessera/model/spec_reader.h"
 #include "tessera/nn/position/position_config.h"
+#include "tessera/nn/residual/residual_config.h"
 
 namespace tessera::model {
 namespace {
@@ -13,6 +14,10 @@ void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart
   for (const LayerSpec& layer : spec.layers)
     for (const GroupSpec& group : layer.groups)
       for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
+}
+
+const nn::ResidualConfig& residual_of(const GroupSpec& group) {
+  return dynamic_cast<const nn::ResidualConfig&>(*group.residual.config);
 }
 
 template <class Visit>
@@ -33,9 +38,49 @@ spec::Scope ModelSpec::scope(int64_t layer, std::string path) const {
   scope.n_layers = static_cast<int64_t>(layers.size());
   scope.layer = layer;
   scope.causal = causal();
-  scope.source = encoder ? encoder->d_model : 0;
+  scope.source = encoder ? encoder->width_out() : 0;
   scope.path = std::move(path);
   return scope;
+}
+
+spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
+  spec::Scope scope = this->scope(layer);
+  scope.d_in = scope.width = d_model * static_cast<int64_t>(branch.inputs.size());
+  return scope;
+}
+
+std::vector<std::string> GroupSpec::norm_names() const {
+  return residual.as<nn::ResidualConfig>().norms();
+}
+
+bool LayerSpec::reads(std::string_view name) const {
+  const auto in = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const GroupSpec& group : groups)
+    for (const BranchSpec& branch : group.branches)
+      if (in(branch.inputs) || in(branch.add)) return true;
+  return false;
+}
+
+std::string ModelSpec::prefix(int64_t layer, const BranchSpec& branch) const {
+  return (branch.share.empty() ? prefix(layer) : "shared." + branch.share) + "." + branch.name;
+}
+
+std::string ModelSpec::adapter_prefix(int64_t layer,
+                                      const BranchSpec& branch,
+                                      size_t adapter) const {
+  return under(fmt::format("layers.{}.{}.adapters.{}", layer, branch.name, adapter));
+}
+
+int64_t ModelSpec::width_out() const {
+  return d_model * residual_of(layers.back().groups.back()).streams_left();
+}
+
+spec::Scope ModelSpec::scope_out(std::string path) const {
+  spec::Scope out = scope(0, std::move(path));
+  out.d_model = out.width = width_out();
+  return out;
 }
 
 std::string ModelSpec::prefix(int64_t layer) const {
@@ -67,6 +112,23 @@ int64_t ModelSpec::switch_length() const {
     at = std::max(at, position.switch_length());
   });
   return at;
+}
+
+void check_streams(const ModelSpec& spec, const std::string& path) {
+  const GroupSpec* before = nullptr;
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    for (const GroupSpec& group : spec.layers[i].groups) {
+      if (before != nullptr && residual_of(group).streams() == 1) {
+        const int64_t left = residual_of(*before).streams_left();
+        if (left > 1)
+          fail(ErrorKind::spec,
+               fmt::format("{}layers[{}].residual", path.empty() ? "" : path + ".", i),
+               "\"{}\" reads one stream, and \"{}\" before it leaves {} side by side; give that "
+               "\"merge\": \"mean\"",
+               group.residual.type(), before->residual.type(), left);
+      }
+      before = &group;
+    }
 }
 
 std::string ModelSpec::no_state_reason() const {

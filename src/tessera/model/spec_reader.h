@@ -17,10 +17,28 @@ int64_t read_integer(const Json& json,
                      std::optional<int64_t> fallback,
                      const std::string& path);
 
+/// The member of an object, or nullptr.
+const Json* get(const Json& json, const char* key);
+
+/// What a layer uses when it says nothing itself.
+struct LayerDefaults {
+  Json norm, residual;  // parts
+  const Json* mixer = nullptr;
+  const Json* cross = nullptr;
+  const Json* ffn = nullptr;
+};
+/// One invocation of a layer; `scope` says where it stands and how the spec names it.
+LayerSpec read_layer(const Json& json, const LayerDefaults& defaults, const spec::Scope& scope);
+Json dump_layer(const LayerSpec& layer);
+/// Throws Error(spec) where one id names two different layers or branches.
+void check_shared(const ModelSpec& spec, const std::string& path);
+
 /// The keys that a stack reads: embed, layers and what layers default to, final_norm.
 const std::vector<std::string>& stack_keys();
 /// Reads them into `out`, whose arch, widths and encoder are set; `path` is "" for the spec itself.
 void read_stack(const Json& json, const std::string& path, ModelSpec& out);
+/// Throws Error(spec) where a branch would meet more streams than it reads.
+void check_streams(const ModelSpec& spec, const std::string& path);
 /// The same with every default written out; equal neighbouring layers folded by `repeat`.
 Json resolve_stack(const ModelSpec& spec);
 

@@ -24,16 +24,18 @@ class Stack {
   };
   /// Puts the call where branches reach it, into the context.
   static void set_call(nn::Context& context, Call call);
-  /// Hidden states of the context's batch after the final norm, [N, D].
+  /// Hidden states of the context's batch after the final norm, [N, ModelSpec::width_out()].
   Tensor forward(nn::Context& context) const;
 
  private:
   struct Group {
     std::unique_ptr<nn::Residual> residual;
     std::vector<nn::Branch> branches;
+    bool enters = false, leaves = false;  // it begins, or ends, a run of groups with other streams
   };
   static const Call& call_of(const nn::Context& context);
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
+  void mark_runs();
 
   const ModelSpec& spec_;
   std::unique_ptr<nn::Embed> embed_;

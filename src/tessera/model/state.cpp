@@ -12,7 +12,7 @@ namespace {
 bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchState>& b) {
   const auto same_tensor = [](const spec::StateDecl& x, const spec::StateDecl& y) {
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep &&
-           x.every == y.every && x.first == y.first;
+           x.every == y.every && x.first == y.first && x.dtype == y.dtype;
   };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [&](const BranchState& x, const BranchState& y) {
@@ -24,17 +24,24 @@ bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchStat
 
 }  // namespace
 
-State::State(const ModelSpec& spec, int64_t rows, int64_t max_pending, at::TensorOptions options)
-    : max_pending_(max_pending), options_(options) {
+State::State(const ModelSpec& spec,
+             int64_t rows,
+             int64_t max_pending,
+             at::TensorOptions options,
+             const spec::KvOptions& kv)
+    : pool_(nn::PagePool::make(kv.page)),
+      type_(kv.type),
+      max_pending_(max_pending),
+      options_(options) {
   if (const std::string reason = spec.no_state_reason(); !reason.empty())
     fail(ErrorKind::spec, "state",
          "this model cannot continue from a state: {}; compute whole sequences instead", reason);
-  layout_ = std::make_shared<const std::vector<BranchState>>(state_layout(spec));
+  layout_ = std::make_shared<const std::vector<BranchState>>(state_layout(spec, kv.type));
   lengths_.resize(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<nn::RowState> row;
     for (const BranchState& branch : *layout_)
-      row.emplace_back(branch.tensors, max_pending, options);
+      row.emplace_back(branch.tensors, max_pending, options, pool_);
     rows_.push_back(std::move(row));
   }
 }
@@ -59,33 +66,98 @@ void State::commit(int64_t row, int64_t n) {
 State State::select(const std::vector<int64_t>& rows) const {
   State out;
   out.layout_ = layout_;
+  out.pool_ = pool_;
+  out.type_ = type_;
   out.max_pending_ = max_pending_;
   out.options_ = options_;
+  out.lasting_ = lasting_;
   for (const int64_t r : rows) {
-    if (r < 0 || r >= this->rows())
-      fail(ErrorKind::input, "state", "row {}; expected 0 to {}", r, this->rows() - 1);
     std::vector<nn::RowState> copy;
-    for (const nn::RowState& branch : rows_[static_cast<size_t>(r)]) copy.push_back(branch.clone());
+    for (const nn::RowState& branch : rows_[static_cast<size_t>(checked(r))])
+      copy.push_back(branch.clone());
     out.rows_.push_back(std::move(copy));
     out.lengths_.push_back(lengths_[static_cast<size_t>(r)]);
   }
   return out;
 }
 
-void State::append(const State& other) {
+int64_t State::checked(int64_t row) const {
+  if (row < 0 || row >= rows())
+    fail(ErrorKind::input, "state", "row {}; expected 0 to {}", row, rows() - 1);
+  return row;
+}
+
+void State::check_alike(const State& other) const {
   if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_) ||
       max_pending_ != other.max_pending_)
     fail(ErrorKind::input, "state",
-         "rows of another spec, or with another max_pending ({} and {}), cannot be appended",
+         "rows of another spec or kv-type, or with another max_pending ({} and {}), cannot be "
+         "appended",
          max_pending_, other.max_pending_);
+}
+
+void State::append(const State& other) {
+  check_alike(other);
   State copy = other.fork();
   for (auto& row : copy.rows_) rows_.push_back(std::move(row));
   lengths_.insert(lengths_.end(), copy.lengths_.begin(), copy.lengths_.end());
 }
 
+void State::put(int64_t row, const State& from, int64_t from_row) {
+  checked(row);
+  check_alike(from);
+  State copy = from.select({from_row});
+  rows_[static_cast<size_t>(row)] = std::move(copy.rows_[0]);
+  lengths_[static_cast<size_t>(row)] = copy.lengths_[0];
+}
+
+bool State::can_cut(int64_t row, int64_t n) const {
+  const Length& length = lengths_[static_cast<size_t>(checked(row))];
+  if (length.spoilt || length.pending > 0 || n < 0 || n > length.committed) return false;
+  if (n == length.committed) return true;
+  using Kind = spec::StateDecl::Kind;
+  for (const BranchState& branch : *layout_)
+    for (const spec::StateDecl& decl : branch.tensors)
+      if (decl.kind == Kind::fixed ||
+          (decl.kind == Kind::per_token &&
+           decl.kept(length.committed) < decl.entries(length.committed)))
+        return false;
+  return true;
+}
+
+State State::cut(int64_t row, int64_t n) const {
+  if (!can_cut(row, n))
+    fail(ErrorKind::input, "state",
+         "row {} holds {} tokens and cannot be cut after {}: part of what it kept of them is "
+         "overwritten; keep a fork made there",
+         row, length(row), n);
+  if (n == length(row)) return select({row});
+  State out;
+  out.layout_ = layout_;
+  out.max_pending_ = max_pending_;
+  out.options_ = options_;
+  out.rows_.emplace_back();
+  for (size_t b = 0; b < layout_->size(); ++b) {
+    const std::vector<spec::StateDecl>& decls = (*layout_)[b].tensors;
+    const auto held = rows_[static_cast<size_t>(row)][b].save();
+    nn::RowState& branch = out.rows_[0].emplace_back(decls, max_pending_, options_);
+    branch.load(
+        [&](const std::string& name) {
+          for (size_t i = 0; i < decls.size(); ++i)
+            if (decls[i].name == name)
+              return decls[i].kind == spec::StateDecl::Kind::per_token
+                         ? held[i].second.narrow(0, 0, decls[i].entries(n))
+                         : held[i].second;
+          return Tensor();
+        },
+        n);
+  }
+  out.lengths_.push_back({n, 0, false});
+  return out;
+}
+
 void State::remove(int64_t row) {
-  if (row < 0 || row >= rows())
-    fail(ErrorKind::input, "state", "row {}; expected 0 to {}", row, rows() - 1);
+  checked(row);
   rows_.erase(rows_.begin() + row);
   lengths_.erase(lengths_.begin() + row);
 }
@@ -103,6 +175,7 @@ void State::detach() {
 
 void State::to(at::Device device) {
   options_ = options_.device(device);
+  lasting_.clear();
   for (auto& row : rows_)
     for (nn::RowState& branch : row) branch.to(device);
 }
@@ -114,74 +187,111 @@ int64_t State::bytes() const {
   return bytes;
 }
 
-void State::save(const std::filesystem::path& path, const std::string& fingerprint) const {
-  std::vector<Tensor> keep;
-  std::vector<format::TensorView> views;
-  format::StringMap metadata{
-      {"tessera_state", "1"}, {"fingerprint", fingerprint}, {"rows", std::to_string(rows())}};
+std::set<const nn::Page*> State::all_pages() const {
+  std::set<const nn::Page*> all;
+  for (const auto& row : rows_)
+    for (const nn::RowState& branch : row)
+      for (const nn::Page* page : branch.pages()) all.insert(page);
+  return all;
+}
+
+int64_t State::pages() const {
+  return static_cast<int64_t>(all_pages().size());
+}
+
+int64_t State::page_bytes() const {
+  int64_t bytes = 0;
+  for (const nn::Page* page : all_pages()) bytes += page->bytes();
+  return bytes;
+}
+
+State::Packed State::pack(const std::string& fingerprint) const {
+  Packed out;
+  out.metadata = {{"tessera_state", "1"},
+                  {"fingerprint", fingerprint},
+                  {"rows", std::to_string(rows())},
+                  {"kv_type", name_of(type_)}};
   for (int64_t r = 0; r < rows(); ++r) {
-    metadata[fmt::format("length.{}", r)] = std::to_string(length(r));
+    if (lengths_[static_cast<size_t>(r)].spoilt)
+      fail(ErrorKind::input, "state",
+           "row {} was left half advanced by a call that failed, and cannot be saved", r);
+    out.metadata[fmt::format("length.{}", r)] = std::to_string(length(r));
     for (size_t b = 0; b < layout_->size(); ++b)
       for (const auto& [name, tensor] : rows_[static_cast<size_t>(r)][b].save()) {
-        keep.push_back(tensor.to(at::kCPU).contiguous());
-        const Tensor& t = keep.back();
-        views.push_back(
+        out.values.push_back(tensor.to(at::kCPU).contiguous());
+        const Tensor& t = out.values.back();
+        out.views.push_back(
             {fmt::format("{}.{}.{}", r, b, name),
              ops::dtype_of(t.scalar_type()),
              t.sizes().vec(),
              {static_cast<const std::byte*>(t.const_data_ptr()), static_cast<size_t>(t.nbytes())}});
       }
   }
-  format::write_safetensors(path, views, metadata);
+  return out;
+}
+
+void State::save(const std::filesystem::path& path, const std::string& fingerprint) const {
+  const Packed packed = pack(fingerprint);
+  format::write_safetensors(path, packed.views, packed.metadata);
 }
 
 void State::load(const std::filesystem::path& path, const std::string& fingerprint) {
-  const format::TensorFile file = format::open_safetensors(path);
+  unpack(format::open_safetensors(path), fingerprint);
+}
+
+void State::unpack(const format::TensorFile& file, const std::string& fingerprint) {
   const auto text = [&](const std::string& key) {
     const auto found = file.metadata().find(key);
     if (found == file.metadata().end())
-      fail(ErrorKind::file, "state", "{}: not a saved state: \"{}\" is missing", path.string(),
-           key);
+      fail(ErrorKind::file, "state", "{}: not a saved state: \"{}\" is missing", file.file(), key);
     return found->second;
   };
   const auto number = [&](const std::string& key) {
     const std::string value = text(key);
     if (value.empty() || value.size() > 15 ||
         value.find_first_not_of("0123456789") != std::string::npos)
-      fail(ErrorKind::file, "state", "{}: \"{}\" is {}; expected a number", path.string(), key,
+      fail(ErrorKind::file, "state", "{}: \"{}\" is {}; expected a number", file.file(), key,
            value);
     return std::stoll(value);
   };
   text("tessera_state");
   if (text("fingerprint") != fingerprint)
     fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer",
-         path.string());
+         file.file());
+  // files without one are older than the choice
+  if (const auto found = file.metadata().find("kv_type");
+      (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
+    fail(ErrorKind::file, "state", "{}: keeps keys and values as {}; this state as {} (--kv-type)",
+         file.file(), found == file.metadata().end() ? "f32" : found->second, name_of(type_));
   if (number("rows") != rows())
-    fail(ErrorKind::file, "state", "{}: holds {} rows; this state has {}", path.string(),
+    fail(ErrorKind::file, "state", "{}: holds {} rows; this state has {}", file.file(),
          number("rows"), rows());
-  for (int64_t r = 0; r < rows(); ++r) {
-    const int64_t length = number(fmt::format("length.{}", r));
-    for (size_t b = 0; b < layout_->size(); ++b)
-      rows_[static_cast<size_t>(r)][b].load(
-          [&](const std::string& name) {
-            const auto* view = file.find(fmt::format("{}.{}.{}", r, b, name));
-            if (view == nullptr) return Tensor();
-            Tensor t = at::empty(view->shape, ops::scalar_type_of(view->dtype));
-            std::copy(view->data.begin(), view->data.end(), static_cast<std::byte*>(t.data_ptr()));
-            return t.to(options_);
-          },
-          length);
-    for (size_t b = 0; b < layout_->size(); ++b) {
-      const nn::RowState& branch = rows_[static_cast<size_t>(r)][b];
-      const bool reads = std::any_of(
-          (*layout_)[b].tensors.begin(), (*layout_)[b].tensors.end(),
-          [](const auto& decl) { return decl.kind == spec::StateDecl::Kind::per_source; });
-      if (reads && branch.source_length() != source_length(r))
-        fail(ErrorKind::file, "state", "{}: layers of row {} hold sources of {} and {} tokens",
-             path.string(), r, branch.source_length(), source_length(r));
-    }
-    lengths_[static_cast<size_t>(r)] = {length, 0, false};
+  for (int64_t r = 0; r < rows(); ++r) unpack_row(file, r, number(fmt::format("length.{}", r)));
+}
+
+void State::unpack_row(const format::TensorFile& file, int64_t row, int64_t length) {
+  for (size_t b = 0; b < layout_->size(); ++b)
+    rows_[static_cast<size_t>(row)][b].load(
+        [&](const std::string& name) {
+          const auto* view = file.find(fmt::format("{}.{}.{}", row, b, name));
+          if (view == nullptr) return Tensor();
+          Tensor t = at::empty(view->shape, ops::scalar_type_of(view->dtype));
+          std::copy(view->data.begin(), view->data.end(), static_cast<std::byte*>(t.data_ptr()));
+          // codes and halves are what they are
+          const bool plain = t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble;
+          return plain ? t.to(options_) : t.to(options_.device());
+        },
+        length);
+  for (size_t b = 0; b < layout_->size(); ++b) {
+    const nn::RowState& branch = rows_[static_cast<size_t>(row)][b];
+    const bool reads = std::any_of(
+        (*layout_)[b].tensors.begin(), (*layout_)[b].tensors.end(),
+        [](const auto& decl) { return decl.kind == spec::StateDecl::Kind::per_source; });
+    if (reads && branch.source_length() != source_length(row))
+      fail(ErrorKind::file, "state", "{}: layers of row {} hold sources of {} and {} tokens",
+           file.file(), row, branch.source_length(), source_length(row));
   }
+  lengths_[static_cast<size_t>(row)] = {length, 0, false};
 }
 
 void State::check(const nn::Batch& batch, bool pending) const {

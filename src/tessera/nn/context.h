@@ -25,14 +25,18 @@ struct Context {
   const Batch* batch = nullptr;
   const Encoded* encoded = nullptr;  // sources that this call brings; rows of a state keep theirs
   bool causal = true;
-  bool training = false;  // dropout and other noise act
-  RandomKey key{0};       // folded by seed and step; parts fold in their own name
-  int64_t layer = 0;      // invocation being computed
+  bool training = false;   // dropout and other noise act
+  RandomKey key{0};        // folded by seed and step; parts fold in their own name
+  int64_t layer = 0;       // invocation being computed
+  bool runs_once = false;  // what the call computes cannot be computed again: its state moves on
   const CancelToken* cancel = nullptr;
   /// Called with named intermediates ("layers.3.mixer.out") where set.
   std::function<void(const std::string&, const Tensor&)> probe;
   /// Values computed once per call and shared between layers (rotary tables), by name.
   std::map<std::string, std::any> shared;
+  /// Values that follow from the weights alone and are kept from call to call beside a state (keys
+  /// of distances), by name; nullptr where there is no state.
+  std::map<std::string, std::any>* lasting = nullptr;
 
   template <class T, class Make>
   const T& once(const std::string& name, Make make) {

@@ -16,17 +16,24 @@ TEST(Glu, GoldenVariants) {
       {"gate.weight", ops::tensor({.5, 1, 2, 1, 0, -1}, {2, 3})},
       {"up.weight", ops::tensor({1, 1, 0, -.5, 2, 1}, {2, 3})},
       {"down.weight", ops::tensor({1, -1, .5, 2, 0, 1}, {3, 2})}};
-  const std::pair<const char*, std::vector<double>> variants[] = {
-      {"sigmoid", {2.11229666, -5.16844498, -2.48983732}},
-      {"identity", {2.5, -3.75, -2}},
-      {"relu", {2, -4, -2}},
-      {"gelu", {1.53719369, -2.68871546, -1.38292492}},
-      {"silu", {1.43368900, -2.39545216, -1.24491866}}};
+  using spec::Json;
+  const std::pair<Json, std::vector<double>> variants[] = {
+      {{{"act", "sigmoid"}}, {2.11229666, -5.16844498, -2.48983732}},
+      {{{"act", "identity"}}, {2.5, -3.75, -2}},
+      {{{"act", "relu"}}, {2, -4, -2}},
+      {{{"act", "gelu"}}, {1.53719369, -2.68871546, -1.38292492}},
+      {{{"act", "silu"}}, {1.43368900, -2.39545216, -1.24491866}},
+      // transformers' GptOssExperts with one expert, in double; the second reaches its limit
+      {{{"slope", 1.702}, {"limit", 7}, {"up_offset", 1}},
+       {1.0511653098, -2.1023306196, -1.0511653098}},
+      {{{"slope", 1.702}, {"limit", 0.4}, {"up_offset", 1}},
+       {-0.2491070722, 0.2737967993, 0.1593401342}}};
   spec::Scope scope;
   scope.d_model = 3;
-  for (const auto& [act, want] : variants) {
-    const auto part =
-        spec::read_part(spec::Slot::ffn, {{"type", "glu"}, {"act", act}, {"d_hidden", 2}}, scope);
+  for (const auto& [variant, want] : variants) {
+    Json json = {{"type", "glu"}, {"d_hidden", 2}};
+    json.update(variant);
+    const auto part = spec::read_part(spec::Slot::ffn, json, scope);
     const auto run = [&](at::ScalarType type) {
       const WeightSource source = [&, type](const std::string& name) -> WeightPtr {
         const auto found = values.find(name);
@@ -39,7 +46,7 @@ TEST(Glu, GoldenVariants) {
           ->forward(ops::tensor({1, -2, .5}, {1, 3}).to(type), context)
           .squeeze(0);
     };
-    SCOPED_TRACE(act);
+    SCOPED_TRACE(variant.dump());
     ops::expect_both(run, ops::tensor(want), 1e-8);
   }
 }

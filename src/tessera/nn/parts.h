@@ -65,7 +65,15 @@ class Ffn {
 struct Branch {
   std::vector<std::unique_ptr<Norm>> norms;  // parallel to ResidualConfig::norms(); may be empty
   std::function<Tensor(const Tensor& x_ND, Context&)> run;
-  std::string name;  // "layers.3.mixer", keys its random numbers
+  std::string name;                // "layers.3.mixer", keys its random numbers
+  std::vector<WeightPtr> weights;  // all that norms and run read
+  /// What it reads instead of the stream alone; null where it reads just that.
+  std::function<Tensor(const Tensor& x_ND, Context&)> read;
+  /// What it runs on: what it reads, normalised by the first norm where it has one.
+  Tensor input(const Tensor& x_ND, Context& context) const {
+    const Tensor x = read ? read(x_ND, context) : x_ND;
+    return norms.empty() || norms[0] == nullptr ? x : norms[0]->forward(x);
+  }
 };
 
 class Residual {
@@ -74,6 +82,10 @@ class Residual {
   virtual Tensor forward(const Tensor& x_ND,
                          std::span<const Branch> branches,
                          Context& context) const = 0;
+  /// The stream as it reads and writes it, of one that is [N, D]; and back, where a run of branches
+  /// that carry theirs in another form ends.
+  virtual Tensor enter(const Tensor& x_ND, Context&) const { return x_ND; }
+  virtual Tensor leave(const Tensor& x) const { return x; }
 };
 
 class Embed {

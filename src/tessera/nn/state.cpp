@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "tessera/ops/kv_rows.h"
+
 namespace tessera::nn {
 namespace {
-
-constexpr int64_t kFirstCapacity = 64;
 
 std::vector<int64_t> with_front(int64_t n, const std::vector<int64_t>& shape) {
   std::vector<int64_t> sizes{n};
@@ -15,132 +15,16 @@ std::vector<int64_t> with_front(int64_t n, const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-TokenBuffer::TokenBuffer(const spec::StateDecl& decl,
-                         int64_t max_pending,
-                         at::TensorOptions options)
-    : ring_(decl.keep > 0 ? decl.keep + max_pending : 0),
-      keep_(decl.keep),
-      lead_(decl.keep > 0 ? decl.first : 0),
-      data_(at::empty(with_front(0, decl.shape), options)) {}
-
-int64_t TokenBuffer::first() const {
-  return ring_ > 0 && length_ > lead_ + ring_ ? length_ - ring_ : 0;
-}
-
-int64_t TokenBuffer::slot(int64_t position) const {
-  return ring_ == 0 || position < lead_ ? position : lead_ + (position - lead_) % ring_;
-}
-
-void TokenBuffer::reserve(int64_t length) {
-  // rings grow to their size, others by half: amortised O(1) copies per token
-  const int64_t most = lead_ + ring_;
-  int64_t wanted = ring_ > 0 ? std::min(most, std::max(length, kFirstCapacity)) : length;
-  if (data_.size(0) >= wanted) return;
-  wanted = std::max(wanted, data_.size(0) + data_.size(0) / 2);
-  if (ring_ > 0) wanted = std::min(wanted, most);
-  auto sizes = data_.sizes().vec();
-  sizes[0] = std::max(wanted, ring_ > 0 ? std::min(most, kFirstCapacity) : kFirstCapacity);
-  Tensor larger = at::empty(sizes, data_.options());
-  const int64_t used = std::min(length_, data_.size(0));
-  if (used > 0) larger.narrow(0, 0, used).copy_(data_.narrow(0, 0, used));
-  data_ = larger;
-}
-
-void TokenBuffer::append(const Tensor& entries) {
-  const int64_t t = entries.size(0);
-  if (t == 0) return;
-  if (at::GradMode::is_enabled() && (entries.requires_grad() || data_.requires_grad())) {
-    // out of place: earlier calls' graphs keep their own tensors
-    const int64_t lead = this->lead();
-    std::vector<Tensor> parts;
-    if (first() > 0 && lead > 0) parts.push_back(data_.narrow(0, 0, lead));
-    for (const Tensor& part : spans(first() > 0 ? std::max(first(), lead) : 0, length_))
-      parts.push_back(part);
-    parts.push_back(entries);
-    data_ = at::cat(parts);
-    length_ += t;
-    if (ring_ > 0 && data_.size(0) > lead_ + ring_) {
-      const Tensor last = data_.narrow(0, data_.size(0) - ring_, ring_);
-      const Tensor ring = at::roll(last, (length_ - lead_) % ring_, 0);
-      data_ = lead_ > 0 ? at::cat({data_.narrow(0, 0, lead_), ring}) : ring;
-    }
-    return;
-  }
-  reserve(length_ + t);
-  // runs of neighbouring slots; of what goes to the ring only the last `ring` entries survive
-  for (int64_t i = 0; i < t;) {
-    const int64_t position = length_ + i;
-    if (ring_ > 0 && position >= lead_ && i < t - ring_) {
-      i = t - ring_;
-      continue;
-    }
-    const int64_t at = slot(position);
-    const int64_t border = ring_ == 0 ? at + t : position < lead_ ? lead_ : lead_ + ring_;
-    const int64_t run = std::min(t - i, border - at);
-    data_.narrow(0, at, run).copy_(entries.narrow(0, i, run));
-    i += run;
-  }
-  length_ += t;
-}
-
-std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
-  require(from <= to && to <= length_ && (from >= first() || to <= lead()), "state",
-          "positions {} to {} of 0 to {} and {} to {}", from, to, lead(), first(), length_);
-  if (from == to) return {data_.narrow(0, 0, 0)};
-  std::vector<Tensor> parts;
-  while (from < to) {
-    const int64_t begin = slot(from);
-    const int64_t run = ring_ == 0 ? to - from : std::min(to - from, lead_ + ring_ - begin);
-    parts.push_back(data_.narrow(0, begin, run));
-    from += run;
-  }
-  return parts;
-}
-
-void TokenBuffer::truncate(int64_t length) {
-  length_ = std::min(length_, length);
-}
-
-void TokenBuffer::detach() {
-  data_ = data_.detach();
-}
-
-Tensor TokenBuffer::dump() const {
-  if (keep_ == 0 || length_ <= lead_ + keep_) return at::cat(spans(0, length_));
-  std::vector<Tensor> parts = spans(length_ - keep_, length_);
-  if (lead_ > 0) parts.insert(parts.begin(), data_.narrow(0, 0, lead_));
-  return at::cat(parts);
-}
-
-void TokenBuffer::restore(const Tensor& entries, int64_t length) {
-  const int64_t held = entries.size(0);
-  if (ring_ > 0) {
-    auto sizes = data_.sizes().vec();
-    sizes[0] = lead_ + ring_;
-    data_ = at::zeros(sizes, data_.options());
-  }
-  const Tensor values = entries.to(data_.options());
-  const int64_t lead = held < length ? lead_ : 0;
-  if (lead > 0) data_.narrow(0, 0, lead).copy_(values.narrow(0, 0, lead));
-  length_ = length - (held - lead);
-  append(values.narrow(0, lead, held - lead));
-}
-
-TokenBuffer TokenBuffer::clone() const {
-  TokenBuffer copy = *this;
-  copy.data_ = data_.clone();
-  return copy;
-}
-
 RowState::RowState(const std::vector<spec::StateDecl>& decls,
                    int64_t max_pending,
-                   at::TensorOptions options)
+                   at::TensorOptions options,
+                   const std::shared_ptr<PagePool>& pool)
     : decls_(std::make_shared<const std::vector<spec::StateDecl>>(decls)),
       max_pending_(max_pending) {
   for (const spec::StateDecl& decl : decls) {
     if (decl.kind != spec::StateDecl::Kind::fixed) {
       slot_.push_back(tokens_.size());
-      tokens_.emplace_back(decl, max_pending, options);
+      tokens_.emplace_back(decl, max_pending, options, pool);
     } else {
       slot_.push_back(working_.size());
       working_.push_back(at::zeros(decl.shape, options));
@@ -204,14 +88,11 @@ int64_t RowState::source_length() const {
   return 0;
 }
 
-RowState RowState::clone() const {
-  // fixed tensors are replaced and entries of the source are filled once, never written in place,
-  // so they may be shared
-  RowState copy = *this;
-  for (size_t i = 0; i < decls_->size(); ++i)
-    if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
-      copy.tokens_[slot_[i]] = tokens_[slot_[i]].clone();
-  return copy;
+std::vector<const Page*> RowState::pages() const {
+  std::vector<const Page*> all;
+  for (const TokenBuffer& buffer : tokens_)
+    for (const Page* page : buffer.pages()) all.push_back(page);
+  return all;
 }
 
 void RowState::detach() {
@@ -262,6 +143,14 @@ void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int
     const auto expected = per_token    ? with_front(decl.kept(seen), decl.shape)
                           : per_source ? with_front(std::max<int64_t>(source, 0), decl.shape)
                                        : decl.shape;
+    // numbers of a plain state may change their precision; codes are what they are
+    const bool same_codes =
+        !value.defined() ||
+        (decl.dtype == DType::f32 ? value.is_floating_point()
+                                  : value.scalar_type() == ops::kv_scalar_type(decl.dtype));
+    if (!same_codes)
+      fail(ErrorKind::file, "state", "\"{}\" holds {}; this state keeps {}", decl.name,
+           c10::toString(value.scalar_type()), name_of(decl.dtype));
     if (!value.defined() || value.sizes() != at::IntArrayRef(expected))
       fail(ErrorKind::file, "state",
            "\"{}\" is missing or has another shape than this model's state", decl.name);

@@ -1,5 +1,5 @@
 // What one layer invocation keeps of one row between calls, as its mechanism declares it
-// (spec::StateDecl): entries per token (keys and values, whole or the last `keep` in a ring),
+// (spec::StateDecl): entries per token (keys and values, whole or the last `keep`),
 // entries per token of the source (cross-attention's keys and values, filled once) and tensors of
 // fixed size (recurrent states). Written once for every mechanism.
 //
@@ -14,48 +14,17 @@
 #include <vector>
 
 #include "tessera/nn/batch.h"
+#include "tessera/nn/token_buffer.h"
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::nn {
-
-/// Entries at consecutive positions (of tokens, or of blocks of StateDecl::every tokens); all of
-/// them, or the first few and a ring of the last ones.
-class TokenBuffer {
- public:
-  TokenBuffer(const spec::StateDecl& decl, int64_t max_pending, at::TensorOptions options);
-
-  int64_t length() const { return length_; }
-  /// First position from which on all is held; the lead() first ones are held besides.
-  int64_t first() const;
-  int64_t lead() const { return std::min(lead_, length_); }
-  /// Adds entries [T, ...] at positions length .. length + T - 1. In place without gradients, else
-  /// out of place.
-  void append(const Tensor& entries);
-  /// Entries of positions [from, to): a view for each part that lies together, ascending.
-  std::vector<Tensor> spans(int64_t from, int64_t to) const;
-  void truncate(int64_t length);
-  void detach();
-  void to(at::Device device) { data_ = data_.to(device); }
-  /// Held entries, oldest first, and back.
-  Tensor dump() const;
-  void restore(const Tensor& entries, int64_t length);
-  TokenBuffer clone() const;
-
- private:
-  void reserve(int64_t length);
-  int64_t slot(int64_t position) const;
-  int64_t ring_ = 0;  // capacity of the ring, 0 = keeps everything
-  int64_t keep_ = 0;
-  int64_t lead_ = 0;  // positions below it lie before the ring, for ever
-  int64_t length_ = 0;
-  Tensor data_;
-};
 
 class RowState {
  public:
   RowState(const std::vector<spec::StateDecl>& decls,
            int64_t max_pending,
-           at::TensorOptions options);
+           at::TensorOptions options,
+           const std::shared_ptr<PagePool>& pool = PagePool::make());
 
   /// Tokens seen, pending ones included.
   int64_t length() const { return committed_ + pending_; }
@@ -82,11 +51,15 @@ class RowState {
   /// Keeps the first n pending tokens. Throws Error(input) when fewer are pending.
   void commit(int64_t n);
 
-  RowState clone() const;
+  /// Shares entries and fixed tensors with this one until either writes.
+  RowState clone() const { return *this; }
   void detach();
   void to(at::Device device);
-  /// Bytes of what is held, as spec::state_bytes counts them.
+  /// Bytes of the entries and tensors held, as spec::state_bytes counts them. The pages that they
+  /// lie in are whole ones: pages() says what is allocated.
   int64_t bytes() const { return spec::state_bytes(*decls_, length(), source_length()); }
+  /// The pages of all entries; those shared with clones too.
+  std::vector<const Page*> pages() const;
   /// The committed value as named tensors, and back. Throws Error(input) with tokens pending.
   std::vector<std::pair<std::string, Tensor>> save() const;
   void load(const std::function<Tensor(const std::string&)>& tensor, int64_t length);

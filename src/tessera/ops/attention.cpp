@@ -4,6 +4,7 @@
 
 #include "tessera/kernels/matmul.h"
 #include "tessera/ops/flash_attention.h"
+#include "tessera/ops/kv_rows.h"
 
 namespace tessera::ops {
 namespace {
@@ -12,19 +13,6 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 // scores beyond this many are computed block by block, so that memory stays linear
 constexpr int64_t kScoresAtOnce = int64_t{1} << 21;
 constexpr int64_t kQueriesPerChunk = 64;
-
-Tensor distance_bias(const ScoreTerm& term,
-                     int64_t start,
-                     int64_t t,
-                     int64_t first,
-                     int64_t s,
-                     at::ScalarType type) {
-  const auto on = at::TensorOptions().dtype(at::kLong).device(term.bias_HR.device());
-  const Tensor distance =
-      at::arange(first, first + s, on).unsqueeze(0) - at::arange(start, start + t, on).unsqueeze(1);
-  const Tensor index = (distance + term.zero).clamp(0, term.bias_HR.size(1) - 1);
-  return term.bias_HR.to(type).index_select(1, index.flatten()).reshape({-1, t, s});
-}
 
 Tensor joined(const std::vector<Tensor>& parts) {
   return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
@@ -46,12 +34,42 @@ Tensor products(const Tensor& q,
                  -1);
 }
 
+/// The log of the rows' sums of exponentials; -inf, without a gradient, where all are hidden.
+Tensor log_sum(const Tensor& scores) {
+  const Tensor none = scores.detach().amax(-1, true).eq(kMinusInfinity);
+  return at::logsumexp(scores.masked_fill(none, 0), -1)
+      .masked_fill(none.squeeze(-1), kMinusInfinity);
+}
+
 ScoreOptions heads_first(ScoreOptions options, int64_t tokens, int64_t heads) {
   if (options.far_q.defined()) options.far_q = options.far_q.transpose(tokens, heads);
   return options;
 }
 
 }  // namespace
+
+Tensor added_by_term(const ScoreTerm& term, const ScoreBlock& block) {
+  const auto type = wide(block.q_BHTD);
+  if (block.q_BHTD.scalar_type() != type) {
+    const Tensor q = block.q_BHTD.to(type), k = block.k_BHSD.to(type);
+    return added_by_term(term, {q, k, block.first_query, block.first_key, block.scale,
+                                block.query_step, block.key_step});
+  }
+  Tensor sum;
+  if (term.bias_HR.defined()) {
+    const auto on = at::TensorOptions().dtype(at::kLong).device(term.bias_HR.device());
+    const int64_t t = block.q_BHTD.size(2), s = block.k_BHSD.size(2);
+    const Tensor distance = (at::arange(s, on) * block.key_step + block.first_key).unsqueeze(0) -
+                            (at::arange(t, on) * block.query_step + block.first_query).unsqueeze(1);
+    const Tensor index = (distance + term.zero).clamp(0, term.bias_HR.size(1) - 1);
+    sum = term.bias_HR.to(type).index_select(1, index.flatten()).reshape({1, -1, t, s});
+  }
+  if (term.bias) {
+    const Tensor bias = term.bias(block, term.inputs).to(type);
+    sum = sum.defined() ? sum + bias : bias;
+  }
+  return sum;
+}
 
 Tensor visible_keys(int64_t start,
                     int64_t t,
@@ -98,13 +116,17 @@ Tensor attention_plain(const Tensor& q_BHTD,
                          drop);
 }
 
-Tensor attention_plain(const Tensor& q_BHTD,
-                       const Tensor& k_BGSD,
-                       const Tensor& v_BGSD,
-                       int64_t start,
-                       const std::vector<kernels::KeyRange>& held,
-                       const ScoreOptions& options,
-                       const std::function<Tensor(const Tensor&)>& drop) {
+namespace {
+
+/// The definition; `lse`, where given, receives the log of each row's sum of exponentials.
+Tensor defined_attention(const Tensor& q_BHTD,
+                         const Tensor& k_BGSD,
+                         const Tensor& v_BGSD,
+                         int64_t start,
+                         const std::vector<kernels::KeyRange>& held,
+                         const ScoreOptions& options,
+                         const std::function<Tensor(const Tensor&)>& drop,
+                         Tensor* lse) {
   const auto type = wide(q_BHTD);
   const int64_t h = q_BHTD.size(1), t = q_BHTD.size(2), s = k_BGSD.size(2);
   const int64_t per_group = h / k_BGSD.size(1);
@@ -114,19 +136,17 @@ Tensor attention_plain(const Tensor& q_BHTD,
   Tensor scores = products(q, k, held, options) * options.scale;
   if (options.softcap > 0) scores = options.softcap * at::tanh(scores / options.softcap);
   // position terms and visibility, range by range of positions
-  std::vector<Tensor> tables, terms, counts;
+  std::vector<Tensor> terms, counts;
   int64_t row = 0;
   for (const kernels::KeyRange& range : held) {
     const int64_t n = range.end - range.begin;
-    if (options.term.bias_HR.defined())
-      tables.push_back(distance_bias(options.term, start, t, range.begin, n, type));
-    if (options.term.bias)
-      terms.push_back(options.term.bias({q, k.narrow(2, row, n), start, range.begin, options.scale},
-                                        options.term.inputs));
+    const Tensor k_range = k.narrow(2, row, n);
+    const Tensor added =
+        added_by_term(options.term, {q, k_range, start, range.begin, options.scale});
+    if (added.defined()) terms.push_back(added);
     counts.push_back(visible_keys(start, t, range.begin, n, options, h, q.device()));
     row += n;
   }
-  if (!tables.empty()) scores = scores + joined(tables);
   if (!terms.empty()) scores = scores + joined(terms).to(type);
 
   const Tensor count = joined(counts);
@@ -134,11 +154,15 @@ Tensor attention_plain(const Tensor& q_BHTD,
   if (options.visibility && count.gt(1).any().item<bool>())
     scores = scores + count.to(type).clamp_min(1).log();
   scores = scores.masked_fill(hidden, kMinusInfinity);
+  const bool sinks = options.sinks_H.defined();
+  if (sinks)
+    scores = at::cat(
+        {scores, options.sinks_H.to(type).reshape({1, h, 1, 1}).expand({scores.size(0), h, t, 1})},
+        -1);
+  if (lse != nullptr) *lse = log_sum(scores);
   Tensor weights;
-  if (options.sinks_H.defined()) {
-    const Tensor sink =
-        options.sinks_H.to(type).reshape({1, h, 1, 1}).expand({scores.size(0), h, t, 1});
-    weights = at::softmax(at::cat({scores, sink}, -1), -1).narrow(-1, 0, s);
+  if (sinks) {
+    weights = at::softmax(scores, -1).narrow(-1, 0, s);
   } else {
     weights = at::softmax(scores, -1);
     // a row without keys: all its weights are 0, never NaN
@@ -159,6 +183,30 @@ Tensor attention_plain(const Tensor& q_BHTD,
   return out.to(q_BHTD.scalar_type());
 }
 
+}  // namespace
+
+Tensor attention_plain(const Tensor& q_BHTD,
+                       const Tensor& k_BGSD,
+                       const Tensor& v_BGSD,
+                       int64_t start,
+                       const std::vector<kernels::KeyRange>& held,
+                       const ScoreOptions& options,
+                       const std::function<Tensor(const Tensor&)>& drop) {
+  return defined_attention(q_BHTD, k_BGSD, v_BGSD, start, held, options, drop, nullptr);
+}
+
+PartialAttention attention_part(const Tensor& q_BHTD,
+                                const Tensor& k_BGSD,
+                                const Tensor& v_BGSD,
+                                int64_t start,
+                                int64_t first,
+                                const ScoreOptions& options) {
+  PartialAttention part;
+  part.out = defined_attention(q_BHTD, k_BGSD, v_BGSD, start, {{first, first + k_BGSD.size(2)}},
+                               options, {}, &part.lse);
+  return part;
+}
+
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
@@ -176,11 +224,19 @@ Tensor attention_equal(const Tensor& q_BTHD,
 }
 
 Tensor attention(const Tensor& q_THD,
-                 const std::vector<KeyValues>& kv,
+                 const std::vector<KeyValues>& given,
                  int64_t start,
                  const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop) {
-  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, kv, start, options);
+  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, given, start, options);
+  std::vector<KeyValues> kv;
+  for (const KeyValues& part : given) {
+    const auto numbers = [&](const Tensor& x) {
+      // of fewer bits than the queries: as a state stores them
+      return x.element_size() < q_THD.element_size() ? from_kv_rows(x, q_THD.scalar_type()) : x;
+    };
+    kv.push_back({numbers(part.k_SGD), numbers(part.v_SGD), part.first});
+  }
   // a whole document: one sequence of a batch
   if (kv.size() == 1 && kv[0].first == 0 && start == 0 && kv[0].k_SGD.size(0) == q_THD.size(0) &&
       !use_kernels(q_THD)) {

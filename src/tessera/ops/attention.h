@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/kernels/visibility.h"
+#include "tessera/ops/attention_merge.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -23,6 +24,7 @@ struct ScoreBlock {
   const Tensor& k_BHSD;
   int64_t first_query = 0, first_key = 0;  // positions
   double scale = 1;
+  int64_t query_step = 1, key_step = 1;  // from one position to the next
 };
 
 /// What a position scheme adds to the scores, in either of two forms.
@@ -61,7 +63,8 @@ struct ScoreOptions {
   int64_t far_end = 0;
 };
 
-/// Keys and values at consecutive positions from `first`.
+/// Keys and values at consecutive positions from `first`, perhaps as a state stores them
+/// (kv_rows.h), both alike.
 struct KeyValues {
   Tensor k_SGD, v_SGD;
   int64_t first = 0;
@@ -101,6 +104,15 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const ScoreOptions& options,
                        const std::function<Tensor(const Tensor&)>& drop = {});
 
+/// The same of some of a sequence's keys, with the log of each row's sum of exponentials, [B, H,
+/// T]: sinks included, -inf where no key is seen.
+PartialAttention attention_part(const Tensor& q_BHTD,
+                                const Tensor& k_BGSD,
+                                const Tensor& v_BGSD,
+                                int64_t start,
+                                int64_t first,
+                                const ScoreOptions& options);
+
 /// The same where keys lie at the positions of `held`, ascending and disjoint.
 Tensor attention_plain(const Tensor& q_BHTD,
                        const Tensor& k_BGSD,
@@ -119,6 +131,11 @@ Tensor attention_chunked(const Tensor& q_BHTD,
                          const std::vector<kernels::KeyRange>& held,
                          const ScoreOptions& options,
                          int64_t chunk);
+
+/// What a term adds to the scores of a block, by table and function together: [B or 1, H or 1, T,
+/// S] in float32 or double; undefined where it adds nothing. Where use_kernels(q) a row's bits are
+/// its own.
+Tensor added_by_term(const ScoreTerm& term, const ScoreBlock& block);
 
 /// Dense multiplicities [T, S], or [H, T, S] where heads differ: query positions start .., key
 /// positions first ...

@@ -2,98 +2,68 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include "tessera/ops/attention.h"
+#include "tessera/ops/kv_rows.h"
 #include "tessera/ops/pointwise.h"
 
 namespace tessera::ops {
 namespace {
 
-/// Slots of `b` minus slots of `a` in one buffer of entries, or none where they are not of one.
-std::optional<int64_t> slots_apart(const Tensor& a, const Tensor& b) {
-  if (!a.storage().is_alias_of(b.storage()) || a.strides() != b.strides()) return std::nullopt;
-  const int64_t floats = b.storage_offset() - a.storage_offset();
-  if (floats % a.stride(0) != 0) return std::nullopt;
-  return floats / a.stride(0);
-}
-
-/// The entries of all parts as the kernel reads them: where they lie, or copied together.
+/// The parts as the kernel reads them: where they lie.
 struct Held {
-  Tensor k, v;
-  kernels::KeyValueView view;
+  std::vector<Tensor> alive;
+  std::vector<kernels::KeySpan> spans;
+  int64_t heads = 0, width = 0;  // of the values
+  kernels::KeyValueView view() const { return {spans.data(), static_cast<int64_t>(spans.size())}; }
 };
-
-/// Parts as a ring cache hands them out: perhaps the kept first entries, then one or two spans.
-bool lie_in_ring(const std::vector<KeyValues>& kv, size_t ring, Held& held) {
-  const KeyValues& oldest = kv[ring];
-  if (kv.size() - ring > 2 || oldest.k_SGD.stride(2) != 1 || oldest.v_SGD.stride(2) != 1)
-    return false;
-  // the base is what lies first in the buffer: the kept entries, else the newer of two spans
-  const KeyValues& base = kv[ring == 1 ? 0 : kv.size() - 1];
-  const int64_t lead = ring == 1 ? kv[0].k_SGD.size(0) : 0;
-  const auto slot = slots_apart(base.k_SGD, oldest.k_SGD),
-             v_slot = slots_apart(base.v_SGD, oldest.v_SGD);
-  if (!slot || v_slot != slot || *slot < lead) return false;
-  held.k = base.k_SGD, held.v = base.v_SGD;
-  held.view.lead = lead;
-  held.view.first_slot = *slot - lead;
-  if (kv.size() - ring == 1) {
-    held.view.capacity = held.view.first_slot + oldest.k_SGD.size(0);
-    return true;
-  }
-  const auto newer = slots_apart(base.k_SGD, kv.back().k_SGD),
-             v_newer = slots_apart(base.v_SGD, kv.back().v_SGD);
-  held.view.capacity = held.view.first_slot + oldest.k_SGD.size(0);
-  return newer && v_newer == newer && *newer == lead;
-}
 
 Tensor dense_rows(const Tensor& t) {
   return t.stride(2) == 1 ? t : t.contiguous();
 }
 
 Held held_keys(const std::vector<KeyValues>& kv) {
-  // a gap after the first part: entries that a cache keeps for ever
-  const size_t ring =
-      kv.size() > 1 && kv[1].first > kv[0].first + kv[0].k_SGD.size(0) ? size_t{1} : size_t{0};
   Held held;
-  int64_t count = 0;
-  for (size_t i = ring; i < kv.size(); ++i) count += kv[i].k_SGD.size(0);
-  if (kv.size() == 1) {
-    held.k = dense_rows(kv[0].k_SGD);
-    held.v = dense_rows(kv[0].v_SGD);
-  } else if (!lie_in_ring(kv, ring, held)) {
-    std::vector<Tensor> keys, values;
-    for (const KeyValues& part : kv) {
-      keys.push_back(part.k_SGD);
-      values.push_back(part.v_SGD);
-    }
-    held = {};
-    held.k = at::cat(keys);
-    held.v = at::cat(values);
-    held.view.lead = ring == 1 ? kv[0].k_SGD.size(0) : 0;
+  held.heads = kv.front().k_SGD.size(1);
+  held.width = row_width(kv.front().v_SGD);
+  held.alive.reserve(2 * kv.size());
+  for (const KeyValues& part : kv) {
+    if (part.k_SGD.size(0) == 0) continue;
+    const Tensor &k = held.alive.emplace_back(dense_rows(part.k_SGD)),
+                 &v = held.alive.emplace_back(dense_rows(part.v_SGD));
+    require(k.scalar_type() == v.scalar_type(), "attention", "keys of {}, values of {}",
+            c10::toString(k.scalar_type()), c10::toString(v.scalar_type()));
+    const int64_t bytes = k.element_size();
+    kernels::KeySpan& span = held.spans.emplace_back();
+    span.k = k.const_data_ptr(), span.v = v.const_data_ptr();
+    span.k_token_stride = bytes * k.stride(0), span.k_head_stride = bytes * k.stride(1);
+    span.v_token_stride = bytes * v.stride(0), span.v_head_stride = bytes * v.stride(1);
+    span.first = part.first, span.count = k.size(0);
+    span.type = kv_dtype(k.scalar_type());
   }
-  kernels::KeyValueView& view = held.view;
-  view.k = held.k.const_data_ptr<float>();
-  view.v = held.v.const_data_ptr<float>();
-  view.k_token_stride = held.k.stride(0), view.k_head_stride = held.k.stride(1);
-  view.v_token_stride = held.v.stride(0), view.v_head_stride = held.v.stride(1);
-  view.first_position = kv[ring].first;
-  view.count = count;
   return held;
+}
+
+/// The keys of all parts as numbers, one after another.
+Tensor joined_keys(const std::vector<KeyValues>& kv) {
+  std::vector<Tensor> keys;
+  for (const KeyValues& part : kv) keys.push_back(from_kv_rows(part.k_SGD, at::kFloat));
+  return keys.size() == 1 ? keys[0] : at::cat(keys);
 }
 
 constexpr int64_t kQueriesPerBias = 64;
 
-/// Queries [begin, begin + t) of the call: what the term adds to their scores, [H or 1, t, S].
+/// Queries [begin, begin + t) of the call: what the term adds to their scores with `s` keys,
+/// [H or 1, t, S]. k_SGD may be undefined where the term is of distances alone.
 Tensor added_scores(const Tensor& q_THD,
                     const Tensor& k_SGD,
+                    int64_t s,
                     int64_t start,
                     int64_t first,
                     int64_t begin,
                     int64_t t,
                     const ScoreOptions& options) {
-  const int64_t h = q_THD.size(1), s = k_SGD.size(0), query = start + begin;
+  const int64_t h = q_THD.size(1), query = start + begin;
   Tensor bias = at::zeros({1, t, s}, q_THD.options());
   if (options.term.bias_HR.defined()) {
     const Tensor table = options.term.bias_HR.to(at::kFloat).contiguous();
@@ -149,7 +119,7 @@ Tensor attention_by_weights(const Tensor& q_THD,
   const int64_t t = q_THD.size(0), h = q_THD.size(1);
   const auto heads_first = [&](const auto& part) {
     std::vector<Tensor> parts;
-    for (const KeyValues& one : kv) parts.push_back(part(one));
+    for (const KeyValues& one : kv) parts.push_back(from_kv_rows(part(one), at::kFloat));
     const Tensor all = at::cat(parts).transpose(0, 1);
     return all.repeat_interleave(h / all.size(0), 0).contiguous();
   };
@@ -168,7 +138,7 @@ Tensor attention_by_weights(const Tensor& q_THD,
     const Tensor q_HND = q_HTD.narrow(1, begin, n).contiguous();
     Tensor scores = row_products(q_HND, k_HSD) * options.scale;
     if (options.softcap > 0) scores = softcap(scores, options.softcap);
-    scores = scores + added_scores(q_THD, k_SHD, start, first, begin, n, of_scores);
+    scores = scores + added_scores(q_THD, k_SHD, s, start, first, begin, n, of_scores);
     const Tensor times = visible_keys(start + begin, n, first, s, options, h, at::kCPU)
                              .to(at::kFloat)
                              .expand({h, n, s})
@@ -198,7 +168,8 @@ Tensor attention_kernel(const Tensor& q_THD,
   if (options.term.values) return attention_by_weights(q_THD, kv, start, options);
   // the kernel reads far queries with the strides of q
   const Tensor q = options.far_q.defined() ? q_THD.contiguous() : dense_rows(q_THD);
-  Tensor out = at::empty({q.size(0), q.size(1), kv.front().v_SGD.size(2)}, q.options());
+  const Held held = held_keys(kv);
+  Tensor out = at::empty({q.size(0), q.size(1), held.width}, q.options());
   kernels::Attention a;
   a.T = q.size(0), a.H = q.size(1), a.K = q.size(2);
   a.q = q.const_data_ptr<float>();
@@ -207,9 +178,8 @@ Tensor attention_kernel(const Tensor& q_THD,
   a.out_token_stride = out.stride(0), a.out_head_stride = out.stride(1);
   a.first_position = start;
 
-  const Held held = held_keys(kv);
-  a.kv = held.view;
-  a.G = held.k.size(1), a.V = held.v.size(2);
+  a.kv = held.view();
+  a.G = held.heads, a.V = held.width;
 
   a.causal = options.causal;
   // the kernel's symmetric window is |query - key| < window
@@ -232,14 +202,13 @@ Tensor attention_kernel(const Tensor& q_THD,
     return out;
   }
   // the bias is made for a few queries at a time: memory stays linear in the keys
-  std::vector<Tensor> keys;
-  for (const KeyValues& part : kv) keys.push_back(part.k_SGD);
-  const Tensor dense_k = keys.size() == 1 ? keys[0] : at::cat(keys);
+  const Tensor keys = options.term.bias ? joined_keys(kv) : Tensor();
+  const int64_t first = a.kv.begin(), n_keys = a.kv.end() - first;
   const float* q_data = a.q;
   float* out_data = a.out;
   for (int64_t begin = 0, n = a.T; begin < n; begin += kQueriesPerBias) {
     a.T = std::min(kQueriesPerBias, n - begin);
-    const Tensor bias = added_scores(q, dense_k, start, a.kv.first_position, begin, a.T, options);
+    const Tensor bias = added_scores(q, keys, n_keys, start, first, begin, a.T, options);
     a.bias = bias.const_data_ptr<float>();
     a.bias_head_stride = bias.size(0) == 1 ? 0 : bias.stride(0);
     a.bias_query_stride = bias.stride(1);

@@ -3,7 +3,6 @@
 // the fewest operations and keeps a state in cache.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "tessera/kernels/linear_recurrence_backward.h"
@@ -44,19 +43,6 @@ kernels::LinearRecurrence sequence(const variable_list& in, int64_t b) {
   return r;
 }
 
-/// The same, from token t on, n tokens.
-kernels::LinearRecurrence part(kernels::LinearRecurrence r, int64_t t, int64_t n) {
-  const int64_t heads = t * r.H;
-  r.T = n;
-  for (const float** p : {&r.q, &r.k, &r.a, &r.b})
-    if (*p != nullptr) *p += heads * r.K;
-  r.v += heads * r.V;
-  if (r.beta != nullptr) r.beta += heads;
-  if (r.decay == kernels::DecayPer::token) r.log_decay += heads;
-  if (r.decay == kernels::DecayPer::channel) r.log_decay += heads * r.K;
-  return r;
-}
-
 struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
   using Maybe = std::optional<Tensor>;  // an input that may be undefined
 
@@ -76,15 +62,10 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
     Tensor y = at::empty(v.sizes(), v.options()), end = state.clone();
     Tensor checkpoints = at::empty({batch, blocks, v.size(2), q.size(3), v.size(3)}, v.options());
     for (int64_t i = 0; i < batch; ++i) {
-      const kernels::LinearRecurrence whole = sequence(in, i);
-      for (int64_t block = 0; block < blocks; ++block) {
-        checkpoints[i][block].copy_(end[i]);
-        const int64_t from = block * kInterval;
-        auto r = part(whole, from, std::min(kInterval, t - from));
-        r.state = row(end, i);
-        r.y = row(y, i) + from * r.H * r.V;
-        kernels::linear_recurrence(r);
-      }
+      auto r = sequence(in, i);
+      r.state = row(end, i), r.y = row(y, i);
+      r.kept = row(checkpoints, i), r.interval = kInterval;
+      kernels::linear_recurrence(r);
     }
     variable_list saved = in;
     saved.push_back(checkpoints);

@@ -11,9 +11,8 @@ Tensor head_linear(const Tensor& x_NHI, const Weight& w, const Weight* bias) {
           "{}: {} heads of {} channels meet a weight [{}, {}]", w.name(), heads, in, w.size(0),
           w.size(1));
   const int64_t out = w.size(0) / heads;
-  const bool packed_on_cpu = !w.dense_tensor().defined() || (w.dense_tensor().device().is_cpu() &&
-                                                             w.dense_tensor().is_contiguous());
-  if (use_kernels(x_NHI) && packed_on_cpu && kernels::can_dequantize(w.dtype())) {
+  if (w.parts() != nullptr) return head_linear(x_NHI, Weight::dense(w.name(), w.tensor()), bias);
+  if (use_kernels(x_NHI) && w.readable_by_kernels() && kernels::can_dequantize(w.dtype())) {
     const Tensor x = x_NHI.stride(2) == 1 ? x_NHI : x_NHI.contiguous();
     const Tensor b = bias != nullptr ? bias->tensor().to(at::kFloat).contiguous() : Tensor();
     Tensor y = at::empty({n, heads, out}, x.options());

@@ -1,5 +1,7 @@
 #include "tessera/ops/lsh.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,10 +27,10 @@ struct Sorted {
   std::vector<std::vector<int64_t>> place;  // [H][R * T], of token t in round r
 };
 
-Sorted sort_tokens(const Tensor& buckets_RHT, int64_t chunk) {
+Sorted sort_tokens(const Tensor& buckets_RHT, const Lsh& how) {
   const int64_t rounds = buckets_RHT.size(0), heads = buckets_RHT.size(1), t = buckets_RHT.size(2);
   Sorted out;
-  out.padded = (t + chunk - 1) / chunk * chunk;
+  out.padded = how.padded(t);
   out.places = rounds * out.padded;
   const Tensor buckets = buckets_RHT.contiguous();
   for (int64_t h = 0; h < heads; ++h) {
@@ -88,6 +90,14 @@ Tensor combined(const Tensor& out_RTHV, const Tensor& lse_RTH) {
   return sum;
 }
 
+/// The bias of every head by distance, [H, R] in the type of x_THD; undefined where there is none.
+Tensor distance_bias(const Lsh& how, const Tensor& x_THD) {
+  if (!how.bias_HR.defined()) return {};
+  return how.bias_HR.to(x_THD.device(), x_THD.scalar_type())
+      .expand({x_THD.size(1), how.bias_HR.size(1)})
+      .contiguous();
+}
+
 /// The keys of every token and head in round r, ascending by token; `alone` collects those that see
 /// themselves alone, with how often.
 struct Alone {
@@ -99,6 +109,7 @@ KeyLists lists_of(const Sorted& sorted,
                   int64_t first,
                   int64_t n,
                   int64_t length,
+                  const Tensor& bias_HR,
                   std::vector<Alone>& alone) {
   const auto heads = static_cast<int64_t>(sorted.token.size());
   const int64_t chunks = sorted.places / how.chunk;
@@ -123,7 +134,13 @@ KeyLists lists_of(const Sorted& sorted,
         seen.push_back(t);
       }
       std::sort(seen.begin(), seen.end());
-      for (const int64_t key : seen) lists.add(0, key);
+      const auto bias = [&](int64_t key) {
+        if (!bias_HR.defined()) return 0.0f;
+        const int64_t r = bias_HR.size(1);
+        return bias_HR
+            .const_data_ptr<float>()[h * r + std::clamp<int64_t>(how.zero + key - t, 0, r - 1)];
+      };
+      for (const int64_t key : seen) lists.add(0, key, bias(key));
       lists.end_list();
     }
   return lists;
@@ -136,13 +153,14 @@ Tensor by_kernel(const Tensor& q,
                  const Sorted& sorted,
                  Tensor* lse_THR) {
   const int64_t t = q.size(0), rounds = how.rounds();
+  const Tensor bias_HR = distance_bias(how, q);
   std::vector<Tensor> outs, lses;
   for (int64_t r = 0; r < rounds; ++r) {
     std::vector<Tensor> out, lse;
     for (int64_t first = 0; first < t; first += kQueryBlock) {
       const int64_t n = std::min(kQueryBlock, t - first);
       std::vector<Alone> alone;
-      const KeyLists lists = lists_of(sorted, how, r, first, n, t, alone);
+      const KeyLists lists = lists_of(sorted, how, r, first, n, t, bias_HR, alone);
       Attended a = listed_attention(q.narrow(0, first, n), {{k, v}}, lists, 1);
       Tensor exact = a.lse.to(at::kDouble);
       auto* cell = exact.data_ptr<double>();
@@ -190,6 +208,11 @@ Tensor by_chunks(const Tensor& q,
   };
   const Tensor query = token.reshape({heads, chunks, c}), key = in_reach(query);
   Tensor scores = at::matmul(listed(q), in_reach(listed(k)).transpose(-1, -2));
+  if (const Tensor bias_HR = distance_bias(how, q); bias_HR.defined()) {
+    const Tensor index =
+        (key.unsqueeze(2) - query.unsqueeze(3) + how.zero).clamp(0, bias_HR.size(1) - 1);
+    scores = scores + bias_HR.gather(1, index.flatten(1)).reshape(scores.sizes());
+  }
   Tensor hidden = key.lt(0).unsqueeze(2).expand_as(scores);
   if (how.causal) hidden = hidden.logical_or(key.unsqueeze(2).gt(query.unsqueeze(3)));
   scores = scores.masked_fill(hidden, kHidden)
@@ -249,6 +272,20 @@ std::vector<Tensor> lsh_rotations(const RandomKey& key,
   return out;
 }
 
+std::vector<Tensor> lsh_torch_rotations(
+    uint64_t seed, const std::vector<int64_t>& factors, int64_t rounds, int64_t heads, int64_t d) {
+  const int64_t columns = std::accumulate(factors.begin(), factors.end(), int64_t{0}) / 2;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  const Tensor all = at::randn({heads, d, rounds, columns}, generator, at::kFloat);
+  std::vector<Tensor> out;
+  int64_t first = 0;
+  for (const int64_t factor : factors) {
+    out.push_back(all.narrow(3, first, factor / 2).permute({2, 0, 1, 3}).contiguous());
+    first += factor / 2;
+  }
+  return out;
+}
+
 Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how) {
   const at::NoGradGuard no_gradients;
   const Tensor x = qk_THD.detach().to(wide(qk_THD));
@@ -283,14 +320,14 @@ Tensor lsh_attention(const Tensor& qk_THD, const Tensor& v_THV, const Lsh& how, 
   Tensor buckets;
   if (t <= how.chunk) {
     // the whole document as one chunk of one round
-    own.chunk = t;
+    own.chunk = own.pad_to = t;
     own.before = own.after = 0;
     own.rotations = {how.rotations.at(0).narrow(0, 0, 1)};
     buckets = at::zeros({1, q.size(1), t}, at::kLong);
   } else {
-    buckets = lsh_buckets(q, how).to(at::kCPU);
+    buckets = how.buckets_RHT.defined() ? how.buckets_RHT : lsh_buckets(q, how);
   }
-  const Sorted sorted = sort_tokens(buckets, own.chunk);
+  const Sorted sorted = sort_tokens(buckets.to(at::kCPU, at::kLong), own);
   const Tensor out = use_kernels(q) ? by_kernel(q, k, v, own, sorted, lse_THR)
                                     : by_chunks(q, k, v, own, sorted, lse_THR);
   return out.to(qk_THD.scalar_type());

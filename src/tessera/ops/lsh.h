@@ -17,9 +17,19 @@ struct Lsh {
   bool causal = true;
   /// One per factor n_f of the bucket count, [R, H, D, n_f / 2]: bucket = argmax [x R; -x R], and
   /// the factors' buckets as digits.
-  std::vector<Tensor> rotations;
+  std::vector<Tensor> rotations = {};
+  int64_t pad_to = 0;  // the list of a round is filled up to a multiple of this; 0 = of the chunk
+  Tensor buckets_RHT = {};  // where the hash is known already; may be undefined
+  /// Added to the scores: bias_HR[h][clamp(zero + key - query, 0, R - 1)]; undefined = nothing.
+  Tensor bias_HR = {};
+  int64_t zero = 0;
 
   int64_t rounds() const { return rotations.at(0).size(0); }
+  /// Places that a round's list has for a document of t tokens.
+  int64_t padded(int64_t t) const {
+    const int64_t unit = pad_to > 0 ? pad_to : chunk;
+    return (t + unit - 1) / unit * unit;
+  }
 };
 
 /// The bucket count of a document as the released code chooses it: a power of two near 2 T / c, in
@@ -32,6 +42,11 @@ std::vector<Tensor> lsh_rotations(const RandomKey& key,
                                   int64_t rounds,
                                   int64_t heads,
                                   int64_t d);
+
+/// Rotations as torch.randn draws them, of [H, D, R, sum of n_f / 2] in float32, right after
+/// torch.manual_seed(seed): those of released models.
+std::vector<Tensor> lsh_torch_rotations(
+    uint64_t seed, const std::vector<int64_t>& factors, int64_t rounds, int64_t heads, int64_t d);
 
 /// qk_THD -> [R, H, T] int64; no gradient.
 Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how);

@@ -41,6 +41,29 @@ TEST(Lsh, BucketCountsOfTheReleasedCode) {
   EXPECT_EQ(lsh_bucket_factors(65536, 64, 524288), (Factors{32, 64}));
 }
 
+TEST(Lsh, RotationsOfTorch) {
+  // torch.manual_seed(3); torch.randn(2, 3, 2, 3), split behind the first column
+  const auto rotations = lsh_torch_rotations(3, {2, 4}, 2, 2, 3);
+  ASSERT_EQ(rotations.size(), 2u);
+  EXPECT_EQ(rotations[0].sizes().vec(), (std::vector<int64_t>{2, 2, 3, 1}));
+  EXPECT_EQ(rotations[1].sizes().vec(), (std::vector<int64_t>{2, 2, 3, 2}));
+  expect_near(
+      rotations[0].flatten().narrow(0, 0, 4),
+      tensor({-0.07664429396390915, 1.6205507516860962, 0.9131519198417664, -0.5144619941711426}),
+      1e-6);
+  expect_near(
+      rotations[1].flatten().narrow(0, 0, 4),
+      tensor({0.35988152027130127, -0.7820168137550354, -1.596708059310913, -0.05168096348643303}),
+      1e-6);
+  expect_near(rotations[1].to(at::kDouble).sum(),
+              at::scalar_tensor(-0.6510324738919735, at::kDouble), 1e-5);
+  // few numbers are drawn by another routine: torch.manual_seed(5); torch.randn(1, 2, 1, 2)
+  expect_near(
+      lsh_torch_rotations(5, {4}, 1, 1, 2)[0].flatten(),
+      tensor({-0.4867807626724243, -0.6038215756416321, -0.5580962300300598, 0.6675242781639099}),
+      1e-6);
+}
+
 /// Item after item, from the text of the definition, with finite masks.
 Tensor by_definition(const Tensor& qk, const Tensor& v, const Lsh& how) {
   const int64_t t = qk.size(0), heads = qk.size(1), rounds = how.rounds();
@@ -53,7 +76,8 @@ Tensor by_definition(const Tensor& qk, const Tensor& v, const Lsh& how) {
       for (int64_t i = 0; i < t; ++i) items.emplace_back(buckets[r][h][i].item<int64_t>(), i);
       std::sort(items.begin(), items.end());
       for (const auto& item : items) list.push_back(item.second);
-      while (list.size() % static_cast<size_t>(how.chunk) != 0) list.push_back(-1);
+      const int64_t unit = how.pad_to == 0 ? how.chunk : how.pad_to;
+      while (static_cast<int64_t>(list.size()) % unit != 0) list.push_back(-1);
     }
     const auto chunks = static_cast<int64_t>(list.size()) / how.chunk;
     for (int64_t i = 0; i < t; ++i) {
@@ -92,18 +116,28 @@ TEST(Lsh, AgainstTheDefinition) {
   struct Kind {
     int64_t t, chunk, before, after, rounds;
     std::vector<int64_t> factors;
+    int64_t pad_to = 0;
   };
-  for (const Kind& kind : {Kind{12, 4, 1, 0, 1, {4}}, Kind{13, 4, 1, 0, 2, {4}},
-                           Kind{17, 3, 1, 1, 3, {2, 4}}, Kind{9, 4, 0, 0, 2, {6}}})
+  for (const Kind& kind :
+       {Kind{12, 4, 1, 0, 1, {4}}, Kind{13, 4, 1, 0, 2, {4}}, Kind{17, 3, 1, 1, 3, {2, 4}},
+        Kind{9, 4, 0, 0, 2, {6}}, Kind{13, 4, 1, 0, 2, {4}, 12}})
     for (const bool causal : {true, false}) {
       const auto run = [&](at::ScalarType type) {
-        const Lsh how{kind.chunk, kind.before, kind.after, causal,
-                      lsh_rotations(RandomKey(5), kind.factors, kind.rounds, 2, 3)};
+        const Lsh how{kind.chunk,
+                      kind.before,
+                      kind.after,
+                      causal,
+                      lsh_rotations(RandomKey(5), kind.factors, kind.rounds, 2, 3),
+                      kind.pad_to};
         return lsh_attention(gen({kind.t, 2, 3}, 1.9, 0.5).to(type) * 2,
                              gen({kind.t, 2, 4}, 0.71, 0.05).to(type), how);
       };
-      const Lsh how{kind.chunk, kind.before, kind.after, causal,
-                    lsh_rotations(RandomKey(5), kind.factors, kind.rounds, 2, 3)};
+      const Lsh how{kind.chunk,
+                    kind.before,
+                    kind.after,
+                    causal,
+                    lsh_rotations(RandomKey(5), kind.factors, kind.rounds, 2, 3),
+                    kind.pad_to};
       const Tensor want =
           by_definition(gen({kind.t, 2, 3}, 1.9, 0.5) * 2, gen({kind.t, 2, 4}, 0.71, 0.05), how);
       expect_both(run, want, 1e-12);

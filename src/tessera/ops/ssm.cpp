@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tessera/kernels/ssm.h"
+#include "tessera/ops/linear_recurrence.h"
 
 namespace tessera::ops {
 namespace {
@@ -67,6 +68,23 @@ std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor
   y = y.reshape({batch, chunks * q, h, p}).narrow(1, 0, t);
   if (in.d_H.defined()) y = y + in.d_H.to(type).unsqueeze(-1) * in.x_BTHP.to(type);
   return {y.to(in.x_BTHP.scalar_type()), state};
+}
+
+std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_BHPN) {
+  if (!in.x_BTHP.device().is_cpu() || wide(in.x_BTHP) != at::kFloat)
+    return ssd_chunked(in, chunk, state_BHPN);
+  // a linear recurrence: C asks, B is the key, dt x the value, dt A the logarithm of the decay
+  const int64_t h = in.x_BTHP.size(2);
+  const auto type = wide(in.x_BTHP);
+  const Tensor x = in.x_BTHP.to(type), dt = in.dt_BTH.to(type);
+  const Tensor before = state_BHPN.defined() ? state_BHPN.to(type).mT() : Tensor();
+  auto [y, state] = linear_recurrence_fused({.q_BTHK = for_heads(in.c_BTGN.to(type), h),
+                                             .k_BTHK = for_heads(in.b_BTGN.to(type), h),
+                                             .v_BTHV = x * dt.unsqueeze(-1),
+                                             .log_decay = dt * in.a_H.to(type)},
+                                            before);
+  if (in.d_H.defined()) y = y + in.d_H.to(type).unsqueeze(-1) * x;
+  return {y.to(in.x_BTHP.scalar_type()), state.mT()};
 }
 
 std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN) {

@@ -85,6 +85,35 @@ TEST(Ssd, KernelGoldenAndSplits) {
   }
 }
 
+/// In float32: heads that share groups, a length that fills no block, a state to begin with; every
+/// gradient, those through the final state included.
+TEST(Ssd, TrainingFormGivesTheDefinitionAndItsGradients) {
+  const auto inputs = [](at::ScalarType type) {
+    std::vector<Tensor> x{gen({2, 37, 4, 3}, .7, .1),  0.3 + 0.2 * gen({2, 37, 4}, .4, .2),
+                          gen({4}, .5, .1) - 1.5,      gen({2, 37, 2, 5}, .9, .3),
+                          gen({2, 37, 2, 5}, .6, -.4), gen({4}, .8, .2),
+                          gen({2, 4, 3, 5}, .3, .5)};
+    for (Tensor& t : x) t = t.to(type).requires_grad_(true);
+    return x;
+  };
+  const auto run = [](const std::vector<Tensor>& x, const Form& form) {
+    const auto [y, state] = form({x[0], x[1], x[2], x[3], x[4], x[5]}, x[6]);
+    ((y * gen(y.sizes().vec(), .2, .7)).sum() + (state * gen(state.sizes().vec(), .5, .9)).sum())
+        .backward();
+    return std::pair(y, state);
+  };
+  const auto want_in = inputs(at::kDouble), got_in = inputs(at::kFloat);
+  const auto [want_y, want_state] =
+      run(want_in, [](const Ssd& in, const Tensor& s) { return ssd_recurrent(in, s); });
+  const auto [y, state] = run(got_in, [](const Ssd& in, const Tensor& s) { return ssd(in, 8, s); });
+  expect_near(y, want_y, 2e-6, "y");
+  expect_near(state, want_state, 2e-6, "state");
+  for (size_t i = 0; i < want_in.size(); ++i)
+    expect_near(got_in[i].grad(), want_in[i].grad(),
+                2e-6 * std::max(1.0, want_in[i].grad().abs().max().item<double>()),
+                std::to_string(i).c_str());
+}
+
 /// Mamba-1's scan as a sum of SSD scans, one per state channel n: heads are its channels, P = N
 /// = 1.
 struct SelectiveScan {

@@ -32,32 +32,31 @@ float acted(float score, ScoreAct act) {
 Tensor unit_attention(const Tensor& q_BTK,
                       const Tensor& k_BSK,
                       const Tensor& v_BSV,
-                      int64_t start,
-                      const Tensor& divisor_T,
-                      ScoreAct act,
-                      bool causal) {
+                      const UnitScores& how) {
   const auto type = wide(q_BTK);
-  const Tensor scores = at::matmul(q_BTK.to(type), k_BSK.to(type).transpose(-1, -2)) /
-                        divisor_T.to(type).unsqueeze(-1);
-  Tensor weights = acted(scores, act);
-  if (causal) weights = weights.tril(start);
+  Tensor scores = at::matmul(q_BTK.to(type), k_BSK.to(type).transpose(-1, -2)) /
+                  how.divisor_T.to(type).unsqueeze(-1);
+  if (how.bias_TS.defined()) scores = scores + how.bias_TS.to(type);
+  Tensor weights = acted(scores, how.act);
+  if (how.causal) weights = weights.tril(how.start);
   return at::matmul(weights, v_BSV.to(type)).to(q_BTK.scalar_type());
 }
 
 Tensor unit_attention_kernel(const Tensor& q_TK,
                              const Tensor& k_SK,
                              const Tensor& v_SV,
-                             int64_t start,
-                             const Tensor& divisor_T,
-                             ScoreAct act,
-                             bool causal) {
+                             const UnitScores& how) {
+  const bool causal = how.causal;
+  const int64_t start = how.start;
   const Tensor q = q_TK.contiguous(), k = k_SK.contiguous(), v = v_SV.contiguous(),
-               divisor = divisor_T.to(at::kFloat).contiguous();
+               divisor = how.divisor_T.to(at::kFloat).contiguous(),
+               bias = how.bias_TS.defined() ? how.bias_TS.to(at::kFloat).contiguous() : Tensor();
   const int64_t t = q.size(0), width = q.size(1), keys = k.size(0), values = v.size(1);
   Tensor out = at::empty({t, values}, q.options());
   Tensor block = at::empty({std::min(t, kQueryBlock), keys}, q.options());
   auto* scores = block.data_ptr<float>();
   const auto* by = divisor.const_data_ptr<float>();
+  const auto* added = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
   for (int64_t first = 0; first < t; first += kQueryBlock) {
     const int64_t rows = std::min(kQueryBlock, t - first);
     const int64_t seen = causal ? start + first + rows : keys;  // by the last row
@@ -67,7 +66,10 @@ Tensor unit_attention_kernel(const Tensor& q_TK,
       for (int64_t i = begin; i < end; ++i) {
         const int64_t own = causal ? start + first + i + 1 : keys;
         float* row = scores + i * keys;
-        for (int64_t j = 0; j < own; ++j) row[j] = acted(row[j] / by[first + i], act);
+        for (int64_t j = 0; j < own; ++j) {
+          const float score = row[j] / by[first + i];
+          row[j] = acted(added != nullptr ? score + added[(first + i) * keys + j] : score, how.act);
+        }
         for (int64_t j = own; j < seen; ++j) row[j] = 0;
       }
     });

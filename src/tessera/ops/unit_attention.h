@@ -11,24 +11,27 @@ enum class ScoreAct {
   laplace,  // (1 + erf((x - sqrt(1/2)) sqrt(2 pi))) / 2: relu2, made smooth and bounded
 };
 
-/// A = act(q k^T / divisor), zero above the diagonal when causal; A v. q_BTK, k_BSK, v_BSV,
-/// divisor_T [T] -> [B, T, V]. Query i is key number `start` + i.
+/// What becomes of q . k.
+struct UnitScores {
+  Tensor divisor_T;  // [T]
+  ScoreAct act = ScoreAct::relu2;
+  bool causal = true;
+  int64_t start = 0;    // query i is key number start + i
+  Tensor bias_TS = {};  // [T, S], or [B, T, S] where there are sequences; undefined = none
+};
+
+/// A = act(q k^T / divisor + bias), zero above the diagonal when causal; A v. q_BTK, k_BSK, v_BSV
+/// -> [B, T, V].
 Tensor unit_attention(const Tensor& q_BTK,
                       const Tensor& k_BSK,
                       const Tensor& v_BSV,
-                      int64_t start,
-                      const Tensor& divisor_T,
-                      ScoreAct act,
-                      bool causal);
+                      const UnitScores& how);
 
 /// The batch-invariant kernels for one sequence in float32: q_TK, k_SK, v_SV. Keys in ascending
 /// order; memory for a block of queries at a time.
 Tensor unit_attention_kernel(const Tensor& q_TK,
                              const Tensor& k_SK,
                              const Tensor& v_SV,
-                             int64_t start,
-                             const Tensor& divisor_T,
-                             ScoreAct act,
-                             bool causal);
+                             const UnitScores& how);
 
 }  // namespace tessera::ops

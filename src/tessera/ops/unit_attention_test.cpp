@@ -8,9 +8,9 @@ namespace {
 
 Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, double n, ScoreAct act, bool causal) {
   const Tensor divisor = at::full({q.size(0)}, n, q.options());
-  if (use_kernels(q)) return unit_attention_kernel(q, k, v, 0, divisor, act, causal);
-  return unit_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), 0, divisor, act, causal)
-      .squeeze(0);
+  const UnitScores how{divisor, act, causal};
+  if (use_kernels(q)) return unit_attention_kernel(q, k, v, how);
+  return unit_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), how).squeeze(0);
 }
 
 TEST(UnitAttention, GoldenG6) {
@@ -52,14 +52,18 @@ TEST(UnitAttention, GoldenWithExactFractions) {
 
 TEST(UnitAttention, LongInputsAgainstTheDefinition) {
   // several blocks of queries, after keys that came before
-  for (const ScoreAct act : {ScoreAct::relu2, ScoreAct::laplace}) {
+  for (const auto& [act, biased] :
+       {std::pair{ScoreAct::relu2, false}, std::pair{ScoreAct::laplace, false},
+        std::pair{ScoreAct::relu2, true}}) {
     const int64_t start = 7, t = 70;
+    const Tensor bias = gen({t, start + t}, 0.83, 0.3) * 0.4;
     const Tensor q = gen({t, 5}, 1.3, 0.2) * 2, k = gen({start + t, 5}, 1.7, 0.4) * 2,
                  v = gen({start + t, 9}, 0.9, 0.1), divisor = at::arange(1, t + 1, at::kDouble);
     Tensor want = at::zeros({t, 9}, at::kDouble);
     for (int64_t i = 0; i < t; ++i)
       for (int64_t j = 0; j <= start + i; ++j) {
-        const double x = (q[i] * k[j]).sum().item<double>() / static_cast<double>(i + 1);
+        const double x = (q[i] * k[j]).sum().item<double>() / static_cast<double>(i + 1) +
+                         (biased ? bias[i][j].item<double>() : 0);
         const double a =
             act == ScoreAct::relu2
                 ? std::pow(std::max(x, 0.0), 2)
@@ -68,12 +72,12 @@ TEST(UnitAttention, LongInputsAgainstTheDefinition) {
         want[i] += a * v[j];
       }
     expect_both(
-        [&](at::ScalarType type) {
-          const Tensor d = divisor.to(type), qt = q.to(type), kt = k.to(type), vt = v.to(type);
-          if (use_kernels(qt)) return unit_attention_kernel(qt, kt, vt, start, d, act, true);
-          return unit_attention(qt.unsqueeze(0), kt.unsqueeze(0), vt.unsqueeze(0), start, d, act,
-                                true)
-              .squeeze(0);
+        [&, act = act, biased = biased](at::ScalarType type) {
+          const Tensor qt = q.to(type), kt = k.to(type), vt = v.to(type);
+          UnitScores how{divisor.to(type), act, true, start};
+          if (biased) how.bias_TS = bias.to(type);
+          if (use_kernels(qt)) return unit_attention_kernel(qt, kt, vt, how);
+          return unit_attention(qt.unsqueeze(0), kt.unsqueeze(0), vt.unsqueeze(0), how).squeeze(0);
         },
         want, 1e-12);
   }

@@ -54,6 +54,24 @@ Weight Weight::stored(std::string name,
   return w;
 }
 
+Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b) {
+  require(w->shape().size() == 2 && a->size(1) == w->size(1) && b->size(0) == w->size(0) &&
+              b->size(1) == a->size(0),
+          "adapter", "{}: [{}, {}] and [{}, {}] beside a weight of {} axes", w->name(), a->size(0),
+          a->size(1), b->size(0), b->size(1), w->shape().size());
+  Weight out;
+  out.name_ = w->name();
+  out.dtype_ = w->dtype();
+  out.shape_ = w->shape();
+  out.adapted_ = std::make_shared<const Adapted>(Adapted{std::move(w), std::move(a), std::move(b)});
+  return out;
+}
+
+bool Weight::readable_by_kernels() const {
+  if (adapted_) return false;
+  return !tensor_.defined() || (tensor_.device().is_cpu() && tensor_.is_contiguous());
+}
+
 int64_t Weight::elements() const {
   int64_t n = 1;
   for (const int64_t size : shape_) n *= size;
@@ -66,6 +84,8 @@ const void* Weight::data() const {
 
 Tensor Weight::tensor() const {
   if (tensor_.defined()) return tensor_;
+  // columns of B A, by the products that kernels and gradients share
+  if (adapted_) return adapted_->w->tensor() + linear(adapted_->a->tensor().t(), *adapted_->b).t();
   if (dtype_ == DType::f32 && reinterpret_cast<uintptr_t>(data_) % alignof(float) == 0) {
     auto owner = owner_;
     return at::from_blob(
@@ -90,9 +110,9 @@ Tensor Weight::tensor() const {
 Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
           w.name(), x.size(-1), w.size(0), w.size(1));
-  const bool packed_on_cpu = !w.dense_tensor().defined() || (w.dense_tensor().device().is_cpu() &&
-                                                             w.dense_tensor().is_contiguous());
-  if (use_kernels(x) && packed_on_cpu && kernels::can_dequantize(w.dtype())) {
+  if (const Weight::Adapted* parts = w.parts())
+    return linear(x, *parts->w, bias) + linear(linear(x, *parts->a), *parts->b);
+  if (use_kernels(x) && w.readable_by_kernels() && kernels::can_dequantize(w.dtype())) {
     const Tensor input = x.contiguous();
     const int64_t rows = input.numel() / w.size(1);
     auto sizes = x.sizes().vec();
@@ -119,6 +139,7 @@ Tensor rows(const Weight& w, const Tensor& ids_N) {
            low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>(), limit - 1);
   }
   if (w.dense_tensor().defined()) return at::embedding(w.dense_tensor(), ids_N);
+  if (w.parts() != nullptr) return at::embedding(w.tensor(), ids_N);
   // only the rows asked for are dequantised
   const Tensor ids = ids_N.to(at::kLong).contiguous();
   Tensor out = at::empty({n, d}, at::kFloat);

@@ -15,6 +15,9 @@ namespace tessera::ops {
 at::ScalarType scalar_type_of(DType dtype);
 DType dtype_of(at::ScalarType type);
 
+class Weight;
+using WeightPtr = std::shared_ptr<const Weight>;
+
 class Weight {
  public:
   Weight() = default;
@@ -27,6 +30,10 @@ class Weight {
                        std::vector<int64_t> shape,
                        const void* data,
                        std::shared_ptr<const void> owner);
+
+  /// W + B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I] and
+  /// B [O, r]. All three stay as they are, and are trained where they are trainable.
+  static Weight adapted(WeightPtr w, WeightPtr a, WeightPtr b);
 
   explicit operator bool() const { return !shape_.empty(); }
   const std::string& name() const { return name_; }
@@ -43,6 +50,13 @@ class Weight {
   const Tensor& dense_tensor() const { return tensor_; }
   /// First byte of the numbers: the mapping, or the dense tensor's memory.
   const void* data() const;
+  /// Whether data() lies in this machine's memory, row after row, as kernels read it.
+  bool readable_by_kernels() const;
+  /// The three parts of an adapted weight; null in others.
+  struct Adapted {
+    WeightPtr w, a, b;
+  };
+  const Adapted* parts() const { return adapted_.get(); }
 
  private:
   std::string name_;
@@ -51,9 +65,8 @@ class Weight {
   Tensor tensor_;
   const void* data_ = nullptr;
   std::shared_ptr<const void> owner_;
+  std::shared_ptr<const Adapted> adapted_;
 };
-
-using WeightPtr = std::shared_ptr<const Weight>;
 
 /// y_NO = x_NI w_OI^T (+ bias_O). Gradients reach x, and w and bias where they are trainable.
 Tensor linear(const Tensor& x, const Weight& w, const Weight* bias = nullptr);

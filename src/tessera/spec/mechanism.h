@@ -66,6 +66,7 @@ struct Info {
   Causality causality = Causality::bitwise;
   Forms forms;
   Place place = Place::nowhere;  // positions only
+  bool any_width = false;        // reads inputs of another width than d_model (Scope::input_width)
   // of one layer, forward and backward; the parts inside it have their own (how attention grows is
   // said by its pattern). `tessera bench mixers` measures both
   Growth time = Growth::linear;
@@ -80,10 +81,14 @@ struct Scope {
   int64_t layer = 0;     // which of them
   bool causal = true;
   int64_t source = 0;   // width of the encoder's output beside this stack, 0 = there is none
+  int64_t d_in = 0;     // width of what a mixer or ffn reads, 0 = d_model
   int64_t width = 0;    // for norms: channels; for positions: width of one head or of the embedding
+  int64_t rotated = 0;  // for rotations: how many channels of a head they turn, 0 = width
   int64_t n_heads = 0;  // for positions that act on scores: query heads
   Places places;        // for positions: where the parent lets them act
   std::string path;     // "layers[3].mixer", for messages
+  int64_t turned() const { return rotated > 0 ? rotated : width; }
+  int64_t input_width() const { return d_in > 0 ? d_in : d_model; }
   Scope at(std::string_view child) const {
     Scope scope = *this;
     scope.path = path.empty() ? std::string(child) : path + "." + std::string(child);
@@ -166,6 +171,9 @@ struct StateDecl {
   DType dtype = DType::f32;
   int64_t first = 0;  // per_token, with keep: how many of the first entries are kept besides
   int64_t every = 1;  // per_token: one entry for this many tokens, once the last of them is seen
+  /// Keys or values [heads, width] that only attention reads, where they lie: they may be kept in
+  /// fewer bits (kv_type.h).
+  bool packs = false;
 
   int64_t bytes_per_entry() const;
   /// Entries that exist after `length` tokens, and those of them that are kept.

@@ -48,7 +48,7 @@ void rebase(Json& json, const fs::path& folder) {
   Json& data = json["data"];
   const auto move = [&](Json& path) {
     if (path.is_string())
-      path = under(fs::absolute(folder), path.get<std::string>()).lexically_normal().string();
+      path = under(fs::current_path() / folder, path.get<std::string>()).lexically_normal().string();
   };
   for (const char* key : {"train", "valid"})
     if (data.contains(key) && data[key].is_array())

@@ -63,6 +63,11 @@ TEST(Recipe, ExtendsAnother) {
   // the same from where the command line stands
   EXPECT_EQ(load_recipe(std::filesystem::relative(folder / "deep/er/recipe.json")).data.train,
             recipe.data.train);
+  // and by its bare name
+  const auto here = std::filesystem::current_path();
+  std::filesystem::current_path(folder / "deep");
+  EXPECT_EQ(load_recipe("middle.json").data.tokenizer, (folder / "deep/tok").string());
+  std::filesystem::current_path(here);
 
   folder.write("loop.json", R"({"extends": "loop.json"})");
   expect_error(ErrorKind::spec, "[extends] more than 8",

@@ -31,6 +31,19 @@ AdamW make_optimizer(const model::Model& model, const OptimizerRecipe& recipe) {
                {recipe.betas[0], recipe.betas[1], recipe.eps, recipe.weight_decay});
 }
 
+/// A split of the sequence must find something to split.
+void check_split(const model::ModelSpec& spec, const nn::SequenceSplit& split) {
+  if (split.ranks <= 1) return;
+  for (const model::LayerSpec& layer : spec.layers)
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches)
+        if (branch.part.type() == "attention") return;
+  fail(ErrorKind::usage, "train",
+       "the sequence is to be split over {} ranks, but no mixer is \"attention\"; leave "
+       "--sequence-parallel out",
+       split.ranks);
+}
+
 class Trainer {
  public:
   Trainer(const Recipe& recipe, const fs::path& folder, const TrainOptions& options)
@@ -41,6 +54,7 @@ class Trainer {
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {
+    check_split(recipe.spec, options.sequence);
     progress_.carried = fresh_rows(recipe, model_);
   }
 
@@ -186,6 +200,7 @@ class Trainer {
             .fold("dropout")
             .fold(static_cast<uint64_t>(progress_.step * recipe_.train.accumulate + micro));
     options.cancel = options_.cancel;
+    options.sequence = options_.sequence;
     return options;
   }
 

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "tessera/base/cancel.h"
+#include "tessera/nn/sequence_split.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 
@@ -21,6 +22,9 @@ namespace tessera::train {
 struct TrainOptions {
   bool resume = false;  // from the newest checkpoint; from the start when there is none
   const CancelToken* cancel = nullptr;
+  /// Attention by the ranks of a ring (ops/ring_attention.h), simulated in this process. Refused
+  /// where no mixer is "attention".
+  nn::SequenceSplit sequence = {};
   /// After every step; losses of validation stand in it when evaluated.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
 };

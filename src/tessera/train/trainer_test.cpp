@@ -66,6 +66,27 @@ TEST(Trainer, LossFalls) {
   EXPECT_EQ(result.checkpoint, s.run("a") / "step-60");
 }
 
+TEST(Trainer, RanksOfARingLearnTheSame) {
+  const Setting s;
+  const auto losses = [&](const std::string& name, const nn::SequenceSplit& split) {
+    std::vector<double> out;
+    s.train(name,
+            {.sequence = split,
+             .on_step = [&](const LogLine& line, int64_t) { out.push_back(line.loss); }},
+            {"train.steps=6"});
+    return out;
+  };
+  const auto one = losses("one", {}), ring = losses("ring", {4, ops::RingLayout::striped});
+  ASSERT_EQ(ring.size(), 6u);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(ring[i], one[i], 1e-4) << i;
+  // a rank's sums are formed in another order: that it was a ring shows in the last bits
+  EXPECT_NE(ring, one);
+  expect_error(ErrorKind::usage, "no mixer is \"attention\"", [&] {
+    s.train("none", {.sequence = {2, ops::RingLayout::striped}},
+            {R"(spec.layers[0].mixer={"type": "short_conv"})"});
+  });
+}
+
 TEST(Trainer, ResumesBitForBit) {
   // dropout, accumulation and an odd number of windows
   Setting s;

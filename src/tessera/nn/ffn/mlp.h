@@ -24,10 +24,11 @@ struct MlpConfig final : spec::Config {
     return {.summary = "Two products with an activation between.",
             .paper = "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762",
             .year = 2017,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .any_width = true};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("up", d_hidden, scope.d_model, bias);
+    list.linear("up", d_hidden, scope.input_width(), bias);
     list.linear("down", scope.d_model, d_hidden, bias,
                 spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   }

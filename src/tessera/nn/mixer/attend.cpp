@@ -19,6 +19,16 @@ WeightDropout weight_dropout(const Context& context,
   return {p, context.key.fold(name + "." + site)};
 }
 
+ops::ScoreOptions with_term(ops::ScoreOptions how,
+                            const Position& position,
+                            ScoreSite site,
+                            Context& context) {
+  site.scale = how.scale;
+  how.term = position.score_term(site, context);
+  how.scale = site.scale;
+  return how;
+}
+
 HeadNorms::HeadNorms(const Builder& builder,
                      const std::string& name,
                      const spec::AnyPart& norm,
@@ -43,6 +53,17 @@ Tensor HeadNorms::operator()(const Tensor& projected) const {
   for (int64_t h = 0; h < heads_; ++h)
     each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
   return at::stack(each, 1);
+}
+
+std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
+                                      const TokenBuffer& values,
+                                      int64_t from,
+                                      int64_t to) {
+  const std::vector<Tensor> k = keys.spans(from, to), v = values.spans(from, to);
+  std::vector<ops::KeyValues> held;
+  held.reserve(k.size());
+  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i) held.push_back({k[i], v[i], from});
+  return held;
 }
 
 Tensor attend_documents(const Tensor& q_NHK,

@@ -25,6 +25,13 @@ WeightDropout weight_dropout(const Context& context,
                              double p,
                              const std::string& site = "weights");
 
+/// `how` with what a position scheme adds to the scores of the site, and with the factor it leaves
+/// on them; the site's scale is how.scale.
+ops::ScoreOptions with_term(ops::ScoreOptions how,
+                            const Position& position,
+                            ScoreSite site,
+                            Context& context);
+
 /// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
 class HeadNorms {
  public:
@@ -42,6 +49,12 @@ class HeadNorms {
   int64_t heads_;
   std::vector<std::unique_ptr<Norm>> norms_;
 };
+
+/// What a row holds of positions [from, to), as it lies in the pages of its state.
+std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
+                                      const TokenBuffer& values,
+                                      int64_t from,
+                                      int64_t to);
 
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,

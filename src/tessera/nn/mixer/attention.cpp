@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/sequence_split.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/random.h"
+#include "tessera/ops/ring_attention.h"
 
 namespace tessera::nn {
 namespace {
@@ -92,15 +94,13 @@ class Attention final : public Mixer {
     how.causal = context.causal;
     how.dropout = context.training ? config_.dropout : 0;
     if (sinks_) how.sinks_H = sinks_->tensor();
-    ScoreSite site{config_.n_heads,
-                   config_.head_dim,
-                   context.batch->longest(),
-                   how.scale,
-                   [this](const Tensor& x) { return queries(x); },
-                   [this](const Tensor& x) { return keys(x); }};
-    how.term = position_->score_term(site, context);
-    how.scale = site.scale;
-    return how;
+    return with_term(std::move(how), *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = context.batch->longest(),
+                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_k = [this](const Tensor& x) { return keys(x); }},
+                     context);
   }
 
   Site site_of(Context& context) const {
@@ -182,9 +182,43 @@ class Attention final : public Mixer {
     return how;
   }
 
+  /// Refuses what a part of a sequence cannot compute.
+  void check_split(const Projected& x) const {
+    const auto refuse = [&](std::string_view what, std::string_view remedy) {
+      fail(ErrorKind::spec, name_, "{} cannot be computed where a sequence is split over ranks; {}",
+           what, remedy);
+    };
+    if (config_.dropout > 0)
+      refuse(fmt::format("dropout = {} of the weights", config_.dropout), "set it to 0");
+    if (x.far_q.defined())
+      refuse(fmt::format("pattern \"{}\" with other queries for the first keys",
+                         config_.pattern.type()),
+             "use \"window\"");
+    if (config_.who().global_projections())
+      refuse("global tokens with projections of their own",
+             "set its \"projections\" to \"shared\"");
+    if (config_.position.as<PositionConfig>().counts_keys())
+      refuse(fmt::format("position \"{}\", which counts every key between key and query,",
+                         config_.position.type()),
+             "use another position");
+  }
+
+  /// Whole sequences by the ranks of a ring.
+  Tensor spread(const Tensor& q_BTHD,
+                const Tensor& k_BTGD,
+                const Tensor& v_BTGD,
+                const SequenceSplit& split,
+                const ops::ScoreOptions& how) const {
+    const ops::RingOrder order(q_BTHD.size(1), split.ranks, split.layout);
+    return ops::ring_attention(q_BTHD, k_BTGD, v_BTGD, order, how).out;
+  }
+
   /// Whole documents, without a past.
   Tensor whole(const Projected& x, const Site& site, Context& context) const {
     const Batch& batch = *context.batch;
+    const SequenceSplit split =
+        ops::use_kernels(x.q_NHD) ? SequenceSplit() : sequence_split(context);
+    if (split.ranks > 1) check_split(x);
     if (const int64_t t = batch.equal_length();
         t > 0 && !ops::use_kernels(x.q_NHD) && all_alike(site)) {
       const int64_t b = x.q_NHD.size(0) / t;
@@ -194,6 +228,9 @@ class Attention final : public Mixer {
         how.far_q = fold(x.far_q);
         how.far_end = config_.who().first_kept();
       }
+      if (split.ranks > 1)
+        return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), split, how)
+            .reshape(x.q_NHD.sizes());
       return ops::attention_equal(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), how,
                                   dropper(context, 0))
           .reshape(x.q_NHD.sizes());
@@ -201,6 +238,15 @@ class Attention final : public Mixer {
     std::vector<Tensor> out;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const Segment& s = batch.segments[i];
+      if (split.ranks > 1) {
+        const auto alone = [&](const Tensor& y) {
+          return y.narrow(0, s.begin, s.length).unsqueeze(0);
+        };
+        out.push_back(
+            spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), split, in_document(site, i))
+                .squeeze(0));
+        continue;
+      }
       const ops::KeyValues kv{x.k_NGD.narrow(0, s.begin, s.length),
                               x.v_NGD.narrow(0, s.begin, s.length), s.start};
       out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), {kv}, s.start,
@@ -237,7 +283,8 @@ class Attention final : public Mixer {
                   const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
     const int64_t horizon = config_.who().horizon(), lead = config_.who().first_kept();
     TokenBuffer &keys = row.tokens(slot), &values = row.tokens(slot + 1);
-    const Tensor k = x.k_NGD.narrow(0, s.begin, s.length), v = x.v_NGD.narrow(0, s.begin, s.length);
+    const Tensor k = keys.stored(x.k_NGD.narrow(0, s.begin, s.length)),
+                 v = values.stored(x.v_NGD.narrow(0, s.begin, s.length));
     require(keys.length() == s.start, "attention",
             "the state holds {} tokens, the call starts at {}", keys.length(), s.start);
     // first position that the first query sees, those apart that are kept for ever
@@ -245,11 +292,9 @@ class Attention final : public Mixer {
     if (from <= lead) from = 0;
     std::vector<ops::KeyValues> kv;
     const auto held = [&](int64_t begin, int64_t end) {
-      const auto k_spans = keys.spans(begin, end), v_spans = values.spans(begin, end);
-      for (size_t j = 0; j < k_spans.size(); begin += k_spans[j].size(0), ++j)
-        kv.push_back({k_spans[j], v_spans[j], begin});
+      for (const ops::KeyValues& part : held_keys(keys, values, begin, end)) kv.push_back(part);
     };
-    // a ring may not hold both the oldest visible key and all new ones: several new tokens stay
+    // a window may not hold both the oldest visible key and all new ones: several new tokens stay
     // outside until computed
     const bool append_first = horizon == 0 || s.length == 1;
     if (append_first) {

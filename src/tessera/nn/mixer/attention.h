@@ -118,7 +118,8 @@ struct AttentionConfig final : spec::Config {
         field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
         field("n_kv_heads", &C::n_kv_heads,
               "key/value heads, divides n_heads; 0 = n_heads (MHA), 1 = MQA", {.min = 0}),
-        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
+        field("head_dim", &C::head_dim, "width of one head; 0 = width of the input / n_heads",
+              {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
         field("clip", &C::clip, "projections are clamped to [-clip, clip]; 0 = they are not",
               {.min = 0}),
@@ -144,22 +145,24 @@ struct AttentionConfig final : spec::Config {
                 "Vaswani et al., arXiv:1706.03762; Shazeer, arXiv:1911.02150; Ainslie et al., "
                 "arXiv:2305.13245",
             .year = 2017,
-            .forms = {.recurrent = true}};
+            .forms = {.recurrent = true},
+            .any_width = true};
   }
   int64_t width_of_head(const spec::Scope& scope) const {
-    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
+    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.input_width() / n_heads : 0;
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
     scope.n_heads = n_heads;
+    scope.d_model = scope.input_width();  // a scheme's vectors meet the same projections
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (head_dim == 0 && scope.d_model % n_heads != 0)
+    if (const int64_t width = scope.input_width(); head_dim == 0 && width % n_heads != 0)
       fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-           scope.d_model);
+           "n_heads = {} does not divide {} = {}; give head_dim, or another n_heads", n_heads,
+           width == scope.d_model ? "d_model" : "the inputs' width", width);
     head_dim = width_of_head(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }

@@ -122,15 +122,13 @@ class Compressive final : public Mixer {
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
     how.scale = scale();
-    ScoreSite site{config_.n_heads,
-                   config_.head_dim,
-                   std::min(context.batch->longest(), config_.reach()),
-                   how.scale,
-                   [this](const Tensor& x) { return heads(q_(x)); },
-                   [this](const Tensor& x) { return memory_.keys(x); }};
-    how.term = position_->score_term(site, context);
-    how.scale = site.scale;
-    return how;
+    return with_term(std::move(how), *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = std::min(context.batch->longest(), config_.reach()),
+                      .project_q = [this](const Tensor& x) { return heads(q_(x)); },
+                      .project_k = [this](const Tensor& x) { return memory_.keys(x); }},
+                     context);
   }
 
   /// The queries of documents alike, stretch by stretch.

@@ -37,7 +37,7 @@ class CrossAttention final : public Mixer {
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       return ops::attention(q_NHD.narrow(0, s.begin, s.length),
-                            {source_of(s.row, row, sources, context)}, s.start, how,
+                            source_of(s.row, row, sources, context), s.start, how,
                             dropout.at(s.begin));
     });
     return o_(o_NHD.reshape({x_ND.size(0), -1}));
@@ -46,21 +46,20 @@ class CrossAttention final : public Mixer {
  private:
   /// Keys and values of a row's source: those that its state holds, else out of `sources`, which
   /// the state then keeps.
-  ops::KeyValues source_of(int64_t number,
-                           RowState* row,
-                           const ops::KeyValues& sources,
-                           const Context& context) const {
+  std::vector<ops::KeyValues> source_of(int64_t number,
+                                        RowState* row,
+                                        const ops::KeyValues& sources,
+                                        const Context& context) const {
     if (row == nullptr || row->source_length() == 0) {
       const Segment* s = context.encoded != nullptr ? context.encoded->of_row(number) : nullptr;
       require(s != nullptr, "cross_attention", "row {} has no source", number);
       const ops::KeyValues own{sources.k_SGD.narrow(0, s->begin, s->length),
                                sources.v_SGD.narrow(0, s->begin, s->length), 0};
-      if (row == nullptr) return own;
+      if (row == nullptr) return {own};
       row->tokens(0).append(own.k_SGD);
       row->tokens(1).append(own.v_SGD);
     }
-    const int64_t length = row->source_length();
-    return {row->tokens(0).spans(0, length)[0], row->tokens(1).spans(0, length)[0], 0};
+    return held_keys(row->tokens(0), row->tokens(1), 0, row->source_length());
   }
 
   CrossAttentionConfig config_;

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/cross_attention.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
@@ -40,8 +41,8 @@ void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
 
 std::vector<spec::StateDecl> CrossAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"k", Kind::per_source, {n_kv_heads, head_dim}},
-          {"v", Kind::per_source, {n_kv_heads, head_dim}}};
+  return spec::packing({{"k", Kind::per_source, {n_kv_heads, head_dim}},
+                        {"v", Kind::per_source, {n_kv_heads, head_dim}}});
 }
 
 double CrossAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/differential_attention.h"
 
+#include <array>
 #include <cmath>
 
 #include "tessera/nn/mixer/attend.h"
@@ -23,7 +24,9 @@ class DifferentialAttention final : public Mixer {
         lambda_q2_(builder.weight("lambda_q2")),
         lambda_k2_(builder.weight("lambda_k2")),
         norm_(build_norm(config.norm, builder.under("norm"))),
-        position_(build_position(config.position, builder.under("position"))) {}
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
@@ -33,8 +36,10 @@ class DifferentialAttention final : public Mixer {
     const Tensor v_NGV = values(v_(x_ND));
 
     // A v as two attentions over the same values
-    const auto [first, second] = rows != nullptr ? with_state(q_NHK, k_NGK, v_NGV, context, *rows)
-                                                 : whole(q_NHK, k_NGK, v_NGV, context);
+    const Scores how{options(0, context), options(1, context)};
+    const auto [first, second] = rows != nullptr
+                                     ? with_state(q_NHK, k_NGK, v_NGV, how, context, *rows)
+                                     : whole(q_NHK, k_NGK, v_NGV, how, context);
     const Tensor o_NHV = first - lambda().to(first.scalar_type()) * second;
     const Tensor normed = norm_->forward(o_NHV) * (1 - lambda_init_);
     return o_(normed.reshape({n, 2 * h * e}));
@@ -42,6 +47,7 @@ class DifferentialAttention final : public Mixer {
 
  private:
   using Maps = std::pair<Tensor, Tensor>;
+  using Scores = std::array<ops::ScoreOptions, 2>;  // of each map
 
   /// The sub-heads of map 0 or 1 of x [N, 2 heads, e].
   Tensor of_map(const Tensor& x, int64_t map) const {
@@ -64,14 +70,29 @@ class DifferentialAttention final : public Mixer {
     return term(lambda_q1_, lambda_k1_) - term(lambda_q2_, lambda_k2_) + lambda_init_;
   }
 
-  ops::ScoreOptions options(const Context& context) const {
-    return {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim)),
-            .causal = context.causal};
+  ops::ScoreOptions options(int64_t map, Context& context) const {
+    const auto projected = [this, map](const Linear& linear, const Tensor& x) {
+      return of_map(linear(x).reshape({x.size(0), -1, config_.head_dim}), map);
+    };
+    return with_term(
+        {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim)), .causal = context.causal},
+        *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = context.batch->longest(),
+         .project_q = [=, this](const Tensor& x) { return projected(q_, x); },
+         .project_k = [=, this](const Tensor& x) { return projected(k_, x); }},
+        context);
   }
 
-  Maps whole(const Tensor& q, const Tensor& k, const Tensor& v, const Context& context) const {
+  Maps whole(const Tensor& q,
+             const Tensor& k,
+             const Tensor& v,
+             const Scores& how,
+             const Context& context) const {
     const auto one = [&](int64_t map, const std::string& site) {
-      return attend_documents(of_map(q, map), of_map(k, map), v, *context.batch, options(context),
+      return attend_documents(of_map(q, map), of_map(k, map), v, *context.batch,
+                              how.at(static_cast<size_t>(map)),
                               weight_dropout(context, name_, config_.dropout, site));
     };
     return {one(0, "first"), one(1, "second")};
@@ -81,6 +102,7 @@ class DifferentialAttention final : public Mixer {
   Maps with_state(const Tensor& q_NHK,
                   const Tensor& k_NGK,
                   const Tensor& v_NGV,
+                  const Scores& how,
                   const Context& context,
                   const StateRows& rows) const {
     std::vector<Tensor> firsts, seconds;
@@ -89,11 +111,13 @@ class DifferentialAttention final : public Mixer {
       TokenBuffer &keys = rows[i]->tokens(0), &values = rows[i]->tokens(1);
       keys.append(k_NGK.narrow(0, s.begin, s.length));
       values.append(v_NGV.narrow(0, s.begin, s.length));
-      const Tensor q = q_NHK.narrow(0, s.begin, s.length), k = keys.spans(0, keys.length())[0],
-                   v = values.spans(0, values.length())[0];
+      const Tensor q = q_NHK.narrow(0, s.begin, s.length);
+      const std::vector<ops::KeyValues> held = held_keys(keys, values, 0, keys.length());
       const auto one = [&](int64_t map, const std::string& site) {
         const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
-        return ops::attention(of_map(q, map), {{of_map(k, map), v, 0}}, s.start, options(context),
+        std::vector<ops::KeyValues> kv;
+        for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
+        return ops::attention(of_map(q, map), kv, s.start, how.at(static_cast<size_t>(map)),
                               dropout.at(s.begin));
       };
       firsts.push_back(one(0, "first"));

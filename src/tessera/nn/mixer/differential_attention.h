@@ -3,6 +3,7 @@
 //   A = softmax(q1 k1^T / sqrt(e)) - lambda softmax(q2 k2^T / sqrt(e))
 //   lambda = exp(lambda_q1 . lambda_k1) - exp(lambda_q2 . lambda_k2) + lambda_init
 //   o = (1 - lambda_init) norm(A v);   lambda_init = 0.8 - 0.6 exp(-0.3 layer)
+// What a position adds to the scores, it adds to both maps of a head by the same parameters.
 // Ye et al. 2024, arXiv:2410.05258. Golden: attention G4.
 #pragma once
 
@@ -70,7 +71,8 @@ struct DifferentialAttentionConfig final : spec::Config {
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_map(scope);
     if (name == "norm") scope.width *= 2;
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/differential_attention.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
@@ -14,6 +15,12 @@ void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
          "\"rms_norm\"");
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+  if (position && position.as<PositionConfig>().adds_values())
+    fail(
+        ErrorKind::spec, scope.path,
+        "position \"{}\" adds vectors of head_dim = {} channels to the values, which have {} here; "
+        "set its \"values\" to false",
+        position.type(), head_dim, 2 * head_dim);
 }
 
 void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -28,12 +35,13 @@ void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scop
   spec::ParamList child = list.under("norm");
   norm.config->params(child, child_scope(scope, "norm"));
   list.append(child);
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> DifferentialAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return {{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
-          {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}};
+  return spec::packing({{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
+                        {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}});
 }
 
 double DifferentialAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

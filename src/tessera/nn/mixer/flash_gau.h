@@ -1,11 +1,13 @@
 // FLASH: the gated attention unit in linear time. Inside groups of `group` tokens, counted from the
 // document's beginning, it is quadratic; across groups it is linear attention.
 //   [U, V, Z] = silu(W_in x);  q, k (quadratic) and q', k' (linear) = Z gamma_i + beta_i
-//   decoder:  y = W_out U o (relu(q k^T / c)^2 V + q' sum_{earlier groups} k'^T V / c)
+//   decoder:  y = W_out U o (relu(q k^T / c + b)^2 V + q' sum_{earlier groups} k'^T V / c)
 //   encoder:  the linear sum covers all T tokens, divided by T
+// b is what a position scheme adds to the scores inside groups.
 // Hua et al. 2022, arXiv:2202.10447, sec. 3 (mixed chunk attention, group c).
 #pragma once
 
+#include "tessera/nn/position/position_config.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {
@@ -33,12 +35,14 @@ struct FlashGauConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = d_key;
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = 1;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {
     if (d_hidden == 0) d_hidden = 2 * scope.d_model;
   }
+  void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;

@@ -9,12 +9,18 @@
 namespace tessera::nn {
 namespace {
 
+constexpr int64_t kQueryBlock = 64;  // queries whose bias is in memory at a time
+
 class Gau final : public Mixer {
  public:
   Gau(const GauConfig& config, const Builder& builder)
       : config_(config),
         name_(builder.prefix()),
-        parts_(builder, config.d_hidden, config.d_key, config.position),
+        parts_(builder,
+               config.d_hidden,
+               config.d_key,
+               config.position,
+               config.child_scope(builder.scope(), "position")),
         out_(builder, "out") {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -22,17 +28,17 @@ class Gau final : public Mixer {
     const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
     const Tensor v = v_NE;
     const Tensor mixed_NE = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      Tensor keys = k_NS.narrow(0, s.begin, s.length), values = v.narrow(0, s.begin, s.length);
-      int64_t start = 0;
+      const Tensor keys = k_NS.narrow(0, s.begin, s.length).unsqueeze(1),
+                   values = v.narrow(0, s.begin, s.length).unsqueeze(1);
+      std::vector<ops::KeyValues> kv{{keys, values, 0}};
       if (rows != nullptr) {
         TokenBuffer &held_k = (*rows)[i]->tokens(0), &held_v = (*rows)[i]->tokens(1);
-        held_k.append(keys.unsqueeze(1));
-        held_v.append(values.unsqueeze(1));
-        keys = held_k.spans(0, held_k.length())[0].squeeze(1);
-        values = held_v.spans(0, held_v.length())[0].squeeze(1);
-        start = s.start;
+        held_k.append(keys);
+        held_v.append(values);
+        kv = held_keys(held_k, held_v, 0, held_k.length());
       }
-      return attend(q_NS.narrow(0, s.begin, s.length), keys, values, start, s.begin, context);
+      return attend(q_NS.narrow(0, s.begin, s.length), kv, rows != nullptr ? s.start : 0, s.begin,
+                    context);
     });
     return out_(u_NE * mixed_NE);
   }
@@ -40,33 +46,69 @@ class Gau final : public Mixer {
  private:
   /// One document: its queries from `start` on, and all keys up to them.
   Tensor attend(const Tensor& q_TS,
-                const Tensor& k_SS,
-                const Tensor& v_SE,
+                const std::vector<ops::KeyValues>& kv,
                 int64_t start,
                 int64_t segment_begin,
-                const Context& context) const {
-    if (config_.weights == GauWeights::softmax) {
-      const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(config_.d_key)),
-                                      .causal = context.causal};
-      return ops::attention(q_TS.unsqueeze(1), {{k_SS.unsqueeze(1), v_SE.unsqueeze(1), 0}}, start,
-                            options,
+                Context& context) const {
+    const bool softmax = config_.weights == GauWeights::softmax;
+    int64_t keys = 0;
+    for (const ops::KeyValues& part : kv) keys += part.k_SGD.size(0);
+    const double n =
+        static_cast<double>(config_.divisor == GauDivisor::max_length ? config_.max_length : keys);
+    const bool growing = config_.grows(context.causal);
+    ops::ScoreOptions how{.scale = softmax   ? 1 / std::sqrt(static_cast<double>(config_.d_key))
+                                   : growing ? 1
+                                             : 1 / n,
+                          .causal = context.causal};
+    how = parts_.with_term(std::move(how), context);
+    if (softmax)
+      return ops::attention(q_TS.unsqueeze(1), kv, start, how,
                             weight_dropout(context, name_, config_.dropout).at(segment_begin))
           .squeeze(1);
-    }
+    // the products below want one matrix
+    const auto joined = [&](const auto& side) {
+      std::vector<Tensor> parts;
+      for (const ops::KeyValues& part : kv) parts.push_back(side(part));
+      return (parts.size() == 1 ? parts[0] : at::cat(parts)).squeeze(1);
+    };
+    const Tensor k_SS = joined([](const ops::KeyValues&part) { return part.k_SGD; }),
+                 v_SE = joined([](const ops::KeyValues&part) { return part.v_SGD; });
     const int64_t t = q_TS.size(0);
     const auto options = q_TS.options().dtype(ops::wide(q_TS));
-    const bool growing = context.causal && config_.divisor == GauDivisor::count;
-    const double n = static_cast<double>(
-        config_.divisor == GauDivisor::max_length ? config_.max_length : k_SS.size(0));
-    const Tensor divisor =
-        growing ? at::arange(start + 1, start + t + 1, options) : at::full({t}, n, options);
-    const auto act =
-        config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace;
-    if (ops::use_kernels(q_TS))
-      return ops::unit_attention_kernel(q_TS, k_SS, v_SE, start, divisor, act, context.causal);
-    return ops::unit_attention(q_TS.unsqueeze(0), k_SS.unsqueeze(0), v_SE.unsqueeze(0), start,
-                               divisor, act, context.causal)
-        .squeeze(0);
+    // a position scheme may have changed the factor
+    const Tensor divisor = growing ? at::arange(start + 1, start + t + 1, options) / how.scale
+                                   : at::full({t}, how.term ? 1 / how.scale : n, options);
+    ops::UnitScores scores{
+        divisor,
+        config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace,
+        context.causal, start};
+    if (ops::use_kernels(q_TS)) return by_kernel(q_TS, k_SS, v_SE, scores, how);
+    const Tensor q = q_TS.unsqueeze(0).to(options), k = k_SS.unsqueeze(0).to(options);
+    scores.bias_TS = GauParts::bias(how, q, k, start, 0);
+    return ops::unit_attention(q, k, v_SE.unsqueeze(0).to(options), scores)
+        .squeeze(0)
+        .to(q_TS.scalar_type());
+  }
+
+  /// A bias is made for a few queries at a time: memory stays linear in the keys.
+  static Tensor by_kernel(const Tensor& q_TS,
+                          const Tensor& k_SS,
+                          const Tensor& v_SE,
+                          const ops::UnitScores& scores,
+                          const ops::ScoreOptions& how) {
+    if (!how.term) return ops::unit_attention_kernel(q_TS, k_SS, v_SE, scores);
+    std::vector<Tensor> out;
+    for (int64_t i = 0; i < q_TS.size(0); i += kQueryBlock) {
+      const int64_t n = std::min(kQueryBlock, q_TS.size(0) - i);
+      const int64_t seen = scores.causal ? scores.start + i + n : k_SS.size(0);
+      const Tensor q = q_TS.narrow(0, i, n), k = k_SS.narrow(0, 0, seen);
+      ops::UnitScores some = scores;
+      some.start += i;
+      some.divisor_T = scores.divisor_T.narrow(0, i, n);
+      some.bias_TS = GauParts::bias(how, q.unsqueeze(0), k.unsqueeze(0), some.start, 0).squeeze(0);
+      out.push_back(ops::unit_attention_kernel(q, k, v_SE.narrow(0, 0, seen), some));
+    }
+    return out.size() == 1 ? out[0] : at::cat(out);
   }
 
   GauConfig config_;

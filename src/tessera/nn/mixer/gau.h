@@ -1,11 +1,12 @@
 // Gated attention unit (GAU): one head without a softmax, whose output gates a wide hidden layer;
 // it takes the place of attention and of the feed-forward layer.
 //   [U, V, Z] = silu(W_in x);  q = Z gamma_1 + beta_1,  k = Z gamma_2 + beta_2
-//   A = relu(q k^T / n)^2;  y = W_out (U o A V)
-// Hua et al. 2022, arXiv:2202.10447, sec. 2. Golden: attention G6, mixers 11.1. The relative bias
-// of the scores is not offered; a position scheme rotates q and k.
+//   A = relu(q k^T / n + b)^2;  y = W_out (U o A V)
+// b is what a position scheme adds, whose factor on the scores is 1 / n.
+// Hua et al. 2022, arXiv:2202.10447, sec. 2. Golden: attention G6, mixers 11.1.
 #pragma once
 
+#include "tessera/nn/position/position_config.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {
@@ -70,13 +71,18 @@ struct GauConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = d_key;
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = 1;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {
     if (d_hidden == 0) d_hidden = 2 * scope.d_model;
   }
   void check(const spec::Scope& scope) const override;
+  /// Whether n differs from query to query.
+  bool grows(bool causal) const {
+    return causal && divisor == GauDivisor::count && weights != GauWeights::softmax;
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;

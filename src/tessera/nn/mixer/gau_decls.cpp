@@ -16,6 +16,14 @@ void unit_params(
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
 }
 
+void refuse_values(const spec::AnyPart& position, const spec::Scope& scope) {
+  if (position && position.as<PositionConfig>().adds_values())
+    fail(ErrorKind::spec, scope.path,
+         "position \"{}\" adds vectors of d_key channels to the values, which have d_hidden; set "
+         "its \"values\" to false",
+         position.type());
+}
+
 }  // namespace
 
 void GauConfig::check(const spec::Scope& scope) const {
@@ -29,10 +37,17 @@ void GauConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "dropout = {} acts on the weights of a softmax; expected 0 with weights relu2 or laplace",
          dropout);
+  refuse_values(position, scope);
+  if (grows(scope.causal) && position && position.as<PositionConfig>().takes_scale())
+    fail(ErrorKind::spec, scope.path,
+         "position \"{}\" takes the factor on the scores, which differs from query to query with "
+         "divisor count; use divisor max_length, or weights softmax",
+         position.type());
 }
 
 void GauConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   unit_params(list, scope, d_hidden, d_key, 2);
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> GauConfig::state(const spec::Scope&) const {
@@ -44,8 +59,13 @@ double GauConfig::extra_flops(const spec::Scope&, int64_t context) const {
   return 2.0 * static_cast<double>(d_key + d_hidden) * static_cast<double>(context);
 }
 
+void FlashGauConfig::check(const spec::Scope& scope) const {
+  refuse_values(position, scope);
+}
+
 void FlashGauConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   unit_params(list, scope, d_hidden, d_key, 4);
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> FlashGauConfig::state(const spec::Scope&) const {

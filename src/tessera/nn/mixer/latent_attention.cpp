@@ -2,7 +2,9 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/position/position_config.h"
 #include "tessera/ops/head_linear.h"
+#include "tessera/ops/kv_rows.h"
 
 namespace tessera::nn {
 namespace {
@@ -16,7 +18,9 @@ class LatentAttention final : public Mixer {
         o_(builder, "o"),
         k_b_(builder.weight("k_b.weight")),
         v_b_(builder.weight("v_b.weight")),
-        position_(build_position(config.position, builder.under("position"))) {
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {
     if (config.q_lora_rank > 0) {
       q_a_ = Linear(builder, "q_a");
       q_ = Linear(builder, "q_b");
@@ -30,9 +34,7 @@ class LatentAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
-    // queries
-    const Tensor latent = q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
-    const Tensor q_NHK = q_(latent).reshape({n, config_.n_heads, config_.head_dim()});
+    const Tensor q_NHK = queries(x_ND);
     const Tensor qn_NHK = q_NHK.narrow(2, 0, nope),
                  qr_NHR = rotated(q_NHK.narrow(2, nope, rope), Side::query, context);
     // the latent and the rotary key that all heads share
@@ -41,9 +43,10 @@ class LatentAttention final : public Mixer {
     const Tensor r_N1R =
         rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
 
+    const ops::ScoreOptions how = options(context);
     const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
-                             ? expanded(qn_NHK, qr_NHR, c_NC, r_N1R, context)
-                             : absorbed(qn_NHK, qr_NHR, c_NC, r_N1R, context, rows);
+                             ? expanded(qn_NHK, qr_NHR, c_NC, r_N1R, how, context)
+                             : absorbed(qn_NHK, qr_NHR, c_NC, r_N1R, how, context, rows);
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
 
@@ -55,8 +58,62 @@ class LatentAttention final : public Mixer {
     return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, side, context) : x_NHR;
   }
 
-  ops::ScoreOptions options(const Context& context) const {
-    return {.scale = config_.score_scale(), .causal = context.causal};
+  Tensor queries(const Tensor& x_ND) const {
+    const Tensor latent = q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
+    return q_(latent).reshape({x_ND.size(0), config_.n_heads, config_.head_dim()});
+  }
+
+  /// Entries [S, c + r] as the keys of every head, [H, S, D].
+  static Tensor expanded_keys(const Tensor& entries_SE, const Tensor& k_b, int64_t heads) {
+    const int64_t nope = k_b.size(1), c = k_b.size(0) / heads;
+    const Tensor to_keys = k_b.to(entries_SE.device(), entries_SE.scalar_type())
+                               .reshape({heads, c, nope})
+                               .transpose(1, 2);
+    const Tensor kn_HSK = ops::row_products(entries_SE.narrow(1, 0, c).unsqueeze(0), to_keys);
+    const Tensor r_SR = entries_SE.narrow(1, c, entries_SE.size(1) - c);
+    return at::cat({kn_HSK, r_SR.unsqueeze(0).expand({heads, -1, -1})}, -1);
+  }
+  /// The keys of inputs [R, d_model] as if they stood nowhere.
+  Tensor unplaced_keys(const Tensor& x) const {
+    const Tensor a = kv_a_(x);
+    const int64_t c = config_.kv_lora_rank;
+    const Tensor latent = normed(a.narrow(1, 0, c), kv_norm_.get());
+    const Tensor entries = at::cat({latent, a.narrow(1, c, a.size(1) - c)}, 1);
+    return expanded_keys(entries, k_b_->tensor(), config_.n_heads).transpose(0, 1);
+  }
+
+  ops::ScoreOptions options(Context& context) const {
+    return with_term({.scale = config_.score_scale(), .causal = context.causal}, *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim(),
+                      .longest = context.batch->longest(),
+                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_k = [this](const Tensor& x) { return unplaced_keys(x); }},
+                     context);
+  }
+
+  /// The options of a segment in the absorbed form: its term still reads what was not absorbed.
+  ops::ScoreOptions absorbed_options(ops::ScoreOptions how,
+                                     const Tensor& q_THD,
+                                     int64_t start) const {
+    if (!how.term.bias) return how;
+    const bool reads_keys = config_.position.as<PositionConfig>().takes_scale();
+    if (reads_keys) how.term.inputs.push_back(k_b_->tensor());
+    how.term.inputs.push_back(q_THD);
+    how.term.bias = [inner = how.term.bias, start, reads_keys](const ops::ScoreBlock& block,
+                                                               const std::vector<Tensor>& inputs) {
+      const auto own = inputs.end() - (reads_keys ? 2 : 1);
+      const int64_t heads = block.q_BHTD.size(1), t = block.q_BHTD.size(2);
+      const Tensor q = inputs.back()
+                           .narrow(0, block.first_query - start, t)
+                           .transpose(0, 1)
+                           .unsqueeze(0)
+                           .to(block.q_BHTD.scalar_type());
+      const Tensor k =
+          reads_keys ? expanded_keys(block.k_BHSD[0][0], *own, heads).unsqueeze(0) : block.k_BHSD;
+      return inner({q, k, block.first_query, block.first_key, block.scale}, {inputs.begin(), own});
+    };
+    return how;
   }
 
   /// Keys and values of every head, as in training.
@@ -64,15 +121,16 @@ class LatentAttention final : public Mixer {
                   const Tensor& qr_NHR,
                   const Tensor& c_NC,
                   const Tensor& r_N1R,
-                  Context& context) const {
+                  const ops::ScoreOptions& how,
+                  const Context& context) const {
     const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
     const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
     const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
     const Tensor kn_NHK = at::einsum("nc,hck->nhk", {c_NC.to(type), k_b}).to(c_NC.scalar_type());
     const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
     const Tensor k_NHK = at::cat({kn_NHK, r_N1R.expand({n, h, r_N1R.size(2)})}, -1);
-    return attend_documents(at::cat({qn_NHK, qr_NHR}, -1), k_NHK, v_NHV, *context.batch,
-                            options(context), weight_dropout(context, name_, config_.dropout));
+    return attend_documents(at::cat({qn_NHK, qr_NHR}, -1), k_NHK, v_NHV, *context.batch, how,
+                            weight_dropout(context, name_, config_.dropout));
   }
 
   /// One key and value for all heads: the entries (c, r) themselves.
@@ -80,22 +138,29 @@ class LatentAttention final : public Mixer {
                   const Tensor& qr_NHR,
                   const Tensor& c_NC,
                   const Tensor& r_N1R,
-                  Context& context,
+                  const ops::ScoreOptions& how,
+                  const Context& context,
                   const StateRows* rows) const {
     const Tensor q_NHE = at::cat({ops::head_linear(qn_NHK, *k_b_), qr_NHR}, -1);
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      Tensor entries = entries_N1E.narrow(0, s.begin, s.length);
+      const Tensor fresh = entries_N1E.narrow(0, s.begin, s.length);
+      std::vector<Tensor> parts{fresh};
       if (rows != nullptr) {
         TokenBuffer& held = (*rows)[i]->tokens(0);
-        held.append(entries);
-        entries = held.spans(0, held.length())[0];
+        held.append(fresh);
+        parts = held.spans(0, held.length());
       }
-      const ops::KeyValues kv{entries, entries.narrow(2, 0, config_.kv_lora_rank),
-                              rows != nullptr ? 0 : s.start};
-      return ops::attention(q_NHE.narrow(0, s.begin, s.length), {kv}, s.start, options(context),
-                            dropout.at(s.begin));
+      std::vector<ops::KeyValues> kv;
+      int64_t first = rows != nullptr ? 0 : s.start;
+      for (const Tensor& entries : parts) {
+        kv.push_back({entries, ops::first_of_rows(entries, config_.kv_lora_rank), first});
+        first += entries.size(0);
+      }
+      const Tensor q_THD = at::cat({qn_NHK, qr_NHR}, -1).narrow(0, s.begin, s.length);
+      return ops::attention(q_NHE.narrow(0, s.begin, s.length), kv, s.start,
+                            absorbed_options(how, q_THD, s.start), dropout.at(s.begin));
     });
     return ops::head_linear(u_NHC, *v_b_);
   }

@@ -9,6 +9,8 @@
 // output, so that nothing but the latent is kept or read: s_ij = scale (W_kb^T q_n,i . c_j + ..),
 // o_i = W_vb sum_j p_ij c_j. A prompt is absorbed too, which costs (2 c + r) / (n + r + v) times
 // the scores' work, because a row's bits may not depend on how a prompt was split into calls.
+// What a position adds to the scores it adds to those of the expanded queries and keys, in both
+// forms; where it reads keys, they are expanded for it.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -68,7 +70,8 @@ struct LatentAttentionConfig final : spec::Config {
         field("bias", &C::bias, "bias of the projections to the latents and of the output"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value, "the number that `value` takes"),
-        field("position", &C::position, "rotates the qk_rope_head_dim channels", {.part = "none"}),
+        field("position", &C::position,
+              "how order enters; a rotation turns the qk_rope_head_dim channels", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};
   }
@@ -92,8 +95,10 @@ struct LatentAttentionConfig final : spec::Config {
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     if (name == "latent_norm") scope.width = kv_lora_rank;
     if (name == "position") {
-      scope.width = qk_rope_head_dim;
-      scope.places = {.rotation = true};
+      scope.width = head_dim();
+      scope.rotated = qk_rope_head_dim;
+      scope.n_heads = n_heads;
+      scope.places = {.rotation = true, .score_bias = true};
     }
     return scope;
   }

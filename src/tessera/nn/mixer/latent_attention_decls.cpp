@@ -3,6 +3,7 @@
 #include "tessera/nn/mixer/latent_attention.h"
 #include "tessera/nn/position/rope.h"
 #include "tessera/nn/rope_scaling/yarn.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 namespace {
@@ -27,6 +28,12 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
          "position \"none\"",
          position.type());
+  if (position && position.as<PositionConfig>().adds_values())
+    fail(
+        ErrorKind::spec, scope.path,
+        "position \"{}\" adds to the values, which are read from the latent; set its \"values\" to "
+        "false",
+        position.type());
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
@@ -55,10 +62,11 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
   list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false);
   list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {
-  return {{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}};
+  return spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}});
 }
 
 double LatentAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

@@ -1,14 +1,66 @@
 #include "tessera/nn/mixer/local_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "tessera/nn/mixer/attend.h"
+#include "tessera/nn/mixer/segment_memory.h"
+#include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/listed_attention.h"
 
 namespace tessera::nn {
 namespace {
+
+/// Chunks of a document of t tokens, those that only fill it up included.
+int64_t ring_of(const LocalAttentionConfig& config, int64_t t) {
+  const int64_t c = config.chunk, unit = config.pad_to > 0 ? config.pad_to : c;
+  return t <= c ? 1 : (t + unit - 1) / unit * unit / c;
+}
+
+/// The chunks that chunk `own` of `chunks` sees, one after another; around the ends in an encoder,
+/// whose only chunk sees itself once. -1 stands for none.
+std::vector<int64_t> seen_chunks(const LocalAttentionConfig& config,
+                                 int64_t own,
+                                 int64_t chunks,
+                                 bool causal) {
+  if (!causal && chunks == 1) return {0};
+  std::vector<int64_t> out;
+  for (int64_t c = own - config.chunks_before; c <= own + config.chunks_after; ++c)
+    out.push_back(causal ? std::max<int64_t>(c, -1) : ((c % chunks) + chunks) % chunks);
+  return out;
+}
+
+/// The same as a pattern; a chunk that is met twice counts twice.
+class Neighbourhood final : public kernels::Visibility {
+ public:
+  Neighbourhood(const LocalAttentionConfig& config, int64_t length, bool causal)
+      : chunk_(config.chunk), length_(length), causal_(causal) {
+    const int64_t chunks = (length + chunk_ - 1) / chunk_;
+    for (int64_t c = 0; c < chunks; ++c)
+      seen_.push_back(seen_chunks(config, c, ring_of(config, length), causal));
+  }
+  int64_t multiplicity(int64_t /*head*/, int64_t query, int64_t key) const override {
+    if (causal_ && key > query) return 0;
+    const auto& seen = seen_[static_cast<size_t>(query / chunk_)];
+    return std::count(seen.begin(), seen.end(), key / chunk_);
+  }
+  std::vector<kernels::KeyRange> ranges(int64_t /*head*/,
+                                        int64_t begin,
+                                        int64_t end) const override {
+    std::vector<kernels::KeyRange> out;
+    for (int64_t own = begin / chunk_; own <= (end - 1) / chunk_; ++own)
+      for (const int64_t c : seen_[static_cast<size_t>(own)])
+        if (c >= 0) out.push_back({c * chunk_, (c + 1) * chunk_});
+    return tidy_ranges(out, causal_ ? end : length_);
+  }
+
+ private:
+  int64_t chunk_, length_;
+  bool causal_;
+  std::vector<std::vector<int64_t>> seen_;  // by the queries' chunk
+};
 
 class LocalAttention final : public Mixer {
  public:
@@ -18,7 +70,9 @@ class LocalAttention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        position_(build_position(config.position, builder.under("position"))) {}
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
@@ -26,17 +80,21 @@ class LocalAttention final : public Mixer {
                  k = position_->rotate(k_(x_ND).reshape({n, h, d}), Side::key, context),
                  v = v_(x_ND).reshape({n, h, d});
     const Batch& batch = *context.batch;
+    const ops::ScoreOptions how = options(context);
     Tensor o;
     if (const int64_t t = batch.equal_length();
         rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, h, d}); };
-      o = whole(fold(q), fold(k), fold(v), context.causal);
+      o = how.term ? ops::attention_equal(fold(q), fold(k), fold(v), in_document(how, t))
+                   : whole(fold(q), fold(k), fold(v), context.causal);
     } else {
       o = over_segments(batch, [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
-        if (rows != nullptr) return continued(cut(q), cut(k), cut(v), s.start, (*rows)[i]);
+        if (rows != nullptr) return continued(cut(q), cut(k), cut(v), how, s.start, (*rows)[i]);
         if (ops::use_kernels(x_ND) && context.causal)
-          return continued(cut(q), cut(k), cut(v), 0, nullptr);
+          return continued(cut(q), cut(k), cut(v), how, 0, nullptr);
+        if (how.term)
+          return ops::attention(cut(q), {{cut(k), cut(v), 0}}, 0, in_document(how, s.length));
         if (ops::use_kernels(x_ND)) return ring(cut(q), cut(k), cut(v));
         const auto alone = [&](const Tensor& x) { return cut(x).unsqueeze(0); };
         return whole(alone(q), alone(k), alone(v), context.causal).squeeze(0);
@@ -48,14 +106,24 @@ class LocalAttention final : public Mixer {
  private:
   double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
 
-  /// The chunks that chunk `own` of `chunks` sees, one after another; around the ends in an
-  /// encoder, whose only chunk sees itself once. -1 stands for none.
-  std::vector<int64_t> seen(int64_t own, int64_t chunks, bool causal) const {
-    if (!causal && chunks == 1) return {0};
-    std::vector<int64_t> out;
-    for (int64_t c = own - config_.chunks_before; c <= own + config_.chunks_after; ++c)
-      out.push_back(causal ? std::max<int64_t>(c, -1) : ((c % chunks) + chunks) % chunks);
-    return out;
+  Tensor heads(const Tensor& x) const {
+    return x.reshape({x.size(0), config_.n_heads, config_.head_dim});
+  }
+
+  ops::ScoreOptions options(Context& context) const {
+    return with_term({.scale = scale(), .causal = context.causal}, *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = context.batch->longest(),
+                      .project_q = [this](const Tensor& x) { return heads(q_(x)); },
+                      .project_k = [this](const Tensor& x) { return heads(k_(x)); }},
+                     context);
+  }
+
+  /// With the neighbourhoods of a document as a pattern.
+  ops::ScoreOptions in_document(ops::ScoreOptions how, int64_t length) const {
+    how.visibility = std::make_shared<Neighbourhood>(config_, length, how.causal);
+    return how;
   }
 
   /// Whole documents, all chunks at once.
@@ -67,7 +135,7 @@ class LocalAttention final : public Mixer {
                   c = std::min(config_.chunk, t), chunks = (t + c - 1) / c;
     std::vector<int64_t> tokens;  // of every chunk's keys, t = none
     for (int64_t x = 0; x < chunks; ++x)
-      for (const int64_t from : seen(x, chunks, causal))
+      for (const int64_t from : seen_chunks(config_, x, ring_of(config_, t), causal))
         for (int64_t o = 0; o < c; ++o) tokens.push_back(from < 0 ? t : std::min(t, from * c + o));
     const int64_t width = static_cast<int64_t>(tokens.size()) / chunks;
     const Tensor key = at::tensor(tokens, at::kLong).to(q_BTHD.device());
@@ -93,32 +161,33 @@ class LocalAttention final : public Mixer {
   }
 
   /// A decoder's tokens from position `start` on, chunk after chunk: each sees one run of keys.
-  Tensor continued(
-      const Tensor& q, const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
+  Tensor continued(const Tensor& q,
+                   const Tensor& k,
+                   const Tensor& v,
+                   const ops::ScoreOptions& how,
+                   int64_t start,
+                   RowState* row) const {
     const int64_t t = q.size(0), c = config_.chunk, end = start + t;
     const auto first_seen = [&](int64_t position) {
       return std::max<int64_t>(0, position / c - config_.chunks_before) * c;
     };
     const int64_t base = row != nullptr ? first_seen(start) : 0;
-    Tensor keys = k, values = v;
-    if (row != nullptr) {
-      const auto joined = [&](TokenBuffer& buffer, const Tensor& x) {
-        std::vector<Tensor> parts = buffer.spans(base, start);
-        parts.push_back(x);
-        const Tensor all = at::cat(parts);
-        buffer.append(x);
-        return all;
-      };
-      keys = joined(row->tokens(0), k);
-      values = joined(row->tokens(1), v);
+    std::vector<ops::KeyValues> held;
+    if (row == nullptr) {
+      held.push_back({k, v, 0});
+    } else {
+      TokenBuffer &keys = row->tokens(0), &values = row->tokens(1);
+      if (base < start) held = held_keys(keys, values, base, start);
+      // a window may let go of the oldest keys that are read here: they are held before
+      held.push_back({keys.stored(k), values.stored(v), start});
+      keys.append(held.back().k_SGD);
+      values.append(held.back().v_SGD);
     }
     std::vector<Tensor> out;
     for (int64_t position = start; position < end;) {
       const int64_t stop = std::min(end, (position / c + 1) * c), from = first_seen(position);
-      const ops::KeyValues kv{keys.narrow(0, from - base, stop - from),
-                              values.narrow(0, from - base, stop - from), from};
-      out.push_back(ops::attention(q.narrow(0, position - start, stop - position), {kv}, position,
-                                   {.scale = scale()}));
+      out.push_back(ops::attention(q.narrow(0, position - start, stop - position),
+                                   cut(held, from, stop), position, how));
       position = stop;
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -132,7 +201,7 @@ class LocalAttention final : public Mixer {
       const int64_t n = std::min(c, t - x * c);
       ops::KeyLists lists;
       for (int64_t i = 0; i < n; ++i) {
-        for (const int64_t from : seen(x, chunks, false))
+        for (const int64_t from : seen_chunks(config_, x, ring_of(config_, t), false))
           for (int64_t j = from * c; j < std::min(t, (from + 1) * c); ++j) lists.add(0, j);
         lists.end_list();
       }

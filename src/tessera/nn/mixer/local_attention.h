@@ -16,6 +16,7 @@ struct LocalAttentionConfig final : spec::Config {
   int64_t chunk = 64;
   int64_t chunks_before = 1;
   int64_t chunks_after = 0;
+  int64_t pad_to = 0;
   AttentionBias bias;
   spec::Part<spec::Slot::position> position;
 
@@ -28,6 +29,10 @@ struct LocalAttentionConfig final : spec::Config {
         field("chunk", &C::chunk, "tokens of a chunk", {.min = 1}),
         field("chunks_before", &C::chunks_before, "earlier chunks that are seen", {.min = 0}),
         field("chunks_after", &C::chunks_after, "later chunks that are seen, in an encoder",
+              {.min = 0}),
+        field("pad_to", &C::pad_to,
+              "longer documents than a chunk close to a ring at a multiple of this, in an encoder; "
+              "0 = of the chunk",
               {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
         field("position", &C::position, "how order enters", {.part = "none"})};
@@ -45,7 +50,8 @@ struct LocalAttentionConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {

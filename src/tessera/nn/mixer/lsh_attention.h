@@ -6,9 +6,11 @@
 //
 // What a token sees of its past depends on how the whole document hashes: a decoder trains with it
 // and reads no future value, but there is no state. The rotations R follow from `seed` and the
-// layer's name.
+// layer's name; those of a released model, from its hash_seed as torch draws them. A position
+// scheme by distance alone adds to the scores; hashes do not know it.
 #pragma once
 
+#include "tessera/nn/position/position_config.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {
@@ -18,6 +20,11 @@ enum class RotationRedraw {
   every_step,  // training draws others at every step; evaluation keeps the first ones
 };
 
+enum class RotationSource {
+  counter,  // of seed and the layer's name
+  torch,    // as torch.randn draws them after torch.manual_seed(seed): the same in every layer
+};
+
 }  // namespace tessera::nn
 
 template <>
@@ -25,6 +32,11 @@ struct tessera::spec::EnumNames<tessera::nn::RotationRedraw> {
   using R = nn::RotationRedraw;
   static constexpr std::array names{std::pair{R::never, "never"},
                                     std::pair{R::every_step, "every_step"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::RotationSource> {
+  using R = nn::RotationSource;
+  static constexpr std::array names{std::pair{R::counter, "counter"}, std::pair{R::torch, "torch"}};
 };
 
 namespace tessera::nn {
@@ -40,6 +52,9 @@ struct LshAttentionConfig final : spec::Config {
   int64_t max_length = 4096;
   RotationRedraw redraw = RotationRedraw::never;
   int64_t seed = 0;
+  RotationSource rotations = RotationSource::counter;
+  int64_t pad_to = 0;
+  spec::Part<spec::Slot::position> position;
 
   static constexpr auto fields() {
     using C = LshAttentionConfig;
@@ -61,7 +76,12 @@ struct LshAttentionConfig final : spec::Config {
               "longest document: above it the derived count never needs a third factor",
               {.min = 1}),
         field("redraw", &C::redraw, "whether training draws new rotations"),
-        field("seed", &C::seed, "of the rotations, with the layer's name", {.min = 0})};
+        field("seed", &C::seed, "of the rotations", {.min = 0}),
+        field("rotations", &C::rotations, "how they are drawn"),
+        field("pad_to", &C::pad_to,
+              "longer documents than a chunk are filled up to a multiple of this; 0 = of the chunk",
+              {.min = 0}),
+        field("position", &C::position, "what scores gain by distance", {.part = "none"})};
   }
   static spec::Json example(const spec::Scope&, int64_t length) { return {{"max_length", length}}; }
   static spec::Info info() {
@@ -73,6 +93,12 @@ struct LshAttentionConfig final : spec::Config {
             .causality = spec::Causality::selection,
             .forms = {},
             .time = spec::Growth::linear_log};
+  }
+  spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
+    scope.width = head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.score_bias = true};
+    return scope;
   }
   void complete(const spec::Scope& scope) override {
     if (head_dim != 0) return;

@@ -4,8 +4,9 @@
 //   delta = softplus(W_dt dt + b_dt);  h_t = exp(delta_t A) h_{t-1} + delta_t x_t B_t^T
 //   y_t = h_t C_t + D x_t;  out = W_out (y * silu(z)),   A = -exp(a_log)
 // Gu, Dao 2023, arXiv:2312.00752. The norm of dt, B and C is Jamba's (with weights, Lieber et al.
-// 2024, arXiv:2403.19887) or Falcon Mamba's (without, arXiv:2410.05355). Forms: chunked without a
-// state, recurrent with one.
+// 2024, arXiv:2403.19887) or Falcon Mamba's (without, arXiv:2410.05355). With several heads each
+// computes dt, B and C from its own channels alone (Zamba, arXiv:2405.16712). Forms: chunked
+// without a state, recurrent with one.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -14,6 +15,7 @@ namespace tessera::nn {
 
 struct MambaConfig final : spec::Config {
   int64_t d_inner = 0;
+  int64_t n_heads = 1;
   int64_t d_state = 16;
   int64_t dt_rank = 0;
   int64_t d_conv = 4;
@@ -27,6 +29,10 @@ struct MambaConfig final : spec::Config {
     using spec::field;
     return std::tuple{
         field("d_inner", &C::d_inner, "E, channels of the recurrence; 0 = 2 * d_model", {.min = 0}),
+        field(
+            "n_heads", &C::n_heads,
+            "groups of channels with a step size, B and C of their own; divides d_inner (Zamba: 2)",
+            {.min = 1}),
         field("d_state", &C::d_state, "N, state width of a channel", {.min = 1}),
         field("dt_rank", &C::dt_rank, "rank of the step size; 0 = d_model / 16, rounded up",
               {.min = 0}),

@@ -125,15 +125,13 @@ class Memorizing final : public Mixer {
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
     const int64_t longest = context.batch->longest();
-    ScoreSite site{config_.n_heads,
-                   config_.head_dim,
-                   config_.by_place() ? longest : std::min(longest, config_.reach()),
-                   how.scale,
-                   [this](const Tensor& x) { return queries(x); },
-                   [this](const Tensor& x) { return keys(x); }};
-    how.term = position_->score_term(site, context);
-    how.scale = site.scale;
-    return how;
+    return with_term(std::move(how), *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = config_.by_place() ? longest : std::min(longest, config_.reach()),
+                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_k = [this](const Tensor& x) { return keys(x); }},
+                     context);
   }
 
   /// All that the queries of a call can read: what the row holds, as it is, and the call's own.
@@ -149,10 +147,10 @@ class Memorizing final : public Mixer {
     const bool fits = !at::GradMode::is_enabled() && t == 1;
     Parts out;
     const auto hold = [&](int64_t from, int64_t to) {
-      const auto k_spans = held_k.spans(from, to), v_spans = held_v.spans(from, to);
-      for (size_t i = 0; i < k_spans.size(); from += k_spans[i].size(0), ++i) {
+      for (const ops::KeyValues& part : held_keys(held_k, held_v, from, to)) {
         const auto lasting = [&](const Tensor& x) { return fits ? x : x.clone(); };
-        if (k_spans[i].size(0) > 0) out.push_back({lasting(k_spans[i]), lasting(v_spans[i]), from});
+        if (part.k_SGD.size(0) > 0)
+          out.push_back({lasting(part.k_SGD), lasting(part.v_SGD), part.first});
       }
     };
     if (!fits) hold(first, start);

@@ -29,18 +29,19 @@ void AttentionConfig::check(const spec::Scope& scope) const {
 }
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
-  list.linear("q", n_heads * head_dim, scope.d_model, bias.q);
-  list.linear("k", n_kv_heads * head_dim, scope.d_model, bias.k);
-  list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v);
+  const int64_t width = scope.input_width();
+  list.linear("q", n_heads * head_dim, width, bias.q);
+  list.linear("k", n_kv_heads * head_dim, width, bias.k);
+  list.linear("v", n_kv_heads * head_dim, width, bias.v);
   if (who().global_projections()) {
-    list.linear("q_global", n_heads * head_dim, scope.d_model, bias.q);
-    list.linear("k_global", n_kv_heads * head_dim, scope.d_model, bias.k);
-    list.linear("v_global", n_kv_heads * head_dim, scope.d_model, bias.v);
+    list.linear("q_global", n_heads * head_dim, width, bias.q);
+    list.linear("k_global", n_kv_heads * head_dim, width, bias.k);
+    list.linear("v_global", n_kv_heads * head_dim, width, bias.v);
   }
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (gate != OutputGate::none)
-    list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, scope.d_model,
+    list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, width,
                 gate_bias);
   if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
   position.config->params_under(list, "position", child_scope(scope, "position"));
@@ -54,6 +55,7 @@ std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
   const auto add = [&](const char* name) {
     spec::StateDecl decl{name, Kind::per_token, {n_kv_heads, head_dim}, who().horizon()};
     decl.first = who().first_kept();
+    decl.packs = true;
     decls.push_back(decl);
   };
   add("k");

@@ -12,6 +12,12 @@ namespace {
 
 constexpr int64_t kQueryBlock = 128;  // queries whose lists are in memory at a time
 
+/// Where a memory's entries stand: `size` of one level, from number `first` on.
+struct Stand {
+  size_t level = 0;
+  int64_t first = 0, size = 0;
+};
+
 /// Consecutive entries of one level, from entry `first` on.
 struct Entries {
   size_t level = 0;
@@ -28,7 +34,9 @@ class MultiLevelAttention final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        position_(build_position(config.position, builder.under("position"))) {
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {
     for (size_t l = 1; l < config.levels(); ++l)
       for (const char* of : {"k", "v"})
         pools_.push_back(builder.optional(fmt::format("level{}.{}", l, of)));
@@ -40,17 +48,18 @@ class MultiLevelAttention final : public Mixer {
     const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context);
     const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
     const Batch& batch = *context.batch;
+    const ops::ScoreOptions how = options(context);
     Tensor o_NHD;
     if (const int64_t t = batch.equal_length();
         rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, x.size(1), d}); };
-      o_NHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), 0, nullptr, context);
+      o_NHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, 0, nullptr, context);
     } else {
       o_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) {
           return x.narrow(0, s.begin, s.length).unsqueeze(0);
         };
-        return document(cut(q_NHD), cut(k_NGD), cut(v_NGD), rows != nullptr ? s.start : 0,
+        return document(cut(q_NHD), cut(k_NGD), cut(v_NGD), how, rows != nullptr ? s.start : 0,
                         rows != nullptr ? (*rows)[i] : nullptr, context)
             .squeeze(0);
       });
@@ -59,6 +68,23 @@ class MultiLevelAttention final : public Mixer {
   }
 
  private:
+  ops::ScoreOptions options(Context& context) const {
+    const auto heads = [this](const Linear& linear) {
+      return [this, &linear](const Tensor& x) {
+        return linear(x).reshape({x.size(0), -1, config_.head_dim});
+      };
+    };
+    return with_term(
+        {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim)), .causal = context.causal},
+        *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = context.batch->longest(),
+         .project_q = heads(q_),
+         .project_k = heads(k_)},
+        context);
+  }
+
   // --- entries ---------------------------------------------------------------------------------
 
   /// Whole blocks x_BSGD of level `l` (the last perhaps shorter) -> [B, blocks, G, D]. Summed token
@@ -115,6 +141,7 @@ class MultiLevelAttention final : public Mixer {
   Tensor document(const Tensor& q_BTHD,
                   const Tensor& k_BTGD,
                   const Tensor& v_BTGD,
+                  const ops::ScoreOptions& how,
                   int64_t start,
                   RowState* row,
                   Context& context) const {
@@ -147,7 +174,7 @@ class MultiLevelAttention final : public Mixer {
       row->tokens(0).append(k_BTGD.squeeze(0));
       row->tokens(1).append(v_BTGD.squeeze(0));
     }
-    return attend(q_BTHD, memory, start, end, context.causal);
+    return attend(q_BTHD, memory, how, start, end);
   }
 
   /// What a buffer holds of positions [from, to), and then x.
@@ -195,74 +222,147 @@ class MultiLevelAttention final : public Mixer {
 
   Tensor attend(const Tensor& q_BTHD,
                 const std::vector<Entries>& memory,
+                const ops::ScoreOptions& how,
                 int64_t start,
-                int64_t end,
-                bool causal) const {
-    const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
-    const int64_t t = q_BTHD.size(1);
-    if (ops::use_kernels(q_BTHD)) {
-      std::vector<ops::KeyMemory> sources;
-      for (const Entries& e : memory) sources.push_back({e.k_BSGD[0], e.v_BSGD[0]});
-      std::vector<Tensor> out;
-      for (int64_t i = 0; i < t; i += kQueryBlock) {
-        const int64_t n = std::min(kQueryBlock, t - i);
-        out.push_back(ops::listed_attention(q_BTHD[0].narrow(0, i, n), sources,
-                                            lists(memory, start + i, n, end, causal), scale)
-                          .out);
-      }
-      return (out.size() == 1 ? out[0] : at::cat(out)).unsqueeze(0);
+                int64_t end) const {
+    if (how.term && !ops::use_kernels(q_BTHD)) return by_table(q_BTHD, memory, how, start, end);
+    std::vector<Tensor> out;
+    for (int64_t b = 0; b < q_BTHD.size(0); ++b)
+      out.push_back(by_lists(q_BTHD[b], b, memory, how, start, end));
+    return at::stack(out);
+  }
+
+  /// Sequence number b. Memory is linear in the entries, gradients included.
+  Tensor by_lists(const Tensor& q_THD,
+                  int64_t b,
+                  const std::vector<Entries>& memory,
+                  const ops::ScoreOptions& how,
+                  int64_t start,
+                  int64_t end) const {
+    std::vector<ops::KeyMemory> sources;
+    for (const Entries& e : memory) sources.push_back({e.k_BSGD[b], e.v_BSGD[b]});
+    const int64_t t = q_THD.size(0);
+    if (!ops::use_kernels(q_THD)) {
+      // what is listed outlives the call, until its gradient has been formed
+      const ops::ListsOf of = [config = config_, at = stands(memory), start, end,
+                               causal = how.causal](int64_t first, int64_t n) {
+        return lists(config, at, {}, {start + first, start + first + n}, end, causal);
+      };
+      return ops::listed_attention(q_THD, sources, of, how.scale, kQueryBlock);
     }
-    std::vector<Tensor> keys, values;
+    std::vector<Tensor> out;
+    for (int64_t i = 0; i < t; i += kQueryBlock) {
+      const int64_t n = std::min(kQueryBlock, t - i);
+      const Tensor q = q_THD.narrow(0, i, n);
+      std::vector<Tensor> more;
+      for (const Entries& e : memory)
+        if (how.term)
+          more.push_back(added(how, q.unsqueeze(0), e, start + i, end).squeeze(0).contiguous());
+      const LevelRange queries{start + i, start + i + n};
+      out.push_back(
+          ops::listed_attention(
+              q, sources, lists(config_, stands(memory), more, queries, end, how.causal), how.scale)
+              .out);
+    }
+    return out.size() == 1 ? out[0] : at::cat(out);
+  }
+
+  /// With a term and gradients: a table of biases, quadratic in the tokens as the term itself.
+  Tensor by_table(const Tensor& q_BTHD,
+                  const std::vector<Entries>& memory,
+                  const ops::ScoreOptions& how,
+                  int64_t start,
+                  int64_t end) const {
+    const int64_t t = q_BTHD.size(1);
+    std::vector<Tensor> keys, values, more;
     std::vector<int64_t> offsets{0};
     for (const Entries& e : memory) {
       keys.push_back(e.k_BSGD);
       values.push_back(e.v_BSGD);
+      more.push_back(added(how, q_BTHD, e, start, end));
       offsets.push_back(offsets.back() + e.size());
     }
-    // the lists as a table of biases
-    const ops::KeyLists list = lists(memory, start, t, end, causal);
-    Tensor bias =
+    const ops::KeyLists list =
+        lists(config_, stands(memory), {}, {start, start + t}, end, how.causal);
+    Tensor table =
         at::full({t, offsets.back()}, -std::numeric_limits<double>::infinity(), at::kDouble);
-    auto* cell = bias.data_ptr<double>();
+    auto* cell = table.data_ptr<double>();
     int64_t j = 0;
     for (int64_t i = 0; i < t; ++i)
       for (; j < list.ends[static_cast<size_t>(i)]; ++j) {
         const ops::ListedKey& key = list.keys[static_cast<size_t>(j)];
-        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] =
-            level_bias(memory[static_cast<size_t>(key.source)].level);
+        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] = key.bias;
       }
+    const Tensor bias = table.to(q_BTHD.device(), ops::wide(q_BTHD)) + at::cat(more, -1);
     return ops::biased_attention(q_BTHD.transpose(1, 2), at::cat(keys, 1).transpose(1, 2),
-                                 at::cat(values, 1).transpose(1, 2),
-                                 bias.to(q_BTHD.device(), ops::wide(q_BTHD)), scale)
+                                 at::cat(values, 1).transpose(1, 2), bias, how.scale)
         .out.transpose(1, 2);
   }
 
-  double level_bias(size_t level) const {
-    return config_.count_bias ? std::log(static_cast<double>(config_.ratios[level])) : 0;
+  /// What the position adds to the scores of queries from `start` on and entries, [B or 1, H, T,
+  /// entries]; undefined where it adds nothing.
+  Tensor added(const ops::ScoreOptions& how,
+               const Tensor& q_BTHD,
+               const Entries& e,
+               int64_t start,
+               int64_t length) const {
+    if (!how.term) return {};
+    const int64_t r = config_.ratios[e.level], n = e.size();
+    const Tensor q = q_BTHD.transpose(1, 2), k = e.k_BSGD.transpose(1, 2).repeat_interleave(
+                                                 config_.n_heads / config_.n_kv_heads, 1);
+    const auto some = [&](int64_t from, int64_t count, int64_t position) {
+      const Tensor keys = k.narrow(2, from, count);
+      const Tensor bias = ops::added_by_term(how.term, {q, keys, start, position, how.scale, 1, r});
+      return bias.expand({bias.size(0), config_.n_heads, q.size(2), count});
+    };
+    // the last block of an encoder may be shorter
+    const int64_t whole = std::min(n, std::max<int64_t>(0, length / r - e.first));
+    std::vector<Tensor> parts;
+    if (whole > 0) parts.push_back(some(0, whole, (e.first + 1) * r - 1));
+    if (whole < n) parts.push_back(some(whole, n - whole, length - 1));
+    if (parts.empty())
+      return at::zeros({1, config_.n_heads, q.size(2), 0}, q.options().dtype(ops::wide(q)));
+    return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
   }
 
-  /// What queries start .. start + n read, the oldest first.
-  ops::KeyLists lists(const std::vector<Entries>& memory,
-                      int64_t start,
-                      int64_t n,
-                      int64_t length,
-                      bool causal) const {
+  static std::vector<Stand> stands(const std::vector<Entries>& memory) {
+    std::vector<Stand> out;
+    for (const Entries& e : memory) out.push_back({e.level, e.first, e.size()});
+    return out;
+  }
+
+  /// What the queries at these positions read, the oldest first; by head where each entry has a
+  /// number of its own in `more`, [H, n, entries] per memory.
+  static ops::KeyLists lists(const MultiLevelAttentionConfig& config,
+                             const std::vector<Stand>& memory,
+                             const std::vector<Tensor>& more,
+                             LevelRange queries,
+                             int64_t length,
+                             bool causal) {
     ops::KeyLists out;
-    for (int64_t i = start; i < start + n; ++i) {
+    out.per_query = more.empty() ? 1 : config.n_heads;
+    const int64_t n = queries.end - queries.begin;
+    for (int64_t i = queries.begin; i < queries.end; ++i) {
       const std::vector<LevelRange> ranges =
-          causal ? config_.causal_ranges(i) : config_.open_ranges(i, length);
-      for (size_t level = config_.levels(); level-- > 0;) {
-        const int64_t r = config_.ratios[level], from = ranges[level].begin / r,
-                      to = (ranges[level].end + r - 1) / r;
-        const auto bias = static_cast<float>(level_bias(level));
-        for (size_t m = 0; m < memory.size(); ++m) {
-          if (memory[m].level != level) continue;
-          const int64_t first = memory[m].first;
-          for (int64_t b = std::max(from, first); b < std::min(to, first + memory[m].size()); ++b)
-            out.add(static_cast<int64_t>(m), b - first, bias);
+          causal ? config.causal_ranges(i) : config.open_ranges(i, length);
+      for (int64_t h = 0; h < out.per_query; ++h) {
+        for (size_t level = config.levels(); level-- > 0;) {
+          const int64_t r = config.ratios[level], from = ranges[level].begin / r,
+                        to = (ranges[level].end + r - 1) / r;
+          const double bias = config.count_bias ? std::log(static_cast<double>(r)) : 0;
+          for (size_t m = 0; m < memory.size(); ++m) {
+            if (memory[m].level != level) continue;
+            const int64_t first = memory[m].first, size = memory[m].size;
+            const float* own =
+                more.empty() ? nullptr
+                             : more[m].const_data_ptr<float>() + (h * n + i - queries.begin) * size;
+            for (int64_t b = std::max(from, first); b < std::min(to, first + size); ++b)
+              out.add(static_cast<int64_t>(m), b - first,
+                      own != nullptr ? bias + static_cast<double>(own[b - first]) : bias);
+          }
         }
+        out.end_list();
       }
-      out.end_list();
     }
     return out;
   }

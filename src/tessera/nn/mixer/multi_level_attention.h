@@ -8,7 +8,8 @@
 // definition; relatives: Rae et al. 2019, arXiv:1911.05507; Yuan et al. 2025, arXiv:2502.11089.
 // Golden: attention G10.
 //
-// Keys are pooled before they are rotated; a block stands at the position of its last token. In an
+// Keys are pooled before they are rotated; a block stands at the position of its last token, for
+// what a position adds to the scores, too. In an
 // encoder level 0 is the window |i - j| <= w_0 / 2 and every other level all of its blocks, the
 // last one perhaps shorter. Blocks are counted from the document's beginning.
 #pragma once
@@ -96,7 +97,8 @@ struct MultiLevelAttentionConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {

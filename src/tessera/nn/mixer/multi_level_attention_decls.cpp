@@ -26,6 +26,7 @@ void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "the angles of this position change with the length, but pooled keys are rotated once; "
            "use a scaling such as yarn or llama3");
+    PositionConfig::refuse_pooled(position, scope);
   }
 }
 
@@ -35,6 +36,7 @@ void MultiLevelAttentionConfig::params(spec::ParamList& list, const spec::Scope&
   list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v);
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
   if (pool != LevelPool::conv) return;
   for (size_t l = 1; l < levels(); ++l)
     for (const char* of : {"k", "v"})

@@ -51,8 +51,115 @@ class Compressor {
 };
 
 /// What the branches of one document read: raw tokens, and the blocks that end with each stride.
+/// In parts, as they lie in a state.
 struct Memory {
-  Tensor k_SGD, v_SGD, k_BGD, v_BGD;
+  std::vector<Tensor> k, v, k_blocks, v_blocks;
+};
+
+Tensor joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+/// Numbers [H or 1, T, S] by head, query and key that scores gain; none by default.
+class Added {
+ public:
+  Added() = default;
+  explicit Added(const Tensor& x)
+      : x_(x.defined() ? x.detach().to(at::kCPU, at::kFloat).contiguous() : x) {}
+  bool by_head() const { return x_.defined(); }
+  float operator()(int64_t h, int64_t t, int64_t s) const {
+    if (!x_.defined()) return 0;
+    const int64_t head = x_.size(0) == 1 ? 0 : h;
+    return x_.const_data_ptr<float>()[(head * x_.size(1) + t) * x_.size(2) + s];
+  }
+
+ private:
+  Tensor x_;
+};
+
+/// What the scores are made of by which queries select blocks; `added` may be undefined.
+struct Selecting {
+  Tensor q_THD, k_BGD;
+  double scale;
+  Tensor added;  // [H or 1, T, blocks]
+};
+
+/// Which blocks and tokens queries read.
+class Lists {
+ public:
+  explicit Lists(const NativeSparseAttentionConfig& config) : config_(config) {}
+
+  /// The complete blocks of queries start .. start + n, one list for all heads where they agree.
+  ops::KeyLists blocks(int64_t start, int64_t n, const Added& bias) const {
+    ops::KeyLists lists;
+    lists.per_query = bias.by_head() ? config_.n_heads : 1;
+    for (int64_t t = 0; t < n; ++t)
+      for (int64_t h = 0; h < lists.per_query; ++h) {
+        for (int64_t b = 0; b < config_.visible_blocks(start + t); ++b)
+          lists.add(0, b, bias(h, t, b));
+        lists.end_list();
+      }
+    return lists;
+  }
+
+  /// The tokens of the blocks that queries from `start` on select.
+  ops::KeyLists tokens(const Selecting& by, int64_t start, const Added& bias) const {
+    const int64_t per_group = config_.n_heads / config_.n_kv_heads,
+                  lists_of_group = bias.by_head() ? per_group : 1;
+    ops::KeyLists lists;
+    lists.per_query = config_.n_kv_heads * lists_of_group;
+    for_selected(by, start, [&](int64_t t, int64_t kv, const auto& chosen) {
+      for (int64_t h = kv * per_group; h < kv * per_group + lists_of_group; ++h) {
+        for (const int64_t b : chosen)
+          for (int64_t j = b * config_.select_block;
+               j < std::min(start + t + 1, (b + 1) * config_.select_block); ++j)
+            lists.add(0, j, bias(h, t, j));
+        lists.end_list();
+      }
+    });
+    return lists;
+  }
+
+  /// f(query, kv head, blocks): what each query selects; no gradient.
+  template <class F>
+  void for_selected(const Selecting& by, int64_t start, const F& f) const {
+    const at::NoGradGuard no_gradients;
+    const int64_t t = by.q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
+                  d = config_.head_dim, blocks = by.k_BGD.size(0);
+    // scores of all blocks, [G][T, n, blocks]
+    std::vector<Tensor> scores;
+    for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
+      const Tensor q = by.q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
+      const Tensor k = by.k_BGD.detach().select(1, kv).contiguous();
+      Tensor of_group = (ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * by.scale)
+                            .reshape({t, per_group, blocks});
+      if (by.added.defined()) {
+        const Tensor own = by.added.size(0) == 1
+                               ? by.added.detach()
+                               : by.added.detach().narrow(0, kv * per_group, per_group);
+        of_group = of_group + own.transpose(0, 1);
+      }
+      scores.push_back(of_group.to(at::kCPU).contiguous());
+    }
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t kv = 0; kv < g; ++kv) {
+        const int64_t seen = config_.visible_blocks(start + i);
+        std::vector<double> weights(static_cast<size_t>(seen), 0.0);
+        for (int64_t h = 0; h < per_group && seen > 0; ++h) {
+          const double* row = scores[static_cast<size_t>(kv)].const_data_ptr<double>() +
+                              (i * per_group + h) * blocks;
+          const double top = *std::max_element(row, row + seen);
+          double total = 0;
+          for (int64_t b = 0; b < seen; ++b) total += std::exp(row[b] - top);
+          for (int64_t b = 0; b < seen; ++b)
+            weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
+        }
+        f(i, kv, config_.selected(start + i, weights));
+      }
+  }
+
+ private:
+  NativeSparseAttentionConfig config_;
 };
 
 class NativeSparseAttention final : public Mixer {
@@ -68,7 +175,10 @@ class NativeSparseAttention final : public Mixer {
         o_(builder, "o"),
         compress_k_(config, builder.under("compress_k")),
         compress_v_(config, builder.under("compress_v")),
-        position_(build_position(config.position, builder.under("position"))) {}
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        lists_(std::make_shared<const Lists>(config)) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
@@ -81,13 +191,14 @@ class NativeSparseAttention final : public Mixer {
                  v_window = v_window_(x_ND).reshape({n, g, d});
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
+    const ops::ScoreOptions how = options(k_, context), of_window = options(k_window_, context);
     const Tensor mixed = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       const int64_t start = row != nullptr ? s.start : 0;
       const Memory memory = remembered(cut(k), cut(v), start, row);
-      const auto [compressed, selected] = sparse(cut(q), memory, start);
-      const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), start, row);
+      const auto [compressed, selected] = sparse(cut(q), memory, how, start);
+      const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), of_window, start, row);
       const auto gate = [&](int64_t branch) { return cut(gates_NH3).narrow(2, branch, 1); };
       return gate(0) * compressed + gate(1) * selected + gate(2) * recent;
     });
@@ -95,45 +206,87 @@ class NativeSparseAttention final : public Mixer {
   }
 
  private:
-  double scale() const { return 1 / std::sqrt(static_cast<double>(config_.head_dim)); }
+  /// Of the branches whose keys `k` projects.
+  ops::ScoreOptions options(const Linear& k, Context& context) const {
+    const auto heads = [this](const Linear& linear) {
+      return [this, &linear](const Tensor& x) {
+        return linear(x).reshape({x.size(0), -1, config_.head_dim});
+      };
+    };
+    return with_term({.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))}, *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = context.batch->longest(),
+                      .project_q = heads(q_),
+                      .project_k = heads(k)},
+                     context);
+  }
+
+  /// What the position adds to the scores of queries from `start` on and keys at the positions
+  /// first, first + step, ..: [H or 1, T, S]; undefined where it adds nothing.
+  Tensor added(const ops::ScoreOptions& how,
+               const Tensor& q_THD,
+               const Tensor& k_SGD,
+               int64_t start,
+               int64_t first,
+               int64_t step) const {
+    if (!how.term) return {};
+    const Tensor q = q_THD.transpose(0, 1).unsqueeze(0),
+                 k = k_SGD.transpose(0, 1)
+                         .repeat_interleave(config_.n_heads / config_.n_kv_heads, 0)
+                         .unsqueeze(0);
+    return ops::added_by_term(how.term, {q, k, start, first, how.scale, 1, step}).squeeze(0);
+  }
+  Tensor added_to_blocks(const ops::ScoreOptions& how,
+                         const Tensor& q_THD,
+                         const Tensor& k_BGD,
+                         int64_t start) const {
+    if (k_BGD.size(0) == 0) return {};
+    return added(how, q_THD, k_BGD, start, config_.block - 1, config_.stride);
+  }
 
   /// Adds the call's tokens to what the row holds, and the blocks that they complete.
   Memory remembered(const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
     const int64_t t = k.size(0), stride = config_.stride, end = start + t;
     const int64_t first = start / stride, last = end / stride;  // blocks that end in the call
     const int64_t empty = std::min(last, config_.block / stride - 1);
-    Memory memory{k, v, {}, {}};
+    Memory memory{{k}, {v}, {}, {}};
     if (row != nullptr) {
       row->tokens(0).append(k);
       row->tokens(1).append(v);
-      memory.k_SGD = row->tokens(0).spans(0, end)[0];
-      memory.v_SGD = row->tokens(1).spans(0, end)[0];
+      memory.k = row->tokens(0).spans(0, end);
+      memory.v = row->tokens(1).spans(0, end);
     }
-    const auto fresh = [&](const Compressor& compress, const Tensor& raw) {
+    const auto fresh = [&](const Compressor& compress, size_t slot, const Tensor& own) {
       const int64_t none = std::max<int64_t>(0, empty - first);
       const Tensor begin_empty =
           at::zeros({none, config_.n_kv_heads, config_.head_dim}, k.options());
       if (first + none >= last) return begin_empty;
       const int64_t from = (first + none + 1) * stride - config_.block;
-      return at::cat({begin_empty, compress(raw.narrow(0, from, last * stride - from))});
+      const Tensor raw = row != nullptr ? row->tokens(slot).joined(from, last * stride)
+                                        : own.narrow(0, from, last * stride - from);
+      return at::cat({begin_empty, compress(raw)});
     };
-    memory.k_BGD = fresh(compress_k_, memory.k_SGD);
-    memory.v_BGD = fresh(compress_v_, memory.v_SGD);
-    if (row != nullptr) {
-      row->tokens(4).append(memory.k_BGD);
-      row->tokens(5).append(memory.v_BGD);
-      memory.k_BGD = row->tokens(4).spans(0, last)[0];
-      memory.v_BGD = row->tokens(5).spans(0, last)[0];
-    }
+    const Tensor k_fresh = fresh(compress_k_, 0, k), v_fresh = fresh(compress_v_, 1, v);
     // the empty ones are never read
-    memory.k_BGD = memory.k_BGD.narrow(0, empty, last - empty);
-    memory.v_BGD = memory.v_BGD.narrow(0, empty, last - empty);
+    if (row != nullptr) {
+      row->tokens(4).append(k_fresh);
+      row->tokens(5).append(v_fresh);
+      memory.k_blocks = row->tokens(4).spans(empty, last);
+      memory.v_blocks = row->tokens(5).spans(empty, last);
+    } else {
+      memory.k_blocks = {k_fresh.narrow(0, empty, last - empty)};
+      memory.v_blocks = {v_fresh.narrow(0, empty, last - empty)};
+    }
     return memory;
   }
 
-  Tensor windowed(
-      const Tensor& q, const Tensor& k, const Tensor& v, int64_t start, RowState* row) const {
-    ops::ScoreOptions options{.scale = scale()};
+  Tensor windowed(const Tensor& q,
+                  const Tensor& k,
+                  const Tensor& v,
+                  ops::ScoreOptions options,
+                  int64_t start,
+                  RowState* row) const {
     options.window = config_.window;
     std::vector<ops::KeyValues> kv;
     if (row != nullptr) {
@@ -156,101 +309,103 @@ class NativeSparseAttention final : public Mixer {
 
   // --- the branches that read blocks -----------------------------------------------------------
 
-  std::pair<Tensor, Tensor> sparse(const Tensor& q_THD, const Memory& memory, int64_t start) const {
-    if (!ops::use_kernels(q_THD)) return sparse_plain(q_THD, memory, start);
+  std::pair<Tensor, Tensor> sparse(const Tensor& q_THD,
+                                   const Memory& memory,
+                                   const ops::ScoreOptions& how,
+                                   int64_t start) const {
+    if (!how.term) return by_lists(q_THD, memory, how.scale, start);
+    if (!ops::use_kernels(q_THD)) return by_tables(q_THD, memory, how, start);
+    const Tensor k_SGD = joined(memory.k), k_BGD = joined(memory.k_blocks);
     std::vector<Tensor> compressed, selected;
     for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
       const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
       const Tensor q = q_THD.narrow(0, i, n);
-      ops::KeyLists blocks;
-      for (int64_t t = 0; t < n; ++t) {
-        for (int64_t b = 0; b < config_.visible_blocks(start + i + t); ++b) blocks.add(0, b);
-        blocks.end_list();
-      }
-      compressed.push_back(
-          ops::listed_attention(q, {{memory.k_BGD, memory.v_BGD}}, blocks, scale()).out);
-      ops::KeyLists tokens;
-      tokens.per_query = config_.n_kv_heads;
-      for_selected(q, memory, start + i, [&](int64_t t, int64_t, const auto& chosen) {
-        for (const int64_t b : chosen)
-          for (int64_t j = b * config_.select_block;
-               j < std::min(start + i + t + 1, (b + 1) * config_.select_block); ++j)
-            tokens.add(0, j);
-        tokens.end_list();
-      });
-      selected.push_back(
-          ops::listed_attention(q, {{memory.k_SGD, memory.v_SGD}}, tokens, scale()).out);
+      const Tensor to_blocks = added_to_blocks(how, q, k_BGD, start + i),
+                   to_tokens = added(how, q, k_SGD.narrow(0, 0, start + i + n), start + i, 0, 1);
+      compressed.push_back(ops::listed_attention(q, {{memory.k_blocks, memory.v_blocks}},
+                                                 lists_->blocks(start + i, n, Added(to_blocks)),
+                                                 how.scale)
+                               .out);
+      selected.push_back(ops::listed_attention(q, {{memory.k, memory.v}},
+                                               lists_->tokens({q, k_BGD, how.scale, to_blocks},
+                                                              start + i, Added(to_tokens)),
+                                               how.scale)
+                             .out);
     }
     return {at::cat(compressed), at::cat(selected)};
   }
 
-  /// f(query, kv head, blocks): what each query selects; no gradient.
-  template <class F>
-  void for_selected(const Tensor& q_THD, const Memory& memory, int64_t start, const F& f) const {
-    const at::NoGradGuard no_gradients;
-    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  d = config_.head_dim, blocks = memory.k_BGD.size(0);
-    // scores of all blocks, [G][T, n, blocks]
-    std::vector<Tensor> scores;
-    for (int64_t kv = 0; kv < g && blocks > 0; ++kv) {
-      const Tensor q = q_THD.detach().narrow(1, kv * per_group, per_group).reshape({-1, d});
-      const Tensor k = memory.k_BGD.detach().select(1, kv).contiguous();
-      scores.push_back((ops::linear(q, ops::Weight::dense("blocks", k)).to(at::kDouble) * scale())
-                           .to(at::kCPU)
-                           .contiguous());
-    }
-    for (int64_t i = 0; i < t; ++i)
-      for (int64_t kv = 0; kv < g; ++kv) {
-        const int64_t seen = config_.visible_blocks(start + i);
-        std::vector<double> weights(static_cast<size_t>(seen), 0.0);
-        for (int64_t h = 0; h < per_group && seen > 0; ++h) {
-          const double* row = scores[static_cast<size_t>(kv)].const_data_ptr<double>() +
-                              (i * per_group + h) * blocks;
-          const double top = *std::max_element(row, row + seen);
-          double total = 0;
-          for (int64_t b = 0; b < seen; ++b) total += std::exp(row[b] - top);
-          for (int64_t b = 0; b < seen; ++b)
-            weights[static_cast<size_t>(b)] += std::exp(row[b] - top) / total;
-        }
-        f(i, kv, config_.selected(start + i, weights));
+  /// Without a term, by every type: memory is linear in the keys, gradients included.
+  std::pair<Tensor, Tensor> by_lists(const Tensor& q_THD,
+                                     const Memory& memory,
+                                     double scale,
+                                     int64_t start) const {
+    // what is listed outlives the call, until its gradient has been formed
+    const ops::ListsOf blocks = [lists = lists_, start](int64_t first, int64_t n) {
+      return lists->blocks(start + first, n, {});
+    };
+    const ops::ListsOf tokens = [lists = lists_, q = q_THD.detach(), start, scale,
+                                 k = joined(memory.k_blocks).detach()](int64_t first, int64_t n) {
+      return lists->tokens({q.narrow(0, first, n), k, scale, {}}, start + first, {});
+    };
+    const auto attend = [&](const ops::KeyMemory& from, const ops::ListsOf& of) {
+      if (!ops::use_kernels(q_THD))
+        return ops::listed_attention(q_THD, {from}, of, scale, kQueryBlock);
+      std::vector<Tensor> out;
+      for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
+        const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
+        out.push_back(ops::listed_attention(q_THD.narrow(0, i, n), {from}, of(i, n), scale).out);
       }
+      return at::cat(out);
+    };
+    return {attend({memory.k_blocks, memory.v_blocks}, blocks),
+            attend({memory.k, memory.v}, tokens)};
   }
 
-  std::pair<Tensor, Tensor> sparse_plain(const Tensor& q_THD,
-                                         const Memory& memory,
-                                         int64_t start) const {
+  /// With a term and gradients: tables of biases, quadratic in the tokens as the term itself.
+  std::pair<Tensor, Tensor> by_tables(const Tensor& q_THD,
+                                      const Memory& memory,
+                                      const ops::ScoreOptions& how,
+                                      int64_t start) const {
     constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    const Tensor k_SGD = joined(memory.k), v_SGD = joined(memory.v),
+                 k_BGD = joined(memory.k_blocks), v_BGD = joined(memory.v_blocks);
     const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  keys = memory.k_SGD.size(0), blocks = memory.k_BGD.size(0);
+                  keys = k_SGD.size(0), blocks = k_BGD.size(0);
     const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& bias) {
+    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& hidden,
+                            const Tensor& more) {
       return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
-                                   bias.to(q_THD.device(), ops::wide(q_THD)), scale())
+                                   hidden.to(q_THD.device(), ops::wide(q_THD)) + more, how.scale)
           .out.squeeze(0)
           .transpose(0, 1);
     };
+    const Tensor to_blocks = added_to_blocks(how, q_THD, k_BGD, start);
     Tensor compressed = at::zeros_like(q_THD);
     if (blocks > 0) {
       Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
       for (int64_t i = 0; i < t; ++i)
         bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
-      compressed = attend(memory.k_BGD, memory.v_BGD, bias);
+      compressed = attend(k_BGD, v_BGD, bias, to_blocks);
     }
     Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
     auto* cells = bias.data_ptr<double>();
-    for_selected(q_THD, memory, start, [&](int64_t i, int64_t kv, const auto& chosen) {
-      for (const int64_t b : chosen)
-        for (int64_t j = b * config_.select_block;
-             j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
-          cells[(kv * t + i) * keys + j] = 0;
-    });
-    return {compressed, attend(memory.k_SGD, memory.v_SGD, bias.repeat_interleave(per_group, 0))};
+    lists_->for_selected({q_THD, k_BGD, how.scale, to_blocks}, start,
+                         [&](int64_t i, int64_t kv, const auto& chosen) {
+                           for (const int64_t b : chosen)
+                             for (int64_t j = b * config_.select_block;
+                                  j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
+                               cells[(kv * t + i) * keys + j] = 0;
+                         });
+    return {compressed, attend(k_SGD, v_SGD, bias.repeat_interleave(per_group, 0),
+                               added(how, q_THD, k_SGD, start, 0, 1))};
   }
 
   NativeSparseAttentionConfig config_;
   Linear q_, k_, v_, k_window_, v_window_, gate_, o_;
   Compressor compress_k_, compress_v_;
   std::unique_ptr<Position> position_;
+  std::shared_ptr<const Lists> lists_;
 };
 
 }  // namespace

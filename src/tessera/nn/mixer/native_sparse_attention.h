@@ -11,7 +11,8 @@
 // blocks weigh, each counted by the strides that both share. The first `n_initial` blocks and the
 // last `n_local`, the query's own included, are always selected; ties go to the earlier block.
 // Keys are compressed after their rotation, as the open implementation does. Blocks are counted
-// from the document's beginning.
+// from the document's beginning. What a position adds to the scores it adds in all branches; a
+// compressed block stands at its last token. The scores that select blocks have it, too.
 #pragma once
 
 #include "tessera/nn/mixer/attention.h"
@@ -84,7 +85,8 @@ struct NativeSparseAttentionConfig final : spec::Config {
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
     scope.width = width_of_head(scope);
-    if (name == "position") scope.places = {.rotation = true};
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
     return scope;
   }
   void complete(const spec::Scope& scope) override {

@@ -26,6 +26,7 @@ void NativeSparseAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "the angles of this position change with the length, but compressed keys are rotated "
          "once; use a scaling such as yarn or llama3");
+  PositionConfig::refuse_pooled(position, scope);
 }
 
 void NativeSparseAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -36,6 +37,7 @@ void NativeSparseAttentionConfig::params(spec::ParamList& list, const spec::Scop
   list.linear("gate", 3 * n_heads, scope.d_model, true);
   list.linear("o", scope.d_model, n_heads * head_dim, false,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
   if (pool != BlockPool::mlp) return;
   for (const char* of : {"compress_k", "compress_v"}) {
     spec::ParamList mlp = list.under(of);

@@ -4,8 +4,17 @@
 
 #include "tessera/nn/mixer/local_attention.h"
 #include "tessera/nn/mixer/lsh_attention.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
+namespace {
+
+void check_padding(int64_t pad_to, int64_t chunk, const spec::Scope& scope) {
+  if (pad_to % chunk != 0)
+    fail(ErrorKind::spec, scope.path, "pad_to = {} is no multiple of chunk = {}", pad_to, chunk);
+}
+
+}  // namespace
 
 void LshAttentionConfig::check(const spec::Scope& scope) const {
   for (const int64_t factor : n_buckets)
@@ -13,6 +22,18 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "n_buckets = [{}]: {} is odd; a bucket and its opposite come in pairs",
            fmt::join(n_buckets, ", "), factor);
+  if (position && position.info().place == spec::Place::score_bias &&
+      !position.as<PositionConfig>().by_distance())
+    fail(ErrorKind::spec, scope.path,
+         "position \"{}\" reads contents or places of neighbouring keys, but the keys of a bucket "
+         "lie anywhere; use one by distance alone: alibi, t5 or kerple",
+         position.type());
+  check_padding(pad_to, chunk, scope);
+  if (rotations == RotationSource::torch && redraw != RotationRedraw::never)
+    fail(ErrorKind::spec, scope.path,
+         "redraw = {} with rotations = torch, which are those of one seed; use rotations "
+         "\"counter\"",
+         spec::enum_name(redraw));
 }
 
 void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -20,6 +41,7 @@ void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope)
   list.linear("v", n_heads * head_dim, scope.d_model, false);
   list.linear("o", scope.d_model, n_heads * head_dim, false,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 double LshAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
@@ -31,6 +53,7 @@ void LocalAttentionConfig::check(const spec::Scope& scope) const {
   if (scope.causal && chunks_after > 0)
     fail(ErrorKind::spec, scope.path,
          "chunks_after = {} needs an encoder: a decoder sees no later chunk; use 0", chunks_after);
+  check_padding(pad_to, chunk, scope);
 }
 
 void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -39,13 +62,14 @@ void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
   list.linear("v", n_heads * head_dim, scope.d_model, bias.v);
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
 std::vector<spec::StateDecl> LocalAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   const int64_t keep = chunk * (chunks_before + 1);
-  return {{"k", Kind::per_token, {n_heads, head_dim}, keep},
-          {"v", Kind::per_token, {n_heads, head_dim}, keep}};
+  return spec::packing({{"k", Kind::per_token, {n_heads, head_dim}, keep},
+                        {"v", Kind::per_token, {n_heads, head_dim}, keep}});
 }
 
 double LocalAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

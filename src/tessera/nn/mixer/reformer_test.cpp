@@ -32,14 +32,16 @@ TEST(LocalAttention, AgainstTheDefinition) {
   struct Kind {
     int64_t t, chunk, before, after;
     bool causal;
+    int64_t pad_to = 0;
   };
-  for (const auto& [t, c, before, after, causal] :
+  for (const auto& [t, c, before, after, causal, pad_to] :
        {Kind{11, 3, 1, 0, true}, Kind{11, 4, 2, 0, true}, Kind{5, 8, 1, 0, true},
         Kind{11, 3, 1, 0, false}, Kind{12, 3, 1, 1, false}, Kind{3, 8, 1, 1, false},
-        Kind{7, 4, 1, 1, false}}) {
+        Kind{7, 4, 1, 1, false}, Kind{11, 3, 1, 0, false, 6}, Kind{7, 3, 1, 1, false, 12},
+        Kind{11, 3, 1, 0, true, 12}, Kind{3, 3, 1, 0, false, 12}}) {
     MixerUnderTest m(fmt::format(R"({{"type": "local_attention", "n_heads": 2, "chunk": {},
-        "chunks_before": {}, "chunks_after": {}}})",
-                                 c, before, after),
+        "chunks_before": {}, "chunks_after": {}, "pad_to": {}}})",
+                                 c, before, after, pad_to),
                      kD, causal);
     m.fill();
     const Tensor x = gen({t, kD}, 1.3, 0.2);
@@ -47,7 +49,8 @@ TEST(LocalAttention, AgainstTheDefinition) {
       return at::matmul(x, m.values[name].t()).reshape({x.size(0), 2, 3});
     };
     const Tensor q = heads("q.weight"), k = heads("k.weight"), v = heads("v.weight");
-    const int64_t chunks = (t + c - 1) / c;
+    const int64_t unit = pad_to == 0 ? c : pad_to,
+                  chunks = t <= c ? 1 : (t + unit - 1) / unit * unit / c;
     Tensor mixed = at::zeros({t, 2, 3}, at::kDouble);
     for (int64_t i = 0; i < t; ++i) {
       std::vector<int64_t> seen;

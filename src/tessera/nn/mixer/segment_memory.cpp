@@ -160,10 +160,7 @@ Remembered InputMemory::remember(
   held_k.append(k);
   held_v.append(v);
   if (t > 1) return out;
-  const auto k_spans = held_k.spans(first, start + t), v_spans = held_v.spans(first, start + t);
-  int64_t at = first;
-  for (size_t i = 0; i < k_spans.size(); at += k_spans[i].size(0), ++i)
-    out.live.push_back({k_spans[i], v_spans[i], at});
+  out.live = held_keys(held_k, held_v, first, start + t);
   return out;
 }
 

@@ -33,13 +33,17 @@ void MambaConfig::check(const spec::Scope& scope) const {
   refuse_encoder(scope, "mamba");
   if (d_state > 4096)
     fail(ErrorKind::spec, scope.path, "d_state = {}; expected at most 4096", d_state);
+  if (d_inner % n_heads != 0)
+    fail(ErrorKind::spec, scope.path, "n_heads = {} does not divide d_inner = {}", n_heads,
+         d_inner);
 }
 
 void MambaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("in", 2 * d_inner, scope.d_model, proj_bias);
   const spec::Init conv = conv_init(d_conv);
   declare_conv(list, "conv", {d_inner, d_conv}, conv, conv_bias ? &conv : nullptr);
-  list.linear("select", dt_rank + 2 * d_state, d_inner, false);
+  // block-diagonal: the rows of a head meet its channels alone
+  list.linear("select", n_heads * (dt_rank + 2 * d_state), d_inner / n_heads, false);
   if (norm)
     for (const auto& [name, width] : {std::pair{"dt_norm", dt_rank}, std::pair{"b_norm", d_state},
                                       std::pair{"c_norm", d_state}}) {
@@ -63,7 +67,9 @@ void MambaConfig::params(spec::ParamList& list, const spec::Scope& scope) const 
 }
 
 std::vector<spec::StateDecl> MambaConfig::state(const spec::Scope&) const {
-  return {fixed("ssm", {d_state, d_inner}), conv_state(d_inner, d_conv)};
+  const std::vector<int64_t> shape = {d_state, d_inner / n_heads};
+  return {fixed("ssm", n_heads == 1 ? shape : std::vector<int64_t>{n_heads, shape[0], shape[1]}),
+          conv_state(d_inner, d_conv)};
 }
 
 double MambaConfig::extra_flops(const spec::Scope&, int64_t) const {

@@ -41,15 +41,14 @@ class TransformerXl final : public Mixer {
     ops::ScoreOptions how;
     how.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim));
     how.window = config_.same_length ? config_.mem_len : 0;
-    ScoreSite site{config_.n_heads,
-                   config_.head_dim,
-                   config_.by_place() ? longest : std::min(longest + zeros(), config_.reach()),
-                   how.scale,
-                   [this](const Tensor& x) { return heads(q_(x)); },
-                   [this](const Tensor& x) { return memory_.keys(x); }};
-    how.term = position_->score_term(site, context);
-    how.scale = site.scale;
-    return how;
+    return with_term(
+        std::move(how), *position_,
+        {.n_heads = config_.n_heads,
+         .head_dim = config_.head_dim,
+         .longest = config_.by_place() ? longest : std::min(longest + zeros(), config_.reach()),
+         .project_q = [this](const Tensor& x) { return heads(q_(x)); },
+         .project_k = [this](const Tensor& x) { return memory_.keys(x); }},
+        context);
   }
 
   Tensor heads(const Tensor& x) const {

@@ -27,6 +27,8 @@ struct AlibiConfig final : PositionConfig {
   AlibiSides sides = AlibiSides::symmetric;
   bool scaled = false;
 
+  bool takes_scale() const override { return scaled; }
+  bool by_distance() const override { return true; }
   static constexpr auto fields() {
     using C = AlibiConfig;
     return std::tuple{

@@ -15,6 +15,8 @@ struct CopeConfig final : PositionConfig {
   bool per_head = false;
   bool scaled = false;
 
+  bool takes_scale() const override { return true; }
+  bool counts_keys() const override { return true; }
   static constexpr auto fields() {
     using C = CopeConfig;
     return std::tuple{

@@ -36,6 +36,7 @@ struct DebertaConfig final : PositionConfig {
   spec::Part<spec::Slot::norm> norm;
   std::string share;
 
+  bool takes_scale() const override { return true; }
   static constexpr auto fields() {
     using C = DebertaConfig;
     using spec::field;

@@ -14,11 +14,13 @@ class DietAbsolute final : public Position {
     return {.bias =
                 [](const ops::ScoreBlock& block, const std::vector<Tensor>& inputs) {
                   // tables [P, H, R], the rows of this block
-                  const auto rows = [&](const Tensor& table, int64_t from, int64_t n) {
-                    return table.narrow(0, from, n).transpose(0, 1).to(block.q_BHTD.scalar_type());
+                  const auto rows = [&](const Tensor& table, const Tensor& positions) {
+                    return table.index_select(0, positions)
+                        .transpose(0, 1)
+                        .to(block.q_BHTD.scalar_type());
                   };
-                  return ops::row_products(rows(inputs[0], block.first_query, block.q_BHTD.size(2)),
-                                           rows(inputs[1], block.first_key, block.k_BHSD.size(2)))
+                  return ops::row_products(rows(inputs[0], query_positions(block)),
+                                           rows(inputs[1], key_positions(block)))
                       .unsqueeze(0);
                 },
             .inputs = {q_->tensor(), k_->tensor()}};

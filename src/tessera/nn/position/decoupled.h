@@ -60,6 +60,7 @@ struct DecoupledConfig final : PositionConfig {
   void complete(const spec::Scope& scope) override {
     if (rank == 0) rank = scope.width;
   }
+  bool by_distance() const override { return variant == DecoupledVariant::diet_rel; }
   void check(const spec::Scope& scope) const override {
     require_scores("decoupled", scope);
     check_share(share, scope);

@@ -41,8 +41,7 @@ class Fire final : public Position {
                       const Tensor& c,
                       const Tensor& m,
                       double threshold) {
-    const int64_t i = block.first_query;
-    const Tensor query_T1 = at::arange(i, i + block.q_BHTD.size(2), c.options()).unsqueeze(1);
+    const Tensor query_T1 = query_positions(block).to(c.scalar_type()).unsqueeze(1);
     const Tensor distance_TS = distances(block).neg().clamp_min(0).to(c.scalar_type());
     const Tensor length_T1 = at::maximum(query_T1, m.abs() * threshold);
     return at::log1p(c.abs() * distance_TS) / (at::log1p(c.abs() * length_T1) + FireConfig::kSmall);
@@ -57,11 +56,14 @@ class Fire final : public Position {
     const double least = std::abs(m.item<double>()) * threshold;
     Tensor x_TS = at::zeros({t, s}, block.q_BHTD.options());
     auto* out = x_TS.data_ptr<float>();
-    for (int64_t i = block.first_query; i < block.first_query + t; ++i) {
+    for (int64_t row = 0; row < t; ++row) {
+      const int64_t i = block.first_query + row * block.query_step;
       const double whole =
           std::log1p(rate * std::max(static_cast<double>(i), least)) + FireConfig::kSmall;
-      for (int64_t j = block.first_key; j < block.first_key + s; ++j, ++out)
+      for (int64_t column = 0; column < s; ++column, ++out) {
+        const int64_t j = block.first_key + column * block.key_step;
         if (j < i) *out = static_cast<float>(std::log1p(rate * static_cast<double>(i - j)) / whole);
+      }
     }
     return x_TS;
   }

@@ -38,6 +38,7 @@ struct KerpleConfig final : PositionConfig {
             .forms = {.recurrent = true},
             .place = spec::Place::score_bias};
   }
+  bool by_distance() const override { return true; }
   void check(const spec::Scope& scope) const override { require_scores("kerple", scope); }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
 };

@@ -15,6 +15,28 @@ struct PositionConfig : spec::Config {
   virtual int64_t max_positions() const { return 0; }
   /// Whether it adds to the values, too, not to the scores alone.
   virtual bool adds_values() const { return false; }
+  /// Whether what it adds to the scores takes the factor on them, as products of queries and keys.
+  virtual bool takes_scale() const { return false; }
+  /// Whether what it adds depends on the head and the distance alone.
+  virtual bool by_distance() const { return false; }
+  /// Whether a score depends on all keys between its key and its query.
+  virtual bool counts_keys() const { return false; }
+
+  /// Refuses, for a mixer that pools keys, a scheme that needs every one of them.
+  static void refuse_pooled(const spec::AnyPart& position, const spec::Scope& scope) {
+    if (!position) return;
+    const auto& scheme = dynamic_cast<const PositionConfig&>(*position.config);
+    if (scheme.adds_values())
+      fail(ErrorKind::spec, scope.path,
+           "position \"{}\" adds to the values by distance, but values of several distances are "
+           "pooled here; set its \"values\" to false",
+           position.type());
+    if (scheme.counts_keys())
+      fail(ErrorKind::spec, scope.path,
+           "position \"{}\" counts every key between key and query, but keys are pooled here; use "
+           "a position by distance such as t5",
+           position.type());
+  }
 
  protected:
   /// Refuses a scheme that acts elsewhere than the parent asks.
@@ -28,8 +50,8 @@ struct PositionConfig : spec::Config {
   }
   /// A rotation turns pairs of channels.
   static void require_pairs(const spec::Scope& scope) {
-    if (scope.width % 2 != 0)
-      fail(ErrorKind::spec, scope.path, "head_dim = {}; expected an even number", scope.width);
+    if (scope.turned() % 2 != 0)
+      fail(ErrorKind::spec, scope.path, "head_dim = {}; expected an even number", scope.turned());
   }
   /// The place of every scheme that acts on scores.
   static void require_scores(std::string_view name, const spec::Scope& scope) {

@@ -11,6 +11,12 @@ inline Builder home(const Builder& builder, const std::string& share) {
   return share.empty() ? builder : builder.shared(share);
 }
 
+/// Positions first, first + step, ...: [n] int64.
+Tensor positions_from(int64_t first, int64_t step, int64_t n, at::Device device);
+/// Of the queries and of the keys of a block.
+Tensor query_positions(const ops::ScoreBlock& block);
+Tensor key_positions(const ops::ScoreBlock& block);
+
 /// Key minus query for every score of a block, [T, S] int64.
 Tensor distances(const ops::ScoreBlock& block);
 
@@ -24,5 +30,11 @@ struct DistanceRange {
   static DistanceRange of(const ScoreSite& site, const Context& context, int64_t limit = 0);
   int64_t rows() const { return past + 1 + future; }
 };
+
+/// A term of a scheme by distance alone as a table of the distances in `range`, for queries and
+/// keys like q_NHD. Element by element the term's own bits.
+ops::ScoreTerm as_table(const ops::ScoreTerm& term,
+                        const DistanceRange& range,
+                        const Tensor& q_NHD);
 
 }  // namespace tessera::nn

@@ -51,19 +51,19 @@ struct RopeConfig final : PositionConfig {
             .place = spec::Place::rotation};
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view) const {
-    if (rotary_dim > 0) scope.width = rotary_dim;
+    scope.width = rotary_dim > 0 ? rotary_dim : scope.turned();
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (rotary_dim == 0) rotary_dim = scope.width;
+    if (rotary_dim == 0) rotary_dim = scope.turned();
   }
   void check(const spec::Scope& scope) const override {
     require_place(spec::Place::rotation, "rope", scope,
                   "put it into \"position\" of an attention mixer");
-    if (rotary_dim % 2 != 0 || rotary_dim > scope.width)
+    if (rotary_dim % 2 != 0 || rotary_dim > scope.turned())
       fail(ErrorKind::spec, scope.path,
            "rotary_dim = {}; expected an even number of at most head_dim = {}", rotary_dim,
-           scope.width);
+           scope.turned());
   }
   bool depends_on_length() const override {
     return scaling && scaling.as<RopeScalingConfig>().depends_on_length();

@@ -12,17 +12,17 @@ void MRopeConfig::check(const spec::Scope& scope) const {
   require_pairs(scope);
   if (sections.size() != 3 ||
       std::any_of(sections.begin(), sections.end(),
-                  [&](int64_t n) { return n < 0 || n > scope.width / 2; }) ||
-      std::accumulate(sections.begin(), sections.end(), int64_t{0}) != scope.width / 2)
+                  [&](int64_t n) { return n < 0 || n > scope.turned() / 2; }) ||
+      std::accumulate(sections.begin(), sections.end(), int64_t{0}) != scope.turned() / 2)
     fail(ErrorKind::spec, scope.at("sections").path,
          "found [{}]; expected three numbers of pairs, in all head_dim / 2 = {}",
-         fmt::join(sections, ", "), scope.width / 2);
+         fmt::join(sections, ", "), scope.turned() / 2);
   if (arrangement == MRopeSections::interleaved)
     for (const size_t axis : {1, 2})
-      if (3 * sections[axis] - 3 + static_cast<int64_t>(axis) >= scope.width / 2)
+      if (3 * sections[axis] - 3 + static_cast<int64_t>(axis) >= scope.turned() / 2)
         fail(ErrorKind::spec, scope.at("sections").path,
              "found [{}]; interleaved, height and width have at most a third of the {} pairs each",
-             fmt::join(sections, ", "), scope.width / 2);
+             fmt::join(sections, ", "), scope.turned() / 2);
 }
 
 std::vector<int64_t> MRopeConfig::axis_of_pair() const {

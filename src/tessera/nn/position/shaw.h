@@ -40,6 +40,7 @@ struct ShawConfig final : PositionConfig {
   bool values = false;
 
   bool adds_values() const override { return values; }
+  bool takes_scale() const override { return true; }
   static constexpr auto fields() {
     using C = ShawConfig;
     return std::tuple{

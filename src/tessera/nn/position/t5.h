@@ -32,6 +32,7 @@ struct T5Config final : PositionConfig {
             .forms = {.recurrent = true},
             .place = spec::Place::score_bias};
   }
+  bool by_distance() const override { return true; }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
 

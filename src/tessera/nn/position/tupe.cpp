@@ -59,9 +59,7 @@ class Tupe final : public Position {
                        const Tensor& x_HTS,
                        const Tensor& from,
                        const Tensor& to) {
-    const auto on = at::TensorOptions().dtype(at::kLong).device(x_HTS.device());
-    const Tensor query = at::arange(block.first_query, block.first_query + x_HTS.size(1), on),
-                 key = at::arange(block.first_key, block.first_key + x_HTS.size(2), on);
+    const Tensor query = query_positions(block), key = key_positions(block);
     return at::where(query.eq(0).unsqueeze(1), from, at::where(key.eq(0).unsqueeze(0), to, x_HTS));
   }
 
@@ -70,12 +68,13 @@ class Tupe final : public Position {
                          const Tensor& q_HPD,
                          const Tensor& k_HPD) {
     const int64_t extra = config.untie_cls ? 1 : 0;
-    const auto scores = [&](int64_t i, int64_t t, int64_t j, int64_t s) {
-      return ops::row_products(q_HPD.narrow(1, i, t), k_HPD.narrow(1, j, s));
+    const Tensor tied = ops::row_products(q_HPD.index_select(1, query_positions(block) + extra),
+                                          k_HPD.index_select(1, key_positions(block) + extra));
+    if (extra == 0) return tied;
+    const auto score = [&](int64_t row) {
+      return ops::row_products(q_HPD.narrow(1, row, 1), k_HPD.narrow(1, row, 1));
     };
-    const Tensor tied = scores(block.first_query + extra, block.q_BHTD.size(2),
-                               block.first_key + extra, block.k_BHSD.size(2));
-    return extra == 0 ? tied : untied(block, tied, scores(0, 1, 0, 1), scores(1, 1, 1, 1));
+    return untied(block, tied, score(0), score(1));
   }
 
   static Tensor relative(const TupeConfig& config,

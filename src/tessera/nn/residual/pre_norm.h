@@ -17,6 +17,7 @@ struct PreNormConfig final : ResidualConfig {
             .forms = {.recurrent = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
+  bool takes_inputs() const override { return true; }
 };
 
 }  // namespace tessera::nn

@@ -15,8 +15,15 @@ struct ResidualConfig : spec::Config {
   virtual bool joins_branches() const { return false; }
   /// Whether the branches of one group share the first branch's norm.
   virtual bool shares_norm() const { return false; }
+  /// Whether a branch may say what it reads, and go without a norm: all that stands before its part
+  /// is Branch::input().
+  virtual bool takes_inputs() const { return false; }
   /// Whether the stream is left unnormalised, so that the stack ends with a norm.
   virtual bool wants_final_norm() const { return true; }
+  /// Streams of d_model that it carries from branch to branch, and that it leaves side by side
+  /// where the next branch carries one.
+  virtual int64_t streams() const { return 1; }
+  virtual int64_t streams_left() const { return 1; }
 
   void check(const spec::Scope& scope) const override {
     if (dropout >= 1)

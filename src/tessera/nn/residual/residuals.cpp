@@ -1,24 +1,12 @@
-#include "tessera/nn/parts.h"
+#include "tessera/nn/residual/damped.h"
 #include "tessera/nn/residual/parallel.h"
 #include "tessera/nn/residual/post_norm.h"
 #include "tessera/nn/residual/pre_norm.h"
 #include "tessera/nn/residual/reordered.h"
 #include "tessera/nn/residual/sandwich.h"
-#include "tessera/ops/random.h"
 
 namespace tessera::nn {
 namespace {
-
-/// scale * dropout(f)
-Tensor damped(const ResidualConfig& config,
-              const Tensor& f_ND,
-              const Branch& branch,
-              const Context& context) {
-  Tensor f = f_ND;
-  if (context.training && config.dropout > 0)
-    f = ops::dropout(f, config.dropout, context.key.fold(branch.name + ".residual"));
-  return config.scale == 1 ? f : f * config.scale;
-}
 
 class PreNorm final : public Residual {
  public:
@@ -27,7 +15,7 @@ class PreNorm final : public Residual {
                  std::span<const Branch> branches,
                  Context& context) const override {
     const Branch& f = branches[0];
-    return x_ND + damped(config_, f.run(f.norms[0]->forward(x_ND), context), f, context);
+    return x_ND + damped(config_, f.run(f.input(x_ND, context), context), f, context);
   }
 
  private:

@@ -1,0 +1,14 @@
+// What a row reads and says.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tessera::infer {
+
+/// Tokens in order. Beside an encoder they are the target, and `source` is what the encoder reads.
+struct Sequence {
+  std::vector<int64_t> source, tokens;
+};
+
+}  // namespace tessera::infer

@@ -1,0 +1,476 @@
+// One block of keys for a tile of queries: scores, their softmax, the weighted values; and the
+// merge of blocks. Included once per target by attention.cpp.
+#if defined(TESSERA_KERNELS_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_ATTENTION_INL_H_
+#undef TESSERA_KERNELS_ATTENTION_INL_H_
+#else
+#define TESSERA_KERNELS_ATTENTION_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tessera/kernels/attention_tiles.h"
+#include "tessera/kernels/dot_inl.h"
+#include "tessera/kernels/kv_rows.h"
+#include "tessera/kernels/kv_rows_inl.h"
+#include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/scratch.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kScoreStride = kKeyBlock + 16;
+constexpr int64_t kExpandedRows = 32;  // of 128 floats: 16 KiB, half a first-level cache
+
+// --- scores --------------------------------------------------------------------------------------
+
+// scores of n keys with all query rows, which stay in the first cache level; before(j) is called
+// before key j and the three after it
+template <class Before>
+HWY_INLINE void products(const QueryTile& tile,
+                         const float* q,
+                         int64_t K,
+                         RowsView keys,
+                         float* scores,
+                         const Before& before) {
+  for (int64_t j = 0; j < keys.count; j += 4) {
+    before(j);
+    const RowsView quad{keys.data + j * keys.stride, keys.stride,
+                        std::min<int64_t>(4, keys.count - j)};
+    float* s = scores + j;
+    int64_t r = 0;
+    for (; r + kTileRows <= tile.rows; r += kTileRows)
+      dot_products<kTileRows>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
+    for (; r + 2 <= tile.rows; r += 2)
+      dot_products<2>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
+    for (; r < tile.rows; ++r)
+      dot_products<1>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
+  }
+}
+
+// body(first, rows, scales): n stored rows as floats, a few at a time; first: the number of the
+// first of them; scales: null where the rows are the numbers themselves
+template <class Body>
+HWY_INLINE void for_floats(
+    DType type, const uint8_t* stored, int64_t stride, int64_t n, int64_t width, const Body& body) {
+  if (type == DType::f32)
+    return body(0,
+                RowsView{reinterpret_cast<const float*>(stored),
+                         stride / static_cast<int64_t>(sizeof(float)), n},
+                nullptr);
+  float* rows = scratch<11>(kExpandedRows * width);
+  float scales[kExpandedRows];
+  for (int64_t j = 0; j < n; j += kExpandedRows) {
+    const int64_t count = std::min(kExpandedRows, n - j);
+    expand_rows(type, stored + j * stride, stride, count, width, rows, scales);
+    body(j, RowsView{rows, width, count}, is_packed(type) ? scales : nullptr);
+  }
+}
+
+// One query is done when its keys and values have come from memory. They are asked for early, key
+// by key of a run of n: the values, which are read next, and the keys some way ahead.
+struct Ahead {
+  static constexpr int64_t kKeys = 8;
+  const uint8_t *k, *v;
+  int64_t k_stride, v_stride;
+  int64_t k_bytes, v_bytes;  // of a row; 0: nothing to ask for
+  int64_t n;
+
+  Ahead(const Attention& a, const KeySpan& span, int64_t g, Range part)
+      : k(static_cast<const uint8_t*>(span.k) + (part.begin - span.first) * span.k_token_stride +
+          g * span.k_head_stride),
+        v(static_cast<const uint8_t*>(span.v) + (part.begin - span.first) * span.v_token_stride +
+          g * span.v_head_stride),
+        k_stride(span.k_token_stride),
+        v_stride(span.v_token_stride),
+        k_bytes(a.T == 1 ? kv_row_bytes(span.type, a.K) : 0),
+        v_bytes(a.T == 1 && v != k ? kv_row_bytes(span.type, a.V) : 0),
+        n(part.end - part.begin) {}
+
+  // before the four keys from the j-th on are read
+  HWY_INLINE void ask(int64_t j) const {
+    if (k_bytes == 0) return;
+    for (int64_t i = j; i < std::min(j + 4, n); ++i) {
+      for (int64_t at = 0; at < v_bytes; at += HWY_ALIGNMENT) hwy::Prefetch(v + i * v_stride + at);
+      if (i + kKeys >= n) continue;
+      for (int64_t at = 0; at < k_bytes; at += HWY_ALIGNMENT)
+        hwy::Prefetch(k + (i + kKeys) * k_stride + at);
+    }
+  }
+};
+
+HWY_INLINE void query_key_products(const Attention& a,
+                                   const QueryTile& tile,
+                                   const float* q,
+                                   Range keys,
+                                   int64_t block_begin,
+                                   float* scores) {
+  for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
+    const Ahead ahead(a, span, tile.g, part);
+    float* of_part = scores + part.begin - block_begin;
+    for_floats(span.type, ahead.k, span.k_token_stride, ahead.n, a.K,
+               [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
+                 products(tile, q, a.K, rows, of_part + first,
+                          [&](int64_t j) HWY_ATTR { ahead.ask(first + j); });
+                 for (int64_t r = 0; scales != nullptr && r < tile.rows; ++r)
+                   scale_all(scales, rows.count, of_part + first + r * kScoreStride);
+               });
+  });
+}
+
+struct SoftmaxPart {
+  float maximum, sum;
+};
+
+// products -> exp(logit - maximum), in place; bias: null or that of the first of the n keys
+HWY_INLINE SoftmaxPart exponentials(const Attention& a, const float* bias, int64_t n, float* s) {
+  V32 max = all(kMinusInfinity);
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, n - j);
+    V32 v = hn::Mul(load_upto(s + j, count), all(a.scale));
+    if (a.softcap > 0)
+      v = hn::Mul(activate<Activation::tanh>(hn::Div(v, all(a.softcap))), all(a.softcap));
+    if (bias) v = hn::Add(v, load_upto(bias + j, count));
+    store_upto(v, s + j, count);
+    if (count < kLanes)
+      v = hn::IfThenElse(hn::FirstN(F32(), static_cast<size_t>(count)), v, all(kMinusInfinity));
+    // a NaN counts as infinite, so that it reaches the result instead of getting lost in Max
+    max = hn::Max(max, hn::IfThenElse(hn::Eq(v, v), v, all(-kMinusInfinity)));
+  }
+  const float maximum = hn::GetLane(hn::MaxOfLanes(F32(), max));
+  if (maximum == kMinusInfinity) return {maximum, 0};
+  V32 sum = zero();
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, n - j);
+    V32 e = exp_negative(hn::Sub(load_upto(s + j, count), all(maximum)));
+    if (count < kLanes) e = hn::IfThenElseZero(hn::FirstN(F32(), static_cast<size_t>(count)), e);
+    store_upto(e, s + j, count);
+    sum = hn::Add(sum, e);
+  }
+  return {maximum, sum_of(sum)};
+}
+
+// --- weighted values -----------------------------------------------------------------------------
+
+// out[r][c ...] += sum over n keys of p[r][j] v[j][c ...], `vectors` vectors wide, keys ascending
+template <int rows, int vectors, class Read, class Write>
+HWY_INLINE void values_tile(const float* p,
+                            const float* v,
+                            int64_t v_stride,
+                            int64_t n,
+                            float* out,
+                            int64_t out_stride,
+                            const Read& read,
+                            const Write& write) {
+  V32 sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) sum[r][c] = read(out + r * out_stride + c * kLanes);
+  for (int64_t j = 0; j < n; ++j) {
+    V32 vs[vectors];
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) vs[c] = read(v + j * v_stride + c * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const V32 weight = all(p[r * kScoreStride + j]);
+#pragma GCC unroll 8
+      for (int c = 0; c < vectors; ++c) sum[r][c] = hn::MulAdd(weight, vs[c], sum[r][c]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < vectors; ++c) write(sum[r][c], out + r * out_stride + c * kLanes);
+}
+
+template <int rows>
+HWY_INLINE void values_rows(const float* p,
+                            const float* v,
+                            int64_t v_stride,
+                            int64_t n,
+                            float* out,
+                            int64_t out_stride,
+                            int64_t width) {
+  constexpr int kVectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // at most 12 accumulators
+  const auto read = [](const float* q) HWY_ATTR { return load(q); };
+  const auto write = [](V32 x, float* q) HWY_ATTR { store(x, q); };
+  int64_t c = 0;
+  for (; c + kVectors * kLanes <= width; c += kVectors * kLanes)
+    values_tile<rows, kVectors>(p, v + c, v_stride, n, out + c, out_stride, read, write);
+  for (; c + kLanes <= width; c += kLanes)
+    values_tile<rows, 1>(p, v + c, v_stride, n, out + c, out_stride, read, write);
+  if (c < width)
+    values_tile<rows, 1>(
+        p, v + c, v_stride, n, out + c, out_stride,
+        [&](const float* q) HWY_ATTR { return load_part(q, width - c); },
+        [&](V32 x, float* q) HWY_ATTR { store_part(x, q, width - c); });
+}
+
+HWY_INLINE void values_of(
+    int64_t rows, const float* p, RowsView v, float* out, int64_t out_stride, int64_t width) {
+  switch (rows) {
+    case 1:
+      return values_rows<1>(p, v.data, v.stride, v.count, out, out_stride, width);
+    case 2:
+      return values_rows<2>(p, v.data, v.stride, v.count, out, out_stride, width);
+    case 3:
+      return values_rows<3>(p, v.data, v.stride, v.count, out, out_stride, width);
+    case 4:
+      return values_rows<4>(p, v.data, v.stride, v.count, out, out_stride, width);
+    case 5:
+      return values_rows<5>(p, v.data, v.stride, v.count, out, out_stride, width);
+    default:
+      return values_rows<6>(p, v.data, v.stride, v.count, out, out_stride, width);
+  }
+}
+
+// rows row .. row + count of the tile, all of which see the keys; their weights are used up
+HWY_INLINE void add_values(const Attention& a,
+                           const QueryTile& tile,
+                           int64_t row,
+                           int64_t count,
+                           Range keys,
+                           int64_t block_begin,
+                           float* scores,
+                           float* partials) {
+  const int64_t stride = partial_floats(a);
+  float* out = partials + row * stride + kValuesAt;
+  for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
+    const uint8_t* v = static_cast<const uint8_t*>(span.v) +
+                       (part.begin - span.first) * span.v_token_stride +
+                       tile.g * span.v_head_stride;
+    float* p = scores + row * kScoreStride + part.begin - block_begin;
+    for_floats(span.type, v, span.v_token_stride, part.end - part.begin, a.V,
+               [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
+                 for (int64_t r = 0; scales != nullptr && r < count; ++r)
+                   scale_all(scales, rows.count, p + first + r * kScoreStride);
+                 values_of(count, p + first, rows, out, stride, a.V);
+               });
+  });
+}
+
+// --- blocks --------------------------------------------------------------------------------------
+
+// the queries of a tile, one after another, and then those for far keys
+HWY_INLINE const float* gather_queries(const Attention& a, const QueryTile& tile) {
+  float* q = scratch<2>(2 * kQueryRows * a.K);
+  const auto gather = [&](const float* from, float* to) HWY_ATTR {
+    for (int64_t r = 0; r < tile.rows; ++r)
+      std::memcpy(to + r * a.K,
+                  from + tile.query[r] * a.q_token_stride + tile.head[r] * a.q_head_stride,
+                  static_cast<size_t>(a.K) * sizeof(float));
+  };
+  gather(a.q, q);
+  if (a.far_q != nullptr) gather(a.far_q, q + kQueryRows * a.K);
+  return q;
+}
+
+// log of a multiplicity
+inline const float* log_counts() {
+  static const std::vector<float> table = [] {
+    std::vector<float> t{kMinusInfinity};
+    for (int64_t m = 1; m <= Visibility::kMostOften; ++m)
+      t.push_back(static_cast<float>(std::log(static_cast<double>(m))));
+    return t;
+  }();
+  return table.data();
+}
+
+// What the pattern and the caller add to the scores of a block, per row; null = nothing.
+struct PatternBias {
+  Range seen{0, 0};                   // holds every key that some row sees
+  const float* row[kQueryRows] = {};  // of the keys from the block's begin
+};
+
+inline Seen seen_by_tile(const Attention& a, const QueryTile& tile, KeyRange keys) {
+  const auto ask = [&](int64_t head, int64_t from, int64_t to) {
+    return a.visible->tile(head, {a.first_position + from, a.first_position + to}, keys);
+  };
+  if (a.visible->same_for_heads()) return ask(0, tile.query[0], tile.query[tile.rows - 1] + 1);
+  const Seen first = ask(tile.head[0], tile.query[0], tile.query[0] + 1);
+  for (int64_t r = 1; r < tile.rows; ++r)
+    if (ask(tile.head[r], tile.query[r], tile.query[r] + 1) != first) return Seen::some;
+  return first;
+}
+
+inline PatternBias pattern_bias(const Attention& a, const QueryTile& tile, Range here) {
+  PatternBias out;
+  const Seen seen = seen_by_tile(a, tile, {here.begin, here.end});
+  if (seen == Seen::none) return out;
+  if (seen == Seen::all && a.bias == nullptr) {
+    out.seen = here;
+    return out;
+  }
+  float* bias = scratch<6>(kQueryRows * kKeyBlock);
+  const float* logs = log_counts();
+  const int64_t n = here.end - here.begin;
+  Range hull{n, 0};
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    const bool as_before = r > 0 && tile.query[r] == tile.query[r - 1] &&
+                           a.visible->same_for_heads() && a.bias == nullptr;
+    if (as_before) {
+      out.row[r] = out.row[r - 1];
+      continue;
+    }
+    int8_t counts[kKeyBlock];
+    a.visible->counts(tile.head[r], a.first_position + tile.query[r], here.begin, here.end, counts);
+    float* row = bias + r * kKeyBlock;
+    for (int64_t j = 0; j < n; ++j) row[j] = logs[static_cast<uint8_t>(counts[j])];
+    int64_t begin = 0, end = n;
+    while (begin < end && counts[begin] == 0) ++begin;
+    while (end > begin && counts[end - 1] == 0) --end;
+    if (begin < end) hull = {std::min(hull.begin, begin), std::max(hull.end, end)};
+    if (a.bias != nullptr) {
+      const float* added = a.bias + tile.head[r] * a.bias_head_stride +
+                           tile.query[r] * a.bias_query_stride - a.kv.begin();
+      for (int64_t j = begin; j < end; ++j)
+        if (counts[j] != 0) row[j] += added[here.begin + j];
+    }
+    out.row[r] = row;
+  }
+  // whole vectors counted from the block's begin: a sum's lanes depend on positions alone
+  if (!hull.empty()) out.seen = {here.begin + hull.begin / kLanes * kLanes, here.begin + hull.end};
+  return out;
+}
+
+// The part of a block for every row of the tile where a pattern says who sees whom. All rows run
+// over the same keys; hidden ones weigh 0.
+HWY_INLINE void pattern_partials(
+    const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
+  float* scores = scratch<3>(kQueryRows * kScoreStride);
+  const int64_t stride = partial_floats(a), block_begin = block * kKeyBlock;
+  const Range here{block_begin, std::min(block_begin + kKeyBlock, a.kv.end())};
+  const PatternBias bias = pattern_bias(a, tile, here);
+  const Range seen = bias.seen;
+  if (!seen.empty()) {
+    // keys that are not there are hidden, but the sums run over them
+    if (!all_held(a.kv, seen))
+      for (int64_t r = 0; r < tile.rows; ++r)
+        std::memset(scores + r * kScoreStride + seen.begin - block_begin, 0,
+                    static_cast<size_t>(seen.end - seen.begin) * sizeof(float));
+    const Range far = seen & Range{0, a.far_q != nullptr ? a.far_end : 0};
+    if (!far.empty()) query_key_products(a, tile, q + kQueryRows * a.K, far, block_begin, scores);
+    const Range near{far.empty() ? seen.begin : far.end, seen.end};
+    if (!near.empty()) query_key_products(a, tile, q, near, block_begin, scores);
+  }
+  bool any_void = false;
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* partial = partials + r * stride;
+    std::memset(partial, 0, static_cast<size_t>(stride) * sizeof(float));
+    SoftmaxPart part{kMinusInfinity, 0};
+    const int64_t from = seen.begin - block_begin;
+    if (!seen.empty())
+      part = exponentials(a, bias.row[r] != nullptr ? bias.row[r] + from : nullptr,
+                          seen.end - seen.begin, scores + r * kScoreStride + from);
+    partial[kMaximumAt] = part.maximum;
+    partial[kSumAt] = part.sum;
+    any_void |= part.maximum == kMinusInfinity;
+  }
+  if (seen.empty()) return;
+  if (!any_void) return add_values(a, tile, 0, tile.rows, seen, block_begin, scores, partials);
+  for (int64_t r = 0; r < tile.rows; ++r)
+    if (partials[r * stride + kMaximumAt] != kMinusInfinity)
+      add_values(a, tile, r, 1, seen, block_begin, scores, partials);
+}
+
+// one block's part for every row of the tile
+HWY_INLINE void block_partials(
+    const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
+  if (a.visible != nullptr) return pattern_partials(a, tile, q, block, partials);
+  float* scores = scratch<3>(kQueryRows * kScoreStride);
+  const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
+  Range some{here.end, here.begin};  // seen by at least one row
+  Range common = here;               // seen by all
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    const Range seen = tile.visible[r] & here;
+    common = common & seen;
+    if (!seen.empty()) some = {std::min(some.begin, seen.begin), std::max(some.end, seen.end)};
+  }
+  if (some.empty()) some = {here.begin, here.begin};
+  query_key_products(a, tile, q, some, here.begin, scores);
+
+  const int64_t stride = partial_floats(a);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    float* partial = partials + r * stride;
+    std::memset(partial, 0, static_cast<size_t>(stride) * sizeof(float));
+    const Range seen = tile.visible[r] & here;
+    SoftmaxPart part{kMinusInfinity, 0};
+    if (!seen.empty()) {
+      const float* bias = a.bias ? a.bias + tile.head[r] * a.bias_head_stride +
+                                       tile.query[r] * a.bias_query_stride +
+                                       (seen.begin - a.kv.begin())
+                                 : nullptr;
+      part = exponentials(a, bias, seen.end - seen.begin,
+                          scores + r * kScoreStride + seen.begin - here.begin);
+    }
+    partial[kMaximumAt] = part.maximum;
+    partial[kSumAt] = part.sum;
+  }
+
+  // each row's keys in ascending order: its own ones before the common ones, the common, its own
+  // after
+  if (common.empty()) common = {here.end, here.end};
+  const auto own = [&](int64_t r, Range keys) HWY_ATTR {
+    keys = keys & tile.visible[r] & here;
+    if (!keys.empty() && partials[r * stride + kMaximumAt] != kMinusInfinity)
+      add_values(a, tile, r, 1, keys, here.begin, scores, partials);
+  };
+  for (int64_t r = 0; r < tile.rows; ++r) own(r, {here.begin, common.begin});
+  bool any_void = false;
+  for (int64_t r = 0; r < tile.rows; ++r)
+    any_void |= partials[r * stride + kMaximumAt] == kMinusInfinity;
+  if (any_void) {
+    for (int64_t r = 0; r < tile.rows; ++r) own(r, common);
+  } else if (!common.empty()) {
+    add_values(a, tile, 0, tile.rows, common, here.begin, scores, partials);
+  }
+  for (int64_t r = 0; r < tile.rows; ++r) own(r, {common.end, here.end});
+}
+
+// total = total + partial, both brought to the larger maximum
+HWY_INLINE void merge(const Attention& a, const float* partial, float* total) {
+  const float before = total[kMaximumAt];
+  const float here = partial[kMaximumAt];
+  if (here == kMinusInfinity) return;
+  const float maximum = std::max(before, here);
+  const V32 keep = exp_negative(all(before - maximum));
+  const V32 gain = exp_negative(all(here - maximum));
+  total[kMaximumAt] = maximum;
+  total[kSumAt] =
+      hn::GetLane(hn::Add(hn::Mul(all(total[kSumAt]), keep), hn::Mul(all(partial[kSumAt]), gain)));
+  // the buffers are padded to whole vectors
+  for (int64_t c = 0; c < a.V; c += kLanes) {
+    const V32 old = hn::Mul(load(total + kValuesAt + c), keep);
+    store(hn::MulAdd(load(partial + kValuesAt + c), gain, old), total + kValuesAt + c);
+  }
+}
+
+// the state before any key: the sink, if there is one
+HWY_INLINE void start_total(const Attention& a, int64_t head, float* total) {
+  std::memset(total, 0, static_cast<size_t>(partial_floats(a)) * sizeof(float));
+  const float sink = a.sinks ? a.sinks[head] : kMinusInfinity;
+  total[kMaximumAt] = sink;
+  total[kSumAt] = sink == kMinusInfinity ? 0.0f : 1.0f;
+}
+
+HWY_INLINE void finish(const Attention& a, const QueryTile& tile, int64_t r, const float* total) {
+  float* out = a.out + tile.query[r] * a.out_token_stride + tile.head[r] * a.out_head_stride;
+  const float sum = total[kSumAt];
+  for (int64_t c = 0; c < a.V; c += kLanes) {
+    const V32 o = sum == 0.0f ? zero() : hn::Div(load(total + kValuesAt + c), all(sum));
+    store_upto(o, out + c, std::min<int64_t>(kLanes, a.V - c));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggling guard

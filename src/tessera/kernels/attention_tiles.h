@@ -1,0 +1,131 @@
+// How attention.cpp cuts its work: tiles of queries, blocks of keys, and what a block leaves
+// behind.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tessera/kernels/attention.h"
+
+namespace tessera::kernels {
+
+constexpr int64_t kKeyBlock =
+    256;                       // keys and values of 64 floats: 128 KiB, half a second-level cache
+constexpr int kQueryRows = 6;  // query rows that share each load of a key or value
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct Range {
+  int64_t begin, end;
+  bool empty() const { return begin >= end; }
+};
+inline Range operator&(Range a, Range b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+// Up to kQueryRows queries of one key-value head: row r of the tile is query (first + r) / n of
+// head g n + (first + r) % n, where n = H / G heads share the key-value head.
+struct QueryTile {
+  int64_t g = 0;
+  int64_t rows = 0;
+  int64_t query[kQueryRows] = {};
+  int64_t head[kQueryRows] = {};
+  Range visible[kQueryRows] = {};  // absolute positions
+  Range blocks{0, 0};              // key blocks that any row sees ...
+  std::vector<int64_t> chosen;     // ... or, with a pattern, their list
+
+  bool listed = false;
+  int64_t block_count() const {
+    return listed ? static_cast<int64_t>(chosen.size()) : blocks.end - blocks.begin;
+  }
+  int64_t block(int64_t i) const {
+    return listed ? chosen[static_cast<size_t>(i)] : blocks.begin + i;
+  }
+};
+
+inline Range visible_keys(const Attention& a, int64_t query) {
+  const int64_t p = a.first_position + query;
+  Range r{a.kv.begin(), a.kv.end()};
+  if (a.causal) r.end = std::min(r.end, p + 1);
+  if (a.window > 0) r.begin = std::max(r.begin, p - a.window + 1);
+  if (a.window > 0 && !a.causal) r.end = std::min(r.end, p + a.window);
+  return r;
+}
+
+// the blocks in which the pattern lets a row of the tile see something
+inline void choose_blocks(const Attention& a, QueryTile& tile) {
+  tile.listed = true;
+  const int64_t end = a.kv.end();
+  const int64_t last = tile.rows - 1;
+  const auto add = [&](int64_t head, int64_t from, int64_t to) {
+    for (const KeyRange& range : a.visible->ranges(head, from, to)) {
+      const Range keys = Range{range.begin, range.end} & Range{0, end};
+      if (keys.empty()) continue;
+      for (int64_t b = keys.begin / kKeyBlock; b <= (keys.end - 1) / kKeyBlock; ++b)
+        tile.chosen.push_back(b);
+    }
+  };
+  if (a.visible->same_for_heads()) {
+    add(0, a.first_position + tile.query[0], a.first_position + tile.query[last] + 1);
+  } else {
+    for (int64_t r = 0; r < tile.rows; ++r)
+      add(tile.head[r], a.first_position + tile.query[r], a.first_position + tile.query[r] + 1);
+  }
+  std::sort(tile.chosen.begin(), tile.chosen.end());
+  tile.chosen.erase(std::unique(tile.chosen.begin(), tile.chosen.end()), tile.chosen.end());
+}
+
+inline int64_t tiles_per_group(const Attention& a) {
+  return (a.T * (a.H / a.G) + kQueryRows - 1) / kQueryRows;
+}
+
+inline QueryTile make_tile(const Attention& a, int64_t g, int64_t number) {
+  const int64_t n = a.H / a.G;
+  const int64_t first = number * kQueryRows;
+  QueryTile tile;
+  tile.g = g;
+  tile.rows = std::min<int64_t>(kQueryRows, a.T * n - first);
+  Range all{std::numeric_limits<int64_t>::max(), 0};
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    tile.query[r] = (first + r) / n;
+    tile.head[r] = g * n + (first + r) % n;
+    tile.visible[r] = visible_keys(a, tile.query[r]);
+    if (tile.visible[r].empty()) continue;
+    all = {std::min(all.begin, tile.visible[r].begin), std::max(all.end, tile.visible[r].end)};
+  }
+  if (a.visible != nullptr)
+    choose_blocks(a, tile);
+  else if (!all.empty())
+    tile.blocks = {all.begin / kKeyBlock, (all.end - 1) / kKeyBlock + 1};
+  return tile;
+}
+
+// What a block of keys gives a row, and what the blocks so far have given: the maximum logit, the
+// sum of exp(logit - maximum), and the values weighted likewise, V floats from kValuesAt.
+constexpr int64_t kMaximumAt = 0;
+constexpr int64_t kSumAt = 1;
+constexpr int64_t kValuesAt = 16;
+inline int64_t partial_floats(const Attention& a) {
+  return kValuesAt + (a.V + 15) / 16 * 16;
+}
+
+// body(span, range): the parts of a range of positions that lie together
+template <class Body>
+inline void for_spans(const KeyValueView& kv, Range keys, const Body& body) {
+  const KeySpan* end = kv.spans + kv.size;
+  const KeySpan* span = std::upper_bound(
+      kv.spans, end, keys.begin,
+      [](int64_t position, const KeySpan& s) { return position < s.first + s.count; });
+  for (; span != end && span->first < keys.end; ++span)
+    body(*span, keys & Range{span->first, span->first + span->count});
+}
+
+// whether every position of a range has a key
+inline bool all_held(const KeyValueView& kv, Range keys) {
+  int64_t held = 0;
+  for_spans(kv, keys, [&](const KeySpan&, Range part) { held += part.end - part.begin; });
+  return held == keys.end - keys.begin;
+}
+
+}  // namespace tessera::kernels

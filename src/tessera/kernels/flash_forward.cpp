@@ -1,0 +1,265 @@
+#include "tessera/kernels/flash_attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/kernels/flash_forward.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/base/error.h"
+#include "tessera/base/threads.h"
+#include "tessera/kernels/flash_inl.h"
+#include "tessera/kernels/scratch.h"
+#include "tessera/kernels/targets.h"
+
+#ifndef TESSERA_KERNELS_FLASH_FORWARD_ONCE
+#define TESSERA_KERNELS_FLASH_FORWARD_ONCE
+namespace tessera::kernels {
+
+constexpr int64_t kForwardRows = 48;  // scores of a tile: 21 KiB, in the first cache level
+constexpr int64_t kForwardKeys = 96;
+
+// What an item of parallel work gets besides the attention.
+struct FlashForwardItem {
+  int64_t b, g, tile;
+  const float* kt;      // of (b, g): panels of transposed keys
+  const float* values;  // of (b, g): panels of values
+  const BiasByDistance* bias;
+  MutableHeads out;
+  float* lse;
+};
+
+}  // namespace tessera::kernels
+#endif  // TESSERA_KERNELS_FLASH_FORWARD_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+static_assert(kForwardRows % kGroup == 0 && kForwardKeys % kPanel == 0);
+constexpr int64_t kScoreStride = tile_stride(kForwardKeys);
+
+void flash_pack_forward(const FlashAttention& a, int64_t b, int64_t g, float* kt, float* values) {
+  pack_transposed(a.k.row(b, 0, g), a.k.token, a.S, a.K, kt);
+  pack_columns(a.v.row(b, 0, g), a.v.token, a.S, a.V, values);
+}
+int64_t flash_key_floats(int64_t tokens, int64_t width) {
+  return transposed_floats(tokens, width);
+}
+int64_t flash_value_floats(int64_t tokens, int64_t width) {
+  return column_floats(tokens, width);
+}
+
+// The tile's queries times the scale, kGroup rows at a time: to[(r / kGroup) * K * kGroup +
+// c * kGroup + r % kGroup]. The last rows of a group are zeros.
+HWY_INLINE void pack_queries(const FlashAttention& a, int64_t b, const Tile& tile, float* to) {
+  const int64_t n = a.H / a.G;
+  for (int64_t first = 0; first < tile.count; first += kGroup, to += a.K * kGroup)
+    for (int64_t i = 0; i < kGroup; ++i) {
+      const int64_t r = tile.row + first + i;
+      if (first + i >= tile.count) {
+        for (int64_t c = 0; c < a.K; ++c) to[c * kGroup + i] = 0;
+        continue;
+      }
+      const float* x = a.q.row(b, r / n, tile.g * n + r % n);
+      for (int64_t c = 0; c < a.K; ++c) to[c * kGroup + i] = x[c] * a.scale;
+    }
+}
+
+// scores[r][j] = q[r] . k[j] for the keys that the row's group sees, whole panels
+HWY_INLINE void tile_scores(const FlashAttention& a,
+                            const Tile& tile,
+                            const TileMask& mask,
+                            const float* q,
+                            const float* kt,
+                            float* scores) {
+  const float* panels = kt + tile.first * a.K;
+  Span seen[kForwardRows / kGroup];
+  for (int64_t r = 0; r < tile.count; r += kGroup) seen[r / kGroup] = group_sees(mask, tile, r);
+  // a panel of keys stays in the first cache level for all rows
+  for (int64_t j = 0; j < kForwardKeys; j += kPanel)
+    for (int64_t r = 0; r < tile.count; r += kGroup) {
+      const Span s = seen[r / kGroup];
+      if (j >= s.end || j + kPanel <= s.begin) continue;
+      TileSums sums;
+      start_tile<false>(nullptr, 0, sums);
+      multiply(q + r * a.K, 1, kGroup, panels + j * a.K, a.K, sums);
+      store_tile(sums, scores + r * kScoreStride + j, kScoreStride);
+    }
+}
+
+// Of the rows of a tile: the largest score so far, the sum of exponentials, and the output before
+// its division by that sum.
+struct Softmax {
+  float maximum[kForwardRows], sum[kForwardRows];
+  float* out;
+  int64_t out_stride;
+};
+
+// scores [whole] -> e^(score - maximum), and what the row's maximum, sum and output become
+HWY_INLINE void softmax_row(Span whole, int64_t r, int64_t width, float* scores, Softmax& softmax) {
+  V32 max = all(kMinusInf), max2 = max;
+  for (int64_t j = whole.begin; j < whole.end; j += kPanel) {
+    max = hn::Max(load(scores + j), max);
+    max2 = hn::Max(load(scores + j + kLanes), max2);
+  }
+  max = hn::Max(max, max2);
+  const float before = softmax.maximum[r],
+              after = std::max(before, hn::GetLane(hn::MaxOfLanes(F32(), max)));
+  if (after == kMinusInf) {
+    // a NaN gets lost in Max, though not in the sum below
+    for (int64_t j = whole.begin; j < whole.end; ++j) {
+      if (std::isnan(scores[j])) softmax.sum[r] = scores[j];
+      scores[j] = 0;
+    }
+    return;
+  }
+  const V32 shift = all(after);
+  V32 total = zero();
+  for (int64_t j = whole.begin; j < whole.end; j += kLanes) {
+    const V32 e = exp_fast(hn::Sub(load(scores + j), shift));
+    store(e, scores + j);
+    total = hn::Add(total, e);
+  }
+  if (after != before) {
+    const V32 keep = exp_fast(all(before - after));
+    float* out = softmax.out + r * softmax.out_stride;
+    softmax.sum[r] *= hn::GetLane(keep);
+    for (int64_t c = 0; c < width; c += kLanes) store(hn::Mul(load(out + c), keep), out + c);
+    softmax.maximum[r] = after;
+  }
+  softmax.sum[r] += sum_of(total);
+}
+
+// scores -> weights of all rows
+HWY_INLINE void tile_weights(const FlashAttention& a,
+                             const FlashForwardItem& item,
+                             const Tile& tile,
+                             const TileMask& mask,
+                             float* scores,
+                             Softmax& softmax) {
+  const int64_t n = a.H / a.G;
+  for (int64_t first = 0; first < tile.count; first += kGroup) {
+    const Span whole = whole_panels(group_sees(mask, tile, first));
+    if (whole.empty()) continue;
+    for (int64_t r = first; r < first + kGroup; ++r) {
+      float* row = scores + r * kScoreStride;
+      if (r >= tile.count) {
+        std::fill(row + whole.begin, row + whole.end, 0.0f);
+        continue;
+      }
+      const int64_t number = tile.row + r;
+      adjust_scores(a, item.bias->row(item.g * n + number % n, number / n, tile.first),
+                    mask.counted ? mask.counts[r] : nullptr, mask.row[r], row, nullptr);
+      set_outside(row, whole, mask.row[r], kMinusInf);
+      softmax_row(whole, r, a.V, row, softmax);
+    }
+  }
+}
+
+void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
+  const FlashShape shape(a);
+  Tile tile{item.g, item.tile * kForwardRows, 0, 0, kForwardKeys};
+  tile.count = std::min(kForwardRows, shape.rows - tile.row);
+  float* q = scratch<16>(kForwardRows * a.K);
+  float* scores = scratch<18>(kForwardRows * kScoreStride);
+  Softmax softmax;
+  softmax.out_stride = row_stride(a.V);
+  softmax.out = scratch<17>(kForwardRows * softmax.out_stride);
+  TileMask mask;
+  pack_queries(a, item.b, tile, q);
+  std::fill(softmax.out, softmax.out + kForwardRows * softmax.out_stride, 0.0f);
+  for (int64_t r = 0; r < tile.count; ++r) {
+    const float sink = a.sinks ? a.sinks[item.g * shape.n + (tile.row + r) % shape.n] : kMinusInf;
+    softmax.maximum[r] = sink;
+    softmax.sum[r] = sink == kMinusInf ? 0.0f : 1.0f;
+  }
+  for (const int64_t block : blocks_of_rows(a, item.g, tile.row, tile.count, kForwardKeys)) {
+    tile.first = block * kForwardKeys;
+    mask_tile(a, tile, mask);
+    if (mask.seen == Seen::none) continue;
+    tile_scores(a, tile, mask, q, item.kt, scores);
+    tile_weights(a, item, tile, mask, scores, softmax);
+    // out += weights . values: a panel of values stays in the first cache level for all rows
+    for (int64_t c = 0; c < a.V; c += kPanel)
+      for (int64_t r = 0; r < tile.count; r += kGroup) {
+        const Span seen = group_sees(mask, tile, r);
+        if (seen.empty()) continue;
+        add_product(scores + r * kScoreStride + seen.begin, kScoreStride, 1,
+                    item.values + c * a.S + (tile.first + seen.begin) * kPanel,
+                    seen.end - seen.begin, softmax.out + r * softmax.out_stride + c,
+                    softmax.out_stride);
+      }
+  }
+  for (int64_t r = 0; r < tile.count; ++r) {
+    const int64_t query = (tile.row + r) / shape.n,
+                  head = item.g * shape.n + (tile.row + r) % shape.n;
+    const float sum = softmax.sum[r], inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float* out = softmax.out + r * softmax.out_stride;
+    float* to = item.out.row(item.b, query, head);
+    for (int64_t c = 0; c < a.V; ++c) to[c] = out[c] * inverse;
+    item.lse[(item.b * a.H + head) * a.T + query] =
+        sum == 0.0f ? kMinusInf : softmax.maximum[r] + std::log(sum);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(flash_key_floats);
+HWY_EXPORT(flash_value_floats);
+HWY_EXPORT(flash_pack_forward);
+HWY_EXPORT(flash_forward_tile);
+
+namespace {
+
+// Tiles in an order that gives equal contiguous shares equal work under a causal mask.
+int64_t from_both_ends(int64_t i, int64_t n) {
+  return i % 2 == 0 ? i / 2 : n - 1 - i / 2;
+}
+
+}  // namespace
+
+void check_flash(const FlashAttention& a) {
+  require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "flash_attention",
+          "{} key-value heads do not divide {} heads", a.G, a.H);
+  require(a.B >= 0 && a.T >= 0 && a.S >= 0 && a.K > 0 && a.V > 0 && a.window >= 0 &&
+              (a.bias == nullptr || a.bias_size > 0),
+          "flash_attention", "B = {}, T = {}, S = {}, K = {}, V = {}, window {}, {} biases", a.B,
+          a.T, a.S, a.K, a.V, a.window, a.bias_size);
+}
+
+void flash_forward(const FlashAttention& a, MutableHeads out, float* lse) {
+  check_flash(a);
+  if (a.B * a.T == 0) return;
+  cap_targets();
+  const BiasByDistance bias(a);
+  const int64_t keys = HWY_DYNAMIC_DISPATCH(flash_key_floats)(a.S, a.K);
+  const int64_t values = HWY_DYNAMIC_DISPATCH(flash_value_floats)(a.S, a.V);
+  const int64_t groups = a.B * a.G;
+  float* kt = scratch<14>(groups * keys);
+  float* v = scratch<15>(groups * values);
+  parallel_for(groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      HWY_DYNAMIC_DISPATCH(flash_pack_forward)(a, i / a.G, i % a.G, kt + i * keys, v + i * values);
+  });
+  const int64_t tiles = (FlashShape(a).rows + kForwardRows - 1) / kForwardRows;
+  parallel_for(groups * tiles, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t group = i / tiles;
+      HWY_DYNAMIC_DISPATCH(flash_forward_tile)
+      (a, {group / a.G, group % a.G, from_both_ends(i % tiles, tiles), kt + group * keys,
+           v + group * values, &bias, out, lse});
+    }
+  });
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE

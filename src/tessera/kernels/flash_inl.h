@@ -1,0 +1,193 @@
+// What flash_forward.cpp and flash_backward.cpp share: the product of register tiles, packed
+// operands, scores.
+#if defined(TESSERA_KERNELS_FLASH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_FLASH_INL_H_
+#undef TESSERA_KERNELS_FLASH_INL_H_
+#else
+#define TESSERA_KERNELS_FLASH_INL_H_
+#endif
+
+#include "tessera/kernels/flash_tiles.h"
+#include "tessera/kernels/math_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+// Register tile of all products: kGroup rows of two vectors; 12 accumulators of 16 registers, or 24
+// of 32.
+#if HWY_MAX_BYTES == 64
+constexpr int kGroup = 12;
+#else
+constexpr int kGroup = 6;
+#endif
+constexpr int64_t kPanel = 2 * kLanes;
+static_assert(kMaxTileKeys % kPanel == 0 && kMaxTileKeys % kGroup == 0);
+static_assert(kMaxTileRows % kGroup == 0);
+
+// Floats from one row of a tile of `width` floats to the next: an odd number of cache lines, so
+// that a column of the tile does not fall into a few cache sets.
+constexpr int64_t tile_stride(int64_t width) {
+  return width + (width / 16 % 2 == 0 ? 16 : 32);
+}
+HWY_INLINE int64_t row_stride(int64_t width) {
+  return tile_stride(round_up(width, 16));
+}
+
+// --- products ------------------------------------------------------------------------------------
+
+struct TileSums {
+  V32 low[kGroup], high[kGroup];
+};
+
+template <bool add>
+HWY_INLINE void start_tile(const float* c, int64_t c_row, TileSums& sums) {
+#pragma GCC unroll 12
+  for (int r = 0; r < kGroup; ++r) {
+    sums.low[r] = add ? load(c + r * c_row) : zero();
+    sums.high[r] = add ? load(c + r * c_row + kLanes) : zero();
+  }
+}
+
+HWY_INLINE void store_tile(const TileSums& sums, float* c, int64_t c_row) {
+#pragma GCC unroll 12
+  for (int r = 0; r < kGroup; ++r) {
+    store(sums.low[r], c + r * c_row);
+    store(sums.high[r], c + r * c_row + kLanes);
+  }
+}
+
+// sums[r][0 .. kPanel) += sum_d a[r * a_row + d * a_depth] b[d * kPanel ...]
+HWY_INLINE void multiply(const float* HWY_RESTRICT a,
+                         int64_t a_row,
+                         int64_t a_depth,
+                         const float* HWY_RESTRICT b,
+                         int64_t depth,
+                         TileSums& sums) {
+  for (int64_t d = 0; d < depth; ++d) {
+    const V32 b0 = load(b), b1 = load(b + kLanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < kGroup; ++r) {
+      const V32 x = all(a[r * a_row]);
+      sums.low[r] = hn::MulAdd(x, b0, sums.low[r]);
+      sums.high[r] = hn::MulAdd(x, b1, sums.high[r]);
+    }
+    a += a_depth;
+    b += kPanel;
+  }
+}
+
+// c[r][0 .. kPanel) += sum_d a[r * a_row + d * a_depth] b[d * kPanel ...]
+HWY_INLINE void add_product(const float* a,
+                            int64_t a_row,
+                            int64_t a_depth,
+                            const float* b,
+                            int64_t depth,
+                            float* c,
+                            int64_t c_row) {
+  TileSums sums;
+  start_tile<true>(c, c_row, sums);
+  multiply(a, a_row, a_depth, b, depth, sums);
+  store_tile(sums, c, c_row);
+}
+
+// --- packing -------------------------------------------------------------------------------------
+
+// panels of kPanel tokens, transposed: to[(t / kPanel) * width * kPanel + c * kPanel + t % kPanel]
+HWY_INLINE void pack_transposed(
+    const float* from, int64_t token, int64_t tokens, int64_t width, float* to) {
+  for (int64_t t = 0; t < tokens; t += kPanel, to += width * kPanel) {
+    const int64_t n = std::min(kPanel, tokens - t);
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+      const float* rows = from + (t + i) * token;
+      int64_t c = 0;
+      for (; c + 4 <= width; c += 4) transpose_4x4(rows + c, token, to + c * kPanel + i, kPanel);
+      for (; c < width; ++c)
+        for (int64_t r = 0; r < 4; ++r) to[c * kPanel + i + r] = rows[r * token + c];
+    }
+    for (; i < n; ++i)
+      for (int64_t c = 0; c < width; ++c) to[c * kPanel + i] = from[(t + i) * token + c];
+    for (; i < kPanel; ++i)
+      for (int64_t c = 0; c < width; ++c) to[c * kPanel + i] = 0;
+  }
+}
+
+// one row's part of a panel of columns: `columns` values times `factor`, zeros after them
+HWY_INLINE void pack_panel_row(const float* from, int64_t columns, float factor, float* to) {
+  if (columns == kPanel) {
+    store(hn::Mul(load(from), all(factor)), to);
+    store(hn::Mul(load(from + kLanes), all(factor)), to + kLanes);
+    return;
+  }
+  for (int64_t e = 0; e < columns; ++e) to[e] = from[e] * factor;
+  std::fill(to + columns, to + kPanel, 0.0f);
+}
+
+// panels of kPanel columns: to[(c / kPanel) * tokens * kPanel + t * kPanel + c % kPanel]
+HWY_INLINE void pack_columns(
+    const float* from, int64_t token, int64_t tokens, int64_t width, float* to) {
+  for (int64_t c = 0; c < width; c += kPanel)
+    for (int64_t t = 0; t < tokens; ++t, to += kPanel)
+      pack_panel_row(from + t * token + c, std::min(kPanel, width - c), 1.0f, to);
+}
+
+// of pack_transposed, where blocks of keys are read whole
+HWY_INLINE int64_t transposed_floats(int64_t tokens, int64_t width) {
+  return round_up(tokens, kMaxTileKeys) * width;
+}
+HWY_INLINE int64_t column_floats(int64_t tokens, int64_t width) {
+  return round_up(width, kPanel) * tokens;
+}
+
+// --- scores --------------------------------------------------------------------------------------
+
+// what the group of rows that begins with r sees of a tile
+HWY_INLINE Span group_sees(const TileMask& mask, const Tile& tile, int64_t r) {
+  return mask.seen == Seen::all ? Span{0, tile.keys}
+                                : hull(mask, r, std::min<int64_t>(r + kGroup, tile.count));
+}
+
+// softcap, bias and multiplicities of the keys of a span, in whole vectors: what lies outside it
+// may become anything; `slope` receives d cap(s) / d s
+HWY_INLINE void adjust_scores(const FlashAttention& a,
+                              const float* bias,
+                              const int8_t* counts,
+                              Span span,
+                              float* scores,
+                              float* slope) {
+  const Span vectors{span.begin / kLanes * kLanes, round_up(span.end, kLanes)};
+  if (a.softcap > 0) {
+    const V32 cap = all(a.softcap), inverse = all(1.0f / a.softcap);
+    for (int64_t j = vectors.begin; j < vectors.end; j += kLanes) {
+      const V32 t = tanh_fast(hn::Mul(load(scores + j), inverse));
+      store(hn::Mul(t, cap), scores + j);
+      if (slope != nullptr) store(hn::NegMulAdd(t, t, all(1.0f)), slope + j);
+    }
+  }
+  if (bias != nullptr)
+    for (int64_t j = vectors.begin; j < vectors.end; j += kLanes)
+      store(hn::Add(load(scores + j), load(bias + j)), scores + j);
+  if (counts != nullptr) {
+    const float* logs = flash_log_counts();
+    for (int64_t j = span.begin; j < span.end; ++j)
+      scores[j] += logs[static_cast<uint8_t>(counts[j])];
+  }
+}
+
+// sets what lies in `whole` but not in `kept`
+HWY_INLINE void set_outside(float* row, Span whole, Span kept, float value) {
+  if (kept.empty()) kept = {whole.end, whole.end};
+  std::fill(row + whole.begin, row + std::max(whole.begin, kept.begin), value);
+  std::fill(row + std::min(kept.end, whole.end), row + whole.end, value);
+}
+
+HWY_INLINE Span whole_panels(Span span) {
+  return span.empty() ? Span{0, 0} : Span{span.begin / kPanel * kPanel, round_up(span.end, kPanel)};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggling guard

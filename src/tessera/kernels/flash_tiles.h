@@ -1,0 +1,183 @@
+// Tiles of flash_forward.cpp and flash_backward.cpp: some rows against a block of keys, and what
+// the rows see of it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tessera/kernels/flash_attention.h"
+
+namespace tessera::kernels {
+
+// Rows of a tile are pairs of a query and a head of one key-value group: row r of the group is
+// query r / n, head r % n, n = H / G. So the heads of a group share each load of a key.
+constexpr int64_t kMaxTileRows = 96;
+constexpr int64_t kMaxTileKeys = 96;
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+inline int64_t round_up(int64_t n, int64_t step) {
+  return (n + step - 1) / step * step;
+}
+
+struct Span {
+  int64_t begin = 0, end = 0;
+  bool empty() const { return begin >= end; }
+};
+
+struct FlashShape {
+  int64_t n;          // heads of a group
+  int64_t rows;       // T n
+  int64_t distances;  // T + S - 1
+  explicit FlashShape(const FlashAttention& a)
+      : n(a.H / a.G), rows(a.T * n), distances(a.T + a.S - 1) {}
+};
+
+/// Rows [row, row + count) of group g against keys [first, first + keys), cut at S.
+struct Tile {
+  int64_t g = 0;
+  int64_t row = 0, count = 0;
+  int64_t first = 0, keys = 0;
+};
+
+/// Which keys of a tile each of its rows sees, by their number in the tile.
+struct TileMask {
+  Seen seen = Seen::none;
+  Span row[kMaxTileRows];
+  bool counted = false;  // multiplicities other than 1 inside the spans
+  int8_t counts[kMaxTileRows][kMaxTileKeys];
+};
+
+/// By a pattern.
+inline void mask_by_pattern(const FlashAttention& a, const Tile& tile, TileMask& mask) {
+  const int64_t n = a.H / a.G, last = std::min(a.S, tile.first + tile.keys),
+                width = last - tile.first, key = a.first_key + tile.first;
+  const int64_t from = a.first_query + tile.row / n,
+                to = a.first_query + (tile.row + tile.count - 1) / n + 1;
+  const bool same = a.visible->same_for_heads();
+  if (same || n == 1) {
+    const Seen seen = a.visible->tile(same ? 0 : tile.g, {from, to}, {key, a.first_key + last});
+    if (seen != Seen::some) {
+      mask.seen = seen == Seen::all && width < tile.keys ? Seen::some : seen;
+      for (int64_t r = 0; r < tile.count; ++r) mask.row[r] = {0, seen == Seen::all ? width : 0};
+      return;
+    }
+  }
+  bool all = true, any = false;
+  for (int64_t r = 0; r < tile.count; ++r) {
+    int8_t* counts = mask.counts[r];
+    const int64_t query = a.first_query + (tile.row + r) / n, head = (tile.row + r) % n;
+    if (same && r > 0 && head != 0)
+      std::copy_n(mask.counts[r - 1], width, counts);
+    else
+      a.visible->counts(same ? 0 : tile.g * n + head, query, key, a.first_key + last, counts);
+    Span span{0, width};
+    while (!span.empty() && counts[span.begin] == 0) ++span.begin;
+    while (!span.empty() && counts[span.end - 1] == 0) --span.end;
+    mask.row[r] = span;
+    for (int64_t j = span.begin; j < span.end; ++j) mask.counted |= counts[j] != 1;
+    any |= !span.empty();
+    all &= span.begin == 0 && span.end == tile.keys;
+  }
+  mask.seen = !any ? Seen::none : all && !mask.counted ? Seen::all : Seen::some;
+}
+
+inline void mask_tile(const FlashAttention& a, const Tile& tile, TileMask& mask) {
+  mask.counted = false;
+  if (a.visible != nullptr) return mask_by_pattern(a, tile, mask);
+  const int64_t n = a.H / a.G, width = std::min(a.S - tile.first, tile.keys);
+  bool all = true, any = false;
+  for (int64_t r = 0; r < tile.count; ++r) {
+    // the query's own place in the tile
+    const int64_t at = a.first_query + (tile.row + r) / n - a.first_key - tile.first;
+    Span span{0, width};
+    if (a.causal) span.end = std::min(span.end, at + 1);
+    if (a.window > 0) span.begin = std::max(span.begin, at - a.window + 1);
+    if (a.window > 0 && !a.causal) span.end = std::min(span.end, at + a.window);
+    if (span.empty()) span = {0, 0};
+    mask.row[r] = span;
+    any |= !span.empty();
+    all &= span.begin == 0 && span.end == tile.keys;
+  }
+  mask.seen = !any ? Seen::none : all ? Seen::all : Seen::some;
+}
+
+/// What rows [begin, end) of the tile see, all taken together.
+inline Span hull(const TileMask& mask, int64_t begin, int64_t end) {
+  Span out{kMaxTileKeys, 0};
+  for (int64_t r = begin; r < end; ++r)
+    if (!mask.row[r].empty())
+      out = {std::min(out.begin, mask.row[r].begin), std::max(out.end, mask.row[r].end)};
+  return out.empty() ? Span{0, 0} : out;
+}
+
+/// Blocks of `keys` keys that some row of [row, row + count) of group g may see, ascending.
+inline std::vector<int64_t> blocks_of_rows(
+    const FlashAttention& a, int64_t g, int64_t row, int64_t count, int64_t keys) {
+  const int64_t n = a.H / a.G;
+  const int64_t from = a.first_query + row / n, to = a.first_query + (row + count - 1) / n + 1;
+  std::vector<int64_t> out;
+  const auto add = [&](int64_t begin, int64_t end) {
+    begin = std::max<int64_t>(begin - a.first_key, 0), end = std::min(end - a.first_key, a.S);
+    for (int64_t b = begin / keys; begin < end && b <= (end - 1) / keys; ++b) out.push_back(b);
+  };
+  if (a.visible == nullptr) {
+    const int64_t last = a.first_key + a.S;
+    add(a.window > 0 ? from - a.window + 1 : a.first_key, a.causal ? to
+                                                          : a.window > 0
+                                                              ? std::min(last, to - 1 + a.window)
+                                                              : last);
+    return out;
+  }
+  for (int64_t h = 0; h < (a.visible->same_for_heads() ? 1 : n); ++h)
+    for (const KeyRange& range : a.visible->ranges(g * n + h, from, to))
+      add(range.begin, range.end);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+/// What is added to the scores, by distance, unclamped; with a margin of zeros on either side, for
+/// whole vectors reach beyond what a row sees.
+class BiasByDistance {
+ public:
+  explicit BiasByDistance(const FlashAttention& a) {
+    if (a.bias == nullptr) return;
+    const FlashShape shape(a);
+    t_ = a.T, stride_ = shape.distances + 2 * kMaxTileKeys;
+    values_.resize(static_cast<size_t>(a.H * stride_));
+    for (int64_t h = 0; h < a.H; ++h)
+      for (int64_t d = 0; d < shape.distances; ++d) {
+        const int64_t distance = d - (a.T - 1) + a.first_key - a.first_query;
+        values_[static_cast<size_t>(h * stride_ + kMaxTileKeys + d)] =
+            a.bias[h * a.bias_head_stride +
+                   std::clamp<int64_t>(a.bias_zero + distance, 0, a.bias_size - 1)];
+      }
+  }
+  /// Of query number `query` and the key numbers from `first` on, or null.
+  const float* row(int64_t head, int64_t query, int64_t first) const {
+    if (values_.empty()) return nullptr;
+    return values_.data() + head * stride_ + kMaxTileKeys + t_ - 1 + first - query;
+  }
+
+ private:
+  int64_t t_ = 0, stride_ = 0;
+  std::vector<float> values_;
+};
+
+/// ln of every multiplicity.
+inline const float* flash_log_counts() {
+  static const std::vector<float> table = [] {
+    std::vector<float> t{kMinusInf};
+    for (int64_t m = 1; m <= Visibility::kMostOften; ++m)
+      t.push_back(static_cast<float>(std::log(static_cast<double>(m))));
+    return t;
+  }();
+  return table.data();
+}
+
+/// Throws Error(internal) where sizes do not fit together.
+void check_flash(const FlashAttention& attention);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,31 @@
+// How a state stores a key or a value, one row of `width` numbers per token and head:
+//   f32, f16, bf16   the numbers
+//   i8, u8           "packed": a float scale s in the first four bytes, then `width` codes c, and
+//   the
+//                    number is s c. i8: c is an integer, s = max|x| / 127. u8: c is an 8-bit float
+//                    (e4m3), s = max|x| / 448.
+// The scale stands before the codes, so that the first n numbers of a row are the first n codes of
+// it. A row that holds a number that is not finite reads back as NaN. Scalar and the same on every
+// processor: what a state holds does not depend on where it was made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::kernels {
+
+constexpr int64_t kScaleBytes = 4;
+
+inline bool is_packed(DType type) {
+  return type == DType::i8 || type == DType::u8;
+}
+/// Throws Error(internal) for a type that no row has.
+int64_t kv_row_bytes(DType type, int64_t width);
+/// `rows` rows that follow one another, as are those of x [rows, width].
+void write_kv_rows(DType type, const float* x, int64_t rows, int64_t width, void* out);
+/// One row.
+void read_kv_row(DType type, const void* row, int64_t width, float* out);
+
+}  // namespace tessera::kernels

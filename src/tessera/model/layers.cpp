@@ -1,0 +1,385 @@
+// Layers of a spec: groups of branches, what each reads and shares, and how they are written out.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tessera/model/spec_reader.h"
+#include "tessera/nn/residual/residual_config.h"
+
+namespace tessera::model {
+namespace {
+
+using spec::Scope;
+
+constexpr int64_t kMaxRank = 1 << 20;
+const std::vector<std::string> kLayerKeys = {"repeat", "mixer",    "cross",    "ffn",
+                                             "norm",   "residual", "branches", "share"};
+const std::vector<std::string> kBranchKeys = {"name",   "mixer", "ffn",   "norm",     "residual",
+                                              "inputs", "add",   "share", "adapters", "parallel"};
+const std::vector<std::string> kParallelKeys = {"name",   "mixer", "ffn",   "norm",
+                                                "inputs", "add",   "share", "adapters"};
+
+const nn::ResidualConfig& residual_of(const GroupSpec& group) {
+  return group.residual.as<nn::ResidualConfig>();
+}
+
+/// A name of the user's own: part of parameter names.
+std::string read_id(const Json& json, const std::string& path) {
+  if (!json.is_string())
+    fail(ErrorKind::spec, path, "found {}; expected a string", spec::kind_of(json));
+  const auto id = json.get<std::string>();
+  if (id.empty() ||
+      id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
+    fail(ErrorKind::spec, path, "\"{}\"; expected lower-case letters, digits and _", id);
+  return id;
+}
+
+std::vector<std::string> read_names(const Json& json, const std::string& path) {
+  if (!json.is_array() || json.empty())
+    fail(ErrorKind::spec, path, "found {}; expected a non-empty list of names",
+         json.is_array() ? "an empty list" : spec::kind_of(json));
+  std::vector<std::string> names;
+  for (const Json& name : json) {
+    if (!name.is_string())
+      fail(ErrorKind::spec, path, "found {}; expected a name", spec::kind_of(name));
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+std::vector<AdapterSpec> read_adapters(const Json& json, const std::string& path) {
+  if (!json.is_array())
+    fail(ErrorKind::spec, path, "found {}; expected a list of {{\"rank\": ..., \"of\": [...]}}",
+         spec::kind_of(json));
+  std::vector<AdapterSpec> adapters;
+  std::set<std::string> known;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string at = fmt::format("{}[{}]", path, i);
+    check_keys(json[i], {"rank", "of"}, at);
+    const int64_t rank = read_integer(json[i], "rank", 1, kMaxRank, std::nullopt, at);
+    const Json* of = get(json[i], "of");
+    adapters.push_back({rank, read_names(of == nullptr ? Json() : *of, at + ".of")});
+    for (const std::string& name : adapters.back().of)
+      if (!known.insert(name).second)
+        fail(ErrorKind::spec, at + ".of", "\"{}\" has an adapter already", name);
+  }
+  return adapters;
+}
+
+/// A branch as it stands in the spec.
+struct Written {
+  Slot slot;
+  std::string name;
+  const Json& part;
+  std::string path, part_path;
+  const Json& norm;
+  const Json& json;  // the branch itself, where it is written out
+};
+
+class LayerReader {
+ public:
+  LayerReader(const LayerDefaults& defaults, Scope scope)
+      : defaults_(defaults), scope_(std::move(scope)) {}
+
+  LayerSpec read(const Json& json) {
+    check_keys(json, kLayerKeys, scope_.path);
+    const Json norm = json.value("norm", defaults_.norm);
+    const Json residual = json.value("residual", defaults_.residual);
+    if (residual.is_null())
+      fail(
+          ErrorKind::spec, scope_.path + ".residual",
+          "null for a whole layer; expected a residual, and null in branches that later ones read");
+    if (const Json* share = get(json, "share"))
+      layer_.share = read_id(*share, scope_.path + ".share");
+    if (const Json* branches = get(json, "branches")) {
+      for (const char* key : {"mixer", "cross", "ffn"})
+        if (get(json, key) != nullptr)
+          fail(ErrorKind::spec, scope_.path, "\"branches\" and \"{}\" exclude each other", key);
+      if (!branches->is_array() || branches->empty())
+        fail(ErrorKind::spec, scope_.path + ".branches", "expected a non-empty list");
+      for (size_t i = 0; i < branches->size(); ++i)
+        read_group((*branches)[i], fmt::format("{}.branches[{}]", scope_.path, i), norm, residual);
+      check_asides();
+      return std::move(layer_);
+    }
+    read_short(json, norm, residual);
+    return std::move(layer_);
+  }
+
+ private:
+  /// mixer, cross, then ffn; null leaves one out
+  void read_short(const Json& json, const Json& norm, const Json& residual) {
+    std::vector<std::tuple<Slot, std::string, const Json*>> parts;
+    for (const auto& [slot, key, fallback] : {std::tuple{Slot::mixer, "mixer", defaults_.mixer},
+                                              std::tuple{Slot::mixer, "cross", defaults_.cross},
+                                              std::tuple{Slot::ffn, "ffn", defaults_.ffn}}) {
+      const Json* part = get(json, key);
+      if (part == nullptr) part = fallback;
+      if (part != nullptr && !part->is_null()) parts.emplace_back(slot, key, part);
+    }
+    if (parts.empty())
+      fail(ErrorKind::spec, scope_.path, "a layer needs \"mixer\", \"ffn\" or \"branches\"");
+    const AnyPart joined = read_residual(residual, scope_.path);
+    const bool joins = joined.as<nn::ResidualConfig>().joins_branches();
+    const Json none = Json::object();
+    for (const auto& [slot, name, part] : parts) {
+      if (layer_.groups.empty() || !joins) layer_.groups.push_back({joined, {}});
+      const std::string path = scope_.path + "." + name;
+      add_branch({slot, name, *part, path, path, norm, none});
+    }
+  }
+
+  AnyPart read_residual(const Json& json, const std::string& path) {
+    Scope scope = scope_;
+    scope.path = path + ".residual";
+    return spec::read_part(Slot::residual, json, scope);
+  }
+
+  void read_group(const Json& json,
+                  const std::string& path,
+                  const Json& norm,
+                  const Json& residual) {
+    check_keys(json, kBranchKeys, path);
+    const Json own = json.value("residual", residual);
+    GroupSpec group;
+    group.aside = own.is_null();
+    group.residual = read_residual(group.aside ? Json("pre_norm") : own, path);
+    layer_.groups.push_back(std::move(group));
+    const Json* parallel = get(json, "parallel");
+    if (parallel == nullptr) return read_branch(json, path, json.value("norm", norm));
+    if (!residual_of(layer_.groups.back()).joins_branches())
+      fail(ErrorKind::spec, path,
+           "\"parallel\" branches under residual \"{}\"; use residual \"parallel\"",
+           layer_.groups.back().aside ? "null" : layer_.groups.back().residual.type());
+    if (!parallel->is_array() || parallel->empty())
+      fail(ErrorKind::spec, path + ".parallel", "expected a non-empty list");
+    for (size_t i = 0; i < parallel->size(); ++i) {
+      const std::string at = fmt::format("{}.parallel[{}]", path, i);
+      check_keys((*parallel)[i], kParallelKeys, at);
+      read_branch((*parallel)[i], at, (*parallel)[i].value("norm", json.value("norm", norm)));
+    }
+  }
+
+  void read_branch(const Json& json, const std::string& path, const Json& norm) {
+    const Json* mixer = get(json, "mixer");
+    const Json* ffn = get(json, "ffn");
+    if ((mixer == nullptr) == (ffn == nullptr))
+      fail(ErrorKind::spec, path, "expected exactly one of \"mixer\" and \"ffn\"");
+    const Slot slot = mixer != nullptr ? Slot::mixer : Slot::ffn;
+    const Json* given = get(json, "name");
+    const std::string name =
+        given == nullptr ? spec::name_of(slot) : read_id(*given, path + ".name");
+    if (name == kStream || name == kEmbedding)
+      fail(ErrorKind::spec, path + ".name", "\"{}\" names what branches read; take another", name);
+    add_branch({slot, name, mixer != nullptr ? *mixer : *ffn, path,
+                path + "." + spec::name_of(slot), norm, json});
+  }
+
+  void add_branch(const Written& written) {
+    for (const GroupSpec& other : layer_.groups)
+      for (const BranchSpec& b : other.branches)
+        if (b.name == written.name)
+          fail(ErrorKind::spec, written.part_path,
+               "two branches are named \"{}\"; give one a \"name\"", written.name);
+    BranchSpec branch;
+    branch.name = written.name;
+    branch.slot = written.slot;
+    read_inputs(written, branch);
+    if (const Json* share = get(written.json, "share")) {
+      if (!layer_.share.empty())
+        fail(ErrorKind::spec, written.path + ".share", "the whole layer is shared as \"{}\"",
+             layer_.share);
+      branch.share = read_id(*share, written.path + ".share");
+    }
+    if (const Json* adapters = get(written.json, "adapters"))
+      branch.adapters = read_adapters(*adapters, written.path + ".adapters");
+    Scope scope = scope_;
+    scope.path = written.part_path;
+    scope.d_in = scope.d_model * static_cast<int64_t>(branch.inputs.size());
+    branch.part = spec::read_part(written.slot, written.part, scope);
+    if (scope.d_in != scope.d_model && !branch.part.info().any_width)
+      fail(ErrorKind::spec, written.part_path,
+           "\"{}\" reads {} channels, and its {} inputs have {}; bring them to that width first by "
+           "a branch {{\"ffn\": \"linear\"}}",
+           branch.part.type(), scope.d_model, branch.inputs.size(), scope.d_in);
+    read_norms(written, scope.d_in, branch);
+    layer_.groups.back().branches.push_back(std::move(branch));
+  }
+
+  void read_norms(const Written& written, int64_t width, BranchSpec& branch) {
+    const GroupSpec& group = layer_.groups.back();
+    const nn::ResidualConfig& residual = residual_of(group);
+    if (!group.branches.empty() && residual.shares_norm()) return;
+    Scope scope = scope_;
+    scope.path = scope_.path + ".norm";
+    scope.width = width;
+    const bool none = written.norm.is_null() && residual.takes_inputs();
+    for (size_t i = 0; i < residual.norms().size(); ++i)
+      branch.norms.push_back(none ? AnyPart() : spec::read_part(Slot::norm, written.norm, scope));
+  }
+
+  void read_inputs(const Written& written, BranchSpec& branch) {
+    const std::string& path = written.path;
+    if (const Json* inputs = get(written.json, "inputs"))
+      branch.inputs = read_names(*inputs, path + ".inputs");
+    if (const Json* add = get(written.json, "add")) branch.add = read_names(*add, path + ".add");
+    const GroupSpec& group = layer_.groups.back();
+    if (!branch.reads_stream_alone() && !residual_of(group).takes_inputs())
+      fail(ErrorKind::spec, path,
+           "residual \"{}\" lets a branch read the stream alone; \"inputs\" and \"add\" need "
+           "residual \"pre_norm\" or null",
+           group.residual.type());
+    if (!branch.add.empty() && branch.inputs.size() != 1)
+      fail(ErrorKind::spec, path + ".add", "{} inputs side by side; expected one to add to",
+           branch.inputs.size());
+    std::vector<std::string> known = {kStream, kEmbedding};
+    for (const GroupSpec& earlier : layer_.groups)
+      for (const BranchSpec& b : earlier.branches) known.push_back(b.name);
+    const auto check = [&](const std::vector<std::string>& names, const char* key) {
+      for (const std::string& name : names)
+        if (std::find(known.begin(), known.end(), name) == known.end())
+          fail(ErrorKind::spec, path + "." + key,
+               "\"{}\" is not known here; expected \"stream\", \"embedding\" or an earlier branch "
+               "of the layer ({})",
+               name, fmt::join(known.begin() + 2, known.end(), ", "));
+    };
+    check(branch.inputs, "inputs");
+    check(branch.add, "add");
+  }
+
+  /// What does not join the stream must be read.
+  void check_asides() {
+    for (size_t g = 0; g < layer_.groups.size(); ++g) {
+      if (!layer_.groups[g].aside) continue;
+      const std::string& name = layer_.groups[g].branches[0].name;
+      bool is_read = false;
+      for (size_t later = g + 1; later < layer_.groups.size(); ++later)
+        for (const BranchSpec& b : layer_.groups[later].branches)
+          for (const auto* names : {&b.inputs, &b.add})
+            is_read = is_read || std::find(names->begin(), names->end(), name) != names->end();
+      if (!is_read)
+        fail(ErrorKind::spec, fmt::format("{}.branches[{}]", scope_.path, g),
+             "\"{}\" has residual null, and no later branch of the layer reads it; name it in "
+             "\"inputs\" or \"add\" of one, or give it a residual",
+             name);
+    }
+  }
+
+  const LayerDefaults& defaults_;
+  Scope scope_;
+  LayerSpec layer_;
+};
+
+/// What is one for all branches that share it.
+Json dump_shared(const BranchSpec& branch) {
+  Json json = Json::object();
+  json[spec::name_of(branch.slot)] = spec::dump_part(branch.part);
+  json["norm"] = branch.norms.empty() ? Json() : spec::dump_part(branch.norms.front());
+  json["inputs"] = branch.inputs.size();
+  return json;
+}
+
+Json dump_branch(const BranchSpec& branch) {
+  Json json = Json::object();
+  json["name"] = branch.name;
+  json[spec::name_of(branch.slot)] = spec::dump_part(branch.part);
+  if (!branch.norms.empty()) json["norm"] = spec::dump_part(branch.norms.front());
+  if (!branch.reads_stream_alone()) json["inputs"] = branch.inputs;
+  if (!branch.add.empty()) json["add"] = branch.add;
+  if (!branch.share.empty()) json["share"] = branch.share;
+  for (const AdapterSpec& adapter : branch.adapters)
+    json["adapters"].push_back({{"rank", adapter.rank}, {"of", adapter.of}});
+  return json;
+}
+
+}  // namespace
+
+LayerSpec read_layer(const Json& json, const LayerDefaults& defaults, const Scope& scope) {
+  return LayerReader(defaults, scope).read(json);
+}
+
+Json dump_layer(const LayerSpec& layer) {
+  Json json = Json::object();
+  if (!layer.share.empty()) json["share"] = layer.share;
+  Json groups = Json::array();
+  for (const GroupSpec& group : layer.groups) {
+    Json branches = Json::array();
+    for (const BranchSpec& branch : group.branches) branches.push_back(dump_branch(branch));
+    if (residual_of(group).joins_branches()) {
+      groups.push_back({{"parallel", branches}, {"residual", spec::dump_part(group.residual)}});
+    } else {
+      branches[0]["residual"] = group.aside ? Json() : spec::dump_part(group.residual);
+      groups.push_back(branches[0]);
+    }
+  }
+  json["branches"] = groups;
+  return json;
+}
+
+void check_shared(const ModelSpec& spec, const std::string& path) {
+  const auto at = [&](size_t layer) {
+    return fmt::format("{}layers[{}]", path.empty() ? "" : path + ".", layer);
+  };
+  std::map<std::string, Json> layers, branches;  // by id; by prefix of parameters
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    if (!layer.share.empty()) {
+      const Json dump = dump_layer(layer);
+      const auto [known, is_new] = layers.emplace(layer.share, dump);
+      if (!is_new && known->second != dump)
+        fail(ErrorKind::spec, at(i) + ".share",
+             "\"{}\" names two different layers; shared layers have one config", layer.share);
+    }
+    for (const GroupSpec& group : layer.groups)
+      for (const BranchSpec& branch : group.branches) {
+        if (layer.share.empty() && branch.share.empty()) continue;
+        const Json dump = dump_shared(branch);
+        const auto [known, is_new] =
+            branches.emplace(spec.prefix(static_cast<int64_t>(i), branch), dump);
+        if (!is_new && known->second != dump)
+          fail(ErrorKind::spec, at(i),
+               "two different branches \"{}\" are shared under one id; shared branches have one "
+               "config, norm and number of inputs",
+               branch.name);
+      }
+  }
+}
+
+spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const BranchSpec& branch) {
+  spec::ParamList all, part;
+  if (branch.adapters.empty()) return all;
+  branch.part.config->params(part, spec.scope(layer, branch));
+  const auto product = [&](const std::string& name) -> const spec::ParamDecl* {
+    for (const spec::ParamDecl& decl : part.all())
+      if (decl.name == name + ".weight" && decl.kind == spec::ParamKind::matrix &&
+          decl.shape.size() == 2)
+        return &decl;
+    return nullptr;
+  };
+  for (size_t k = 0; k < branch.adapters.size(); ++k) {
+    const AdapterSpec& adapter = branch.adapters[k];
+    const std::string where =
+        spec.under(fmt::format("layers[{}].{}.adapters[{}]", layer, branch.name, k));
+    spec::ParamList list(spec.adapter_prefix(layer, branch, k));
+    int64_t width = 0;
+    for (const std::string& name : adapter.of) {
+      const spec::ParamDecl* w = product(name);
+      if (w == nullptr)
+        fail(ErrorKind::spec, where,
+             "\"{}\" is no product of \"{}\"; expected the name of one of "
+             "its matrices, without \".weight\"",
+             name, branch.part.type());
+      if (width == 0) list.linear("a", adapter.rank, width = w->shape[1], false);
+      if (w->shape[1] != width)
+        fail(ErrorKind::spec, where,
+             "\"{}\" reads {} channels, and \"{}\" {}; give them adapters of their own",
+             adapter.of.front(), width, name, w->shape[1]);
+      // the part begins as it is without
+      list.linear("b." + name, w->shape[0], adapter.rank, false, spec::Init::constant(0));
+    }
+    all.append(list);
+  }
+  return all;
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,151 @@
+// Branches that say what they read, stay beside the stream, share and adapt: names and shapes of
+// their parameters, what they cost, how they are written out, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/model/plan.h"
+
+namespace tessera::model {
+namespace {
+
+using testing::HasSubstr;
+
+/// Three layers over d_model 8: the block stands before the mixers of the first and the last.
+Json tiny() {
+  return spec::parse_json(R"({
+    "tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8,
+    "layers": [
+      {"branches": [
+        {"name": "block", "share": "one", "inputs": ["stream", "embedding"], "residual": null,
+         "mixer": {"type": "attention", "n_heads": 4}, "adapters": [{"rank": 2, "of": ["q"]}]},
+        {"name": "block_ffn", "share": "one", "inputs": ["block"], "residual": null,
+         "ffn": {"type": "glu", "d_hidden": 10}, "adapters": [{"rank": 3, "of": ["gate", "up"]}]},
+        {"name": "linear", "inputs": ["block_ffn"], "norm": null, "residual": null, "ffn": "linear"},
+        {"mixer": {"type": "mamba2", "n_heads": 2}, "add": ["linear"]}]},
+      {"mixer": {"type": "mamba2", "n_heads": 2}}],
+    "cycles": 2, "n_layers": 3})",
+                          "test");
+}
+
+Json& branch(Json& json, size_t i) {
+  return json["layers"][0]["branches"][i];
+}
+
+std::string error_of(const Json& json) {
+  try {
+    read_model_spec(json);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::spec);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Branches, ParametersAreSharedAndAdaptersAreNot) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const spec::ParamDecl& decl : parameters(read_model_spec(tiny())))
+    EXPECT_TRUE(shapes.emplace(decl.name, decl.shape).second) << decl.name;
+  using Shape = std::vector<int64_t>;
+  // attention reads 16 channels and has heads of 16 / 4
+  EXPECT_EQ(shapes["shared.one.block.q.weight"], (Shape{16, 16}));
+  EXPECT_EQ(shapes["shared.one.block.o.weight"], (Shape{8, 16}));
+  EXPECT_EQ(shapes["shared.one.block_norm.weight"], (Shape{16}));
+  EXPECT_EQ(shapes["shared.one.block_ffn_norm.weight"], (Shape{8}));
+  EXPECT_EQ(shapes["shared.one.block_ffn.gate.weight"], (Shape{10, 8}));
+  for (const char* layer : {"layers.0.", "layers.2."}) {
+    const std::string own = layer;
+    EXPECT_EQ(shapes[own + "block.adapters.0.a.weight"], (Shape{2, 16}));
+    EXPECT_EQ(shapes[own + "block.adapters.0.b.q.weight"], (Shape{16, 2}));
+    EXPECT_EQ(shapes[own + "block_ffn.adapters.0.a.weight"], (Shape{3, 8}));
+    EXPECT_EQ(shapes[own + "block_ffn.adapters.0.b.up.weight"], (Shape{10, 3}));
+    EXPECT_EQ(shapes[own + "linear.out.weight"], (Shape{8, 8}));
+    EXPECT_EQ(shapes[own + "mixer_norm.weight"], (Shape{8}));
+  }
+  EXPECT_FALSE(shapes.contains("layers.0.linear_norm.weight"));
+  EXPECT_FALSE(shapes.contains("layers.0.block.q.weight"));
+  EXPECT_FALSE(shapes.contains("layers.1.block.adapters.0.a.weight"));
+}
+
+TEST(Branches, EachUseIsComputedAndKeepsItsOwnState) {
+  Json mambas = tiny();
+  mambas["layers"][0] = mambas["layers"][1];
+  const ModelSpec with = read_model_spec(tiny()), without = read_model_spec(mambas);
+  // two uses: q, k, v over 16 channels and o, three products of 8 x 10, linear, and the adapters;
+  // then 4 * H * D * context of attention
+  const double matrices = 3 * 16 * 16 + 16 * 8 + 3 * 80 + 64 + (2 * 16 + 16 * 2) + (3 * 8 + 2 * 30);
+  EXPECT_DOUBLE_EQ(make_plan(with, 5).flops_per_token - make_plan(without, 5).flops_per_token,
+                   2 * (2 * matrices + 4.0 * 16 * 5));
+  EXPECT_EQ(make_plan(with, 5).state_bytes_per_token, 2 * 2 * 16 * 4);
+}
+
+TEST(Branches, ResolvedReadsBackEqual) {
+  const Json once = resolve(read_model_spec(tiny()));
+  EXPECT_EQ(resolve(read_model_spec(once)), once) << once.dump(2);
+  const Json& first = once["layers"][0]["branches"];
+  EXPECT_EQ(first[0]["inputs"], Json({"stream", "embedding"}));
+  EXPECT_EQ(first[0]["residual"], nullptr);
+  EXPECT_EQ(first[0]["adapters"][0], Json({{"rank", 2}, {"of", {"q"}}}));
+  EXPECT_EQ(first[2]["norm"], nullptr);
+  EXPECT_EQ(first[3]["add"], Json::array({"linear"}));
+  EXPECT_FALSE(first[3].contains("inputs"));
+}
+
+TEST(Branches, WhatCannotWorkIsRefused) {
+  const auto with = [](size_t i, const char* key, const char* value) {
+    Json json = tiny();
+    branch(json, i)[key] = spec::parse_json(value, "test");
+    return error_of(json);
+  };
+  EXPECT_THAT(with(0, "inputs", R"(["stream", "embeding"])"),
+              HasSubstr("[layers[0].branches[0].inputs] \"embeding\" is not known here; expected "
+                        "\"stream\", \"embedding\" or an earlier branch of the layer"));
+  EXPECT_THAT(with(0, "inputs", R"(["linear"])"), HasSubstr("\"linear\" is not known here"));
+  EXPECT_THAT(with(0, "inputs", "[]"), HasSubstr("found an empty list"));
+  EXPECT_THAT(with(0, "inputs", "[3]"), HasSubstr("found an integer; expected a name"));
+  EXPECT_THAT(with(0, "add", R"(["stream"])"), HasSubstr("2 inputs side by side; expected one"));
+  EXPECT_THAT(with(0, "name", R"("embedding")"), HasSubstr("names what branches read"));
+  EXPECT_THAT(with(3, "inputs", R"(["stream", "linear"])"),
+              HasSubstr("[layers[0].branches[3].mixer] \"mamba2\" reads 8 channels, and its 2 "
+                        "inputs have 16; bring them to that width first"));
+  EXPECT_THAT(with(3, "residual", R"("post_norm")"),
+              HasSubstr("residual \"post_norm\" lets a branch read the stream alone"));
+  EXPECT_THAT(with(3, "add", R"(["block"])"),
+              HasSubstr("\"linear\" has residual null, and no later branch of the layer reads it"));
+  EXPECT_THAT(with(0, "adapters", R"([{"rank": 2, "of": ["qq"]}])"),
+              HasSubstr("\"qq\" is no product of \"attention\""));
+  EXPECT_THAT(with(0, "adapters", R"([{"rank": 2, "of": ["q", "o"]}, {"rank": 2, "of": ["o"]}])"),
+              HasSubstr("\"o\" has an adapter already"));
+  EXPECT_THAT(with(1, "adapters", R"([{"rank": 2, "of": ["gate", "down"]}])"),
+              HasSubstr("\"gate\" reads 8 channels, and \"down\" 10"));
+  EXPECT_THAT(with(0, "adapters", R"([{"rank": 0, "of": ["q"]}])"), HasSubstr("expected 1 to"));
+  EXPECT_THAT(with(0, "adapters", R"([{"rank": 2}])"),
+              HasSubstr("[layers[0].branches[0].adapters"));
+  EXPECT_THAT(with(0, "share", R"("One")"), HasSubstr("expected lower-case letters"));
+}
+
+TEST(Branches, OneIdNamesOneConfig) {
+  Json json = tiny();
+  json["overrides"] = Json::array();
+  json["cycles"] = 1;
+  json["n_layers"] = 2;
+  Json other = json["layers"][0];
+  other["branches"][1]["ffn"]["act"] = "gelu";
+  json["layers"][1] = other;
+  EXPECT_THAT(error_of(json), HasSubstr("two different branches \"block_ffn\" are shared"));
+  // the rank is each use's own
+  json["layers"][1] = json["layers"][0];
+  json["layers"][1]["branches"][0]["adapters"][0]["rank"] = 5;
+  EXPECT_EQ(error_of(json), "no error");
+  json["layers"][1]["share"] = "all";
+  EXPECT_THAT(error_of(json), HasSubstr("the whole layer is shared as \"all\""));
+}
+
+TEST(Branches, AWholeLayerJoinsTheStream) {
+  Json json = tiny();
+  json["layers"][0]["residual"] = nullptr;
+  EXPECT_THAT(error_of(json), HasSubstr("[layers[0].residual] null for a whole layer"));
+}
+
+}  // namespace
+}  // namespace tessera::model

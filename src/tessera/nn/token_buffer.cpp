@@ -1,0 +1,236 @@
+#include "tessera/nn/token_buffer.h"
+
+#include "tessera/ops/kv_rows.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kFirstCapacity = 64;
+
+at::TensorOptions stored_options(const spec::StateDecl& decl, at::TensorOptions options) {
+  return decl.dtype == DType::f32 ? options : options.dtype(ops::kv_scalar_type(decl.dtype));
+}
+
+Tensor rows_of(const Page& page, int64_t from, int64_t n) {
+  return from == 0 && n == page.capacity() ? page.rows() : page.rows().narrow(0, from, n);
+}
+
+}  // namespace
+
+TokenBuffer::TokenBuffer(const spec::StateDecl& decl,
+                         int64_t max_pending,
+                         at::TensorOptions options,
+                         std::shared_ptr<PagePool> pool)
+    : pool_(std::move(pool)),
+      entry_(decl.shape),
+      options_(stored_options(decl, options)),
+      page_(pool_->page()),
+      window_(decl.keep > 0 ? decl.keep + max_pending : 0),
+      keep_(decl.keep),
+      lead_(decl.keep > 0 ? decl.first : 0),
+      base_(lead_) {
+  // a page larger than the window would only hold what nobody reads
+  if (window_ > 0 && page_ > 0) page_ = std::min(page_, window_);
+}
+
+size_t TokenBuffer::page_of(int64_t position) const {
+  return page_ == 0 ? 0 : static_cast<size_t>((position - base_) / page_);
+}
+
+int64_t TokenBuffer::row_of(int64_t position) const {
+  return page_ == 0 ? position - base_ : (position - base_) % page_;
+}
+
+int64_t TokenBuffer::capacity() const {
+  if (page_ > 0) return page_;
+  return pages_.empty() || !pages_[0] ? 0 : pages_[0]->capacity();
+}
+
+/// One piece grows by half, or slides over a window: amortised O(1) copies per entry.
+void TokenBuffer::make_room(int64_t length) {
+  if (page_ > 0 || length - base_ <= capacity()) return;
+  const int64_t from = window_ > 0 ? std::min(length_, std::max(base_, length - window_)) : base_;
+  int64_t wanted = std::max(kFirstCapacity, capacity() + capacity() / 2);
+  if (window_ > 0) wanted = std::min(wanted, 2 * window_);
+  PagePtr larger = take(std::max(wanted, length - from));
+  if (const int64_t held = std::max<int64_t>(0, length_ - from); held > 0)
+    larger->rows().narrow(0, 0, held).copy_(pages_[0]->rows().narrow(0, from - base_, held));
+  if (from > base_) first_ = from;
+  base_ = from;
+  pages_.assign(1, std::move(larger));
+}
+
+/// Of more entries than a window holds only the last ones matter: those before `position` never
+/// come.
+void TokenBuffer::skip_to(int64_t position) {
+  pages_.clear();
+  base_ = first_ = position;
+}
+
+void TokenBuffer::drop_old() {
+  if (window_ == 0) return;
+  if (page_ == 0) {
+    // a piece that belongs to a graph has no room to slide in
+    const int64_t old = length_ - window_ - base_;
+    if (old <= 0 || pages_[0]->own()) return;
+    pages_[0] = std::make_shared<Page>(pages_[0]->rows().narrow(0, old, window_));
+    first_ = base_ += old;
+    return;
+  }
+  size_t gone = 0;
+  while (gone + 1 < pages_.size() && base_ + page_ <= length_ - window_) {
+    base_ += page_;
+    ++gone;
+  }
+  if (gone == 0) return;
+  pages_.erase(pages_.begin(), pages_.begin() + static_cast<std::ptrdiff_t>(gone));
+  first_ = std::max(first_, base_);
+}
+
+bool TokenBuffer::in_graph(const PagePtr& page, const Tensor& entries) const {
+  return at::GradMode::is_enabled() &&
+         (entries.requires_grad() || (page && page->rows().requires_grad()));
+}
+
+/// Rows `row` .. of a page become `entries`; the rows before them stay.
+void TokenBuffer::write(PagePtr& page, int64_t row, const Tensor& entries, int64_t capacity) const {
+  if (in_graph(page, entries)) {
+    // out of place: earlier calls' graphs keep their own tensors
+    const Tensor fresh = entries.to(options_);
+    page =
+        std::make_shared<Page>(row == 0 ? fresh : at::cat({page->rows().narrow(0, 0, row), fresh}));
+    return;
+  }
+  if (!page || !page->own() || page.use_count() > 1 || page->capacity() < capacity) {
+    PagePtr fresh = take(capacity);
+    if (row > 0) fresh->rows().narrow(0, 0, row).copy_(page->rows().narrow(0, 0, row));
+    page = std::move(fresh);
+  }
+  page->rows().narrow(0, row, entries.size(0)).copy_(entries);
+}
+
+void TokenBuffer::append(const Tensor& given) {
+  const int64_t t = given.size(0);
+  if (t == 0) return;
+  const Tensor entries = stored(given);
+  for (int64_t i = 0; i < t;) {
+    const int64_t position = length_;
+    if (position < lead_) {
+      const int64_t run = std::min(t - i, lead_ - position);
+      write(lead_page_, position, entries.narrow(0, i, run), lead_);
+      length_ += run, i += run;
+      continue;
+    }
+    if (window_ > 0 && t - i > window_) {
+      const int64_t skipped = t - i - window_;
+      length_ += skipped, i += skipped;
+      skip_to(length_);
+      continue;
+    }
+    const size_t number = page_of(position);
+    if (number == pages_.size()) pages_.emplace_back();
+    if (!in_graph(pages_[number], entries)) make_room(position + t - i);
+    const int64_t row = row_of(position);
+    const int64_t rows = page_ > 0 ? page_ : std::max(capacity(), row + t - i);
+    const int64_t run = std::min(t - i, rows - row);
+    write(pages_[number], row, entries.narrow(0, i, run), rows);
+    length_ += run, i += run;
+    drop_old();
+  }
+}
+
+Tensor TokenBuffer::stored(const Tensor& entries) const {
+  const auto type = c10::typeMetaToScalarType(options_.dtype());
+  if (entries.scalar_type() == type || options_.dtype() == at::kFloat ||
+      options_.dtype() == at::kDouble)
+    return entries;
+  return ops::to_kv_rows(entries, type);
+}
+
+std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
+  require(from <= to && to <= length_ && (from >= first_ || to <= lead()), "state",
+          "positions {} to {} of 0 to {} and {} to {}", from, to, lead(), first_, length_);
+  std::vector<Tensor> parts;
+  if (from < to && from < lead_) {
+    const int64_t end = std::min(to, lead_);
+    parts.push_back(rows_of(*lead_page_, from, end - from));
+    from = end;
+  }
+  while (from < to) {
+    const size_t number = page_of(from);
+    const int64_t row = row_of(from),
+                  run = page_ > 0 ? std::min(to - from, page_ - row) : to - from;
+    parts.push_back(rows_of(*pages_[number], row, run));
+    from += run;
+  }
+  if (parts.empty()) {
+    std::vector<int64_t> shape{0};
+    shape.insert(shape.end(), entry_.begin(), entry_.end());
+    parts.push_back(at::empty(shape, options_));
+  }
+  return parts;
+}
+
+Tensor TokenBuffer::joined(int64_t from, int64_t to) const {
+  const std::vector<Tensor> parts = spans(from, to);
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+void TokenBuffer::truncate(int64_t length) {
+  length_ = std::min(length_, length);
+  if (length_ < base_ && base_ > lead_) return skip_to(length_);  // all that a window held is cut
+  // pages that hold nothing any more go back
+  const size_t used = length_ <= base_ ? 0 : page_of(length_ - 1) + 1;
+  if (used < pages_.size()) pages_.resize(used);
+}
+
+void TokenBuffer::detach() {
+  const auto detached = [](PagePtr& page) {
+    if (page && page->rows().requires_grad()) page = std::make_shared<Page>(page->rows().detach());
+  };
+  detached(lead_page_);
+  for (PagePtr& page : pages_) detached(page);
+}
+
+void TokenBuffer::to(at::Device device) {
+  if (options_.device() == device) return;
+  options_ = options_.device(device);
+  const auto moved = [&](PagePtr& page) {
+    if (!page) return;
+    PagePtr there = take(page->capacity());
+    there->rows().copy_(page->rows());
+    page = std::move(there);
+  };
+  moved(lead_page_);
+  for (PagePtr& page : pages_) moved(page);
+}
+
+Tensor TokenBuffer::dump() const {
+  if (keep_ == 0 || length_ <= lead_ + keep_) return at::cat(spans(0, length_));
+  std::vector<Tensor> parts = spans(length_ - keep_, length_);
+  if (lead_ > 0) parts.insert(parts.begin(), rows_of(*lead_page_, 0, lead_));
+  return at::cat(parts);
+}
+
+void TokenBuffer::restore(const Tensor& entries, int64_t length) {
+  const int64_t held = entries.size(0), start = length - held;
+  pages_.clear();
+  lead_page_.reset();
+  length_ = 0, first_ = 0, base_ = lead_;
+  const Tensor values = entries.to(options_);
+  if (start == 0) return append(values);
+  append(values.narrow(0, 0, lead_));
+  length_ = start + lead_;
+  skip_to(length_);
+  append(values.narrow(0, lead_, held - lead_));
+}
+
+std::vector<const Page*> TokenBuffer::pages() const {
+  std::vector<const Page*> out;
+  if (lead_page_) out.push_back(lead_page_.get());
+  for (const PagePtr& page : pages_)
+    if (page) out.push_back(page.get());
+  return out;
+}
+
+}  // namespace tessera::nn

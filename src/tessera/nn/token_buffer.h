@@ -1,0 +1,75 @@
+// Entries per token (keys, values, latents, inputs) of one row: pages that copies share until one
+// of them writes. A window keeps the pages that its last entries lie in and lets go of whole ones
+// that fell out of it.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "tessera/nn/pages.h"
+#include "tessera/spec/mechanism.h"
+
+namespace tessera::nn {
+
+/// Entries at consecutive positions (of tokens, or of blocks of StateDecl::every tokens); all of
+/// them, or the first few and the last ones. Stored as the declaration says (ops/kv_rows.h); a copy
+/// of a buffer shares its pages.
+class TokenBuffer {
+ public:
+  TokenBuffer(const spec::StateDecl& decl,
+              int64_t max_pending,
+              at::TensorOptions options,
+              std::shared_ptr<PagePool> pool = PagePool::make());
+
+  int64_t length() const { return length_; }
+  /// First position from which on all is held; the lead() first ones are held besides.
+  int64_t first() const { return first_; }
+  int64_t lead() const { return std::min(lead_, length_); }
+  /// Adds entries [T, ...], plain or as stored() gives them, at positions length .. length + T - 1.
+  /// In place without gradients, else out of place.
+  void append(const Tensor& entries);
+  /// Entries as they are stored: what append() keeps of them. A call that reads fresh entries
+  /// before it appends them reads these, so that no number depends on how an input was cut into
+  /// calls.
+  Tensor stored(const Tensor& entries) const;
+  /// Entries of positions [from, to) as stored: a view for each part that lies together, ascending.
+  std::vector<Tensor> spans(int64_t from, int64_t to) const;
+  /// The same as one tensor: a view where they lie together, else a copy.
+  Tensor joined(int64_t from, int64_t to) const;
+  void truncate(int64_t length);
+  void detach();
+  void to(at::Device device);
+  /// Held entries, oldest first, and back.
+  Tensor dump() const;
+  void restore(const Tensor& entries, int64_t length);
+
+  /// What the entries lie in; pages shared with other buffers too.
+  std::vector<const Page*> pages() const;
+
+ private:
+  PagePtr take(int64_t rows) const { return pool_->take(rows, entry_, options_); }
+  /// The page of a position at or behind lead_, and the row in it.
+  size_t page_of(int64_t position) const;
+  int64_t row_of(int64_t position) const;
+  int64_t capacity() const;
+  void make_room(int64_t length);
+  void skip_to(int64_t position);
+  void drop_old();
+  void write(PagePtr& page, int64_t row, const Tensor& entries, int64_t capacity) const;
+  bool in_graph(const PagePtr& page, const Tensor& entries) const;
+
+  std::shared_ptr<PagePool> pool_;
+  std::vector<int64_t> entry_;  // shape
+  at::TensorOptions options_;
+  int64_t page_ = 0;    // entries per page, 0 = all in one that grows
+  int64_t window_ = 0;  // entries that must stay, those that may be rolled back included; 0 = all
+  int64_t keep_ = 0;
+  int64_t lead_ = 0;  // positions below it are kept for ever
+  int64_t length_ = 0, first_ = 0;
+  int64_t base_ = 0;            // position of the first row of pages_[0]
+  PagePtr lead_page_;           // positions 0 .. lead_ - 1
+  std::vector<PagePtr> pages_;  // positions from base_ on
+};
+
+}  // namespace tessera::nn

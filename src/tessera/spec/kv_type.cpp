@@ -1,0 +1,58 @@
+#include "tessera/spec/kv_type.h"
+
+#include <array>
+
+namespace tessera::spec {
+namespace {
+
+struct Known {
+  KvType type;
+  const char* name;
+  DType stored;
+};
+constexpr std::array<Known, 5> kTypes = {{{KvType::f32, "f32", DType::f32},
+                                          {KvType::f16, "f16", DType::f16},
+                                          {KvType::bf16, "bf16", DType::bf16},
+                                          {KvType::int8, "int8", DType::i8},
+                                          {KvType::fp8, "fp8", DType::u8}}};
+
+const Known& known(KvType type) {
+  return kTypes.at(static_cast<size_t>(type));
+}
+
+}  // namespace
+
+const char* name_of(KvType type) {
+  return known(type).name;
+}
+
+std::string kv_type_names() {
+  std::string names;
+  for (const Known& one : kTypes) names += (names.empty() ? "" : "|") + std::string(one.name);
+  return names;
+}
+
+KvType kv_type_named(std::string_view name) {
+  for (const Known& one : kTypes)
+    if (name == one.name) return one.type;
+  fail(ErrorKind::usage, "kv-type", "found {}; expected {}", name, kv_type_names());
+}
+
+std::vector<StateDecl> packing(std::vector<StateDecl> decls) {
+  for (StateDecl& decl : decls) decl.packs = true;
+  return decls;
+}
+
+StateDecl stored_as(const StateDecl& decl, KvType type, std::string_view path) {
+  if (type == KvType::f32 || decl.kind == StateDecl::Kind::fixed) return decl;
+  if (!decl.packs)
+    fail(ErrorKind::spec, path,
+         "keeps \"{}\" for computations that need all its bits; found kv-type {}; expected f32",
+         decl.name, name_of(type));
+  StateDecl stored = decl;
+  stored.dtype = known(type).stored;
+  if (type == KvType::int8 || type == KvType::fp8) stored.shape.back() += kKvScaleBytes;
+  return stored;
+}
+
+}  // namespace tessera::spec

@@ -1,0 +1,37 @@
+// In how many bits a state keeps keys and values: a choice of the run, not of the architecture.
+#pragma once
+
+#include "tessera/spec/mechanism.h"
+
+namespace tessera::spec {
+
+/// f32: as the model computes. int8, fp8 (e4m3): a byte each, and a scale of four bytes per token
+/// and head (kernels/kv_rows.h).
+enum class KvType { f32, f16, bf16, int8, fp8 };
+const char* name_of(KvType type);
+/// Throws Error(usage) that lists the names.
+KvType kv_type_named(std::string_view name);
+/// "f32|f16|bf16|int8|fp8", for help texts and messages.
+std::string kv_type_names();
+
+/// Tokens per page of a state (nn/pages.h) unless the run says otherwise.
+inline constexpr int64_t kDefaultKvPage = 64;
+
+/// What a run chooses about the states it makes.
+struct KvOptions {
+  KvType type = KvType::f32;
+  int64_t page = kDefaultKvPage;  // 0 = each tensor in one piece
+};
+
+/// Of the scale that stands before the codes of a row of int8 or fp8.
+inline constexpr int64_t kKvScaleBytes = 4;
+
+/// Marks declarations of keys and values that only attention reads.
+std::vector<StateDecl> packing(std::vector<StateDecl> decls);
+
+/// The declaration as a state of this type keeps it: its storage type, and the shape of an entry in
+/// numbers of that type. Other tensors than keys and values stay as they are. Throws Error(spec)
+/// with `path` for entries per token that cannot be kept so.
+StateDecl stored_as(const StateDecl& decl, KvType type, std::string_view path);
+
+}  // namespace tessera::spec
