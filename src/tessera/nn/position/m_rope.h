@@ -38,7 +38,7 @@ struct MRopeConfig final : PositionConfig {
         spec::field("arrangement", &C::arrangement, "how the sections are laid out")};
   }
   static spec::Json example(const spec::Scope& scope, int64_t) {
-    const int64_t pairs = scope.width / 2, side = pairs / 4;
+    const int64_t pairs = scope.turned() / 2, side = pairs / 4;
     return {{"sections", {pairs - 2 * side, side, side}}};
   }
   static spec::Info info() {
