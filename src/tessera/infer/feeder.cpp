@@ -184,7 +184,7 @@ void Feeder::feed_some(const std::vector<size_t>& active,
 /// Of a row after n tokens in one go: its angles are those of its length then.
 PrefixCache::Kind Feeder::kind_after(int64_t n) const {
   const int64_t border = model_.spec().switch_length();
-  return {options_.max_pending, border > 0 && n > border};
+  return {options_.max_pending, options_.kv.type, border > 0 && n > border};
 }
 
 void Feeder::begin_with(size_t row,

@@ -9,7 +9,7 @@ namespace {
 using Kinds = spec::StateDecl::Kind;
 
 /// Kind and length of the source stand before the tokens of a key.
-constexpr size_t kKeyHead = 3;
+constexpr size_t kKeyHead = 4;
 constexpr int64_t kTokenBytes = sizeof(int64_t);
 
 int64_t size_of(const std::vector<int64_t>& ids) {
@@ -75,7 +75,8 @@ PrefixCache::PrefixCache(const model::Model& model, PrefixCacheOptions options)
 PrefixCache::~PrefixCache() = default;
 
 PrefixCache::Key PrefixCache::key_of(const Sequence& sequence, int64_t n, Kind kind) {
-  Key key{kind.max_pending, kind.far ? 1 : 0, size_of(sequence.source)};
+  Key key{kind.max_pending, static_cast<int64_t>(kind.kv), kind.far ? 1 : 0,
+          size_of(sequence.source)};
   key.insert(key.end(), sequence.source.begin(), sequence.source.end());
   key.insert(key.end(), sequence.tokens.begin(), sequence.tokens.begin() + n);
   return key;

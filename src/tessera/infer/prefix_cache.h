@@ -37,7 +37,7 @@ struct PrefixCacheStats {
   int64_t hits = 0;           // rows that began with a snapshot, or with another row of their batch
   int64_t cached_tokens = 0;  // that were not computed for them, sources included
   int64_t snapshots = 0;      // taken
-  int64_t snapshot_bytes = 0;  // copied for these
+  int64_t snapshot_bytes = 0;  // that these hold, as if they shared no pages
   int64_t evictions = 0;
 };
 
@@ -51,10 +51,12 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// Whose states can follow each other: rows of one kind only share with each other.
+  /// What states must have in common to follow each other: rows of one kind only share with each
+  /// other.
   struct Kind {
     int64_t max_pending = 0;  // of the states
-    bool far = false;         // beyond where all angles change (ModelSpec::switch_length)
+    spec::KvType kv = spec::KvType::f32;
+    bool far = false;  // beyond where all angles change (ModelSpec::switch_length)
   };
   struct Hit {
     std::shared_ptr<const model::State> state;  // one row

@@ -120,8 +120,11 @@ class Reader {
   /// The types of the state's tensors, which the state itself would convert, and the inputs still
   /// to be replayed, whose width it does not know.
   void check_state(const model::State& fresh) const {
-    std::map<std::string, DType, std::less<>> types;
     const model::State::Packed expected = fresh.pack("");
+    const std::string& kv = expected.metadata.find("kv_type")->second;
+    if (text("kv_type") != kv)
+      bad("keeps keys and values as {}; this run as {} (--kv-type)", text("kv_type"), kv);
+    std::map<std::string, DType, std::less<>> types;
     for (const TensorView& view : expected.views) types[view.name] = view.dtype;
     for (const TensorView& view : file_.tensors()) {
       const bool own = view.name.starts_with("tokens.") || view.name.starts_with("source.") ||

@@ -229,6 +229,36 @@ TEST(Session, OfAnotherModelIsRefused) {
   EXPECT_EQ(load_session(saved.file.path(), again, fingerprint(again, nullptr)).rows.size(), 2u);
 }
 
+// what is kept in fewer bits goes on in them
+TEST(Session, KeysAndValuesStayInTheirBits) {
+  const model::Model model = tiny_model(tiny_layers()[1].second, 7);
+  for (const spec::KvType type : {spec::KvType::f16, spec::KvType::int8}) {
+    GenerateOptions options;
+    options.kv.type = type;
+    options.max_new_tokens = 20;
+    const Ids prompt = random_tokens(9, 1);
+    const Ids want = generate(model, nullptr, {prompt}, options).rows[0].token_ids;
+    PrefixCache cache(model, {.snapshot_every = 4, .least = 1});
+    options.prefix_cache = &cache;
+    for (const int round : {0, 1})
+      EXPECT_EQ(generate(model, nullptr, {prompt}, options).rows[0].token_ids, want) << round;
+    EXPECT_EQ(cache.stats().hits, 1);
+    Session session;
+    options.session = &session;
+    options.max_new_tokens = 8;
+    const Ids first = generate(model, nullptr, {prompt}, options).rows[0].token_ids;
+    const File file;
+    const std::string print = fingerprint(model, nullptr);
+    save_session(file.path(), session, print);
+    expect_error(ErrorKind::file, "this run as f32 (--kv-type)",
+                 [&] { load_session(file.path(), model, print); });
+    session = load_session(file.path(), model, print, 0, options.kv);
+    options.max_new_tokens = 12;
+    const Ids second = generate(model, nullptr, kNoPrompt, options).rows[0].token_ids;
+    EXPECT_EQ(behind(first, second), want);
+  }
+}
+
 // one number of one weight among many
 TEST(Session, FingerprintsTellWeightsApart) {
   const model::Model model = tiny_model(tiny_layers()[0].second, 7);

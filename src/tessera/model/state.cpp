@@ -131,28 +131,10 @@ State State::cut(int64_t row, int64_t n) const {
          "row {} holds {} tokens and cannot be cut after {}: part of what it kept of them is "
          "overwritten; keep a fork made there",
          row, length(row), n);
-  if (n == length(row)) return select({row});
-  State out;
-  out.layout_ = layout_;
-  out.max_pending_ = max_pending_;
-  out.options_ = options_;
-  out.rows_.emplace_back();
-  for (size_t b = 0; b < layout_->size(); ++b) {
-    const std::vector<spec::StateDecl>& decls = (*layout_)[b].tensors;
-    const auto held = rows_[static_cast<size_t>(row)][b].save();
-    nn::RowState& branch = out.rows_[0].emplace_back(decls, max_pending_, options_);
-    branch.load(
-        [&](const std::string& name) {
-          for (size_t i = 0; i < decls.size(); ++i)
-            if (decls[i].name == name)
-              return decls[i].kind == spec::StateDecl::Kind::per_token
-                         ? held[i].second.narrow(0, 0, decls[i].entries(n))
-                         : held[i].second;
-          return Tensor();
-        },
-        n);
-  }
-  out.lengths_.push_back({n, 0, false});
+  State out = select({row});
+  if (n == length(row)) return out;
+  for (nn::RowState& branch : out.rows_[0]) branch = branch.cut(n);
+  out.lengths_[0].committed = n;
   return out;
 }
 

@@ -51,8 +51,8 @@ class State {
   /// of them; else not with tensors of fixed size, nor where a ring has let go of its first
   /// entries.
   bool can_cut(int64_t row, int64_t n) const;
-  /// One row: this one as it was after its first n tokens, its source included. Throws Error(input)
-  /// unless can_cut().
+  /// One row: this one as it was after its first n tokens, its source included; it shares their
+  /// pages. Throws Error(input) unless can_cut().
   State cut(int64_t row, int64_t n) const;
   void detach();
   void to(at::Device device);

@@ -82,6 +82,17 @@ void RowState::commit(int64_t n) {
       tokens_[slot_[i]].truncate((*decls_)[i].entries(kept_tokens));
 }
 
+RowState RowState::cut(int64_t n) const {
+  require(working_.empty() && pending_ == 0 && n <= committed_, "state",
+          "cut after {} of {} tokens, {} of them pending", n, length(), pending_);
+  RowState out = clone();
+  out.committed_ = n;
+  for (size_t i = 0; i < decls_->size(); ++i)
+    if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
+      out.tokens_[slot_[i]].truncate((*decls_)[i].entries(n));
+  return out;
+}
+
 int64_t RowState::source_length() const {
   for (size_t i = 0; i < decls_->size(); ++i)
     if ((*decls_)[i].kind == spec::StateDecl::Kind::per_source) return tokens_[slot_[i]].length();
