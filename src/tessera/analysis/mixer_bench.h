@@ -24,9 +24,10 @@ struct MixerBenchOptions {
   std::function<void(const std::string&)> progress;
 };
 
-/// The first call of every length counts its memory and warms the caches; then all lengths are
-/// timed in turn, `repeats` times, and the medians taken. Counts the memory of all tensors from now
-/// on (ops::count_tensor_memory). Throws Error(spec) where the mechanism's example does not fit.
+/// The first call of every length counts its memory and warms the caches (a long one is timed,
+/// too); then all lengths are timed in turn, `repeats` times, and the medians taken. Counts the
+/// memory of all tensors from now on (ops::count_tensor_memory). Throws Error(spec) where the
+/// mechanism's example does not fit.
 Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& options);
 
 }  // namespace tessera::analysis
