@@ -17,7 +17,7 @@ struct MixerBenchOptions {
   int repeats = 3;
   int64_t fit_from = 1024;  // the step is compared from the first length at or above it
   /// Longer documents are left out once a call would take more, by the length before and the claim.
-  double limit = 2;                         // seconds
+  double limit = 1;                         // seconds
   int64_t memory_limit = int64_t{4} << 30;  // bytes
   const CancelToken* cancel = nullptr;
   /// Called before every length with what is measured next.
