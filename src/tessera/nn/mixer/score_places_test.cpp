@@ -69,7 +69,8 @@ const std::vector<Scheme>& schemes() {
          const auto own = [&](const Tensor& x) { return x.narrow(0, m.head * d, d); };
          const Tensor key = own(at::mv(of("key.weight"), row)),
                       query = own(at::mv(of("query.weight"), row) + of("query.bias"));
-         return m.scale / std::sqrt(3.0) * (m.product() + product(m.q, key) + product(m.key(m.j), query));
+         return m.scale / std::sqrt(3.0) *
+                (m.product() + product(m.q, key) + product(m.key(m.j), query));
        },
        true, true, false, true},
       {R"({"type": "cope", "n_positions": 4})",
@@ -79,7 +80,9 @@ const std::vector<Scheme>& schemes() {
            place += 1 / (1 + std::exp(-m.scale * product(m.q, m.key(l))));
          place = std::min(place, 3.0);
          const double low = std::floor(place);
-         const auto z = [&](double p) { return product(m.q, of("weight")[static_cast<int64_t>(p)]); };
+         const auto z = [&](double p) {
+           return product(m.q, of("weight")[static_cast<int64_t>(p)]);
+         };
          return m.scale * m.product() + (place - low) * z(std::ceil(place)) +
                 (1 - place + low) * z(low);
        },
