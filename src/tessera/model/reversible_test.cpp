@@ -73,7 +73,7 @@ TEST(ReversibleModel, GradientsAreThoseOfStoredActivations) {
        // values and tables that layers share
        R"({"layers": [{"repeat": 3}], "mixer": {"type": "rwkv7", "n_heads": 2, "position": null}})",
        R"({"mixer": {"position": {"type": "t5", "share": "bias"}}})",
-       R"({"arch": "encoder", "mixer": {"position": {"type": "deberta", "share": "table"}}})",
+       R"({"arch": "encoder", "mixer": {"position": {"type": "deberta", "max_relative": 6, "share": "table"}}})",
        R"({"arch": "encoder", "mixer": {"position": {"type": "tupe", "n_positions": 16, "share": "table"}}})",
        // buckets, selections, losses of a part
        R"({"mixer": {"type": "lsh_attention", "chunk": 2, "n_hashes": 2, "position": null}})",

@@ -54,6 +54,14 @@ std::shared_ptr<const T> kept(const char* name, const T* value, Context& context
   return std::any_cast<const Kept&>(cell).second;
 }
 
+/// Whether a run that began with `before` shares another value under `name`.
+bool is_written(const Context& before, const std::string& name, const std::any& value) {
+  const auto found = before.shared.find(name);
+  if (found == before.shared.end()) return true;
+  const auto *was = std::any_cast<Tensor>(&found->second), *is = std::any_cast<Tensor>(&value);
+  return was != nullptr && is != nullptr && !was->is_same(*is);
+}
+
 }  // namespace
 
 Builder noting(const Builder& builder, std::shared_ptr<std::vector<WeightPtr>> list) {
@@ -125,7 +133,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   }
   // what has no gradient is shared as it is
   for (const auto& [name, value] : first.shared) {
-    if (context.shared.contains(name)) continue;
+    if (!is_written(frozen_, name, value)) continue;
     const auto* tensor = std::any_cast<Tensor>(&value);
     if (tensor != nullptr ? !tensor->requires_grad()
                           : std::any_cast<ops::RotaryTable>(&value) != nullptr)
@@ -142,7 +150,7 @@ Region::Run Region::run(const Tensor& x, Context& context) const {
     });
   out.y = body_(x, context);
   for (const auto& [name, value] : context.shared) {
-    if (frozen_.shared.contains(name)) continue;
+    if (!is_written(frozen_, name, value)) continue;
     const auto* tensor = std::any_cast<Tensor>(&value);
     if (tensor != nullptr && tensor->requires_grad()) out.written.push_back({false, name, *tensor});
   }

@@ -134,20 +134,22 @@ TEST(Reversible, ValuesSharedBetweenBranchesAndTheirLossesHaveGradients) {
   Context context;
   set_loss_sink(context,
                 [&](const std::string&, const Tensor& l) { loss = loss.defined() ? loss + l : l; });
-  // the first branch shares a value that the third one reads; the second has a loss of its own
+  // the first branch shares a value, the second shares another in its place and has a loss of its
+  // own, the third reads what is there
   const auto shared = [&net](const Tensor& x) { return at::sin(at::matmul(x, net.weights[0])); };
   net.branches[0].run = [&](const Tensor& x, Context& here) {
-    here.shared["of the first"] = shared(x);
+    here.shared["value"] = shared(x);
     return at::tanh(at::matmul(x, net.weights[0]));
   };
   net.branches[1].run = [&](const Tensor& x, Context& here) {
     const Tensor y = at::matmul(x, net.weights[1]);
     if (const LossSink sink = loss_sink(here)) sink("own", y.square().sum());
+    here.shared["value"] = std::any_cast<const Tensor&>(here.shared.at("value")) * y;
     return at::tanh(y);
   };
   net.branches[2].run = [&](const Tensor& x, Context& here) {
     return at::tanh(at::matmul(x, net.weights[2])) *
-           std::any_cast<const Tensor&>(here.shared.at("of the first"));
+           std::any_cast<const Tensor&>(here.shared.at("value"));
   };
   const Batch batch = Batch::of(at::zeros({1, kN}, at::kLong));
   context.batch = &batch;
