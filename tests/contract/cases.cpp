@@ -540,7 +540,7 @@ Json shared_blocks() {
          "ffn": {"type": "glu", "d_hidden": 10}, "adapters": [{"rank": 2, "of": ["gate", "up"]}]},
         {"name": "linear", "inputs": ["block_ffn"], "norm": null, "residual": null, "ffn": "linear"},
         {"mixer": {"type": "mamba", "d_inner": 12, "n_heads": 2, "d_state": 3, "chunk": 4},
-         "add": ["linear"], "adapters": [{"rank": 2, "of": ["select", "out"]}]}]},
+         "add": ["linear"], "adapters": [{"rank": 2, "of": ["select"]}, {"rank": 2, "of": ["out"]}]}]},
       {"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 12}}],
     "cycles": 2, "n_layers": 3})",
       "shared_blocks");

@@ -2922,7 +2922,6 @@ def zamba():
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
             Case("mamba_dt_rank", {"mamba_dt_rank": "auto"}),
-            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case(
                 "attn_layer_period",
                 {
@@ -2952,6 +2951,12 @@ def zamba():
         + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "mamba_d_conv"],
         missing="model.layers.1.linear.weight",
         rejects=[
+            {
+                "name": "untied",
+                "set": {"tie_word_embeddings": False},
+                "expect": "tie_word_embeddings",
+                "why": "the reference then unties the blocks of attention as well",
+            },
             {
                 "name": "hidden_mamba_act",
                 "set": {"hidden_mamba_act": "gelu"},
@@ -3000,7 +3005,6 @@ def zamba2():
             Case("time_step_min", {"time_step_min": 0.6}),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
             Case("use_conv_bias", {"use_conv_bias": False}, neutral=True),
-            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite("hub", "base", older_zamba(), why="the first names of the kinds of layers"),
         ],
         shape_keys=SHAPES
@@ -3010,6 +3014,12 @@ def zamba2():
         + ["layers_block_type", "layer_types", "hybrid_layer_ids"],
         missing="model.layers.2.linear.weight",
         rejects=[
+            {
+                "name": "untied",
+                "set": {"tie_word_embeddings": False},
+                "expect": "tie_word_embeddings",
+                "why": "the reference then unties the blocks of attention as well",
+            },
             {
                 "name": "num_mem_blocks",
                 "set": {"num_mem_blocks": 0},

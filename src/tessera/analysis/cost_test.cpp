@@ -173,8 +173,9 @@ TEST(CostCases, EveryMechanismGivesAnExample) {
       for (const int64_t length : {16, 1024, 16384}) {
         SCOPED_TRACE(fmt::format("{} at width {}, {} tokens", title(*mechanism), width, length));
         CostLayer layer;
-        ASSERT_NO_THROW(layer = cost_layer(*mechanism, width, length))
+        EXPECT_NO_THROW(layer = cost_layer(*mechanism, width, length))
             << "give its config static Json example(const Scope&, int64_t length)";
+        if (!layer.mixer) continue;
         bool holds_it = layer.position && layer.position.mechanism == mechanism;
         spec::for_each_part(layer.mixer, [&](const spec::AnyPart& part) {
           holds_it = holds_it || part.mechanism == mechanism;

@@ -140,7 +140,8 @@ TEST(MixerBench, EveryMechanismRuns) {
   for (const spec::Mechanism* mechanism : cost_mechanisms()) {
     SCOPED_TRACE(mechanism->name);
     Cost cost;
-    ASSERT_NO_THROW(cost = measure_cost(*mechanism, options));
+    EXPECT_NO_THROW(cost = measure_cost(*mechanism, options));
+    if (cost.mechanism == nullptr) continue;
     for (const Pass pass : {Pass::forward, Pass::backward})
       EXPECT_EQ(cost.curve(pass)->points.size(), 2u) << cost.curve(pass)->left_out;
   }

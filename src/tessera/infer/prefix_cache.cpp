@@ -110,7 +110,9 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence, Kind
 
   // what is shared with a longer one that can be cut there; the last token is fed for its logits
   const int64_t shared = std::min(static_cast<int64_t>(place.depth) - head, length - 1);
-  if (shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&
+  // no call begins before where all angles change and ends behind it
+  const bool possible = !kind.far || shared > model_.spec().switch_length();
+  if (possible && shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&
       shared + source >= options_.least)
     if (const Node* node = nearest_cuttable(place.node, shared)) {
       touch(node);

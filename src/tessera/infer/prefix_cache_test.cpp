@@ -1,5 +1,7 @@
 #include "tessera/infer/prefix_cache.h"
 
+#include <set>
+
 #include "tessera/infer/beam.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/infer_testing.h"
@@ -103,10 +105,13 @@ TEST_P(Prefixes, WhatWasSeenIsNotComputed) {
   PrefixCache cache(model, {.snapshot_every = 8, .least = 2});
   options.prefix_cache = &cache;
   const std::vector<Ids> asked = prompts();
-  // of the five that share, four begin with another's work; the fifth is the first of them
+  // of the five that share, four begin with another's work; every beginning is computed once
+  std::set<Ids> beginnings;
+  for (const Ids& prompt : asked)
+    for (auto end = prompt.begin(); end != prompt.end();) beginnings.emplace(prompt.begin(), ++end);
   const Generations first = generate(model, nullptr, asked, options);
   EXPECT_EQ(cache.stats().hits, 4);
-  EXPECT_EQ(first.prefill_tokens, 21 + 4 + 9 + 8 + 6);
+  EXPECT_EQ(first.prefill_tokens, static_cast<int64_t>(beginnings.size()));
   const Generations second = generate(model, nullptr, asked, options);
   EXPECT_LE(second.prefill_tokens, static_cast<int64_t>(asked.size()));
   // and a new one only what nobody has said; a state that cannot be cut goes back to a snapshot

@@ -284,7 +284,7 @@ Json dump_branch(const BranchSpec& branch) {
   json["name"] = branch.name;
   json[spec::name_of(branch.slot)] = spec::dump_part(branch.part);
   if (!branch.norms.empty()) json["norm"] = spec::dump_part(branch.norms.front());
-  if (!branch.reads_stream_alone()) json["inputs"] = branch.inputs;
+  if (branch.inputs != BranchSpec().inputs) json["inputs"] = branch.inputs;
   if (!branch.add.empty()) json["add"] = branch.add;
   if (!branch.share.empty()) json["share"] = branch.share;
   for (const AdapterSpec& adapter : branch.adapters)

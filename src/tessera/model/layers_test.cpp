@@ -105,9 +105,7 @@ TEST(Branches, WhatCannotWorkIsRefused) {
   EXPECT_THAT(with(0, "inputs", "[3]"), HasSubstr("found an integer; expected a name"));
   EXPECT_THAT(with(0, "add", R"(["stream"])"), HasSubstr("2 inputs side by side; expected one"));
   EXPECT_THAT(with(0, "name", R"("embedding")"), HasSubstr("names what branches read"));
-  EXPECT_THAT(with(3, "inputs", R"(["stream", "linear"])"),
-              HasSubstr("[layers[0].branches[3].mixer] \"mamba2\" reads 8 channels, and its 2 "
-                        "inputs have 16; bring them to that width first"));
+  EXPECT_THAT(with(3, "inputs", R"(["stream", "linear"])"), HasSubstr("2 inputs side by side"));
   EXPECT_THAT(with(3, "residual", R"("post_norm")"),
               HasSubstr("residual \"post_norm\" lets a branch read the stream alone"));
   EXPECT_THAT(with(3, "add", R"(["block"])"),
@@ -122,6 +120,15 @@ TEST(Branches, WhatCannotWorkIsRefused) {
   EXPECT_THAT(with(0, "adapters", R"([{"rank": 2}])"),
               HasSubstr("[layers[0].branches[0].adapters"));
   EXPECT_THAT(with(0, "share", R"("One")"), HasSubstr("expected lower-case letters"));
+}
+
+TEST(Branches, SomePartsReadTheWidthOfTheStreamAlone) {
+  Json json = tiny();
+  branch(json, 3).erase("add");
+  branch(json, 3)["inputs"] = {"stream", "linear"};
+  EXPECT_THAT(error_of(json),
+              HasSubstr("[layers[0].branches[3].mixer] \"mamba2\" reads 8 channels, and its 2 "
+                        "inputs have 16; bring them to that width first"));
 }
 
 TEST(Branches, OneIdNamesOneConfig) {

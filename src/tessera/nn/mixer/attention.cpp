@@ -47,6 +47,10 @@ class Attention final : public Mixer {
                 {}};
     x.far_q = far_queries(unrotated, context);
     const Site site = site_of(context);
+    if (rows != nullptr && sequence_split(context).ranks > 1 && !ops::use_kernels(x_ND))
+      fail(
+          ErrorKind::spec, name_,
+          "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
     Tensor o_NHD =
         rows != nullptr ? with_state(x, 0, site, context, *rows) : whole(x, site, context);
     if (config_.who().global_projections())

@@ -218,6 +218,17 @@ class Memorizing final : public Mixer {
     return out.size() == 1 ? out[0] : at::cat(out);
   }
 
+  /// Consecutive parts in one: what a position adds may depend on all keys in between.
+  static ops::KeyValues joined(const Parts& parts) {
+    if (parts.size() == 1) return parts[0];
+    std::vector<Tensor> k, v;
+    for (const ops::KeyValues& part : parts) {
+      k.push_back(part.k_SGD);
+      v.push_back(part.v_SGD);
+    }
+    return {at::cat(k), at::cat(v), parts[0].first};
+  }
+
   static Tensor by_lists(const Tensor& q_THD,
                          const Parts& memory,
                          const std::vector<int64_t>& best,
@@ -227,14 +238,17 @@ class Memorizing final : public Mixer {
                          const ops::ScoreOptions& how) {
     const int64_t t = q_THD.size(0), h = q_THD.size(1);
     std::vector<ops::KeyMemory> sources;
+    Tensor term_HTS;
+    if (!local.empty())
+      term_HTS = added(how.term, q_THD, start, joined(local))
+                     .to(at::kFloat)
+                     .expand({h, t, keys_in(local)});
     std::vector<Tensor> terms;  // of the local parts, [H, T, S]
     for (const ops::KeyValues& part : memory) sources.push_back({part.k_SGD, part.v_SGD});
     for (const ops::KeyValues& part : local) {
       sources.push_back({part.k_SGD, part.v_SGD});
-      terms.push_back(added(how.term, q_THD, start, part)
-                          .to(at::kFloat)
-                          .expand({h, t, part.k_SGD.size(0)})
-                          .contiguous());
+      terms.push_back(
+          term_HTS.narrow(2, part.first - local[0].first, part.k_SGD.size(0)).contiguous());
     }
     ops::KeyLists lists;
     lists.per_query = h;
@@ -283,24 +297,18 @@ class Memorizing final : public Mixer {
     const Tensor o_THD = found.out.squeeze(2);
     if (local.empty()) return o_THD;
 
-    std::vector<Tensor> keys, values, terms;
-    for (const ops::KeyValues& part : local) {
-      keys.push_back(part.k_SGD), values.push_back(part.v_SGD);
-      const auto on = at::TensorOptions().dtype(at::kLong).device(q_THD.device());
-      const int64_t s = part.k_SGD.size(0);
-      const Tensor hidden = at::arange(part.first, part.first + s, on).unsqueeze(0) >
-                            at::arange(start, start + t, on).unsqueeze(1);
-      terms.push_back(added(how.term, q_THD, start, part)
-                          .to(ops::wide(q_THD))
-                          .expand({h, t, s})
-                          .masked_fill(hidden, -std::numeric_limits<double>::infinity()));
-    }
-    const auto heads_first = [](const std::vector<Tensor>& parts) {
-      return at::cat(parts).transpose(0, 1).unsqueeze(0);
-    };
-    const ops::Attended near =
-        ops::biased_attention(q_THD.transpose(0, 1).unsqueeze(0), heads_first(keys),
-                              heads_first(values), at::cat(terms, -1), how.scale);
+    const ops::KeyValues all = joined(local);
+    const auto on = at::TensorOptions().dtype(at::kLong).device(q_THD.device());
+    const int64_t s = all.k_SGD.size(0);
+    const Tensor hidden = at::arange(all.first, all.first + s, on).unsqueeze(0) >
+                          at::arange(start, start + t, on).unsqueeze(1);
+    const Tensor term_HTS = added(how.term, q_THD, start, all)
+                                .to(ops::wide(q_THD))
+                                .expand({h, t, s})
+                                .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+    const ops::Attended near = ops::biased_attention(heads_first(q_THD), heads_first(all.k_SGD),
+                                                     heads_first(all.v_SGD), term_HTS, how.scale);
     return ops::attention_merge(
                {o_THD, found.lse.squeeze(2)},
                {near.out.squeeze(0).transpose(0, 1), near.lse.squeeze(0).transpose(0, 1)})

@@ -12,7 +12,7 @@ namespace {
 
 using ops::gen;
 
-double product(const Tensor& a, const Tensor& b) {
+double scalar_product(const Tensor& a, const Tensor& b) {
   return (a * b).sum().item<double>();
 }
 
@@ -22,7 +22,7 @@ struct Meeting {
   std::function<Tensor(int64_t)> key;
   int64_t head, heads, i, j;
   double scale;
-  double product() const { return product(q, key(j)); }
+  double product() const { return scalar_product(q, key(j)); }
 };
 
 /// A scheme and the whole score by its definition; `of` holds its parameters.
@@ -54,13 +54,14 @@ const std::vector<Scheme>& schemes() {
       {R"({"type": "shaw", "left": 3, "right": 2, "terms": "query_and_key"})",
        [](const auto& of, const Meeting& m) {
          const Tensor row = of("key.weight")[std::clamp<int64_t>(m.j - m.i, -3, 2) + 3];
-         return m.scale * (m.product() + product(m.q, row) + product(m.key(m.j), row));
+         return m.scale *
+                (m.product() + scalar_product(m.q, row) + scalar_product(m.key(m.j), row));
        },
        true, true, false, true},
       {R"({"type": "decoupled", "variant": "diet_abs", "n_positions": 64, "rank": 3})",
        [](const auto& of, const Meeting& m) {
          return m.scale * m.product() +
-                product(of("q.weight")[m.i][m.head], of("k.weight")[m.j][m.head]);
+                scalar_product(of("q.weight")[m.i][m.head], of("k.weight")[m.j][m.head]);
        }},
       {R"({"type": "deberta", "max_relative": 4})",
        [](const auto& of, const Meeting& m) {
@@ -69,17 +70,20 @@ const std::vector<Scheme>& schemes() {
          const auto own = [&](const Tensor& x) { return x.narrow(0, m.head * d, d); };
          const Tensor key = own(at::mv(of("key.weight"), row)),
                       query = own(at::mv(of("query.weight"), row) + of("query.bias"));
-         return m.scale / std::sqrt(3.0) * (m.product() + product(m.q, key) + product(m.key(m.j), query));
+         return m.scale / std::sqrt(3.0) *
+                (m.product() + scalar_product(m.q, key) + scalar_product(m.key(m.j), query));
        },
        true, true, false, true},
       {R"({"type": "cope", "n_positions": 4})",
        [](const auto& of, const Meeting& m) {
          double place = 0;
          for (int64_t l = m.j; l <= m.i; ++l)
-           place += 1 / (1 + std::exp(-m.scale * product(m.q, m.key(l))));
+           place += 1 / (1 + std::exp(-m.scale * scalar_product(m.q, m.key(l))));
          place = std::min(place, 3.0);
          const double low = std::floor(place);
-         const auto z = [&](double p) { return product(m.q, of("weight")[static_cast<int64_t>(p)]); };
+         const auto z = [&](double p) {
+           return scalar_product(m.q, of("weight")[static_cast<int64_t>(p)]);
+         };
          return m.scale * m.product() + (place - low) * z(std::ceil(place)) +
                 (1 - place + low) * z(low);
        },
@@ -130,7 +134,7 @@ TEST(ScorePlaces, DifferentialAttention) {
     const Projections of{m, x};
     const Tensor q = of("q", 8), k = of("k", 4), v = of("v", 2);
     const auto term = [&](const char* a, const char* b) {
-      return std::exp(product(m.values.at(a), m.values.at(b)));
+      return std::exp(scalar_product(m.values.at(a), m.values.at(b)));
     };
     const double lambda = term("lambda_q1", "lambda_k1") - term("lambda_q2", "lambda_k2") + 0.4;
     Tensor heads = at::zeros({kT, 4, 2 * kE}, at::kDouble);
@@ -251,7 +255,7 @@ TEST(ScorePlaces, LocalAttentionTakesValuesToo) {
       std::vector<Tensor> values;
       for (int64_t j = std::max<int64_t>(0, i / 3 - 1) * 3; j <= i; ++j) {
         const int64_t row = std::clamp<int64_t>(j - i, -3, 3) + 3;
-        scores.push_back(product(q[i][h], k[j][h] + keys[row]) / std::sqrt(3.0));
+        scores.push_back(scalar_product(q[i][h], k[j][h] + keys[row]) / std::sqrt(3.0));
         values.push_back(v[j][h] + own[row]);
       }
       heads[i][h].copy_(mixed(scores, values));
@@ -343,7 +347,7 @@ TEST(ScorePlaces, FlashGau) {
             double weight = 0;
             if (i / c == j / c && (!causal || j <= i))
               weight += relu2(score(scheme, m, {p.copies[0][i], key, 0, 1, i, j, 1 / size}));
-            const double linear = product(p.copies[2][i], p.copies[3][j]);
+            const double linear = scalar_product(p.copies[2][i], p.copies[3][j]);
             if (causal && j / c < i / c) weight += linear / size;
             if (!causal) weight += linear / static_cast<double>(kT);
             sum[i] += weight * p.v[j];

@@ -26,6 +26,7 @@ struct CopeConfig final : PositionConfig {
         spec::field("scaled", &C::scaled,
                     "the bias, too, takes the factor on the scores (the released code)")};
   }
+  static spec::Json example(const spec::Scope&, int64_t) { return {{"n_positions", 64}}; }
   static spec::Info info() {
     return {.summary = "Positions are sums of gates that queries open for keys.",
             .paper =
