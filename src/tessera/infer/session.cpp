@@ -193,7 +193,7 @@ void save_session(const std::filesystem::path& path,
   const bool stateful = session.state.rows() > 0;
   model::State::Packed packed;
   if (stateful) packed = session.state.pack(fingerprint);
-  packed.metadata["tessera_session"] = "1";
+  packed.metadata.insert_or_assign("tessera_session", std::string("1"));
   packed.metadata["fingerprint"] = fingerprint;
   packed.metadata["rows"] = std::to_string(session.rows.size());
   packed.metadata["seed"] = std::to_string(session.seed);

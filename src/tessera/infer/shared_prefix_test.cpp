@@ -75,7 +75,9 @@ TEST(SharedPrefixes, ChainsEndAtARowThatRuns) {
     ASSERT_LE(at, static_cast<int64_t>(sequences[row].tokens.size()));
     EXPECT_TRUE(std::equal(sequences[i].tokens.begin(), sequences[i].tokens.begin() + at,
                            sequences[row].tokens.begin()));
-    if (waits[row]) EXPECT_LT(waits[row]->at, at);
+    if (waits[row]) {
+      EXPECT_LT(waits[row]->at, at);
+    }
   }
   EXPECT_GT(waiting, 40);
 }
