@@ -82,7 +82,7 @@ TEST(ReversibleModel, GradientsAreThoseOfStoredActivations) {
        // recurrences, one set of parameters twice, several branches, a slice inside
        R"({"mixer": {"type": "mamba2", "position": null}, "ffn": null})",
        R"({"layers": [{"repeat": 3, "share": "all"}]})",
-       R"({"ffn": {"type": "chunked", "chunk": 3, "inner": {"type": "glu", "d_hidden": 10}}})",
+       R"({"ffn": {"type": "chunked", "chunk": 3, "d_hidden": null, "inner": {"type": "glu", "d_hidden": 10}}})",
        R"({"layers": [{}, {"residual": "pre_norm"}, {}]})",
        R"({"arch": "encoder_decoder", "start": 1, "layers": null,
             "cross": {"type": "cross_attention", "n_heads": 2},
