@@ -1,5 +1,6 @@
 #include "tessera/analysis/cost_cases.h"
 
+#include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 
 namespace tessera::analysis {
@@ -73,6 +74,20 @@ Claim CostLayer::claim() const {
   return claim;
 }
 
+bool CostLayer::has_state() const {
+  bool all = scope.causal;
+  const auto take = [&](const spec::AnyPart& part) {
+    const Slot slot = part.mechanism->slot;
+    const bool offers = part.info().forms.recurrent ||
+                        (slot != Slot::mixer && slot != Slot::position && slot != Slot::pattern);
+    all = all && offers && part.config->no_state_reason().empty();
+    if (slot == Slot::position) all = all && !part.as<nn::PositionConfig>().depends_on_length();
+  };
+  spec::for_each_part(mixer, take);
+  if (position) spec::for_each_part(position, take);
+  return all;
+}
+
 Json CostLayer::config() const {
   Json json = {{"mixer", spec::dump_part(mixer)}};
   if (position) json["position"] = spec::dump_part(position);
@@ -110,7 +125,7 @@ CostLayer cost_layer(const spec::Mechanism& mechanism, int64_t width, int64_t le
       return read_layer(mechanism, scope_of(width, causal), length);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::spec) throw;
-      if (refusal.empty()) refusal = error.what();
+      refusal += (causal ? "in a decoder: " : "; in an encoder: ") + std::string(error.what());
     }
   fail(ErrorKind::spec, "bench",
        "the example of {} does not fit a layer of width {} with {} tokens: {}; another --width, or "

@@ -12,7 +12,8 @@ struct CostLayer {
   spec::AnyPart mixer;
   spec::AnyPart position;  // empty unless it acts on the embedding
   spec::Scope position_scope() const;
-  Claim claim() const;  // the largest growth of all parts
+  Claim claim() const;     // the largest growth of all parts
+  bool has_state() const;  // whether it can read a document token by token
   Json config() const;
 };
 

@@ -204,6 +204,16 @@ TEST(CostCases, ClaimsAreThoseOfAllParts) {
   EXPECT_EQ(claim("mamba2"), "T; T");
 }
 
+TEST(CostCases, StateIsThatOfAllParts) {
+  const auto has_state = [](const std::string& name) {
+    return cost_layer(*cost_mechanisms({name}).front(), 128, 4096).has_state();
+  };
+  for (const char* name : {"attention", "pattern/window", "position/sinusoidal", "mamba2"})
+    EXPECT_TRUE(has_state(name)) << name;
+  for (const char* name : {"fourier", "lsh_attention", "position/convolutional"})
+    EXPECT_FALSE(has_state(name)) << name;
+}
+
 TEST(CostCases, NamesSelect) {
   const auto titles = [](const std::vector<std::string>& only) {
     std::vector<std::string> out;

@@ -253,9 +253,7 @@ class Bench {
     const int64_t length = step.deep + kWarmSteps + kSteps;
     const Layer layer(cost_layer(mechanism_, options_.width, length), length);
     const CostLayer& what = layer.what();
-    if (!what.scope.causal || !what.mixer.info().forms.recurrent ||
-        !what.mixer.config->no_state_reason().empty())
-      return;
+    if (!what.has_state()) return;
     const auto decls = what.mixer.config->state(what.scope.at("mixer"));
     step.constant_state = spec::state_bytes(decls, step.shallow, step.shallow) ==
                           spec::state_bytes(decls, step.deep, step.deep);

@@ -65,6 +65,9 @@ TEST(MemoryMeter, CountsWorkMemoryOfAGeneration) {
     EXPECT_EQ(meter.held(), held) << "that of an older generation does not count";
     take(10);
     EXPECT_EQ(meter.held() - held, 40);
+    next_scratch_generation();
+    kernels::scratch<kSlot>(0);
+    EXPECT_EQ(meter.held(), held);
   }).join();
 }
 

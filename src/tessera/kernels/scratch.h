@@ -23,8 +23,9 @@ class ScratchBuffer {
     if (size_ < floats || (size_ > 0 && generation_ != generation)) {
       release();
       generation_ = generation;
+      if (floats == 0) return nullptr;
       buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>(floats));
-      if (!buffer_ && floats > 0) throw std::bad_alloc();
+      if (!buffer_) throw std::bad_alloc();
       size_ = floats;
       count_scratch(bytes(), generation_);
     }

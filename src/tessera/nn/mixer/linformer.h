@@ -7,6 +7,8 @@
 // shorter document takes the first T columns of E and F. Documents are compressed one by one.
 #pragma once
 
+#include <algorithm>
+
 #include "tessera/spec/fields.h"
 
 #include "tessera/nn/mixer/attention.h"
@@ -82,7 +84,7 @@ struct LinformerConfig final : spec::Config {
               {.min = 0})};
   }
   static spec::Json example(const spec::Scope&, int64_t length) {
-    return {{"n_slots", 128}, {"max_length", length}};
+    return {{"n_slots", std::min<int64_t>(128, length)}, {"max_length", length}};
   }
   static spec::Info info() {
     return {.summary =
