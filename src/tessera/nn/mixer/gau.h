@@ -2,7 +2,8 @@
 // it takes the place of attention and of the feed-forward layer.
 //   [U, V, Z] = silu(W_in x);  q = Z gamma_1 + beta_1,  k = Z gamma_2 + beta_2
 //   A = relu(q k^T / n + b)^2;  y = W_out (U o A V)
-// b is what a position scheme adds, whose factor on the scores is 1 / n.
+// b is what a position scheme adds, whose factor on the scores is 1 / n. A penalty such as alibi's
+// takes weights to 0 at once, since scores are small: a learned b (t5) suits relu2 better.
 // Hua et al. 2022, arXiv:2202.10447, sec. 2. Golden: attention G6, mixers 11.1.
 #pragma once
 
