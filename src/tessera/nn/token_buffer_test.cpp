@@ -68,7 +68,7 @@ TEST(TokenBuffer, AWindowLetsGoOfWholePages) {
           buffer.append(entries(n, n + step));
           const int64_t length = n + step;
           expect_holds(buffer, std::max<int64_t>(0, length - kKeep), length);
-          if (lead > 0) expect_holds(buffer, 0, lead);
+          expect_holds(buffer, 0, std::min(lead, length));
           // whole pages around the window: one more than it fills, and the lead
           const int64_t own =
               page == 0 ? 1 : (kKeep + kPending) / std::min(page, kKeep + kPending) + 2;
