@@ -112,7 +112,9 @@ std::pair<int64_t, int64_t> memory(const std::string& residual, int64_t depth) {
     weight->dense_tensor().mutable_grad() = at::zeros_like(weight->dense_tensor());
   const nn::Batch batch = nn::Batch::of(at::ones({2, 64}, at::kLong));
   ops::LiveBytes live;
-  const Tensor h = model.hidden(batch, {.training = true});
+  ForwardOptions options;
+  options.training = true;
+  const Tensor h = model.hidden(batch, options);
   const int64_t kept = live.now();
   live.forget_most();
   h.sum().backward();
