@@ -54,10 +54,12 @@ std::shared_ptr<const T> kept(const char* name, const T* value, Context& context
   return std::any_cast<const Kept&>(cell).second;
 }
 
+using Shared = decltype(Context::shared);
+
 /// Whether a run that began with `before` shares another value under `name`.
-bool is_written(const Context& before, const std::string& name, const std::any& value) {
-  const auto found = before.shared.find(name);
-  if (found == before.shared.end()) return true;
+bool is_written(const Shared& before, const std::string& name, const std::any& value) {
+  const auto found = before.find(name);
+  if (found == before.end()) return true;
   const auto *was = std::any_cast<Tensor>(&found->second), *is = std::any_cast<Tensor>(&value);
   return was != nullptr && is != nullptr && !was->is_same(*is);
 }
@@ -114,6 +116,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
       inputs_.push_back(input);
   };
   for (const WeightPtr& weight : weights) add(weight->dense_tensor());
+  n_weights_ = inputs_.size();
   if (encoded_) add(encoded_->x_SD);
   for (const auto& [name, value] : frozen_.shared)
     if (const auto* tensor = std::any_cast<Tensor>(&value)) add(*tensor);
@@ -133,7 +136,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   }
   // what has no gradient is shared as it is
   for (const auto& [name, value] : first.shared) {
-    if (!is_written(frozen_, name, value)) continue;
+    if (!is_written(frozen_.shared, name, value)) continue;
     const auto* tensor = std::any_cast<Tensor>(&value);
     if (tensor != nullptr ? !tensor->requires_grad()
                           : std::any_cast<ops::RotaryTable>(&value) != nullptr)
@@ -143,6 +146,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
 
 Region::Run Region::run(const Tensor& x, Context& context) const {
   const at::AutoGradMode record(true);
+  const Shared before = context.shared;
   Run out;
   if (loss_sink(context))
     set_loss_sink(context, [&out](const std::string& name, const Tensor& loss) {
@@ -150,7 +154,7 @@ Region::Run Region::run(const Tensor& x, Context& context) const {
     });
   out.y = body_(x, context);
   for (const auto& [name, value] : context.shared) {
-    if (!is_written(frozen_, name, value)) continue;
+    if (!is_written(before, name, value)) continue;
     const auto* tensor = std::any_cast<Tensor>(&value);
     if (tensor != nullptr && tensor->requires_grad()) out.written.push_back({false, name, *tensor});
   }
@@ -174,13 +178,31 @@ Region::Gradients Region::again(const Tensor& x, std::span<const Tensor> gradien
   choices->made = choices_;
   choices->repeating = true;
   context.shared[kChoices] = choices;
+  // What other parts made is cut off from them: the graph outside this region leads there, and may
+  // lead to weights that are this region's as well.
   const Tensor leaf = x.detach().requires_grad_(true);
+  variable_list wanted{leaf};
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    wanted.push_back(i < n_weights_ ? inputs_[i] : inputs_[i].detach().requires_grad_(true));
+  const auto cut_off = [&](const Tensor& made) {
+    for (size_t i = n_weights_; i < inputs_.size(); ++i)
+      if (inputs_[i].is_same(made)) return wanted[i + 1];
+    return made;
+  };
+  Encoded encoded;
+  if (encoded_) {
+    encoded = *encoded_;
+    encoded.x_SD = cut_off(encoded.x_SD);
+    context.encoded = &encoded;
+  }
+  for (auto& [name, value] : context.shared)
+    if (const auto* made = std::any_cast<Tensor>(&value)) value = Tensor(cut_off(*made));
   const Run ran = run(leaf, context);
   require(ran.written.size() == written_.size(), "rerun",
           "a second run wrote {} values into its context; the first wrote {}", ran.written.size(),
           written_.size());
 
-  variable_list outputs, given, wanted{leaf};
+  variable_list outputs, given;
   const auto add = [&](const Tensor& output, const Tensor& gradient) {
     if (!output.requires_grad() || !gradient.defined()) return;
     outputs.push_back(output);
@@ -188,7 +210,6 @@ Region::Gradients Region::again(const Tensor& x, std::span<const Tensor> gradien
   };
   add(ran.y, gradients[0]);
   for (size_t i = 0; i < ran.written.size(); ++i) add(ran.written[i].value, gradients[i + 1]);
-  wanted.insert(wanted.end(), inputs_.begin(), inputs_.end());
   variable_list found = outputs.empty()
                             ? variable_list(wanted.size())
                             : torch::autograd::grad(outputs, wanted, given, false, false, true);

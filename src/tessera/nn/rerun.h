@@ -60,6 +60,7 @@ class Region {
   std::shared_ptr<const Encoded> encoded_;
   Context frozen_;
   std::vector<Tensor> inputs_, outputs_;
+  size_t n_weights_ = 0;                               // the first of the inputs
   std::vector<std::pair<bool, std::string>> written_;  // whether it is a loss, and its name
   std::vector<Tensor> choices_;
 };
