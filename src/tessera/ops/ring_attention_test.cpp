@@ -141,7 +141,7 @@ void expect_definition(const Setting& setting, int64_t t, at::ScalarType type, d
 
 TEST(RingAttention, IsAttentionOfTheWholeSequence) {
   for (const Setting& setting : settings())
-    for (const int64_t t : {1, 7, 18}) expect_definition(setting, t, at::kDouble, 1e-11);
+    for (const int64_t t : {1, 18}) expect_definition(setting, t, at::kDouble, 1e-11);
 }
 
 TEST(RingAttention, ByTilesInFloat32) {
