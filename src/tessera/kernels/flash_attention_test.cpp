@@ -107,12 +107,13 @@ Result by_hand(const Case& c, const FlashAttention& a) {
   return r;
 }
 
-/// Errors relative to the largest value.
+/// Errors relative to the largest value, or to 0.01 where all cancel: a softmax over one key has no
+/// gradient, the rounded products that it is the difference of are near 0.1.
 void expect_near(const char* what,
                  const std::vector<float>& got,
                  const std::vector<double>& want,
                  double relative) {
-  double largest = 1e-3;
+  double largest = 1e-2;
   for (const double x : want)
     if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
   ASSERT_EQ(got.size(), want.size()) << what;
