@@ -324,7 +324,7 @@ TEST_F(Cli, BenchMixersReportsWhatItMeasured) {
   const fs::path out = folder_ / "cost";
   const Outcome outcome = run(
       "bench mixers --only short_conv,pattern/window --lengths 64,16,32 --fit-from 16 --width 32 "
-      "--repeats 1 --json --out " +
+      "--limit 600 --repeats 1 --json --out " +
       out.string());
   const spec::Json json = spec::parse_json(outcome.out, "stdout");
   // times so short are mostly noise: what they say must agree with the exit code

@@ -121,6 +121,7 @@ TEST(MixerBench, StepsWhereThereIsAState) {
   options.lengths = {16, 32};
   options.fit_from = 16;
   options.repeats = 1;
+  options.limit = 600;
   options.backward = false;
   const Cost mamba = measured("mamba2", options);
   ASSERT_TRUE(mamba.step.has_value());
@@ -140,6 +141,7 @@ TEST(MixerBench, EveryMechanismRuns) {
   options.lengths = {16, 32};
   options.fit_from = 16;
   options.repeats = 1;
+  options.limit = 600;  // however busy the machine
   for (const spec::Mechanism* mechanism : cost_mechanisms()) {
     SCOPED_TRACE(mechanism->name);
     Cost cost;
