@@ -264,7 +264,9 @@ void channel_rows(Report& report) {
     const Passes theirs{
         [=] {
           const Tensor padded = at::constant_pad_nd(x.t().unsqueeze(0), {3, 0});
-          return at::silu(at::conv1d(padded, w.unsqueeze(1), b, 1, 0, 1, kC)).squeeze(0).t();
+          static constexpr int64_t none = 0, one = 1;
+          const at::IntArrayRef step(one), pad(none);
+          return at::silu(at::conv1d(padded, w.unsqueeze(1), b, step, pad, step, kC)).squeeze(0).t();
         },
         {x, w, b}};
     expect_same("short_conv", ours.forward(), theirs.forward());
