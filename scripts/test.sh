@@ -9,7 +9,7 @@ if [ -z "${TESSERA_SMOLLM2:-}" ] && [ -f "$smollm2" ]; then export TESSERA_SMOLL
 # waiting threads must not spin: programs share the cores
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # a share of every program's tests for each core
-shards=${JOBS:-$(nproc)}
+shards=${JOBS:-$(env -u OMP_NUM_THREADS nproc)}
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 passed=0 failed=0 skipped=0
