@@ -327,13 +327,6 @@ void decode_rows(Report& report) {
 
 int main(int argc, char** argv) {
   using namespace tessera::bench;
-  tessera::keep_freed_memory();
-  tessera::cap_onednn();
   at::manual_seed(1);
-  Report report(argc, argv, "attention");
-  sdpa_rows(report);
-  term_rows(report);
-  pattern_rows(report);
-  decode_rows(report);
-  return report.finish();
+  return run(argc, argv, "attention", {sdpa_rows, term_rows, pattern_rows, decode_rows});
 }

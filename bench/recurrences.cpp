@@ -266,7 +266,9 @@ void channel_rows(Report& report) {
           const Tensor padded = at::constant_pad_nd(x.t().unsqueeze(0), {3, 0});
           static constexpr int64_t none = 0, one = 1;
           const at::IntArrayRef step(one), pad(none);
-          return at::silu(at::conv1d(padded, w.unsqueeze(1), b, step, pad, step, kC)).squeeze(0).t();
+          return at::silu(at::conv1d(padded, w.unsqueeze(1), b, step, pad, step, kC))
+              .squeeze(0)
+              .t();
         },
         {x, w, b}};
     expect_same("short_conv", ours.forward(), theirs.forward());
@@ -288,13 +290,6 @@ void channel_rows(Report& report) {
 
 int main(int argc, char** argv) {
   using namespace tessera::bench;
-  tessera::keep_freed_memory();
-  tessera::cap_onednn();
   at::manual_seed(1);
-  Report report(argc, argv, "recurrences");
-  mamba1_rows(report);
-  mamba2_rows(report);
-  matrix_rows(report);
-  channel_rows(report);
-  return report.finish();
+  return run(argc, argv, "recurrences", {mamba1_rows, mamba2_rows, matrix_rows, channel_rows});
 }

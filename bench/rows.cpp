@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "tessera/base/allocator.h"
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/targets.h"
@@ -151,6 +152,17 @@ int Report::finish() const {
                                       {"rows", rows}};
   fmt::print("{}\n", out.dump(2));
   return 0;
+}
+
+int run(int argc,
+        char** argv,
+        const char* about,
+        std::initializer_list<void (*)(Report& report)> rows) {
+  keep_freed_memory();
+  cap_onednn();
+  Report report(argc, argv, about);
+  for (const auto& add : rows) add(report);
+  return report.finish();
 }
 
 int64_t peak_bytes(const Program& program) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -57,6 +58,13 @@ class Report {
   bool json_ = false, list_ = false;
   std::vector<Row> rows_;
 };
+
+/// A program of rows: as a training process is set up, then each of `rows`. Returns the exit
+/// status.
+int run(int argc,
+        char** argv,
+        const char* about,
+        std::initializer_list<void (*)(Report& report)> rows);
 
 /// Bytes by which the memory of this process grew at most while `program` ran. What earlier
 /// programs freed is given back to the system first.
