@@ -14,7 +14,7 @@ using torch::autograd::variable_list;
 
 using kernels::KeyRange;
 
-struct Work {
+struct Work final : torch::CustomClassHolder {
   int64_t start = 0, chunk = 0;
   std::vector<KeyRange> held;
   ScoreOptions options;
@@ -131,7 +131,7 @@ Tensor one_block(const Work& work, const Block& b, const variable_list& cuts) {
 
 struct Chunked : torch::autograd::Function<Chunked> {
   static Tensor forward(AutogradContext* context,
-                        const std::shared_ptr<const Work>& work,
+                        const c10::intrusive_ptr<Work>& work,
                         at::TensorList list) {
     const variable_list inputs = list.vec();
     std::vector<Tensor> out;
@@ -141,14 +141,14 @@ struct Chunked : torch::autograd::Function<Chunked> {
       out.push_back(one_block(*work, b, cuts));
     }
     context->save_for_backward(inputs);
-    context->saved_data["work"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(work));
+    context->saved_data["work"] = c10::IValue::make_capsule(work);
     return at::cat(out, 2);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto holder = context->saved_data["work"].toCapsule();
-    const Work& work = *static_cast<Holder*>(holder.get())->work;
+    const Work& work = *static_cast<Work*>(holder.get());
     variable_list sums(saved.size());
     for (const Block& b : blocks_of(work, saved[0].size(1), saved[0].size(2))) {
       const at::AutoGradMode record(true);
@@ -180,11 +180,6 @@ struct Chunked : torch::autograd::Function<Chunked> {
     out.insert(out.end(), sums.begin(), sums.end());
     return out;
   }
-
-  struct Holder final : torch::CustomClassHolder {
-    explicit Holder(std::shared_ptr<const Work> w) : work(std::move(w)) {}
-    std::shared_ptr<const Work> work;
-  };
 };
 
 }  // namespace
@@ -196,7 +191,11 @@ Tensor attention_chunked(const Tensor& q_BHTD,
                          const std::vector<KeyRange>& held,
                          const ScoreOptions& options,
                          int64_t chunk) {
-  const auto work = std::make_shared<const Work>(Work{start, chunk, held, options});
+  const auto work = c10::make_intrusive<Work>();
+  work->start = start;
+  work->chunk = chunk;
+  work->held = held;
+  work->options = options;
   variable_list inputs{q_BHTD, k_BGSD, v_BGSD};
   if (options.sinks_H.defined()) inputs.push_back(options.sinks_H);
   if (options.term.bias_HR.defined()) inputs.push_back(options.term.bias_HR);
