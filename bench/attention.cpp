@@ -29,14 +29,14 @@ namespace {
 
 using at::Tensor;
 
-Tensor leaf(at::IntArrayRef sizes) {
-  return at::randn(sizes).requires_grad_(true);
+Tensor leaf(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::randn(sizes).to(type).requires_grad_(true);
 }
 
 struct Qkv {
   Tensor q, k, v;
-  Qkv(int64_t b, int64_t t, int64_t h, int64_t g, int64_t d)
-      : q(leaf({b, t, h, d})), k(leaf({b, t, g, d})), v(leaf({b, t, g, d})) {}
+  Qkv(int64_t b, int64_t t, int64_t h, int64_t g, int64_t d, at::ScalarType type = at::kFloat)
+      : q(leaf({b, t, h, d}, type)), k(leaf({b, t, g, d}, type)), v(leaf({b, t, g, d}, type)) {}
   std::vector<Tensor> all() const { return {q, k, v}; }
 };
 
@@ -150,6 +150,10 @@ void term_rows(Report& report) {
   {
     const Qkv grouped(1, kT, kH, kH / 4, kD);
     row("gqa", 1.1, all, training(attend(grouped, scaled(kD)), grouped.all()));
+  }
+  {
+    const Qkv half(1, kT, kH, kH, kD, at::kBFloat16);
+    row("bf16", 1.1, all, training(attend(half, scaled(kD)), half.all()));
   }
   {
     ops::ScoreOptions o = scaled(kD);

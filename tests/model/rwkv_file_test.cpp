@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/testing.h"
 #include "tessera/convert/checkpoint.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -34,13 +35,7 @@ constexpr int64_t kMixRank = 5, kDecayRank = 7, kRateRank = 6, kValueRank = 4, k
 
 class RwkvFile : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "rwkv_file_test_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    draw();
-  }
-  void TearDown() override { fs::remove_all(folder_); }
+  void SetUp() override { draw(); }
 
   std::string version() const { return GetParam().substr(0, 5); }  // "rwkv5" of "rwkv5_1"
   bool ungated() const { return GetParam() == "rwkv5_1"; }
@@ -251,7 +246,7 @@ class RwkvFile : public ::testing::TestWithParam<std::string> {
     return path;
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder folder_;
   model::ModelSpec spec_;
   std::map<std::string, Floats> values_;
   std::map<std::string, Shape> shapes_;

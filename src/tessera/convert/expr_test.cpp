@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/testing.h"
 #include "tessera/convert/template.h"
 
 namespace tessera::convert {
@@ -19,12 +20,7 @@ Json eval(std::string_view text, const Json& config = Json::object()) {
 }
 
 std::string error_of(std::string_view text, const Json& config = Json::object()) {
-  try {
-    eval(text, config);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { eval(text, config); });
 }
 
 TEST(Expr, NumbersKeepTheirKind) {

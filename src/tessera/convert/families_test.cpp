@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/family.h"
 #include "tessera/convert/foreign_config.h"
@@ -23,30 +24,11 @@ namespace tessera::convert {
 namespace {
 
 namespace fs = std::filesystem;
+using test::TemporaryFolder;
 using testing::HasSubstr;
 
 fs::path golden() {
   return fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families";
-}
-
-/// A folder that is gone after the test.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "families_test_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no scratch folder");
-    path_ = pattern;
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
-};
-
-void write_text(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path) << text;
 }
 
 /// Python writes Infinity into these too.
@@ -55,7 +37,9 @@ Json read_facts(const fs::path& path) {
 }
 
 /// A case as a model folder: its config beside the weights it names.
-fs::path materialise(const Scratch& scratch, const std::string& family, const std::string& name) {
+fs::path materialise(const TemporaryFolder& scratch,
+                     const std::string& family,
+                     const std::string& name) {
   const fs::path source = golden() / family / name, folder = scratch / (family + "_" + name);
   const Json facts = read_facts(source / "case.json");
   fs::create_directories(folder);
@@ -110,18 +94,13 @@ void expect_equal(const std::vector<TensorView>& a,
 }
 
 std::string error_of(const fs::path& path, const LoadOptions& options = {}) {
-  try {
-    load_checkpoint(path, options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { load_checkpoint(path, options); });
 }
 
 class Families : public testing::TestWithParam<std::string> {};
 
 TEST_P(Families, EveryCaseLoadsAndComesBack) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   ASSERT_GE(cases(GetParam()).size(), 5u);
   for (const std::string& name : cases(GetParam())) {
     const std::string where = GetParam() + "/" + name;
@@ -155,7 +134,7 @@ TEST_P(Families, EveryCaseLoadsAndComesBack) {
 }
 
 TEST_P(Families, WrittenTensorsAreThoseOfTheSource) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   const Checkpoint checkpoint = load_checkpoint(materialise(scratch, GetParam(), "base"));
   write_hf_folder(checkpoint, scratch / "written");
   const format::TensorFile written = format::open_safetensors_folder(scratch / "written");
@@ -168,7 +147,7 @@ TEST_P(Families, WrittenTensorsAreThoseOfTheSource) {
 
 TEST_P(Families, KeysThatMatterMoveTheSpecOrTheTensors) {
   // two cases that the reference tells apart must differ in our spec or tensors
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   for (const std::string& name : cases(GetParam())) {
     const Json facts = read_facts(golden() / GetParam() / name / "case.json");
     if (!facts.contains("base") || !facts.contains("moved_by") ||
@@ -195,7 +174,7 @@ TEST_P(Families, RejectsNameTheCulprit) {
   const Json rejects = spec::read_json_file(golden() / GetParam() / "rejects.json");
   ASSERT_GE(rejects.size(), 5u);
   for (const Json& reject : rejects) {
-    const Scratch scratch;
+    const TemporaryFolder scratch;
     const std::string name = reject.at("name"), base = reject.at("base");
     SCOPED_TRACE(name);
     const fs::path folder = materialise(scratch, GetParam(), base);
@@ -209,7 +188,7 @@ TEST_P(Families, RejectsNameTheCulprit) {
       }
     if (reject.contains("unset"))
       for (const Json& key : reject["unset"]) config.erase(key.get<std::string>());
-    write_text(folder / "config.json", config.dump());
+    std::ofstream(folder / "config.json") << config.dump();
 
     const format::TensorFile source = format::open_safetensors(folder / "model.safetensors");
     std::vector<TensorView> tensors;
@@ -283,7 +262,7 @@ TEST(FamiliesGguf, TurnsIntoTheFolderItWasMadeFrom) {
   ASSERT_GE(gguf_cases().size(), 10u);
   for (const auto& [family, name] : gguf_cases()) {
     SCOPED_TRACE(family + "/" + name);
-    const Scratch scratch;
+    const TemporaryFolder scratch;
     const Checkpoint gguf = load_checkpoint(golden() / family / "gguf" / (name + ".gguf"));
     EXPECT_EQ(gguf.dialect, "gguf");
     EXPECT_EQ(gguf.family, family);
@@ -349,7 +328,7 @@ constexpr const char* kInvented = R"~({
 })~";
 
 TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   const fs::path base = materialise(scratch, "llama", "base");
   const Checkpoint original = load_checkpoint(base);
   Json config = spec::read_json_file(base / "config.json");
@@ -360,7 +339,7 @@ TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
   for (const char* key :
        {"hidden_size", "num_attention_heads", "num_key_value_heads", "attention_bias", "mlp_bias"})
     config.erase(key);
-  write_text(scratch / "invented" / "config.json", config.dump());
+  scratch.write("invented/config.json", config.dump());
 
   const std::map<std::string, std::string> names = {{"self_attn.q_proj", "query"},
                                                     {"self_attn.k_proj", "key"},
@@ -392,7 +371,7 @@ TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
   EXPECT_THAT(error_of(scratch / "invented"),
               testing::AllOf(HasSubstr("\"invented\" is not known"), HasSubstr("qwen2"),
                              HasSubstr("--families")));
-  write_text(scratch / "families" / "anything.json", kInvented);
+  scratch.write("families/anything.json", kInvented);
   const LoadOptions options{scratch / "families"};
   const Checkpoint checkpoint = load_checkpoint(scratch / "invented", options);
   EXPECT_EQ(checkpoint.family, "invented");
@@ -409,11 +388,11 @@ TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
 }
 
 TEST(FamiliesOfTheUser, FragmentsMayStandInShared) {
-  const Scratch scratch;
-  write_text(scratch / "families" / "shared" / "words.json",
-             R"({"fragment": "words", "tables": {"colours": {"red": 1}}})");
-  write_text(
-      scratch / "families" / "x.json",
+  const TemporaryFolder scratch;
+  scratch.write("families/shared/words.json",
+                R"({"fragment": "words", "tables": {"colours": {"red": 1}}})");
+  scratch.write(
+      "families/x.json",
       R"({"family": "x", "include": ["words"], "spec": {}, "dialects": {"hf": {"read_only": "w"}}})");
   FamilySet set = FamilySet::load(scratch / "families");
   EXPECT_EQ(set.named("x").tables.at("colours"), Json({{"red", 1}}));
@@ -445,8 +424,8 @@ TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {
            "take one name"},
           {R"~({"family": "x", "spec": {}, "functions": {"sqrt(x)": 1}, "dialects": {"hf": {"read_only": "w"}}})~",
            "function of the language"}}) {
-    const Scratch scratch;
-    write_text(scratch / "families" / "x.json", text);
+    const TemporaryFolder scratch;
+    scratch.write("families/x.json", text);
     try {
       FamilySet set = FamilySet::load(scratch / "families");
       set.named("x");
@@ -458,7 +437,7 @@ TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {
 }
 
 TEST(FamiliesOfTheUser, ExportRefusesWhatAFamilyCannotSay) {
-  const Scratch scratch;
+  const TemporaryFolder scratch;
   const Checkpoint checkpoint = load_checkpoint(materialise(scratch, "qwen3", "base"));
   HfOptions options;
   options.family = "llama";

@@ -31,14 +31,14 @@ void put_two_shards(const TemporaryFolder& folder) {
 }
 
 void put_index(const TemporaryFolder& folder, std::string_view weight_map) {
-  folder.put(kIndex, fmt::format(R"({{"metadata":{{}},"weight_map":{}}})", weight_map));
+  folder.write(kIndex, fmt::format(R"({{"metadata":{{}},"weight_map":{}}})", weight_map));
 }
 
 TEST(SafetensorsFolder, ReadsShardsThroughTheIndex) {
   const TemporaryFolder folder;
   put_two_shards(folder);
   put_index(folder, R"({"a":"s1.safetensors","b":"s1.safetensors","c":"s2.safetensors"})");
-  folder.put("unrelated.safetensors", "garbage");
+  folder.write("unrelated.safetensors", "garbage");
   const TensorFile file = open_safetensors_folder(folder.path());
   EXPECT_EQ(names_of(file), (std::vector<std::string>{"a", "b", "c"}));
   EXPECT_EQ(file.at("c").data.size(), 3u);
@@ -48,7 +48,7 @@ TEST(SafetensorsFolder, ReadsShardsThroughTheIndex) {
 TEST(SafetensorsFolder, ReadsTheSingleFileWithoutIndex) {
   const TemporaryFolder folder;
   write_safetensors(folder / "model.safetensors", std::vector{text_tensor("a", "1")});
-  folder.put("consolidated.safetensors", "garbage");
+  folder.write("consolidated.safetensors", "garbage");
   EXPECT_EQ(names_of(open_safetensors_folder(folder.path())), std::vector<std::string>{"a"});
 }
 
@@ -56,7 +56,7 @@ TEST(SafetensorsFolder, SaysWhichRuleIsBroken) {
   const auto error_with = [](std::string_view index) {
     const TemporaryFolder folder;
     put_two_shards(folder);
-    folder.put(kIndex, index);
+    folder.write(kIndex, index);
     return error_of([&] { open_safetensors_folder(folder.path()); });
   };
   const auto expect = [&](std::string_view weight_map, std::string_view expected) {
@@ -98,7 +98,7 @@ TEST(SafetensorsFolder, TensorInTwoShardsIsRefused) {
 
 TEST(SafetensorsFolder, WritesShardsThatItReads) {
   const TemporaryFolder folder;
-  folder.put("model.safetensors", "stale");
+  folder.write("model.safetensors", "stale");
   const std::vector<TensorView> tensors = {text_tensor("d", "4444"), text_tensor("a", "1"),
                                            text_tensor("b", "22"), text_tensor("c", "333")};
   const auto files = write_safetensors_folder(folder.path(), tensors, {{"k", "v"}}, 3);

@@ -144,8 +144,8 @@ TEST(Safetensors, MissingTensorNamesTheNearest) {
 
 TEST(Safetensors, ViewsKeepTheFileMapped) {
   const TemporaryFolder folder;
-  folder.put("x.safetensors",
-             file_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 0) + "abc");
+  folder.write("x.safetensors",
+               file_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 0) + "abc");
   TensorView view;
   {
     view = open_safetensors(folder / "x.safetensors").at("a");
@@ -186,7 +186,7 @@ TEST(SafetensorsWriter, RefusesWhatTheFormatCannotHold) {
 
 TEST(SafetensorsWriter, FullDiskLeavesTheOldFileAlone) {
   const TemporaryFolder folder;
-  folder.put("x", "old");
+  folder.write("x", "old");
   // the temporary file leads to a device that is always full
   std::filesystem::create_symlink("/dev/full", folder / "x.partial");
   const auto write = [&] { write_safetensors(folder / "x", std::vector{text_tensor("a", "x")}); };

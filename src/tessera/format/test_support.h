@@ -16,6 +16,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 
 namespace tessera::format::test {
 
@@ -47,17 +48,11 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-/// What `read` throws, having checked that it is an Error(file) of one line; "" when it throws
-/// nothing.
+using tessera::test::TemporaryFolder;
+
+/// What `read` throws, an Error(file); "" when it throws nothing.
 inline std::string error_of(const std::function<void()>& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::file) << error.what();
-    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
-    return error.what();
-  }
-  return "";
+  return tessera::test::error_of(ErrorKind::file, read);
 }
 
 /// A name for the failure message, a file, and what its error must contain.
@@ -88,38 +83,5 @@ void expect_prefixes_refused(std::string_view whole, Read read) {
         << size << " bytes";
   }
 }
-
-/// A new folder, removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp: " + pattern);
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-  void put(std::string_view name, std::string_view content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-  /// Names of all files, sorted.
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      names.push_back(entry.path().filename().string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace tessera::format::test

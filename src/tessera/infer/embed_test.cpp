@@ -6,42 +6,18 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/text/byte_tokenizer.h"
 
 namespace tessera::infer {
 namespace {
 
-namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("tessera_embed_" + std::to_string(getpid()))) {
-    fs::create_directories(path_ / "1_Pooling");
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  void write(const char* name, const std::string& text) const {
-    write_file_atomically(path_ / name, text);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using test::error_of;
+using test::TemporaryFolder;
 
 constexpr char kModules[] = R"([
   {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
   {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])";
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 LoadedModel tiny_encoder() {
   const model::ModelSpec spec = model::read_model_spec(spec::parse_json(
@@ -112,7 +88,7 @@ TEST(Embed, LongTextsAreCutBeforeWhatStandsAround) {
 }
 
 TEST(EmbedOptions, FromAFolderOfModules) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(embed_options_of(folder.path()).pooling, Pooling::mean);
   EXPECT_TRUE(embed_options_of(folder.path()).normalize);
   folder.write("modules.json", kModules);
@@ -127,7 +103,7 @@ TEST(EmbedOptions, FromAFolderOfModules) {
 }
 
 TEST(EmbedOptions, RefusesWhatItCannotDo) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto error = [&] { return error_of([&] { embed_options_of(folder.path()); }); };
   const auto pooling = [&](const char* text) {
     folder.write("modules.json", kModules);

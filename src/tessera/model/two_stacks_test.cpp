@@ -3,8 +3,7 @@
 
 #include <filesystem>
 
-#include <unistd.h>
-
+#include "tessera/base/testing.h"
 #include "tessera/model/model.h"
 
 namespace tessera::model {
@@ -72,14 +71,7 @@ Tensor feed(const Model& model, State& state, const std::vector<Fed>& fed, bool 
   return model.hidden(batch, options);
 }
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using test::error_of;
 
 const Rows kSources = {{4, 5, 6, 7, 8}, {9, 3}, {2, 2, 11, 12, 13, 14, 15}};
 const Rows kTargets = {{1, 5}, {1, 6, 7, 8}, {1}};
@@ -145,12 +137,11 @@ TEST(TwoStacks, StateKeepsTheSourceOfTheFirstCall) {
   EXPECT_TRUE(at::equal(feed(model, picked, {{2, {2}, {}}}), want.narrow(0, 3, 1)));
   EXPECT_TRUE(at::equal(feed(model, joined, {{1, {2}, {}}}), want.narrow(0, 3, 1)));
 
-  const auto path =
-      std::filesystem::temp_directory_path() / fmt::format("two_stacks_{}.safetensors", ::getpid());
+  const test::TemporaryFolder folder;
+  const auto path = folder / "state.safetensors";
   state.save(path, "model");
   State loaded(model.spec(), 2);
   loaded.load(path, "model");
-  std::filesystem::remove(path);
   EXPECT_EQ(loaded.bytes(), state.bytes());
   EXPECT_TRUE(at::equal(feed(model, loaded, {{0, {2}, {}}}), want.narrow(0, 3, 1)));
 }

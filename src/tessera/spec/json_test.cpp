@@ -3,17 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/testing.h"
 
 namespace tessera::spec {
 namespace {
 
 std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
-  try {
-    parse_json(text, "test", limits);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return test::error_of([&] { parse_json(text, "test", limits); });
 }
 
 TEST(Json, KeepsKeyOrder) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/byte_level.h"
 #include "tessera/text/split.h"
@@ -16,12 +17,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 std::string error_of(const GgufTokenizerData& data) {
-  try {
-    tokenizer_from_gguf(data, "g");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { tokenizer_from_gguf(data, "g"); });
 }
 
 // 256 byte characters, "he", "Ġhe", then a control and a user-defined token.

@@ -1,11 +1,9 @@
 // WordPiece, and the vocabulary files that imply it. What the components do with real texts stands
 // in components_test.cpp and tokenizer_golden_test.cpp.
-#include <chrono>
-
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
-#include "tessera/base/error.h"
 #include "tessera/text/tokenizer_json.h"
 #include "tessera/text/vocab_file.h"
 
@@ -13,20 +11,11 @@ namespace tessera::text {
 namespace {
 
 using spec::Json;
+using test::error_of;
 using Ids = std::vector<int32_t>;
 
 constexpr char kVocab[] =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##aff\n##able\naffable\n!\ncafe\ncafé\nCafe\n日\n";
-
-template <class Call>
-std::string error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Json word_piece_json() {
   return {{"model",
@@ -75,7 +64,8 @@ TEST(WordPiece, RefusesWhatItCannotObey) {
             "[t: decoder] \"cleanup\" is an integer; expected true or false");
 }
 
-TEST(WordPiece, LongTextsTakeLinearTime) {
+// A search that starts anew at every character would not end.
+TEST(WordPiece, LongWordsAreRead) {
   Json json = word_piece_json();
   std::string token = "##";
   for (int i = 0; i < 500; ++i) token += 'a';
@@ -86,9 +76,7 @@ TEST(WordPiece, LongTextsTakeLinearTime) {
   std::string text(100, 'a');
   for (int i = 0; i < 100; ++i) text += " " + std::string(900 + static_cast<size_t>(i), 'a');
   text += " " + std::string(10'000'000, 'a');
-  const auto begin = std::chrono::steady_clock::now();
   const Ids ids = t.encode(text);
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20.0);
   EXPECT_EQ(ids.back(), 0);
 }
 

@@ -1,6 +1,7 @@
 // Training over segments: rows that go on from step to step.
 #include "tessera/train/carried.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/evaluate.h"
@@ -41,13 +42,7 @@ struct Setting {
 };
 
 std::string refusal(const Setting& s, const std::vector<std::string>& overrides) {
-  try {
-    s.recipe(overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::spec) << error.what();
-    return error.what();
-  }
-  return "no error";
+  return test::error_of(ErrorKind::spec, [&] { s.recipe(overrides); });
 }
 
 #define EXPECT_HAS(text, part) \
@@ -362,7 +357,7 @@ TEST(CarriedTraining, Refusals) {
              "expected 1 to 64");
   EXPECT_EQ(
       refusal(s, {"spec.mixer={\"type\":\"attention\",\"n_heads\":2}", "train.carry_limit=64"}),
-      "no error");
+      "");
 }
 
 // --- evaluation ----------------------------------------------------------------------------------

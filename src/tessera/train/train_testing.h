@@ -10,47 +10,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/train/recipe.h"
 
 namespace tessera::train {
 
-/// A folder that lives as long as the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "tessera_train_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) ADD_FAILURE() << "no temporary folder";
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-  std::string write(const std::string& name, std::string_view content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-/// Expects an Error of a kind whose message holds `part`.
-template <class Call>
-void expect_error(ErrorKind kind, const std::string& part, Call call) {
-  try {
-    call();
-    ADD_FAILURE() << "no error; expected one with \"" << part << "\"";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
-}
+using test::expect_error;
+using test::TemporaryFolder;
 
 inline spec::Json json_of(std::string_view text) {
   return spec::parse_json(text, "test");

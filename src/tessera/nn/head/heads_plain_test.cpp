@@ -1,6 +1,7 @@
 // The list of heads: what it accepts, refuses and writes.
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/head/head_list.h"
 #include "tessera/nn/registry.h"
 
@@ -23,12 +24,7 @@ class Heads : public testing::Test {
     return read_heads(spec::parse_json(text, "test"), nullptr, embed_, scope_);
   }
   std::string refusal(const char* text) const {
-    try {
-      read(text);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::error_of([&] { read(text); });
   }
   static Json dump(const HeadList& heads) {
     Json json = Json::object();

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tessera/base/rng.h"
+#include "tessera/base/testing.h"
 #include "tessera/nn/pattern/big_bird.h"
 #include "tessera/nn/pattern/dilated.h"
 #include "tessera/nn/pattern/longformer.h"
@@ -27,13 +28,8 @@ spec::AnyPart read(const std::string& json, bool causal = true) {
 }
 
 void expect_refused(const std::string& json, const std::string& text, bool causal = true) {
-  try {
-    read(json, causal);
-    ADD_FAILURE() << json << " is accepted";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::spec);
-    EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
-  }
+  SCOPED_TRACE(json);
+  test::expect_error(ErrorKind::spec, text, [&] { read(json, causal); });
 }
 
 /// The definition: how often query i of head h counts key j, whatever j's side; causality is added.

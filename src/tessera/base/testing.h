@@ -1,0 +1,91 @@
+// For the tests of every layer: a folder that goes with them, and what a call refuses.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <stdlib.h>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::test {
+
+/// A new folder, removed with all it holds when the object goes.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "tessera-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp: " + pattern);
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Writes a file, and the folders it lies in, and returns where it is.
+  std::string write(std::string_view name, std::string_view content) const {
+    const std::filesystem::path file = path_ / name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << content;
+    return file.string();
+  }
+  /// Names of all files, sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// The message of the Error that `call` throws, which must be one line; "" when it throws none.
+template <class Call>
+std::string error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string_view(error.what()).find('\n'), std::string_view::npos) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+/// The same, of an Error of that kind.
+template <class Call>
+std::string error_of(ErrorKind kind, Call&& call) {
+  return error_of([&] {
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind) << error.what();
+      throw;
+    }
+  });
+}
+
+/// Expects an Error of that kind whose message holds `part`.
+template <class Call>
+void expect_error(ErrorKind kind, std::string_view part, Call&& call) {
+  const std::string message = error_of(kind, call);
+  EXPECT_NE(message, "") << "no error; expected one with \"" << part << "\"";
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+}  // namespace tessera::test
