@@ -88,28 +88,33 @@ Passes mamba1_passes(const ops::SelectiveScan& in) {
           {in.x_TE, in.dt_TE, in.dt_bias_E, in.a_NE, in.b_TN, in.c_TN, in.d_E}};
 }
 
-/// What a model without a kernel runs: everything discretised at once, then a loop over tokens.
-Tensor mamba1_loop(const ops::SelectiveScan& in) {
-  const int64_t t = in.x_TE.size(0);
-  const Tensor a_EN = in.a_NE.t(), x_ET = in.x_TE.t(),
-               delta_ET = at::softplus(in.dt_TE + in.dt_bias_E).t();
-  const Tensor decay_ETN = (a_EN.unsqueeze(1) * delta_ET.unsqueeze(2)).exp(),
-               input_ETN = delta_ET.unsqueeze(2) * in.b_TN.unsqueeze(0) * x_ET.unsqueeze(2);
-  Tensor state_EN = at::zeros_like(a_EN);
+/// What a model without a kernel runs, step for step mamba_selective_scan of transformers 5 in its
+/// layout (the state inside time inside channels): everything discretised at once, then a loop over
+/// tokens.
+Tensor mamba1_loop(const ops::SelectiveScan& in, const Tensor& x_BET, const Tensor& dt_BET) {
+  const Tensor a_EN = in.a_NE.t().contiguous(), b_BTN = in.b_TN.unsqueeze(0),
+               c_BTN = in.c_TN.unsqueeze(0);
+  const Tensor delta_BET1 = at::softplus(dt_BET + in.dt_bias_E.unsqueeze(1)).unsqueeze(3);
+  const Tensor decay_BETN = (a_EN.unsqueeze(1) * delta_BET1).exp(),
+               input_BETN = delta_BET1 * b_BTN.unsqueeze(1) * x_BET.unsqueeze(3);
+  Tensor state_BEN = at::zeros_like(a_EN).unsqueeze(0);
   std::vector<Tensor> ys;
-  for (int64_t i = 0; i < t; ++i) {
-    state_EN = decay_ETN.select(1, i) * state_EN + input_ETN.select(1, i);
-    ys.push_back(at::matmul(state_EN, in.c_TN.select(0, i).unsqueeze(1)).squeeze(1));
+  for (int64_t i = 0; i < x_BET.size(2); ++i) {
+    state_BEN = decay_BETN.select(2, i) * state_BEN + input_BETN.select(2, i);
+    ys.push_back(at::matmul(state_BEN, c_BTN.select(1, i).unsqueeze(2)).select(2, 0));
   }
-  return at::stack(ys) + in.d_E * in.x_TE;
+  return at::stack(ys, 2) + x_BET * in.d_E.unsqueeze(1);
 }
 
 void mamba1_rows(Report& report) {
   constexpr int64_t kT = 512, kE = 1536, kN = 16;
   report.group("mamba1/scan", [&] {
     const ops::SelectiveScan in = mamba1(kT, kE, kN);
+    const Tensor x_BET = in.x_TE.detach().t().contiguous().unsqueeze(0),
+                 dt_BET = in.dt_TE.detach().t().contiguous().unsqueeze(0);
     forward_and_backward(
-        report, "mamba1/scan", mamba1_passes(in), [&] { return mamba1_loop(in); }, 20);
+        report, "mamba1/scan", mamba1_passes(in),
+        [&] { return mamba1_loop(in, x_BET, dt_BET)[0].t(); }, 20);
   });
   report.group("mamba1/exp", [&] {
     const Passes passes = mamba1_passes(mamba1(kT, kE, kN));

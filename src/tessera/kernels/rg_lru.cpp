@@ -10,87 +10,150 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// what one token's gates make of it
+// Channels whose gates are opened before any of them is used. From a gate to the state is a chain
+// of some 150 cycles; cut in two, more chains fit into what a core looks ahead.
+constexpr int64_t kTile = 128;
+
+// gates after their sigmoids, [kTile]
 struct Gates {
-  V32 x, in, rec;  // input and gates after their sigmoids
-  V32 a, m;        // decay, and the factor that keeps the variance
+  HWY_ALIGN float in[kTile];
+  HWY_ALIGN float rec[kTile];
 };
 
-HWY_INLINE Gates gates_of(const RgLru& l, int64_t t, int64_t c, int64_t count, V32 scale) {
-  const int64_t at = t * l.W + c;
-  Gates g;
-  g.x = load_upto(l.x + at, count);
-  g.in = sigmoid_of({load_upto(l.in + at, count), zero()});
-  g.rec = sigmoid_of({load_upto(l.rec + at, count), zero()});
-  if (l.fresh && t == 0) {
-    g.a = zero();
-    g.m = all(1.0f);
-    return g;
+HWY_INLINE V32 aligned(const float* p) {
+  return hn::Load(F32(), p);
+}
+HWY_INLINE void keep(V32 v, float* p) {
+  hn::Store(v, F32(), p);
+}
+
+// 1 / (1 + e^-v) by e^-|v|: over is e^-|v| or 1, under 1 + e^-|v|
+struct Fraction {
+  V32 over, under;
+};
+HWY_INLINE Fraction sigmoid_fraction(V32 v) {
+  const V32 one = all(1.0f), e = exp_fast(hn::Neg(hn::Abs(v)));
+  return {hn::IfThenElse(hn::Lt(v, zero()), e, one), hn::Add(one, e)};
+}
+
+// Of the channels from `at` on. first: the token is its document's first, whose recurrence gate has
+// no say, not even if it is NaN.
+template <bool first>
+HWY_INLINE void open_gates(const RgLru& l, int64_t at, int64_t channels, Gates& g) {
+  for (int64_t i = 0; i < channels; i += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, channels - i);
+    const Fraction in = sigmoid_fraction(load_upto(l.in + at + i, count)),
+                   rec = sigmoid_fraction(load_upto(l.rec + at + i, count));
+    if constexpr (first) {
+      keep(hn::Div(in.over, in.under), g.in + i);
+      keep(hn::Div(rec.over, rec.under), g.rec + i);
+    } else {  // one division for both
+      const V32 inverse = hn::Div(all(1.0f), hn::Mul(in.under, rec.under));
+      keep(hn::Mul(hn::Mul(in.over, rec.under), inverse), g.in + i);
+      keep(hn::Mul(hn::Mul(rec.over, in.under), inverse), g.rec + i);
+    }
   }
-  const V32 log_decay = hn::Neg(hn::Mul(scale, g.rec));
+}
+
+// decay, and the factor that keeps the variance
+struct Decay {
+  V32 a, m;
+};
+template <bool first>
+HWY_INLINE Decay decay_of(V32 scale, V32 rec) {
+  if constexpr (first) return {zero(), all(1.0f)};
+  const V32 log_decay = hn::Neg(hn::Mul(scale, rec));
   // a - 1 keeps its accuracy where a is nearly 1, and 1 - a^2 = (1 - a) (1 + a) does so with it;
   // below -80 a float sees no more of a
   const ReducedExponent e = reduce_exponent(hn::Max(all(-80.0f), log_decay));
   const V32 grown = hn::Mul(exp_series(e.r), e.r);
   const V32 a = hn::MulAdd(e.scale, grown, e.scale);
   const V32 a_less_1 = hn::MulAdd(e.scale, grown, hn::Sub(e.scale, all(1.0f)));
-  g.a = hn::IfThenElse(hn::Eq(log_decay, log_decay), a, log_decay);
-  g.m = hn::Sqrt(hn::Neg(hn::MulAdd(a_less_1, a, a_less_1)));
-  return g;
+  return {hn::IfThenElse(hn::Eq(log_decay, log_decay), a, log_decay),
+          hn::Sqrt(hn::Neg(hn::MulAdd(a_less_1, a, a_less_1)))};
 }
 
-void lru_channels(const RgLru& l, int64_t begin, int64_t end) {
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, end - c);
-    const V32 scale = load_upto(l.scale + c, count);
-    V32 h = l.fresh ? zero() : load_upto(l.state + c, count);
-    for (int64_t t = 0; t < l.T; ++t) {
-      const Gates g = gates_of(l, t, c, count, scale);
-      h = hn::MulAdd(g.a, h, hn::Mul(g.m, hn::Mul(g.in, g.x)));
-      store_upto(h, l.y + t * l.W + c, count);
+// token t of the channels from `begin` on, from `before` [W], the state before it
+template <bool first>
+HWY_INLINE void lru_token(
+    const RgLru& l, int64_t t, int64_t begin, int64_t end, const float* before) {
+  Gates g;
+  for (int64_t tile = begin; tile < end; tile += kTile) {
+    const int64_t channels = std::min(kTile, end - tile);
+    open_gates<first>(l, t * l.W + tile, channels, g);
+    for (int64_t i = 0; i < channels; i += kLanes) {
+      const int64_t c = tile + i, at = t * l.W + c, count = std::min<int64_t>(kLanes, end - c);
+      const Decay d = decay_of<first>(load_upto(l.scale + c, count), aligned(g.rec + i));
+      V32 h = hn::Mul(d.m, hn::Mul(aligned(g.in + i), load_upto(l.x + at, count)));
+      if constexpr (!first) h = hn::MulAdd(d.a, load_upto(before + c, count), h);
+      store_upto(h, l.y + at, count);
     }
-    if (l.T > 0) store_upto(h, l.state + c, count);
   }
 }
 
-// With G_t = dy_t + a_{t+1} G_{t+1} (`carry` is the second term) and u = i x:
+// Time outside, channels inside: rows are read in the order of memory, and chains of neighbouring
+// channels overlap. The state before a token is the row of y before it.
+void lru_channels(const RgLru& l, int64_t begin, int64_t end) {
+  if (l.T == 0) return;
+  if (l.fresh)
+    lru_token<true>(l, 0, begin, end, nullptr);
+  else
+    lru_token<false>(l, 0, begin, end, l.state);
+  for (int64_t t = 1; t < l.T; ++t) lru_token<false>(l, t, begin, end, l.y + (t - 1) * l.W);
+  std::copy_n(l.y + (l.T - 1) * l.W + begin, end - begin, l.state + begin);
+}
+
+// With G_t = dy_t + a_{t+1} G_{t+1} (`carry` [end - begin] is the second term) and u = i x:
 //   du = m G;  dl = G a h_{t-1} - G u a^2 / m;  drec = -scale dl r (1 - r);  dscale = -sum r dl
-void backward_channels(const RgLruGradient& d, int64_t begin, int64_t end) {
+template <bool first>
+HWY_INLINE void lru_token_backward(
+    const RgLruGradient& d, int64_t t, int64_t begin, int64_t end, float* carry) {
   const RgLru& l = d.lru;
   const V32 one = all(1.0f);
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, end - c);
-    const V32 scale = load_upto(l.scale + c, count);
-    V32 carry = zero();
-    V32 scale_sum = load_upto(d.dscale + c, count);
-    for (int64_t t = l.T - 1; t >= 0; --t) {
-      const int64_t at = t * l.W + c;
-      const Gates g = gates_of(l, t, c, count, scale);
-      const V32 grad = hn::Add(load_upto(d.dy + at, count), carry);
-      carry = hn::Mul(g.a, grad);
+  Gates gates;
+  for (int64_t tile = begin; tile < end; tile += kTile) {
+    const int64_t channels = std::min(kTile, end - tile);
+    open_gates<first>(l, t * l.W + tile, channels, gates);
+    for (int64_t i = 0; i < channels; i += kLanes) {
+      const int64_t c = tile + i, at = t * l.W + c, count = std::min<int64_t>(kLanes, end - c);
+      const V32 in = aligned(gates.in + i), rec = aligned(gates.rec + i);
+      const V32 x = load_upto(l.x + at, count), scale = load_upto(l.scale + c, count);
+      const Decay g = decay_of<first>(scale, rec);
+      const V32 grad = hn::Add(load_upto(d.dy + at, count), load_upto(carry + c - begin, count));
+      const V32 held = hn::Mul(g.a, grad);
+      store_upto(held, carry + c - begin, count);
       const V32 du = hn::Mul(g.m, grad);
-      const V32 gate_slope = hn::Mul(g.in, hn::Sub(one, g.in));
-      store_upto(hn::Mul(du, g.in), d.dx + at, count);
-      store_upto(hn::Mul(hn::Mul(du, g.x), gate_slope), d.din + at, count);
+      const V32 gate_slope = hn::Mul(in, hn::Sub(one, in));
+      store_upto(hn::Mul(du, in), d.dx + at, count);
+      store_upto(hn::Mul(hn::Mul(du, x), gate_slope), d.din + at, count);
       V32 dl = zero();
-      if (!(l.fresh && t == 0)) {
+      if constexpr (!first) {
         const V32 before = t > 0 ? load_upto(l.y + at - l.W, count) : zero();
         const V32 steep = hn::Min(hn::Div(one, g.m), all(kRgLruSteepest));
-        const V32 along = hn::Mul(hn::Mul(hn::Mul(g.in, g.x), g.a), steep);
-        dl = hn::Mul(carry, hn::Sub(before, along));
+        const V32 along = hn::Mul(hn::Mul(hn::Mul(in, x), g.a), steep);
+        dl = hn::Mul(held, hn::Sub(before, along));
       }
-      const V32 slope = hn::Mul(g.rec, hn::Sub(one, g.rec));
+      const V32 slope = hn::Mul(rec, hn::Sub(one, rec));
       store_upto(hn::Neg(hn::Mul(hn::Mul(scale, dl), slope)), d.drec + at, count);
-      scale_sum = hn::NegMulAdd(g.rec, dl, scale_sum);
+      store_upto(hn::NegMulAdd(rec, dl, load_upto(d.dscale + c, count)), d.dscale + c, count);
     }
-    store_upto(scale_sum, d.dscale + c, count);
   }
+}
+
+void backward_channels(const RgLruGradient& d, int64_t begin, int64_t end) {
+  if (end <= begin) return;
+  float* carry = scratch<9>(end - begin);
+  std::fill_n(carry, end - begin, 0.0f);
+  const int64_t last = d.lru.fresh ? 1 : 0;
+  for (int64_t t = d.lru.T - 1; t >= last; --t) lru_token_backward<false>(d, t, begin, end, carry);
+  if (d.lru.fresh && d.lru.T > 0) lru_token_backward<true>(d, 0, begin, end, carry);
 }
 
 }  // namespace HWY_NAMESPACE

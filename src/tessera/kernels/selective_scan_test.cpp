@@ -179,6 +179,46 @@ TEST(SelectiveScan, BackwardAgainstDouble) {
     }
 }
 
+TEST(SelectiveScan, AHugeStepOrNaNOfOneChannelLeavesTheOthersAlone) {
+  constexpr int64_t kHuge = 4, kNan = 9;
+  const Scan plain(40, 21, 3);
+  Scan s = plain;
+  for (int64_t t = 0; t < s.T; t += 3) s.dt[t * s.E + kHuge] = 1e3f;
+  const Reference want(s, std::vector<double>(at(s.N * s.E)), true);
+  Scan broken = s;
+  broken.A[s.E + kNan] = NAN;
+  on_every_target([&] {
+    const auto run = [&](const Scan& scan, std::vector<float>& y, float* kept) {
+      std::vector<float> state(at(s.N * s.E));
+      y.resize(at(s.T * s.E));
+      selective_scan(scan.from(0, s.T, state.data(), y.data(), kept));
+    };
+    std::vector<float> y, y_plain, y_broken, kept(at(2 * s.N * s.E));
+    run(plain, y_plain, nullptr);
+    run(broken, y_broken, nullptr);
+    run(s, y, kept.data());
+    expect_close(y, want.y, 2e-6, "y");
+    for (int64_t t = 0; t < s.T; ++t)
+      for (int64_t e = 0; e < s.E; ++e) {
+        const int64_t i = t * s.E + e;
+        if (e != kHuge) expect_same_bits(&y[at(i)], &y_plain[at(i)], 1, "beside a huge step");
+        if (e != kNan)
+          expect_same_bits(&y_broken[at(i)], &y[at(i)], 1, "beside NaN");
+        else
+          EXPECT_TRUE(std::isnan(y_broken[at(i)]));
+      }
+    std::vector<float> dx(y), ddt(y), bias(at(s.E)), dA(at(s.N * s.E)), dD(at(s.E)),
+        dB(at(s.T * s.N)), dC(dB);
+    selective_scan_backward({s.from(0, s.T, nullptr, y.data(), kept.data()), s.dy.data(), dx.data(),
+                             ddt.data(), bias.data(), dA.data(), dD.data(), dB.data(), dC.data()},
+                            0, s.E);
+    expect_close(dx, want.dx, 1e-5, "dx");
+    expect_close(ddt, want.ddt, 1e-5, "d dt");
+    expect_close(dA, want.dA, 1e-5, "dA");
+    expect_close(dB, want.dB, 1e-5, "dB");
+  });
+}
+
 TEST(SelectiveScan, HugeStepsForgetAndTinyOnesKeep) {
   Scan s(3, 5, 2);
   for (int64_t e = 0; e < s.E; ++e)

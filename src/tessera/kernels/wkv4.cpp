@@ -10,6 +10,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,6 +20,13 @@ namespace HWY_NAMESPACE {
 constexpr int64_t kQ = kWkv4Chunk;
 // below every key, and finite: the difference of two such is 0, not NaN
 constexpr float kNothing = -1e38f;
+
+HWY_INLINE V32 aligned(const float* p) {
+  return hn::Load(F32(), p);
+}
+HWY_INLINE void keep(V32 v, float* p) {
+  hn::Store(v, F32(), p);
+}
 
 struct Sums {
   V32 num, den, top;
@@ -53,24 +61,44 @@ HWY_INLINE Sums next(const Sums& s, V32 w, V32 k, V32 v) {
   return {hn::MulAdd(e.a, s.num, hn::Mul(e.b, v)), hn::MulAdd(e.a, s.den, e.b), e.top};
 }
 
+// Time outside, channels inside: rows are read in the order of memory, and chains of neighbouring
+// channels overlap.
 void wkv_channels(const Wkv4& s, int64_t begin, int64_t end) {
-  if (s.T == 0) return;
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, end - c);
-    const V32 w = load_upto(s.w + c, count);
-    const V32 u = load_upto(s.u + c, count);
-    Sums sums = s.fresh ? empty_sums() : load_sums(s.state + c, s.C, count);
-    for (int64_t t = 0; t < s.T; ++t) {
+  for (int64_t t = 0; t < s.T; ++t)
+    for (int64_t c = begin; c < end; c += kLanes) {
+      const int64_t at = t * s.C + c, count = std::min<int64_t>(kLanes, end - c);
+      const Sums sums = s.fresh && t == 0 ? empty_sums() : load_sums(s.state + c, s.C, count);
       if (s.kept && t % kQ == 0) store_sums(sums, s.kept + t / kQ * 3 * s.C + c, s.C, count);
-      const V32 k = load_upto(s.k + t * s.C + c, count);
-      const V32 v = load_upto(s.v + t * s.C + c, count);
-      const Weights e = weigh(sums.top, hn::Add(u, k));
+      const V32 k = load_upto(s.k + at, count), v = load_upto(s.v + at, count);
+      const Weights e = weigh(sums.top, hn::Add(load_upto(s.u + c, count), k));
       const V32 num = hn::MulAdd(e.a, sums.num, hn::Mul(e.b, v));
-      store_upto(hn::Div(num, hn::MulAdd(e.a, sums.den, e.b)), s.y + t * s.C + c, count);
-      sums = next(sums, w, k, v);
+      store_upto(hn::Div(num, hn::MulAdd(e.a, sums.den, e.b)), s.y + at, count);
+      store_sums(next(sums, load_upto(s.w + c, count), k, v), s.state + c, s.C, count);
     }
-    store_sums(sums, s.state + c, s.C, count);
-  }
+}
+
+// Channels whose chains overlap in the backward pass, a whole number of vectors: a chunk's sums of
+// them (24 KiB) stay in the first cache level.
+constexpr int64_t kTile = 64;
+
+// gradients that reach the sums after a token, [kTile] each
+struct Reach {
+  float *alpha, *beta, *scale;
+};
+
+// the sums before each token of a chunk, [tokens, 3, kTile]
+void replay(const Wkv4& s, int64_t c, int64_t channels, int64_t from, int64_t to, float* before) {
+  for (int64_t i = 0; i < channels; i += kLanes)
+    store_sums(load_sums(s.kept + from / kQ * 3 * s.C + c + i, s.C,
+                         std::min<int64_t>(kLanes, channels - i)),
+               before + i, kTile, kLanes);
+  for (int64_t t = from; t + 1 < to; ++t, before += 3 * kTile)
+    for (int64_t i = 0; i < channels; i += kLanes) {
+      const int64_t at = t * s.C + c + i, count = std::min<int64_t>(kLanes, channels - i);
+      const Sums after = next(load_sums(before + i, kTile, kLanes), load_upto(s.w + c + i, count),
+                              load_upto(s.k + at, count), load_upto(s.v + at, count));
+      store_sums(after, before + 3 * kTile + i, kTile, kLanes);
+    }
 }
 
 // With h = dy / den, and alpha, beta the gradients that reach the sums after the token:
@@ -79,54 +107,63 @@ void wkv_channels(const Wkv4& s, int64_t begin, int64_t end) {
 //   alpha <- h + e^w alpha;      beta <- -h y + e^w beta
 // alpha and beta carry an exponent of their own: what multiplies them is at most e^0, for a later
 // denominator holds the sums that they belong to.
+HWY_INLINE void reverse(const Wkv4Gradient& g,
+                        int64_t t,
+                        int64_t c,
+                        int64_t count,
+                        const Sums& past,
+                        const Reach& reach_of) {
+  const Wkv4& s = g.wkv;
+  const int64_t at = t * s.C + c;
+  const V32 alpha = aligned(reach_of.alpha), beta = aligned(reach_of.beta),
+            scale = aligned(reach_of.scale);
+  const V32 w = load_upto(s.w + c, count);
+  const V32 k = load_upto(s.k + at, count);
+  const V32 v = load_upto(s.v + at, count);
+  const V32 y = load_upto(s.y + at, count);
+  const Weights e = weigh(past.top, hn::Add(load_upto(s.u + c, count), k));
+  const V32 den = hn::MulAdd(e.a, past.den, e.b);
+  const V32 h = hn::Div(load_upto(g.dy + at, count), den);  // times e^-top
+  const V32 present = hn::Mul(e.b, h);
+  const V32 later = exp_fast(hn::Min(hn::Add(k, scale), zero()));
+  store_upto(hn::MulAdd(later, alpha, present), g.dv + at, count);
+  const V32 bonus = hn::Mul(present, hn::Sub(v, y));
+  store_upto(hn::Add(load_upto(g.du + c, count), bonus), g.du + c, count);
+  store_upto(hn::MulAdd(later, hn::MulAdd(v, alpha, beta), bonus), g.dk + at, count);
+  const V32 reach = exp_fast(hn::Min(hn::Add(hn::Add(past.top, w), scale), zero()));
+  const V32 through = hn::MulAdd(past.num, alpha, hn::Mul(past.den, beta));
+  store_upto(hn::MulAdd(reach, through, load_upto(g.dw + c, count)), g.dw + c, count);
+  // the gradients of the sums before the token
+  const Weights reached = weigh(hn::Add(scale, w), hn::Neg(e.top));
+  const V32 fresh = hn::Mul(reached.b, h);
+  keep(reached.top, reach_of.scale);
+  keep(hn::MulAdd(reached.a, alpha, fresh), reach_of.alpha);
+  keep(hn::NegMulAdd(fresh, y, hn::Mul(reached.a, beta)), reach_of.beta);
+}
+
 void backward_channels(const Wkv4Gradient& g, int64_t begin, int64_t end) {
   const Wkv4& s = g.wkv;
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, end - c);
-    const V32 w = load_upto(s.w + c, count);
-    const V32 u = load_upto(s.u + c, count);
-    V32 dw = load_upto(g.dw + c, count);
-    V32 du = load_upto(g.du + c, count);
-    V32 alpha = zero();
-    V32 beta = zero();
-    V32 scale = all(kNothing);
-    HWY_ALIGN float before[kQ * 3 * kLanes];
-    for (int64_t from = (s.T + kQ - 1) / kQ * kQ - kQ; from >= 0; from -= kQ) {
-      const int64_t to = std::min(s.T, from + kQ);
-      Sums sums = load_sums(s.kept + from / kQ * 3 * s.C + c, s.C, count);
-      for (int64_t t = from; t < to; ++t) {
-        store_sums(sums, before + (t - from) * 3 * kLanes, kLanes, kLanes);
-        sums =
-            next(sums, w, load_upto(s.k + t * s.C + c, count), load_upto(s.v + t * s.C + c, count));
-      }
-      for (int64_t t = to - 1; t >= from; --t) {
-        const int64_t at = t * s.C + c;
-        const Sums past = load_sums(before + (t - from) * 3 * kLanes, kLanes, kLanes);
-        const V32 k = load_upto(s.k + at, count);
-        const V32 v = load_upto(s.v + at, count);
-        const V32 y = load_upto(s.y + at, count);
-        const Weights e = weigh(past.top, hn::Add(u, k));
-        const V32 den = hn::MulAdd(e.a, past.den, e.b);
-        const V32 h = hn::Div(load_upto(g.dy + at, count), den);  // times e^-top
-        const V32 present = hn::Mul(e.b, h);
-        const V32 later = exp_fast(hn::Min(hn::Add(k, scale), zero()));
-        store_upto(hn::MulAdd(later, alpha, present), g.dv + at, count);
-        const V32 bonus = hn::Mul(present, hn::Sub(v, y));
-        du = hn::Add(du, bonus);
-        store_upto(hn::MulAdd(later, hn::MulAdd(v, alpha, beta), bonus), g.dk + at, count);
-        const V32 reach = exp_fast(hn::Min(hn::Add(hn::Add(past.top, w), scale), zero()));
-        dw = hn::MulAdd(reach, hn::MulAdd(past.num, alpha, hn::Mul(past.den, beta)), dw);
-        // the gradients of the sums before the token
-        const Weights reached = weigh(hn::Add(scale, w), hn::Neg(e.top));
-        const V32 fresh = hn::Mul(reached.b, h);
-        scale = reached.top;
-        alpha = hn::MulAdd(reached.a, alpha, fresh);
-        beta = hn::NegMulAdd(fresh, y, hn::Mul(reached.a, beta));
-      }
-    }
-    store_upto(dw, g.dw + c, count);
-    store_upto(du, g.du + c, count);
+  if (end <= begin) return;
+  const int64_t tiles = (end - begin + kTile - 1) / kTile;
+  float* before = scratch<9>(kQ * 3 * kTile + tiles * 3 * kTile);
+  float* reaches = before + kQ * 3 * kTile;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    std::fill_n(reaches + tile * 3 * kTile, 2 * kTile, 0.0f);
+    std::fill_n(reaches + (tile * 3 + 2) * kTile, kTile, kNothing);
   }
+  for (int64_t from = (s.T + kQ - 1) / kQ * kQ - kQ; from >= 0; from -= kQ)
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t c = begin + tile * kTile, channels = std::min(kTile, end - c);
+      const int64_t to = std::min(s.T, from + kQ);
+      replay(s, c, channels, from, to, before);
+      for (int64_t t = to - 1; t >= from; --t)
+        for (int64_t i = 0; i < channels; i += kLanes) {
+          float* alpha = reaches + tile * 3 * kTile + i;
+          reverse(g, t, c + i, std::min<int64_t>(kLanes, channels - i),
+                  load_sums(before + (t - from) * 3 * kTile + i, kTile, kLanes),
+                  {alpha, alpha + kTile, alpha + 2 * kTile});
+        }
+    }
 }
 
 }  // namespace HWY_NAMESPACE
