@@ -50,6 +50,23 @@ TEST(LinearRecurrence, SameBitsForAnySplitAndThreads) {
   });
 }
 
+TEST(LinearRecurrence, KeepsTheStateBeforeEveryInterval) {
+  for_every_recurrence(11, 2, 3, 41, [](const Case& c) {
+    on_every_target([&] {
+      const int64_t interval = 4, size = c.H * c.K * c.V;
+      std::vector<float> kept(at(3 * size)), y(at(c.T * c.H * c.V));
+      Values whole = c.values[Case::state], state = whole;
+      LinearRecurrence r = c.call(0, c.T);
+      r.state = whole.data(), r.y = y.data(), r.kept = kept.data(), r.interval = interval;
+      linear_recurrence(r);
+      for (int64_t i = 0; i < 3; ++i) {
+        expect_same_bits(kept.data() + i * size, state.data(), size, "kept");
+        run(c, i * interval, std::min(c.T, (i + 1) * interval), state.data(), y.data());
+      }
+    });
+  });
+}
+
 TEST(LinearRecurrence, AnEmptyCallLeavesTheState) {
   const Case c(RecurrenceRule::delta, DecayPer::channel, 3, 2, 3, 5);
   Values state = c.values[Case::state];
