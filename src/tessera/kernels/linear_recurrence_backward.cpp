@@ -105,7 +105,7 @@ class HeadBackward {
   }
 
   void step_back(const C& c) {
-    load_rows(g_.dy, r_, h_, c.begin, c.count, r_.V, s_.values, dread_[0]);
+    load_rows({g_.dy + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, dread_[0]);
     value_gradients(c);
     for (int w = 0; w < kWriters; ++w) through_state(dstate_, c.value[w], c.after, dkey_[w]);
     if (g_.dlog_decay != nullptr) start_decays(c);

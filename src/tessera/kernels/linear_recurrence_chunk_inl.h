@@ -195,18 +195,17 @@ struct Chunk {
   }
 };
 
-/// Rows [begin, begin + count) of head h of [T, H, width] to [kChunk, padded], zeros elsewhere.
-HWY_INLINE void load_rows(const float* from,
-                          const LinearRecurrence& r,
-                          int64_t h,
-                          int64_t begin,
-                          int64_t count,
-                          int64_t width,
-                          int64_t padded,
-                          float* to) {
+/// `count` rows of `width` floats, `stride` floats apart.
+struct InputRows {
+  const float* first;
+  int64_t stride, count, width;
+};
+
+/// To [kChunk, padded], zeros elsewhere.
+HWY_INLINE void load_rows(const InputRows& rows, int64_t padded, float* to) {
   for (int64_t i = 0; i < kChunk; ++i, to += padded) {
-    const int64_t n = i < count ? width : 0;
-    std::copy_n(from + ((begin + i) * r.H + h) * width, n, to);
+    const int64_t n = i < rows.count ? rows.width : 0;
+    std::copy_n(rows.first + i * rows.stride, n, to);
     std::fill(to + n, to + padded, 0.0f);
   }
 }
@@ -222,7 +221,7 @@ class ChunkForward {
 
   /// Everything of the chunk but the state after it.
   void prepare(C& c, int64_t h) const {
-    load(c, h);
+    load_inputs(c, h);
     load_decays(c, h);
     for (int64_t i = 0; i < kChunk * s_.keys; i += kLanes) {
       for (int r = 0; r < C::kReaders; ++r)
@@ -236,7 +235,7 @@ class ChunkForward {
   }
 
   void next_state(const C& c, float* next) const {
-    if (next != c.state) std::copy_n(c.state, s_.state(), next);
+    std::copy_n(c.state, s_.state(), next);
     for (int w = 0; w < C::kWriters; ++w) {
       const Product p{s_.keys, s_.values,  kChunk,    c.to_end[w], 1,
                       s_.keys, c.value[w], s_.values, next,        s_.state_row};
@@ -248,16 +247,16 @@ class ChunkForward {
   }
 
  private:
-  static V32 load(const float* p) { return HWY_NAMESPACE::load(p); }
-
-  void load(C& c, int64_t h) const {
-    const auto keys = [&](const float* from, float* to) {
-      load_rows(from, r_, h, c.begin, c.count, r_.K, s_.keys, to);
-    };
-    keys(r_.q, c.x[0]);
-    keys(r_.k, c.k);
-    load_rows(r_.v, r_, h, c.begin, c.count, r_.V, s_.values, c.value[0]);
-    if constexpr (rule == Rule::rank_one) keys(r_.a, c.x[1]), keys(r_.b, c.key[1]);
+  void load_inputs(C& c, int64_t h) const {
+    const int64_t head = c.begin * r_.H + h, shared = r_.shared_row(c.begin, h);
+    const int64_t row = r_.H * r_.K, shared_row = r_.shared_row(1, 0) * r_.K;
+    load_rows({r_.q + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.x[0]);
+    load_rows({r_.k + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.k);
+    load_rows({r_.v + head * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, c.value[0]);
+    if constexpr (rule == Rule::rank_one) {
+      load_rows({r_.a + head * r_.K, row, c.count, r_.K}, s_.keys, c.x[1]);
+      load_rows({r_.b + head * r_.K, row, c.count, r_.K}, s_.keys, c.key[1]);
+    }
     if constexpr (rule == Rule::delta)
       for (int64_t i = 0; i < kChunk; ++i) {
         const V32 rate = all(i < c.count ? r_.beta[(c.begin + i) * r_.H + h] : 0.0f);

@@ -67,6 +67,28 @@ TEST(LinearRecurrence, KeepsTheStateBeforeEveryInterval) {
   });
 }
 
+TEST(LinearRecurrence, HeadsThatShareEqualHeadsThatRepeat) {
+  const int64_t G = 2;
+  for_every_recurrence(5, 6, 3, 9, [&](const Case& shared) {
+    Case repeated = shared;
+    for (int64_t i = 0; i < shared.T * shared.H; ++i)
+      for (const auto array : {Case::q, Case::k})
+        for (int64_t c = 0; c < shared.K; ++c)
+          repeated.values[array][i * shared.K + c] =
+              shared.values[array][(i / shared.H * G + i % shared.H / 3) * shared.K + c];
+    on_every_target([&] {
+      std::vector<float> got(at(shared.T * shared.H * shared.V)), want = got;
+      Values a = shared.values[Case::state], b = a;
+      LinearRecurrence r = shared.call(0, shared.T);
+      r.G = G, r.state = a.data(), r.y = got.data();
+      linear_recurrence(r);
+      run(repeated, 0, shared.T, b.data(), want.data());
+      expect_same_bits(got.data(), want.data(), static_cast<int64_t>(got.size()), "y");
+      expect_same_bits(a.data(), b.data(), a.size(), "state");
+    });
+  });
+}
+
 TEST(LinearRecurrence, AnEmptyCallLeavesTheState) {
   const Case c(RecurrenceRule::delta, DecayPer::channel, 3, 2, 3, 5);
   Values state = c.values[Case::state];
@@ -80,6 +102,12 @@ TEST(LinearRecurrence, RefusesTwoRules) {
   r.beta = &x, r.bonus = &x;
   EXPECT_THROW(linear_recurrence(r), Error);
   r.bonus = nullptr, r.beta = nullptr, r.a = &x;
+  EXPECT_THROW(linear_recurrence(r), Error);
+}
+
+TEST(LinearRecurrence, RefusesGroupsThatDoNotDivide) {
+  LinearRecurrence r;
+  r.H = 3, r.G = 2;
   EXPECT_THROW(linear_recurrence(r), Error);
 }
 
