@@ -58,6 +58,7 @@ HWY_INLINE void scan_columns(const LinearRecurrence& r,
   };
   float* state = r.state + h * r.K * r.V + column;
   const bool per_channel = r.decay == DecayPer::channel;
+  const int64_t shared = r.shared_row(0, h), shared_rows = r.shared_row(1, 0);
   for (int64_t t = 0; t < r.T; ++t) {
     if (r.kept != nullptr && t % r.interval == 0) {
       float* kept = r.kept + (t / r.interval * r.H + h) * r.K * r.V + column;
@@ -66,8 +67,8 @@ HWY_INLINE void scan_columns(const LinearRecurrence& r,
         for (int i = 0; i < vectors; ++i) write(read(state + c * r.V, i), kept + c * r.V, i);
     }
     const int64_t head = t * r.H + h;
-    const float* q = r.q + head * r.K;
-    const float* k = r.k + head * r.K;
+    const float* q = r.q + (shared + t * shared_rows) * r.K;
+    const float* k = r.k + (shared + t * shared_rows) * r.K;
     const float* d = steps.decay == nullptr       ? nullptr
                      : r.decay == DecayPer::head  ? steps.decay + h
                      : r.decay == DecayPer::token ? steps.decay + head
@@ -182,6 +183,8 @@ void linear_recurrence(const LinearRecurrence& r) {
   require((r.beta != nullptr) + (r.a != nullptr) + (r.bonus != nullptr) <= 1 &&
               (r.a == nullptr) == (r.b == nullptr),
           "linear_recurrence", "at most one of beta, a with b, and bonus");
+  require(r.G >= 0 && (r.G == 0 || r.H % r.G == 0), "linear_recurrence",
+          "{} heads of q and k do not divide {}", r.G, r.H);
   require(r.kept == nullptr || r.interval > 0, "linear_recurrence", "interval = {}", r.interval);
   cap_targets();
   std::vector<float> decay(static_cast<size_t>(decay_count(r)));
@@ -193,7 +196,8 @@ void linear_recurrence(const LinearRecurrence& r) {
   if (r.bonus != nullptr)
     parallel_for(r.T * r.H, 1 + kGrain / (1 + r.K), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const float *q = r.q + i * r.K, *k = r.k + i * r.K, *u = r.bonus + i % r.H * r.K;
+        const int64_t row = r.shared_row(i / r.H, i % r.H);
+        const float *q = r.q + row * r.K, *k = r.k + row * r.K, *u = r.bonus + i % r.H * r.K;
         double sum = 0;
         for (int64_t c = 0; c < r.K; ++c)
           sum += static_cast<double>(q[c]) * static_cast<double>(u[c]) * static_cast<double>(k[c]);

@@ -20,8 +20,9 @@ enum class DecayPer { nothing, head, token, channel };
 /// All arrays are dense, the last axis fastest.
 struct LinearRecurrence {
   int64_t T = 0, H = 0, K = 0, V = 0;
-  const float* q = nullptr;  // [T, H, K]
-  const float* k = nullptr;  // [T, H, K]
+  int64_t G = 0;             // heads of q and k, of which head h reads h / (H / G); 0: H
+  const float* q = nullptr;  // [T, G, K]
+  const float* k = nullptr;  // [T, G, K]
   const float* v = nullptr;  // [T, H, V]
   DecayPer decay = DecayPer::nothing;
   const float* log_decay = nullptr;  // [H], [T, H] or [T, H, K]; at most 0
@@ -33,8 +34,14 @@ struct LinearRecurrence {
   float* y = nullptr;                // [T, H, V]; overlaps no input
   float* kept = nullptr;  // [ceil(T / interval), H, K, V] or null: the state before each interval
   int64_t interval = 0;
+
+  /// The row of q and k that head h reads at token t.
+  int64_t shared_row(int64_t t, int64_t h) const {
+    return G == 0 ? t * H + h : t * G + h / (H / G);
+  }
 };
-/// Throws Error(internal) when more than one of beta, a with b, and bonus is set.
+/// Throws Error(internal) when more than one of beta, a with b, and bonus is set, and unless G
+/// divides H.
 void linear_recurrence(const LinearRecurrence& r);
 
 }  // namespace tessera::kernels

@@ -11,319 +11,346 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
-#include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/linear_recurrence_chunk_inl.h"
+#include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-enum class Rule { plain, bonus, delta, rank_one };
-
-constexpr int64_t kStripRows = 16;  // value channels whose states of a block stay in cache together
-
-// One head; `decays`: their gradients are asked for. The state lies transposed, [V, K] with K
-// padded to whole vectors: gradients of what has K channels are then sums of rows, without a sum
-// across lanes.
-template <Rule rule, bool decays>
+// One head, from the last chunk to the first. Chunks between two checkpoints are computed again, in
+// order, before their gradients are. With G the gradient of the state after a chunk, dread that of
+// what a reader got and dvalue that of a value:
+//   dvalue_j = G^T (k_j until the end) + sum_{i > j} A_ij dread_i,      dA_ij = dread_i . value_j
+//   dx_i = (S dread_i) decayed from the start + sum_{j < i} dA_ij (w_ij o k_j)
+//   dk_j = (G value_j) decayed until the end + sum_{i > j} dA_ij (w_ij o x_i)
+//   G before = decay o G + sum_i (x_i from the start) dread_i^T
+// The gradient of ln d_t is the sum of x o dx over later readers and of k o dk over earlier
+// writers, for those are the products that d_t is a factor of.
+template <Rule rule>
 class HeadBackward {
  public:
+  using C = Chunk<rule>;
+
   HeadBackward(const LinearRecurrence& r, const LinearRecurrenceGradients& g)
       : r_(r),
         g_(g),
-        width_((r.K + kLanes - 1) / kLanes * kLanes),
-        rows_((r.V + kStripRows - 1) / kStripRows * kStripRows),
-        states_(size((g.interval + 1) * kStripRows * width_)),
-        dstate_(size(rows_ * width_)),
-        seen_(size(g.interval * kStripRows)),
-        bonus_(size(width_)),
-        dbonus_(size(width_)) {
-    for (auto* block : {&q_, &k_, &a_, &b_, &decay_, &along_, &dq_, &dk_, &da_, &db_, &dd_})
-      block->resize(size(g.interval * width_));
-    dbeta_.resize(size(g.interval));
-    reads_.resize(size(g.interval));
+        s_(r.K, r.V),
+        chunks_(static_cast<size_t>((std::min(g.interval, r.T) + kChunk - 1) / kChunk)) {
+    const int64_t rows = kChunk * s_.keys, values = kChunk * s_.values, pairs = kChunk * kChunk,
+                  count = static_cast<int64_t>(chunks_.size());
+    const int64_t work = ChunkForward<rule>::work_floats(s_);
+    const int64_t floats = count * (C::floats(s_) + s_.state()) + s_.state() + work +
+                           (kReaders + kWriters) * (rows + values) + std::max(rows, values) * 2 +
+                           kReaders * kWriters * pairs + 2 * s_.keys;
+    float* memory = scratch<32>(floats);
+    const auto take = [&](int64_t n) {
+      float* p = memory;
+      memory += n;
+      return p;
+    };
+    for (C& c : chunks_) c.state = take(s_.state()), c.place(s_, take(C::floats(s_)));
+    work_ = take(work);
+    dstate_ = take(s_.state());
+    for (float*& p : dread_) p = take(values);
+    for (float*& p : dvalue_) p = take(values);
+    for (float*& p : dx_) p = take(rows);
+    for (float*& p : dkey_) p = take(rows);
+    for (auto& of_reader : dscores_)
+      for (float*& p : of_reader) p = take(pairs);
+    turned_ = take(std::max(rows, values));
+    product_ = take(std::max(rows, values));
+    total_ = take(s_.keys);
+    dbonus_ = take(s_.keys);
   }
 
   void run(int64_t h) {
     h_ = h;
-    for (int64_t c = 0; c < r_.K; ++c)
-      for (int64_t v = 0; v < r_.V; ++v)
-        dstate_[size(v * width_ + c)] = g_.dstate[(h * r_.K + c) * r_.V + v];
-    std::fill(dbonus_.begin(), dbonus_.end(), 0.0f);
-    if (rule == Rule::bonus) std::copy_n(r_.bonus + h * r_.K, r_.K, bonus_.begin());
+    load_state(g_.dstate + h * r_.K * r_.V, dstate_);
+    std::fill_n(dbonus_, s_.keys, 0.0f);
     for (int64_t block = (r_.T + g_.interval - 1) / g_.interval - 1; block >= 0; --block) {
-      begin_ = block * g_.interval;
-      count_ = std::min(g_.interval, r_.T - begin_);
-      load_block();
-      for (int64_t row = 0; row < r_.V; row += kStripRows) {
-        recompute(block, row);
-        for (int64_t t = count_ - 1; t >= 0; --t) step_back(t, row);
-      }
-      store_block();
+      const auto count = static_cast<size_t>(prepare(block));
+      for (size_t i = count; i-- > 0;) step_back(chunks_[i]);
     }
     for (int64_t c = 0; c < r_.K; ++c)
-      for (int64_t v = 0; v < r_.V; ++v)
-        g_.dstate[(h * r_.K + c) * r_.V + v] = dstate_[size(v * width_ + c)];
-    if (rule == Rule::bonus) std::copy_n(dbonus_.begin(), r_.K, g_.dbonus + h * r_.K);
+      std::copy_n(dstate_ + c * s_.state_row, r_.V, g_.dstate + (h * r_.K + c) * r_.V);
+    if constexpr (rule == Rule::bonus) std::copy_n(dbonus_, r_.K, g_.dbonus + h * r_.K);
   }
 
  private:
-  static size_t size(int64_t n) { return static_cast<size_t>(n); }
-  int64_t head(int64_t t) const { return (begin_ + t) * r_.H + h_; }
+  static constexpr int kReaders = C::kReaders, kWriters = C::kWriters;
 
-  // the block's inputs with padded channels, decays as factors; gradients of the block start at 0
-  void load_block() {
-    for (auto* block : {&dq_, &dk_, &da_, &db_, &dd_})
-      std::fill(block->begin(), block->end(), 0.0f);
-    std::fill(dbeta_.begin(), dbeta_.end(), 0.0f);
-    for (int64_t t = 0; t < count_; ++t) {
-      const int64_t from = head(t) * r_.K;
-      const auto copy = [&](const float* source, std::vector<float>& to) {
-        std::copy_n(source + from, r_.K, to.begin() + t * width_);
-      };
-      copy(r_.q, q_);
-      copy(r_.k, k_);
-      if (rule == Rule::rank_one) copy(r_.a, a_), copy(r_.b, b_);
-      for (int64_t c = 0; c < r_.K; c += kLanes) {
-        const int64_t n = std::min<int64_t>(kLanes, r_.K - c);
-        const V32 log = r_.decay == DecayPer::nothing ? zero()
-                        : r_.decay == DecayPer::head  ? all(r_.log_decay[h_])
-                        : r_.decay == DecayPer::token ? all(r_.log_decay[head(t)])
-                                                      : load_upto(r_.log_decay + from + c, n);
-        const V32 d = exp_negative(log);
-        const int64_t at = t * width_ + c;
-        store(d, &decay_[size(at)]);
-        if (rule == Rule::delta) store(hn::Mul(d, load(&k_[size(at)])), &along_[size(at)]);
-        if (rule == Rule::rank_one) store(load(&a_[size(at)]), &along_[size(at)]);
-      }
-      if (rule == Rule::bonus) {
-        float read = 0;
-        for (int64_t c = 0; c < r_.K; ++c)
-          read += q_[size(t * width_ + c)] * bonus_[size(c)] * k_[size(t * width_ + c)];
-        reads_[size(t)] = read;
-      }
+  void load_state(const float* from, float* to) const {
+    for (int64_t c = 0; c < s_.keys; ++c, to += s_.state_row) {
+      const int64_t n = c < r_.K ? r_.V : 0;
+      std::copy_n(from + c * r_.V, n, to);
+      std::fill(to + n, to + s_.state_row, 0.0f);
     }
   }
 
-  // states_[t] before token t of the block, seen_[t] what the rule reads of it; the queries'
-  // gradient on the way, while the states are in registers
-  void recompute(int64_t block, int64_t row) {
-    load_states(g_.checkpoints + (block * r_.H + h_) * r_.K * r_.V + row,
-                std::min(kStripRows, r_.V - row));
-    for (int64_t t = 0; t < count_; ++t)
-      for (int64_t i = 0; i < kStripRows; i += 4) recompute_rows(t, row, i);
-  }
-
-  // states_[0] from the first n columns of [K, V]
-  void load_states(const float* saved, int64_t n) {
-    float* to = state(0, 0);
-    std::fill_n(to, kStripRows * width_, 0.0f);
-    const int64_t columns = n / 4 * 4, channels = r_.K / 4 * 4;
-    for (int64_t c = 0; c < channels; c += 4)
-      for (int64_t v = 0; v < columns; v += 4)
-        transpose_4x4(saved + c * r_.V + v, r_.V, to + v * width_ + c, width_);
-    for (int64_t c = 0; c < r_.K; ++c)
-      for (int64_t v = c < channels ? columns : 0; v < n; ++v)
-        to[v * width_ + c] = saved[c * r_.V + v];
-  }
-
-  HWY_INLINE void recompute_rows(int64_t t, int64_t row, int64_t i) {
-    const int64_t n = r_.V - row - i, base = t * width_;
-    const float* v = r_.v + head(t) * r_.V + row + i;
-    const float* dy = g_.dy + head(t) * r_.V + row + i;
-    const float* old = state(t, i);
-    float* fresh = state(t + 1, i);
-    float* seen = &seen_[size(t * kStripRows + i)];
-    HWY_ALIGN float read[4] = {};
-    if (rule == Rule::delta || rule == Rule::rank_one) dots(&along_[size(base)], old, read);
-    V32 in[4], dout[4], along[4];
-    for (int64_t j = 0; j < 4; ++j) {
-      const float value = j < n ? v[j] : 0.0f;
-      seen[j] = rule == Rule::delta ? value - read[j] : read[j];
-      in[j] = all(rule == Rule::delta ? r_.beta[head(t)] * seen[j] : value);
-      dout[j] = all(j < n ? dy[j] : 0.0f);
-      along[j] = all(read[j]);
+  // the chunks of a block of tokens, in order; returns how many
+  int64_t prepare(int64_t block) {
+    const int64_t begin = block * g_.interval, end = std::min(begin + g_.interval, r_.T);
+    const ChunkForward<rule> forward(r_, s_, work_);
+    load_state(g_.checkpoints + (block * r_.H + h_) * r_.K * r_.V, chunks_[0].state);
+    size_t i = 0;
+    for (int64_t t = begin; t < end; t += kChunk, ++i) {
+      C& c = chunks_[i];
+      c.begin = t, c.count = std::min(kChunk, end - t);
+      forward.prepare(c, h_);
+      if (t + kChunk < end) forward.next_state(c, chunks_[i + 1].state);
     }
-    for (int64_t c = 0; c < width_; c += kLanes) {
-      const auto at = size(base + c);
-      const V32 k = load(&k_[at]), d = load(&decay_[at]);
-      V32 dq = load(&dq_[at]);
+    return static_cast<int64_t>(i);
+  }
+
+  void step_back(const C& c) {
+    load_rows({g_.dy + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, dread_[0]);
+    value_gradients(c);
+    for (int w = 0; w < kWriters; ++w) through_state(dstate_, c.value[w], c.after, dkey_[w]);
+    if (g_.dlog_decay != nullptr) start_decays(c);
+    for (int r = 0; r < kReaders; ++r) through_state(c.state, dread_[r], c.seen(s_, r, 0), dx_[r]);
+    for (int r = 0; r < kReaders; ++r)
+      for (int w = 0; w < kWriters; ++w)
+        for (int64_t i = 0; i < kChunk; ++i)
+          for (int64_t j = 0; j <= i; j += 4)
+            hn::StoreU(four_dots(dread_[r] + i * s_.values, c.value[w] + j * s_.values, s_.values,
+                                 s_.values),
+                       F32x4(), dscores_[r][w] + i * kChunk + j);
+    const bool fours = s_.keys % (4 * kLanes) == 0;
+    for (int w = 0; w < kWriters; ++w)
+      for (int64_t e = 0; e < s_.keys; e += fours ? 4 * kLanes : kPanel)
+        fours ? pair_gradients<4>(c, w, e) : pair_gradients<2>(c, w, e);
+    if (g_.dlog_decay != nullptr) store_decays(c);
+    diagonal(c);
+    for (int r = 0; r < kReaders; ++r) {
+      const Product p{s_.keys, s_.values, kChunk,    c.from_start[r], 1,
+                      s_.keys, dread_[r], s_.values, dstate_,         s_.state_row};
+      if (r == 0)
+        multiply<Start::decayed>(p, c.whole(s_));
+      else
+        multiply<Start::add>(p);
+    }
+    store_rows(c);
+  }
+
+  // of all values, and with them of what the second reader got: from the last token to the first
+  void value_gradients(const C& c) {
+    const int64_t values = s_.values;
+    for (int w = 0; w < kWriters; ++w) {
+      multiply<Start::zero>({kChunk, values, s_.keys, c.to_end[w], s_.keys, 1, dstate_,
+                             s_.state_row, dvalue_[w], values});
+      // no query before token j reads it
+      for (int64_t j = 0; j < kChunk; j += 4)
+        multiply<Start::add>({4, values, kChunk - j, c.scores[0][w] + j * kChunk + j, 1, kChunk,
+                              dread_[0] + j * values, values, dvalue_[w] + j * values, values});
+    }
+    if constexpr (kReaders == 2)
+      for (int64_t j = kChunk - 1; j >= 0; --j) {
+        for (int w = 0; w < kWriters; ++w)
+          add_rows(c.scores[1][w] + (j + 1) * kChunk + j, kChunk, dread_[1] + (j + 1) * values,
+                   kChunk - 1 - j, values, dvalue_[w] + j * values);
+        const float* from = dvalue_[kWriters - 1] + j * values;
+        for (int64_t e = 0; e < values; e += kLanes) {
+          const V32 d = load(from + e);
+          store(rule == Rule::delta ? hn::Neg(d) : d, dread_[1] + j * values + e);
+        }
+      }
+  }
+
+  // to[i] = weight[i] o (state rows[i])
+  void through_state(const float* state, const float* rows, const float* weight, float* to) {
+    transpose(rows, s_.values, kChunk, s_.values, turned_, kChunk);
+    multiply<Start::zero>(
+        {s_.keys, kChunk, s_.values, state, s_.state_row, 1, turned_, kChunk, product_, kChunk});
+    transpose(product_, kChunk, s_.keys, kChunk, to, s_.keys);
+    for (int64_t e = 0; e < kChunk * s_.keys; e += kLanes)
+      store(hn::Mul(load(to + e), load(weight + e)), to + e);
+  }
+
+  // channels [e, e + vectors kLanes) of the gradients through the scores of writer w
+  template <int vectors>
+  HWY_INLINE void pair_gradients(const C& c, int w, int64_t e) {
+    constexpr int64_t width = vectors * kLanes;
+    const int64_t keys = s_.keys;
+    HWY_ALIGN float row[kChunk * width];
+    V32 decay[vectors];
+    // the keys decay along with the reader
+    for (int64_t i = 1; i < kChunk; ++i) {
+      V32 sum[kReaders][vectors];
 #pragma GCC unroll 4
-      for (int64_t j = 0; j < 4; ++j) {
-        const V32 before = load(old + j * width_ + c);
-        V32 after = hn::MulAdd(in[j], k, hn::Mul(d, before));
-        if constexpr (rule == Rule::rank_one) after = hn::MulAdd(along[j], load(&b_[at]), after);
-        store(after, fresh + j * width_ + c);
-        dq = hn::MulAdd(dout[j], rule == Rule::bonus ? before : after, dq);
+      for (int v = 0; v < vectors; ++v) {
+        const int64_t at = i * keys + e + v * kLanes;
+        store(load(c.key[w] + at - keys), row + (i - 1) * width + v * kLanes);
+        decay[v] = load(c.decay + at);
+#pragma GCC unroll 2
+        for (int r = 0; r < kReaders; ++r) sum[r][v] = load(dx_[r] + at);
       }
-      store(dq, &dq_[at]);
-    }
-  }
-
-  // out[j] = x . rows[j], four rows of width_ floats
-  HWY_INLINE void dots(const float* x, const float* rows, float* out) const {
-    V32 s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
-    for (int64_t c = 0; c < width_; c += kLanes) {
-      const V32 xs = load(x + c);
-      s0 = hn::MulAdd(xs, load(rows + c), s0);
-      s1 = hn::MulAdd(xs, load(rows + width_ + c), s1);
-      s2 = hn::MulAdd(xs, load(rows + 2 * width_ + c), s2);
-      s3 = hn::MulAdd(xs, load(rows + 3 * width_ + c), s3);
-    }
-    hn::StoreU(sums_of_4(s0, s1, s2, s3), F32x4(), out);
-  }
-
-  // G is the gradient of the state after token t when it comes in, of the one before when it leaves
-  void step_back(int64_t t, int64_t row) {
-    float present = 0;  // bonus: sum of v dy over the strip
-    for (int64_t i = 0; i < kStripRows; i += 4) present += step_back_rows(t, row, i);
-    if (rule != Rule::bonus) return;
-    const int64_t base = t * width_;
-    for (int64_t c = 0; c < r_.K; ++c) {
-      const auto at = size(base + c);
-      const float u = bonus_[size(c)];
-      dq_[at] += present * u * k_[at];
-      dk_[at] += present * u * q_[at];
-      dbonus_[size(c)] += present * q_[at] * k_[at];
-    }
-  }
-
-  // four rows of it; returns the sum of their v dy
-  HWY_INLINE float step_back_rows(int64_t t, int64_t row, int64_t i) {
-    const int64_t n = r_.V - row - i, base = t * width_;
-    const float* v = r_.v + head(t) * r_.V + row + i;
-    const float* dy = g_.dy + head(t) * r_.V + row + i;
-    float* gradient = &dstate_[size((row + i) * width_)];
-    float value[4], dout[4];
-    float present = 0;
-    for (int64_t j = 0; j < 4; ++j) {
-      value[j] = j < n ? v[j] : 0.0f;
-      dout[j] = j < n ? dy[j] : 0.0f;
-      present += value[j] * dout[j];
-    }
-    HWY_ALIGN float written[4];         // G . k
-    HWY_ALIGN float corrected[4] = {};  // rank one: G . b
-    read_gradient(base, dout, gradient, written, corrected);
-    const float rate = rule == Rule::delta ? r_.beta[head(t)] : 1.0f;
-    const float* seen = &seen_[size(t * kStripRows + i)];
-    float* dv = g_.dv + head(t) * r_.V + row + i;
-    for (int64_t j = 0; j < 4; ++j) {
-      if (rule == Rule::delta) dbeta_[size(t)] += written[j] * seen[j];
-      if (j < n)
-        dv[j] = rule == Rule::bonus ? written[j] + reads_[size(t)] * dout[j] : rate * written[j];
-    }
-    const float* old = state(t, i);
-    for (int64_t c = 0; c < width_; c += kLanes) {
-      const auto at = size(base + c);
-      const V32 k = load(&k_[at]), d = load(&decay_[at]);
-      V32 dk = load(&dk_[at]), dd = load(&dd_[at]), da = load(&da_[at]), db = load(&db_[at]);
+      for (int64_t j = 0; j < i; ++j) {
+        V32 ds[kReaders];
+        for (int r = 0; r < kReaders; ++r) ds[r] = all(dscores_[r][w][i * kChunk + j]);
 #pragma GCC unroll 4
-      for (int64_t j = 0; j < 4; ++j) {
-        float* g = gradient + j * width_ + c;
-        const float* before = old + j * width_ + c;
-        const V32 now = load(g);
-        if constexpr (rule == Rule::delta) {
-          // e = v - (d o k) . S;  S' = d o S + beta k e
-          const V32 de = all(rate * written[j]);
-          dk = hn::MulAdd(all(rate * seen[j]), now, dk);
-          dk = hn::NegMulAdd(de, hn::Mul(d, load(before)), dk);
-          const V32 through = hn::NegMulAdd(de, k, now);
-          if constexpr (decays) dd = hn::MulAdd(through, load(before), dd);
-          store(hn::Mul(d, through), g);
-        } else {
-          dk = hn::MulAdd(all(value[j]), now, dk);
-          if constexpr (decays) dd = hn::MulAdd(now, load(before), dd);
-          V32 next = hn::Mul(d, now);
-          if constexpr (rule == Rule::bonus) next = hn::MulAdd(all(dout[j]), load(&q_[at]), next);
-          if constexpr (rule == Rule::rank_one) {
-            db = hn::MulAdd(all(seen[j]), now, db);
-            da = hn::MulAdd(all(corrected[j]), load(before), da);
-            next = hn::MulAdd(all(corrected[j]), load(&a_[at]), next);
+        for (int v = 0; v < vectors; ++v) {
+          float* p = row + j * width + v * kLanes;
+          const V32 before = load(p), after = hn::Mul(before, decay[v]);
+          store(after, p);
+#pragma GCC unroll 2
+          for (int r = 0; r < kReaders; ++r)
+            sum[r][v] = hn::MulAdd(ds[r], reads_before(rule, r) ? before : after, sum[r][v]);
+        }
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v)
+        for (int r = 0; r < kReaders; ++r) store(sum[r][v], dx_[r] + i * keys + e + v * kLanes);
+    }
+    // the readers decay on the way back to the key
+    std::fill_n(row, kChunk * width, 0.0f);
+    for (int64_t i = kChunk - 1; i > 0; --i) {
+      V32 x[kReaders][vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        const int64_t at = i * keys + e + v * kLanes;
+        decay[v] = load(c.decay + at);
+#pragma GCC unroll 2
+        for (int r = 0; r < kReaders; ++r) x[r][v] = load(c.x[r] + at);
+      }
+      for (int64_t j = 0; j < i; ++j) {
+        V32 ds[kReaders];
+        for (int r = 0; r < kReaders; ++r) ds[r] = all(dscores_[r][w][i * kChunk + j]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+          float* p = row + j * width + v * kLanes;
+          V32 sum = load(p);
+#pragma GCC unroll 2
+          for (int r = 0; r < kReaders; ++r)
+            if (!reads_before(rule, r)) sum = hn::MulAdd(ds[r], x[r][v], sum);
+          sum = hn::Mul(sum, decay[v]);
+#pragma GCC unroll 2
+          for (int r = 0; r < kReaders; ++r)
+            if (reads_before(rule, r)) sum = hn::MulAdd(ds[r], x[r][v], sum);
+          store(sum, p);
+        }
+      }
+    }
+    for (int64_t j = 0; j < kChunk; ++j)
+      for (int v = 0; v < vectors; ++v) {
+        float* to = dkey_[w] + j * keys + e + v * kLanes;
+        store(hn::Add(load(to), load(row + j * width + v * kLanes)), to);
+      }
+  }
+
+  // total_: the gradient of the logarithm of a decay that acts on the whole chunk, by what the
+  // state keeps and what the chunk writes to its end; dkey_ is that part alone
+  void start_decays(const C& c) {
+    const int64_t keys = s_.keys;
+    for (int64_t e = 0; e < keys; e += 4) {
+      V32 sum[4];
+      for (int n = 0; n < 4; ++n) {
+        const int64_t at = (e + n) * s_.state_row;
+        sum[n] = zero();
+        for (int64_t v = 0; v < s_.values; v += kLanes)
+          sum[n] = hn::MulAdd(load(dstate_ + at + v), load(c.state + at + v), sum[n]);
+      }
+      hn::StoreU(sums_of_4(sum[0], sum[1], sum[2], sum[3]), F32x4(), total_ + e);
+    }
+    for (int64_t e = 0; e < keys; e += kLanes) {
+      V32 sum = hn::Mul(load(total_ + e), load(c.whole(s_) + e));
+      for (int w = 0; w < kWriters; ++w)
+        for (int64_t i = 0; i < kChunk; ++i)
+          sum = hn::MulAdd(load(c.key[w] + i * keys + e), load(dkey_[w] + i * keys + e), sum);
+      store(sum, total_ + e);
+    }
+  }
+
+  // before the queries' own tokens are added: no decay stands between them and themselves
+  void store_decays(const C& c) {
+    const int64_t keys = s_.keys;
+    for (int64_t i = kChunk - 1; i >= 0; --i) {
+      V32 of_token = zero();
+      for (int64_t e = 0; e < keys; e += kLanes) {
+        const int64_t at = i * keys + e;
+        V32 sum = load(total_ + e);
+        for (int r = 0; r < kReaders; ++r)
+          if (!reads_before(rule, r)) sum = hn::MulAdd(load(c.x[r] + at), load(dx_[r] + at), sum);
+        for (int w = 0; w < kWriters; ++w)
+          sum = hn::NegMulAdd(load(c.key[w] + at), load(dkey_[w] + at), sum);
+        if (i < c.count && r_.decay == DecayPer::channel && e < r_.K)
+          store_upto(sum, g_.dlog_decay + head(c, i) * r_.K + e, r_.K - e);
+        of_token = hn::Add(of_token, sum);
+        for (int r = 0; r < kReaders; ++r)
+          if (reads_before(rule, r)) sum = hn::MulAdd(load(c.x[r] + at), load(dx_[r] + at), sum);
+        store(sum, total_ + e);
+      }
+      if (i < c.count && r_.decay == DecayPer::token) g_.dlog_decay[head(c, i)] = sum_of(of_token);
+    }
+  }
+
+  void diagonal(const C& c) {
+    for (int w = 0; w < kWriters; ++w)
+      for (int64_t i = 0; i < c.count; ++i) {
+        const V32 ds = all(dscores_[0][w][i * kChunk + i]);
+        for (int64_t e = 0; e < s_.keys; e += kLanes) {
+          const int64_t at = i * s_.keys + e;
+          V32 q = hn::Mul(ds, load(c.x[0] + at)), k = hn::Mul(ds, load(c.key[w] + at));
+          if constexpr (rule == Rule::bonus) {
+            if (e >= r_.K) break;
+            const V32 u = load_upto(r_.bonus + h_ * r_.K + e, r_.K - e);
+            store(hn::MulAdd(q, load(c.key[w] + at), load(dbonus_ + e)), dbonus_ + e);
+            q = hn::Mul(q, u), k = hn::Mul(k, u);
           }
-          store(next, g);
+          store(hn::Add(load(dx_[0] + at), k), dx_[0] + at);
+          store(hn::Add(load(dkey_[w] + at), q), dkey_[w] + at);
         }
       }
-      store(dk, &dk_[at]);
-      if (decays) store(dd, &dd_[at]);
-      if (rule == Rule::rank_one) store(da, &da_[at]), store(db, &db_[at]);
-    }
-    return present;
   }
 
-  // G += dy q^T, unless the bonus reads the state before it was written; then G . k and G . b
-  HWY_INLINE void read_gradient(
-      int64_t base, const float* dout, float* gradient, float* written, float* corrected) {
-    V32 with_k[4], with_b[4];
-    for (int64_t j = 0; j < 4; ++j) with_k[j] = with_b[j] = zero();
-    for (int64_t c = 0; c < width_; c += kLanes) {
-      const auto at = size(base + c);
-      const V32 q = load(&q_[at]), k = load(&k_[at]);
-#pragma GCC unroll 4
-      for (int64_t j = 0; j < 4; ++j) {
-        V32 g = load(gradient + j * width_ + c);
-        if constexpr (rule != Rule::bonus) {
-          g = hn::MulAdd(all(dout[j]), q, g);
-          store(g, gradient + j * width_ + c);
+  void store_rows(const C& c) const {
+    for (int64_t i = 0; i < c.count; ++i) {
+      const int64_t at = i * s_.keys, to = head(c, i) * r_.K;
+      if constexpr (rule == Rule::delta) {
+        // the writer is beta k, the second reader k
+        const V32 rate = all(r_.beta[head(c, i)]);
+        V32 dbeta = zero();
+        for (int64_t e = 0; e < s_.keys; e += kLanes) {
+          const V32 dkey = load(dkey_[0] + at + e);
+          dbeta = hn::MulAdd(load(c.k + at + e), dkey, dbeta);
+          store(hn::MulAdd(rate, dkey, load(dx_[1] + at + e)), dkey_[0] + at + e);
         }
-        with_k[j] = hn::MulAdd(g, k, with_k[j]);
-        if constexpr (rule == Rule::rank_one) with_b[j] = hn::MulAdd(g, load(&b_[at]), with_b[j]);
+        g_.dbeta[head(c, i)] = sum_of(dbeta);
       }
-    }
-    hn::StoreU(sums_of_4(with_k[0], with_k[1], with_k[2], with_k[3]), F32x4(), written);
-    if (rule == Rule::rank_one)
-      hn::StoreU(sums_of_4(with_b[0], with_b[1], with_b[2], with_b[3]), F32x4(), corrected);
-  }
-
-  void store_block() {
-    for (int64_t t = 0; t < count_; ++t) {
-      const auto copy = [&](const std::vector<float>& from, float* to) {
-        std::copy_n(from.begin() + t * width_, r_.K, to + head(t) * r_.K);
-      };
-      copy(dq_, g_.dq);
-      copy(dk_, g_.dk);
-      if (rule == Rule::rank_one) copy(da_, g_.da), copy(db_, g_.db);
-      if (rule == Rule::delta) g_.dbeta[head(t)] = dbeta_[size(t)];
-      if (g_.dlog_decay == nullptr) continue;
-      // d ln d = d dd
-      float sum = 0;
-      for (int64_t c = 0; c < r_.K; ++c) {
-        const auto at = size(t * width_ + c);
-        const float change = dd_[at] * decay_[at];
-        sum += change;
-        if (r_.decay == DecayPer::channel) g_.dlog_decay[head(t) * r_.K + c] = change;
+      std::copy_n(dx_[0] + at, r_.K, g_.dq + to);
+      std::copy_n(dkey_[0] + at, r_.K, g_.dk + to);
+      if constexpr (rule == Rule::rank_one) {
+        std::copy_n(dx_[1] + at, r_.K, g_.da + to);
+        std::copy_n(dkey_[1] + at, r_.K, g_.db + to);
       }
-      if (r_.decay == DecayPer::token) g_.dlog_decay[head(t)] = sum;
+      std::copy_n(dvalue_[0] + i * s_.values, r_.V, g_.dv + head(c, i) * r_.V);
     }
   }
 
-  float* state(int64_t t, int64_t row) {
-    return &states_[size((t * kStripRows + row) * width_)];
+  int64_t head(const C& c, int64_t i) const {
+    return (c.begin + i) * r_.H + h_;
   }
 
   const LinearRecurrence& r_;
   const LinearRecurrenceGradients& g_;
-  int64_t width_, rows_, h_ = 0, begin_ = 0, count_ = 0;
-  std::vector<float> states_, dstate_, seen_, bonus_, dbonus_, dbeta_;
-  std::vector<float> reads_;  // bonus: q . (u o k) of each token
-  std::vector<float> q_, k_, a_, b_, decay_, along_, dq_, dk_, da_, db_, dd_;
+  HeadShape s_;
+  std::vector<C> chunks_;  // of the block between two checkpoints
+  int64_t h_ = 0;
+  float *work_, *dstate_;
+  float *dread_[kReaders], *dvalue_[kWriters];  // [kChunk, values]
+  float *dx_[kReaders], *dkey_[kWriters];       // [kChunk, keys]
+  float* dscores_[kReaders][kWriters];          // [kChunk, kChunk]
+  float *turned_, *product_, *total_, *dbonus_;
 };
-
-template <Rule rule, bool decays>
-void backward_decaying(const LinearRecurrence& r,
-                       const LinearRecurrenceGradients& g,
-                       int64_t begin,
-                       int64_t end) {
-  HeadBackward<rule, decays> backward(r, g);
-  for (int64_t h = begin; h < end; ++h) backward.run(h);
-}
 
 template <Rule rule>
 void backward_with(const LinearRecurrence& r,
                    const LinearRecurrenceGradients& g,
                    int64_t begin,
                    int64_t end) {
-  if (g.dlog_decay != nullptr) return backward_decaying<rule, true>(r, g, begin, end);
-  backward_decaying<rule, false>(r, g, begin, end);
+  HeadBackward<rule> backward(r, g);
+  for (int64_t h = begin; h < end; ++h) backward.run(h);
 }
 
 void backward_heads(const LinearRecurrence& r,

@@ -1,6 +1,6 @@
-// Gradients of the linear recurrence of linear_recurrence.h, by the adjoint recurrence: states are
-// recomputed from checkpoints, a block of tokens at a time, and the gradient of the state runs
-// backwards through them.
+// Gradients of the linear recurrence of linear_recurrence.h, by products of chunks of tokens: the
+// states before chunks are recomputed from checkpoints, and the gradient of the state runs
+// backwards through them. Not batch-invariant, nor need it be: a training step is one call.
 #pragma once
 
 #include "tessera/kernels/linear_recurrence.h"
@@ -14,7 +14,7 @@ struct LinearRecurrenceGradients {
   const float* checkpoints = nullptr;  // [ceil(T / interval), H, K, V]: states before a block; read
   const float* dy = nullptr;           // [T, H, V], read
   float* dstate = nullptr;  // [H, K, V]: read as that of the last state, left as that of the first
-  float* dq = nullptr;      // [T, H, K]
+  float* dq = nullptr;      // [T, H, K], also where heads share q and k
   float* dk = nullptr;      // [T, H, K]
   float* dv = nullptr;      // [T, H, V]
   float* dlog_decay = nullptr;  // [T, H] or [T, H, K]; a decay per head has none

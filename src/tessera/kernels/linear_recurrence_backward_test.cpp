@@ -11,16 +11,19 @@ namespace {
 using Case = RecurrenceCase;
 
 /// Gradients of sum(y dy) + sum(final state ds), by Case::Array; checkpoints every `interval`.
-std::vector<std::vector<float>> gradients(const Case& c,
-                                          const Values& dy,
-                                          const Values& ds,
-                                          int64_t interval) {
+std::vector<std::vector<float>> gradients(
+    const Case& c, const Values& dy, const Values& ds, int64_t interval, int64_t groups = 0) {
   const int64_t size = c.H * c.K * c.V;
   Values state = c.values[Case::state];
   std::vector<float> checkpoints, y(at(c.T * c.H * c.V));
   for (int64_t t = 0; t < c.T; t += interval) {
     checkpoints.insert(checkpoints.end(), state.data(), state.data() + size);
     LinearRecurrence r = c.call(t, std::min(t + interval, c.T));
+    if (groups > 0) {
+      r.q = c.values[Case::q].data() + t * groups * c.K;
+      r.k = c.values[Case::k].data() + t * groups * c.K;
+    }
+    r.G = groups;
     r.state = state.data(), r.y = y.data();
     linear_recurrence(r);
   }
@@ -36,7 +39,9 @@ std::vector<std::vector<float>> gradients(const Case& c,
   g.dbeta = out[Case::beta].data();
   g.da = out[Case::a].data(), g.db = out[Case::b].data();
   g.dbonus = out[Case::bonus].data();
-  linear_recurrence_backward(c.call(0, c.T), g);
+  LinearRecurrence r = c.call(0, c.T);
+  r.G = groups;
+  linear_recurrence_backward(r, g);
   return out;
 }
 
@@ -77,6 +82,54 @@ TEST(LinearRecurrenceBackward, EveryGradientAgainstDifferencesOfTheDefinition) {
         }
       });
     });
+}
+
+// Chunks that hand a state on within an interval, and one that ends early.
+TEST(LinearRecurrenceBackward, ChunksAndIntervalsDoNotShow) {
+  for (const int64_t K : {3, 65})
+    for_every_recurrence(41, 1, K, 18, [](const Case& c) {
+      const Values dy(c.T * c.H * c.V, 21), ds(c.H * c.K * c.V, 22);
+      on_every_target([&] {
+        const auto want = gradients(c, dy, ds, 1);  // a chunk for every token
+        for (const int64_t interval : {32, 50}) {
+          const auto got = gradients(c, dy, ds, interval);
+          for (int array = 0; array < Case::kArrays; ++array) {
+            if (!c.reads(static_cast<Case::Array>(array))) continue;
+            if (array == Case::log_decay && c.decay == DecayPer::head) continue;
+            SCOPED_TRACE("array " + std::to_string(array) + ", interval " +
+                         std::to_string(interval));
+            const auto& expected = want[at(array)];
+            auto n = static_cast<int64_t>(expected.size());
+            if (array == Case::log_decay && c.decay == DecayPer::token) n = c.T * c.H;
+            double largest = 1;
+            for (int64_t i = 0; i < n; ++i)
+              largest = std::max(largest, std::abs(static_cast<double>(expected[at(i)])));
+            const std::vector<double> doubles(expected.begin(), expected.begin() + n);
+            expect_near(got[at(array)].data(), doubles.data(), n, 1e-5 * largest, 1e-4);
+          }
+        }
+      });
+    });
+}
+
+TEST(LinearRecurrenceBackward, HeadsThatShareEqualHeadsThatRepeat) {
+  Case c(RecurrenceRule::delta, DecayPer::channel, 9, 4, 5, 3);
+  for (int64_t i = 0; i < c.T * c.H; ++i)
+    for (const auto array : {Case::q, Case::k})
+      for (int64_t e = 0; e < c.K; ++e)
+        c.values[array][i * c.K + e] = c.values[array][i / 2 * 2 * c.K + e];
+  Case shared = c;
+  for (int64_t i = 0; i < c.T * 2; ++i)
+    for (const auto array : {Case::q, Case::k})
+      for (int64_t e = 0; e < c.K; ++e)
+        shared.values[array][i * c.K + e] = c.values[array][2 * i * c.K + e];
+  const Values dy(c.T * c.H * c.V, 21), ds(c.H * c.K * c.V, 22);
+  on_every_target([&] {
+    const auto want = gradients(c, dy, ds, 4), got = gradients(shared, dy, ds, 4, 2);
+    for (const int array : {Case::q, Case::k, Case::v, Case::log_decay, Case::beta, Case::state})
+      expect_same_bits(got[at(array)].data(), want[at(array)].data(),
+                       static_cast<int64_t>(want[at(array)].size()), "gradient");
+  });
 }
 
 TEST(LinearRecurrenceBackward, RefusesNoInterval) {

@@ -50,6 +50,45 @@ TEST(LinearRecurrence, SameBitsForAnySplitAndThreads) {
   });
 }
 
+TEST(LinearRecurrence, KeepsTheStateBeforeEveryInterval) {
+  for_every_recurrence(11, 2, 3, 41, [](const Case& c) {
+    on_every_target([&] {
+      const int64_t interval = 4, size = c.H * c.K * c.V;
+      std::vector<float> kept(at(3 * size)), y(at(c.T * c.H * c.V));
+      Values whole = c.values[Case::state], state = whole;
+      LinearRecurrence r = c.call(0, c.T);
+      r.state = whole.data(), r.y = y.data(), r.kept = kept.data(), r.interval = interval;
+      linear_recurrence(r);
+      for (int64_t i = 0; i < 3; ++i) {
+        expect_same_bits(kept.data() + i * size, state.data(), size, "kept");
+        run(c, i * interval, std::min(c.T, (i + 1) * interval), state.data(), y.data());
+      }
+    });
+  });
+}
+
+TEST(LinearRecurrence, HeadsThatShareEqualHeadsThatRepeat) {
+  const int64_t G = 2;
+  for_every_recurrence(5, 6, 3, 9, [&](const Case& shared) {
+    Case repeated = shared;
+    for (int64_t i = 0; i < shared.T * shared.H; ++i)
+      for (const auto array : {Case::q, Case::k})
+        for (int64_t c = 0; c < shared.K; ++c)
+          repeated.values[array][i * shared.K + c] =
+              shared.values[array][(i / shared.H * G + i % shared.H / 3) * shared.K + c];
+    on_every_target([&] {
+      std::vector<float> got(at(shared.T * shared.H * shared.V)), want = got;
+      Values a = shared.values[Case::state], b = a;
+      LinearRecurrence r = shared.call(0, shared.T);
+      r.G = G, r.state = a.data(), r.y = got.data();
+      linear_recurrence(r);
+      run(repeated, 0, shared.T, b.data(), want.data());
+      expect_same_bits(got.data(), want.data(), static_cast<int64_t>(got.size()), "y");
+      expect_same_bits(a.data(), b.data(), a.size(), "state");
+    });
+  });
+}
+
 TEST(LinearRecurrence, AnEmptyCallLeavesTheState) {
   const Case c(RecurrenceRule::delta, DecayPer::channel, 3, 2, 3, 5);
   Values state = c.values[Case::state];
@@ -63,6 +102,12 @@ TEST(LinearRecurrence, RefusesTwoRules) {
   r.beta = &x, r.bonus = &x;
   EXPECT_THROW(linear_recurrence(r), Error);
   r.bonus = nullptr, r.beta = nullptr, r.a = &x;
+  EXPECT_THROW(linear_recurrence(r), Error);
+}
+
+TEST(LinearRecurrence, RefusesGroupsThatDoNotDivide) {
+  LinearRecurrence r;
+  r.H = 3, r.G = 2;
   EXPECT_THROW(linear_recurrence(r), Error);
 }
 

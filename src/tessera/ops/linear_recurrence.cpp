@@ -12,6 +12,11 @@ namespace {
 
 constexpr int64_t kBlock = 16;  // tokens whose decays per channel share one reference
 
+/// q or k with a row for every head.
+Tensor for_heads(const Tensor& x_BTGK, int64_t heads) {
+  return x_BTGK.size(2) == heads ? x_BTGK : x_BTGK.repeat_interleave(heads / x_BTGK.size(2), 2);
+}
+
 at::ScalarType type_of(const LinearRecurrence& in) {
   return wide(in.v_BTHV);
 }
@@ -52,8 +57,8 @@ struct Chunks {
         length(std::max<int64_t>(1, std::min(chunk, t))),
         count((t + length - 1) / length),
         type(type_of(in)),
-        q(fold(in.q_BTHK, type)),
-        k(fold(in.k_BTHK, type)),
+        q(fold(for_heads(in.q_BTHK, heads), type)),
+        k(fold(for_heads(in.k_BTHK, heads), type)),
         v(fold(in.v_BTHV, type)) {
     if (in.beta_BTH.defined()) beta = fold(in.beta_BTH.unsqueeze(-1), type);
     if (in.a_BTHK.defined()) a = fold(in.a_BTHK, type), b = fold(in.b_BTHK, type);
@@ -231,10 +236,12 @@ std::pair<Tensor, Tensor> linear_recurrence_recurrent(const LinearRecurrence& in
   const Tensor g = decay_of(in), decay = g.defined() ? exp_of(g, type) : g;
   const auto at_token = [&](const Tensor& x, int64_t t) { return x.select(1, t).to(type); };
   const auto column = [&](const Tensor& x, int64_t t) { return at_token(x, t).unsqueeze(-1); };
+  const int64_t heads = in.v_BTHV.size(2);
+  const Tensor q_BTHK = for_heads(in.q_BTHK, heads), k_BTHK = for_heads(in.k_BTHK, heads);
   std::vector<Tensor> ys;
   for (int64_t t = 0; t < in.v_BTHV.size(1); ++t) {
-    const Tensor q = column(in.q_BTHK, t), k = column(in.k_BTHK, t);  // [B, H, K, 1]
-    Tensor v = at_token(in.v_BTHV, t).unsqueeze(-2);                  // [B, H, 1, V]
+    const Tensor q = column(q_BTHK, t), k = column(k_BTHK, t);  // [B, H, K, 1]
+    Tensor v = at_token(in.v_BTHV, t).unsqueeze(-2);            // [B, H, 1, V]
     const Tensor old = state;
     if (decay.defined()) state = state * column(decay, t);
     if (in.beta_BTH.defined()) {
@@ -260,6 +267,7 @@ Tensor linear_recurrence_scan(const LinearRecurrence& in, Tensor& state_HKV) {
   Tensor y = at::empty(in.v_BTHV.sizes(), in.v_BTHV.options());
   kernels::LinearRecurrence r;
   r.T = y.size(1), r.H = y.size(2), r.K = in.q_BTHK.size(3), r.V = y.size(3);
+  r.G = in.q_BTHK.size(2);
   r.q = data(in.q_BTHK);
   r.k = data(in.k_BTHK);
   r.v = data(in.v_BTHV);
@@ -287,7 +295,9 @@ Tensor linear_recurrence_whole(const LinearRecurrence& in) {
     return linear_recurrence_scan({in.q_BTHK, at::zeros_like(in.k_BTHK), in.v_BTHV}, state);
   }
   const auto type = type_of(in);
-  const auto by_head = [&](const Tensor& x) { return x.to(type).transpose(1, 2); };
+  const auto by_head = [&](const Tensor& x) {
+    return for_heads(x, in.v_BTHV.size(2)).to(type).transpose(1, 2);
+  };
   const Tensor state = at::matmul(by_head(in.k_BTHK).mT(), by_head(in.v_BTHV));
   return at::matmul(by_head(in.q_BTHK), state).transpose(1, 2).to(in.v_BTHV.scalar_type());
 }

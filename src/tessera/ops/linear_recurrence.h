@@ -14,7 +14,8 @@ namespace tessera::ops {
 ///   rank one:    S_t = d_t o S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T
 ///   y_t = S_t^T q_t, or with a bonus u  y_t = S_{t-1}^T q_t + (q_t . (u o k_t)) v_t
 /// At most one of beta, (a, b) and u is defined. A normaliser is one more column of v that holds
-/// ones: the same column of y is then q_t . sum_s k_s.
+/// ones: the same column of y is then q_t . sum_s k_s. Head h of H reads head h / (H / G) of the G
+/// that q and k have, each of them.
 struct LinearRecurrence {
   Tensor q_BTHK, k_BTHK, v_BTHV;
   Tensor log_decay = {};  // undefined (1), [H], [B, T, H] or [B, T, H, K]; finite, at most 0

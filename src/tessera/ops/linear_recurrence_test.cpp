@@ -253,6 +253,8 @@ std::vector<Combination> combinations(int64_t b, int64_t t, double strength) {
     other = plain;
     other.u_HK = gen({kH, kK}, .8, .3);
     out.push_back({std::string("bonus, ") + decay_name, other, state});
+    other.q_BTHK = q.narrow(2, 1, 1), other.k_BTHK = k.narrow(2, 0, 1);
+    out.push_back({std::string("bonus, shared q and k, ") + decay_name, other, state});
   }
   return out;
 }
@@ -314,8 +316,8 @@ TEST(LinearRecurrence, Float32KeepsItsDigitsThroughStrongDecays) {
 }
 
 TEST(LinearRecurrence, FusedFormAndItsGradientsEqualTheDefinition) {
-  // lengths on both sides of the checkpoints' interval of 32
-  for (const int64_t t : {31, 33, 70})
+  // lengths on both sides of the checkpoints' interval of 64
+  for (const int64_t t : {31, 65, 100})
     for (const Combination& c : combinations(2, t, 0.8)) {
       const std::string what = c.name + ", T = " + std::to_string(t);
       const Outcome want = outcome(forms()[0].second, c);

@@ -74,16 +74,15 @@ std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_
   if (!in.x_BTHP.device().is_cpu() || wide(in.x_BTHP) != at::kFloat)
     return ssd_chunked(in, chunk, state_BHPN);
   // a linear recurrence: C asks, B is the key, dt x the value, dt A the logarithm of the decay
-  const int64_t h = in.x_BTHP.size(2);
   const auto type = wide(in.x_BTHP);
   const Tensor x = in.x_BTHP.to(type), dt = in.dt_BTH.to(type);
   const Tensor before = state_BHPN.defined() ? state_BHPN.to(type).mT() : Tensor();
-  auto [y, state] = linear_recurrence_fused({.q_BTHK = for_heads(in.c_BTGN.to(type), h),
-                                             .k_BTHK = for_heads(in.b_BTGN.to(type), h),
+  auto [y, state] = linear_recurrence_fused({.q_BTHK = in.c_BTGN.to(type),
+                                             .k_BTHK = in.b_BTGN.to(type),
                                              .v_BTHV = x * dt.unsqueeze(-1),
                                              .log_decay = dt * in.a_H.to(type)},
                                             before);
-  if (in.d_H.defined()) y = y + in.d_H.to(type).unsqueeze(-1) * x;
+  if (in.d_H.defined()) y = at::addcmul(y, in.d_H.to(type).unsqueeze(-1), x);
   return {y.to(in.x_BTHP.scalar_type()), state.mT()};
 }
 

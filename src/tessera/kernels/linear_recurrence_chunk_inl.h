@@ -1,0 +1,378 @@
+// A chunk of tokens of the linear recurrence as products of small matrices, for training.
+//
+// Readers x ask the state (the queries; what the delta rule or rank one corrects along), writers
+// add outer products of keys and values to it. With S before the chunk, G the gradient of the state
+// after it, and w_ij the decays between a writer j and a later reader i,
+//   read_i = (x_i decayed from the start)^T S + sum_{j < i} A_ij value_j,  A_ij = x_i . (w_ij o
+//   k_j) S' = decay o S + sum_j (k_j decayed until the end) value_j^T
+// Weights are products of decays within the chunk, never quotients: none overflows.
+#if defined(TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_
+#undef TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_
+#else
+#define TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "tessera/kernels/linear_recurrence.h"
+#include "tessera/kernels/math_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kPanel = 2 * kLanes;  // columns of a register tile
+// Tokens of a chunk. Products with the state cost K V a token whatever its length, those within a
+// chunk grow with it; shorter chunks read and write the state more often.
+constexpr int64_t kChunk = kPanel > 16 ? kPanel : 16;
+
+// --- products ------------------------------------------------------------------------------------
+
+/// c[m][0 .. n) = start + sum over d of a[m a_row + d a_depth] b[d b_row ...]; m in fours, n in
+/// panels.
+struct Product {
+  int64_t m, n, depth;
+  const float* a;
+  int64_t a_row, a_depth;
+  const float* b;
+  int64_t b_row;
+  float* c;
+  int64_t c_row;
+};
+enum class Start { zero, add, decayed };  // 0, c, or c[m] times keep[m]
+
+template <Start start, int rows>
+HWY_INLINE void multiply_tile(const Product& p, const float* keep, int64_t m, int64_t n) {
+  V32 low[rows], high[rows];
+  float* c = p.c + m * p.c_row + n;
+#pragma GCC unroll 6
+  for (int r = 0; r < rows; ++r) {
+    low[r] = start == Start::zero ? zero() : load(c + r * p.c_row);
+    high[r] = start == Start::zero ? zero() : load(c + r * p.c_row + kLanes);
+    if constexpr (start == Start::decayed) {
+      low[r] = hn::Mul(low[r], all(keep[m + r]));
+      high[r] = hn::Mul(high[r], all(keep[m + r]));
+    }
+  }
+  const float *a = p.a + m * p.a_row, *b = p.b + n;
+  for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
+    const V32 b0 = load(b), b1 = load(b + kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r) {
+      const V32 x = all(a[r * p.a_row]);
+      low[r] = hn::MulAdd(x, b0, low[r]);
+      high[r] = hn::MulAdd(x, b1, high[r]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < rows; ++r) {
+    store(low[r], c + r * p.c_row);
+    store(high[r], c + r * p.c_row + kLanes);
+  }
+}
+
+// tiles of six rows fill the registers best; what is left over is a four or two of them
+template <Start start>
+HWY_INLINE void multiply(const Product& p, const float* keep = nullptr) {
+  for (int64_t n = 0; n < p.n; n += kPanel)
+    for (int64_t m = 0; m < p.m;) {
+      const int64_t left = p.m - m;
+      if (left < 6 || left == 8) {
+        multiply_tile<start, 4>(p, keep, m, n);
+        m += 4;
+      } else {
+        multiply_tile<start, 6>(p, keep, m, n);
+        m += 6;
+      }
+    }
+}
+
+/// to[c][r] = from[r][c]; rows and columns in fours.
+HWY_INLINE void transpose(
+    const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to, int64_t to_row) {
+  for (int64_t r = 0; r < rows; r += 4)
+    for (int64_t c = 0; c < columns; c += 4)
+      transpose_4x4(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+}
+
+// x . y[0 .. 4)
+HWY_INLINE hn::Vec<F32x4> four_dots(const float* x, const float* y, int64_t y_row, int64_t n) {
+  V32 s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
+  for (int64_t c = 0; c < n; c += kLanes) {
+    const V32 xs = load(x + c);
+    s0 = hn::MulAdd(xs, load(y + c), s0);
+    s1 = hn::MulAdd(xs, load(y + y_row + c), s1);
+    s2 = hn::MulAdd(xs, load(y + 2 * y_row + c), s2);
+    s3 = hn::MulAdd(xs, load(y + 3 * y_row + c), s3);
+  }
+  return sums_of_4(s0, s1, s2, s3);
+}
+
+// y[0 .. n) += sum over i in [0, count) of a[i a_row] x[i n ...]; n in panels
+HWY_INLINE void add_rows(
+    const float* a, int64_t a_row, const float* x, int64_t count, int64_t n, float* y) {
+  for (int64_t c = 0; c < n; c += kPanel) {
+    V32 low = load(y + c), high = load(y + c + kLanes);
+    for (int64_t i = 0; i < count; ++i) {
+      const V32 factor = all(a[i * a_row]);
+      low = hn::MulAdd(factor, load(x + i * n + c), low);
+      high = hn::MulAdd(factor, load(x + i * n + c + kLanes), high);
+    }
+    store(low, y + c);
+    store(high, y + c + kLanes);
+  }
+}
+
+// --- rules ---------------------------------------------------------------------------------------
+
+enum class Rule { plain, bonus, delta, rank_one };
+
+constexpr int readers_of(Rule rule) {
+  return rule == Rule::delta || rule == Rule::rank_one ? 2 : 1;
+}
+constexpr int writers_of(Rule rule) {
+  return rule == Rule::rank_one ? 2 : 1;
+}
+/// Whether the reader asks before the token's decay: S_{t-1} itself.
+constexpr bool reads_before(Rule rule, int reader) {
+  return rule == (reader == 0 ? Rule::bonus : Rule::rank_one);
+}
+
+/// The sizes of a head, padded: channels beyond K and V are zeros.
+struct HeadShape {
+  int64_t keys, values, state_row;
+  HeadShape(int64_t K, int64_t V)
+      : keys((K + kPanel - 1) / kPanel * kPanel),
+        values((V + kPanel - 1) / kPanel * kPanel),
+        // an odd number of lines, so that a column does not fall into a few cache sets
+        state_row(values + (values / 16 % 2 == 0 ? 16 : 0)) {}
+  int64_t state() const { return keys * state_row; }
+};
+
+/// What a chunk computes from its inputs and the state before it. Rows are tokens, those beyond the
+/// sequence zeros with a decay of 1.
+template <Rule rule>
+struct Chunk {
+  static constexpr int kReaders = readers_of(rule), kWriters = writers_of(rule);
+
+  int64_t begin = 0, count = 0;               // tokens
+  float* state = nullptr;                     // before the chunk [keys, state_row]
+  float *decay, *until, *after;               // [kChunk, keys]; until has one row more, of ones
+  float *x[kReaders], *from_start[kReaders];  // readers, and decayed from the chunk's start
+  float *key[kWriters], *to_end[kWriters];    // writers, and decayed until its end
+  float* value[kWriters];                     // [kChunk, values]
+  float* scores[kReaders][kWriters];          // A [kChunk, kChunk], zeros above the diagonal
+  float* k;                                   // delta: the keys, without beta
+
+  /// Floats of the arrays above but the state.
+  static int64_t floats(const HeadShape& s) {
+    return kChunk * (s.keys * (3 + 2 * kReaders + 2 * kWriters) + s.values * kWriters +
+                     kChunk * kReaders * kWriters) +
+           s.keys;
+  }
+  void place(const HeadShape& s, float* memory) {
+    const auto take = [&](float*& p, int64_t n) {
+      p = memory;
+      memory += n;
+    };
+    for (float** p : {&decay, &after}) take(*p, kChunk * s.keys);
+    take(until, (kChunk + 1) * s.keys);
+    for (int r = 0; r < kReaders; ++r)
+      take(x[r], kChunk * s.keys), take(from_start[r], kChunk * s.keys);
+    for (int w = 0; w < kWriters; ++w) {
+      take(key[w], kChunk * s.keys), take(to_end[w], kChunk * s.keys);
+      take(value[w], kChunk * s.values);
+      for (int r = 0; r < kReaders; ++r) take(scores[r][w], kChunk * kChunk);
+    }
+    k = rule == Rule::delta ? x[1] : key[0];
+  }
+  /// The decay of the whole chunk.
+  const float* whole(const HeadShape& s) const { return until + kChunk * s.keys; }
+  /// The decay that reader r has seen at token i.
+  const float* seen(const HeadShape& s, int r, int64_t i) const {
+    return until + (reads_before(rule, r) ? i : i + 1) * s.keys;
+  }
+};
+
+/// `count` rows of `width` floats, `stride` floats apart.
+struct InputRows {
+  const float* first;
+  int64_t stride, count, width;
+};
+
+/// To [kChunk, padded], zeros elsewhere.
+HWY_INLINE void load_rows(const InputRows& rows, int64_t padded, float* to) {
+  for (int64_t i = 0; i < kChunk; ++i, to += padded) {
+    const int64_t n = i < rows.count ? rows.width : 0;
+    std::copy_n(rows.first + i * rows.stride, n, to);
+    std::fill(to + n, to + padded, 0.0f);
+  }
+}
+
+template <Rule rule>
+class ChunkForward {
+ public:
+  using C = Chunk<rule>;
+
+  ChunkForward(const LinearRecurrence& r, const HeadShape& s, float* work)
+      : r_(r), s_(s), work_(work) {}
+  static int64_t work_floats(const HeadShape& s) { return kChunk * std::max(s.keys, s.values); }
+
+  /// Everything of the chunk but the state after it.
+  void prepare(C& c, int64_t h) const {
+    load_inputs(c, h);
+    load_decays(c, h);
+    for (int64_t i = 0; i < kChunk * s_.keys; i += kLanes) {
+      for (int r = 0; r < C::kReaders; ++r)
+        store(hn::Mul(load(c.x[r] + i), load(c.seen(s_, r, 0) + i)), c.from_start[r] + i);
+      for (int w = 0; w < C::kWriters; ++w)
+        store(hn::Mul(load(c.key[w] + i), load(c.after + i)), c.to_end[w] + i);
+    }
+    for (int w = 0; w < C::kWriters; ++w) score(c, w);
+    diagonal(c, h);
+    if constexpr (C::kReaders == 2) correct(c);
+  }
+
+  void next_state(const C& c, float* next) const {
+    std::copy_n(c.state, s_.state(), next);
+    for (int w = 0; w < C::kWriters; ++w) {
+      const Product p{s_.keys, s_.values,  kChunk,    c.to_end[w], 1,
+                      s_.keys, c.value[w], s_.values, next,        s_.state_row};
+      if (w == 0)
+        multiply<Start::decayed>(p, c.whole(s_));
+      else
+        multiply<Start::add>(p);
+    }
+  }
+
+ private:
+  void load_inputs(C& c, int64_t h) const {
+    const int64_t head = c.begin * r_.H + h, shared = r_.shared_row(c.begin, h);
+    const int64_t row = r_.H * r_.K, shared_row = r_.shared_row(1, 0) * r_.K;
+    load_rows({r_.q + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.x[0]);
+    load_rows({r_.k + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.k);
+    load_rows({r_.v + head * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, c.value[0]);
+    if constexpr (rule == Rule::rank_one) {
+      load_rows({r_.a + head * r_.K, row, c.count, r_.K}, s_.keys, c.x[1]);
+      load_rows({r_.b + head * r_.K, row, c.count, r_.K}, s_.keys, c.key[1]);
+    }
+    if constexpr (rule == Rule::delta)
+      for (int64_t i = 0; i < kChunk; ++i) {
+        const V32 rate = all(i < c.count ? r_.beta[(c.begin + i) * r_.H + h] : 0.0f);
+        for (int64_t e = i * s_.keys; e < (i + 1) * s_.keys; e += kLanes)
+          store(hn::Mul(rate, load(c.k + e)), c.key[0] + e);
+      }
+  }
+
+  void load_decays(C& c, int64_t h) const {
+    const int64_t keys = s_.keys;
+    const V32 of_head = r_.decay == DecayPer::head ? exp_negative(all(r_.log_decay[h])) : all(1.0f);
+    for (int64_t i = 0; i < kChunk; ++i) {
+      const int64_t head = (c.begin + i) * r_.H + h;
+      V32 of_token = i < c.count ? of_head : all(1.0f);
+      if (r_.decay == DecayPer::token && i < c.count)
+        of_token = exp_negative(all(r_.log_decay[head]));
+      for (int64_t e = 0; e < keys; e += kLanes) {
+        V32 d = of_token;
+        if (r_.decay == DecayPer::channel && i < c.count)
+          d = e < r_.K ? exp_negative(load_upto(r_.log_decay + head * r_.K + e, r_.K - e))
+                       : all(1.0f);
+        store(d, c.decay + i * keys + e);
+      }
+    }
+    for (int64_t e = 0; e < keys; e += kLanes) {
+      V32 product = all(1.0f);
+      store(product, c.until + e);
+      for (int64_t i = 0; i < kChunk; ++i) {
+        product = hn::Mul(product, load(c.decay + i * keys + e));
+        store(product, c.until + (i + 1) * keys + e);
+      }
+      product = all(1.0f);
+      for (int64_t i = kChunk - 1; i >= 0; --i) {
+        store(product, c.after + i * keys + e);
+        product = hn::Mul(product, load(c.decay + i * keys + e));
+      }
+    }
+  }
+
+  // below the diagonal, row by row: the keys before the row's token decay along with it in work_
+  void score(C& c, int w) const {
+    const int64_t keys = s_.keys;
+    std::fill_n(work_, kChunk * keys, 0.0f);
+    for (int r = 0; r < C::kReaders; ++r) std::fill_n(c.scores[r][w], kChunk, 0.0f);
+    for (int64_t i = 1; i < kChunk; ++i) {
+      std::copy_n(c.key[w] + (i - 1) * keys, keys, work_ + (i - 1) * keys);
+      for (int r = 0; r < C::kReaders; ++r) std::fill_n(c.scores[r][w] + i * kChunk, kChunk, 0.0f);
+      for (int64_t j = 0; j < i; j += 4) score_four(c, w, i, j);
+    }
+  }
+
+  HWY_INLINE void score_four(C& c, int w, int64_t i, int64_t j) const {
+    const int64_t keys = s_.keys;
+    V32 sum[C::kReaders][4];
+    for (int r = 0; r < C::kReaders; ++r)
+      for (int n = 0; n < 4; ++n) sum[r][n] = zero();
+    for (int64_t e = 0; e < keys; e += kLanes) {
+      const V32 decay = load(c.decay + i * keys + e);
+      V32 x[C::kReaders];
+      for (int r = 0; r < C::kReaders; ++r) x[r] = load(c.x[r] + i * keys + e);
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) {
+        float* decayed = work_ + (j + n) * keys + e;
+        const V32 before = load(decayed), after = hn::Mul(before, decay);
+        store(after, decayed);
+#pragma GCC unroll 2
+        for (int r = 0; r < C::kReaders; ++r)
+          sum[r][n] = hn::MulAdd(x[r], reads_before(rule, r) ? before : after, sum[r][n]);
+      }
+    }
+    for (int r = 0; r < C::kReaders; ++r)
+      hn::StoreU(sums_of_4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]), F32x4(),
+                 c.scores[r][w] + i * kChunk + j);
+  }
+
+  // what the queries read of their own token
+  void diagonal(C& c, int64_t h) const {
+    for (int w = 0; w < C::kWriters; ++w)
+      for (int64_t i = 0; i < kChunk; ++i) {
+        const float *q = c.x[0] + i * s_.keys, *k = c.key[w] + i * s_.keys;
+        V32 sum = zero();
+        for (int64_t e = 0; e < r_.K; e += kLanes) {
+          V32 product = hn::Mul(load(q + e), load(k + e));
+          if constexpr (rule == Rule::bonus)
+            product = hn::Mul(product, load_upto(r_.bonus + h * r_.K + e, r_.K - e));
+          sum = hn::Add(sum, product);
+        }
+        c.scores[0][w][i * kChunk + i] = sum_of(sum);
+      }
+  }
+
+  // what the second reader gets, token by token, and the values that follow from it
+  void correct(C& c) const {
+    constexpr bool delta = rule == Rule::delta;
+    float* base = delta ? work_ : c.value[C::kWriters - 1];
+    multiply<Start::zero>({kChunk, s_.values, s_.keys, c.from_start[1], s_.keys, 1, c.state,
+                           s_.state_row, base, s_.values});
+    for (int64_t i = 0; i < kChunk; ++i) {
+      float* row = base + i * s_.values;
+      for (int w = 0; w < C::kWriters; ++w)
+        add_rows(c.scores[1][w] + i * kChunk, 1, c.value[w], i, s_.values, row);
+      if constexpr (delta)
+        for (int64_t e = 0; e < s_.values; e += kLanes) {
+          float* value = c.value[0] + i * s_.values + e;
+          store(hn::Sub(load(value), load(row + e)), value);
+        }
+    }
+  }
+
+  const LinearRecurrence& r_;
+  const HeadShape& s_;
+  float* work_;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggling guard
