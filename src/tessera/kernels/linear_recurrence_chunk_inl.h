@@ -2,9 +2,12 @@
 //
 // Readers x ask the state (the queries; what the delta rule or rank one corrects along), writers
 // add outer products of keys and values to it. With S before the chunk, G the gradient of the state
-// after it, and w_ij the decays between a writer j and a later reader i,
-//   read_i = (x_i decayed from the start)^T S + sum_{j < i} A_ij value_j,  A_ij = x_i . (w_ij o
-//   k_j) S' = decay o S + sum_j (k_j decayed until the end) value_j^T
+// after it, and w_ij the decays between a writer j and a later reader i:
+//
+//   A_ij   = x_i . (w_ij o k_j)
+//   read_i = (x_i decayed from the start)^T S + sum_{j < i} A_ij value_j
+//   S'     = decay o S + sum_j (k_j decayed until the end) value_j^T
+//
 // Weights are products of decays within the chunk, never quotients: none overflows.
 #if defined(TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_
