@@ -124,7 +124,7 @@ std::string slopes(const LinePlot& plot, const Axes& axes) {
     const double y = axes.y.low * std::pow(x / axes.x.low, slope);
     out += fmt::format("<path d=\"M{:.1f} {:.1f}L{:.1f} {:.1f}\" class=\"slope\"/>\n", axes.x.from,
                        axes.y.from, axes.x.at(x), axes.y.at(y));
-    out += text_at(axes.x.at(x) - 4, axes.y.at(y) + 12, fmt::format("T^{:g}", slope), "end",
+    out += text_at(axes.x.at(x) - 4, axes.y.at(y) - 4, fmt::format("T^{:g}", slope), "end",
                    " class=\"faint\"");
   }
   return out;

@@ -8,6 +8,7 @@
 #include "tessera/analysis/cost_cases.h"
 #include "tessera/base/allocator.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/block_cache.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/tensor_memory.h"
 
@@ -290,6 +291,8 @@ Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& opt
   require(!options.lengths.empty() && options.lengths.front() >= 2 &&
               std::is_sorted(options.lengths.begin(), options.lengths.end()),
           "bench", "lengths must be ascending, from 2 tokens on");
+  // as in training: malloc would map the large buffers of long documents anew in every call
+  ops::use_block_cache();
   ops::count_tensor_memory();
   return Bench(mechanism, options).measure();
 }

@@ -13,6 +13,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/attention_inl.h"
 #include "tessera/kernels/attention_tiles.h"
+#include "tessera/kernels/scattered_attention.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 
@@ -147,6 +148,7 @@ void attend(const Attention& a) {
           "attention", "T = {}, K = {}, V = {}, window {}, queries from {}", a.T, a.K, a.V,
           a.window, a.first_position);
   check_spans(a);
+  if (a.visible != nullptr && a.visible->scattered()) return attend_scattered(a);
   cap_targets();
   // With few tiles the threads share out the blocks of keys instead; with one query, all heads read
   // a block before the next one. The numbers are the same.

@@ -6,7 +6,8 @@
 // or the threads. Hence one fixed order: keys are taken in blocks of 256 absolute positions, each
 // block gives its maximum, sum and weighted values (keys in ascending order), and the blocks are
 // merged in ascending order. With few queries the threads share out the blocks. A query that sees
-// no key gives 0. Memory per thread is independent of the number of keys.
+// no key gives 0. Memory per thread is independent of the number of keys. Under a scattered pattern
+// a query goes through the list of its keys instead (scattered_attention.h).
 //
 // Keys and values are read where they lie. Those of fewer bits (kv_rows.h) become floats a few keys
 // at a time; a packed key's scale multiplies its logit, a packed value's its weight.

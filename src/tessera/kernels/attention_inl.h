@@ -286,7 +286,7 @@ inline const float* log_counts() {
 // What the pattern and the caller add to the scores of a block, per row; null = nothing.
 struct PatternBias {
   Range seen{0, 0};                   // holds every key that some row sees
-  const float* row[kQueryRows] = {};  // of the keys from the block's begin
+  const float* row[kQueryRows] = {};  // of the keys asked for
 };
 
 inline Seen seen_by_tile(const Attention& a, const QueryTile& tile, KeyRange keys) {
@@ -335,7 +335,7 @@ inline PatternBias pattern_bias(const Attention& a, const QueryTile& tile, Range
     }
     out.row[r] = row;
   }
-  // whole vectors counted from the block's begin: a sum's lanes depend on positions alone
+  // whole vectors of positions: a sum's lanes depend on these alone
   if (!hull.empty()) out.seen = {here.begin + hull.begin / kLanes * kLanes, here.begin + hull.end};
   return out;
 }
@@ -346,7 +346,7 @@ HWY_INLINE void pattern_partials(
     const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
   float* scores = scratch<3>(kQueryRows * kScoreStride);
   const int64_t stride = partial_floats(a), block_begin = block * kKeyBlock;
-  const Range here{block_begin, std::min(block_begin + kKeyBlock, a.kv.end())};
+  const Range here = tile.keys_of(block);
   const PatternBias bias = pattern_bias(a, tile, here);
   const Range seen = bias.seen;
   if (!seen.empty()) {
@@ -365,10 +365,10 @@ HWY_INLINE void pattern_partials(
     float* partial = partials + r * stride;
     std::memset(partial, 0, static_cast<size_t>(stride) * sizeof(float));
     SoftmaxPart part{kMinusInfinity, 0};
-    const int64_t from = seen.begin - block_begin;
     if (!seen.empty())
-      part = exponentials(a, bias.row[r] != nullptr ? bias.row[r] + from : nullptr,
-                          seen.end - seen.begin, scores + r * kScoreStride + from);
+      part =
+          exponentials(a, bias.row[r] != nullptr ? bias.row[r] + seen.begin - here.begin : nullptr,
+                       seen.end - seen.begin, scores + r * kScoreStride + seen.begin - block_begin);
     partial[kMaximumAt] = part.maximum;
     partial[kSumAt] = part.sum;
     any_void |= part.maximum == kMinusInfinity;

@@ -2,6 +2,7 @@
 // first keys before a ring, and with other queries for them.
 #include <limits>
 
+#include "tessera/base/half.h"
 #include "tessera/kernels/attention.h"
 #include "tessera/kernels/kernels_testing.h"
 
@@ -33,6 +34,8 @@ class Kept final : public Visibility {
                       : (others == 0 ? Seen::all : Seen::some);
   }
   bool same_for_heads() const override { return false; }
+  bool scattered() const override { return by_lists; }
+  bool by_lists = false;
 };
 
 struct Case {
@@ -97,10 +100,9 @@ struct Case {
   }
 };
 
-TEST(AttentionPattern, IsTheDefinitionAndCallsDoNotChangeItsBits) {
-  Case c;
+void expect_definition_and_same_bits(Case& c, std::initializer_list<bool> with_and_without_far) {
   on_every_target([&] {
-    for (const bool with_far : {false, true}) {
+    for (const bool with_far : with_and_without_far) {
       const auto whole = c.run(0, c.T, 0, 0, with_far);
       const int64_t row = c.H * c.V;
       for (const int64_t i : {0, 2, 41, 255, 256, 300, 599}) {
@@ -116,6 +118,78 @@ TEST(AttentionPattern, IsTheDefinitionAndCallsDoNotChangeItsBits) {
         for (size_t x = 0; x < part.size(); ++x)
           ASSERT_EQ(part[x], whole[at(begin * row) + x]) << "call of " << begin << " to " << end;
       }
+    }
+  });
+}
+
+TEST(AttentionPattern, IsTheDefinitionAndCallsDoNotChangeItsBits) {
+  Case c;
+  expect_definition_and_same_bits(c, {false, true});
+}
+
+TEST(AttentionPattern, ScatteredIsTheDefinitionAndCallsDoNotChangeItsBits) {
+  Case c;
+  c.who.by_lists = true;
+  expect_definition_and_same_bits(c, {false});
+}
+
+/// Every seventh key, key 14 three times; the first query of each dozen sees nothing.
+class Sevenths final : public Visibility {
+ public:
+  explicit Sevenths(bool by_lists) : by_lists_(by_lists) {}
+  int64_t multiplicity(int64_t, int64_t query, int64_t key) const override {
+    return key > query || key % 7 != 0 || query % 12 == 0 ? 0 : key == 14 ? 3 : 1;
+  }
+  std::vector<KeyRange> ranges(int64_t, int64_t, int64_t end) const override {
+    std::vector<KeyRange> out;
+    for (int64_t key = 0; key < end; key += 7) out.push_back({key, key + 1});
+    return out;
+  }
+  bool scattered() const override { return by_lists_; }
+
+ private:
+  bool by_lists_;
+};
+
+// Tiles compute the same sums: with everything that joins the scores, and stored types.
+TEST(AttentionPattern, ListsGiveWhatTilesGive) {
+  constexpr int64_t T = 300, H = 4, G = 2, K = 72, V = 37, kFrom = 20;
+  const Values q(T * H * K, 1), k(T * G * K, 2), v(T * G * V, 3), bias(H * T * T, 4);
+  const float sinks[H] = {0.5f, -1, -std::numeric_limits<float>::infinity(), 2};
+  std::vector<uint16_t> k16(at(T * G * K)), v16(at(T * G * V));
+  for (size_t i = 0; i < k16.size(); ++i) k16[i] = float_to_bf16(k.data()[i]);
+  for (size_t i = 0; i < v16.size(); ++i) v16[i] = float_to_bf16(v.data()[i]);
+  on_every_target([&] {
+    for (const bool stored : {false, true}) {
+      const auto run = [&](const Visibility& who) {
+        std::vector<float> out(at((T - kFrom) * H * V));
+        const int64_t bytes = stored ? 2 : 4;
+        const void *keys = stored ? static_cast<const void*>(k16.data()) : k.data(),
+                   *values = stored ? static_cast<const void*>(v16.data()) : v.data();
+        const KeySpan span{keys,
+                           values,
+                           G * K * bytes,
+                           K * bytes,
+                           G * V * bytes,
+                           V * bytes,
+                           0,
+                           T,
+                           stored ? DType::bf16 : DType::f32};
+        Attention a;
+        a.T = T - kFrom, a.H = H, a.G = G, a.K = K, a.V = V;
+        a.q = q.data() + kFrom * H * K, a.q_token_stride = H * K, a.q_head_stride = K;
+        a.out = out.data(), a.out_token_stride = H * V, a.out_head_stride = V;
+        a.first_position = kFrom;
+        a.kv = {&span, 1};
+        a.visible = &who;
+        a.scale = 0.2f, a.softcap = 3;
+        a.bias = bias.data(), a.bias_head_stride = T * T, a.bias_query_stride = T;
+        a.sinks = sinks;
+        attend(a);
+        return out;
+      };
+      const auto lists = run(Sevenths(true)), tiles = run(Sevenths(false));
+      for (size_t i = 0; i < lists.size(); ++i) ASSERT_NEAR(lists[i], tiles[i], 2e-6) << i;
     }
   });
 }

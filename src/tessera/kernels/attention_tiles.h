@@ -33,14 +33,24 @@ struct QueryTile {
   int64_t head[kQueryRows] = {};
   Range visible[kQueryRows] = {};  // absolute positions
   Range blocks{0, 0};              // key blocks that any row sees ...
-  std::vector<int64_t> chosen;     // ... or, with a pattern, their list
+  struct Chosen {
+    int64_t block;
+    Range keys;  // absolute positions that hold all keys of the block that some row sees
+  };
+  std::vector<Chosen> chosen;  // ... or, with a pattern, their list, ascending
 
   bool listed = false;
   int64_t block_count() const {
     return listed ? static_cast<int64_t>(chosen.size()) : blocks.end - blocks.begin;
   }
   int64_t block(int64_t i) const {
-    return listed ? chosen[static_cast<size_t>(i)] : blocks.begin + i;
+    return listed ? chosen[static_cast<size_t>(i)].block : blocks.begin + i;
+  }
+  /// Of a chosen block.
+  Range keys_of(int64_t block) const {
+    return std::lower_bound(chosen.begin(), chosen.end(), block,
+                            [](const Chosen& c, int64_t b) { return c.block < b; })
+        ->keys;
   }
 };
 
@@ -53,27 +63,48 @@ inline Range visible_keys(const Attention& a, int64_t query) {
   return r;
 }
 
-// the blocks in which the pattern lets a row of the tile see something
+// The blocks in which the pattern lets a row of the tile see something, and the keys there. These
+// begin at whole vectors, so that the lanes of a sum depend on positions alone.
 inline void choose_blocks(const Attention& a, QueryTile& tile) {
+  constexpr int64_t kMostLanes = 16;
+  static_assert(kKeyBlock % kMostLanes == 0);
   tile.listed = true;
-  const int64_t end = a.kv.end();
-  const int64_t last = tile.rows - 1;
   const auto add = [&](int64_t head, int64_t from, int64_t to) {
     for (const KeyRange& range : a.visible->ranges(head, from, to)) {
-      const Range keys = Range{range.begin, range.end} & Range{0, end};
+      const Range keys = Range{range.begin, range.end} & Range{0, a.kv.end()};
       if (keys.empty()) continue;
-      for (int64_t b = keys.begin / kKeyBlock; b <= (keys.end - 1) / kKeyBlock; ++b)
-        tile.chosen.push_back(b);
+      for (int64_t b = keys.begin / kKeyBlock; b <= (keys.end - 1) / kKeyBlock; ++b) {
+        Range here = keys & Range{b * kKeyBlock, (b + 1) * kKeyBlock};
+        here.begin = here.begin / kMostLanes * kMostLanes;
+        tile.chosen.push_back({b, here});
+      }
     }
   };
+  const int64_t last = tile.rows - 1;
   if (a.visible->same_for_heads()) {
     add(0, a.first_position + tile.query[0], a.first_position + tile.query[last] + 1);
   } else {
-    for (int64_t r = 0; r < tile.rows; ++r)
-      add(tile.head[r], a.first_position + tile.query[r], a.first_position + tile.query[r] + 1);
+    // rows of a head are one run of queries
+    const int64_t heads = std::min(a.H / a.G, tile.rows);
+    for (int64_t first = 0; first < heads; ++first) {
+      const int64_t final = first + (last - first) / heads * heads;
+      add(tile.head[first], a.first_position + tile.query[first],
+          a.first_position + tile.query[final] + 1);
+    }
   }
-  std::sort(tile.chosen.begin(), tile.chosen.end());
-  tile.chosen.erase(std::unique(tile.chosen.begin(), tile.chosen.end()), tile.chosen.end());
+  std::stable_sort(
+      tile.chosen.begin(), tile.chosen.end(),
+      [](const QueryTile::Chosen& x, const QueryTile::Chosen& y) { return x.block < y.block; });
+  size_t kept = 0;
+  for (const QueryTile::Chosen& c : tile.chosen) {
+    if (kept > 0 && tile.chosen[kept - 1].block == c.block) {
+      Range& keys = tile.chosen[kept - 1].keys;
+      keys = {std::min(keys.begin, c.keys.begin), std::max(keys.end, c.keys.end)};
+    } else {
+      tile.chosen[kept++] = c;
+    }
+  }
+  tile.chosen.resize(kept);
 }
 
 inline int64_t tiles_per_group(const Attention& a) {

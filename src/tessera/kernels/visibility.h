@@ -3,6 +3,7 @@
 // costs nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -38,6 +39,36 @@ class Visibility {
   }
   /// Whether all heads see the same, so that head 0 speaks for all.
   virtual bool same_for_heads() const { return true; }
+  /// Whether what a query sees lies scattered over its past: tiles of queries and keys would be
+  /// full of hidden pairs, so that each query goes through the list of its own keys. `ranges` of
+  /// one query are then about as many as its keys.
+  virtual bool scattered() const { return false; }
 };
+
+/// A key that a query sees, and how often it counts it.
+struct VisibleKey {
+  int64_t key = 0;
+  int8_t times = 1;
+};
+
+/// What one query sees of keys [0, end), ascending -> `out`.
+inline void list_visible_keys(const Visibility& visible,
+                              int64_t head,
+                              int64_t query,
+                              int64_t end,
+                              std::vector<VisibleKey>& out) {
+  constexpr int64_t kAtOnce = 256;
+  int8_t times[kAtOnce];
+  out.clear();
+  for (const KeyRange& range : visible.ranges(head, query, query + 1)) {
+    const int64_t last = std::min(range.end, end);
+    for (int64_t from = std::max<int64_t>(range.begin, 0); from < last; from += kAtOnce) {
+      const int64_t to = std::min(from + kAtOnce, last);
+      visible.counts(head, query, from, to, times);
+      for (int64_t key = from; key < to; ++key)
+        if (times[key - from] != 0) out.push_back({key, times[key - from]});
+    }
+  }
+}
 
 }  // namespace tessera::kernels

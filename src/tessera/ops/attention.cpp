@@ -5,6 +5,7 @@
 #include "tessera/kernels/matmul.h"
 #include "tessera/ops/flash_attention.h"
 #include "tessera/ops/kv_rows.h"
+#include "tessera/ops/scattered_attention.h"
 
 namespace tessera::ops {
 namespace {
@@ -212,6 +213,8 @@ Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& v_BTGD,
                        const ScoreOptions& given,
                        const std::function<Tensor(const Tensor&)>& drop) {
+  if (!drop && q_BTHD.size(0) > 0 && scattered_applies(q_BTHD, given))
+    return scattered_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given);
   if (!drop && flash_applies(q_BTHD, given))
     return flash_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given);
   const ScoreOptions options = heads_first(given, 1, 2);
@@ -259,6 +262,10 @@ Tensor attention(const Tensor& q_THD,
   }
   const Tensor k_SGD = keys.size() == 1 ? keys[0] : at::cat(keys),
                v_SGD = values.size() == 1 ? values[0] : at::cat(values);
+  if (!drop && held.size() == 1 && scattered_applies(q_THD, options))
+    return scattered_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), start,
+                               held[0].begin, options)
+        .squeeze(0);
   if (!drop && held.size() == 1 && flash_applies(q_THD, options))
     return flash_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), start,
                            held[0].begin, options)

@@ -80,8 +80,9 @@ Tensor attention(const Tensor& q_THD,
                  const ScoreOptions& options,
                  const std::function<Tensor(const Tensor&)>& drop = {});
 
-/// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD: by tiles
-/// (ops/flash_attention.h) where that applies, else by chunks of queries.
+/// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD: by lists of keys
+/// (ops/scattered_attention.h) or by tiles (ops/flash_attention.h) where these apply, else by
+/// chunks of queries.
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,

@@ -50,6 +50,12 @@ class BlockCache final : public c10::Allocator {
     default_copy_data(to, from, count);
   }
 
+  size_t asked(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sizes_.find(data);
+    return found == sizes_.end() ? 0 : found->second.asked;
+  }
+
   BlockCacheStats stats() {
     const std::lock_guard lock(mutex_);
     return {live_bytes_, cached_bytes_};
@@ -86,9 +92,11 @@ class BlockCache final : public c10::Allocator {
         data = map_block(bytes);
       }
       if (data == nullptr) fail(ErrorKind::resource, "memory", "no {} bytes left", n);
-      sizes_[data] = bytes;
+      sizes_[data].bytes = bytes;
     }
-    live_bytes_ += sizes_[data];
+    Size& size = sizes_[data];
+    size.asked = n;
+    live_bytes_ += size.bytes;
     most_ = std::max(most_, live_bytes_);
     return data;
   }
@@ -104,9 +112,10 @@ class BlockCache final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     const auto found = sizes_.find(data);
     if (found == sizes_.end()) return false;
-    live_bytes_ -= found->second;
-    cached_bytes_ += found->second;
-    free_.emplace(found->second, data);
+    const size_t bytes = found->second.bytes;
+    live_bytes_ -= bytes;
+    cached_bytes_ += bytes;
+    free_.emplace(bytes, data);
     if (cached_bytes_ > most_) trim(most_);
     return true;
   }
@@ -122,9 +131,13 @@ class BlockCache final : public c10::Allocator {
     }
   }
 
+  struct Size {
+    size_t bytes = 0, asked = 0;
+  };
+
   std::mutex mutex_;
-  std::multimap<size_t, void*> free_;        // by size
-  std::unordered_map<void*, size_t> sizes_;  // of all blocks, free or not
+  std::multimap<size_t, void*> free_;      // by size
+  std::unordered_map<void*, Size> sizes_;  // of all blocks, free or not
   size_t live_bytes_ = 0, cached_bytes_ = 0, most_ = 0;
 };
 
@@ -133,6 +146,11 @@ class BlockCache final : public c10::Allocator {
 void use_block_cache() {
   static std::once_flag once;
   std::call_once(once, [] { c10::SetCPUAllocator(&BlockCache::instance(), 1); });
+}
+
+size_t asked_of_block_cache(void* memory) {
+  if (reinterpret_cast<uintptr_t>(memory) % kHugePage != 0) return 0;
+  return BlockCache::instance().asked(memory);
 }
 
 BlockCacheStats block_cache_stats() {

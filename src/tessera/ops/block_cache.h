@@ -17,6 +17,10 @@ struct BlockCacheStats {
 };
 BlockCacheStats block_cache_stats();
 
+/// The bytes that were asked for this block of the cache, which may hold more; 0 where the memory
+/// is not a block of it.
+size_t asked_of_block_cache(void* memory);
+
 /// Gives what is kept back to the system.
 void release_block_cache();
 

@@ -7,6 +7,7 @@
 
 #include "tessera/base/allocator.h"
 #include "tessera/base/error.h"
+#include "tessera/ops/block_cache.h"
 
 namespace tessera::ops {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 c10::Allocator* inner = nullptr;
 
 int64_t size_of(void* memory) {
-  return static_cast<int64_t>(malloc_usable_size(memory));
+  const size_t asked = asked_of_block_cache(memory);
+  return static_cast<int64_t>(asked > 0 ? asked : malloc_usable_size(memory));
 }
 
 void give_back(void* memory) {
@@ -47,8 +49,8 @@ void count_tensor_memory() {
   std::call_once(once, [] {
     inner = c10::GetCPUAllocator();
     require(inner->raw_deleter() != nullptr, "memory", "libtorch's allocator has no raw deleter");
-    // libtorch keeps it for ever, as storages keep its deleter
-    c10::SetCPUAllocator(new CountingAllocator);
+    // libtorch keeps it for ever, as storages keep its deleter; above use_block_cache's priority
+    c10::SetCPUAllocator(new CountingAllocator, 2);
   });
 }
 

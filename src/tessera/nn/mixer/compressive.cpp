@@ -110,7 +110,7 @@ class Compressive final : public Mixer {
   };
   struct Document {
     Remembered inputs;
-    Slots slots;
+    std::vector<ops::KeyValues> slots;  // by number
   };
   static constexpr size_t kSlot = 3;  // of the slots' declarations, as the config declares them
 
@@ -137,25 +137,25 @@ class Compressive final : public Mixer {
     std::vector<Document> held;
     for (size_t i = group.first; i < group.first + group.count; ++i)
       held.push_back(remember(call.x_of(i), s.start, call.row_of(i)));
-    const Tensor q_BTHD = call.queries_BTHD(group);
+    const std::vector<Stretch> parts = stretches(s.start, s.length, config_.segment);
+    const std::vector<Tensor> q_BTHD = by_stretch(call.queries_BTHD(group), parts);
     std::vector<Tensor> out;
-    for (const Stretch& stretch : stretches(s.start, s.length, config_.segment)) {
+    for (const Stretch& stretch : parts) {
       const int64_t border = config_.first_in_memory(stretch.segment), at = stretch.begin - s.start;
       const int64_t blocks = border / config_.rate, n = std::min(blocks, config_.n_compressed);
       std::vector<std::vector<ops::KeyValues>> seen;
       for (const auto& [inputs, slots] : held) {
         seen.push_back(inputs.seen(border, stretch));
         // positions go on downwards from the memory, a slot each
-        const int64_t from = blocks - n - slots.first;
-        if (n > 0)
-          seen.back().insert(seen.back().begin(),
-                             {slots.k.narrow(0, from, n), slots.v.narrow(0, from, n), border - n});
+        std::vector<ops::KeyValues> before = cut(slots, blocks - n, blocks);
+        for (ops::KeyValues& part : before) part.first += border - blocks;
+        seen.back().insert(seen.back().begin(), before.begin(), before.end());
       }
       ops::ScoreOptions here = call.how;
       if (n > 0 && config_.distance == SlotDistance::scaled && here.term)
         here.term = spread(call.how.term, border, config_.rate);
-      out.push_back(attend_alike(q_BTHD.narrow(1, at, stretch.end - stretch.begin), seen,
-                                 stretch.begin, here, call.dropout.at(s.begin + at)));
+      out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin, here,
+                                 call.dropout.at(s.begin + at)));
       if (sink && stretch.end == stretch.segment + config_.segment)
         for (const Document& document : held) reconstruct(document.inputs, stretch, sink);
     }
@@ -171,7 +171,9 @@ class Compressive final : public Mixer {
     first = row != nullptr ? std::min(first, start / rate * rate) : 0;
     const bool completes = (start + x_TD.size(0)) / rate > start / rate;
     Document out{memory_.remember(x_TD, start, first, row, completes), {}};
-    out.slots = kept(fresh_slots(out.inputs, x_TD, start), start / rate, own, row);
+    const Slots slots = kept(fresh_slots(out.inputs, x_TD, start), start / rate, own, row);
+    out.slots = in_pieces(slots.k, slots.v, slots.first,
+                          std::max<int64_t>(1, config_.segment / config_.rate));
     return out;
   }
 

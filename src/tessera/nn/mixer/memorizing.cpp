@@ -137,7 +137,7 @@ class Memorizing final : public Mixer {
   /// All that the queries of a call can read: what the row holds, as it is, and the call's own.
   Parts remembered(const ops::KeyValues& own, RowState* row) const {
     const int64_t start = own.first, t = own.k_SGD.size(0);
-    if (row == nullptr) return {own};
+    if (row == nullptr) return in_pieces(own.k_SGD, own.v_SGD, start, config_.segment);
     TokenBuffer &held_k = row->tokens(0), &held_v = row->tokens(1);
     require(held_k.length() == start, "memorizing",
             "the state holds {} tokens, the call starts at {}", held_k.length(), start);
@@ -171,9 +171,11 @@ class Memorizing final : public Mixer {
                   int64_t begin) const {
     const int64_t start = own.first;
     const Parts all = remembered(own, row);
+    const std::vector<Stretch> segments = stretches(start, q_THD.size(0), config_.segment);
+    const std::vector<Tensor> queries = by_stretch(q_THD.unsqueeze(0), segments);
     std::vector<Tensor> out;
-    for (const Stretch& s : stretches(start, q_THD.size(0), config_.segment)) {
-      const Tensor q = q_THD.narrow(0, s.begin - start, s.end - s.begin);
+    for (const Stretch& s : segments) {
+      const Tensor q = queries[out.size()].squeeze(0);
       const Parts memory = still(cut(all, s.segment - config_.memory, s.segment));
       Parts local = still(cut(all, s.segment - config_.mem_len, s.segment));
       for (const ops::KeyValues& part : cut(all, s.segment, s.end)) local.push_back(part);

@@ -81,6 +81,28 @@ Tensor attend_alike(const Tensor& q_BTHD,
       .transpose(1, 2);
 }
 
+std::vector<ops::KeyValues> in_pieces(const Tensor& k_SHD,
+                                      const Tensor& v_SHD,
+                                      int64_t first,
+                                      int64_t segment) {
+  if (!at::GradMode::is_enabled()) return {{k_SHD, v_SHD, first}};
+  std::vector<int64_t> lengths;
+  for (const Stretch& stretch : stretches(first, k_SHD.size(0), segment))
+    lengths.push_back(stretch.end - stretch.begin);
+  if (lengths.empty()) return {};
+  const std::vector<Tensor> k = k_SHD.split_with_sizes(lengths),
+                            v = v_SHD.split_with_sizes(lengths);
+  std::vector<ops::KeyValues> out;
+  for (size_t i = 0; i < lengths.size(); first += lengths[i++]) out.push_back({k[i], v[i], first});
+  return out;
+}
+
+std::vector<Tensor> by_stretch(const Tensor& q_BTHD, const std::vector<Stretch>& stretches) {
+  std::vector<int64_t> lengths;
+  for (const Stretch& stretch : stretches) lengths.push_back(stretch.end - stretch.begin);
+  return q_BTHD.split_with_sizes(lengths, 1);
+}
+
 std::vector<ops::KeyValues> cut(const std::vector<ops::KeyValues>& held, int64_t from, int64_t to) {
   std::vector<ops::KeyValues> out;
   for (const ops::KeyValues& part : held) {
@@ -121,16 +143,17 @@ Remembered InputMemory::projected(const Tensor& x_TD,
   // live from the segment of the first query on; memory up to the segment of the last one
   const int64_t own = start / segment_ * segment_, last = (start + t - 1) / segment_ * segment_;
   const Tensor live = x.narrow(0, own - first, start + t - own);
-  out.live = {{keys(live), values(live), own}};
+  const Tensor k = keys(live), v = values(live);
+  out.live = in_pieces(k, v, own, segment_);
   if (last > first) {
     const Tensor still = out.x_SD.narrow(0, 0, last - first);
-    out.memory = {{keys(still), values(still), first}};
+    out.memory = in_pieces(keys(still), values(still), first, segment_);
   }
   if (row != nullptr) {
     row->tokens(slot_).append(x_TD);
     const auto fresh = [&](const Tensor& all) { return all.detach().narrow(0, start - own, t); };
-    row->tokens(slot_ + 1).append(fresh(out.live[0].k_SGD));
-    row->tokens(slot_ + 2).append(fresh(out.live[0].v_SGD));
+    row->tokens(slot_ + 1).append(fresh(k));
+    row->tokens(slot_ + 2).append(fresh(v));
   }
   return out;
 }

@@ -53,6 +53,16 @@ Tensor attend_alike(const Tensor& q_BTHD,
                     const ops::ScoreOptions& how,
                     const Dropper& drop);
 
+/// Rows from position `first` on, cut at multiples of `segment` where gradients are recorded: that
+/// of a window is then as long as the pieces it touches. Of one piece every window's gradient would
+/// be as long as the document, and time would grow as T^2.
+std::vector<ops::KeyValues> in_pieces(const Tensor& k_SHD,
+                                      const Tensor& v_SHD,
+                                      int64_t first,
+                                      int64_t segment);
+/// The queries of every stretch.
+std::vector<Tensor> by_stretch(const Tensor& q_BTHD, const std::vector<Stretch>& stretches);
+
 /// The part of `held`, entries at consecutive positions, that lies in [from, to).
 std::vector<ops::KeyValues> cut(const std::vector<ops::KeyValues>& held, int64_t from, int64_t to);
 

@@ -65,17 +65,18 @@ class TransformerXl final : public Mixer {
     for (size_t i = group.first; i < group.first + group.count; ++i)
       remembered.push_back(memory_.remember(call.x_of(i), s.start, first, call.row_of(i),
                                             /*with_inputs=*/false));
-    const Tensor q_BTHD = call.queries_BTHD(group);
+    const std::vector<Stretch> parts = stretches(s.start, s.length, config_.segment);
+    const std::vector<Tensor> q_BTHD = by_stretch(call.queries_BTHD(group), parts);
     std::vector<Tensor> out;
-    for (const Stretch& stretch : stretches(s.start, s.length, config_.segment)) {
+    for (const Stretch& stretch : parts) {
       const int64_t from = memory_of(stretch.segment), at = stretch.begin - s.start;
       std::vector<std::vector<ops::KeyValues>> seen;
       for (const Remembered& document : remembered) {
         seen.push_back(document.seen(std::max<int64_t>(0, from), stretch));
         if (zeros() > 0) stand_before(seen.back(), from);
       }
-      out.push_back(attend_alike(q_BTHD.narrow(1, at, stretch.end - stretch.begin), seen,
-                                 stretch.begin + zeros(), call.how, call.dropout.at(s.begin + at)));
+      out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin + zeros(), call.how,
+                                 call.dropout.at(s.begin + at)));
     }
     return (out.size() == 1 ? out[0] : at::cat(out, 1)).flatten(0, 1);
   }

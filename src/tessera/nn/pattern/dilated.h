@@ -92,19 +92,26 @@ struct DilatedPatternConfig final : PatternBase<DilatedPatternConfig> {
                                int64_t head,
                                int64_t begin,
                                int64_t end) const override {
+    const int64_t last = last_key(site, end);
     std::vector<KeyRange> out;
     for (size_t b = 0; b < segments.size(); ++b) {
       const int64_t w = segments[b], r = dilations[b], o = offset_of(site, head, r);
       // a few queries may all lie between the branch's tokens
       bool takes_part = end - begin >= r;
       for (int64_t i = begin; i < end && !takes_part; ++i) takes_part = i % w % r == o;
-      if (takes_part) out.push_back({begin / w * w, ((end - 1) / w + 1) * w});
+      if (!takes_part) continue;
+      const KeyRange touched{begin / w * w, ((end - 1) / w + 1) * w};
+      if (r == 1) out.push_back(touched);
+      for (int64_t first = touched.begin; r > 1 && first < touched.end; first += w)
+        for (int64_t key = first + o; key < std::min(first + w, last); key += r)
+          out.push_back({key, key + 1});
     }
-    return tidy_ranges(std::move(out), last_key(site, end));
+    return tidy_ranges(std::move(out), last);
   }
   bool same_for_heads() const override {
     return std::all_of(dilations.begin(), dilations.end(), [](int64_t r) { return r == 1; });
   }
+  bool scattered() const override { return !same_for_heads(); }
   int64_t horizon() const override { return *std::max_element(segments.begin(), segments.end()); }
   int64_t keys_met(int64_t context) const override {
     int64_t keys = 0;

@@ -41,11 +41,25 @@ inline void check_factor_heads(Factors combine, const spec::Scope& scope, int64_
          "combine \"multihead\" needs an even number of heads; n_heads = {}", n_heads);
 }
 
-/// Keys whose remainder by `period` lies in [low, high), up to `end`; low may be negative.
-inline void add_periodic(
-    std::vector<KeyRange>& ranges, int64_t period, int64_t low, int64_t high, int64_t end) {
+/// `near` and the keys whose remainder by `period` lies in [low, high), up to `end`, ascending; low
+/// may be negative, near empty.
+inline void add_periodic(std::vector<KeyRange>& ranges,
+                         int64_t period,
+                         int64_t low,
+                         int64_t high,
+                         int64_t end,
+                         KeyRange near = {}) {
   if (high - low >= period) return ranges.push_back({0, end});
-  for (int64_t at = low - period; at < end; at += period) ranges.push_back({at, at + high - low});
+  bool pending = near.begin < near.end;
+  for (int64_t at = low - period; at < end; at += period) {
+    if (pending && at >= near.begin) {
+      ranges.push_back(near);
+      pending = false;
+    }
+    const KeyRange piece{at, at + high - low};
+    if (piece.begin < near.begin || piece.end > near.end) ranges.push_back(piece);
+  }
+  if (pending) ranges.push_back(near);
 }
 
 }  // namespace tessera::nn

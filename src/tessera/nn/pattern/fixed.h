@@ -74,13 +74,18 @@ struct FixedPatternConfig final : PatternBase<FixedPatternConfig> {
                                int64_t begin,
                                int64_t end) const override {
     const FactorChoice sets = factors_of(combine, site, head);
+    const int64_t last = last_key(site, end);
     std::vector<KeyRange> out;
-    if (sets.first) out.push_back({begin / stride * stride, ((end - 1) / stride + 1) * stride});
-    if (sets.second) {
-      add_periodic(out, stride, summary_at(head), summary_at(head) + summary, site.length);
-      if (self) out.push_back({begin, end});
-    }
-    return tidy_ranges(std::move(out), last_key(site, end));
+    KeyRange near;
+    if (sets.first)
+      near = {begin / stride * stride, ((end - 1) / stride + 1) * stride};
+    else if (self)
+      near = {begin, end};
+    if (sets.second)
+      add_periodic(out, stride, summary_at(head), summary_at(head) + summary, last, near);
+    else
+      out.push_back(near);
+    return tidy_ranges(std::move(out), last);
   }
   Seen tile(const PatternSite& site, int64_t head, KeyRange queries, KeyRange keys) const override {
     if (site.causal && all_future(queries, keys)) return Seen::none;
@@ -92,6 +97,7 @@ struct FixedPatternConfig final : PatternBase<FixedPatternConfig> {
     return Seen::some;
   }
   bool same_for_heads() const override { return combine != Factors::multihead && sub_blocks == 1; }
+  bool scattered() const override { return true; }
   int64_t keys_met(int64_t context) const override {
     const int64_t near = std::min(context, stride / 2 + 1), far = context / stride * summary;
     return std::min(context, combine == Factors::merged ? near + far : (near + far) / 2 + 1);

@@ -70,6 +70,8 @@ struct PatternConfig : spec::Config {
   virtual void check_heads(const spec::Scope&, int64_t /*n_heads*/) const {}
   /// Throws Error(input) where a call that starts at `start` cannot be computed.
   virtual void check_call(const PatternSite&, int64_t /*start*/) const {}
+  /// kernels::Visibility::scattered.
+  virtual bool scattered() const { return false; }
 };
 
 /// Derived classes say `multiplicity`; this asks it for many keys without a virtual call for each.
@@ -88,9 +90,12 @@ struct PatternBase : PatternConfig {
 
 /// Ranges in any order, overlapping, reaching beyond [0, end): ascending, disjoint, cut.
 inline std::vector<KeyRange> tidy_ranges(std::vector<KeyRange> ranges, int64_t end) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
+  const auto earlier = [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; };
+  // long lists are made in order
+  if (!std::is_sorted(ranges.begin(), ranges.end(), earlier))
+    std::sort(ranges.begin(), ranges.end(), earlier);
   std::vector<KeyRange> out;
+  out.reserve(ranges.size());
   for (KeyRange r : ranges) {
     r = {std::max<int64_t>(r.begin, 0), std::min(r.end, end)};
     if (r.begin >= r.end) continue;
@@ -135,6 +140,7 @@ class PatternVisibility final : public kernels::Visibility {
     return pattern_.tile(site_, head, queries, keys);
   }
   bool same_for_heads() const override { return pattern_.same_for_heads(); }
+  bool scattered() const override { return pattern_.scattered(); }
 
  private:
   const PatternConfig& pattern_;

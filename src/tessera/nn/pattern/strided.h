@@ -52,11 +52,15 @@ struct StridedPatternConfig final : PatternBase<StridedPatternConfig> {
                                int64_t begin,
                                int64_t end) const override {
     const FactorChoice sets = factors_of(combine, site, head);
+    const int64_t last = last_key(site, end);
     std::vector<KeyRange> out;
-    if (sets.first) out.push_back({begin - stride + 1, end + stride - 1});
+    KeyRange near;
+    if (sets.first) near = {begin - stride + 1, end + stride - 1};
     if (sets.second)
-      add_periodic(out, stride, begin % stride, begin % stride + end - begin, site.length);
-    return tidy_ranges(std::move(out), last_key(site, end));
+      add_periodic(out, stride, begin % stride, begin % stride + end - begin, last, near);
+    else
+      out.push_back(near);
+    return tidy_ranges(std::move(out), last);
   }
   Seen tile(const PatternSite& site, int64_t head, KeyRange queries, KeyRange keys) const override {
     if (site.causal && all_future(queries, keys)) return Seen::none;
@@ -67,6 +71,7 @@ struct StridedPatternConfig final : PatternBase<StridedPatternConfig> {
     return Seen::some;
   }
   bool same_for_heads() const override { return combine != Factors::multihead; }
+  bool scattered() const override { return true; }
   int64_t keys_met(int64_t context) const override {
     const int64_t near = std::min(context, stride), far = context / stride + 1;
     return std::min(context, combine == Factors::merged ? near + far : (near + far) / 2);

@@ -1,0 +1,50 @@
+#include "tessera/ops/scattered_attention.h"
+
+#include <cmath>
+
+#include "tessera/ops/flash_attention.h"
+#include "tessera/ops/listed_attention.h"
+
+namespace tessera::ops {
+namespace {
+
+constexpr int64_t kQueriesAtOnce = 64;  // their lists exist at one time
+
+}  // namespace
+
+bool scattered_applies(const Tensor& q, const ScoreOptions& options) {
+  return options.visibility && options.visibility->scattered() && flash_applies(q, options) &&
+         !options.term && !options.sinks_H.defined() && options.softcap == 0;
+}
+
+Tensor scattered_attention(const Tensor& q_BTHD,
+                           const Tensor& k_BSGD,
+                           const Tensor& v_BSGD,
+                           int64_t start,
+                           int64_t first,
+                           const ScoreOptions& options) {
+  const int64_t end = first + k_BSGD.size(1),
+                heads = options.visibility->same_for_heads() ? 1 : q_BTHD.size(2);
+  const ListsOf lists = [who = options.visibility, start, first, end, heads](int64_t from,
+                                                                             int64_t n) {
+    KeyLists out;
+    out.per_query = heads;
+    std::vector<kernels::VisibleKey> seen;
+    for (int64_t query = start + from; query < start + from + n; ++query)
+      for (int64_t head = 0; head < heads; ++head) {
+        kernels::list_visible_keys(*who, head, query, end, seen);
+        for (const auto& [key, times] : seen)
+          if (key >= first)
+            out.add(0, key - first, times == 1 ? 0 : std::log(static_cast<double>(times)));
+        out.end_list();
+      }
+    return out;
+  };
+  std::vector<Tensor> out;
+  for (int64_t b = 0; b < q_BTHD.size(0); ++b)
+    out.push_back(listed_attention(q_BTHD[b], {KeyMemory(k_BSGD[b], v_BSGD[b])}, lists,
+                                   options.scale, kQueriesAtOnce));
+  return at::stack(out);
+}
+
+}  // namespace tessera::ops
