@@ -42,6 +42,10 @@ struct QueryTile {
   int64_t block(int64_t i) const {
     return listed ? chosen[static_cast<size_t>(i)] : blocks.begin + i;
   }
+  bool has_block(int64_t b) const {
+    return listed ? std::binary_search(chosen.begin(), chosen.end(), b)
+                  : blocks.begin <= b && b < blocks.end;
+  }
 };
 
 inline Range visible_keys(const Attention& a, int64_t query) {
