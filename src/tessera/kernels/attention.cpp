@@ -24,19 +24,44 @@ namespace HWY_NAMESPACE {
 void attend_tile(const Attention& a, const QueryTile& tile) {
   const int64_t stride = partial_floats(a);
   float* totals = scratch<4>(2 * kQueryRows * stride);
-  float* partials = totals + kQueryRows * stride;
-  const float* q = gather_queries(a, tile);
+  float* q = scratch<2>(2 * kQueryRows * a.K);
+  gather_queries(a, tile, q);
+  TileBlock part{.tile = &tile,
+                 .q = q,
+                 .scores = scratch<3>(kQueryRows * kScoreStride),
+                 .partials = totals + kQueryRows * stride};
   for (int64_t r = 0; r < tile.rows; ++r) start_total(a, tile.head[r], totals + r * stride);
   for (int64_t b = 0; b < tile.block_count(); ++b) {
-    block_partials(a, tile, q, tile.block(b), partials);
-    for (int64_t r = 0; r < tile.rows; ++r) merge(a, partials + r * stride, totals + r * stride);
+    block_partials(a, &part, 1, tile.block(b), false);
+    for (int64_t r = 0; r < tile.rows; ++r)
+      merge(a, part.partials + r * stride, totals + r * stride);
   }
   for (int64_t r = 0; r < tile.rows; ++r) finish(a, tile, r, totals + r * stride);
 }
 
-// The same in two steps, for few queries and many keys: blocks on all threads, then the merge.
-void attend_block(const Attention& a, const QueryTile& tile, int64_t block, float* partials) {
-  block_partials(a, tile, gather_queries(a, tile), block, partials);
+// The same in steps, for few queries and many keys: blocks on all threads, each for several tiles,
+// then the merge. A tile that has nothing to do with the block gets a partial that says so.
+void attend_block(
+    const Attention& a, const QueryTile* tiles, int64_t count, int64_t block, float* partials) {
+  int64_t rows = 0;
+  for (int64_t t = 0; t < count; ++t) rows += tiles[t].rows;
+  float* q = scratch<2>(2 * rows * a.K);
+  float* scores = scratch<3>(rows * kScoreStride);
+  const int64_t stride = partial_floats(a);
+  std::vector<TileBlock> parts;
+  for (int64_t t = 0; t < count; ++t) {
+    const QueryTile& tile = tiles[t];
+    if (tile.has_block(block)) {
+      gather_queries(a, tile, q);
+      parts.push_back({.tile = &tile, .q = q, .scores = scores, .partials = partials});
+      q += 2 * tile.rows * a.K;
+      scores += tile.rows * kScoreStride;
+    } else {
+      for (int64_t r = 0; r < tile.rows; ++r) partials[r * stride + kMaximumAt] = kMinusInfinity;
+    }
+    partials += tile.rows * stride;
+  }
+  block_partials(a, parts.data(), static_cast<int64_t>(parts.size()), block, true);
 }
 
 void attend_start(const Attention& a, const QueryTile& tile, float* totals) {
@@ -82,47 +107,58 @@ void attend_by_tiles(const Attention& a) {
   });
 }
 
-// blocks computed before they are merged: enough for any number of threads, and what they leave
-// behind, 6 (16 + V) floats each (2 MB for V = 64), does not grow with the keys
-constexpr size_t kBlocksAtOnce = 1024;
+// rows of partials computed before they are merged: enough for any number of threads, and what they
+// leave behind, 16 + V floats each (2 MB for V = 64), does not grow with the keys
+constexpr int64_t kRowsAtOnce = 6144;
+
+// blocks that some tile has to do with, ascending
+std::vector<int64_t> all_blocks(const std::vector<QueryTile>& tiles) {
+  std::vector<int64_t> blocks;
+  for (const QueryTile& tile : tiles)
+    for (int64_t b = 0; b < tile.block_count(); ++b) blocks.push_back(tile.block(b));
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return blocks;
+}
 
 // The split of the keys among the threads: their blocks of absolute positions, merged in ascending
 // order as in attend_tile, so that the numbers are the same.
 void attend_by_blocks(const Attention& a) {
-  struct Item {
-    size_t tile;
-    int64_t block;
-  };
   std::vector<QueryTile> tiles;
-  std::vector<Item> items;
+  std::vector<int64_t> first_row{0};
   for (int64_t i = 0; i < a.G * tiles_per_group(a); ++i) {
     tiles.push_back(make_tile(a, i / tiles_per_group(a), i % tiles_per_group(a)));
-    for (int64_t b = 0; b < tiles.back().block_count(); ++b)
-      items.push_back({tiles.size() - 1, tiles.back().block(b)});
+    first_row.push_back(first_row.back() + tiles.back().rows);
   }
-  // as the keys lie in memory, so that all who read a block of them find it in cache
-  std::stable_sort(items.begin(), items.end(),
-                   [](const Item& x, const Item& y) { return x.block < y.block; });
-  const auto size = static_cast<size_t>(kQueryRows * partial_floats(a));
-  const size_t at_once = std::min(kBlocksAtOnce, items.size());
-  float* partials = scratch<5>(static_cast<int64_t>((at_once + tiles.size()) * size));
-  float* totals = partials + at_once * size;
-  for (size_t t = 0; t < tiles.size(); ++t)
-    HWY_DYNAMIC_DISPATCH(attend_start)(a, tiles[t], totals + t * size);
-  for (size_t done = 0; done < items.size(); done += at_once) {
-    const size_t n = std::min(at_once, items.size() - done);
-    parallel_for(static_cast<int64_t>(n), 1, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+  const std::vector<int64_t> blocks = all_blocks(tiles);
+  const auto n_tiles = static_cast<int64_t>(tiles.size()),
+             n_blocks = static_cast<int64_t>(blocks.size());
+  const int64_t stride = partial_floats(a), rows = first_row.back();
+  const int64_t at_once =
+      std::clamp<int64_t>(kRowsAtOnce / rows, 1, std::max<int64_t>(n_blocks, 1));
+  // as many tiles as possible read a block together, but all threads have equal shares
+  const int64_t parts = std::clamp<int64_t>(8 * thread_count() / at_once, 1, n_tiles);
+  float* partials = scratch<5>((at_once + 1) * rows * stride);
+  float* totals = partials + at_once * rows * stride;
+  for (int64_t t = 0; t < n_tiles; ++t)
+    HWY_DYNAMIC_DISPATCH(attend_start)(a, tiles[t], totals + first_row[t] * stride);
+  for (int64_t done = 0; done < n_blocks; done += at_once) {
+    const int64_t n = std::min(at_once, n_blocks - done);
+    parallel_for(n * parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t part = i % parts, first = part * n_tiles / parts,
+                      last = (part + 1) * n_tiles / parts;
         HWY_DYNAMIC_DISPATCH(attend_block)
-      (a, tiles[items[done + i].tile], items[done + i].block, partials + i * size);
+        (a, tiles.data() + first, last - first, blocks[done + i / parts],
+         partials + (i / parts * rows + first_row[first]) * stride);
+      }
     });
-    for (size_t i = 0; i < n; ++i) {
-      const size_t t = items[done + i].tile;
-      HWY_DYNAMIC_DISPATCH(attend_merge)(a, tiles[t], partials + i * size, totals + t * size);
-    }
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t t = 0; t < n_tiles; ++t) HWY_DYNAMIC_DISPATCH(attend_merge)
+    (a, tiles[t], partials + (i * rows + first_row[t]) * stride, totals + first_row[t] * stride);
   }
-  for (size_t t = 0; t < tiles.size(); ++t)
-    HWY_DYNAMIC_DISPATCH(attend_finish)(a, tiles[t], totals + t * size);
+  for (int64_t t = 0; t < n_tiles; ++t)
+    HWY_DYNAMIC_DISPATCH(attend_finish)(a, tiles[t], totals + first_row[t] * stride);
 }
 
 void check_spans(const Attention& a) {
@@ -148,6 +184,7 @@ void attend(const Attention& a) {
           "attention", "T = {}, K = {}, V = {}, window {}, queries from {}", a.T, a.K, a.V,
           a.window, a.first_position);
   check_spans(a);
+  if (a.T == 0) return;
   if (a.visible != nullptr && a.visible->scattered()) return attend_scattered(a);
   cap_targets();
   // With few tiles the threads share out the blocks of keys instead; with one query, all heads read

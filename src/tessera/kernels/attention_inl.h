@@ -45,7 +45,8 @@ HWY_INLINE void products(const QueryTile& tile,
                         std::min<int64_t>(4, keys.count - j)};
     float* s = scores + j;
     int64_t r = 0;
-    for (; r + kTileRows <= tile.rows; r += kTileRows)
+    // two pairs of rows keep more sums under way than three rows and one
+    for (; r + kTileRows <= tile.rows && r + kTileRows + 1 != tile.rows; r += kTileRows)
       dot_products<kTileRows>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
     for (; r + 2 <= tile.rows; r += 2)
       dot_products<2>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
@@ -73,37 +74,48 @@ HWY_INLINE void for_floats(
   }
 }
 
-// One query is done when its keys and values have come from memory. They are asked for early, key
-// by key of a run of n: the values, which are read next, and the keys some way ahead.
-struct Ahead {
-  static constexpr int64_t kKeys = 8;
-  const uint8_t *k, *v;
-  int64_t k_stride, v_stride;
-  int64_t k_bytes, v_bytes;  // of a row; 0: nothing to ask for
-  int64_t n;
+// Rows of a head's keys or values that are needed soon. A query against a cache is done when these
+// have come from memory: they are asked for a few at a time, among the products of other rows.
+struct RowsAhead {
+  const uint8_t* data = nullptr;  // of head 0
+  int64_t stride = 0, head_stride = 0, count = 0, bytes = 0;
 
-  Ahead(const Attention& a, const KeySpan& span, int64_t g, Range part)
-      : k(static_cast<const uint8_t*>(span.k) + (part.begin - span.first) * span.k_token_stride +
-          g * span.k_head_stride),
-        v(static_cast<const uint8_t*>(span.v) + (part.begin - span.first) * span.v_token_stride +
-          g * span.v_head_stride),
-        k_stride(span.k_token_stride),
-        v_stride(span.v_token_stride),
-        k_bytes(a.T == 1 ? kv_row_bytes(span.type, a.K) : 0),
-        v_bytes(a.T == 1 && v != k ? kv_row_bytes(span.type, a.V) : 0),
-        n(part.end - part.begin) {}
-
-  // before the four keys from the j-th on are read
-  HWY_INLINE void ask(int64_t j) const {
-    if (k_bytes == 0) return;
-    for (int64_t i = j; i < std::min(j + 4, n); ++i) {
-      for (int64_t at = 0; at < v_bytes; at += HWY_ALIGNMENT) hwy::Prefetch(v + i * v_stride + at);
-      if (i + kKeys >= n) continue;
-      for (int64_t at = 0; at < k_bytes; at += HWY_ALIGNMENT)
-        hwy::Prefetch(k + (i + kKeys) * k_stride + at);
-    }
+  static RowsAhead keys(const Attention& a, const KeySpan& span, Range part) {
+    return {static_cast<const uint8_t*>(span.k) + (part.begin - span.first) * span.k_token_stride,
+            span.k_token_stride, span.k_head_stride, part.end - part.begin,
+            kv_row_bytes(span.type, a.K)};
+  }
+  static RowsAhead values(const Attention& a, const KeySpan& span, Range part) {
+    return {static_cast<const uint8_t*>(span.v) + (part.begin - span.first) * span.v_token_stride,
+            span.v_token_stride, span.v_head_stride, part.end - part.begin,
+            span.v == span.k ? 0 : kv_row_bytes(span.type, a.V)};
+  }
+  // rows [begin, end) of head g
+  HWY_INLINE void ask(int64_t g, int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < std::min(end, count); ++i)
+      for (int64_t at = 0; at < bytes; at += HWY_ALIGNMENT)
+        hwy::Prefetch(data + g * head_stride + i * stride + at);
   }
 };
+
+// scores of a part of a span of keys
+HWY_INLINE void span_products(const Attention& a,
+                              const QueryTile& tile,
+                              const float* q,
+                              const KeySpan& span,
+                              Range part,
+                              const RowsAhead& ahead,
+                              float* scores) {
+  const uint8_t* k = static_cast<const uint8_t*>(span.k) +
+                     (part.begin - span.first) * span.k_token_stride + tile.g * span.k_head_stride;
+  for_floats(span.type, k, span.k_token_stride, part.end - part.begin, a.K,
+             [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
+               products(tile, q, a.K, rows, scores + first,
+                        [&](int64_t j) HWY_ATTR { ahead.ask(tile.g, first + j, first + j + 4); });
+               for (int64_t r = 0; scales != nullptr && r < tile.rows; ++r)
+                 scale_all(scales, rows.count, scores + first + r * kScoreStride);
+             });
+}
 
 HWY_INLINE void query_key_products(const Attention& a,
                                    const QueryTile& tile,
@@ -112,15 +124,7 @@ HWY_INLINE void query_key_products(const Attention& a,
                                    int64_t block_begin,
                                    float* scores) {
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
-    const Ahead ahead(a, span, tile.g, part);
-    float* of_part = scores + part.begin - block_begin;
-    for_floats(span.type, ahead.k, span.k_token_stride, ahead.n, a.K,
-               [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
-                 products(tile, q, a.K, rows, of_part + first,
-                          [&](int64_t j) HWY_ATTR { ahead.ask(first + j); });
-                 for (int64_t r = 0; scales != nullptr && r < tile.rows; ++r)
-                   scale_all(scales, rows.count, of_part + first + r * kScoreStride);
-               });
+    span_products(a, tile, q, span, part, {}, scores + part.begin - block_begin);
   });
 }
 
@@ -231,7 +235,25 @@ HWY_INLINE void values_of(
   }
 }
 
-// rows row .. row + count of the tile, all of which see the keys; their weights are used up
+// Rows row .. row + count of the tile, all of which see a part of a span of keys. p: the weights of
+// the first row from the first of these keys on; packed values' scales are multiplied into them.
+HWY_INLINE void add_span_values(const Attention& a,
+                                const QueryTile& tile,
+                                const KeySpan& span,
+                                Range part,
+                                int64_t count,
+                                float* p,
+                                float* out) {
+  const uint8_t* v = static_cast<const uint8_t*>(span.v) +
+                     (part.begin - span.first) * span.v_token_stride + tile.g * span.v_head_stride;
+  for_floats(span.type, v, span.v_token_stride, part.end - part.begin, a.V,
+             [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
+               for (int64_t r = 0; scales != nullptr && r < count; ++r)
+                 scale_all(scales, rows.count, p + first + r * kScoreStride);
+               values_of(count, p + first, rows, out, partial_floats(a), a.V);
+             });
+}
+
 HWY_INLINE void add_values(const Attention& a,
                            const QueryTile& tile,
                            int64_t row,
@@ -240,27 +262,27 @@ HWY_INLINE void add_values(const Attention& a,
                            int64_t block_begin,
                            float* scores,
                            float* partials) {
-  const int64_t stride = partial_floats(a);
-  float* out = partials + row * stride + kValuesAt;
+  float* out = partials + row * partial_floats(a) + kValuesAt;
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
-    const uint8_t* v = static_cast<const uint8_t*>(span.v) +
-                       (part.begin - span.first) * span.v_token_stride +
-                       tile.g * span.v_head_stride;
-    float* p = scores + row * kScoreStride + part.begin - block_begin;
-    for_floats(span.type, v, span.v_token_stride, part.end - part.begin, a.V,
-               [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
-                 for (int64_t r = 0; scales != nullptr && r < count; ++r)
-                   scale_all(scales, rows.count, p + first + r * kScoreStride);
-                 values_of(count, p + first, rows, out, stride, a.V);
-               });
+    add_span_values(a, tile, span, part, count,
+                    scores + row * kScoreStride + part.begin - block_begin, out);
   });
 }
 
 // --- blocks --------------------------------------------------------------------------------------
 
-// the queries of a tile, one after another, and then those for far keys
-HWY_INLINE const float* gather_queries(const Attention& a, const QueryTile& tile) {
-  float* q = scratch<2>(2 * kQueryRows * a.K);
+// A tile and a block of keys: where its work lies, and what its rows see.
+struct TileBlock {
+  const QueryTile* tile = nullptr;
+  const float* q = nullptr;        // its queries, gathered
+  float* scores = nullptr;         // [rows, kScoreStride]
+  float* partials = nullptr;       // [rows, partial_floats]
+  Range some{0, 0}, common{0, 0};  // keys that at least one row sees, and that all do
+  bool any_void = false;           // a row has no weights
+};
+
+// the queries of a tile, one after another, and then those for far keys -> q
+HWY_INLINE void gather_queries(const Attention& a, const QueryTile& tile, float* q) {
   const auto gather = [&](const float* from, float* to) HWY_ATTR {
     for (int64_t r = 0; r < tile.rows; ++r)
       std::memcpy(to + r * a.K,
@@ -268,8 +290,7 @@ HWY_INLINE const float* gather_queries(const Attention& a, const QueryTile& tile
                   static_cast<size_t>(a.K) * sizeof(float));
   };
   gather(a.q, q);
-  if (a.far_q != nullptr) gather(a.far_q, q + kQueryRows * a.K);
-  return q;
+  if (a.far_q != nullptr) gather(a.far_q, q + tile.rows * a.K);
 }
 
 // log of a multiplicity
@@ -342,9 +363,10 @@ inline PatternBias pattern_bias(const Attention& a, const QueryTile& tile, Range
 
 // The part of a block for every row of the tile where a pattern says who sees whom. All rows run
 // over the same keys; hidden ones weigh 0.
-HWY_INLINE void pattern_partials(
-    const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
-  float* scores = scratch<3>(kQueryRows * kScoreStride);
+HWY_INLINE void pattern_partials(const Attention& a, const TileBlock& part, int64_t block) {
+  const QueryTile& tile = *part.tile;
+  const float* q = part.q;
+  float *scores = part.scores, *partials = part.partials;
   const int64_t stride = partial_floats(a), block_begin = block * kKeyBlock;
   const Range here = tile.keys_of(block);
   const PatternBias bias = pattern_bias(a, tile, here);
@@ -356,7 +378,7 @@ HWY_INLINE void pattern_partials(
         std::memset(scores + r * kScoreStride + seen.begin - block_begin, 0,
                     static_cast<size_t>(seen.end - seen.begin) * sizeof(float));
     const Range far = seen & Range{0, a.far_q != nullptr ? a.far_end : 0};
-    if (!far.empty()) query_key_products(a, tile, q + kQueryRows * a.K, far, block_begin, scores);
+    if (!far.empty()) query_key_products(a, tile, q + tile.rows * a.K, far, block_begin, scores);
     const Range near{far.empty() ? seen.begin : far.end, seen.end};
     if (!near.empty()) query_key_products(a, tile, q, near, block_begin, scores);
   }
@@ -380,58 +402,146 @@ HWY_INLINE void pattern_partials(
       add_values(a, tile, r, 1, seen, block_begin, scores, partials);
 }
 
-// one block's part for every row of the tile
-HWY_INLINE void block_partials(
-    const Attention& a, const QueryTile& tile, const float* q, int64_t block, float* partials) {
-  if (a.visible != nullptr) return pattern_partials(a, tile, q, block, partials);
-  float* scores = scratch<3>(kQueryRows * kScoreStride);
-  const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
-  Range some{here.end, here.begin};  // seen by at least one row
-  Range common = here;               // seen by all
+// Keys of a block that all tiles take together: as many as give 32 KiB of keys, or of values, over
+// all heads. They lie next to each other, and stay in the second cache level with those of the next
+// step until the last tile has used them. Four at least, which products() takes at once; no more
+// than 16, for rows asked for too many at a time make those at work wait. A block that fits the
+// second level is one step.
+inline int64_t shared_keys(const Attention& a, const TileBlock* parts, int64_t count) {
+  constexpr int64_t kBytes = 32 << 10;
+  const int64_t heads = parts[count - 1].tile->g - parts[0].tile->g + 1;
+  const int64_t key = heads * kv_row_bytes(a.kv.spans[0].type, std::max(a.K, a.V));
+  if (key * kKeyBlock <= 8 * kBytes) return kKeyBlock;
+  return std::clamp<int64_t>(kBytes / key / 4 * 4, 4, 16);
+}
+
+struct Step {
+  const KeySpan* span;
+  Range keys;
+};
+
+// steps of a range of positions of a block -> their number
+inline int64_t steps_of(const KeyValueView& kv, Range keys, int64_t step, Step* steps) {
+  int64_t n = 0;
+  for_spans(kv, keys, [&](const KeySpan& span, Range part) {
+    for (int64_t j = part.begin; j < part.end; j += step)
+      steps[n++] = {&span, {j, std::min(j + step, part.end)}};
+  });
+  return n;
+}
+
+// which keys of the block the rows of a tile see
+HWY_INLINE void look(TileBlock& part, Range here) {
+  const QueryTile& tile = *part.tile;
+  part.some = {here.end, here.begin};
+  part.common = here;
   for (int64_t r = 0; r < tile.rows; ++r) {
     const Range seen = tile.visible[r] & here;
-    common = common & seen;
-    if (!seen.empty()) some = {std::min(some.begin, seen.begin), std::max(some.end, seen.end)};
+    part.common = part.common & seen;
+    if (!seen.empty())
+      part.some = {std::min(part.some.begin, seen.begin), std::max(part.some.end, seen.end)};
   }
-  if (some.empty()) some = {here.begin, here.begin};
-  query_key_products(a, tile, q, some, here.begin, scores);
+  if (part.some.empty()) part.some = {here.begin, here.begin};
+  if (part.common.empty()) part.common = {here.end, here.end};
+}
 
+// scores -> weights of all rows, and their partials but for the values
+HWY_INLINE void weigh(const Attention& a, TileBlock& part, Range here) {
+  const QueryTile& tile = *part.tile;
   const int64_t stride = partial_floats(a);
+  part.any_void = false;
   for (int64_t r = 0; r < tile.rows; ++r) {
-    float* partial = partials + r * stride;
+    float* partial = part.partials + r * stride;
     std::memset(partial, 0, static_cast<size_t>(stride) * sizeof(float));
     const Range seen = tile.visible[r] & here;
-    SoftmaxPart part{kMinusInfinity, 0};
+    SoftmaxPart sums{kMinusInfinity, 0};
     if (!seen.empty()) {
       const float* bias = a.bias ? a.bias + tile.head[r] * a.bias_head_stride +
                                        tile.query[r] * a.bias_query_stride +
                                        (seen.begin - a.kv.begin())
                                  : nullptr;
-      part = exponentials(a, bias, seen.end - seen.begin,
-                          scores + r * kScoreStride + seen.begin - here.begin);
+      sums = exponentials(a, bias, seen.end - seen.begin,
+                          part.scores + r * kScoreStride + seen.begin - here.begin);
     }
-    partial[kMaximumAt] = part.maximum;
-    partial[kSumAt] = part.sum;
+    partial[kMaximumAt] = sums.maximum;
+    partial[kSumAt] = sums.sum;
+    part.any_void |= sums.maximum == kMinusInfinity;
   }
+}
 
-  // each row's keys in ascending order: its own ones before the common ones, the common, its own
-  // after
-  if (common.empty()) common = {here.end, here.end};
-  const auto own = [&](int64_t r, Range keys) HWY_ATTR {
-    keys = keys & tile.visible[r] & here;
-    if (!keys.empty() && partials[r * stride + kMaximumAt] != kMinusInfinity)
-      add_values(a, tile, r, 1, keys, here.begin, scores, partials);
+// weighted values of a step; each row's keys in ascending order: its own ones before the common
+// ones, the common, its own after
+HWY_INLINE void step_values(const Attention& a,
+                            const TileBlock& part,
+                            const Step& step,
+                            Range here) {
+  const QueryTile& tile = *part.tile;
+  const int64_t stride = partial_floats(a);
+  const auto add = [&](int64_t r, int64_t count, Range keys) HWY_ATTR {
+    add_span_values(a, tile, *step.span, keys, count,
+                    part.scores + r * kScoreStride + keys.begin - here.begin,
+                    part.partials + r * stride + kValuesAt);
   };
-  for (int64_t r = 0; r < tile.rows; ++r) own(r, {here.begin, common.begin});
-  bool any_void = false;
-  for (int64_t r = 0; r < tile.rows; ++r)
-    any_void |= partials[r * stride + kMaximumAt] == kMinusInfinity;
-  if (any_void) {
-    for (int64_t r = 0; r < tile.rows; ++r) own(r, common);
-  } else if (!common.empty()) {
-    add_values(a, tile, 0, tile.rows, common, here.begin, scores, partials);
+  const auto own = [&](Range keys) HWY_ATTR {
+    if ((keys & step.keys).empty()) return;
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const Range seen = keys & step.keys & tile.visible[r];
+      if (!seen.empty() && part.partials[r * stride + kMaximumAt] != kMinusInfinity)
+        add(r, 1, seen);
+    }
+  };
+  own({here.begin, part.common.begin});
+  const Range common = part.common & step.keys;
+  if (part.any_void)
+    own(common);
+  else if (!common.empty())
+    add(0, tile.rows, common);
+  own({part.common.end, here.end});
+}
+
+// The part of a block for every row of some tiles, in order of their heads. With `shared` they
+// advance together, so that memory is read once, as it lies, whatever the heads.
+HWY_INLINE void block_partials(
+    const Attention& a, TileBlock* parts, int64_t count, int64_t block, bool shared) {
+  if (a.visible != nullptr) {
+    for (int64_t t = 0; t < count; ++t) pattern_partials(a, parts[t], block);
+    return;
   }
-  for (int64_t r = 0; r < tile.rows; ++r) own(r, {common.end, here.end});
+  const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
+  Range some{here.end, here.begin};
+  for (int64_t t = 0; t < count; ++t) {
+    look(parts[t], here);
+    if (!parts[t].some.empty())
+      some = {std::min(some.begin, parts[t].some.begin), std::max(some.end, parts[t].some.end)};
+  }
+  Step steps[kKeyBlock];
+  const int64_t step = shared && count > 0 ? shared_keys(a, parts, count) : kKeyBlock;
+  const int64_t n = steps_of(a.kv, some, step, steps);
+  // what a head's first tile asks for while it computes
+  const auto ahead_of = [&](int64_t t, const RowsAhead& ahead) HWY_ATTR {
+    return t == 0 || parts[t - 1].tile->g != parts[t].tile->g ? ahead : RowsAhead{};
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    RowsAhead ahead;
+    if (shared)
+      ahead = i + 1 < n ? RowsAhead::keys(a, *steps[i + 1].span, steps[i + 1].keys)
+                        : RowsAhead::values(a, *steps[0].span, steps[0].keys);
+    for (int64_t t = 0; t < count; ++t) {
+      const Range keys = parts[t].some & steps[i].keys;
+      if (!keys.empty())
+        span_products(a, *parts[t].tile, parts[t].q, *steps[i].span, keys, ahead_of(t, ahead),
+                      parts[t].scores + keys.begin - here.begin);
+    }
+  }
+  for (int64_t t = 0; t < count; ++t) weigh(a, parts[t], here);
+  for (int64_t i = 0; i < n; ++i) {
+    RowsAhead ahead;
+    if (shared && i + 1 < n) ahead = RowsAhead::values(a, *steps[i + 1].span, steps[i + 1].keys);
+    for (int64_t t = 0; t < count; ++t) {
+      ahead_of(t, ahead).ask(parts[t].tile->g, 0, step);
+      step_values(a, parts[t], steps[i], here);
+    }
+  }
 }
 
 // total = total + partial, both brought to the larger maximum

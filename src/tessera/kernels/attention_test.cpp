@@ -348,7 +348,7 @@ TEST(Attention, SameBitsStored) {
 
 // More blocks than are computed before they are merged.
 TEST(Attention, SplitOverThreadsHasTheSameBits) {
-  Case c(1, 270000, 4, 4, 4, 4);
+  Case c(1, 270000, 8, 4, 4, 4);
   std::vector<float> one(at(c.size())), many(at(c.size()));
   const auto run = [&](int threads, std::vector<float>& out) {
     const Threads scope(threads);
@@ -410,6 +410,15 @@ TEST(Attention, RowsWithoutKeysGiveZero) {
     attend(a);
     for (const float value : out) EXPECT_EQ(value, 0.0f);
   });
+}
+
+TEST(Attention, NoQueriesWriteNothing) {
+  Case c(1, 600, 4, 2, 8, 8);
+  std::vector<float> out(at(c.size()), 7.0f);
+  Attention a = c.attention(out.data());
+  a.T = 0;
+  attend(a);
+  for (const float value : out) EXPECT_EQ(value, 7.0f);
 }
 
 TEST(Attention, RefusesBrokenShapes) {

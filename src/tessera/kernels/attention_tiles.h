@@ -52,6 +52,10 @@ struct QueryTile {
                             [](const Chosen& c, int64_t b) { return c.block < b; })
         ->keys;
   }
+  bool has_block(int64_t b) const {
+    return listed ? std::binary_search(chosen.begin(), chosen.end(), b)
+                  : blocks.begin <= b && b < blocks.end;
+  }
 };
 
 inline Range visible_keys(const Attention& a, int64_t query) {
