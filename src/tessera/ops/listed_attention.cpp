@@ -145,7 +145,7 @@ Tensor gathered(const Tensor& q_THK,
   return at::cat(out, 1);
 }
 
-struct Work {
+struct Work final : torch::CustomClassHolder {
   ListsOf lists;  // they name parts
   double scale = 1;
   int64_t block = 1;
@@ -161,7 +161,7 @@ std::vector<KeyMemory> memories_of(const variable_list& inputs) {
 
 struct Listed : torch::autograd::Function<Listed> {
   static Tensor forward(AutogradContext* context,
-                        const std::shared_ptr<const Work>& work,
+                        const c10::intrusive_ptr<Work>& work,
                         at::TensorList list) {
     variable_list inputs = list.vec();
     const Tensor q = inputs[0];
@@ -183,7 +183,7 @@ struct Listed : torch::autograd::Function<Listed> {
     inputs.push_back(all.out);
     inputs.push_back(all.lse);
     context->save_for_backward(inputs);
-    context->saved_data["work"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(work));
+    context->saved_data["work"] = c10::IValue::make_capsule(work);
     return all.out;
   }
 
@@ -192,7 +192,7 @@ struct Listed : torch::autograd::Function<Listed> {
     const Attended all{saved[saved.size() - 2], saved.back()};
     saved.resize(saved.size() - 2);
     const auto holder = context->saved_data["work"].toCapsule();
-    const Work& work = *static_cast<Holder*>(holder.get())->work;
+    const Work& work = *static_cast<Work*>(holder.get());
     const Tensor q = saved[0], dout = gradients[0].contiguous();
     const std::vector<KeyMemory> memories = memories_of(saved);
     variable_list sums;
@@ -236,11 +236,6 @@ struct Listed : torch::autograd::Function<Listed> {
     out.insert(out.end(), sums.begin(), sums.end());
     return out;
   }
-
-  struct Holder final : torch::CustomClassHolder {
-    explicit Holder(std::shared_ptr<const Work> w) : work(std::move(w)) {}
-    std::shared_ptr<const Work> work;
-  };
 };
 
 }  // namespace
@@ -265,11 +260,13 @@ Tensor listed_attention(const Tensor& q_THK,
                         double scale,
                         int64_t block) {
   const at::ScalarType type = wide(q_THK);
-  const auto work = std::make_shared<const Work>(
-      Work{[lists, parts = Parts(memories)](int64_t first, int64_t n) {
-             return parts.located(lists(first, n));
-           },
-           scale, block, q_THK.device().is_cpu() && type == at::kFloat});
+  const auto work = c10::make_intrusive<Work>();
+  work->lists = [lists, parts = Parts(memories)](int64_t first, int64_t n) {
+    return parts.located(lists(first, n));
+  };
+  work->scale = scale;
+  work->block = block;
+  work->kernels = q_THK.device().is_cpu() && type == at::kFloat;
   variable_list inputs{q_THK.to(type).contiguous()};
   for (const KeyMemory& memory : readable(memories))
     for (size_t i = 0; i < memory.k.size(); ++i) {
