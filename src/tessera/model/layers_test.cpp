@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/base/error.h"
+#include "tessera/model/model_testing.h"
 #include "tessera/model/plan.h"
 
 namespace tessera::model {
@@ -30,16 +30,6 @@ Json tiny() {
 
 Json& branch(Json& json, size_t i) {
   return json["layers"][0]["branches"][i];
-}
-
-std::string error_of(const Json& json) {
-  try {
-    read_model_spec(json);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::spec);
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Branches, ParametersAreSharedAndAdaptersAreNot) {
