@@ -366,7 +366,8 @@ spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const B
   for (size_t k = 0; k < branch.adapters.size(); ++k) {
     const AdapterSpec& adapter = branch.adapters[k];
     const std::string where =
-        spec.under(fmt::format("layers[{}].{}.adapters[{}]", layer, branch.name, k));
+        fmt::format("{}layers[{}].{}.adapters[{}]",
+                    spec.stack.empty() ? "" : "stacks." + spec.stack + ".", layer, branch.name, k);
     spec::ParamList list(spec.adapter_prefix(layer, branch, k));
     int64_t width = 0;
     for (const std::string& name : adapter.of) {
