@@ -174,5 +174,24 @@ TEST(Branches, FreshAdaptersChangeNothing) {
   EXPECT_LT(difference(logits(adapted), logits(bare)), 1e-6);
 }
 
+// the first use of a shared rwkv7 has no earlier values to mix with, the second has
+TEST(Branches, AValueMixIsForThoseThatHaveEarlierValues) {
+  Json shared = spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8, "head": "linear",
+    "layers": [{"repeat": 2, "share": "one", "ffn": null,
+                "mixer": {"type": "rwkv7", "n_heads": 2}}]})",
+      "shared");
+  Json own = shared;
+  own["layers"][0].erase("share");
+  const Rig one = make_rig(shared, at::kDouble), two = make_rig(own, at::kDouble);
+  ASSERT_TRUE(two.values.contains("layers.1.mixer.value_mix_up.weight"));
+  ASSERT_FALSE(two.values.contains("layers.0.mixer.value_mix_up.weight"));
+  const at::NoGradGuard no_gradients;
+  for (const auto& [name, value] : two.values)
+    value.copy_(one.values.at(name.starts_with("layers.") ? "shared.one." + name.substr(9) : name));
+  const Ids ids = random_ids(9, 3);
+  EXPECT_LT(difference(whole(one, {ids}), whole(two, {ids})), 1e-14);
+}
+
 }  // namespace
 }  // namespace tessera::contract

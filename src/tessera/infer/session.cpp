@@ -117,13 +117,18 @@ class Reader {
     return t;
   }
 
+  /// How keys and values are kept: what was rounded for one type is not what another would hold.
+  void check_kv_type(spec::KvType ours) const {
+    const std::string& theirs = text("kv_type");
+    if (theirs != name_of(ours))
+      bad("keeps keys and values as {}, this run as {}; go on with --kv-type {}", theirs,
+          name_of(ours), theirs);
+  }
+
   /// The types of the state's tensors, which the state itself would convert, and the inputs still
   /// to be replayed, whose width it does not know.
   void check_state(const model::State& fresh) const {
     const model::State::Packed expected = fresh.pack("");
-    const std::string& kv = expected.metadata.find("kv_type")->second;
-    if (text("kv_type") != kv)
-      bad("keeps keys and values as {}; this run as {} (--kv-type)", text("kv_type"), kv);
     std::map<std::string, DType, std::less<>> types;
     for (const TensorView& view : expected.views) types[view.name] = view.dtype;
     for (const TensorView& view : file_.tensors()) {
@@ -233,6 +238,7 @@ Session load_session(const std::filesystem::path& path,
   session.last.resize(static_cast<size_t>(rows));
   if (!spec.no_state_reason().empty()) return session;
 
+  reader.check_kv_type(kv.type);
   session.state = model::State(spec, rows, max_pending, at::TensorOptions().dtype(at::kFloat), kv);
   reader.check_state(session.state);
   session.state.unpack(reader.file(), fingerprint);

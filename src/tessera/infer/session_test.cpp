@@ -250,8 +250,17 @@ TEST(Session, KeysAndValuesStayInTheirBits) {
     const File file;
     const std::string print = fingerprint(model, nullptr);
     save_session(file.path(), session, print);
-    expect_error(ErrorKind::file, "this run as f32 (--kv-type)",
-                 [&] { load_session(file.path(), model, print); });
+    const std::string name = spec::name_of(type);
+    expect_error(
+        ErrorKind::file,
+        "keeps keys and values as " + name + ", this run as f32; go on with --kv-type " + name,
+        [&] { load_session(file.path(), model, print); });
+    // the same of a session in memory
+    GenerateOptions other = options;
+    other.prefix_cache = nullptr;
+    other.kv = {};
+    expect_error(ErrorKind::input, "keep keys and values as " + name + " do not join",
+                 [&] { generate(model, nullptr, kNoPrompt, other); });
     session = load_session(file.path(), model, print, 0, options.kv);
     options.max_new_tokens = 12;
     const Ids second = generate(model, nullptr, kNoPrompt, options).rows[0].token_ids;

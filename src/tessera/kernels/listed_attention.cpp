@@ -107,7 +107,9 @@ void differentiate_list(const ListedAttentionGradient& gradient, int64_t t, int6
     const KeySource& source = a.sources[m];
     const float* k = source.k + i * source.k_token_stride + g * source.k_head_stride;
     const float* v = source.v + i * source.v_token_stride + g * source.v_head_stride;
-    const float dscore = a.scale * weights[j] * (dot(dout, v, a.V) - delta);
+    const float above = dot(dout, v, a.V) - delta;
+    const float dscore = a.scale * weights[j] * above;
+    if (gradient.dbias != nullptr) gradient.dbias[first + j] = weights[j] * above;
     add_scaled(weights[j], dout, gradient.dv[m] + (i * a.G + g) * a.V, a.V);
     add_scaled(dscore, q, gradient.dk[m] + (i * a.G + g) * a.K, a.K);
     add_scaled(dscore, k, dq, a.K);
@@ -155,6 +157,8 @@ void listed_attention(const ListedAttention& a) {
 
 void listed_attention_backward(const ListedAttentionGradient& gradient) {
   check(gradient.of);
+  require(gradient.dbias == nullptr || gradient.of.L == gradient.of.H, "listed_attention",
+          "the gradient of biases with {} lists for {} heads", gradient.of.L, gradient.of.H);
   if (gradient.of.T == 0) return;
   cap_targets();
   parallel_for(gradient.of.G, 1, [&](int64_t begin, int64_t end) {

@@ -46,8 +46,9 @@ struct ListedAttentionGradient {
   float* dq = nullptr;          // [T, H, K]
   float* const* dk = nullptr;   // of every source, dense [S, G, K]
   float* const* dv = nullptr;   // of every source, dense [S, G, V]
+  float* dbias = nullptr;       // of every entry, or null; L == H
 };
-/// Throws Error(internal) unless G divides H and L is 1, G or H.
+/// Throws Error(internal) unless G divides H and L is 1, G or H; with dbias, H.
 void listed_attention_backward(const ListedAttentionGradient& gradient);
 
 }  // namespace tessera::kernels

@@ -23,7 +23,8 @@ HWY_INLINE void sum_rows(const WeightedSum& s, int64_t i) {
     const int64_t count = std::min<int64_t>(kLanes, s.C - c);
     V32 sum[rows];
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) sum[r] = zero();
+    for (int r = 0; r < rows; ++r)
+      sum[r] = s.onto ? load_upto(s.y + (i + r) * s.y_stride + c, count) : zero();
     const auto add = [&](auto&& read) HWY_ATTR {
       for (int64_t j = 0; j < s.N; ++j) {
         const V32 v = read(s.v + j * s.v_stride + c);

@@ -46,5 +46,18 @@ TEST(WeightedSum, ZerosBehindAndOtherRowsChangeNoBits) {
   });
 }
 
+TEST(WeightedSum, PiecesGiveTheBitsOfOneCall) {
+  const int64_t M = 6, N = 37, C = 19;
+  const Values a(M * N, 1), v(N * C, 2);
+  on_every_target([&] {
+    std::vector<float> whole(at(M * C)), pieces(at(M * C), -1.0f);
+    weighted_sum({M, N, C, a.data(), N, v.data(), C, whole.data(), C});
+    for (const auto& [from, to] : {std::pair{0, 1}, std::pair{1, 17}, std::pair{17, 37}})
+      weighted_sum({M, to - from, C, a.data() + from, N, v.data() + from * C, C, pieces.data(), C,
+                    /*onto=*/from > 0});
+    EXPECT_EQ(pieces, whole);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::kernels

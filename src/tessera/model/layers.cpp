@@ -78,8 +78,8 @@ struct Written {
 
 class LayerReader {
  public:
-  LayerReader(const LayerDefaults& defaults, Scope scope)
-      : defaults_(defaults), scope_(std::move(scope)) {}
+  LayerReader(const LayerDefaults& defaults, Scope scope, std::vector<spec::Placed>& before)
+      : defaults_(defaults), scope_(std::move(scope)), before_(before) {}
 
   LayerSpec read(const Json& json) {
     check_keys(json, kLayerKeys, scope_.path);
@@ -202,6 +202,9 @@ class LayerReader {
            "\"{}\" reads {} channels, and its {} inputs have {}; bring them to that width first by "
            "a branch {{\"ffn\": \"linear\"}}",
            branch.part.type(), scope.d_model, branch.inputs.size(), scope.d_in);
+    if (const auto* reads = dynamic_cast<const spec::ReadsEarlierParts*>(branch.part.config.get()))
+      reads->check_behind(before_, scope);
+    before_.push_back({branch.part, scope});
     read_norms(written, scope.d_in, branch);
     layer_.groups.back().branches.push_back(std::move(branch));
   }
@@ -267,6 +270,7 @@ class LayerReader {
 
   const LayerDefaults& defaults_;
   Scope scope_;
+  std::vector<spec::Placed>& before_;
   LayerSpec layer_;
 };
 
@@ -294,8 +298,11 @@ Json dump_branch(const BranchSpec& branch) {
 
 }  // namespace
 
-LayerSpec read_layer(const Json& json, const LayerDefaults& defaults, const Scope& scope) {
-  return LayerReader(defaults, scope).read(json);
+LayerSpec read_layer(const Json& json,
+                     const LayerDefaults& defaults,
+                     const Scope& scope,
+                     std::vector<spec::Placed>& before) {
+  return LayerReader(defaults, scope, before).read(json);
 }
 
 Json dump_layer(const LayerSpec& layer) {
@@ -359,7 +366,8 @@ spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const B
   for (size_t k = 0; k < branch.adapters.size(); ++k) {
     const AdapterSpec& adapter = branch.adapters[k];
     const std::string where =
-        spec.under(fmt::format("layers[{}].{}.adapters[{}]", layer, branch.name, k));
+        fmt::format("{}layers[{}].{}.adapters[{}]",
+                    spec.stack.empty() ? "" : "stacks." + spec.stack + ".", layer, branch.name, k);
     spec::ParamList list(spec.adapter_prefix(layer, branch, k));
     int64_t width = 0;
     for (const std::string& name : adapter.of) {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/base/error.h"
+#include "tessera/model/model_testing.h"
 #include "tessera/model/plan.h"
 
 namespace tessera::model {
@@ -30,16 +30,6 @@ Json tiny() {
 
 Json& branch(Json& json, size_t i) {
   return json["layers"][0]["branches"][i];
-}
-
-std::string error_of(const Json& json) {
-  try {
-    read_model_spec(json);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::spec);
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Branches, ParametersAreSharedAndAdaptersAreNot) {
@@ -152,6 +142,54 @@ TEST(Branches, AWholeLayerJoinsTheStream) {
   Json json = tiny();
   json["layers"][0]["residual"] = nullptr;
   EXPECT_THAT(error_of(json), HasSubstr("[layers[0].residual] null for a whole layer"));
+}
+
+/// Rwkv7 behind `first`, with `keys` besides.
+Json behind(Json first, const char* keys) {
+  Json json = {{"tessera", 1}, {"arch", "decoder"}, {"vocab", 11}, {"d_model", 8}};
+  Json second = {{"type", "rwkv7"}, {"n_heads", 2}};
+  second.update(spec::parse_json(keys, "test"));
+  json["layers"] = {{{"mixer", std::move(first)}}, {{"mixer", second}}};
+  return json;
+}
+
+TEST(ValueResidual, MixesWithTheFirstRwkv7LayerOrIsRefused) {
+  const Json rwkv7 = {{"type", "rwkv7"}, {"n_heads", 2}},
+             attention = {{"type", "attention"}, {"n_heads", 2}};
+  EXPECT_EQ(error_of(behind(rwkv7, "{}")), "no error");
+  EXPECT_EQ(error_of(behind(attention, R"({"value_residual": false})")), "no error");
+  EXPECT_EQ(error_of(behind(attention, "{}")),
+            "[layers[1].mixer.value_residual] mixes with the values of an earlier rwkv7 layer and "
+            "there is none; set \"value_residual\": false here");
+  EXPECT_EQ(error_of(behind(rwkv7, R"({"value_dim": 5})")),
+            "[layers[1].mixer.value_residual] mixes 2 x 5 channels of values with those of "
+            "layers[0].mixer, which are 2 x 4; give both the same n_heads * value_dim, or set "
+            "\"value_residual\": false here");
+  EXPECT_EQ(error_of(behind(rwkv7, R"({"value_dim": 5, "value_residual": false})")), "no error");
+  EXPECT_EQ(error_of(behind(rwkv7, R"({"n_heads": 4})")), "no error");
+  // the values are those of the first, whatever stands between
+  Json json = behind(rwkv7, R"({"value_dim": 5, "value_residual": false})");
+  json["layers"].push_back({{"mixer", rwkv7}});
+  EXPECT_EQ(error_of(json), "no error");
+  json["layers"].push_back(json["layers"][1]);
+  json["layers"][3]["mixer"].erase("value_residual");
+  EXPECT_THAT(error_of(json), HasSubstr("[layers[3].mixer.value_residual] mixes 2 x 5"));
+}
+
+TEST(ValueResidual, CountsTheBranchesOfItsOwnLayer) {
+  const Json mix = {{"type", "rwkv7"}, {"n_heads", 2}, {"value_residual", true}};
+  Json own = mix;
+  own["value_residual"] = false;
+  Json json = behind({{"type", "rwkv7"}, {"n_heads", 2}}, "{}");
+  json["layers"] = spec::parse_json(R"([{"branches": [{"name": "a"}, {"name": "b"}]}])", "test");
+  Json& branches = json["layers"][0]["branches"];
+  branches[0]["mixer"] = own;
+  branches[1]["mixer"] = mix;
+  EXPECT_EQ(error_of(json), "no error");
+  branches[0]["mixer"] = mix;
+  branches[1]["mixer"] = own;
+  EXPECT_THAT(error_of(json),
+              HasSubstr("[layers[0].branches[0].mixer.value_residual] mixes with the values"));
 }
 
 }  // namespace

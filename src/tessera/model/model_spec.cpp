@@ -144,10 +144,11 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   defaults.ffn = get(json, "ffn");
   const std::vector<Json> layers = expand_layers(json, path);
   out.layers.resize(layers.size());  // scope() reports the depth
+  std::vector<spec::Placed> before;
   for (size_t i = 0; i < layers.size(); ++i)
-    out.layers[i] =
-        read_layer(layers[i], defaults,
-                   out.scope(static_cast<int64_t>(i), at(path, fmt::format("layers[{}]", i))));
+    out.layers[i] = read_layer(
+        layers[i], defaults,
+        out.scope(static_cast<int64_t>(i), at(path, fmt::format("layers[{}]", i))), before);
   check_streams(out, path);
 
   out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),

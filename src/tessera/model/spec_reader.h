@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/model/model_spec.h"
+#include "tessera/spec/placed.h"
 
 namespace tessera::model {
 
@@ -27,8 +28,12 @@ struct LayerDefaults {
   const Json* cross = nullptr;
   const Json* ffn = nullptr;
 };
-/// One invocation of a layer; `scope` says where it stands and how the spec names it.
-LayerSpec read_layer(const Json& json, const LayerDefaults& defaults, const spec::Scope& scope);
+/// One invocation of a layer; `scope` says where it stands and how the spec names it, `before` what
+/// runs before it in its stack: its own mixers and feed-forward layers are appended.
+LayerSpec read_layer(const Json& json,
+                     const LayerDefaults& defaults,
+                     const spec::Scope& scope,
+                     std::vector<spec::Placed>& before);
 Json dump_layer(const LayerSpec& layer);
 /// Throws Error(spec) where one id names two different layers or branches.
 void check_shared(const ModelSpec& spec, const std::string& path);

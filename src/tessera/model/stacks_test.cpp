@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "tessera/base/error.h"
+#include "tessera/model/model_testing.h"
 
 namespace tessera::model {
 namespace {
@@ -29,16 +29,6 @@ std::vector<std::string> names(const Json& json) {
   std::vector<std::string> names;
   for (const spec::ParamDecl& decl : parameters(read_model_spec(json))) names.push_back(decl.name);
   return names;
-}
-
-std::string error_of(const Json& json) {
-  try {
-    read_model_spec(json);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::spec);
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Stacks, TakeFromTheSpecAroundThemWhatTheyLeaveOut) {

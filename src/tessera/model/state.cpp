@@ -88,12 +88,16 @@ int64_t State::checked(int64_t row) const {
 }
 
 void State::check_alike(const State& other) const {
-  if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_) ||
-      max_pending_ != other.max_pending_)
+  if (type_ != other.type_)
     fail(ErrorKind::input, "state",
-         "rows of another spec or kv-type, or with another max_pending ({} and {}), cannot be "
-         "appended",
-         max_pending_, other.max_pending_);
+         "rows that keep keys and values as {} do not join rows that keep them as {}; go on with "
+         "the kv-type that they were made with",
+         name_of(other.type_), name_of(type_));
+  if (max_pending_ != other.max_pending_)
+    fail(ErrorKind::input, "state", "rows with max_pending {} do not join rows with {}",
+         other.max_pending_, max_pending_);
+  if (!layout_ || !other.layout_ || !same_layout(*layout_, *other.layout_))
+    fail(ErrorKind::input, "state", "rows of another spec do not join these");
 }
 
 void State::append(const State& other) {
@@ -243,8 +247,10 @@ void State::unpack(const format::TensorFile& file, const std::string& fingerprin
   // files without one are older than the choice
   if (const auto found = file.metadata().find("kv_type");
       (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
-    fail(ErrorKind::file, "state", "{}: keeps keys and values as {}; this state as {} (--kv-type)",
-         file.file(), found == file.metadata().end() ? "f32" : found->second, name_of(type_));
+    fail(ErrorKind::file, "state",
+         "{}: keeps keys and values as {}, this state as {}; load it into one of kv-type {}",
+         file.file(), found == file.metadata().end() ? "f32" : found->second, name_of(type_),
+         found == file.metadata().end() ? "f32" : found->second);
   if (number("rows") != rows())
     fail(ErrorKind::file, "state", "{}: holds {} rows; this state has {}", file.file(),
          number("rows"), rows());

@@ -30,6 +30,24 @@ struct KeyLists {
     keys.push_back({static_cast<int32_t>(source), static_cast<int32_t>(index), bias});
   }
   void end_list() { ends.push_back(static_cast<int64_t>(keys.size())); }
+  /// One number [entries] more for every entry.
+  void add_biases(const Tensor& numbers);
+};
+
+/// What entries gain besides their own numbers, with gradients to whatever it is made of. Lists by
+/// query and head.
+struct ListBias {
+  /// [entries] of the lists of queries first .. of a call, q_NHK; `memories` and `inputs` are the
+  /// call's, or copies that gradients shall reach.
+  std::function<Tensor(const KeyLists& lists,
+                       int64_t first,
+                       const Tensor& q_NHK,
+                       const std::vector<KeyMemory>& memories,
+                       const std::vector<Tensor>& inputs)>
+      of = nullptr;
+  std::vector<Tensor> inputs = {};
+
+  explicit operator bool() const { return of != nullptr; }
 };
 
 struct Attended {
@@ -46,13 +64,14 @@ Attended listed_attention(const Tensor& q_THK,
 using ListsOf = std::function<KeyLists(int64_t first, int64_t n)>;
 
 /// The same for any type and device, with gradients, `block` queries at a time: lists exist for one
-/// block, and are asked for again in the backward pass. Memory linear in queries and keys. float32
-/// on a CPU by kernels, else by torch operations on gathered keys. -> [T, H, V].
+/// block, and are asked for again in the backward pass, as what they gain. Memory linear in queries
+/// and keys. float32 on a CPU by kernels, else by torch operations on gathered keys. -> [T, H, V].
 Tensor listed_attention(const Tensor& q_THK,
                         const std::vector<KeyMemory>& memories,
                         const ListsOf& lists,
                         double scale,
-                        int64_t block);
+                        int64_t block,
+                        const ListBias& bias = {});
 
 /// With gradients: q_BHTK, k_BGSK, v_BGSV, bias broadcast to [B, H, T, S] -> [B, H, T, V] and
 /// [B, H, T]. Softmax in float32 or double; a row without keys gives 0.

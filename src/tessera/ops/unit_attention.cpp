@@ -43,38 +43,56 @@ Tensor unit_attention(const Tensor& q_BTK,
 }
 
 Tensor unit_attention_kernel(const Tensor& q_TK,
-                             const Tensor& k_SK,
-                             const Tensor& v_SV,
+                             const std::vector<Tensor>& k_parts,
+                             const std::vector<Tensor>& v_parts,
                              const UnitScores& how) {
   const bool causal = how.causal;
   const int64_t start = how.start;
-  const Tensor q = q_TK.contiguous(), k = k_SK.contiguous(), v = v_SV.contiguous(),
-               divisor = how.divisor_T.to(at::kFloat).contiguous(),
+  std::vector<Tensor> k, v;
+  int64_t keys = 0;
+  for (size_t p = 0; p < k_parts.size(); ++p) {
+    k.push_back(k_parts[p].contiguous());
+    v.push_back(v_parts[p].contiguous());
+    keys += k.back().size(0);
+  }
+  const Tensor q = q_TK.contiguous(), divisor = how.divisor_T.to(at::kFloat).contiguous(),
                bias = how.bias_TS.defined() ? how.bias_TS.to(at::kFloat).contiguous() : Tensor();
-  const int64_t t = q.size(0), width = q.size(1), keys = k.size(0), values = v.size(1);
+  const int64_t t = q.size(0), width = q.size(1), values = v.at(0).size(1);
   Tensor out = at::empty({t, values}, q.options());
   Tensor block = at::empty({std::min(t, kQueryBlock), keys}, q.options());
   auto* scores = block.data_ptr<float>();
   const auto* by = divisor.const_data_ptr<float>();
   const auto* added = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+  const int64_t added_stride = bias.defined() ? bias.size(1) : 0;  // causal: up to the last seen
   for (int64_t first = 0; first < t; first += kQueryBlock) {
     const int64_t rows = std::min(kQueryBlock, t - first);
     const int64_t seen = causal ? start + first + rows : keys;  // by the last row
-    kernels::matmul(q.const_data_ptr<float>() + first * width, rows, width, width, DType::f32,
-                    k.const_data_ptr<float>(), seen, nullptr, scores, keys);
+    // f(part, its first key, its keys that the last row sees)
+    const auto for_parts = [&](const auto& f) {
+      for (int64_t p = 0, at = 0; at < seen; at += k[static_cast<size_t>(p++)].size(0))
+        f(static_cast<size_t>(p), at, std::min(k[static_cast<size_t>(p)].size(0), seen - at));
+    };
+    for_parts([&](size_t p, int64_t at, int64_t n) {
+      kernels::matmul(q.const_data_ptr<float>() + first * width, rows, width, width, DType::f32,
+                      k[p].const_data_ptr<float>(), n, nullptr, scores + at, keys);
+    });
     parallel_for(rows, 1 + (int64_t{1} << 14) / (1 + seen), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t own = causal ? start + first + i + 1 : keys;
         float* row = scores + i * keys;
         for (int64_t j = 0; j < own; ++j) {
           const float score = row[j] / by[first + i];
-          row[j] = acted(added != nullptr ? score + added[(first + i) * keys + j] : score, how.act);
+          row[j] = acted(added != nullptr ? score + added[(first + i) * added_stride + j] : score,
+                         how.act);
         }
         for (int64_t j = own; j < seen; ++j) row[j] = 0;
       }
     });
-    kernels::weighted_sum({rows, seen, values, scores, keys, v.const_data_ptr<float>(), values,
-                           out.data_ptr<float>() + first * values, values});
+    for_parts([&](size_t p, int64_t at, int64_t n) {
+      kernels::weighted_sum({rows, n, values, scores + at, keys, v[p].const_data_ptr<float>(),
+                             values, out.data_ptr<float>() + first * values, values,
+                             /*onto=*/at > 0});
+    });
   }
   return out;
 }

@@ -27,11 +27,12 @@ Tensor unit_attention(const Tensor& q_BTK,
                       const Tensor& v_BSV,
                       const UnitScores& how);
 
-/// The batch-invariant kernels for one sequence in float32: q_TK, k_SK, v_SV. Keys in ascending
-/// order; memory for a block of queries at a time.
+/// The batch-invariant kernels for one sequence in float32: q_TK, and keys and values [S, K] and
+/// [S, V] in parts that follow one another, read where they lie. Keys in ascending order; memory
+/// for a block of queries at a time.
 Tensor unit_attention_kernel(const Tensor& q_TK,
-                             const Tensor& k_SK,
-                             const Tensor& v_SV,
+                             const std::vector<Tensor>& k_parts,
+                             const std::vector<Tensor>& v_parts,
                              const UnitScores& how);
 
 }  // namespace tessera::ops

@@ -9,7 +9,7 @@ namespace {
 Tensor run(const Tensor& q, const Tensor& k, const Tensor& v, double n, ScoreAct act, bool causal) {
   const Tensor divisor = at::full({q.size(0)}, n, q.options());
   const UnitScores how{divisor, act, causal};
-  if (use_kernels(q)) return unit_attention_kernel(q, k, v, how);
+  if (use_kernels(q)) return unit_attention_kernel(q, {k}, {v}, how);
   return unit_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), how).squeeze(0);
 }
 
@@ -76,10 +76,26 @@ TEST(UnitAttention, LongInputsAgainstTheDefinition) {
           const Tensor qt = q.to(type), kt = k.to(type), vt = v.to(type);
           UnitScores how{divisor.to(type), act, true, start};
           if (biased) how.bias_TS = bias.to(type);
-          if (use_kernels(qt)) return unit_attention_kernel(qt, kt, vt, how);
+          if (use_kernels(qt)) return unit_attention_kernel(qt, {kt}, {vt}, how);
           return unit_attention(qt.unsqueeze(0), kt.unsqueeze(0), vt.unsqueeze(0), how).squeeze(0);
         },
         want, 1e-12);
+  }
+}
+
+TEST(UnitAttention, PagesGiveTheBitsOfOnePiece) {
+  const at::NoGradGuard no_gradients;
+  const int64_t start = 90, t = 70;
+  const Tensor q = gen({t, 5}, 1.3, 0.2).to(at::kFloat),
+               k = gen({start + t, 5}, 1.7, 0.4).to(at::kFloat),
+               v = gen({start + t, 9}, 1.1, 0.1).to(at::kFloat);
+  for (const bool causal : {true, false}) {
+    const UnitScores how{at::full({t}, 2.5f), ScoreAct::relu2, causal, start};
+    const Tensor whole = unit_attention_kernel(q, {k}, {v}, how);
+    const std::vector<int64_t> pages = {1, 64, 64, start + t - 129};
+    EXPECT_TRUE(at::equal(
+        unit_attention_kernel(q, k.split_with_sizes(pages), v.split_with_sizes(pages), how),
+        whole));
   }
 }
 

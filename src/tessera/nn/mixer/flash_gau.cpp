@@ -164,7 +164,7 @@ class FlashGau final : public Mixer {
                           const Tensor& k,
                           const Tensor& v,
                           const ops::UnitScores& how) {
-    if (ops::use_kernels(q)) return ops::unit_attention_kernel(q, k, v, how);
+    if (ops::use_kernels(q)) return ops::unit_attention_kernel(q, {k}, {v}, how);
     return ops::unit_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), how).squeeze(0);
   }
 

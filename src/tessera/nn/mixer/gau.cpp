@@ -65,14 +65,11 @@ class Gau final : public Mixer {
       return ops::attention(q_TS.unsqueeze(1), kv, start, how,
                             weight_dropout(context, name_, config_.dropout).at(segment_begin))
           .squeeze(1);
-    // the products below want one matrix
-    const auto joined = [&](const auto& side) {
-      std::vector<Tensor> parts;
-      for (const ops::KeyValues& part : kv) parts.push_back(side(part));
-      return (parts.size() == 1 ? parts[0] : at::cat(parts)).squeeze(1);
-    };
-    const Tensor k_SS = joined([](const ops::KeyValues&part) { return part.k_SGD; }),
-                 v_SE = joined([](const ops::KeyValues&part) { return part.v_SGD; });
+    std::vector<Tensor> k_parts, v_parts;
+    for (const ops::KeyValues& part : kv) {
+      k_parts.push_back(part.k_SGD.squeeze(1));
+      v_parts.push_back(part.v_SGD.squeeze(1));
+    }
     const int64_t t = q_TS.size(0);
     const auto options = q_TS.options().dtype(ops::wide(q_TS));
     // a position scheme may have changed the factor
@@ -82,31 +79,41 @@ class Gau final : public Mixer {
         divisor,
         config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace,
         context.causal, start};
-    if (ops::use_kernels(q_TS)) return by_kernel(q_TS, k_SS, v_SE, scores, how);
-    const Tensor q = q_TS.unsqueeze(0).to(options), k = k_SS.unsqueeze(0).to(options);
+    if (ops::use_kernels(q_TS)) return by_kernel(q_TS, k_parts, v_parts, scores, how);
+    const Tensor q = q_TS.unsqueeze(0).to(options), k = joined(k_parts).unsqueeze(0).to(options);
     scores.bias_TS = GauParts::bias(how, q, k, start, 0);
-    return ops::unit_attention(q, k, v_SE.unsqueeze(0).to(options), scores)
+    return ops::unit_attention(q, k, joined(v_parts).unsqueeze(0).to(options), scores)
         .squeeze(0)
         .to(q_TS.scalar_type());
   }
 
-  /// A bias is made for a few queries at a time: memory stays linear in the keys.
+  static Tensor joined(const std::vector<Tensor>& parts) {
+    return parts.size() == 1 ? parts[0] : at::cat(parts);
+  }
+
+  /// Keys and values are read in the pages they lie in. A bias is made for a few queries at a time:
+  /// memory stays linear in the keys.
   static Tensor by_kernel(const Tensor& q_TS,
-                          const Tensor& k_SS,
-                          const Tensor& v_SE,
+                          const std::vector<Tensor>& k_parts,
+                          const std::vector<Tensor>& v_parts,
                           const ops::UnitScores& scores,
                           const ops::ScoreOptions& how) {
-    if (!how.term) return ops::unit_attention_kernel(q_TS, k_SS, v_SE, scores);
+    if (!how.term) return ops::unit_attention_kernel(q_TS, k_parts, v_parts, scores);
+    int64_t keys = 0;
+    for (const Tensor& part : k_parts) keys += part.size(0);
+    // a function may read all keys of a query at once; of a table only their number matters
+    const Tensor k_SS =
+        how.term.bias ? joined(k_parts) : k_parts[0].narrow(0, 0, 1).expand({keys, -1});
     std::vector<Tensor> out;
     for (int64_t i = 0; i < q_TS.size(0); i += kQueryBlock) {
       const int64_t n = std::min(kQueryBlock, q_TS.size(0) - i);
-      const int64_t seen = scores.causal ? scores.start + i + n : k_SS.size(0);
+      const int64_t seen = scores.causal ? scores.start + i + n : keys;
       const Tensor q = q_TS.narrow(0, i, n), k = k_SS.narrow(0, 0, seen);
       ops::UnitScores some = scores;
       some.start += i;
       some.divisor_T = scores.divisor_T.narrow(0, i, n);
       some.bias_TS = GauParts::bias(how, q.unsqueeze(0), k.unsqueeze(0), some.start, 0).squeeze(0);
-      out.push_back(ops::unit_attention_kernel(q, k, v_SE.narrow(0, 0, seen), some));
+      out.push_back(ops::unit_attention_kernel(q, k_parts, v_parts, some));
     }
     return out.size() == 1 ? out[0] : at::cat(out);
   }

@@ -5,7 +5,8 @@
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/listed_attention.h"
+#include "tessera/nn/position/relative.h"
+#include "tessera/ops/listed_term.h"
 
 namespace tessera::nn {
 namespace {
@@ -48,7 +49,7 @@ class MultiLevelAttention final : public Mixer {
     const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context);
     const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
     const Batch& batch = *context.batch;
-    const ops::ScoreOptions how = options(context);
+    const ops::ScoreOptions how = options(q_NHD, context);
     Tensor o_NHD;
     if (const int64_t t = batch.equal_length();
         rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
@@ -68,21 +69,24 @@ class MultiLevelAttention final : public Mixer {
   }
 
  private:
-  ops::ScoreOptions options(Context& context) const {
+  /// What acts by distance is read from a table.
+  ops::ScoreOptions options(const Tensor& q_NHD, Context& context) const {
     const auto heads = [this](const Linear& linear) {
       return [this, &linear](const Tensor& x) {
         return linear(x).reshape({x.size(0), -1, config_.head_dim});
       };
     };
-    return with_term(
+    const ScoreSite site{.n_heads = config_.n_heads,
+                         .head_dim = config_.head_dim,
+                         .longest = context.batch->longest(),
+                         .project_q = heads(q_),
+                         .project_k = heads(k_)};
+    ops::ScoreOptions how = with_term(
         {.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim)), .causal = context.causal},
-        *position_,
-        {.n_heads = config_.n_heads,
-         .head_dim = config_.head_dim,
-         .longest = context.batch->longest(),
-         .project_q = heads(q_),
-         .project_k = heads(k_)},
-        context);
+        *position_, site, context);
+    if (how.term && config_.position.as<PositionConfig>().by_distance())
+      how.term = as_table(how.term, DistanceRange::of(site, context), q_NHD);
+    return how;
   }
 
   // --- entries ---------------------------------------------------------------------------------
@@ -225,7 +229,6 @@ class MultiLevelAttention final : public Mixer {
                 const ops::ScoreOptions& how,
                 int64_t start,
                 int64_t end) const {
-    if (how.term && !ops::use_kernels(q_BTHD)) return by_table(q_BTHD, memory, how, start, end);
     std::vector<Tensor> out;
     for (int64_t b = 0; b < q_BTHD.size(0); ++b)
       out.push_back(by_lists(q_BTHD[b], b, memory, how, start, end));
@@ -241,88 +244,25 @@ class MultiLevelAttention final : public Mixer {
                   int64_t end) const {
     std::vector<ops::KeyMemory> sources;
     for (const Entries& e : memory) sources.push_back({e.k_BSGD[b], e.v_BSGD[b]});
-    const int64_t t = q_THD.size(0);
-    if (!ops::use_kernels(q_THD)) {
-      // what is listed outlives the call, until its gradient has been formed
-      const ops::ListsOf of = [config = config_, at = stands(memory), start, end,
-                               causal = how.causal](int64_t first, int64_t n) {
-        return lists(config, at, {}, {start + first, start + first + n}, end, causal);
-      };
-      return ops::listed_attention(q_THD, sources, of, how.scale, kQueryBlock);
-    }
-    std::vector<Tensor> out;
-    for (int64_t i = 0; i < t; i += kQueryBlock) {
-      const int64_t n = std::min(kQueryBlock, t - i);
-      const Tensor q = q_THD.narrow(0, i, n);
-      std::vector<Tensor> more;
-      for (const Entries& e : memory)
-        if (how.term)
-          more.push_back(added(how, q.unsqueeze(0), e, start + i, end).squeeze(0).contiguous());
-      const LevelRange queries{start + i, start + i + n};
-      out.push_back(
-          ops::listed_attention(
-              q, sources, lists(config_, stands(memory), more, queries, end, how.causal), how.scale)
-              .out);
-    }
-    return out.size() == 1 ? out[0] : at::cat(out);
-  }
-
-  /// With a term and gradients: a table of biases, quadratic in the tokens as the term itself.
-  Tensor by_table(const Tensor& q_BTHD,
-                  const std::vector<Entries>& memory,
-                  const ops::ScoreOptions& how,
-                  int64_t start,
-                  int64_t end) const {
-    const int64_t t = q_BTHD.size(1);
-    std::vector<Tensor> keys, values, more;
-    std::vector<int64_t> offsets{0};
-    for (const Entries& e : memory) {
-      keys.push_back(e.k_BSGD);
-      values.push_back(e.v_BSGD);
-      more.push_back(added(how, q_BTHD, e, start, end));
-      offsets.push_back(offsets.back() + e.size());
-    }
-    const ops::KeyLists list =
-        lists(config_, stands(memory), {}, {start, start + t}, end, how.causal);
-    Tensor table =
-        at::full({t, offsets.back()}, -std::numeric_limits<double>::infinity(), at::kDouble);
-    auto* cell = table.data_ptr<double>();
-    int64_t j = 0;
-    for (int64_t i = 0; i < t; ++i)
-      for (; j < list.ends[static_cast<size_t>(i)]; ++j) {
-        const ops::ListedKey& key = list.keys[static_cast<size_t>(j)];
-        cell[i * offsets.back() + offsets[static_cast<size_t>(key.source)] + key.index] = key.bias;
-      }
-    const Tensor bias = table.to(q_BTHD.device(), ops::wide(q_BTHD)) + at::cat(more, -1);
-    return ops::biased_attention(q_BTHD.transpose(1, 2), at::cat(keys, 1).transpose(1, 2),
-                                 at::cat(values, 1).transpose(1, 2), bias, how.scale)
-        .out.transpose(1, 2);
-  }
-
-  /// What the position adds to the scores of queries from `start` on and entries, [B or 1, H, T,
-  /// entries]; undefined where it adds nothing.
-  Tensor added(const ops::ScoreOptions& how,
-               const Tensor& q_BTHD,
-               const Entries& e,
-               int64_t start,
-               int64_t length) const {
-    if (!how.term) return {};
-    const int64_t r = config_.ratios[e.level], n = e.size();
-    const Tensor q = q_BTHD.transpose(1, 2), k = e.k_BSGD.transpose(1, 2).repeat_interleave(
-                                                 config_.n_heads / config_.n_kv_heads, 1);
-    const auto some = [&](int64_t from, int64_t count, int64_t position) {
-      const Tensor keys = k.narrow(2, from, count);
-      const Tensor bias = ops::added_by_term(how.term, {q, keys, start, position, how.scale, 1, r});
-      return bias.expand({bias.size(0), config_.n_heads, q.size(2), count});
+    // what is listed outlives the call, until its gradient has been formed
+    const ops::ListsOf of = [config = config_, at = stands(memory), start, end, causal = how.causal,
+                             by_head = static_cast<bool>(how.term)](int64_t first, int64_t n) {
+      return lists(config, at, {start + first, start + first + n}, end, causal, by_head);
     };
-    // the last block of an encoder may be shorter
-    const int64_t whole = std::min(n, std::max<int64_t>(0, length / r - e.first));
-    std::vector<Tensor> parts;
-    if (whole > 0) parts.push_back(some(0, whole, (e.first + 1) * r - 1));
-    if (whole < n) parts.push_back(some(whole, n - whole, length - 1));
-    if (parts.empty())
-      return at::zeros({1, config_.n_heads, q.size(2), 0}, q.options().dtype(ops::wide(q)));
-    return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
+    return ops::listed_attention(q_THD, sources, of, how.scale, kQueryBlock,
+                                 ops::listed_term(how.term, how.scale, start, places(memory, end)));
+  }
+
+  /// Where entries stand: at the last token of their block, in a document of `length` tokens so
+  /// far.
+  std::vector<ops::KeyPlaces> places(const std::vector<Entries>& memory, int64_t length) const {
+    std::vector<ops::KeyPlaces> out;
+    for (const Entries& e : memory) {
+      const int64_t r = config_.ratios[e.level];
+      // the last block of an encoder may be shorter
+      out.push_back({(e.first + 1) * r - 1, r, length - 1});
+    }
+    return out;
   }
 
   static std::vector<Stand> stands(const std::vector<Entries>& memory) {
@@ -331,17 +271,16 @@ class MultiLevelAttention final : public Mixer {
     return out;
   }
 
-  /// What the queries at these positions read, the oldest first; by head where each entry has a
-  /// number of its own in `more`, [H, n, entries] per memory.
+  /// What the queries at these positions read, the oldest first; one list for all heads or one for
+  /// each.
   static ops::KeyLists lists(const MultiLevelAttentionConfig& config,
                              const std::vector<Stand>& memory,
-                             const std::vector<Tensor>& more,
                              LevelRange queries,
                              int64_t length,
-                             bool causal) {
+                             bool causal,
+                             bool by_head) {
     ops::KeyLists out;
-    out.per_query = more.empty() ? 1 : config.n_heads;
-    const int64_t n = queries.end - queries.begin;
+    out.per_query = by_head ? config.n_heads : 1;
     for (int64_t i = queries.begin; i < queries.end; ++i) {
       const std::vector<LevelRange> ranges =
           causal ? config.causal_ranges(i) : config.open_ranges(i, length);
@@ -353,12 +292,8 @@ class MultiLevelAttention final : public Mixer {
           for (size_t m = 0; m < memory.size(); ++m) {
             if (memory[m].level != level) continue;
             const int64_t first = memory[m].first, size = memory[m].size;
-            const float* own =
-                more.empty() ? nullptr
-                             : more[m].const_data_ptr<float>() + (h * n + i - queries.begin) * size;
             for (int64_t b = std::max(from, first); b < std::min(to, first + size); ++b)
-              out.add(static_cast<int64_t>(m), b - first,
-                      own != nullptr ? bias + static_cast<double>(own[b - first]) : bias);
+              out.add(static_cast<int64_t>(m), b - first, bias);
           }
         }
         out.end_list();

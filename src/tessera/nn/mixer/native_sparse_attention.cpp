@@ -1,12 +1,12 @@
 #include "tessera/nn/mixer/native_sparse_attention.h"
 
 #include <cmath>
-#include <limits>
 
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/position/relative.h"
 #include "tessera/ops/attention.h"
-#include "tessera/ops/listed_attention.h"
+#include "tessera/ops/listed_term.h"
 #include "tessera/ops/pointwise.h"
 
 namespace tessera::nn {
@@ -60,23 +60,6 @@ Tensor joined(const std::vector<Tensor>& parts) {
   return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
 
-/// Numbers [H or 1, T, S] by head, query and key that scores gain; none by default.
-class Added {
- public:
-  Added() = default;
-  explicit Added(const Tensor& x)
-      : x_(x.defined() ? x.detach().to(at::kCPU, at::kFloat).contiguous() : x) {}
-  bool by_head() const { return x_.defined(); }
-  float operator()(int64_t h, int64_t t, int64_t s) const {
-    if (!x_.defined()) return 0;
-    const int64_t head = x_.size(0) == 1 ? 0 : h;
-    return x_.const_data_ptr<float>()[(head * x_.size(1) + t) * x_.size(2) + s];
-  }
-
- private:
-  Tensor x_;
-};
-
 /// What the scores are made of by which queries select blocks; `added` may be undefined.
 struct Selecting {
   Tensor q_THD, k_BGD;
@@ -89,31 +72,30 @@ class Lists {
  public:
   explicit Lists(const NativeSparseAttentionConfig& config) : config_(config) {}
 
-  /// The complete blocks of queries start .. start + n, one list for all heads where they agree.
-  ops::KeyLists blocks(int64_t start, int64_t n, const Added& bias) const {
+  /// The complete blocks of queries start .. start + n, one list for all heads or one for each.
+  ops::KeyLists blocks(int64_t start, int64_t n, bool by_head) const {
     ops::KeyLists lists;
-    lists.per_query = bias.by_head() ? config_.n_heads : 1;
+    lists.per_query = by_head ? config_.n_heads : 1;
     for (int64_t t = 0; t < n; ++t)
       for (int64_t h = 0; h < lists.per_query; ++h) {
-        for (int64_t b = 0; b < config_.visible_blocks(start + t); ++b)
-          lists.add(0, b, bias(h, t, b));
+        for (int64_t b = 0; b < config_.visible_blocks(start + t); ++b) lists.add(0, b);
         lists.end_list();
       }
     return lists;
   }
 
-  /// The tokens of the blocks that queries from `start` on select.
-  ops::KeyLists tokens(const Selecting& by, int64_t start, const Added& bias) const {
-    const int64_t per_group = config_.n_heads / config_.n_kv_heads,
-                  lists_of_group = bias.by_head() ? per_group : 1;
+  /// The tokens of the blocks that queries from `start` on select, one list for the heads of a
+  /// group or one for each.
+  ops::KeyLists tokens(const Selecting& by, int64_t start, bool by_head) const {
+    const int64_t lists_of_group = by_head ? config_.n_heads / config_.n_kv_heads : 1;
     ops::KeyLists lists;
     lists.per_query = config_.n_kv_heads * lists_of_group;
-    for_selected(by, start, [&](int64_t t, int64_t kv, const auto& chosen) {
-      for (int64_t h = kv * per_group; h < kv * per_group + lists_of_group; ++h) {
+    for_selected(by, start, [&](int64_t t, int64_t, const auto& chosen) {
+      for (int64_t h = 0; h < lists_of_group; ++h) {
         for (const int64_t b : chosen)
           for (int64_t j = b * config_.select_block;
                j < std::min(start + t + 1, (b + 1) * config_.select_block); ++j)
-            lists.add(0, j, bias(h, t, j));
+            lists.add(0, j);
         lists.end_list();
       }
     });
@@ -191,7 +173,7 @@ class NativeSparseAttention final : public Mixer {
                  v_window = v_window_(x_ND).reshape({n, g, d});
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
-    const ops::ScoreOptions how = options(k_, context), of_window = options(k_window_, context);
+    const ops::ScoreOptions how = by_blocks(q, context), of_window = options(k_window_, context);
     const Tensor mixed = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
@@ -222,27 +204,14 @@ class NativeSparseAttention final : public Mixer {
                      context);
   }
 
-  /// What the position adds to the scores of queries from `start` on and keys at the positions
-  /// first, first + step, ..: [H or 1, T, S]; undefined where it adds nothing.
-  Tensor added(const ops::ScoreOptions& how,
-               const Tensor& q_THD,
-               const Tensor& k_SGD,
-               int64_t start,
-               int64_t first,
-               int64_t step) const {
-    if (!how.term) return {};
-    const Tensor q = q_THD.transpose(0, 1).unsqueeze(0),
-                 k = k_SGD.transpose(0, 1)
-                         .repeat_interleave(config_.n_heads / config_.n_kv_heads, 0)
-                         .unsqueeze(0);
-    return ops::added_by_term(how.term, {q, k, start, first, how.scale, 1, step}).squeeze(0);
-  }
-  Tensor added_to_blocks(const ops::ScoreOptions& how,
-                         const Tensor& q_THD,
-                         const Tensor& k_BGD,
-                         int64_t start) const {
-    if (k_BGD.size(0) == 0) return {};
-    return added(how, q_THD, k_BGD, start, config_.block - 1, config_.stride);
+  /// Of the branches that read blocks: what acts by distance is read from a table.
+  ops::ScoreOptions by_blocks(const Tensor& q_NHD, Context& context) const {
+    ops::ScoreOptions how = options(k_, context);
+    if (!how.term || !config_.position.as<PositionConfig>().by_distance()) return how;
+    ScoreSite site;
+    site.longest = context.batch->longest();
+    how.term = as_table(how.term, DistanceRange::of(site, context), q_NHD);
+    return how;
   }
 
   /// Adds the call's tokens to what the row holds, and the blocks that they complete.
@@ -309,96 +278,48 @@ class NativeSparseAttention final : public Mixer {
 
   // --- the branches that read blocks -----------------------------------------------------------
 
+  /// By lists of keys: memory is linear in the tokens, gradients included.
   std::pair<Tensor, Tensor> sparse(const Tensor& q_THD,
                                    const Memory& memory,
                                    const ops::ScoreOptions& how,
                                    int64_t start) const {
-    if (!how.term) return by_lists(q_THD, memory, how.scale, start);
-    if (!ops::use_kernels(q_THD)) return by_tables(q_THD, memory, how, start);
-    const Tensor k_SGD = joined(memory.k), k_BGD = joined(memory.k_blocks);
-    std::vector<Tensor> compressed, selected;
-    for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
-      const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
-      const Tensor q = q_THD.narrow(0, i, n);
-      const Tensor to_blocks = added_to_blocks(how, q, k_BGD, start + i),
-                   to_tokens = added(how, q, k_SGD.narrow(0, 0, start + i + n), start + i, 0, 1);
-      compressed.push_back(ops::listed_attention(q, {{memory.k_blocks, memory.v_blocks}},
-                                                 lists_->blocks(start + i, n, Added(to_blocks)),
-                                                 how.scale)
-                               .out);
-      selected.push_back(ops::listed_attention(q, {{memory.k, memory.v}},
-                                               lists_->tokens({q, k_BGD, how.scale, to_blocks},
-                                                              start + i, Added(to_tokens)),
-                                               how.scale)
-                             .out);
-    }
-    return {at::cat(compressed), at::cat(selected)};
-  }
-
-  /// Without a term, by every type: memory is linear in the keys, gradients included.
-  std::pair<Tensor, Tensor> by_lists(const Tensor& q_THD,
-                                     const Memory& memory,
-                                     double scale,
-                                     int64_t start) const {
+    const ops::KeyPlaces of_blocks{config_.block - 1, config_.stride};
+    const bool by_head = static_cast<bool>(how.term);
     // what is listed outlives the call, until its gradient has been formed
-    const ops::ListsOf blocks = [lists = lists_, start](int64_t first, int64_t n) {
-      return lists->blocks(start + first, n, {});
+    const ops::ListsOf blocks = [lists = lists_, start, by_head](int64_t first, int64_t n) {
+      return lists->blocks(start + first, n, by_head);
     };
-    const ops::ListsOf tokens = [lists = lists_, q = q_THD.detach(), start, scale,
-                                 k = joined(memory.k_blocks).detach()](int64_t first, int64_t n) {
-      return lists->tokens({q.narrow(0, first, n), k, scale, {}}, start + first, {});
+    const ops::ListsOf tokens =
+        [lists = lists_, q = q_THD.detach(), start, by_head, k = joined(memory.k_blocks).detach(),
+         scale = how.scale, term = ops::detached(how.term), of_blocks](int64_t first, int64_t n) {
+          const Tensor queries = q.narrow(0, first, n);
+          return lists->tokens(
+              {queries, k, scale, added(term, scale, queries, k, start + first, of_blocks)},
+              start + first, by_head);
+        };
+    const auto attend = [&](const ops::KeyMemory& from, const ops::ListsOf& of,
+                            const ops::KeyPlaces& places) {
+      return ops::listed_attention(q_THD, {from}, of, how.scale, kQueryBlock,
+                                   ops::listed_term(how.term, how.scale, start, {places}));
     };
-    const auto attend = [&](const ops::KeyMemory& from, const ops::ListsOf& of) {
-      if (!ops::use_kernels(q_THD))
-        return ops::listed_attention(q_THD, {from}, of, scale, kQueryBlock);
-      std::vector<Tensor> out;
-      for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
-        const int64_t n = std::min(kQueryBlock, q_THD.size(0) - i);
-        out.push_back(ops::listed_attention(q_THD.narrow(0, i, n), {from}, of(i, n), scale).out);
-      }
-      return at::cat(out);
-    };
-    return {attend({memory.k_blocks, memory.v_blocks}, blocks),
-            attend({memory.k, memory.v}, tokens)};
+    return {attend({memory.k_blocks, memory.v_blocks}, blocks, of_blocks),
+            attend({memory.k, memory.v}, tokens, {})};
   }
 
-  /// With a term and gradients: tables of biases, quadratic in the tokens as the term itself.
-  std::pair<Tensor, Tensor> by_tables(const Tensor& q_THD,
-                                      const Memory& memory,
-                                      const ops::ScoreOptions& how,
-                                      int64_t start) const {
-    constexpr double kHidden = -std::numeric_limits<double>::infinity();
-    const Tensor k_SGD = joined(memory.k), v_SGD = joined(memory.v),
-                 k_BGD = joined(memory.k_blocks), v_BGD = joined(memory.v_blocks);
-    const int64_t t = q_THD.size(0), g = config_.n_kv_heads, per_group = config_.n_heads / g,
-                  keys = k_SGD.size(0), blocks = k_BGD.size(0);
-    const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
-    const auto attend = [&](const Tensor& k, const Tensor& v, const Tensor& hidden,
-                            const Tensor& more) {
-      return ops::biased_attention(heads_first(q_THD), heads_first(k), heads_first(v),
-                                   hidden.to(q_THD.device(), ops::wide(q_THD)) + more, how.scale)
-          .out.squeeze(0)
-          .transpose(0, 1);
-    };
-    const Tensor to_blocks = added_to_blocks(how, q_THD, k_BGD, start);
-    Tensor compressed = at::zeros_like(q_THD);
-    if (blocks > 0) {
-      Tensor bias = at::full({t, blocks}, kHidden, at::kDouble);
-      for (int64_t i = 0; i < t; ++i)
-        bias[i].narrow(0, 0, config_.visible_blocks(start + i)).zero_();
-      compressed = attend(k_BGD, v_BGD, bias, to_blocks);
-    }
-    Tensor bias = at::full({g, t, keys}, kHidden, at::kDouble);
-    auto* cells = bias.data_ptr<double>();
-    lists_->for_selected({q_THD, k_BGD, how.scale, to_blocks}, start,
-                         [&](int64_t i, int64_t kv, const auto& chosen) {
-                           for (const int64_t b : chosen)
-                             for (int64_t j = b * config_.select_block;
-                                  j < std::min(start + i + 1, (b + 1) * config_.select_block); ++j)
-                               cells[(kv * t + i) * keys + j] = 0;
-                         });
-    return {compressed, attend(k_SGD, v_SGD, bias.repeat_interleave(per_group, 0),
-                               added(how, q_THD, k_SGD, start, 0, 1))};
+  /// What a term adds to the scores by which queries from `start` on select blocks, [H or 1, T,
+  /// blocks]; undefined where it adds nothing.
+  static Tensor added(const ops::ScoreTerm& term,
+                      double scale,
+                      const Tensor& q_THD,
+                      const Tensor& k_BGD,
+                      int64_t start,
+                      const ops::KeyPlaces& places) {
+    if (!term || k_BGD.size(0) == 0) return {};
+    const at::NoGradGuard no_gradients;
+    const Tensor
+        q = q_THD.transpose(0, 1).unsqueeze(0),
+        k = k_BGD.transpose(0, 1).repeat_interleave(q_THD.size(1) / k_BGD.size(1), 0).unsqueeze(0);
+    return ops::added_by_term(term, {q, k, start, places.first, scale, 1, places.step}).squeeze(0);
   }
 
   NativeSparseAttentionConfig config_;

@@ -167,7 +167,8 @@ class Rwkv7 final : public Mixer {
         key_scale_(builder.weight("key_scale")),
         key_rate_(builder.weight("key_rate")),
         bonus_(builder.weight("bonus")) {
-    if (builder.optional("value_mix_down.weight")) {
+    // parameters shared by several layers hold a mix that the first of them has no use for
+    if (config.mixes_value(builder.scope())) {
       value_mix_down_ = Linear(builder, "value_mix_down");
       value_mix_up_ = Linear(builder, "value_mix_up");
     }
@@ -221,13 +222,9 @@ class Rwkv7 final : public Mixer {
       if (first == context.shared.end()) context.shared[kShared] = own;
       return own;
     }
-    if (first == context.shared.end())
-      fail(ErrorKind::spec, path_,
-           "value_residual mixes with an earlier rwkv7 layer and there is none; set "
-           "\"value_residual\": false here");
+    // Rwkv7Config::check_behind refuses specs without it
+    require(first != context.shared.end(), "rwkv7", "{}: no earlier layer left its values", path_);
     const Tensor theirs = std::any_cast<const Tensor&>(first->second);
-    require(theirs.sizes() == own.sizes(), "rwkv7", "{}: the first layer's values have {} channels",
-            path_, theirs.size(-1));
     return own + (theirs - own) * sigmoid_of(value_mix_up_(value_mix_down_(x_ND)));
   }
 

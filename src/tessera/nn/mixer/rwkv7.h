@@ -10,10 +10,11 @@
 #pragma once
 
 #include "tessera/nn/mixer/recurrent_config.h"
+#include "tessera/spec/placed.h"
 
 namespace tessera::nn {
 
-struct Rwkv7Config final : RecurrentConfig {
+struct Rwkv7Config final : RecurrentConfig, spec::ReadsEarlierParts {
   int64_t decay_rank = 0;
   int64_t rate_rank = 0;
   int64_t value_rank = 0;
@@ -54,6 +55,8 @@ struct Rwkv7Config final : RecurrentConfig {
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override { require_causal(scope, "rwkv7"); }
+  void check_behind(const std::vector<spec::Placed>& before,
+                    const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;

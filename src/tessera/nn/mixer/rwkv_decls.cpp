@@ -115,6 +115,25 @@ void Rwkv7Config::params(spec::ParamList& list, const spec::Scope& scope) const 
   list.add({"bonus", {n_heads, key_dim}, spec::Init::constant(0), Kind::structural});
 }
 
+void Rwkv7Config::check_behind(const std::vector<spec::Placed>& before,
+                               const spec::Scope& scope) const {
+  if (!mixes_value(scope)) return;
+  // the first rwkv7 layer leaves its values: it was checked to have none to mix with
+  for (const spec::Placed& placed : before) {
+    const auto* first = dynamic_cast<const Rwkv7Config*>(placed.part.config.get());
+    if (first == nullptr) continue;
+    if (first->values() != values())
+      fail(ErrorKind::spec, scope.path + ".value_residual",
+           "mixes {} x {} channels of values with those of {}, which are {} x {}; give both the "
+           "same n_heads * value_dim, or set \"value_residual\": false here",
+           n_heads, value_dim, placed.scope.path, first->n_heads, first->value_dim);
+    return;
+  }
+  fail(ErrorKind::spec, scope.path + ".value_residual",
+       "mixes with the values of an earlier rwkv7 layer and there is none; set "
+       "\"value_residual\": false here");
+}
+
 std::vector<spec::StateDecl> Rwkv7Config::state(const spec::Scope& scope) const {
   return time_mix_state(*this, scope);
 }

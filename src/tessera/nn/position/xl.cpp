@@ -9,7 +9,8 @@ class Xl final : public Position {
  public:
   Xl(const XlConfig& config, const Builder& builder)
       : config_(config),
-        name_("xl " + builder.prefix()),
+        // uses of a shared weight have adapters of their own
+        name_(fmt::format("xl {} {}", builder.scope().layer, builder.prefix())),
         relative_(builder.weight("relative.weight")),
         u_(home(builder, config.share).weight("u")),
         w_(home(builder, config.share).weight("w")) {}
