@@ -17,7 +17,9 @@ class Tupe final : public Position {
  public:
   Tupe(const TupeConfig& config, const Builder& builder) : config_(config) {
     const Builder all = home(builder, config.share);
-    name_ = "tupe " + all.prefix();
+    // layers that share a block may adapt it, each in its own way; what `share` names nobody adapts
+    name_ = config.share.empty() ? fmt::format("tupe {} {}", builder.scope().layer, all.prefix())
+                                 : "tupe " + all.prefix();
     table_ = all.weight("weight");
     q_ = Linear(all, "q");
     k_ = Linear(all, "k");
