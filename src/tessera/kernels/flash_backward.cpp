@@ -152,23 +152,17 @@ HWY_INLINE void row_products(const float* x,
                              const float* yt,
                              int64_t width,
                              const Tile& tile,
-                             const TileMask& mask,
+                             const GroupSpans& seen,
                              float* products) {
   const float* panels = yt + tile.first * width;
-  Span seen[kRows / kGroup];
-  for (int64_t r = 0; r < tile.count; r += kGroup) seen[r / kGroup] = group_sees(mask, tile, r);
-  // a panel of keys stays in the first cache level for all rows
-  for (int64_t j = 0; j < kKeys; j += kPanel)
-    for (int64_t r = 0; r < tile.count; r += kGroup) {
-      const Span s = seen[r / kGroup];
-      if (j >= s.end || j + kPanel <= s.begin) continue;
-      TileSums sums;
-      start_tile<false>(nullptr, 0, sums);
-      for (int64_t c = 0; c < width; c += kPanel)
-        multiply(x + c * kRows + r * kPanel, kPanel, 1, panels + j * width + c * kPanel,
-                 std::min(kPanel, width - c), sums);
-      store_tile(sums, products + r * kStride + j, kStride);
-    }
+  for_seen_panels(seen, tile, [&](int64_t r, int64_t j) HWY_ATTR {
+    TileSums sums;
+    start_tile<false>(nullptr, 0, sums);
+    for (int64_t c = 0; c < width; c += kPanel)
+      multiply(x + c * kRows + r * kPanel, kPanel, 1, panels + j * width + c * kPanel,
+               std::min(kPanel, width - c), sums);
+    store_tile(sums, products + r * kStride + j, kStride);
+  });
 }
 
 // scores -> weights and d_weights -> d_scores of one row; d_bias: where its part of the bias's
@@ -205,20 +199,20 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
                               const FlashBackwardItem& item,
                               const Tile& tile,
                               const TileMask& mask,
+                              const GroupSpans& seen_by,
                               const float* packed,
                               float* weights,
                               float* gradient) {
   const BackwardInputs at(a);
-  const int64_t n = a.H / a.G;
   float* slope = a.softcap > 0 ? scratch<29>(kStride) : nullptr;
   for (int64_t first = 0; first < tile.count; first += kGroup) {
-    const Span whole = whole_panels(group_sees(mask, tile, first));
+    const Span whole = whole_panels(seen_by.of_row(first));
     for (int64_t r = first; r < first + kGroup; ++r) {
       float *p = weights + r * kStride, *d = gradient + r * kStride;
       const Span seen = r < tile.count ? mask.row[r] : Span{0, 0};
       if (!seen.empty()) {
         const int64_t number = tile.row + r;
-        adjust_scores(a, item.bias->row(item.g * n + number % n, number / n, tile.first),
+        adjust_scores(a, item.bias->row(item.g, number, tile.first),
                       mask.counted ? mask.counts[r] : nullptr, seen, p, slope);
         set_outside(p, whole, seen, kMinusInf);
         if (a.softcap > 0) set_outside(slope, whole, seen, 0.0f);
@@ -235,14 +229,21 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
   }
 }
 
-// rows of the tile that see some key of [begin, end)
-HWY_INLINE Span rows_that_see(const TileMask& mask, int64_t rows, int64_t begin, int64_t end) {
-  if (mask.seen == Seen::all) return {0, rows};
-  Span out{rows, 0};
-  for (int64_t r = 0; r < rows; ++r)
-    if (mask.row[r].begin < end && mask.row[r].end > begin && !mask.row[r].empty())
-      out = {std::min(out.begin, r), r + 1};
-  return out;
+// rows of the tile that see some key of [begin, begin + kGroup)
+HWY_INLINE Span rows_that_see(const TileMask& mask,
+                              const GroupSpans& seen,
+                              const Tile& tile,
+                              int64_t begin) {
+  Span rows{0, tile.count};
+  if (mask.seen == Seen::all) return rows;
+  const auto sees = [&](Span s) { return s.begin < begin + kGroup && s.end > begin && !s.empty(); };
+  // groups of rows, then rows
+  while (!rows.empty() && !sees(seen.of_row(rows.begin))) rows.begin += kGroup;
+  while (!rows.empty() && !sees(mask.row[rows.begin])) ++rows.begin;
+  while (!rows.empty() && !sees(seen.of_row(rows.end - 1)))
+    rows.end = (rows.end - 1) / kGroup * kGroup;
+  while (!rows.empty() && !sees(mask.row[rows.end - 1])) --rows.end;
+  return rows;
 }
 
 // sum[j] += sum_r tile[r][j] x[r]: x the rows of the tile in panels, each of which stays in the
@@ -279,25 +280,19 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
   float* gradient = scratch<28>(kRows * kStride);
   const float* q = packed + at.q + tile.row * round_up(a.K, kPanel);
   const float* d_out = packed + at.d_out + tile.row * round_up(a.V, kPanel);
-  row_products(q, packed + at.kt, a.K, tile, mask, weights);
-  row_products(d_out, packed + at.vt, a.V, tile, mask, gradient);
-  backward_rows(a, item, tile, mask, packed, weights, gradient);
+  const GroupSpans seen(mask, tile);
+  row_products(q, packed + at.kt, a.K, tile, seen, weights);
+  row_products(d_out, packed + at.vt, a.V, tile, seen, gradient);
+  backward_rows(a, item, tile, mask, seen, packed, weights, gradient);
   // dV += P^T dO, dK += dS^T Q
   Span rows_of[kKeys / kGroup];
   for (int64_t j = 0; j < kKeys; j += kGroup)
-    rows_of[j / kGroup] = rows_that_see(mask, tile.count, j, j + kGroup);
+    rows_of[j / kGroup] = rows_that_see(mask, seen, tile, j);
   add_to_keys(weights, d_out, a.V, rows_of, sums.dv, sums.v_stride);
   add_to_keys(gradient, q, a.K, rows_of, sums.dk, sums.k_stride);
   // dQ += dS K
-  for (int64_t c = 0; c < a.K; c += kPanel)
-    for (int64_t r = 0; r < tile.count; r += kGroup) {
-      const Span seen = group_sees(mask, tile, r);
-      if (seen.empty()) continue;
-      add_product(gradient + r * kStride + seen.begin, kStride, 1,
-                  packed + at.k_columns + c * a.S + (tile.first + seen.begin) * kPanel,
-                  seen.end - seen.begin, sums.dq + (tile.row + r) * sums.k_stride + c,
-                  sums.k_stride);
-    }
+  add_keys(gradient, kStride, seen, tile, packed + at.k_columns, a.S, a.K,
+           sums.dq + tile.row * sums.k_stride, sums.k_stride);
 }
 
 // --- an item -------------------------------------------------------------------------------------
@@ -344,7 +339,9 @@ void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item)
   // the keys' gradient used queries that held the scale; the queries' own still lacks it
   for (int64_t r = 0; r < shape.rows; ++r) {
     float* to = out.dq.row(item.b, r / shape.n, item.g * shape.n + r % shape.n);
-    for (int64_t c = 0; c < a.K; ++c) to[c] = sums.dq[r * sums.k_stride + c] * a.scale;
+    for (int64_t c = 0; c < a.K; c += kLanes)
+      store_upto(hn::Mul(load(sums.dq + r * sums.k_stride + c), all(a.scale)), to + c,
+                 std::min(kLanes, a.K - c));
   }
 }
 

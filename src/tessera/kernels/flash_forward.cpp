@@ -56,39 +56,45 @@ int64_t flash_value_floats(int64_t tokens, int64_t width) {
 // The tile's queries times the scale, kGroup rows at a time: to[(r / kGroup) * K * kGroup +
 // c * kGroup + r % kGroup]. The last rows of a group are zeros.
 HWY_INLINE void pack_queries(const FlashAttention& a, int64_t b, const Tile& tile, float* to) {
-  const int64_t n = a.H / a.G;
-  for (int64_t first = 0; first < tile.count; first += kGroup, to += a.K * kGroup)
+  const int64_t n = a.H / a.G, stride = row_stride(a.K);
+  float* rows = scratch<19>(kGroup * stride);
+  for (int64_t first = 0; first < tile.count; first += kGroup, to += a.K * kGroup) {
     for (int64_t i = 0; i < kGroup; ++i) {
-      const int64_t r = tile.row + first + i;
       if (first + i >= tile.count) {
-        for (int64_t c = 0; c < a.K; ++c) to[c * kGroup + i] = 0;
+        std::fill_n(rows + i * stride, a.K, 0.0f);
         continue;
       }
+      const int64_t r = tile.row + first + i;
       const float* x = a.q.row(b, r / n, tile.g * n + r % n);
-      for (int64_t c = 0; c < a.K; ++c) to[c * kGroup + i] = x[c] * a.scale;
+      for (int64_t c = 0; c < a.K; c += kLanes)
+        store(hn::Mul(load_upto(x + c, a.K - c), all(a.scale)), rows + i * stride + c);
     }
+    // by four rows; the last four may hold some once more
+    int64_t c = 0;
+    for (; c + 4 <= a.K; c += 4)
+      for (int64_t i = 0; i < kGroup; i += 4) {
+        const int64_t four = std::min<int64_t>(i, kGroup - 4);
+        transpose_4x4(rows + four * stride + c, stride, to + c * kGroup + four, kGroup);
+      }
+    for (; c < a.K; ++c)
+      for (int64_t i = 0; i < kGroup; ++i) to[c * kGroup + i] = rows[i * stride + c];
+  }
 }
 
 // scores[r][j] = q[r] . k[j] for the keys that the row's group sees, whole panels
 HWY_INLINE void tile_scores(const FlashAttention& a,
                             const Tile& tile,
-                            const TileMask& mask,
+                            const GroupSpans& seen,
                             const float* q,
                             const float* kt,
                             float* scores) {
   const float* panels = kt + tile.first * a.K;
-  Span seen[kForwardRows / kGroup];
-  for (int64_t r = 0; r < tile.count; r += kGroup) seen[r / kGroup] = group_sees(mask, tile, r);
-  // a panel of keys stays in the first cache level for all rows
-  for (int64_t j = 0; j < kForwardKeys; j += kPanel)
-    for (int64_t r = 0; r < tile.count; r += kGroup) {
-      const Span s = seen[r / kGroup];
-      if (j >= s.end || j + kPanel <= s.begin) continue;
-      TileSums sums;
-      start_tile<false>(nullptr, 0, sums);
-      multiply(q + r * a.K, 1, kGroup, panels + j * a.K, a.K, sums);
-      store_tile(sums, scores + r * kScoreStride + j, kScoreStride);
-    }
+  for_seen_panels(seen, tile, [&](int64_t r, int64_t j) HWY_ATTR {
+    TileSums sums;
+    start_tile<false>(nullptr, 0, sums);
+    multiply(q + r * a.K, 1, kGroup, panels + j * a.K, a.K, sums);
+    store_tile(sums, scores + r * kScoreStride + j, kScoreStride);
+  });
 }
 
 // Of the rows of a tile: the largest score so far, the sum of exponentials, and the output before
@@ -139,11 +145,11 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
                              const FlashForwardItem& item,
                              const Tile& tile,
                              const TileMask& mask,
+                             const GroupSpans& seen,
                              float* scores,
                              Softmax& softmax) {
-  const int64_t n = a.H / a.G;
   for (int64_t first = 0; first < tile.count; first += kGroup) {
-    const Span whole = whole_panels(group_sees(mask, tile, first));
+    const Span whole = whole_panels(seen.of_row(first));
     if (whole.empty()) continue;
     for (int64_t r = first; r < first + kGroup; ++r) {
       float* row = scores + r * kScoreStride;
@@ -151,8 +157,7 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
         std::fill(row + whole.begin, row + whole.end, 0.0f);
         continue;
       }
-      const int64_t number = tile.row + r;
-      adjust_scores(a, item.bias->row(item.g * n + number % n, number / n, tile.first),
+      adjust_scores(a, item.bias->row(item.g, tile.row + r, tile.first),
                     mask.counted ? mask.counts[r] : nullptr, mask.row[r], row, nullptr);
       set_outside(row, whole, mask.row[r], kMinusInf);
       softmax_row(whole, r, a.V, row, softmax);
@@ -181,18 +186,11 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
     tile.first = block * kForwardKeys;
     mask_tile(a, tile, mask);
     if (mask.seen == Seen::none) continue;
-    tile_scores(a, tile, mask, q, item.kt, scores);
-    tile_weights(a, item, tile, mask, scores, softmax);
-    // out += weights . values: a panel of values stays in the first cache level for all rows
-    for (int64_t c = 0; c < a.V; c += kPanel)
-      for (int64_t r = 0; r < tile.count; r += kGroup) {
-        const Span seen = group_sees(mask, tile, r);
-        if (seen.empty()) continue;
-        add_product(scores + r * kScoreStride + seen.begin, kScoreStride, 1,
-                    item.values + c * a.S + (tile.first + seen.begin) * kPanel,
-                    seen.end - seen.begin, softmax.out + r * softmax.out_stride + c,
-                    softmax.out_stride);
-      }
+    const GroupSpans seen(mask, tile);
+    tile_scores(a, tile, seen, q, item.kt, scores);
+    tile_weights(a, item, tile, mask, seen, scores, softmax);
+    add_keys(scores, kScoreStride, seen, tile, item.values, a.S, a.V, softmax.out,
+             softmax.out_stride);
   }
   for (int64_t r = 0; r < tile.count; ++r) {
     const int64_t query = (tile.row + r) / shape.n,
@@ -200,7 +198,8 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
     const float sum = softmax.sum[r], inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
     const float* out = softmax.out + r * softmax.out_stride;
     float* to = item.out.row(item.b, query, head);
-    for (int64_t c = 0; c < a.V; ++c) to[c] = out[c] * inverse;
+    for (int64_t c = 0; c < a.V; c += kLanes)
+      store_upto(hn::Mul(load(out + c), all(inverse)), to + c, std::min(kLanes, a.V - c));
     item.lse[(item.b * a.H + head) * a.T + query] =
         sum == 0.0f ? kMinusInf : softmax.maximum[r] + std::log(sum);
   }

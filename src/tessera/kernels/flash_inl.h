@@ -142,10 +142,51 @@ HWY_INLINE int64_t column_floats(int64_t tokens, int64_t width) {
 
 // --- scores --------------------------------------------------------------------------------------
 
-// what the group of rows that begins with r sees of a tile
-HWY_INLINE Span group_sees(const TileMask& mask, const Tile& tile, int64_t r) {
-  return mask.seen == Seen::all ? Span{0, tile.keys}
-                                : hull(mask, r, std::min<int64_t>(r + kGroup, tile.count));
+// what each kGroup rows of a tile see of it, taken together
+class GroupSpans {
+ public:
+  GroupSpans(const TileMask& mask, const Tile& tile) {
+    for (int64_t r = 0; r < tile.count; r += kGroup)
+      spans_[r / kGroup] = mask.seen == Seen::all
+                               ? Span{0, tile.keys}
+                               : hull(mask, r, std::min<int64_t>(r + kGroup, tile.count));
+  }
+  Span of_row(int64_t r) const { return spans_[r / kGroup]; }
+
+ private:
+  Span spans_[kMaxTileRows / kGroup];
+};
+
+// body(r, j) for groups of rows and panels of keys, by their first ones, of which the group sees
+// something: a panel stays in the first cache level for all rows
+template <class Body>
+HWY_INLINE void for_seen_panels(const GroupSpans& seen, const Tile& tile, const Body& body) {
+  for (int64_t j = 0; j < tile.keys; j += kPanel)
+    for (int64_t r = 0; r < tile.count; r += kGroup) {
+      const Span s = seen.of_row(r);
+      if (j < s.end && j + kPanel > s.begin) body(r, j);
+    }
+}
+
+// sums[r] += sum over the keys that the row's group sees of weights[r][key] x[key]: x, of S keys,
+// in panels of columns, each of which stays in the first cache level for all rows
+HWY_INLINE void add_keys(const float* weights,
+                         int64_t weights_stride,
+                         const GroupSpans& seen,
+                         const Tile& tile,
+                         const float* x,
+                         int64_t S,
+                         int64_t width,
+                         float* sums,
+                         int64_t sums_stride) {
+  for (int64_t c = 0; c < width; c += kPanel)
+    for (int64_t r = 0; r < tile.count; r += kGroup) {
+      const Span keys = seen.of_row(r);
+      if (keys.empty()) continue;
+      add_product(weights + r * weights_stride + keys.begin, weights_stride, 1,
+                  x + c * S + (tile.first + keys.begin) * kPanel, keys.end - keys.begin,
+                  sums + r * sums_stride + c, sums_stride);
+    }
 }
 
 // softcap, bias and multiplicities of the keys of a span, in whole vectors: what lies outside it
@@ -175,11 +216,17 @@ HWY_INLINE void adjust_scores(const FlashAttention& a,
   }
 }
 
-// sets what lies in `whole` but not in `kept`
+// sets what lies in `whole`, of whole vectors, but not in `kept`
 HWY_INLINE void set_outside(float* row, Span whole, Span kept, float value) {
   if (kept.empty()) kept = {whole.end, whole.end};
-  std::fill(row + whole.begin, row + std::max(whole.begin, kept.begin), value);
-  std::fill(row + std::min(kept.end, whole.end), row + whole.end, value);
+  const V32 values = all(value);
+  const auto before = [](int64_t end, int64_t j) HWY_ATTR {
+    return hn::FirstN(F32(), static_cast<size_t>(std::max<int64_t>(0, end - j)));
+  };
+  for (int64_t j = whole.begin; j < std::min(kept.begin, whole.end); j += kLanes)
+    store(hn::IfThenElse(before(kept.begin, j), values, load(row + j)), row + j);
+  for (int64_t j = std::max(whole.begin, kept.end / kLanes * kLanes); j < whole.end; j += kLanes)
+    store(hn::IfThenElse(before(kept.end, j), load(row + j), values), row + j);
 }
 
 HWY_INLINE Span whole_panels(Span span) {

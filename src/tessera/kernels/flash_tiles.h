@@ -87,20 +87,29 @@ inline void mask_tile(const FlashAttention& a, const Tile& tile, TileMask& mask)
   mask.counted = false;
   if (a.visible != nullptr) return mask_by_pattern(a, tile, mask);
   const int64_t n = a.H / a.G, width = std::min(a.S - tile.first, tile.keys);
-  bool all = true, any = false;
-  for (int64_t r = 0; r < tile.count; ++r) {
-    // the query's own place in the tile
-    const int64_t at = a.first_query + (tile.row + r) / n - a.first_key - tile.first;
+  // of the query whose own place in the tile is `at`
+  const auto sees = [&](int64_t at) {
     Span span{0, width};
     if (a.causal) span.end = std::min(span.end, at + 1);
     if (a.window > 0) span.begin = std::max(span.begin, at - a.window + 1);
     if (a.window > 0 && !a.causal) span.end = std::min(span.end, at + a.window);
-    if (span.empty()) span = {0, 0};
-    mask.row[r] = span;
-    any |= !span.empty();
-    all &= span.begin == 0 && span.end == tile.keys;
+    return span.empty() ? Span{0, 0} : span;
+  };
+  const int64_t first = a.first_query + tile.row / n - a.first_key - tile.first,
+                last = first + (tile.row % n + tile.count - 1) / n;
+  // no query's span begins or ends before that of the query before it
+  if (sees(first).end == tile.keys && sees(last).begin == 0 && !sees(last).empty()) {
+    mask.seen = Seen::all;
+    std::fill_n(mask.row, tile.count, Span{0, tile.keys});
+    return;
   }
-  mask.seen = !any ? Seen::none : all ? Seen::all : Seen::some;
+  bool any = false;
+  for (int64_t r = 0, at = first, head = tile.row % n; r < tile.count; ++r) {
+    mask.row[r] = sees(at);
+    any |= !mask.row[r].empty();
+    if (++head == n) head = 0, ++at;
+  }
+  mask.seen = any ? Seen::some : Seen::none;
 }
 
 /// What rows [begin, end) of the tile see, all taken together.
@@ -145,7 +154,7 @@ class BiasByDistance {
   explicit BiasByDistance(const FlashAttention& a) {
     if (a.bias == nullptr) return;
     const FlashShape shape(a);
-    t_ = a.T, stride_ = shape.distances + 2 * kMaxTileKeys;
+    n_ = shape.n, t_ = a.T, stride_ = shape.distances + 2 * kMaxTileKeys;
     values_.resize(static_cast<size_t>(a.H * stride_));
     for (int64_t h = 0; h < a.H; ++h)
       for (int64_t d = 0; d < shape.distances; ++d) {
@@ -155,14 +164,15 @@ class BiasByDistance {
                    std::clamp<int64_t>(a.bias_zero + distance, 0, a.bias_size - 1)];
       }
   }
-  /// Of query number `query` and the key numbers from `first` on, or null.
-  const float* row(int64_t head, int64_t query, int64_t first) const {
+  /// Of row `number` of group g and the key numbers from `first` on, or null.
+  const float* row(int64_t g, int64_t number, int64_t first) const {
     if (values_.empty()) return nullptr;
-    return values_.data() + head * stride_ + kMaxTileKeys + t_ - 1 + first - query;
+    return values_.data() + (g * n_ + number % n_) * stride_ + kMaxTileKeys + t_ - 1 + first -
+           number / n_;
   }
 
  private:
-  int64_t t_ = 0, stride_ = 0;
+  int64_t n_ = 0, t_ = 0, stride_ = 0;
   std::vector<float> values_;
 };
 
