@@ -46,15 +46,17 @@ struct QueryTile {
   int64_t block(int64_t i) const {
     return listed ? chosen[static_cast<size_t>(i)].block : blocks.begin + i;
   }
-  /// Of a chosen block.
-  Range keys_of(int64_t block) const {
+  /// The first chosen block from `block` on.
+  std::vector<Chosen>::const_iterator chosen_from(int64_t block) const {
     return std::lower_bound(chosen.begin(), chosen.end(), block,
-                            [](const Chosen& c, int64_t b) { return c.block < b; })
-        ->keys;
+                            [](const Chosen& c, int64_t b) { return c.block < b; });
   }
-  bool has_block(int64_t b) const {
-    return listed ? std::binary_search(chosen.begin(), chosen.end(), b)
-                  : blocks.begin <= b && b < blocks.end;
+  /// Of a chosen block.
+  Range keys_of(int64_t block) const { return chosen_from(block)->keys; }
+  bool has_block(int64_t block) const {
+    if (!listed) return blocks.begin <= block && block < blocks.end;
+    const auto from = chosen_from(block);
+    return from != chosen.end() && from->block == block;
   }
 };
 

@@ -318,13 +318,26 @@ class HeadBackward {
         }
         g_.dbeta[head(c, i)] = sum_of(dbeta);
       }
-      std::copy_n(dx_[0] + at, r_.K, g_.dq + to);
-      std::copy_n(dkey_[0] + at, r_.K, g_.dk + to);
+      const int64_t sum = ((c.begin + i) * (r_.H / g_.summed) + h_ / g_.summed) * r_.K;
+      if (h_ % g_.summed == 0) {
+        std::copy_n(dx_[0] + at, r_.K, g_.dq + sum);
+        std::copy_n(dkey_[0] + at, r_.K, g_.dk + sum);
+      } else {
+        add_row(dx_[0] + at, g_.dq + sum);
+        add_row(dkey_[0] + at, g_.dk + sum);
+      }
       if constexpr (rule == Rule::rank_one) {
         std::copy_n(dx_[1] + at, r_.K, g_.da + to);
         std::copy_n(dkey_[1] + at, r_.K, g_.db + to);
       }
       std::copy_n(dvalue_[0] + i * s_.values, r_.V, g_.dv + head(c, i) * r_.V);
+    }
+  }
+
+  void add_row(const float* x, float* to) const {
+    for (int64_t e = 0; e < r_.K; e += kLanes) {
+      const int64_t count = std::min<int64_t>(kLanes, r_.K - e);
+      store_upto(hn::Add(load_upto(to + e, count), load(x + e)), to + e, count);
     }
   }
 
@@ -373,10 +386,12 @@ namespace tessera::kernels {
 HWY_EXPORT(backward_heads);
 
 void linear_recurrence_backward(const LinearRecurrence& r, const LinearRecurrenceGradients& g) {
-  require(g.interval > 0, "linear_recurrence_backward", "interval = {}", g.interval);
+  const int64_t sharing = r.G == 0 ? 1 : r.H / r.G;
+  require(g.interval > 0 && g.summed > 0 && sharing % g.summed == 0, "linear_recurrence_backward",
+          "interval = {}, {} heads summed of {} that share", g.interval, g.summed, sharing);
   cap_targets();
-  parallel_for(r.H, 1, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(backward_heads)(r, g, begin, end);
+  parallel_for(r.H / g.summed, 1, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(backward_heads)(r, g, begin * g.summed, end * g.summed);
   });
 }
 

@@ -14,8 +14,9 @@ struct LinearRecurrenceGradients {
   const float* checkpoints = nullptr;  // [ceil(T / interval), H, K, V]: states before a block; read
   const float* dy = nullptr;           // [T, H, V], read
   float* dstate = nullptr;  // [H, K, V]: read as that of the last state, left as that of the first
-  float* dq = nullptr;      // [T, H, K], also where heads share q and k
-  float* dk = nullptr;      // [T, H, K]
+  int64_t summed = 1;       // heads in a row whose dq and dk are summed; divides H / G
+  float* dq = nullptr;      // [T, H / summed, K]
+  float* dk = nullptr;      // [T, H / summed, K]
   float* dv = nullptr;      // [T, H, V]
   float* dlog_decay = nullptr;  // [T, H] or [T, H, K]; a decay per head has none
   float* dbeta = nullptr;       // [T, H]
@@ -23,7 +24,7 @@ struct LinearRecurrenceGradients {
   float* db = nullptr;          // [T, H, K]
   float* dbonus = nullptr;      // [H, K]
 };
-/// r.state and r.y are not used.
+/// r.state and r.y are not used. Throws Error(internal) when `interval` or `summed` make no sense.
 void linear_recurrence_backward(const LinearRecurrence& r, const LinearRecurrenceGradients& g);
 
 }  // namespace tessera::kernels

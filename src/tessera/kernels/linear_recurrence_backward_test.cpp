@@ -11,8 +11,12 @@ namespace {
 using Case = RecurrenceCase;
 
 /// Gradients of sum(y dy) + sum(final state ds), by Case::Array; checkpoints every `interval`.
-std::vector<std::vector<float>> gradients(
-    const Case& c, const Values& dy, const Values& ds, int64_t interval, int64_t groups = 0) {
+std::vector<std::vector<float>> gradients(const Case& c,
+                                          const Values& dy,
+                                          const Values& ds,
+                                          int64_t interval,
+                                          int64_t groups = 0,
+                                          int64_t summed = 1) {
   const int64_t size = c.H * c.K * c.V;
   Values state = c.values[Case::state];
   std::vector<float> checkpoints, y(at(c.T * c.H * c.V));
@@ -31,7 +35,7 @@ std::vector<std::vector<float>> gradients(
   for (const Values& x : c.values) out.emplace_back(at(x.size()), std::nanf(""));
   out[Case::state].assign(ds.data(), ds.data() + size);
   LinearRecurrenceGradients g;
-  g.interval = interval, g.checkpoints = checkpoints.data(), g.dy = dy.data();
+  g.interval = interval, g.summed = summed, g.checkpoints = checkpoints.data(), g.dy = dy.data();
   g.dstate = out[Case::state].data();
   g.dq = out[Case::q].data(), g.dk = out[Case::k].data(), g.dv = out[Case::v].data();
   if (c.decay == DecayPer::token || c.decay == DecayPer::channel)
@@ -129,11 +133,24 @@ TEST(LinearRecurrenceBackward, HeadsThatShareEqualHeadsThatRepeat) {
     for (const int array : {Case::q, Case::k, Case::v, Case::log_decay, Case::beta, Case::state})
       expect_same_bits(got[at(array)].data(), want[at(array)].data(),
                        static_cast<int64_t>(want[at(array)].size()), "gradient");
+    const auto sums = gradients(shared, dy, ds, 4, 2, 2);
+    for (const int array : {Case::q, Case::k})
+      for (int64_t row = 0; row < c.T * 2; ++row)
+        for (int64_t e = 0; e < c.K; ++e) {
+          const auto& each = want[at(array)];
+          EXPECT_EQ(sums[at(array)][at(row * c.K + e)],
+                    each[at(2 * row * c.K + e)] + each[at((2 * row + 1) * c.K + e)]);
+        }
   });
 }
 
-TEST(LinearRecurrenceBackward, RefusesNoInterval) {
+TEST(LinearRecurrenceBackward, RefusesNoIntervalAndSumsAcrossGroups) {
   EXPECT_THROW(linear_recurrence_backward({}, {}), Error);
+  LinearRecurrence r;
+  r.H = 4, r.G = 2;
+  LinearRecurrenceGradients g;
+  g.interval = 1, g.summed = 4;
+  EXPECT_THROW(linear_recurrence_backward(r, g), Error);
 }
 
 }  // namespace

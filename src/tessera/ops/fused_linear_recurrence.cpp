@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "tessera/base/threads.h"
 #include "tessera/kernels/linear_recurrence_backward.h"
 #include "tessera/ops/linear_recurrence.h"
 
@@ -44,6 +45,15 @@ kernels::LinearRecurrence sequence(const variable_list& in, int64_t b) {
   r.beta = of(kBeta), r.a = of(kA), r.b = of(kB);
   r.bonus = data(in[kU]);
   return r;
+}
+
+/// How many heads of those that share q and k sum their gradients one after another: as many as
+/// leave every thread something to do.
+int64_t heads_summed(int64_t heads, int64_t groups) {
+  int64_t most = 1;
+  for (int64_t n = 1; n <= heads / groups; ++n)
+    if (heads / groups % n == 0 && (n == 1 || heads / n >= thread_count())) most = n;
+  return most;
 }
 
 struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
@@ -86,10 +96,9 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
     for (size_t i = 0; i < kInputs; ++i)
       if (in[i].defined() && i != kU && in[i].dim() > 1) out[i] = at::empty_like(in[i]);
     const int64_t batch = in[kV].size(0), heads = in[kV].size(2), groups = in[kQ].size(2);
-    // every head has its own gradient of what it shares
-    if (groups != heads)
-      for (const size_t i : {kQ, kK})
-        out[i] = at::empty({batch, in[i].size(1), heads, in[i].size(3)}, in[i].options());
+    const int64_t summed = heads_summed(heads, groups);
+    for (const size_t i : {kQ, kK})
+      out[i] = at::empty({batch, in[i].size(1), heads / summed, in[i].size(3)}, in[i].options());
     // what the rows share is summed over them afterwards
     const Tensor du = in[kU].defined()
                           ? at::empty({batch, in[kU].size(0), in[kU].size(1)}, in[kU].options())
@@ -97,6 +106,7 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
     for (int64_t i = 0; i < batch; ++i) {
       kernels::LinearRecurrenceGradients g;
       g.interval = kInterval;
+      g.summed = summed;
       g.checkpoints = row(checkpoints, i);
       g.dy = row(dy, i);
       g.dstate = row(dstate, i);
@@ -108,7 +118,7 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
       kernels::linear_recurrence_backward(sequence(in, i), g);
     }
     if (du.defined()) out[kU] = du.sum(0);
-    if (groups != heads)
+    if (groups != heads / summed)
       for (const size_t i : {kQ, kK}) out[i] = out[i].unflatten(2, {groups, -1}).sum(3);
     out.push_back(dstate);
     return out;
