@@ -15,6 +15,7 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/ops/block_cache.h"
 
 namespace tessera::bench {
 namespace {
@@ -160,12 +161,14 @@ int run(int argc,
         std::initializer_list<void (*)(Report& report)> rows) {
   keep_freed_memory();
   cap_onednn();
+  ops::use_block_cache();
   Report report(argc, argv, about);
   for (const auto& add : rows) add(report);
   return report.finish();
 }
 
 int64_t peak_bytes(const Program& program) {
+  ops::release_block_cache();
   malloc_trim(0);
   std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts again from here
   const int64_t before = status_bytes("VmRSS:");
