@@ -36,7 +36,8 @@ void attend_tile(const Attention& a, const QueryTile& tile) {
     for (int64_t r = 0; r < tile.rows; ++r)
       merge(a, part.partials + r * stride, totals + r * stride);
   }
-  for (int64_t r = 0; r < tile.rows; ++r) finish(a, tile, r, totals + r * stride);
+  for (int64_t r = 0; r < tile.rows; ++r)
+    finish(a, tile.query[r], tile.head[r], totals + r * stride);
 }
 
 // The same in steps, for few queries and many keys: blocks on all threads, each for several tiles,
@@ -75,7 +76,8 @@ void attend_merge(const Attention& a, const QueryTile& tile, const float* partia
 }
 
 void attend_finish(const Attention& a, const QueryTile& tile, const float* totals) {
-  for (int64_t r = 0; r < tile.rows; ++r) finish(a, tile, r, totals + r * partial_floats(a));
+  for (int64_t r = 0; r < tile.rows; ++r)
+    finish(a, tile.query[r], tile.head[r], totals + r * partial_floats(a));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -92,12 +94,6 @@ HWY_EXPORT(attend_merge);
 HWY_EXPORT(attend_finish);
 
 namespace {
-
-// Tiles in an order that gives equal contiguous shares equal work under a causal mask: first, last,
-// second, last but one ...
-int64_t balanced(int64_t i, int64_t n) {
-  return i % 2 == 0 ? i / 2 : n - 1 - i / 2;
-}
 
 void attend_by_tiles(const Attention& a) {
   const int64_t tiles = tiles_per_group(a);

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "tessera/kernels/attention_tiles.h"
@@ -28,32 +29,7 @@ namespace HWY_NAMESPACE {
 constexpr int64_t kScoreStride = kKeyBlock + 16;
 constexpr int64_t kExpandedRows = 32;  // of 128 floats: 16 KiB, half a first-level cache
 
-// --- scores --------------------------------------------------------------------------------------
-
-// scores of n keys with all query rows, which stay in the first cache level; before(j) is called
-// before key j and the three after it
-template <class Before>
-HWY_INLINE void products(const QueryTile& tile,
-                         const float* q,
-                         int64_t K,
-                         RowsView keys,
-                         float* scores,
-                         const Before& before) {
-  for (int64_t j = 0; j < keys.count; j += 4) {
-    before(j);
-    const RowsView quad{keys.data + j * keys.stride, keys.stride,
-                        std::min<int64_t>(4, keys.count - j)};
-    float* s = scores + j;
-    int64_t r = 0;
-    // two pairs of rows keep more sums under way than three rows and one
-    for (; r + kTileRows <= tile.rows && r + kTileRows + 1 != tile.rows; r += kTileRows)
-      dot_products<kTileRows>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
-    for (; r + 2 <= tile.rows; r += 2)
-      dot_products<2>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
-    for (; r < tile.rows; ++r)
-      dot_products<1>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
-  }
-}
+// --- rows of the cache ---------------------------------------------------------------------------
 
 // body(first, rows, scales): n stored rows as floats, a few at a time; first: the number of the
 // first of them; scales: null where the rows are the numbers themselves
@@ -74,29 +50,98 @@ HWY_INLINE void for_floats(
   }
 }
 
-// Rows of a head's keys or values that are needed soon. A query against a cache is done when these
-// have come from memory: they are asked for a few at a time, among the products of other rows.
-struct RowsAhead {
-  const uint8_t* data = nullptr;  // of head 0
-  int64_t stride = 0, head_stride = 0, count = 0, bytes = 0;
+// Keys or values of some heads that are needed soon. They are asked for among the products of other
+// ones, line by line, for few requests are under way at a time and one more makes the rows at work
+// wait for memory, too; and in the order in which they lie, whatever the heads: a core looks ahead
+// in one direction per page.
+class Ahead {
+ public:
+  Ahead() = default;
+  static Ahead keys(
+      const Attention& a, const KeySpan& span, Range part, int64_t g, int64_t heads) {
+    return Ahead(static_cast<const uint8_t*>(span.k), part.begin - span.first,
+                 part.end - part.begin, span.k_token_stride, span.k_head_stride, g, heads,
+                 kv_row_bytes(span.type, a.K));
+  }
+  static Ahead values(
+      const Attention& a, const KeySpan& span, Range part, int64_t g, int64_t heads) {
+    if (span.v == span.k) return {};
+    return Ahead(static_cast<const uint8_t*>(span.v), part.begin - span.first,
+                 part.end - part.begin, span.v_token_stride, span.v_head_stride, g, heads,
+                 kv_row_bytes(span.type, a.V));
+  }
+  /// How often ask() will be called.
+  void share_among(int64_t calls) {
+    const int64_t lines = runs_ * ((end_ - begin_ + kLine - 1) / kLine);
+    per_call_ = (lines + std::max<int64_t>(calls, 1) - 1) / std::max<int64_t>(calls, 1);
+  }
+  bool any() const { return runs_ > 0; }
+  HWY_INLINE void ask() {
+    if (runs_ == 0) return;
+    for (int64_t i = 0; i < per_call_; ++i) hwy::Prefetch(at_ + i * kLine);
+    at_ += per_call_ * kLine;
+    if (at_ < end_) return;
+    --runs_;
+    at_ = begin_ += stride_;
+    end_ += stride_;
+  }
 
-  static RowsAhead keys(const Attention& a, const KeySpan& span, Range part) {
-    return {static_cast<const uint8_t*>(span.k) + (part.begin - span.first) * span.k_token_stride,
-            span.k_token_stride, span.k_head_stride, part.end - part.begin,
-            kv_row_bytes(span.type, a.K)};
+ private:
+  static constexpr int64_t kLine = HWY_ALIGNMENT;
+
+  Ahead(const uint8_t* data,
+        int64_t first,
+        int64_t tokens,
+        int64_t stride,
+        int64_t head_stride,
+        int64_t g,
+        int64_t heads,
+        int64_t row_bytes)
+      : stride_(stride) {
+    const int64_t bytes = (heads - 1) * head_stride + row_bytes;
+    if (tokens == 0 || bytes > stride) return;  // heads do not lie together
+    at_ = begin_ = data + first * stride + g * head_stride;
+    // tokens without bytes between them are one run
+    runs_ = bytes == stride ? 1 : tokens;
+    end_ = begin_ + bytes + (tokens - runs_) * stride;
   }
-  static RowsAhead values(const Attention& a, const KeySpan& span, Range part) {
-    return {static_cast<const uint8_t*>(span.v) + (part.begin - span.first) * span.v_token_stride,
-            span.v_token_stride, span.v_head_stride, part.end - part.begin,
-            span.v == span.k ? 0 : kv_row_bytes(span.type, a.V)};
-  }
-  // rows [begin, end) of head g
-  HWY_INLINE void ask(int64_t g, int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < std::min(end, count); ++i)
-      for (int64_t at = 0; at < bytes; at += HWY_ALIGNMENT)
-        hwy::Prefetch(data + g * head_stride + i * stride + at);
-  }
+
+  const uint8_t *at_ = nullptr, *begin_ = nullptr, *end_ = nullptr;  // of a run
+  int64_t stride_ = 0, runs_ = 0, per_call_ = 1;
 };
+
+// --- scores --------------------------------------------------------------------------------------
+
+// scores of n keys with all query rows, which stay in the first cache level
+HWY_INLINE void products(const QueryTile& tile,
+                         const float* q,
+                         int64_t K,
+                         RowsView keys,
+                         Ahead* also,
+                         float* scores) {
+  Ahead ahead = also != nullptr ? *also : Ahead();
+  for (int64_t j = 0; j < keys.count; j += 4) {
+    const RowsView quad{keys.data + j * keys.stride, keys.stride,
+                        std::min<int64_t>(4, keys.count - j)};
+    float* s = scores + j;
+    int64_t r = 0;
+    const auto some = [&](auto count) HWY_ATTR {
+      constexpr int kRows = decltype(count)::value;
+      if (ahead.any())
+        dot_products<kRows>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride,
+                            [&](int64_t) HWY_ATTR { ahead.ask(); });
+      else
+        dot_products<kRows>(q + r * K, K, quad, K, s + r * kScoreStride, kScoreStride);
+      r += kRows;
+    };
+    // two pairs of rows keep more sums under way than three rows and one
+    while (r + kTileRows <= tile.rows && r + kTileRows + 1 != tile.rows)
+      some(std::integral_constant<int, kTileRows>());
+    while (r + 2 <= tile.rows) some(std::integral_constant<int, 2>());
+    while (r < tile.rows) some(std::integral_constant<int, 1>());
+  }
+  if (also != nullptr) *also = ahead;
+}
 
 // scores of a part of a span of keys
 HWY_INLINE void span_products(const Attention& a,
@@ -104,14 +149,13 @@ HWY_INLINE void span_products(const Attention& a,
                               const float* q,
                               const KeySpan& span,
                               Range part,
-                              const RowsAhead& ahead,
+                              Ahead* ahead,
                               float* scores) {
   const uint8_t* k = static_cast<const uint8_t*>(span.k) +
                      (part.begin - span.first) * span.k_token_stride + tile.g * span.k_head_stride;
   for_floats(span.type, k, span.k_token_stride, part.end - part.begin, a.K,
              [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
-               products(tile, q, a.K, rows, scores + first,
-                        [&](int64_t j) HWY_ATTR { ahead.ask(tile.g, first + j, first + j + 4); });
+               products(tile, q, a.K, rows, ahead, scores + first);
                for (int64_t r = 0; scales != nullptr && r < tile.rows; ++r)
                  scale_all(scales, rows.count, scores + first + r * kScoreStride);
              });
@@ -124,7 +168,7 @@ HWY_INLINE void query_key_products(const Attention& a,
                                    int64_t block_begin,
                                    float* scores) {
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
-    span_products(a, tile, q, span, part, {}, scores + part.begin - block_begin);
+    span_products(a, tile, q, span, part, nullptr, scores + part.begin - block_begin);
   });
 }
 
@@ -162,8 +206,9 @@ HWY_INLINE SoftmaxPart exponentials(const Attention& a, const float* bias, int64
 
 // --- weighted values -----------------------------------------------------------------------------
 
-// out[r][c ...] += sum over n keys of p[r][j] v[j][c ...], `vectors` vectors wide, keys ascending
-template <int rows, int vectors, class Read, class Write>
+// out[r][c ...] += sum over n keys of p[r][j] v[j][c ...], `vectors` vectors wide, keys ascending;
+// before(j) is called before key j
+template <int rows, int vectors, class Read, class Write, class Before = Nothing>
 HWY_INLINE void values_tile(const float* p,
                             const float* v,
                             int64_t v_stride,
@@ -171,13 +216,15 @@ HWY_INLINE void values_tile(const float* p,
                             float* out,
                             int64_t out_stride,
                             const Read& read,
-                            const Write& write) {
+                            const Write& write,
+                            const Before& before = {}) {
   V32 sum[rows][vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) sum[r][c] = read(out + r * out_stride + c * kLanes);
   for (int64_t j = 0; j < n; ++j) {
+    before(j);
     V32 vs[vectors];
 #pragma GCC unroll 8
     for (int c = 0; c < vectors; ++c) vs[c] = read(v + j * v_stride + c * kLanes);
@@ -196,42 +243,54 @@ HWY_INLINE void values_tile(const float* p,
 
 template <int rows>
 HWY_INLINE void values_rows(const float* p,
-                            const float* v,
-                            int64_t v_stride,
-                            int64_t n,
+                            RowsView v,
+                            Ahead* also,
                             float* out,
                             int64_t out_stride,
                             int64_t width) {
+  Ahead ahead = also != nullptr ? *also : Ahead();
   constexpr int kVectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // at most 12 accumulators
   const auto read = [](const float* q) HWY_ATTR { return load(q); };
   const auto write = [](V32 x, float* q) HWY_ATTR { store(x, q); };
   int64_t c = 0;
-  for (; c + kVectors * kLanes <= width; c += kVectors * kLanes)
-    values_tile<rows, kVectors>(p, v + c, v_stride, n, out + c, out_stride, read, write);
+  for (; c + kVectors * kLanes <= width; c += kVectors * kLanes) {
+    if (ahead.any())
+      values_tile<rows, kVectors>(p, v.data + c, v.stride, v.count, out + c, out_stride, read,
+                                  write, [&](int64_t) HWY_ATTR { ahead.ask(); });
+    else
+      values_tile<rows, kVectors>(p, v.data + c, v.stride, v.count, out + c, out_stride, read,
+                                  write);
+  }
   for (; c + kLanes <= width; c += kLanes)
-    values_tile<rows, 1>(p, v + c, v_stride, n, out + c, out_stride, read, write);
+    values_tile<rows, 1>(p, v.data + c, v.stride, v.count, out + c, out_stride, read, write);
   if (c < width)
     values_tile<rows, 1>(
-        p, v + c, v_stride, n, out + c, out_stride,
+        p, v.data + c, v.stride, v.count, out + c, out_stride,
         [&](const float* q) HWY_ATTR { return load_part(q, width - c); },
         [&](V32 x, float* q) HWY_ATTR { store_part(x, q, width - c); });
+  if (also != nullptr) *also = ahead;
 }
 
-HWY_INLINE void values_of(
-    int64_t rows, const float* p, RowsView v, float* out, int64_t out_stride, int64_t width) {
+HWY_INLINE void values_of(int64_t rows,
+                          const float* p,
+                          RowsView v,
+                          Ahead* ahead,
+                          float* out,
+                          int64_t out_stride,
+                          int64_t width) {
   switch (rows) {
     case 1:
-      return values_rows<1>(p, v.data, v.stride, v.count, out, out_stride, width);
+      return values_rows<1>(p, v, ahead, out, out_stride, width);
     case 2:
-      return values_rows<2>(p, v.data, v.stride, v.count, out, out_stride, width);
+      return values_rows<2>(p, v, ahead, out, out_stride, width);
     case 3:
-      return values_rows<3>(p, v.data, v.stride, v.count, out, out_stride, width);
+      return values_rows<3>(p, v, ahead, out, out_stride, width);
     case 4:
-      return values_rows<4>(p, v.data, v.stride, v.count, out, out_stride, width);
+      return values_rows<4>(p, v, ahead, out, out_stride, width);
     case 5:
-      return values_rows<5>(p, v.data, v.stride, v.count, out, out_stride, width);
+      return values_rows<5>(p, v, ahead, out, out_stride, width);
     default:
-      return values_rows<6>(p, v.data, v.stride, v.count, out, out_stride, width);
+      return values_rows<6>(p, v, ahead, out, out_stride, width);
   }
 }
 
@@ -241,6 +300,7 @@ HWY_INLINE void add_span_values(const Attention& a,
                                 const QueryTile& tile,
                                 const KeySpan& span,
                                 Range part,
+                                Ahead* ahead,
                                 int64_t count,
                                 float* p,
                                 float* out) {
@@ -250,7 +310,8 @@ HWY_INLINE void add_span_values(const Attention& a,
              [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
                for (int64_t r = 0; scales != nullptr && r < count; ++r)
                  scale_all(scales, rows.count, p + first + r * kScoreStride);
-               values_of(count, p + first, rows, out, partial_floats(a), a.V);
+               values_of(count, p + first, rows, ahead, out,
+                         partial_floats(a), a.V);
              });
 }
 
@@ -264,7 +325,7 @@ HWY_INLINE void add_values(const Attention& a,
                            float* partials) {
   float* out = partials + row * partial_floats(a) + kValuesAt;
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
-    add_span_values(a, tile, span, part, count,
+    add_span_values(a, tile, span, part, nullptr, count,
                     scores + row * kScoreStride + part.begin - block_begin, out);
   });
 }
@@ -402,16 +463,12 @@ HWY_INLINE void pattern_partials(const Attention& a, const TileBlock& part, int6
       add_values(a, tile, r, 1, seen, block_begin, scores, partials);
 }
 
-// Keys of a block that all tiles take together: as many as give 32 KiB of keys, or of values, over
-// all heads. They lie next to each other, and stay in the second cache level with those of the next
-// step until the last tile has used them. Four at least, which products() takes at once; no more
-// than 16, for rows asked for too many at a time make those at work wait. A block that fits the
-// second level is one step.
+// Keys of a block that all tiles take together: as many as give 8 KiB of keys, or of values, over
+// all heads, which lie next to each other. Four at least, which products() takes at once.
 inline int64_t shared_keys(const Attention& a, const TileBlock* parts, int64_t count) {
-  constexpr int64_t kBytes = 32 << 10;
+  constexpr int64_t kBytes = 8 << 10;
   const int64_t heads = parts[count - 1].tile->g - parts[0].tile->g + 1;
   const int64_t key = heads * kv_row_bytes(a.kv.spans[0].type, std::max(a.K, a.V));
-  if (key * kKeyBlock <= 8 * kBytes) return kKeyBlock;
   return std::clamp<int64_t>(kBytes / key / 4 * 4, 4, 16);
 }
 
@@ -474,11 +531,12 @@ HWY_INLINE void weigh(const Attention& a, TileBlock& part, Range here) {
 HWY_INLINE void step_values(const Attention& a,
                             const TileBlock& part,
                             const Step& step,
+                            Ahead* ahead,
                             Range here) {
   const QueryTile& tile = *part.tile;
   const int64_t stride = partial_floats(a);
   const auto add = [&](int64_t r, int64_t count, Range keys) HWY_ATTR {
-    add_span_values(a, tile, *step.span, keys, count,
+    add_span_values(a, tile, *step.span, keys, ahead, count,
                     part.scores + r * kScoreStride + keys.begin - here.begin,
                     part.partials + r * stride + kValuesAt);
   };
@@ -507,6 +565,7 @@ HWY_INLINE void block_partials(
     for (int64_t t = 0; t < count; ++t) pattern_partials(a, parts[t], block);
     return;
   }
+  if (count == 0) return;
   const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
   Range some{here.end, here.begin};
   for (int64_t t = 0; t < count; ++t) {
@@ -515,33 +574,39 @@ HWY_INLINE void block_partials(
       some = {std::min(some.begin, parts[t].some.begin), std::max(some.end, parts[t].some.end)};
   }
   Step steps[kKeyBlock];
-  const int64_t step = shared && count > 0 ? shared_keys(a, parts, count) : kKeyBlock;
+  const int64_t step = shared ? shared_keys(a, parts, count) : kKeyBlock;
   const int64_t n = steps_of(a.kv, some, step, steps);
-  // what a head's first tile asks for while it computes
-  const auto ahead_of = [&](int64_t t, const RowsAhead& ahead) HWY_ATTR {
-    return t == 0 || parts[t - 1].tile->g != parts[t].tile->g ? ahead : RowsAhead{};
+  int64_t rows = 0;
+  for (int64_t t = 0; t < count; ++t) rows += parts[t].tile->rows;
+  // with one row per head the products only wait for memory, and asking delays them
+  const bool asks = shared && rows > count;
+  // body(i, ahead): step i, during whose products what comes after it is asked for
+  const auto for_steps = [&](int64_t width, const auto& next, const auto& body) HWY_ATTR {
+    const int64_t g = parts[0].tile->g, heads = parts[count - 1].tile->g + 1 - g;
+    for (int64_t i = 0; i < n; ++i) {
+      Ahead ahead;
+      if (asks) ahead = next(i + 1, g, heads);
+      // in registers lie 8 sums
+      ahead.share_among(rows * (steps[i].keys.end - steps[i].keys.begin) * width / (8 * kLanes));
+      for (int64_t t = 0; t < count; ++t) body(steps[i], parts[t], ahead);
+    }
   };
-  for (int64_t i = 0; i < n; ++i) {
-    RowsAhead ahead;
-    if (shared)
-      ahead = i + 1 < n ? RowsAhead::keys(a, *steps[i + 1].span, steps[i + 1].keys)
-                        : RowsAhead::values(a, *steps[0].span, steps[0].keys);
-    for (int64_t t = 0; t < count; ++t) {
-      const Range keys = parts[t].some & steps[i].keys;
-      if (!keys.empty())
-        span_products(a, *parts[t].tile, parts[t].q, *steps[i].span, keys, ahead_of(t, ahead),
-                      parts[t].scores + keys.begin - here.begin);
-    }
-  }
+  const auto values = [&](int64_t i, int64_t g, int64_t heads) {
+    return i < n ? Ahead::values(a, *steps[i].span, steps[i].keys, g, heads) : Ahead();
+  };
+  const auto keys = [&](int64_t i, int64_t g, int64_t heads) {
+    return i < n ? Ahead::keys(a, *steps[i].span, steps[i].keys, g, heads) : values(0, g, heads);
+  };
+  for_steps(a.K, keys, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
+    const Range seen = part.some & step.keys;
+    if (!seen.empty())
+      span_products(a, *part.tile, part.q, *step.span, seen, &ahead,
+                    part.scores + seen.begin - here.begin);
+  });
   for (int64_t t = 0; t < count; ++t) weigh(a, parts[t], here);
-  for (int64_t i = 0; i < n; ++i) {
-    RowsAhead ahead;
-    if (shared && i + 1 < n) ahead = RowsAhead::values(a, *steps[i + 1].span, steps[i + 1].keys);
-    for (int64_t t = 0; t < count; ++t) {
-      ahead_of(t, ahead).ask(parts[t].tile->g, 0, step);
-      step_values(a, parts[t], steps[i], here);
-    }
-  }
+  for_steps(a.V, values, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
+    step_values(a, part, step, &ahead, here);
+  });
 }
 
 // total = total + partial, both brought to the larger maximum
@@ -570,8 +635,8 @@ HWY_INLINE void start_total(const Attention& a, int64_t head, float* total) {
   total[kSumAt] = sink == kMinusInfinity ? 0.0f : 1.0f;
 }
 
-HWY_INLINE void finish(const Attention& a, const QueryTile& tile, int64_t r, const float* total) {
-  float* out = a.out + tile.query[r] * a.out_token_stride + tile.head[r] * a.out_head_stride;
+HWY_INLINE void finish(const Attention& a, int64_t query, int64_t head, const float* total) {
+  float* out = a.out + query * a.out_token_stride + head * a.out_head_stride;
   const float sum = total[kSumAt];
   for (int64_t c = 0; c < a.V; c += kLanes) {
     const V32 o = sum == 0.0f ? zero() : hn::Div(load(total + kValuesAt + c), all(sum));

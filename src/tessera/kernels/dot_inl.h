@@ -29,16 +29,23 @@ struct RowsView {
   int64_t count;
 };
 
+struct Nothing {
+  HWY_INLINE void operator()(int64_t) const {}
+};
+
 // sum[i][j] += x[i][c] * w[j][c], lane l taking c = l, l + kLanes, ... in ascending order.
-// The order of a sum's additions does not depend on the tile that holds it.
-template <int rows, int columns>
+// The order of a sum's additions does not depend on the tile that holds it. before(c) is called
+// before the columns from c on.
+template <int rows, int columns, class Before = Nothing>
 HWY_INLINE void dot_accumulate(const float* x,
                                int64_t x_stride,
                                const float* w,
                                int64_t w_stride,
                                int64_t depth,
-                               V32 (&sum)[rows][columns]) {
+                               V32 (&sum)[rows][columns],
+                               const Before& before = {}) {
   const auto step = [&](auto&& read, int64_t c) HWY_ATTR {
+    before(c);
     V32 xs[rows];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) xs[i] = read(x + i * x_stride + c);
@@ -78,9 +85,14 @@ HWY_INLINE void dot_tile(const float* x,
 }
 
 /// y[i * y_stride + j] = x[i] . w[j] for all columns (rows of w) and `rows` rows of x.
-template <int rows>
-HWY_INLINE void dot_products(
-    const float* x, int64_t x_stride, RowsView w, int64_t depth, float* y, int64_t y_stride) {
+template <int rows, class Before = Nothing>
+HWY_INLINE void dot_products(const float* x,
+                             int64_t x_stride,
+                             RowsView w,
+                             int64_t depth,
+                             float* y,
+                             int64_t y_stride,
+                             const Before& before = {}) {
   int64_t j = 0;
   for (; j + 4 <= w.count; j += 4) {
     V32 sum[rows][4];
@@ -88,7 +100,7 @@ HWY_INLINE void dot_products(
     for (int i = 0; i < rows; ++i)
 #pragma GCC unroll 8
       for (int c = 0; c < 4; ++c) sum[i][c] = zero();
-    dot_accumulate<rows, 4>(x, x_stride, w.data + j * w.stride, w.stride, depth, sum);
+    dot_accumulate<rows, 4>(x, x_stride, w.data + j * w.stride, w.stride, depth, sum, before);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; ++i)
       hn::StoreU(sums_of_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]), F32x4(),

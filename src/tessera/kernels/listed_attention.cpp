@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
+#include "tessera/kernels/listed_rows_inl.h"
 #include "tessera/kernels/math_inl.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
@@ -20,29 +21,68 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-float dot(const float* a, const float* b, int64_t n) {
-  V32 sum = zero();
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) sum = hn::MulAdd(load(a + i), load(b + i), sum);
-  if (i < n) sum = hn::MulAdd(load_part(a + i, n - i), load_part(b + i, n - i), sum);
-  return sum_of(sum);
+// rows are gathered this many at a time
+constexpr int64_t kRowsAtOnce = 64;
+
+// n zeros, and room up to whole vectors
+HWY_INLINE float* zeros(int64_t n) {
+  const int64_t padded = (n + kLanes - 1) / kLanes * kLanes;
+  float* p = scratch<12>(padded);
+  std::fill(p, p + padded, 0.0f);
+  return p;
+}
+
+// The list of query t and head h.
+struct List {
+  const ListedKey* keys;
+  int64_t first, count, g;  // the number of its first entry; the key-value head
+
+  List(const ListedAttention& a, int64_t t, int64_t h) : g(h / (a.H / a.G)) {
+    const int64_t list = t * a.L + (a.L == 1 ? 0 : a.L == a.H ? h : g);
+    first = list == 0 ? 0 : a.ends[list - 1];
+    count = a.ends[list] - first;
+    keys = a.keys + first;
+  }
+};
+
+// body(j, n, rows): keys (or values) j .. j + n of a list
+template <bool values, class Body>
+HWY_INLINE void for_rows(const ListedAttention& a, const List& list, const Body& body) {
+  const float* rows[kRowsAtOnce];
+  for (int64_t j = 0; j < list.count; j += kRowsAtOnce) {
+    const int64_t n = std::min(kRowsAtOnce, list.count - j);
+    for (int64_t i = 0; i < n; ++i) {
+      const ListedKey& key = list.keys[j + i];
+      const KeySource& source = a.sources[key.source];
+      rows[i] =
+          values ? source.v + key.index * source.v_token_stride + list.g * source.v_head_stride
+                 : source.k + key.index * source.k_token_stride + list.g * source.k_head_stride;
+    }
+    body(j, n, rows);
+  }
+}
+
+// s_j = scale q . k_j + bias_j
+HWY_INLINE void scores_of(const ListedAttention& a,
+                          const List& list,
+                          const float* q,
+                          float* scores) {
+  for_rows<false>(a, list, [&](int64_t j, int64_t n, const float* const* rows) HWY_ATTR {
+    products_of_rows(q, a.K, rows, n, scores + j);
+  });
+  for (int64_t j = 0; j < list.count; ++j)
+    scores[j] = a.scale * scores[j] + static_cast<float>(list.keys[j].bias);
 }
 
 // query t, head h: scores, their softmax, the values
 void attend_list(const ListedAttention& a, int64_t t, int64_t h) {
-  const int64_t g = h / (a.H / a.G), list = t * a.L + (a.L == 1 ? 0 : a.L == a.H ? h : g);
-  const int64_t first = list == 0 ? 0 : a.ends[list - 1], n = a.ends[list] - first;
-  const ListedKey* keys = a.keys + first;
-  const float* q = a.q + (t * a.H + h) * a.K;
+  const List list(a, t, h);
+  const int64_t n = list.count;
   float* out = a.out + (t * a.H + h) * a.V;
   float* scores = scratch<7>(n);
+  scores_of(a, list, a.q + (t * a.H + h) * a.K, scores);
   float maximum = -std::numeric_limits<float>::infinity();
-  for (int64_t j = 0; j < n; ++j) {
-    const KeySource& source = a.sources[keys[j].source];
-    const float* k = source.k + keys[j].index * source.k_token_stride + g * source.k_head_stride;
-    scores[j] = a.scale * dot(q, k, a.K) + static_cast<float>(keys[j].bias);
-    maximum = std::max(maximum, scores[j]);
-  }
+  for (int64_t j = 0; j < n; ++j) maximum = std::max(maximum, scores[j]);
   double total = 0;
   for (int64_t j = 0; j < n; j += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, n - j);
@@ -54,17 +94,13 @@ void attend_list(const ListedAttention& a, int64_t t, int64_t h) {
     a.lse[t * a.H + h] = n == 0
                              ? -std::numeric_limits<float>::infinity()
                              : static_cast<float>(static_cast<double>(maximum) + std::log(total));
+  float* sum = zeros(a.V);
+  for_rows<true>(a, list, [&](int64_t j, int64_t count, const float* const* rows) HWY_ATTR {
+    add_rows(scores + j, rows, count, a.V, sum);
+  });
   const V32 inverse = all(n == 0 ? 0.0f : static_cast<float>(1 / total));
-  for (int64_t c = 0; c < a.V; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, a.V - c);
-    V32 sum = zero();
-    for (int64_t j = 0; j < n; ++j) {
-      const KeySource& source = a.sources[keys[j].source];
-      const float* v = source.v + keys[j].index * source.v_token_stride + g * source.v_head_stride;
-      sum = hn::MulAdd(all(scores[j]), load_upto(v + c, count), sum);
-    }
-    store_upto(hn::Mul(sum, inverse), out + c, count);
-  }
+  for (int64_t c = 0; c < a.V; c += kLanes)
+    store_upto(hn::Mul(load(sum + c), inverse), out + c, std::min<int64_t>(kLanes, a.V - c));
 }
 
 void attend_lists(const ListedAttention& a, int64_t begin, int64_t end) {
@@ -82,38 +118,38 @@ void add_scaled(float a, const float* x, float* y, int64_t n) {
 // query t, head h: p = exp(s - lse), ds = p (do . v - do . o)
 void differentiate_list(const ListedAttentionGradient& gradient, int64_t t, int64_t h) {
   const ListedAttention& a = gradient.of;
-  const int64_t g = h / (a.H / a.G), list = t * a.L + (a.L == 1 ? 0 : a.L == a.H ? h : g);
-  const int64_t first = list == 0 ? 0 : a.ends[list - 1], n = a.ends[list] - first;
-  const ListedKey* keys = a.keys + first;
+  const List list(a, t, h);
+  const int64_t n = list.count, g = list.g;
   const float* q = a.q + (t * a.H + h) * a.K;
   const float* dout = gradient.dout + (t * a.H + h) * a.V;
-  float* dq = gradient.dq + (t * a.H + h) * a.K;
-  std::fill(dq, dq + a.K, 0.0f);
-  float* weights = scratch<7>(n);
-  for (int64_t j = 0; j < n; ++j) {
-    const KeySource& source = a.sources[keys[j].source];
-    const float* k = source.k + keys[j].index * source.k_token_stride + g * source.k_head_stride;
-    weights[j] = a.scale * dot(q, k, a.K) + static_cast<float>(keys[j].bias);
-  }
+  const float* out = a.out + (t * a.H + h) * a.V;
+  float* weights = scratch<7>(2 * n);
+  float* dscores = weights + n;  // do . v until they are known
+  scores_of(a, list, q, weights);
   const V32 lse = all(a.lse[t * a.H + h]);
   for (int64_t j = 0; j < n; j += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, n - j);
     const V32 score = hn::Min(hn::Sub(load_upto(weights + j, count), lse), zero());
     store_upto(exp_negative(score), weights + j, count);
   }
-  const float delta = dot(dout, a.out + (t * a.H + h) * a.V, a.V);
+  float delta;
+  products_of_rows(dout, a.V, &out, 1, &delta);
+  for_rows<true>(a, list, [&](int64_t j, int64_t count, const float* const* rows) HWY_ATTR {
+    products_of_rows(dout, a.V, rows, count, dscores + j);
+  });
   for (int64_t j = 0; j < n; ++j) {
-    const int64_t i = keys[j].index, m = keys[j].source;
-    const KeySource& source = a.sources[m];
-    const float* k = source.k + i * source.k_token_stride + g * source.k_head_stride;
-    const float* v = source.v + i * source.v_token_stride + g * source.v_head_stride;
-    const float above = dot(dout, v, a.V) - delta;
-    const float dscore = a.scale * weights[j] * above;
-    if (gradient.dbias != nullptr) gradient.dbias[first + j] = weights[j] * above;
+    const int64_t i = list.keys[j].index, m = list.keys[j].source;
+    const float above = dscores[j] - delta;
+    dscores[j] = a.scale * weights[j] * above;
+    if (gradient.dbias != nullptr) gradient.dbias[list.first + j] = weights[j] * above;
     add_scaled(weights[j], dout, gradient.dv[m] + (i * a.G + g) * a.V, a.V);
-    add_scaled(dscore, q, gradient.dk[m] + (i * a.G + g) * a.K, a.K);
-    add_scaled(dscore, k, dq, a.K);
+    add_scaled(dscores[j], q, gradient.dk[m] + (i * a.G + g) * a.K, a.K);
   }
+  float* sum = zeros(a.K);
+  for_rows<false>(a, list, [&](int64_t j, int64_t count, const float* const* rows) HWY_ATTR {
+    add_rows(dscores + j, rows, count, a.K, sum);
+  });
+  std::copy(sum, sum + a.K, gradient.dq + (t * a.H + h) * a.K);
 }
 
 void differentiate_heads(const ListedAttentionGradient& gradient, int64_t begin, int64_t end) {

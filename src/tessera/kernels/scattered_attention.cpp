@@ -6,15 +6,14 @@
 
 #include <hwy/highway.h>
 
-#include <algorithm>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/attention_inl.h"
 #include "tessera/kernels/attention_tiles.h"
+#include "tessera/kernels/listed_rows_inl.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 
@@ -42,61 +41,6 @@ struct LocatedKeys {
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
-
-// --- scores and values of rows that lie anywhere -------------------------------------------------
-
-// out[j] = q . rows[j]; the order of a sum's additions does not depend on j
-HWY_INLINE void products_of_rows(
-    const float* q, int64_t width, const float* const* rows, int64_t n, float* out) {
-  const auto some = [&](auto count, int64_t j) HWY_ATTR {
-    constexpr int kCount = decltype(count)::value;
-    V32 sum[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) sum[i] = zero();
-    const auto step = [&](auto&& read, int64_t c) HWY_ATTR {
-      const V32 x = read(q + c);
-#pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i) sum[i] = hn::MulAdd(x, read(rows[j + i] + c), sum[i]);
-    };
-    const int64_t whole = width / kLanes * kLanes;
-    for (int64_t c = 0; c < whole; c += kLanes)
-      step([](const float* p) HWY_ATTR { return load(p); }, c);
-    if (whole != width)
-      step([&](const float* p) HWY_ATTR { return load_part(p, width - whole); }, whole);
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) out[j + i] = sum_of(sum[i]);
-  };
-  int64_t j = 0;
-  for (; j + 8 <= n; j += 8) some(std::integral_constant<int, 8>(), j);
-  for (; j < n; ++j) some(std::integral_constant<int, 1>(), j);
-}
-
-// out[c] += sum over n rows of weights[j] rows[j][c], rows ascending; out in whole vectors
-HWY_INLINE void add_rows(
-    const float* weights, const float* const* rows, int64_t n, int64_t width, float* out) {
-  const auto some = [&](auto count, const auto& read, int64_t c) HWY_ATTR {
-    constexpr int kCount = decltype(count)::value;
-    V32 sum[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) sum[i] = load(out + c + i * kLanes);
-    for (int64_t j = 0; j < n; ++j) {
-      const V32 weight = all(weights[j]);
-#pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i)
-        sum[i] = hn::MulAdd(weight, read(rows[j] + c + i * kLanes), sum[i]);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) store(sum[i], out + c + i * kLanes);
-  };
-  const auto whole = [](const float* p) HWY_ATTR { return load(p); };
-  int64_t c = 0;
-  for (; c + 8 * kLanes <= width; c += 8 * kLanes) some(std::integral_constant<int, 8>(), whole, c);
-  for (; c + kLanes <= width; c += kLanes) some(std::integral_constant<int, 1>(), whole, c);
-  if (c < width)
-    some(
-        std::integral_constant<int, 1>(),
-        [&](const float* p) HWY_ATTR { return load_part(p, width - c); }, c);
-}
 
 // --- one query of one head -----------------------------------------------------------------------
 
@@ -176,10 +120,7 @@ void attend_listed_query(const Attention& a, const LocatedKeys& seen, int64_t qu
                             });
     merge(a, partial, total);
   }
-  QueryTile tile;
-  tile.query[0] = query;
-  tile.head[0] = head;
-  finish(a, tile, 0, total);
+  finish(a, query, head, total);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -207,11 +148,6 @@ void locate(const Attention& a, int64_t query, int64_t head, LocatedKeys& seen) 
   }
 }
 
-// queries in an order that gives equal contiguous shares equal work under a causal mask
-int64_t from_both_ends(int64_t i, int64_t n) {
-  return i % 2 == 0 ? i / 2 : n - 1 - i / 2;
-}
-
 }  // namespace
 
 void attend_scattered(const Attention& a) {
@@ -223,7 +159,7 @@ void attend_scattered(const Attention& a) {
     LocatedKeys seen;
     int64_t listed = -1;  // the query of the list
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t query = from_both_ends(i / a.H, a.T), head = i % a.H;
+      const int64_t query = balanced(i / a.H, a.T), head = i % a.H;
       if (!same || query != listed) locate(a, query, same ? 0 : head, seen);
       listed = query;
       HWY_DYNAMIC_DISPATCH(attend_listed_query)(a, seen, query, head);

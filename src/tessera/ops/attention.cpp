@@ -1,6 +1,7 @@
 #include "tessera/ops/attention.h"
 
 #include <limits>
+#include <optional>
 
 #include "tessera/kernels/matmul.h"
 #include "tessera/ops/flash_attention.h"
@@ -196,6 +197,24 @@ Tensor attention_plain(const Tensor& q_BHTD,
   return defined_attention(q_BHTD, k_BGSD, v_BGSD, start, held, options, drop, nullptr);
 }
 
+namespace {
+
+/// With gradients, and in memory linear in the keys; nothing where none of these forms applies.
+std::optional<Tensor> linear_memory_attention(const Tensor& q_BTHD,
+                                              const Tensor& k_BSGD,
+                                              const Tensor& v_BSGD,
+                                              int64_t start,
+                                              int64_t first,
+                                              const ScoreOptions& options) {
+  if (q_BTHD.size(0) > 0 && scattered_applies(q_BTHD, options))
+    return scattered_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
+  if (flash_applies(q_BTHD, options))
+    return flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
+  return std::nullopt;
+}
+
+}  // namespace
+
 PartialAttention attention_part(const Tensor& q_BHTD,
                                 const Tensor& k_BGSD,
                                 const Tensor& v_BGSD,
@@ -213,10 +232,8 @@ Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& v_BTGD,
                        const ScoreOptions& given,
                        const std::function<Tensor(const Tensor&)>& drop) {
-  if (!drop && q_BTHD.size(0) > 0 && scattered_applies(q_BTHD, given))
-    return scattered_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given);
-  if (!drop && flash_applies(q_BTHD, given))
-    return flash_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given);
+  if (!drop)
+    if (const auto out = linear_memory_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given)) return *out;
   const ScoreOptions options = heads_first(given, 1, 2);
   const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), heads = q_BTHD.size(2);
   const Tensor q = q_BTHD.transpose(1, 2), k = k_BTGD.transpose(1, 2), v = v_BTGD.transpose(1, 2);
@@ -262,14 +279,11 @@ Tensor attention(const Tensor& q_THD,
   }
   const Tensor k_SGD = keys.size() == 1 ? keys[0] : at::cat(keys),
                v_SGD = values.size() == 1 ? values[0] : at::cat(values);
-  if (!drop && held.size() == 1 && scattered_applies(q_THD, options))
-    return scattered_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), start,
-                               held[0].begin, options)
-        .squeeze(0);
-  if (!drop && held.size() == 1 && flash_applies(q_THD, options))
-    return flash_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), start,
-                           held[0].begin, options)
-        .squeeze(0);
+  if (!drop && held.size() == 1)
+    if (const auto out =
+            linear_memory_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0),
+                                    start, held[0].begin, options))
+      return out->squeeze(0);
   const Tensor q = q_THD.transpose(0, 1).unsqueeze(0), k = k_SGD.transpose(0, 1).unsqueeze(0),
                v = v_SGD.transpose(0, 1).unsqueeze(0);
   ScoreOptions batched = heads_first(options, 0, 1);
