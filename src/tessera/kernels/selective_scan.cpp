@@ -388,6 +388,8 @@ struct Adjoint {
       for (int64_t t = tokens - 1; t >= 0; --t) {
         const int64_t at = (t * blocks + i) * kLanes, row = (from + t) * s.E + first;
         const V32 x = load_upto(s.x + row, lanes), out = aligned(dy + at);
+        hwy::Prefetch(g.dx + row + Steps<blocks>::kAhead);
+        hwy::Prefetch(g.ddt + row + Steps<blocks>::kAhead);
         const V32 grad = aligned(through_b + at);
         store_upto(hn::MulAdd(aligned(steps.deltas + at), grad, hn::Mul(skip, out)), g.dx + row,
                    lanes);
@@ -417,6 +419,11 @@ void backward_chunk(const SelectiveScanGradient& g,
   const int64_t tokens = std::min(s.T - from, kQ);
   float *a_data = scratch<8>((s.N + 1) * blocks * kLanes), *least = a_data + s.N * blocks * kLanes;
   load_a<blocks>(s, c, count, a_data, least);
+  const float* kept = s.kept + from / kQ * s.N * s.E + c;
+  for (int64_t n = 0; n < s.N; ++n) {  // each is wanted after a walk over the chunk: too late
+    hwy::Prefetch(kept + n * s.E);
+    hwy::Prefetch(g.dA + n * s.E + c);
+  }
   Adjoint<blocks> z;
   z.steps.compute(s, c, count, from, from + tokens, least, g.dy,
                   [&](int64_t at, V32 x, V32 e)
@@ -437,7 +444,7 @@ void backward_chunk(const SelectiveScanGradient& g,
       a[i] = aligned(a_data + (n * blocks + i) * kLanes);
       carry[i] = aligned(carries + (i * s.N + n) * kLanes);
       da[i] = load_upto(g.dA + place(i), lanes);
-      keep(load_upto(s.kept + from / kQ * s.N * s.E + place(i), lanes), z.states + i * kLanes);
+      keep(load_upto(kept + n * s.E + i * kLanes, lanes), z.states + i * kLanes);
     }
     if (z.steps.bounded)
       z.template replay<true>(s, n, from, tokens, a);
