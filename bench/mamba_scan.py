@@ -6,26 +6,19 @@
 Both get the threads, and with these settings the allocator, that tessera has: without them most of the peer's time goes
 into pages that it gives back and takes again.
 """
-import statistics
 import sys
-import time
 
 import torch
 from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
+import turns
+
 E, N, T, RANK = 1536, 16, 512, 48
-
-
-def seconds(program):
-    begin = time.perf_counter()
-    program()
-    return time.perf_counter() - begin
 
 
 @torch.no_grad()
 def main():
     torch.ops.load_library(sys.argv[1])
-    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 9
     torch.manual_seed(1)
     a = -torch.arange(1.0, N + 1).expand(E, N).contiguous()
     bias, d = torch.randn(E) / 10, torch.ones(E)
@@ -43,10 +36,7 @@ def main():
                                     delta_softplus=True)
 
     torch.testing.assert_close(ours().transpose(1, 2), theirs(), rtol=1e-4, atol=1e-4)
-    turns = [(seconds(ours), seconds(theirs)) for _ in range(repeats)]
-    mine, other = (statistics.median(column) for column in zip(*turns))
-    print(f"mamba1/scan/python: transformers {other * 1e3:.1f} ms, ours {mine * 1e3:.2f} ms, "
-          f"ratio {other / mine:.1f} (aim: at least 20), {torch.get_num_threads()} threads, medians of {repeats}")
+    turns.compare("mamba1/scan/python", ours, "transformers", theirs, turns.repeats(2), torch.get_num_threads(), aim=20)
 
 
 main()

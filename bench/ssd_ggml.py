@@ -7,12 +7,12 @@ ggml's op is called as its models call it, in a graph of one node. Both get two 
 must agree. The ratio of times is that of times per state element: both update the same ones.
 """
 import ctypes
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
+
+import turns
 
 T, HEADS, WIDTH, STATE, THREADS = 2048, 8, 64, 128, 2
 
@@ -63,16 +63,9 @@ class Ggml:
             sys.exit("ggml_graph_compute_with_ctx failed")
 
 
-def seconds(program):
-    begin = time.perf_counter()
-    program()
-    return time.perf_counter() - begin
-
-
 @torch.no_grad()
 def main():
     torch.ops.load_library(sys.argv[1])
-    repeats = int(sys.argv[3]) if len(sys.argv) > 3 else 9
     torch.set_num_threads(THREADS)
     torch.manual_seed(1)
     x, raw = torch.randn(1, T, HEADS, WIDTH), torch.randn(1, T, HEADS) - 2
@@ -101,12 +94,8 @@ def main():
     numbers = (ctypes.c_float * (T * HEADS * WIDTH)).from_address(ggml.base.ggml_get_data(scan))
     theirs = torch.frombuffer(numbers, dtype=torch.float32).reshape(1, T, HEADS, WIDTH)
     torch.testing.assert_close(ours(), theirs, rtol=1e-3, atol=1e-3)
-    turns = [(seconds(ours), seconds(lambda: ggml.compute(graph))) for _ in range(repeats)]
-    mine, other = (statistics.median(column) for column in zip(*turns))
-    elements = T * HEADS * WIDTH * STATE
-    print(f"mamba2/ggml: ggml {other * 1e3:.1f} ms ({other / elements * 1e9:.2f} ns a state element), "
-          f"ours {mine * 1e3:.2f} ms ({mine / elements * 1e9:.3f}), ratio {other / mine:.1f} (aim: at least 5), "
-          f"{THREADS} threads, medians of {repeats}")
+    turns.compare("mamba2/ggml", ours, "ggml", lambda: ggml.compute(graph), turns.repeats(3), THREADS, aim=5,
+                  elements=T * HEADS * WIDTH * STATE)
 
 
 main()

@@ -118,16 +118,21 @@ class HeadBackward {
                                  s_.values),
                        F32x4(), dscores_[r][w] + i * kChunk + j);
     const bool fours = s_.keys % (4 * kLanes) == 0;
-    for (int w = 0; w < kWriters; ++w)
+    for (int w = 0; w < kWriters; ++w) {
+      if (r_.decay != DecayPer::channel) {
+        shared_pair_gradients(c, w);
+        continue;
+      }
       for (int64_t e = 0; e < s_.keys; e += fours ? 4 * kLanes : kPanel)
         fours ? pair_gradients<4>(c, w, e) : pair_gradients<2>(c, w, e);
+    }
     if (g_.dlog_decay != nullptr) store_decays(c);
     diagonal(c);
     for (int r = 0; r < kReaders; ++r) {
       const Product p{s_.keys, s_.values, kChunk,    c.from_start[r], 1,
                       s_.keys, dread_[r], s_.values, dstate_,         s_.state_row};
       if (r == 0)
-        multiply<Start::decayed>(p, c.whole(s_));
+        multiply<Start::decayed>(p, {c.whole(s_), dstate_});
       else
         multiply<Start::add>(p);
     }
@@ -236,6 +241,28 @@ class HeadBackward {
       for (int v = 0; v < vectors; ++v) {
         float* to = dkey_[w] + j * keys + e + v * kLanes;
         store(hn::Add(load(to), load(row + j * width + v * kLanes)), to);
+      }
+  }
+
+  // the same where channels share their decay: products with weighted gradients of the scores
+  void shared_pair_gradients(const C& c, int w) {
+    const int64_t keys = s_.keys;
+    RowWeights weights;
+    HWY_ALIGN float weighted[kReaders][kChunk * kChunk] = {};  // zeros from the diagonal on
+    for (int64_t i = 1; i < kChunk; ++i) {
+      weights.advance(i, c.decay[i * keys]);
+      for (int r = 0; r < kReaders; ++r)
+        for (int64_t j = 0, at = i * kChunk; j < i; ++j, ++at)
+          weighted[r][at] =
+              dscores_[r][w][at] * (reads_before(rule, r) ? weights.before : weights.after)[j];
+    }
+    for (int r = 0; r < kReaders; ++r)
+      for (int64_t m = 0; m < kChunk; m += 4) {
+        const float *row = weighted[r] + m * kChunk, *column = weighted[r] + (m + 1) * kChunk + m;
+        multiply<Start::add>(
+            {4, keys, m + 3, row, kChunk, 1, c.key[w], keys, dx_[r] + m * keys, keys});
+        multiply<Start::add>({4, keys, kChunk - m - 1, column, 1, kChunk, c.x[r] + (m + 1) * keys,
+                              keys, dkey_[w] + m * keys, keys});
       }
   }
 

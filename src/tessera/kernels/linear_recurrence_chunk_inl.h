@@ -43,19 +43,24 @@ struct Product {
   float* c;
   int64_t c_row;
 };
-enum class Start { zero, add, decayed };  // 0, c, or c[m] times keep[m]
+enum class Start { zero, add, decayed };  // 0, c, or keep[m] times before[m]
+/// What a product of Start::decayed starts from; the rows of before, c_row floats apart, may be c.
+struct Decayed {
+  const float *keep, *before;
+};
 
 template <Start start, int rows>
-HWY_INLINE void multiply_tile(const Product& p, const float* keep, int64_t m, int64_t n) {
+HWY_INLINE void multiply_tile(const Product& p, const Decayed& first, int64_t m, int64_t n) {
   V32 low[rows], high[rows];
   float* c = p.c + m * p.c_row + n;
+  const float* from = start == Start::decayed ? first.before + m * p.c_row + n : c;
 #pragma GCC unroll 6
   for (int r = 0; r < rows; ++r) {
-    low[r] = start == Start::zero ? zero() : load(c + r * p.c_row);
-    high[r] = start == Start::zero ? zero() : load(c + r * p.c_row + kLanes);
+    low[r] = start == Start::zero ? zero() : load(from + r * p.c_row);
+    high[r] = start == Start::zero ? zero() : load(from + r * p.c_row + kLanes);
     if constexpr (start == Start::decayed) {
-      low[r] = hn::Mul(low[r], all(keep[m + r]));
-      high[r] = hn::Mul(high[r], all(keep[m + r]));
+      low[r] = hn::Mul(low[r], all(first.keep[m + r]));
+      high[r] = hn::Mul(high[r], all(first.keep[m + r]));
     }
   }
   const float *a = p.a + m * p.a_row, *b = p.b + n;
@@ -77,15 +82,15 @@ HWY_INLINE void multiply_tile(const Product& p, const float* keep, int64_t m, in
 
 // tiles of six rows fill the registers best; what is left over is a four or two of them
 template <Start start>
-HWY_INLINE void multiply(const Product& p, const float* keep = nullptr) {
+HWY_INLINE void multiply(const Product& p, const Decayed& first = {}) {
   for (int64_t n = 0; n < p.n; n += kPanel)
     for (int64_t m = 0; m < p.m;) {
       const int64_t left = p.m - m;
       if (left < 6 || left == 8) {
-        multiply_tile<start, 4>(p, keep, m, n);
+        multiply_tile<start, 4>(p, first, m, n);
         m += 4;
       } else {
-        multiply_tile<start, 6>(p, keep, m, n);
+        multiply_tile<start, 6>(p, first, m, n);
         m += 6;
       }
     }
@@ -141,6 +146,20 @@ constexpr int writers_of(Rule rule) {
 constexpr bool reads_before(Rule rule, int reader) {
   return rule == (reader == 0 ? Rule::bonus : Rule::rank_one);
 }
+
+/// The decays between a reader and the writers before it where all channels share them, token after
+/// token.
+struct RowWeights {
+  float before[kChunk], after[kChunk];  // without and with that of the reader's token
+
+  /// To reader i, from reader i - 1; i > 0.
+  HWY_INLINE void advance(int64_t i, float decay) {
+    for (int64_t j = 0; j < i; ++j) {
+      before[j] = j == i - 1 ? 1.0f : after[j];
+      after[j] = before[j] * decay;
+    }
+  }
+};
 
 /// The sizes of a head, padded: channels beyond K and V are zeros.
 struct HeadShape {
@@ -232,18 +251,18 @@ class ChunkForward {
       for (int w = 0; w < C::kWriters; ++w)
         store(hn::Mul(load(c.key[w] + i), load(c.after + i)), c.to_end[w] + i);
     }
-    for (int w = 0; w < C::kWriters; ++w) score(c, w);
+    for (int w = 0; w < C::kWriters; ++w)
+      r_.decay == DecayPer::channel ? score(c, w) : score_shared(c, w);
     diagonal(c, h);
     if constexpr (C::kReaders == 2) correct(c);
   }
 
   void next_state(const C& c, float* next) const {
-    std::copy_n(c.state, s_.state(), next);
     for (int w = 0; w < C::kWriters; ++w) {
       const Product p{s_.keys, s_.values,  kChunk,    c.to_end[w], 1,
                       s_.keys, c.value[w], s_.values, next,        s_.state_row};
       if (w == 0)
-        multiply<Start::decayed>(p, c.whole(s_));
+        multiply<Start::decayed>(p, {c.whole(s_), c.state});
       else
         multiply<Start::add>(p);
     }
@@ -333,6 +352,24 @@ class ChunkForward {
     for (int r = 0; r < C::kReaders; ++r)
       hn::StoreU(sums_of_4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]), F32x4(),
                  c.scores[r][w] + i * kChunk + j);
+  }
+
+  // the same where channels share their decay: products of rows, then weights
+  void score_shared(C& c, int w) const {
+    const int64_t keys = s_.keys;
+    RowWeights weights;
+    for (int64_t i = 0; i < kChunk; ++i) {
+      if (i > 0) weights.advance(i, c.decay[i * keys]);
+      for (int r = 0; r < C::kReaders; ++r) {
+        const float* weight = reads_before(rule, r) ? weights.before : weights.after;
+        float* row = c.scores[r][w] + i * kChunk;
+        for (int64_t j = 0; j < i; j += 4)
+          hn::StoreU(four_dots(c.x[r] + i * keys, c.key[w] + j * keys, keys, keys), F32x4(),
+                     row + j);
+        for (int64_t j = 0; j < i; ++j) row[j] *= weight[j];
+        std::fill(row + i, row + kChunk, 0.0f);
+      }
+    }
   }
 
   // what the queries read of their own token

@@ -32,11 +32,8 @@ HWY_INLINE void keep(V32 v, float* p) {
 constexpr int kBlocks = 2;
 constexpr float kLog2E = 1.44269504f;
 
-// ln(1 + e^x) and its derivative
-struct Softplus {
-  V32 value, slope;
-};
-HWY_INLINE Softplus softplus_of(V32 x) {
+// ln(1 + e^x), and its derivative, by e = e^-|x|
+HWY_INLINE V32 softplus_of(V32 x, V32 e) {
   // ln(1 + e) / e over [0, 1]: least relative error (4e-8) among polynomials with p(0) = 1
   constexpr float c[] = {1.0f,
                          -0.49999648332595825f,
@@ -47,93 +44,149 @@ HWY_INLINE Softplus softplus_of(V32 x) {
                          0.07920453697443008f,
                          -0.030065789818763733f,
                          0.005364823155105114f};
-  const V32 one = all(1.0f), e = exp_fast(hn::Neg(hn::Abs(x)));
   V32 p = all(c[8]);
 #pragma GCC unroll 8
   for (int i = 7; i >= 0; --i) p = hn::MulAdd(p, e, all(c[i]));
-  const V32 slope = hn::Div(hn::IfThenElse(hn::Lt(x, zero()), e, one), hn::Add(one, e));
-  return {hn::MulAdd(p, e, hn::IfThenElse(hn::Lt(x, zero()), zero(), x)), slope};
+  return hn::MulAdd(p, e, hn::IfThenElse(hn::Lt(x, zero()), zero(), x));
+}
+HWY_INLINE V32 softplus_slope(V32 x, V32 e) {
+  const V32 one = all(1.0f);
+  return hn::Div(hn::IfThenElse(hn::Lt(x, zero()), e, one), hn::Add(one, e));
+}
+
+// A log2 e of `blocks` blocks of lanes, [N, blocks, lanes], and the least of it over N, [blocks,
+// lanes]: NaN if any A is NaN or infinite
+template <int blocks>
+HWY_INLINE void load_a(const SelectiveScan& s, int64_t c, int64_t count, float* a, float* least) {
+  for (int i = 0; i < blocks; ++i) {
+    V32 low = zero(), sum = zero();
+    for (int64_t n = 0; n < s.N; ++n) {
+      const V32 v =
+          hn::Mul(load_upto(s.A + n * s.E + c + i * kLanes, count - i * kLanes), all(kLog2E));
+      keep(v, a + (n * blocks + i) * kLanes);
+      low = hn::Min(low, v);
+      sum = hn::Add(sum, v);
+    }
+    keep(hn::MulAdd(sum, zero(), low), least + i * kLanes);
+  }
 }
 
 // What does not depend on the state, of one chunk of tokens of `blocks` blocks of lanes; arrays
-// [tokens, blocks, lanes]. Its chains are long: here those of neighbouring tokens overlap.
+// [tokens, blocks, lanes].
 template <int blocks>
 struct Steps {
   HWY_ALIGN float deltas[kQ * blocks * kLanes];
   HWY_ALIGN float inputs[kQ * blocks * kLanes];  // delta x
-  bool bounded = true;                           // every delta A log2 e is within [-126, 0]
+  bool bounded;                                  // every delta A log2 e is within [-126, 0]
 
-  // a: A log2 e [N, blocks, lanes]; slope(at, v) takes the derivatives of the softplus
-  template <class Slope>
+  // how far the lines of the tile after the next one are: no cache sees a walk down rows
+  static constexpr int64_t kAhead = 2 * blocks * kLanes;
+
+  // least: of A log2 e, [blocks, lanes]; soon: more rows [T, E] that follow; slopes(at, x, e) takes
+  // what softplus_slope needs. In two passes: of a chain cut in two, a core looks ahead to more
+  // neighbours.
+  template <class Slopes>
   HWY_INLINE void compute(const SelectiveScan& s,
                           int64_t c,
                           int64_t count,
                           int64_t from,
                           int64_t to,
-                          const float* a,
-                          const Slope& slope) {
+                          const float* least,
+                          const float* soon,
+                          const Slopes& slopes) {
+    auto within = hn::Eq(zero(), zero());
     for (int i = 0; i < blocks; ++i) {
       const int64_t first = c + i * kLanes, lanes = count - i * kLanes;
-      V32 least = zero(), sum = zero();
-      for (int64_t n = 0; n < s.N; ++n) {
-        const V32 v = aligned(a + (n * blocks + i) * kLanes);
-        least = hn::Min(least, v);
-        sum = hn::Add(sum, v);
-      }
-      least = hn::MulAdd(sum, zero(), least);  // NaN if any A is NaN or infinite
-      const V32 bias = load_upto(s.dt_bias + first, lanes);
+      const V32 bias = load_upto(s.dt_bias + first, lanes), low = aligned(least + i * kLanes);
       for (int64_t t = from; t < to; ++t) {
-        const int64_t at = ((t - from) * blocks + i) * kLanes;
-        const Softplus delta = softplus_of(hn::Add(load_upto(s.dt + t * s.E + first, lanes), bias));
-        keep(delta.value, deltas + at);
-        const int64_t ahead = t * s.E + first + blocks * kLanes;  // no cache sees a walk down rows
-        hwy::Prefetch(s.dt + ahead);
-        hwy::Prefetch(s.x + ahead);
-        keep(hn::Mul(delta.value, load_upto(s.x + t * s.E + first, lanes)), inputs + at);
-        slope(at, delta.slope);
-        bounded &= hn::AllTrue(F32(), hn::Ge(hn::Mul(delta.value, least), all(-126.0f)));
+        const int64_t at = ((t - from) * blocks + i) * kLanes, row = t * s.E + first;
+        const V32 x = hn::Add(load_upto(s.dt + row, lanes), bias);
+        hwy::Prefetch(s.dt + row + kAhead);
+        keep(x, deltas + at);
+        keep(exp_fast(hn::Neg(hn::Abs(x))), inputs + at);
+      }
+      for (int64_t t = from; t < to; ++t) {
+        const int64_t at = ((t - from) * blocks + i) * kLanes, row = t * s.E + first;
+        const V32 x = aligned(deltas + at), e = aligned(inputs + at), delta = softplus_of(x, e);
+        slopes(at, x, e);
+        keep(delta, deltas + at);
+        keep(hn::Mul(delta, load_upto(s.x + row, lanes)), inputs + at);
+        hwy::Prefetch(s.x + row + kAhead);
+        hwy::Prefetch(soon + row + kAhead);
+        within = hn::And(within, hn::Ge(hn::Mul(delta, low), all(-126.0f)));
       }
     }
+    bounded = hn::AllTrue(F32(), within);
   }
 };
 
 // 2^(a b) for a b in [-126, 0], in the fewest operations: relative error below 3e-7 where the
 // target fuses multiplication and addition, exact at 0. e^(x y) is 2^(x (y log2 e)): for a y that
-// many x share, the factor costs nothing.
-HWY_INLINE V32 exp2_product(V32 a, V32 b) {
-  const V32 magic = all(12582912.0f);
-  const V32 shifted = hn::MulAdd(a, b, magic);
-  const V32 r = hn::MulSub(a, b, hn::Sub(shifted, magic));
+// many x share, the factor costs nothing. a: [count / blocks, blocks, lanes]. Each operation for
+// all of them before the next one, so that none waits for the one before.
+template <int count, int blocks>
+HWY_INLINE void exp2_products(const float* a, const V32 (&b)[blocks], V32 (&power)[count]) {
   // least relative error over |r| <= 1/2 among polynomials with p(0) = 1, weighted by
   // 1 / max(|r|, 0.3): products of many powers near 1 add errors near r = 0 up
-  V32 p = all(0.001326176105067134f);
-  p = hn::MulAdd(p, r, all(0.009668934158980846f));
-  p = hn::MulAdd(p, r, all(0.05550720542669296f));
-  p = hn::MulAdd(p, r, all(0.24022293090820312f));
-  p = hn::MulAdd(p, r, all(0.6931470036506653f));
-  p = hn::MulAdd(p, r, all(1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(I32(), shifted));
-  return hn::BitCast(F32(), hn::Add(hn::BitCast(I32(), p), exponent));
+  constexpr float c[] = {1.0f,
+                         0.6931470036506653f,
+                         0.24022293090820312f,
+                         0.05550720542669296f,
+                         0.009668934158980846f,
+                         0.001326176105067134f};
+  const V32 magic = all(12582912.0f);
+  V32 shifted[count], r[count];
+  const auto each = [](const auto& body) HWY_ATTR {
+#pragma GCC unroll 8
+    for (int j = 0; j < count; ++j) body(j);
+  };
+  const auto value = [&](int j) HWY_ATTR { return aligned(a + j * kLanes); };
+  each([&](int j) HWY_ATTR { shifted[j] = hn::MulAdd(value(j), b[j % blocks], magic); });
+  each([&](int j) HWY_ATTR { r[j] = hn::Sub(shifted[j], magic); });
+  each([&](int j) HWY_ATTR { r[j] = hn::MulSub(value(j), b[j % blocks], r[j]); });
+  each([&](int j) HWY_ATTR { power[j] = hn::MulAdd(all(c[5]), r[j], all(c[4])); });
+#pragma GCC unroll 4
+  for (int i = 3; i >= 0; --i)
+    each([&](int j) HWY_ATTR { power[j] = hn::MulAdd(power[j], r[j], all(c[i])); });
+  each([&](int j) HWY_ATTR {
+    const auto exponent = hn::ShiftLeft<23>(hn::BitCast(I32(), shifted[j]));
+    power[j] = hn::BitCast(F32(), hn::Add(hn::BitCast(I32(), power[j]), exponent));
+  });
 }
 
 // e^(delta A), the same bits whether `bounded` is known or not: A of one lane, which may be beyond
 // the bounds, must not reach another
-template <bool bounded>
-HWY_INLINE V32 decay_of(V32 delta, V32 a_log2e) {
-  const V32 power = exp2_product(delta, a_log2e);
-  if constexpr (bounded) return power;
-  const V32 x = hn::Mul(delta, a_log2e);
-  const V32 cut = hn::IfThenZeroElse(hn::Lt(x, all(-126.0f)), power);
-  return hn::IfThenElse(hn::Eq(x, x), cut, x);
+template <bool bounded, int count, int blocks>
+HWY_INLINE void decays_of(const float* a_log2e, const V32 (&delta)[blocks], V32 (&decay)[count]) {
+  exp2_products(a_log2e, delta, decay);
+  if constexpr (bounded) return;
+#pragma GCC unroll 8
+  for (int j = 0; j < count; ++j) {
+    const V32 x = hn::Mul(delta[j % blocks], aligned(a_log2e + j * kLanes));
+    const V32 cut = hn::IfThenZeroElse(hn::Lt(x, all(-126.0f)), decay[j]);
+    decay[j] = hn::IfThenElse(hn::Eq(x, x), cut, x);
+  }
 }
 
-// A log2 e of `blocks` blocks of lanes, [N, blocks, lanes]
-template <int blocks>
-HWY_INLINE void load_a(const SelectiveScan& s, int64_t c, int64_t count, float* a) {
-  for (int64_t n = 0; n < s.N; ++n)
-    for (int i = 0; i < blocks; ++i)
-      keep(hn::Mul(load_upto(s.A + n * s.E + c + i * kLanes, count - i * kLanes), all(kLog2E)),
-           a + (n * blocks + i) * kLanes);
+// `states` of them, of one token, at a and h [states, blocks, lanes]; b and c: [states]
+template <bool bounded, int states, int blocks>
+HWY_INLINE void update_states(const float* a,
+                              float* h,
+                              const float* b,
+                              const float* c,
+                              const V32 (&delta)[blocks],
+                              const V32 (&input)[blocks],
+                              V32 (&y)[blocks]) {
+  constexpr int kCount = states * blocks;
+  V32 v[kCount];
+  decays_of<bounded>(a, delta, v);
+#pragma GCC unroll 8
+  for (int j = 0; j < kCount; ++j) {
+    const V32 more = hn::Mul(input[j % blocks], all(b[j / blocks]));
+    v[j] = hn::MulAdd(v[j], aligned(h + j * kLanes), more);
+    keep(v[j], h + j * kLanes);
+    y[j % blocks] = hn::MulAdd(v[j], all(c[j / blocks]), y[j % blocks]);
+  }
 }
 
 // tokens [from, to) of the channels c .. c + count, from and to their state in h [N, blocks, lanes]
@@ -146,6 +199,8 @@ HWY_INLINE void scan_tokens(const SelectiveScan& s,
                             const Steps<blocks>& steps,
                             const float* a,
                             float* h) {
+  constexpr int kStates = 2;
+  const int64_t n = s.N;
   V32 skip[blocks];
 #pragma GCC unroll 4
   for (int i = 0; i < blocks; ++i)
@@ -159,18 +214,15 @@ HWY_INLINE void scan_tokens(const SelectiveScan& s,
       input[i] = aligned(steps.inputs + at);
       y[i] = hn::Mul(skip[i], load_upto(s.x + t * s.E + c + i * kLanes, count - i * kLanes));
     }
-    const float* b = s.B + t * s.N;
-    const float* out = s.C + t * s.N;
-    for (int64_t n = 0; n < s.N; ++n) {
-      const V32 bn = all(b[n]), cn = all(out[n]);
-#pragma GCC unroll 4
-      for (int i = 0; i < blocks; ++i) {
-        const int64_t at = (n * blocks + i) * kLanes;
-        const V32 decay = decay_of<bounded>(delta[i], aligned(a + at));
-        const V32 v = hn::MulAdd(decay, aligned(h + at), hn::Mul(input[i], bn));
-        keep(v, h + at);
-        y[i] = hn::MulAdd(v, cn, y[i]);
-      }
+    const float *b = s.B + t * n, *out = s.C + t * n;
+    int64_t k = 0;
+    for (; k + kStates <= n; k += kStates) {
+      const int64_t at = k * blocks * kLanes;
+      update_states<bounded, kStates>(a + at, h + at, b + k, out + k, delta, input, y);
+    }
+    for (; k < n; ++k) {
+      const int64_t at = k * blocks * kLanes;
+      update_states<bounded, 1>(a + at, h + at, b + k, out + k, delta, input, y);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < blocks; ++i)
@@ -178,41 +230,69 @@ HWY_INLINE void scan_tokens(const SelectiveScan& s,
   }
 }
 
+// The channels c .. c + count in `blocks` blocks of lanes, as long as a call lasts.
 template <int blocks>
-void scan_chunk(const SelectiveScan& s, int64_t c, int64_t count, int64_t from) {
-  const int64_t to = std::min(s.T, from + kQ);
-  float* h = scratch<6>(2 * s.N * blocks * kLanes);
-  float* a = h + s.N * blocks * kLanes;
-  load_a<blocks>(s, c, count, a);
-  for (int64_t n = 0; n < s.N; ++n)
-    for (int i = 0; i < blocks; ++i) {
-      const int64_t at = n * s.E + c + i * kLanes, lanes = count - i * kLanes;
-      const V32 v = load_upto(s.state + at, lanes);
-      keep(v, h + (n * blocks + i) * kLanes);
-      if (s.kept) store_upto(v, s.kept + from / kQ * s.N * s.E + at, lanes);
-    }
-  Steps<blocks> steps;
-  steps.compute(s, c, count, from, to, a, [](int64_t, V32) HWY_ATTR {});
-  if (steps.bounded)
-    scan_tokens<true>(s, c, count, from, to, steps, a, h);
-  else
-    scan_tokens<false>(s, c, count, from, to, steps, a, h);
-  for (int64_t n = 0; n < s.N; ++n)
-    for (int i = 0; i < blocks; ++i)
-      store_upto(aligned(h + (n * blocks + i) * kLanes), s.state + n * s.E + c + i * kLanes,
-                 count - i * kLanes);
+struct Tile {
+  const SelectiveScan& s;
+  int64_t c, count;
+  float *h, *a, *least;  // state and A log2 e, [N, blocks, lanes]; [blocks, lanes]
+
+  static int64_t floats(int64_t n) { return (2 * n + 1) * blocks * kLanes; }
+  Tile(const SelectiveScan& scan, int64_t first, int64_t channels, float* data)
+      : s(scan),
+        c(first),
+        count(channels),
+        h(data),
+        a(h + s.N * blocks * kLanes),
+        least(a + s.N * blocks * kLanes) {}
+
+  void begin() const {
+    load_a<blocks>(s, c, count, a, least);
+    for (int64_t n = 0; n < s.N; ++n)
+      for (int i = 0; i < blocks; ++i)
+        keep(load_upto(s.state + n * s.E + c + i * kLanes, count - i * kLanes),
+             h + (n * blocks + i) * kLanes);
+  }
+  // to: [N, E]
+  HWY_INLINE void store_state(float* to) const {
+    for (int64_t n = 0; n < s.N; ++n)
+      for (int i = 0; i < blocks; ++i)
+        store_upto(aligned(h + (n * blocks + i) * kLanes), to + n * s.E + c + i * kLanes,
+                   count - i * kLanes);
+  }
+  void scan_chunk(int64_t from) const {
+    const int64_t to = std::min(s.T, from + kQ);
+    if (s.kept) store_state(s.kept + from / kQ * s.N * s.E);
+    Steps<blocks> steps;
+    steps.compute(s, c, count, from, to, least, s.y, [](int64_t, V32, V32) HWY_ATTR {});
+    if (steps.bounded)
+      scan_tokens<true>(s, c, count, from, to, steps, a, h);
+    else
+      scan_tokens<false>(s, c, count, from, to, steps, a, h);
+  }
+};
+
+// Time outside, tiles inside: the lines of a row that belong together are used together.
+template <int blocks>
+void scan_tiles(const SelectiveScan& s, int64_t begin, int64_t end) {
+  constexpr int64_t kWidth = blocks * kLanes;
+  float* data = scratch<6>((end - begin + kWidth - 1) / kWidth * Tile<blocks>::floats(s.N));
+  const auto each = [&](const auto& body) HWY_ATTR {
+    float* at = data;
+    for (int64_t c = begin; c < end; c += kWidth, at += Tile<blocks>::floats(s.N))
+      body(Tile<blocks>(s, c, std::min(kWidth, end - c), at));
+  };
+  each([](const auto& tile) HWY_ATTR { tile.begin(); });
+  for (int64_t from = 0; from < s.T; from += kQ)
+    each([&](const auto& tile) HWY_ATTR { tile.scan_chunk(from); });
+  each([&](const auto& tile) HWY_ATTR { tile.store_state(s.state); });
 }
 
-// Time outside, channels inside: every line of x, dt and y is used while it is hot.
 void scan_channels(const SelectiveScan& s, int64_t begin, int64_t end) {
-  for (int64_t from = 0; from < s.T; from += kQ)
-    for (int64_t c = begin; c < end; c += kBlocks * kLanes) {
-      const int64_t count = std::min(kBlocks * kLanes, end - c);
-      if (count > kLanes)
-        scan_chunk<kBlocks>(s, c, count, from);
-      else
-        scan_chunk<1>(s, c, count, from);
-    }
+  constexpr int64_t kWidth = kBlocks * kLanes;
+  const int64_t whole = begin + (end - begin) / kWidth * kWidth;
+  scan_tiles<kBlocks>(s, begin, whole);
+  scan_tiles<1>(s, whole, end);
 }
 
 // What goes on from block to block of lanes: per chunk the sums of dB and dC before their lanes are
@@ -250,12 +330,13 @@ struct Adjoint {
     for (int i = 0; i < blocks; ++i) h[i] = aligned(states + i * kLanes);
     for (int64_t t = 0; t < tokens; ++t) {
       const V32 bn = all(s.B[(from + t) * s.N + n]);
+      V32 decay[blocks];
+      decays_of<bounded>(steps.deltas + t * blocks * kLanes, a, decay);
 #pragma GCC unroll 4
       for (int i = 0; i < blocks; ++i) {
         const int64_t at = (t * blocks + i) * kLanes;
-        const V32 decay = decay_of<bounded>(aligned(steps.deltas + at), a[i]);
-        h[i] = hn::MulAdd(decay, h[i], hn::Mul(aligned(steps.inputs + at), bn));
-        keep(decay, decays + at);
+        h[i] = hn::MulAdd(decay[i], h[i], hn::Mul(aligned(steps.inputs + at), bn));
+        keep(decay[i], decays + at);
         keep(h[i], states + at + blocks * kLanes);
       }
     }
@@ -307,6 +388,8 @@ struct Adjoint {
       for (int64_t t = tokens - 1; t >= 0; --t) {
         const int64_t at = (t * blocks + i) * kLanes, row = (from + t) * s.E + first;
         const V32 x = load_upto(s.x + row, lanes), out = aligned(dy + at);
+        hwy::Prefetch(g.dx + row + Steps<blocks>::kAhead);
+        hwy::Prefetch(g.ddt + row + Steps<blocks>::kAhead);
         const V32 grad = aligned(through_b + at);
         store_upto(hn::MulAdd(aligned(steps.deltas + at), grad, hn::Mul(skip, out)), g.dx + row,
                    lanes);
@@ -334,11 +417,17 @@ void backward_chunk(const SelectiveScanGradient& g,
                     float* carries) {
   const SelectiveScan& s = g.scan;
   const int64_t tokens = std::min(s.T - from, kQ);
-  float* a_data = scratch<8>(s.N * blocks * kLanes);
-  load_a<blocks>(s, c, count, a_data);
+  float *a_data = scratch<8>((s.N + 1) * blocks * kLanes), *least = a_data + s.N * blocks * kLanes;
+  load_a<blocks>(s, c, count, a_data, least);
+  const float* kept = s.kept + from / kQ * s.N * s.E + c;
+  for (int64_t n = 0; n < s.N; ++n) {  // each is wanted after a walk over the chunk: too late
+    hwy::Prefetch(kept + n * s.E);
+    hwy::Prefetch(g.dA + n * s.E + c);
+  }
   Adjoint<blocks> z;
-  z.steps.compute(s, c, count, from, from + tokens, a_data,
-                  [&](int64_t at, V32 slope) HWY_ATTR { keep(slope, z.slopes + at); });
+  z.steps.compute(s, c, count, from, from + tokens, least, g.dy,
+                  [&](int64_t at, V32 x, V32 e)
+                      HWY_ATTR { keep(softplus_slope(x, e), z.slopes + at); });
   for (int64_t t = 0; t < tokens; ++t)
     for (int i = 0; i < blocks; ++i) {
       const int64_t at = (t * blocks + i) * kLanes, lanes = count - i * kLanes;
@@ -355,7 +444,7 @@ void backward_chunk(const SelectiveScanGradient& g,
       a[i] = aligned(a_data + (n * blocks + i) * kLanes);
       carry[i] = aligned(carries + (i * s.N + n) * kLanes);
       da[i] = load_upto(g.dA + place(i), lanes);
-      keep(load_upto(s.kept + from / kQ * s.N * s.E + place(i), lanes), z.states + i * kLanes);
+      keep(load_upto(kept + n * s.E + i * kLanes, lanes), z.states + i * kLanes);
     }
     if (z.steps.bounded)
       z.template replay<true>(s, n, from, tokens, a);

@@ -12,7 +12,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// channels whose share of dB and dC one call sums: fixed, so that bits do not depend on threads
+// channels that are worth a call
 constexpr int64_t kGroup = 64;
 // sums over tokens are formed for at most so many sets of documents
 constexpr int64_t kMaxShares = 16;
@@ -50,15 +50,41 @@ kernels::SelectiveScan narrowed(kernels::SelectiveScan s, int64_t from, int64_t 
   return s;
 }
 
-/// Calls body(index, document or share, first channel, last channel) for all pairs, in parallel.
-void for_groups(int64_t documents,
+/// Channels whose share of dB and dC one call sums: by the channels alone, so that bits do not
+/// depend on threads; an eighth of them, for a row is walked once per call, but no more than caches
+/// bear.
+int64_t summed_channels(int64_t channels) {
+  constexpr int64_t kMost = 256;
+  return std::clamp((channels / 8 + kGroup - 1) / kGroup * kGroup, kGroup, kMost);
+}
+
+/// Calls body(share, first channel, last channel) for all pairs, in parallel.
+void for_groups(int64_t shares,
                 int64_t channels,
                 const std::function<void(int64_t, int64_t, int64_t)>& body) {
-  const int64_t groups = (channels + kGroup - 1) / kGroup;
-  parallel_for(documents * groups, 1, [&](int64_t begin, int64_t end) {
+  const int64_t width = summed_channels(channels), groups = (channels + width - 1) / width;
+  parallel_for(shares * groups, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % groups * kGroup;
-      body(i / groups, first, std::min(channels, first + kGroup));
+      const int64_t first = i % groups * width;
+      body(i / groups, first, std::min(channels, first + width));
+    }
+  });
+}
+
+/// Calls body(document, first channel, last channel) in parallel, in ranges as wide as threads
+/// leave them: a row is then walked once for all of its channels, and borders do not show in a
+/// forward pass.
+void for_ranges(int64_t documents,
+                int64_t channels,
+                const std::function<void(int64_t, int64_t, int64_t)>& body) {
+  constexpr int64_t kBlock = 16;  // keeps vectors whole
+  const int64_t blocks = (channels + kBlock - 1) / kBlock;
+  parallel_for(documents * blocks, kGroup / kBlock, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t document = i / blocks, next = std::min(end, (document + 1) * blocks);
+      body(document, (i - document * blocks) * kBlock,
+           std::min(channels, (next - document * blocks) * kBlock));
+      i = next;
     }
   });
 }
@@ -98,7 +124,7 @@ struct Scan : torch::autograd::Function<Scan> {
     Tensor kept = at::empty({kept_at.back(), whole.N, whole.E}, y.options());
     Tensor states = at::zeros({documents, whole.N, whole.E}, y.options());
     float *y_data = data_of(y), *kept_data = data_of(kept), *state_data = data_of(states);
-    for_groups(documents, whole.E, [&](int64_t i, int64_t begin, int64_t end) {
+    for_ranges(documents, whole.E, [&](int64_t i, int64_t begin, int64_t end) {
       const auto at = static_cast<size_t>(i);
       auto s = narrowed(whole, offsets[at], offsets[at + 1]);
       s.y = y_data + offsets[at] * s.E;
@@ -120,8 +146,8 @@ struct Scan : torch::autograd::Function<Scan> {
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     const auto kept_at = kept_offsets(offsets);
     const auto documents = static_cast<int64_t>(offsets.size()) - 1;
-    const int64_t shares = std::min(documents, kMaxShares),
-                  groups = (whole.E + kGroup - 1) / kGroup, n = whole.N, e = whole.E;
+    const int64_t shares = std::min(documents, kMaxShares), width = summed_channels(whole.E),
+                  groups = (whole.E + width - 1) / width, n = whole.N, e = whole.E;
     const auto like = dy.options();
     Tensor dx = at::empty_like(in.x_TE), ddt = at::empty_like(in.dt_TE);
     Tensor dbias = at::zeros({shares, e}, like), dd = at::zeros({shares, e}, like),
@@ -144,8 +170,8 @@ struct Scan : torch::autograd::Function<Scan> {
         g.ddt_bias = dbias_data + share * e;
         g.dA = da_data + share * n * e;
         g.dD = dd_data + share * e;
-        g.dB = db_data + (begin / kGroup * whole.T + from) * n;
-        g.dC = dc_data + (begin / kGroup * whole.T + from) * n;
+        g.dB = db_data + (begin / width * whole.T + from) * n;
+        g.dC = dc_data + (begin / width * whole.T + from) * n;
         kernels::selective_scan_backward(g, begin, end);
       }
     });

@@ -1,0 +1,27 @@
+"""Two programs timed in turn in one process, so that other load on the machine meets both."""
+import statistics
+import sys
+import time
+
+
+def seconds(program):
+    begin = time.perf_counter()
+    program()
+    return time.perf_counter() - begin
+
+
+def repeats(position):
+    """The command line's argument at `position`, the number of turns; 9 without it."""
+    return int(sys.argv[position]) if len(sys.argv) > position else 9
+
+
+def compare(row, ours, peer, theirs, turns, threads, aim, elements=None):
+    """Prints one line: medians of `turns` turns of both, per element too where their number is given, and the ratio."""
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(turns)]
+    mine, other = (statistics.median(column) for column in zip(*pairs))
+
+    def shown(value):
+        return f"{value * 1e3:.2f} ms" + (f" ({value / elements * 1e9:.3f} ns an element)" if elements else "")
+
+    print(f"{row}: {peer} {shown(other)}, ours {shown(mine)}, ratio {other / mine:.1f} (aim: at least {aim}), "
+          f"{threads} threads, medians of {turns}")
