@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
 
 namespace tessera {
@@ -30,12 +31,6 @@ struct Outcome {
 
 class Cli : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / fmt::format("tessera_cli_{}_{}", getpid(), counter_++);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   Outcome run(const std::string& arguments, const std::string& before = "") {
     const std::string err = (folder_ / "stderr").string();
     const std::string command =
@@ -61,10 +56,8 @@ class Cli : public ::testing::Test {
 
   /// A tiny llama folder of the goldens.
   std::string tiny() const { return kGoldens + "/llama/base"; }
-  fs::path folder_;
-  static int counter_;
+  const test::TemporaryFolder folder_;
 };
-int Cli::counter_ = 0;
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
@@ -77,11 +70,18 @@ TEST_F(Cli, HelpOfEveryVerbHasExamples) {
 }
 
 TEST_F(Cli, UsageErrors) {
-  expect_refused("frobnicate", 2, "tessera --help");
-  expect_refused("plan", 2, "spec is required");
+  expect_refused("frobnicate", 2, "[tessera] there is no verb \"frobnicate\"; `tessera --help`");
+  expect_refused("generat x", 2, "did you mean \"generate\"?");
+  expect_refused("plan", 2, "[plan] spec is required; `tessera plan --help`");
+  expect_refused("plan bytes --context -1", 2, "-1; expected a number from 0");
+  expect_refused("plan bytes --context 99999999999999999999", 2, "up to 2^40");
+  expect_refused("plan bytes --snapshot-every 0", 2, "0; expected a number above 0");
+  expect_refused("bench mixers --limit x", 2, "[bench mixers] --limit: x; expected a number");
+  expect_refused("tokenize bytes --decode --ids 1,260", 1, "no token has id 260");
   expect_refused("generate " + tiny(), 2, "--prompt");
   expect_refused("generate " + tiny() + " --input-ids 1,2 --temperature -1", 2,
                  "temperature = -1; expected 0 (greedy) or more");
+  expect_refused("generate " + tiny() + " --input-ids ''", 2, "--input-ids: ; expected a number");
   expect_refused("tokenize bytes", 2, "--text");
 }
 
@@ -99,10 +99,10 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
 
 TEST_F(Cli, FileErrors) {
   expect_refused("generate /nowhere/model.gguf --prompt x", 1, "No such file");
-  std::ofstream(folder_ / "cut.gguf", std::ios::binary).write("GGUF\3\0\0\0\1", 9);
-  expect_refused("generate " + (folder_ / "cut.gguf").string() + " --prompt x", 1, "cut.gguf");
-  std::ofstream(folder_ / "noise") << "neither this nor that";
-  expect_refused("generate " + (folder_ / "noise").string() + " --prompt x", 1, "noise");
+  const std::string cut = folder_.write("cut.gguf", {"GGUF\3\0\0\0\1", 9});
+  expect_refused("generate " + cut + " --prompt x", 1, "cut.gguf");
+  const std::string noise = folder_.write("noise", "neither this nor that");
+  expect_refused("generate " + noise + " --prompt x", 1, "noise");
   expect_refused("eval " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
 }
 
@@ -114,6 +114,16 @@ TEST_F(Cli, InputErrors) {
   expect_refused("generate " + gpt2 + " --input-ids " + ids, 1, "this model's context is");
   expect_refused("generate " + tiny() + " --input-ids " + ids, 1, "this model's context is");
   expect_refused("generate " + kGoldens + "/llama/gguf/base.gguf --prompt ''", 1, "is empty");
+}
+
+TEST_F(Cli, AFolderThatCannotBeMade) {
+  const std::string file = folder_.write("file", "x");
+  expect_refused("convert " + tiny() + " --out " + file + "/below", 1, "cannot create the folder");
+  expect_refused("convert " + tiny() + " --out " + file, 1, "cannot create the folder");
+  expect_refused("docs --out " + file, 1, "cannot create the folder");
+  // longer than any file system takes
+  expect_refused("plan /" + std::string(300, 'x'), 1, "[file] /xxx");
+  EXPECT_EQ(read_text_file(file), "x");
 }
 
 TEST_F(Cli, ConvertLeavesNothingWhenItFails) {
@@ -238,7 +248,8 @@ TEST_F(Cli, SessionErrors) {
   EXPECT_EQ(read_text_file(file), before.substr(0, before.size() - 1));
   std::ofstream(file) << "not a session";
   expect_refused("generate " + tiny() + ids + with, 1, file);
-  expect_refused("generate " + tiny() + ids + " --session " + folder_.string(), 1, "regular file");
+  expect_refused("generate " + tiny() + ids + " --session " + folder_.path().string(), 1,
+                 "regular file");
 }
 
 TEST_F(Cli, APrefixCacheSharesWork) {
@@ -265,9 +276,9 @@ TEST_F(Cli, APrefixCacheSharesWork) {
   expect_refused("generate " + model + prompts + " --prefix-cache 0", 2, "--prefix-cache");
   expect_refused("generate " + model + prompts + " --snapshot-every 8", 2, "--prefix-cache");
   // angles that change with every token leave nothing to go on from
-  fs::copy(tiny() + "/model.safetensors", folder_);
-  fs::copy(kGoldens + "/llama/rope_dynamic/config.json", folder_);
-  expect_refused("generate " + folder_.string() + " --input-ids 1 --prefix-cache 1", 2,
+  fs::copy(tiny() + "/model.safetensors", folder_.path());
+  fs::copy(kGoldens + "/llama/rope_dynamic/config.json", folder_.path());
+  expect_refused("generate " + folder_.path().string() + " --input-ids 1 --prefix-cache 1", 2,
                  "cannot continue from what another prompt has left");
 }
 

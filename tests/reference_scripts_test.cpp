@@ -3,11 +3,11 @@
 // (tools/golden/torch_ops_check.py). Needs TESSERA_REFERENCE_PYTHON, a Python with both;
 // TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <string>
+
+#include "tessera/base/testing.h"
 
 namespace {
 
@@ -25,21 +25,19 @@ class ReferenceScripts : public testing::Test {
   }
   /// The exit status of tools/golden/`script` with these arguments.
   int run(const std::string& script, const std::string& arguments) const {
-    return std::system((python_ + " '" + source_ + "/tools/golden/" + script + "' " + arguments +
-                        " 2>/dev/null")
-                           .c_str());
+    return std::system(
+        (python_ + " '" + source_ + "/tools/golden/" + script + "' " + arguments + " 2>/dev/null")
+            .c_str());
   }
   std::string python_;
   std::string source_ = TESSERA_SOURCE_DIR;
 };
 
 TEST_F(ReferenceScripts, TransformersLoadsWhatIsWritten) {
-  const auto work =
-      std::filesystem::temp_directory_path() / ("tessera_export_" + std::to_string(getpid()));
+  const tessera::test::TemporaryFolder work;
   EXPECT_EQ(run("export_check.py", "'" TESSERA_PROGRAM "' '" + source_ +
-                                       "/tests/golden/families' '" + work.string() + "'"),
+                                       "/tests/golden/families' '" + work.path().string() + "'"),
             0);
-  std::filesystem::remove_all(work);
 }
 
 TEST_F(ReferenceScripts, TorchTakesTheOps) {

@@ -4,8 +4,6 @@
 // fails when that page is stale, TESSERA_WRITE_GOLDEN=1 writes it.
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -19,6 +17,7 @@
 #include "exceptions.h"
 #include "kit.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
 
@@ -300,8 +299,7 @@ void expect_trains(const Rig& rig, Report& report) {
 }
 
 void expect_comes_back(const Rig& rig, const Tensor& want, Report& report) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / fmt::format("tessera-composition-{}", ::getpid());
+  const test::TemporaryFolder folder;
   std::vector<format::TensorView> views;
   for (const auto& [decl, weight] : rig.model.weights().all())
     views.push_back(
@@ -310,12 +308,11 @@ void expect_comes_back(const Rig& rig, const Tensor& want, Report& report) {
          decl.shape,
          {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())},
          {}});
-  convert::write_tessera_folder(model::resolve(rig.spec()), views, folder);
-  const infer::LoadedModel loaded = infer::load_model(folder);
+  convert::write_tessera_folder(model::resolve(rig.spec()), views, folder.path());
+  const infer::LoadedModel loaded = infer::load_model(folder.path());
   const Rig again{{}, model::Model(loaded.source.spec, infer::weights_of(loaded.source))};
   report.expect(same_bits(whole(again, {random_ids(kTokens, 1)}), want),
                 "the model is another one when read back from a file");
-  std::filesystem::remove_all(folder);
 }
 
 void expect_continues(const Rig& rig, const Tensor& want, bool splits, Report& report) {
@@ -423,13 +420,11 @@ TEST(CompositionsAsAWhole, NoPartIsRefusedMostOfTheTimeAndNoKeyAlways) {
       for (const spec::Mechanism* mechanism : present) ++drawn[mechanism];
       const std::set<std::string> keys = branch_keys(d.json);
       for (const std::string& key : keys) ++keys_drawn[key];
-      try {
-        model::read_model_spec(d.json);
-      } catch (const Error& e) {
-        for (const std::string& key : keys) ++keys_refused[key];
-        if (!keys.empty()) ++reasons[reason_of(e.what())];
-        if (const Case* part = d.refusing(e.what())) ++refused[part->mechanism];
-      }
+      const std::string error = test::error_of([&] { model::read_model_spec(d.json); });
+      if (error.empty()) continue;
+      for (const std::string& key : keys) ++keys_refused[key];
+      if (!keys.empty()) ++reasons[reason_of(error)];
+      if (const Case* part = d.refusing(error)) ++refused[part->mechanism];
     }
   }
   for (const spec::Mechanism& mechanism : spec::mechanisms()) {
@@ -467,13 +462,8 @@ std::vector<const Case*> plain_cases(Slot slot) {
 
 /// Why a spec is refused, without the place; "" when it is read.
 std::string refusal(const Json& json) {
-  try {
-    model::read_model_spec(json);
-    return "";
-  } catch (const Error& e) {
-    const std::string text = e.what();
-    return text.substr(text.find("] ") + 2);
-  }
+  const std::string text = test::error_of([&] { model::read_model_spec(json); });
+  return text.empty() ? "" : text.substr(text.find("] ") + 2);
 }
 
 /// A table of which rows go with which columns, and the reasons of those that do not.

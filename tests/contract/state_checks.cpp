@@ -1,7 +1,5 @@
-#include <filesystem>
-#include <unistd.h>
-
 #include "checks.h"
+#include "tessera/base/testing.h"
 #include "tessera/infer/generate.h"
 
 namespace tessera::contract {
@@ -85,13 +83,9 @@ void compare(const Run& got,
   }
 }
 
-std::filesystem::path temporary_file() {
-  return std::filesystem::temp_directory_path() /
-         fmt::format("tessera_contract_{}.safetensors", ::getpid());
-}
-
 void check_files(const Rig& rig, const model::State& state, const Ids& next, Report& report) {
-  const auto path = temporary_file();
+  const test::TemporaryFolder folder;
+  const auto path = folder / "state.safetensors";
   state.save(path, "model A");
   model::State loaded(rig.spec(), state.rows());
   loaded.load(path, "model A");
@@ -107,7 +101,6 @@ void check_files(const Rig& rig, const model::State& state, const Ids& next, Rep
                  [&] { model::State(rig.spec(), state.rows()).load(path, "model B"); });
   report.refuses(ErrorKind::file, "rows", "a state of another number of rows",
                  [&] { model::State(rig.spec(), state.rows() + 1).load(path, "model A"); });
-  std::filesystem::remove(path);
 }
 
 void check_rows(const Rig& rig, Report& report) {
@@ -273,7 +266,8 @@ void check_kv_types(const Rig& rig, Report& report) {
         model::make_plan(rig.spec(), kTokens, rig.spec().encoder ? kSource : 0, type).state_bytes;
     report.expect(state.bytes() == planned, "{}: {} bytes; the plan says {}", name_of(type),
                   state.bytes(), planned);
-    const auto path = temporary_file();
+    const test::TemporaryFolder folder;
+    const auto path = folder / "state.safetensors";
     state.save(path, "model A");
     other = state_of(type);
     other.load(path, "model A");
@@ -284,7 +278,6 @@ void check_kv_types(const Rig& rig, Report& report) {
     });
     report.refuses(ErrorKind::input, "kv-type", "rows of another kv-type",
                    [&] { state_of(KvType::f32).append(state); });
-    std::filesystem::remove(path);
   }
 }
 
@@ -336,19 +329,20 @@ void check_one_roll_back(const Rig& rig,
 }
 
 void check_saved_roll_back(const Rig& rig, Report& report) {
+  const test::TemporaryFolder folder;
+  const auto path = folder / "state.safetensors";
   model::State state(rig.spec(), 1, 4);
   feed(rig, state, {{0, random_ids(6, 1)}});
   feed(rig, state, {{0, random_ids(4, 2)}}, true);
   report.refuses(ErrorKind::input, "pending", "saving pending tokens",
-                 [&] { state.save(temporary_file(), "x"); });
+                 [&] { state.save(path, "x"); });
   state.commit(0, 2);
-  state.save(temporary_file(), "x");
+  state.save(path, "x");
   model::State loaded(rig.spec(), 1, 4);
-  loaded.load(temporary_file(), "x");
+  loaded.load(path, "x");
   const Ids next = random_ids(3, 3);
   report.expect(same_bits(feed(rig, loaded, {{0, next}}), feed(rig, state, {{0, next}})),
                 "a state saved after a roll-back continues with other bits");
-  std::filesystem::remove(temporary_file());
 }
 
 void check_pending_limits(const Rig& rig, Report& report) {

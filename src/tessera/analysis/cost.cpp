@@ -1,5 +1,6 @@
 #include "tessera/analysis/cost.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -23,6 +24,13 @@ std::optional<double> fit_points(const std::vector<Point>& points, const Value& 
   std::vector<std::pair<double, double>> xy;
   for (const Point& p : points) xy.emplace_back(static_cast<double>(p.length), value(p));
   return fit_exponent(xy);
+}
+
+std::optional<Check> memory_check(Growth claim, const Curve& curve, int64_t fit_from) {
+  const auto exponents = fit(curve, fit_from);
+  if (!exponents) return std::nullopt;
+  return Check{name_of(curve.pass) + std::string(" memory"), exponents->memory,
+               claimed_exponent(claim, curve, fit_from), kTolerance.memory};
 }
 
 Growth claimed_by(const Check& check, const Claim& claim) {
@@ -79,20 +87,57 @@ double claimed_exponent(Growth growth, const Curve& curve, int64_t fit_from) {
   return *exponent;
 }
 
+std::optional<Check> time_check(Growth claim, const Curve& curve, int64_t fit_from) {
+  const auto exponents = fit(curve, fit_from);
+  if (!exponents) return std::nullopt;
+  return Check{name_of(curve.pass) + std::string(" time"), exponents->time,
+               claimed_exponent(claim, curve, fit_from), kTolerance.time};
+}
+
+std::optional<Check> step_check(const Step& step) {
+  if (!step.constant_state) return std::nullopt;
+  return Check{"decode step", step.ratio(), 1, kTolerance.step};
+}
+
 std::vector<Check> checks_of(const Cost& cost, int64_t fit_from) {
   std::vector<Check> checks;
+  const auto add = [&](std::optional<Check> check) {
+    if (check) checks.push_back(std::move(*check));
+  };
   for (const Curve& curve : cost.curves) {
-    const auto exponents = fit(curve, fit_from);
-    if (!exponents) continue;
-    const std::string pass = name_of(curve.pass);
-    checks.push_back({pass + " time", exponents->time,
-                      claimed_exponent(cost.claim.time, curve, fit_from), kTolerance.time});
-    checks.push_back({pass + " memory", exponents->memory,
-                      claimed_exponent(cost.claim.memory, curve, fit_from), kTolerance.memory});
+    add(time_check(cost.claim.time, curve, fit_from));
+    add(memory_check(cost.claim.memory, curve, fit_from));
   }
-  if (cost.step && cost.step->constant_state)
-    checks.push_back({"decode step", cost.step->ratio(), 1, kTolerance.step});
+  if (cost.step) add(step_check(*cost.step));
   return checks;
+}
+
+bool timing_holds(const Cost& cost, int64_t fit_from) {
+  const auto holds = [](const std::optional<Check>& check) { return !check || check->holds(); };
+  return std::all_of(cost.curves.begin(), cost.curves.end(),
+                     [&](const Curve& curve) {
+                       return holds(time_check(cost.claim.time, curve, fit_from));
+                     }) &&
+         (!cost.step || holds(step_check(*cost.step)));
+}
+
+void pool(Curve& curve, const Curve& again) {
+  require(
+      std::equal(curve.points.begin(), curve.points.end(), again.points.begin(), again.points.end(),
+                 [](const Point& a, const Point& b) { return a.length == b.length; }),
+      "cost", "two measurements of one curve have different lengths");
+  for (size_t i = 0; i < curve.points.size(); ++i) {
+    Point& p = curve.points[i];
+    p.seconds = std::min(p.seconds, again.points[i].seconds);
+    p.bytes = std::max(p.bytes, again.points[i].bytes);
+  }
+}
+
+void pool(Step& step, const Step& again) {
+  require(step.shallow == again.shallow && step.deep == again.deep, "cost",
+          "two measurements of one step have different lengths");
+  step.shallow_seconds = std::min(step.shallow_seconds, again.shallow_seconds);
+  step.deep_seconds = std::min(step.deep_seconds, again.deep_seconds);
 }
 
 std::vector<std::string> failures(const CostRun& run) {

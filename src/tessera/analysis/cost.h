@@ -94,7 +94,20 @@ struct Check {
   double measured = 0, claimed = 0, tolerance = 0;
   bool holds() const { return measured <= claimed + tolerance; }
 };
+/// Nothing where too few points are fitted.
+std::optional<Check> time_check(Growth claim, const Curve& curve, int64_t fit_from);
+/// Nothing where the state grows.
+std::optional<Check> step_check(const Step& step);
 std::vector<Check> checks_of(const Cost& cost, int64_t fit_from);
+/// Whether all claims of time hold, that of the step among them.
+bool timing_holds(const Cost& cost, int64_t fit_from);
+
+/// What was measured again, over the same lengths: of each length the least time counts, since what
+/// else the machine does can only add to it, and the larger memory. Throws Error(internal) where
+/// the lengths differ.
+void pool(Curve& curve, const Curve& again);
+void pool(Step& step, const Step& again);
+
 /// "[mixer/lsh_attention] forward time grows as T^1.42; claimed T log T (T^1.12 here, tolerance
 /// 0.15)", one line for every check that does not hold.
 std::vector<std::string> failures(const CostRun& run);

@@ -9,6 +9,7 @@
 
 #include "tessera/analysis/cost_cases.h"
 #include "tessera/analysis/cost_report.h"
+#include "tessera/base/testing.h"
 
 namespace tessera::analysis {
 namespace {
@@ -110,6 +111,61 @@ TEST(Cost, AStepOfConstantStateMustNotSlowDown) {
   EXPECT_THAT(failures(run), IsEmpty());
 }
 
+TEST(Cost, PooledPointsKeepTheLeastTimeAndTheLargerMemory) {
+  const Curve known = curve_of(linear, kilobytes);
+  Curve again = known;
+  again.points[1].seconds /= 2;
+  again.points[2].seconds *= 2;
+  again.points[3].bytes /= 2;
+  again.points[4].bytes *= 2;
+  Curve pooled = known;
+  pool(pooled, again);
+  for (size_t i = 0; i < known.points.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(pooled.points[i].length, known.points[i].length);
+    EXPECT_EQ(pooled.points[i].seconds, known.points[i].seconds / (i == 1 ? 2 : 1));
+    EXPECT_EQ(pooled.points[i].bytes, known.points[i].bytes * (i == 4 ? 2 : 1));
+  }
+  again.points.pop_back();
+  EXPECT_THROW(pool(pooled, again), Error);
+
+  Step step{1024, 16384, 1e-4, 2e-4, true};
+  pool(step, {1024, 16384, 2e-4, 1e-4, true});
+  EXPECT_EQ(step.shallow_seconds, 1e-4);
+  EXPECT_EQ(step.deep_seconds, 1e-4);
+  EXPECT_THROW(pool(step, {1024, 8192, 1e-4, 1e-4, true}), Error);
+}
+
+TEST(Cost, OnlyClaimsOfTimeAreDoubtedForTheirTiming) {
+  const auto square = [](double t) { return 1e-9 * t * t; };
+  const auto holds = [](const CostRun& run) { return timing_holds(run.costs[0], run.fit_from); };
+  EXPECT_TRUE(holds(run_of("pattern/window", {curve_of(linear, kilobytes)})));
+  EXPECT_TRUE(holds(run_of("pattern/window", {curve_of(linear, [](double t) { return t * t; })})));
+  EXPECT_FALSE(holds(run_of("pattern/window", {curve_of(square, kilobytes)})));
+  CostRun run = run_of("mamba2", {curve_of(linear, kilobytes)});
+  run.costs[0].step = Step{1024, 16384, 1e-4, 1.2e-4, true};
+  EXPECT_FALSE(holds(run));
+  run.costs[0].step->constant_state = false;
+  EXPECT_TRUE(holds(run));
+}
+
+TEST(Cost, AFailureIsMendedByPoolingOnlyWhereItWasNoise) {
+  // one length met a slow moment, another did when it was measured again
+  Curve first = curve_of(linear, kilobytes), again = first;
+  first.points.back().seconds *= 3;
+  again.points[4].seconds *= 3;
+  ASSERT_FALSE(time_check(Growth::linear, first, 1024)->holds());
+  pool(first, again);
+  EXPECT_NEAR(time_check(Growth::linear, first, 1024)->measured, 1, 1e-9);
+  // quadratic twice, with noise
+  Curve slow = curve_of([](double t) { return 1e-9 * t * t; }, kilobytes);
+  Curve noisy = slow;
+  for (Point& p : noisy.points) p.seconds *= 1.5;
+  noisy.points.back().seconds /= 1.6;
+  pool(slow, noisy);
+  EXPECT_FALSE(time_check(Growth::linear, slow, 1024)->holds());
+}
+
 TEST(Cost, JsonHoldsWhatItWasMadeOf) {
   CostRun run = run_of("attention",
                        {curve_of(linear, kilobytes), curve_of(linear, kilobytes, Pass::backward)});
@@ -124,14 +180,8 @@ TEST(Cost, JsonHoldsWhatItWasMadeOf) {
 }
 
 TEST(Cost, JsonThatIsNoRunIsRefused) {
-  const auto message = [](const Json& json) -> std::string {
-    try {
-      cost_run_from_json(json, "run.json");
-      return "";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::file);
-      return error.what();
-    }
+  const auto message = [](const Json& json) {
+    return test::error_of(ErrorKind::file, [&] { cost_run_from_json(json, "run.json"); });
   };
   EXPECT_THAT(message(Json::array()), HasSubstr("run.json"));
   Json json = to_json(run_of("attention", {curve_of(linear, kilobytes)}));

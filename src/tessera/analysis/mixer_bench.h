@@ -31,4 +31,9 @@ struct MixerBenchOptions {
 /// example does not fit.
 Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& options);
 
+/// Times the curves and the step whose claim of time does not hold once more, over the same lengths
+/// and as above, and pools. Helps where it comes long enough after the first measurement for the
+/// machine to be in another mood; a cost that truly grows faster keeps failing.
+void measure_again(Cost& cost, const MixerBenchOptions& options);
+
 }  // namespace tessera::analysis

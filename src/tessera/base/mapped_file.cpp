@@ -143,4 +143,12 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
   if (rename(partial.c_str(), path.c_str()) != 0) give_up("rename");
 }
 
+void create_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error)
+    fail(ErrorKind::resource, "file", "{}: cannot create the folder: {}", path.string(),
+         error.message());
+}
+
 }  // namespace tessera

@@ -42,4 +42,7 @@ std::string read_text_file(const std::filesystem::path& path, size_t limit = siz
 /// full.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
+/// With those it lies in. Throws Error(resource) when it cannot be made.
+void create_folder(const std::filesystem::path& path);
+
 }  // namespace tessera

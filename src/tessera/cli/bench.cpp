@@ -106,10 +106,10 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file; required");
   app.add_option("--prefill", o->prefill, "tokens of the prompt, in one pass")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--decode", o->decode, "tokens, one at a time")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--depth", o->depths, "tokens before both, with commas")
       ->delimiter(',')
       ->capture_default_str();
@@ -125,7 +125,9 @@ std::function<int()> add_bench(CLI::App& app) {
             "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
             "tessera bench mixers --only mamba2,attention"});
   CLI::App* mixers = app.add_subcommand(
-      "mixers", "Time and memory of one layer of every mixer, pattern and position as T grows");
+      "mixers",
+      "Time and memory of one layer of every mixer, pattern and position as T grows; "
+      "what misses its claim of time is timed once more at the end");
   return
       [o, mixers, run = add_bench_mixers(*mixers)] { return mixers->parsed() ? run() : bench(*o); };
 }

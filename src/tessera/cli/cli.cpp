@@ -1,8 +1,12 @@
 #include "tessera/cli/cli.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <new>
+#include <system_error>
 
 #include <unistd.h>
 
@@ -33,11 +37,50 @@ void complain(const std::string& message) {
   fmt::print(stderr, "tessera: {}\n", message.substr(0, message.find('\n')));
 }
 
+CLI::Validator number(bool zero, const char* name) {
+  const auto check = [zero](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (!text.empty() && *end == '\0' && (zero ? value >= 0 : value > 0) && value <= 0x1p40)
+      return "";
+    return fmt::format("{}; expected a number {} 0, up to 2^40", text, zero ? "from" : "above");
+  };
+  return CLI::Validator(check, name);
+}
+
+/// "bench mixers": the verb that was read before the parser gave up; "" = none.
+std::string verb_of(const CLI::App& app) {
+  std::string name;
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    name += (name.empty() ? "" : " ") + at->get_name();
+  }
+  return name;
+}
+
+/// The parser itself would only ask for a verb.
+void expect_known(const std::string& verb, const CLI::App& app) {
+  if (verb.starts_with("-")) return;
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands(nullptr)) names.push_back(sub->get_name());
+  if (std::find(names.begin(), names.end(), verb) != names.end()) return;
+  const std::string nearest = spec::nearest_name(verb, names);
+  fail(ErrorKind::usage, "tessera", "there is no verb \"{}\"{}; `tessera --help` lists them", verb,
+       nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest));
+}
+
 }  // namespace
 
 CancelToken& cancel_token() {
   static CancelToken token;
   return token;
+}
+
+CLI::Validator not_negative() {
+  return number(true, "NONNEGATIVE");
+}
+CLI::Validator positive() {
+  return number(false, "POSITIVE");
 }
 
 void print_json(const Json& json) {
@@ -67,11 +110,18 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
   }
   for (const Verb& verb : elsewhere) app.add_subcommand(verb.name, verb.summary);
   try {
+    if (argc > 1) expect_known(argv[1], app);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // help and version
-    complain(fmt::format("{}; `tessera --help` lists what there is", error.what()));
+    const std::string verb = verb_of(app);
+    complain(fmt::format("[{}] {}; `tessera {}--help` lists what there is",
+                         verb.empty() ? "tessera" : verb, error.what(),
+                         verb.empty() ? "" : verb + " "));
     return kExitUsage;
+  } catch (const Error& error) {
+    complain(error.what());
+    return exit_code_of(error.kind());
   }
   try {
     for (const auto& [sub, verb] : runs)
@@ -87,6 +137,12 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
     return exit_code_of(error.kind());
   } catch (const std::bad_alloc&) {
     complain("[memory] not enough memory; use a smaller model, batch or context");
+    return kExitFailed;
+  } catch (const std::filesystem::filesystem_error& error) {
+    complain(fmt::format("[file] {}: {}", error.path1().string(), error.code().message()));
+    return kExitFailed;
+  } catch (const std::system_error& error) {  // fmt, of an output that takes no more
+    complain(fmt::format("[system] {}", error.what()));
     return kExitFailed;
   } catch (const std::exception& error) {
     complain(fmt::format("[internal] {}", error.what()));

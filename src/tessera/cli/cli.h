@@ -33,6 +33,11 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
 /// Set by SIGINT and SIGTERM.
 CancelToken& cancel_token();
 
+/// For options that are numbers: from 0, or above it, to 2^40, beyond which no count of tokens
+/// means anything and sums of bytes overflow.
+CLI::Validator not_negative();
+CLI::Validator positive();
+
 /// "--json" on what reports: the flag and the printing.
 void print_json(const Json& json);
 

@@ -13,7 +13,7 @@ std::function<int()> add_docs(CLI::App& app) {
   return [out] {
     for (const auto& [path, content] : model::generated_pages()) {
       const auto file = std::filesystem::path(*out) / path;
-      std::filesystem::create_directories(file.parent_path());
+      create_folder(file.parent_path());
       write_file_atomically(file, content);
       fmt::print("{}\n", file.string());
     }

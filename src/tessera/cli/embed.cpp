@@ -104,7 +104,7 @@ std::function<int()> add_embed(CLI::App& app) {
   app.add_flag("--no-normalize", o->no_normalize,
                "as pooled; default: as the folder says, else to length 1")
       ->excludes(normalize);
-  app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(CLI::PositiveNumber);
+  app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(positive());
   app.add_option("--families", o->families, "a folder of further family files");
   examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",
                  "tessera embed all-MiniLM-L6-v2 --file lines.txt --output vectors.npy"});

@@ -132,14 +132,14 @@ std::function<int()> add_eval(CLI::App& app) {
       app.add_option("--window", o->eval.window, "tokens per forward pass")->capture_default_str();
   auto* stride = app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
                      ->capture_default_str()
-                     ->check(CLI::NonNegativeNumber);
+                     ->check(not_negative());
   auto* carry =
       app.add_flag("--carry", o->eval.carry,
                    "every window goes on from the state of the one before, as a memory over "
                    "segments or a recurrent model can");
   app.add_option("--max-tokens", o->eval.max_tokens, "only the first tokens of the text; 0 = all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--train-fraction", o->train_fraction,
                  "the first part of the text, by bytes, was for training: it is not measured")
       ->capture_default_str()

@@ -223,11 +223,12 @@ std::function<int()> add_generate(CLI::App& app) {
   auto* prompt =
       app.add_option("--prompt", o->prompts, "the text to continue; repeat it for a batch");
   auto* ids = app.add_option("--input-ids", o->input_ids, "token ids instead of a text: 1,2,3")
-                  ->delimiter(',');
+                  ->delimiter(',')
+                  ->check(not_negative());
   prompt->excludes(ids);
   app.add_option("--max-new-tokens", g.max_new_tokens, "at most so many")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--temperature", g.sampling.temperature, "0 = the most likely token each time")
       ->capture_default_str();
   app.add_option("--top-k", g.sampling.top_k, "only the k most likely; 0 = all")
@@ -246,7 +247,7 @@ std::function<int()> add_generate(CLI::App& app) {
                  "search for the most likely text with so many hypotheses instead of sampling; 1 = "
                  "no search")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app.add_option("--length-penalty", o->beams.length_penalty,
                  "with --beams: scores are log p / length^penalty; 0 = none, above 0 favours long "
                  "texts")
@@ -259,13 +260,13 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--context", g.context,
                  "longest sequence, prompt included; 0 = what the model is made for")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   auto* draft = app.add_option(
       "--draft", o->draft, "a smaller model with the same tokens guesses; the text is the same");
   app.add_option("--lookup", g.speculation.lookup,
                  "guess what followed the last (at most N) tokens where they stood before")
       ->excludes(draft)
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app.add_option("--guesses", g.speculation.guesses, "of --draft and --lookup, per step")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
@@ -283,7 +284,7 @@ std::function<int()> add_generate(CLI::App& app) {
                  "more snapshot after so many tokens of a prompt; 0 = none")
       ->capture_default_str()
       ->needs(prefix_cache)
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   app.add_flag("--parse-special", o->parse_special,
                "special tokens written in the prompt become those tokens");

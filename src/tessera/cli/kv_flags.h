@@ -18,7 +18,7 @@ struct KvFlags {
     app.add_option("--kv-page", page,
                    "tokens per page of keys and values, 0 = no pages; the text is the same")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(not_negative());
   }
   spec::KvOptions options() const { return {spec::kv_type_named(type), page}; }
 };

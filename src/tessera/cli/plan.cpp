@@ -54,10 +54,10 @@ std::function<int()> add_plan(CLI::App& app) {
   app.add_option("spec", o->path, "a spec file, or a model")->required();
   app.add_option("--context", o->context, "tokens before the one that is counted")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--snapshot-every", o->snapshot_every,
                  "what a prefix cache keeps of one row with a snapshot after so many tokens")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app.add_option("--set", o->overrides, "path.to.key=value, changes the spec first");
   app.add_option("--kv-type", o->kv_type, "how keys and values are kept: " + spec::kv_type_names())
       ->capture_default_str();

@@ -14,6 +14,7 @@ struct Options {
 int tokenize(const Options& o) {
   const text::Tokenizer tokenizer = convert::find_tokenizer(o.path);
   if (o.decode) {
+    for (const int32_t id : o.ids) tokenizer.token(id);  // refuses what is none
     const std::string text = tokenizer.decode(o.ids, !o.special);
     if (o.json)
       print_json({{"ids", o.ids}, {"text", text}});
@@ -41,7 +42,9 @@ std::function<int()> add_tokenize(CLI::App& app) {
   app.add_option("tokenizer", o->path, "a model, a tokenizer file, or \"bytes\"")->required();
   auto* text = app.add_option("--text", o->text, "the text");
   auto* file = app.add_option("--file", o->file, "a file with the text");
-  auto* ids = app.add_option("--ids", o->ids, "ids to decode, with commas")->delimiter(',');
+  auto* ids = app.add_option("--ids", o->ids, "ids to decode, with commas")
+                  ->delimiter(',')
+                  ->check(not_negative());
   app.add_flag("--decode", o->decode, "ids to text")->needs(ids);
   text->excludes(file);
   app.add_flag("--parse-special", o->special,

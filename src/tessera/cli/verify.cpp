@@ -101,10 +101,10 @@ std::function<int()> add_verify(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("--bound", o->bound, "of a branch's error, relative to its largest output")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--logits-bound", o->logits_bound, "of the logits' error, relative to the largest")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   app.add_option("--chunk", o->verify.longest_chunk, "longest of the random cuts, in tokens")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));

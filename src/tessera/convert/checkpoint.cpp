@@ -199,7 +199,7 @@ void write_hf_folder(const Checkpoint& checkpoint,
          fmt::join(families.names(), ", "));
   const Exported exported = export_checkpoint(families.named(name), "hf", checkpoint,
                                               families.unmathematical("hf"), options.float32);
-  fs::create_directories(folder);
+  create_folder(folder);
   format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
                                    options.max_shard_bytes);
   write_file_atomically(folder / "config.json", exported.config.dump(2) + "\n");
@@ -210,12 +210,12 @@ void write_tessera_folder(const Json& spec_json,
                           std::span<const TensorView> tensors,
                           const fs::path& folder,
                           const TesseraFolderOptions& options) {
-  fs::create_directories(folder);
+  create_folder(folder);
   format::StringMap metadata = options.metadata;
   metadata["format"] = "pt";
   metadata["tessera_spec"] = spec_json.dump();
-  write_file_atomically(folder / "spec.json", spec_json.dump(1) + "\n");
   format::write_safetensors_folder(folder, tensors, metadata);
+  write_file_atomically(folder / "spec.json", spec_json.dump(1) + "\n");
   if (!options.tokenizer.empty()) copy_tokenizer_files(options.tokenizer, folder);
 }
 

@@ -426,13 +426,12 @@ TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {
            "function of the language"}}) {
     const TemporaryFolder scratch;
     scratch.write("families/x.json", text);
-    try {
-      FamilySet set = FamilySet::load(scratch / "families");
-      set.named("x");
-      ADD_FAILURE() << text;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(expected)) << text;
-    }
+    EXPECT_THAT(test::error_of([&] {
+                  FamilySet set = FamilySet::load(scratch / "families");
+                  set.named("x");
+                }),
+                HasSubstr(expected))
+        << text;
   }
 }
 
@@ -441,13 +440,8 @@ TEST(FamiliesOfTheUser, ExportRefusesWhatAFamilyCannotSay) {
   const Checkpoint checkpoint = load_checkpoint(materialise(scratch, "qwen3", "base"));
   HfOptions options;
   options.family = "llama";
-  try {
-    write_hf_folder(checkpoint, scratch / "written", options);
-    ADD_FAILURE() << "written";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::spec);
-    EXPECT_THAT(error.what(), HasSubstr("qk_norm"));
-  }
+  test::expect_error(ErrorKind::spec, "qk_norm",
+                     [&] { write_hf_folder(checkpoint, scratch / "written", options); });
   EXPECT_FALSE(fs::exists(scratch / "written"));
 }
 

@@ -286,25 +286,20 @@ TEST(GgufMetadata, TextIsShort) {
 
 TEST(GgufWriter, RefusesWhatTheFormatCannotHold) {
   const test::TemporaryFolder folder;
-  const auto kind = [&](std::vector<GgufEntry> entries, std::vector<TensorView> tensors) {
-    try {
-      write_gguf(folder / "x", entries, tensors);
-    } catch (const Error& error) {
-      return error.kind();
-    }
-    return ErrorKind::cancelled;
+  const auto refused = [&](std::vector<GgufEntry> entries, std::vector<TensorView> tensors,
+                           ErrorKind kind = ErrorKind::usage) {
+    test::expect_error(kind, "", [&] { write_gguf(folder / "x", entries, tensors); });
   };
   const GgufValue one = GgufValue::number(1u);
-  EXPECT_EQ(kind({{"k", one}, {"k", one}}, {}), ErrorKind::usage);
-  EXPECT_EQ(kind({{"", one}}, {}), ErrorKind::usage);
-  EXPECT_EQ(kind({{"general.alignment", GgufValue::number(24u)}}, {}), ErrorKind::usage);
-  EXPECT_EQ(kind({}, {{"a", DType::boolean, {1}, bytes_of("1")}}), ErrorKind::usage);
-  EXPECT_EQ(kind({}, {{"a", DType::i8, {1, 1, 1, 1, 1}, bytes_of("1")}}), ErrorKind::usage);
-  EXPECT_EQ(kind({}, {{"a", DType::q8_0, {2, 16}, bytes_of(std::string_view("1"))}}),
-            ErrorKind::usage);
-  EXPECT_EQ(kind({}, {{"a", DType::i8, {2}, bytes_of("1")}}), ErrorKind::internal);
+  refused({{"k", one}, {"k", one}}, {});
+  refused({{"", one}}, {});
+  refused({{"general.alignment", GgufValue::number(24u)}}, {});
+  refused({}, {{"a", DType::boolean, {1}, bytes_of("1")}});
+  refused({}, {{"a", DType::i8, {1, 1, 1, 1, 1}, bytes_of("1")}});
+  refused({}, {{"a", DType::q8_0, {2, 16}, bytes_of(std::string_view("1"))}});
+  refused({}, {{"a", DType::i8, {2}, bytes_of("1")}}, ErrorKind::internal);
   const TensorView good = {"a", DType::i8, {1}, bytes_of("1")};
-  EXPECT_EQ(kind({}, {good, good}), ErrorKind::usage);
+  refused({}, {good, good});
   EXPECT_TRUE(folder.names().empty());
 }
 

@@ -105,12 +105,9 @@ TEST(Npy, SaysWhichRuleIsBroken) {
 
 TEST(Npy, WriterRefusesBf16) {
   const test::TemporaryFolder folder;
-  try {
+  test::expect_error(ErrorKind::usage, "bf16", [&] {
     write_npy(folder / "x.npy", {"x", DType::bf16, {1}, bytes_of("12")});
-    FAIL() << "wrote bf16";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-  }
+  });
   EXPECT_TRUE(folder.names().empty());
 }
 

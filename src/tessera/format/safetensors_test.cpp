@@ -10,6 +10,7 @@ namespace {
 using test::bytes_of;
 using test::ByteString;
 using test::error_of;
+using test::expect_error;
 using test::TemporaryFolder;
 
 std::string file_of(std::string_view header, size_t data) {
@@ -160,27 +161,19 @@ TensorView text_tensor(std::string name, std::string_view text) {
   return {std::move(name), DType::u8, {static_cast<int64_t>(text.size())}, bytes_of(text)};
 }
 
-ErrorKind kind_of_error(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  return ErrorKind::cancelled;
-}
-
 TEST(SafetensorsWriter, RefusesWhatTheFormatCannotHold) {
   const TemporaryFolder folder;
   const std::string block(18, '\0');
-  const auto write = [&](std::vector<TensorView> tensors, const StringMap& metadata = {}) {
-    return kind_of_error([&] { write_safetensors(folder / "x", tensors, metadata); });
+  const auto refused = [&](std::vector<TensorView> tensors, const StringMap& metadata = {},
+                           ErrorKind kind = ErrorKind::usage) {
+    expect_error(kind, "", [&] { write_safetensors(folder / "x", tensors, metadata); });
   };
-  EXPECT_EQ(write({{"q", DType::q4_0, {32}, bytes_of(block)}}), ErrorKind::usage);
-  EXPECT_EQ(write({text_tensor("a", "x"), text_tensor("a", "y")}), ErrorKind::usage);
-  EXPECT_EQ(write({text_tensor("__metadata__", "x")}), ErrorKind::usage);
-  EXPECT_EQ(write({text_tensor("\xff", "x")}), ErrorKind::usage);
-  EXPECT_EQ(write({text_tensor("a", "x")}, {{"k", "\xff"}}), ErrorKind::usage);
-  EXPECT_EQ(write({{"a", DType::f32, {2}, bytes_of("1234")}}), ErrorKind::internal);
+  refused({{"q", DType::q4_0, {32}, bytes_of(block)}});
+  refused({text_tensor("a", "x"), text_tensor("a", "y")});
+  refused({text_tensor("__metadata__", "x")});
+  refused({text_tensor("\xff", "x")});
+  refused({text_tensor("a", "x")}, {{"k", "\xff"}});
+  refused({{"a", DType::f32, {2}, bytes_of("1234")}}, {}, ErrorKind::internal);
   EXPECT_TRUE(folder.names().empty());
 }
 
@@ -190,13 +183,14 @@ TEST(SafetensorsWriter, FullDiskLeavesTheOldFileAlone) {
   // the temporary file leads to a device that is always full
   std::filesystem::create_symlink("/dev/full", folder / "x.partial");
   const auto write = [&] { write_safetensors(folder / "x", std::vector{text_tensor("a", "x")}); };
-  EXPECT_EQ(kind_of_error(write), ErrorKind::resource);
+  expect_error(ErrorKind::resource, "No space left", write);
   EXPECT_EQ(folder.names(), std::vector<std::string>{"x"});
   EXPECT_EQ(read_text_file(folder / "x"), "old");
 }
 
 TEST(SafetensorsWriter, MissingFolderIsAResourceError) {
-  EXPECT_EQ(kind_of_error([] { write_safetensors("/nonexistent/x", {}); }), ErrorKind::resource);
+  expect_error(ErrorKind::resource, "/nonexistent/x",
+               [] { write_safetensors("/nonexistent/x", {}); });
 }
 
 TEST(SafetensorsWriter, ReplacesAFileWhileItIsRead) {

@@ -48,6 +48,7 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
+using tessera::test::expect_error;
 using tessera::test::TemporaryFolder;
 
 /// What `read` throws, an Error(file); "" when it throws nothing.

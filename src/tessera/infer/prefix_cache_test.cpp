@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "tessera/base/testing.h"
 #include "tessera/infer/beam.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/infer_testing.h"
@@ -306,13 +307,7 @@ TEST(PrefixCache, WhatCannotBeIsRefused) {
   const auto refused = [&](const std::string& mixer, PrefixCacheOptions options,
                            const std::string& part) {
     const model::Model model = tiny_model(fmt::format(R"({{"mixer": {}}})", mixer), 1);
-    try {
-      PrefixCache cache(model, options);
-      ADD_FAILURE() << "no error; expected " << part;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::usage);
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    test::expect_error(ErrorKind::usage, part, [&] { PrefixCache cache(model, options); });
   };
   refused(R"({"type": "hyena", "max_length": 32})", {}, "hyena offers no recurrent form");
   refused(R"({"type": "attention", "n_heads": 2, "position": "rope", "pattern": "prefix"})", {},

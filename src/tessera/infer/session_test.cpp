@@ -1,12 +1,11 @@
 #include "tessera/infer/session.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/beam.h"
 #include "tessera/infer/generate.h"
@@ -17,23 +16,12 @@ namespace tessera::infer {
 namespace {
 
 namespace fs = std::filesystem;
+using test::expect_error;
+using test::TemporaryFolder;
 using Ids = std::vector<int64_t>;
 
 /// For a session of one row that goes on by itself.
 const std::vector<Ids> kNoPrompt(1);
-
-class File {
- public:
-  File()
-      : path_(fs::temp_directory_path() /
-              fmt::format("tessera_session_{}_{}", ::getpid(), counter++)) {}
-  ~File() { fs::remove(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  static inline int counter = 0;
-  fs::path path_;
-};
 
 Ids behind(Ids begin, const Ids& rest) {
   begin.insert(begin.end(), rest.begin(), rest.end());
@@ -48,10 +36,10 @@ std::vector<Ids> tokens_of(const Generations& generations) {
 
 /// Writes a session and reads it back, as a process that ends does.
 Session reopened(const Session& session, const model::Model& model, int64_t max_pending) {
-  const File file;
+  const TemporaryFolder folder;
   const std::string print = fingerprint(model, nullptr);
-  save_session(file.path(), session, print);
-  return load_session(file.path(), model, print, max_pending);
+  save_session(folder / "session", session, print);
+  return load_session(folder / "session", model, print, max_pending);
 }
 
 /// Every way that text is made in.
@@ -181,22 +169,11 @@ TEST(Session, TextGoesOnWithinIt) {
   EXPECT_EQ(second.cached_tokens, 11);
 }
 
-template <class Action>
-void expect_error(ErrorKind kind, const std::string& part, Action action) {
-  try {
-    action();
-    ADD_FAILURE() << "no error; expected " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-  }
-}
-
 /// A session of a few tokens, saved.
 struct Saved {
   model::Model model;
-  File file;
+  TemporaryFolder folder;
+  fs::path file = folder / "session";
   std::string print;
   Session session;
 
@@ -206,11 +183,9 @@ struct Saved {
     options.session = &session;
     generate(model, nullptr, {random_tokens(4, 1), random_tokens(3, 2)}, options);
     print = fingerprint(model, nullptr);
-    save_session(file.path(), session, print);
+    save_session(file, session, print);
   }
-  Session load(const std::string& print_of) const {
-    return load_session(file.path(), model, print_of);
-  }
+  Session load(const std::string& print_of) const { return load_session(file, model, print_of); }
 };
 
 TEST(Session, OfAnotherModelIsRefused) {
@@ -218,7 +193,7 @@ TEST(Session, OfAnotherModelIsRefused) {
   const auto refused = [&](const model::Model& model, const text::Tokenizer* tokenizer,
                            const std::string& part) {
     expect_error(ErrorKind::file, part,
-                 [&] { load_session(saved.file.path(), model, fingerprint(model, tokenizer)); });
+                 [&] { load_session(saved.file, model, fingerprint(model, tokenizer)); });
   };
   refused(tiny_model(tiny_layers()[0].second, 8), nullptr,
           "made by another model: it differs in weights");
@@ -226,7 +201,7 @@ TEST(Session, OfAnotherModelIsRefused) {
   const text::Tokenizer bytes = text::byte_tokenizer();
   refused(saved.model, &bytes, "it differs in tokenizer");
   const model::Model again = tiny_model(tiny_layers()[0].second, 7);
-  EXPECT_EQ(load_session(saved.file.path(), again, fingerprint(again, nullptr)).rows.size(), 2u);
+  EXPECT_EQ(load_session(saved.file, again, fingerprint(again, nullptr)).rows.size(), 2u);
 }
 
 // what is kept in fewer bits goes on in them
@@ -247,21 +222,22 @@ TEST(Session, KeysAndValuesStayInTheirBits) {
     options.session = &session;
     options.max_new_tokens = 8;
     const Ids first = generate(model, nullptr, {prompt}, options).rows[0].token_ids;
-    const File file;
+    const TemporaryFolder folder;
+    const fs::path file = folder / "session";
     const std::string print = fingerprint(model, nullptr);
-    save_session(file.path(), session, print);
+    save_session(file, session, print);
     const std::string name = spec::name_of(type);
     expect_error(
         ErrorKind::file,
         "keeps keys and values as " + name + ", this run as f32; go on with --kv-type " + name,
-        [&] { load_session(file.path(), model, print); });
+        [&] { load_session(file, model, print); });
     // the same of a session in memory
     GenerateOptions other = options;
     other.prefix_cache = nullptr;
     other.kv = {};
     expect_error(ErrorKind::input, "keep keys and values as " + name + " do not join",
                  [&] { generate(model, nullptr, kNoPrompt, other); });
-    session = load_session(file.path(), model, print, 0, options.kv);
+    session = load_session(file, model, print, 0, options.kv);
     options.max_new_tokens = 12;
     const Ids second = generate(model, nullptr, kNoPrompt, options).rows[0].token_ids;
     EXPECT_EQ(behind(first, second), want);
@@ -304,19 +280,19 @@ TEST(Session, PromptsFitItsRows) {
 
 TEST(Session, AFileThatCannotBeWrittenKeepsTheOldOne) {
   const Saved saved(tiny_layers()[0].second);
-  const std::string before = read_text_file(saved.file.path());
+  const std::string before = read_text_file(saved.file);
   // a folder where the new file is to be written beside
-  const fs::path partial = saved.file.path().string() + ".partial";
+  const fs::path partial = saved.file.string() + ".partial";
   fs::create_directory(partial);
   expect_error(ErrorKind::resource, "cannot create",
-               [&] { save_session(saved.file.path(), saved.session, saved.print); });
+               [&] { save_session(saved.file, saved.session, saved.print); });
   fs::remove(partial);
-  EXPECT_EQ(read_text_file(saved.file.path()), before);
+  EXPECT_EQ(read_text_file(saved.file), before);
 }
 
 /// Loading is refused with one line of Error(file), or gives the same session.
 void expect_refused_or_same(const Saved& saved, const std::string& content, int64_t& refused) {
-  std::ofstream(saved.file.path(), std::ios::binary) << content;
+  std::ofstream(saved.file, std::ios::binary) << content;
   try {
     const Session loaded = saved.load(saved.print);
     ASSERT_EQ(loaded.seed, saved.session.seed);
@@ -344,7 +320,7 @@ class DamagedSession : public ::testing::TestWithParam<const char*> {
 
 TEST_P(DamagedSession, IsRefusedWhereverItIsCut) {
   const Saved saved(layers());
-  const std::string whole = read_text_file(saved.file.path());
+  const std::string whole = read_text_file(saved.file);
   uint64_t header = 0;
   std::copy_n(whole.data(), sizeof header, reinterpret_cast<char*>(&header));
   int64_t refused = 0, cuts = 0;
@@ -360,7 +336,7 @@ TEST_P(DamagedSession, IsRefusedWhereverItIsCut) {
 
 TEST_P(DamagedSession, IsRefusedWhereverAByteIsWrong) {
   const Saved saved(layers());
-  const std::string whole = read_text_file(saved.file.path());
+  const std::string whole = read_text_file(saved.file);
   uint64_t header = 0;
   std::copy_n(whole.data(), sizeof header, reinterpret_cast<char*>(&header));
   int64_t refused = 0, tried = 0, spaces = 0;
@@ -387,15 +363,15 @@ class ForgedSession : public ::testing::Test {
   using Change = std::function<void(std::vector<format::TensorView>&, format::StringMap&)>;
 
   void expect_refused(const std::string& part, const Change& change) {
-    const format::TensorFile file = format::open_safetensors(saved_.file.path());
+    const format::TensorFile file = format::open_safetensors(saved_.file);
     std::vector<format::TensorView> views = file.tensors();
     format::StringMap metadata = file.metadata();
     change(views, metadata);
     metadata["session_checksum"] = session_checksum(views, metadata);
-    const File forged;
-    format::write_safetensors(forged.path(), views, metadata);
-    expect_error(ErrorKind::file, part,
-                 [&] { load_session(forged.path(), saved_.model, saved_.print); });
+    const TemporaryFolder folder;
+    const fs::path forged = folder / "forged";
+    format::write_safetensors(forged, views, metadata);
+    expect_error(ErrorKind::file, part, [&] { load_session(forged, saved_.model, saved_.print); });
   }
 
   static format::TensorView& named(std::vector<format::TensorView>& views,
@@ -464,12 +440,12 @@ TEST_F(ForgedSession, NumbersAreChecked) {
 TEST(Session, OtherFilesAreNone) {
   const Saved saved(tiny_layers()[0].second);
   const auto says = [&](const std::string& content, const std::string& part) {
-    std::ofstream(saved.file.path(), std::ios::binary) << content;
+    std::ofstream(saved.file, std::ios::binary) << content;
     expect_error(ErrorKind::file, part, [&] { saved.load(saved.print); });
   };
   says("", "safetensors");
   says("Once upon a time there was a file", "safetensors");
-  format::write_safetensors(saved.file.path(), {}, {});
+  format::write_safetensors(saved.file, {}, {});
   expect_error(ErrorKind::file, "not a session", [&] { saved.load(saved.print); });
 }
 

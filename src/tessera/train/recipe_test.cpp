@@ -6,13 +6,8 @@ namespace tessera::train {
 namespace {
 
 std::string spec_error(const std::vector<std::string>& overrides) {
-  try {
-    read_recipe(tiny_recipe("a.txt"), "/data", overrides);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::spec) << error.what();
-    return error.what();
-  }
-  return "";
+  return test::error_of(ErrorKind::spec,
+                        [&] { read_recipe(tiny_recipe("a.txt"), "/data", overrides); });
 }
 
 TEST(Recipe, PathsAreRelativeToItsFolder) {

@@ -58,10 +58,7 @@ void point_latest(const fs::path& run, const fs::path& target) {
 }  // namespace
 
 RunLock::RunLock(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    fail(ErrorKind::resource, "train", "{}: cannot create: {}", folder.string(), error.message());
+  create_folder(folder);
   const fs::path path = folder / "lock";
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0)

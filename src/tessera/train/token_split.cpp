@@ -104,10 +104,7 @@ std::pair<int64_t, int64_t> TokenSplit::document(int64_t index) const {
 
 TokenWriter::TokenWriter(fs::path folder, int64_t vocab)
     : folder_(std::move(folder)), vocab_(vocab), width_(vocab <= 65536 ? 2 : 4) {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error)
-    fail(ErrorKind::resource, "tokens", "{}: cannot create: {}", folder_.string(), error.message());
+  create_folder(folder_);
 }
 
 void TokenWriter::append(std::span<const int32_t> ids) {

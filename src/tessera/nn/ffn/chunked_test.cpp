@@ -1,6 +1,7 @@
 // Feed-forward layers in slices: the same numbers and gradients from fewer activations.
 #include "tessera/nn/ffn/chunked.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/registry.h"
 #include "tessera/ops/live_bytes_testing.h"
@@ -108,13 +109,9 @@ TEST(ChunkedFfn, IsReadAndRefused) {
   spec::Scope scope;
   scope.d_model = kD;
   scope.path = "ffn";
-  const auto error = [&](const char* json) -> std::string {
-    try {
-      spec::read_part(spec::Slot::ffn, spec::parse_json(json, "test"), scope);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto error = [&](const char* json) {
+    return test::error_of(
+        [&] { spec::read_part(spec::Slot::ffn, spec::parse_json(json, "test"), scope); });
   };
   EXPECT_EQ(error(R"({"type": "chunked", "chunk": 4, "inner": {"type": "mlp", "d_hidden": 8}})"),
             "");

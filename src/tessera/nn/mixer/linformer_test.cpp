@@ -1,6 +1,7 @@
 // Linformer against the published numbers, full attention and its refusals.
 #include "tessera/nn/mixer/linformer.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 
 namespace tessera::nn {
@@ -81,15 +82,7 @@ TEST(Linformer, TheLastRunIsShorter) {
 }
 
 TEST(Linformer, RefusesDecodersAndLongDocuments) {
-  const auto error = [](const std::function<void()>& f) -> std::string {
-    try {
-      f();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  };
-  EXPECT_NE(error([] {
+  EXPECT_NE(test::error_of([] {
               MixerUnderTest(
                   R"({"type": "linformer", "n_heads": 1, "n_slots": 2, "method": "mean"})", 4,
                   true);
@@ -98,7 +91,7 @@ TEST(Linformer, RefusesDecodersAndLongDocuments) {
   MixerUnderTest m(R"({"type": "linformer", "n_heads": 1, "n_slots": 2, "max_length": 4})", 4,
                    false);
   m.fill();
-  EXPECT_NE(error([&] {
+  EXPECT_NE(test::error_of([&] {
               m.run(gen({5, 4}, 1, 0), at::kDouble);
             }).find("a document of 5 tokens"),
             std::string::npos);

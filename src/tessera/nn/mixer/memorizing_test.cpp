@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/segment_testing.h"
 
 namespace tessera::nn {
@@ -157,12 +158,9 @@ TEST(Memorizing, OfEqualKeysTheEarliest) {
 
 TEST(Memorizing, Refusals) {
   const auto refused = [](const std::string& fields, const std::string& part) {
-    try {
+    test::expect_error(ErrorKind::spec, part, [&] {
       MixerUnderTest(R"({"type": "memorizing", "n_heads": 2, "segment": 4, )" + fields + "}", kD);
-      ADD_FAILURE() << "no error for " << fields;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    });
   };
   refused(R"("memory": 3, "top_k": 4)", "top_k = 4 of memory = 3");
   refused(R"("combine": "joint", "dropout": 0.1)", "expected 0 with combine");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/nn/mixer/multi_level_attention.h"
 #include "tessera/nn/mixer/native_sparse_attention.h"
@@ -503,13 +504,7 @@ TEST(ScorePlaces, LshAttention) {
 TEST(ScorePlaces, RefusalsNameTheReason) {
   const auto refused = [](const std::string& mixer, const char* position, const char* reason) {
     Scheme scheme{position, {}};
-    try {
-      with(scheme, mixer, 8);
-      FAIL() << mixer << " takes " << position;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::spec);
-      EXPECT_NE(std::string(e.what()).find(reason), std::string::npos) << e.what();
-    }
+    test::expect_error(ErrorKind::spec, reason, [&] { with(scheme, mixer, 8); });
   };
   const char *values = R"({"type": "shaw", "left": 3, "values": true})",
              *shaw = R"({"type": "shaw", "left": 3})",

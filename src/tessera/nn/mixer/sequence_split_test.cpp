@@ -2,6 +2,7 @@
 // gradients as attention that is not.
 #include "tessera/nn/sequence_split.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 
 namespace tessera::nn {
@@ -83,13 +84,9 @@ TEST(SequenceSplit, ChangesNothing) {
 
 TEST(SequenceSplit, RefusesWhatNoRankCanCompute) {
   const auto refused = [](const char* json, const char* reason) {
-    try {
+    test::expect_error(ErrorKind::spec, reason, [&] {
       run(json, true, {9}, {2, RingLayout::striped});
-      FAIL() << json;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::spec);
-      EXPECT_NE(std::string(e.what()).find(reason), std::string::npos) << e.what();
-    }
+    });
   };
   refused(R"({"type": "attention", "n_heads": 2, "dropout": 0.1})", "set it to 0");
   refused(R"({"type": "attention", "n_heads": 2, "position": {"type": "cope", "n_positions": 4}})",

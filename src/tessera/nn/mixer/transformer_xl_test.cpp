@@ -1,6 +1,7 @@
 // Transformer-XL against its definition, in values and gradients, whole and in calls.
 #include "tessera/nn/mixer/transformer_xl.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/segment_testing.h"
 #include "tessera/nn/position/position_testing.h"
 
@@ -219,14 +220,10 @@ TEST(TransformerXl, RowsAlikeAttendTogether) {
 
 TEST(TransformerXl, Refusals) {
   const auto refused = [](const std::string& fields, const std::string& part, bool causal = true) {
-    try {
+    test::expect_error(ErrorKind::spec, part, [&] {
       MixerUnderTest(R"({"type": "transformer_xl", "n_heads": 2, "segment": 4, )" + fields + "}",
                      kD, causal);
-      ADD_FAILURE() << "no error for " << fields;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::spec);
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
+    });
   };
   refused(R"("mem_len": 4)", "is for decoders", false);
   refused(R"("mem_len": 0, "same_length": true)", "give a longer mem_len");
