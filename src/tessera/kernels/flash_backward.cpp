@@ -184,7 +184,8 @@ HWY_INLINE float* bias_gradient_row(const FlashAttention& a,
          a.T - 1 + first - number / shape.n;
 }
 
-// scores -> weights and d_weights -> d_scores of a tile: zeros where a row does not see
+// scores -> weights and d_weights -> d_scores of a tile: zeros where a row does not see, as far as
+// the products after this read
 HWY_INLINE void backward_rows(const FlashAttention& a,
                               const FlashBackwardItem& item,
                               const Tile& tile,
@@ -196,10 +197,14 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
   const BackwardInputs at(a);
   float* slope = a.softcap > 0 ? scratch<29>(kStride) : nullptr;
   for (int64_t first = 0; first < tile.count; first += kGroup) {
-    const Span whole = whole_panels(seen_by.of_row(first));
+    const Span hull = seen_by.of_row(first), whole = whole_panels(hull);
+    // in a band, rows that see some of kGroup keys lie together: no product reads the others
+    const bool band = a.visible == nullptr;
+    if (band && hull.empty()) continue;
     for (int64_t r = first; r < first + kGroup; ++r) {
       float *p = weights + r * kStride, *d = gradient + r * kStride;
       const Span seen = r < tile.count ? mask.row[r] : Span{0, 0};
+      Span read = band ? hull : Span{0, kKeys};
       if (!seen.empty()) {
         const int64_t number = tile.row + r;
         adjust_scores(a, item.bias->row(item.g, number, tile.first),
@@ -211,10 +216,12 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
         }
         backward_row(whole, packed[at.lse + number], packed[at.delta + number], slope, d_bias, p,
                      d);
+        read = {std::min(read.begin, seen.begin / kGroup * kGroup),
+                std::max(read.end, round_up(seen.end, kGroup))};
       }
-      // whole rows of the tile are read below; a hidden key's numbers may be anything so far
-      set_outside(p, {0, kKeys}, seen, 0.0f);
-      set_outside(d, {0, kKeys}, seen, 0.0f);
+      // a hidden key's numbers may be anything so far
+      set_outside(p, read, seen, 0.0f);
+      set_outside(d, read, seen, 0.0f);
     }
   }
 }
