@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/base/threads.h"
 #include "tessera/kernels/kernels_testing.h"
 
 namespace tessera::kernels {
@@ -129,33 +130,47 @@ void expect_near(const char* what,
   }
 }
 
+/// What the kernels give; NaN where they write nothing.
+struct Outputs {
+  std::vector<float> out, lse, dq, dk, dv, d_bias, d_sinks;
+};
+
+Outputs outputs(const Case& c, const FlashAttention& a) {
+  const auto unset = [](int64_t n) {
+    return std::vector<float>(at(n), std::numeric_limits<float>::quiet_NaN());
+  };
+  Outputs o{unset(c.B * c.T * c.H * c.V),
+            unset(c.B * c.H * c.T),
+            unset(c.q.size()),
+            unset(c.k.size()),
+            unset(c.v.size()),
+            unset(c.H * std::max<int64_t>(1, a.bias_size)),
+            unset(c.H)};
+  const MutableHeads out{o.out.data(), c.T * c.H * c.V, c.H * c.V, c.V};
+  flash_forward(a, out, o.lse.data());
+  FlashGradients g;
+  g.out = {out.data, out.batch, out.token, out.head};
+  g.d_out = {c.d_out.data(), c.T * c.H * c.V, c.H * c.V, c.V};
+  g.lse = o.lse.data();
+  g.dq = {o.dq.data(), c.T * c.H * c.K, c.H * c.K, c.K};
+  g.dk = {o.dk.data(), c.S * c.G * c.K, c.G * c.K, c.K};
+  g.dv = {o.dv.data(), c.S * c.G * c.V, c.G * c.V, c.V};
+  if (a.bias != nullptr) g.d_bias = o.d_bias.data();
+  if (a.sinks != nullptr) g.d_sinks = o.d_sinks.data();
+  flash_backward(a, g);
+  return o;
+}
+
 void expect_definition(const Case& c, const FlashAttention& a) {
   const Result want = by_hand(c, a);
-  const auto like = [](const std::vector<double>& x) {
-    return std::vector<float>(x.size(), std::numeric_limits<float>::quiet_NaN());
-  };
-  std::vector<float> out = like(want.out), lse = like(want.lse), dq = like(want.dq),
-                     dk = like(want.dk), dv = like(want.dv), d_bias = like(want.d_bias),
-                     d_sinks = like(want.d_sinks);
-  const auto o_strides = [&](float* p) { return MutableHeads{p, c.T * c.H * c.V, c.H * c.V, c.V}; };
-  flash_forward(a, o_strides(out.data()), lse.data());
-  FlashGradients g;
-  g.out = {out.data(), c.T * c.H * c.V, c.H * c.V, c.V};
-  g.d_out = {c.d_out.data(), c.T * c.H * c.V, c.H * c.V, c.V};
-  g.lse = lse.data();
-  g.dq = {dq.data(), c.T * c.H * c.K, c.H * c.K, c.K};
-  g.dk = {dk.data(), c.S * c.G * c.K, c.G * c.K, c.K};
-  g.dv = {dv.data(), c.S * c.G * c.V, c.G * c.V, c.V};
-  if (a.bias != nullptr) g.d_bias = d_bias.data();
-  if (a.sinks != nullptr) g.d_sinks = d_sinks.data();
-  flash_backward(a, g);
-  expect_near("out", out, want.out, 3e-6);
-  expect_near("lse", lse, want.lse, 3e-6);
-  expect_near("dq", dq, want.dq, 1e-5, want.cancels);
-  expect_near("dk", dk, want.dk, 1e-5, want.cancels);
-  expect_near("dv", dv, want.dv, 1e-5);
-  if (a.bias != nullptr) expect_near("d_bias", d_bias, want.d_bias, 1e-5);
-  if (a.sinks != nullptr) expect_near("d_sinks", d_sinks, want.d_sinks, 1e-5);
+  const Outputs got = outputs(c, a);
+  expect_near("out", got.out, want.out, 3e-6);
+  expect_near("lse", got.lse, want.lse, 3e-6);
+  expect_near("dq", got.dq, want.dq, 1e-5, want.cancels);
+  expect_near("dk", got.dk, want.dk, 1e-5, want.cancels);
+  expect_near("dv", got.dv, want.dv, 1e-5);
+  if (a.bias != nullptr) expect_near("d_bias", got.d_bias, want.d_bias, 1e-5);
+  if (a.sinks != nullptr) expect_near("d_sinks", got.d_sinks, want.d_sinks, 1e-5);
 }
 
 /// Every third key, the first one twice; head 1 does not see key 3, row 5 sees nothing.
@@ -215,6 +230,46 @@ TEST(FlashAttention, QueriesAfterAPast) {
   a.first_query = 15;  // the first queries come before all keys
   a.window = 0;
   expect_definition(c, a);
+}
+
+// so many groups that each is the work of one thread
+TEST(FlashAttention, AllTargetsManyGroups) {
+  on_every_target([] {
+    const Case c{4, 230, 230, 4, 2, 9, 20};
+    FlashAttention a = c.attention();
+    expect_definition(c, a);
+    a.window = 30;
+    expect_definition(c, a);
+    a.window = 0;
+    a.first_key = 100;  // whole tiles of queries come before all keys
+    expect_definition(c, a);
+    a.first_key = 0;
+    const Holes holes;
+    a.visible = &holes;
+    a.softcap = 1.5f;
+    expect_definition(c, a);
+    a.bias = c.bias.data(), a.bias_head_stride = 9, a.bias_size = 9, a.bias_zero = 6;
+    expect_definition(c, a);
+  });
+}
+
+TEST(FlashAttention, ThreadsDoNotChangeTheBits) {
+  const int before = thread_count();
+  for (const int64_t b : {1, 5}) {  // groups that threads share, and more than threads
+    const Case c{b, 200, 200, 2, 2, 16, 16};
+    set_thread_count(1);
+    const Outputs one = outputs(c, c.attention());
+    for (const int threads : {2, 3, 4}) {
+      set_thread_count(threads);
+      const Outputs many = outputs(c, c.attention());
+      EXPECT_EQ(one.out, many.out) << b << " " << threads;
+      EXPECT_EQ(one.lse, many.lse) << b << " " << threads;
+      EXPECT_EQ(one.dq, many.dq) << b << " " << threads;
+      EXPECT_EQ(one.dk, many.dk) << b << " " << threads;
+      EXPECT_EQ(one.dv, many.dv) << b << " " << threads;
+    }
+  }
+  set_thread_count(before);
 }
 
 TEST(FlashAttention, GoldenCore) {

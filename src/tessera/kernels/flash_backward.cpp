@@ -25,12 +25,10 @@ struct FlashBackwardItem {
   int64_t part, parts;  // this item takes key blocks part, part + parts, ...
   const FlashGradients* gradients;
   const BiasByDistance* bias;
-  const float* packed;  // of the group, or null: this item packs for itself
-  float* dq;            // [flash_dq_floats] of this part, or null: straight to the gradient
-  float* d_bias;        // [n, distances with a margin], or null
+  float* packed;  // of the group, where it has more parts than one
+  float* dq;      // [flash_dq_floats] of this part, likewise
+  float* d_bias;  // [n, distances with a margin], or null
 };
-
-constexpr int64_t kPackJobs = 5;
 
 }  // namespace tessera::kernels
 #endif  // TESSERA_KERNELS_FLASH_BACKWARD_ONCE
@@ -47,27 +45,33 @@ constexpr int64_t kStride = tile_stride(kKeys);
 static_assert(kRows <= kMaxTileRows && kKeys <= kMaxTileKeys);
 static_assert(kRows % kGroup == 0 && kKeys % kGroup == 0 && kKeys % kPanel == 0);
 
-// --- packed inputs of a sequence and group
-// ---------------------------------------------------------
+// --- packed inputs of a sequence and group -------------------------------------------------------
 
-// Keys and values transposed, keys by columns; queries times the scale and output gradients in
-// panels of columns, a tile of kRows rows after another; two numbers a row.
+// Keys and values transposed, and keys in panels of columns, a block of kKeys keys after another;
+// queries times the scale and output gradients in panels of columns, a tile of kRows rows after
+// another; two numbers a row.
 struct BackwardInputs {
   int64_t kt, k_columns, vt, q, d_out, lse, delta, end;  // where each begins
 
   explicit BackwardInputs(const FlashAttention& a) {
     const int64_t rows = round_up(FlashShape(a).rows, kRows);
     kt = 0;
-    k_columns = kt + transposed_floats(a.S, a.K);
-    vt = k_columns + round_up(column_floats(a.S, a.K), 16);
-    q = vt + transposed_floats(a.S, a.V);
+    k_columns = kt + transposed_floats(a.S, a.K, kKeys);
+    vt = k_columns + column_floats(a.S, a.K, kKeys);
+    q = vt + transposed_floats(a.S, a.V, kKeys);
     d_out = q + rows * round_up(a.K, kPanel);
     lse = d_out + rows * round_up(a.V, kPanel);
     delta = lse + rows;
-    end = round_up(delta + rows, 16);
+    end = delta + rows;
   }
 };
 
+int64_t flash_backward_blocks(const FlashAttention& a) {
+  return (a.S + kKeys - 1) / kKeys;
+}
+int64_t flash_backward_tiles(const FlashAttention& a) {
+  return (FlashShape(a).rows + kRows - 1) / kRows;
+}
 int64_t flash_packed_floats(const FlashAttention& a) {
   return BackwardInputs(a).end;
 }
@@ -78,26 +82,6 @@ int64_t flash_dq_stride(const FlashAttention& a) {
   return row_stride(a.K);
 }
 
-// to[tile][c / kPanel][row of the tile][c % kPanel]; the last tile is filled with zeros
-HWY_INLINE void pack_row_panels(const FlashAttention& a,
-                                const ConstHeads& from,
-                                int64_t width,
-                                float factor,
-                                float* to,
-                                int64_t b,
-                                int64_t g) {
-  const FlashShape shape(a);
-  for (int64_t first = 0; first < shape.rows; first += kRows)
-    for (int64_t c = 0; c < width; c += kPanel)
-      for (int64_t r = first; r < first + kRows; ++r, to += kPanel) {
-        if (r >= shape.rows)
-          std::fill(to, to + kPanel, 0.0f);
-        else
-          pack_panel_row(from.row(b, r / shape.n, g * shape.n + r % shape.n) + c,
-                         std::min(kPanel, width - c), factor, to);
-      }
-}
-
 HWY_INLINE float row_dot(const float* a, const float* b, int64_t n) {
   V32 sum = zero();
   int64_t i = 0;
@@ -106,41 +90,47 @@ HWY_INLINE float row_dot(const float* a, const float* b, int64_t n) {
   return sum_of(sum);
 }
 
-// lse, infinite where a row sees nothing, and delta = o . do of every row
-HWY_INLINE void pack_numbers(
-    const FlashAttention& a, const FlashGradients& gradients, int64_t b, int64_t g, float* packed) {
-  const FlashShape shape(a);
+// a block of keys
+void flash_pack_keys(const FlashAttention& a, int64_t b, int64_t g, int64_t block, float* packed) {
   const BackwardInputs at(a);
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    const int64_t query = r / shape.n, head = g * shape.n + r % shape.n;
-    const float lse = gradients.lse[(b * a.H + head) * a.T + query];
-    packed[at.lse + r] = lse == kMinusInf ? -kMinusInf : lse;
-    packed[at.delta + r] =
-        row_dot(gradients.out.row(b, query, head), gradients.d_out.row(b, query, head), a.V);
-  }
+  const int64_t first = block * kKeys, count = std::min(kKeys, a.S - first);
+  const float *k = a.k.row(b, first, g), *v = a.v.row(b, first, g);
+  pack_transposed(k, a.k.token, count, a.K, packed + at.kt + first * a.K);
+  pack_columns(k, a.k.token, count, a.K, kKeys,
+               packed + at.k_columns + first * round_up(a.K, kPanel));
+  pack_transposed(v, a.v.token, count, a.V, packed + at.vt + first * a.V);
 }
 
-// one of kPackJobs jobs
-void flash_pack_backward(const FlashAttention& a,
-                         const FlashGradients& gradients,
-                         int64_t group,
-                         int64_t job,
-                         float* packed) {
+// to[c / kPanel][row of the tile][c % kPanel]: the part of one row
+HWY_INLINE void pack_row(const float* from, int64_t width, float factor, float* to) {
+  for (int64_t c = 0; c < width; c += kPanel)
+    pack_panel_row(from + c, std::min(kPanel, width - c), factor, to + c * kRows);
+}
+
+// a tile of rows, filled with zeros; lse, infinite where a row sees nothing, and delta = o . do
+void flash_pack_rows(const FlashAttention& a,
+                     const FlashGradients& gradients,
+                     int64_t b,
+                     int64_t g,
+                     int64_t tile,
+                     float* packed) {
+  const FlashShape shape(a);
   const BackwardInputs at(a);
-  const int64_t b = group / a.G, g = group % a.G;
-  const float *k = a.k.row(b, 0, g), *v = a.v.row(b, 0, g);
-  switch (job) {
-    case 0:
-      return pack_transposed(k, a.k.token, a.S, a.K, packed + at.kt);
-    case 1:
-      return pack_columns(k, a.k.token, a.S, a.K, packed + at.k_columns);
-    case 2:
-      return pack_transposed(v, a.v.token, a.S, a.V, packed + at.vt);
-    case 3:
-      return pack_row_panels(a, a.q, a.K, a.scale, packed + at.q, b, g);
-    default:
-      pack_row_panels(a, gradients.d_out, a.V, 1.0f, packed + at.d_out, b, g);
-      return pack_numbers(a, gradients, b, g, packed);
+  const int64_t first = tile * kRows, count = std::min(kRows, shape.rows - first),
+                k_floats = round_up(a.K, kPanel), v_floats = round_up(a.V, kPanel);
+  float *q = packed + at.q + first * k_floats, *d_out = packed + at.d_out + first * v_floats;
+  if (count < kRows) {
+    std::fill(q, q + kRows * k_floats, 0.0f);
+    std::fill(d_out, d_out + kRows * v_floats, 0.0f);
+  }
+  for (int64_t r = 0; r < count; ++r, q += kPanel, d_out += kPanel) {
+    const int64_t query = (first + r) / shape.n, head = g * shape.n + (first + r) % shape.n;
+    const float* d = gradients.d_out.row(b, query, head);
+    pack_row(a.q.row(b, query, head), a.K, a.scale, q);
+    pack_row(d, a.V, 1.0f, d_out);
+    const float lse = gradients.lse[(b * a.H + head) * a.T + query];
+    packed[at.lse + first + r] = lse == kMinusInf ? -kMinusInf : lse;
+    packed[at.delta + first + r] = row_dot(gradients.out.row(b, query, head), d, a.V);
   }
 }
 
@@ -194,7 +184,8 @@ HWY_INLINE float* bias_gradient_row(const FlashAttention& a,
          a.T - 1 + first - number / shape.n;
 }
 
-// scores -> weights and d_weights -> d_scores of a tile: zeros where a row does not see
+// scores -> weights and d_weights -> d_scores of a tile: zeros where a row does not see, as far as
+// the products after this read
 HWY_INLINE void backward_rows(const FlashAttention& a,
                               const FlashBackwardItem& item,
                               const Tile& tile,
@@ -206,25 +197,31 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
   const BackwardInputs at(a);
   float* slope = a.softcap > 0 ? scratch<29>(kStride) : nullptr;
   for (int64_t first = 0; first < tile.count; first += kGroup) {
-    const Span whole = whole_panels(seen_by.of_row(first));
+    const Span hull = seen_by.of_row(first), whole = whole_panels(hull);
+    // in a band, rows that see some of kGroup keys lie together: no product reads the others
+    const bool band = a.visible == nullptr;
+    if (band && hull.empty()) continue;
     for (int64_t r = first; r < first + kGroup; ++r) {
       float *p = weights + r * kStride, *d = gradient + r * kStride;
       const Span seen = r < tile.count ? mask.row[r] : Span{0, 0};
+      Span read = band ? hull : Span{0, kKeys};
       if (!seen.empty()) {
         const int64_t number = tile.row + r;
         adjust_scores(a, item.bias->row(item.g, number, tile.first),
                       mask.counted ? mask.counts[r] : nullptr, seen, p, slope);
-        set_outside(p, whole, seen, kMinusInf);
-        if (a.softcap > 0) set_outside(slope, whole, seen, 0.0f);
-        // a hidden key's product may be anything: its weight is 0, but 0 times infinity is not
-        set_outside(d, whole, seen, 0.0f);
-        backward_row(whole, packed[at.lse + number], packed[at.delta + number], slope,
-                     bias_gradient_row(a, item, number, tile.first), p, d);
+        float* d_bias = bias_gradient_row(a, item, number, tile.first);
+        if (d_bias != nullptr) {
+          set_outside(p, whole, seen, kMinusInf);
+          set_outside(d, whole, seen, 0.0f);
+        }
+        backward_row(whole, packed[at.lse + number], packed[at.delta + number], slope, d_bias, p,
+                     d);
+        read = {std::min(read.begin, seen.begin / kGroup * kGroup),
+                std::max(read.end, round_up(seen.end, kGroup))};
       }
-      // whole rows of the tile are read below
-      const Span kept = seen.empty() ? Span{0, 0} : whole;
-      set_outside(p, {0, kKeys}, kept, 0.0f);
-      set_outside(d, {0, kKeys}, kept, 0.0f);
+      // a hidden key's numbers may be anything so far
+      set_outside(p, read, seen, 0.0f);
+      set_outside(d, read, seen, 0.0f);
     }
   }
 }
@@ -291,57 +288,137 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
   add_to_keys(weights, d_out, a.V, rows_of, sums.dv, sums.v_stride);
   add_to_keys(gradient, q, a.K, rows_of, sums.dk, sums.k_stride);
   // dQ += dS K
-  add_keys(gradient, kStride, seen, tile, packed + at.k_columns, a.S, a.K,
+  add_keys(gradient, kStride, seen, tile,
+           packed + at.k_columns + tile.first * round_up(a.K, kPanel), a.K,
            sums.dq + tile.row * sums.k_stride, sums.k_stride);
 }
 
 // --- an item -------------------------------------------------------------------------------------
 
+// Which tiles of rows look at each block of keys, ascending, and each tile's last block, -1 where
+// there is none.
+struct Lookers {
+  std::vector<std::vector<int64_t>> of_block;
+  std::vector<int64_t> last;
+
+  Lookers(const FlashAttention& a, int64_t g)
+      : of_block(static_cast<size_t>(flash_backward_blocks(a))) {
+    const int64_t rows = FlashShape(a).rows;
+    for (int64_t row = 0; row < rows; row += kRows) {
+      last.push_back(-1);
+      for (const int64_t block : blocks_of_rows(a, g, row, std::min(kRows, rows - row), kKeys)) {
+        of_block[static_cast<size_t>(block)].push_back(row / kRows);
+        last.back() = block;
+      }
+    }
+  }
+};
+
+HWY_INLINE Span rows_of_tile(const FlashShape& shape, int64_t tile) {
+  return {tile * kRows, std::min((tile + 1) * kRows, shape.rows)};
+}
+HWY_INLINE Span keys_of_block(const FlashAttention& a, int64_t block) {
+  return {block * kKeys, std::min((block + 1) * kKeys, a.S)};
+}
+
+HWY_INLINE void prefetch_key_gradients(const FlashAttention& a,
+                                       const FlashBackwardItem& item,
+                                       Span keys) {
+  prefetch_rows(item.gradients->dk, item.b, item.g, 1, keys, a.K);
+  prefetch_rows(item.gradients->dv, item.b, item.g, 1, keys, a.V);
+}
+HWY_INLINE void prefetch_keys(const FlashAttention& a, const FlashBackwardItem& item, Span keys) {
+  prefetch_rows(a.k, item.b, item.g, 1, keys, a.K);
+  prefetch_rows(a.v, item.b, item.g, 1, keys, a.V);
+}
+HWY_INLINE void prefetch_inputs_of_rows(const FlashAttention& a,
+                                        const FlashBackwardItem& item,
+                                        Span rows) {
+  const int64_t n = a.H / a.G;
+  prefetch_rows(a.q, item.b, item.g, n, rows, a.K);
+  prefetch_rows(item.gradients->out, item.b, item.g, n, rows, a.V);
+  prefetch_rows(item.gradients->d_out, item.b, item.g, n, rows, a.V);
+}
+
+// the keys' gradient used queries that held the scale; the queries' own still lacks it
+HWY_INLINE void write_queries(const FlashAttention& a,
+                              const FlashBackwardItem& item,
+                              Span rows,
+                              const BackwardSums& sums) {
+  const int64_t n = a.H / a.G;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* to = item.gradients->dq.row(item.b, r / n, item.g * n + r % n);
+    for (int64_t c = 0; c < a.K; c += kLanes)
+      store_upto(hn::Mul(load(sums.dq + r * sums.k_stride + c), all(a.scale)), to + c,
+                 std::min(kLanes, a.K - c));
+  }
+}
+
+HWY_INLINE void write_keys(const FlashAttention& a,
+                           const FlashBackwardItem& item,
+                           Span keys,
+                           const BackwardSums& sums) {
+  const FlashGradients& out = *item.gradients;
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    const int64_t at = j - keys.begin;
+    std::copy_n(sums.dk + at * sums.k_stride, a.K, out.dk.row(item.b, j, item.g));
+    std::copy_n(sums.dv + at * sums.v_stride, a.V, out.dv.row(item.b, j, item.g));
+  }
+}
+
+// The only part of a group packs a tile of rows before its first block and writes its gradient
+// after its last one, while a near cache still holds it. Others find everything packed, and leave
+// their gradients of the queries to be added up.
 void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item) {
   const FlashShape shape(a);
   const FlashGradients& out = *item.gradients;
-  const float* packed = item.packed;
-  if (packed == nullptr) {
-    float* own = scratch<20>(flash_packed_floats(a));
-    for (int64_t job = 0; job < kPackJobs; ++job)
-      flash_pack_backward(a, out, item.b * a.G + item.g, job, own);
-    packed = own;
-  }
+  const bool alone = item.parts == 1;
+  float* packed = alone ? scratch<20>(flash_packed_floats(a)) : item.packed;
   BackwardSums sums;
   sums.k_stride = row_stride(a.K), sums.v_stride = row_stride(a.V);
   sums.dk = scratch<30>(kKeys * sums.k_stride);
   sums.dv = scratch<31>(kKeys * sums.v_stride);
-  sums.dq = item.dq != nullptr ? item.dq : scratch<26>(flash_dq_floats(a));
-  std::fill(sums.dq, sums.dq + flash_dq_floats(a), 0.0f);
-  // which tiles of rows look at each block
-  const int64_t blocks = (a.S + kKeys - 1) / kKeys;
-  std::vector<std::vector<int64_t>> lookers(static_cast<size_t>(blocks));
-  for (int64_t row = 0; row < shape.rows; row += kRows)
-    for (const int64_t block :
-         blocks_of_rows(a, item.g, row, std::min(kRows, shape.rows - row), kKeys))
-      lookers[static_cast<size_t>(block)].push_back(row);
+  sums.dq = alone ? scratch<26>(flash_dq_floats(a)) : item.dq;
+  const Lookers lookers(a, item.g);
+  const int64_t tiles = static_cast<int64_t>(lookers.last.size()),
+                blocks = static_cast<int64_t>(lookers.of_block.size());
+  std::vector<bool> started(static_cast<size_t>(tiles));
+  const auto start = [&](int64_t t) {
+    if (started[static_cast<size_t>(t)]) return;
+    started[static_cast<size_t>(t)] = true;
+    if (alone) flash_pack_rows(a, out, item.b, item.g, t, packed);
+    std::fill_n(sums.dq + t * kRows * sums.k_stride, kRows * sums.k_stride, 0.0f);
+  };
   TileMask mask;
   for (int64_t block = item.part; block < blocks; block += item.parts) {
-    const int64_t first = block * kKeys;
+    const std::vector<int64_t>& tiles_of_block = lookers.of_block[static_cast<size_t>(block)];
+    if (alone) flash_pack_keys(a, item.b, item.g, block, packed);
     std::fill(sums.dk, sums.dk + kKeys * sums.k_stride, 0.0f);
     std::fill(sums.dv, sums.dv + kKeys * sums.v_stride, 0.0f);
-    for (const int64_t row : lookers[static_cast<size_t>(block)]) {
-      const Tile tile{item.g, row, std::min(kRows, shape.rows - row), first, kKeys};
+    for (size_t i = 0; i < tiles_of_block.size(); ++i) {
+      const int64_t t = tiles_of_block[i];
+      const Span rows = rows_of_tile(shape, t);
+      start(t);
+      const bool complete = alone && lookers.last[static_cast<size_t>(t)] == block;
+      if (complete) prefetch_rows(out.dq, item.b, item.g, shape.n, rows, a.K);
+      if (i + 1 == tiles_of_block.size()) {
+        prefetch_key_gradients(a, item, keys_of_block(a, block));
+        if (alone) prefetch_keys(a, item, keys_of_block(a, block + 1));
+      } else if (alone && !started[static_cast<size_t>(tiles_of_block[i + 1])]) {
+        prefetch_inputs_of_rows(a, item, rows_of_tile(shape, tiles_of_block[i + 1]));
+      }
+      const Tile tile{item.g, rows.begin, rows.end - rows.begin, block * kKeys, kKeys};
       mask_tile(a, tile, mask);
       if (mask.seen != Seen::none) backward_tile(a, item, tile, mask, packed, sums);
+      if (complete) write_queries(a, item, rows, sums);
     }
-    for (int64_t j = 0; j < std::min(kKeys, a.S - first); ++j) {
-      std::copy_n(sums.dk + j * sums.k_stride, a.K, out.dk.row(item.b, first + j, item.g));
-      std::copy_n(sums.dv + j * sums.v_stride, a.V, out.dv.row(item.b, first + j, item.g));
-    }
+    write_keys(a, item, keys_of_block(a, block), sums);
   }
-  if (item.dq != nullptr) return;
-  // the keys' gradient used queries that held the scale; the queries' own still lacks it
-  for (int64_t r = 0; r < shape.rows; ++r) {
-    float* to = out.dq.row(item.b, r / shape.n, item.g * shape.n + r % shape.n);
-    for (int64_t c = 0; c < a.K; c += kLanes)
-      store_upto(hn::Mul(load(sums.dq + r * sums.k_stride + c), all(a.scale)), to + c,
-                 std::min(kLanes, a.K - c));
+  // of what no block of this part met
+  for (int64_t t = 0; t < tiles; ++t) {
+    if (started[static_cast<size_t>(t)]) continue;
+    start(t);
+    if (alone) write_queries(a, item, rows_of_tile(shape, t), sums);
   }
 }
 
@@ -355,7 +432,10 @@ namespace tessera::kernels {
 HWY_EXPORT(flash_packed_floats);
 HWY_EXPORT(flash_dq_floats);
 HWY_EXPORT(flash_dq_stride);
-HWY_EXPORT(flash_pack_backward);
+HWY_EXPORT(flash_pack_keys);
+HWY_EXPORT(flash_pack_rows);
+HWY_EXPORT(flash_backward_blocks);
+HWY_EXPORT(flash_backward_tiles);
 HWY_EXPORT(flash_backward_item);
 
 namespace {
@@ -447,9 +527,17 @@ void flash_backward(const FlashAttention& a, const FlashGradients& out) {
   if (parts > 1) {
     packed = scratch<21>(groups * packed_floats);
     dq = scratch<22>(items * dq_floats);
-    parallel_for(groups * kPackJobs, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) HWY_DYNAMIC_DISPATCH(flash_pack_backward)
-      (a, out, i / kPackJobs, i % kPackJobs, packed + i / kPackJobs * packed_floats);
+    const int64_t blocks = HWY_DYNAMIC_DISPATCH(flash_backward_blocks)(a),
+                  jobs = blocks + HWY_DYNAMIC_DISPATCH(flash_backward_tiles)(a);
+    parallel_for(groups * jobs, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t group = i / jobs, b = group / a.G, g = group % a.G, job = i % jobs;
+        float* to = packed + group * packed_floats;
+        if (job < blocks)
+          HWY_DYNAMIC_DISPATCH(flash_pack_keys)(a, b, g, job, to);
+        else
+          HWY_DYNAMIC_DISPATCH(flash_pack_rows)(a, out, b, g, job - blocks, to);
+      }
     });
   }
   // rows of the table's gradient have a margin: a tile adds whole vectors

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
@@ -22,11 +23,12 @@ namespace tessera::kernels {
 constexpr int64_t kForwardRows = 48;  // scores of a tile: 21 KiB, in the first cache level
 constexpr int64_t kForwardKeys = 96;
 
-// What an item of parallel work gets besides the attention.
+// What an item of parallel work gets besides the attention: tiles of rows of a group.
 struct FlashForwardItem {
-  int64_t b, g, tile;
-  const float* kt;      // of (b, g): panels of transposed keys
-  const float* values;  // of (b, g): panels of values
+  int64_t b, g;
+  int64_t tile, tiles;   // the first one, and how many
+  float *keys, *values;  // of (b, g), packed in blocks of keys
+  bool packs;            // the item packs a block when a tile first meets it
   const BiasByDistance* bias;
   MutableHeads out;
   float* lse;
@@ -42,15 +44,20 @@ namespace HWY_NAMESPACE {
 static_assert(kForwardRows % kGroup == 0 && kForwardKeys % kPanel == 0);
 constexpr int64_t kScoreStride = tile_stride(kForwardKeys);
 
-void flash_pack_forward(const FlashAttention& a, int64_t b, int64_t g, float* kt, float* values) {
-  pack_transposed(a.k.row(b, 0, g), a.k.token, a.S, a.K, kt);
-  pack_columns(a.v.row(b, 0, g), a.v.token, a.S, a.V, values);
+int64_t flash_key_floats(const FlashAttention& a) {
+  return transposed_floats(a.S, a.K, kForwardKeys);
 }
-int64_t flash_key_floats(int64_t tokens, int64_t width) {
-  return transposed_floats(tokens, width);
+int64_t flash_value_floats(const FlashAttention& a) {
+  return column_floats(a.S, a.V, kForwardKeys);
 }
-int64_t flash_value_floats(int64_t tokens, int64_t width) {
-  return column_floats(tokens, width);
+
+// block of (b, g): panels of transposed keys, panels of columns of values
+void flash_pack_forward(
+    const FlashAttention& a, int64_t b, int64_t g, int64_t block, float* keys, float* values) {
+  const int64_t first = block * kForwardKeys, count = std::min(kForwardKeys, a.S - first);
+  pack_transposed(a.k.row(b, first, g), a.k.token, count, a.K, keys + first * a.K);
+  pack_columns(a.v.row(b, first, g), a.v.token, count, a.V, kForwardKeys,
+               values + first * round_up(a.V, kPanel));
 }
 
 // The tile's queries times the scale, kGroup rows at a time: to[(r / kGroup) * K * kGroup +
@@ -165,10 +172,39 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
   }
 }
 
-void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
+// Blocks of keys that are packed, in order of their first use.
+class KeyBlocks {
+ public:
+  KeyBlocks(const FlashAttention& a, const FlashForwardItem& item)
+      : a_(a),
+        item_(item),
+        ready_(static_cast<size_t>((a.S + kForwardKeys - 1) / kForwardKeys), !item.packs) {}
+
+  void prepare(int64_t block) {
+    if (ready(block)) return;
+    flash_pack_forward(a_, item_.b, item_.g, block, item_.keys, item_.values);
+    ready_[static_cast<size_t>(block)] = true;
+  }
+  HWY_INLINE void prefetch(int64_t block) const {
+    if (block >= static_cast<int64_t>(ready_.size()) || ready(block)) return;
+    const Span keys{block * kForwardKeys, std::min((block + 1) * kForwardKeys, a_.S)};
+    prefetch_rows(a_.k, item_.b, item_.g, 1, keys, a_.K);
+    prefetch_rows(a_.v, item_.b, item_.g, 1, keys, a_.V);
+  }
+
+ private:
+  bool ready(int64_t block) const { return ready_[static_cast<size_t>(block)]; }
+
+  const FlashAttention& a_;
+  const FlashForwardItem& item_;
+  std::vector<bool> ready_;
+};
+
+HWY_INLINE void forward_tile(const FlashAttention& a,
+                             const FlashForwardItem& item,
+                             Tile tile,
+                             KeyBlocks& packed) {
   const FlashShape shape(a);
-  Tile tile{item.g, item.tile * kForwardRows, 0, 0, kForwardKeys};
-  tile.count = std::min(kForwardRows, shape.rows - tile.row);
   float* q = scratch<16>(kForwardRows * a.K);
   float* scores = scratch<18>(kForwardRows * kScoreStride);
   Softmax softmax;
@@ -182,15 +218,28 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
     softmax.maximum[r] = sink;
     softmax.sum[r] = sink == kMinusInf ? 0.0f : 1.0f;
   }
-  for (const int64_t block : blocks_of_rows(a, item.g, tile.row, tile.count, kForwardKeys)) {
-    tile.first = block * kForwardKeys;
+  const std::vector<int64_t> blocks = blocks_of_rows(a, item.g, tile.row, tile.count, kForwardKeys);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    packed.prepare(blocks[i]);
+    if (i + 1 < blocks.size()) {
+      packed.prefetch(blocks[i + 1]);
+    } else {
+      // what this tile writes, and what the next one reads
+      const Span rows{tile.row, tile.row + tile.count},
+          next{rows.end, std::min({rows.end + kForwardRows, shape.rows,
+                                   (item.tile + item.tiles) * kForwardRows})};
+      prefetch_rows(item.out, item.b, item.g, shape.n, rows, a.V);
+      prefetch_rows(a.q, item.b, item.g, shape.n, next, a.K);
+      packed.prefetch(blocks[i] + 1);
+    }
+    tile.first = blocks[i] * kForwardKeys;
     mask_tile(a, tile, mask);
     if (mask.seen == Seen::none) continue;
     const GroupSpans seen(mask, tile);
-    tile_scores(a, tile, seen, q, item.kt, scores);
+    tile_scores(a, tile, seen, q, item.keys, scores);
     tile_weights(a, item, tile, mask, seen, scores, softmax);
-    add_keys(scores, kScoreStride, seen, tile, item.values, a.S, a.V, softmax.out,
-             softmax.out_stride);
+    add_keys(scores, kScoreStride, seen, tile, item.values + tile.first * round_up(a.V, kPanel),
+             a.V, softmax.out, softmax.out_stride);
   }
   for (int64_t r = 0; r < tile.count; ++r) {
     const int64_t query = (tile.row + r) / shape.n,
@@ -205,6 +254,16 @@ void flash_forward_tile(const FlashAttention& a, const FlashForwardItem& item) {
   }
 }
 
+void flash_forward_tiles(const FlashAttention& a, const FlashForwardItem& item) {
+  const int64_t rows = FlashShape(a).rows;
+  KeyBlocks packed(a, item);
+  for (int64_t i = item.tile; i < item.tile + item.tiles; ++i) {
+    const int64_t row = i * kForwardRows;
+    forward_tile(a, item, {item.g, row, std::min(kForwardRows, rows - row), 0, kForwardKeys},
+                 packed);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
@@ -215,7 +274,7 @@ namespace tessera::kernels {
 HWY_EXPORT(flash_key_floats);
 HWY_EXPORT(flash_value_floats);
 HWY_EXPORT(flash_pack_forward);
-HWY_EXPORT(flash_forward_tile);
+HWY_EXPORT(flash_forward_tiles);
 
 namespace {
 
@@ -240,22 +299,34 @@ void flash_forward(const FlashAttention& a, MutableHeads out, float* lse) {
   if (a.B * a.T == 0) return;
   cap_targets();
   const BiasByDistance bias(a);
-  const int64_t keys = HWY_DYNAMIC_DISPATCH(flash_key_floats)(a.S, a.K);
-  const int64_t values = HWY_DYNAMIC_DISPATCH(flash_value_floats)(a.S, a.V);
-  const int64_t groups = a.B * a.G;
-  float* kt = scratch<14>(groups * keys);
-  float* v = scratch<15>(groups * values);
-  parallel_for(groups, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      HWY_DYNAMIC_DISPATCH(flash_pack_forward)(a, i / a.G, i % a.G, kt + i * keys, v + i * values);
-  });
+  const int64_t keys = HWY_DYNAMIC_DISPATCH(flash_key_floats)(a);
+  const int64_t values = HWY_DYNAMIC_DISPATCH(flash_value_floats)(a);
   const int64_t tiles = (FlashShape(a).rows + kForwardRows - 1) / kForwardRows;
-  parallel_for(groups * tiles, 1, [&](int64_t begin, int64_t end) {
+  const int64_t groups = a.B * a.G, whole = groups / thread_count() * thread_count();
+  const auto item = [&](int64_t group, float* k, float* v) {
+    return FlashForwardItem{group / a.G, group % a.G, 0, tiles, k, v, true, &bias, out, lse};
+  };
+  // each thread takes as many groups, and packs their keys as it comes to them
+  parallel_for(whole, 1, [&](int64_t begin, int64_t end) {
+    float *k = scratch<14>(keys), *v = scratch<15>(values);
+    for (int64_t i = begin; i < end; ++i)
+      HWY_DYNAMIC_DISPATCH(flash_forward_tiles)(a, item(i, k, v));
+  });
+  // the threads share the tiles of the groups that are left
+  const int64_t rest = groups - whole, blocks = (a.S + kForwardKeys - 1) / kForwardKeys;
+  float *k = scratch<14>(rest * keys), *v = scratch<15>(rest * values);
+  parallel_for(rest * blocks, 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t group = i / tiles;
-      HWY_DYNAMIC_DISPATCH(flash_forward_tile)
-      (a, {group / a.G, group % a.G, from_both_ends(i % tiles, tiles), kt + group * keys,
-           v + group * values, &bias, out, lse});
+      const int64_t group = whole + i / blocks;
+      HWY_DYNAMIC_DISPATCH(flash_pack_forward)
+      (a, group / a.G, group % a.G, i % blocks, k + i / blocks * keys, v + i / blocks * values);
+    }
+  });
+  parallel_for(rest * tiles, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      FlashForwardItem one = item(whole + i / tiles, k + i / tiles * keys, v + i / tiles * values);
+      one.tile = from_both_ends(i % tiles, tiles), one.tiles = 1, one.packs = false;
+      HWY_DYNAMIC_DISPATCH(flash_forward_tiles)(a, one);
     }
   });
 }

@@ -7,6 +7,8 @@
 #define TESSERA_KERNELS_FLASH_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include "tessera/kernels/flash_tiles.h"
 #include "tessera/kernels/math_inl.h"
 
@@ -124,20 +126,35 @@ HWY_INLINE void pack_panel_row(const float* from, int64_t columns, float factor,
   std::fill(to + columns, to + kPanel, 0.0f);
 }
 
-// panels of kPanel columns: to[(c / kPanel) * tokens * kPanel + t * kPanel + c % kPanel]
+// panels of kPanel columns of a block of `keys` tokens: to[(c / kPanel) * keys * kPanel +
+// t * kPanel + c % kPanel]
 HWY_INLINE void pack_columns(
-    const float* from, int64_t token, int64_t tokens, int64_t width, float* to) {
-  for (int64_t c = 0; c < width; c += kPanel)
-    for (int64_t t = 0; t < tokens; ++t, to += kPanel)
-      pack_panel_row(from + t * token + c, std::min(kPanel, width - c), 1.0f, to);
+    const float* from, int64_t token, int64_t tokens, int64_t width, int64_t keys, float* to) {
+  for (int64_t t = 0; t < tokens; ++t, from += token, to += kPanel)
+    for (int64_t c = 0; c < width; c += kPanel)
+      pack_panel_row(from + c, std::min(kPanel, width - c), 1.0f, to + c * keys);
 }
 
-// of pack_transposed, where blocks of keys are read whole
-HWY_INLINE int64_t transposed_floats(int64_t tokens, int64_t width) {
-  return round_up(tokens, kMaxTileKeys) * width;
+// of blocks of `keys` tokens
+HWY_INLINE int64_t transposed_floats(int64_t tokens, int64_t width, int64_t keys) {
+  return round_up(tokens, keys) * width;
 }
-HWY_INLINE int64_t column_floats(int64_t tokens, int64_t width) {
-  return round_up(width, kPanel) * tokens;
+HWY_INLINE int64_t column_floats(int64_t tokens, int64_t width, int64_t keys) {
+  return round_up(tokens, keys) * round_up(width, kPanel);
+}
+
+// Rows of a head lie a whole token apart: the hardware's prefetcher does not follow them, and each
+// takes as long as the memory is far. So they are asked for while the tile before is computed. Row
+// r of group g is query r / n of head g n + r % n; of keys and values, n is 1. Inline all the way:
+// GCC drops the call of a function that does nothing but prefetch.
+template <class Float>
+HWY_INLINE void prefetch_rows(
+    const Heads<Float>& x, int64_t b, int64_t g, int64_t n, Span rows, int64_t width) {
+  constexpr int64_t kLine = 16;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const Float* row = x.row(b, r / n, g * n + r % n);
+    for (int64_t c = 0; c < width; c += kLine) hwy::Prefetch(row + c);
+  }
 }
 
 // --- scores --------------------------------------------------------------------------------------
@@ -168,14 +185,13 @@ HWY_INLINE void for_seen_panels(const GroupSpans& seen, const Tile& tile, const 
     }
 }
 
-// sums[r] += sum over the keys that the row's group sees of weights[r][key] x[key]: x, of S keys,
-// in panels of columns, each of which stays in the first cache level for all rows
+// sums[r] += sum over the keys that the row's group sees of weights[r][key] x[key]: x, the block's
+// keys, in panels of columns, each of which stays in the first cache level for all rows
 HWY_INLINE void add_keys(const float* weights,
                          int64_t weights_stride,
                          const GroupSpans& seen,
                          const Tile& tile,
                          const float* x,
-                         int64_t S,
                          int64_t width,
                          float* sums,
                          int64_t sums_stride) {
@@ -184,7 +200,7 @@ HWY_INLINE void add_keys(const float* weights,
       const Span keys = seen.of_row(r);
       if (keys.empty()) continue;
       add_product(weights + r * weights_stride + keys.begin, weights_stride, 1,
-                  x + c * S + (tile.first + keys.begin) * kPanel, keys.end - keys.begin,
+                  x + c * tile.keys + keys.begin * kPanel, keys.end - keys.begin,
                   sums + r * sums_stride + c, sums_stride);
     }
 }
