@@ -206,7 +206,8 @@ std::optional<Tensor> linear_memory_attention(const Tensor& q_BTHD,
                                               int64_t start,
                                               int64_t first,
                                               const ScoreOptions& options) {
-  if (q_BTHD.size(0) > 0 && scattered_applies(q_BTHD, options))
+  if (q_BTHD.size(0) == 0) return std::nullopt;
+  if (scattered_applies(q_BTHD, options))
     return scattered_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
   if (flash_applies(q_BTHD, options))
     return flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
