@@ -81,6 +81,8 @@ TEST_F(Cli, UsageErrors) {
   expect_refused("generate " + tiny(), 2, "--prompt");
   expect_refused("generate " + tiny() + " --input-ids 1,2 --temperature -1", 2,
                  "temperature = -1; expected 0 (greedy) or more");
+  expect_refused("generate " + tiny() + " --input-ids 1,2 --seed -1", 2,
+                 "--seed: -1; expected a whole number");
   expect_refused("generate " + tiny() + " --input-ids ''", 2, "--input-ids: ; expected a number");
   expect_refused("tokenize bytes", 2, "--text");
 }

@@ -83,6 +83,14 @@ CLI::Validator positive() {
   return number(false, "POSITIVE");
 }
 
+CLI::Validator seed() {
+  const auto check = [](const std::string& text) -> std::string {
+    if (!text.empty() && text.find_first_not_of("0123456789") == std::string::npos) return "";
+    return fmt::format("{}; expected a whole number from 0 to 2^64 - 1", text);
+  };
+  return CLI::Validator(check, "SEED");
+}
+
 void print_json(const Json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }

@@ -37,6 +37,8 @@ CancelToken& cancel_token();
 /// means anything and sums of bytes overflow.
 CLI::Validator not_negative();
 CLI::Validator positive();
+/// A seed: the parser would wrap a negative one around.
+CLI::Validator seed();
 
 /// "--json" on what reports: the flag and the printing.
 void print_json(const Json& json);

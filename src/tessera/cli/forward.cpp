@@ -38,8 +38,16 @@ void check_names(const format::TensorFile& file, bool pair) {
            file.file(), name);
 }
 
+Tensor numbers(const format::TensorFile& file, const char* name) {
+  const Tensor x = infer::tensor_or_undefined(file, name);
+  if (x.defined() && !at::isIntegralType(x.scalar_type(), /*includeBool=*/true))
+    fail(ErrorKind::input, "forward", "{}: tensor \"{}\" holds {}; expected int64", file.file(),
+         name, x.dtype().name());
+  return x;
+}
+
 Input source_of(const format::TensorFile& file) {
-  const auto get = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
+  const auto get = [&](const char* name) { return numbers(file, name); };
   Input in{get("input_ids"), get("attention_mask"), {}};
   in.batch = model::from_padded(in.ids, in.mask, get("position_ids"), get("token_type_ids"),
                                 get("global_attention_mask"));
@@ -47,7 +55,7 @@ Input source_of(const format::TensorFile& file) {
 }
 
 Input target_of(const format::TensorFile& file, const Input& source) {
-  const auto get = [&](const char* name) { return infer::tensor_or_undefined(file, name); };
+  const auto get = [&](const char* name) { return numbers(file, name); };
   Input in{get("decoder_input_ids"), get("decoder_attention_mask"), {}};
   in.batch = model::from_padded(in.ids, in.mask);
   if (in.ids.size(0) != source.ids.size(0))

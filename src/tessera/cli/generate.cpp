@@ -242,7 +242,8 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str();
   auto* seed = app.add_option("--seed", g.sampling.seed,
                               "of the random choices; a session goes on with its own")
-                   ->capture_default_str();
+                   ->capture_default_str()
+                   ->check(cli::seed());
   app.add_option("--beams", o->beams.beams,
                  "search for the most likely text with so many hypotheses instead of sampling; 1 = "
                  "no search")

@@ -109,7 +109,8 @@ std::function<int()> add_verify(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--seed", o->verify.seed, "of the cuts, and of random tokens")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(seed());
   app.add_flag("--json", o->json, "every branch and form as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--families", o->families, "a folder of further family files");

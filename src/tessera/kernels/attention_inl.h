@@ -65,7 +65,6 @@ class Ahead {
   }
   static Ahead values(
       const Attention& a, const KeySpan& span, Range part, int64_t g, int64_t heads) {
-    if (span.v == span.k) return {};
     return Ahead(static_cast<const uint8_t*>(span.v), part.begin - span.first,
                  part.end - part.begin, span.v_token_stride, span.v_head_stride, g, heads,
                  kv_row_bytes(span.type, a.V));
@@ -428,7 +427,7 @@ HWY_INLINE void pattern_partials(const Attention& a, const TileBlock& part, int6
   const QueryTile& tile = *part.tile;
   const float* q = part.q;
   float *scores = part.scores, *partials = part.partials;
-  const int64_t stride = partial_floats(a), block_begin = block * kKeyBlock;
+  const int64_t stride = partial_floats(a), block_begin = block * key_block(a);
   const Range here = tile.keys_of(block);
   const PatternBias bias = pattern_bias(a, tile, here);
   const Range seen = bias.seen;
@@ -463,10 +462,11 @@ HWY_INLINE void pattern_partials(const Attention& a, const TileBlock& part, int6
       add_values(a, tile, r, 1, seen, block_begin, scores, partials);
 }
 
-// Keys of a block that all tiles take together: as many as give 8 KiB of keys, or of values, over
-// all heads, which lie next to each other. Four at least, which products() takes at once.
+// Keys of a block that all tiles take together: as many as give 32 KiB of keys, or of values, over
+// all heads, which lie next to each other; a near cache holds them until the last tile has used
+// them. Four at least, which products() takes at once.
 inline int64_t shared_keys(const Attention& a, const TileBlock* parts, int64_t count) {
-  constexpr int64_t kBytes = 8 << 10;
+  constexpr int64_t kBytes = 32 << 10;
   const int64_t heads = parts[count - 1].tile->g - parts[0].tile->g + 1;
   const int64_t key = heads * kv_row_bytes(a.kv.spans[0].type, std::max(a.K, a.V));
   return std::clamp<int64_t>(kBytes / key / 4 * 4, 4, 16);
@@ -477,15 +477,69 @@ struct Step {
   Range keys;
 };
 
-// steps of a range of positions of a block -> their number
-inline int64_t steps_of(const KeyValueView& kv, Range keys, int64_t step, Step* steps) {
-  int64_t n = 0;
-  for_spans(kv, keys, [&](const KeySpan& span, Range part) {
-    for (int64_t j = part.begin; j < part.end; j += step)
-      steps[n++] = {&span, {j, std::min(j + step, part.end)}};
-  });
-  return n;
-}
+// The steps in which tiles go through a block, first its keys, then its values; and what they ask
+// for meanwhile.
+class BlockSteps {
+ public:
+  // keys: what some row sees of the block `here`
+  BlockSteps(const Attention& a,
+             const TileBlock* parts,
+             int64_t count,
+             Range keys,
+             Range here,
+             bool shared)
+      : a_(a), g_(parts[0].tile->g), heads_(parts[count - 1].tile->g + 1 - g_) {
+    const int64_t size = here.end - here.begin,
+                  step = shared ? shared_keys(a, parts, count) : size;
+    count_ = cut(keys, step, steps_);
+    for (int64_t t = 0; t < count; ++t) rows_ += parts[t].tile->rows;
+    // with one row per head the products only wait for memory, and asking delays them
+    asks_ = shared && rows_ > count;
+    // a thread most often takes the next block after this one
+    if (asks_) next_count_ = cut({here.end, here.end + size}, step, steps_ + count_);
+  }
+
+  int64_t count() const { return count_; }
+  const Step& operator[](int64_t i) const { return steps_[i]; }
+
+  /// Rows that are needed two steps after step i of the keys, or of the values, for one is over too
+  /// soon; where values are parts of the keys, the keys of the next block.
+  Ahead ahead(bool values, int64_t i) const {
+    Ahead ahead;
+    if (!asks_) return ahead;
+    const int64_t n = count_, soon = i + 2 + (values ? n : 0);
+    const bool joint = steps_[0].span->v == steps_[0].span->k;
+    if (joint && i % 2 == 0)
+      ahead = keys(n + (values ? n / 2 : 0) + i / 2);
+    else if (!joint && n <= soon && soon < 2 * n)
+      ahead = Ahead::values(a_, *steps_[soon - n].span, steps_[soon - n].keys, g_, heads_);
+    else if (!joint)
+      ahead = keys(soon < n ? soon : soon - n);
+    constexpr int64_t kSums = 8;  // in registers at a time
+    const Range here = steps_[i].keys;
+    ahead.share_among(rows_ * (here.end - here.begin) * (values ? a_.V : a_.K) / (kSums * kLanes));
+    return ahead;
+  }
+
+ private:
+  int64_t cut(Range keys, int64_t step, Step* steps) const {
+    int64_t n = 0;
+    for_spans(a_.kv, keys, [&](const KeySpan& span, Range part) {
+      for (int64_t j = part.begin; j < part.end; j += step)
+        steps[n++] = {&span, {j, std::min(j + step, part.end)}};
+    });
+    return n;
+  }
+  Ahead keys(int64_t i) const {
+    if (i >= count_ + next_count_) return {};
+    return Ahead::keys(a_, *steps_[i].span, steps_[i].keys, g_, heads_);
+  }
+
+  const Attention& a_;
+  int64_t g_, heads_, count_ = 0, next_count_ = 0, rows_ = 0;
+  bool asks_ = false;
+  Step steps_[2 * kKeyBlock];
+};
 
 // which keys of the block the rows of a tile see
 HWY_INLINE void look(TileBlock& part, Range here) {
@@ -566,45 +620,29 @@ HWY_INLINE void block_partials(
     return;
   }
   if (count == 0) return;
-  const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
+  const int64_t size = key_block(a);
+  const Range here{block * size, (block + 1) * size};
   Range some{here.end, here.begin};
   for (int64_t t = 0; t < count; ++t) {
     look(parts[t], here);
     if (!parts[t].some.empty())
       some = {std::min(some.begin, parts[t].some.begin), std::max(some.end, parts[t].some.end)};
   }
-  Step steps[kKeyBlock];
-  const int64_t step = shared ? shared_keys(a, parts, count) : kKeyBlock;
-  const int64_t n = steps_of(a.kv, some, step, steps);
-  int64_t rows = 0;
-  for (int64_t t = 0; t < count; ++t) rows += parts[t].tile->rows;
-  // with one row per head the products only wait for memory, and asking delays them
-  const bool asks = shared && rows > count;
-  // body(i, ahead): step i, during whose products what comes after it is asked for
-  const auto for_steps = [&](int64_t width, const auto& next, const auto& body) HWY_ATTR {
-    const int64_t g = parts[0].tile->g, heads = parts[count - 1].tile->g + 1 - g;
-    for (int64_t i = 0; i < n; ++i) {
-      Ahead ahead;
-      if (asks) ahead = next(i + 1, g, heads);
-      // in registers lie 8 sums
-      ahead.share_among(rows * (steps[i].keys.end - steps[i].keys.begin) * width / (8 * kLanes));
+  const BlockSteps steps(a, parts, count, some, here, shared);
+  const auto for_steps = [&](bool values, const auto& body) HWY_ATTR {
+    for (int64_t i = 0; i < steps.count(); ++i) {
+      Ahead ahead = steps.ahead(values, i);
       for (int64_t t = 0; t < count; ++t) body(steps[i], parts[t], ahead);
     }
   };
-  const auto values = [&](int64_t i, int64_t g, int64_t heads) {
-    return i < n ? Ahead::values(a, *steps[i].span, steps[i].keys, g, heads) : Ahead();
-  };
-  const auto keys = [&](int64_t i, int64_t g, int64_t heads) {
-    return i < n ? Ahead::keys(a, *steps[i].span, steps[i].keys, g, heads) : values(0, g, heads);
-  };
-  for_steps(a.K, keys, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
+  for_steps(false, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
     const Range seen = part.some & step.keys;
     if (!seen.empty())
       span_products(a, *part.tile, part.q, *step.span, seen, &ahead,
                     part.scores + seen.begin - here.begin);
   });
   for (int64_t t = 0; t < count; ++t) weigh(a, parts[t], here);
-  for_steps(a.V, values, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
+  for_steps(true, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
     step_values(a, part, step, &ahead, here);
   });
 }
