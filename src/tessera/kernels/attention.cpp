@@ -186,7 +186,7 @@ void attend(const Attention& a) {
   // With few tiles the threads share out the blocks of keys instead; with one query, all heads read
   // a block before the next one. The numbers are the same.
   const int64_t tiles = a.G * tiles_per_group(a);
-  const bool few = a.kv.end() - a.kv.begin() >= 2 * key_block(a) &&
+  const bool few = a.kv.end() - a.kv.begin() >= 2 * kKeyBlock &&
                    (a.T == 1 || (tiles < 4 * thread_count() && thread_count() > 1));
   if (few)
     attend_by_blocks(a);

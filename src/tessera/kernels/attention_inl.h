@@ -427,7 +427,7 @@ HWY_INLINE void pattern_partials(const Attention& a, const TileBlock& part, int6
   const QueryTile& tile = *part.tile;
   const float* q = part.q;
   float *scores = part.scores, *partials = part.partials;
-  const int64_t stride = partial_floats(a), block_begin = block * key_block(a);
+  const int64_t stride = partial_floats(a), block_begin = block * kKeyBlock;
   const Range here = tile.keys_of(block);
   const PatternBias bias = pattern_bias(a, tile, here);
   const Range seen = bias.seen;
@@ -620,8 +620,7 @@ HWY_INLINE void block_partials(
     return;
   }
   if (count == 0) return;
-  const int64_t size = key_block(a);
-  const Range here{block * size, (block + 1) * size};
+  const Range here{block * kKeyBlock, (block + 1) * kKeyBlock};
   Range some{here.end, here.begin};
   for (int64_t t = 0; t < count; ++t) {
     look(parts[t], here);

@@ -11,17 +11,10 @@
 
 namespace tessera::kernels {
 
-constexpr int64_t kKeyBlock = 256;  // at most
+constexpr int64_t kKeyBlock =
+    256;                       // keys and values of 64 floats: 128 KiB, half a second-level cache
 constexpr int kQueryRows = 6;  // query rows that share each load of a key or value
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// Keys of a block. Of one head it takes at most 256 KiB, half a second-level cache, which holds it
-// until values that are parts of the keys have been used, too.
-inline int64_t key_block(const Attention& a) {
-  int64_t keys = kKeyBlock;
-  while (keys > 64 && keys * a.K > int64_t{1} << 16) keys /= 2;
-  return keys;
-}
 
 struct Range {
   int64_t begin, end;
@@ -79,15 +72,15 @@ inline Range visible_keys(const Attention& a, int64_t query) {
 // The blocks in which the pattern lets a row of the tile see something, and the keys there. These
 // begin at whole vectors, so that the lanes of a sum depend on positions alone.
 inline void choose_blocks(const Attention& a, QueryTile& tile) {
-  constexpr int64_t kMostLanes = 16;  // divides every block
-  const int64_t size = key_block(a);
+  constexpr int64_t kMostLanes = 16;
+  static_assert(kKeyBlock % kMostLanes == 0);
   tile.listed = true;
   const auto add = [&](int64_t head, int64_t from, int64_t to) {
     for (const KeyRange& range : a.visible->ranges(head, from, to)) {
       const Range keys = Range{range.begin, range.end} & Range{0, a.kv.end()};
       if (keys.empty()) continue;
-      for (int64_t b = keys.begin / size; b <= (keys.end - 1) / size; ++b) {
-        Range here = keys & Range{b * size, (b + 1) * size};
+      for (int64_t b = keys.begin / kKeyBlock; b <= (keys.end - 1) / kKeyBlock; ++b) {
+        Range here = keys & Range{b * kKeyBlock, (b + 1) * kKeyBlock};
         here.begin = here.begin / kMostLanes * kMostLanes;
         tile.chosen.push_back({b, here});
       }
@@ -141,7 +134,7 @@ inline QueryTile make_tile(const Attention& a, int64_t g, int64_t number) {
   if (a.visible != nullptr)
     choose_blocks(a, tile);
   else if (!all.empty())
-    tile.blocks = {all.begin / key_block(a), (all.end - 1) / key_block(a) + 1};
+    tile.blocks = {all.begin / kKeyBlock, (all.end - 1) / kKeyBlock + 1};
   return tile;
 }
 
