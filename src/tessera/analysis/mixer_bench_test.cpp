@@ -25,6 +25,17 @@ Cost measured(const std::string& name, const MixerBenchOptions& options) {
   return measure_cost(*cost_mechanisms({name}).front(), options);
 }
 
+/// A narrow layer, all lengths fitted, every call once, however busy the machine.
+MixerBenchOptions once(std::vector<int64_t> lengths) {
+  MixerBenchOptions options;
+  options.width = 32;
+  options.fit_from = lengths.front();
+  options.lengths = std::move(lengths);
+  options.repeats = 1;
+  options.limit = 600;
+  return options;
+}
+
 TEST(MemoryMeter, CountsTensorsUntilTheyGo) {
   Tensor before = at::ones({1000});
   ops::count_tensor_memory();
@@ -117,12 +128,7 @@ TEST(MixerBench, LengthsBeyondTheLimitAreLeftOut) {
 }
 
 TEST(MixerBench, StepsWhereThereIsAState) {
-  MixerBenchOptions options;
-  options.width = 32;
-  options.lengths = {16, 32};
-  options.fit_from = 16;
-  options.repeats = 1;
-  options.limit = 600;
+  MixerBenchOptions options = once({16, 32});
   options.backward = false;
   const Cost mamba = measured("mamba2", options);
   ASSERT_TRUE(mamba.step.has_value());
@@ -137,12 +143,7 @@ TEST(MixerBench, StepsWhereThereIsAState) {
 }
 
 TEST(MixerBench, WhatFailedIsTimedAgain) {
-  MixerBenchOptions options;
-  options.width = 32;
-  options.lengths = {64, 128, 256};
-  options.fit_from = 64;
-  options.repeats = 1;
-  options.limit = 600;
+  const MixerBenchOptions options = once({64, 128, 256});
   Cost cost = measured("mamba2", options);
   Curve &forward = cost.curves[0], &backward = cost.curves[1];
   // times that no machine can be blamed for, of what fails and of what holds
@@ -163,12 +164,7 @@ TEST(MixerBench, WhatFailedIsTimedAgain) {
 }
 
 TEST(MixerBench, ATrueFailureStaysOne) {
-  MixerBenchOptions options;
-  options.width = 32;
-  options.lengths = {512, 1024, 2048};
-  options.fit_from = 512;
-  options.repeats = 1;
-  options.limit = 600;
+  MixerBenchOptions options = once({512, 1024, 2048});
   options.backward = options.step = false;
   Cost cost = measured("attention", options);
   cost.claim.time = Growth::constant;
@@ -181,12 +177,7 @@ TEST(MixerBench, ATrueFailureStaysOne) {
 }
 
 TEST(MixerBench, EveryMechanismRuns) {
-  MixerBenchOptions options;
-  options.width = 32;
-  options.lengths = {16, 32};
-  options.fit_from = 16;
-  options.repeats = 1;
-  options.limit = 600;  // however busy the machine
+  const MixerBenchOptions options = once({16, 32});
   for (const spec::Mechanism* mechanism : cost_mechanisms()) {
     SCOPED_TRACE(mechanism->name);
     Cost cost;

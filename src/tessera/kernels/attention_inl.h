@@ -309,8 +309,7 @@ HWY_INLINE void add_span_values(const Attention& a,
              [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
                for (int64_t r = 0; scales != nullptr && r < count; ++r)
                  scale_all(scales, rows.count, p + first + r * kScoreStride);
-               values_of(count, p + first, rows, ahead, out,
-                         partial_floats(a), a.V);
+               values_of(count, p + first, rows, ahead, out, partial_floats(a), a.V);
              });
 }
 

@@ -138,12 +138,6 @@ inline QueryTile make_tile(const Attention& a, int64_t g, int64_t number) {
   return tile;
 }
 
-// Tiles or queries in an order that gives equal contiguous shares equal work under a causal mask:
-// first, last, second, last but one ...
-inline int64_t balanced(int64_t i, int64_t n) {
-  return i % 2 == 0 ? i / 2 : n - 1 - i / 2;
-}
-
 // What a block of keys gives a row, and what the blocks so far have given: the maximum logit, the
 // sum of exp(logit - maximum), and the values weighted likewise, V floats from kValuesAt.
 constexpr int64_t kMaximumAt = 0;

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
+#include "tessera/kernels/balanced.h"
 #include "tessera/kernels/flash_inl.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
@@ -276,15 +277,6 @@ HWY_EXPORT(flash_value_floats);
 HWY_EXPORT(flash_pack_forward);
 HWY_EXPORT(flash_forward_tiles);
 
-namespace {
-
-// Tiles in an order that gives equal contiguous shares equal work under a causal mask.
-int64_t from_both_ends(int64_t i, int64_t n) {
-  return i % 2 == 0 ? i / 2 : n - 1 - i / 2;
-}
-
-}  // namespace
-
 void check_flash(const FlashAttention& a) {
   require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "flash_attention",
           "{} key-value heads do not divide {} heads", a.G, a.H);
@@ -325,7 +317,7 @@ void flash_forward(const FlashAttention& a, MutableHeads out, float* lse) {
   parallel_for(rest * tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       FlashForwardItem one = item(whole + i / tiles, k + i / tiles * keys, v + i / tiles * values);
-      one.tile = from_both_ends(i % tiles, tiles), one.tiles = 1, one.packs = false;
+      one.tile = balanced(i % tiles, tiles), one.tiles = 1, one.packs = false;
       HWY_DYNAMIC_DISPATCH(flash_forward_tiles)(a, one);
     }
   });

@@ -13,6 +13,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/attention_inl.h"
 #include "tessera/kernels/attention_tiles.h"
+#include "tessera/kernels/balanced.h"
 #include "tessera/kernels/listed_rows_inl.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
