@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 // scores beyond this many are computed block by block, so that memory stays linear
-constexpr int64_t kScoresAtOnce = int64_t{1} << 21;
+constexpr int64_t kScoresAtOnce = int64_t{1} << 20;
 constexpr int64_t kQueriesPerChunk = 64;
 
 Tensor joined(const std::vector<Tensor>& parts) {
@@ -59,12 +59,13 @@ Tensor added_by_term(const ScoreTerm& term, const ScoreBlock& block) {
   }
   Tensor sum;
   if (term.bias_HR.defined()) {
-    const auto on = at::TensorOptions().dtype(at::kLong).device(term.bias_HR.device());
+    const Tensor table_HR = term.bias_HR.to(block.q_BHTD.device(), type);
+    const auto on = table_HR.options().dtype(at::kLong);
     const int64_t t = block.q_BHTD.size(2), s = block.k_BHSD.size(2);
     const Tensor distance = (at::arange(s, on) * block.key_step + block.first_key).unsqueeze(0) -
                             (at::arange(t, on) * block.query_step + block.first_query).unsqueeze(1);
     const Tensor index = (distance + term.zero).clamp(0, term.bias_HR.size(1) - 1);
-    sum = term.bias_HR.to(type).index_select(1, index.flatten()).reshape({1, -1, t, s});
+    sum = table_HR.index_select(1, index.flatten()).reshape({1, -1, t, s});
   }
   if (term.bias) {
     const Tensor bias = term.bias(block, term.inputs).to(type);
@@ -132,8 +133,10 @@ Tensor defined_attention(const Tensor& q_BHTD,
   const auto type = wide(q_BHTD);
   const int64_t h = q_BHTD.size(1), t = q_BHTD.size(2), s = k_BGSD.size(2);
   const int64_t per_group = h / k_BGSD.size(1);
-  const Tensor q = q_BHTD.to(type), k = k_BGSD.to(type).repeat_interleave(per_group, 1),
-               v = v_BGSD.to(type).repeat_interleave(per_group, 1);
+  const auto for_heads = [&](const Tensor& x) {
+    return per_group == 1 ? x.to(type) : x.to(type).repeat_interleave(per_group, 1);
+  };
+  const Tensor q = q_BHTD.to(type), k = for_heads(k_BGSD), v = for_heads(v_BGSD);
 
   Tensor scores = products(q, k, held, options) * options.scale;
   if (options.softcap > 0) scores = options.softcap * at::tanh(scores / options.softcap);
@@ -281,9 +284,8 @@ Tensor attention(const Tensor& q_THD,
   const Tensor k_SGD = keys.size() == 1 ? keys[0] : at::cat(keys),
                v_SGD = values.size() == 1 ? values[0] : at::cat(values);
   if (!drop && held.size() == 1)
-    if (const auto out =
-            linear_memory_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0),
-                                    start, held[0].begin, options))
+    if (const auto out = linear_memory_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0),
+                                                 v_SGD.unsqueeze(0), start, held[0].begin, options))
       return out->squeeze(0);
   const Tensor q = q_THD.transpose(0, 1).unsqueeze(0), k = k_SGD.transpose(0, 1).unsqueeze(0),
                v = v_SGD.transpose(0, 1).unsqueeze(0);
@@ -301,17 +303,20 @@ Tensor row_products(const Tensor& x, const Tensor& w) {
   const int64_t t = x.size(-2), d = x.size(-1), s = w.size(-2);
   auto batch = at::infer_size(x.sizes().slice(0, static_cast<size_t>(x.dim() - 2)),
                               w.sizes().slice(0, static_cast<size_t>(w.dim() - 2)));
+  // items one behind another, their rows without gaps
   const auto flat = [&](const Tensor& m) {
     auto sizes = batch;
     sizes.push_back(m.size(-2));
     sizes.push_back(d);
-    return m.expand(sizes).reshape({-1, m.size(-2), d}).contiguous();
+    const Tensor items = m.expand(sizes).reshape({-1, m.size(-2), d});
+    const bool dense = items.stride(2) == 1 && items.stride(1) == d;
+    return dense ? items : items.contiguous();
   };
   const Tensor a = flat(x), b = flat(w);
   Tensor y = at::empty({a.size(0), t, s}, x.options());
   for (int64_t i = 0; i < a.size(0); ++i)
-    kernels::matmul(a.const_data_ptr<float>() + i * t * d, t, d, d, DType::f32,
-                    b.const_data_ptr<float>() + i * s * d, s, nullptr,
+    kernels::matmul(a.const_data_ptr<float>() + i * a.stride(0), t, d, d, DType::f32,
+                    b.const_data_ptr<float>() + i * b.stride(0), s, nullptr,
                     y.data_ptr<float>() + i * t * s, s);
   batch.push_back(t);
   batch.push_back(s);

@@ -30,6 +30,7 @@ struct ScoreBlock {
 /// What a position scheme adds to the scores, in either of two forms.
 struct ScoreTerm {
   /// By distance alone: bias_HR[h][clamp(zero + key - query, 0, R - 1)]; one row serves all heads.
+  /// On any device.
   Tensor bias_HR = {};
   int64_t zero = 0;
 

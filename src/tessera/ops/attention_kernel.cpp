@@ -6,6 +6,7 @@
 #include "tessera/ops/attention.h"
 #include "tessera/ops/kv_rows.h"
 #include "tessera/ops/pointwise.h"
+#include "tessera/ops/query_blocks.h"
 
 namespace tessera::ops {
 namespace {
@@ -44,47 +45,61 @@ Held held_keys(const std::vector<KeyValues>& kv) {
   return held;
 }
 
-/// The keys of all parts as numbers, one after another.
-Tensor joined_keys(const std::vector<KeyValues>& kv) {
-  std::vector<Tensor> keys;
-  for (const KeyValues& part : kv) keys.push_back(from_kv_rows(part.k_SGD, at::kFloat));
-  return keys.size() == 1 ? keys[0] : at::cat(keys);
+/// One side of all parts as numbers, a head for each of `heads` query heads: [H, S, D].
+Tensor heads_of(const std::vector<KeyValues>& kv, Tensor KeyValues::*side, int64_t heads) {
+  std::vector<Tensor> parts;
+  for (const KeyValues& one : kv) parts.push_back(from_kv_rows(one.*side, at::kFloat));
+  const Tensor all = (parts.size() == 1 ? parts[0] : at::cat(parts)).transpose(0, 1);
+  return (all.size(0) == heads ? all : all.repeat_interleave(heads / all.size(0), 0)).contiguous();
 }
 
 constexpr int64_t kQueriesPerBias = 64;
 
-/// Queries [begin, begin + t) of the call: what the term adds to their scores with `s` keys,
-/// [H or 1, t, S]. k_SGD may be undefined where the term is of distances alone.
+/// A table by distance for queries [start, start + t) and keys [first, first + s): row h holds the
+/// distances first - (start + t - 1) .. first + s - 1 - start, [H or 1, t + s - 1]. The row of a
+/// query begins one number before that of the query before it.
+Tensor distance_rows(const ScoreTerm& term, int64_t start, int64_t t, int64_t first, int64_t s) {
+  const Tensor table = term.bias_HR.to(at::kFloat).contiguous();
+  const int64_t heads = table.size(0), r = table.size(1), n = t + s - 1;
+  Tensor rows = at::empty({heads, n}, table.options());
+  const int64_t lowest = term.zero + first - (start + t - 1);
+  // columns before, in and behind the table
+  const int64_t before = std::clamp<int64_t>(-lowest, 0, n),
+                end = std::clamp<int64_t>(r - lowest, before, n);
+  for (int64_t h = 0; h < heads; ++h) {
+    const float* from = table.const_data_ptr<float>() + h * r;
+    float* to = rows.data_ptr<float>() + h * n;
+    std::fill(to, to + before, from[0]);
+    if (end > before) std::copy_n(from + lowest + before, end - before, to + before);
+    std::fill(to + end, to + n, from[r - 1]);
+  }
+  return rows;
+}
+
+/// What a term adds to the scores of queries [begin, begin + t) of the call with `s` keys,
+/// [H or 1, t, S]; k_HSD, all heads of keys, may be undefined where the term is of distances alone.
 Tensor added_scores(const Tensor& q_THD,
-                    const Tensor& k_SGD,
+                    const Tensor& k_HSD,
                     int64_t s,
                     int64_t start,
                     int64_t first,
                     int64_t begin,
                     int64_t t,
                     const ScoreOptions& options) {
-  const int64_t h = q_THD.size(1), query = start + begin;
-  Tensor bias = at::zeros({1, t, s}, q_THD.options());
+  const int64_t query = start + begin;
+  Tensor sum;
   if (options.term.bias_HR.defined()) {
-    const Tensor table = options.term.bias_HR.to(at::kFloat).contiguous();
-    const int64_t heads = table.size(0), r = table.size(1);
-    bias = at::empty({heads, t, s}, q_THD.options());
-    const float* from = table.const_data_ptr<float>();
-    float* to = bias.data_ptr<float>();
-    for (int64_t a = 0; a < heads; ++a)
-      for (int64_t i = 0; i < t; ++i)
-        for (int64_t j = 0; j < s; ++j) {
-          const int64_t at = options.term.zero + (first + j) - (query + i);
-          *to++ = from[a * r + std::clamp<int64_t>(at, 0, r - 1)];
-        }
+    const Tensor rows = distance_rows(options.term, query, t, first, s);
+    sum = rows.unfold(1, s, 1).flip(1);
   }
   if (options.term.bias) {
     const Tensor q = q_THD.narrow(0, begin, t).transpose(0, 1).unsqueeze(0);
-    const Tensor k = k_SGD.transpose(0, 1).unsqueeze(0).repeat_interleave(h / k_SGD.size(1), 1);
-    const Tensor term = options.term.bias({q, k, query, first, options.scale}, options.term.inputs);
-    bias = bias + term.squeeze(0).to(at::kFloat);
+    const Tensor k = k_HSD.unsqueeze(0);
+    const Tensor more =
+        options.term.bias({q, k, query, first, options.scale}, options.term.inputs).squeeze(0);
+    sum = sum.defined() ? sum + more.to(at::kFloat) : more.to(at::kFloat);
   }
-  return bias.contiguous();
+  return sum.contiguous();
 }
 
 /// softmax over the keys that a query sees, [S] each; sums run over them in ascending order, so
@@ -117,15 +132,9 @@ Tensor attention_by_weights(const Tensor& q_THD,
                             int64_t start,
                             ScoreOptions options) {
   const int64_t t = q_THD.size(0), h = q_THD.size(1);
-  const auto heads_first = [&](const auto& part) {
-    std::vector<Tensor> parts;
-    for (const KeyValues& one : kv) parts.push_back(from_kv_rows(part(one), at::kFloat));
-    const Tensor all = at::cat(parts).transpose(0, 1);
-    return all.repeat_interleave(h / all.size(0), 0).contiguous();
-  };
-  const Tensor k_HSD = heads_first([](const KeyValues&one) { return one.k_SGD; }),
-               v_HSD = heads_first([](const KeyValues&one) { return one.v_SGD; });
-  const Tensor q_HTD = q_THD.transpose(0, 1).contiguous(), k_SHD = k_HSD.transpose(0, 1);
+  const Tensor k_HSD = heads_of(kv, &KeyValues::k_SGD, h),
+               v_HSD = heads_of(kv, &KeyValues::v_SGD, h);
+  const Tensor q_HTD = q_THD.transpose(0, 1).contiguous();
   const int64_t s = k_HSD.size(1), width = v_HSD.size(2), first = kv.front().first;
   const Tensor sinks =
       options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : options.sinks_H;
@@ -138,7 +147,8 @@ Tensor attention_by_weights(const Tensor& q_THD,
     const Tensor q_HND = q_HTD.narrow(1, begin, n).contiguous();
     Tensor scores = row_products(q_HND, k_HSD) * options.scale;
     if (options.softcap > 0) scores = softcap(scores, options.softcap);
-    scores = scores + added_scores(q_THD, k_SHD, s, start, first, begin, n, of_scores);
+    if (options.term.bias || options.term.bias_HR.defined())
+      scores = scores + added_scores(q_THD, k_HSD, s, start, first, begin, n, of_scores);
     const Tensor times = visible_keys(start + begin, n, first, s, options, h, at::kCPU)
                              .to(at::kFloat)
                              .expand({h, n, s})
@@ -201,20 +211,36 @@ Tensor attention_kernel(const Tensor& q_THD,
     kernels::attend(a);
     return out;
   }
-  // the bias is made for a few queries at a time: memory stays linear in the keys
-  const Tensor keys = options.term.bias ? joined_keys(kv) : Tensor();
-  const int64_t first = a.kv.begin(), n_keys = a.kv.end() - first;
+  const int64_t first = a.kv.begin(), keys_end = a.kv.end();
+  if (!options.term.bias) {
+    // a query's row of the table begins one number before that of the query before it
+    const Tensor rows = distance_rows(options.term, start, a.T, first, keys_end - first);
+    a.bias = rows.const_data_ptr<float>() + a.T - 1;
+    a.bias_head_stride = rows.size(0) == 1 ? 0 : rows.size(1);
+    a.bias_query_stride = -1;
+    kernels::attend(a);
+    return out;
+  }
+  // the bias is made for a few queries at a time and for the keys that some of them see: memory
+  // stays linear in the keys, and what a pattern hides costs nothing
+  const Tensor k_HSD = heads_of(kv, &KeyValues::k_SGD, a.H);
   const float* q_data = a.q;
   float* out_data = a.out;
   for (int64_t begin = 0, n = a.T; begin < n; begin += kQueriesPerBias) {
     a.T = std::min(kQueriesPerBias, n - begin);
-    const Tensor bias = added_scores(q, keys, n_keys, start, first, begin, a.T, options);
-    a.bias = bias.const_data_ptr<float>();
+    a.first_position = start + begin;
+    const auto seen =
+        key_ranges(options, a.H, {first, keys_end}, a.first_position, a.first_position + a.T);
+    const kernels::KeyRange keys = seen.empty()
+                                       ? kernels::KeyRange{first, first + 1}
+                                       : kernels::KeyRange{seen.front().begin, seen.back().end};
+    const Tensor bias = added_scores(q, k_HSD.narrow(1, keys.begin - first, keys.end - keys.begin),
+                                     keys.end - keys.begin, start, keys.begin, begin, a.T, options);
+    a.bias = bias.const_data_ptr<float>() - (keys.begin - first);
     a.bias_head_stride = bias.size(0) == 1 ? 0 : bias.stride(0);
     a.bias_query_stride = bias.stride(1);
     a.q = q_data + begin * a.q_token_stride;
     a.out = out_data + begin * a.out_token_stride;
-    a.first_position = start + begin;
     kernels::attend(a);
   }
   return out;

@@ -107,6 +107,35 @@ TEST(AttentionTerm, ABiasFromTheQueriesIsAdded) {
       want, 1e-12);
 }
 
+// More queries than the kernel makes a bias for at a time: each time only for the keys in sight.
+TEST(AttentionTerm, AWindowedBiasFromTheQueriesIsThatOfTheDefinition) {
+  constexpr int64_t kLong = 150;
+  const Tensor q = gen({kLong, 4, 3}, 0.37, 0.11), k = gen({kLong, 2, 3}, 0.53, 0.29),
+               v = gen({kLong, 2, 5}, 0.71, 0.05), rows = gen({kLong, 3}, 0.2, 0.7);
+  for (const bool causal : {true, false})
+    for (const int64_t window : {0, 1, 20}) {
+      const auto options = [&](at::ScalarType type) {
+        ScoreOptions o{.scale = 0.5, .causal = causal, .window = window};
+        o.term.inputs = {rows.to(type)};
+        o.term.bias = [](const ScoreBlock& block, const std::vector<Tensor>& inputs) {
+          return row_products(block.q_BHTD,
+                              inputs[0].narrow(0, block.first_key, block.k_BHSD.size(2)));
+        };
+        return o;
+      };
+      const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+      const Tensor want = attention_plain(heads_first(q), heads_first(k), heads_first(v), 0, 0,
+                                          options(at::kDouble))
+                              .squeeze(0)
+                              .transpose(0, 1);
+      expect_both(
+          [&](at::ScalarType type) {
+            return attention(q.to(type), {{k.to(type), v.to(type), 0}}, 0, options(type));
+          },
+          want, 1e-12);
+    }
+}
+
 TEST(AttentionTerm, APatternCountsKeysAsOftenAsItSays) {
   const EvenKeys who;
   const Tensor want = by_hand(nothing, [&](int64_t h, int64_t i, int64_t j) {

@@ -6,11 +6,14 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/matmul.h"
 #include "tessera/kernels/weighted_sum.h"
+#include "tessera/ops/query_blocks.h"
 
 namespace tessera::ops {
 namespace {
 
-constexpr int64_t kQueryBlock = 32;  // rows of scores in memory at a time
+// rows of scores in memory at a time
+constexpr int64_t kQueryBlock = 32;        // of the kernel
+constexpr int64_t kQueryBlockPlain = 128;  // of torch's operations
 
 // (x - mu) / (sigma sqrt 2) with mu = sqrt(1/2) and sigma = sqrt(1 / (4 pi))
 const double kLaplaceMean = std::numbers::sqrt2 / 2;
@@ -40,6 +43,39 @@ Tensor unit_attention(const Tensor& q_BTK,
   Tensor weights = acted(scores, how.act);
   if (how.causal) weights = weights.tril(how.start);
   return at::matmul(weights, v_BSV.to(type)).to(q_BTK.scalar_type());
+}
+
+Tensor unit_attention_blocks(const Tensor& q_TK,
+                             const Tensor& k_SK,
+                             const Tensor& v_SV,
+                             const UnitScores& how,
+                             const ScoreTerm& term,
+                             double scale) {
+  const int64_t t = q_TK.size(0), keys = k_SK.size(0);
+  // one sequence of one head, as blocks and terms have it
+  const auto lifted = [](const Tensor& x) { return x.unsqueeze(0).unsqueeze(0); };
+  std::vector<Tensor> inputs{lifted(q_TK), lifted(k_SK), lifted(v_SV)};
+  ByQueryBlocks by;
+  by.reads = {BlockReads::queries, BlockReads::keys, BlockReads::keys};
+  if (term.bias_HR.defined()) inputs.push_back(term.bias_HR);
+  inputs.insert(inputs.end(), term.inputs.begin(), term.inputs.end());
+  by.reads.resize(inputs.size(), BlockReads::all);
+  for (int64_t i = 0; i < t; i += kQueryBlockPlain) {
+    const int64_t n = std::min(kQueryBlockPlain, t - i);
+    by.blocks.push_back({i, n, {{0, how.causal ? how.start + i + n : keys}}, {0}});
+  }
+  by.run = [how, term, scale](const QueryBlock& block, const std::vector<Tensor>& cuts) {
+    ScoreTerm own = term;
+    size_t at = 3;
+    if (own.bias_HR.defined()) own.bias_HR = cuts[at++];
+    own.inputs.assign(cuts.begin() + static_cast<std::ptrdiff_t>(at), cuts.end());
+    UnitScores some = how;
+    some.start += block.query;
+    some.divisor_T = how.divisor_T.narrow(0, block.query, block.queries);
+    some.bias_TS = added_by_term(own, {cuts[0], cuts[1], some.start, 0, scale});
+    return unit_attention(cuts[0], cuts[1], cuts[2], some);
+  };
+  return by_query_blocks(std::move(by), inputs).squeeze(0).squeeze(0);
 }
 
 Tensor unit_attention_kernel(const Tensor& q_TK,

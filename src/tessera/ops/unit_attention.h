@@ -2,7 +2,7 @@
 // the gated attention unit uses. Hua et al. 2022, arXiv:2202.10447.
 #pragma once
 
-#include "tessera/ops/tensor.h"
+#include "tessera/ops/attention.h"
 
 namespace tessera::ops {
 
@@ -26,6 +26,16 @@ Tensor unit_attention(const Tensor& q_BTK,
                       const Tensor& k_BSK,
                       const Tensor& v_BSV,
                       const UnitScores& how);
+
+/// The same for one sequence, with `term` (of keys from position 0 on, after `scale`) added to the
+/// scores instead of bias_TS: a few queries at a time, computed again for the gradient. Memory is
+/// linear in the keys. q_TK, k_SK, v_SV -> [T, V].
+Tensor unit_attention_blocks(const Tensor& q_TK,
+                             const Tensor& k_SK,
+                             const Tensor& v_SV,
+                             const UnitScores& how,
+                             const ScoreTerm& term,
+                             double scale);
 
 /// The batch-invariant kernels for one sequence in float32: q_TK, and keys and values [S, K] and
 /// [S, V] in parts that follow one another, read where they lie. Keys in ascending order; memory

@@ -83,6 +83,45 @@ TEST(UnitAttention, LongInputsAgainstTheDefinition) {
   }
 }
 
+TEST(UnitAttention, BlocksGiveTheDefinitionAndItsGradients) {
+  // several blocks of queries; a table by distance and a function, both with gradients
+  const int64_t start = 5, t = 300;
+  const auto leaves = [&] {
+    std::vector<Tensor> x{gen({t, 3}, 1.3, 0.2), gen({start + t, 3}, 1.7, 0.4),
+                          gen({start + t, 4}, 0.9, 0.1), gen({1, 9}, 0.5, 0.3),
+                          gen({start + t, 2}, 0.8, 0.6)};
+    for (Tensor& leaf : x) leaf.requires_grad_(true);
+    return x;
+  };
+  const Tensor above = gen({t, 4}, 0.4, 0.7), divisor = at::arange(1, t + 1, at::kDouble) / 16;
+  const auto term = [](const std::vector<Tensor>& x) {
+    ScoreTerm out;
+    out.bias_HR = x[3], out.zero = 6, out.inputs = {x[4]};
+    out.bias = [](const ScoreBlock& block, const std::vector<Tensor>& inputs) {
+      const auto rows = [&](int64_t first, int64_t n) { return inputs[0].narrow(0, first, n); };
+      return at::matmul(rows(block.first_query, block.q_BHTD.size(2)),
+                        rows(block.first_key, block.k_BHSD.size(2)).t())
+          .unsqueeze(0)
+          .unsqueeze(0);
+    };
+    return out;
+  };
+  for (const ScoreAct act : {ScoreAct::relu2, ScoreAct::laplace})
+    for (const bool causal : {true, false}) {
+      const auto whole = leaves(), parts = leaves();
+      UnitScores how{divisor, act, causal, start};
+      const Tensor y = unit_attention_blocks(parts[0], parts[1], parts[2], how, term(parts), 0.5);
+      const Tensor q = whole[0].unsqueeze(0).unsqueeze(0), k = whole[1].unsqueeze(0).unsqueeze(0);
+      how.bias_TS = added_by_term(term(whole), {q, k, start, 0, 0.5}).squeeze(0).squeeze(0);
+      const Tensor want = unit_attention(whole[0], whole[1], whole[2], how);
+      expect_near(y, want, 1e-11, "y");
+      y.backward(above);
+      want.backward(above);
+      for (size_t i = 0; i < whole.size(); ++i)
+        expect_near(parts[i].grad(), whole[i].grad(), 1e-9, std::to_string(i).c_str());
+    }
+}
+
 TEST(UnitAttention, PagesGiveTheBitsOfOnePiece) {
   const at::NoGradGuard no_gradients;
   const int64_t start = 90, t = 70;

@@ -45,14 +45,7 @@ ops::ScoreTerm spread(const ops::ScoreTerm& term, int64_t border, int64_t rate) 
   const auto direct = [table = term.bias_HR.defined(), bias = term.bias, zero = term.zero](
                           const ops::ScoreBlock& block, const std::vector<Tensor>& inputs) {
     if (!table) return bias(block, inputs);
-    const auto on = at::TensorOptions().dtype(at::kLong).device(block.q_BHTD.device());
-    const int64_t t = block.q_BHTD.size(2), s = block.k_BHSD.size(2);
-    const Tensor distance = at::arange(block.first_key, block.first_key + s, on).unsqueeze(0) -
-                            at::arange(block.first_query, block.first_query + t, on).unsqueeze(1);
-    const Tensor& rows_HR = inputs.back();
-    return rows_HR.to(block.q_BHTD.scalar_type())
-        .index_select(1, (distance + zero).clamp(0, rows_HR.size(1) - 1).flatten())
-        .reshape({1, -1, t, s});
+    return ops::added_by_term({.bias_HR = inputs.back(), .zero = zero}, block);
   };
   out.bias = [direct, border, rate](const ops::ScoreBlock& block,
                                     const std::vector<Tensor>& inputs) {

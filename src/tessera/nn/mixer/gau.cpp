@@ -80,10 +80,8 @@ class Gau final : public Mixer {
         config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace,
         context.causal, start};
     if (ops::use_kernels(q_TS)) return by_kernel(q_TS, k_parts, v_parts, scores, how);
-    const Tensor q = q_TS.unsqueeze(0).to(options), k = joined(k_parts).unsqueeze(0).to(options);
-    scores.bias_TS = GauParts::bias(how, q, k, start, 0);
-    return ops::unit_attention(q, k, joined(v_parts).unsqueeze(0).to(options), scores)
-        .squeeze(0)
+    return ops::unit_attention_blocks(q_TS.to(options), joined(k_parts).to(options),
+                                      joined(v_parts).to(options), scores, how.term, how.scale)
         .to(q_TS.scalar_type());
   }
 

@@ -62,23 +62,10 @@ Tensor added(const ops::ScoreTerm& term,
              const Tensor& q_THD,
              int64_t start,
              const ops::KeyValues& part) {
-  const int64_t t = q_THD.size(0), s = part.k_SGD.size(0);
-  Tensor sum = at::zeros({1, t, s}, q_THD.options());
-  if (term.bias_HR.defined()) {
-    const auto on = at::TensorOptions().dtype(at::kLong).device(q_THD.device());
-    const Tensor distance = at::arange(part.first, part.first + s, on).unsqueeze(0) -
-                            at::arange(start, start + t, on).unsqueeze(1);
-    sum = sum +
-          term.bias_HR.to(q_THD.scalar_type())
-              .index_select(1, (distance + term.zero).clamp(0, term.bias_HR.size(1) - 1).flatten())
-              .reshape({-1, t, s});
-  }
-  if (term.bias) {
-    const Tensor q = q_THD.transpose(0, 1).unsqueeze(0),
-                 k = part.k_SGD.transpose(0, 1).unsqueeze(0);
-    sum = sum + term.bias({q, k, start, part.first, 1}, term.inputs).squeeze(0);
-  }
-  return sum;
+  const Tensor q = q_THD.transpose(0, 1).unsqueeze(0), k = part.k_SGD.transpose(0, 1).unsqueeze(0);
+  const Tensor sum = ops::added_by_term(term, {q, k, start, part.first, 1});
+  return sum.defined() ? sum.squeeze(0)
+                       : at::zeros({1, q_THD.size(0), part.k_SGD.size(0)}, q_THD.options());
 }
 
 class Memorizing final : public Mixer {

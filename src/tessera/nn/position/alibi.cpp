@@ -9,20 +9,22 @@ class Alibi final : public Position {
  public:
   explicit Alibi(const AlibiConfig& config) : config_(config) {}
 
-  ops::ScoreTerm score_term(ScoreSite& site, Context&) const override {
-    const AlibiConfig::Slopes slopes = config_.slopes(site.n_heads);
+  ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
+    const auto range = DistanceRange::of(site, context);
     const double times = config_.scaled ? site.scale : 1;
-    const auto per_head = [&](const std::vector<double>& of) {
-      return (at::tensor(of, at::kDouble) * times).reshape({1, -1, 1, 1});
-    };
-    return {.bias = [past = per_head(slopes.past), future = per_head(slopes.future)](
-                        const ops::ScoreBlock& block, const std::vector<Tensor>&) {
-      const Tensor& q = block.q_BHTD;
-      const Tensor ahead_TS = distances(block).to(q.scalar_type());
-      // one product and one sum with zero: an element's bits are its own
-      return ahead_TS.clamp_max(0) * past.to(q.device(), q.scalar_type()) -
-             ahead_TS.clamp_min(0) * future.to(q.device(), q.scalar_type());
-    }};
+    const std::string name =
+        fmt::format("alibi {} {} {} {} {} {}", config_.bias_max, static_cast<int>(config_.sides),
+                    config_.scaled, site.n_heads, times, range.past);
+    const Tensor table_HR = context.once<Tensor>(name, [&] {
+      const AlibiConfig::Slopes slopes = config_.slopes(site.n_heads);
+      const auto per_head = [&](const std::vector<double>& of) {
+        return (at::tensor(of, at::kDouble) * times).unsqueeze(1);
+      };
+      const Tensor ahead_R = at::arange(-range.past, range.future + 1, at::kDouble);
+      return ahead_R.clamp_max(0) * per_head(slopes.past) -
+             ahead_R.clamp_min(0) * per_head(slopes.future);
+    });
+    return {.bias_HR = table_HR, .zero = range.past};
   }
 
  private:
