@@ -129,15 +129,17 @@ std::pair<Tensor, FavorState> favor_chunked(const Favor& in,
   Tensor top = state.maximum_BH.defined() ? state.maximum_BH : at::zeros({b, h}, v.options());
   if (exponential(in)) top = top.masked_fill(values.select(-1, u - 1).eq(0), -kInfinity);
 
+  // cut once: the gradients of many narrow()s would each be as long as the sequence
+  const auto chunks = [&](const Tensor& x) { return x.split(chunk, 1); };
+  const auto q_chunks = chunks(phi_q), flat_chunks = chunks(total_q), v_chunks = chunks(v),
+             log_chunks = chunks(keys.log_BTHM), largest_chunks = chunks(keys.largest_BTH);
   std::vector<Tensor> out;
-  for (int64_t begin = 0; begin < t; begin += chunk) {
-    const int64_t n = std::min(chunk, t - begin);
-    const auto cut = [&](const Tensor& x) { return x.narrow(1, begin, n); };
-    const Tensor q = cut(phi_q), flat = cut(total_q), rows = cut(v);
+  for (size_t c = 0; c < (t == 0 ? 0 : q_chunks.size()); ++c) {
+    const Tensor &q = q_chunks[c], &flat = flat_chunks[c], &rows = v_chunks[c];
+    const int64_t n = q.size(1);
     // the largest score of the keys up to each token
-    const Tensor upto = at::maximum(std::get<0>(cut(keys.largest_BTH).cummax(1)), top.unsqueeze(1));
-    const Tensor e =
-        exponential(in) ? (cut(keys.log_BTHM) - upto.unsqueeze(-1)).exp() : cut(keys.log_BTHM);
+    const Tensor upto = at::maximum(std::get<0>(largest_chunks[c].cummax(1)), top.unsqueeze(1));
+    const Tensor e = exponential(in) ? (log_chunks[c] - upto.unsqueeze(-1)).exp() : log_chunks[c];
     // inside the chunk: each key's feature scaled from its own maximum to the query's
     const Tensor future =
         at::ones({n, n}, at::TensorOptions().dtype(at::kBool).device(v.device())).triu(1);
