@@ -29,9 +29,8 @@ struct Passes {
   std::function<Tensor()> forward;
   std::vector<Tensor> inputs;
   Program both() const {
-    return [*this] {
-      const Tensor y = forward();
-      torch::autograd::grad({y}, inputs, {at::ones_like(y)});
+    return [*this, dy = at::ones_like(forward())] {
+      torch::autograd::grad({forward()}, inputs, {dy});
     };
   }
   Program once() const {

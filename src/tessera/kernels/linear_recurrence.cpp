@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
 
 namespace tessera::kernels {
@@ -40,82 +41,216 @@ void decays(const float* log_decay, int64_t begin, int64_t end, float* decay) {
   }
 }
 
-// The columns [column, column + width) of head h over all tokens. Every column is computed by the
-// same operations in the same order, whatever strip it is in: no sum crosses lanes.
-template <Rule rule, int vectors>
-HWY_INLINE void scan_columns(const LinearRecurrence& r,
-                             const RecurrenceSteps& steps,
-                             int64_t h,
-                             int64_t column,
-                             int64_t width) {
-  // only the last vector of a strip of one can be partial
-  const auto read = [&](const float* p, int i) HWY_ATTR {
+// Some columns of a head's state, in place or copied so that they lie together.
+struct Strip {
+  int64_t h, column, width;
+  float* state;  // row c begins at c * row
+  int64_t row;
+};
+
+// What a head's token reads.
+struct Token {
+  const float *q, *k, *d;  // d: null, one number or one per channel
+  const float* v;          // its part of the strip
+  float* y;
+  float rate, skip;
+
+  Token(const LinearRecurrence& r, const RecurrenceSteps& steps, const Strip& s, int64_t t) {
+    const int64_t head = t * r.H + s.h;
+    const int64_t shared = r.shared_row(t, s.h);
+    q = r.q + shared * r.K;
+    k = r.k + shared * r.K;
+    d = steps.decay == nullptr       ? nullptr
+        : r.decay == DecayPer::head  ? steps.decay + s.h
+        : r.decay == DecayPer::token ? steps.decay + head
+                                     : steps.decay + head * r.K;
+    v = r.v + head * r.V + s.column;
+    y = r.y + head * r.V + s.column;
+    rate = r.rate == nullptr ? 1.0f : r.rate[head];
+    skip = r.skip == nullptr ? 0.0f : r.skip[s.h];
+  }
+};
+
+// Loads and stores of a strip's vectors: only the last one of a strip of one can be partial.
+template <int vectors>
+struct Vectors {
+  int64_t width;
+  HWY_INLINE V32 read(const float* p, int i) const {
     return vectors > 1 ? load(p + i * kLanes) : load_upto(p, width);
-  };
-  const auto write = [&](V32 x, float* p, int i) HWY_ATTR {
+  }
+  HWY_INLINE void write(V32 x, float* p, int i) const {
     if (vectors > 1) return store(x, p + i * kLanes);
     store_upto(x, p, width);
-  };
-  float* state = r.state + h * r.K * r.V + column;
+  }
+};
+
+template <int vectors>
+HWY_INLINE void keep_state(const LinearRecurrence& r, const Strip& s, int64_t t) {
+  if (r.kept == nullptr || t % r.interval != 0) return;
+  const Vectors<vectors> io{s.width};
+  float* kept = r.kept + (t / r.interval * r.H + s.h) * r.K * r.V + s.column;
+  for (int64_t c = 0; c < r.K; ++c)
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) io.write(io.read(s.state + c * s.row, i), kept + c * r.V, i);
+}
+
+// y of a token, from what was read from the state
+template <int vectors>
+HWY_INLINE void answer(const LinearRecurrence& r, const Strip& s, const Token& t, V32* out) {
+  const Vectors<vectors> io{s.width};
+#pragma GCC unroll 4
+  for (int i = 0; i < vectors; ++i) {
+    if (r.skip != nullptr) out[i] = hn::MulAdd(all(t.skip), io.read(t.v, i), out[i]);
+    io.write(out[i], t.y, i);
+  }
+}
+
+// Token t. Every column is computed by the same operations in the same order, whatever strip it is
+// in: no sum crosses lanes.
+template <Rule rule, int vectors>
+HWY_INLINE void scan_token(const LinearRecurrence& r,
+                           const RecurrenceSteps& steps,
+                           const Strip& s,
+                           int64_t t) {
+  const Vectors<vectors> io{s.width};
+  const Token now(r, steps, s, t);
+  const int64_t head = t * r.H + s.h;
   const bool per_channel = r.decay == DecayPer::channel;
-  const int64_t shared = r.shared_row(0, h), shared_rows = r.shared_row(1, 0);
-  for (int64_t t = 0; t < r.T; ++t) {
-    if (r.kept != nullptr && t % r.interval == 0) {
-      float* kept = r.kept + (t / r.interval * r.H + h) * r.K * r.V + column;
-      for (int64_t c = 0; c < r.K; ++c)
+  const auto decay = [&](int64_t c) {
+    return now.d == nullptr ? 1.0f : per_channel ? now.d[c] : *now.d;
+  };
+  V32 in[vectors], seen[vectors], out[vectors];
 #pragma GCC unroll 4
-        for (int i = 0; i < vectors; ++i) write(read(state + c * r.V, i), kept + c * r.V, i);
-    }
-    const int64_t head = t * r.H + h;
-    const float* q = r.q + (shared + t * shared_rows) * r.K;
-    const float* k = r.k + (shared + t * shared_rows) * r.K;
-    const float* d = steps.decay == nullptr       ? nullptr
-                     : r.decay == DecayPer::head  ? steps.decay + h
-                     : r.decay == DecayPer::token ? steps.decay + head
-                                                  : steps.decay + head * r.K;
-    const auto decay = [&](int64_t c) { return d == nullptr ? 1.0f : per_channel ? d[c] : *d; };
-    V32 in[vectors], seen[vectors], out[vectors];
-#pragma GCC unroll 4
-    for (int i = 0; i < vectors; ++i) {
-      in[i] = read(r.v + head * r.V + column, i);
-      seen[i] = zero();
-      out[i] = zero();
-    }
-    // what the state holds in the direction that is corrected
-    if constexpr (rule == Rule::delta || rule == Rule::rank_one) {
-      for (int64_t c = 0; c < r.K; ++c) {
-        const V32 along = all(rule == Rule::delta ? k[c] * decay(c) : r.a[head * r.K + c]);
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; ++i)
-          seen[i] = hn::MulAdd(along, read(state + c * r.V, i), seen[i]);
-      }
-      if constexpr (rule == Rule::delta) {
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; ++i) in[i] = hn::Sub(in[i], seen[i]);
-      }
-    }
-    const float rate = rule == Rule::delta ? r.beta[head] : 1.0f;
+  for (int i = 0; i < vectors; ++i) {
+    in[i] = io.read(now.v, i);
+    if (r.rate != nullptr) in[i] = hn::Mul(in[i], all(now.rate));
+    seen[i] = zero();
+    out[i] = zero();
+  }
+  // what the state holds in the direction that is corrected
+  if constexpr (rule == Rule::delta || rule == Rule::rank_one) {
     for (int64_t c = 0; c < r.K; ++c) {
-      const V32 keep = all(decay(c));
-      const V32 key = all(rate * k[c]);
-      const V32 query = all(q[c]);
-      float* row = state + c * r.V;
+      const V32 along = all(rule == Rule::delta ? now.k[c] * decay(c) : r.a[head * r.K + c]);
 #pragma GCC unroll 4
-      for (int i = 0; i < vectors; ++i) {
-        const V32 old = read(row, i);
-        V32 fresh = hn::MulAdd(key, in[i], hn::Mul(keep, old));
-        if constexpr (rule == Rule::rank_one)
-          fresh = hn::MulAdd(all(r.b[head * r.K + c]), seen[i], fresh);
-        write(fresh, row, i);
-        out[i] = hn::MulAdd(query, rule == Rule::bonus ? old : fresh, out[i]);
-      }
+      for (int i = 0; i < vectors; ++i)
+        seen[i] = hn::MulAdd(along, io.read(s.state + c * s.row, i), seen[i]);
     }
+    if constexpr (rule == Rule::delta) {
 #pragma GCC unroll 4
-    for (int i = 0; i < vectors; ++i) {
-      if constexpr (rule == Rule::bonus) out[i] = hn::MulAdd(all(steps.bonus[head]), in[i], out[i]);
-      write(out[i], r.y + head * r.V + column, i);
+      for (int i = 0; i < vectors; ++i) in[i] = hn::Sub(in[i], seen[i]);
     }
   }
+  const float rate = rule == Rule::delta ? r.beta[head] : 1.0f;
+  for (int64_t c = 0; c < r.K; ++c) {
+    const V32 keep = all(decay(c));
+    const V32 key = all(rate * now.k[c]);
+    const V32 query = all(now.q[c]);
+    float* row = s.state + c * s.row;
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      const V32 old = io.read(row, i);
+      V32 fresh = hn::MulAdd(key, in[i], hn::Mul(keep, old));
+      if constexpr (rule == Rule::rank_one)
+        fresh = hn::MulAdd(all(r.b[head * r.K + c]), seen[i], fresh);
+      io.write(fresh, row, i);
+      out[i] = hn::MulAdd(query, rule == Rule::bonus ? old : fresh, out[i]);
+    }
+  }
+  if constexpr (rule == Rule::bonus) {
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) out[i] = hn::MulAdd(all(steps.bonus[head]), in[i], out[i]);
+  }
+  answer<vectors>(r, s, now, out);
+}
+
+// Tokens t and t + 1 of the plain rules: the state goes through the registers once for both, for
+// loads and stores take longer than the arithmetic. The operations are those of scan_token.
+template <Rule rule, int vectors, bool per_channel>
+HWY_INLINE void scan_two(const LinearRecurrence& r,
+                         const RecurrenceSteps& steps,
+                         const Strip& s,
+                         int64_t t) {
+  const Vectors<vectors> io{s.width};
+  const Token first(r, steps, s, t), second(r, steps, s, t + 1);
+  V32 in[2][vectors], out[2][vectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < vectors; ++i) {
+    in[0][i] = io.read(first.v, i);
+    in[1][i] = io.read(second.v, i);
+    if (r.rate != nullptr) {
+      in[0][i] = hn::Mul(in[0][i], all(first.rate));
+      in[1][i] = hn::Mul(in[1][i], all(second.rate));
+    }
+    out[0][i] = zero();
+    out[1][i] = zero();
+  }
+  V32 keep0 = all(first.d == nullptr ? 1.0f : *first.d),
+      keep1 = all(second.d == nullptr ? 1.0f : *second.d);
+  for (int64_t c = 0; c < r.K; ++c) {
+    if constexpr (per_channel) {
+      keep0 = all(first.d[c]);
+      keep1 = all(second.d[c]);
+    }
+    const V32 key0 = all(first.k[c]), key1 = all(second.k[c]);
+    const V32 query0 = all(first.q[c]), query1 = all(second.q[c]);
+    float* row = s.state + c * s.row;
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      const V32 old = io.read(row, i);
+      const V32 middle = hn::MulAdd(key0, in[0][i], hn::Mul(keep0, old));
+      const V32 fresh = hn::MulAdd(key1, in[1][i], hn::Mul(keep1, middle));
+      io.write(fresh, row, i);
+      out[0][i] = hn::MulAdd(query0, rule == Rule::bonus ? old : middle, out[0][i]);
+      out[1][i] = hn::MulAdd(query1, rule == Rule::bonus ? middle : fresh, out[1][i]);
+    }
+  }
+  if constexpr (rule == Rule::bonus) {
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i) {
+      out[0][i] = hn::MulAdd(all(steps.bonus[t * r.H + s.h]), in[0][i], out[0][i]);
+      out[1][i] = hn::MulAdd(all(steps.bonus[(t + 1) * r.H + s.h]), in[1][i], out[1][i]);
+    }
+  }
+  answer<vectors>(r, s, first, out[0]);
+  answer<vectors>(r, s, second, out[1]);
+}
+
+template <Rule rule, int vectors>
+void scan_strip(const LinearRecurrence& r, const RecurrenceSteps& steps, Strip s) {
+  constexpr int64_t kWorthCopying = 8;  // tokens
+  const Vectors<vectors> io{s.width};
+  float* home = s.state;
+  const int64_t home_row = s.row;
+  const bool copied = r.T >= kWorthCopying;
+  if (copied) {
+    // rows of a wide state would meet in a few sets of the first cache level
+    s.state = scratch<6>(r.K * vectors * kLanes);
+    s.row = vectors * kLanes;
+    for (int64_t c = 0; c < r.K; ++c)
+#pragma GCC unroll 4
+      for (int i = 0; i < vectors; ++i)
+        io.write(io.read(home + c * home_row, i), s.state + c * s.row, i);
+  }
+  for (int64_t t = 0; t < r.T;) {
+    keep_state<vectors>(r, s, t);
+    if constexpr (rule == Rule::plain || rule == Rule::bonus) {
+      const bool kept_between = r.kept != nullptr && (t + 1) % r.interval == 0;
+      if (t + 1 < r.T && !kept_between) {
+        if (r.decay == DecayPer::channel)
+          scan_two<rule, vectors, true>(r, steps, s, t);
+        else
+          scan_two<rule, vectors, false>(r, steps, s, t);
+        t += 2;
+        continue;
+      }
+    }
+    scan_token<rule, vectors>(r, steps, s, t++);
+  }
+  if (!copied) return;
+  for (int64_t c = 0; c < r.K; ++c)
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; ++i)
+      io.write(io.read(s.state + c * s.row, i), home + c * home_row, i);
 }
 
 template <Rule rule>
@@ -129,12 +264,15 @@ void scan_strips(const LinearRecurrence& r,
     const int64_t h = unit / strips;
     int64_t column = unit % strips * kWide;
     const int64_t stop = std::min(r.V, column + kWide);
+    const auto strip = [&](int64_t width) {
+      return Strip{h, column, width, r.state + h * r.K * r.V + column, r.V};
+    };
     if (stop - column == kWide) {
-      scan_columns<rule, kStrip>(r, steps, h, column, kWide);
+      scan_strip<rule, kStrip>(r, steps, strip(kWide));
       continue;
     }
     for (; column < stop; column += kLanes)
-      scan_columns<rule, 1>(r, steps, h, column, std::min<int64_t>(kLanes, stop - column));
+      scan_strip<rule, 1>(r, steps, strip(std::min<int64_t>(kLanes, stop - column)));
   }
 }
 

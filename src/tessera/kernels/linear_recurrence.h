@@ -17,7 +17,8 @@ enum class DecayPer { nothing, head, token, channel };
 ///   delta rule:      P = d_t o S_{t-1};  S_t = P + beta_t k_t (v_t - P^T k_t)^T
 ///   rank one:        S_t = d_t o S_{t-1} + b_t (S_{t-1}^T a_t)^T + k_t v_t^T
 ///   y_t = S_t^T q_t, or with a bonus  y_t = S_{t-1}^T q_t + (q_t . (bonus o k_t)) v_t
-/// All arrays are dense, the last axis fastest.
+/// v_t stands for rate_t v_t, and y_t gets skip v_t besides, where these are set. All arrays are
+/// dense, the last axis fastest.
 struct LinearRecurrence {
   int64_t T = 0, H = 0, K = 0, V = 0;
   int64_t G = 0;             // heads of q and k, of which head h reads h / (H / G); 0: H
@@ -30,6 +31,8 @@ struct LinearRecurrence {
   const float* a = nullptr;          // [T, H, K]: rank one, with b
   const float* b = nullptr;          // [T, H, K]
   const float* bonus = nullptr;      // [H, K]; plain only
+  const float* rate = nullptr;       // [T, H]
+  const float* skip = nullptr;       // [H]; of the v that is given
   float* state = nullptr;            // [H, K, V], read and replaced
   float* y = nullptr;                // [T, H, V]; overlaps no input
   float* kept = nullptr;  // [ceil(T / interval), H, K, V] or null: the state before each interval

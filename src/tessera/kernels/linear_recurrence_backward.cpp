@@ -19,8 +19,9 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// One head, from the last chunk to the first. Chunks between two checkpoints are computed again, in
-// order, before their gradients are. With G the gradient of the state after a chunk, dread that of
+// Heads, from the last block of chunks to the first: heads beside each other read and write memory
+// that lies together. Chunks between two checkpoints are computed again, in order, before their
+// gradients are. With G the gradient of the state after a chunk, dread that of
 // what a reader got and dvalue that of a value:
 //   dvalue_j = G^T (k_j until the end) + sum_{i > j} A_ij dread_i,      dA_ij = dread_i . value_j
 //   dx_i = (S dread_i) decayed from the start + sum_{j < i} dA_ij (w_ij o k_j)
@@ -33,17 +34,20 @@ class HeadBackward {
  public:
   using C = Chunk<rule>;
 
-  HeadBackward(const LinearRecurrence& r, const LinearRecurrenceGradients& g)
+  HeadBackward(const LinearRecurrence& r, const LinearRecurrenceGradients& g, int64_t heads)
       : r_(r),
         g_(g),
-        s_(r.K, r.V),
+        s_(r.K, r.V, r.decay),
+        dstates_(static_cast<size_t>(heads)),
+        dbonuses_(static_cast<size_t>(heads)),
         chunks_(static_cast<size_t>((std::min(g.interval, r.T) + kChunk - 1) / kChunk)) {
     const int64_t rows = kChunk * s_.keys, values = kChunk * s_.values, pairs = kChunk * kChunk,
                   count = static_cast<int64_t>(chunks_.size());
     const int64_t work = ChunkForward<rule>::work_floats(s_);
-    const int64_t floats = count * (C::floats(s_) + s_.state()) + s_.state() + work +
-                           (kReaders + kWriters) * (rows + values) + std::max(rows, values) * 2 +
-                           kReaders * kWriters * pairs + 2 * s_.keys;
+    const int64_t floats = count * (C::floats(s_) + s_.state()) + work +
+                           heads * (s_.state() + s_.keys) +
+                           (kReaders + kWriters) * (rows + values) + kReaders * values +
+                           std::max(rows, values) * 2 + kReaders * kWriters * pairs + s_.keys;
     float* memory = scratch<32>(floats);
     const auto take = [&](int64_t n) {
       float* p = memory;
@@ -52,8 +56,10 @@ class HeadBackward {
     };
     for (C& c : chunks_) c.state = take(s_.state()), c.place(s_, take(C::floats(s_)));
     work_ = take(work);
-    dstate_ = take(s_.state());
+    for (float*& p : dstates_) p = take(s_.state());
+    for (float*& p : dbonuses_) p = take(s_.keys);
     for (float*& p : dread_) p = take(values);
+    for (int r = 0; r < kReaders; ++r) dread_start_[r] = s_.shared ? take(values) : dread_[r];
     for (float*& p : dvalue_) p = take(values);
     for (float*& p : dx_) p = take(rows);
     for (float*& p : dkey_) p = take(rows);
@@ -62,35 +68,48 @@ class HeadBackward {
     turned_ = take(std::max(rows, values));
     product_ = take(std::max(rows, values));
     total_ = take(s_.keys);
-    dbonus_ = take(s_.keys);
   }
 
-  void run(int64_t h) {
-    h_ = h;
-    load_state(g_.dstate + h * r_.K * r_.V, dstate_);
-    std::fill_n(dbonus_, s_.keys, 0.0f);
-    for (int64_t block = (r_.T + g_.interval - 1) / g_.interval - 1; block >= 0; --block) {
-      const auto count = static_cast<size_t>(prepare(block));
-      for (size_t i = count; i-- > 0;) step_back(chunks_[i]);
+  // from the first head on
+  void run(int64_t first) {
+    const auto heads = static_cast<int64_t>(dstates_.size());
+    for (int64_t n = 0; n < heads; ++n) {
+      take_head(first, n);
+      load_state(g_.dstate + h_ * r_.K * r_.V, dstate_);
+      std::fill_n(dbonus_, s_.keys, 0.0f);
     }
-    for (int64_t c = 0; c < r_.K; ++c)
-      std::copy_n(dstate_ + c * s_.state_row, r_.V, g_.dstate + (h * r_.K + c) * r_.V);
-    if constexpr (rule == Rule::bonus) std::copy_n(dbonus_, r_.K, g_.dbonus + h * r_.K);
+    for (int64_t block = (r_.T + g_.interval - 1) / g_.interval - 1; block >= 0; --block)
+      for (int64_t n = 0; n < heads; ++n) {
+        take_head(first, n);
+        const bool again = n > 0 && r_.shared_row(0, h_) == r_.shared_row(0, h_ - 1);
+        const auto count = static_cast<size_t>(prepare(block, again));
+        for (size_t i = count; i-- > 0;) step_back(chunks_[i]);
+      }
+    for (int64_t n = 0; n < heads; ++n) {
+      take_head(first, n);
+      for (int64_t c = 0; c < r_.K; ++c)
+        store_row(dstate_ + c * s_.state_row, r_.V, g_.dstate + (h_ * r_.K + c) * r_.V);
+      if constexpr (rule == Rule::bonus) std::copy_n(dbonus_, r_.K, g_.dbonus + h_ * r_.K);
+    }
   }
 
  private:
   static constexpr int kReaders = C::kReaders, kWriters = C::kWriters;
 
-  void load_state(const float* from, float* to) const {
-    for (int64_t c = 0; c < s_.keys; ++c, to += s_.state_row) {
-      const int64_t n = c < r_.K ? r_.V : 0;
-      std::copy_n(from + c * r_.V, n, to);
-      std::fill(to + n, to + s_.state_row, 0.0f);
-    }
+  void take_head(int64_t first, int64_t n) {
+    h_ = first + n;
+    dstate_ = dstates_[static_cast<size_t>(n)];
+    dbonus_ = dbonuses_[static_cast<size_t>(n)];
   }
 
-  // the chunks of a block of tokens, in order; returns how many
-  int64_t prepare(int64_t block) {
+  void load_state(const float* from, float* to) const {
+    for (int64_t c = 0; c < s_.keys; ++c, to += s_.state_row)
+      load_row(from + c * r_.V, c < r_.K ? r_.V : 0, s_.state_row, to);
+  }
+
+  // the chunks of a block of tokens, in order, perhaps again with the same queries and keys;
+  // returns how many
+  int64_t prepare(int64_t block, bool again) {
     const int64_t begin = block * g_.interval, end = std::min(begin + g_.interval, r_.T);
     const ChunkForward<rule> forward(r_, s_, work_);
     load_state(g_.checkpoints + (block * r_.H + h_) * r_.K * r_.V, chunks_[0].state);
@@ -98,18 +117,22 @@ class HeadBackward {
     for (int64_t t = begin; t < end; t += kChunk, ++i) {
       C& c = chunks_[i];
       c.begin = t, c.count = std::min(kChunk, end - t);
-      forward.prepare(c, h_);
+      forward.prepare(c, h_, again);
       if (t + kChunk < end) forward.next_state(c, chunks_[i + 1].state);
     }
     return static_cast<int64_t>(i);
   }
 
   void step_back(const C& c) {
+    expect_rows(c);
     load_rows({g_.dy + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, dread_[0]);
     value_gradients(c);
-    for (int w = 0; w < kWriters; ++w) through_state(dstate_, c.value[w], c.after, dkey_[w]);
-    if (g_.dlog_decay != nullptr) start_decays(c);
-    for (int r = 0; r < kReaders; ++r) through_state(c.state, dread_[r], c.seen(s_, r, 0), dx_[r]);
+    for (int r = 0; r < kReaders && s_.shared; ++r)
+      decay_rows(s_, dread_[r], c.seen(s_, r, 0), s_.values, dread_start_[r]);
+    for (int w = 0; w < kWriters; ++w) through_state(dstate_, c.value_end[w], c.after, dkey_[w]);
+    if (g_.dlog_decay != nullptr) s_.shared ? start_shared_decays(c) : start_decays(c);
+    for (int r = 0; r < kReaders; ++r)
+      through_state(c.state, dread_start_[r], c.seen(s_, r, 0), dx_[r]);
     for (int r = 0; r < kReaders; ++r)
       for (int w = 0; w < kWriters; ++w)
         for (int64_t i = 0; i < kChunk; ++i)
@@ -119,24 +142,34 @@ class HeadBackward {
                        F32x4(), dscores_[r][w] + i * kChunk + j);
     const bool fours = s_.keys % (4 * kLanes) == 0;
     for (int w = 0; w < kWriters; ++w) {
-      if (r_.decay != DecayPer::channel) {
+      if (s_.shared) {
         shared_pair_gradients(c, w);
         continue;
       }
       for (int64_t e = 0; e < s_.keys; e += fours ? 4 * kLanes : kPanel)
         fours ? pair_gradients<4>(c, w, e) : pair_gradients<2>(c, w, e);
     }
-    if (g_.dlog_decay != nullptr) store_decays(c);
+    if (g_.dlog_decay != nullptr) s_.shared ? store_shared_decays(c) : store_decays(c);
     diagonal(c);
     for (int r = 0; r < kReaders; ++r) {
-      const Product p{s_.keys, s_.values, kChunk,    c.from_start[r], 1,
-                      s_.keys, dread_[r], s_.values, dstate_,         s_.state_row};
+      const Product p{s_.keys, s_.values,       kChunk,    c.from_start[r], 1,
+                      s_.keys, dread_start_[r], s_.values, dstate_,         s_.state_row};
       if (r == 0)
-        multiply<Start::decayed>(p, {c.whole(s_), dstate_});
+        multiply<Start::decayed>(p, {c.whole, dstate_});
       else
         multiply<Start::add>(p);
     }
     store_rows(c);
+  }
+
+  // rows that the chunk will write, and those that the next one, the chunk before, will read
+  void expect_rows(const C& c) const {
+    const int64_t sums = r_.H / g_.summed * r_.K, sum = (c.begin * r_.H + h_) / g_.summed * r_.K;
+    InputRows{g_.dq + sum, sums, c.count, r_.K}.prefetch();
+    InputRows{g_.dk + sum, sums, c.count, r_.K}.prefetch();
+    InputRows{g_.dv + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}.prefetch();
+    if (c.begin >= kChunk)
+      InputRows{g_.dy + head(c, -kChunk) * r_.V, r_.H * r_.V, kChunk, r_.V}.prefetch();
   }
 
   // of all values, and with them of what the second reader got: from the last token to the first
@@ -145,6 +178,7 @@ class HeadBackward {
     for (int w = 0; w < kWriters; ++w) {
       multiply<Start::zero>({kChunk, values, s_.keys, c.to_end[w], s_.keys, 1, dstate_,
                              s_.state_row, dvalue_[w], values});
+      if (s_.shared) decay_rows(s_, dvalue_[w], c.after, values, dvalue_[w]);
       // no query before token j reads it
       for (int64_t j = 0; j < kChunk; j += 4)
         multiply<Start::add>({4, values, kChunk - j, c.scores[0][w] + j * kChunk + j, 1, kChunk,
@@ -163,14 +197,13 @@ class HeadBackward {
       }
   }
 
-  // to[i] = weight[i] o (state rows[i])
+  // to[i] = weight[i] o (state rows[i]); where channels share their decays, the rows bear them
   void through_state(const float* state, const float* rows, const float* weight, float* to) {
     transpose(rows, s_.values, kChunk, s_.values, turned_, kChunk);
     multiply<Start::zero>(
         {s_.keys, kChunk, s_.values, state, s_.state_row, 1, turned_, kChunk, product_, kChunk});
     transpose(product_, kChunk, s_.keys, kChunk, to, s_.keys);
-    for (int64_t e = 0; e < kChunk * s_.keys; e += kLanes)
-      store(hn::Mul(load(to + e), load(weight + e)), to + e);
+    if (!s_.shared) decay_rows(s_, to, weight, s_.keys, to);
   }
 
   // channels [e, e + vectors kLanes) of the gradients through the scores of writer w
@@ -250,7 +283,7 @@ class HeadBackward {
     RowWeights weights;
     HWY_ALIGN float weighted[kReaders][kChunk * kChunk] = {};  // zeros from the diagonal on
     for (int64_t i = 1; i < kChunk; ++i) {
-      weights.advance(i, c.decay[i * keys]);
+      weights.advance(i, c.decay[i * s_.decay_row]);
       for (int r = 0; r < kReaders; ++r)
         for (int64_t j = 0, at = i * kChunk; j < i; ++j, ++at)
           weighted[r][at] =
@@ -281,7 +314,7 @@ class HeadBackward {
       hn::StoreU(sums_of_4(sum[0], sum[1], sum[2], sum[3]), F32x4(), total_ + e);
     }
     for (int64_t e = 0; e < keys; e += kLanes) {
-      V32 sum = hn::Mul(load(total_ + e), load(c.whole(s_) + e));
+      V32 sum = hn::Mul(load(total_ + e), load(c.whole + e));
       for (int w = 0; w < kWriters; ++w)
         for (int64_t i = 0; i < kChunk; ++i)
           sum = hn::MulAdd(load(c.key[w] + i * keys + e), load(dkey_[w] + i * keys + e), sum);
@@ -292,8 +325,7 @@ class HeadBackward {
   // before the queries' own tokens are added: no decay stands between them and themselves
   void store_decays(const C& c) {
     const int64_t keys = s_.keys;
-    for (int64_t i = kChunk - 1; i >= 0; --i) {
-      V32 of_token = zero();
+    for (int64_t i = kChunk - 1; i >= 0; --i)
       for (int64_t e = 0; e < keys; e += kLanes) {
         const int64_t at = i * keys + e;
         V32 sum = load(total_ + e);
@@ -301,15 +333,53 @@ class HeadBackward {
           if (!reads_before(rule, r)) sum = hn::MulAdd(load(c.x[r] + at), load(dx_[r] + at), sum);
         for (int w = 0; w < kWriters; ++w)
           sum = hn::NegMulAdd(load(c.key[w] + at), load(dkey_[w] + at), sum);
-        if (i < c.count && r_.decay == DecayPer::channel && e < r_.K)
+        if (i < c.count && e < r_.K)
           store_upto(sum, g_.dlog_decay + head(c, i) * r_.K + e, r_.K - e);
-        of_token = hn::Add(of_token, sum);
         for (int r = 0; r < kReaders; ++r)
           if (reads_before(rule, r)) sum = hn::MulAdd(load(c.x[r] + at), load(dx_[r] + at), sum);
         store(sum, total_ + e);
       }
-      if (i < c.count && r_.decay == DecayPer::token) g_.dlog_decay[head(c, i)] = sum_of(of_token);
+  }
+
+  // The same where channels share their decay: one number, in double.
+  void start_shared_decays(const C& c) {
+    constexpr int64_t kRows = 16;  // of the state that are summed in float32
+    double kept = 0;
+    for (int64_t row = 0; row < s_.keys; row += kRows) {
+      V32 low = zero(), high = zero();
+      for (int64_t e = row; e < std::min(row + kRows, s_.keys); ++e)
+        for (int64_t at = e * s_.state_row; at < e * s_.state_row + s_.values; at += kPanel) {
+          low = hn::MulAdd(load(dstate_ + at), load(c.state + at), low);
+          high = hn::MulAdd(load(dstate_ + at + kLanes), load(c.state + at + kLanes), high);
+        }
+      kept += static_cast<double>(sum_of(hn::Add(low, high)));
     }
+    shared_total_ = kept * static_cast<double>(*c.whole);
+    for (int w = 0; w < kWriters; ++w)
+      for (int64_t i = 0; i < kChunk; ++i)
+        shared_total_ += products(c.key[w] + i * s_.keys, dkey_[w] + i * s_.keys);
+  }
+
+  void store_shared_decays(const C& c) {
+    for (int64_t i = kChunk - 1; i >= 0; --i) {
+      const int64_t at = i * s_.keys;
+      for (int r = 0; r < kReaders; ++r)
+        if (!reads_before(rule, r)) shared_total_ += products(c.x[r] + at, dx_[r] + at);
+      for (int w = 0; w < kWriters; ++w) shared_total_ -= products(c.key[w] + at, dkey_[w] + at);
+      if (i < c.count) g_.dlog_decay[head(c, i)] = static_cast<float>(shared_total_);
+      for (int r = 0; r < kReaders; ++r)
+        if (reads_before(rule, r)) shared_total_ += products(c.x[r] + at, dx_[r] + at);
+    }
+  }
+
+  // a . b of rows of keys
+  double products(const float* a, const float* b) const {
+    V32 low = zero(), high = zero();
+    for (int64_t e = 0; e < s_.keys; e += kPanel) {
+      low = hn::MulAdd(load(a + e), load(b + e), low);
+      high = hn::MulAdd(load(a + e + kLanes), load(b + e + kLanes), high);
+    }
+    return static_cast<double>(sum_of(hn::Add(low, high)));
   }
 
   void diagonal(const C& c) {
@@ -347,25 +417,45 @@ class HeadBackward {
       }
       const int64_t sum = ((c.begin + i) * (r_.H / g_.summed) + h_ / g_.summed) * r_.K;
       if (h_ % g_.summed == 0) {
-        std::copy_n(dx_[0] + at, r_.K, g_.dq + sum);
-        std::copy_n(dkey_[0] + at, r_.K, g_.dk + sum);
+        store_row(dx_[0] + at, r_.K, g_.dq + sum);
+        store_row(dkey_[0] + at, r_.K, g_.dk + sum);
       } else {
         add_row(dx_[0] + at, g_.dq + sum);
         add_row(dkey_[0] + at, g_.dk + sum);
       }
       if constexpr (rule == Rule::rank_one) {
-        std::copy_n(dx_[1] + at, r_.K, g_.da + to);
-        std::copy_n(dkey_[1] + at, r_.K, g_.db + to);
+        store_row(dx_[1] + at, r_.K, g_.da + to);
+        store_row(dkey_[1] + at, r_.K, g_.db + to);
       }
-      std::copy_n(dvalue_[0] + i * s_.values, r_.V, g_.dv + head(c, i) * r_.V);
+      store_value(c, i);
     }
   }
 
-  void add_row(const float* x, float* to) const {
-    for (int64_t e = 0; e < r_.K; e += kLanes) {
-      const int64_t count = std::min<int64_t>(kLanes, r_.K - e);
-      store_upto(hn::Add(load_upto(to + e, count), load(x + e)), to + e, count);
+  // the value that the recurrence takes in is rate v, and y gets skip v besides
+  void store_value(const C& c, int64_t i) const {
+    const int64_t row = head(c, i);
+    const V32 rate = all(r_.rate != nullptr ? r_.rate[row] : 1.0f),
+              skip = all(r_.skip != nullptr ? r_.skip[h_] : 0.0f);
+    V32 drate = zero(), dskip = zero();
+    for (int64_t e = 0; e < r_.V; e += kLanes) {
+      const int64_t n = std::min<int64_t>(kLanes, r_.V - e);
+      const V32 d = load(dvalue_[0] + i * s_.values + e), dy = load(dread_[0] + i * s_.values + e);
+      if (g_.drate != nullptr || g_.dskip != nullptr) {
+        const V32 v = load_upto(r_.v + row * r_.V + e, n);
+        drate = hn::MulAdd(d, v, drate);
+        dskip = hn::MulAdd(dy, v, dskip);
+      }
+      store_upto(r_.skip != nullptr ? hn::MulAdd(rate, d, hn::Mul(skip, dy)) : hn::Mul(rate, d),
+                 g_.dv + row * r_.V + e, n);
     }
+    if (g_.drate != nullptr) g_.drate[row] = sum_of(drate);
+    if (g_.dskip != nullptr) g_.dskip[row] = sum_of(dskip);
+  }
+
+  void add_row(const float* x, float* to) const {
+    int64_t e = 0;
+    for (; e + kLanes <= r_.K; e += kLanes) store(hn::Add(load(to + e), load(x + e)), to + e);
+    if (e < r_.K) store_part(hn::Add(load_part(to + e, r_.K - e), load(x + e)), to + e, r_.K - e);
   }
 
   int64_t head(const C& c, int64_t i) const {
@@ -375,13 +465,17 @@ class HeadBackward {
   const LinearRecurrence& r_;
   const LinearRecurrenceGradients& g_;
   HeadShape s_;
-  std::vector<C> chunks_;  // of the block between two checkpoints
-  int64_t h_ = 0;
-  float *work_, *dstate_;
-  float *dread_[kReaders], *dvalue_[kWriters];  // [kChunk, values]
-  float *dx_[kReaders], *dkey_[kWriters];       // [kChunk, keys]
-  float* dscores_[kReaders][kWriters];          // [kChunk, kChunk]
-  float *turned_, *product_, *total_, *dbonus_;
+  std::vector<float*> dstates_, dbonuses_;  // of each head
+  std::vector<C> chunks_;                   // of the block between two checkpoints
+  int64_t h_ = 0;                           // the head at work, and what is its own
+  float *dstate_ = nullptr, *dbonus_ = nullptr;
+  float* work_;
+  // [kChunk, values]; dread_start_: where channels share their decays, decayed from the start
+  float *dread_[kReaders], *dread_start_[kReaders], *dvalue_[kWriters];
+  float *dx_[kReaders], *dkey_[kWriters];  // [kChunk, keys]
+  float* dscores_[kReaders][kWriters];     // [kChunk, kChunk]
+  float *turned_, *product_, *total_;
+  double shared_total_ = 0;
 };
 
 template <Rule rule>
@@ -389,8 +483,7 @@ void backward_with(const LinearRecurrence& r,
                    const LinearRecurrenceGradients& g,
                    int64_t begin,
                    int64_t end) {
-  HeadBackward<rule> backward(r, g);
-  for (int64_t h = begin; h < end; ++h) backward.run(h);
+  HeadBackward<rule>(r, g, end - begin).run(begin);
 }
 
 void backward_heads(const LinearRecurrence& r,

@@ -23,6 +23,8 @@ struct LinearRecurrenceGradients {
   float* da = nullptr;          // [T, H, K]
   float* db = nullptr;          // [T, H, K]
   float* dbonus = nullptr;      // [H, K]
+  float* drate = nullptr;       // [T, H]
+  float* dskip = nullptr;       // [T, H]: each token's share
 };
 /// r.state and r.y are not used. Throws Error(internal) when `interval` or `summed` make no sense.
 void linear_recurrence_backward(const LinearRecurrence& r, const LinearRecurrenceGradients& g);

@@ -10,13 +10,22 @@ namespace {
 
 using Case = RecurrenceCase;
 
+/// What scales and repeats the values, and its gradients.
+struct Scales {
+  Values rate, skip;
+  std::vector<float> drate, dskip;
+  explicit Scales(const Case& c)
+      : rate(c.T * c.H, 31), skip(c.H, 32), drate(at(c.T * c.H)), dskip(drate) {}
+};
+
 /// Gradients of sum(y dy) + sum(final state ds), by Case::Array; checkpoints every `interval`.
 std::vector<std::vector<float>> gradients(const Case& c,
                                           const Values& dy,
                                           const Values& ds,
                                           int64_t interval,
                                           int64_t groups = 0,
-                                          int64_t summed = 1) {
+                                          int64_t summed = 1,
+                                          Scales* scales = nullptr) {
   const int64_t size = c.H * c.K * c.V;
   Values state = c.values[Case::state];
   std::vector<float> checkpoints, y(at(c.T * c.H * c.V));
@@ -28,6 +37,7 @@ std::vector<std::vector<float>> gradients(const Case& c,
       r.k = c.values[Case::k].data() + t * groups * c.K;
     }
     r.G = groups;
+    if (scales != nullptr) r.rate = scales->rate.data() + t * c.H;
     r.state = state.data(), r.y = y.data();
     linear_recurrence(r);
   }
@@ -45,6 +55,10 @@ std::vector<std::vector<float>> gradients(const Case& c,
   g.dbonus = out[Case::bonus].data();
   LinearRecurrence r = c.call(0, c.T);
   r.G = groups;
+  if (scales != nullptr) {
+    r.rate = scales->rate.data(), r.skip = scales->skip.data();
+    g.drate = scales->drate.data(), g.dskip = scales->dskip.data();
+  }
   linear_recurrence_backward(r, g);
   return out;
 }
@@ -117,30 +131,62 @@ TEST(LinearRecurrenceBackward, ChunksAndIntervalsDoNotShow) {
 }
 
 TEST(LinearRecurrenceBackward, HeadsThatShareEqualHeadsThatRepeat) {
-  Case c(RecurrenceRule::delta, DecayPer::channel, 9, 4, 5, 3);
-  for (int64_t i = 0; i < c.T * c.H; ++i)
-    for (const auto array : {Case::q, Case::k})
-      for (int64_t e = 0; e < c.K; ++e)
-        c.values[array][i * c.K + e] = c.values[array][i / 2 * 2 * c.K + e];
-  Case shared = c;
-  for (int64_t i = 0; i < c.T * 2; ++i)
-    for (const auto array : {Case::q, Case::k})
-      for (int64_t e = 0; e < c.K; ++e)
-        shared.values[array][i * c.K + e] = c.values[array][2 * i * c.K + e];
-  const Values dy(c.T * c.H * c.V, 21), ds(c.H * c.K * c.V, 22);
-  on_every_target([&] {
-    const auto want = gradients(c, dy, ds, 4), got = gradients(shared, dy, ds, 4, 2);
-    for (const int array : {Case::q, Case::k, Case::v, Case::log_decay, Case::beta, Case::state})
-      expect_same_bits(got[at(array)].data(), want[at(array)].data(),
-                       static_cast<int64_t>(want[at(array)].size()), "gradient");
-    const auto sums = gradients(shared, dy, ds, 4, 2, 2);
-    for (const int array : {Case::q, Case::k})
-      for (int64_t row = 0; row < c.T * 2; ++row)
-        for (int64_t e = 0; e < c.K; ++e) {
-          const auto& each = want[at(array)];
-          EXPECT_EQ(sums[at(array)][at(row * c.K + e)],
-                    each[at(2 * row * c.K + e)] + each[at((2 * row + 1) * c.K + e)]);
+  for_every_recurrence(9, 4, 5, 3, [](const Case& given) {
+    Case c = given;
+    for (int64_t i = 0; i < c.T * c.H; ++i)
+      for (const auto array : {Case::q, Case::k})
+        for (int64_t e = 0; e < c.K; ++e)
+          c.values[array][i * c.K + e] = c.values[array][i / 2 * 2 * c.K + e];
+    Case shared = c;
+    for (int64_t i = 0; i < c.T * 2; ++i)
+      for (const auto array : {Case::q, Case::k})
+        for (int64_t e = 0; e < c.K; ++e)
+          shared.values[array][i * c.K + e] = c.values[array][2 * i * c.K + e];
+    const Values dy(c.T * c.H * c.V, 21), ds(c.H * c.K * c.V, 22);
+    on_every_target([&] {
+      const auto want = gradients(c, dy, ds, 4), got = gradients(shared, dy, ds, 4, 2);
+      for (const auto array :
+           {Case::q, Case::k, Case::v, Case::log_decay, Case::beta, Case::state}) {
+        if (!c.reads(array) || (array == Case::log_decay && c.decay == DecayPer::head)) continue;
+        const bool per_token = array == Case::log_decay && c.decay == DecayPer::token;
+        expect_same_bits(got[at(array)].data(), want[at(array)].data(),
+                         per_token ? c.T * c.H : static_cast<int64_t>(want[at(array)].size()),
+                         "gradient");
+      }
+      const auto sums = gradients(shared, dy, ds, 4, 2, 2);
+      for (const int array : {Case::q, Case::k})
+        for (int64_t row = 0; row < c.T * 2; ++row)
+          for (int64_t e = 0; e < c.K; ++e) {
+            const auto& each = want[at(array)];
+            EXPECT_EQ(sums[at(array)][at(row * c.K + e)],
+                      each[at(2 * row * c.K + e)] + each[at((2 * row + 1) * c.K + e)]);
+          }
+    });
+  });
+}
+
+TEST(LinearRecurrenceBackward, RateAndSkip) {
+  for_every_recurrence(9, 2, 5, 18, [](const Case& c) {
+    const Values dy(c.T * c.H * c.V, 21), ds(c.H * c.K * c.V, 22);
+    Scales scales(c);
+    Case scaled = c;
+    for (int64_t i = 0; i < c.T * c.H * c.V; ++i) scaled.values[Case::v][i] *= scales.rate[i / c.V];
+    on_every_target([&] {
+      const auto want = gradients(scaled, dy, ds, 4), got = gradients(c, dy, ds, 4, 0, 1, &scales);
+      for (const auto array : {Case::q, Case::k, Case::state})
+        expect_same_bits(got[at(array)].data(), want[at(array)].data(),
+                         static_cast<int64_t>(want[at(array)].size()), "gradient");
+      for (int64_t row = 0; row < c.T * c.H; ++row) {
+        double drate = 0, dskip = 0;
+        for (int64_t i = row * c.V; i < (row + 1) * c.V; ++i) {
+          const double v = c.values[Case::v][i], d = want[Case::v][at(i)], y = dy[i];
+          drate += d * v, dskip += y * v;
+          EXPECT_NEAR(got[Case::v][at(i)], scales.rate[row] * d + scales.skip[row % c.H] * y, 1e-5);
         }
+        EXPECT_NEAR(scales.drate[at(row)], drate, 1e-4);
+        EXPECT_NEAR(scales.dskip[at(row)], dskip, 1e-4);
+      }
+    });
   });
 }
 

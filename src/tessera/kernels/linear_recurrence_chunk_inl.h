@@ -16,6 +16,8 @@
 #define TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 
 #include "tessera/kernels/linear_recurrence.h"
@@ -164,12 +166,18 @@ struct RowWeights {
 /// The sizes of a head, padded: channels beyond K and V are zeros.
 struct HeadShape {
   int64_t keys, values, state_row;
-  HeadShape(int64_t K, int64_t V)
+  bool shared;        // whether channels share their decays
+  int64_t decay_row;  // of a token's decays: one vector stands for all that share them
+  HeadShape(int64_t K, int64_t V, DecayPer decay)
       : keys((K + kPanel - 1) / kPanel * kPanel),
         values((V + kPanel - 1) / kPanel * kPanel),
         // an odd number of lines, so that a column does not fall into a few cache sets
-        state_row(values + (values / 16 % 2 == 0 ? 16 : 0)) {}
+        state_row(values + (values / 16 % 2 == 0 ? 16 : 0)),
+        shared(decay != DecayPer::channel),
+        decay_row(shared ? kLanes : keys) {}
   int64_t state() const { return keys * state_row; }
+  /// Where channel e stands in a row of decays.
+  int64_t decay_at(int64_t e) const { return shared ? 0 : e; }
 };
 
 /// What a chunk computes from its inputs and the state before it. Rows are tokens, those beyond the
@@ -178,58 +186,95 @@ template <Rule rule>
 struct Chunk {
   static constexpr int kReaders = readers_of(rule), kWriters = writers_of(rule);
 
-  int64_t begin = 0, count = 0;               // tokens
-  float* state = nullptr;                     // before the chunk [keys, state_row]
-  float *decay, *until, *after;               // [kChunk, keys]; until has one row more, of ones
-  float *x[kReaders], *from_start[kReaders];  // readers, and decayed from the chunk's start
-  float *key[kWriters], *to_end[kWriters];    // writers, and decayed until its end
-  float* value[kWriters];                     // [kChunk, values]
-  float* scores[kReaders][kWriters];          // A [kChunk, kChunk], zeros above the diagonal
-  float* k;                                   // delta: the keys, without beta
+  int64_t begin = 0, count = 0;  // tokens
+  float* state = nullptr;        // before the chunk [keys, state_row]
+  float *decay, *until, *after;  // [kChunk, decay_row]; until has one row more, of ones
+  float* whole;                  // [keys]: the decay of the whole chunk
+  // readers and those decayed from the chunk's start, writers and those decayed until its end;
+  // where channels share their decays, it is the shorter rows of values that decay
+  float *x[kReaders], *from_start[kReaders], *key[kWriters], *to_end[kWriters];
+  float *value[kWriters], *value_end[kWriters];  // [kChunk, values]
+  float* scores[kReaders][kWriters];             // A [kChunk, kChunk], zeros above the diagonal
+  float* dots;  // [kChunk, kChunk]: x[0] . key[0] below the diagonal, where channels share decays
+  float* k;     // delta: the keys, without beta
 
   /// Floats of the arrays above but the state.
   static int64_t floats(const HeadShape& s) {
-    return kChunk * (s.keys * (3 + 2 * kReaders + 2 * kWriters) + s.values * kWriters +
-                     kChunk * kReaders * kWriters) +
-           s.keys;
+    return kChunk * (s.decay_row * 3 + s.keys * (2 * kReaders + 2 * kWriters) +
+                     s.values * 2 * kWriters + kChunk * (kReaders * kWriters + 1)) +
+           s.decay_row + s.keys;
   }
   void place(const HeadShape& s, float* memory) {
     const auto take = [&](float*& p, int64_t n) {
       p = memory;
       memory += n;
     };
-    for (float** p : {&decay, &after}) take(*p, kChunk * s.keys);
-    take(until, (kChunk + 1) * s.keys);
-    for (int r = 0; r < kReaders; ++r)
-      take(x[r], kChunk * s.keys), take(from_start[r], kChunk * s.keys);
+    for (float** p : {&decay, &after}) take(*p, kChunk * s.decay_row);
+    take(until, (kChunk + 1) * s.decay_row);
+    take(whole, s.keys);
+    take(dots, kChunk * kChunk);
+    const auto decayed = [&](float*& p, float* plain, bool decays, int64_t n) {
+      p = plain;
+      if (decays) take(p, n);
+    };
+    for (int r = 0; r < kReaders; ++r) {
+      take(x[r], kChunk * s.keys);
+      decayed(from_start[r], x[r], !s.shared, kChunk * s.keys);
+    }
     for (int w = 0; w < kWriters; ++w) {
-      take(key[w], kChunk * s.keys), take(to_end[w], kChunk * s.keys);
+      take(key[w], kChunk * s.keys);
+      decayed(to_end[w], key[w], !s.shared, kChunk * s.keys);
       take(value[w], kChunk * s.values);
+      decayed(value_end[w], value[w], s.shared, kChunk * s.values);
       for (int r = 0; r < kReaders; ++r) take(scores[r][w], kChunk * kChunk);
     }
     k = rule == Rule::delta ? x[1] : key[0];
   }
-  /// The decay of the whole chunk.
-  const float* whole(const HeadShape& s) const { return until + kChunk * s.keys; }
   /// The decay that reader r has seen at token i.
   const float* seen(const HeadShape& s, int r, int64_t i) const {
-    return until + (reads_before(rule, r) ? i : i + 1) * s.keys;
+    return until + (reads_before(rule, r) ? i : i + 1) * s.decay_row;
   }
 };
+
+/// to[i] = from[i] o decays[i]; from and to [kChunk, width], where width is that of the keys or all
+/// channels share their decays.
+HWY_INLINE void decay_rows(
+    const HeadShape& s, const float* from, const float* decays, int64_t width, float* to) {
+  for (int64_t i = 0; i < kChunk; ++i, decays += s.decay_row, from += width, to += width)
+    for (int64_t e = 0; e < width; e += kLanes)
+      store(hn::Mul(load(from + e), load(decays + s.decay_at(e))), to + e);
+}
 
 /// `count` rows of `width` floats, `stride` floats apart.
 struct InputRows {
   const float* first;
   int64_t stride, count, width;
+
+  /// They lie too far apart for the processor to see them coming.
+  HWY_INLINE void prefetch() const {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t e = 0; e < width; e += 16) hwy::Prefetch(first + i * stride + e);
+  }
 };
+
+/// n floats, then zeros up to `padded`, a number of whole vectors. Rows are short: a call for each
+/// would cost as much as its floats.
+HWY_INLINE void load_row(const float* from, int64_t n, int64_t padded, float* to) {
+  int64_t e = 0;
+  for (; e + kLanes <= n; e += kLanes) store(load(from + e), to + e);
+  if (e < n) store(load_part(from + e, n - e), to + e), e += kLanes;
+  for (; e < padded; e += kLanes) store(zero(), to + e);
+}
+HWY_INLINE void store_row(const float* from, int64_t n, float* to) {
+  int64_t e = 0;
+  for (; e + kLanes <= n; e += kLanes) store(load(from + e), to + e);
+  if (e < n) store_part(load(from + e), to + e, n - e);
+}
 
 /// To [kChunk, padded], zeros elsewhere.
 HWY_INLINE void load_rows(const InputRows& rows, int64_t padded, float* to) {
-  for (int64_t i = 0; i < kChunk; ++i, to += padded) {
-    const int64_t n = i < rows.count ? rows.width : 0;
-    std::copy_n(rows.first + i * rows.stride, n, to);
-    std::fill(to + n, to + padded, 0.0f);
-  }
+  for (int64_t i = 0; i < kChunk; ++i, to += padded)
+    load_row(rows.first + i * rows.stride, i < rows.count ? rows.width : 0, padded, to);
 }
 
 template <Rule rule>
@@ -241,40 +286,49 @@ class ChunkForward {
       : r_(r), s_(s), work_(work) {}
   static int64_t work_floats(const HeadShape& s) { return kChunk * std::max(s.keys, s.values); }
 
-  /// Everything of the chunk but the state after it.
-  void prepare(C& c, int64_t h) const {
-    load_inputs(c, h);
+  /// Everything of the chunk but the state after it. `again`: the last head that was prepared
+  /// shares its queries and keys with this one.
+  void prepare(C& c, int64_t h, bool again) const {
+    load_inputs(c, h, again);
     load_decays(c, h);
-    for (int64_t i = 0; i < kChunk * s_.keys; i += kLanes) {
+    if (!s_.shared) {
       for (int r = 0; r < C::kReaders; ++r)
-        store(hn::Mul(load(c.x[r] + i), load(c.seen(s_, r, 0) + i)), c.from_start[r] + i);
-      for (int w = 0; w < C::kWriters; ++w)
-        store(hn::Mul(load(c.key[w] + i), load(c.after + i)), c.to_end[w] + i);
+        decay_rows(s_, c.x[r], c.seen(s_, r, 0), s_.keys, c.from_start[r]);
+      for (int w = 0; w < C::kWriters; ++w) decay_rows(s_, c.key[w], c.after, s_.keys, c.to_end[w]);
     }
-    for (int w = 0; w < C::kWriters; ++w)
-      r_.decay == DecayPer::channel ? score(c, w) : score_shared(c, w);
+    for (int w = 0; w < C::kWriters; ++w) s_.shared ? score_shared(c, w, again) : score(c, w);
     diagonal(c, h);
     if constexpr (C::kReaders == 2) correct(c);
+    for (int w = 0; w < C::kWriters && s_.shared; ++w)
+      decay_rows(s_, c.value[w], c.after, s_.values, c.value_end[w]);
   }
 
   void next_state(const C& c, float* next) const {
     for (int w = 0; w < C::kWriters; ++w) {
-      const Product p{s_.keys, s_.values,  kChunk,    c.to_end[w], 1,
-                      s_.keys, c.value[w], s_.values, next,        s_.state_row};
+      const Product p{s_.keys, s_.values,      kChunk,    c.to_end[w], 1,
+                      s_.keys, c.value_end[w], s_.values, next,        s_.state_row};
       if (w == 0)
-        multiply<Start::decayed>(p, {c.whole(s_), c.state});
+        multiply<Start::decayed>(p, {c.whole, c.state});
       else
         multiply<Start::add>(p);
     }
   }
 
  private:
-  void load_inputs(C& c, int64_t h) const {
+  void load_inputs(C& c, int64_t h, bool again) const {
     const int64_t head = c.begin * r_.H + h, shared = r_.shared_row(c.begin, h);
     const int64_t row = r_.H * r_.K, shared_row = r_.shared_row(1, 0) * r_.K;
-    load_rows({r_.q + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.x[0]);
-    load_rows({r_.k + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.k);
+    if (!again) {
+      load_rows({r_.q + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.x[0]);
+      load_rows({r_.k + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.k);
+    }
     load_rows({r_.v + head * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, c.value[0]);
+    for (int64_t i = 0; r_.rate != nullptr && i < c.count; ++i) {
+      const V32 rate = all(r_.rate[head + i * r_.H]);
+      float* value = c.value[0] + i * s_.values;
+      for (int64_t e = 0; e < s_.values; e += kLanes)
+        store(hn::Mul(rate, load(value + e)), value + e);
+    }
     if constexpr (rule == Rule::rank_one) {
       load_rows({r_.a + head * r_.K, row, c.count, r_.K}, s_.keys, c.x[1]);
       load_rows({r_.b + head * r_.K, row, c.count, r_.K}, s_.keys, c.key[1]);
@@ -288,34 +342,36 @@ class ChunkForward {
   }
 
   void load_decays(C& c, int64_t h) const {
-    const int64_t keys = s_.keys;
+    const int64_t row = s_.decay_row;
     const V32 of_head = r_.decay == DecayPer::head ? exp_negative(all(r_.log_decay[h])) : all(1.0f);
     for (int64_t i = 0; i < kChunk; ++i) {
       const int64_t head = (c.begin + i) * r_.H + h;
       V32 of_token = i < c.count ? of_head : all(1.0f);
       if (r_.decay == DecayPer::token && i < c.count)
         of_token = exp_negative(all(r_.log_decay[head]));
-      for (int64_t e = 0; e < keys; e += kLanes) {
+      for (int64_t e = 0; e < row; e += kLanes) {
         V32 d = of_token;
         if (r_.decay == DecayPer::channel && i < c.count)
           d = e < r_.K ? exp_negative(load_upto(r_.log_decay + head * r_.K + e, r_.K - e))
                        : all(1.0f);
-        store(d, c.decay + i * keys + e);
+        store(d, c.decay + i * row + e);
       }
     }
-    for (int64_t e = 0; e < keys; e += kLanes) {
+    for (int64_t e = 0; e < row; e += kLanes) {
       V32 product = all(1.0f);
       store(product, c.until + e);
       for (int64_t i = 0; i < kChunk; ++i) {
-        product = hn::Mul(product, load(c.decay + i * keys + e));
-        store(product, c.until + (i + 1) * keys + e);
+        product = hn::Mul(product, load(c.decay + i * row + e));
+        store(product, c.until + (i + 1) * row + e);
       }
       product = all(1.0f);
       for (int64_t i = kChunk - 1; i >= 0; --i) {
-        store(product, c.after + i * keys + e);
-        product = hn::Mul(product, load(c.decay + i * keys + e));
+        store(product, c.after + i * row + e);
+        product = hn::Mul(product, load(c.decay + i * row + e));
       }
     }
+    for (int64_t e = 0; e < s_.keys; e += kLanes)
+      store(load(c.until + kChunk * row + s_.decay_at(e)), c.whole + e);
   }
 
   // below the diagonal, row by row: the keys before the row's token decay along with it in work_
@@ -355,18 +411,21 @@ class ChunkForward {
   }
 
   // the same where channels share their decay: products of rows, then weights
-  void score_shared(C& c, int w) const {
+  void score_shared(C& c, int w, bool again) const {
     const int64_t keys = s_.keys;
     RowWeights weights;
     for (int64_t i = 0; i < kChunk; ++i) {
-      if (i > 0) weights.advance(i, c.decay[i * keys]);
+      if (i > 0) weights.advance(i, c.decay[i * s_.decay_row]);
       for (int r = 0; r < C::kReaders; ++r) {
         const float* weight = reads_before(rule, r) ? weights.before : weights.after;
         float* row = c.scores[r][w] + i * kChunk;
-        for (int64_t j = 0; j < i; j += 4)
-          hn::StoreU(four_dots(c.x[r] + i * keys, c.key[w] + j * keys, keys, keys), F32x4(),
-                     row + j);
-        for (int64_t j = 0; j < i; ++j) row[j] *= weight[j];
+        float* dots = r == 0 && w == 0 ? c.dots + i * kChunk : row;
+        // keys of the delta rule are each head's own
+        if (dots == row || !again || rule == Rule::delta)
+          for (int64_t j = 0; j < i; j += 4)
+            hn::StoreU(four_dots(c.x[r] + i * keys, c.key[w] + j * keys, keys, keys), F32x4(),
+                       dots + j);
+        for (int64_t j = 0; j < i; ++j) row[j] = dots[j] * weight[j];
         std::fill(row + i, row + kChunk, 0.0f);
       }
     }
@@ -394,6 +453,7 @@ class ChunkForward {
     float* base = delta ? work_ : c.value[C::kWriters - 1];
     multiply<Start::zero>({kChunk, s_.values, s_.keys, c.from_start[1], s_.keys, 1, c.state,
                            s_.state_row, base, s_.values});
+    if (s_.shared) decay_rows(s_, base, c.seen(s_, 1, 0), s_.values, base);
     for (int64_t i = 0; i < kChunk; ++i) {
       float* row = base + i * s_.values;
       for (int w = 0; w < C::kWriters; ++w)

@@ -89,6 +89,31 @@ TEST(LinearRecurrence, HeadsThatShareEqualHeadsThatRepeat) {
   });
 }
 
+TEST(LinearRecurrence, RateScalesValuesAndSkipAddsThem) {
+  for_every_recurrence(9, 3, 5, 41, [](const Case& c) {
+    const Values rate(c.T * c.H, 77, 1.0), skip(c.H, 78, 1.0);
+    Case scaled = c;
+    for (int64_t i = 0; i < c.T * c.H * c.V; ++i) scaled.values[Case::v][i] *= rate[i / c.V];
+    on_every_target([&] {
+      std::vector<float> got(at(c.T * c.H * c.V)), want = got;
+      Values a = c.values[Case::state], b = a;
+      LinearRecurrence r = c.call(0, c.T);
+      r.state = a.data(), r.y = got.data(), r.rate = rate.data();
+      linear_recurrence(r);
+      run(scaled, 0, c.T, b.data(), want.data());
+      expect_same_bits(got.data(), want.data(), static_cast<int64_t>(got.size()), "y");
+      expect_same_bits(a.data(), b.data(), a.size(), "state");
+      r.skip = skip.data();
+      a = c.values[Case::state];
+      linear_recurrence(r);
+      for (int64_t i = 0; i < c.T * c.H * c.V; ++i)
+        want[at(i)] += skip[i / c.V % c.H] * c.values[Case::v][i];
+      expect_near(got.data(), std::vector<double>(want.begin(), want.end()).data(),
+                  static_cast<int64_t>(got.size()), 1e-6, 1e-6);
+    });
+  });
+}
+
 TEST(LinearRecurrence, AnEmptyCallLeavesTheState) {
   const Case c(RecurrenceRule::delta, DecayPer::channel, 3, 2, 3, 5);
   Values state = c.values[Case::state];

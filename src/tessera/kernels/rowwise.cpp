@@ -134,14 +134,6 @@ HWY_INLINE V32 products_of_row(const float* a, const float* b, int64_t d) {
   return sum;
 }
 
-void row_dots_range(const float* a, const float* b, int64_t rows, int64_t d, float* y) {
-  const auto row = [&](int64_t r) HWY_ATTR { return products_of_row(a + r * d, b + r * d, d); };
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4)
-    hn::StoreU(sums_of_4(row(r), row(r + 1), row(r + 2), row(r + 3)), F32x4(), y + r);
-  for (; r < rows; ++r) y[r] = sum_of(row(r));
-}
-
 void add_range(const float* x, float* y, int64_t n) {
   for_vectors(n, [&](int64_t i, int64_t count) HWY_ATTR {
     store_upto(hn::Add(load_upto(y + i, count), load_upto(x + i, count)), y + i, count);
@@ -170,7 +162,6 @@ HWY_EXPORT(act_range);
 HWY_EXPORT(glu_range);
 HWY_EXPORT(softcap_range);
 HWY_EXPORT(add_range);
-HWY_EXPORT(row_dots_range);
 
 void rms_norm(const float* x,
               int64_t rows,
@@ -220,13 +211,6 @@ void softcap(float* x, int64_t n, float cap) {
   cap_targets();
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(softcap_range)(x + begin, end - begin, cap);
-  });
-}
-
-void row_dots(const float* a, const float* b, int64_t rows, int64_t d, float* y) {
-  cap_targets();
-  parallel_for(rows, rows_per_task(d), [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(row_dots_range)(a + begin * d, b + begin * d, end - begin, d, y + begin);
   });
 }
 

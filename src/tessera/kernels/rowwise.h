@@ -37,8 +37,6 @@ void act(Activation kind, const float* x, int64_t n, float* y);
 void glu(Activation kind, const float* gate, const float* up, int64_t n, float* y);
 /// x[i] = cap * tanh(x[i] / cap).
 void softcap(float* x, int64_t n, float cap);
-/// y[r] = a[r] . b[r] of rows of d numbers; float32, lanes first.
-void row_dots(const float* a, const float* b, int64_t rows, int64_t d, float* y);
 /// y[i] += x[i].
 void add(const float* x, float* y, int64_t n);
 

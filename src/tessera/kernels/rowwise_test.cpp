@@ -267,27 +267,5 @@ TEST(Norms, ZeroRowGivesZero) {
   EXPECT_EQ(y[0] + y[1] + y[2], 0.0f);
 }
 
-TEST(RowDots, AllTargetsAllWidths) {
-  on_every_target([] {
-    for (const int64_t d : {1, 7, 8, 31, 64, 100}) {
-      constexpr int64_t kRows = 11;
-      std::vector<float> a, b, y(kRows + 1, 7.0f);
-      for (int64_t i = 0; i < kRows * d; ++i) {
-        a.push_back(static_cast<float>(std::sin(0.7 * static_cast<double>(i))));
-        b.push_back(static_cast<float>(std::cos(0.3 * static_cast<double>(i))));
-      }
-      row_dots(a.data(), b.data(), kRows, d, y.data());
-      for (int64_t r = 0; r < kRows; ++r) {
-        double want = 0;
-        for (int64_t c = r * d; c < (r + 1) * d; ++c)
-          want += static_cast<double>(a[static_cast<size_t>(c)]) *
-                  static_cast<double>(b[static_cast<size_t>(c)]);
-        EXPECT_NEAR(y[static_cast<size_t>(r)], want, 2e-5) << d << " " << r;
-      }
-      EXPECT_EQ(y.back(), 7.0f);
-    }
-  });
-}
-
 }  // namespace
 }  // namespace tessera::kernels

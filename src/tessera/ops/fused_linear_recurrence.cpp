@@ -20,7 +20,7 @@ using torch::autograd::variable_list;
 constexpr int64_t kInterval = 64;
 
 /// The inputs as contiguous float32, in the order of the function's arguments.
-enum Input : size_t { kQ, kK, kV, kDecay, kBeta, kA, kB, kU, kInputs };
+enum Input : size_t { kQ, kK, kV, kDecay, kBeta, kA, kB, kU, kRate, kSkip, kInputs };
 
 const float* data(const Tensor& x) {
   return x.defined() ? x.const_data_ptr<float>() : nullptr;
@@ -44,6 +44,7 @@ kernels::LinearRecurrence sequence(const variable_list& in, int64_t b) {
   }
   r.beta = of(kBeta), r.a = of(kA), r.b = of(kB);
   r.bonus = data(in[kU]);
+  r.rate = of(kRate), r.skip = data(in[kSkip]);
   return r;
 }
 
@@ -68,12 +69,17 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
                                const Maybe& a,
                                const Maybe& b,
                                const Maybe& u,
-                               const Tensor& state) {
+                               const Maybe& rate,
+                               const Maybe& skip,
+                               const Tensor& state,
+                               bool keep) {
     variable_list in{q, k, v};
-    for (const Maybe* x : {&log_decay, &beta, &a, &b, &u}) in.push_back(x->value_or(Tensor()));
+    for (const Maybe* x : {&log_decay, &beta, &a, &b, &u, &rate, &skip})
+      in.push_back(x->value_or(Tensor()));
     const int64_t batch = v.size(0), t = v.size(1), blocks = (t + kInterval - 1) / kInterval;
     Tensor y = at::empty(v.sizes(), v.options()), end = state.clone();
-    Tensor checkpoints = at::empty({batch, blocks, v.size(2), q.size(3), v.size(3)}, v.options());
+    const Tensor checkpoints =
+        keep ? at::empty({batch, blocks, v.size(2), q.size(3), v.size(3)}, v.options()) : Tensor();
     for (int64_t i = 0; i < batch; ++i) {
       auto r = sequence(in, i);
       r.state = row(end, i), r.y = row(y, i);
@@ -103,6 +109,8 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
     const Tensor du = in[kU].defined()
                           ? at::empty({batch, in[kU].size(0), in[kU].size(1)}, in[kU].options())
                           : Tensor();
+    const Tensor dskip =
+        in[kSkip].defined() ? at::empty({batch, dy.size(1), heads}, dy.options()) : Tensor();
     for (int64_t i = 0; i < batch; ++i) {
       kernels::LinearRecurrenceGradients g;
       g.interval = kInterval;
@@ -115,12 +123,15 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
       g.dbeta = row(out[kBeta], i);
       g.da = row(out[kA], i), g.db = row(out[kB], i);
       g.dbonus = row(du, i);
+      g.drate = row(out[kRate], i), g.dskip = row(dskip, i);
       kernels::linear_recurrence_backward(sequence(in, i), g);
     }
     if (du.defined()) out[kU] = du.sum(0);
+    if (dskip.defined()) out[kSkip] = dskip.sum({0, 1});
     if (groups != heads / summed)
       for (const size_t i : {kQ, kK}) out[i] = out[i].unflatten(2, {groups, -1}).sum(3);
     out.push_back(dstate);
+    out.emplace_back();  // of `keep`
     return out;
   }
 };
@@ -128,7 +139,8 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
 }  // namespace
 
 std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
-                                                  const Tensor& state_BHKV) {
+                                                  const Tensor& state_BHKV,
+                                                  const ValueScales& scales) {
   const auto& v = in.v_BTHV;
   const auto single = [](const Tensor& x) {
     return x.defined() ? x.to(at::kFloat).contiguous() : x;
@@ -147,7 +159,8 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
   if (v.size(1) == 0) return {v, state};
   const variable_list out = FusedRecurrence::apply(
       single(in.q_BTHK), single(in.k_BTHK), single(v), maybe(log_decay), maybe(in.beta_BTH),
-      maybe(in.a_BTHK), maybe(in.b_BTHK), maybe(in.u_HK), state);
+      maybe(in.a_BTHK), maybe(in.b_BTHK), maybe(in.u_HK), maybe(scales.rate_BTH),
+      maybe(scales.skip_H), state, /*keep=*/at::GradMode::is_enabled());
   return {out[0].to(v.scalar_type()), out[1]};
 }
 

@@ -36,10 +36,16 @@ std::pair<Tensor, Tensor> linear_recurrence_chunked(const LinearRecurrence& in,
 std::pair<Tensor, Tensor> linear_recurrence_recurrent(const LinearRecurrence& in,
                                                       const Tensor& state_BHKV = {});
 
+/// What state-space models add: v_t stands for rate_t v_t, and y_t gets skip v_t besides.
+struct ValueScales {
+  Tensor rate_BTH = {}, skip_H = {};
+};
+
 /// On a CPU in at most float32: the kernel token by token and its adjoint, with gradients (but none
 /// of gradients).
 std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
-                                                  const Tensor& state_BHKV = {});
+                                                  const Tensor& state_BHKV = {},
+                                                  const ValueScales& scales = {});
 
 /// The fused form where it applies, else the chunked one.
 std::pair<Tensor, Tensor> linear_recurrence(const LinearRecurrence& in,

@@ -1,19 +1,13 @@
 #include "tessera/ops/ssm.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <limits>
 #include <vector>
 
-#include "tessera/kernels/rowwise.h"
 #include "tessera/kernels/ssm.h"
 #include "tessera/ops/linear_recurrence.h"
 
 namespace tessera::ops {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 /// [.., G, N] -> [.., H, N]: every head its group's row.
 Tensor for_heads(const Tensor& t, int64_t heads) {
@@ -26,47 +20,6 @@ Tensor initial_state(const Ssd& in, const Tensor& state) {
   return at::zeros({in.x_BTHP.size(0), in.x_BTHP.size(2), in.x_BTHP.size(3), in.b_BTGN.size(3)},
                    in.x_BTHP.options().dtype(type));
 }
-
-/// [.., P] x [.., P] -> [..]: without the tensor of products.
-Tensor row_dots(const Tensor& a, const Tensor& b) {
-  const Tensor rows_a = a.contiguous(), rows_b = b.contiguous();
-  Tensor out = at::empty(a.sizes().slice(0, static_cast<size_t>(a.dim() - 1)), a.options());
-  kernels::row_dots(rows_a.const_data_ptr<float>(), rows_b.const_data_ptr<float>(), out.numel(),
-                    a.size(-1), out.data_ptr<float>());
-  return out;
-}
-
-/// x s of rows x and their factors s. Its own gradient: that of s would be a tensor like x and a
-/// sum over it.
-struct ScaledRows : torch::autograd::Function<ScaledRows> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& s) {
-    context->save_for_backward({x, s});
-    return x * s.unsqueeze(-1);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const Tensor &x = saved[0], &s = saved[1], &dy = gradients[0];
-    return {context->needs_input_grad(0) ? dy * s.unsqueeze(-1) : Tensor(),
-            context->needs_input_grad(1) ? row_dots(dy, x) : Tensor()};
-  }
-};
-
-/// y + d x of heads: y and x [B, T, H, P], d [H]; likewise.
-struct AddedSkip : torch::autograd::Function<AddedSkip> {
-  static Tensor forward(AutogradContext* context,
-                        const Tensor& y,
-                        const Tensor& d,
-                        const Tensor& x) {
-    context->save_for_backward({d, x});
-    return at::addcmul(y, d.unsqueeze(-1), x);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const Tensor &d = saved[0], &x = saved[1], &dy = gradients[0];
-    return {dy, context->needs_input_grad(1) ? row_dots(dy, x).sum({0, 1}) : Tensor(),
-            context->needs_input_grad(2) ? dy * d.unsqueeze(-1) : Tensor()};
-  }
-};
 
 }  // namespace
 
@@ -122,14 +75,13 @@ std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_
     return ssd_chunked(in, chunk, state_BHPN);
   // a linear recurrence: C asks, B is the key, dt x the value, dt A the logarithm of the decay
   const auto type = wide(in.x_BTHP);
-  const Tensor x = in.x_BTHP.to(type), dt = in.dt_BTH.to(type);
+  const Tensor dt = in.dt_BTH.to(type);
   const Tensor before = state_BHPN.defined() ? state_BHPN.to(type).mT() : Tensor();
-  auto [y, state] = linear_recurrence_fused({.q_BTHK = in.c_BTGN.to(type),
-                                             .k_BTHK = in.b_BTGN.to(type),
-                                             .v_BTHV = ScaledRows::apply(x, dt),
-                                             .log_decay = dt * in.a_H.to(type)},
-                                            before);
-  if (in.d_H.defined()) y = AddedSkip::apply(y, in.d_H.to(type), x);
+  const auto [y, state] = linear_recurrence_fused({.q_BTHK = in.c_BTGN.to(type),
+                                                   .k_BTHK = in.b_BTGN.to(type),
+                                                   .v_BTHV = in.x_BTHP.to(type),
+                                                   .log_decay = dt * in.a_H.to(type)},
+                                                  before, {dt, in.d_H});
   return {y.to(in.x_BTHP.scalar_type()), state.mT()};
 }
 
