@@ -24,6 +24,34 @@ std::atomic<int>& count() {
   return threads;
 }
 
+int64_t whole_grains(int64_t n, int64_t grain) {
+  grain = std::max<int64_t>(grain, 1);
+  return (n + grain - 1) / grain;
+}
+
+/// Runs a body on ranges of [0, n); the first exception is kept for afterwards.
+class Ranges {
+ public:
+  Ranges(int64_t n, int64_t count, const std::function<void(int64_t, int64_t)>& body)
+      : n_(n), count_(count), body_(body) {}
+  void run(int64_t r) {
+    try {
+      body_(n_ * r / count_, n_ * (r + 1) / count_);
+    } catch (...) {
+#pragma omp critical(tessera_parallel_for_error)
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  void finish() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  int64_t n_, count_;
+  const std::function<void(int64_t, int64_t)>& body_;
+  std::exception_ptr error_;
+};
+
 }  // namespace
 
 int thread_count() {
@@ -38,20 +66,26 @@ void set_thread_count(int n) {
 
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (n <= 0) return;
-  const int64_t ranges = std::min<int64_t>(
-      thread_count(), (n + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
-  if (ranges <= 1 || omp_in_parallel()) return body(0, n);
-  std::exception_ptr error;
-#pragma omp parallel for num_threads(static_cast <int>(ranges)) schedule(static, 1)
-  for (int64_t r = 0; r < ranges; ++r) {
-    try {
-      body(n * r / ranges, n * (r + 1) / ranges);
-    } catch (...) {
-#pragma omp critical(tessera_parallel_for_error)
-      if (!error) error = std::current_exception();
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  const int64_t count = std::min<int64_t>(thread_count(), whole_grains(n, grain));
+  if (count <= 1 || omp_in_parallel()) return body(0, n);
+  Ranges ranges(n, count, body);
+  // a thread gets the same range in call after call, whose numbers its caches may still hold
+#pragma omp parallel for num_threads(static_cast <int>(count)) schedule(static, 1)
+  for (int64_t r = 0; r < count; ++r) ranges.run(r);
+  ranges.finish();
+}
+
+void parallel_in_turn(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  constexpr int64_t kRangesPerThread = 8;
+  if (n <= 0) return;
+  const int64_t grains = whole_grains(n, grain),
+                threads = std::min<int64_t>(grains, thread_count()),
+                count = std::min(grains, kRangesPerThread * threads);
+  if (count <= 1 || threads <= 1 || omp_in_parallel()) return body(0, n);
+  Ranges ranges(n, count, body);
+#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(dynamic, 1)
+  for (int64_t r = 0; r < count; ++r) ranges.run(r);
+  ranges.finish();
 }
 
 }  // namespace tessera

@@ -16,4 +16,8 @@ void set_thread_count(int n);
 /// The first exception thrown by a body is rethrown here. Nested calls run serially.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
+/// The same in several ranges a thread, taken from the first on whenever a thread is free: for long
+/// loops of few items, on cores that are not equally fast.
+void parallel_in_turn(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
 }  // namespace tessera

@@ -98,7 +98,7 @@ namespace {
 
 void attend_by_tiles(const Attention& a) {
   const int64_t tiles = tiles_per_group(a);
-  parallel_for(a.G * tiles, 1, [&](int64_t begin, int64_t end) {
+  parallel_in_turn(a.G * tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       HWY_DYNAMIC_DISPATCH(attend_tile)(a, make_tile(a, i / tiles, balanced(i % tiles, tiles)));
   });
@@ -141,7 +141,7 @@ void attend_by_blocks(const Attention& a) {
     HWY_DYNAMIC_DISPATCH(attend_start)(a, tiles[t], totals + first_row[t] * stride);
   for (int64_t done = 0; done < n_blocks; done += at_once) {
     const int64_t n = std::min(at_once, n_blocks - done);
-    parallel_for(n * parts, 1, [&](int64_t begin, int64_t end) {
+    parallel_in_turn(n * parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t part = i % parts, first = part * n_tiles / parts,
                       last = (part + 1) * n_tiles / parts;

@@ -544,7 +544,7 @@ void flash_backward(const FlashAttention& a, const FlashGradients& out) {
   const int64_t bias_floats =
       out.d_bias != nullptr ? shape.n * (shape.distances + 2 * kMaxTileKeys) : 0;
   std::vector<float> d_bias(static_cast<size_t>(items * bias_floats));
-  parallel_for(items, 1, [&](int64_t begin, int64_t end) {
+  parallel_in_turn(items, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t group = i / parts;
       HWY_DYNAMIC_DISPATCH(flash_backward_item)

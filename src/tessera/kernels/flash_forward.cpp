@@ -299,7 +299,7 @@ void flash_forward(const FlashAttention& a, MutableHeads out, float* lse) {
     return FlashForwardItem{group / a.G, group % a.G, 0, tiles, k, v, true, &bias, out, lse};
   };
   // each thread takes as many groups, and packs their keys as it comes to them
-  parallel_for(whole, 1, [&](int64_t begin, int64_t end) {
+  parallel_in_turn(whole, 1, [&](int64_t begin, int64_t end) {
     float *k = scratch<14>(keys), *v = scratch<15>(values);
     for (int64_t i = begin; i < end; ++i)
       HWY_DYNAMIC_DISPATCH(flash_forward_tiles)(a, item(i, k, v));
@@ -314,7 +314,7 @@ void flash_forward(const FlashAttention& a, MutableHeads out, float* lse) {
       (a, group / a.G, group % a.G, i % blocks, k + i / blocks * keys, v + i / blocks * values);
     }
   });
-  parallel_for(rest * tiles, 1, [&](int64_t begin, int64_t end) {
+  parallel_in_turn(rest * tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       FlashForwardItem one = item(whole + i / tiles, k + i / tiles * keys, v + i / tiles * values);
       one.tile = balanced(i % tiles, tiles), one.tiles = 1, one.packs = false;
