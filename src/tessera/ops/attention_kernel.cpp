@@ -207,6 +207,7 @@ Tensor attention_kernel(const Tensor& q_THD,
     a.far_q = far_q.const_data_ptr<float>();
     a.far_end = options.far_end;
   }
+  if (a.T == 0) return out;
   if (!options.term) {
     kernels::attend(a);
     return out;

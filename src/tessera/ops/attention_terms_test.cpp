@@ -136,6 +136,18 @@ TEST(AttentionTerm, AWindowedBiasFromTheQueriesIsThatOfTheDefinition) {
     }
 }
 
+TEST(AttentionTerm, NoQueriesGiveNothing) {
+  const at::NoGradGuard no_gradients;
+  const Input in(at::kFloat);
+  ScoreOptions options{.scale = 0.5};
+  options.term.bias_HR = at::ones({4, 5});
+  for (const int64_t keys : {int64_t{0}, kLength}) {
+    const Tensor y = attention(in.q.narrow(0, 0, 0),
+                               {{in.k.narrow(0, 0, keys), in.v.narrow(0, 0, keys), 0}}, 0, options);
+    EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, 4, 5}));
+  }
+}
+
 TEST(AttentionTerm, APatternCountsKeysAsOftenAsItSays) {
   const EvenKeys who;
   const Tensor want = by_hand(nothing, [&](int64_t h, int64_t i, int64_t j) {
