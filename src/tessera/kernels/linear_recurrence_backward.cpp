@@ -150,7 +150,7 @@ class HeadBackward {
         fours ? pair_gradients<4>(c, w, e) : pair_gradients<2>(c, w, e);
     }
     if (g_.dlog_decay != nullptr) s_.shared ? store_shared_decays(c) : store_decays(c);
-    diagonal(c);
+    if constexpr (rule != Rule::plain) diagonal(c);
     for (int r = 0; r < kReaders; ++r) {
       const Product p{s_.keys, s_.values,       kChunk,    c.from_start[r], 1,
                       s_.keys, dread_start_[r], s_.values, dstate_,         s_.state_row};
@@ -416,6 +416,11 @@ class HeadBackward {
         g_.dbeta[head(c, i)] = sum_of(dbeta);
       }
       const int64_t sum = ((c.begin + i) * (r_.H / g_.summed) + h_ / g_.summed) * r_.K;
+      if constexpr (rule == Rule::plain) {
+        store_plain_row(c, i, g_.dq + sum, g_.dk + sum);
+        store_value(c, i);
+        continue;
+      }
       if (h_ % g_.summed == 0) {
         store_row(dx_[0] + at, r_.K, g_.dq + sum);
         store_row(dkey_[0] + at, r_.K, g_.dk + sum);
@@ -428,6 +433,20 @@ class HeadBackward {
         store_row(dkey_[1] + at, r_.K, g_.db + to);
       }
       store_value(c, i);
+    }
+  }
+
+  // with what the query reads of its own key, on the way out
+  void store_plain_row(const C& c, int64_t i, float* dq, float* dk) const {
+    const V32 ds = all(dscores_[0][0][i * kChunk + i]);
+    const bool first = h_ % g_.summed == 0;
+    for (int64_t e = 0; e < r_.K; e += kLanes) {
+      const int64_t at = i * s_.keys + e, n = r_.K - e;
+      V32 q = hn::MulAdd(ds, load(c.key[0] + at), load(dx_[0] + at)),
+          k = hn::MulAdd(ds, load(c.x[0] + at), load(dkey_[0] + at));
+      if (!first) q = hn::Add(q, load_upto(dq + e, n)), k = hn::Add(k, load_upto(dk + e, n));
+      store_upto(q, dq + e, n);
+      store_upto(k, dk + e, n);
     }
   }
 
