@@ -298,7 +298,7 @@ void flash_forward(const FlashAttention& a, MutableHeads out, float* lse) {
   const auto item = [&](int64_t group, float* k, float* v) {
     return FlashForwardItem{group / a.G, group % a.G, 0, tiles, k, v, true, &bias, out, lse};
   };
-  // each thread takes as many groups, and packs their keys as it comes to them
+  // whole groups, of which a thread packs the keys as it comes to them
   parallel_in_turn(whole, 1, [&](int64_t begin, int64_t end) {
     float *k = scratch<14>(keys), *v = scratch<15>(values);
     for (int64_t i = begin; i < end; ++i)

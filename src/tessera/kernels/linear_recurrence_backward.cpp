@@ -21,8 +21,8 @@ namespace HWY_NAMESPACE {
 
 // Heads, from the last block of chunks to the first: heads beside each other read and write memory
 // that lies together. Chunks between two checkpoints are computed again, in order, before their
-// gradients are. With G the gradient of the state after a chunk, dread that of
-// what a reader got and dvalue that of a value:
+// gradients are. With G the gradient of the state after a chunk, dread that of what a reader got
+// and dvalue that of a value:
 //   dvalue_j = G^T (k_j until the end) + sum_{i > j} A_ij dread_i,      dA_ij = dread_i . value_j
 //   dx_i = (S dread_i) decayed from the start + sum_{j < i} dA_ij (w_ij o k_j)
 //   dk_j = (G value_j) decayed until the end + sum_{i > j} dA_ij (w_ij o x_i)

@@ -126,14 +126,6 @@ void softcap_range(float* x, int64_t n, float cap) {
   });
 }
 
-HWY_INLINE V32 products_of_row(const float* a, const float* b, int64_t d) {
-  V32 sum = zero();
-  for_vectors(d, [&](int64_t i, int64_t count) HWY_ATTR {
-    sum = hn::MulAdd(load_upto(a + i, count), load_upto(b + i, count), sum);
-  });
-  return sum;
-}
-
 void add_range(const float* x, float* y, int64_t n) {
   for_vectors(n, [&](int64_t i, int64_t count) HWY_ATTR {
     store_upto(hn::Add(load_upto(y + i, count), load_upto(x + i, count)), y + i, count);

@@ -9,8 +9,8 @@
 
 namespace tessera::ops {
 
-/// Positions among `held` (ascending, disjoint) that hold every key the queries of [begin, end) see
-/// under `options`: ascending and disjoint, perhaps with keys between them that nobody sees.
+/// Positions within `held` that hold every key the queries of [begin, end) see under `options`:
+/// ascending and disjoint, perhaps with keys between them that nobody sees.
 std::vector<kernels::KeyRange> key_ranges(
     const ScoreOptions& options, int64_t heads, kernels::KeyRange held, int64_t begin, int64_t end);
 

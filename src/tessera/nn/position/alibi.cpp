@@ -13,8 +13,8 @@ class Alibi final : public Position {
     const auto range = DistanceRange::of(site, context);
     const double times = config_.scaled ? site.scale : 1;
     const std::string name =
-        fmt::format("alibi {} {} {} {} {} {}", config_.bias_max, static_cast<int>(config_.sides),
-                    config_.scaled, site.n_heads, times, range.past);
+        fmt::format("alibi {} {} {} {} {} {} {}", config_.bias_max, static_cast<int>(config_.sides),
+                    config_.scaled, site.n_heads, times, range.past, range.future);
     const Tensor table_HR = context.once<Tensor>(name, [&] {
       const AlibiConfig::Slopes slopes = config_.slopes(site.n_heads);
       const auto per_head = [&](const std::vector<double>& of) {
