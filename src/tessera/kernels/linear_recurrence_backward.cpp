@@ -37,11 +37,12 @@ class HeadBackward {
   HeadBackward(const LinearRecurrence& r, const LinearRecurrenceGradients& g, int64_t heads)
       : r_(r),
         g_(g),
-        s_(r.K, r.V, r.decay),
+        s_(r.K, r.V, r.decay, kReaders),
+        tokens_(s_.tokens),
         dstates_(static_cast<size_t>(heads)),
         dbonuses_(static_cast<size_t>(heads)),
-        chunks_(static_cast<size_t>((std::min(g.interval, r.T) + kChunk - 1) / kChunk)) {
-    const int64_t rows = kChunk * s_.keys, values = kChunk * s_.values, pairs = kChunk * kChunk,
+        chunks_(static_cast<size_t>((std::min(g.interval, r.T) + tokens_ - 1) / tokens_)) {
+    const int64_t rows = tokens_ * s_.keys, values = tokens_ * s_.values, pairs = tokens_ * tokens_,
                   count = static_cast<int64_t>(chunks_.size());
     const int64_t work = ChunkForward<rule>::work_floats(s_);
     const int64_t floats = count * (C::floats(s_) + s_.state()) + work +
@@ -111,35 +112,45 @@ class HeadBackward {
   // returns how many
   int64_t prepare(int64_t block, bool again) {
     const int64_t begin = block * g_.interval, end = std::min(begin + g_.interval, r_.T);
-    const ChunkForward<rule> forward(r_, s_, work_);
+    const ChunkForward<rule> forward(r_, s_, work_, soon_);
     load_state(g_.checkpoints + (block * r_.H + h_) * r_.K * r_.V, chunks_[0].state);
     size_t i = 0;
-    for (int64_t t = begin; t < end; t += kChunk, ++i) {
+    for (int64_t t = begin; t < end; t += tokens_, ++i) {
       C& c = chunks_[i];
-      c.begin = t, c.count = std::min(kChunk, end - t);
+      c.begin = t, c.count = std::min(tokens_, end - t);
+      soon_.clear();
+      const int64_t next = t + tokens_;
+      if (next < end)
+        forward.expect(next, std::min(tokens_, end - next), h_, again);
+      else
+        soon_.read({g_.dy + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V});
       forward.prepare(c, h_, again);
-      if (t + kChunk < end) forward.next_state(c, chunks_[i + 1].state);
+      if (t + tokens_ < end) forward.next_state(c, chunks_[i + 1].state);
     }
     return static_cast<int64_t>(i);
   }
 
   void step_back(const C& c) {
     expect_rows(c);
-    load_rows({g_.dy + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, dread_[0]);
+    load_rows({g_.dy + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}, tokens_, s_.values,
+              dread_[0]);
     value_gradients(c);
     for (int r = 0; r < kReaders && s_.shared; ++r)
       decay_rows(s_, dread_[r], c.seen(s_, r, 0), s_.values, dread_start_[r]);
-    for (int w = 0; w < kWriters; ++w) through_state(dstate_, c.value_end[w], c.after, dkey_[w]);
+    for (int w = 0; w < kWriters; ++w) {
+      turn(c.value[w]);
+      through_state(dstate_, c.after, dkey_[w]);
+      if (s_.shared) decay_rows(s_, dkey_[w], c.after, s_.keys, dkey_[w]);
+      for (int r = 0; r < kReaders; ++r)
+        multiply<Start::zero>({tokens_, tokens_, s_.values, dread_[r], s_.values, 1, turned_,
+                               tokens_, dscores_[r][w], tokens_},
+                              soon_);
+    }
     if (g_.dlog_decay != nullptr) s_.shared ? start_shared_decays(c) : start_decays(c);
-    for (int r = 0; r < kReaders; ++r)
-      through_state(c.state, dread_start_[r], c.seen(s_, r, 0), dx_[r]);
-    for (int r = 0; r < kReaders; ++r)
-      for (int w = 0; w < kWriters; ++w)
-        for (int64_t i = 0; i < kChunk; ++i)
-          for (int64_t j = 0; j <= i; j += 4)
-            hn::StoreU(four_dots(dread_[r] + i * s_.values, c.value[w] + j * s_.values, s_.values,
-                                 s_.values),
-                       F32x4(), dscores_[r][w] + i * kChunk + j);
+    for (int r = 0; r < kReaders; ++r) {
+      turn(dread_start_[r]);
+      through_state(c.state, c.seen(s_, r, 0), dx_[r]);
+    }
     const bool fours = s_.keys % (4 * kLanes) == 0;
     for (int w = 0; w < kWriters; ++w) {
       if (s_.shared) {
@@ -152,43 +163,46 @@ class HeadBackward {
     if (g_.dlog_decay != nullptr) s_.shared ? store_shared_decays(c) : store_decays(c);
     if constexpr (rule != Rule::plain) diagonal(c);
     for (int r = 0; r < kReaders; ++r) {
-      const Product p{s_.keys, s_.values,       kChunk,    c.from_start[r], 1,
+      const Product p{s_.keys, s_.values,       tokens_,   c.from_start[r], 1,
                       s_.keys, dread_start_[r], s_.values, dstate_,         s_.state_row};
       if (r == 0)
-        multiply<Start::decayed>(p, {c.whole, dstate_});
+        multiply<Start::decayed>(p, soon_, {c.whole, dstate_});
       else
-        multiply<Start::add>(p);
+        multiply<Start::add>(p, soon_);
     }
     store_rows(c);
   }
 
   // rows that the chunk will write, and those that the next one, the chunk before, will read
-  void expect_rows(const C& c) const {
+  void expect_rows(const C& c) {
     const int64_t sums = r_.H / g_.summed * r_.K, sum = (c.begin * r_.H + h_) / g_.summed * r_.K;
-    InputRows{g_.dq + sum, sums, c.count, r_.K}.prefetch();
-    InputRows{g_.dk + sum, sums, c.count, r_.K}.prefetch();
-    InputRows{g_.dv + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V}.prefetch();
-    if (c.begin >= kChunk)
-      InputRows{g_.dy + head(c, -kChunk) * r_.V, r_.H * r_.V, kChunk, r_.V}.prefetch();
+    soon_.clear();
+    soon_.write({g_.dv + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V});
+    soon_.write({g_.dq + sum, sums, c.count, r_.K});
+    soon_.write({g_.dk + sum, sums, c.count, r_.K});
+    if (c.begin % g_.interval != 0)
+      soon_.read({g_.dy + head(c, -tokens_) * r_.V, r_.H * r_.V, tokens_, r_.V});
   }
 
   // of all values, and with them of what the second reader got: from the last token to the first
   void value_gradients(const C& c) {
     const int64_t values = s_.values;
     for (int w = 0; w < kWriters; ++w) {
-      multiply<Start::zero>({kChunk, values, s_.keys, c.to_end[w], s_.keys, 1, dstate_,
-                             s_.state_row, dvalue_[w], values});
+      multiply<Start::zero>({tokens_, values, s_.keys, c.to_end[w], s_.keys, 1, dstate_,
+                             s_.state_row, dvalue_[w], values},
+                            soon_);
       if (s_.shared) decay_rows(s_, dvalue_[w], c.after, values, dvalue_[w]);
       // no query before token j reads it
-      for (int64_t j = 0; j < kChunk; j += 4)
-        multiply<Start::add>({4, values, kChunk - j, c.scores[0][w] + j * kChunk + j, 1, kChunk,
-                              dread_[0] + j * values, values, dvalue_[w] + j * values, values});
+      for (int64_t j = 0; j < tokens_; j += 4)
+        multiply<Start::add>({4, values, tokens_ - j, c.scores[0][w] + j * tokens_ + j, 1, tokens_,
+                              dread_[0] + j * values, values, dvalue_[w] + j * values, values},
+                             soon_);
     }
     if constexpr (kReaders == 2)
-      for (int64_t j = kChunk - 1; j >= 0; --j) {
+      for (int64_t j = tokens_ - 1; j >= 0; --j) {
         for (int w = 0; w < kWriters; ++w)
-          add_rows(c.scores[1][w] + (j + 1) * kChunk + j, kChunk, dread_[1] + (j + 1) * values,
-                   kChunk - 1 - j, values, dvalue_[w] + j * values);
+          add_rows(c.scores[1][w] + (j + 1) * tokens_ + j, tokens_, dread_[1] + (j + 1) * values,
+                   tokens_ - 1 - j, values, dvalue_[w] + j * values);
         const float* from = dvalue_[kWriters - 1] + j * values;
         for (int64_t e = 0; e < values; e += kLanes) {
           const V32 d = load(from + e);
@@ -197,12 +211,16 @@ class HeadBackward {
       }
   }
 
-  // to[i] = weight[i] o (state rows[i]); where channels share their decays, the rows bear them
-  void through_state(const float* state, const float* rows, const float* weight, float* to) {
-    transpose(rows, s_.values, kChunk, s_.values, turned_, kChunk);
+  // rows of values, for products that sum over them
+  void turn(const float* rows) { transpose(rows, s_.values, tokens_, s_.values, turned_, tokens_); }
+
+  // to[i] = weight[i] o (state rows[i]) of the rows that were turned; where channels share their
+  // decays, the rows bear them
+  void through_state(const float* state, const float* weight, float* to) {
     multiply<Start::zero>(
-        {s_.keys, kChunk, s_.values, state, s_.state_row, 1, turned_, kChunk, product_, kChunk});
-    transpose(product_, kChunk, s_.keys, kChunk, to, s_.keys);
+        {s_.keys, tokens_, s_.values, state, s_.state_row, 1, turned_, tokens_, product_, tokens_},
+        soon_);
+    transpose(product_, tokens_, s_.keys, tokens_, to, s_.keys);
     if (!s_.shared) decay_rows(s_, to, weight, s_.keys, to);
   }
 
@@ -211,10 +229,10 @@ class HeadBackward {
   HWY_INLINE void pair_gradients(const C& c, int w, int64_t e) {
     constexpr int64_t width = vectors * kLanes;
     const int64_t keys = s_.keys;
-    HWY_ALIGN float row[kChunk * width];
+    HWY_ALIGN float row[kMostTokens * width];
     V32 decay[vectors];
     // the keys decay along with the reader
-    for (int64_t i = 1; i < kChunk; ++i) {
+    for (int64_t i = 1; i < tokens_; ++i) {
       V32 sum[kReaders][vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
@@ -226,7 +244,7 @@ class HeadBackward {
       }
       for (int64_t j = 0; j < i; ++j) {
         V32 ds[kReaders];
-        for (int r = 0; r < kReaders; ++r) ds[r] = all(dscores_[r][w][i * kChunk + j]);
+        for (int r = 0; r < kReaders; ++r) ds[r] = all(dscores_[r][w][i * tokens_ + j]);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
           float* p = row + j * width + v * kLanes;
@@ -242,8 +260,8 @@ class HeadBackward {
         for (int r = 0; r < kReaders; ++r) store(sum[r][v], dx_[r] + i * keys + e + v * kLanes);
     }
     // the readers decay on the way back to the key
-    std::fill_n(row, kChunk * width, 0.0f);
-    for (int64_t i = kChunk - 1; i > 0; --i) {
+    std::fill_n(row, tokens_ * width, 0.0f);
+    for (int64_t i = tokens_ - 1; i > 0; --i) {
       V32 x[kReaders][vectors];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
@@ -254,7 +272,7 @@ class HeadBackward {
       }
       for (int64_t j = 0; j < i; ++j) {
         V32 ds[kReaders];
-        for (int r = 0; r < kReaders; ++r) ds[r] = all(dscores_[r][w][i * kChunk + j]);
+        for (int r = 0; r < kReaders; ++r) ds[r] = all(dscores_[r][w][i * tokens_ + j]);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; ++v) {
           float* p = row + j * width + v * kLanes;
@@ -270,7 +288,7 @@ class HeadBackward {
         }
       }
     }
-    for (int64_t j = 0; j < kChunk; ++j)
+    for (int64_t j = 0; j < tokens_; ++j)
       for (int v = 0; v < vectors; ++v) {
         float* to = dkey_[w] + j * keys + e + v * kLanes;
         store(hn::Add(load(to), load(row + j * width + v * kLanes)), to);
@@ -281,21 +299,22 @@ class HeadBackward {
   void shared_pair_gradients(const C& c, int w) {
     const int64_t keys = s_.keys;
     RowWeights weights;
-    HWY_ALIGN float weighted[kReaders][kChunk * kChunk] = {};  // zeros from the diagonal on
-    for (int64_t i = 1; i < kChunk; ++i) {
-      weights.advance(i, c.decay[i * s_.decay_row]);
+    HWY_ALIGN float weighted[kReaders][kMostTokens * kMostTokens];  // zeros from the diagonal on
+    for (int64_t i = 0; i < tokens_; ++i) {
+      if (i > 0) weights.advance(i, c.decay[i * s_.decay_row]);
       for (int r = 0; r < kReaders; ++r)
-        for (int64_t j = 0, at = i * kChunk; j < i; ++j, ++at)
-          weighted[r][at] =
-              dscores_[r][w][at] * (reads_before(rule, r) ? weights.before : weights.after)[j];
+        multiply_rows(dscores_[r][w] + i * tokens_,
+                      reads_before(rule, r) ? weights.before : weights.after, i, tokens_,
+                      weighted[r] + i * tokens_);
     }
     for (int r = 0; r < kReaders; ++r)
-      for (int64_t m = 0; m < kChunk; m += 4) {
-        const float *row = weighted[r] + m * kChunk, *column = weighted[r] + (m + 1) * kChunk + m;
+      for (int64_t m = 0; m < tokens_; m += 4) {
+        const float *row = weighted[r] + m * tokens_, *column = weighted[r] + (m + 1) * tokens_ + m;
         multiply<Start::add>(
-            {4, keys, m + 3, row, kChunk, 1, c.key[w], keys, dx_[r] + m * keys, keys});
-        multiply<Start::add>({4, keys, kChunk - m - 1, column, 1, kChunk, c.x[r] + (m + 1) * keys,
-                              keys, dkey_[w] + m * keys, keys});
+            {4, keys, m + 3, row, tokens_, 1, c.key[w], keys, dx_[r] + m * keys, keys}, soon_);
+        multiply<Start::add>({4, keys, tokens_ - m - 1, column, 1, tokens_, c.x[r] + (m + 1) * keys,
+                              keys, dkey_[w] + m * keys, keys},
+                             soon_);
       }
   }
 
@@ -316,7 +335,7 @@ class HeadBackward {
     for (int64_t e = 0; e < keys; e += kLanes) {
       V32 sum = hn::Mul(load(total_ + e), load(c.whole + e));
       for (int w = 0; w < kWriters; ++w)
-        for (int64_t i = 0; i < kChunk; ++i)
+        for (int64_t i = 0; i < tokens_; ++i)
           sum = hn::MulAdd(load(c.key[w] + i * keys + e), load(dkey_[w] + i * keys + e), sum);
       store(sum, total_ + e);
     }
@@ -325,7 +344,7 @@ class HeadBackward {
   // before the queries' own tokens are added: no decay stands between them and themselves
   void store_decays(const C& c) {
     const int64_t keys = s_.keys;
-    for (int64_t i = kChunk - 1; i >= 0; --i)
+    for (int64_t i = tokens_ - 1; i >= 0; --i)
       for (int64_t e = 0; e < keys; e += kLanes) {
         const int64_t at = i * keys + e;
         V32 sum = load(total_ + e);
@@ -356,12 +375,12 @@ class HeadBackward {
     }
     shared_total_ = kept * static_cast<double>(*c.whole);
     for (int w = 0; w < kWriters; ++w)
-      for (int64_t i = 0; i < kChunk; ++i)
+      for (int64_t i = 0; i < tokens_; ++i)
         shared_total_ += products(c.key[w] + i * s_.keys, dkey_[w] + i * s_.keys);
   }
 
   void store_shared_decays(const C& c) {
-    for (int64_t i = kChunk - 1; i >= 0; --i) {
+    for (int64_t i = tokens_ - 1; i >= 0; --i) {
       const int64_t at = i * s_.keys;
       for (int r = 0; r < kReaders; ++r)
         if (!reads_before(rule, r)) shared_total_ += products(c.x[r] + at, dx_[r] + at);
@@ -385,7 +404,7 @@ class HeadBackward {
   void diagonal(const C& c) {
     for (int w = 0; w < kWriters; ++w)
       for (int64_t i = 0; i < c.count; ++i) {
-        const V32 ds = all(dscores_[0][w][i * kChunk + i]);
+        const V32 ds = all(dscores_[0][w][i * tokens_ + i]);
         for (int64_t e = 0; e < s_.keys; e += kLanes) {
           const int64_t at = i * s_.keys + e;
           V32 q = hn::Mul(ds, load(c.x[0] + at)), k = hn::Mul(ds, load(c.key[w] + at));
@@ -438,7 +457,7 @@ class HeadBackward {
 
   // with what the query reads of its own key, on the way out
   void store_plain_row(const C& c, int64_t i, float* dq, float* dk) const {
-    const V32 ds = all(dscores_[0][0][i * kChunk + i]);
+    const V32 ds = all(dscores_[0][0][i * tokens_ + i]);
     const bool first = h_ % g_.summed == 0;
     for (int64_t e = 0; e < r_.K; e += kLanes) {
       const int64_t at = i * s_.keys + e, n = r_.K - e;
@@ -484,17 +503,19 @@ class HeadBackward {
   const LinearRecurrence& r_;
   const LinearRecurrenceGradients& g_;
   HeadShape s_;
+  const int64_t tokens_;                    // of a chunk
   std::vector<float*> dstates_, dbonuses_;  // of each head
   std::vector<C> chunks_;                   // of the block between two checkpoints
   int64_t h_ = 0;                           // the head at work, and what is its own
   float *dstate_ = nullptr, *dbonus_ = nullptr;
   float* work_;
-  // [kChunk, values]; dread_start_: where channels share their decays, decayed from the start
+  // [tokens, values]; dread_start_: where channels share their decays, decayed from the start
   float *dread_[kReaders], *dread_start_[kReaders], *dvalue_[kWriters];
-  float *dx_[kReaders], *dkey_[kWriters];  // [kChunk, keys]
-  float* dscores_[kReaders][kWriters];     // [kChunk, kChunk]
+  float *dx_[kReaders], *dkey_[kWriters];  // [tokens, keys]
+  float* dscores_[kReaders][kWriters];     // [tokens, tokens]
   float *turned_, *product_, *total_;
   double shared_total_ = 0;
+  Expected soon_;
 };
 
 template <Rule rule>

@@ -27,10 +27,64 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-constexpr int64_t kPanel = 2 * kLanes;  // columns of a register tile
-// Tokens of a chunk. Products with the state cost K V a token whatever its length, those within a
-// chunk grow with it; shorter chunks read and write the state more often.
-constexpr int64_t kChunk = kPanel > 16 ? kPanel : 16;
+constexpr int64_t kPanel = 2 * kLanes;                      // columns of a register tile
+constexpr int64_t kMostTokens = kPanel > 16 ? kPanel : 16;  // of a chunk
+
+// --- memory --------------------------------------------------------------------------------------
+
+/// `count` rows of `width` floats, `stride` floats apart.
+struct InputRows {
+  const float* first;
+  int64_t stride, count, width;
+};
+
+/// Rows that are read or written soon. They lie too far apart for the processor to see them coming,
+/// and asked for all at once they would only be waited for earlier: a few lines at a time, between
+/// the tiles of products.
+class Expected {
+ public:
+  HWY_INLINE void read(const InputRows& rows) { add(rows, false); }
+  HWY_INLINE void write(const InputRows& rows) { add(rows, true); }
+  HWY_INLINE void clear() { count_ = at_ = 0; }
+  /// Some more lines.
+  HWY_INLINE void more() {
+    if (at_ < count_) some();
+  }
+
+ private:
+  HWY_NOINLINE void some() {
+    constexpr int kLines = 8;
+    for (int n = 0; n < kLines && at_ < count_; ++n) {
+      Part& part = parts_[at_];
+      const float* line = part.rows.first + column_;
+      part.writes ? expect_write(line) : hwy::Prefetch(line);
+      column_ += 16;
+      if (column_ < part.rows.width) continue;
+      column_ = 0;
+      part.rows.first += part.rows.stride;
+      if (--part.rows.count == 0) ++at_;
+    }
+  }
+
+  struct Part {
+    InputRows rows;
+    bool writes;
+  };
+  HWY_INLINE void add(const InputRows& rows, bool writes) {
+    if (rows.count > 0) parts_[count_++] = {rows, writes};
+  }
+  // to be owned, not only read
+  static HWY_INLINE void expect_write(const float* p) {
+#if HWY_ARCH_X86
+    asm volatile("prefetchw %0" : : "m"(*p));
+#else
+    __builtin_prefetch(p, 1);
+#endif
+  }
+  Part parts_[8];
+  int count_ = 0, at_ = 0;
+  int64_t column_ = 0;
+};
 
 // --- products ------------------------------------------------------------------------------------
 
@@ -56,7 +110,7 @@ HWY_INLINE void multiply_tile(const Product& p, const Decayed& first, int64_t m,
   V32 low[rows], high[rows];
   float* c = p.c + m * p.c_row + n;
   const float* from = start == Start::decayed ? first.before + m * p.c_row + n : c;
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     low[r] = start == Start::zero ? zero() : load(from + r * p.c_row);
     high[r] = start == Start::zero ? zero() : load(from + r * p.c_row + kLanes);
@@ -68,27 +122,58 @@ HWY_INLINE void multiply_tile(const Product& p, const Decayed& first, int64_t m,
   const float *a = p.a + m * p.a_row, *b = p.b + n;
   for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
     const V32 b0 = load(b), b1 = load(b + kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       const V32 x = all(a[r * p.a_row]);
       low[r] = hn::MulAdd(x, b0, low[r]);
       high[r] = hn::MulAdd(x, b1, high[r]);
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     store(low[r], c + r * p.c_row);
     store(high[r], c + r * p.c_row + kLanes);
   }
 }
 
+// the same where c has the columns of one vector
+template <Start start, int rows>
+HWY_INLINE void multiply_narrow(const Product& p, const Decayed& first, int64_t m) {
+  V32 sum[rows];
+  float* c = p.c + m * p.c_row;
+  const float* from = start == Start::decayed ? first.before + m * p.c_row : c;
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    sum[r] = start == Start::zero ? zero() : load(from + r * p.c_row);
+    if constexpr (start == Start::decayed) sum[r] = hn::Mul(sum[r], all(first.keep[m + r]));
+  }
+  const float *a = p.a + m * p.a_row, *b = p.b;
+  for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
+    const V32 b0 = load(b);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) sum[r] = hn::MulAdd(all(a[r * p.a_row]), b0, sum[r]);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) store(sum[r], c + r * p.c_row);
+}
+
 // tiles of six rows fill the registers best; what is left over is a four or two of them
 template <Start start>
-HWY_INLINE void multiply(const Product& p, const Decayed& first = {}) {
+HWY_INLINE void multiply(const Product& p, Expected& soon, const Decayed& first = {}) {
+  if (p.n < kPanel) {
+    int64_t m = 0;
+    for (; m + 8 <= p.m; m += 8) soon.more(), multiply_narrow<start, 8>(p, first, m);
+    for (; m < p.m; m += 4) multiply_narrow<start, 4>(p, first, m);
+    return;
+  }
   for (int64_t n = 0; n < p.n; n += kPanel)
     for (int64_t m = 0; m < p.m;) {
+      soon.more();
       const int64_t left = p.m - m;
-      if (left < 6 || left == 8) {
+      if (kLanes == 16 && left >= 8) {
+        multiply_tile<start, 8>(p, first, m, n);
+        m += 8;
+      } else if (left < 6 || left == 8) {
         multiply_tile<start, 4>(p, first, m, n);
         m += 4;
       } else {
@@ -150,29 +235,46 @@ constexpr bool reads_before(Rule rule, int reader) {
 }
 
 /// The decays between a reader and the writers before it where all channels share them, token after
-/// token.
+/// token; zeros for later writers.
 struct RowWeights {
-  float before[kChunk], after[kChunk];  // without and with that of the reader's token
+  HWY_ALIGN float before[kMostTokens] = {};  // without that of the reader's token
+  HWY_ALIGN float after[kMostTokens] = {};
 
   /// To reader i, from reader i - 1; i > 0.
   HWY_INLINE void advance(int64_t i, float decay) {
-    for (int64_t j = 0; j < i; ++j) {
-      before[j] = j == i - 1 ? 1.0f : after[j];
-      after[j] = before[j] * decay;
+    after[i - 1] = 1.0f;
+    for (int64_t j = 0; j < i; j += kLanes) {
+      const V32 past = load(after + j);
+      store(past, before + j);
+      store(hn::Mul(past, all(decay)), after + j);
     }
   }
 };
 
+/// to[j] = a[j] b[j] for j < n, zeros from there to `padded`, a number of whole vectors.
+HWY_INLINE void multiply_rows(
+    const float* a, const float* b, int64_t n, int64_t padded, float* to) {
+  for (int64_t j = 0; j < padded; j += kLanes) {
+    const auto within =
+        hn::FirstN(F32(), static_cast<size_t>(std::clamp<int64_t>(n - j, 0, kLanes)));
+    store(hn::IfThenElseZero(within, hn::Mul(load(a + j), load(b + j))), to + j);
+  }
+}
+
 /// The sizes of a head, padded: channels beyond K and V are zeros.
 struct HeadShape {
   int64_t keys, values, state_row;
+  // of a chunk: products with the state cost K V a token whatever the length, those within a chunk
+  // grow with it; shorter chunks read and write the state more often
+  int64_t tokens;
   bool shared;        // whether channels share their decays
   int64_t decay_row;  // of a token's decays: one vector stands for all that share them
-  HeadShape(int64_t K, int64_t V, DecayPer decay)
+  HeadShape(int64_t K, int64_t V, DecayPer decay, int readers)
       : keys((K + kPanel - 1) / kPanel * kPanel),
         values((V + kPanel - 1) / kPanel * kPanel),
         // an odd number of lines, so that a column does not fall into a few cache sets
         state_row(values + (values / 16 % 2 == 0 ? 16 : 0)),
+        tokens(decay == DecayPer::channel || readers > 1 ? 16 : kMostTokens),
         shared(decay != DecayPer::channel),
         decay_row(shared ? kLanes : keys) {}
   int64_t state() const { return keys * state_row; }
@@ -188,20 +290,20 @@ struct Chunk {
 
   int64_t begin = 0, count = 0;  // tokens
   float* state = nullptr;        // before the chunk [keys, state_row]
-  float *decay, *until, *after;  // [kChunk, decay_row]; until has one row more, of ones
+  float *decay, *until, *after;  // [tokens, decay_row]; until has one row more, of ones
   float* whole;                  // [keys]: the decay of the whole chunk
   // readers and those decayed from the chunk's start, writers and those decayed until its end;
   // where channels share their decays, it is the shorter rows of values that decay
   float *x[kReaders], *from_start[kReaders], *key[kWriters], *to_end[kWriters];
-  float *value[kWriters], *value_end[kWriters];  // [kChunk, values]
-  float* scores[kReaders][kWriters];             // A [kChunk, kChunk], zeros above the diagonal
-  float* dots;  // [kChunk, kChunk]: x[0] . key[0] below the diagonal, where channels share decays
+  float *value[kWriters], *value_end[kWriters];  // [tokens, values]
+  float* scores[kReaders][kWriters];             // A [tokens, tokens], zeros above the diagonal
+  float* dots;  // [tokens, tokens]: x[0] . key[0] below the diagonal, where channels share decays
   float* k;     // delta: the keys, without beta
 
   /// Floats of the arrays above but the state.
   static int64_t floats(const HeadShape& s) {
-    return kChunk * (s.decay_row * 3 + s.keys * (2 * kReaders + 2 * kWriters) +
-                     s.values * 2 * kWriters + kChunk * (kReaders * kWriters + 1)) +
+    return s.tokens * (s.decay_row * 3 + s.keys * (2 * kReaders + 2 * kWriters) +
+                       s.values * 2 * kWriters + s.tokens * (kReaders * kWriters + 1)) +
            s.decay_row + s.keys;
   }
   void place(const HeadShape& s, float* memory) {
@@ -209,24 +311,24 @@ struct Chunk {
       p = memory;
       memory += n;
     };
-    for (float** p : {&decay, &after}) take(*p, kChunk * s.decay_row);
-    take(until, (kChunk + 1) * s.decay_row);
+    for (float** p : {&decay, &after}) take(*p, s.tokens * s.decay_row);
+    take(until, (s.tokens + 1) * s.decay_row);
     take(whole, s.keys);
-    take(dots, kChunk * kChunk);
+    take(dots, s.tokens * s.tokens);
     const auto decayed = [&](float*& p, float* plain, bool decays, int64_t n) {
       p = plain;
       if (decays) take(p, n);
     };
     for (int r = 0; r < kReaders; ++r) {
-      take(x[r], kChunk * s.keys);
-      decayed(from_start[r], x[r], !s.shared, kChunk * s.keys);
+      take(x[r], s.tokens * s.keys);
+      decayed(from_start[r], x[r], !s.shared, s.tokens * s.keys);
     }
     for (int w = 0; w < kWriters; ++w) {
-      take(key[w], kChunk * s.keys);
-      decayed(to_end[w], key[w], !s.shared, kChunk * s.keys);
-      take(value[w], kChunk * s.values);
-      decayed(value_end[w], value[w], s.shared, kChunk * s.values);
-      for (int r = 0; r < kReaders; ++r) take(scores[r][w], kChunk * kChunk);
+      take(key[w], s.tokens * s.keys);
+      decayed(to_end[w], key[w], !s.shared, s.tokens * s.keys);
+      take(value[w], s.tokens * s.values);
+      decayed(value_end[w], value[w], s.shared, s.tokens * s.values);
+      for (int r = 0; r < kReaders; ++r) take(scores[r][w], s.tokens * s.tokens);
     }
     k = rule == Rule::delta ? x[1] : key[0];
   }
@@ -236,26 +338,14 @@ struct Chunk {
   }
 };
 
-/// to[i] = from[i] o decays[i]; from and to [kChunk, width], where width is that of the keys or all
+/// to[i] = from[i] o decays[i]; from and to [tokens, width], where width is that of the keys or all
 /// channels share their decays.
 HWY_INLINE void decay_rows(
     const HeadShape& s, const float* from, const float* decays, int64_t width, float* to) {
-  for (int64_t i = 0; i < kChunk; ++i, decays += s.decay_row, from += width, to += width)
+  for (int64_t i = 0; i < s.tokens; ++i, decays += s.decay_row, from += width, to += width)
     for (int64_t e = 0; e < width; e += kLanes)
       store(hn::Mul(load(from + e), load(decays + s.decay_at(e))), to + e);
 }
-
-/// `count` rows of `width` floats, `stride` floats apart.
-struct InputRows {
-  const float* first;
-  int64_t stride, count, width;
-
-  /// They lie too far apart for the processor to see them coming.
-  HWY_INLINE void prefetch() const {
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t e = 0; e < width; e += 16) hwy::Prefetch(first + i * stride + e);
-  }
-};
 
 /// n floats, then zeros up to `padded`, a number of whole vectors. Rows are short: a call for each
 /// would cost as much as its floats.
@@ -271,9 +361,9 @@ HWY_INLINE void store_row(const float* from, int64_t n, float* to) {
   if (e < n) store_part(load(from + e), to + e, n - e);
 }
 
-/// To [kChunk, padded], zeros elsewhere.
-HWY_INLINE void load_rows(const InputRows& rows, int64_t padded, float* to) {
-  for (int64_t i = 0; i < kChunk; ++i, to += padded)
+/// To [tokens, padded], zeros elsewhere.
+HWY_INLINE void load_rows(const InputRows& rows, int64_t tokens, int64_t padded, float* to) {
+  for (int64_t i = 0; i < tokens; ++i, to += padded)
     load_row(rows.first + i * rows.stride, i < rows.count ? rows.width : 0, padded, to);
 }
 
@@ -282,9 +372,9 @@ class ChunkForward {
  public:
   using C = Chunk<rule>;
 
-  ChunkForward(const LinearRecurrence& r, const HeadShape& s, float* work)
-      : r_(r), s_(s), work_(work) {}
-  static int64_t work_floats(const HeadShape& s) { return kChunk * std::max(s.keys, s.values); }
+  ChunkForward(const LinearRecurrence& r, const HeadShape& s, float* work, Expected& soon)
+      : r_(r), s_(s), tokens_(s.tokens), work_(work), soon_(soon) {}
+  static int64_t work_floats(const HeadShape& s) { return s.tokens * std::max(s.keys, s.values); }
 
   /// Everything of the chunk but the state after it. `again`: the last head that was prepared
   /// shares its queries and keys with this one.
@@ -303,14 +393,30 @@ class ChunkForward {
       decay_rows(s_, c.value[w], c.after, s_.values, c.value_end[w]);
   }
 
+  /// The inputs of `count` tokens of head h from `begin` on.
+  void expect(int64_t begin, int64_t count, int64_t h, bool again) const {
+    const int64_t head = begin * r_.H + h, shared = r_.shared_row(begin, h);
+    const int64_t row = r_.H * r_.K, shared_row = r_.shared_row(1, 0) * r_.K;
+    if (!again) {
+      soon_.read({r_.q + shared * r_.K, shared_row, count, r_.K});
+      soon_.read({r_.k + shared * r_.K, shared_row, count, r_.K});
+    }
+    soon_.read({r_.v + head * r_.V, r_.H * r_.V, count, r_.V});
+    if (r_.decay == DecayPer::channel) soon_.read({r_.log_decay + head * r_.K, row, count, r_.K});
+    if constexpr (rule == Rule::rank_one) {
+      soon_.read({r_.a + head * r_.K, row, count, r_.K});
+      soon_.read({r_.b + head * r_.K, row, count, r_.K});
+    }
+  }
+
   void next_state(const C& c, float* next) const {
     for (int w = 0; w < C::kWriters; ++w) {
-      const Product p{s_.keys, s_.values,      kChunk,    c.to_end[w], 1,
+      const Product p{s_.keys, s_.values,      tokens_,   c.to_end[w], 1,
                       s_.keys, c.value_end[w], s_.values, next,        s_.state_row};
       if (w == 0)
-        multiply<Start::decayed>(p, {c.whole, c.state});
+        multiply<Start::decayed>(p, soon_, {c.whole, c.state});
       else
-        multiply<Start::add>(p);
+        multiply<Start::add>(p, soon_);
     }
   }
 
@@ -319,10 +425,10 @@ class ChunkForward {
     const int64_t head = c.begin * r_.H + h, shared = r_.shared_row(c.begin, h);
     const int64_t row = r_.H * r_.K, shared_row = r_.shared_row(1, 0) * r_.K;
     if (!again) {
-      load_rows({r_.q + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.x[0]);
-      load_rows({r_.k + shared * r_.K, shared_row, c.count, r_.K}, s_.keys, c.k);
+      load_rows({r_.q + shared * r_.K, shared_row, c.count, r_.K}, tokens_, s_.keys, c.x[0]);
+      load_rows({r_.k + shared * r_.K, shared_row, c.count, r_.K}, tokens_, s_.keys, c.k);
     }
-    load_rows({r_.v + head * r_.V, r_.H * r_.V, c.count, r_.V}, s_.values, c.value[0]);
+    load_rows({r_.v + head * r_.V, r_.H * r_.V, c.count, r_.V}, tokens_, s_.values, c.value[0]);
     for (int64_t i = 0; r_.rate != nullptr && i < c.count; ++i) {
       const V32 rate = all(r_.rate[head + i * r_.H]);
       float* value = c.value[0] + i * s_.values;
@@ -330,11 +436,11 @@ class ChunkForward {
         store(hn::Mul(rate, load(value + e)), value + e);
     }
     if constexpr (rule == Rule::rank_one) {
-      load_rows({r_.a + head * r_.K, row, c.count, r_.K}, s_.keys, c.x[1]);
-      load_rows({r_.b + head * r_.K, row, c.count, r_.K}, s_.keys, c.key[1]);
+      load_rows({r_.a + head * r_.K, row, c.count, r_.K}, tokens_, s_.keys, c.x[1]);
+      load_rows({r_.b + head * r_.K, row, c.count, r_.K}, tokens_, s_.keys, c.key[1]);
     }
     if constexpr (rule == Rule::delta)
-      for (int64_t i = 0; i < kChunk; ++i) {
+      for (int64_t i = 0; i < tokens_; ++i) {
         const V32 rate = all(i < c.count ? r_.beta[(c.begin + i) * r_.H + h] : 0.0f);
         for (int64_t e = i * s_.keys; e < (i + 1) * s_.keys; e += kLanes)
           store(hn::Mul(rate, load(c.k + e)), c.key[0] + e);
@@ -344,7 +450,7 @@ class ChunkForward {
   void load_decays(C& c, int64_t h) const {
     const int64_t row = s_.decay_row;
     const V32 of_head = r_.decay == DecayPer::head ? exp_negative(all(r_.log_decay[h])) : all(1.0f);
-    for (int64_t i = 0; i < kChunk; ++i) {
+    for (int64_t i = 0; i < tokens_; ++i) {
       const int64_t head = (c.begin + i) * r_.H + h;
       V32 of_token = i < c.count ? of_head : all(1.0f);
       if (r_.decay == DecayPer::token && i < c.count)
@@ -360,28 +466,30 @@ class ChunkForward {
     for (int64_t e = 0; e < row; e += kLanes) {
       V32 product = all(1.0f);
       store(product, c.until + e);
-      for (int64_t i = 0; i < kChunk; ++i) {
+      for (int64_t i = 0; i < tokens_; ++i) {
         product = hn::Mul(product, load(c.decay + i * row + e));
         store(product, c.until + (i + 1) * row + e);
       }
       product = all(1.0f);
-      for (int64_t i = kChunk - 1; i >= 0; --i) {
+      for (int64_t i = tokens_ - 1; i >= 0; --i) {
         store(product, c.after + i * row + e);
         product = hn::Mul(product, load(c.decay + i * row + e));
       }
     }
     for (int64_t e = 0; e < s_.keys; e += kLanes)
-      store(load(c.until + kChunk * row + s_.decay_at(e)), c.whole + e);
+      store(load(c.until + tokens_ * row + s_.decay_at(e)), c.whole + e);
   }
 
   // below the diagonal, row by row: the keys before the row's token decay along with it in work_
   void score(C& c, int w) const {
     const int64_t keys = s_.keys;
-    std::fill_n(work_, kChunk * keys, 0.0f);
-    for (int r = 0; r < C::kReaders; ++r) std::fill_n(c.scores[r][w], kChunk, 0.0f);
-    for (int64_t i = 1; i < kChunk; ++i) {
+    std::fill_n(work_, tokens_ * keys, 0.0f);
+    for (int r = 0; r < C::kReaders; ++r) std::fill_n(c.scores[r][w], tokens_, 0.0f);
+    for (int64_t i = 1; i < tokens_; ++i) {
+      soon_.more();
       std::copy_n(c.key[w] + (i - 1) * keys, keys, work_ + (i - 1) * keys);
-      for (int r = 0; r < C::kReaders; ++r) std::fill_n(c.scores[r][w] + i * kChunk, kChunk, 0.0f);
+      for (int r = 0; r < C::kReaders; ++r)
+        std::fill_n(c.scores[r][w] + i * tokens_, tokens_, 0.0f);
       for (int64_t j = 0; j < i; j += 4) score_four(c, w, i, j);
     }
   }
@@ -407,26 +515,26 @@ class ChunkForward {
     }
     for (int r = 0; r < C::kReaders; ++r)
       hn::StoreU(sums_of_4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]), F32x4(),
-                 c.scores[r][w] + i * kChunk + j);
+                 c.scores[r][w] + i * tokens_ + j);
   }
 
   // the same where channels share their decay: products of rows, then weights
   void score_shared(C& c, int w, bool again) const {
     const int64_t keys = s_.keys;
     RowWeights weights;
-    for (int64_t i = 0; i < kChunk; ++i) {
+    for (int64_t i = 0; i < tokens_; ++i) {
+      soon_.more();
       if (i > 0) weights.advance(i, c.decay[i * s_.decay_row]);
       for (int r = 0; r < C::kReaders; ++r) {
         const float* weight = reads_before(rule, r) ? weights.before : weights.after;
-        float* row = c.scores[r][w] + i * kChunk;
-        float* dots = r == 0 && w == 0 ? c.dots + i * kChunk : row;
+        float* row = c.scores[r][w] + i * tokens_;
+        float* dots = r == 0 && w == 0 ? c.dots + i * tokens_ : row;
         // keys of the delta rule are each head's own
         if (dots == row || !again || rule == Rule::delta)
           for (int64_t j = 0; j < i; j += 4)
             hn::StoreU(four_dots(c.x[r] + i * keys, c.key[w] + j * keys, keys, keys), F32x4(),
                        dots + j);
-        for (int64_t j = 0; j < i; ++j) row[j] = dots[j] * weight[j];
-        std::fill(row + i, row + kChunk, 0.0f);
+        multiply_rows(dots, weight, i, tokens_, row);
       }
     }
   }
@@ -434,7 +542,7 @@ class ChunkForward {
   // what the queries read of their own token
   void diagonal(C& c, int64_t h) const {
     for (int w = 0; w < C::kWriters; ++w)
-      for (int64_t i = 0; i < kChunk; ++i) {
+      for (int64_t i = 0; i < tokens_; ++i) {
         const float *q = c.x[0] + i * s_.keys, *k = c.key[w] + i * s_.keys;
         V32 sum = zero();
         for (int64_t e = 0; e < r_.K; e += kLanes) {
@@ -443,7 +551,7 @@ class ChunkForward {
             product = hn::Mul(product, load_upto(r_.bonus + h * r_.K + e, r_.K - e));
           sum = hn::Add(sum, product);
         }
-        c.scores[0][w][i * kChunk + i] = sum_of(sum);
+        c.scores[0][w][i * tokens_ + i] = sum_of(sum);
       }
   }
 
@@ -451,13 +559,14 @@ class ChunkForward {
   void correct(C& c) const {
     constexpr bool delta = rule == Rule::delta;
     float* base = delta ? work_ : c.value[C::kWriters - 1];
-    multiply<Start::zero>({kChunk, s_.values, s_.keys, c.from_start[1], s_.keys, 1, c.state,
-                           s_.state_row, base, s_.values});
+    multiply<Start::zero>({tokens_, s_.values, s_.keys, c.from_start[1], s_.keys, 1, c.state,
+                           s_.state_row, base, s_.values},
+                          soon_);
     if (s_.shared) decay_rows(s_, base, c.seen(s_, 1, 0), s_.values, base);
-    for (int64_t i = 0; i < kChunk; ++i) {
+    for (int64_t i = 0; i < tokens_; ++i) {
       float* row = base + i * s_.values;
       for (int w = 0; w < C::kWriters; ++w)
-        add_rows(c.scores[1][w] + i * kChunk, 1, c.value[w], i, s_.values, row);
+        add_rows(c.scores[1][w] + i * tokens_, 1, c.value[w], i, s_.values, row);
       if constexpr (delta)
         for (int64_t e = 0; e < s_.values; e += kLanes) {
           float* value = c.value[0] + i * s_.values + e;
@@ -468,7 +577,9 @@ class ChunkForward {
 
   const LinearRecurrence& r_;
   const HeadShape& s_;
+  const int64_t tokens_;
   float* work_;
+  Expected& soon_;
 };
 
 }  // namespace HWY_NAMESPACE
