@@ -178,8 +178,10 @@ class HeadBackward {
     const int64_t sums = r_.H / g_.summed * r_.K, sum = (c.begin * r_.H + h_) / g_.summed * r_.K;
     soon_.clear();
     soon_.write({g_.dv + head(c, 0) * r_.V, r_.H * r_.V, c.count, r_.V});
-    soon_.write({g_.dq + sum, sums, c.count, r_.K});
-    soon_.write({g_.dk + sum, sums, c.count, r_.K});
+    if (h_ % g_.summed == 0) {
+      soon_.write({g_.dq + sum, sums, c.count, r_.K});
+      soon_.write({g_.dk + sum, sums, c.count, r_.K});
+    }
     if (c.begin % g_.interval != 0)
       soon_.read({g_.dy + head(c, -tokens_) * r_.V, r_.H * r_.V, tokens_, r_.V});
   }
