@@ -143,9 +143,10 @@ HWY_INLINE void row_products(const float* x,
                              int64_t width,
                              const Tile& tile,
                              const GroupSpans& seen,
+                             Expected& soon,
                              float* products) {
   const float* panels = yt + tile.first * width;
-  for_seen_panels(seen, tile, [&](int64_t r, int64_t j) HWY_ATTR {
+  for_seen_panels(seen, tile, soon, [&](int64_t r, int64_t j) HWY_ATTR {
     TileSums sums;
     start_tile<false>(nullptr, 0, sums);
     for (int64_t c = 0; c < width; c += kPanel)
@@ -249,12 +250,14 @@ HWY_INLINE void add_to_keys(const float* tile,
                             const float* x,
                             int64_t width,
                             const Span* rows_of,
+                            Expected& soon,
                             float* sum,
                             int64_t stride) {
   for (int64_t c = 0; c < width; c += kPanel)
     for (int64_t j = 0; j < kKeys; j += kGroup) {
       const Span r = rows_of[j / kGroup];
       if (r.empty()) continue;
+      soon.more(kLinesPerTile);
       add_product(tile + r.begin * kStride + j, 1, kStride, x + c * kRows + r.begin * kPanel,
                   r.end - r.begin, sum + j * stride + c, stride);
     }
@@ -271,6 +274,7 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
                               const Tile& tile,
                               const TileMask& mask,
                               const float* packed,
+                              Expected& soon,
                               const BackwardSums& sums) {
   const BackwardInputs at(a);
   float* weights = scratch<27>(kRows * kStride);
@@ -278,19 +282,19 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
   const float* q = packed + at.q + tile.row * round_up(a.K, kPanel);
   const float* d_out = packed + at.d_out + tile.row * round_up(a.V, kPanel);
   const GroupSpans seen(mask, tile);
-  row_products(q, packed + at.kt, a.K, tile, seen, weights);
-  row_products(d_out, packed + at.vt, a.V, tile, seen, gradient);
+  row_products(q, packed + at.kt, a.K, tile, seen, soon, weights);
+  row_products(d_out, packed + at.vt, a.V, tile, seen, soon, gradient);
   backward_rows(a, item, tile, mask, seen, packed, weights, gradient);
   // dV += P^T dO, dK += dS^T Q
   Span rows_of[kKeys / kGroup];
   for (int64_t j = 0; j < kKeys; j += kGroup)
     rows_of[j / kGroup] = rows_that_see(mask, seen, tile, j);
-  add_to_keys(weights, d_out, a.V, rows_of, sums.dv, sums.v_stride);
-  add_to_keys(gradient, q, a.K, rows_of, sums.dk, sums.k_stride);
+  add_to_keys(weights, d_out, a.V, rows_of, soon, sums.dv, sums.v_stride);
+  add_to_keys(gradient, q, a.K, rows_of, soon, sums.dk, sums.k_stride);
   // dQ += dS K
   add_keys(gradient, kStride, seen, tile,
            packed + at.k_columns + tile.first * round_up(a.K, kPanel), a.K,
-           sums.dq + tile.row * sums.k_stride, sums.k_stride);
+           sums.dq + tile.row * sums.k_stride, sums.k_stride, soon);
 }
 
 // --- an item -------------------------------------------------------------------------------------
@@ -321,23 +325,28 @@ HWY_INLINE Span keys_of_block(const FlashAttention& a, int64_t block) {
   return {block * kKeys, std::min((block + 1) * kKeys, a.S)};
 }
 
-HWY_INLINE void prefetch_key_gradients(const FlashAttention& a,
-                                       const FlashBackwardItem& item,
-                                       Span keys) {
-  prefetch_rows(item.gradients->dk, item.b, item.g, 1, keys, a.K);
-  prefetch_rows(item.gradients->dv, item.b, item.g, 1, keys, a.V);
+void expect_key_gradients(const FlashAttention& a,
+                          const FlashBackwardItem& item,
+                          Span keys,
+                          Expected& soon) {
+  expect_rows(item.gradients->dk, item.b, item.g, 1, keys, a.K, soon);
+  expect_rows(item.gradients->dv, item.b, item.g, 1, keys, a.V, soon);
 }
-HWY_INLINE void prefetch_keys(const FlashAttention& a, const FlashBackwardItem& item, Span keys) {
-  prefetch_rows(a.k, item.b, item.g, 1, keys, a.K);
-  prefetch_rows(a.v, item.b, item.g, 1, keys, a.V);
+void expect_keys(const FlashAttention& a,
+                 const FlashBackwardItem& item,
+                 Span keys,
+                 Expected& soon) {
+  expect_rows(a.k, item.b, item.g, 1, keys, a.K, soon);
+  expect_rows(a.v, item.b, item.g, 1, keys, a.V, soon);
 }
-HWY_INLINE void prefetch_inputs_of_rows(const FlashAttention& a,
-                                        const FlashBackwardItem& item,
-                                        Span rows) {
+void expect_inputs_of_rows(const FlashAttention& a,
+                           const FlashBackwardItem& item,
+                           Span rows,
+                           Expected& soon) {
   const int64_t n = a.H / a.G;
-  prefetch_rows(a.q, item.b, item.g, n, rows, a.K);
-  prefetch_rows(item.gradients->out, item.b, item.g, n, rows, a.V);
-  prefetch_rows(item.gradients->d_out, item.b, item.g, n, rows, a.V);
+  expect_rows(a.q, item.b, item.g, n, rows, a.K, soon);
+  expect_rows(item.gradients->out, item.b, item.g, n, rows, a.V, soon);
+  expect_rows(item.gradients->d_out, item.b, item.g, n, rows, a.V, soon);
 }
 
 // the keys' gradient used queries that held the scale; the queries' own still lacks it
@@ -390,6 +399,7 @@ void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item)
     std::fill_n(sums.dq + t * kRows * sums.k_stride, kRows * sums.k_stride, 0.0f);
   };
   TileMask mask;
+  Expected soon;
   for (int64_t block = item.part; block < blocks; block += item.parts) {
     const std::vector<int64_t>& tiles_of_block = lookers.of_block[static_cast<size_t>(block)];
     if (alone) flash_pack_keys(a, item.b, item.g, block, packed);
@@ -400,16 +410,16 @@ void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item)
       const Span rows = rows_of_tile(shape, t);
       start(t);
       const bool complete = alone && lookers.last[static_cast<size_t>(t)] == block;
-      if (complete) prefetch_rows(out.dq, item.b, item.g, shape.n, rows, a.K);
-      if (i + 1 == tiles_of_block.size()) {
-        prefetch_key_gradients(a, item, keys_of_block(a, block));
-        if (alone) prefetch_keys(a, item, keys_of_block(a, block + 1));
-      } else if (alone && !started[static_cast<size_t>(tiles_of_block[i + 1])]) {
-        prefetch_inputs_of_rows(a, item, rows_of_tile(shape, tiles_of_block[i + 1]));
-      }
+      const size_t after = tiles_of_block.size() - i - 1;  // tiles of the block
+      if (alone && after > 0 && !started[static_cast<size_t>(tiles_of_block[i + 1])])
+        expect_inputs_of_rows(a, item, rows_of_tile(shape, tiles_of_block[i + 1]), soon);
+      if (alone && (after == 1 || tiles_of_block.size() == 1))
+        expect_keys(a, item, keys_of_block(a, block + 1), soon);
+      if (complete) expect_rows(out.dq, item.b, item.g, shape.n, rows, a.K, soon);
+      if (after == 0) expect_key_gradients(a, item, keys_of_block(a, block), soon);
       const Tile tile{item.g, rows.begin, rows.end - rows.begin, block * kKeys, kKeys};
       mask_tile(a, tile, mask);
-      if (mask.seen != Seen::none) backward_tile(a, item, tile, mask, packed, sums);
+      if (mask.seen != Seen::none) backward_tile(a, item, tile, mask, packed, soon, sums);
       if (complete) write_queries(a, item, rows, sums);
     }
     write_keys(a, item, keys_of_block(a, block), sums);

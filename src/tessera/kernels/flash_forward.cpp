@@ -95,9 +95,10 @@ HWY_INLINE void tile_scores(const FlashAttention& a,
                             const GroupSpans& seen,
                             const float* q,
                             const float* kt,
+                            Expected& soon,
                             float* scores) {
   const float* panels = kt + tile.first * a.K;
-  for_seen_panels(seen, tile, [&](int64_t r, int64_t j) HWY_ATTR {
+  for_seen_panels(seen, tile, soon, [&](int64_t r, int64_t j) HWY_ATTR {
     TileSums sums;
     start_tile<false>(nullptr, 0, sums);
     multiply(q + r * a.K, 1, kGroup, panels + j * a.K, a.K, sums);
@@ -186,11 +187,13 @@ class KeyBlocks {
     flash_pack_forward(a_, item_.b, item_.g, block, item_.keys, item_.values);
     ready_[static_cast<size_t>(block)] = true;
   }
-  HWY_INLINE void prefetch(int64_t block) const {
-    if (block >= static_cast<int64_t>(ready_.size()) || ready(block)) return;
+  /// Once for each block.
+  void expect(int64_t block, Expected& soon) {
+    if (block >= static_cast<int64_t>(ready_.size()) || ready(block) || block <= expected_) return;
+    expected_ = block;
     const Span keys{block * kForwardKeys, std::min((block + 1) * kForwardKeys, a_.S)};
-    prefetch_rows(a_.k, item_.b, item_.g, 1, keys, a_.K);
-    prefetch_rows(a_.v, item_.b, item_.g, 1, keys, a_.V);
+    expect_rows(a_.k, item_.b, item_.g, 1, keys, a_.K, soon);
+    expect_rows(a_.v, item_.b, item_.g, 1, keys, a_.V, soon);
   }
 
  private:
@@ -199,12 +202,14 @@ class KeyBlocks {
   const FlashAttention& a_;
   const FlashForwardItem& item_;
   std::vector<bool> ready_;
+  int64_t expected_ = -1;  // the last block
 };
 
 HWY_INLINE void forward_tile(const FlashAttention& a,
                              const FlashForwardItem& item,
                              Tile tile,
-                             KeyBlocks& packed) {
+                             KeyBlocks& packed,
+                             Expected& soon) {
   const FlashShape shape(a);
   float* q = scratch<16>(kForwardRows * a.K);
   float* scores = scratch<18>(kForwardRows * kScoreStride);
@@ -222,25 +227,24 @@ HWY_INLINE void forward_tile(const FlashAttention& a,
   const std::vector<int64_t> blocks = blocks_of_rows(a, item.g, tile.row, tile.count, kForwardKeys);
   for (size_t i = 0; i < blocks.size(); ++i) {
     packed.prepare(blocks[i]);
-    if (i + 1 < blocks.size()) {
-      packed.prefetch(blocks[i + 1]);
-    } else {
+    if (i + 1 < blocks.size()) packed.expect(blocks[i + 1], soon);
+    if (i == 0) {
       // what this tile writes, and what the next one reads
       const Span rows{tile.row, tile.row + tile.count},
           next{rows.end, std::min({rows.end + kForwardRows, shape.rows,
                                    (item.tile + item.tiles) * kForwardRows})};
-      prefetch_rows(item.out, item.b, item.g, shape.n, rows, a.V);
-      prefetch_rows(a.q, item.b, item.g, shape.n, next, a.K);
-      packed.prefetch(blocks[i] + 1);
+      expect_rows(item.out, item.b, item.g, shape.n, rows, a.V, soon);
+      expect_rows(a.q, item.b, item.g, shape.n, next, a.K, soon);
+      packed.expect(blocks.back() + 1, soon);
     }
     tile.first = blocks[i] * kForwardKeys;
     mask_tile(a, tile, mask);
     if (mask.seen == Seen::none) continue;
     const GroupSpans seen(mask, tile);
-    tile_scores(a, tile, seen, q, item.keys, scores);
+    tile_scores(a, tile, seen, q, item.keys, soon, scores);
     tile_weights(a, item, tile, mask, seen, scores, softmax);
     add_keys(scores, kScoreStride, seen, tile, item.values + tile.first * round_up(a.V, kPanel),
-             a.V, softmax.out, softmax.out_stride);
+             a.V, softmax.out, softmax.out_stride, soon);
   }
   for (int64_t r = 0; r < tile.count; ++r) {
     const int64_t query = (tile.row + r) / shape.n,
@@ -258,10 +262,11 @@ HWY_INLINE void forward_tile(const FlashAttention& a,
 void flash_forward_tiles(const FlashAttention& a, const FlashForwardItem& item) {
   const int64_t rows = FlashShape(a).rows;
   KeyBlocks packed(a, item);
+  Expected soon;
   for (int64_t i = item.tile; i < item.tile + item.tiles; ++i) {
     const int64_t row = i * kForwardRows;
     forward_tile(a, item, {item.g, row, std::min(kForwardRows, rows - row), 0, kForwardKeys},
-                 packed);
+                 packed, soon);
   }
 }
 

@@ -7,8 +7,9 @@
 #define TESSERA_KERNELS_FLASH_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
+#include <type_traits>
 
+#include "tessera/kernels/expected_inl.h"
 #include "tessera/kernels/flash_tiles.h"
 #include "tessera/kernels/math_inl.h"
 
@@ -24,6 +25,7 @@ constexpr int kGroup = 12;
 constexpr int kGroup = 6;
 #endif
 constexpr int64_t kPanel = 2 * kLanes;
+constexpr int kLinesPerTile = kLanes;  // that are expected
 static_assert(kMaxTileKeys % kPanel == 0 && kMaxTileKeys % kGroup == 0);
 static_assert(kMaxTileRows % kGroup == 0);
 
@@ -143,17 +145,22 @@ HWY_INLINE int64_t column_floats(int64_t tokens, int64_t width, int64_t keys) {
   return round_up(tokens, keys) * round_up(width, kPanel);
 }
 
-// Rows of a head lie a whole token apart: the hardware's prefetcher does not follow them, and each
-// takes as long as the memory is far. So they are asked for while the tile before is computed. Row
-// r of group g is query r / n of head g n + r % n; of keys and values, n is 1. Inline all the way:
-// GCC drops the call of a function that does nothing but prefetch.
+// Row r of group g is query r / n of head g n + r % n; of keys and values, n is 1. Rows that are
+// not const will be written.
 template <class Float>
-HWY_INLINE void prefetch_rows(
-    const Heads<Float>& x, int64_t b, int64_t g, int64_t n, Span rows, int64_t width) {
-  constexpr int64_t kLine = 16;
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const Float* row = x.row(b, r / n, g * n + r % n);
-    for (int64_t c = 0; c < width; c += kLine) hwy::Prefetch(row + c);
+void expect_rows(const Heads<Float>& x,
+                 int64_t b,
+                 int64_t g,
+                 int64_t n,
+                 Span rows,
+                 int64_t width,
+                 Expected& soon) {
+  if (rows.empty()) return;
+  const int64_t first = rows.begin / n, count = (rows.end - 1) / n + 1 - first;
+  const bool together = n == 1 || x.head == width;  // the heads of a token
+  for (int64_t i = 0; i < (together ? 1 : n); ++i) {
+    const InputRows part{x.row(b, first, g * n + i), x.token, count, together ? n * width : width};
+    std::is_const_v<Float> ? soon.read(part) : soon.write(part);
   }
 }
 
@@ -177,11 +184,16 @@ class GroupSpans {
 // body(r, j) for groups of rows and panels of keys, by their first ones, of which the group sees
 // something: a panel stays in the first cache level for all rows
 template <class Body>
-HWY_INLINE void for_seen_panels(const GroupSpans& seen, const Tile& tile, const Body& body) {
+HWY_INLINE void for_seen_panels(const GroupSpans& seen,
+                                const Tile& tile,
+                                Expected& soon,
+                                const Body& body) {
   for (int64_t j = 0; j < tile.keys; j += kPanel)
     for (int64_t r = 0; r < tile.count; r += kGroup) {
       const Span s = seen.of_row(r);
-      if (j < s.end && j + kPanel > s.begin) body(r, j);
+      if (j >= s.end || j + kPanel <= s.begin) continue;
+      soon.more(kLinesPerTile);
+      body(r, j);
     }
 }
 
@@ -194,11 +206,13 @@ HWY_INLINE void add_keys(const float* weights,
                          const float* x,
                          int64_t width,
                          float* sums,
-                         int64_t sums_stride) {
+                         int64_t sums_stride,
+                         Expected& soon) {
   for (int64_t c = 0; c < width; c += kPanel)
     for (int64_t r = 0; r < tile.count; r += kGroup) {
       const Span keys = seen.of_row(r);
       if (keys.empty()) continue;
+      soon.more(kLinesPerTile);
       add_product(weights + r * weights_stride + keys.begin, weights_stride, 1,
                   x + c * tile.keys + keys.begin * kPanel, keys.end - keys.begin,
                   sums + r * sums_stride + c, sums_stride);

@@ -16,10 +16,9 @@
 #define TESSERA_KERNELS_LINEAR_RECURRENCE_CHUNK_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 
+#include "tessera/kernels/expected_inl.h"
 #include "tessera/kernels/linear_recurrence.h"
 #include "tessera/kernels/math_inl.h"
 
@@ -29,62 +28,6 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kPanel = 2 * kLanes;                      // columns of a register tile
 constexpr int64_t kMostTokens = kPanel > 16 ? kPanel : 16;  // of a chunk
-
-// --- memory --------------------------------------------------------------------------------------
-
-/// `count` rows of `width` floats, `stride` floats apart.
-struct InputRows {
-  const float* first;
-  int64_t stride, count, width;
-};
-
-/// Rows that are read or written soon. They lie too far apart for the processor to see them coming,
-/// and asked for all at once they would only be waited for earlier: a few lines at a time, between
-/// the tiles of products.
-class Expected {
- public:
-  HWY_INLINE void read(const InputRows& rows) { add(rows, false); }
-  HWY_INLINE void write(const InputRows& rows) { add(rows, true); }
-  HWY_INLINE void clear() { count_ = at_ = 0; }
-  /// Some more lines.
-  HWY_INLINE void more() {
-    if (at_ < count_) some();
-  }
-
- private:
-  HWY_NOINLINE void some() {
-    constexpr int kLines = 8;
-    for (int n = 0; n < kLines && at_ < count_; ++n) {
-      Part& part = parts_[at_];
-      const float* line = part.rows.first + column_;
-      part.writes ? expect_write(line) : hwy::Prefetch(line);
-      column_ += 16;
-      if (column_ < part.rows.width) continue;
-      column_ = 0;
-      part.rows.first += part.rows.stride;
-      if (--part.rows.count == 0) ++at_;
-    }
-  }
-
-  struct Part {
-    InputRows rows;
-    bool writes;
-  };
-  HWY_INLINE void add(const InputRows& rows, bool writes) {
-    if (rows.count > 0) parts_[count_++] = {rows, writes};
-  }
-  // to be owned, not only read
-  static HWY_INLINE void expect_write(const float* p) {
-#if HWY_ARCH_X86
-    asm volatile("prefetchw %0" : : "m"(*p));
-#else
-    __builtin_prefetch(p, 1);
-#endif
-  }
-  Part parts_[8];
-  int count_ = 0, at_ = 0;
-  int64_t column_ = 0;
-};
 
 // --- products ------------------------------------------------------------------------------------
 
@@ -162,13 +105,13 @@ template <Start start>
 HWY_INLINE void multiply(const Product& p, Expected& soon, const Decayed& first = {}) {
   if (p.n < kPanel) {
     int64_t m = 0;
-    for (; m + 8 <= p.m; m += 8) soon.more(), multiply_narrow<start, 8>(p, first, m);
+    for (; m + 8 <= p.m; m += 8) soon.more(8), multiply_narrow<start, 8>(p, first, m);
     for (; m < p.m; m += 4) multiply_narrow<start, 4>(p, first, m);
     return;
   }
   for (int64_t n = 0; n < p.n; n += kPanel)
     for (int64_t m = 0; m < p.m;) {
-      soon.more();
+      soon.more(8);
       const int64_t left = p.m - m;
       if (kLanes == 16 && left >= 8) {
         multiply_tile<start, 8>(p, first, m, n);
@@ -486,7 +429,7 @@ class ChunkForward {
     std::fill_n(work_, tokens_ * keys, 0.0f);
     for (int r = 0; r < C::kReaders; ++r) std::fill_n(c.scores[r][w], tokens_, 0.0f);
     for (int64_t i = 1; i < tokens_; ++i) {
-      soon_.more();
+      soon_.more(8);
       std::copy_n(c.key[w] + (i - 1) * keys, keys, work_ + (i - 1) * keys);
       for (int r = 0; r < C::kReaders; ++r)
         std::fill_n(c.scores[r][w] + i * tokens_, tokens_, 0.0f);
@@ -523,7 +466,7 @@ class ChunkForward {
     const int64_t keys = s_.keys;
     RowWeights weights;
     for (int64_t i = 0; i < tokens_; ++i) {
-      soon_.more();
+      soon_.more(8);
       if (i > 0) weights.advance(i, c.decay[i * s_.decay_row]);
       for (int r = 0; r < C::kReaders; ++r) {
         const float* weight = reads_before(rule, r) ? weights.before : weights.after;

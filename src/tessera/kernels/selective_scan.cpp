@@ -388,8 +388,8 @@ struct Adjoint {
       for (int64_t t = tokens - 1; t >= 0; --t) {
         const int64_t at = (t * blocks + i) * kLanes, row = (from + t) * s.E + first;
         const V32 x = load_upto(s.x + row, lanes), out = aligned(dy + at);
-        hwy::Prefetch(g.dx + row + Steps<blocks>::kAhead);
-        hwy::Prefetch(g.ddt + row + Steps<blocks>::kAhead);
+        prefetch_to_write(g.dx + row + Steps<blocks>::kAhead);
+        prefetch_to_write(g.ddt + row + Steps<blocks>::kAhead);
         const V32 grad = aligned(through_b + at);
         store_upto(hn::MulAdd(aligned(steps.deltas + at), grad, hn::Mul(skip, out)), g.dx + row,
                    lanes);

@@ -39,6 +39,16 @@ HWY_INLINE void store(V32 v, float* p) {
   hn::StoreU(v, F32(), p);
 }
 
+/// Asks for a cache line that will be written: to be owned, which one that was asked for to be read
+/// is not yet where cores share a cache.
+HWY_INLINE void prefetch_to_write(const float* p) {
+#if HWY_ARCH_X86
+  asm volatile("prefetchw %0" : : "m"(*p));
+#else
+  __builtin_prefetch(p, 1);
+#endif
+}
+
 /// The first n < kLanes values at p, zeros above; reads nothing beyond them.
 HWY_INLINE V32 load_part(const float* p, int64_t n) {
 #if HWY_MEM_OPS_MIGHT_FAULT

@@ -1,0 +1,72 @@
+// Memory that kernels ask for ahead of its use.
+#if defined(TESSERA_KERNELS_EXPECTED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_KERNELS_EXPECTED_INL_H_
+#undef TESSERA_KERNELS_EXPECTED_INL_H_
+#else
+#define TESSERA_KERNELS_EXPECTED_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include "tessera/kernels/simd_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+/// `count` rows of `width` floats, `stride` floats apart.
+struct InputRows {
+  const float* first;
+  int64_t stride, count, width;
+};
+
+/// Rows that are read or written soon. They lie too far apart for the processor to see them coming,
+/// and asked for all at once they would only be waited for earlier: a few lines at a time, between
+/// the tiles of products.
+class Expected {
+ public:
+  void read(const InputRows& rows) { add(rows, false); }
+  void write(const InputRows& rows) { add(rows, true); }
+  void clear() {
+    count_ = at_ = 0;
+    column_ = 0;
+  }
+  /// So many lines more.
+  HWY_INLINE void more(int lines) {
+    if (at_ < count_) some(lines);
+  }
+
+ private:
+  HWY_NOINLINE void some(int lines) {
+    for (int n = 0; n < lines && at_ < count_; ++n) {
+      Part& part = parts_[at_];
+      const float* line = part.rows.first + column_;
+      part.writes ? prefetch_to_write(line) : hwy::Prefetch(line);
+      column_ += 16;
+      if (column_ < part.rows.width) continue;
+      column_ = 0;
+      part.rows.first += part.rows.stride;
+      if (--part.rows.count == 0) ++at_;
+    }
+  }
+
+  struct Part {
+    InputRows rows;
+    bool writes;
+  };
+  // what finds no room is met unexpected
+  void add(const InputRows& rows, bool writes) {
+    if (at_ == count_) clear();
+    if (rows.count > 0 && count_ < kParts) parts_[count_++] = {rows, writes};
+  }
+  static constexpr int kParts = 32;
+  Part parts_[kParts];
+  int count_ = 0, at_ = 0;
+  int64_t column_ = 0;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggling guard
