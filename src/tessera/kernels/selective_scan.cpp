@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/math_inl.h"
@@ -82,17 +83,17 @@ struct Steps {
   // how far the lines of the tile after the next one are: no cache sees a walk down rows
   static constexpr int64_t kAhead = 2 * blocks * kLanes;
 
-  // least: of A log2 e, [blocks, lanes]; soon: more rows [T, E] that follow; slopes(at, x, e) takes
-  // what softplus_slope needs. In two passes: of a chain cut in two, a core looks ahead to more
-  // neighbours.
-  template <class Slopes>
+  // least: of A log2 e, [blocks, lanes]; soon: more rows [T, E] that are read next or, where not
+  // const, written; slopes(at, x, e) takes what softplus_slope needs. In two passes: of a chain cut
+  // in two, a core looks ahead to more neighbours.
+  template <class Float, class Slopes>
   HWY_INLINE void compute(const SelectiveScan& s,
                           int64_t c,
                           int64_t count,
                           int64_t from,
                           int64_t to,
                           const float* least,
-                          const float* soon,
+                          Float* soon,
                           const Slopes& slopes) {
     auto within = hn::Eq(zero(), zero());
     for (int i = 0; i < blocks; ++i) {
@@ -112,7 +113,8 @@ struct Steps {
         keep(delta, deltas + at);
         keep(hn::Mul(delta, load_upto(s.x + row, lanes)), inputs + at);
         hwy::Prefetch(s.x + row + kAhead);
-        hwy::Prefetch(soon + row + kAhead);
+        std::is_const_v<Float> ? hwy::Prefetch(soon + row + kAhead)
+                               : prefetch_to_write(soon + row + kAhead);
         within = hn::And(within, hn::Ge(hn::Mul(delta, low), all(-126.0f)));
       }
     }

@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "tessera/kernels/wkv4.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -79,7 +80,7 @@ void wkv_channels(const Wkv4& s, int64_t begin, int64_t end) {
 
 // Channels whose chains overlap in the backward pass, a whole number of vectors: a chunk's sums of
 // them (24 KiB) stay in the first cache level.
-constexpr int64_t kTile = 64;
+constexpr int64_t kTile = 8 * kLanes;
 
 // gradients that reach the sums after a token, [kTile] each
 struct Reach {
@@ -115,6 +116,10 @@ HWY_INLINE void reverse(const Wkv4Gradient& g,
                         const Reach& reach_of) {
   const Wkv4& s = g.wkv;
   const int64_t at = t * s.C + c;
+  // of the next tile: its rows lie too far apart for the processor to see them coming
+  for (const float* row : {s.k, s.v, static_cast<const float*>(s.y), g.dy})
+    hwy::Prefetch(row + at + kTile);
+  for (float* row : {g.dk, g.dv}) prefetch_to_write(row + at + kTile);
   const V32 alpha = aligned(reach_of.alpha), beta = aligned(reach_of.beta),
             scale = aligned(reach_of.scale);
   const V32 w = load_upto(s.w + c, count);
