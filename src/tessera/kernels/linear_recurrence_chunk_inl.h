@@ -79,6 +79,38 @@ HWY_INLINE void multiply_tile(const Product& p, const Decayed& first, int64_t m,
   }
 }
 
+// the same, six rows of four vectors: half as many loads, where there are registers for it
+template <Start start>
+HWY_INLINE void multiply_wide(const Product& p, const Decayed& first, int64_t m, int64_t n) {
+  V32 sum[6][4];
+  float* c = p.c + m * p.c_row + n;
+  const float* from = start == Start::decayed ? first.before + m * p.c_row + n : c;
+#pragma GCC unroll 6
+  for (int r = 0; r < 6; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      sum[r][v] = start == Start::zero ? zero() : load(from + r * p.c_row + v * kLanes);
+      if constexpr (start == Start::decayed) sum[r][v] = hn::Mul(sum[r][v], all(first.keep[m + r]));
+    }
+  const float *a = p.a + m * p.a_row, *b = p.b + n;
+  for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
+    const V32 b0 = load(b), b1 = load(b + kLanes), b2 = load(b + 2 * kLanes),
+              b3 = load(b + 3 * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < 6; ++r) {
+      const V32 x = all(a[r * p.a_row]);
+      sum[r][0] = hn::MulAdd(x, b0, sum[r][0]);
+      sum[r][1] = hn::MulAdd(x, b1, sum[r][1]);
+      sum[r][2] = hn::MulAdd(x, b2, sum[r][2]);
+      sum[r][3] = hn::MulAdd(x, b3, sum[r][3]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < 6; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) store(sum[r][v], c + r * p.c_row + v * kLanes);
+}
+
 // the same where c has the columns of one vector
 template <Start start, int rows>
 HWY_INLINE void multiply_narrow(const Product& p, const Decayed& first, int64_t m) {
@@ -100,16 +132,28 @@ HWY_INLINE void multiply_narrow(const Product& p, const Decayed& first, int64_t 
   for (int r = 0; r < rows; ++r) store(sum[r], c + r * p.c_row);
 }
 
-// tiles of six rows fill the registers best; what is left over is a four or two of them
+// Tiles that fill the registers, and what is left over in fours of rows: of thirty-two, eight rows
+// of two vectors, or six of four where rows and depth are worth it; of sixteen, six rows of two.
 template <Start start>
 HWY_INLINE void multiply(const Product& p, Expected& soon, const Decayed& first = {}) {
+  int64_t n = 0;
   if (p.n < kPanel) {
     int64_t m = 0;
     for (; m + 8 <= p.m; m += 8) soon.more(8), multiply_narrow<start, 8>(p, first, m);
     for (; m < p.m; m += 4) multiply_narrow<start, 4>(p, first, m);
     return;
   }
-  for (int64_t n = 0; n < p.n; n += kPanel)
+  if (kLanes == 16 && p.m >= 32 && p.depth >= 32) {
+    const int64_t sixes = p.m - (p.m % 6 == 2 ? 8 : p.m % 6);
+    for (; n + 2 * kPanel <= p.n; n += 2 * kPanel) {
+      for (int64_t m = 0; m < sixes; m += 6) soon.more(16), multiply_wide<start>(p, first, m, n);
+      for (int64_t m = sixes; m < p.m; m += 4) {
+        multiply_tile<start, 4>(p, first, m, n);
+        multiply_tile<start, 4>(p, first, m, n + kPanel);
+      }
+    }
+  }
+  for (; n < p.n; n += kPanel)
     for (int64_t m = 0; m < p.m;) {
       soon.more(8);
       const int64_t left = p.m - m;
