@@ -316,7 +316,7 @@ TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
   const Outcome outcome = run(
       "generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824",
-      "timeout --preserve-status -s INT 2 ");
+      "timeout --foreground --preserve-status -s INT 2 ");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.out, "");
   EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;

@@ -45,10 +45,10 @@ class HeadBackward {
     const int64_t rows = tokens_ * s_.keys, values = tokens_ * s_.values, pairs = tokens_ * tokens_,
                   count = static_cast<int64_t>(chunks_.size());
     const int64_t work = ChunkForward<rule>::work_floats(s_);
-    const int64_t floats = count * (C::floats(s_) + s_.state()) + work +
-                           heads * (s_.state() + s_.keys) +
-                           (kReaders + kWriters) * (rows + values) + kReaders * values +
-                           std::max(rows, values) * 2 + kReaders * kWriters * pairs + s_.keys;
+    const int64_t floats =
+        count * (C::floats(s_) + s_.state()) + work + heads * (s_.state() + s_.keys) +
+        (kReaders + kWriters) * (rows + values) + kReaders * values + std::max(rows, values) * 2 +
+        kReaders * kWriters * pairs + s_.keys + (kMerges && s_.shared ? count * pairs : 0);
     float* memory = scratch<32>(floats);
     const auto take = [&](int64_t n) {
       float* p = memory;
@@ -69,6 +69,7 @@ class HeadBackward {
     turned_ = take(std::max(rows, values));
     product_ = take(std::max(rows, values));
     total_ = take(s_.keys);
+    pair_sums_ = kMerges && s_.shared ? take(count * pairs) : nullptr;
   }
 
   // from the first head on
@@ -96,6 +97,9 @@ class HeadBackward {
 
  private:
   static constexpr int kReaders = C::kReaders, kWriters = C::kWriters;
+  // Whether heads that share queries, keys and a decay for all channels add up their weighted
+  // gradients of the scores, for one product with the keys instead of each its own.
+  static constexpr bool kMerges = rule == Rule::plain;
 
   void take_head(int64_t first, int64_t n) {
     h_ = first + n;
@@ -151,16 +155,10 @@ class HeadBackward {
       turn(dread_start_[r]);
       through_state(c.state, c.seen(s_, r, 0), dx_[r]);
     }
-    const bool fours = s_.keys % (4 * kLanes) == 0;
-    for (int w = 0; w < kWriters; ++w) {
-      if (s_.shared) {
-        shared_pair_gradients(c, w);
-        continue;
-      }
-      for (int64_t e = 0; e < s_.keys; e += fours ? 4 * kLanes : kPanel)
-        fours ? pair_gradients<4>(c, w, e) : pair_gradients<2>(c, w, e);
-    }
-    if (g_.dlog_decay != nullptr) s_.shared ? store_shared_decays(c) : store_decays(c);
+    if (kMerges && s_.shared)
+      merged_pair_gradients(c);
+    else
+      pairs_of_head(c);
     if constexpr (rule != Rule::plain) diagonal(c);
     for (int r = 0; r < kReaders; ++r) {
       const Product p{s_.keys, s_.values,       tokens_,   c.from_start[r], 1,
@@ -171,6 +169,20 @@ class HeadBackward {
         multiply<Start::add>(p, soon_);
     }
     store_rows(c);
+  }
+
+  // what goes through the scores, and the gradient of the decays
+  void pairs_of_head(const C& c) {
+    const bool fours = s_.keys % (4 * kLanes) == 0;
+    for (int w = 0; w < kWriters; ++w) {
+      if (s_.shared) {
+        shared_pair_gradients(c, w);
+        continue;
+      }
+      for (int64_t e = 0; e < s_.keys; e += fours ? 4 * kLanes : kPanel)
+        fours ? pair_gradients<4>(c, w, e) : pair_gradients<2>(c, w, e);
+    }
+    if (g_.dlog_decay != nullptr) s_.shared ? store_shared_decays(c) : store_decays(c);
   }
 
   // rows that the chunk will write, and those that the next one, the chunk before, will read
@@ -320,6 +332,57 @@ class HeadBackward {
       }
   }
 
+  // The same for all heads of a sum, with each query's own token, by the last of them. The decays
+  // between a reader and a writer have the gradient dA o A: no product with rows is needed for it.
+  void merged_pair_gradients(const C& c) {
+    const int64_t keys = s_.keys;
+    const bool first = h_ % g_.summed == 0, last = (h_ + 1) % g_.summed == 0;
+    float* sums = pair_sums_ + c.begin % g_.interval * tokens_;
+    // in double, for most of one is taken back by the other
+    HWY_ALIGN double columns[kMostTokens] = {};
+    double rows[kMostTokens];
+    const F64 d64;
+    RowWeights weights;
+    for (int64_t i = 0; i < tokens_; ++i) {
+      if (i > 0) weights.advance(i, c.decay[i * s_.decay_row]);
+      weights.after[i] = 1.0f;
+      V64 row = hn::Zero(d64);
+      for (int64_t j = 0; j < tokens_; j += kLanes) {
+        const int64_t at = i * tokens_ + j;
+        const auto upto = [&](int64_t n) HWY_ATTR {
+          return hn::FirstN(F32(), static_cast<size_t>(std::clamp<int64_t>(n - j, 0, kLanes)));
+        };
+        const V32 ds = hn::IfThenElseZero(upto(i + 1), load(dscores_[0][0] + at));
+        const V32 weighted = hn::Mul(ds, load(weights.after + j));
+        store(first ? weighted : hn::Add(load(sums + at), weighted), sums + at);
+        const V32 along = hn::IfThenElseZero(upto(i), hn::Mul(ds, load(c.scores[0][0] + at)));
+        const V64 lower = lower_doubles(along), upper = upper_doubles(along);
+        row = hn::Add(row, hn::Add(lower, upper));
+        double* column = columns + j;
+        hn::Store(hn::Add(hn::Load(d64, column), lower), d64, column);
+        column += kLanes / 2;
+        hn::Store(hn::Add(hn::Load(d64, column), upper), d64, column);
+      }
+      rows[i] = hn::GetLane(hn::SumOfLanes(d64, row));
+    }
+    if (g_.dlog_decay != nullptr)
+      for (int64_t i = tokens_ - 1; i >= 0; --i) {
+        const int64_t at = i * keys;
+        shared_total_ += products(c.x[0] + at, dx_[0] + at) + rows[i];
+        shared_total_ -= written_[i] + columns[i];
+        if (i < c.count) g_.dlog_decay[head(c, i)] = static_cast<float>(shared_total_);
+      }
+    if (!last) return;
+    for (int64_t m = 0; m < tokens_; m += 4) {
+      multiply<Start::add>(
+          {4, keys, m + 4, sums + m * tokens_, tokens_, 1, c.key[0], keys, dx_[0] + m * keys, keys},
+          soon_);
+      multiply<Start::add>({4, keys, tokens_ - m, sums + m * tokens_ + m, 1, tokens_,
+                            c.x[0] + m * keys, keys, dkey_[0] + m * keys, keys},
+                           soon_);
+    }
+  }
+
   // total_: the gradient of the logarithm of a decay that acts on the whole chunk, by what the
   // state keeps and what the chunk writes to its end; dkey_ is that part alone
   void start_decays(const C& c) {
@@ -377,8 +440,10 @@ class HeadBackward {
     }
     shared_total_ = kept * static_cast<double>(*c.whole);
     for (int w = 0; w < kWriters; ++w)
-      for (int64_t i = 0; i < tokens_; ++i)
-        shared_total_ += products(c.key[w] + i * s_.keys, dkey_[w] + i * s_.keys);
+      for (int64_t i = 0; i < tokens_; ++i) {
+        written_[i] = products(c.key[w] + i * s_.keys, dkey_[w] + i * s_.keys);
+        shared_total_ += written_[i];
+      }
   }
 
   void store_shared_decays(const C& c) {
@@ -457,9 +522,9 @@ class HeadBackward {
     }
   }
 
-  // with what the query reads of its own key, on the way out
+  // with what the query reads of its own key, on the way out, where that is not there yet
   void store_plain_row(const C& c, int64_t i, float* dq, float* dk) const {
-    const V32 ds = all(dscores_[0][0][i * tokens_ + i]);
+    const V32 ds = all(s_.shared ? 0.0f : dscores_[0][0][i * tokens_ + i]);
     const bool first = h_ % g_.summed == 0;
     for (int64_t e = 0; e < r_.K; e += kLanes) {
       const int64_t at = i * s_.keys + e, n = r_.K - e;
@@ -516,7 +581,9 @@ class HeadBackward {
   float *dx_[kReaders], *dkey_[kWriters];  // [tokens, keys]
   float* dscores_[kReaders][kWriters];     // [tokens, tokens]
   float *turned_, *product_, *total_;
+  float* pair_sums_;  // [chunks of a block, tokens, tokens]
   double shared_total_ = 0;
+  double written_[kMostTokens];  // key . dkey of each token of the last writer, through the state
   Expected soon_;
 };
 
