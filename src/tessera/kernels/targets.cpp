@@ -24,18 +24,27 @@ int64_t forbidden(CpuTarget allowed) {
   }
 }
 
+// hwy::SupportedTargets() also chooses, and among all that the processor has: what is allowed is
+// chosen again.
+int64_t supported_targets() {
+  const int64_t targets = hwy::SupportedTargets();
+  hwy::GetChosenTarget().Update(targets);
+  return targets;
+}
+
 // The portable target is compiled in whether or not the installed Highway library lists it.
 std::vector<int64_t> target_bits() {
   std::vector<int64_t> bits;
+  const int64_t supported = supported_targets();
   for (const int64_t bit : {HWY_AVX3, HWY_AVX2, HWY_SSE4})
-    if ((hwy::SupportedTargets() & HWY_TARGETS & bit) != 0) bits.push_back(bit);
+    if ((supported & HWY_TARGETS & bit) != 0) bits.push_back(bit);
   bits.push_back(HWY_STATIC_TARGET);
   return bits;
 }
 
 void choose(int64_t targets) {
   hwy::SetSupportedTargetsForTest(targets);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  supported_targets();
 }
 
 }  // namespace
@@ -43,7 +52,7 @@ void choose(int64_t targets) {
 void cap_targets() {
   static const bool done = [] {
     hwy::DisableTargets(forbidden(cpu_info().allowed));
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    supported_targets();
     return true;
   }();
   static_cast<void>(done);

@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "tessera/base/error.h"
 #include "tessera/kernels/kernels_testing.h"
 #include "tessera/kernels/matmul.h"
@@ -27,6 +29,25 @@ TEST(Targets, ScopeReallyChangesTheCode) {
   }
   EXPECT_EQ(current_target(), names.front());
   EXPECT_NE(best, narrow);
+}
+
+// In a process of its own, for the limit is read once.
+TEST(Targets, AskingForTheTargetLeavesTheLimit) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto product = [] {
+    const Values x(1000, 1), w(64 * 1000, 2);
+    std::vector<float> y(64);
+    matmul(x.data(), 1, 1000, 1000, DType::f32, w.data(), 64, nullptr, y.data(), 64);
+    return y;
+  };
+  const auto check = [&] {
+    setenv("TESSERA_CPU", "generic", 1);
+    const bool named = current_target() == "SSE4" || current_target() == "EMU128";
+    const std::vector<float> limited = product();
+    const TargetScope scope(current_target());
+    std::exit(named && limited == product() ? 0 : 1);
+  };
+  EXPECT_EXIT(check(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
