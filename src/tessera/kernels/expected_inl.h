@@ -15,7 +15,7 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
 /// `count` rows of `width` floats, `stride` floats apart.
-struct InputRows {
+struct StridedRows {
   const float* first;
   int64_t stride, count, width;
 };
@@ -25,8 +25,8 @@ struct InputRows {
 /// the tiles of products.
 class Expected {
  public:
-  void read(const InputRows& rows) { add(rows, false); }
-  void write(const InputRows& rows) { add(rows, true); }
+  void read(const StridedRows& rows) { add(rows, false); }
+  void write(const StridedRows& rows) { add(rows, true); }
   void clear() {
     count_ = at_ = 0;
     column_ = 0;
@@ -51,11 +51,11 @@ class Expected {
   }
 
   struct Part {
-    InputRows rows;
+    StridedRows rows;
     bool writes;
   };
   // what finds no room is met unexpected
-  void add(const InputRows& rows, bool writes) {
+  void add(const StridedRows& rows, bool writes) {
     if (at_ == count_) clear();
     if (rows.count > 0 && count_ < kParts) parts_[count_++] = {rows, writes};
   }

@@ -159,7 +159,8 @@ void expect_rows(const Heads<Float>& x,
   const int64_t first = rows.begin / n, count = (rows.end - 1) / n + 1 - first;
   const bool together = n == 1 || x.head == width;  // the heads of a token
   for (int64_t i = 0; i < (together ? 1 : n); ++i) {
-    const InputRows part{x.row(b, first, g * n + i), x.token, count, together ? n * width : width};
+    const StridedRows part{x.row(b, first, g * n + i), x.token, count,
+                           together ? n * width : width};
     std::is_const_v<Float> ? soon.read(part) : soon.write(part);
   }
 }

@@ -48,88 +48,35 @@ struct Decayed {
   const float *keep, *before;
 };
 
-template <Start start, int rows>
+// rows times vectors of c, from c[m][n] on
+template <Start start, int rows, int vectors>
 HWY_INLINE void multiply_tile(const Product& p, const Decayed& first, int64_t m, int64_t n) {
-  V32 low[rows], high[rows];
+  V32 sum[rows][vectors];
   float* c = p.c + m * p.c_row + n;
   const float* from = start == Start::decayed ? first.before + m * p.c_row + n : c;
 #pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    low[r] = start == Start::zero ? zero() : load(from + r * p.c_row);
-    high[r] = start == Start::zero ? zero() : load(from + r * p.c_row + kLanes);
-    if constexpr (start == Start::decayed) {
-      low[r] = hn::Mul(low[r], all(first.keep[m + r]));
-      high[r] = hn::Mul(high[r], all(first.keep[m + r]));
-    }
-  }
-  const float *a = p.a + m * p.a_row, *b = p.b + n;
-  for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
-    const V32 b0 = load(b), b1 = load(b + kLanes);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      const V32 x = all(a[r * p.a_row]);
-      low[r] = hn::MulAdd(x, b0, low[r]);
-      high[r] = hn::MulAdd(x, b1, high[r]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    store(low[r], c + r * p.c_row);
-    store(high[r], c + r * p.c_row + kLanes);
-  }
-}
-
-// the same, six rows of four vectors: half as many loads, where there are registers for it
-template <Start start>
-HWY_INLINE void multiply_wide(const Product& p, const Decayed& first, int64_t m, int64_t n) {
-  V32 sum[6][4];
-  float* c = p.c + m * p.c_row + n;
-  const float* from = start == Start::decayed ? first.before + m * p.c_row + n : c;
-#pragma GCC unroll 6
-  for (int r = 0; r < 6; ++r)
+  for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       sum[r][v] = start == Start::zero ? zero() : load(from + r * p.c_row + v * kLanes);
       if constexpr (start == Start::decayed) sum[r][v] = hn::Mul(sum[r][v], all(first.keep[m + r]));
     }
   const float *a = p.a + m * p.a_row, *b = p.b + n;
   for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
-    const V32 b0 = load(b), b1 = load(b + kLanes), b2 = load(b + 2 * kLanes),
-              b3 = load(b + 3 * kLanes);
-#pragma GCC unroll 6
-    for (int r = 0; r < 6; ++r) {
+    V32 row[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) row[v] = load(b + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
       const V32 x = all(a[r * p.a_row]);
-      sum[r][0] = hn::MulAdd(x, b0, sum[r][0]);
-      sum[r][1] = hn::MulAdd(x, b1, sum[r][1]);
-      sum[r][2] = hn::MulAdd(x, b2, sum[r][2]);
-      sum[r][3] = hn::MulAdd(x, b3, sum[r][3]);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) sum[r][v] = hn::MulAdd(x, row[v], sum[r][v]);
     }
   }
-#pragma GCC unroll 6
-  for (int r = 0; r < 6; ++r)
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) store(sum[r][v], c + r * p.c_row + v * kLanes);
-}
-
-// the same where c has the columns of one vector
-template <Start start, int rows>
-HWY_INLINE void multiply_narrow(const Product& p, const Decayed& first, int64_t m) {
-  V32 sum[rows];
-  float* c = p.c + m * p.c_row;
-  const float* from = start == Start::decayed ? first.before + m * p.c_row : c;
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    sum[r] = start == Start::zero ? zero() : load(from + r * p.c_row);
-    if constexpr (start == Start::decayed) sum[r] = hn::Mul(sum[r], all(first.keep[m + r]));
-  }
-  const float *a = p.a + m * p.a_row, *b = p.b;
-  for (int64_t d = 0; d < p.depth; ++d, a += p.a_depth, b += p.b_row) {
-    const V32 b0 = load(b);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) sum[r] = hn::MulAdd(all(a[r * p.a_row]), b0, sum[r]);
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) store(sum[r], c + r * p.c_row);
+    for (int v = 0; v < vectors; ++v) store(sum[r][v], c + r * p.c_row + v * kLanes);
 }
 
 // Tiles that fill the registers, and what is left over in fours of rows: of thirty-two, eight rows
@@ -139,17 +86,18 @@ HWY_INLINE void multiply(const Product& p, Expected& soon, const Decayed& first 
   int64_t n = 0;
   if (p.n < kPanel) {
     int64_t m = 0;
-    for (; m + 8 <= p.m; m += 8) soon.more(8), multiply_narrow<start, 8>(p, first, m);
-    for (; m < p.m; m += 4) multiply_narrow<start, 4>(p, first, m);
+    for (; m + 8 <= p.m; m += 8) soon.more(8), multiply_tile<start, 8, 1>(p, first, m, 0);
+    for (; m < p.m; m += 4) multiply_tile<start, 4, 1>(p, first, m, 0);
     return;
   }
   if (kLanes == 16 && p.m >= 32 && p.depth >= 32) {
     const int64_t sixes = p.m - (p.m % 6 == 2 ? 8 : p.m % 6);
     for (; n + 2 * kPanel <= p.n; n += 2 * kPanel) {
-      for (int64_t m = 0; m < sixes; m += 6) soon.more(16), multiply_wide<start>(p, first, m, n);
+      for (int64_t m = 0; m < sixes; m += 6)
+        soon.more(16), multiply_tile<start, 6, 4>(p, first, m, n);
       for (int64_t m = sixes; m < p.m; m += 4) {
-        multiply_tile<start, 4>(p, first, m, n);
-        multiply_tile<start, 4>(p, first, m, n + kPanel);
+        multiply_tile<start, 4, 2>(p, first, m, n);
+        multiply_tile<start, 4, 2>(p, first, m, n + kPanel);
       }
     }
   }
@@ -158,13 +106,13 @@ HWY_INLINE void multiply(const Product& p, Expected& soon, const Decayed& first 
       soon.more(8);
       const int64_t left = p.m - m;
       if (kLanes == 16 && left >= 8) {
-        multiply_tile<start, 8>(p, first, m, n);
+        multiply_tile<start, 8, 2>(p, first, m, n);
         m += 8;
       } else if (left < 6 || left == 8) {
-        multiply_tile<start, 4>(p, first, m, n);
+        multiply_tile<start, 4, 2>(p, first, m, n);
         m += 4;
       } else {
-        multiply_tile<start, 6>(p, first, m, n);
+        multiply_tile<start, 6, 2>(p, first, m, n);
         m += 6;
       }
     }
@@ -349,7 +297,7 @@ HWY_INLINE void store_row(const float* from, int64_t n, float* to) {
 }
 
 /// To [tokens, padded], zeros elsewhere.
-HWY_INLINE void load_rows(const InputRows& rows, int64_t tokens, int64_t padded, float* to) {
+HWY_INLINE void load_rows(const StridedRows& rows, int64_t tokens, int64_t padded, float* to) {
   for (int64_t i = 0; i < tokens; ++i, to += padded)
     load_row(rows.first + i * rows.stride, i < rows.count ? rows.width : 0, padded, to);
 }
