@@ -175,7 +175,7 @@ double blocks_kept(const kernels::Visibility& visible, int64_t heads, int64_t t)
     for (int64_t row = 0; row < n; ++row) {
       std::vector<char> seen(static_cast<size_t>(n));
       for (int64_t i = row * kBlock; i < std::min(t, (row + 1) * kBlock); ++i) {
-        visible.counts(h, i, 0, i + 1, counts.data());
+        visible.counts(h, {i, i + 1}, {0, i + 1}, counts.data(), 0);
         for (int64_t j = 0; j <= i; ++j)
           if (counts[static_cast<size_t>(j)] != 0) seen[static_cast<size_t>(j / kBlock)] = 1;
       }

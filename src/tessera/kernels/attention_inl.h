@@ -91,7 +91,8 @@ inline PatternBias pattern_bias(const Attention& a, const QueryTile& tile, Range
       continue;
     }
     int8_t counts[kKeyBlock];
-    a.visible->counts(tile.head[r], a.first_position + tile.query[r], here.begin, here.end, counts);
+    const int64_t query = a.first_position + tile.query[r];
+    a.visible->counts(tile.head[r], {query, query + 1}, {here.begin, here.end}, counts, 0);
     float* row = bias + r * kKeyBlock;
     for (int64_t j = 0; j < n; ++j) row[j] = logs[static_cast<uint8_t>(counts[j])];
     int64_t begin = 0, end = n;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -20,6 +22,13 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 inline int64_t round_up(int64_t n, int64_t step) {
   return (n + step - 1) / step * step;
 }
+
+// what a row of a tile counts that sees each key once
+inline constexpr auto kOnce = [] {
+  std::array<int8_t, kMaxTileKeys> ones{};
+  ones.fill(1);
+  return ones;
+}();
 
 struct Span {
   int64_t begin = 0, end = 0;
@@ -49,6 +58,28 @@ struct TileMask {
   int8_t counts[kMaxTileRows][kMaxTileKeys];
 };
 
+/// mask.counts, by a pattern: how often each row counts each of the keys.
+inline void count_keys(const FlashAttention& a, const Tile& tile, KeyRange keys, TileMask& mask) {
+  const int64_t n = a.H / a.G, skipped = tile.row % n;  // rows of its first query
+  const auto query_of = [&](int64_t r) { return a.first_query + (tile.row + r) / n; };
+  if (n > 1 && a.visible->same_for_heads()) {
+    for (int64_t r = 0; r < tile.count; ++r)
+      if (r > 0 && (skipped + r) % n != 0)
+        std::copy_n(mask.counts[r - 1], keys.end - keys.begin, mask.counts[r]);
+      else
+        a.visible->counts(0, {query_of(r), query_of(r) + 1}, keys, mask.counts[r], 0);
+    return;
+  }
+  // the rows of a head are n apart
+  for (int64_t h = 0; h < n; ++h) {
+    const int64_t first = (h - skipped + n) % n;
+    if (first >= tile.count) continue;
+    const int64_t last = first + (tile.count - 1 - first) / n * n;
+    a.visible->counts(tile.g * n + h, {query_of(first), query_of(last) + 1}, keys,
+                      mask.counts[first], n * kMaxTileKeys);
+  }
+}
+
 /// By a pattern.
 inline void mask_by_pattern(const FlashAttention& a, const Tile& tile, TileMask& mask) {
   const int64_t n = a.H / a.G, last = std::min(a.S, tile.first + tile.keys),
@@ -64,19 +95,17 @@ inline void mask_by_pattern(const FlashAttention& a, const Tile& tile, TileMask&
       return;
     }
   }
+  count_keys(a, tile, {key, a.first_key + last}, mask);
   bool all = true, any = false;
   for (int64_t r = 0; r < tile.count; ++r) {
-    int8_t* counts = mask.counts[r];
-    const int64_t query = a.first_query + (tile.row + r) / n, head = (tile.row + r) % n;
-    if (same && r > 0 && head != 0)
-      std::copy_n(mask.counts[r - 1], width, counts);
-    else
-      a.visible->counts(same ? 0 : tile.g * n + head, query, key, a.first_key + last, counts);
+    const int8_t* counts = mask.counts[r];
     Span span{0, width};
     while (!span.empty() && counts[span.begin] == 0) ++span.begin;
     while (!span.empty() && counts[span.end - 1] == 0) --span.end;
     mask.row[r] = span;
-    for (int64_t j = span.begin; j < span.end; ++j) mask.counted |= counts[j] != 1;
+    if (!span.empty() && !mask.counted)
+      mask.counted = std::memcmp(counts + span.begin, kOnce.data(),
+                                 static_cast<size_t>(span.end - span.begin)) != 0;
     any |= !span.empty();
     all &= span.begin == 0 && span.end == tile.keys;
   }

@@ -136,7 +136,7 @@ HWY_EXPORT(attend_listed_query);
 namespace {
 
 void locate(const Attention& a, int64_t query, int64_t head, LocatedKeys& seen) {
-  list_visible_keys(*a.visible, head, a.first_position + query, a.kv.end(), seen.visible);
+  a.visible->list(head, a.first_position + query, a.kv.end(), seen.visible);
   seen.keys.clear();
   seen.counted = false;
   const KeySpan *span = a.kv.spans, *end = a.kv.spans + a.kv.size;

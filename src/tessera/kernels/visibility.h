@@ -17,6 +17,12 @@ struct KeyRange {
 /// What the queries of a tile see of its keys: nothing, every key exactly once, or something else.
 enum class Seen { none, some, all };
 
+/// A key that a query sees, and how often it counts it.
+struct VisibleKey {
+  int64_t key = 0;
+  int8_t times = 1;
+};
+
 class Visibility {
  public:
   static constexpr int64_t kMostOften = 127;  // a multiplicity fits a signed byte
@@ -25,14 +31,31 @@ class Visibility {
   /// How often the query at position `query` counts the key at position `key`: 0 = hidden, 2 = its
   /// weight counts twice (BigBird). Causality included.
   virtual int64_t multiplicity(int64_t head, int64_t query, int64_t key) const = 0;
-  /// The same for keys [begin, end) of one query.
-  virtual void counts(int64_t head, int64_t query, int64_t begin, int64_t end, int8_t* out) const {
-    for (int64_t key = begin; key < end; ++key)
-      out[key - begin] = static_cast<int8_t>(multiplicity(head, query, key));
+  /// The same for all queries and keys of a tile, `stride` numbers from one query to the next.
+  virtual void counts(
+      int64_t head, KeyRange queries, KeyRange keys, int8_t* out, int64_t stride) const {
+    for (int64_t query = queries.begin; query < queries.end; ++query, out += stride)
+      for (int64_t key = keys.begin; key < keys.end; ++key)
+        out[key - keys.begin] = static_cast<int8_t>(multiplicity(head, query, key));
   }
   /// Ranges that hold every key some query of [begin, end) sees, ascending and disjoint, within the
   /// document.
   virtual std::vector<KeyRange> ranges(int64_t head, int64_t begin, int64_t end) const = 0;
+  /// What one query sees of keys [0, end), ascending -> `out`.
+  virtual void list(int64_t head, int64_t query, int64_t end, std::vector<VisibleKey>& out) const {
+    constexpr int64_t kAtOnce = 256;
+    int8_t times[kAtOnce];
+    out.clear();
+    for (const KeyRange& range : ranges(head, query, query + 1)) {
+      const int64_t last = std::min(range.end, end);
+      for (int64_t from = std::max<int64_t>(range.begin, 0); from < last; from += kAtOnce) {
+        const int64_t to = std::min(from + kAtOnce, last);
+        counts(head, {query, query + 1}, {from, to}, times, 0);
+        for (int64_t key = from; key < to; ++key)
+          if (times[key - from] != 0) out.push_back({key, times[key - from]});
+      }
+    }
+  }
   /// What all queries of `queries` see of all keys of `keys`; `some` where it is not worth knowing.
   virtual Seen tile(int64_t /*head*/, KeyRange /*queries*/, KeyRange /*keys*/) const {
     return Seen::some;
@@ -44,31 +67,5 @@ class Visibility {
   /// one query are then about as many as its keys.
   virtual bool scattered() const { return false; }
 };
-
-/// A key that a query sees, and how often it counts it.
-struct VisibleKey {
-  int64_t key = 0;
-  int8_t times = 1;
-};
-
-/// What one query sees of keys [0, end), ascending -> `out`.
-inline void list_visible_keys(const Visibility& visible,
-                              int64_t head,
-                              int64_t query,
-                              int64_t end,
-                              std::vector<VisibleKey>& out) {
-  constexpr int64_t kAtOnce = 256;
-  int8_t times[kAtOnce];
-  out.clear();
-  for (const KeyRange& range : visible.ranges(head, query, query + 1)) {
-    const int64_t last = std::min(range.end, end);
-    for (int64_t from = std::max<int64_t>(range.begin, 0); from < last; from += kAtOnce) {
-      const int64_t to = std::min(from + kAtOnce, last);
-      visible.counts(head, query, from, to, times);
-      for (int64_t key = from; key < to; ++key)
-        if (times[key - from] != 0) out.push_back({key, times[key - from]});
-    }
-  }
-}
 
 }  // namespace tessera::kernels

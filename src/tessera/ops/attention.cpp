@@ -91,7 +91,8 @@ Tensor visible_keys(int64_t start,
         for (const kernels::KeyRange& range : who.ranges(h, start + i, start + i + 1)) {
           const int64_t begin = std::max(range.begin, first), end = std::min(range.end, first + s);
           if (begin < end)
-            who.counts(h, start + i, begin, end, out + (h * t + i) * s + begin - first);
+            who.counts(h, {start + i, start + i + 1}, {begin, end},
+                       out + (h * t + i) * s + begin - first, 0);
         }
     return (n == 1 ? count.squeeze(0) : count).to(device);
   }

@@ -319,6 +319,12 @@ struct Listed : torch::autograd::Function<Listed> {
 
 }  // namespace
 
+void KeyLists::append(const KeyLists& more) {
+  const auto before = static_cast<int64_t>(keys.size());
+  keys.insert(keys.end(), more.keys.begin(), more.keys.end());
+  for (const int64_t end : more.ends) ends.push_back(before + end);
+}
+
 void KeyLists::add_biases(const Tensor& numbers) {
   require(numbers.numel() == static_cast<int64_t>(keys.size()), "listed_attention",
           "{} numbers for {} entries", numbers.numel(), keys.size());

@@ -30,6 +30,8 @@ struct KeyLists {
     keys.push_back({static_cast<int32_t>(source), static_cast<int32_t>(index), bias});
   }
   void end_list() { ends.push_back(static_cast<int64_t>(keys.size())); }
+  /// The lists of further queries.
+  void append(const KeyLists& more);
   /// One number [entries] more for every entry.
   void add_biases(const Tensor& numbers);
 };

@@ -1,7 +1,9 @@
 #include "tessera/ops/scattered_attention.h"
 
 #include <cmath>
+#include <vector>
 
+#include "tessera/base/threads.h"
 #include "tessera/ops/flash_attention.h"
 #include "tessera/ops/listed_attention.h"
 
@@ -27,17 +29,22 @@ Tensor scattered_attention(const Tensor& q_BTHD,
                 heads = options.visibility->same_for_heads() ? 1 : q_BTHD.size(2);
   const ListsOf lists = [who = options.visibility, start, first, end, heads](int64_t from,
                                                                              int64_t n) {
+    std::vector<KeyLists> of_queries(static_cast<size_t>(n));
+    parallel_for(n, 1, [&](int64_t begin, int64_t stop) {
+      std::vector<kernels::VisibleKey> seen;
+      for (int64_t i = begin; i < stop; ++i)
+        for (int64_t head = 0; head < heads; ++head) {
+          KeyLists& lists = of_queries[static_cast<size_t>(i)];
+          who->list(head, start + from + i, end, seen);
+          for (const auto& [key, times] : seen)
+            if (key >= first)
+              lists.add(0, key - first, times == 1 ? 0 : std::log(static_cast<double>(times)));
+          lists.end_list();
+        }
+    });
     KeyLists out;
     out.per_query = heads;
-    std::vector<kernels::VisibleKey> seen;
-    for (int64_t query = start + from; query < start + from + n; ++query)
-      for (int64_t head = 0; head < heads; ++head) {
-        kernels::list_visible_keys(*who, head, query, end, seen);
-        for (const auto& [key, times] : seen)
-          if (key >= first)
-            out.add(0, key - first, times == 1 ? 0 : std::log(static_cast<double>(times)));
-        out.end_list();
-      }
+    for (const KeyLists& lists : of_queries) out.append(lists);
     return out;
   };
   std::vector<Tensor> out;

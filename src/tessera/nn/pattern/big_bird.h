@@ -96,21 +96,30 @@ struct BigBirdPatternConfig final : PatternBase<BigBirdPatternConfig> {
                        int64_t head,
                        int64_t query,
                        int64_t key) const override {
-    int8_t count = 0;
-    BigBirdPatternConfig::counts(site, head, query, {key, key + 1}, &count);
-    return count;
+    if (site.causal && key > query) return 0;
+    const int64_t row = query / block;
+    return times(site, drawn(site, head, row), row, key / block);
   }
   void counts(const PatternSite& site,
               int64_t head,
-              int64_t query,
+              KeyRange queries,
               KeyRange keys,
-              int8_t* out) const override {
-    const int64_t row = query / block;
-    const auto blocks = drawn(site, head, row);
-    for (int64_t key = keys.begin; key < keys.end;) {
-      const int64_t end = std::min(keys.end, (key / block + 1) * block);
-      const auto count = static_cast<int8_t>(times(site, blocks, row, key / block));
-      for (; key < end; ++key) *out++ = !site.causal || key <= query ? count : int8_t{0};
+              int8_t* out,
+              int64_t stride) const override {
+    for (int64_t query = queries.begin; query < queries.end;) {
+      const int64_t row = query / block, end = std::min(queries.end, (row + 1) * block);
+      const auto blocks = drawn(site, head, row);
+      // a block of keys for all queries of the row's block
+      for (int64_t b = keys.begin / block; b * block < keys.end; ++b) {
+        const KeyRange here{b * block, (b + 1) * block};
+        const int64_t count = times(site, blocks, row, b);
+        for (int64_t q = query; q < end; ++q) {
+          int8_t* to = out + (q - queries.begin) * stride;
+          set_counts(keys, here, 0, to);
+          set_counts(keys, past_of(site, q, here), count, to);
+        }
+      }
+      query = end;
     }
   }
   std::vector<KeyRange> ranges(const PatternSite& site,

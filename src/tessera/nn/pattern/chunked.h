@@ -31,6 +31,18 @@ struct ChunkedPatternConfig final : PatternBase<ChunkedPatternConfig> {
                        int64_t key) const override {
     return key / size == query / size && (!site.causal || key <= query) ? 1 : 0;
   }
+  void counts(const PatternSite& site,
+              int64_t /*head*/,
+              KeyRange queries,
+              KeyRange keys,
+              int8_t* out,
+              int64_t stride) const override {
+    for (int64_t query = queries.begin; query < queries.end; ++query, out += stride) {
+      const int64_t chunk = query / size * size;
+      set_counts(keys, keys, 0, out);
+      set_counts(keys, past_of(site, query, {chunk, chunk + size}), 1, out);
+    }
+  }
   std::vector<KeyRange> ranges(const PatternSite& site,
                                int64_t /*head*/,
                                int64_t begin,

@@ -88,6 +88,41 @@ struct DilatedPatternConfig final : PatternBase<DilatedPatternConfig> {
     }
     return count;
   }
+  /// Branch b as the query sees it: its first key, where its keys end, and how far apart they are;
+  /// none where the query does not take part.
+  struct Branch {
+    int64_t first, end, step;
+  };
+  Branch branch(const PatternSite& site, size_t b, int64_t head, int64_t query) const {
+    const int64_t w = segments[b], r = dilations[b], o = offset_of(site, head, r),
+                  begin = query / w * w;
+    if ((query - begin) % r != o) return {0, 0, r};
+    return {begin + o, std::min(begin + w, last_key(site, query + 1)), r};
+  }
+  bool list(const PatternSite& site,
+            int64_t head,
+            int64_t query,
+            int64_t end,
+            std::vector<VisibleKey>& out) const override {
+    out.clear();
+    for (size_t b = 0; b < segments.size(); ++b) {
+      const Branch keys = branch(site, b, head, query);
+      const auto before = static_cast<std::ptrdiff_t>(out.size());
+      for (int64_t key = keys.first; key < std::min(keys.end, end); key += keys.step)
+        out.push_back({key, 1});
+      const auto earlier = [](const VisibleKey& x, const VisibleKey& y) { return x.key < y.key; };
+      std::inplace_merge(out.begin(), out.begin() + before, out.end(), earlier);
+    }
+    // a key of several branches, once
+    size_t n = 0;
+    for (const VisibleKey& next : out)
+      if (n > 0 && out[n - 1].key == next.key)
+        ++out[n - 1].times;
+      else
+        out[n++] = next;
+    out.resize(n);
+    return true;
+  }
   std::vector<KeyRange> ranges(const PatternSite& site,
                                int64_t head,
                                int64_t begin,

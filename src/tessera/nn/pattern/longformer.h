@@ -95,6 +95,32 @@ struct LongformerPatternConfig final : PatternBase<LongformerPatternConfig> {
                ? 1
                : 0;
   }
+  void counts(const PatternSite& site,
+              int64_t head,
+              KeyRange queries,
+              KeyRange keys,
+              int8_t* out,
+              int64_t stride) const override {
+    const int64_t d = dilation(head), reach = width / 2 * d;
+    std::vector<int64_t> globals;
+    for (int64_t key = keys.begin; key < keys.end; ++key)
+      if (is_global(site, key)) globals.push_back(key);
+    for (int64_t query = queries.begin; query < queries.end; ++query, out += stride) {
+      const KeyRange past = past_of(site, query, keys),
+                     near = common(past, {query - reach, query + reach + 1});
+      set_counts(keys, keys, 0, out);
+      if (is_global(site, query)) {
+        set_counts(keys, past, 1, out);
+        continue;
+      }
+      // the first of the window's keys that lies in the tile
+      int64_t key = query - reach;
+      if (key < near.begin) key += (near.begin - key + d - 1) / d * d;
+      for (; key < near.end; key += d) out[key - keys.begin] = 1;
+      for (const int64_t g : globals)
+        if (g < past.end) out[g - keys.begin] = 1;
+    }
+  }
   std::vector<KeyRange> ranges(const PatternSite& site,
                                int64_t head,
                                int64_t begin,

@@ -13,6 +13,7 @@ namespace tessera::nn {
 
 using kernels::KeyRange;
 using kernels::Seen;
+using kernels::VisibleKey;
 
 /// Where a pattern is asked: a layer, and a document of the call.
 struct PatternSite {
@@ -32,9 +33,13 @@ struct PatternConfig : spec::Config {
                                int64_t head,
                                int64_t query,
                                int64_t key) const = 0;
-  /// The same for keys [begin, end) of one query.
-  virtual void counts(
-      const PatternSite& site, int64_t head, int64_t query, KeyRange keys, int8_t* out) const = 0;
+  /// kernels::Visibility::counts.
+  virtual void counts(const PatternSite& site,
+                      int64_t head,
+                      KeyRange queries,
+                      KeyRange keys,
+                      int8_t* out,
+                      int64_t stride) const = 0;
   /// Ranges that hold every key that some query of [begin, end) sees, ascending and disjoint,
   /// within [0, site.length).
   virtual std::vector<KeyRange> ranges(const PatternSite& site,
@@ -72,6 +77,15 @@ struct PatternConfig : spec::Config {
   virtual void check_call(const PatternSite&, int64_t /*start*/) const {}
   /// kernels::Visibility::scattered.
   virtual bool scattered() const { return false; }
+  /// kernels::Visibility::list, where the pattern has a shorter way than its ranges and counts;
+  /// false where it has none.
+  virtual bool list(const PatternSite&,
+                    int64_t /*head*/,
+                    int64_t /*query*/,
+                    int64_t /*end*/,
+                    std::vector<VisibleKey>& /*out*/) const {
+    return false;
+  }
 };
 
 /// Derived classes say `multiplicity`; this asks it for many keys without a virtual call for each.
@@ -79,12 +93,15 @@ template <class Derived>
 struct PatternBase : PatternConfig {
   void counts(const PatternSite& site,
               int64_t head,
-              int64_t query,
+              KeyRange queries,
               KeyRange keys,
-              int8_t* out) const override {
+              int8_t* out,
+              int64_t stride) const override {
     const auto& self = static_cast<const Derived&>(*this);
-    for (int64_t key = keys.begin; key < keys.end; ++key)
-      *out++ = static_cast<int8_t>(self.Derived::multiplicity(site, head, query, key));
+    for (int64_t query = queries.begin; query < queries.end; ++query, out += stride)
+      for (int64_t key = keys.begin; key < keys.end; ++key)
+        out[key - keys.begin] =
+            static_cast<int8_t>(self.Derived::multiplicity(site, head, query, key));
   }
 };
 
@@ -112,6 +129,24 @@ inline int64_t last_key(const PatternSite& site, int64_t end) {
   return site.causal ? std::min(end, site.length) : site.length;
 }
 
+/// The keys that both hold.
+inline KeyRange common(KeyRange a, KeyRange b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+/// The keys that causality leaves to a query.
+inline KeyRange past_of(const PatternSite& site, int64_t query, KeyRange keys) {
+  return site.causal ? common(keys, {keys.begin, query + 1}) : keys;
+}
+
+/// Sets the counts of `keys` where they lie in `range`.
+inline void set_counts(KeyRange keys, KeyRange range, int64_t times, int8_t* counts) {
+  range = common(keys, range);
+  if (range.begin < range.end)
+    std::fill_n(counts + range.begin - keys.begin, range.end - range.begin,
+                static_cast<int8_t>(times));
+}
+
 /// Whether every key of a tile is at or before every query, so that causality hides nothing.
 inline bool all_past(KeyRange queries, KeyRange keys) {
   return keys.end <= queries.begin + 1;
@@ -130,8 +165,12 @@ class PatternVisibility final : public kernels::Visibility {
   int64_t multiplicity(int64_t head, int64_t query, int64_t key) const override {
     return pattern_.multiplicity(site_, head, query, key);
   }
-  void counts(int64_t head, int64_t query, int64_t begin, int64_t end, int8_t* out) const override {
-    pattern_.counts(site_, head, query, {begin, end}, out);
+  void counts(
+      int64_t head, KeyRange queries, KeyRange keys, int8_t* out, int64_t stride) const override {
+    pattern_.counts(site_, head, queries, keys, out, stride);
+  }
+  void list(int64_t head, int64_t query, int64_t end, std::vector<VisibleKey>& out) const override {
+    if (!pattern_.list(site_, head, query, end, out)) Visibility::list(head, query, end, out);
   }
   std::vector<KeyRange> ranges(int64_t head, int64_t begin, int64_t end) const override {
     return pattern_.ranges(site_, head, begin, end);

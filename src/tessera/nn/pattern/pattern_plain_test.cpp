@@ -129,14 +129,21 @@ void expect_pattern(const PatternConfig& pattern,
   RandomKey random(7);
   uint64_t draws = 0;
   const auto below = [&](int64_t m) { return static_cast<int64_t>(random.bits(draws++)) % m; };
+  const PatternVisibility asked(pattern, site);
   for (int64_t h = 0; h < site.n_heads; ++h) {
     for (int64_t i = 0; i < n; ++i) {
-      std::vector<int8_t> row(static_cast<size_t>(n));
-      pattern.counts(site, h, i, {0, n}, row.data());
+      const int64_t listed_to = 1 + below(n);
+      std::vector<VisibleKey> listed, seen;
+      asked.list(h, i, listed_to, listed);
+      for (int64_t j = 0; j < listed_to; ++j)
+        if (times(h, i, j) != 0) seen.push_back({j, static_cast<int8_t>(times(h, i, j))});
+      ASSERT_EQ(listed.size(), seen.size()) << h << " " << i << " to " << listed_to;
+      for (size_t k = 0; k < seen.size(); ++k)
+        ASSERT_TRUE(listed[k].key == seen[k].key && listed[k].times == seen[k].times)
+            << h << " " << i << " " << listed[k].key;
       for (int64_t j = 0; j < n; ++j) {
         const int64_t want = times(h, i, j);
         ASSERT_EQ(pattern.multiplicity(site, h, i, j), want) << h << " " << i << " " << j;
-        ASSERT_EQ(row[static_cast<size_t>(j)], want) << h << " " << i << " " << j;
         ASSERT_TRUE(!pattern.same_for_heads() || want == times(0, i, j)) << h << " " << i;
         // what a cache keeps holds what is seen
         ASSERT_TRUE(want == 0 || !site.causal || pattern.horizon() == 0 ||
@@ -156,11 +163,16 @@ void expect_pattern(const PatternConfig& pattern,
       }
       const int64_t key = below(n), key_end = key + 1 + below(n - key);
       const Seen seen = pattern.tile(site, h, {begin, end}, {key, key_end});
+      const int64_t stride = key_end - key + below(3);
+      std::vector<int8_t> counts(static_cast<size_t>((end - begin) * stride), 77);
+      pattern.counts(site, h, {begin, end}, {key, key_end}, counts.data(), stride);
       for (int64_t i = begin; i < end; ++i)
         for (int64_t j = 0; j < n; ++j) {
           const int64_t count = times(h, i, j);
           ASSERT_TRUE(count == 0 || held[static_cast<size_t>(j)]) << i << " sees " << j;
           if (j < key || j >= key_end) continue;
+          ASSERT_EQ(counts[static_cast<size_t>((i - begin) * stride + j - key)], count)
+              << h << " " << i << " " << j;
           ASSERT_TRUE(seen != Seen::none || count == 0) << i << " " << j;
           ASSERT_TRUE(seen != Seen::all || count == 1) << i << " " << j;
         }

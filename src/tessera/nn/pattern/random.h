@@ -44,20 +44,25 @@ struct RandomPatternConfig final : PatternBase<RandomPatternConfig> {
                        int64_t head,
                        int64_t query,
                        int64_t key) const override {
-    int8_t count = 0;
-    RandomPatternConfig::counts(site, head, query, {key, key + 1}, &count);
-    return count;
+    if (site.causal && key > query) return 0;
+    if (std::abs(query - key) < block) return 1;
+    const auto own = drawn(site, head, query / block);
+    return std::binary_search(own.begin(), own.end(), key / block) ? 1 : 0;
   }
   void counts(const PatternSite& site,
               int64_t head,
-              int64_t query,
+              KeyRange queries,
               KeyRange keys,
-              int8_t* out) const override {
-    const auto own = drawn(site, head, query / block);
-    for (int64_t key = keys.begin; key < keys.end; ++key) {
-      const bool seen =
-          std::abs(query - key) < block || std::binary_search(own.begin(), own.end(), key / block);
-      *out++ = seen && (!site.causal || key <= query) ? 1 : 0;
+              int8_t* out,
+              int64_t stride) const override {
+    std::vector<int64_t> own;
+    for (int64_t query = queries.begin; query < queries.end; ++query, out += stride) {
+      if (query == queries.begin || query % block == 0) own = drawn(site, head, query / block);
+      const KeyRange past = past_of(site, query, keys);
+      set_counts(keys, keys, 0, out);
+      set_counts(keys, common(past, {query - block + 1, query + block}), 1, out);
+      for (const int64_t b : own)
+        set_counts(keys, common(past, {b * block, (b + 1) * block}), 1, out);
     }
   }
   std::vector<KeyRange> ranges(const PatternSite& site,
