@@ -3,6 +3,10 @@
 #include <omp.h>
 #include <sched.h>
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -29,12 +33,58 @@ int64_t whole_grains(int64_t n, int64_t grain) {
   return (n + grain - 1) / grain;
 }
 
+/// While it lives, this thread reads and writes numbers below 2^-126 as zero.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(control()) { set_control(before_ | kFlush); }
+  ~FlushDenormals() { set_control(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+#if defined(__SSE2__)
+  using Control = unsigned;
+  static constexpr Control kFlush = _MM_FLUSH_ZERO_ON | 0x40;  // and denormal inputs
+  static Control control() {
+    return _mm_getcsr();
+  }
+  static void set_control(Control x) {
+    _mm_setcsr(x);
+  }
+#elif defined(__aarch64__)
+  using Control = uint64_t;
+  static constexpr Control kFlush = uint64_t{1} << 24;
+  static Control control() {
+    Control x;
+    asm volatile("mrs %0, fpcr" : "=r"(x));
+    return x;
+  }
+  static void set_control(Control x) {
+    asm volatile("msr fpcr, %0" : : "r"(x));
+  }
+#else
+  using Control = int;
+  static constexpr Control kFlush = 0;
+  static Control control() {
+    return 0;
+  }
+  static void set_control(Control) {}
+#endif
+  Control before_;
+};
+
+void run_here(int64_t n, const std::function<void(int64_t, int64_t)>& body) {
+  const FlushDenormals flush;
+  body(0, n);
+}
+
 /// Runs a body on ranges of [0, n); the first exception is kept for afterwards.
 class Ranges {
  public:
   Ranges(int64_t n, int64_t count, const std::function<void(int64_t, int64_t)>& body)
       : n_(n), count_(count), body_(body) {}
   void run(int64_t r) {
+    const FlushDenormals flush;
     try {
       body_(n_ * r / count_, n_ * (r + 1) / count_);
     } catch (...) {
@@ -67,7 +117,7 @@ void set_thread_count(int n) {
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
   if (n <= 0) return;
   const int64_t count = std::min<int64_t>(thread_count(), whole_grains(n, grain));
-  if (count <= 1 || omp_in_parallel()) return body(0, n);
+  if (count <= 1 || omp_in_parallel()) return run_here(n, body);
   Ranges ranges(n, count, body);
   // a thread gets the same range in call after call, whose numbers its caches may still hold
 #pragma omp parallel for num_threads(static_cast <int>(count)) schedule(static, 1)
@@ -81,7 +131,7 @@ void parallel_in_turn(int64_t n, int64_t grain, const std::function<void(int64_t
   const int64_t grains = whole_grains(n, grain),
                 threads = std::min<int64_t>(grains, thread_count()),
                 count = std::min(grains, kRangesPerThread * threads);
-  if (count <= 1 || threads <= 1 || omp_in_parallel()) return body(0, n);
+  if (count <= 1 || threads <= 1 || omp_in_parallel()) return run_here(n, body);
   Ranges ranges(n, count, body);
 #pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(dynamic, 1)
   for (int64_t r = 0; r < count; ++r) ranges.run(r);

@@ -41,6 +41,30 @@ TEST(ParallelLoops, TheFirstExceptionComesThrough) {
                  std::runtime_error);
 }
 
+TEST(ParallelLoops, TinyNumbersAreZerosInsideOnly) {
+#if !defined(__SSE2__) && !defined(__aarch64__)
+  GTEST_SKIP() << "this processor's control of denormal numbers is not known";
+#endif
+  const auto product = [](float a, float b) {
+    volatile float x = a, y = b;
+    return x * y;
+  };
+  // a result, and an input, below 2^-126
+  const auto tiny = [&] { return product(1e-30f, 1e-10f) + product(1e-40f, 1e10f); };
+  for (const auto& loop : kLoops)
+    for (const int64_t grain : {1, 5000}) {
+      loop(64, grain, [&](int64_t, int64_t) {
+        EXPECT_EQ(tiny(), 0.0f);
+        loop(64, 1, [&](int64_t, int64_t) { EXPECT_EQ(tiny(), 0.0f); });
+        EXPECT_EQ(tiny(), 0.0f);
+      });
+      EXPECT_GT(tiny(), 0.0f);
+      EXPECT_THROW(loop(64, grain, [](int64_t, int64_t) { throw std::runtime_error("no"); }),
+                   std::runtime_error);
+      EXPECT_GT(tiny(), 0.0f);
+    }
+}
+
 TEST(ParallelLoops, LoopsInsideLoopsCoverTheirNumbersToo) {
   for (const auto& loop : kLoops) {
     std::atomic<int64_t> sum{0};

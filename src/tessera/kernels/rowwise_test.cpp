@@ -78,8 +78,8 @@ TEST(Activation, RelativeErrorAgainstDouble) {
     for (const float v : x) want.push_back(act_ref(kind, static_cast<double>(v)));
     on_every_target([&] {
       act(kind, x.data(), n, y.data());
-      // below the smallest normal number digits are lost by nature
-      expect_near(y.data(), want.data(), n, 2e-6, 1.2e-38);
+      // a factor of x below the smallest normal number counts as zero
+      expect_near(y.data(), want.data(), n, 2e-6, 20 * 1.2e-38);
     });
   }
 }
