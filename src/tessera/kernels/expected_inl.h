@@ -27,26 +27,20 @@ class Expected {
  public:
   void read(const StridedRows& rows) { add(rows, false); }
   void write(const StridedRows& rows) { add(rows, true); }
-  void clear() {
-    count_ = at_ = 0;
-    column_ = 0;
-  }
-  /// So many lines more.
+  void clear() { count_ = at_ = 0; }
+  /// So many lines more, and the rest of a row.
   HWY_INLINE void more(int lines) {
     if (at_ < count_) some(lines);
   }
 
  private:
   HWY_NOINLINE void some(int lines) {
-    for (int n = 0; n < lines && at_ < count_; ++n) {
-      Part& part = parts_[at_];
-      const float* line = part.rows.first + column_;
-      part.writes ? prefetch_to_write(line) : hwy::Prefetch(line);
-      column_ += 16;
-      if (column_ < part.rows.width) continue;
-      column_ = 0;
-      part.rows.first += part.rows.stride;
-      if (--part.rows.count == 0) ++at_;
+    while (lines > 0 && at_ < count_) {
+      auto& [rows, writes] = parts_[at_];
+      for (; lines > 0 && rows.count > 0; --rows.count, rows.first += rows.stride)
+        for (int64_t c = 0; c < rows.width; c += kLine, --lines)
+          writes ? prefetch_to_write(rows.first + c) : hwy::Prefetch(rows.first + c);
+      if (rows.count == 0) ++at_;
     }
   }
 
@@ -59,10 +53,10 @@ class Expected {
     if (at_ == count_) clear();
     if (rows.count > 0 && count_ < kParts) parts_[count_++] = {rows, writes};
   }
+  static constexpr int64_t kLine = 16;  // floats
   static constexpr int kParts = 32;
   Part parts_[kParts];
   int count_ = 0, at_ = 0;
-  int64_t column_ = 0;
 };
 
 }  // namespace HWY_NAMESPACE

@@ -25,7 +25,8 @@ struct FlashBackwardItem {
   int64_t part, parts;  // this item takes key blocks part, part + parts, ...
   const FlashGradients* gradients;
   const BiasByDistance* bias;
-  float* packed;  // of the group, where it has more parts than one
+  // of the group, where it has more parts than one: rows, and block after block of keys
+  float *packed_rows, *packed_keys;
   float* dq;      // [flash_dq_floats] of this part, likewise
   float* d_bias;  // [n, distances with a margin], or null
 };
@@ -47,22 +48,28 @@ static_assert(kRows % kGroup == 0 && kKeys % kGroup == 0 && kKeys % kPanel == 0)
 
 // --- packed inputs of a sequence and group -------------------------------------------------------
 
-// Keys and values transposed, and keys in panels of columns, a block of kKeys keys after another;
-// queries times the scale and output gradients in panels of columns, a tile of kRows rows after
-// another; two numbers a row.
-struct BackwardInputs {
-  int64_t kt, k_columns, vt, q, d_out, lse, delta, end;  // where each begins
+// All rows: queries times the scale and output gradients in panels of columns, a tile of kRows rows
+// after another; two numbers a row. Where each begins.
+struct PackedRows {
+  int64_t q = 0, d_out, lse, delta, end;
 
-  explicit BackwardInputs(const FlashAttention& a) {
+  explicit PackedRows(const FlashAttention& a) {
     const int64_t rows = round_up(FlashShape(a).rows, kRows);
-    kt = 0;
-    k_columns = kt + transposed_floats(a.S, a.K, kKeys);
-    vt = k_columns + column_floats(a.S, a.K, kKeys);
-    q = vt + transposed_floats(a.S, a.V, kKeys);
     d_out = q + rows * round_up(a.K, kPanel);
     lse = d_out + rows * round_up(a.V, kPanel);
     delta = lse + rows;
     end = delta + rows;
+  }
+};
+
+// A block of keys: keys and values transposed, and keys in panels of columns.
+struct PackedKeys {
+  int64_t kt = 0, k_columns, vt, end;
+
+  explicit PackedKeys(const FlashAttention& a) {
+    k_columns = kt + transposed_floats(kKeys, a.K, kKeys);
+    vt = k_columns + column_floats(kKeys, a.K, kKeys);
+    end = vt + transposed_floats(kKeys, a.V, kKeys);
   }
 };
 
@@ -72,8 +79,11 @@ int64_t flash_backward_blocks(const FlashAttention& a) {
 int64_t flash_backward_tiles(const FlashAttention& a) {
   return (FlashShape(a).rows + kRows - 1) / kRows;
 }
-int64_t flash_packed_floats(const FlashAttention& a) {
-  return BackwardInputs(a).end;
+int64_t flash_packed_rows(const FlashAttention& a) {
+  return PackedRows(a).end;
+}
+int64_t flash_packed_keys(const FlashAttention& a) {
+  return PackedKeys(a).end;
 }
 int64_t flash_dq_floats(const FlashAttention& a) {
   return round_up(FlashShape(a).rows, kRows) * row_stride(a.K);
@@ -92,13 +102,12 @@ HWY_INLINE float row_dot(const float* a, const float* b, int64_t n) {
 
 // a block of keys
 void flash_pack_keys(const FlashAttention& a, int64_t b, int64_t g, int64_t block, float* packed) {
-  const BackwardInputs at(a);
+  const PackedKeys at(a);
   const int64_t first = block * kKeys, count = std::min(kKeys, a.S - first);
   const float *k = a.k.row(b, first, g), *v = a.v.row(b, first, g);
-  pack_transposed(k, a.k.token, count, a.K, packed + at.kt + first * a.K);
-  pack_columns(k, a.k.token, count, a.K, kKeys,
-               packed + at.k_columns + first * round_up(a.K, kPanel));
-  pack_transposed(v, a.v.token, count, a.V, packed + at.vt + first * a.V);
+  pack_transposed(k, a.k.token, count, a.K, packed + at.kt);
+  pack_columns(k, a.k.token, count, a.K, kKeys, packed + at.k_columns);
+  pack_transposed(v, a.v.token, count, a.V, packed + at.vt);
 }
 
 // to[c / kPanel][row of the tile][c % kPanel]: the part of one row
@@ -115,7 +124,7 @@ void flash_pack_rows(const FlashAttention& a,
                      int64_t tile,
                      float* packed) {
   const FlashShape shape(a);
-  const BackwardInputs at(a);
+  const PackedRows at(a);
   const int64_t first = tile * kRows, count = std::min(kRows, shape.rows - first),
                 k_floats = round_up(a.K, kPanel), v_floats = round_up(a.V, kPanel);
   float *q = packed + at.q + first * k_floats, *d_out = packed + at.d_out + first * v_floats;
@@ -137,7 +146,7 @@ void flash_pack_rows(const FlashAttention& a,
 // --- a tile --------------------------------------------------------------------------------------
 
 // products[r][j] = x[r] . y[j] for the keys that the row's group sees, whole panels: x the rows of
-// a tile in panels of columns, y keys or values, transposed
+// a tile in panels of columns, y the block's keys or values, transposed
 HWY_INLINE void row_products(const float* x,
                              const float* yt,
                              int64_t width,
@@ -145,12 +154,11 @@ HWY_INLINE void row_products(const float* x,
                              const GroupSpans& seen,
                              Expected& soon,
                              float* products) {
-  const float* panels = yt + tile.first * width;
   for_seen_panels(seen, tile, soon, [&](int64_t r, int64_t j) HWY_ATTR {
     TileSums sums;
     start_tile<false>(nullptr, 0, sums);
     for (int64_t c = 0; c < width; c += kPanel)
-      multiply(x + c * kRows + r * kPanel, kPanel, 1, panels + j * width + c * kPanel,
+      multiply(x + c * kRows + r * kPanel, kPanel, 1, yt + j * width + c * kPanel,
                std::min(kPanel, width - c), sums);
     store_tile(sums, products + r * kStride + j, kStride);
   });
@@ -192,10 +200,10 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
                               const Tile& tile,
                               const TileMask& mask,
                               const GroupSpans& seen_by,
-                              const float* packed,
+                              const float* packed_rows,
                               float* weights,
                               float* gradient) {
-  const BackwardInputs at(a);
+  const PackedRows at(a);
   float* slope = a.softcap > 0 ? scratch<29>(kStride) : nullptr;
   for (int64_t first = 0; first < tile.count; first += kGroup) {
     const Span hull = seen_by.of_row(first), whole = whole_panels(hull);
@@ -215,8 +223,8 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
           set_outside(p, whole, seen, kMinusInf);
           set_outside(d, whole, seen, 0.0f);
         }
-        backward_row(whole, packed[at.lse + number], packed[at.delta + number], slope, d_bias, p,
-                     d);
+        backward_row(whole, packed_rows[at.lse + number], packed_rows[at.delta + number], slope,
+                     d_bias, p, d);
         read = {std::min(read.begin, seen.begin / kGroup * kGroup),
                 std::max(read.end, round_up(seen.end, kGroup))};
       }
@@ -273,18 +281,20 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
                               const FlashBackwardItem& item,
                               const Tile& tile,
                               const TileMask& mask,
-                              const float* packed,
+                              const float* packed_rows,
+                              const float* packed_keys,
                               Expected& soon,
                               const BackwardSums& sums) {
-  const BackwardInputs at(a);
+  const PackedRows rows(a);
+  const PackedKeys keys(a);
   float* weights = scratch<27>(kRows * kStride);
   float* gradient = scratch<28>(kRows * kStride);
-  const float* q = packed + at.q + tile.row * round_up(a.K, kPanel);
-  const float* d_out = packed + at.d_out + tile.row * round_up(a.V, kPanel);
+  const float* q = packed_rows + rows.q + tile.row * round_up(a.K, kPanel);
+  const float* d_out = packed_rows + rows.d_out + tile.row * round_up(a.V, kPanel);
   const GroupSpans seen(mask, tile);
-  row_products(q, packed + at.kt, a.K, tile, seen, soon, weights);
-  row_products(d_out, packed + at.vt, a.V, tile, seen, soon, gradient);
-  backward_rows(a, item, tile, mask, seen, packed, weights, gradient);
+  row_products(q, packed_keys + keys.kt, a.K, tile, seen, soon, weights);
+  row_products(d_out, packed_keys + keys.vt, a.V, tile, seen, soon, gradient);
+  backward_rows(a, item, tile, mask, seen, packed_rows, weights, gradient);
   // dV += P^T dO, dK += dS^T Q
   Span rows_of[kKeys / kGroup];
   for (int64_t j = 0; j < kKeys; j += kGroup)
@@ -292,8 +302,7 @@ HWY_INLINE void backward_tile(const FlashAttention& a,
   add_to_keys(weights, d_out, a.V, rows_of, soon, sums.dv, sums.v_stride);
   add_to_keys(gradient, q, a.K, rows_of, soon, sums.dk, sums.k_stride);
   // dQ += dS K
-  add_keys(gradient, kStride, seen, tile,
-           packed + at.k_columns + tile.first * round_up(a.K, kPanel), a.K,
+  add_keys(gradient, kStride, seen, tile, packed_keys + keys.k_columns, a.K,
            sums.dq + tile.row * sums.k_stride, sums.k_stride, soon);
 }
 
@@ -375,14 +384,16 @@ HWY_INLINE void write_keys(const FlashAttention& a,
   }
 }
 
-// The only part of a group packs a tile of rows before its first block and writes its gradient
-// after its last one, while a near cache still holds it. Others find everything packed, and leave
-// their gradients of the queries to be added up.
+// The only part of a group packs a block of keys when it comes to it, a tile of rows before its
+// first block, and writes the rows' gradient after their last one, while a near cache still holds
+// them. Others find everything packed, and leave their gradients of the queries to be added up.
 void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item) {
   const FlashShape shape(a);
   const FlashGradients& out = *item.gradients;
   const bool alone = item.parts == 1;
-  float* packed = alone ? scratch<20>(flash_packed_floats(a)) : item.packed;
+  const int64_t key_floats = flash_packed_keys(a);
+  float* packed_rows = alone ? scratch<20>(flash_packed_rows(a)) : item.packed_rows;
+  float* own_keys = alone ? scratch<23>(key_floats) : nullptr;
   BackwardSums sums;
   sums.k_stride = row_stride(a.K), sums.v_stride = row_stride(a.V);
   sums.dk = scratch<30>(kKeys * sums.k_stride);
@@ -395,14 +406,15 @@ void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item)
   const auto start = [&](int64_t t) {
     if (started[static_cast<size_t>(t)]) return;
     started[static_cast<size_t>(t)] = true;
-    if (alone) flash_pack_rows(a, out, item.b, item.g, t, packed);
+    if (alone) flash_pack_rows(a, out, item.b, item.g, t, packed_rows);
     std::fill_n(sums.dq + t * kRows * sums.k_stride, kRows * sums.k_stride, 0.0f);
   };
   TileMask mask;
   Expected soon;
   for (int64_t block = item.part; block < blocks; block += item.parts) {
     const std::vector<int64_t>& tiles_of_block = lookers.of_block[static_cast<size_t>(block)];
-    if (alone) flash_pack_keys(a, item.b, item.g, block, packed);
+    if (alone) flash_pack_keys(a, item.b, item.g, block, own_keys);
+    const float* packed_keys = alone ? own_keys : item.packed_keys + block * key_floats;
     std::fill(sums.dk, sums.dk + kKeys * sums.k_stride, 0.0f);
     std::fill(sums.dv, sums.dv + kKeys * sums.v_stride, 0.0f);
     for (size_t i = 0; i < tiles_of_block.size(); ++i) {
@@ -419,7 +431,8 @@ void flash_backward_item(const FlashAttention& a, const FlashBackwardItem& item)
       if (after == 0) expect_key_gradients(a, item, keys_of_block(a, block), soon);
       const Tile tile{item.g, rows.begin, rows.end - rows.begin, block * kKeys, kKeys};
       mask_tile(a, tile, mask);
-      if (mask.seen != Seen::none) backward_tile(a, item, tile, mask, packed, soon, sums);
+      if (mask.seen != Seen::none)
+        backward_tile(a, item, tile, mask, packed_rows, packed_keys, soon, sums);
       if (complete) write_queries(a, item, rows, sums);
     }
     write_keys(a, item, keys_of_block(a, block), sums);
@@ -439,7 +452,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::kernels {
 
-HWY_EXPORT(flash_packed_floats);
+HWY_EXPORT(flash_packed_rows);
+HWY_EXPORT(flash_packed_keys);
 HWY_EXPORT(flash_dq_floats);
 HWY_EXPORT(flash_dq_stride);
 HWY_EXPORT(flash_pack_keys);
@@ -531,22 +545,23 @@ void flash_backward(const FlashAttention& a, const FlashGradients& out) {
   const BiasByDistance bias(a);
   const int64_t groups = a.B * a.G, parts = backward_parts(a), items = groups * parts;
   // the parts of a group share what is packed, and add their gradients of the queries afterwards
-  float *packed = nullptr, *dq = nullptr;
-  const int64_t packed_floats = HWY_DYNAMIC_DISPATCH(flash_packed_floats)(a),
+  float *packed_rows = nullptr, *packed_keys = nullptr, *dq = nullptr;
+  const int64_t blocks = HWY_DYNAMIC_DISPATCH(flash_backward_blocks)(a),
+                row_floats = HWY_DYNAMIC_DISPATCH(flash_packed_rows)(a),
+                key_floats = HWY_DYNAMIC_DISPATCH(flash_packed_keys)(a),
                 dq_floats = HWY_DYNAMIC_DISPATCH(flash_dq_floats)(a);
   if (parts > 1) {
-    packed = scratch<21>(groups * packed_floats);
+    packed_rows = scratch<21>(groups * row_floats);
+    packed_keys = scratch<24>(groups * blocks * key_floats);
     dq = scratch<22>(items * dq_floats);
-    const int64_t blocks = HWY_DYNAMIC_DISPATCH(flash_backward_blocks)(a),
-                  jobs = blocks + HWY_DYNAMIC_DISPATCH(flash_backward_tiles)(a);
+    const int64_t jobs = blocks + HWY_DYNAMIC_DISPATCH(flash_backward_tiles)(a);
     parallel_for(groups * jobs, 4, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t group = i / jobs, b = group / a.G, g = group % a.G, job = i % jobs;
-        float* to = packed + group * packed_floats;
-        if (job < blocks)
-          HWY_DYNAMIC_DISPATCH(flash_pack_keys)(a, b, g, job, to);
-        else
-          HWY_DYNAMIC_DISPATCH(flash_pack_rows)(a, out, b, g, job - blocks, to);
+        if (job < blocks) HWY_DYNAMIC_DISPATCH(flash_pack_keys)
+        (a, b, g, job, packed_keys + (group * blocks + job) * key_floats);
+        else HWY_DYNAMIC_DISPATCH(flash_pack_rows)(a, out, b, g, job - blocks,
+                                                   packed_rows + group * row_floats);
       }
     });
   }
@@ -559,8 +574,9 @@ void flash_backward(const FlashAttention& a, const FlashGradients& out) {
       const int64_t group = i / parts;
       HWY_DYNAMIC_DISPATCH(flash_backward_item)
       (a, {group / a.G, group % a.G, i % parts, parts, &out, &bias,
-           packed == nullptr ? nullptr : packed + group * packed_floats,
-           dq == nullptr ? nullptr : dq + i * dq_floats,
+           parts == 1 ? nullptr : packed_rows + group * row_floats,
+           parts == 1 ? nullptr : packed_keys + group * blocks * key_floats,
+           parts == 1 ? nullptr : dq + i * dq_floats,
            d_bias.empty() ? nullptr : d_bias.data() + i * bias_floats});
     }
   });

@@ -78,14 +78,10 @@ HWY_INLINE void pack_queries(const FlashAttention& a, int64_t b, const Tile& til
         store(hn::Mul(load_upto(x + c, a.K - c), all(a.scale)), rows + i * stride + c);
     }
     // by four rows; the last four may hold some once more
-    int64_t c = 0;
-    for (; c + 4 <= a.K; c += 4)
-      for (int64_t i = 0; i < kGroup; i += 4) {
-        const int64_t four = std::min<int64_t>(i, kGroup - 4);
-        transpose_4x4(rows + four * stride + c, stride, to + c * kGroup + four, kGroup);
-      }
-    for (; c < a.K; ++c)
-      for (int64_t i = 0; i < kGroup; ++i) to[c * kGroup + i] = rows[i * stride + c];
+    for (int64_t i = 0; i < kGroup; i += 4) {
+      const int64_t four = std::min<int64_t>(i, kGroup - 4);
+      transpose_four_rows(rows + four * stride, stride, a.K, to + four, kGroup);
+    }
   }
 }
 
@@ -139,12 +135,12 @@ HWY_INLINE void softmax_row(Span whole, int64_t r, int64_t width, float* scores,
     store(e, scores + j);
     total = hn::Add(total, e);
   }
-  if (after != before) {
+  softmax.maximum[r] = after;
+  if (after != before && before != kMinusInf) {
     const V32 keep = exp_fast(all(before - after));
     float* out = softmax.out + r * softmax.out_stride;
     softmax.sum[r] *= hn::GetLane(keep);
     for (int64_t c = 0; c < width; c += kLanes) store(hn::Mul(load(out + c), keep), out + c);
-    softmax.maximum[r] = after;
   }
   softmax.sum[r] += sum_of(total);
 }

@@ -21,11 +21,12 @@ namespace HWY_NAMESPACE {
 // of 32.
 #if HWY_MAX_BYTES == 64
 constexpr int kGroup = 12;
+constexpr int kLinesPerTile = 32;  // that are expected
 #else
 constexpr int kGroup = 6;
+constexpr int kLinesPerTile = 8;
 #endif
 constexpr int64_t kPanel = 2 * kLanes;
-constexpr int kLinesPerTile = kLanes;  // that are expected
 static_assert(kMaxTileKeys % kPanel == 0 && kMaxTileKeys % kGroup == 0);
 static_assert(kMaxTileRows % kGroup == 0);
 
@@ -103,13 +104,8 @@ HWY_INLINE void pack_transposed(
   for (int64_t t = 0; t < tokens; t += kPanel, to += width * kPanel) {
     const int64_t n = std::min(kPanel, tokens - t);
     int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-      const float* rows = from + (t + i) * token;
-      int64_t c = 0;
-      for (; c + 4 <= width; c += 4) transpose_4x4(rows + c, token, to + c * kPanel + i, kPanel);
-      for (; c < width; ++c)
-        for (int64_t r = 0; r < 4; ++r) to[c * kPanel + i + r] = rows[r * token + c];
-    }
+    for (; i + 4 <= n; i += 4)
+      transpose_four_rows(from + (t + i) * token, token, width, to + i, kPanel);
     for (; i < n; ++i)
       for (int64_t c = 0; c < width; ++c) to[c * kPanel + i] = from[(t + i) * token + c];
     for (; i < kPanel; ++i)

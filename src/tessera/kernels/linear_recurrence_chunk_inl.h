@@ -122,8 +122,7 @@ HWY_INLINE void multiply(const Product& p, Expected& soon, const Decayed& first 
 HWY_INLINE void transpose(
     const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to, int64_t to_row) {
   for (int64_t r = 0; r < rows; r += 4)
-    for (int64_t c = 0; c < columns; c += 4)
-      transpose_4x4(from + r * from_row + c, from_row, to + c * to_row + r, to_row);
+    transpose_four_rows(from + r * from_row, from_row, columns, to + r, to_row);
 }
 
 // x . y[0 .. 4)

@@ -107,17 +107,43 @@ HWY_INLINE hn::Vec<F32x4> sums_of_4(V32 a, V32 b, V32 c, V32 d) {
   return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
 }
 
-/// to[c * to_row + i] = from[i * row + c] for four rows i and four columns c.
-HWY_INLINE void transpose_4x4(const float* from, int64_t row, float* to, int64_t to_row) {
-  const F32x4 d;
+// four numbers after another, `step` floats apart
+template <class D, class V>
+HWY_INLINE void store_fours(D d, V v, float* to, int64_t step) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    store_fours(half, hn::LowerHalf(half, v), to, step);
+    store_fours(half, hn::UpperHalf(half, v), to + hn::MaxLanes(half) / 4 * step, step);
+  }
+}
+
+/// to[c * to_row + i] = from[i * row + c] for four rows i and the columns c of a vector of D.
+template <class D>
+HWY_INLINE void transpose_four_rows(
+    D d, const float* from, int64_t row, float* to, int64_t to_row) {
   const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + row), c = hn::LoadU(d, from + 2 * row),
              e = hn::LoadU(d, from + 3 * row);
+  // each block of four columns by itself
   const auto ac = hn::InterleaveLower(d, a, c), be = hn::InterleaveLower(d, b, e);
   const auto ac2 = hn::InterleaveUpper(d, a, c), be2 = hn::InterleaveUpper(d, b, e);
-  hn::StoreU(hn::InterleaveLower(d, ac, be), d, to);
-  hn::StoreU(hn::InterleaveUpper(d, ac, be), d, to + to_row);
-  hn::StoreU(hn::InterleaveLower(d, ac2, be2), d, to + 2 * to_row);
-  hn::StoreU(hn::InterleaveUpper(d, ac2, be2), d, to + 3 * to_row);
+  store_fours(d, hn::InterleaveLower(d, ac, be), to, 4 * to_row);
+  store_fours(d, hn::InterleaveUpper(d, ac, be), to + to_row, 4 * to_row);
+  store_fours(d, hn::InterleaveLower(d, ac2, be2), to + 2 * to_row, 4 * to_row);
+  store_fours(d, hn::InterleaveUpper(d, ac2, be2), to + 3 * to_row, 4 * to_row);
+}
+
+/// The same for `columns` of them.
+HWY_INLINE void transpose_four_rows(
+    const float* from, int64_t row, int64_t columns, float* to, int64_t to_row) {
+  int64_t c = 0;
+  for (; c + kLanes <= columns; c += kLanes)
+    transpose_four_rows(F32(), from + c, row, to + c * to_row, to_row);
+  for (; c + 4 <= columns; c += 4)
+    transpose_four_rows(F32x4(), from + c, row, to + c * to_row, to_row);
+  for (; c < columns; ++c)
+    for (int64_t i = 0; i < 4; ++i) to[c * to_row + i] = from[i * row + c];
 }
 
 HWY_INLINE float sum_of(V32 v) {
