@@ -8,6 +8,7 @@
 #include <cmath>
 #include <complex>
 
+#include "tessera/kernels/cauchy.h"
 #include "tessera/kernels/lti_scan.h"
 
 namespace tessera::ops {
@@ -33,6 +34,41 @@ Tensor along(const Tensor& p, const Tensor& v) {
   return 2 * at::real(p.conj() * v).sum(-1);
 }
 
+struct Cauchy : torch::autograd::Function<Cauchy> {
+  static kernels::CauchySums describe(const Tensor& lambda_HM,
+                                      const Tensor& w_HKM,
+                                      const Tensor& z_HL) {
+    return {z_HL.size(0),       lambda_HM.size(1), z_HL.size(1),
+            numbers(lambda_HM), numbers(w_HKM),    numbers(z_HL)};
+  }
+  static const double* numbers(const Tensor& t) {
+    return reinterpret_cast<const double*>(t.const_data_ptr<c10::complex<double>>());
+  }
+  static double* numbers_to_write(const Tensor& t) {
+    return reinterpret_cast<double*>(t.data_ptr<c10::complex<double>>());
+  }
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& lambda_HM,
+                        const Tensor& w_HKM,
+                        const Tensor& z_HL) {
+    const variable_list in{lambda_HM.contiguous(), w_HKM.contiguous(), z_HL.contiguous()};
+    context->save_for_backward(in);
+    Tensor out = at::empty({z_HL.size(0), w_HKM.size(1), z_HL.size(1)}, z_HL.options());
+    kernels::cauchy_sums(describe(in[0], in[1], in[2]), numbers_to_write(out));
+    return out;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list in = context->get_saved_variables();
+    const Tensor d_sums = gradients[0].resolve_conj().contiguous();
+    variable_list out;
+    for (const Tensor& x : in) out.push_back(at::empty_like(x));
+    kernels::cauchy_gradients(describe(in[0], in[1], in[2]),
+                              {numbers(d_sums), numbers_to_write(out[0]), numbers_to_write(out[1]),
+                               numbers_to_write(out[2])});
+    return out;
+  }
+};
+
 /// The generating function's values 2 / (1 + w) [k_CB - k_CP k_PB / (1 + k_PP)] for some points w.
 Tensor generating(const Tensor& lambda,
                   const Tensor& p,
@@ -41,24 +77,20 @@ Tensor generating(const Tensor& lambda,
                   const Tensor& dt_H1,
                   const Tensor& w_L) {
   const Tensor z_HL = 2 / dt_H1 * ((1 - w_L) / (1 + w_L));
-  // sum over both members of each pair of weight / (z - lambda)
-  const auto near = (z_HL.unsqueeze(1) - lambda.unsqueeze(2)).reciprocal();
-  const auto far = (z_HL.unsqueeze(1) - lambda.conj().resolve_conj().unsqueeze(2)).reciprocal();
-  const auto cauchy = [&](const Tensor& weight) {
-    return at::einsum("hm,hml->hl", {weight, near}) +
-           at::einsum("hm,hml->hl", {weight.conj().resolve_conj(), far});
-  };
   const Tensor p_star = p.conj().resolve_conj();
-  return 2 / (1 + w_L) *
-         (cauchy(c * b) - cauchy(c * p) * cauchy(p_star * b) / (1 + cauchy(p_star * p)));
+  const Tensor weights = at::stack({c * b, c * p, p_star * b, p_star * p}, 1);
+  const auto k = cauchy(lambda, weights, z_HL).unbind(1);
+  return 2 / (1 + w_L) * (k[0] - k[1] * k[2] / (1 + k[3]));
 }
 
 /// `generating` over blocks of points; the backward pass computes each block again.
 struct Generating : torch::autograd::Function<Generating> {
-  static constexpr int64_t kElements = int64_t{1} << 20;  // of one Cauchy matrix
+  static constexpr int64_t kElements = int64_t{1} << 20;  // that a block holds at most, about
 
+  /// Points at a time: the kernel holds sums and their gradients, the plain form whole matrices.
   static int64_t block_of(const Tensor& lambda) {
-    return std::max<int64_t>(1, kElements / std::max<int64_t>(1, lambda.numel()));
+    const int64_t of_point = lambda.device().is_cpu() ? 8 * lambda.size(0) : lambda.numel();
+    return std::max<int64_t>(1, kElements / std::max<int64_t>(1, of_point));
   }
   static Tensor forward(AutogradContext* context,
                         const Tensor& lambda,
@@ -96,6 +128,20 @@ struct Generating : torch::autograd::Function<Generating> {
 };
 
 }  // namespace
+
+Tensor cauchy_plain(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& z_HL) {
+  const auto over = [&](const Tensor& poles) {
+    return (z_HL.unsqueeze(1) - poles.unsqueeze(2)).reciprocal();
+  };
+  return at::matmul(w_HKM, over(lambda_HM)) +
+         at::matmul(w_HKM.conj().resolve_conj(), over(lambda_HM.conj().resolve_conj()));
+}
+
+Tensor cauchy(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& z_HL) {
+  if (!z_HL.device().is_cpu()) return cauchy_plain(lambda_HM, w_HKM, z_HL);
+  require(w_HKM.size(1) == kernels::kCauchyWeights, "cauchy", "{} sums", w_HKM.size(1));
+  return Cauchy::apply(lambda_HM, w_HKM, z_HL);
+}
 
 Tensor fft_conv(const Tensor& u_NH, const Tensor& k_LH, const Lengths& lengths) {
   const auto type = wide(u_NH);

@@ -39,6 +39,11 @@ struct DplrSystem {
   Tensor log_dt_H, a_log_HM, a_im_HM, p_HM2, b_HM2, c_HM2, skip_H;
 };
 LtiSystem discretised(const DplrSystem& system);
+/// S_k(z) = sum_m w_km / (z - lambda_m) + conj(w_km) / (z - conj(lambda_m)) for four sums k, in
+/// complex128 -> [H, 4, L]. Differentiable; on a CPU by a kernel.
+Tensor cauchy(const Tensor& lambda_HM, const Tensor& w_H4M, const Tensor& z_HL);
+/// The same by ordinary operations.
+Tensor cauchy_plain(const Tensor& lambda_HM, const Tensor& w_H4M, const Tensor& z_HL);
 /// k_l = C Abar^l Bbar for l < length, [length, H], in double, from its generating function: Cauchy
 /// sums at points on a circle inside the unit one, so that what wraps around has died away (1e-13)
 /// and no point meets the pole of the bilinear map. Memory is bounded: blocks of points.

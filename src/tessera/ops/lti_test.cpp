@@ -97,6 +97,26 @@ TEST(S4, KernelAndRecurrenceAreThoseOfTheDenseSystem) {
   }
 }
 
+TEST(S4, CauchySumsByTheKernelAreThePlainOnes) {
+  const auto numbers = [](const std::vector<int64_t>& shape, double a, double b) {
+    return at::complex(gen(shape, a, b), gen(shape, 2 * a, b + 1));
+  };
+  std::vector<std::vector<Tensor>> results;
+  for (const auto& form : {cauchy, cauchy_plain}) {
+    // poles to the left of the imaginary axis, points to the right
+    const std::vector<Tensor> in{(numbers({2, 3}, .7, .1) - 1.5).requires_grad_(true),
+                                 numbers({2, 4, 3}, .3, .2).requires_grad_(true),
+                                 (numbers({2, 7}, .9, .4) + 1.5).requires_grad_(true)};
+    const Tensor sums = form(in[0], in[1], in[2]);
+    sums.backward(numbers({2, 4, 7}, .5, .6));
+    results.push_back({sums.detach()});
+    for (const Tensor& x : in) results.back().push_back(x.grad());
+  }
+  for (size_t i = 0; i < results[0].size(); ++i)
+    expect_near(at::view_as_real(results[0][i].resolve_conj()),
+                at::view_as_real(results[1][i].resolve_conj()), 1e-13);
+}
+
 TEST(S4, KernelGradientsAgainstDifferences) {
   DplrSystem s = dplr();
   const Tensor weights = gen({9, 1}, .7, .3);
