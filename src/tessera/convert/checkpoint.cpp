@@ -162,6 +162,23 @@ Checkpoint load_folder(const fs::path& folder, FamilySet& families) {
        "is no model: no config.json, and no model.safetensors with a tessera spec");
 }
 
+/// A file that is none of ours: what it is, where that can be told, and what to do.
+[[noreturn]] void refuse_unknown(const fs::path& path, std::string_view text) {
+  constexpr size_t kLength = 8;  // of what precedes the JSON header of safetensors
+  const char* found =
+      "is no model that tessera reads; expected a folder with a config.json, a GGUF "
+      "file, or one of rwkv.cpp or llama2.c";
+  if (text.size() > kLength && text[kLength] == '{')
+    found = "begins as a safetensors file; expected the folder that holds it and its config.json";
+  else if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))
+    found =
+        "begins as a PyTorch pickle, which can run code when it is read; expected safetensors: "
+        "save it once more in that format";
+  else if (text.starts_with('{'))
+    found = "is JSON; expected the folder that holds the checkpoint";
+  fail(ErrorKind::file, path.string(), "{}", found);
+}
+
 Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
   FamilySet families = FamilySet::load(options.families);
   std::error_code error;
@@ -170,7 +187,8 @@ Checkpoint load_any(const fs::path& path, const LoadOptions& options) {
   const auto magic = format::text_of(file->bytes()).substr(0, kGgufMagic.size());
   if (magic == kGgufMagic) return load_gguf(path, families);
   if (magic == kGgmfMagic) return load_ggmf(path, families);
-  return load_llama2c(path, families);  // which has no magic
+  if (format::begins_as_llama2c(file->bytes())) return load_llama2c(path, families);
+  refuse_unknown(path, format::text_of(file->bytes()));
 }
 
 }  // namespace

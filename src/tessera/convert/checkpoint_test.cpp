@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tessera/base/testing.h"
+
 namespace tessera::convert {
 namespace {
 
@@ -23,6 +25,26 @@ TEST(Checkpoint, Llama2cStaysInTheMappedFile) {
   const auto* owner = checkpoint.tensors.front().owner.get();
   for (const TensorView& tensor : checkpoint.tensors)
     EXPECT_EQ(tensor.owner.get(), owner) << tensor.name;
+}
+
+TEST(Checkpoint, SaysWhatAnUnknownFileIs) {
+  const test::TemporaryFolder folder;
+  using namespace std::string_literals;
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "is no model that tessera reads; expected a folder with a config.json"},
+      {"Once upon a time there was a model", "is no model that tessera reads"},
+      {"\x08\0\0\0\0\0\0\0{\"a\": {}}"s, "begins as a safetensors file; expected the folder"},
+      {"PK\x03\x04 archive", "begins as a PyTorch pickle"},
+      {"\x80\x02}q\0."s, "begins as a PyTorch pickle"},
+      {R"({"model_type": "llama"})", "is JSON; expected the folder"},
+      // a header of llama2.c that fits together, without the numbers it announces
+      {"\x04\0\0\0\x08\0\0\0\x01\0\0\0\x02\0\0\0\x02\0\0\0\x05\0\0\0\x04\0\0\0"s,
+       "0 bytes after the header of 28; its sizes imply"},
+  };
+  for (const auto& [bytes, message] : cases) {
+    const std::string file = folder.write("model.bin", bytes);
+    test::expect_error(ErrorKind::file, message, [&] { load_checkpoint(file); });
+  }
 }
 
 }  // namespace

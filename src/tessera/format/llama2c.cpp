@@ -110,6 +110,16 @@ Llama2cFile read_llama2c(std::span<const std::byte> bytes,
   return result;
 }
 
+bool begins_as_llama2c(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes, FileSource{"llama2c", ""});
+  try {
+    take_header(reader);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 Llama2cFile open_llama2c(const std::filesystem::path& path) {
   auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
