@@ -58,6 +58,15 @@ std::function<Tensor()> attend(const Qkv& x, const ops::ScoreOptions& options) {
   return [=] { return ops::flash_attention(x.q, x.k, x.v, 0, 0, options); };
 }
 
+/// libtorch's.
+std::function<Tensor()> attend_peer(const Qkv& x, const ops::ScoreOptions& options) {
+  return [=] {
+    return at::scaled_dot_product_attention(x.q.transpose(1, 2), x.k.transpose(1, 2),
+                                            x.v.transpose(1, 2), {}, 0.0, true, options.scale)
+        .transpose(1, 2);
+  };
+}
+
 // --- against libtorch ----------------------------------------------------------------------------
 
 void sdpa_rows(Report& report) {
@@ -68,12 +77,7 @@ void sdpa_rows(Report& report) {
         const int64_t heads = 8 * 64 / d;
         const Qkv x(1, t, heads, heads, d);
         const ops::ScoreOptions options = scaled(d);
-        const auto ours = attend(x, options);
-        const auto theirs = [&] {
-          return at::scaled_dot_product_attention(x.q.transpose(1, 2), x.k.transpose(1, 2),
-                                                  x.v.transpose(1, 2), {}, 0.0, true, options.scale)
-              .transpose(1, 2);
-        };
+        const auto ours = attend(x, options), theirs = attend_peer(x, options);
         const Tensor out = ours(), their_out = theirs(), gradient = at::ones_like(out);
         const double difference = (out - their_out).abs().max().item<double>();
         if (difference > 1e-4) {
@@ -131,8 +135,18 @@ void term_rows(Report& report) {
   }
   {
     const Qkv documents(4, kT / 4, kH, kH, kD);
-    row("documents", 1.1, 4 * (0.5 * (kT / 4) * (kT / 4 + 1)),
-        training(attend(documents, scaled(kD)), documents.all()));
+    const double scores = 4 * (0.5 * (kT / 4) * (kT / 4 + 1));
+    row("documents", 1.1, scores, training(attend(documents, scaled(kD)), documents.all()));
+    // what short documents cost libtorch by its own measure: what every token costs, whatever it
+    // sees, weighs four times as much
+    report.group("terms/documents/libtorch", [&] {
+      const auto s =
+          report.seconds({training(attend_peer(x, scaled(kD)), x.all()),
+                          training(attend_peer(documents, scaled(kD)), documents.all())});
+      report.add({"terms/documents/libtorch", s[1] / scores / (s[0] / all), "x", Aim::none, 0,
+                  fmt::format("ns a score and head: plain {:.3f}, here {:.3f}",
+                              s[0] / all / kH * 1e9, s[1] / scores / kH * 1e9)});
+    });
   }
   {
     // documents of different lengths come one after another
