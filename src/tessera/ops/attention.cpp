@@ -12,9 +12,13 @@ namespace tessera::ops {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-// scores beyond this many are computed block by block, so that memory stays linear
-constexpr int64_t kScoresAtOnce = int64_t{1} << 20;
-constexpr int64_t kQueriesPerChunk = 64;
+/// Beyond a number of scores they are computed block by block, so that memory stays linear.
+bool worth_blocks(int64_t scores, const ScoreOptions& options) {
+  return scores * options.term.numbers > int64_t{1} << 20;
+}
+int64_t queries_of_block(const ScoreOptions& options) {
+  return std::max<int64_t>(16, 64 / options.term.numbers);
+}
 
 Tensor joined(const std::vector<Tensor>& parts) {
   return parts.size() == 1 ? parts[0] : at::cat(parts, -1);
@@ -203,6 +207,25 @@ Tensor attention_plain(const Tensor& q_BHTD,
 
 namespace {
 
+/// Far queries by flash attention: heads twice as wide, [far q, q] against [k, 0] for far keys and
+/// [0, k] for the others.
+std::optional<Tensor> far_flash_attention(const Tensor& q_BTHD,
+                                          const Tensor& k_BSGD,
+                                          const Tensor& v_BSGD,
+                                          int64_t start,
+                                          int64_t first,
+                                          ScoreOptions options) {
+  const Tensor far_q = options.far_q.reshape(q_BTHD.sizes());
+  options.far_q = Tensor();
+  if (!flash_applies(q_BTHD, options)) return std::nullopt;
+  const int64_t d = q_BTHD.size(3), s = k_BSGD.size(1),
+                far = std::clamp<int64_t>(options.far_end - first, 0, s);
+  const Tensor k = at::cat({at::constant_pad_nd(k_BSGD.narrow(1, 0, far), {0, d}),
+                            at::constant_pad_nd(k_BSGD.narrow(1, far, s - far), {d, 0})},
+                           1);
+  return flash_attention(at::cat({far_q, q_BTHD}, 3), k, v_BSGD, start, first, options);
+}
+
 /// With gradients, and in memory linear in the keys; nothing where none of these forms applies.
 std::optional<Tensor> linear_memory_attention(const Tensor& q_BTHD,
                                               const Tensor& k_BSGD,
@@ -211,6 +234,8 @@ std::optional<Tensor> linear_memory_attention(const Tensor& q_BTHD,
                                               int64_t first,
                                               const ScoreOptions& options) {
   if (q_BTHD.size(0) == 0) return std::nullopt;
+  if (options.far_q.defined())
+    return far_flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
   if (scattered_applies(q_BTHD, options))
     return scattered_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
   if (flash_applies(q_BTHD, options))
@@ -243,9 +268,10 @@ Tensor attention_equal(const Tensor& q_BTHD,
   const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), heads = q_BTHD.size(2);
   const Tensor q = q_BTHD.transpose(1, 2), k = k_BTGD.transpose(1, 2), v = v_BTGD.transpose(1, 2);
   // dropout draws for the whole matrix of weights
-  if (drop || b * heads * t * t <= kScoresAtOnce)
+  if (drop || !worth_blocks(b * heads * t * t, options))
     return attention_plain(q, k, v, 0, 0, options, drop).transpose(1, 2);
-  return attention_chunked(q, k, v, 0, {{0, t}}, options, kQueriesPerChunk).transpose(1, 2);
+  return attention_chunked(q, k, v, 0, {{0, t}}, options, queries_of_block(options))
+      .transpose(1, 2);
 }
 
 Tensor attention(const Tensor& q_THD,
@@ -292,10 +318,10 @@ Tensor attention(const Tensor& q_THD,
                v = v_SGD.transpose(0, 1).unsqueeze(0);
   ScoreOptions batched = heads_first(options, 0, 1);
   if (batched.far_q.defined()) batched.far_q = batched.far_q.unsqueeze(0);
-  const bool many = q.size(1) * q.size(2) * k.size(2) > kScoresAtOnce;
-  const Tensor out = many && !drop
-                         ? attention_chunked(q, k, v, start, held, batched, kQueriesPerChunk)
-                         : attention_plain(q, k, v, start, held, batched, drop);
+  const bool many = worth_blocks(q.size(1) * q.size(2) * k.size(2), batched);
+  const Tensor out =
+      many && !drop ? attention_chunked(q, k, v, start, held, batched, queries_of_block(batched))
+                    : attention_plain(q, k, v, start, held, batched, drop);
   return out.squeeze(0).transpose(0, 1);
 }
 

@@ -44,6 +44,8 @@ struct ScoreTerm {
       const Tensor& weights_BHTS, const ScoreBlock&, const std::vector<Tensor>& inputs)>
       values = nullptr;
   std::vector<Tensor> inputs = {};
+  /// Numbers that `bias` holds for one score while it computes it, about.
+  int64_t numbers = 1;
 
   explicit operator bool() const { return bias_HR.defined() || bias || values; }
 };

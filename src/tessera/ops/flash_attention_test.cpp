@@ -214,6 +214,29 @@ TEST(FlashAttention, ThreadsDoNotChangeTheBits) {
   set_thread_count(before);
 }
 
+/// What the first three keys meet is another query; float32 goes through the tiles.
+TEST(FlashAttention, FarQueriesMeetTheFirstKeys) {
+  const Sizes n{.t = 60, .s = 60, .h = 4, .g = 2};
+  const auto run = [&](at::ScalarType type) {
+    Leaves x(n, at::kFloat, type, 1, 1);
+    const Tensor far_q =
+        (gen(x.q.sizes().vec(), 0.413, 0.7) * 1.5).to(at::kFloat).to(type).requires_grad_(true);
+    ScoreOptions o;
+    o.scale = 0.3;
+    o.visibility = std::make_shared<Holes>(n.s);
+    o.far_q = far_q, o.far_end = 3;
+    const Tensor out = attention_equal(x.q, x.k, x.v, o);
+    (out * gen(out.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
+    return std::vector<Tensor>{out.detach(), x.q.grad(), far_q.grad(), x.k.grad(), x.v.grad()};
+  };
+  const auto want = run(at::kDouble), got = run(at::kFloat);
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_LE(error(got[i], want[i]), 1e-5 * largest(want[i])) << i;
+  // the far queries are read, and not by the other keys alone
+  EXPECT_GT(largest(want[2]), 0.01);
+  EXPECT_GT(largest(want[1]), 0.01);
+}
+
 TEST(FlashAttention, LeavesFunctionsToTheOtherForms) {
   const Tensor q = at::zeros({1, 2, 1, 4});
   EXPECT_TRUE(flash_applies(q, {}));

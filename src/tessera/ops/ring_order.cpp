@@ -107,6 +107,7 @@ std::shared_ptr<const kernels::Visibility> Meeting::visible(const ScoreOptions& 
 ScoreTerm Meeting::numbered(const ScoreTerm& term) const {
   ScoreTerm out;
   out.inputs = term.inputs;
+  out.numbers = term.numbers;
   const auto block_of = [q = queries, k = keys](const ScoreBlock& block) {
     return ScoreBlock{block.q_BHTD,
                       block.k_BHSD,
