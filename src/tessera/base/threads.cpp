@@ -33,7 +33,7 @@ int64_t whole_grains(int64_t n, int64_t grain) {
   return (n + grain - 1) / grain;
 }
 
-/// While it lives, this thread reads and writes numbers below 2^-126 as zero.
+/// While it lives, this thread reads and writes denormal numbers as zeros.
 class FlushDenormals {
  public:
   FlushDenormals() : before_(control()) { set_control(before_ | kFlush); }

@@ -558,10 +558,13 @@ void flash_backward(const FlashAttention& a, const FlashGradients& out) {
     parallel_for(groups * jobs, 4, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t group = i / jobs, b = group / a.G, g = group % a.G, job = i % jobs;
-        if (job < blocks) HWY_DYNAMIC_DISPATCH(flash_pack_keys)
-        (a, b, g, job, packed_keys + (group * blocks + job) * key_floats);
-        else HWY_DYNAMIC_DISPATCH(flash_pack_rows)(a, out, b, g, job - blocks,
-                                                   packed_rows + group * row_floats);
+        if (job < blocks) {
+          float* to = packed_keys + (group * blocks + job) * key_floats;
+          HWY_DYNAMIC_DISPATCH(flash_pack_keys)(a, b, g, job, to);
+        } else {
+          float* to = packed_rows + group * row_floats;
+          HWY_DYNAMIC_DISPATCH(flash_pack_rows)(a, out, b, g, job - blocks, to);
+        }
       }
     });
   }
