@@ -110,17 +110,29 @@ struct Softmax {
   int64_t out_stride;
 };
 
-// scores [whole] -> e^(score - maximum), and what the row's maximum, sum and output become
-HWY_INLINE void softmax_row(Span whole, int64_t r, int64_t width, float* scores, Softmax& softmax) {
+HWY_INLINE float row_maximum(Span whole, const float* scores) {
   V32 max = all(kMinusInf), max2 = max;
   for (int64_t j = whole.begin; j < whole.end; j += kPanel) {
     max = hn::Max(load(scores + j), max);
     max2 = hn::Max(load(scores + j + kLanes), max2);
   }
-  max = hn::Max(max, max2);
-  const float before = softmax.maximum[r],
-              after = std::max(before, hn::GetLane(hn::MaxOfLanes(F32(), max)));
-  if (after == kMinusInf) {
+  return hn::GetLane(hn::MaxOfLanes(F32(), hn::Max(max, max2)));
+}
+
+// The row's sum and output so far, as they are to a larger maximum.
+HWY_INLINE void raise_maximum(float after, int64_t r, int64_t width, Softmax& softmax) {
+  const float before = softmax.maximum[r];
+  softmax.maximum[r] = after;
+  if (before == kMinusInf) return;
+  const V32 keep = exp_fast(all(before - after));
+  float* out = softmax.out + r * softmax.out_stride;
+  softmax.sum[r] *= hn::GetLane(keep);
+  for (int64_t c = 0; c < width; c += kLanes) store(hn::Mul(load(out + c), keep), out + c);
+}
+
+// scores [whole] -> e^(score - maximum), and their sum
+HWY_INLINE void exponentials(Span whole, int64_t r, float* scores, Softmax& softmax) {
+  if (softmax.maximum[r] == kMinusInf) {
     // a NaN gets lost in Max, though not in the sum below
     for (int64_t j = whole.begin; j < whole.end; ++j) {
       if (std::isnan(scores[j])) softmax.sum[r] = scores[j];
@@ -128,19 +140,12 @@ HWY_INLINE void softmax_row(Span whole, int64_t r, int64_t width, float* scores,
     }
     return;
   }
-  const V32 shift = all(after);
+  const V32 shift = all(softmax.maximum[r]);
   V32 total = zero();
   for (int64_t j = whole.begin; j < whole.end; j += kLanes) {
     const V32 e = exp_fast(hn::Sub(load(scores + j), shift));
     store(e, scores + j);
     total = hn::Add(total, e);
-  }
-  softmax.maximum[r] = after;
-  if (after != before && before != kMinusInf) {
-    const V32 keep = exp_fast(all(before - after));
-    float* out = softmax.out + r * softmax.out_stride;
-    softmax.sum[r] *= hn::GetLane(keep);
-    for (int64_t c = 0; c < width; c += kLanes) store(hn::Mul(load(out + c), keep), out + c);
   }
   softmax.sum[r] += sum_of(total);
 }
@@ -156,17 +161,22 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
   for (int64_t first = 0; first < tile.count; first += kGroup) {
     const Span whole = whole_panels(seen.of_row(first));
     if (whole.empty()) continue;
-    for (int64_t r = first; r < first + kGroup; ++r) {
+    const int64_t end = std::min<int64_t>(first + kGroup, tile.count);
+    float maxima[kGroup];
+    for (int64_t r = first; r < end; ++r) {
       float* row = scores + r * kScoreStride;
-      if (r >= tile.count) {
-        std::fill(row + whole.begin, row + whole.end, 0.0f);
-        continue;
-      }
       adjust_scores(a, item.bias->row(item.g, tile.row + r, tile.first),
                     mask.counted ? mask.counts[r] : nullptr, mask.row[r], row, nullptr);
       set_outside(row, whole, mask.row[r], kMinusInf);
-      softmax_row(whole, r, a.V, row, softmax);
+      maxima[r - first] = row_maximum(whole, row);
     }
+    for (int64_t r = first; r < end; ++r)
+      if (maxima[r - first] > softmax.maximum[r]) raise_maximum(maxima[r - first], r, a.V, softmax);
+    for (int64_t r = first; r < end; ++r)
+      exponentials(whole, r, scores + r * kScoreStride, softmax);
+    for (int64_t r = end; r < first + kGroup; ++r)
+      std::fill(scores + r * kScoreStride + whole.begin, scores + r * kScoreStride + whole.end,
+                0.0f);
   }
 }
 
