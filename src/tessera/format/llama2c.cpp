@@ -110,6 +110,12 @@ Llama2cFile read_llama2c(std::span<const std::byte> bytes,
   return result;
 }
 
+Llama2cFile open_llama2c(const std::filesystem::path& path) {
+  auto file = MappedFile::open(path);
+  const auto bytes = file->bytes();
+  return read_llama2c(bytes, path.string(), std::move(file));
+}
+
 bool begins_as_llama2c(std::span<const std::byte> bytes) {
   ByteReader reader(bytes, FileSource{"llama2c", ""});
   try {
@@ -118,12 +124,6 @@ bool begins_as_llama2c(std::span<const std::byte> bytes) {
   } catch (const Error&) {
     return false;
   }
-}
-
-Llama2cFile open_llama2c(const std::filesystem::path& path) {
-  auto file = MappedFile::open(path);
-  const auto bytes = file->bytes();
-  return read_llama2c(bytes, path.string(), std::move(file));
 }
 
 }  // namespace tessera::format

@@ -40,12 +40,12 @@ struct Llama2cFile {
 
 Llama2cFile open_llama2c(const std::filesystem::path& path);
 
-/// Whether the bytes begin with a header whose numbers fit together: such a file has no magic.
-bool begins_as_llama2c(std::span<const std::byte> bytes);
-
 /// The same from memory; `file` stands in messages, `owner` is kept by every view.
 Llama2cFile read_llama2c(std::span<const std::byte> bytes,
                          std::string_view file,
                          std::shared_ptr<const void> owner = {});
+
+/// Whether the bytes begin with a header whose numbers fit together: such a file has no magic.
+bool begins_as_llama2c(std::span<const std::byte> bytes);
 
 }  // namespace tessera::format

@@ -19,33 +19,33 @@ namespace HWY_NAMESPACE {
 
 constexpr int64_t kPoints = kLanes / 2;  // at a time, one a lane
 
-struct Complex {
+struct ComplexDoubles {
   V64 re, im;
 };
 
 HWY_INLINE V64 set(double x) {
   return hn::Set(F64(), x);
 }
-HWY_INLINE Complex plus(Complex a, Complex b) {
+HWY_INLINE ComplexDoubles plus(ComplexDoubles a, ComplexDoubles b) {
   return {hn::Add(a.re, b.re), hn::Add(a.im, b.im)};
 }
-HWY_INLINE Complex times(Complex a, Complex b) {
+HWY_INLINE ComplexDoubles times(ComplexDoubles a, ComplexDoubles b) {
   return {hn::NegMulAdd(a.im, b.im, hn::Mul(a.re, b.re)),
           hn::MulAdd(a.im, b.re, hn::Mul(a.re, b.im))};
 }
 
 // n of the points; lanes beyond them repeat the last one
-HWY_INLINE Complex read(const double* p, int64_t n) {
+HWY_INLINE ComplexDoubles read(const double* p, int64_t n) {
   HWY_ALIGN double held[2 * kPoints];
   if (n < kPoints) {
     for (int64_t i = 0; i < kPoints; ++i) std::copy_n(p + 2 * std::min(i, n - 1), 2, held + 2 * i);
     p = held;
   }
-  Complex out;
+  ComplexDoubles out;
   hn::LoadInterleaved2(F64(), p, out.re, out.im);
   return out;
 }
-HWY_INLINE void write(Complex x, double* p, int64_t n) {
+HWY_INLINE void write(ComplexDoubles x, double* p, int64_t n) {
   if (n >= kPoints) return hn::StoreInterleaved2(x.re, x.im, F64(), p);
   HWY_ALIGN double held[2 * kPoints];
   hn::StoreInterleaved2(x.re, x.im, F64(), held);
@@ -53,10 +53,13 @@ HWY_INLINE void write(Complex x, double* p, int64_t n) {
 }
 
 // 1 / ((z - lambda) (z - conj(lambda))) = 1 / (z^2 - 2 Re(lambda) z + |lambda|^2)
-HWY_INLINE Complex pair_reciprocal(Complex z, Complex z_squared, double re, double im) {
+HWY_INLINE ComplexDoubles pair_reciprocal(ComplexDoubles z,
+                                          ComplexDoubles z_squared,
+                                          double re,
+                                          double im) {
   const V64 twice = set(2 * re);
-  const Complex q{hn::NegMulAdd(twice, z.re, hn::Add(z_squared.re, set(re * re + im * im))),
-                  hn::NegMulAdd(twice, z.im, z_squared.im)};
+  const ComplexDoubles q{hn::NegMulAdd(twice, z.re, hn::Add(z_squared.re, set(re * re + im * im))),
+                         hn::NegMulAdd(twice, z.im, z_squared.im)};
   const V64 inverse = hn::Div(set(1), hn::MulAdd(q.re, q.re, hn::Mul(q.im, q.im)));
   return {hn::Mul(q.re, inverse), hn::Neg(hn::Mul(q.im, inverse))};
 }
@@ -76,12 +79,12 @@ void sums_of_channel(const CauchySums& in, int64_t h, double* sums) {
     }
   for (int64_t l = 0; l < in.L; l += kPoints) {
     const int64_t n = std::min(kPoints, in.L - l);
-    const Complex z = read(in.points + (h * in.L + l) * 2, n), z_squared = times(z, z);
-    Complex first[kCauchyWeights], second[kCauchyWeights];
+    const ComplexDoubles z = read(in.points + (h * in.L + l) * 2, n), z_squared = times(z, z);
+    ComplexDoubles first[kCauchyWeights], second[kCauchyWeights];
     for (int64_t k = 0; k < kCauchyWeights; ++k)
       first[k] = second[k] = {hn::Zero(F64()), hn::Zero(F64())};
     for (int64_t m = 0; m < in.M; ++m) {
-      const Complex r = pair_reciprocal(z, z_squared, poles[2 * m], poles[2 * m + 1]);
+      const ComplexDoubles r = pair_reciprocal(z, z_squared, poles[2 * m], poles[2 * m + 1]);
       const double* of_pair = factors.data() + m * kCauchyWeights * 2;
 #pragma GCC unroll 4
       for (int64_t k = 0; k < kCauchyWeights; ++k) {
@@ -91,7 +94,7 @@ void sums_of_channel(const CauchySums& in, int64_t h, double* sums) {
       }
     }
     for (int64_t k = 0; k < kCauchyWeights; ++k) {
-      const Complex grown = times(z, first[k]);
+      const ComplexDoubles grown = times(z, first[k]);
       write({hn::Sub(grown.re, second[k].re), hn::Sub(grown.im, second[k].im)},
             sums + ((h * kCauchyWeights + k) * in.L + l) * 2, n);
     }
@@ -110,21 +113,21 @@ void gradients_of_channel(const CauchySums& in, const CauchyGradients& g, int64_
     const auto pair_of = [&](auto* of_weights, int64_t k) {
       return of_weights + ((h * kCauchyWeights + k) * in.M + m) * 2;
     };
-    Complex d_weight[kCauchyWeights], d_pole{hn::Zero(F64()), hn::Zero(F64())};
-    for (Complex& d : d_weight) d = d_pole;
+    ComplexDoubles d_weight[kCauchyWeights], d_pole{hn::Zero(F64()), hn::Zero(F64())};
+    for (ComplexDoubles& d : d_weight) d = d_pole;
     for (int64_t l = 0; l < in.L; l += kPoints) {
       const int64_t n = std::min(kPoints, in.L - l);
-      const Complex z = read(in.points + (h * in.L + l) * 2, n);
-      const Complex r = pair_reciprocal(z, times(z, z), pole[0], pole[1]);
+      const ComplexDoubles z = read(in.points + (h * in.L + l) * 2, n);
+      const ComplexDoubles r = pair_reciprocal(z, times(z, z), pole[0], pole[1]);
       const V64 re = hn::Sub(z.re, set(pole[0])), im = set(pole[1]);
-      const Complex near = times({re, hn::Add(z.im, im)}, r),
-                    far = times({re, hn::Sub(z.im, im)}, r);
+      const ComplexDoubles near = times({re, hn::Add(z.im, im)}, r),
+                           far = times({re, hn::Sub(z.im, im)}, r);
       // the real and imaginary parts of G by those of w
       V64 rr = hn::Zero(F64()), ii = rr, ri = rr, ir = rr;
 #pragma GCC unroll 4
       for (int64_t k = 0; k < kCauchyWeights; ++k) {
         const double* w = pair_of(in.weights, k);
-        Complex d = read(g.d_sums + ((h * kCauchyWeights + k) * in.L + l) * 2, n);
+        ComplexDoubles d = read(g.d_sums + ((h * kCauchyWeights + k) * in.L + l) * 2, n);
         if (n < kPoints) {
           const auto there = hn::FirstN(F64(), static_cast<size_t>(n));
           d = {hn::IfThenElseZero(there, d.re), hn::IfThenElseZero(there, d.im)};
@@ -138,14 +141,14 @@ void gradients_of_channel(const CauchySums& in, const CauchyGradients& g, int64_
         ri = hn::MulAdd(d.re, set(w[1]), ri);
         ir = hn::MulAdd(d.im, set(w[0]), ir);
       }
-      const Complex p = times(times(near, near), {hn::Add(rr, ii), hn::Sub(ri, ir)}),
-                    q = times(times(far, far), {hn::Sub(rr, ii), hn::Neg(hn::Add(ri, ir))});
+      const ComplexDoubles p = times(times(near, near), {hn::Add(rr, ii), hn::Sub(ri, ir)}),
+                           q = times(times(far, far), {hn::Sub(rr, ii), hn::Neg(hn::Add(ri, ir))});
       d_pole = plus(d_pole, {hn::Add(p.re, q.re), hn::Sub(q.im, p.im)});
-      const Complex before = read(d_points + 2 * l, n);
+      const ComplexDoubles before = read(d_points + 2 * l, n);
       write({hn::Sub(before.re, hn::Add(p.re, q.re)), hn::Add(before.im, hn::Add(p.im, q.im))},
             d_points + 2 * l, n);
     }
-    const auto sum_up = [](Complex x, double* to) {
+    const auto sum_up = [](ComplexDoubles x, double* to) {
       to[0] = sum_of_doubles(x.re), to[1] = sum_of_doubles(x.im);
     };
     for (int64_t k = 0; k < kCauchyWeights; ++k) sum_up(d_weight[k], pair_of(g.d_weights, k));

@@ -41,6 +41,7 @@ ops::ScoreTerm spread(const ops::ScoreTerm& term, int64_t border, int64_t rate) 
   require(!term.values, "compressive", "a position that adds values cannot be spread");
   ops::ScoreTerm out;
   out.inputs = term.inputs;
+  out.numbers = term.numbers;
   if (term.bias_HR.defined()) out.inputs.push_back(term.bias_HR);
   const auto direct = [table = term.bias_HR.defined(), bias = term.bias, zero = term.zero](
                           const ops::ScoreBlock& block, const std::vector<Tensor>& inputs) {
