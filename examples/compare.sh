@@ -13,7 +13,7 @@ tessera=${TESSERA:-$(dirname "$0")/../build/release/bin/tessera}
 usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
 
 # last value of a key in a log of JSON lines
-last() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1" | tail -n 1; }
+last() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1" 2>/dev/null | tail -n 1 || true; }
 
 # one recipe: speed, steps, training
 train_one() {
@@ -22,13 +22,14 @@ train_one() {
   mkdir -p "$run"
   if [ -z "$minutes" ]; then
     "$tessera" train "$recipe" --out "$run/run" --resume --threads "$threads" >"$run/train.log" 2>&1 || true
-    report "$recipe" "$run" "its own"
+    report "$recipe" "$run" train.log "its own"
     return
   fi
   if [ ! -s "$run/steps" ]; then
     rm -rf "$run/speed"
     "$tessera" train "$recipe" --out "$run/speed" --threads "$threads" --set train.steps=30 \
-      --set schedule.warmup=0 --set train.log_every=10 >"$run/speed.log" 2>&1
+      --set schedule.warmup=0 --set train.log_every=10 >"$run/speed.log" 2>&1 ||
+      { report "$recipe" "$run" speed.log; return; }
     # a tenth of the time is left for evaluation
     steps=$(python3 - "$run/speed/log.jsonl" "$minutes" <<'END'
 import json, sys
@@ -45,13 +46,18 @@ END
   timeout -s INT "$(awk "BEGIN {print int($minutes * 120)}")" \
     "$tessera" train "$recipe" --out "$run/run" --resume --threads "$threads" \
     --set train.steps="$steps" >"$run/train.log" 2>&1 || true
-  report "$recipe" "$run" "$steps"
+  report "$recipe" "$run" train.log "$steps"
 }
 
-# recipe, folder of its run, steps it should have taken
+# recipe, folder of its run, what its program printed, steps it should have taken
 report() {
-  echo "$(basename "$1" .json): step $(last "$2/run/log.jsonl" step) of $3," \
-    "validation loss $(last "$2/run/log.jsonl" valid_loss)" >&2
+  local name step
+  name=$(basename "$1" .json) step=$(last "$2/run/log.jsonl" step)
+  if [ -z "$step" ]; then
+    echo "$name: $(tail -n 1 "$2/$3")" >&2
+  else
+    echo "$name: step $step of $4, validation loss $(last "$2/run/log.jsonl" valid_loss)" >&2
+  fi
 }
 
 table() {
@@ -59,7 +65,7 @@ table() {
 import csv, json, os, subprocess, sys
 tessera, out, recipes = sys.argv[1], sys.argv[2], sys.argv[3:]
 ask = lambda *words: json.loads(subprocess.run([tessera, *words, "--json"], check=True, capture_output=True).stdout)
-rows, texts = [], set()
+rows, texts, missing = [], set(), []
 for recipe in recipes:
     name = os.path.splitext(os.path.basename(recipe))[0]
     folder = os.path.join(out, name)
@@ -67,7 +73,7 @@ for recipe in recipes:
         log = [json.loads(line) for line in open(os.path.join(folder, "run", "log.jsonl"))]
         resolved = json.load(open(os.path.join(folder, "run", "recipe.json")))
     except OSError:
-        print(f"{name}: no log; see {folder}/train.log", file=sys.stderr)
+        missing.append(name)
         continue
     valid = [line for line in log if "valid_loss" in line]
     data = resolved["data"]
@@ -94,6 +100,8 @@ lines += ["| " + " | ".join(show(row.get(key)) for key in keys) + " |" for row i
 text = "\n".join(lines) + "\n"
 open(os.path.join(out, "table.md"), "w").write(text)
 print(text, end="")
+if missing:
+    sys.exit(f"no result of {', '.join(missing)}: what they printed lies in {out}/NAME/*.log")
 END
 }
 
