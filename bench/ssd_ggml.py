@@ -1,10 +1,13 @@
 """Mamba-2's scan of libtessera_ops.so beside ggml's, in turn in one process.
 
     pip install llama-cpp-python   # builds ggml for this machine; its libraries lie in llama_cpp/lib
-    python bench/ssd_ggml.py build/release/lib/libtessera_ops.so .../llama_cpp/lib [REPEATS]
+    GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=2147483647 \\
+        python bench/ssd_ggml.py build/release/lib/libtessera_ops.so .../llama_cpp/lib [REPEATS]
 
-ggml's op is called as its models call it, in a graph of one node. Both get two threads, the same numbers, and
-must agree. The ratio of times is that of times per state element: both update the same ones.
+ggml's op is called as its models call it, in a graph of one node: with the heads of recurrences_rows, and in the two
+shapes of a prompt that ggml's own bench op has. Both get two threads, the same numbers, and must agree; ours gets the
+allocator that tessera has, ggml's memory is all taken beforehand. The ratio of times is that of times per state
+element: both update the same ones.
 """
 import ctypes
 import sys
@@ -14,7 +17,8 @@ import torch
 
 import turns
 
-T, HEADS, WIDTH, STATE, THREADS = 2048, 8, 64, 128, 2
+STATE, THREADS = 128, 2
+SHAPES = {"mamba2/ggml": (2048, 8, 64), "mamba2/ggml/48x64": (512, 48, 64), "mamba2/ggml/128x80": (512, 128, 80)}
 
 
 class InitParams(ctypes.Structure):
@@ -24,7 +28,7 @@ class InitParams(ctypes.Structure):
 class Ggml:
     F32, I32 = 0, 26
 
-    def __init__(self, folder):
+    def __init__(self, folder, memory):
         def library(name):
             return ctypes.CDLL(str(next(p for p in Path(folder).rglob(f"lib{name}.so*"))), mode=ctypes.RTLD_GLOBAL)
 
@@ -42,7 +46,7 @@ class Ggml:
             call = getattr(lib, name)
             call.restype, call.argtypes = result, arguments
         self.cpu.ggml_cpu_init()
-        self.context = self.base.ggml_init(InitParams(256 << 20, None, False))
+        self.context = self.base.ggml_init(InitParams(memory, None, False))
 
     def tensor(self, values, *sizes):
         """A copy of `values`; sizes as ggml has them, the fastest axis first."""
@@ -63,25 +67,22 @@ class Ggml:
             sys.exit("ggml_graph_compute_with_ctx failed")
 
 
-@torch.no_grad()
-def main():
-    torch.ops.load_library(sys.argv[1])
-    torch.set_num_threads(THREADS)
-    torch.manual_seed(1)
-    x, raw = torch.randn(1, T, HEADS, WIDTH), torch.randn(1, T, HEADS) - 2
-    dt, a = torch.nn.functional.softplus(raw), -torch.arange(1.0, HEADS + 1)
-    b, c = torch.randn(1, T, 1, STATE) / 8, torch.randn(1, T, 1, STATE) / 8
-    none = torch.zeros(HEADS)
+def row(name, length, heads, width):
+    x, raw = torch.randn(1, length, heads, width), torch.randn(1, length, heads) - 2
+    dt, a = torch.nn.functional.softplus(raw), -torch.arange(1.0, heads + 1)
+    b, c = torch.randn(1, length, 1, STATE) / 8, torch.randn(1, length, 1, STATE) / 8
+    none = torch.zeros(heads)
 
-    ggml = Ggml(sys.argv[2])
+    # x and y, and the state twice; the rest is small
+    ggml = Ggml(sys.argv[2], 4 * (2 * x.numel() + 3 * heads * width * STATE) + (64 << 20))
     scan = ggml.base.ggml_ssm_scan(
         ggml.context,
-        ggml.tensor(torch.zeros(HEADS * WIDTH * STATE), STATE, WIDTH, HEADS, 1),
-        ggml.tensor(x, WIDTH, HEADS, T, 1),
-        ggml.tensor(raw, HEADS, T, 1),  # its op takes the softplus
-        ggml.tensor(a, 1, HEADS),
-        ggml.tensor(b, STATE, 1, T, 1),
-        ggml.tensor(c, STATE, 1, T, 1),
+        ggml.tensor(torch.zeros(heads * width * STATE), STATE, width, heads, 1),
+        ggml.tensor(x, width, heads, length, 1),
+        ggml.tensor(raw, heads, length, 1),  # its op takes the softplus
+        ggml.tensor(a, 1, heads),
+        ggml.tensor(b, STATE, 1, length, 1),
+        ggml.tensor(c, STATE, 1, length, 1),
         ggml.tensor(torch.zeros(1, dtype=torch.int32), 1),
         1,
     )
@@ -91,11 +92,20 @@ def main():
         return torch.ops.tessera.ssd(x, dt, a, b, c, none, 64)
 
     ggml.compute(graph)
-    numbers = (ctypes.c_float * (T * HEADS * WIDTH)).from_address(ggml.base.ggml_get_data(scan))
-    theirs = torch.frombuffer(numbers, dtype=torch.float32).reshape(1, T, HEADS, WIDTH)
+    numbers = (ctypes.c_float * x.numel()).from_address(ggml.base.ggml_get_data(scan))
+    theirs = torch.frombuffer(numbers, dtype=torch.float32).reshape(x.shape)
     torch.testing.assert_close(ours(), theirs, rtol=1e-3, atol=1e-3)
-    turns.compare("mamba2/ggml", ours, "ggml", lambda: ggml.compute(graph), turns.repeats(3), THREADS, aim=5,
-                  elements=T * HEADS * WIDTH * STATE)
+    turns.compare(name, ours, "ggml", lambda: ggml.compute(graph), turns.repeats(3), THREADS, aim=5,
+                  elements=x.numel() * STATE)
+
+
+@torch.no_grad()
+def main():
+    torch.ops.load_library(sys.argv[1])
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(1)
+    for name, shape in SHAPES.items():
+        row(name, *shape)
 
 
 main()

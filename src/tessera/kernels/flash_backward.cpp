@@ -92,14 +92,6 @@ int64_t flash_dq_stride(const FlashAttention& a) {
   return row_stride(a.K);
 }
 
-HWY_INLINE float row_dot(const float* a, const float* b, int64_t n) {
-  V32 sum = zero();
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) sum = hn::MulAdd(load(a + i), load(b + i), sum);
-  if (i < n) sum = hn::MulAdd(load_part(a + i, n - i), load_part(b + i, n - i), sum);
-  return sum_of(sum);
-}
-
 // a block of keys
 void flash_pack_keys(const FlashAttention& a, int64_t b, int64_t g, int64_t block, float* packed) {
   const PackedKeys at(a);
@@ -139,7 +131,7 @@ void flash_pack_rows(const FlashAttention& a,
     pack_row(d, a.V, 1.0f, d_out);
     const float lse = gradients.lse[(b * a.H + head) * a.T + query];
     packed[at.lse + first + r] = lse == kMinusInf ? -kMinusInf : lse;
-    packed[at.delta + first + r] = row_dot(gradients.out.row(b, query, head), d, a.V);
+    packed[at.delta + first + r] = dot(gradients.out.row(b, query, head), d, a.V);
   }
 }
 

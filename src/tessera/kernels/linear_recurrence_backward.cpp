@@ -368,7 +368,7 @@ class HeadBackward {
     if (g_.dlog_decay != nullptr)
       for (int64_t i = tokens_ - 1; i >= 0; --i) {
         const int64_t at = i * keys;
-        shared_total_ += products(c.x[0] + at, dx_[0] + at) + rows[i];
+        shared_total_ += keys_dot(c.x[0] + at, dx_[0] + at) + rows[i];
         shared_total_ -= written_[i] + columns[i];
         if (i < c.count) g_.dlog_decay[head(c, i)] = static_cast<float>(shared_total_);
       }
@@ -441,7 +441,7 @@ class HeadBackward {
     shared_total_ = kept * static_cast<double>(*c.whole);
     for (int w = 0; w < kWriters; ++w)
       for (int64_t i = 0; i < tokens_; ++i) {
-        written_[i] = products(c.key[w] + i * s_.keys, dkey_[w] + i * s_.keys);
+        written_[i] = keys_dot(c.key[w] + i * s_.keys, dkey_[w] + i * s_.keys);
         shared_total_ += written_[i];
       }
   }
@@ -450,22 +450,16 @@ class HeadBackward {
     for (int64_t i = tokens_ - 1; i >= 0; --i) {
       const int64_t at = i * s_.keys;
       for (int r = 0; r < kReaders; ++r)
-        if (!reads_before(rule, r)) shared_total_ += products(c.x[r] + at, dx_[r] + at);
-      for (int w = 0; w < kWriters; ++w) shared_total_ -= products(c.key[w] + at, dkey_[w] + at);
+        if (!reads_before(rule, r)) shared_total_ += keys_dot(c.x[r] + at, dx_[r] + at);
+      for (int w = 0; w < kWriters; ++w) shared_total_ -= keys_dot(c.key[w] + at, dkey_[w] + at);
       if (i < c.count) g_.dlog_decay[head(c, i)] = static_cast<float>(shared_total_);
       for (int r = 0; r < kReaders; ++r)
-        if (reads_before(rule, r)) shared_total_ += products(c.x[r] + at, dx_[r] + at);
+        if (reads_before(rule, r)) shared_total_ += keys_dot(c.x[r] + at, dx_[r] + at);
     }
   }
 
-  // a . b of rows of keys
-  double products(const float* a, const float* b) const {
-    V32 low = zero(), high = zero();
-    for (int64_t e = 0; e < s_.keys; e += kPanel) {
-      low = hn::MulAdd(load(a + e), load(b + e), low);
-      high = hn::MulAdd(load(a + e + kLanes), load(b + e + kLanes), high);
-    }
-    return static_cast<double>(sum_of(hn::Add(low, high)));
+  double keys_dot(const float* a, const float* b) const {
+    return static_cast<double>(dot(a, b, s_.keys));
   }
 
   void diagonal(const C& c) {

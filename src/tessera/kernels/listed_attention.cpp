@@ -23,6 +23,7 @@ namespace HWY_NAMESPACE {
 
 // rows are gathered this many at a time
 constexpr int64_t kRowsAtOnce = 64;
+constexpr int64_t kHeadsAtOnce = 16;  // whose gradients a row of keys takes at a time
 
 // n zeros, and room up to whole vectors
 HWY_INLINE float* zeros(int64_t n) {
@@ -54,9 +55,9 @@ HWY_INLINE void for_rows(const ListedAttention& a, const List& list, const Body&
     for (int64_t i = 0; i < n; ++i) {
       const ListedKey& key = list.keys[j + i];
       const KeySource& source = a.sources[key.source];
-      rows[i] =
-          values ? source.v + key.index * source.v_token_stride + list.g * source.v_head_stride
-                 : source.k + key.index * source.k_token_stride + list.g * source.k_head_stride;
+      rows[i] = values
+                    ? source.v + key.index * source.v_token_stride + list.g * source.v_head_stride
+                    : source.k + key.index * source.k_token_stride + list.g * source.k_head_stride;
     }
     body(j, n, rows);
   }
@@ -107,58 +108,75 @@ void attend_lists(const ListedAttention& a, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) attend_list(a, i / a.H, i % a.H);
 }
 
-// y += a x
-void add_scaled(float a, const float* x, float* y, int64_t n) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(hn::MulAdd(all(a), load(x + i), load(y + i)), y + i);
-  if (i < n)
-    store_part(hn::MulAdd(all(a), load_part(x + i, n - i), load_part(y + i, n - i)), y + i, n - i);
-}
-
-// query t, head h: p = exp(s - lse), ds = p (do . v - do . o)
-void differentiate_list(const ListedAttentionGradient& gradient, int64_t t, int64_t h) {
+// query t, head h: p = exp(s - lse) and ds = p (do . v - do . o), numbers of the list; dq
+void differentiate_list(const ListedAttentionGradient& gradient,
+                        const List& list,
+                        int64_t t,
+                        int64_t h,
+                        float* weights,
+                        float* dscores) {
   const ListedAttention& a = gradient.of;
-  const List list(a, t, h);
-  const int64_t n = list.count, g = list.g;
-  const float* q = a.q + (t * a.H + h) * a.K;
+  const int64_t n = list.count;
   const float* dout = gradient.dout + (t * a.H + h) * a.V;
-  const float* out = a.out + (t * a.H + h) * a.V;
-  float* weights = scratch<7>(2 * n);
-  float* dscores = weights + n;  // do . v until they are known
-  scores_of(a, list, q, weights);
+  scores_of(a, list, a.q + (t * a.H + h) * a.K, weights);
   const V32 lse = all(a.lse[t * a.H + h]);
   for (int64_t j = 0; j < n; j += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, n - j);
     const V32 score = hn::Min(hn::Sub(load_upto(weights + j, count), lse), zero());
     store_upto(exp_negative(score), weights + j, count);
   }
-  float delta;
-  products_of_rows(dout, a.V, &out, 1, &delta);
+  const float delta = dot(a.out + (t * a.H + h) * a.V, dout, a.V);
   for_rows<true>(a, list, [&](int64_t j, int64_t count, const float* const* rows) HWY_ATTR {
     products_of_rows(dout, a.V, rows, count, dscores + j);
   });
   for (int64_t j = 0; j < n; ++j) {
-    const int64_t i = list.keys[j].index, m = list.keys[j].source;
-    const float above = dscores[j] - delta;
-    dscores[j] = a.scale * weights[j] * above;
-    if (gradient.dbias != nullptr) gradient.dbias[list.first + j] = weights[j] * above;
-    add_scaled(weights[j], dout, gradient.dv[m] + (i * a.G + g) * a.V, a.V);
-    add_scaled(dscores[j], q, gradient.dk[m] + (i * a.G + g) * a.K, a.K);
+    const float above = weights[j] * (dscores[j] - delta);
+    if (gradient.dbias != nullptr) gradient.dbias[list.first + j] = above;
+    dscores[j] = a.scale * above;
   }
-  float* sum = zeros(a.K);
+  float* dq = gradient.dq + (t * a.H + h) * a.K;
+  std::fill_n(dq, a.K, 0.0f);
   for_rows<false>(a, list, [&](int64_t j, int64_t count, const float* const* rows) HWY_ATTR {
-    add_rows(dscores + j, rows, count, a.K, sum);
+    add_rows(dscores + j, rows, count, a.K, dq);
   });
-  std::copy(sum, sum + a.K, gradient.dq + (t * a.H + h) * a.K);
 }
 
-void differentiate_heads(const ListedAttentionGradient& gradient, int64_t begin, int64_t end) {
+// query t, heads [first, first + count) with one list: each key's gradient takes from all of them
+// while its row is at hand
+void differentiate_heads(const ListedAttentionGradient& gradient,
+                         int64_t t,
+                         int64_t first,
+                         int64_t count) {
   const ListedAttention& a = gradient.of;
-  const int64_t per_group = a.H / a.G;
+  const List list(a, t, first);
+  const int64_t n = list.count;
+  float* weights = scratch<7>(2 * count * n);
+  float* dscores = weights + count * n;
+  const float *queries[kHeadsAtOnce], *douts[kHeadsAtOnce];
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t h = first + i;
+    differentiate_list(gradient, list, t, h, weights + i * n, dscores + i * n);
+    queries[i] = a.q + (t * a.H + h) * a.K;
+    douts[i] = gradient.dout + (t * a.H + h) * a.V;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    float of_values[kHeadsAtOnce], of_keys[kHeadsAtOnce];
+    for (int64_t i = 0; i < count; ++i)
+      of_values[i] = weights[i * n + j], of_keys[i] = dscores[i * n + j];
+    const auto [source, index, bias] = list.keys[j];
+    const int64_t row = index * a.G + list.g;
+    add_rows(of_values, douts, count, a.V, gradient.dv[source] + row * a.V);
+    add_rows(of_keys, queries, count, a.K, gradient.dk[source] + row * a.K);
+  }
+}
+
+void differentiate_groups(const ListedAttentionGradient& gradient, int64_t begin, int64_t end) {
+  const ListedAttention& a = gradient.of;
+  const int64_t per_group = a.H / a.G, step = a.L == a.H ? 1 : std::min(kHeadsAtOnce, per_group);
   for (int64_t g = begin; g < end; ++g)
     for (int64_t t = 0; t < a.T; ++t)
-      for (int64_t h = g * per_group; h < (g + 1) * per_group; ++h)
-        differentiate_list(gradient, t, h);
+      for (int64_t h = g * per_group; h < (g + 1) * per_group; h += step)
+        differentiate_heads(gradient, t, h, std::min(step, (g + 1) * per_group - h));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -169,7 +187,7 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::kernels {
 
 HWY_EXPORT(attend_lists);
-HWY_EXPORT(differentiate_heads);
+HWY_EXPORT(differentiate_groups);
 
 namespace {
 
@@ -198,7 +216,7 @@ void listed_attention_backward(const ListedAttentionGradient& gradient) {
   if (gradient.of.T == 0) return;
   cap_targets();
   parallel_for(gradient.of.G, 1, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(differentiate_heads)(gradient, begin, end);
+    HWY_DYNAMIC_DISPATCH(differentiate_groups)(gradient, begin, end);
   });
 }
 

@@ -40,10 +40,10 @@ HWY_INLINE void products_of_rows(
   for (; j < n; ++j) some(std::integral_constant<int, 1>(), j);
 }
 
-// out[c] += sum over n rows of weights[j] rows[j][c], rows ascending; out in whole vectors
+// out[c] += sum over n rows of weights[j] rows[j][c], rows ascending
 HWY_INLINE void add_rows(
     const float* weights, const float* const* rows, int64_t n, int64_t width, float* out) {
-  const auto some = [&](auto count, const auto& read, int64_t c) HWY_ATTR {
+  const auto some = [&](auto count, int64_t c) HWY_ATTR {
     constexpr int kCount = decltype(count)::value;
     V32 sum[kCount];
 #pragma GCC unroll 8
@@ -52,19 +52,20 @@ HWY_INLINE void add_rows(
       const V32 weight = all(weights[j]);
 #pragma GCC unroll 8
       for (int i = 0; i < kCount; ++i)
-        sum[i] = hn::MulAdd(weight, read(rows[j] + c + i * kLanes), sum[i]);
+        sum[i] = hn::MulAdd(weight, load(rows[j] + c + i * kLanes), sum[i]);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) store(sum[i], out + c + i * kLanes);
   };
-  const auto whole = [](const float* p) HWY_ATTR { return load(p); };
   int64_t c = 0;
-  for (; c + 8 * kLanes <= width; c += 8 * kLanes) some(std::integral_constant<int, 8>(), whole, c);
-  for (; c + kLanes <= width; c += kLanes) some(std::integral_constant<int, 1>(), whole, c);
-  if (c < width)
-    some(
-        std::integral_constant<int, 1>(),
-        [&](const float* p) HWY_ATTR { return load_part(p, width - c); }, c);
+  for (; c + 8 * kLanes <= width; c += 8 * kLanes) some(std::integral_constant<int, 8>(), c);
+  for (; c + 2 * kLanes <= width; c += 2 * kLanes) some(std::integral_constant<int, 2>(), c);
+  for (; c + kLanes <= width; c += kLanes) some(std::integral_constant<int, 1>(), c);
+  if (c == width) return;
+  V32 sum = load_part(out + c, width - c);
+  for (int64_t j = 0; j < n; ++j)
+    sum = hn::MulAdd(all(weights[j]), load_part(rows[j] + c, width - c), sum);
+  store_part(sum, out + c, width - c);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -150,6 +150,19 @@ HWY_INLINE float sum_of(V32 v) {
   return hn::GetLane(sums_of_4(v, v, v, v));
 }
 
+/// a . b
+HWY_INLINE float dot(const float* a, const float* b, int64_t n) {
+  V32 even = zero(), odd = zero();
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    even = hn::MulAdd(load(a + i), load(b + i), even);
+    odd = hn::MulAdd(load(a + i + kLanes), load(b + i + kLanes), odd);
+  }
+  for (; i < n; i += kLanes)
+    even = hn::MulAdd(load_upto(a + i, n - i), load_upto(b + i, n - i), even);
+  return sum_of(hn::Add(even, odd));
+}
+
 /// The sum of double lanes, from the first to the last.
 HWY_INLINE double sum_of_doubles(V64 v) {
   HWY_ALIGN double lanes[kLanes / 2];
