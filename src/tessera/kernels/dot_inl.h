@@ -116,6 +116,7 @@ HWY_INLINE void dot_products(const float* x,
   }
 }
 
+/// acc[rows][w.count][kLanes] += the lanes of the dot products of rows of x with all rows of w.
 template <int rows>
 HWY_INLINE void dot_strip(const float* x, int64_t x_stride, RowsView w, int64_t depth, float* acc) {
   int64_t j = 0;
@@ -125,17 +126,6 @@ HWY_INLINE void dot_strip(const float* x, int64_t x_stride, RowsView w, int64_t 
   for (; j < w.count; ++j)
     dot_tile<rows, 1>(x, x_stride, w.data + j * w.stride, w.stride, depth, acc + j * kLanes,
                       w.count);
-}
-
-/// acc[x.count][w.count][kLanes] += the partial dot products of all rows of x with all rows of w.
-HWY_INLINE void dot_block(RowsView x, RowsView w, int64_t depth, float* acc) {
-  int64_t i = 0;
-  const auto row = [&](int64_t r) HWY_ATTR { return x.data + r * x.stride; };
-  const auto sums = [&](int64_t r) HWY_ATTR { return acc + r * w.count * kLanes; };
-  for (; i + kTileRows <= x.count; i += kTileRows)
-    dot_strip<kTileRows>(row(i), x.stride, w, depth, sums(i));
-  for (; i + 2 <= x.count; i += 2) dot_strip<2>(row(i), x.stride, w, depth, sums(i));
-  for (; i < x.count; ++i) dot_strip<1>(row(i), x.stride, w, depth, sums(i));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -33,28 +33,6 @@ struct MatmulProblem {
   int64_t block_elements, block_bytes, row_bytes;
 };
 
-// The blocking. It never shows in the result: it only says which dot products are in flight.
-struct Blocking {
-  int64_t rows;     // of x per pass over a panel; their accumulators stay in the second cache level
-  int64_t columns;  // of y (rows of w) in a panel
-  int64_t depth;    // of k in a panel: columns * depth floats fit the first cache level
-  bool copy;        // whether float32 weights are copied into the panel too
-};
-
-inline Blocking blocking_for(const MatmulProblem& p) {
-  const bool few = p.m < 8;
-  Blocking b{};
-  b.rows = 192;
-  b.columns = few ? 4 : 16;
-  b.copy = !few || p.type != DType::f32;
-  // equal pieces of k, each of whole blocks
-  const int64_t unit = std::max<int64_t>(p.block_elements, 32);
-  const int64_t limit = few ? 1024 : 384;
-  const int64_t pieces = std::max<int64_t>(1, (p.k + limit - 1) / limit);
-  b.depth = std::max(unit, (p.k + pieces * unit - 1) / (pieces * unit) * unit);
-  return b;
-}
-
 }  // namespace tessera::kernels
 #endif  // TESSERA_KERNELS_MATMUL_ONCE
 
@@ -62,25 +40,42 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
+// The blocking. It never shows in the result: it only says which dot products are in flight. A
+// panel of w stays in the second cache level, dequantised once for all rows; a piece of a strip of
+// rows of x, and what is left of the strip's sums between the pieces of k, in the first one.
+struct Blocking {
+  int64_t columns;  // of y (rows of w) in a panel, in fours
+  int64_t depth;    // of k in a piece
+  bool copy;        // whether float32 weights are copied into the panel too
+
+  explicit Blocking(const MatmulProblem& p) {
+    constexpr int64_t kPanelFloats = 3 << 15, kWhole = 6144 / kTileRows, kPiece = kWhole / 2;
+    const bool whole = p.k <= kWhole;
+    columns =
+        std::clamp<int64_t>(kPanelFloats / std::max<int64_t>(1, p.k) / 4 * 4, 4, whole ? 64 : 40);
+    const int64_t pieces = whole ? 1 : (p.k + kPiece - 1) / kPiece;
+    depth = whole ? p.k : (p.k + pieces * 32 - 1) / (pieces * 32) * 32;
+    copy = p.m >= 8 || p.type != DType::f32;
+  }
+};
+
 struct Panel {
   const float* w;
   int64_t stride;  // between rows of w
 };
 
-// rows first .. first + columns of w at depth k0 .. k0 + depth
-HWY_INLINE Panel make_panel(const MatmulProblem& p,
-                            bool copy,
-                            int64_t first,
-                            int64_t columns,
-                            int64_t k0,
-                            int64_t depth,
-                            float* buffer) {
-  if (!copy) return {reinterpret_cast<const float*>(p.w) + first * p.k + k0, p.k};
-  const int64_t stride = (depth + kLanes - 1) / kLanes * kLanes;
-  for (int64_t j = 0; j < columns; ++j) {
-    const uint8_t* src = p.w + (first + j) * p.row_bytes + k0 / p.block_elements * p.block_bytes;
-    dequantize_run(p.type, src, depth, buffer + j * stride);
-  }
+// an odd number of cache lines, so that rows do not meet in a few cache sets
+HWY_INLINE int64_t odd_lines(int64_t floats) {
+  return (floats + 31) / 32 * 32 + 16;
+}
+
+// rows first .. first + columns of w
+HWY_INLINE Panel
+make_panel(const MatmulProblem& p, bool copy, int64_t first, int64_t columns, float* buffer) {
+  if (!copy) return {reinterpret_cast<const float*>(p.w) + first * p.k, p.k};
+  const int64_t stride = odd_lines(p.k);
+  for (int64_t j = 0; j < columns; ++j)
+    dequantize_run(p.type, p.w + (first + j) * p.row_bytes, p.k, buffer + j * stride);
   return {buffer, stride};
 }
 
@@ -96,6 +91,31 @@ HWY_INLINE void finish_row(
     float* y = p.y + row * p.y_stride + first + j;
     for (int64_t c = 0; c < count; ++c) y[c] = p.bias ? sums[c] + p.bias[first + j + c] : sums[c];
   }
+}
+
+// y[row0 ... row0 + rows][first ...] = products of rows of x and of the panel + bias; acc: room for
+// sums
+template <int rows>
+HWY_INLINE void multiply_strip(const MatmulProblem& p,
+                               const Blocking& b,
+                               int64_t row0,
+                               RowsView w,
+                               int64_t first,
+                               float* acc) {
+  const float* x = p.x + row0 * p.x_stride;
+  if (b.depth >= p.k) {
+    float* y = p.y + row0 * p.y_stride + first;
+    dot_products<rows>(x, p.x_stride, w, p.k, y, p.y_stride);
+    for (int r = 0; r < rows && p.bias != nullptr; ++r, y += p.y_stride)
+      for (int64_t j = 0; j < w.count; ++j) y[j] += p.bias[first + j];
+    return;
+  }
+  std::memset(acc, 0, static_cast<size_t>(rows * w.count * kLanes) * sizeof(float));
+  for (int64_t k0 = 0; k0 < p.k; k0 += b.depth)
+    dot_strip<rows>(x + k0, p.x_stride, {w.data + k0, w.stride, w.count},
+                    std::min(b.depth, p.k - k0), acc);
+  for (int r = 0; r < rows; ++r)
+    finish_row(p, row0 + r, first, w.count, acc + r * w.count * kLanes);
 }
 
 // sum[j] += one block of four rows of w times x. Four sums hide the latency of each other's
@@ -156,23 +176,17 @@ HWY_INLINE void row_columns(const MatmulProblem& p, int64_t begin, int64_t end) 
 void matmul_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
   if (p.m == 1 && p.type != DType::f32)
     return with_block(p.type, [&]<class Block>() HWY_ATTR { row_columns<Block>(p, begin, end); });
-  const Blocking b = blocking_for(p);
-  float* panel_buffer = scratch<0>(b.columns * (b.depth + kLanes));
-  float* acc = scratch<1>(std::min(b.rows, p.m) * b.columns * kLanes);
+  const Blocking b(p);
+  float* buffer = b.copy ? scratch<0>(b.columns * odd_lines(p.k)) : nullptr;
+  float* acc = scratch<1>(kTileRows * b.columns * kLanes);
   for (int64_t first = begin; first < end; first += b.columns) {
     const int64_t columns = std::min(b.columns, end - first);
-    for (int64_t row0 = 0; row0 < p.m; row0 += b.rows) {
-      const int64_t rows = std::min(b.rows, p.m - row0);
-      std::memset(acc, 0, static_cast<size_t>(rows * columns * kLanes) * sizeof(float));
-      for (int64_t k0 = 0; k0 < p.k; k0 += b.depth) {
-        const int64_t depth = std::min(b.depth, p.k - k0);
-        const Panel w = make_panel(p, b.copy, first, columns, k0, depth, panel_buffer);
-        dot_block({p.x + row0 * p.x_stride + k0, p.x_stride, rows}, {w.w, w.stride, columns}, depth,
-                  acc);
-      }
-      for (int64_t i = 0; i < rows; ++i)
-        finish_row(p, row0 + i, first, columns, acc + i * columns * kLanes);
-    }
+    const Panel panel = make_panel(p, b.copy, first, columns, buffer);
+    const RowsView w{panel.w, panel.stride, columns};
+    int64_t i = 0;
+    for (; i + kTileRows <= p.m; i += kTileRows) multiply_strip<kTileRows>(p, b, i, w, first, acc);
+    for (; i + 2 <= p.m; i += 2) multiply_strip<2>(p, b, i, w, first, acc);
+    for (; i < p.m; ++i) multiply_strip<1>(p, b, i, w, first, acc);
   }
 }
 
