@@ -185,6 +185,8 @@ void matmul_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
     const RowsView w{panel.w, panel.stride, columns};
     int64_t i = 0;
     for (; i + kTileRows <= p.m; i += kTileRows) multiply_strip<kTileRows>(p, b, i, w, first, acc);
+    if constexpr (kTileRows > 4)
+      for (; i + 4 <= p.m; i += 4) multiply_strip<4>(p, b, i, w, first, acc);
     for (; i + 2 <= p.m; i += 2) multiply_strip<2>(p, b, i, w, first, acc);
     for (; i < p.m; ++i) multiply_strip<1>(p, b, i, w, first, acc);
   }
