@@ -1,8 +1,7 @@
 #include "tessera/nn/mixer/fourier.h"
 
-#include <ATen/ops/fft_fft2.h>
-
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/dft.h"
 #include "tessera/ops/documents.h"
 #include "tessera/ops/random.h"
 
@@ -25,18 +24,19 @@ class Dft final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     check_lengths(*context.batch, max_length_);
     const auto type = ops::wide(x_ND);
-    const auto mixed = [](const Tensor& x) { return at::real(at::fft_fft2(x)); };
     if (at::GradMode::is_enabled())
       return ops::over_documents(
                  lengths_of(*context.batch),
                  [&](int64_t first, int64_t tokens, int64_t rows) {
-                   return mixed(ops::as_rows(x_ND, first, tokens, rows).to(type)).flatten(0, 1);
+                   return ops::real_dft(ops::as_rows(x_ND, first, tokens, rows).to(type))
+                       .flatten(0, 1);
                  })
           .to(x_ND.scalar_type());
     // each document alone and at an aligned address: its bits must not depend on its neighbours
     return over_segments(*context.batch, [&](size_t, const Segment& s) {
       const Tensor x = x_ND.narrow(0, s.begin, s.length);
-      return mixed(x.to(type, /*non_blocking=*/false, /*copy=*/true)).to(x_ND.scalar_type());
+      return ops::real_dft(x.to(type, /*non_blocking=*/false, /*copy=*/true))
+          .to(x_ND.scalar_type());
     });
   }
 
