@@ -6,8 +6,8 @@
 //
 // An output is the dot product of a row of x and a row of w: lane l of one vector accumulates
 // the products at k = l, l + lanes, ... in ascending order by fused multiply-add; the lanes are
-// then added in one fixed order. Weights are dequantised a panel at a time into the first cache
-// level.
+// then added in one fixed order. Weights are dequantised a panel at a time into the second
+// cache level, those of a single row in registers.
 #pragma once
 
 #include <cstdint>
