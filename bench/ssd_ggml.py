@@ -74,7 +74,7 @@ def row(name, length, heads, width):
     none = torch.zeros(heads)
 
     # x and y, and the state twice; the rest is small
-    ggml = Ggml(sys.argv[2], 4 * (2 * x.numel() + 3 * heads * width * STATE) + (64 << 20))
+    ggml = Ggml(sys.argv[2], 4 * (2 * x.numel() + 2 * heads * width * STATE) + (64 << 20))
     scan = ggml.base.ggml_ssm_scan(
         ggml.context,
         ggml.tensor(torch.zeros(heads * width * STATE), STATE, width, heads, 1),

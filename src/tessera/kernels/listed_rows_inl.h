@@ -59,7 +59,7 @@ HWY_INLINE void add_rows(
   };
   int64_t c = 0;
   for (; c + 8 * kLanes <= width; c += 8 * kLanes) some(std::integral_constant<int, 8>(), c);
-  for (; c + 2 * kLanes <= width; c += 2 * kLanes) some(std::integral_constant<int, 2>(), c);
+  for (; c + 4 * kLanes <= width; c += 4 * kLanes) some(std::integral_constant<int, 4>(), c);
   for (; c + kLanes <= width; c += kLanes) some(std::integral_constant<int, 1>(), c);
   if (c == width) return;
   V32 sum = load_part(out + c, width - c);

@@ -49,6 +49,7 @@ struct Blocking {
   bool copy;        // whether float32 weights are copied into the panel too
 
   explicit Blocking(const MatmulProblem& p) {
+    // a panel of 384 KiB; a strip of 24 KiB, or half of that beside its sums
     constexpr int64_t kPanelFloats = 3 << 15, kWhole = 6144 / kTileRows, kPiece = kWhole / 2;
     const bool whole = p.k <= kWhole;
     columns =

@@ -64,7 +64,8 @@ void mirror(const Tensor& half_BDT, const Tensor& y_BTD) {
 
 template <class Float>
 Tensor transform_as(const Tensor& x_BTD) {
-  // each axis is transformed where its numbers lie together
+  // each axis is transformed where its numbers lie together, in memory that is aligned whatever x
+  // is: the same numbers have the same bits
   const Tensor turned_BDT =
       at::empty({x_BTD.size(0), x_BTD.size(2), x_BTD.size(1)}, x_BTD.options());
   transpose<Float>(x_BTD, turned_BDT);

@@ -32,11 +32,9 @@ class Dft final : public Mixer {
                        .flatten(0, 1);
                  })
           .to(x_ND.scalar_type());
-    // each document alone and at an aligned address: its bits must not depend on its neighbours
+    // each document alone: its bits must not depend on its neighbours
     return over_segments(*context.batch, [&](size_t, const Segment& s) {
-      const Tensor x = x_ND.narrow(0, s.begin, s.length);
-      return ops::real_dft(x.to(type, /*non_blocking=*/false, /*copy=*/true))
-          .to(x_ND.scalar_type());
+      return ops::real_dft(x_ND.narrow(0, s.begin, s.length).to(type)).to(x_ND.scalar_type());
     });
   }
 
