@@ -172,7 +172,7 @@ Tensor log_decays(at::IntArrayRef sizes) {
 void matrix_row(Report& report, const std::string& name, const MatrixState& m) {
   const ops::LinearRecurrence& in = m.in;
   forward_and_backward(
-      report, name, {[in] { return ops::linear_recurrence(in, kChunk).first; }, m.leaves},
+      report, name, {[in] { return ops::linear_recurrence_y(in, kChunk); }, m.leaves},
       [in] { return ops::linear_recurrence_recurrent(in).first; }, 10);
 }
 
@@ -212,7 +212,7 @@ void mamba2_rows(Report& report) {
                       leaf(at::randn({1, kTokens, 1, kState}) / 8),
                       leaf(at::randn({1, kTokens, 1, kState}) / 8),
                       leaf(at::ones({kHeads}))};
-    const Passes ours{[in] { return ops::ssd(in, kChunk).first; },
+    const Passes ours{[in] { return ops::ssd_y(in, kChunk); },
                       {in.x_BTHP, in.dt_BTH, in.a_H, in.b_BTGN, in.c_BTGN, in.d_H}};
     forward_and_backward(
         report, "mamba2", ours, [&] { return ops::ssd_recurrent(in).first; }, 10);

@@ -38,13 +38,21 @@ struct LinearRecurrence {
   float* kept = nullptr;  // [ceil(T / interval), H, K, V] or null: the state before each interval
   int64_t interval = 0;
 
-  /// The row of q and k that head h reads at token t.
-  int64_t shared_row(int64_t t, int64_t h) const {
-    return G == 0 ? t * H + h : t * G + h / (H / G);
-  }
+  /// Heads of q and k, the one that head h reads, and its row at token t.
+  int64_t shared_heads() const { return G == 0 ? H : G; }
+  int64_t shared_head(int64_t h) const { return G == 0 ? h : h / (H / G); }
+  int64_t shared_row(int64_t t, int64_t h) const { return t * shared_heads() + shared_head(h); }
 };
 /// Throws Error(internal) when more than one of beta, a with b, and bonus is set, and unless G
 /// divides H.
 void linear_recurrence(const LinearRecurrence& r);
+
+/// The same in chunks of tokens, in two thirds of the operations (Dao, Gu 2024, arXiv:2405.21060,
+/// section 6), for the plain rule where channels share their decays. A token's bits depend on what
+/// comes before it in the call, not on the rest; those of a split sequence differ by rounding. A
+/// null state: zeros at first, and the last one is dropped.
+bool has_chunked_form(const LinearRecurrence& r);
+/// Throws Error(internal) unless r has that form, and unless G divides H.
+void linear_recurrence_chunked(const LinearRecurrence& r);
 
 }  // namespace tessera::kernels

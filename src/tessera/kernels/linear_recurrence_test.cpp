@@ -121,6 +121,86 @@ TEST(LinearRecurrence, AnEmptyCallLeavesTheState) {
   expect_same_bits(state.data(), c.values[Case::state].data(), state.size(), "state");
 }
 
+/// The plain rule with every decay that channels share, T tokens of 6 heads that read 2 or 6.
+void for_every_chunked(int64_t T,
+                       int64_t K,
+                       int64_t V,
+                       const std::function<void(const Case&, const LinearRecurrence&)>& body) {
+  const int64_t H = 6;
+  const Values rate(T * H, 77, 1.0), skip(H, 78, 1.0);
+  for (const DecayPer decay : {DecayPer::nothing, DecayPer::head, DecayPer::token})
+    for (const int64_t G : {0, 2})
+      for (const bool scaled : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "T " << T << ", K " << K << ", V " << V << ", decay "
+                                          << static_cast<int>(decay) << ", G " << G);
+        const Case c(RecurrenceRule::plain, decay, T, H, K, V);
+        LinearRecurrence r = c.call(0, T);
+        r.G = G;
+        if (scaled) r.rate = rate.data(), r.skip = skip.data();
+        body(c, r);
+      }
+}
+
+TEST(LinearRecurrenceChunked, GivesWhatTheTokenFormGives) {
+  for (const int64_t T : {1, 8, 15, 16, 17, 300})
+    for (const auto& [K, V] : {std::pair<int64_t, int64_t>{1, 1}, {8, 16}, {5, 33}, {19, 80}})
+      for_every_chunked(T, K, V, [](const Case& c, LinearRecurrence r) {
+        on_every_target([&] {
+          const auto size = at(c.T * c.H * c.V);
+          std::vector<float> want(size), got(size), alone(size);
+          Values a = c.values[Case::state], b = a;
+          r.state = a.data(), r.y = want.data();
+          linear_recurrence(r);
+          r.state = b.data(), r.y = got.data();
+          linear_recurrence_chunked(r);
+          // sums of thousands of terms: to some roundings of the largest
+          const auto near = [](const float* x, const float* y, int64_t n) {
+            float most = 0;
+            for (int64_t i = 0; i < n; ++i) most = std::max(most, std::abs(y[i]));
+            expect_near(x, std::vector<double>(y, y + n).data(), n, 0, 2e-6 * most);
+          };
+          near(got.data(), want.data(), static_cast<int64_t>(size));
+          near(b.data(), a.data(), a.size());
+          // without a state: from zeros
+          std::fill_n(a.data(), a.size(), 0.0f);
+          r.state = a.data(), r.y = want.data();
+          linear_recurrence(r);
+          r.state = nullptr, r.y = alone.data();
+          linear_recurrence_chunked(r);
+          near(alone.data(), want.data(), static_cast<int64_t>(size));
+        });
+      });
+}
+
+TEST(LinearRecurrenceChunked, ATokensBitsDependOnThePastAlone) {
+  for_every_chunked(300, 19, 80, [](const Case& c, LinearRecurrence r) {
+    on_every_target([&] {
+      std::vector<float> whole(at(c.T * c.H * c.V)), part(whole.size());
+      r.T = c.T, r.y = whole.data();
+      linear_recurrence_chunked(r);
+      for (const int64_t T : {1, 15, 259, 300}) {
+        const Threads scope(T == 300 ? 1 : 5);
+        r.T = T, r.y = part.data();
+        linear_recurrence_chunked(r);
+        expect_same_bits(part.data(), whole.data(), T * c.H * c.V, "y");
+      }
+    });
+  });
+}
+
+TEST(LinearRecurrenceChunked, RefusesOtherRules) {
+  const float x = 0;
+  LinearRecurrence r;
+  EXPECT_TRUE(has_chunked_form(r));
+  r.beta = &x;
+  EXPECT_FALSE(has_chunked_form(r));
+  EXPECT_THROW(linear_recurrence_chunked(r), Error);
+  r.beta = nullptr, r.decay = DecayPer::channel;
+  EXPECT_THROW(linear_recurrence_chunked(r), Error);
+  r.decay = DecayPer::head, r.H = 3, r.G = 2;
+  EXPECT_THROW(linear_recurrence_chunked(r), Error);
+}
+
 TEST(LinearRecurrence, RefusesTwoRules) {
   const float x = 0;
   LinearRecurrence r;

@@ -1,8 +1,9 @@
-// The linear recurrence for training on a CPU: forward the kernel token by token, with checkpoints
-// of the state, for it does hardly more operations than chunks would; backward by chunks, whose
-// products take less than half of the operations of the adjoint recurrence.
+// The linear recurrence on a CPU. For training: forward the kernel token by token, with checkpoints
+// of the state; backward by chunks, whose products take less than half of the operations of the
+// adjoint recurrence. Without gradients: in chunks, where the rule has that form.
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "tessera/base/threads.h"
@@ -28,6 +29,15 @@ const float* data(const Tensor& x) {
 /// Row `b` of a [B, ...] tensor, as a pointer.
 float* row(const Tensor& x, int64_t b) {
   return x.defined() ? x.data_ptr<float>() + b * (x.numel() / x.size(0)) : nullptr;
+}
+
+Tensor single(const Tensor& x) {
+  return x.defined() ? x.to(at::kFloat).contiguous() : x;
+}
+variable_list inputs(const LinearRecurrence& in, const ValueScales& scales) {
+  return {single(in.q_BTHK),       single(in.k_BTHK),    single(in.v_BTHV), single(in.log_decay),
+          single(in.beta_BTH),     single(in.a_BTHK),    single(in.b_BTHK), single(in.u_HK),
+          single(scales.rate_BTH), single(scales.skip_H)};
 }
 
 kernels::LinearRecurrence sequence(const variable_list& in, int64_t b) {
@@ -142,34 +152,65 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
                                                   const Tensor& state_BHKV,
                                                   const ValueScales& scales) {
   const auto& v = in.v_BTHV;
-  const auto single = [](const Tensor& x) {
-    return x.defined() ? x.to(at::kFloat).contiguous() : x;
-  };
-  const auto maybe = [&](const Tensor& x) {
-    return x.defined() ? std::optional<Tensor>(single(x)) : std::nullopt;
-  };
-  // a decay per head that learns is one per token whose gradients are summed
-  Tensor log_decay = in.log_decay;
-  if (log_decay.defined() && log_decay.dim() == 1 && log_decay.requires_grad())
-    log_decay = log_decay.expand({v.size(0), v.size(1), v.size(2)});
   const Tensor state =
       state_BHKV.defined()
           ? single(state_BHKV)
           : at::zeros({v.size(0), v.size(2), in.q_BTHK.size(3), v.size(3)}, at::kFloat);
   if (v.size(1) == 0) return {v, state};
+  variable_list x = inputs(in, scales);
+  // a decay per head that learns is one per token whose gradients are summed
+  if (x[kDecay].defined() && x[kDecay].dim() == 1 && x[kDecay].requires_grad())
+    x[kDecay] = x[kDecay].expand({v.size(0), v.size(1), v.size(2)}).contiguous();
+  const auto maybe = [&](Input i) {
+    return x[i].defined() ? std::optional<Tensor>(x[i]) : std::nullopt;
+  };
   const variable_list out = FusedRecurrence::apply(
-      single(in.q_BTHK), single(in.k_BTHK), single(v), maybe(log_decay), maybe(in.beta_BTH),
-      maybe(in.a_BTHK), maybe(in.b_BTHK), maybe(in.u_HK), maybe(scales.rate_BTH),
-      maybe(scales.skip_H), state, /*keep=*/at::GradMode::is_enabled());
+      x[kQ], x[kK], x[kV], maybe(kDecay), maybe(kBeta), maybe(kA), maybe(kB), maybe(kU),
+      maybe(kRate), maybe(kSkip), state, /*keep=*/at::GradMode::is_enabled());
   return {out[0].to(v.scalar_type()), out[1]};
 }
+
+Tensor linear_recurrence_fused_y(const LinearRecurrence& in, const ValueScales& scales) {
+  const auto& v = in.v_BTHV;
+  const variable_list x = inputs(in, scales);
+  const bool learns =
+      at::GradMode::is_enabled() && std::any_of(x.begin(), x.end(), [](const Tensor& one) {
+        return one.defined() && one.requires_grad();
+      });
+  if (learns || v.size(1) == 0) return linear_recurrence_fused(in, {}, scales).first;
+  Tensor y = at::empty(v.sizes(), at::kFloat);
+  for (int64_t i = 0; i < v.size(0); ++i) {
+    auto r = sequence(x, i);
+    r.y = row(y, i);
+    if (kernels::has_chunked_form(r)) {
+      kernels::linear_recurrence_chunked(r);
+      continue;
+    }
+    Tensor state = at::zeros({r.H, r.K, r.V}, at::kFloat);
+    r.state = state.data_ptr<float>();
+    kernels::linear_recurrence(r);
+  }
+  return y.to(v.scalar_type());
+}
+
+namespace {
+
+bool has_fused_form(const LinearRecurrence& in) {
+  return in.v_BTHV.device().is_cpu() && in.v_BTHV.scalar_type() != at::kDouble;
+}
+
+}  // namespace
 
 std::pair<Tensor, Tensor> linear_recurrence(const LinearRecurrence& in,
                                             int64_t chunk,
                                             const Tensor& state_BHKV) {
-  const bool fused = in.v_BTHV.device().is_cpu() && in.v_BTHV.scalar_type() != at::kDouble;
-  return fused ? linear_recurrence_fused(in, state_BHKV)
-               : linear_recurrence_chunked(in, chunk, state_BHKV);
+  return has_fused_form(in) ? linear_recurrence_fused(in, state_BHKV)
+                            : linear_recurrence_chunked(in, chunk, state_BHKV);
+}
+
+Tensor linear_recurrence_y(const LinearRecurrence& in, int64_t chunk) {
+  return has_fused_form(in) ? linear_recurrence_fused_y(in)
+                            : linear_recurrence_chunked(in, chunk).first;
 }
 
 }  // namespace tessera::ops

@@ -47,10 +47,16 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
                                                   const Tensor& state_BHKV = {},
                                                   const ValueScales& scales = {});
 
+/// Its y alone, of sequences that begin with a state of zeros. Where no gradient is asked for, in
+/// chunks if the kernels have that form for the rule: fewer operations, other roundings.
+Tensor linear_recurrence_fused_y(const LinearRecurrence& in, const ValueScales& scales = {});
+
 /// The fused form where it applies, else the chunked one.
 std::pair<Tensor, Tensor> linear_recurrence(const LinearRecurrence& in,
                                             int64_t chunk,
                                             const Tensor& state_BHKV = {});
+/// Its y alone, from a state of zeros.
+Tensor linear_recurrence_y(const LinearRecurrence& in, int64_t chunk);
 
 /// The batch-invariant kernel for B = 1 in float32 without gradients; state_HKV is updated in
 /// place. Returns y_BTHV.

@@ -348,6 +348,23 @@ TEST(LinearRecurrence, KernelEqualsTheDefinition) {
   }
 }
 
+TEST(LinearRecurrence, OutputsAloneEqualTheDefinitionWithGradientsOrWithout) {
+  for (const int64_t t : {1, 37, 300})
+    for (const Combination& c : combinations(2, t, 0.8)) {
+      LinearRecurrence in = in_float(c.in);
+      in.v_BTHV = in.v_BTHV.detach().requires_grad_(true);
+      const Tensor want = linear_recurrence_recurrent(c.in).first;
+      const double tolerance = 5e-6 * std::max(1.0, want.abs().max().item<double>());
+      const Tensor y = linear_recurrence_y(in, 8);
+      EXPECT_TRUE(y.requires_grad());
+      expect_near(y, want, tolerance, (c.name + ", in training").c_str());
+      const at::NoGradGuard no_gradients;
+      expect_near(linear_recurrence_y(in, 8), want, tolerance, c.name.c_str());
+      expect_near(linear_recurrence_y(c.in, 8), want, 1e-12 * std::max(1.0, tolerance / 5e-6),
+                  (c.name + ", in double").c_str());
+    }
+}
+
 /// G_t = q_t dy_t^T + d_{t+1} o G_{t+1}: the backward pass of a decay per channel written out.
 TEST(LinearRecurrence, GradientsAgainstTheAdjointRecurrence) {
   constexpr int64_t kT = 7, kK = 3, kV = 2;

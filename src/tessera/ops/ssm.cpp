@@ -70,19 +70,37 @@ std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor
   return {y.to(in.x_BTHP.scalar_type()), state};
 }
 
-std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_BHPN) {
-  if (!in.x_BTHP.device().is_cpu() || wide(in.x_BTHP) != at::kFloat)
-    return ssd_chunked(in, chunk, state_BHPN);
-  // a linear recurrence: C asks, B is the key, dt x the value, dt A the logarithm of the decay
+namespace {
+
+bool has_fused_form(const Ssd& in) {
+  return in.x_BTHP.device().is_cpu() && wide(in.x_BTHP) == at::kFloat;
+}
+
+// A linear recurrence: C asks, B is the key, dt x the value, dt A the logarithm of the decay.
+LinearRecurrence recurrence_of(const Ssd& in) {
   const auto type = wide(in.x_BTHP);
-  const Tensor dt = in.dt_BTH.to(type);
+  return {.q_BTHK = in.c_BTGN.to(type),
+          .k_BTHK = in.b_BTGN.to(type),
+          .v_BTHV = in.x_BTHP.to(type),
+          .log_decay = in.dt_BTH.to(type) * in.a_H.to(type)};
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_BHPN) {
+  if (!has_fused_form(in)) return ssd_chunked(in, chunk, state_BHPN);
+  const auto type = wide(in.x_BTHP);
   const Tensor before = state_BHPN.defined() ? state_BHPN.to(type).mT() : Tensor();
-  const auto [y, state] = linear_recurrence_fused({.q_BTHK = in.c_BTGN.to(type),
-                                                   .k_BTHK = in.b_BTGN.to(type),
-                                                   .v_BTHV = in.x_BTHP.to(type),
-                                                   .log_decay = dt * in.a_H.to(type)},
-                                                  before, {dt, in.d_H});
+  const auto [y, state] =
+      linear_recurrence_fused(recurrence_of(in), before, {in.dt_BTH.to(type), in.d_H});
   return {y.to(in.x_BTHP.scalar_type()), state.mT()};
+}
+
+Tensor ssd_y(const Ssd& in, int64_t chunk) {
+  if (!has_fused_form(in)) return ssd_chunked(in, chunk).first;
+  const auto type = wide(in.x_BTHP);
+  return linear_recurrence_fused_y(recurrence_of(in), {in.dt_BTH.to(type), in.d_H})
+      .to(in.x_BTHP.scalar_type());
 }
 
 std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN) {

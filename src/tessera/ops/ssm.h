@@ -19,9 +19,10 @@ struct Ssd {
 /// form. state_BHPN may be undefined (zeros). Returns y_BTHP and the final state.
 std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor& state_BHPN = {});
 
-/// For training: on a CPU in at most float32 by the kernel of linear_recurrence.h and its adjoint,
-/// elsewhere ssd_chunked.
+/// On a CPU in at most float32 by the fused form of linear_recurrence.h, elsewhere ssd_chunked.
 std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_BHPN = {});
+/// Its y alone, from a state of zeros.
+Tensor ssd_y(const Ssd& in, int64_t chunk);
 
 /// One token at a time: the definition.
 std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN = {});

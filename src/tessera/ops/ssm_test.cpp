@@ -108,6 +108,11 @@ TEST(Ssd, TrainingFormGivesTheDefinitionAndItsGradients) {
   const auto [y, state] = run(got_in, [](const Ssd& in, const Tensor& s) { return ssd(in, 8, s); });
   expect_near(y, want_y, 2e-6, "y");
   expect_near(state, want_state, 2e-6, "state");
+  const at::NoGradGuard no_gradients;
+  const auto of = [](const std::vector<Tensor>& x) {
+    return Ssd{x[0], x[1], x[2], x[3], x[4], x[5]};
+  };
+  expect_near(ssd_y(of(got_in), 8), ssd_recurrent(of(want_in)).first, 2e-6, "y alone");
   for (size_t i = 0; i < want_in.size(); ++i)
     expect_near(got_in[i].grad(), want_in[i].grad(),
                 2e-6 * std::max(1.0, want_in[i].grad().abs().max().item<double>()),

@@ -65,7 +65,7 @@ class Mamba2 final : public Mixer {
                          : at::zeros({config_.n_heads, config_.head_dim, config_.d_state});
       return ops::ssd_scan(in, state);
     }
-    if (run.row == nullptr) return ops::ssd(in, config_.chunk).first;
+    if (run.row == nullptr) return ops::ssd_y(in, config_.chunk);
     const Tensor before = run.row->fixed(kSsm).unsqueeze(0);
     const auto [y, after] =
         run.t == 1 ? ops::ssd_recurrent(in, before) : ops::ssd(in, config_.chunk, before);

@@ -28,7 +28,7 @@ Tensor recur(const Run& run, const ops::LinearRecurrence& in, int64_t chunk, siz
                        : at::zeros({in.v_BTHV.size(2), in.q_BTHK.size(3), in.v_BTHV.size(3)});
     return ops::linear_recurrence_scan(in, state);
   }
-  if (run.row == nullptr) return ops::linear_recurrence(in, chunk).first;
+  if (run.row == nullptr) return ops::linear_recurrence_y(in, chunk);
   const Tensor before = run.row->fixed(slot);
   const auto [y, after] = run.t == 1 ? ops::linear_recurrence_recurrent(in, before.unsqueeze(0))
                                      : ops::linear_recurrence(in, chunk, before.unsqueeze(0));

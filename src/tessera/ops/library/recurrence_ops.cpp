@@ -12,7 +12,7 @@ struct LinearAttentionOp {
   static constexpr size_t count = 4, like = 2;
   /// q and k [B, T, H, K], v [B, T, H, V], log_decay [H], [B, T, H] or [B, T, H, K].
   static Tensor compute(const Tensors& t, int64_t chunk) {
-    return linear_recurrence({t[0], t[1], t[2], t[3]}, chunk).first;
+    return linear_recurrence_y({t[0], t[1], t[2], t[3]}, chunk);
   }
 };
 
@@ -23,7 +23,7 @@ struct DeltaRuleOp {
   static constexpr size_t count = 5, like = 2;
   /// As linear_attention, with unit keys and beta [B, T, H].
   static Tensor compute(const Tensors& t, int64_t chunk) {
-    return linear_recurrence({t[0], t[1], t[2], t[3], t[4]}, chunk).first;
+    return linear_recurrence_y({t[0], t[1], t[2], t[3], t[4]}, chunk);
   }
 };
 
@@ -36,7 +36,7 @@ struct Rwkv6Op {
   static Tensor compute(const Tensors& t, int64_t chunk) {
     LinearRecurrence in{t[0], t[1], t[2], t[3]};
     in.u_HK = t[4];
-    return linear_recurrence(in, chunk).first;
+    return linear_recurrence_y(in, chunk);
   }
 };
 
@@ -49,7 +49,7 @@ struct Rwkv7Op {
   static Tensor compute(const Tensors& t, int64_t chunk) {
     LinearRecurrence in{t[0], t[1], t[2], t[3]};
     in.a_BTHK = t[4], in.b_BTHK = t[5];
-    return linear_recurrence(in, chunk).first;
+    return linear_recurrence_y(in, chunk);
   }
 };
 

@@ -47,7 +47,7 @@ struct SsdOp {
   static constexpr size_t count = 6, like = 0;
   /// x [B, T, H, P], dt [B, T, H] after softplus, a and d [H], b and c [B, T, G, N].
   static Tensor compute(const Tensors& t, int64_t chunk) {
-    return ssd({t[0], t[1], t[2], t[3], t[4], t[5]}, chunk).first;
+    return ssd_y({t[0], t[1], t[2], t[3], t[4], t[5]}, chunk);
   }
 };
 

@@ -1,0 +1,332 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/kernels/linear_recurrence_chunked.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/threads.h"
+#include "tessera/kernels/linear_recurrence.h"
+#include "tessera/kernels/linear_recurrence_chunk_inl.h"
+#include "tessera/kernels/scratch.h"
+#include "tessera/kernels/targets.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+// Two products with the state a token, whatever the chunk's length: longer chunks read and write
+// the state less often, shorter ones have less to do between their own tokens.
+constexpr int64_t kTokens = 16;
+constexpr int64_t kBlock = 16 * kTokens;     // that a strip takes while its state is near
+constexpr int kRows = kLanes == 16 ? 8 : 4;  // of a register tile, with two or three vectors
+constexpr int64_t kScoreRow = (kTokens + kLanes - 1) / kLanes * kLanes;  // whole vectors
+
+int64_t whole_tiles(int64_t n) {
+  return (n + kRows - 1) / kRows * kRows;
+}
+
+// What heads with the same q and k read of a chunk; zeros beyond its tokens and channels.
+struct SharedRows {
+  float* q;     // [K, kTokens]
+  float* k;     // [K / kRows, kTokens, kRows]
+  float* dots;  // [kTokens, kScoreRow]: q_i . k_j
+
+  static int64_t floats(int64_t K) {
+    return K * kTokens + whole_tiles(K) * kTokens + kTokens * kScoreRow;
+  }
+  SharedRows(float* memory, int64_t K)
+      : q(memory), k(q + K * kTokens), dots(k + whole_tiles(K) * kTokens) {}
+};
+
+// to[c][i] = from[i][c] for i < count, zeros for the others
+void turn_rows(const StridedRows& from, int64_t to_row, float* to) {
+  int64_t i = 0;
+  for (; i + 4 <= from.count; i += 4)
+    transpose_four_rows(from.first + i * from.stride, from.stride, from.width, to + i, to_row);
+  for (; i < to_row; ++i)
+    for (int64_t c = 0; c < from.width; ++c)
+      to[c * to_row + i] = i < from.count ? from.first[i * from.stride + c] : 0.0f;
+}
+
+void load_shared_rows(
+    const LinearRecurrence& r, int64_t head, int64_t t, int64_t count, const SharedRows& rows) {
+  const int64_t stride = r.shared_heads() * r.K, first = t * stride + head * r.K;
+  const float* k = r.k + first;
+  float* turned = scratch<7>(r.K * kScoreRow);
+  turn_rows({r.q + first, stride, count, r.K}, kTokens, rows.q);
+  turn_rows({k, stride, count, r.K}, kScoreRow, turned);
+  for (int64_t c = 0; c < r.K; c += kRows)
+    for (int64_t j = 0; j < kTokens; ++j) {
+      float* to = rows.k + c * kTokens + j * kRows;
+      if (j < count && c + kRows <= r.K)
+        std::copy_n(k + j * stride + c, kRows, to);
+      else
+        for (int64_t e = 0; e < kRows; ++e)
+          to[e] = j < count && c + e < r.K ? k[j * stride + c + e] : 0.0f;
+    }
+  Expected nothing;
+  multiply<Start::zero>(
+      {kTokens, kScoreRow, r.K, rows.q, 1, kTokens, turned, kScoreRow, rows.dots, kScoreRow},
+      nothing);
+}
+
+// What the tokens of one head do to each other and to the state.
+struct ChunkWeights {
+  HWY_ALIGN float score[kTokens][kScoreRow];  // what token i reads of the value of j
+  HWY_ALIGN float start[kScoreRow];           // the decay from the chunk's start to i
+  HWY_ALIGN float until_end[kScoreRow];       // from j to the chunk's end, times the rate
+};
+
+void weigh(const LinearRecurrence& r,
+           const float* dots,
+           int64_t h,
+           int64_t t,
+           int64_t count,
+           ChunkWeights& w) {
+  constexpr int kVectors = kScoreRow / kLanes;
+  HWY_ALIGN float decay[kScoreRow] = {};
+  if (r.decay != DecayPer::nothing)
+    for (int64_t i = 0; i < count; ++i)
+      decay[i] = r.log_decay[r.decay == DecayPer::head ? h : (t + i) * r.H + h];
+  V32 after[kVectors], index[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    store(exp_negative(load(decay + v * kLanes)), decay + v * kLanes);
+    index[v] = hn::Iota(F32(), static_cast<float>(v * kLanes));
+    after[v] = zero();
+  }
+  const V32 skip = all(r.skip == nullptr ? 0.0f : r.skip[h]);
+  float since_start = 1.0f;
+  for (int64_t i = 0; i < kTokens; ++i) {
+    w.start[i] = since_start *= decay[i];
+    const float rate = i >= count ? 0.0f : r.rate == nullptr ? 1.0f : r.rate[(t + i) * r.H + h];
+    for (int v = 0; v < kVectors; ++v) {
+      const auto now = hn::Eq(index[v], all(static_cast<float>(i)));
+      after[v] = hn::IfThenElse(now, all(rate), hn::Mul(after[v], all(decay[i])));
+      const V32 score = hn::Mul(after[v], load(dots + i * kScoreRow + v * kLanes));
+      store(hn::Add(score, hn::IfThenElseZero(now, skip)), w.score[i] + v * kLanes);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) store(after[v], w.until_end + v * kLanes);
+}
+
+// Some columns of a head's state, copied so that they lie together.
+struct Strip {
+  int64_t h, column, width;
+  float* state;  // [whole_tiles(K), width in whole vectors]
+};
+
+// Sums that stay in registers.
+template <int vectors>
+struct Tile {
+  V32 sum[kRows][vectors];
+
+  HWY_INLINE void clear() {
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 3
+      for (int n = 0; n < vectors; ++n) sum[m][n] = zero();
+  }
+  // factors[m] times row m of the sums
+  HWY_INLINE void scale(const float* factors) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 3
+      for (int n = 0; n < vectors; ++n) sum[m][n] = hn::Mul(sum[m][n], all(factors[m]));
+  }
+  // factors[m * step] times a row
+  HWY_INLINE void add(const float* factors, int64_t step, const float* row) {
+    V32 x[vectors];
+#pragma GCC unroll 3
+    for (int n = 0; n < vectors; ++n) x[n] = load(row + n * kLanes);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      const V32 factor = all(factors[m * step]);
+#pragma GCC unroll 3
+      for (int n = 0; n < vectors; ++n) sum[m][n] = hn::MulAdd(factor, x[n], sum[m][n]);
+    }
+  }
+};
+
+// y_i = D_i S^T q_i + sum over j of score_ij v_j for the tile of tokens from i on
+template <int vectors>
+HWY_INLINE void answer(const LinearRecurrence& r,
+                       const Strip& s,
+                       const ChunkWeights& w,
+                       const float* q,
+                       const float* values,
+                       int64_t i,
+                       int64_t count,
+                       float* y) {
+  constexpr int64_t kWidth = vectors * kLanes;
+  Tile<vectors> tile;
+  tile.clear();
+#pragma GCC unroll 2
+  for (int64_t c = 0; c < r.K; ++c) tile.add(q + c * kTokens + i, 1, s.state + c * kWidth);
+  tile.scale(w.start + i);
+#pragma GCC unroll 2
+  for (int64_t j = 0; j < i + kRows; ++j) tile.add(w.score[i] + j, kScoreRow, values + j * kWidth);
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) {
+    if (i + m >= count) return;
+    float* out = y + (i + m) * r.H * r.V;
+#pragma GCC unroll 3
+    for (int n = 0; n < vectors; ++n) {
+      if (s.width == kWidth)
+        store(tile.sum[m][n], out + n * kLanes);
+      else if (n * kLanes < s.width)
+        store_upto(tile.sum[m][n], out + n * kLanes, s.width - n * kLanes);
+    }
+  }
+}
+
+// S = D S + sum over j of k_j (until_end_j v_j)^T for a tile of channels
+template <int vectors>
+HWY_INLINE void advance(float* state, float decay, const float* k, const float* decayed) {
+  Tile<vectors> tile;
+  const V32 keep = all(decay);
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 3
+    for (int n = 0; n < vectors; ++n)
+      tile.sum[m][n] = hn::Mul(keep, load(state + (m * vectors + n) * kLanes));
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < kTokens; ++j) tile.add(k + j * kRows, 1, decayed + j * vectors * kLanes);
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 3
+    for (int n = 0; n < vectors; ++n) store(tile.sum[m][n], state + (m * vectors + n) * kLanes);
+}
+
+template <int vectors>
+void step(const LinearRecurrence& r,
+          const Strip& s,
+          const SharedRows& rows,
+          const ChunkWeights& w,
+          int64_t t,
+          int64_t count,
+          Expected& soon) {
+  constexpr int64_t kWidth = vectors * kLanes;
+  const int64_t first = (t * r.H + s.h) * r.V + s.column;
+  HWY_ALIGN float values[kTokens][kWidth], decayed[kTokens][kWidth];
+  const float* v = r.v + first;
+  for (int64_t j = 0; j < kTokens; ++j, v += r.H * r.V) {
+    const V32 rest = all(w.until_end[j]);
+#pragma GCC unroll 3
+    for (int n = 0; n < vectors; ++n) {
+      const V32 x = j >= count          ? zero()
+                    : s.width == kWidth ? load(v + n * kLanes)
+                                        : load_upto(v + n * kLanes, s.width - n * kLanes);
+      store(x, values[j] + n * kLanes);
+      store(hn::Mul(x, rest), decayed[j] + n * kLanes);
+    }
+  }
+  for (int64_t i = 0; i < count; i += kRows) {
+    soon.more(8);
+    answer<vectors>(r, s, w, rows.q, values[0], i, count, r.y + first);
+  }
+  if (r.state == nullptr && t + count == r.T) return;
+  for (int64_t c = 0; c < r.K; c += kRows) {
+    soon.more(8);
+    advance<vectors>(s.state + c * kWidth, w.start[kTokens - 1], rows.k + c * kTokens, decayed[0]);
+  }
+}
+
+// two vectors each; the last one has what is left, up to three
+int64_t strips_of(int64_t V) {
+  return std::max<int64_t>(1, (V + kLanes - 1) / kLanes / 2);
+}
+
+// strips [begin, end) of all heads' columns taken together
+void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
+  constexpr int64_t kWide = 2 * kLanes;
+  const int64_t strips = strips_of(r.V), state_floats = whole_tiles(r.K) * 3 * kLanes,
+                row_floats = SharedRows::floats(r.K);
+  float* states = scratch<6>((end - begin) * state_floats);
+  float* memory = scratch<8>(kBlock / kTokens * row_floats);
+  const auto strip = [&](int64_t unit) {
+    const int64_t n = unit % strips, column = n * kWide;
+    return Strip{unit / strips, column, n + 1 < strips ? kWide : r.V - column,
+                 states + (unit - begin) * state_floats};
+  };
+  const auto padded = [](const Strip& s) { return (s.width + kLanes - 1) / kLanes * kLanes; };
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const Strip s = strip(unit);
+    const int64_t given = r.state == nullptr ? 0 : r.K;
+    for (int64_t c = 0; c < given; ++c)
+      load_row(r.state + (s.h * r.K + c) * r.V + s.column, s.width, padded(s),
+               s.state + c * padded(s));
+    std::fill_n(s.state + given * padded(s), (whole_tiles(r.K) - given) * padded(s), 0.0f);
+  }
+  ChunkWeights weights[kBlock / kTokens];
+  Expected soon;
+  for (int64_t block = 0; block < r.T; block += kBlock) {
+    const int64_t stop = std::min(r.T, block + kBlock);
+    int64_t head = -1, shared = -1;  // that weights and rows are of
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const Strip s = strip(unit);
+      const auto rows = [&](int64_t t) {
+        return SharedRows(memory + (t - block) / kTokens * row_floats, r.K);
+      };
+      const auto count = [&](int64_t t) { return std::min(kTokens, stop - t); };
+      if (shared != r.shared_head(s.h)) {
+        shared = r.shared_head(s.h);
+        for (int64_t t = block; t < stop; t += kTokens)
+          load_shared_rows(r, shared, t, count(t), rows(t));
+      }
+      if (head != s.h) {
+        head = s.h;
+        for (int64_t t = block; t < stop; t += kTokens)
+          weigh(r, rows(t).dots, head, t, count(t), weights[(t - block) / kTokens]);
+      }
+      const auto step_wide = s.width > 2 * kLanes ? step<3> : s.width > kLanes ? step<2> : step<1>;
+      for (int64_t t = block; t < stop; t += kTokens) {
+        if (const int64_t next = t + kTokens; next < stop) {
+          const int64_t first = (next * r.H + s.h) * r.V + s.column;
+          soon.clear();
+          soon.read({r.v + first, r.H * r.V, count(next), s.width});
+          soon.write({r.y + first, r.H * r.V, count(next), s.width});
+        }
+        step_wide(r, s, rows(t), weights[(t - block) / kTokens], t, count(t), soon);
+      }
+    }
+  }
+  for (int64_t unit = begin; unit < end && r.state != nullptr; ++unit) {
+    const Strip s = strip(unit);
+    for (int64_t c = 0; c < r.K; ++c)
+      store_row(s.state + c * padded(s), s.width, r.state + (s.h * r.K + c) * r.V + s.column);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(scan_in_chunks);
+HWY_EXPORT(strips_of);
+
+bool has_chunked_form(const LinearRecurrence& r) {
+  return r.decay != DecayPer::channel && r.beta == nullptr && r.a == nullptr &&
+         r.bonus == nullptr && r.kept == nullptr;
+}
+
+void linear_recurrence_chunked(const LinearRecurrence& r) {
+  require(has_chunked_form(r), "linear_recurrence_chunked",
+          "only the plain rule with shared decays");
+  require(r.G >= 0 && (r.G == 0 || r.H % r.G == 0), "linear_recurrence_chunked",
+          "{} heads of q and k do not divide {}", r.G, r.H);
+  cap_targets();
+  const int64_t units = r.H * HWY_DYNAMIC_DISPATCH(strips_of)(r.V);
+  const int64_t grain = 1 + (int64_t{1} << 15) * units / (1 + r.T * r.K * r.H * r.V);
+  parallel_for(units, grain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scan_in_chunks)(r, begin, end);
+  });
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE
