@@ -37,12 +37,22 @@ struct FlashAttention {
   int64_t window =
       0;  // when positive, query - window < key, and key < query + window if not causal
   const Visibility* visible = nullptr;  // when set it replaces causal and window
+  /// [T] or null: the positions of the keys in each query's document, which are all that it sees.
+  /// Neither end falls from one query to the next. Not with `visible`, whose positions are those in
+  /// a document.
+  const KeyRange* documents = nullptr;
   float scale = 1;
   float softcap = 0;  // 0: none
   /// Added: bias[h * bias_head_stride + clamp(bias_zero + key - query, 0, bias_size - 1)].
   const float* bias = nullptr;
   int64_t bias_head_stride = 0, bias_zero = 0, bias_size = 0;
   const float* sinks = nullptr;  // [H]: a logit that joins each head's denominator
+
+  /// Weights, after the softmax, are zeroed with probability dropout_limit / 2^32 and multiplied by
+  /// dropout_scale otherwise: number ((b H + h) T + t) S + s of the stream of dropout_key (rng.h).
+  uint32_t dropout_limit = 0;
+  float dropout_scale = 1;
+  uint64_t dropout_key = 0;
 };
 
 /// out [B, T, H, V]; lse [B, H, T]: log of each row's sum of exponentials, sink included; minus

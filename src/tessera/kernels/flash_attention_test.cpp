@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/base/rng.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/kernels_testing.h"
 
@@ -35,9 +36,21 @@ struct Result {
 };
 
 int64_t times(const FlashAttention& a, int64_t h, int64_t p, int64_t j) {
+  if (a.documents != nullptr) {
+    const KeyRange document = a.documents[p - a.first_query];
+    if (j < document.begin || j >= document.end) return 0;
+  }
   if (a.visible != nullptr) return a.visible->multiplicity(h, p, j);
   if (a.causal && j > p) return 0;
   return a.window == 0 || (j > p - a.window && (a.causal || j < p + a.window)) ? 1 : 0;
+}
+
+/// What dropout multiplies a weight by.
+double kept(const FlashAttention& a, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (a.dropout_limit == 0) return 1;
+  const auto number = static_cast<uint64_t>(((b * a.H + h) * a.T + i) * a.S + j);
+  const bool dropped = RandomKey(a.dropout_key).bits(number) < a.dropout_limit;
+  return dropped ? 0 : static_cast<double>(a.dropout_scale);
 }
 
 /// The definition and its derivative, one score at a time.
@@ -85,18 +98,18 @@ Result by_hand(const Case& c, const FlashAttention& a) {
         for (int64_t j = 0; j < c.S; ++j)
           if (s[at(j)] != -kInfinity)
             for (int64_t e = 0; e < c.V; ++e) {
-              const double o = std::exp(s[at(j)] - lse) * d(c.v[vi(j) + e]);
+              const double o = std::exp(s[at(j)] - lse) * kept(a, b, h, i, j) * d(c.v[vi(j) + e]);
               r.out[at(oi + e)] += o;
               delta += o * d(c.d_out[oi + e]);
             }
         if (a.sinks && sum > 0) r.d_sinks[at(h)] -= std::exp(d(a.sinks[h]) - lse) * delta;
         for (int64_t j = 0; j < c.S; ++j) {
           if (s[at(j)] == -kInfinity) continue;
-          const double p = std::exp(s[at(j)] - lse);
+          const double p = std::exp(s[at(j)] - lse), m = kept(a, b, h, i, j);
           double dp = 0;
           for (int64_t e = 0; e < c.V; ++e) {
-            dp += d(c.d_out[oi + e]) * d(c.v[vi(j) + e]);
-            r.dv[at(vi(j) + e)] += p * d(c.d_out[oi + e]);
+            dp += m * d(c.d_out[oi + e]) * d(c.v[vi(j) + e]);
+            r.dv[at(vi(j) + e)] += p * m * d(c.d_out[oi + e]);
           }
           const double dx = p * (dp - delta), ds = dx * slope[at(j)] * d(a.scale);
           if (a.bias != nullptr) r.d_bias[at(h * a.bias_size + entry[at(j)])] += dx;
@@ -218,6 +231,63 @@ TEST(FlashAttention, AllTargetsEveryTerm) {
     a.sinks = nullptr;  // now row 5 has nothing at all
     expect_definition(c, a);
   });
+}
+
+/// The keys of each query's document.
+std::vector<KeyRange> documents(const std::vector<int64_t>& lengths) {
+  std::vector<KeyRange> out;
+  for (const int64_t length : lengths) {
+    const auto begin = static_cast<int64_t>(out.size());
+    out.insert(out.end(), at(length), {begin, begin + length});
+  }
+  return out;
+}
+
+TEST(FlashAttention, AllTargetsDocuments) {
+  on_every_target([] {
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{1, 2, 1, 3, 96, 5, 130, 2, 1, 7, 48}, {3, 250, 43}, {100, 0, 196}}) {
+      const std::vector<KeyRange> ranges = documents(lengths);
+      const Case c{1, 296, 296, 4, 2, 9, 20};
+      FlashAttention a = c.attention();
+      a.documents = ranges.data();
+      expect_definition(c, a);
+      a.causal = false;
+      expect_definition(c, a);
+      a.window = 6;
+      expect_definition(c, a);
+      a.causal = true;
+      a.softcap = 1.5f, a.sinks = c.sinks.data();
+      a.bias = c.bias.data(), a.bias_head_stride = 9, a.bias_size = 9, a.bias_zero = 6;
+      expect_definition(c, a);
+    }
+  });
+}
+
+TEST(FlashAttention, AllTargetsDropout) {
+  on_every_target([] {
+    // rows of keys that do not begin with a block of four random numbers
+    for (const int64_t t : {7, 110, 201}) {
+      const Case c{2, t, t, 4, 2, 16, 24};
+      FlashAttention a = c.attention();
+      a.dropout_limit = 0x50000000u, a.dropout_scale = 1.4545454f, a.dropout_key = 0x123456789abu;
+      expect_definition(c, a);
+      a.softcap = 1.5f, a.sinks = c.sinks.data();
+      a.bias = c.bias.data(), a.bias_head_stride = 9, a.bias_size = 9, a.bias_zero = 6;
+      const Holes holes;
+      a.visible = &holes;
+      expect_definition(c, a);
+    }
+  });
+}
+
+TEST(FlashAttention, RefusesDocumentsWithAPattern) {
+  const Case c{1, 8, 8, 1, 1, 4, 4};
+  const std::vector<KeyRange> ranges = documents({8});
+  const Holes holes;
+  FlashAttention a = c.attention();
+  a.documents = ranges.data(), a.visible = &holes;
+  EXPECT_THROW(outputs(c, a), Error);
 }
 
 TEST(FlashAttention, QueriesAfterAPast) {

@@ -156,19 +156,22 @@ HWY_INLINE void row_products(const float* x,
   });
 }
 
-// scores -> weights and d_weights -> d_scores of one row; d_bias: where its part of the bias's
-// gradient is added up, or null
+// scores -> weights and d_weights -> d_scores of one row; kept: factors of dropout, or null;
+// d_bias: where its part of the bias's gradient is added up, or null
 HWY_INLINE void backward_row(Span whole,
                              float lse,
                              float delta,
                              const float* slope,
+                             const float* kept,
                              float* d_bias,
                              float* weights,
                              float* gradient) {
   for (int64_t j = whole.begin; j < whole.end; j += kLanes) {
     const V32 p = exp_fast(hn::Sub(load(weights + j), all(lse)));
-    V32 d = hn::Mul(p, hn::Sub(load(gradient + j), all(delta)));
-    store(p, weights + j);
+    V32 g = load(gradient + j), used = p;
+    if (kept != nullptr) g = hn::Mul(g, load(kept + j)), used = hn::Mul(p, load(kept + j));
+    V32 d = hn::Mul(p, hn::Sub(g, all(delta)));
+    store(used, weights + j);
     if (d_bias != nullptr) store(hn::Add(load(d_bias + j), d), d_bias + j);
     if (slope != nullptr) d = hn::Mul(d, load(slope + j));
     store(d, gradient + j);
@@ -197,6 +200,7 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
                               float* gradient) {
   const PackedRows at(a);
   float* slope = a.softcap > 0 ? scratch<29>(kStride) : nullptr;
+  TileDropout dropout(a, item.b, item.g);
   for (int64_t first = 0; first < tile.count; first += kGroup) {
     const Span hull = seen_by.of_row(first), whole = whole_panels(hull);
     // in a band, rows that see some of kGroup keys lie together: no product reads the others
@@ -216,7 +220,7 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
           set_outside(d, whole, seen, 0.0f);
         }
         backward_row(whole, packed_rows[at.lse + number], packed_rows[at.delta + number], slope,
-                     d_bias, p, d);
+                     dropout.row(number, tile.first, whole), d_bias, p, d);
         read = {std::min(read.begin, seen.begin / kGroup * kGroup),
                 std::max(read.end, round_up(seen.end, kGroup))};
       }

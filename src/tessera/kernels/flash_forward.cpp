@@ -156,6 +156,7 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
                              const Tile& tile,
                              const TileMask& mask,
                              const GroupSpans& seen,
+                             TileDropout& dropout,
                              float* scores,
                              Softmax& softmax) {
   for (int64_t first = 0; first < tile.count; first += kGroup) {
@@ -172,8 +173,13 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
     }
     for (int64_t r = first; r < end; ++r)
       if (maxima[r - first] > softmax.maximum[r]) raise_maximum(maxima[r - first], r, a.V, softmax);
-    for (int64_t r = first; r < end; ++r)
-      exponentials(whole, r, scores + r * kScoreStride, softmax);
+    for (int64_t r = first; r < end; ++r) {
+      float* row = scores + r * kScoreStride;
+      exponentials(whole, r, row, softmax);
+      if (const float* factors = dropout.row(tile.row + r, tile.first, whole))
+        for (int64_t j = whole.begin; j < whole.end; j += kLanes)
+          store(hn::Mul(load(row + j), load(factors + j)), row + j);
+    }
     for (int64_t r = end; r < first + kGroup; ++r)
       std::fill(scores + r * kScoreStride + whole.begin, scores + r * kScoreStride + whole.end,
                 0.0f);
@@ -223,6 +229,7 @@ HWY_INLINE void forward_tile(const FlashAttention& a,
   softmax.out_stride = row_stride(a.V);
   softmax.out = scratch<17>(kForwardRows * softmax.out_stride);
   TileMask mask;
+  TileDropout dropout(a, item.b, item.g);
   pack_queries(a, item.b, tile, q);
   std::fill(softmax.out, softmax.out + kForwardRows * softmax.out_stride, 0.0f);
   for (int64_t r = 0; r < tile.count; ++r) {
@@ -248,7 +255,7 @@ HWY_INLINE void forward_tile(const FlashAttention& a,
     if (mask.seen == Seen::none) continue;
     const GroupSpans seen(mask, tile);
     tile_scores(a, tile, seen, q, item.keys, soon, scores);
-    tile_weights(a, item, tile, mask, seen, scores, softmax);
+    tile_weights(a, item, tile, mask, seen, dropout, scores, softmax);
     add_keys(scores, kScoreStride, seen, tile, item.values + tile.first * round_up(a.V, kPanel),
              a.V, softmax.out, softmax.out_stride, soon);
   }
@@ -292,7 +299,8 @@ void check_flash(const FlashAttention& a) {
   require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "flash_attention",
           "{} key-value heads do not divide {} heads", a.G, a.H);
   require(a.B >= 0 && a.T >= 0 && a.S >= 0 && a.K > 0 && a.V > 0 && a.window >= 0 &&
-              (a.bias == nullptr || a.bias_size > 0),
+              (a.bias == nullptr || a.bias_size > 0) &&
+              (a.documents == nullptr || a.visible == nullptr),
           "flash_attention", "B = {}, T = {}, S = {}, K = {}, V = {}, window {}, {} biases", a.B,
           a.T, a.S, a.K, a.V, a.window, a.bias_size);
 }

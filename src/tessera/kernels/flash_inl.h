@@ -12,6 +12,7 @@
 #include "tessera/kernels/expected_inl.h"
 #include "tessera/kernels/flash_tiles.h"
 #include "tessera/kernels/math_inl.h"
+#include "tessera/kernels/random_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -215,6 +216,28 @@ HWY_INLINE void add_keys(const float* weights,
                   sums + r * sums_stride + c, sums_stride);
     }
 }
+
+/// The factors of dropout of row `number` of a group for the keys of a tile that begins at key
+/// `first`, or null without dropout.
+class TileDropout {
+ public:
+  TileDropout(const FlashAttention& a, int64_t b, int64_t g) : a_(a), b_(b), g_(g) {}
+
+  HWY_INLINE const float* row(int64_t number, int64_t first, Span keys) {
+    if (a_.dropout_limit == 0) return nullptr;
+    const int64_t n = a_.H / a_.G, head = g_ * n + number % n;
+    const auto element =
+        static_cast<uint64_t>(((b_ * a_.H + head) * a_.T + number / n) * a_.S + first + keys.begin);
+    return dropout_factors(a_.dropout_key, element, keys.end - keys.begin, a_.dropout_limit,
+                           a_.dropout_scale, factors_) -
+           keys.begin;
+  }
+
+ private:
+  const FlashAttention& a_;
+  int64_t b_, g_;
+  HWY_ALIGN float factors_[kMaxTileKeys + 4 * kLanes + 4];
+};
 
 // softcap, bias and multiplicities of the keys of a span, in whole vectors: what lies outside it
 // may become anything; `slope` receives d cap(s) / d s

@@ -116,15 +116,20 @@ inline void mask_tile(const FlashAttention& a, const Tile& tile, TileMask& mask)
   mask.counted = false;
   if (a.visible != nullptr) return mask_by_pattern(a, tile, mask);
   const int64_t n = a.H / a.G, width = std::min(a.S - tile.first, tile.keys);
+  const int64_t key = a.first_key + tile.first;  // where the tile begins
   // of the query whose own place in the tile is `at`
   const auto sees = [&](int64_t at) {
     Span span{0, width};
+    if (a.documents != nullptr) {
+      const KeyRange& document = a.documents[key + at - a.first_query];
+      span = {std::max<int64_t>(0, document.begin - key), std::min(width, document.end - key)};
+    }
     if (a.causal) span.end = std::min(span.end, at + 1);
     if (a.window > 0) span.begin = std::max(span.begin, at - a.window + 1);
     if (a.window > 0 && !a.causal) span.end = std::min(span.end, at + a.window);
     return span.empty() ? Span{0, 0} : span;
   };
-  const int64_t first = a.first_query + tile.row / n - a.first_key - tile.first,
+  const int64_t first = a.first_query + tile.row / n - key,
                 last = first + (tile.row % n + tile.count - 1) / n;
   // no query's span begins or ends before that of the query before it
   if (sees(first).end == tile.keys && sees(last).begin == 0 && !sees(last).empty()) {
@@ -161,11 +166,13 @@ inline std::vector<int64_t> blocks_of_rows(
     for (int64_t b = begin / keys; begin < end && b <= (end - 1) / keys; ++b) out.push_back(b);
   };
   if (a.visible == nullptr) {
-    const int64_t last = a.first_key + a.S;
-    add(a.window > 0 ? from - a.window + 1 : a.first_key, a.causal ? to
-                                                          : a.window > 0
-                                                              ? std::min(last, to - 1 + a.window)
-                                                              : last);
+    KeyRange all{a.first_key, a.first_key + a.S};
+    if (a.documents != nullptr)
+      all = {a.documents[from - a.first_query].begin, a.documents[to - 1 - a.first_query].end};
+    if (a.window > 0) all.begin = std::max(all.begin, from - a.window + 1);
+    if (a.causal) all.end = std::min(all.end, to);
+    if (a.window > 0 && !a.causal) all.end = std::min(all.end, to - 1 + a.window);
+    add(all.begin, all.end);
     return out;
   }
   for (int64_t h = 0; h < (a.visible->same_for_heads() ? 1 : n); ++h)

@@ -118,10 +118,8 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const Tensor& v_BGSD,
                        int64_t start,
                        int64_t first,
-                       const ScoreOptions& options,
-                       const std::function<Tensor(const Tensor&)>& drop) {
-  return attention_plain(q_BHTD, k_BGSD, v_BGSD, start, {{first, first + k_BGSD.size(2)}}, options,
-                         drop);
+                       const ScoreOptions& options) {
+  return attention_plain(q_BHTD, k_BGSD, v_BGSD, start, {{first, first + k_BGSD.size(2)}}, options);
 }
 
 namespace {
@@ -133,7 +131,6 @@ Tensor defined_attention(const Tensor& q_BHTD,
                          int64_t start,
                          const std::vector<kernels::KeyRange>& held,
                          const ScoreOptions& options,
-                         const std::function<Tensor(const Tensor&)>& drop,
                          Tensor* lse) {
   const auto type = wide(q_BHTD);
   const int64_t h = q_BHTD.size(1), t = q_BHTD.size(2), s = k_BGSD.size(2);
@@ -178,7 +175,7 @@ Tensor defined_attention(const Tensor& q_BHTD,
     // a row without keys: all its weights are 0, never NaN
     if (hidden.all(-1).any().item<bool>()) weights = weights.masked_fill(hidden, 0);
   }
-  if (drop) weights = drop(weights);
+  if (options.dropout) weights = options.dropout(weights);
   Tensor out = at::matmul(weights, v);
   if (options.term.values) {
     row = 0;
@@ -200,9 +197,8 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const Tensor& v_BGSD,
                        int64_t start,
                        const std::vector<kernels::KeyRange>& held,
-                       const ScoreOptions& options,
-                       const std::function<Tensor(const Tensor&)>& drop) {
-  return defined_attention(q_BHTD, k_BGSD, v_BGSD, start, held, options, drop, nullptr);
+                       const ScoreOptions& options) {
+  return defined_attention(q_BHTD, k_BGSD, v_BGSD, start, held, options, nullptr);
 }
 
 namespace {
@@ -253,23 +249,20 @@ PartialAttention attention_part(const Tensor& q_BHTD,
                                 const ScoreOptions& options) {
   PartialAttention part;
   part.out = defined_attention(q_BHTD, k_BGSD, v_BGSD, start, {{first, first + k_BGSD.size(2)}},
-                               options, {}, &part.lse);
+                               options, &part.lse);
   return part;
 }
 
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
-                       const ScoreOptions& given,
-                       const std::function<Tensor(const Tensor&)>& drop) {
-  if (!drop)
-    if (const auto out = linear_memory_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given)) return *out;
+                       const ScoreOptions& given) {
+  if (const auto out = linear_memory_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given)) return *out;
   const ScoreOptions options = heads_first(given, 1, 2);
   const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), heads = q_BTHD.size(2);
   const Tensor q = q_BTHD.transpose(1, 2), k = k_BTGD.transpose(1, 2), v = v_BTGD.transpose(1, 2);
-  // dropout draws for the whole matrix of weights
-  if (drop || !worth_blocks(b * heads * t * t, options))
-    return attention_plain(q, k, v, 0, 0, options, drop).transpose(1, 2);
+  if (!worth_blocks(b * heads * t * t, options))
+    return attention_plain(q, k, v, 0, 0, options).transpose(1, 2);
   return attention_chunked(q, k, v, 0, {{0, t}}, options, queries_of_block(options))
       .transpose(1, 2);
 }
@@ -277,9 +270,8 @@ Tensor attention_equal(const Tensor& q_BTHD,
 Tensor attention(const Tensor& q_THD,
                  const std::vector<KeyValues>& given,
                  int64_t start,
-                 const ScoreOptions& options,
-                 const std::function<Tensor(const Tensor&)>& drop) {
-  if (use_kernels(q_THD) && !drop) return attention_kernel(q_THD, given, start, options);
+                 const ScoreOptions& options) {
+  if (use_kernels(q_THD) && !options.dropout) return attention_kernel(q_THD, given, start, options);
   std::vector<KeyValues> kv;
   for (const KeyValues& part : given) {
     const auto numbers = [&](const Tensor& x) {
@@ -294,7 +286,7 @@ Tensor attention(const Tensor& q_THD,
     ScoreOptions batched = options;
     if (batched.far_q.defined()) batched.far_q = batched.far_q.unsqueeze(0);
     return attention_equal(q_THD.unsqueeze(0), kv[0].k_SGD.unsqueeze(0), kv[0].v_SGD.unsqueeze(0),
-                           batched, drop)
+                           batched)
         .squeeze(0);
   }
   std::vector<Tensor> keys, values;
@@ -310,7 +302,7 @@ Tensor attention(const Tensor& q_THD,
   }
   const Tensor k_SGD = keys.size() == 1 ? keys[0] : at::cat(keys),
                v_SGD = values.size() == 1 ? values[0] : at::cat(values);
-  if (!drop && held.size() == 1)
+  if (held.size() == 1)
     if (const auto out = linear_memory_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0),
                                                  v_SGD.unsqueeze(0), start, held[0].begin, options))
       return out->squeeze(0);
@@ -320,8 +312,8 @@ Tensor attention(const Tensor& q_THD,
   if (batched.far_q.defined()) batched.far_q = batched.far_q.unsqueeze(0);
   const bool many = worth_blocks(q.size(1) * q.size(2) * k.size(2), batched);
   const Tensor out =
-      many && !drop ? attention_chunked(q, k, v, start, held, batched, queries_of_block(batched))
-                    : attention_plain(q, k, v, start, held, batched, drop);
+      many ? attention_chunked(q, k, v, start, held, batched, queries_of_block(batched))
+           : attention_plain(q, k, v, start, held, batched);
   return out.squeeze(0).transpose(0, 1);
 }
 

@@ -14,6 +14,7 @@
 
 #include "tessera/kernels/visibility.h"
 #include "tessera/ops/attention_merge.h"
+#include "tessera/ops/random.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -56,7 +57,8 @@ struct ScoreOptions {
   double softcap = 0;
   bool causal = true;
   int64_t window = 0;  // causal: query - window < key <= query; else |query - key| <= window / 2
-  double dropout = 0;  // on the weights; 0 outside training
+  Dropout dropout =
+      {};  // of the weights [B, H, T, S], S the keys of the call; none outside training
   /// When set it replaces causal and window.
   std::shared_ptr<const kernels::Visibility> visibility = nullptr;
   ScoreTerm term = {};
@@ -80,8 +82,7 @@ struct KeyValues {
 Tensor attention(const Tensor& q_THD,
                  const std::vector<KeyValues>& kv,
                  int64_t start,
-                 const ScoreOptions& options,
-                 const std::function<Tensor(const Tensor&)>& drop = {});
+                 const ScoreOptions& options);
 
 /// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD: by lists of keys
 /// (ops/scattered_attention.h) or by tiles (ops/flash_attention.h) where these apply, else by
@@ -89,8 +90,7 @@ Tensor attention(const Tensor& q_THD,
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
-                       const ScoreOptions& options,
-                       const std::function<Tensor(const Tensor&)>& drop = {});
+                       const ScoreOptions& options);
 
 /// The batch-invariant kernel: float32 on a CPU, no gradient.
 Tensor attention_kernel(const Tensor& q_THD,
@@ -105,8 +105,7 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const Tensor& v_BGSD,
                        int64_t start,
                        int64_t first,
-                       const ScoreOptions& options,
-                       const std::function<Tensor(const Tensor&)>& drop = {});
+                       const ScoreOptions& options);
 
 /// The same of some of a sequence's keys, with the log of each row's sum of exponentials, [B, H,
 /// T]: sinks included, -inf where no key is seen.
@@ -123,8 +122,7 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const Tensor& v_BGSD,
                        int64_t start,
                        const std::vector<kernels::KeyRange>& held,
-                       const ScoreOptions& options,
-                       const std::function<Tensor(const Tensor&)>& drop = {});
+                       const ScoreOptions& options);
 
 /// The definition on blocks of queries, each with the keys that it can see, recomputed for the
 /// gradient: memory is that of one block's scores.

@@ -60,8 +60,15 @@ Tensor attention_chunked(const Tensor& q_BHTD,
   add(options.far_q, BlockReads::queries);
   for (const Tensor& x : options.term.inputs) add(x, BlockReads::all);
   how.blocks = blocks_of(options, q_BHTD.size(1), start, q_BHTD.size(2), held, chunk);
-  how.run = [options, start](const QueryBlock& block, const std::vector<Tensor>& cuts) {
+  how.run = [options, start, t = q_BHTD.size(2), s = k_BGSD.size(2)](
+                const QueryBlock& block, const std::vector<Tensor>& cuts) {
     ScoreOptions own = options;
+    if (own.dropout) {
+      own.dropout.part = {t, s, block.query, {}};
+      for (size_t i = 0; i < block.rows.size(); ++i)
+        own.dropout.part->columns.push_back(
+            {block.rows[i], block.rows[i] + block.positions[i].end - block.positions[i].begin});
+    }
     size_t at = 3;
     for (Tensor* x : {&own.sinks_H, &own.term.bias_HR, &own.far_q})
       if (x->defined()) *x = cuts[at++];

@@ -195,12 +195,13 @@ ScoreOptions everything(const Everything& e, int kind) {
   if (kind == 1) options.window = 4;
   if (kind == 2) options.causal = false;
   if (kind == 3) options.causal = false, options.window = 4;
-  if (kind == 4) options.visibility = std::make_shared<EvenKeys>();
+  if (kind == 4 || kind == 6) options.visibility = std::make_shared<EvenKeys>();
+  if (kind >= 5) options.dropout = {.p = 0.4, .key = RandomKey(3)};
   return options;
 }
 
 TEST(AttentionChunked, ValuesAndGradientsAreThoseOfTheDefinition) {
-  for (int kind = 0; kind < 5; ++kind)
+  for (int kind = 0; kind < 7; ++kind)
     for (const int64_t chunk : {1, 2, 4, 100}) {
       const Everything a = leaves(), b = leaves();
       const Tensor want = attention_plain(a.q, a.k, a.v, 0, 0, everything(a, kind));

@@ -12,7 +12,8 @@ using torch::autograd::variable_list;
 
 struct Work final : torch::CustomClassHolder {
   int64_t start = 0, first = 0;
-  ScoreOptions options;  // without its tensors, which are inputs
+  ScoreOptions options;                      // without its tensors, which are inputs
+  std::vector<kernels::KeyRange> documents;  // of each query; empty: one for all
   bool has_sinks = false, has_bias = false;
 };
 
@@ -50,8 +51,14 @@ kernels::FlashAttention describe(const Work& work, const Inputs& in) {
   // the kernel's symmetric window is |query - key| < window
   a.window = o.window == 0 ? 0 : o.causal ? o.window : o.window / 2 + 1;
   a.visible = o.visibility.get();
+  if (!work.documents.empty()) a.documents = work.documents.data();
   a.scale = static_cast<float>(o.scale);
   a.softcap = static_cast<float>(o.softcap);
+  if (o.dropout) {
+    a.dropout_limit = static_cast<uint32_t>(o.dropout.p * 4294967296.0);
+    a.dropout_scale = static_cast<float>(1 / (1 - o.dropout.p));
+    a.dropout_key = o.dropout.key.value();
+  }
   if (in.sinks.defined()) a.sinks = in.sinks.const_data_ptr<float>();
   if (in.bias.defined()) {
     a.bias = in.bias.const_data_ptr<float>();
@@ -118,6 +125,25 @@ bool flash_applies(const Tensor& q, const ScoreOptions& options) {
          !options.term.values && !options.far_q.defined();
 }
 
+namespace {
+
+Tensor flash(const c10::intrusive_ptr<Work>& work,
+             const Tensor& q_BTHD,
+             const Tensor& k_BSGD,
+             const Tensor& v_BSGD,
+             const ScoreOptions& options) {
+  work->options = options;
+  work->options.sinks_H = Tensor();
+  work->options.term.bias_HR = Tensor();
+  std::vector<Tensor> inputs{q_BTHD, k_BSGD, v_BSGD};
+  if ((work->has_sinks = options.sinks_H.defined())) inputs.push_back(options.sinks_H);
+  if ((work->has_bias = options.term.bias_HR.defined())) inputs.push_back(options.term.bias_HR);
+  for (Tensor& x : inputs) x = x.to(at::kFloat);
+  return Flash::apply(work, at::TensorList(inputs)).to(q_BTHD.scalar_type());
+}
+
+}  // namespace
+
 Tensor flash_attention(const Tensor& q_BTHD,
                        const Tensor& k_BSGD,
                        const Tensor& v_BSGD,
@@ -127,14 +153,26 @@ Tensor flash_attention(const Tensor& q_BTHD,
   const auto work = c10::make_intrusive<Work>();
   work->start = start;
   work->first = first;
-  work->options = options;
-  work->options.sinks_H = Tensor();
-  work->options.term.bias_HR = Tensor();
-  std::vector<Tensor> inputs{q_BTHD, k_BSGD, v_BSGD};
-  if ((work->has_sinks = options.sinks_H.defined())) inputs.push_back(options.sinks_H);
-  if ((work->has_bias = options.term.bias_HR.defined())) inputs.push_back(options.term.bias_HR);
-  for (Tensor& x : inputs) x = x.to(at::kFloat);
-  return Flash::apply(work, at::TensorList(inputs)).to(q_BTHD.scalar_type());
+  return flash(work, q_BTHD, k_BSGD, v_BSGD, options);
+}
+
+bool flash_documents_applies(const Tensor& q, const ScoreOptions& options) {
+  return flash_applies(q, options) && options.visibility == nullptr;
+}
+
+Tensor flash_documents(const Tensor& q_NHD,
+                       const Tensor& k_NGD,
+                       const Tensor& v_NGD,
+                       const std::vector<int64_t>& lengths,
+                       const ScoreOptions& options) {
+  const auto work = c10::make_intrusive<Work>();
+  for (const int64_t length : lengths) {
+    const auto begin = static_cast<int64_t>(work->documents.size());
+    work->documents.insert(work->documents.end(), static_cast<size_t>(length),
+                           {begin, begin + length});
+  }
+  return flash(work, q_NHD.unsqueeze(0), k_NGD.unsqueeze(0), v_NGD.unsqueeze(0), options)
+      .squeeze(0);
 }
 
 }  // namespace tessera::ops

@@ -19,4 +19,13 @@ Tensor flash_attention(const Tensor& q_BTHD,
                        int64_t first,
                        const ScoreOptions& options);
 
+/// Documents one after another, `lengths` of N tokens in all, of which each sees its own alone:
+/// q_NHD, k and v_NGD -> [N, H, Dv]. Patterns do not serve.
+bool flash_documents_applies(const Tensor& q, const ScoreOptions& options);
+Tensor flash_documents(const Tensor& q_NHD,
+                       const Tensor& k_NGD,
+                       const Tensor& v_NGD,
+                       const std::vector<int64_t>& lengths,
+                       const ScoreOptions& options);
+
 }  // namespace tessera::ops

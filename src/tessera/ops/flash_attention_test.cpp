@@ -140,7 +140,11 @@ std::vector<Setting> settings() {
           {"sinks", {}, true},
           {"bias", {}, false, true},
           {"one bias for all heads", {.causal = false}, false, true, 1},
-          {"everything", {.softcap = 1.5, .window = 30}, true, true}};
+          {"dropout", {.dropout = {.p = 0.3, .key = RandomKey(7)}}},
+          {"everything",
+           {.softcap = 1.5, .window = 30, .dropout = {.p = 0.2, .key = RandomKey(8)}},
+           true,
+           true}};
 }
 
 TEST(FlashAttention, IsTheDefinitionAtOddLengths) {
@@ -214,6 +218,41 @@ TEST(FlashAttention, ThreadsDoNotChangeTheBits) {
   set_thread_count(before);
 }
 
+TEST(FlashAttention, DocumentsOneAfterAnotherAreDocumentsByThemselves) {
+  const std::vector<int64_t> lengths{5, 1, 130, 17, 2, 45};
+  const Sizes n{.b = 1, .t = 200, .s = 200, .h = 4, .g = 2};
+  for (const Setting& setting : settings()) {
+    if (setting.options.dropout) continue;
+    SCOPED_TRACE(setting.name);
+    const auto run = [&](at::ScalarType type) {
+      const Leaves x(n, at::kFloat, type, 4, 21);
+      ScoreOptions o = setting.options;
+      o.scale = 0.3;
+      if (setting.sinks) o.sinks_H = x.sinks;
+      if (setting.bias) o.term.bias_HR = x.bias, o.term.zero = 15;
+      const Tensor q = x.q.squeeze(0), k = x.k.squeeze(0), v = x.v.squeeze(0);
+      std::vector<Tensor> alone;
+      for (int64_t i = 0, first = 0; i < static_cast<int64_t>(lengths.size()); ++i) {
+        const int64_t length = lengths[static_cast<size_t>(i)];
+        const auto cut = [&](const Tensor& all) {
+          return all.narrow(0, first, length).unsqueeze(0).transpose(1, 2);
+        };
+        if (type == at::kDouble)
+          alone.push_back(
+              attention_plain(cut(q), cut(k), cut(v), 0, 0, o).transpose(1, 2).squeeze(0));
+        first += length;
+      }
+      const Tensor out =
+          type == at::kDouble ? at::cat(alone) : flash_documents(q, k, v, lengths, o);
+      (out * gen(out.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
+      return std::vector<Tensor>{out.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
+    };
+    const auto want = run(at::kDouble), got = run(at::kFloat);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_LE(error(got[i], want[i]), 1e-5 * largest(want[i])) << i;
+  }
+}
+
 /// What the first three keys meet is another query; float32 goes through the tiles.
 TEST(FlashAttention, FarQueriesMeetTheFirstKeys) {
   const Sizes n{.t = 60, .s = 60, .h = 4, .g = 2};
@@ -247,6 +286,11 @@ TEST(FlashAttention, LeavesFunctionsToTheOtherForms) {
   ScoreOptions far;
   far.far_q = q;
   EXPECT_FALSE(flash_applies(q, far));
+  // a pattern's positions are those in one document
+  ScoreOptions pattern;
+  pattern.visibility = std::make_shared<Holes>(2);
+  EXPECT_TRUE(flash_documents_applies(q, {}));
+  EXPECT_FALSE(flash_documents_applies(q, pattern));
 }
 
 }  // namespace

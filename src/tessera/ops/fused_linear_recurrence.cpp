@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/linear_recurrence_backward.h"
@@ -26,9 +27,33 @@ enum Input : size_t { kQ, kK, kV, kDecay, kBeta, kA, kB, kU, kRate, kSkip, kInpu
 const float* data(const Tensor& x) {
   return x.defined() ? x.const_data_ptr<float>() : nullptr;
 }
-/// Row `b` of a [B, ...] tensor, as a pointer.
-float* row(const Tensor& x, int64_t b) {
-  return x.defined() ? x.data_ptr<float>() + b * (x.numel() / x.size(0)) : nullptr;
+
+/// Tokens [first, first + length) of all B T, and where its checkpoints begin.
+struct Sequence {
+  int64_t first = 0, length = 0, checkpoint = 0;
+};
+
+/// Rows of a batch, or documents.
+std::vector<Sequence> sequences_of(const Tensor& v_BTHV, const Lengths& documents) {
+  const Lengths lengths =
+      documents.empty() ? Lengths(static_cast<size_t>(v_BTHV.size(0)), v_BTHV.size(1)) : documents;
+  std::vector<Sequence> out;
+  Sequence next;
+  for (const int64_t length : lengths) {
+    next.length = length;
+    out.push_back(next);
+    next.first += length;
+    next.checkpoint += (length + kInterval - 1) / kInterval;
+  }
+  return out;
+}
+
+/// Token `t` of a [B, T, ...] tensor, and entry `i` of an [n, ...] one, as pointers.
+float* token(const Tensor& x, int64_t t) {
+  return x.defined() ? x.data_ptr<float>() + t * (x.numel() / (x.size(0) * x.size(1))) : nullptr;
+}
+float* entry(const Tensor& x, int64_t i) {
+  return x.defined() ? x.data_ptr<float>() + i * (x.numel() / x.size(0)) : nullptr;
 }
 
 Tensor single(const Tensor& x) {
@@ -40,11 +65,11 @@ variable_list inputs(const LinearRecurrence& in, const ValueScales& scales) {
           single(scales.rate_BTH), single(scales.skip_H)};
 }
 
-kernels::LinearRecurrence sequence(const variable_list& in, int64_t b) {
+kernels::LinearRecurrence recurrence(const variable_list& in, const Sequence& s) {
   kernels::LinearRecurrence r;
-  r.T = in[kV].size(1), r.H = in[kV].size(2), r.K = in[kQ].size(3), r.V = in[kV].size(3);
+  r.T = s.length, r.H = in[kV].size(2), r.K = in[kQ].size(3), r.V = in[kV].size(3);
   r.G = in[kQ].size(2);
-  const auto of = [&](size_t i) { return in[i].defined() ? row(in[i], b) : nullptr; };
+  const auto of = [&](Input i) { return token(in[i], s.first); };
   r.q = of(kQ), r.k = of(kK), r.v = of(kV);
   if (in[kDecay].defined()) {
     r.decay = in[kDecay].dim() == 1   ? kernels::DecayPer::head
@@ -67,6 +92,7 @@ int64_t heads_summed(int64_t heads, int64_t groups) {
   return most;
 }
 
+/// y, and of rows of a batch the final states.
 struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
   using Maybe = std::optional<Tensor>;  // an input that may be undefined
 
@@ -81,24 +107,35 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
                                const Maybe& u,
                                const Maybe& rate,
                                const Maybe& skip,
-                               const Tensor& state,
+                               const Maybe& state,
+                               const Lengths& documents,
                                bool keep) {
     variable_list in{q, k, v};
     for (const Maybe* x : {&log_decay, &beta, &a, &b, &u, &rate, &skip})
       in.push_back(x->value_or(Tensor()));
-    const int64_t batch = v.size(0), t = v.size(1), blocks = (t + kInterval - 1) / kInterval;
-    Tensor y = at::empty(v.sizes(), v.options()), end = state.clone();
+    const std::vector<Sequence> sequences = sequences_of(v, documents);
+    const int64_t blocks =
+        sequences.back().checkpoint + (sequences.back().length + kInterval - 1) / kInterval;
+    const std::vector<int64_t> one{v.size(2), q.size(3), v.size(3)};
+    Tensor y = at::empty(v.sizes(), v.options());
+    // documents begin with zeros and leave nothing: one state serves them all
+    Tensor end = state ? state->clone() : at::empty({1, one[0], one[1], one[2]}, v.options());
     const Tensor checkpoints =
-        keep ? at::empty({batch, blocks, v.size(2), q.size(3), v.size(3)}, v.options()) : Tensor();
-    for (int64_t i = 0; i < batch; ++i) {
-      auto r = sequence(in, i);
-      r.state = row(end, i), r.y = row(y, i);
-      r.kept = row(checkpoints, i), r.interval = kInterval;
+        keep ? at::empty({blocks, one[0], one[1], one[2]}, v.options()) : Tensor();
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      auto r = recurrence(in, sequences[i]);
+      if (!state) end.zero_();
+      r.state = entry(end, state ? static_cast<int64_t>(i) : 0);
+      r.y = token(y, sequences[i].first);
+      r.kept = keep ? entry(checkpoints, sequences[i].checkpoint) : nullptr;
+      r.interval = kInterval;
       kernels::linear_recurrence(r);
     }
     variable_list saved = in;
     saved.push_back(checkpoints);
     context->save_for_backward(saved);
+    context->saved_data["documents"] = documents;
+    context->saved_data["state"] = state.has_value();
     return {y, end};
   }
 
@@ -106,6 +143,9 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
     const variable_list saved = context->get_saved_variables();
     const variable_list in(saved.begin(), saved.begin() + kInputs);
     const Tensor& checkpoints = saved[kInputs];
+    const bool has_state = context->saved_data["state"].toBool();
+    const std::vector<Sequence> sequences =
+        sequences_of(in[kV], context->saved_data["documents"].toIntVector());
     const Tensor dy = gradients[0].contiguous();
     Tensor dstate = gradients[1].contiguous().clone();
     variable_list out(kInputs);
@@ -115,73 +155,87 @@ struct FusedRecurrence : torch::autograd::Function<FusedRecurrence> {
     const int64_t summed = heads_summed(heads, groups);
     for (const size_t i : {kQ, kK})
       out[i] = at::empty({batch, in[i].size(1), heads / summed, in[i].size(3)}, in[i].options());
-    // what the rows share is summed over them afterwards
-    const Tensor du = in[kU].defined()
-                          ? at::empty({batch, in[kU].size(0), in[kU].size(1)}, in[kU].options())
-                          : Tensor();
+    // what the sequences share is summed over them afterwards
+    const Tensor du =
+        in[kU].defined()
+            ? at::empty({static_cast<int64_t>(sequences.size()), in[kU].size(0), in[kU].size(1)},
+                        in[kU].options())
+            : Tensor();
     const Tensor dskip =
         in[kSkip].defined() ? at::empty({batch, dy.size(1), heads}, dy.options()) : Tensor();
-    for (int64_t i = 0; i < batch; ++i) {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const Sequence& s = sequences[i];
+      const auto of = [&](const Tensor& x) { return token(x, s.first); };
+      if (!has_state) dstate.zero_();
       kernels::LinearRecurrenceGradients g;
       g.interval = kInterval;
       g.summed = summed;
-      g.checkpoints = row(checkpoints, i);
-      g.dy = row(dy, i);
-      g.dstate = row(dstate, i);
-      g.dq = row(out[kQ], i), g.dk = row(out[kK], i), g.dv = row(out[kV], i);
-      g.dlog_decay = row(out[kDecay], i);
-      g.dbeta = row(out[kBeta], i);
-      g.da = row(out[kA], i), g.db = row(out[kB], i);
-      g.dbonus = row(du, i);
-      g.drate = row(out[kRate], i), g.dskip = row(dskip, i);
-      kernels::linear_recurrence_backward(sequence(in, i), g);
+      g.checkpoints = entry(checkpoints, s.checkpoint);
+      g.dy = of(dy);
+      g.dstate = entry(dstate, has_state ? static_cast<int64_t>(i) : 0);
+      g.dq = of(out[kQ]), g.dk = of(out[kK]), g.dv = of(out[kV]);
+      g.dlog_decay = of(out[kDecay]);
+      g.dbeta = of(out[kBeta]);
+      g.da = of(out[kA]), g.db = of(out[kB]);
+      g.dbonus = entry(du, static_cast<int64_t>(i));
+      g.drate = of(out[kRate]), g.dskip = of(dskip);
+      kernels::linear_recurrence_backward(recurrence(in, s), g);
     }
     if (du.defined()) out[kU] = du.sum(0);
     if (dskip.defined()) out[kSkip] = dskip.sum({0, 1});
     if (groups != heads / summed)
       for (const size_t i : {kQ, kK}) out[i] = out[i].unflatten(2, {groups, -1}).sum(3);
-    out.push_back(dstate);
-    out.emplace_back();  // of `keep`
+    out.push_back(has_state ? dstate : Tensor());
+    out.resize(out.size() + 2);  // of the lengths and of `keep`
     return out;
   }
 };
+
+variable_list recurred(const LinearRecurrence& in, const Tensor& state, const ValueScales& scales) {
+  const auto& v = in.v_BTHV;
+  variable_list x = inputs(in, scales);
+  // a decay per head that learns is one per token whose gradients are summed
+  if (x[kDecay].defined() && x[kDecay].dim() == 1 && x[kDecay].requires_grad())
+    x[kDecay] = x[kDecay].expand({v.size(0), v.size(1), v.size(2)}).contiguous();
+  const auto maybe = [](const Tensor& one) {
+    return one.defined() ? std::optional<Tensor>(one) : std::nullopt;
+  };
+  return FusedRecurrence::apply(x[kQ], x[kK], x[kV], maybe(x[kDecay]), maybe(x[kBeta]),
+                                maybe(x[kA]), maybe(x[kB]), maybe(x[kU]), maybe(x[kRate]),
+                                maybe(x[kSkip]), maybe(state), in.documents,
+                                /*keep=*/at::GradMode::is_enabled());
+}
 
 }  // namespace
 
 std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
                                                   const Tensor& state_BHKV,
                                                   const ValueScales& scales) {
+  require(in.documents.empty(), "linear_recurrence", "documents have no final state");
   const auto& v = in.v_BTHV;
   const Tensor state =
       state_BHKV.defined()
           ? single(state_BHKV)
           : at::zeros({v.size(0), v.size(2), in.q_BTHK.size(3), v.size(3)}, at::kFloat);
   if (v.size(1) == 0) return {v, state};
-  variable_list x = inputs(in, scales);
-  // a decay per head that learns is one per token whose gradients are summed
-  if (x[kDecay].defined() && x[kDecay].dim() == 1 && x[kDecay].requires_grad())
-    x[kDecay] = x[kDecay].expand({v.size(0), v.size(1), v.size(2)}).contiguous();
-  const auto maybe = [&](Input i) {
-    return x[i].defined() ? std::optional<Tensor>(x[i]) : std::nullopt;
-  };
-  const variable_list out = FusedRecurrence::apply(
-      x[kQ], x[kK], x[kV], maybe(kDecay), maybe(kBeta), maybe(kA), maybe(kB), maybe(kU),
-      maybe(kRate), maybe(kSkip), state, /*keep=*/at::GradMode::is_enabled());
+  const variable_list out = recurred(in, state, scales);
   return {out[0].to(v.scalar_type()), out[1]};
 }
 
 Tensor linear_recurrence_fused_y(const LinearRecurrence& in, const ValueScales& scales) {
   const auto& v = in.v_BTHV;
+  if (v.size(1) == 0) return v;
   const variable_list x = inputs(in, scales);
   const bool learns =
       at::GradMode::is_enabled() && std::any_of(x.begin(), x.end(), [](const Tensor& one) {
         return one.defined() && one.requires_grad();
       });
-  if (learns || v.size(1) == 0) return linear_recurrence_fused(in, {}, scales).first;
+  if (learns && !in.documents.empty()) return recurred(in, {}, scales)[0].to(v.scalar_type());
+  if (learns) return linear_recurrence_fused(in, {}, scales).first;
   Tensor y = at::empty(v.sizes(), at::kFloat);
-  for (int64_t i = 0; i < v.size(0); ++i) {
-    auto r = sequence(x, i);
-    r.y = row(y, i);
+  for (const Sequence& s : sequences_of(v, in.documents)) {
+    auto r = recurrence(x, s);
+    r.y = token(y, s.first);
     if (kernels::has_chunked_form(r)) {
       kernels::linear_recurrence_chunked(r);
       continue;
@@ -208,9 +262,28 @@ std::pair<Tensor, Tensor> linear_recurrence(const LinearRecurrence& in,
                             : linear_recurrence_chunked(in, chunk, state_BHKV);
 }
 
+std::vector<LinearRecurrence> by_document(const LinearRecurrence& in) {
+  std::vector<LinearRecurrence> out(in.documents.size());
+  for (Tensor LinearRecurrence::*const x :
+       {&LinearRecurrence::q_BTHK, &LinearRecurrence::k_BTHK, &LinearRecurrence::v_BTHV,
+        &LinearRecurrence::log_decay, &LinearRecurrence::beta_BTH, &LinearRecurrence::a_BTHK,
+        &LinearRecurrence::b_BTHK}) {
+    const bool of_tokens = (in.*x).defined() && (in.*x).dim() > 1;
+    const std::vector<Tensor> pieces =
+        of_tokens ? (in.*x).split_with_sizes(in.documents, 1) : std::vector<Tensor>();
+    for (size_t i = 0; i < out.size(); ++i) out[i].*x = of_tokens ? pieces[i] : in.*x;
+  }
+  for (LinearRecurrence& one : out) one.u_HK = in.u_HK;
+  return out;
+}
+
 Tensor linear_recurrence_y(const LinearRecurrence& in, int64_t chunk) {
-  return has_fused_form(in) ? linear_recurrence_fused_y(in)
-                            : linear_recurrence_chunked(in, chunk).first;
+  if (has_fused_form(in)) return linear_recurrence_fused_y(in);
+  if (in.documents.empty()) return linear_recurrence_chunked(in, chunk).first;
+  std::vector<Tensor> out;
+  for (const LinearRecurrence& one : by_document(in))
+    out.push_back(linear_recurrence_chunked(one, chunk).first);
+  return at::cat(out, 1);
 }
 
 }  // namespace tessera::ops

@@ -288,6 +288,11 @@ Tensor linear_recurrence_scan(const LinearRecurrence& in, Tensor& state_HKV) {
 }
 
 Tensor linear_recurrence_whole(const LinearRecurrence& in) {
+  if (!in.documents.empty()) {
+    std::vector<Tensor> out;
+    for (const LinearRecurrence& one : by_document(in)) out.push_back(linear_recurrence_whole(one));
+    return at::cat(out, 1);
+  }
   if (use_kernels(in.v_BTHV) && in.v_BTHV.size(0) == 1) {
     // one pass writes the state, a second one, with keys of zero, reads it
     Tensor state = at::zeros({in.v_BTHV.size(2), in.q_BTHK.size(3), in.v_BTHV.size(3)});

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
+#include "tessera/ops/documents.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -22,6 +24,9 @@ struct LinearRecurrence {
   Tensor beta_BTH = {};
   Tensor a_BTHK = {}, b_BTHK = {};
   Tensor u_HK = {};
+  /// Where they are given, B = 1 and the T tokens are documents of these lengths, one after
+  /// another, each of which begins with a state of zeros. Only where y alone is asked for.
+  Lengths documents = {};
 };
 
 /// Products of whole chunks of `chunk` tokens, recurrent across them; chunk >= T is the parallel
@@ -62,7 +67,11 @@ Tensor linear_recurrence_y(const LinearRecurrence& in, int64_t chunk);
 /// place. Returns y_BTHV.
 Tensor linear_recurrence_scan(const LinearRecurrence& in, Tensor& state_HKV);
 
-/// Without order: y_t = (sum over all s of k_s v_s^T)^T q_t. Only q, k and v are read.
+/// Its documents, each by itself.
+std::vector<LinearRecurrence> by_document(const LinearRecurrence& in);
+
+/// Without order: y_t = (sum over all s of k_s v_s^T)^T q_t. Only q, k, v and the documents are
+/// read.
 Tensor linear_recurrence_whole(const LinearRecurrence& in);
 
 /// sum_c x[..., c] w[..., c]; w is broadcast. One order of summation where kernels apply.

@@ -1,26 +1,57 @@
 #include "tessera/ops/random.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/threads.h"
 
 namespace tessera::ops {
 
-Tensor dropout(const Tensor& x, double p, const RandomKey& key) {
-  if (p <= 0) return x;
-  Tensor mask = at::empty(x.sizes(), at::TensorOptions().dtype(at::kFloat));
+namespace {
+
+/// mask[i] = 0 or 1 / (1 - p) for elements first + i.
+void fill_factors(const Dropout& dropout, int64_t first, int64_t n, float* mask) {
+  const auto limit = static_cast<uint32_t>(dropout.p * 4294967296.0);
+  const auto scale = static_cast<float>(1 / (1 - dropout.p));
+  for (int64_t i = 0; i < n;) {
+    const int64_t element = first + i;
+    const auto bits = dropout.key.block(static_cast<uint64_t>(element / 4));
+    for (int64_t at = element % 4; at < 4 && i < n; ++at, ++i)
+      mask[i] = bits[static_cast<size_t>(at)] < limit ? 0.0f : scale;
+  }
+}
+
+}  // namespace
+
+Tensor Dropout::operator()(const Tensor& weights) const {
+  if (p <= 0) return weights;
+  Tensor mask = at::empty(weights.sizes(), at::TensorOptions().dtype(at::kFloat));
   auto* out = mask.data_ptr<float>();
-  const auto limit = static_cast<uint32_t>(p * 4294967296.0);
-  const auto scale = static_cast<float>(1 / (1 - p));
-  const int64_t n = mask.numel();
-  parallel_for((n + 3) / 4, 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const auto bits = key.block(static_cast<uint64_t>(b));
-      for (int64_t i = 4 * b; i < std::min(4 * b + 4, n); ++i)
-        out[i] = bits[static_cast<size_t>(i % 4)] < limit ? 0.0f : scale;
-    }
-  });
-  return x * mask.to(x.device(), x.scalar_type());
+  if (!part) {
+    constexpr int64_t kAtOnce = 4096;
+    const int64_t n = mask.numel();
+    parallel_for((n + kAtOnce - 1) / kAtOnce, 1, [&](int64_t begin, int64_t end) {
+      fill_factors(*this, begin * kAtOnce, std::min(end * kAtOnce, n) - begin * kAtOnce,
+                   out + begin * kAtOnce);
+    });
+  } else {
+    const int64_t n = weights.size(-2), m = weights.size(-1);
+    parallel_for(weights.numel() / std::max<int64_t>(m, 1), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = (i / n * part->T + part->row + i % n) * part->S;
+        float* to = out + i * m;
+        for (const kernels::KeyRange& range : part->columns) {
+          fill_factors(*this, row + range.begin, range.end - range.begin, to);
+          to += range.end - range.begin;
+        }
+      }
+    });
+  }
+  return weights * mask.to(weights.device(), weights.scalar_type());
+}
+
+Tensor dropout(const Tensor& x, double p, const RandomKey& key) {
+  return Dropout{p, key}(x);
 }
 
 Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::ScalarType type) {

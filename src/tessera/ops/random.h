@@ -2,7 +2,11 @@
 // index alone.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "tessera/base/rng.h"
+#include "tessera/kernels/visibility.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/spec/mechanism.h"
 
@@ -10,6 +14,22 @@ namespace tessera::ops {
 
 /// x with each element zeroed with probability p and the others scaled by 1 / (1 - p).
 Tensor dropout(const Tensor& x, double p, const RandomKey& key);
+
+/// Dropout of a matrix of weights, or of a part of one.
+struct Dropout {
+  double p = 0;  // 0: none
+  RandomKey key{0};
+  /// Where weights [.., n, m] lie in the matrices [.., T, S] whose elements are numbered: rows from
+  /// `row` on, and columns of these ranges. Without it they are the matrices.
+  struct Part {
+    int64_t T = 0, S = 0, row = 0;
+    std::vector<kernels::KeyRange> columns;
+  };
+  std::optional<Part> part = {};
+
+  explicit operator bool() const { return p > 0; }
+  Tensor operator()(const Tensor& weights) const;
+};
 
 /// Initial values of a parameter, drawn in double from the stream of `key` and its name.
 Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::ScalarType type);

@@ -143,7 +143,7 @@ Gradients met_back(const Pair& p,
 // --- the way round ----------------------------------------------------------------------------
 
 void check(const ScoreOptions& options) {
-  require(!options.far_q.defined() && options.dropout == 0, "ring_attention",
+  require(!options.far_q.defined() && !options.dropout, "ring_attention",
           "far queries and dropout are not distributed");
 }
 

@@ -254,10 +254,10 @@ TEST(LocalRing, HandsCopiesToTheNextRank) {
 
 TEST(RingAttention, RefusesWhatCannotBeSpread) {
   const Leaves in(4, at::kDouble);
-  ScoreOptions options{.scale = 0.6, .dropout = 0.1};
+  ScoreOptions options{.scale = 0.6, .dropout = {.p = 0.1}};
   const RingOrder order(4, 2, RingLayout::striped);
   EXPECT_THROW(ring_attention(in[0], in[1], in[2], order, options), Error);
-  options.dropout = 0;
+  options.dropout = {};
   EXPECT_THROW(ring_attention(in[0], in[1], in[2], RingOrder(5, 2, RingLayout::striped), options),
                Error);
 }

@@ -82,7 +82,8 @@ LinearRecurrence recurrence_of(const Ssd& in) {
   return {.q_BTHK = in.c_BTGN.to(type),
           .k_BTHK = in.b_BTGN.to(type),
           .v_BTHV = in.x_BTHP.to(type),
-          .log_decay = in.dt_BTH.to(type) * in.a_H.to(type)};
+          .log_decay = in.dt_BTH.to(type) * in.a_H.to(type),
+          .documents = in.documents};
 }
 
 }  // namespace
@@ -97,7 +98,16 @@ std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_
 }
 
 Tensor ssd_y(const Ssd& in, int64_t chunk) {
-  if (!has_fused_form(in)) return ssd_chunked(in, chunk).first;
+  if (!has_fused_form(in) && in.documents.empty()) return ssd_chunked(in, chunk).first;
+  if (!has_fused_form(in)) {
+    const auto pieces = [&](const Tensor& x) { return x.split_with_sizes(in.documents, 1); };
+    const auto x = pieces(in.x_BTHP), dt = pieces(in.dt_BTH), b = pieces(in.b_BTGN),
+               c = pieces(in.c_BTGN);
+    std::vector<Tensor> out;
+    for (size_t i = 0; i < x.size(); ++i)
+      out.push_back(ssd_chunked({x[i], dt[i], in.a_H, b[i], c[i], in.d_H}, chunk).first);
+    return at::cat(out, 1);
+  }
   const auto type = wide(in.x_BTHP);
   return linear_recurrence_fused_y(recurrence_of(in), {in.dt_BTH.to(type), in.d_H})
       .to(in.x_BTHP.scalar_type());

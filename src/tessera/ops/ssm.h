@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/kernels/activation.h"
+#include "tessera/ops/documents.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -13,6 +14,7 @@ namespace tessera::ops {
 /// h / (H / G).
 struct Ssd {
   Tensor x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, d_H;  // a negative; dt after softplus and clamp
+  Lengths documents = {};                           // as those of LinearRecurrence
 };
 
 /// Quadratic inside chunks of `chunk` tokens, recurrent across them; chunk >= T is the parallel

@@ -1,14 +1,18 @@
 #include "tessera/nn/mixer/attend.h"
 
+#include "tessera/ops/flash_attention.h"
+
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
 
-Dropper WeightDropout::at(int64_t segment_begin) const {
-  if (p == 0) return {};
-  return [stream = key.fold(static_cast<uint64_t>(segment_begin)), p = p](const Tensor& weights) {
-    return ops::dropout(weights, p, stream);
-  };
+ops::Dropout WeightDropout::at(int64_t segment_begin) const {
+  return {p, key.fold(static_cast<uint64_t>(segment_begin))};
+}
+
+ops::ScoreOptions WeightDropout::in(ops::ScoreOptions how, int64_t segment_begin) const {
+  how.dropout = at(segment_begin);
+  return how;
 }
 
 WeightDropout weight_dropout(const Context& context,
@@ -66,6 +70,17 @@ std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
   return held;
 }
 
+std::optional<Tensor> attend_packed(const Tensor& q_NHK,
+                                    const Tensor& k_NGK,
+                                    const Tensor& v_NGV,
+                                    const Batch& batch,
+                                    const ops::ScoreOptions& options) {
+  if (batch.segments.size() < 2 || ops::use_kernels(q_NHK) ||
+      !ops::flash_documents_applies(q_NHK, options))
+    return std::nullopt;
+  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths_of(batch), options);
+}
+
 Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,
@@ -75,14 +90,15 @@ Tensor attend_documents(const Tensor& q_NHK,
   if (const int64_t t = batch.equal_length(); t > 0 && !ops::use_kernels(q_NHK)) {
     const int64_t b = q_NHK.size(0) / t;
     const auto fold = [&](const Tensor& x) { return x.reshape({b, t, x.size(1), x.size(2)}); };
-    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), options, dropout.at(0))
+    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), dropout.in(options, 0))
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
   }
-  return over_segments(batch, [&](size_t, const Segment& s) {
-    const ops::KeyValues kv{k_NGK.narrow(0, s.begin, s.length), v_NGV.narrow(0, s.begin, s.length),
-                            s.start};
-    return ops::attention(q_NHK.narrow(0, s.begin, s.length), {kv}, s.start, options,
-                          dropout.at(s.begin));
+  if (dropout.p == 0)
+    if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, options)) return *out;
+  const BySegment part(batch);
+  return over_segments(batch, [&](size_t i, const Segment& s) {
+    const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
+    return ops::attention(part(q_NHK, i), {kv}, s.start, dropout.in(options, s.begin));
   });
 }
 

@@ -2,7 +2,7 @@
 // random numbers of its dropout.
 #pragma once
 
-#include <functional>
+#include <optional>
 
 #include "tessera/nn/mixer/attention.h"
 #include "tessera/nn/mixer/segments.h"
@@ -11,13 +11,12 @@
 
 namespace tessera::nn {
 
-using Dropper = std::function<Tensor(const Tensor&)>;
-
 /// Dropout on attention weights, from a stream of its own for every segment.
 struct WeightDropout {
   double p = 0;  // 0 = none
   RandomKey key{0};
-  Dropper at(int64_t segment_begin) const;
+  ops::Dropout at(int64_t segment_begin) const;
+  ops::ScoreOptions in(ops::ScoreOptions how, int64_t segment_begin) const;
 };
 /// Of the weights `site` in the part `name`; none outside training.
 WeightDropout weight_dropout(const Context& context,
@@ -55,6 +54,14 @@ std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
                                       const TokenBuffer& values,
                                       int64_t from,
                                       int64_t to);
+
+/// Documents of any lengths by one flash attention, where that serves: q_NHK, k_NGK, v_NGV -> [N,
+/// H, V].
+std::optional<Tensor> attend_packed(const Tensor& q_NHK,
+                                    const Tensor& k_NGK,
+                                    const Tensor& v_NGV,
+                                    const Batch& batch,
+                                    const ops::ScoreOptions& options);
 
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,

@@ -96,7 +96,6 @@ class Attention final : public Mixer {
     how.scale = config_.score_scale(layer_);
     how.softcap = config_.softcap;
     how.causal = context.causal;
-    how.dropout = context.training ? config_.dropout : 0;
     if (sinks_) how.sinks_H = sinks_->tensor();
     return with_term(std::move(how), *position_,
                      {.n_heads = config_.n_heads,
@@ -171,19 +170,9 @@ class Attention final : public Mixer {
     return position_->rotate(unrotated, Side::query, far.context);
   }
 
-  std::function<Tensor(const Tensor&)> dropper(const Context& context, uint64_t site) const {
-    if (!context.training || config_.dropout == 0) return {};
-    const RandomKey key = context.key.fold(name_ + ".weights").fold(site);
-    return
-        [key, p = config_.dropout](const Tensor& weights) { return ops::dropout(weights, p, key); };
-  }
-
-  /// The part of a segment, with its far queries.
-  ops::ScoreOptions of_segment(ops::ScoreOptions how, const Projected& x, const Segment& s) const {
-    if (!x.far_q.defined()) return how;
-    how.far_q = x.far_q.narrow(0, s.begin, s.length);
+  void set_far(ops::ScoreOptions& how, const Tensor& far_q) const {
+    how.far_q = far_q;
     how.far_end = config_.who().first_kept();
-    return how;
   }
 
   /// Refuses what a part of a sequence cannot compute.
@@ -223,39 +212,36 @@ class Attention final : public Mixer {
     const SequenceSplit split =
         ops::use_kernels(x.q_NHD) ? SequenceSplit() : sequence_split(context);
     if (split.ranks > 1) check_split(x);
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     if (const int64_t t = batch.equal_length();
         t > 0 && !ops::use_kernels(x.q_NHD) && all_alike(site)) {
       const int64_t b = x.q_NHD.size(0) / t;
       const auto fold = [&](const Tensor& y) { return y.reshape({b, t, y.size(1), y.size(2)}); };
-      ops::ScoreOptions how = in_document(site, 0);
-      if (x.far_q.defined()) {
-        how.far_q = fold(x.far_q);
-        how.far_end = config_.who().first_kept();
-      }
+      ops::ScoreOptions how = dropout.in(in_document(site, 0), 0);
+      if (x.far_q.defined()) set_far(how, fold(x.far_q));
       if (split.ranks > 1)
         return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), split, how)
             .reshape(x.q_NHD.sizes());
-      return ops::attention_equal(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), how,
-                                  dropper(context, 0))
+      return ops::attention_equal(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), how)
           .reshape(x.q_NHD.sizes());
     }
+    if (split.ranks <= 1 && dropout.p == 0 && site.documents.empty() && !x.far_q.defined())
+      if (const auto out = attend_packed(x.q_NHD, x.k_NGD, x.v_NGD, batch, site.how)) return *out;
+    const BySegment part(batch);
     std::vector<Tensor> out;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const Segment& s = batch.segments[i];
       if (split.ranks > 1) {
-        const auto alone = [&](const Tensor& y) {
-          return y.narrow(0, s.begin, s.length).unsqueeze(0);
-        };
+        const auto alone = [&](const Tensor& y) { return part(y, i).unsqueeze(0); };
         out.push_back(
             spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), split, in_document(site, i))
                 .squeeze(0));
         continue;
       }
-      const ops::KeyValues kv{x.k_NGD.narrow(0, s.begin, s.length),
-                              x.v_NGD.narrow(0, s.begin, s.length), s.start};
-      out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), {kv}, s.start,
-                                   of_segment(in_document(site, i), x, s),
-                                   dropper(context, static_cast<uint64_t>(s.begin))));
+      const ops::KeyValues kv{part(x.k_NGD, i), part(x.v_NGD, i), s.start};
+      ops::ScoreOptions how = dropout.in(in_document(site, i), s.begin);
+      if (x.far_q.defined()) set_far(how, part(x.far_q, i));
+      out.push_back(ops::attention(part(x.q_NHD, i), {kv}, s.start, how));
     }
     return out.size() == 1 ? out[0] : at::cat(out);
   }
@@ -267,13 +253,14 @@ class Attention final : public Mixer {
                     Context& context,
                     const StateRows& rows) const {
     const Batch& batch = *context.batch;
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     std::vector<Tensor> out;
     for (size_t i = 0; i < rows.size(); ++i) {
       const Segment& s = batch.segments[i];
-      const ops::ScoreOptions how = of_segment(in_document(site, i), x, s);
+      ops::ScoreOptions how = dropout.in(in_document(site, i), s.begin);
+      if (x.far_q.defined()) set_far(how, x.far_q.narrow(0, s.begin, s.length));
       after_past(x, slot, s, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
-        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how,
-                                     dropper(context, static_cast<uint64_t>(s.begin))));
+        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
       });
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -328,6 +315,7 @@ class Attention final : public Mixer {
                       position_->rotate(k, Side::key, context),
                       values(v_global_, x_ND),
                       {}};
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const Segment& s = batch.segments[i];
@@ -340,9 +328,8 @@ class Attention final : public Mixer {
           if (!global(t)) continue;
           int64_t end = t;
           while (global(end)) ++end;
-          found.push_back(ops::attention(
-              x.q_NHD.narrow(0, s.begin + t, end - t), kv, s.start + t, site.how,
-              dropper(context, static_cast<uint64_t>(batch.n_tokens() + s.begin + t))));
+          found.push_back(ops::attention(x.q_NHD.narrow(0, s.begin + t, end - t), kv, s.start + t,
+                                         dropout.in(site.how, batch.n_tokens() + s.begin + t)));
           numbers.push_back(at::arange(s.begin + t, s.begin + end, at::kLong));
           t = end;
         }

@@ -31,14 +31,12 @@ class CrossAttention final : public Mixer {
       sources = {k_norm_(k_(e_SD)),
                  v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
     }
-    ops::ScoreOptions how = how_;
-    if (context.training) how.dropout = config_.dropout;
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(*context.batch);
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-      return ops::attention(q_NHD.narrow(0, s.begin, s.length),
-                            source_of(s.row, row, sources, context), s.start, how,
-                            dropout.at(s.begin));
+      return ops::attention(part(q_NHD, i), source_of(s.row, row, sources, context), s.start,
+                            dropout.in(how_, s.begin));
     });
     return o_(o_NHD.reshape({x_ND.size(0), -1}));
   }

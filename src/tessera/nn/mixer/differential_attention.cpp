@@ -117,8 +117,8 @@ class DifferentialAttention final : public Mixer {
         const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
         std::vector<ops::KeyValues> kv;
         for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
-        return ops::attention(of_map(q, map), kv, s.start, how.at(static_cast<size_t>(map)),
-                              dropout.at(s.begin));
+        return ops::attention(of_map(q, map), kv, s.start,
+                              dropout.in(how.at(static_cast<size_t>(map)), s.begin));
       };
       firsts.push_back(one(0, "first"));
       seconds.push_back(one(1, "second"));

@@ -47,9 +47,9 @@ class FlashGau final : public Mixer {
       });
       mixed_NE = whole(folded, how).reshape(v_NE.sizes()).to(v_NE.scalar_type());
     } else {
+      const BySegment part(batch);
       mixed_NE = over_segments(batch, [&](size_t i, const Segment& s) {
-        const Copies own =
-            all.narrow(s.begin, s.length).map([](const Tensor& x) { return x.to(ops::wide(x)); });
+        const Copies own = all.map([&](const Tensor& x) { return part(x, i).to(ops::wide(x)); });
         Tensor y;
         if (rows != nullptr)
           y = grouped(own, how, s.start, (*rows)[i]);

@@ -66,9 +66,10 @@ class MatrixMixing final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     check_lengths(*context.batch, config_.max_length);
     const Tensor h_ND = ops::linear(x_ND, *channels_);
-    return over_segments(*context.batch, [&](size_t, const Segment& s) {
+    const BySegment part(*context.batch);
+    return over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const Tensor w = tokens_->tensor().narrow(0, 0, s.length).narrow(1, 0, s.length).contiguous();
-      const Tensor h_DT = h_ND.narrow(0, s.begin, s.length).t();
+      const Tensor h_DT = part(h_ND, i).t();
       return ops::linear(h_DT, ops::Weight::dense("tokens", w)).t();
     });
   }

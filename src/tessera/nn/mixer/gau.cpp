@@ -27,9 +27,9 @@ class Gau final : public Mixer {
     const auto [u_NE, v_NE, z_NS] = parts_.project(x_ND);
     const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
     const Tensor v = v_NE;
+    const BySegment part(*context.batch);
     const Tensor mixed_NE = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const Tensor keys = k_NS.narrow(0, s.begin, s.length).unsqueeze(1),
-                   values = v.narrow(0, s.begin, s.length).unsqueeze(1);
+      const Tensor keys = part(k_NS, i).unsqueeze(1), values = part(v, i).unsqueeze(1);
       std::vector<ops::KeyValues> kv{{keys, values, 0}};
       if (rows != nullptr) {
         TokenBuffer &held_k = (*rows)[i]->tokens(0), &held_v = (*rows)[i]->tokens(1);
@@ -37,8 +37,7 @@ class Gau final : public Mixer {
         held_v.append(values);
         kv = held_keys(held_k, held_v, 0, held_k.length());
       }
-      return attend(q_NS.narrow(0, s.begin, s.length), kv, rows != nullptr ? s.start : 0, s.begin,
-                    context);
+      return attend(part(q_NS, i), kv, rows != nullptr ? s.start : 0, s.begin, context);
     });
     return out_(u_NE * mixed_NE);
   }
@@ -62,8 +61,8 @@ class Gau final : public Mixer {
                           .causal = context.causal};
     how = parts_.with_term(std::move(how), context);
     if (softmax)
-      return ops::attention(q_TS.unsqueeze(1), kv, start, how,
-                            weight_dropout(context, name_, config_.dropout).at(segment_begin))
+      return ops::attention(q_TS.unsqueeze(1), kv, start,
+                            weight_dropout(context, name_, config_.dropout).in(how, segment_begin))
           .squeeze(1);
     std::vector<Tensor> k_parts, v_parts;
     for (const ops::KeyValues& part : kv) {

@@ -23,9 +23,9 @@ class Gmlp final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const auto halves = ops::activate(in_(x_ND), ops::Activation::gelu).chunk(2, -1);
     const Tensor v_NF = norm_ ? norm_->forward(halves[1]) : halves[1];
+    const BySegment part(*context.batch);
     const Tensor mixed_NF = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      return mixed(v_NF.narrow(0, s.begin, s.length), s.start, context.causal,
-                   rows != nullptr ? (*rows)[i] : nullptr);
+      return mixed(part(v_NF, i), s.start, context.causal, rows != nullptr ? (*rows)[i] : nullptr);
     });
     return out_(halves[0] * mixed_NF);
   }

@@ -144,8 +144,10 @@ class LatentAttention final : public Mixer {
     const Tensor q_NHE = at::cat({ops::head_linear(qn_NHK, *k_b_), qr_NHR}, -1);
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const Tensor q_NHK = at::cat({qn_NHK, qr_NHR}, -1);
+    const BySegment part(*context.batch);
     const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const Tensor fresh = entries_N1E.narrow(0, s.begin, s.length);
+      const Tensor fresh = part(entries_N1E, i);
       std::vector<Tensor> parts{fresh};
       if (rows != nullptr) {
         TokenBuffer& held = (*rows)[i]->tokens(0);
@@ -158,9 +160,8 @@ class LatentAttention final : public Mixer {
         kv.push_back({entries, ops::first_of_rows(entries, config_.kv_lora_rank), first});
         first += entries.size(0);
       }
-      const Tensor q_THD = at::cat({qn_NHK, qr_NHR}, -1).narrow(0, s.begin, s.length);
-      return ops::attention(q_NHE.narrow(0, s.begin, s.length), kv, s.start,
-                            absorbed_options(how, q_THD, s.start), dropout.at(s.begin));
+      return ops::attention(part(q_NHE, i), kv, s.start,
+                            dropout.in(absorbed_options(how, part(q_NHK, i), s.start), s.begin));
     });
     return ops::head_linear(u_NHC, *v_b_);
   }

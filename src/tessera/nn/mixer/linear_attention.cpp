@@ -18,8 +18,9 @@ class LinearAttention final : public Mixer {
     if (normalised) v_NHV = at::cat({v_NHV, at::ones({n, h, 1}, v_NHV.options())}, -1);
 
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
-      const ops::LinearRecurrence in{run.of(q_NE, {h, k}), run.of(k_NE, {h, k}),
-                                     run.of(v_NHV, {h, config_.columns()})};
+      ops::LinearRecurrence in{run.of(q_NE, {h, k}), run.of(k_NE, {h, k}),
+                               run.of(v_NHV, {h, config_.columns()})};
+      in.documents = run.documents;
       return context.causal ? recur(run, in, config_.chunk, 0) : ops::linear_recurrence_whole(in);
     });
     Tensor y_NHV = y_NE.reshape({n, h, config_.columns()});

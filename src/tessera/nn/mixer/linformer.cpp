@@ -32,18 +32,18 @@ class Linformer final : public Mixer {
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const ops::ScoreOptions options{.scale = 1 / std::sqrt(static_cast<double>(d)),
                                     .causal = false};
-    const Tensor o_NHD = over_segments(*context.batch, [&](size_t, const Segment& s) {
+    const BySegment part(*context.batch);
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       check_length(s.length);
-      Tensor k_KC = compressed(k_NC.narrow(0, s.begin, s.length), compress_k_),
-             v_KC = compressed(v_NC.narrow(0, s.begin, s.length), compress_v_);
+      Tensor k_KC = compressed(part(k_NC, i), compress_k_),
+             v_KC = compressed(part(v_NC, i), compress_v_);
       if (tokens_first) {
         k_KC = k_(k_KC);
         v_KC = v_(v_KC);
       }
       const int64_t slots = k_KC.size(0);
       const ops::KeyValues kv{k_KC.reshape({slots, h, d}), v_KC.reshape({slots, h, d}), 0};
-      return ops::attention(q_NHD.narrow(0, s.begin, s.length), {kv}, 0, options,
-                            dropout.at(s.begin));
+      return ops::attention(part(q_NHD, i), {kv}, 0, dropout.in(options, s.begin));
     });
     return o_(o_NHD.reshape({x_ND.size(0), h * d}));
   }

@@ -88,8 +88,9 @@ class LocalAttention final : public Mixer {
       o = how.term ? ops::attention_equal(fold(q), fold(k), fold(v), in_document(how, t))
                    : whole(fold(q), fold(k), fold(v), context.causal);
     } else {
+      const BySegment part(batch);
       o = over_segments(batch, [&](size_t i, const Segment& s) {
-        const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
+        const auto cut = [&](const Tensor& x) { return part(x, i); };
         if (rows != nullptr) return continued(cut(q), cut(k), cut(v), how, s.start, (*rows)[i]);
         if (ops::use_kernels(x_ND) && context.causal)
           return continued(cut(q), cut(k), cut(v), how, 0, nullptr);

@@ -26,8 +26,9 @@ class LshAttention final : public Mixer {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     const Tensor qk_NHD = qk_(x_ND).reshape({n, h, d}), v_NHD = v_(x_ND).reshape({n, h, d});
     const ops::ScoreTerm term = distances(qk_NHD, context);
-    const Tensor o_NHD = over_segments(*context.batch, [&](size_t, const Segment& s) {
-      const Tensor qk_THD = qk_NHD.narrow(0, s.begin, s.length);
+    const BySegment part(*context.batch);
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+      const Tensor qk_THD = part(qk_NHD, i);
       ops::Lsh how{config_.chunk, config_.chunks_before, config_.chunks_after, context.causal};
       how.pad_to = config_.pad_to;
       how.bias_HR = term.bias_HR;
@@ -36,7 +37,7 @@ class LshAttention final : public Mixer {
       if (s.length > config_.chunk)
         how.buckets_RHT =
             chosen(context, [&] { return ops::lsh_buckets(qk_THD, how).to(at::kInt); });
-      return ops::lsh_attention(qk_THD, v_NHD.narrow(0, s.begin, s.length), how);
+      return ops::lsh_attention(qk_THD, part(v_NHD, i), how);
     });
     return o_(o_NHD.reshape({n, h * d}));
   }

@@ -58,7 +58,8 @@ class Mamba2 final : public Mixer {
             d_->tensor().to(type)};
   }
 
-  Tensor scan(const Run& run, const ops::Ssd& in) const {
+  Tensor scan(const Run& run, ops::Ssd in) const {
+    in.documents = run.documents;
     if (run.kernels) {
       Tensor state = run.row != nullptr
                          ? run.row->fixed_in_place(kSsm)

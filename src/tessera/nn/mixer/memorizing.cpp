@@ -88,8 +88,9 @@ class Memorizing final : public Mixer {
     const Tensor q_NHD = queries(x_ND), k_NHD = keys(x_ND), v_NHD = heads(v_(x_ND));
     const ops::ScoreOptions how = options(context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(*context.batch);
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
+      const auto cut = [&](const Tensor& x) { return part(x, i); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       return document(cut(q_NHD), {cut(k_NHD), cut(v_NHD), s.start}, row, how, dropout, s.begin);
     });
@@ -168,7 +169,7 @@ class Memorizing final : public Mixer {
       for (const ops::KeyValues& part : cut(all, s.segment, s.end)) local.push_back(part);
       if (memory.empty() || config_.combine == MemoryCombine::gate) {
         const Tensor near =
-            ops::attention(scaled(q), local, s.begin, how, dropout.at(begin + s.begin - start));
+            ops::attention(scaled(q), local, s.begin, dropout.in(how, begin + s.begin - start));
         if (memory.empty()) {
           out.push_back(near);
           continue;

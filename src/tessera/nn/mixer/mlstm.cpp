@@ -30,9 +30,7 @@ class Mlstm final : public Mixer {
     const Tensor i_NH = gate(i_, x_ND), log_f_NH = ops::log_sigmoid(gate(f_, x_ND));
 
     const Tensor h_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
-      const Tensor m_BH = run.row != nullptr ? run.row->fixed(kMaximum).unsqueeze(0) : Tensor();
-      const ops::MlstmGates gates =
-          ops::mlstm_gates(run.of(log_f_NH, {h}), run.of(i_NH, {h}), m_BH);
+      const ops::MlstmGates gates = gates_of(run, run.of(log_f_NH, {h}), run.of(i_NH, {h}));
       const Tensor key =
           run.of(k_NE, {h, k}).to(gates.write_BTH.scalar_type()) * gates.write_BTH.unsqueeze(-1);
       const Tensor value = run.of(v_NHV, {h, v + 1}).to(key.scalar_type());
@@ -55,6 +53,23 @@ class Mlstm final : public Mixer {
   Tensor gate(const Linear& linear, const Tensor& x_ND) const {
     const Tensor raw = linear(x_ND);
     return ops::softcap(raw.to(ops::wide(raw)), config_.gate_cap);
+  }
+
+  static ops::MlstmGates gates_of(const Run& run, const Tensor& log_f_BTH, const Tensor& i_BTH) {
+    if (run.documents.empty())
+      return ops::mlstm_gates(
+          log_f_BTH, i_BTH, run.row != nullptr ? run.row->fixed(kMaximum).unsqueeze(0) : Tensor());
+    // a maximum begins with its document
+    const auto log_f = log_f_BTH.split_with_sizes(run.documents, 1),
+               i = i_BTH.split_with_sizes(run.documents, 1);
+    std::vector<Tensor> log_decay, write, m;
+    for (size_t n = 0; n < i.size(); ++n) {
+      const ops::MlstmGates own = ops::mlstm_gates(log_f[n], i[n]);
+      log_decay.push_back(own.log_decay_BTH);
+      write.push_back(own.write_BTH);
+      m.push_back(own.m_BTH);
+    }
+    return {at::cat(log_decay, 1), at::cat(write, 1), at::cat(m, 1), {}};
   }
 
   static constexpr size_t kState = 0, kMaximum = 1;  // as MlstmConfig::state declares them

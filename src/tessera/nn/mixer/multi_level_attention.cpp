@@ -56,10 +56,9 @@ class MultiLevelAttention final : public Mixer {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, x.size(1), d}); };
       o_NHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, 0, nullptr, context);
     } else {
+      const BySegment part(batch);
       o_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
-        const auto cut = [&](const Tensor& x) {
-          return x.narrow(0, s.begin, s.length).unsqueeze(0);
-        };
+        const auto cut = [&](const Tensor& x) { return part(x, i).unsqueeze(0); };
         return document(cut(q_NHD), cut(k_NGD), cut(v_NGD), how, rows != nullptr ? s.start : 0,
                         rows != nullptr ? (*rows)[i] : nullptr, context)
             .squeeze(0);

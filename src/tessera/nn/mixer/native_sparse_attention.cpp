@@ -174,8 +174,9 @@ class NativeSparseAttention final : public Mixer {
     const Tensor gates_NH3 =
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
     const ops::ScoreOptions how = by_blocks(q, context), of_window = options(k_window_, context);
+    const BySegment part(*context.batch);
     const Tensor mixed = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const auto cut = [&](const Tensor& x) { return x.narrow(0, s.begin, s.length); };
+      const auto cut = [&](const Tensor& x) { return part(x, i); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       const int64_t start = row != nullptr ? s.start : 0;
       const Memory memory = remembered(cut(k), cut(v), start, row);

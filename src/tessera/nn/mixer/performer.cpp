@@ -40,21 +40,23 @@ class Performer final : public Mixer {
                  v = v_(x_ND).reshape({n, h, d});
     const bool redraw = context.training && config_.redraw == FeatureRedraw::every_step;
     const Tensor w = (redraw ? draw(context.key) : w_MD_).to(x_ND.device(), ops::wide(x_ND));
-    const auto of = [&](int64_t batch, int64_t begin, int64_t length) {
-      const auto cut = [&](const Tensor& x) {
-        return x.narrow(0, begin, batch * length).reshape({batch, length, h, d});
-      };
-      return ops::Favor{cut(q), cut(k), cut(v), w, kernel_of(config_.features), config_.added()};
+    const auto favor = [&](const auto& rows_of) {
+      return ops::Favor{rows_of(q),     rows_of(k), rows_of(v), w, kernel_of(config_.features),
+                        config_.added()};
     };
 
     const Batch& batch = *context.batch;
     Tensor y_NHD;
     if (const int64_t t = batch.equal_length();
         rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
-      y_NHD = plain(of(n / t, 0, t), context.causal);
+      y_NHD = plain(favor([&](const Tensor& x) {
+                      return x.reshape({n / t, t, h, d});
+                    }),
+                    context.causal);
     } else {
+      const BySegment part(batch);
       y_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
-        const ops::Favor in = of(1, s.begin, s.length);
+        const ops::Favor in = favor([&](const Tensor& x) { return part(x, i).unsqueeze(0); });
         RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
         const Tensor y = ops::use_kernels(x_ND) ? scan(in, context.causal, row)
                          : row != nullptr       ? continued(in, *row)

@@ -1,5 +1,7 @@
 #include "tessera/nn/mixer/recurrence.h"
 
+#include "tessera/nn/mixer/segments.h"
+
 #include <cmath>
 
 namespace tessera::nn {
@@ -14,14 +16,21 @@ std::vector<Run> runs_of(const Tensor& x_ND, const Context& context, const State
   const Batch& batch = *context.batch;
   if (const int64_t t = batch.equal_length(); rows == nullptr && t > 0 && !ops::use_kernels(x_ND))
     return {{0, x_ND.size(0) / t, t}};
+  if (rows == nullptr && batch.segments.size() > 1 && !ops::use_kernels(x_ND))
+    return {{0, 1, x_ND.size(0), lengths_of(batch)}};
   std::vector<Run> runs;
   for (size_t i = 0; i < batch.segments.size(); ++i)
-    runs.push_back({batch.segments[i].begin, 1, batch.segments[i].length,
-                    rows != nullptr ? (*rows)[i] : nullptr, ops::use_kernels(x_ND)});
+    runs.push_back({batch.segments[i].begin,
+                    1,
+                    batch.segments[i].length,
+                    {},
+                    rows != nullptr ? (*rows)[i] : nullptr,
+                    ops::use_kernels(x_ND)});
   return runs;
 }
 
-Tensor recur(const Run& run, const ops::LinearRecurrence& in, int64_t chunk, size_t slot) {
+Tensor recur(const Run& run, ops::LinearRecurrence in, int64_t chunk, size_t slot) {
+  in.documents = run.documents;
   if (run.kernels) {
     Tensor state = run.row != nullptr
                        ? run.row->fixed_in_place(slot)

@@ -8,10 +8,11 @@
 
 namespace tessera::nn {
 
-/// Documents that are computed at once: all B of a call when they have one length T, else one
-/// segment (B = 1), which may continue a row of a state.
+/// Documents that are computed at once: all B of a call when they have one length T; all of
+/// different lengths as one row of T tokens; or one segment, which may continue a row of a state.
 struct Run {
   int64_t begin = 0, b = 1, t = 0;  // tokens begin .. begin + b * t
+  ops::Lengths documents = {};      // of the T tokens, where they are several
   RowState* row = nullptr;
   bool kernels = false;  // batch-invariant; only where the layer's input allows, and then B = 1
 
@@ -36,7 +37,7 @@ Tensor for_runs(const Tensor& x_ND, const Context& context, const StateRows* row
 }
 
 /// y_BTHV of the recurrence from the state declared at `slot` (or from zeros), which is replaced.
-Tensor recur(const Run& run, const ops::LinearRecurrence& in, int64_t chunk, size_t slot);
+Tensor recur(const Run& run, ops::LinearRecurrence in, int64_t chunk, size_t slot);
 
 /// x / sqrt(sum x^2 + eps) over the last axis.
 Tensor l2_norm(const Tensor& x, double eps);

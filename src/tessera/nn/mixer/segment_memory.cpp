@@ -50,17 +50,15 @@ std::vector<Alike> alike(const Batch& batch, bool kernels) {
 Tensor attend_alike(const Tensor& q_BTHD,
                     const std::vector<std::vector<ops::KeyValues>>& seen,
                     int64_t start,
-                    const ops::ScoreOptions& how,
-                    const Dropper& drop) {
+                    const ops::ScoreOptions& how) {
   int64_t keys = 0;
   for (const ops::KeyValues& part : seen[0]) keys += part.k_SGD.size(0);
-  const bool table = !drop && ops::flash_applies(q_BTHD, how);
+  const bool table = ops::flash_applies(q_BTHD, how);
   const bool many = q_BTHD.size(0) * q_BTHD.size(1) * q_BTHD.size(2) * keys > kScoresAtOnce;
-  if (seen.size() == 1 || (many && !table && !drop)) {
+  if (seen.size() == 1 || (many && !table)) {
     std::vector<Tensor> out;
     for (size_t b = 0; b < seen.size(); ++b)
-      out.push_back(
-          ops::attention(q_BTHD.select(0, static_cast<int64_t>(b)), seen[b], start, how, drop));
+      out.push_back(ops::attention(q_BTHD.select(0, static_cast<int64_t>(b)), seen[b], start, how));
     return at::stack(out);
   }
   const auto joined = [&](const auto& side) {
@@ -77,7 +75,7 @@ Tensor attend_alike(const Tensor& q_BTHD,
   const int64_t first = seen[0].front().first;
   if (table) return ops::flash_attention(q_BTHD, k_BSHD, v_BSHD, start, first, how);
   return ops::attention_plain(q_BTHD.transpose(1, 2), k_BSHD.transpose(1, 2),
-                              v_BSHD.transpose(1, 2), start, first, how, drop)
+                              v_BSHD.transpose(1, 2), start, first, how)
       .transpose(1, 2);
 }
 

@@ -32,14 +32,14 @@ struct SegmentCall {
   ops::ScoreOptions how;
   WeightDropout dropout;
 
-  Tensor x_of(size_t document) const {
-    const Segment& s = batch.segments[document];
-    return x_ND.narrow(0, s.begin, s.length);
-  }
+  BySegment part{batch};
+
+  Tensor x_of(size_t document) const { return part(x_ND, document); }
   RowState* row_of(size_t document) const { return rows != nullptr ? (*rows)[document] : nullptr; }
   Tensor queries_BTHD(const Alike& group) const {
     const Segment& s = batch.segments[group.first];
     const auto n = static_cast<int64_t>(group.count);
+    if (n == 1) return part(q_NHD, group.first).unsqueeze(0);
     return q_NHD.narrow(0, s.begin, n * s.length)
         .reshape({n, s.length, q_NHD.size(1), q_NHD.size(2)});
   }
@@ -50,8 +50,7 @@ struct SegmentCall {
 Tensor attend_alike(const Tensor& q_BTHD,
                     const std::vector<std::vector<ops::KeyValues>>& seen,
                     int64_t start,
-                    const ops::ScoreOptions& how,
-                    const Dropper& drop);
+                    const ops::ScoreOptions& how);
 
 /// Rows from position `first` on, cut at multiples of `segment` where gradients are recorded: that
 /// of a window is then as long as the pieces it touches. Of one piece every window's gradient would

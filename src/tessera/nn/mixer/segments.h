@@ -1,6 +1,9 @@
 // How the recurrent mixers walk a ragged batch.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "tessera/nn/parts.h"
 
 namespace tessera::nn {
@@ -11,6 +14,26 @@ inline std::vector<int64_t> lengths_of(const Batch& batch) {
   for (const Segment& s : batch.segments) lengths.push_back(s.length);
   return lengths;
 }
+
+/// Pieces of tensors of all tokens. Each tensor is cut once into all of its segments: the gradient
+/// of a piece by itself would be as long as the whole.
+class BySegment {
+ public:
+  explicit BySegment(const Batch& batch) : lengths_(lengths_of(batch)) {}
+
+  /// The tokens of segment `i` of x [N, ...].
+  Tensor operator()(const Tensor& x, size_t i) const {
+    if (lengths_.size() == 1) return x.narrow(0, 0, lengths_[0]);
+    for (const auto& [whole, pieces] : cut_)
+      if (whole.is_same(x)) return pieces[i];
+    cut_.emplace_back(x, x.split_with_sizes(lengths_));
+    return cut_.back().second[i];
+  }
+
+ private:
+  std::vector<int64_t> lengths_;
+  mutable std::vector<std::pair<Tensor, std::vector<Tensor>>> cut_;
+};
 
 /// f(index, segment) for every segment, its results [tokens, ...] joined.
 template <class F>

@@ -75,8 +75,8 @@ class TransformerXl final : public Mixer {
         seen.push_back(document.seen(std::max<int64_t>(0, from), stretch));
         if (zeros() > 0) stand_before(seen.back(), from);
       }
-      out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin + zeros(), call.how,
-                                 call.dropout.at(s.begin + at)));
+      out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin + zeros(),
+                                 call.dropout.in(call.how, s.begin + at)));
     }
     return (out.size() == 1 ? out[0] : at::cat(out, 1)).flatten(0, 1);
   }

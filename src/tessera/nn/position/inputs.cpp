@@ -1,4 +1,5 @@
 // Axial and convolutional positions: what is added to the embeddings.
+#include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/axial.h"
 #include "tessera/nn/position/convolutional.h"
@@ -35,9 +36,11 @@ class Convolutional final : public Position {
   Tensor embed(const Tensor& x_ND, Context& context) const override {
     const int64_t left = context.causal ? config_.kernel - 1 : config_.kernel / 2;
     std::vector<Tensor> out;
-    for (const Segment& s : context.batch->segments) {
+    const BySegment part(*context.batch);
+    for (size_t i = 0; i < context.batch->segments.size(); ++i) {
+      const Segment& s = context.batch->segments[i];
       require(s.start == 0, "convolutional", "a document that starts at position {}", s.start);
-      const Tensor x_TD = x_ND.narrow(0, s.begin, s.length);
+      const Tensor x_TD = part(x_ND, i);
       // zeros on both sides, so that there is one window of `kernel` rows per token
       const Tensor padded = at::constant_pad_nd(x_TD, {0, 0, left, config_.kernel - 1 - left});
       out.push_back(ops::use_kernels(x_ND) ? by_rows(padded) : plain(padded));
