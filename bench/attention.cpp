@@ -58,6 +58,13 @@ std::function<Tensor()> attend(const Qkv& x, const ops::ScoreOptions& options) {
   return [=] { return ops::flash_attention(x.q, x.k, x.v, 0, 0, options); };
 }
 
+/// One row of documents, one after another.
+Tensor attend_documents(const Qkv& x,
+                        const std::vector<int64_t>& lengths,
+                        const ops::ScoreOptions& options) {
+  return ops::flash_documents(x.q.squeeze(0), x.k.squeeze(0), x.v.squeeze(0), lengths, options);
+}
+
 /// libtorch's.
 std::function<Tensor()> attend_peer(const Qkv& x, const ops::ScoreOptions& options) {
   return [=] {
@@ -112,16 +119,16 @@ void term_rows(Report& report) {
   const double all = 0.5 * kT * (kT + 1);
   const Program plain = training(attend(x, scaled(kD)), x.all());
   const auto compare = [&](const std::string& name, Aim aim, double bound, const Program& whole,
-                           double scores, const Program& term) {
+                           double of_whole, const Program& term, double scores) {
     report.group("terms/" + name, [&] {
       const auto s = report.seconds({whole, term});
-      report.add({"terms/" + name, s[1] / scores / (s[0] / all), "x", aim, bound,
+      report.add({"terms/" + name, s[1] / scores / (s[0] / of_whole), "x", aim, bound,
                   fmt::format("ns a score and head: plain {:.3f}, here {:.3f}",
-                              s[0] / all / kH * 1e9, s[1] / scores / kH * 1e9)});
+                              s[0] / of_whole / kH * 1e9, s[1] / scores / kH * 1e9)});
     });
   };
   const auto row = [&](const std::string& name, double bound, double scores, const Program& term) {
-    compare(name, Aim::at_most, bound, plain, scores, term);
+    compare(name, Aim::at_most, bound, plain, all, term, scores);
   };
   {
     constexpr int64_t kWindow = 1024;
@@ -140,26 +147,26 @@ void term_rows(Report& report) {
   {
     // what every token costs, whatever it sees, weighs more the shorter its document is: four times
     // as much here as in the whole
-    const Qkv documents(4, kT / 4, kH, kH, kD), longer(2, kT / 2, kH, kH, kD);
-    const auto scores = [](int64_t n) { return n * (0.5 * (kT / n) * (kT / n + 1)); };
-    row("documents", 1.1, scores(4), training(attend(documents, scaled(kD)), documents.all()));
-    row("documents/2k", 1.1, scores(2), training(attend(longer, scaled(kD)), longer.all()));
+    const auto scores = [](const std::vector<int64_t>& lengths) {
+      double sum = 0;
+      for (const int64_t t : lengths) sum += 0.5 * static_cast<double>(t * (t + 1));
+      return sum;
+    };
+    const std::vector<int64_t> four(4, kT / 4), two(2, kT / 2), ragged{1500, 700, 1300, 596};
+    const auto packed = [&](const std::vector<int64_t>& lengths) {
+      return training([=] { return attend_documents(x, lengths, scaled(kD)); }, x.all());
+    };
+    row("documents", 1.1, scores(four), packed(four));
+    row("documents/2k", 1.1, scores(two), packed(two));
+    row("ragged", 1.1, scores(ragged), packed(ragged));
+    // against the same scores without documents: rows of a batch
+    const Qkv batch(4, kT / 4, kH, kH, kD);
+    const Program rows = training(attend(batch, scaled(kD)), batch.all());
+    compare("documents/batch", Aim::at_most, 1.1, rows, scores(four), packed(four), scores(four));
+    compare("ragged/batch", Aim::at_most, 1.1, rows, scores(four), packed(ragged), scores(ragged));
     // and what they cost libtorch by its own measure
-    compare("documents/libtorch", Aim::none, 0, training(attend_peer(x, scaled(kD)), x.all()),
-            scores(4), training(attend_peer(documents, scaled(kD)), documents.all()));
-  }
-  {
-    // documents of different lengths come one after another
-    std::vector<Program> each;
-    double scores = 0;
-    for (const int64_t t : {1500, 700, 1300, 596}) {
-      const Qkv document(1, t, kH, kH, kD);
-      scores += 0.5 * static_cast<double>(t * (t + 1));
-      each.push_back(training(attend(document, scaled(kD)), document.all()));
-    }
-    row("ragged", 1.1, scores, [each] {
-      for (const Program& program : each) program();
-    });
+    compare("documents/libtorch", Aim::none, 0, training(attend_peer(x, scaled(kD)), x.all()), all,
+            training(attend_peer(batch, scaled(kD)), batch.all()), scores(four));
   }
   {
     const Qkv grouped(1, kT, kH, kH / 4, kD);
@@ -168,6 +175,11 @@ void term_rows(Report& report) {
   {
     const Qkv half(1, kT, kH, kH, kD, at::kBFloat16);
     row("bf16", 1.1, all, training(attend(half, scaled(kD)), half.all()));
+  }
+  {
+    ops::ScoreOptions o = scaled(kD);
+    o.dropout = {.p = 0.1, .key = RandomKey(1)};
+    compare("dropout", Aim::none, 0, plain, all, training(attend(x, o), x.all()), all);
   }
   {
     ops::ScoreOptions o = scaled(kD);

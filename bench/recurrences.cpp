@@ -216,6 +216,14 @@ void mamba2_rows(Report& report) {
                       {in.x_BTHP, in.dt_BTH, in.a_H, in.b_BTGN, in.c_BTGN, in.d_H}};
     forward_and_backward(
         report, "mamba2", ours, [&] { return ops::ssd_recurrent(in).first; }, 10);
+    // documents of a chunk's length, one after another
+    ops::Ssd packed = in;
+    packed.documents.assign(kTokens / kChunk, kChunk);
+    const Passes documents{[packed] { return ops::ssd_y(packed, kChunk); }, ours.inputs};
+    const auto s = report.seconds({ours.both(), documents.both()});
+    report.add({"mamba2/documents", s[1] / s[0], "x", Aim::at_most, 1.1,
+                fmt::format("forward and backward, one text {}, documents {}", milliseconds(s[0]),
+                            milliseconds(s[1]))});
   });
 }
 
