@@ -62,7 +62,8 @@ std::function<Tensor()> attend(const Qkv& x, const ops::ScoreOptions& options) {
 Tensor attend_documents(const Qkv& x,
                         const std::vector<int64_t>& lengths,
                         const ops::ScoreOptions& options) {
-  return ops::flash_documents(x.q.squeeze(0), x.k.squeeze(0), x.v.squeeze(0), lengths, options);
+  return ops::flash_documents(x.q.squeeze(0), x.k.squeeze(0), x.v.squeeze(0), lengths, lengths,
+                              options);
 }
 
 /// libtorch's.

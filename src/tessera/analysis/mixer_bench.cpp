@@ -41,10 +41,28 @@ nn::Batch one_document(int64_t length, int64_t start = 0) {
   return batch;
 }
 
-/// A layer with initial weights, built for documents of up to `length` tokens.
+/// Documents of three and five quarters of `document` tokens by turns, `length` in all.
+nn::Batch documents(int64_t length, int64_t document) {
+  nn::Batch batch;
+  for (int64_t begin = 0; begin < length;) {
+    const auto row = static_cast<int64_t>(batch.segments.size());
+    const int64_t tokens = std::max<int64_t>(1, document * (row % 2 == 0 ? 3 : 5) / 4);
+    batch.segments.push_back({row, begin, std::min(tokens, length - begin), 0});
+    begin += batch.segments.back().length;
+  }
+  batch.ids_N = at::zeros({length}, at::kLong);
+  batch.number();
+  return batch;
+}
+int64_t longest_document(int64_t length, int64_t document) {
+  return document > 0 ? std::min(length, std::max<int64_t>(2, document * 5 / 4)) : length;
+}
+
+/// A layer with initial weights, and a document of `length` tokens, or documents of `document`.
 class Layer {
  public:
-  Layer(CostLayer what, int64_t length) : what_(std::move(what)) {
+  Layer(CostLayer what, int64_t length, int64_t document = 0)
+      : what_(std::move(what)), document_(document) {
     spec::ParamList mixer("mixer"), position("position");
     what_.mixer.config->params(mixer, what_.scope.at("mixer"));
     if (what_.position) what_.position.config->params(position, what_.position_scope());
@@ -62,7 +80,7 @@ class Layer {
     x_TD_ = drawn("x", length, what_.scope.d_model);
     gradient_TD_ = drawn("gradient", length, what_.scope.d_model);
     encoded_ = source_of(length);
-    batch_ = one_document(length);
+    batch_ = batch_of(length);
   }
   Layer(const Layer&) = delete;  // parts look weights up through `this` while they are built
 
@@ -112,8 +130,11 @@ class Layer {
     const nn::StateRows rows{&row};
     nn::run_mixer(*mixer_, x_TD, context, &rows, /*pending=*/false);
   }
+  nn::Batch batch_of(int64_t tokens) const {
+    return document_ > 0 ? documents(tokens, document_) : one_document(tokens);
+  }
   nn::Encoded source_of(int64_t tokens) const {
-    return {one_document(tokens), x_TD_.narrow(0, 0, tokens)};
+    return {batch_of(tokens), x_TD_.narrow(0, 0, tokens)};
   }
   nn::Context context_of(const nn::Batch& batch, const nn::Encoded& source) const {
     nn::Context context;
@@ -127,6 +148,7 @@ class Layer {
   }
 
   CostLayer what_;
+  int64_t document_;
   std::map<std::string, nn::WeightPtr> weights_;
   std::unique_ptr<nn::Mixer> mixer_;
   std::unique_ptr<nn::Position> position_;
@@ -144,7 +166,7 @@ class Bench {
     if (options_.forward) measure_pass(Pass::forward);
     if (options_.backward) measure_pass(Pass::backward);
     layers_.clear();
-    if (options_.forward && options_.step) measure_step();
+    if (options_.forward && options_.step && options_.document == 0) measure_step();
   }
 
   void measure_again() {
@@ -171,7 +193,9 @@ class Bench {
   Layer& layer(int64_t length) {
     std::unique_ptr<Layer>& layer = layers_[length];
     if (!layer)
-      layer = std::make_unique<Layer>(cost_layer(*cost_.mechanism, options_.width, length), length);
+      layer = std::make_unique<Layer>(
+          cost_layer(*cost_.mechanism, options_.width, longest_document(length, options_.document)),
+          length, options_.document);
     return *layer;
   }
   Layer step_layer(const Step& step) const {
@@ -335,10 +359,11 @@ Cost measure_cost(const spec::Mechanism& mechanism, const MixerBenchOptions& opt
   require(!options.lengths.empty() && options.lengths.front() >= 2 &&
               std::is_sorted(options.lengths.begin(), options.lengths.end()),
           "bench", "lengths must be ascending, from 2 tokens on");
-  const CostLayer longest = cost_layer(mechanism, options.width, options.lengths.back());
+  const CostLayer longest = cost_layer(mechanism, options.width,
+                                       longest_document(options.lengths.back(), options.document));
   Cost cost;
   cost.mechanism = &mechanism;
-  cost.claim = longest.claim();
+  cost.claim = options.document > 0 ? Claim() : longest.claim();
   cost.config = longest.config();
   prepare_memory();
   Bench(cost, options).measure();

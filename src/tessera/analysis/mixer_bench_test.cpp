@@ -110,6 +110,21 @@ TEST(MixerBench, PeaksAreThoseOfTheMechanism) {
   EXPECT_GT(fit(*gmlp.curve(Pass::backward), 512)->memory, 1.4);
 }
 
+// a batch of short documents is linear in its tokens, whatever the mechanism is in those of one
+TEST(MixerBench, DocumentsAreLinearInTheirBatch) {
+  MixerBenchOptions options = once({512, 1024, 2048});
+  options.document = 20;
+  for (const char* name : {"attention", "gmlp", "gau", "mlstm", "memorizing", "pattern/window"}) {
+    const Cost cost = measured(name, options);
+    EXPECT_EQ(cost.claim.time, Growth::linear) << name;
+    EXPECT_FALSE(cost.step) << name;
+    for (const Curve& curve : cost.curves) {
+      ASSERT_EQ(curve.points.size(), 3u) << name;
+      EXPECT_LT(fit(curve, 512)->memory, 1.1) << name << " " << name_of(curve.pass);
+    }
+  }
+}
+
 TEST(MixerBench, LengthsBeyondTheLimitAreLeftOut) {
   MixerBenchOptions options;
   options.width = 32;

@@ -35,6 +35,7 @@ std::string command_of(const Options& o) {
       "tessera bench mixers --width {} --lengths {} --repeats {} --limit {:g} --threads {}",
       o.bench.width, fmt::join(o.bench.lengths, ","), o.bench.repeats, o.bench.limit,
       thread_count());
+  if (o.bench.document > 0) command += fmt::format(" --documents {}", o.bench.document);
   if (!o.only.empty()) command += fmt::format(" --only {}", fmt::join(o.only, ","));
   if (o.forward_only) command += " --forward";
   if (o.backward_only) command += " --backward";
@@ -166,6 +167,10 @@ std::function<int()> add_bench_mixers(CLI::App& app) {
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--documents", o->bench.document,
+                 "tokens of a document: lengths are those of batches of them, in which every "
+                 "mechanism has to be linear")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--width", o->bench.width, "d_model, heads 64 wide")
       ->capture_default_str()
       ->check(CLI::Range(16, 1 << 14));
@@ -193,6 +198,7 @@ std::function<int()> add_bench_mixers(CLI::App& app) {
   app.add_option("--from", o->from, "measures nothing: reports what --json or --out wrote before");
   examples(app, {"tessera bench mixers --out docs/mechanisms",
                  "tessera bench mixers --only attention,window,mamba2 --svg cost.svg",
+                 "tessera bench mixers --documents 64",
                  "tessera bench mixers --from docs/mechanisms/cost.json"});
   return [o] { return bench_mixers(*o); };
 }

@@ -19,28 +19,43 @@ inline bool equal(const Lengths& lengths) {
                      [&](int64_t length) { return length == lengths.front(); });
 }
 
-/// Calls f(first token, tokens, rows) for runs of documents of one length that can be seen as
-/// [rows, tokens, ...], and joins its results [rows * tokens, ...] in order: one call when all are
-/// equally long, else one a document.
+/// Pieces of tensors [N, ...], one for each document. A tensor is cut once into all of its pieces:
+/// the gradient of a piece by itself would be as long as the whole.
+class Cuts {
+ public:
+  explicit Cuts(Lengths lengths) : lengths_(std::move(lengths)) {}
+
+  /// The tokens of document `i` of x. One tensor is the same in several calls.
+  Tensor operator()(const Tensor& x, size_t i) const {
+    if (lengths_.size() == 1) return x.narrow(0, 0, lengths_[0]);
+    for (const auto& [whole, pieces] : cut_)
+      if (whole.is_same(x)) return pieces[i];
+    cut_.emplace_back(x, x.split_with_sizes(lengths_));
+    return cut_.back().second[i];
+  }
+
+ private:
+  Lengths lengths_;
+  mutable std::vector<std::pair<Tensor, std::vector<Tensor>>> cut_;
+};
+
+/// Calls f(rows_of) for runs of documents of one length, where rows_of(x) is what they have of x
+/// [N, ...] as [rows, tokens, ...], and joins its results [rows * tokens, ...] in order: one call
+/// when all are equally long, else one a document.
 template <class F>
 Tensor over_documents(const Lengths& lengths, const F& f) {
-  if (lengths.empty()) return f(int64_t{0}, int64_t{0}, int64_t{1});
-  if (equal(lengths)) return f(int64_t{0}, lengths.front(), static_cast<int64_t>(lengths.size()));
+  if (lengths.empty() || equal(lengths))
+    return f([&](const Tensor& x) {
+      auto sizes = x.sizes().vec();
+      sizes[0] = lengths.empty() ? 0 : lengths.front();
+      sizes.insert(sizes.begin(), std::max<int64_t>(1, static_cast<int64_t>(lengths.size())));
+      return x.reshape(sizes);
+    });
+  const Cuts cuts(lengths);
   std::vector<Tensor> out;
-  int64_t first = 0;
-  for (const int64_t length : lengths) {
-    out.push_back(f(first, length, int64_t{1}));
-    first += length;
-  }
+  for (size_t i = 0; i < lengths.size(); ++i)
+    out.push_back(f([&](const Tensor& x) { return cuts(x, i).unsqueeze(0); }));
   return at::cat(out);
-}
-
-/// Rows of x_N* from `first` on as [rows, tokens, ...].
-inline Tensor as_rows(const Tensor& x, int64_t first, int64_t tokens, int64_t rows) {
-  auto sizes = x.sizes().vec();
-  sizes[0] = tokens;
-  sizes.insert(sizes.begin(), rows);
-  return x.narrow(0, first, rows * tokens).reshape(sizes);
 }
 
 /// Where each document begins, and N.

@@ -161,17 +161,19 @@ bool flash_documents_applies(const Tensor& q, const ScoreOptions& options) {
 }
 
 Tensor flash_documents(const Tensor& q_NHD,
-                       const Tensor& k_NGD,
-                       const Tensor& v_NGD,
+                       const Tensor& k_SGD,
+                       const Tensor& v_SGD,
                        const std::vector<int64_t>& lengths,
+                       const std::vector<int64_t>& keys,
                        const ScoreOptions& options) {
+  require(lengths.size() == keys.size(), "flash_documents", "keys of {} documents; expected {}",
+          keys.size(), lengths.size());
   const auto work = c10::make_intrusive<Work>();
-  for (const int64_t length : lengths) {
-    const auto begin = static_cast<int64_t>(work->documents.size());
-    work->documents.insert(work->documents.end(), static_cast<size_t>(length),
-                           {begin, begin + length});
-  }
-  return flash(work, q_NHD.unsqueeze(0), k_NGD.unsqueeze(0), v_NGD.unsqueeze(0), options)
+  int64_t first = 0;
+  for (size_t i = 0; i < lengths.size(); first += keys[i++])
+    work->documents.insert(work->documents.end(), static_cast<size_t>(lengths[i]),
+                           {first, first + keys[i]});
+  return flash(work, q_NHD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), options)
       .squeeze(0);
 }
 

@@ -19,13 +19,15 @@ Tensor flash_attention(const Tensor& q_BTHD,
                        int64_t first,
                        const ScoreOptions& options);
 
-/// Documents one after another, `lengths` of N tokens in all, of which each sees its own alone:
-/// q_NHD, k and v_NGD -> [N, H, Dv]. Patterns do not serve.
+/// Documents one after another, `lengths` of N tokens in all, each of which sees its own keys
+/// alone: `keys` of S in all, one number a document. q_NHD, k and v_SGD -> [N, H, Dv]. Causality
+/// and windows go by places in N and S. Patterns do not serve.
 bool flash_documents_applies(const Tensor& q, const ScoreOptions& options);
 Tensor flash_documents(const Tensor& q_NHD,
-                       const Tensor& k_NGD,
-                       const Tensor& v_NGD,
+                       const Tensor& k_SGD,
+                       const Tensor& v_SGD,
                        const std::vector<int64_t>& lengths,
+                       const std::vector<int64_t>& keys,
                        const ScoreOptions& options);
 
 }  // namespace tessera::ops

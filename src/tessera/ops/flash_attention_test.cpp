@@ -243,7 +243,7 @@ TEST(FlashAttention, DocumentsOneAfterAnotherAreDocumentsByThemselves) {
         first += length;
       }
       const Tensor out =
-          type == at::kDouble ? at::cat(alone) : flash_documents(q, k, v, lengths, o);
+          type == at::kDouble ? at::cat(alone) : flash_documents(q, k, v, lengths, lengths, o);
       (out * gen(out.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
       return std::vector<Tensor>{out.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
     };
@@ -251,6 +251,38 @@ TEST(FlashAttention, DocumentsOneAfterAnotherAreDocumentsByThemselves) {
     for (size_t i = 0; i < want.size(); ++i)
       EXPECT_LE(error(got[i], want[i]), 1e-5 * largest(want[i])) << i;
   }
+}
+
+TEST(FlashAttention, DocumentsMayHaveKeysOfTheirOwn) {
+  const std::vector<int64_t> lengths{5, 1, 130, 17, 2, 45}, keys{3, 0, 20, 130, 7, 1};
+  const Sizes n{.b = 1, .t = 200, .s = 161, .h = 4, .g = 2};
+  const ScoreOptions o{.scale = 0.3, .softcap = 2, .causal = false};
+  const auto run = [&](at::ScalarType type) {
+    const Leaves x(n, at::kFloat, type, 4, 21);
+    const Tensor q = x.q.squeeze(0), k = x.k.squeeze(0), v = x.v.squeeze(0);
+    std::vector<Tensor> alone;
+    int64_t first = 0, first_key = 0;
+    for (size_t i = 0; i < lengths.size(); first += lengths[i], first_key += keys[i], ++i) {
+      const auto cut = [](const Tensor& all, int64_t begin, int64_t length) {
+        return all.narrow(0, begin, length).unsqueeze(0).transpose(1, 2);
+      };
+      if (type == at::kDouble)
+        alone.push_back(attention_plain(cut(q, first, lengths[i]), cut(k, first_key, keys[i]),
+                                        cut(v, first_key, keys[i]), 0, 0, o)
+                            .transpose(1, 2)
+                            .squeeze(0));
+    }
+    const Tensor out =
+        type == at::kDouble ? at::cat(alone) : flash_documents(q, k, v, lengths, keys, o);
+    (out * gen(out.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
+    return std::vector<Tensor>{out.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
+  };
+  const auto want = run(at::kDouble), got = run(at::kFloat);
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_LE(error(got[i], want[i]), (i == 0 ? 1e-5 : 1e-4) * largest(want[i])) << i;
+  EXPECT_THROW(flash_documents(at::zeros({2, 1, 4}), at::zeros({2, 1, 4}), at::zeros({2, 1, 4}),
+                               {1, 1}, {2}, {}),
+               Error);
 }
 
 /// What the first three keys meet is another query; float32 goes through the tiles.

@@ -145,9 +145,10 @@ Tensor cauchy(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& z_HL) 
 
 Tensor fft_conv(const Tensor& u_NH, const Tensor& k_LH, const Lengths& lengths) {
   const auto type = wide(u_NH);
-  return over_documents(lengths, [&](int64_t first, int64_t tokens, int64_t rows) {
-    if (tokens == 0) return u_NH.narrow(0, first, 0).to(type);
-    const Tensor u_BTH = as_rows(u_NH, first, tokens, rows).to(type);
+  return over_documents(lengths, [&](const auto& rows_of) {
+    const Tensor u_BTH = rows_of(u_NH).to(type);
+    const int64_t tokens = u_BTH.size(1);
+    if (tokens == 0) return u_BTH.flatten(0, 1);
     // twice the length: nothing wraps around
     const Tensor u = at::fft_rfft(u_BTH, 2 * tokens, 1),
                  k = at::fft_rfft(k_LH.narrow(0, 0, tokens).to(type), 2 * tokens, 0);

@@ -131,9 +131,9 @@ Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
                       in.scale_W.to(at::kFloat), lengths)
         .to(type);
   return over_documents(lengths,
-                        [&](int64_t first, int64_t tokens, int64_t rows) {
+                        [&](const auto& rows_of) {
                           const auto part = [&](const Tensor& t) {
-                            return as_rows(t, first, tokens, rows).to(computed);
+                            return rows_of(t).to(computed);
                           };
                           return chunked_rows(part(in.x_TW), part(in.in_TW), part(in.rec_TW),
                                               in.scale_W.to(computed), chunk, {})

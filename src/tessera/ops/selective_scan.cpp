@@ -190,9 +190,11 @@ struct Scan : torch::autograd::Function<Scan> {
 struct Rows {
   Tensor x_BTE, delta_BTE, a_NE, b_BTN, c_BTN, d_E;
 
-  Rows(const SelectiveScan& in, int64_t first, int64_t tokens, int64_t rows) {
+  /// rows_of: x [N, ...] as [B, T, ...].
+  template <class F>
+  Rows(const SelectiveScan& in, const F& rows_of) {
     const auto type = wide(in.x_TE);
-    const auto view = [&](const Tensor& t) { return as_rows(t, first, tokens, rows).to(type); };
+    const auto view = [&](const Tensor& t) { return rows_of(t).to(type); };
     x_BTE = view(in.x_TE);
     delta_BTE = at::softplus(view(in.dt_TE) + in.dt_bias_E.to(type));
     a_NE = in.a_NE.to(type);
@@ -219,19 +221,19 @@ Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t c
                        in.a_NE.to(at::kFloat), in.b_TN.to(at::kFloat), in.c_TN.to(at::kFloat),
                        in.d_E.to(at::kFloat), lengths)
         .to(type);
-  return over_documents(
-             lengths,
-             [&](int64_t first, int64_t tokens, int64_t rows) {
-               return chunked_rows(Rows(in, first, tokens, rows), chunk, {}).first.flatten(0, 1);
-             })
+  return over_documents(lengths,
+                        [&](const auto& rows_of) {
+                          return chunked_rows(Rows(in, rows_of), chunk, {}).first.flatten(0, 1);
+                        })
       .to(type);
 }
 
 std::pair<Tensor, Tensor> selective_scan_chunked(const SelectiveScan& in,
                                                  int64_t chunk,
                                                  const Tensor& state_NE) {
-  const auto [y, state] = chunked_rows(Rows(in, 0, in.x_TE.size(0), 1), chunk,
-                                       state_NE.defined() ? state_NE.unsqueeze(0) : Tensor());
+  const auto one_row = [](const Tensor& x) { return x.unsqueeze(0); };
+  const auto [y, state] =
+      chunked_rows(Rows(in, one_row), chunk, state_NE.defined() ? state_NE.unsqueeze(0) : Tensor());
   return {y.squeeze(0).to(in.x_TE.scalar_type()), state.squeeze(0)};
 }
 

@@ -91,8 +91,8 @@ Tensor short_conv(const Tensor& x_TC,
                             lengths)
         .to(x_TC.scalar_type());
   }
-  return over_documents(lengths, [&](int64_t first, int64_t tokens, int64_t rows) {
-    return activate(causal_conv(as_rows(x_TC, first, tokens, rows), w_CK, b_C), act).flatten(0, 1);
+  return over_documents(lengths, [&](const auto& rows_of) {
+    return activate(causal_conv(rows_of(x_TC), w_CK, b_C), act).flatten(0, 1);
   });
 }
 

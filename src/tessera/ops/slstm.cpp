@@ -138,10 +138,9 @@ Tensor slstm(const Slstm& in, const Lengths& lengths) {
   if (in.pre_N4D.device().is_cpu() && computed == at::kFloat)
     return Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat), lengths).to(type);
   return over_documents(lengths,
-                        [&](int64_t first, int64_t tokens, int64_t rows) {
-                          return recurrent_rows(
-                                     as_rows(in.pre_N4D, first, tokens, rows).to(computed),
-                                     in.r_4DP.to(computed), {})
+                        [&](const auto& rows_of) {
+                          return recurrent_rows(rows_of(in.pre_N4D).to(computed),
+                                                in.r_4DP.to(computed), {})
                               .first.flatten(0, 1);
                         })
       .to(type);

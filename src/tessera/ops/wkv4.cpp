@@ -154,14 +154,13 @@ Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
     return Average::apply(in.k_TC.to(at::kFloat), in.v_TC.to(at::kFloat), in.w_C.to(at::kFloat),
                           in.u_C.to(at::kFloat), lengths)
         .to(type);
-  return over_documents(lengths,
-                        [&](int64_t first, int64_t tokens, int64_t rows) {
-                          const Tensor k = as_rows(in.k_TC, first, tokens, rows).to(computed),
-                                       v = as_rows(in.v_TC, first, tokens, rows).to(computed);
-                          return parallel_rows(k, v, in.w_C.to(computed), in.u_C.to(computed),
-                                               nothing(k))
-                              .first.flatten(0, 1);
-                        })
+  return over_documents(
+             lengths,
+             [&](const auto& rows_of) {
+               const Tensor k = rows_of(in.k_TC).to(computed), v = rows_of(in.v_TC).to(computed);
+               return parallel_rows(k, v, in.w_C.to(computed), in.u_C.to(computed), nothing(k))
+                   .first.flatten(0, 1);
+             })
       .to(type);
 }
 

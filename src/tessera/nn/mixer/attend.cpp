@@ -78,7 +78,8 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
   if (batch.segments.size() < 2 || ops::use_kernels(q_NHK) ||
       !ops::flash_documents_applies(q_NHK, options))
     return std::nullopt;
-  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths_of(batch), options);
+  const std::vector<int64_t> lengths = lengths_of(batch);
+  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, options);
 }
 
 Tensor attend_documents(const Tensor& q_NHK,

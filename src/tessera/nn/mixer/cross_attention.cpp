@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/cross_attention.h"
 
 #include "tessera/nn/mixer/attend.h"
+#include "tessera/ops/flash_attention.h"
 
 namespace tessera::nn {
 namespace {
@@ -32,6 +33,13 @@ class CrossAttention final : public Mixer {
                  v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    if (rows == nullptr && dropout.p == 0 && !ops::use_kernels(q_NHD) &&
+        ops::flash_documents_applies(q_NHD, how_) && sources_in_order(context)) {
+      const Tensor o_NHD =
+          ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
+                               lengths_of(context.encoded->source), how_);
+      return o_(o_NHD.reshape({x_ND.size(0), -1}));
+    }
     const BySegment part(*context.batch);
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
@@ -42,6 +50,14 @@ class CrossAttention final : public Mixer {
   }
 
  private:
+  /// Whether every segment's source stands at its own place among the sources.
+  static bool sources_in_order(const Context& context) {
+    if (context.encoded == nullptr) return false;
+    const auto &segments = context.batch->segments, &sources = context.encoded->source.segments;
+    return std::equal(segments.begin(), segments.end(), sources.begin(), sources.end(),
+                      [](const Segment& a, const Segment& b) { return a.row == b.row; });
+  }
+
   /// Keys and values of a row's source: those that its state holds, else out of `sources`, which
   /// the state then keeps.
   std::vector<ops::KeyValues> source_of(int64_t number,

@@ -25,12 +25,10 @@ class Dft final : public Mixer {
     check_lengths(*context.batch, max_length_);
     const auto type = ops::wide(x_ND);
     if (at::GradMode::is_enabled())
-      return ops::over_documents(
-                 lengths_of(*context.batch),
-                 [&](int64_t first, int64_t tokens, int64_t rows) {
-                   return ops::real_dft(ops::as_rows(x_ND, first, tokens, rows).to(type))
-                       .flatten(0, 1);
-                 })
+      return ops::over_documents(lengths_of(*context.batch),
+                                 [&](const auto& rows_of) {
+                                   return ops::real_dft(rows_of(x_ND).to(type)).flatten(0, 1);
+                                 })
           .to(x_ND.scalar_type());
     // each document alone: its bits must not depend on its neighbours
     return over_segments(*context.batch, [&](size_t, const Segment& s) {

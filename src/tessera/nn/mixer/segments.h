@@ -1,10 +1,10 @@
 // How the recurrent mixers walk a ragged batch.
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "tessera/nn/parts.h"
+#include "tessera/ops/documents.h"
 
 namespace tessera::nn {
 
@@ -15,24 +15,9 @@ inline std::vector<int64_t> lengths_of(const Batch& batch) {
   return lengths;
 }
 
-/// Pieces of tensors of all tokens. Each tensor is cut once into all of its segments: the gradient
-/// of a piece by itself would be as long as the whole.
-class BySegment {
- public:
-  explicit BySegment(const Batch& batch) : lengths_(lengths_of(batch)) {}
-
-  /// The tokens of segment `i` of x [N, ...].
-  Tensor operator()(const Tensor& x, size_t i) const {
-    if (lengths_.size() == 1) return x.narrow(0, 0, lengths_[0]);
-    for (const auto& [whole, pieces] : cut_)
-      if (whole.is_same(x)) return pieces[i];
-    cut_.emplace_back(x, x.split_with_sizes(lengths_));
-    return cut_.back().second[i];
-  }
-
- private:
-  std::vector<int64_t> lengths_;
-  mutable std::vector<std::pair<Tensor, std::vector<Tensor>>> cut_;
+/// Pieces of tensors of all tokens, by segment.
+struct BySegment : ops::Cuts {
+  explicit BySegment(const Batch& batch) : ops::Cuts(lengths_of(batch)) {}
 };
 
 /// f(index, segment) for every segment, its results [tokens, ...] joined.
