@@ -11,6 +11,7 @@
 #include "tessera/base/allocator.h"
 #include "tessera/base/testing.h"
 #include "tessera/kernels/scratch.h"
+#include "tessera/ops/attention.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/tensor_memory.h"
 
@@ -108,6 +109,24 @@ TEST(MixerBench, PeaksAreThoseOfTheMechanism) {
   EXPECT_GT(gmlp.curve(Pass::forward)->points[2].bytes, 16 * kMegabyte);
   EXPECT_GT(fit(*gmlp.curve(Pass::forward), 512)->memory, 1.4);
   EXPECT_GT(fit(*gmlp.curve(Pass::backward), 512)->memory, 1.4);
+}
+
+// one matrix of weights would be 16 MB
+TEST(MixerBench, DropoutOfAttentionWeightsKeepsMemoryLinear) {
+  const auto leaf = [] { return at::randn({1, 2048, 1, 16}).requires_grad_(true); };
+  const Tensor q = leaf(), k = leaf(), v = leaf();
+  ops::ScoreOptions table, function;
+  table.dropout = function.dropout = {.p = 0.1, .key = RandomKey(1)};
+  function.term.bias = [](const ops::ScoreBlock& block, const std::vector<Tensor>&) {
+    return at::zeros({1, 1, block.q_BHTD.size(2), block.k_BHSD.size(2)}, block.q_BHTD.options());
+  };
+  ops::count_tensor_memory();
+  for (const ops::ScoreOptions& options : {table, function}) {
+    memory_meter().restart();
+    const int64_t before = memory_meter().held();
+    ops::attention_equal(q, k, v, options).sum().backward();
+    EXPECT_LT(memory_meter().peak() - before, 12 * kMegabyte);
+  }
 }
 
 // a batch of short documents is linear in its tokens, whatever the mechanism is in those of one

@@ -26,6 +26,12 @@ struct Heads {
 using ConstHeads = Heads<const float>;
 using MutableHeads = Heads<float>;
 
+/// Where the random numbers of a query's weights stand: that of head h and key s is number first +
+/// h head + s, modulo 2^64, of the stream of `key` (rng.h).
+struct DropoutRow {
+  uint64_t key = 0, first = 0, head = 0;
+};
+
 struct FlashAttention {
   int64_t B = 0, T = 0, S = 0;  // sequences, queries and keys of each
   int64_t H = 0, G = 0;         // query heads and key-value heads; head h reads floor(h G / H)
@@ -49,10 +55,10 @@ struct FlashAttention {
   const float* sinks = nullptr;  // [H]: a logit that joins each head's denominator
 
   /// Weights, after the softmax, are zeroed with probability dropout_limit / 2^32 and multiplied by
-  /// dropout_scale otherwise: number ((b H + h) T + t) S + s of the stream of dropout_key (rng.h).
+  /// dropout_scale otherwise.
   uint32_t dropout_limit = 0;
   float dropout_scale = 1;
-  uint64_t dropout_key = 0;
+  const DropoutRow* dropout = nullptr;  // [B, T], where the limit is not 0
 };
 
 /// out [B, T, H, V]; lse [B, H, T]: log of each row's sum of exponentials, sink included; minus

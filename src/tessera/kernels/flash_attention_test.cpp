@@ -48,8 +48,10 @@ int64_t times(const FlashAttention& a, int64_t h, int64_t p, int64_t j) {
 /// What dropout multiplies a weight by.
 double kept(const FlashAttention& a, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (a.dropout_limit == 0) return 1;
-  const auto number = static_cast<uint64_t>(((b * a.H + h) * a.T + i) * a.S + j);
-  const bool dropped = RandomKey(a.dropout_key).bits(number) < a.dropout_limit;
+  const DropoutRow& row = a.dropout[b * a.T + i];
+  const uint64_t number =
+      row.first + static_cast<uint64_t>(h) * row.head + static_cast<uint64_t>(j);
+  const bool dropped = RandomKey(row.key).bits(number) < a.dropout_limit;
   return dropped ? 0 : static_cast<double>(a.dropout_scale);
 }
 
@@ -270,7 +272,11 @@ TEST(FlashAttention, AllTargetsDropout) {
     for (const int64_t t : {7, 110, 201}) {
       const Case c{2, t, t, 4, 2, 16, 24};
       FlashAttention a = c.attention();
-      a.dropout_limit = 0x50000000u, a.dropout_scale = 1.4545454f, a.dropout_key = 0x123456789abu;
+      std::vector<DropoutRow> rows;
+      for (uint64_t i = 0; i < static_cast<uint64_t>(2 * t); ++i)
+        // numbers about 2^34, where the lower half of a block's begins anew, and below 0
+        rows.push_back({0x123456789abu + i % 3, (uint64_t{1} << 34) * (i % 2) - 50 + i, 7 * i});
+      a.dropout_limit = 0x50000000u, a.dropout_scale = 1.4545454f, a.dropout = rows.data();
       expect_definition(c, a);
       a.softcap = 1.5f, a.sinks = c.sinks.data();
       a.bias = c.bias.data(), a.bias_head_stride = 9, a.bias_size = 9, a.bias_zero = 6;

@@ -226,9 +226,10 @@ class TileDropout {
   HWY_INLINE const float* row(int64_t number, int64_t first, Span keys) {
     if (a_.dropout_limit == 0) return nullptr;
     const int64_t n = a_.H / a_.G, head = g_ * n + number % n;
-    const auto element =
-        static_cast<uint64_t>(((b_ * a_.H + head) * a_.T + number / n) * a_.S + first + keys.begin);
-    return dropout_factors(a_.dropout_key, element, keys.end - keys.begin, a_.dropout_limit,
+    const DropoutRow& row = a_.dropout[b_ * a_.T + number / n];
+    const uint64_t element = row.first + static_cast<uint64_t>(head) * row.head +
+                             static_cast<uint64_t>(first + keys.begin);
+    return dropout_factors(row.key, element, keys.end - keys.begin, a_.dropout_limit,
                            a_.dropout_scale, factors_) -
            keys.begin;
   }

@@ -38,10 +38,12 @@ HWY_INLINE const float* dropout_factors(
   for (int64_t at = 0; at < skipped + n; at += 4 * kLanes, block += kLanes) {
     const auto low_block = static_cast<uint32_t>(block);
     VU32 c0 = hn::Add(hn::Set(d, low_block), hn::Iota(d, 0));
-    // the upper half of a block's number is one more where the lower one has begun anew
+    // the upper half of a block's number is one more where the lower one has begun anew; after the
+    // last of 2^62 blocks comes the first one
     const VU32 upper = hn::Set(d, static_cast<uint32_t>(block >> 32));
-    VU32 c1 =
+    const VU32 carried =
         hn::IfThenElse(hn::Lt(c0, hn::Set(d, low_block)), hn::Add(upper, hn::Set(d, 1)), upper);
+    VU32 c1 = hn::And(carried, hn::Set(d, 0x3FFFFFFFu));
     VU32 c2 = hn::Zero(d), c3 = hn::Zero(d);
     uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {

@@ -14,6 +14,7 @@ struct Work final : torch::CustomClassHolder {
   int64_t start = 0, first = 0;
   ScoreOptions options;                      // without its tensors, which are inputs
   std::vector<kernels::KeyRange> documents;  // of each query; empty: one for all
+  std::vector<kernels::DropoutRow> dropout;  // of each query of each sequence
   bool has_sinks = false, has_bias = false;
 };
 
@@ -57,7 +58,7 @@ kernels::FlashAttention describe(const Work& work, const Inputs& in) {
   if (o.dropout) {
     a.dropout_limit = static_cast<uint32_t>(o.dropout.p * 4294967296.0);
     a.dropout_scale = static_cast<float>(1 / (1 - o.dropout.p));
-    a.dropout_key = o.dropout.key.value();
+    a.dropout = work.dropout.data();
   }
   if (in.sinks.defined()) a.sinks = in.sinks.const_data_ptr<float>();
   if (in.bias.defined()) {
@@ -127,6 +128,14 @@ bool flash_applies(const Tensor& q, const ScoreOptions& options) {
 
 namespace {
 
+/// Those of B matrices [H, T, S], whose keys stand from `first` on.
+void number_weights(
+    Work& work, const RandomKey& key, int64_t b, int64_t t, int64_t s, int64_t h, int64_t first) {
+  for (int64_t i = 0; i < b * t; ++i)
+    work.dropout.push_back({key.value(), static_cast<uint64_t>((i / t * h * t + i % t) * s - first),
+                            static_cast<uint64_t>(t * s)});
+}
+
 Tensor flash(const c10::intrusive_ptr<Work>& work,
              const Tensor& q_BTHD,
              const Tensor& k_BSGD,
@@ -153,6 +162,9 @@ Tensor flash_attention(const Tensor& q_BTHD,
   const auto work = c10::make_intrusive<Work>();
   work->start = start;
   work->first = first;
+  if (options.dropout)
+    number_weights(*work, options.dropout.key, q_BTHD.size(0), q_BTHD.size(1), k_BSGD.size(1),
+                   q_BTHD.size(2), 0);
   return flash(work, q_BTHD, k_BSGD, v_BSGD, options);
 }
 
@@ -165,14 +177,20 @@ Tensor flash_documents(const Tensor& q_NHD,
                        const Tensor& v_SGD,
                        const std::vector<int64_t>& lengths,
                        const std::vector<int64_t>& keys,
-                       const ScoreOptions& options) {
+                       const ScoreOptions& options,
+                       const std::vector<RandomKey>& streams) {
   require(lengths.size() == keys.size(), "flash_documents", "keys of {} documents; expected {}",
           keys.size(), lengths.size());
   const auto work = c10::make_intrusive<Work>();
+  require(!options.dropout || streams.size() == lengths.size(), "flash_documents",
+          "{} streams of random numbers for {} documents", streams.size(), lengths.size());
   int64_t first = 0;
-  for (size_t i = 0; i < lengths.size(); first += keys[i++])
+  for (size_t i = 0; i < lengths.size(); first += keys[i++]) {
     work->documents.insert(work->documents.end(), static_cast<size_t>(lengths[i]),
                            {first, first + keys[i]});
+    if (options.dropout)
+      number_weights(*work, streams[i], 1, lengths[i], keys[i], q_NHD.size(1), first);
+  }
   return flash(work, q_NHD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), options)
       .squeeze(0);
 }

@@ -222,8 +222,10 @@ TEST(FlashAttention, DocumentsOneAfterAnotherAreDocumentsByThemselves) {
   const std::vector<int64_t> lengths{5, 1, 130, 17, 2, 45};
   const Sizes n{.b = 1, .t = 200, .s = 200, .h = 4, .g = 2};
   for (const Setting& setting : settings()) {
-    if (setting.options.dropout) continue;
     SCOPED_TRACE(setting.name);
+    std::vector<RandomKey> streams;
+    for (const int64_t length : lengths)
+      streams.push_back(RandomKey(4).fold(static_cast<uint64_t>(length)));
     const auto run = [&](at::ScalarType type) {
       const Leaves x(n, at::kFloat, type, 4, 21);
       ScoreOptions o = setting.options;
@@ -237,13 +239,15 @@ TEST(FlashAttention, DocumentsOneAfterAnotherAreDocumentsByThemselves) {
         const auto cut = [&](const Tensor& all) {
           return all.narrow(0, first, length).unsqueeze(0).transpose(1, 2);
         };
+        o.dropout.key = streams[static_cast<size_t>(i)];
         if (type == at::kDouble)
           alone.push_back(
               attention_plain(cut(q), cut(k), cut(v), 0, 0, o).transpose(1, 2).squeeze(0));
         first += length;
       }
-      const Tensor out =
-          type == at::kDouble ? at::cat(alone) : flash_documents(q, k, v, lengths, lengths, o);
+      const Tensor out = type == at::kDouble
+                             ? at::cat(alone)
+                             : flash_documents(q, k, v, lengths, lengths, o, streams);
       (out * gen(out.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
       return std::vector<Tensor>{out.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
     };

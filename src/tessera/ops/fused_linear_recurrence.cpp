@@ -40,11 +40,14 @@ std::vector<Sequence> sequences_of(const Tensor& v_BTHV, const Lengths& document
   std::vector<Sequence> out;
   Sequence next;
   for (const int64_t length : lengths) {
+    if (length == 0) continue;
     next.length = length;
     out.push_back(next);
     next.first += length;
     next.checkpoint += (length + kInterval - 1) / kInterval;
   }
+  require(next.first == v_BTHV.size(0) * v_BTHV.size(1), "linear_recurrence",
+          "documents of {} tokens; expected {}", next.first, v_BTHV.size(0) * v_BTHV.size(1));
   return out;
 }
 
@@ -217,14 +220,14 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
       state_BHKV.defined()
           ? single(state_BHKV)
           : at::zeros({v.size(0), v.size(2), in.q_BTHK.size(3), v.size(3)}, at::kFloat);
-  if (v.size(1) == 0) return {v, state};
+  if (v.size(0) * v.size(1) == 0) return {v, state};
   const variable_list out = recurred(in, state, scales);
   return {out[0].to(v.scalar_type()), out[1]};
 }
 
 Tensor linear_recurrence_fused_y(const LinearRecurrence& in, const ValueScales& scales) {
   const auto& v = in.v_BTHV;
-  if (v.size(1) == 0) return v;
+  if (v.size(0) * v.size(1) == 0) return v;
   const variable_list x = inputs(in, scales);
   const bool learns =
       at::GradMode::is_enabled() && std::any_of(x.begin(), x.end(), [](const Tensor& one) {

@@ -15,6 +15,12 @@ ops::ScoreOptions WeightDropout::in(ops::ScoreOptions how, int64_t segment_begin
   return how;
 }
 
+std::vector<RandomKey> WeightDropout::streams(const Batch& batch) const {
+  std::vector<RandomKey> out;
+  for (const Segment& s : batch.segments) out.push_back(at(s.begin).key);
+  return out;
+}
+
 WeightDropout weight_dropout(const Context& context,
                              const std::string& name,
                              double p,
@@ -74,12 +80,14 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
                                     const Tensor& k_NGK,
                                     const Tensor& v_NGV,
                                     const Batch& batch,
-                                    const ops::ScoreOptions& options) {
+                                    const ops::ScoreOptions& options,
+                                    const WeightDropout& dropout) {
   if (batch.segments.size() < 2 || ops::use_kernels(q_NHK) ||
       !ops::flash_documents_applies(q_NHK, options))
     return std::nullopt;
   const std::vector<int64_t> lengths = lengths_of(batch);
-  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, options);
+  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, dropout.in(options, 0),
+                              dropout.streams(batch));
 }
 
 Tensor attend_documents(const Tensor& q_NHK,
@@ -94,8 +102,7 @@ Tensor attend_documents(const Tensor& q_NHK,
     return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), dropout.in(options, 0))
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
   }
-  if (dropout.p == 0)
-    if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, options)) return *out;
+  if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, options, dropout)) return *out;
   const BySegment part(batch);
   return over_segments(batch, [&](size_t i, const Segment& s) {
     const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};

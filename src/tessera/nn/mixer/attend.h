@@ -17,6 +17,8 @@ struct WeightDropout {
   RandomKey key{0};
   ops::Dropout at(int64_t segment_begin) const;
   ops::ScoreOptions in(ops::ScoreOptions how, int64_t segment_begin) const;
+  /// Of every segment.
+  std::vector<RandomKey> streams(const Batch& batch) const;
 };
 /// Of the weights `site` in the part `name`; none outside training.
 WeightDropout weight_dropout(const Context& context,
@@ -61,7 +63,8 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
                                     const Tensor& k_NGK,
                                     const Tensor& v_NGV,
                                     const Batch& batch,
-                                    const ops::ScoreOptions& options);
+                                    const ops::ScoreOptions& options,
+                                    const WeightDropout& dropout);
 
 /// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
 Tensor attend_documents(const Tensor& q_NHK,

@@ -225,8 +225,9 @@ class Attention final : public Mixer {
       return ops::attention_equal(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), how)
           .reshape(x.q_NHD.sizes());
     }
-    if (split.ranks <= 1 && dropout.p == 0 && site.documents.empty() && !x.far_q.defined())
-      if (const auto out = attend_packed(x.q_NHD, x.k_NGD, x.v_NGD, batch, site.how)) return *out;
+    if (split.ranks <= 1 && site.documents.empty() && !x.far_q.defined())
+      if (const auto out = attend_packed(x.q_NHD, x.k_NGD, x.v_NGD, batch, site.how, dropout))
+        return *out;
     const BySegment part(batch);
     std::vector<Tensor> out;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
@@ -254,32 +255,33 @@ class Attention final : public Mixer {
                     const StateRows& rows) const {
     const Batch& batch = *context.batch;
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(batch);
     std::vector<Tensor> out;
     for (size_t i = 0; i < rows.size(); ++i) {
       const Segment& s = batch.segments[i];
       ops::ScoreOptions how = dropout.in(in_document(site, i), s.begin);
-      if (x.far_q.defined()) set_far(how, x.far_q.narrow(0, s.begin, s.length));
-      after_past(x, slot, s, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
-        out.push_back(ops::attention(x.q_NHD.narrow(0, s.begin, s.length), kv, s.start, how));
+      if (x.far_q.defined()) set_far(how, part(x.far_q, i));
+      const ops::KeyValues own{part(x.k_NGD, i), part(x.v_NGD, i), s.start};
+      after_past(own, slot, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
+        out.push_back(ops::attention(part(x.q_NHD, i), kv, s.start, how));
       });
     }
     return out.size() == 1 ? out[0] : at::cat(out);
   }
 
   /// Calls `compute` with what a row holds and the segment's own keys, and appends these.
-  void after_past(const Projected& x,
+  void after_past(const ops::KeyValues& own,
                   size_t slot,
-                  const Segment& s,
                   RowState& row,
                   const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
     const int64_t horizon = config_.who().horizon(), lead = config_.who().first_kept();
     TokenBuffer &keys = row.tokens(slot), &values = row.tokens(slot + 1);
-    const Tensor k = keys.stored(x.k_NGD.narrow(0, s.begin, s.length)),
-                 v = values.stored(x.v_NGD.narrow(0, s.begin, s.length));
-    require(keys.length() == s.start, "attention",
-            "the state holds {} tokens, the call starts at {}", keys.length(), s.start);
+    const Tensor k = keys.stored(own.k_SGD), v = values.stored(own.v_SGD);
+    const int64_t start = own.first, length = own.k_SGD.size(0);
+    require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",
+            keys.length(), start);
     // first position that the first query sees, those apart that are kept for ever
-    int64_t from = horizon > 0 ? std::max<int64_t>(0, s.start - horizon + 1) : 0;
+    int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
     if (from <= lead) from = 0;
     std::vector<ops::KeyValues> kv;
     const auto held = [&](int64_t begin, int64_t end) {
@@ -287,14 +289,14 @@ class Attention final : public Mixer {
     };
     // a window may not hold both the oldest visible key and all new ones: several new tokens stay
     // outside until computed
-    const bool append_first = horizon == 0 || s.length == 1;
+    const bool append_first = horizon == 0 || length == 1;
     if (append_first) {
       keys.append(k);
       values.append(v);
     }
     if (from > 0 && lead > 0) held(0, lead);
-    held(from, append_first ? s.start + s.length : s.start);
-    if (!append_first) kv.push_back({k, v, s.start});
+    held(from, append_first ? start + length : start);
+    if (!append_first) kv.push_back({k, v, start});
     compute(kv);
     if (!append_first) {
       keys.append(k);
@@ -316,6 +318,7 @@ class Attention final : public Mixer {
                       values(v_global_, x_ND),
                       {}};
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(batch);
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
       const Segment& s = batch.segments[i];
@@ -334,11 +337,11 @@ class Attention final : public Mixer {
           t = end;
         }
       };
+      const ops::KeyValues own{part(x.k_NGD, i), part(x.v_NGD, i), s.start};
       if (rows != nullptr)
-        after_past(x, 2, s, *(*rows)[i], compute);
+        after_past(own, 2, *(*rows)[i], compute);
       else
-        compute({{x.k_NGD.narrow(0, s.begin, s.length), x.v_NGD.narrow(0, s.begin, s.length),
-                  s.start}});
+        compute({own});
     }
     if (found.empty()) return o_NHD;
     return o_NHD.index_copy(0, at::cat(numbers).to(o_NHD.device()), at::cat(found));

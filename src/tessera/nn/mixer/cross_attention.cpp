@@ -33,11 +33,12 @@ class CrossAttention final : public Mixer {
                  v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    if (rows == nullptr && dropout.p == 0 && !ops::use_kernels(q_NHD) &&
-        ops::flash_documents_applies(q_NHD, how_) && sources_in_order(context)) {
+    if (rows == nullptr && !ops::use_kernels(q_NHD) && ops::flash_documents_applies(q_NHD, how_) &&
+        sources_in_order(context)) {
       const Tensor o_NHD =
           ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
-                               lengths_of(context.encoded->source), how_);
+                               lengths_of(context.encoded->source), dropout.in(how_, 0),
+                               dropout.streams(*context.batch));
       return o_(o_NHD.reshape({x_ND.size(0), -1}));
     }
     const BySegment part(*context.batch);

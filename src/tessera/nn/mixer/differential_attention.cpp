@@ -106,12 +106,13 @@ class DifferentialAttention final : public Mixer {
                   const Context& context,
                   const StateRows& rows) const {
     std::vector<Tensor> firsts, seconds;
+    const BySegment part(*context.batch);
     for (size_t i = 0; i < rows.size(); ++i) {
       const Segment& s = context.batch->segments[i];
       TokenBuffer &keys = rows[i]->tokens(0), &values = rows[i]->tokens(1);
-      keys.append(k_NGK.narrow(0, s.begin, s.length));
-      values.append(v_NGV.narrow(0, s.begin, s.length));
-      const Tensor q = q_NHK.narrow(0, s.begin, s.length);
+      keys.append(part(k_NGK, i));
+      values.append(part(v_NGV, i));
+      const Tensor q = part(q_NHK, i);
       const std::vector<ops::KeyValues> held = held_keys(keys, values, 0, keys.length());
       const auto one = [&](int64_t map, const std::string& site) {
         const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);

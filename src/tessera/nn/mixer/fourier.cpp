@@ -31,8 +31,9 @@ class Dft final : public Mixer {
                                  })
           .to(x_ND.scalar_type());
     // each document alone: its bits must not depend on its neighbours
-    return over_segments(*context.batch, [&](size_t, const Segment& s) {
-      return ops::real_dft(x_ND.narrow(0, s.begin, s.length).to(type)).to(x_ND.scalar_type());
+    const BySegment part(*context.batch);
+    return over_segments(*context.batch, [&](size_t i, const Segment&) {
+      return ops::real_dft(part(x_ND, i).to(type)).to(x_ND.scalar_type());
     });
   }
 

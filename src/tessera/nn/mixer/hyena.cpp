@@ -69,8 +69,9 @@ class Hyena final : public Mixer {
   static Tensor convolved(const Tensor& z_ND, const Tensor& k_LD, const Batch& batch) {
     if (at::GradMode::is_enabled()) return ops::fft_conv(z_ND, k_LD, lengths_of(batch));
     // each document alone and at an aligned address: its bits must not depend on its neighbours
-    return over_segments(batch, [&](size_t, const Segment& s) {
-      return ops::fft_conv(z_ND.narrow(0, s.begin, s.length).clone(), k_LD, {s.length});
+    const BySegment part(batch);
+    return over_segments(batch, [&](size_t i, const Segment& s) {
+      return ops::fft_conv(part(z_ND, i).clone(), k_LD, {s.length});
     });
   }
 

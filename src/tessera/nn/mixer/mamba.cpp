@@ -77,10 +77,11 @@ class Mamba final : public Mixer {
     const auto of_head = [&](const Tensor& state) {
       return config_.n_heads == 1 ? state : state.select(0, static_cast<int64_t>(head));
     };
-    return over_segments(batch, [&](size_t i, const Segment& s) {
+    const BySegment of_segment(batch);
+    return over_segments(batch, [&](size_t i, const Segment&) {
       ops::SelectiveScan part = in;
-      for (Tensor* t : {&part.x_TE, &part.dt_TE, &part.b_TN, &part.c_TN})
-        *t = t->narrow(0, s.begin, s.length);
+      part.x_TE = of_segment(in.x_TE, i), part.dt_TE = of_segment(in.dt_TE, i);
+      part.b_TN = of_segment(in.b_TN, i), part.c_TN = of_segment(in.c_TN, i);
       if (kernels) {
         Tensor state = rows != nullptr ? of_head((*rows)[i]->fixed_in_place(kSsm))
                                        : at::zeros(in.a_NE.sizes(), in.x_TE.options());

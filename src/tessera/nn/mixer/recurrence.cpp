@@ -1,31 +1,33 @@
 #include "tessera/nn/mixer/recurrence.h"
 
-#include "tessera/nn/mixer/segments.h"
-
 #include <cmath>
+
+#include "tessera/nn/mixer/segments.h"
 
 namespace tessera::nn {
 
 Tensor Run::of(const Tensor& x, std::initializer_list<int64_t> tail) const {
   std::vector<int64_t> sizes{b, t};
   sizes.insert(sizes.end(), tail);
-  return x.narrow(0, begin, b * t).reshape(sizes);
+  return (cuts ? (*cuts)(x, index) : x).reshape(sizes);
 }
 
 std::vector<Run> runs_of(const Tensor& x_ND, const Context& context, const StateRows* rows) {
   const Batch& batch = *context.batch;
-  if (const int64_t t = batch.equal_length(); rows == nullptr && t > 0 && !ops::use_kernels(x_ND))
-    return {{0, x_ND.size(0) / t, t}};
-  if (rows == nullptr && batch.segments.size() > 1 && !ops::use_kernels(x_ND))
-    return {{0, 1, x_ND.size(0), lengths_of(batch)}};
+  const bool kernels = ops::use_kernels(x_ND);
+  if (const int64_t t = batch.equal_length(); rows == nullptr && t > 0 && !kernels)
+    return {{x_ND.size(0) / t, t}};
+  if (rows == nullptr && batch.segments.size() > 1 && !kernels)
+    return {{1, x_ND.size(0), lengths_of(batch)}};
+  const auto cuts = std::make_shared<const BySegment>(batch);
   std::vector<Run> runs;
-  for (size_t i = 0; i < batch.segments.size(); ++i)
-    runs.push_back({batch.segments[i].begin,
-                    1,
-                    batch.segments[i].length,
-                    {},
-                    rows != nullptr ? (*rows)[i] : nullptr,
-                    ops::use_kernels(x_ND)});
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    Run run{1, batch.segments[i].length};
+    run.cuts = cuts, run.index = i;
+    run.row = rows != nullptr ? (*rows)[i] : nullptr;
+    run.kernels = kernels;
+    runs.push_back(run);
+  }
   return runs;
 }
 

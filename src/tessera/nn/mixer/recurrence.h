@@ -2,6 +2,8 @@
 // recurrence with and without a state.
 #pragma once
 
+#include <memory>
+
 #include "tessera/nn/parts.h"
 #include "tessera/ops/linear_recurrence.h"
 #include "tessera/ops/pointwise.h"
@@ -11,8 +13,11 @@ namespace tessera::nn {
 /// Documents that are computed at once: all B of a call when they have one length T; all of
 /// different lengths as one row of T tokens; or one segment, which may continue a row of a state.
 struct Run {
-  int64_t begin = 0, b = 1, t = 0;  // tokens begin .. begin + b * t
-  ops::Lengths documents = {};      // of the T tokens, where they are several
+  int64_t b = 1, t = 0;
+  ops::Lengths documents = {};  // of the T tokens, where they are several
+  /// Where it is one of several: all of them, and its number.
+  std::shared_ptr<const ops::Cuts> cuts = nullptr;
+  size_t index = 0;
   RowState* row = nullptr;
   bool kernels = false;  // batch-invariant; only where the layer's input allows, and then B = 1
 

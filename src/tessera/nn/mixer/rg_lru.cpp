@@ -38,9 +38,9 @@ class RgLru final : public Mixer {
   Tensor scan(const ops::RgLru& in, const Batch& batch, const StateRows* rows) const {
     const bool kernels = ops::use_kernels(in.x_TW);
     if (rows == nullptr && !kernels) return ops::rg_lru(in, lengths_of(batch), config_.chunk);
+    const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment& s) {
-      const auto part = [&](const Tensor& t) { return t.narrow(0, s.begin, s.length); };
-      const ops::RgLru mine{part(in.x_TW), part(in.in_TW), part(in.rec_TW), in.scale_W};
+      const ops::RgLru mine{part(in.x_TW, i), part(in.in_TW, i), part(in.rec_TW, i), in.scale_W};
       const bool fresh = s.start == 0;
       if (kernels) {
         Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(kH)

@@ -39,9 +39,9 @@ class Rwkv4 final : public Mixer {
   Tensor average(const ops::Wkv4& in, const Batch& batch, const StateRows* rows) const {
     const bool kernels = ops::use_kernels(in.k_TC);
     if (rows == nullptr && !kernels) return ops::wkv4(in, lengths_of(batch));
+    const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment& s) {
-      const auto part = [&](const Tensor& t) { return t.narrow(0, s.begin, s.length); };
-      const ops::Wkv4 mine{part(in.k_TC), part(in.v_TC), in.w_C, in.u_C};
+      const ops::Wkv4 mine{part(in.k_TC, i), part(in.v_TC, i), in.w_C, in.u_C};
       const bool fresh = s.start == 0;
       if (kernels) {
         Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(kWkv)

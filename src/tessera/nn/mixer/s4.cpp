@@ -46,8 +46,9 @@ class LtiMixer : public Mixer {
     }
     const ops::LtiSystem lti = system();
     const ops::LtiConstants constants = kernels ? ops::constants_of(lti) : ops::LtiConstants();
-    return over_segments(batch, [&](size_t i, const Segment& s) {
-      const Tensor u = u_ND.narrow(0, s.begin, s.length);
+    const BySegment part(batch);
+    return over_segments(batch, [&](size_t i, const Segment&) {
+      const Tensor u = part(u_ND, i);
       if (kernels) {
         Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(0)
                                        : at::zeros({2, pairs_, u.size(1)}, u.options());

@@ -11,8 +11,9 @@ Tensor token_shift(const Tensor& x_ND, const Batch& batch, const StateRows* rows
     const Tensor shifted = at::cat({x_ND.narrow(0, 0, 1), x_ND.narrow(0, 0, x_ND.size(0) - 1)});
     return shifted.index_fill(0, at::tensor(first, at::kLong).to(x_ND.device()), 0);
   }
+  const BySegment part(batch);
   return over_segments(batch, [&](size_t i, const Segment& s) {
-    const Tensor x = x_ND.narrow(0, s.begin, s.length);
+    const Tensor x = part(x_ND, i);
     Tensor& last = (*rows)[i]->fixed(slot);
     const Tensor seen = at::cat({last.to(x.scalar_type()).unsqueeze(0), x});
     // a view would keep the activations of the whole call alive

@@ -43,8 +43,9 @@ class Slstm final : public Mixer {
   Tensor scan(const ops::Slstm& in, const Batch& batch, const StateRows* rows) const {
     const bool kernels = ops::use_kernels(in.pre_N4D);
     if (rows == nullptr && !kernels) return ops::slstm(in, lengths_of(batch));
+    const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment& s) {
-      const ops::Slstm mine{in.pre_N4D.narrow(0, s.begin, s.length), in.r_4DP};
+      const ops::Slstm mine{part(in.pre_N4D, i), in.r_4DP};
       const bool fresh = s.start == 0;
       if (kernels) {
         Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(kCell)
