@@ -162,16 +162,13 @@ HWY_INLINE void backward_row(Span whole,
                              float lse,
                              float delta,
                              const float* slope,
-                             const float* kept,
                              float* d_bias,
                              float* weights,
                              float* gradient) {
   for (int64_t j = whole.begin; j < whole.end; j += kLanes) {
     const V32 p = exp_fast(hn::Sub(load(weights + j), all(lse)));
-    V32 g = load(gradient + j), used = p;
-    if (kept != nullptr) g = hn::Mul(g, load(kept + j)), used = hn::Mul(p, load(kept + j));
-    V32 d = hn::Mul(p, hn::Sub(g, all(delta)));
-    store(used, weights + j);
+    V32 d = hn::Mul(p, hn::Sub(load(gradient + j), all(delta)));
+    store(p, weights + j);
     if (d_bias != nullptr) store(hn::Add(load(d_bias + j), d), d_bias + j);
     if (slope != nullptr) d = hn::Mul(d, load(slope + j));
     store(d, gradient + j);
@@ -219,8 +216,12 @@ HWY_INLINE void backward_rows(const FlashAttention& a,
           set_outside(p, whole, seen, kMinusInf);
           set_outside(d, whole, seen, 0.0f);
         }
+        // a weight that is dropped gets no gradient and gives none to its value
+        const float* factors = dropout.row(number, tile.first, whole);
+        if (factors != nullptr) multiply_row(whole, factors, d);
         backward_row(whole, packed_rows[at.lse + number], packed_rows[at.delta + number], slope,
-                     dropout.row(number, tile.first, whole), d_bias, p, d);
+                     d_bias, p, d);
+        if (factors != nullptr) multiply_row(whole, factors, p);
         read = {std::min(read.begin, seen.begin / kGroup * kGroup),
                 std::max(read.end, round_up(seen.end, kGroup))};
       }

@@ -177,8 +177,7 @@ HWY_INLINE void tile_weights(const FlashAttention& a,
       float* row = scores + r * kScoreStride;
       exponentials(whole, r, row, softmax);
       if (const float* factors = dropout.row(tile.row + r, tile.first, whole))
-        for (int64_t j = whole.begin; j < whole.end; j += kLanes)
-          store(hn::Mul(load(row + j), load(factors + j)), row + j);
+        multiply_row(whole, factors, row);
     }
     for (int64_t r = end; r < first + kGroup; ++r)
       std::fill(scores + r * kScoreStride + whole.begin, scores + r * kScoreStride + whole.end,

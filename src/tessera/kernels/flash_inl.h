@@ -217,6 +217,12 @@ HWY_INLINE void add_keys(const float* weights,
     }
 }
 
+/// Keys [keys] of a row, times factors.
+inline HWY_NOINLINE void multiply_row(Span keys, const float* factors, float* row) {
+  for (int64_t j = keys.begin; j < keys.end; j += kLanes)
+    store(hn::Mul(load(row + j), load(factors + j)), row + j);
+}
+
 /// The factors of dropout of row `number` of a group for the keys of a tile that begins at key
 /// `first`, or null without dropout.
 class TileDropout {
@@ -224,7 +230,12 @@ class TileDropout {
   TileDropout(const FlashAttention& a, int64_t b, int64_t g) : a_(a), b_(b), g_(g) {}
 
   HWY_INLINE const float* row(int64_t number, int64_t first, Span keys) {
-    if (a_.dropout_limit == 0) return nullptr;
+    return a_.dropout_limit == 0 ? nullptr : drawn(number, first, keys);
+  }
+
+ private:
+  // out of the way of what runs without dropout
+  HWY_NOINLINE const float* drawn(int64_t number, int64_t first, Span keys) {
     const int64_t n = a_.H / a_.G, head = g_ * n + number % n;
     const DropoutRow& row = a_.dropout[b_ * a_.T + number / n];
     const uint64_t element = row.first + static_cast<uint64_t>(head) * row.head +
@@ -234,7 +245,6 @@ class TileDropout {
            keys.begin;
   }
 
- private:
   const FlashAttention& a_;
   int64_t b_, g_;
   HWY_ALIGN float factors_[kMaxTileKeys + 4 * kLanes + 4];
