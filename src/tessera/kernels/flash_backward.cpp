@@ -156,8 +156,8 @@ HWY_INLINE void row_products(const float* x,
   });
 }
 
-// scores -> weights and d_weights -> d_scores of one row; kept: factors of dropout, or null;
-// d_bias: where its part of the bias's gradient is added up, or null
+// scores -> weights and d_weights -> d_scores of one row; d_bias: where its part of the bias's
+// gradient is added up, or null
 HWY_INLINE void backward_row(Span whole,
                              float lse,
                              float delta,

@@ -56,8 +56,8 @@ kernels::FlashAttention describe(const Work& work, const Inputs& in) {
   a.scale = static_cast<float>(o.scale);
   a.softcap = static_cast<float>(o.softcap);
   if (o.dropout) {
-    a.dropout_limit = static_cast<uint32_t>(o.dropout.p * 4294967296.0);
-    a.dropout_scale = static_cast<float>(1 / (1 - o.dropout.p));
+    a.dropout_limit = o.dropout.limit();
+    a.dropout_scale = o.dropout.scale();
     a.dropout = work.dropout.data();
   }
   if (in.sinks.defined()) a.sinks = in.sinks.const_data_ptr<float>();

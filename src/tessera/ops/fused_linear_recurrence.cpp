@@ -3,7 +3,6 @@
 // adjoint recurrence. Without gradients: in chunks, where the rule has that form.
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -228,15 +227,17 @@ std::pair<Tensor, Tensor> linear_recurrence_fused(const LinearRecurrence& in,
 Tensor linear_recurrence_fused_y(const LinearRecurrence& in, const ValueScales& scales) {
   const auto& v = in.v_BTHV;
   if (v.size(0) * v.size(1) == 0) return v;
-  const variable_list x = inputs(in, scales);
-  const bool learns =
-      at::GradMode::is_enabled() && std::any_of(x.begin(), x.end(), [](const Tensor& one) {
-        return one.defined() && one.requires_grad();
-      });
-  if (learns && !in.documents.empty()) return recurred(in, {}, scales)[0].to(v.scalar_type());
+  const auto& [q, k, values, decay, beta, a, b, u, documents] = in;
+  bool learns = false;
+  for (const Tensor* one :
+       {&q, &k, &values, &decay, &beta, &a, &b, &u, &scales.rate_BTH, &scales.skip_H})
+    learns = learns || (one->defined() && one->requires_grad());
+  learns = learns && at::GradMode::is_enabled();
+  if (learns && !documents.empty()) return recurred(in, {}, scales)[0].to(v.scalar_type());
   if (learns) return linear_recurrence_fused(in, {}, scales).first;
+  const variable_list x = inputs(in, scales);
   Tensor y = at::empty(v.sizes(), at::kFloat);
-  for (const Sequence& s : sequences_of(v, in.documents)) {
+  for (const Sequence& s : sequences_of(v, documents)) {
     auto r = recurrence(x, s);
     r.y = token(y, s.first);
     if (kernels::has_chunked_form(r)) {

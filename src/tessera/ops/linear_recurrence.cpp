@@ -22,6 +22,7 @@ at::ScalarType type_of(const LinearRecurrence& in) {
 }
 
 Tensor initial_state(const LinearRecurrence& in, const Tensor& state) {
+  require(in.documents.empty(), "linear_recurrence", "this form takes documents one by one");
   if (state.defined()) return state.to(type_of(in));
   return at::zeros({in.v_BTHV.size(0), in.v_BTHV.size(2), in.q_BTHK.size(3), in.v_BTHV.size(3)},
                    in.v_BTHV.options().dtype(type_of(in)));

@@ -11,8 +11,8 @@ namespace {
 
 /// mask[i] = 0 or 1 / (1 - p) for elements first + i.
 void fill_factors(const Dropout& dropout, int64_t first, int64_t n, float* mask) {
-  const auto limit = static_cast<uint32_t>(dropout.p * 4294967296.0);
-  const auto scale = static_cast<float>(1 / (1 - dropout.p));
+  const uint32_t limit = dropout.limit();
+  const float scale = dropout.scale();
   for (int64_t i = 0; i < n;) {
     const int64_t element = first + i;
     const auto bits = dropout.key.block(static_cast<uint64_t>(element / 4));

@@ -28,6 +28,9 @@ struct Dropout {
   std::optional<Part> part = {};
 
   explicit operator bool() const { return p > 0; }
+  /// Elements whose 32 bits are below it become 0, the others are multiplied by `scale`.
+  uint32_t limit() const { return static_cast<uint32_t>(p * 4294967296.0); }
+  float scale() const { return static_cast<float>(1 / (1 - p)); }
   Tensor operator()(const Tensor& weights) const;
 };
 

@@ -15,6 +15,7 @@ Tensor for_heads(const Tensor& t, int64_t heads) {
 }
 
 Tensor initial_state(const Ssd& in, const Tensor& state) {
+  require(in.documents.empty(), "ssd", "this form takes documents one by one");
   const auto type = wide(in.x_BTHP);
   if (state.defined()) return state.to(type);
   return at::zeros({in.x_BTHP.size(0), in.x_BTHP.size(2), in.x_BTHP.size(3), in.b_BTGN.size(3)},
@@ -98,19 +99,19 @@ std::pair<Tensor, Tensor> ssd(const Ssd& in, int64_t chunk, const Tensor& state_
 }
 
 Tensor ssd_y(const Ssd& in, int64_t chunk) {
-  if (!has_fused_form(in) && in.documents.empty()) return ssd_chunked(in, chunk).first;
-  if (!has_fused_form(in)) {
-    const auto pieces = [&](const Tensor& x) { return x.split_with_sizes(in.documents, 1); };
-    const auto x = pieces(in.x_BTHP), dt = pieces(in.dt_BTH), b = pieces(in.b_BTGN),
-               c = pieces(in.c_BTGN);
-    std::vector<Tensor> out;
-    for (size_t i = 0; i < x.size(); ++i)
-      out.push_back(ssd_chunked({x[i], dt[i], in.a_H, b[i], c[i], in.d_H}, chunk).first);
-    return at::cat(out, 1);
+  if (has_fused_form(in)) {
+    const auto type = wide(in.x_BTHP);
+    return linear_recurrence_fused_y(recurrence_of(in), {in.dt_BTH.to(type), in.d_H})
+        .to(in.x_BTHP.scalar_type());
   }
-  const auto type = wide(in.x_BTHP);
-  return linear_recurrence_fused_y(recurrence_of(in), {in.dt_BTH.to(type), in.d_H})
-      .to(in.x_BTHP.scalar_type());
+  if (in.documents.empty()) return ssd_chunked(in, chunk).first;
+  const auto pieces = [&](const Tensor& x) { return x.split_with_sizes(in.documents, 1); };
+  const auto x = pieces(in.x_BTHP), dt = pieces(in.dt_BTH), b = pieces(in.b_BTGN),
+             c = pieces(in.c_BTGN);
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < x.size(); ++i)
+    out.push_back(ssd_chunked({x[i], dt[i], in.a_H, b[i], c[i], in.d_H}, chunk).first);
+  return at::cat(out, 1);
 }
 
 std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN) {

@@ -1,4 +1,4 @@
-// How the recurrent mixers walk a ragged batch.
+// How layers walk a ragged batch.
 #pragma once
 
 #include <vector>
