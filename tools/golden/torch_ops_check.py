@@ -1,10 +1,11 @@
-"""libtessera_ops.so under torch's own scrutiny: torch.library.opcheck of every op, and values and
-gradients against the definitions written out token by token.
+"""libtessera_ops.so under torch's own scrutiny: torch.library.opcheck of every op, values and
+gradients against the definitions written out token by token, and what calls that fit no op answer.
 
     python tools/golden/torch_ops_check.py build/release/lib/libtessera_ops.so
 """
 
 import sys
+import warnings
 
 import torch
 import torch.nn.functional as F
@@ -87,7 +88,28 @@ def rg_lru(x, gate, rec, lam, _):
 
 def short_conv(x, w, bias, _):
     y = F.conv1d(F.pad(x.transpose(1, 2), (w.shape[1] - 1, 0)), w[:, None], bias, groups=w.shape[0])
-    return F.silu(y.transpose(1, 2))
+    return y.transpose(1, 2)
+
+
+def normalised(q, k, v, g, _):
+    return recurrence(q, k, v, g) / (recurrence(q, k, torch.ones_like(v[..., :1]), g) + 1e-6)
+
+
+def mlstm(q, k, v, i, f, _):
+    c = torch.zeros(*q.shape[:1], *q.shape[2:], v.shape[3], dtype=q.dtype)
+    n = torch.zeros(*q.shape[:1], *q.shape[2:], dtype=q.dtype)
+    m = torch.zeros(*i.shape[:1], *i.shape[2:], dtype=q.dtype)
+    k = k / k.shape[3] ** 0.5
+    out = []
+    for t in range(q.shape[1]):
+        log_f = F.logsigmoid(f[:, t])
+        last, m = m, torch.maximum(log_f + m, i[:, t])
+        keep, write = torch.exp(log_f + last - m)[..., None], torch.exp(i[:, t] - m)[..., None]
+        c = keep[..., None] * c + (write * k[:, t])[..., None] * v[:, t, :, None]
+        n = keep * n + write * k[:, t]
+        below = torch.maximum((n * q[:, t]).sum(-1).abs(), torch.exp(-m)) + 1e-6
+        out.append((c * q[:, t, ..., None]).sum(2) / below[..., None])
+    return torch.stack(out, 1)
 
 
 def attention(q, k, v, window):
@@ -106,18 +128,27 @@ def decays(*shape):
     return (-torch.rand(*shape)).requires_grad_()
 
 
+def positive(*shape):
+    return torch.rand(*shape).requires_grad_()
+
+
 B, T, E, N, H, K, V = 2, 37, 6, 4, 2, 8, 5
 cases = [
     (ops.selective_scan, selective_scan, (randn(B, T, E), randn(B, T, E), randn(E), decays(E, N), randn(B, T, N), randn(B, T, N), randn(E), 16)),
-    (ops.ssd, ssd, (randn(B, T, H, K), torch.rand(B, T, H).requires_grad_(), decays(H), randn(B, T, 1, N), randn(B, T, 1, N), randn(H), 16)),
+    (ops.ssd, ssd, (randn(B, T, H, K), positive(B, T, H), decays(H), randn(B, T, 1, N), randn(B, T, 1, N), randn(H), 16)),
     (ops.linear_attention, lambda q, k, v, g, _: recurrence(q, k, v, g), (randn(B, T, H, K), randn(B, T, H, K), randn(B, T, H, V), decays(B, T, H, K), 16)),
     (ops.linear_attention, lambda q, k, v, g, _: recurrence(q, k, v, g), (randn(B, T, H, K), randn(B, T, H, K), randn(B, T, H, V), decays(H), 16)),
-    (ops.delta_rule, lambda q, k, v, g, beta, _: recurrence(q, k, v, g, beta), (unit(B, T, H, K), unit(B, T, H, K), randn(B, T, H, V), decays(B, T, H), torch.rand(B, T, H).requires_grad_(), 16)),
+    (ops.linear_attention, lambda q, k, v, g, _: recurrence(q, k, v, g), (randn(B, T, H, K), randn(B, T, H, K), randn(B, T, H, V), decays(B, T, H), 16)),
+    (ops.normalised_linear_attention, normalised, (positive(B, T, H, K), positive(B, T, H, K), randn(B, T, H, V), decays(B, T, H), 16)),
+    (ops.delta_rule, lambda q, k, v, g, beta, _: recurrence(q, k, v, g, beta), (unit(B, T, H, K), unit(B, T, H, K), randn(B, T, H, V), decays(B, T, H, K), positive(B, T, H), 16)),
+    (ops.mlstm, mlstm, (randn(B, T, H, K), randn(B, T, H, K), randn(B, T, H, V), randn(B, T, H), randn(B, T, H), 16)),
+    (ops.delta_rule, lambda q, k, v, g, beta, _: recurrence(q, k, v, g, beta), (unit(B, T, H, K), unit(B, T, H, K), randn(B, T, H, V), decays(B, T, H), positive(B, T, H), 16)),
     (ops.rwkv6, lambda r, k, v, g, u, _: recurrence(r, k, v, g, bonus=u), (randn(B, T, H, K), randn(B, T, H, K), randn(B, T, H, V), decays(B, T, H, K), randn(H, K), 16)),
     (ops.rwkv7, lambda r, k, v, g, a, b, _: recurrence(r, k, v, g, ab=(a, b)), (randn(B, T, H, K), randn(B, T, H, K), randn(B, T, H, V), decays(B, T, H, K), unit(B, T, H, K), unit(B, T, H, K), 16)),
     (ops.wkv4, wkv4, (randn(B, T, E), randn(B, T, E), decays(E), randn(E), 0)),
     (ops.rg_lru, rg_lru, (randn(B, T, E), randn(B, T, E), randn(B, T, E), randn(E), 16)),
-    (ops.short_conv_silu, short_conv, (randn(B, T, E), randn(E, 4), randn(E), 0)),
+    (ops.short_conv, short_conv, (randn(B, T, E), randn(E, 4), randn(E), 0)),
+    (ops.short_conv_silu, lambda x, w, bias, _: F.silu(short_conv(x, w, bias, _)), (randn(B, T, E), randn(E, 4), randn(E), 0)),
     (ops.causal_attention, attention, (randn(B, T, 4, K), randn(B, T, 2, K), randn(B, T, 2, K), 0)),
     (ops.causal_attention, attention, (randn(B, T, 4, K), randn(B, T, 2, K), randn(B, T, 2, K), 9)),
 ]
@@ -142,4 +173,65 @@ for op, definition, args in cases:
     good = errors[0] < 1e-5 and max(errors) < 1e-4 and all(v == "SUCCESS" for v in checks.values())
     failed += not good
     print(f"{op.__name__:20} forward {errors[0]:.1e} gradients {max(errors[1:]):.1e} {'' if good else checks}")
+
+
+# Calls that fit no op: every tensor with one size more, one dimension less, or integers; and an
+# integer below its least. None may be computed.
+def refused(op, args):
+    try:
+        op(*args)
+    except ValueError as error:
+        return str(error).startswith(f"[{op.__name__}]")
+    return False
+
+
+def wrong(args):
+    for i, x in enumerate(args):
+        others = lambda y: args[:i] + (y,) + args[i + 1 :]
+        if not torch.is_tensor(x):
+            yield f"argument {i} = -1", others(-1)
+            continue
+        yield f"argument {i} of integers", others(x.detach().long())
+        yield f"argument {i} with a dimension less", others(x.detach()[0])
+        for d in range(x.dim()):
+            more = torch.cat([x, x.narrow(d, 0, 1)], d).detach()
+            yield f"argument {i} with sizes {list(more.shape)}", others(more)
+
+
+# A size that stands in one argument alone may be any, and so may a number of heads that divides.
+FREE = {("linear_attention", 2, 3), ("normalised_linear_attention", 2, 3), ("delta_rule", 2, 3), ("rwkv6", 2, 3), ("rwkv7", 2, 3), ("mlstm", 2, 3),
+        ("ssd", 0, 3)} | {(op, *at) for op in ("short_conv", "short_conv_silu") for at in ((0, 0), (0, 1), (1, 1))}
+for op, _, args in cases:
+    for what, call in wrong(args):
+        changed = [d for x, y in zip(args, call) if torch.is_tensor(x) and x.dim() == y.dim() for d in range(x.dim()) if x.shape[d] != y.shape[d]]
+        index = next(i for i, (x, y) in enumerate(zip(args, call)) if x is not y)
+        if changed and (op.__name__, index, changed[0]) in FREE:
+            op(*call)  # is computed
+            continue
+        for device in ("cpu", "meta"):
+            there = tuple(x.to(device) if torch.is_tensor(x) else x for x in call)
+            if not refused(op, there):
+                print(f"{op.__name__}: not refused on {device}: {what}")
+                failed += 1
+
+# nothing to compute
+for op, _, args in cases:
+    for d in (0, 1):
+        none = tuple(x.detach().narrow(d, 0, 0) if torch.is_tensor(x) and x.dim() >= 3 else x for x in args)
+        if op(*none).numel() != 0:
+            print(f"{op.__name__}: no tokens, some result")
+            failed += 1
+
+# gradients have none, and say so
+for op, _, args in cases:
+    tensors = [x for x in args if torch.is_tensor(x)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (first, *_) = torch.autograd.grad(op(*args).square().sum(), tensors, create_graph=True)
+        try:
+            first.sum().backward()
+            print(f"{op.__name__}: a gradient of gradients")
+            failed += 1
+        except NotImplementedError:
+            pass
 sys.exit(failed > 0)
