@@ -126,30 +126,44 @@ void weighted_sum(const float* weights, const float* v, int64_t s, int64_t width
       for (int64_t c = 0; c < width; ++c) out[c] += weights[j] * v[j * width + c];
 }
 
-/// Attention with the weights as a tensor, for a term of the values: a few queries at a time.
+/// The keys that some of queries [begin, begin + n) see, or one that none does.
+kernels::KeyRange keys_seen(
+    const ScoreOptions& options, int64_t heads, kernels::KeyRange held, int64_t begin, int64_t n) {
+  const auto seen = key_ranges(options, heads, held, begin, begin + n);
+  return seen.empty() ? kernels::KeyRange{held.begin, held.begin + 1}
+                      : kernels::KeyRange{seen.front().begin, seen.back().end};
+}
+
+/// Attention with the weights as a tensor, for a term of the values: a few queries at a time, with
+/// the keys that some of them see. What outlives a step lies in one tensor: between the memory of
+/// two steps it would keep the second from taking that of the first.
 Tensor attention_by_weights(const Tensor& q_THD,
                             const std::vector<KeyValues>& kv,
                             int64_t start,
                             ScoreOptions options) {
   const int64_t t = q_THD.size(0), h = q_THD.size(1);
-  const Tensor k_HSD = heads_of(kv, &KeyValues::k_SGD, h),
-               v_HSD = heads_of(kv, &KeyValues::v_SGD, h);
+  const Tensor all_k = heads_of(kv, &KeyValues::k_SGD, h),
+               all_v = heads_of(kv, &KeyValues::v_SGD, h);
   const Tensor q_HTD = q_THD.transpose(0, 1).contiguous();
-  const int64_t s = k_HSD.size(1), width = v_HSD.size(2), first = kv.front().first;
+  const int64_t width = all_v.size(2), first = kv.front().first;
+  const kernels::KeyRange held{first, first + all_k.size(1)};
   const Tensor sinks =
       options.sinks_H.defined() ? options.sinks_H.to(at::kFloat).contiguous() : options.sinks_H;
   // the pattern counts keys in the softmax below
   ScoreOptions of_scores = options;
   of_scores.visibility = nullptr;
-  std::vector<Tensor> out;
+  Tensor out_HTV = at::empty({h, t, width}, q_THD.options());
   for (int64_t begin = 0; begin < t; begin += kQueriesPerBias) {
     const int64_t n = std::min(kQueriesPerBias, t - begin);
-    const Tensor q_HND = q_HTD.narrow(1, begin, n).contiguous();
+    const auto keys = keys_seen(options, h, held, start + begin, n);
+    const int64_t s = keys.end - keys.begin;
+    const Tensor q_HND = q_HTD.narrow(1, begin, n).contiguous(),
+                 k_HSD = all_k.narrow(1, keys.begin - first, s);
     Tensor scores = row_products(q_HND, k_HSD) * options.scale;
     if (options.softcap > 0) scores = softcap(scores, options.softcap);
     if (options.term.bias || options.term.bias_HR.defined())
-      scores = scores + added_scores(q_THD, k_HSD, s, start, first, begin, n, of_scores);
-    const Tensor times = visible_keys(start + begin, n, first, s, options, h, at::kCPU)
+      scores = scores + added_scores(q_THD, k_HSD, s, start, keys.begin, begin, n, of_scores);
+    const Tensor times = visible_keys(start + begin, n, keys.begin, s, options, h, at::kCPU)
                              .to(at::kFloat)
                              .expand({h, n, s})
                              .contiguous();
@@ -159,14 +173,15 @@ Tensor attention_by_weights(const Tensor& q_THD,
       float* of_row = weights.data_ptr<float>() + row * s;
       softmax_row(scores.const_data_ptr<float>() + row * s, times.const_data_ptr<float>() + row * s,
                   sinks.defined() ? sinks.const_data_ptr<float>() + row / n : nullptr, s, of_row);
-      weighted_sum(of_row, v_HSD.const_data_ptr<float>() + row / n * s * width, s, width,
-                   sums.data_ptr<float>() + row * width);
+      weighted_sum(of_row, all_v[row / n].const_data_ptr<float>() + (keys.begin - first) * width, s,
+                   width, sums.data_ptr<float>() + row * width);
     }
     const Tensor q = q_HND.unsqueeze(0), k = k_HSD.unsqueeze(0), w = weights.unsqueeze(0);
-    const ScoreBlock block{q, k, start + begin, first, options.scale};
-    out.push_back(sums + options.term.values(w, block, options.term.inputs));
+    const ScoreBlock block{q, k, start + begin, keys.begin, options.scale};
+    out_HTV.narrow(1, begin, n)
+        .copy_((sums + options.term.values(w, block, options.term.inputs)).squeeze(0));
   }
-  return at::cat(out, 2).squeeze(0).transpose(0, 1);
+  return out_HTV.transpose(0, 1);
 }
 
 }  // namespace
@@ -230,11 +245,7 @@ Tensor attention_kernel(const Tensor& q_THD,
   for (int64_t begin = 0, n = a.T; begin < n; begin += kQueriesPerBias) {
     a.T = std::min(kQueriesPerBias, n - begin);
     a.first_position = start + begin;
-    const auto seen =
-        key_ranges(options, a.H, {first, keys_end}, a.first_position, a.first_position + a.T);
-    const kernels::KeyRange keys = seen.empty()
-                                       ? kernels::KeyRange{first, first + 1}
-                                       : kernels::KeyRange{seen.front().begin, seen.back().end};
+    const auto keys = keys_seen(options, a.H, {first, keys_end}, a.first_position, a.T);
     const Tensor bias = added_scores(q, k_HSD.narrow(1, keys.begin - first, keys.end - keys.begin),
                                      keys.end - keys.begin, start, keys.begin, begin, a.T, options);
     a.bias = bias.const_data_ptr<float>() - (keys.begin - first);

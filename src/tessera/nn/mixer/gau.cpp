@@ -101,7 +101,8 @@ class Gau final : public Mixer {
     // a function may read all keys of a query at once; of a table only their number matters
     const Tensor k_SS =
         how.term.bias ? joined(k_parts) : k_parts[0].narrow(0, 0, 1).expand({keys, -1});
-    std::vector<Tensor> out;
+    // one tensor, for the memory of a step to serve the next one
+    Tensor out = at::empty({q_TS.size(0), v_parts[0].size(1)}, q_TS.options());
     for (int64_t i = 0; i < q_TS.size(0); i += kQueryBlock) {
       const int64_t n = std::min(kQueryBlock, q_TS.size(0) - i);
       const int64_t seen = scores.causal ? scores.start + i + n : keys;
@@ -110,9 +111,9 @@ class Gau final : public Mixer {
       some.start += i;
       some.divisor_T = scores.divisor_T.narrow(0, i, n);
       some.bias_TS = GauParts::bias(how, q.unsqueeze(0), k.unsqueeze(0), some.start, 0).squeeze(0);
-      out.push_back(ops::unit_attention_kernel(q, k_parts, v_parts, some));
+      out.narrow(0, i, n).copy_(ops::unit_attention_kernel(q, k_parts, v_parts, some));
     }
-    return out.size() == 1 ? out[0] : at::cat(out);
+    return out;
   }
 
   GauConfig config_;
