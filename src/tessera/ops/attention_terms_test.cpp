@@ -223,9 +223,11 @@ TEST(AttentionTerm, InferenceWithATermOfTheValuesIsTheDefinition) {
   // the weight of key 0 times its row: nothing is summed, so that bits can be compared
   const auto options = [](const Everything& e, int kind) {
     ScoreOptions with = everything(e, kind);
-    with.term.values = [](const Tensor& weights, const ScoreBlock&,
+    with.term.values = [](const Tensor& weights, const ScoreBlock& block,
                           const std::vector<Tensor>& inputs) {
-      return at::constant_pad_nd(weights.narrow(-1, 0, 1) * inputs[0][0], {0, 2});
+      const Tensor of_key_0 = block.first_key == 0 ? weights.narrow(-1, 0, 1)
+                                                   : at::zeros_like(weights.narrow(-1, 0, 1));
+      return at::constant_pad_nd(of_key_0 * inputs[0][0], {0, 2});
     };
     return with;
   };
