@@ -135,7 +135,7 @@ HWY_INLINE void lru_token_backward(
       store_upto(hn::Mul(hn::Mul(du, x), gate_slope), d.din + at, count);
       V32 dl = zero();
       if constexpr (!first) {
-        const V32 before = t > 0 ? load_upto(l.y + at - l.W, count) : zero();
+        const V32 before = load_upto(t > 0 ? l.y + at - l.W : d.start + c, count);
         const V32 steep = hn::Min(hn::Div(one, g.m), all(kRgLruSteepest));
         const V32 along = hn::Mul(hn::Mul(hn::Mul(in, x), g.a), steep);
         dl = hn::Mul(held, hn::Sub(before, along));
@@ -150,10 +150,14 @@ HWY_INLINE void lru_token_backward(
 void backward_channels(const RgLruGradient& d, int64_t begin, int64_t end) {
   if (end <= begin) return;
   float* carry = scratch<9>(end - begin);
-  std::fill_n(carry, end - begin, 0.0f);
+  if (d.dstate != nullptr)
+    std::copy(d.dstate + begin, d.dstate + end, carry);
+  else
+    std::fill_n(carry, end - begin, 0.0f);
   const int64_t last = d.lru.fresh ? 1 : 0;
   for (int64_t t = d.lru.T - 1; t >= last; --t) lru_token_backward<false>(d, t, begin, end, carry);
   if (d.lru.fresh && d.lru.T > 0) lru_token_backward<true>(d, 0, begin, end, carry);
+  if (d.dstate != nullptr) std::copy_n(carry, end - begin, d.dstate + begin);
 }
 
 }  // namespace HWY_NAMESPACE

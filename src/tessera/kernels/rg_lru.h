@@ -27,14 +27,16 @@ void rg_lru(const RgLru& lru);
 /// Channels [begin, end) alone, on the calling thread.
 void rg_lru(const RgLru& lru, int64_t begin, int64_t end);
 
-/// Gradients of sum(y * dy) for a whole document.
+/// Gradients of sum(y * dy), and of what else reads the last state.
 struct RgLruGradient {
-  RgLru lru;                  // its inputs and y; the state is not read
-  const float* dy = nullptr;  // [T, W]
-  float* dx = nullptr;        // [T, W]
-  float* din = nullptr;       // [T, W]
-  float* drec = nullptr;      // [T, W]
-  float* dscale = nullptr;    // [W], added to what is there
+  RgLru lru;                     // its inputs, fresh and y; the state is not read
+  const float* dy = nullptr;     // [T, W]
+  float* dx = nullptr;           // [T, W]
+  float* din = nullptr;          // [T, W]
+  float* drec = nullptr;         // [T, W]
+  float* dscale = nullptr;       // [W], added to what is there
+  const float* start = nullptr;  // [W], the state before the first token; null if that is fresh
+  float* dstate = nullptr;       // [W] or null: of the last state, replaced by that of the first
 };
 /// Channels [begin, end), on the calling thread.
 void rg_lru_backward(const RgLruGradient& gradient, int64_t begin, int64_t end);

@@ -476,9 +476,24 @@ void add_lanes(const float* sums, int64_t n, int64_t tokens, float* to) {
   }
 }
 
+// body(a vector of the state [N, E], how many of it, its place in `carries`) for channels of a tile
+template <class Body>
+HWY_INLINE void for_carries(
+    const SelectiveScan& s, int64_t c, int64_t count, float* carries, const Body& body) {
+  for (int64_t i = 0; i * kLanes < count; ++i)
+    for (int64_t n = 0; n < s.N; ++n)
+      body(n * s.E + c + i * kLanes, count - i * kLanes, carries + (i * s.N + n) * kLanes);
+}
+
 void backward_channels(const SelectiveScanGradient& g, int64_t begin, int64_t end) {
   const SelectiveScan& s = g.scan;
   const BackwardWork work(s.N, (end - begin + kLanes - 1) / kLanes);
+  const auto for_states = [&](const auto& body) HWY_ATTR {
+    for (int64_t c = begin; g.dstate != nullptr && c < end; c += kBlocks * kLanes)
+      for_carries(s, c, std::min(kBlocks * kLanes, end - c), work.carry + (c - begin) * s.N, body);
+  };
+  for_states([&](int64_t at, int64_t lanes, float* carry)
+                 HWY_ATTR { keep(load_upto(g.dstate + at, lanes), carry); });
   for (int64_t from = (s.T + kQ - 1) / kQ * kQ - kQ; from >= 0; from -= kQ) {
     std::fill(work.db, work.db + 2 * kQ * s.N * kLanes, 0.0f);  // and dc
     for (int64_t c = begin; c < end; c += kBlocks * kLanes) {
@@ -493,6 +508,8 @@ void backward_channels(const SelectiveScanGradient& g, int64_t begin, int64_t en
     add_lanes(work.db, s.N, tokens, g.dB + from * s.N);
     add_lanes(work.dc, s.N, tokens, g.dC + from * s.N);
   }
+  for_states([&](int64_t at, int64_t lanes, float* carry)
+                 HWY_ATTR { store_upto(aligned(carry), g.dstate + at, lanes); });
 }
 
 }  // namespace HWY_NAMESPACE

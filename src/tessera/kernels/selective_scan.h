@@ -33,7 +33,7 @@ void selective_scan(const SelectiveScan& scan);
 /// Channels [begin, end) alone, on the calling thread.
 void selective_scan(const SelectiveScan& scan, int64_t begin, int64_t end);
 
-/// Gradients of sum(y * dy) for a sequence that began with a state of zeros.
+/// Gradients of sum(y * dy), and of what else reads the last state.
 struct SelectiveScanGradient {
   SelectiveScan scan;         // its inputs and `kept`; state and y are not read
   const float* dy = nullptr;  // [T, E]
@@ -44,8 +44,9 @@ struct SelectiveScanGradient {
   float* dA = nullptr;        // [N, E]
   float* dD = nullptr;        // [E] or null
   // sums over the channels of one call, replaced
-  float* dB = nullptr;  // [T, N]
-  float* dC = nullptr;  // [T, N]
+  float* dB = nullptr;      // [T, N]
+  float* dC = nullptr;      // [T, N]
+  float* dstate = nullptr;  // [N, E] or null: of the last state, replaced by that of the first
 };
 /// Channels [begin, end), on the calling thread. dB and dC are partial sums: the caller adds those
 /// of its calls, in an order of its own that does not depend on threads.

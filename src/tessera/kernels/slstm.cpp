@@ -39,8 +39,8 @@ HWY_INLINE Decays decays_of(V32 i, V32 f, V32 m_before, bool first) {
 }
 
 // sum_i in[i] rows[i][o ..]: the order of i is fixed
-HWY_INLINE V32 product(const float* rows, const float* in, int64_t p, int64_t o, int64_t count,
-                       V32 sum) {
+HWY_INLINE V32
+product(const float* rows, const float* in, int64_t p, int64_t o, int64_t count, V32 sum) {
   for (int64_t i = 0; i < p; ++i)
     sum = hn::MulAdd(all(in[i]), load_upto(rows + i * p + o, count), sum);
   return sum;
@@ -70,10 +70,9 @@ void run_head(const Slstm& s, int64_t head, float* columns, float* h) {
         gate[g] = product(columns + g * p * p, h, p, o, count, load_upto(s.pre + at, count));
         if (s.gates) store_upto(gate[g], s.gates + at, count);
       }
-      const Decays e =
-          decays_of(gate[0], gate[1], load_upto(m_row + o, count), s.fresh && t == 0);
-      const V32 c = hn::MulAdd(e.forget, load_upto(c_row + o, count),
-                               hn::Mul(e.input, tanh_of(gate[2])));
+      const Decays e = decays_of(gate[0], gate[1], load_upto(m_row + o, count), s.fresh && t == 0);
+      const V32 c =
+          hn::MulAdd(e.forget, load_upto(c_row + o, count), hn::Mul(e.input, tanh_of(gate[2])));
       const V32 n = hn::MulAdd(e.forget, load_upto(n_row + o, count), e.input);
       store_upto(c, c_row + o, count);
       store_upto(n, n_row + o, count);
@@ -96,7 +95,11 @@ void backward_head(const SlstmGradient& g, int64_t head, float* work) {
   const Slstm& s = g.cell;
   const int64_t d = s.H * s.P, p = s.P, base = head * p;
   float *dh = work, *dc_carry = dh + p, *dn_carry = dc_carry + p;
-  std::fill(work, work + 3 * p, 0.0f);
+  for (int64_t row = 0; row < 3; ++row)
+    if (g.dstate != nullptr)
+      std::copy_n(g.dstate + row * d + base, p, work + row * p);
+    else
+      std::fill_n(work + row * p, p, 0.0f);
   const V32 one = all(1.0f);
   for (int64_t t = s.T - 1; t >= 0; --t) {
     const float* cells = s.cells + t * 3 * d + base;
@@ -106,9 +109,11 @@ void backward_head(const SlstmGradient& g, int64_t head, float* work) {
         return load_upto(s.gates + (t * 4 + k) * d + base + o, count);
       };
       const auto before = [&](int64_t k) HWY_ATTR {
-        return t > 0 ? load_upto(cells - 3 * d + k * d + o, count) : zero();
+        return t > 0     ? load_upto(cells - 3 * d + k * d + o, count)
+               : s.fresh ? zero()
+                         : load_upto(g.start + (k + 1) * d + base + o, count);
       };
-      const Decays e = decays_of(gate(0), gate(1), before(2), t == 0);
+      const Decays e = decays_of(gate(0), gate(1), before(2), s.fresh && t == 0);
       const V32 c = load_upto(cells + o, count);
       // lanes beyond the head divide zero by one
       const V32 n = hn::IfThenElse(hn::Eq(load_upto(cells + d + o, count), zero()), one,
@@ -122,10 +127,10 @@ void backward_head(const SlstmGradient& g, int64_t head, float* work) {
       const V32 z = tanh_of(gate(2));
       const V32 df = hn::MulAdd(dc, before(0), hn::Mul(dn, before(1)));
       const V32 closing = sigmoid_of({hn::Neg(gate(1)), zero()});  // slope of log sigmoid(f)
-      const V32 out[4] = {
-          hn::Mul(e.input, hn::MulAdd(dc, z, dn)), hn::Mul(hn::Mul(df, e.forget), closing),
-          hn::Mul(hn::Mul(dc, e.input), hn::NegMulAdd(z, z, one)),
-          hn::Mul(hn::Mul(hn::Mul(grad, ratio), open), hn::Sub(one, open))};
+      const V32 out[4] = {hn::Mul(e.input, hn::MulAdd(dc, z, dn)),
+                          hn::Mul(hn::Mul(df, e.forget), closing),
+                          hn::Mul(hn::Mul(dc, e.input), hn::NegMulAdd(z, z, one)),
+                          hn::Mul(hn::Mul(hn::Mul(grad, ratio), open), hn::Sub(one, open))};
       for (int64_t k = 0; k < 4; ++k)
         store_upto(out[k], g.dgates + (t * 4 + k) * d + base + o, count);
       store_upto(hn::Mul(dc, e.forget), dc_carry + o, count);
@@ -135,11 +140,14 @@ void backward_head(const SlstmGradient& g, int64_t head, float* work) {
       const int64_t count = std::min<int64_t>(kLanes, p - i);
       V32 sum = zero();
       for (int64_t k = 0; k < 4; ++k)
-        sum = product(s.r + (k * d + base) * p, g.dgates + (t * 4 + k) * d + base, p, i, count,
-                      sum);
+        sum =
+            product(s.r + (k * d + base) * p, g.dgates + (t * 4 + k) * d + base, p, i, count, sum);
       store_upto(sum, dh + i, count);
     }
   }
+  if (g.dstate == nullptr) return;
+  for (int64_t row = 0; row < 3; ++row) std::copy_n(work + row * p, p, g.dstate + row * d + base);
+  std::fill_n(g.dstate + 3 * d + base, p, 0.0f);
 }
 
 void run_heads(const Slstm& s, int64_t begin, int64_t end) {

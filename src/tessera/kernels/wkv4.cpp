@@ -146,15 +146,48 @@ HWY_INLINE void reverse(const Wkv4Gradient& g,
   keep(hn::NegMulAdd(fresh, y, hn::Mul(reached.a, beta)), reach_of.beta);
 }
 
+// Gradients of num and den are those of the sums num e^top and den e^top, times e^top.
+void take_state(const Wkv4Gradient& g, int64_t c, int64_t channels, const Reach& reach) {
+  const int64_t stride = g.wkv.C;
+  for (int64_t i = 0; i < channels; i += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, channels - i);
+    const V32 num = load_upto(g.dstate + c + i, count),
+              den = load_upto(g.dstate + stride + c + i, count),
+              top = load_upto(g.wkv.state + 2 * stride + c + i, count);
+    const auto none = hn::And(hn::Eq(num, zero()), hn::Eq(den, zero()));
+    keep(num, reach.alpha + i);
+    keep(den, reach.beta + i);
+    keep(hn::IfThenElse(none, all(kNothing), hn::Neg(top)), reach.scale + i);
+  }
+}
+void give_state(const Wkv4Gradient& g, int64_t c, int64_t channels, const Reach& reach) {
+  const int64_t stride = g.wkv.C;
+  for (int64_t i = 0; i < channels; i += kLanes) {
+    const int64_t count = std::min<int64_t>(kLanes, channels - i);
+    const V32 top = load_upto(g.wkv.kept + 2 * stride + c + i, count);
+    const V32 e = exp_fast(hn::Min(hn::Add(aligned(reach.scale + i), top), zero()));
+    store_upto(hn::Mul(e, aligned(reach.alpha + i)), g.dstate + c + i, count);
+    store_upto(hn::Mul(e, aligned(reach.beta + i)), g.dstate + stride + c + i, count);
+    store_upto(zero(), g.dstate + 2 * stride + c + i, count);
+  }
+}
+
 void backward_channels(const Wkv4Gradient& g, int64_t begin, int64_t end) {
   const Wkv4& s = g.wkv;
   if (end <= begin) return;
   const int64_t tiles = (end - begin + kTile - 1) / kTile;
   float* before = scratch<9>(kQ * 3 * kTile + tiles * 3 * kTile);
   float* reaches = before + kQ * 3 * kTile;
+  const auto reach_of = [&](int64_t tile, int64_t i) {
+    float* alpha = reaches + tile * 3 * kTile + i;
+    return Reach{alpha, alpha + kTile, alpha + 2 * kTile};
+  };
   for (int64_t tile = 0; tile < tiles; ++tile) {
     std::fill_n(reaches + tile * 3 * kTile, 2 * kTile, 0.0f);
     std::fill_n(reaches + (tile * 3 + 2) * kTile, kTile, kNothing);
+    if (g.dstate != nullptr && s.T > 0)
+      take_state(g, begin + tile * kTile, std::min(kTile, end - begin - tile * kTile),
+                 reach_of(tile, 0));
   }
   for (int64_t from = (s.T + kQ - 1) / kQ * kQ - kQ; from >= 0; from -= kQ)
     for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -163,12 +196,14 @@ void backward_channels(const Wkv4Gradient& g, int64_t begin, int64_t end) {
       replay(s, c, channels, from, to, before);
       for (int64_t t = to - 1; t >= from; --t)
         for (int64_t i = 0; i < channels; i += kLanes) {
-          float* alpha = reaches + tile * 3 * kTile + i;
           reverse(g, t, c + i, std::min<int64_t>(kLanes, channels - i),
-                  load_sums(before + (t - from) * 3 * kTile + i, kTile, kLanes),
-                  {alpha, alpha + kTile, alpha + 2 * kTile});
+                  load_sums(before + (t - from) * 3 * kTile + i, kTile, kLanes), reach_of(tile, i));
         }
     }
+  if (g.dstate == nullptr || s.T == 0) return;
+  for (int64_t tile = 0; tile < tiles; ++tile)
+    give_state(g, begin + tile * kTile, std::min(kTile, end - begin - tile * kTile),
+               reach_of(tile, 0));
 }
 
 }  // namespace HWY_NAMESPACE

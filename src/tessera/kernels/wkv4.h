@@ -28,14 +28,15 @@ void wkv4(const Wkv4& wkv);
 /// Channels [begin, end) alone, on the calling thread.
 void wkv4(const Wkv4& wkv, int64_t begin, int64_t end);
 
-/// Gradients of sum(y * dy) for a whole document.
+/// Gradients of sum(y * dy), and of what else reads the last state. top counts as a constant.
 struct Wkv4Gradient {
-  Wkv4 wkv;                   // its inputs, y and `kept`; the state is not read
+  Wkv4 wkv;                   // its inputs, y and `kept`; with dstate, also the last state
   const float* dy = nullptr;  // [T, C]
   float* dk = nullptr;        // [T, C]
   float* dv = nullptr;        // [T, C]
   float* dw = nullptr;        // [C], added to what is there
   float* du = nullptr;        // [C], added to what is there
+  float* dstate = nullptr;    // [3, C] or null: of the last state, replaced by that of the first
 };
 /// Channels [begin, end), on the calling thread.
 void wkv4_backward(const Wkv4Gradient& gradient, int64_t begin, int64_t end);

@@ -216,6 +216,35 @@ Tensor dplr_kernel(const DplrSystem& s, int64_t length) {
   return (k_HL * at::pow(radius, -at::arange(length, options))).t();
 }
 
+namespace {
+
+/// x [..., H, M] after a token without input.
+Tensor free_step(const LtiSystem& s, const Tensor& x) {
+  if (!s.row_HM.defined()) return s.decay_HM * x;
+  const Tensor w = s.decay_HM * x - s.column_HM * along(s.row_HM, x).unsqueeze(-1);
+  return w - s.column_HM * (s.feedback_H * along(s.row_HM, w)).unsqueeze(-1);
+}
+/// r with 2 Re sum r' x = 2 Re sum r free_step(x).
+Tensor free_step_transposed(const LtiSystem& s, const Tensor& r_HM) {
+  if (!s.row_HM.defined()) return r_HM * s.decay_HM;
+  const Tensor p = s.row_HM.conj();
+  const auto read = [&](const Tensor& r) { return 2 * at::real(r * s.column_HM).sum(-1); };
+  const Tensor w = r_HM - (s.feedback_H * read(r_HM)).unsqueeze(-1) * p;
+  return w * s.decay_HM - read(w).unsqueeze(-1) * p;
+}
+/// The state after one input of 1.
+Tensor after_impulse(const LtiSystem& s) {
+  if (!s.row_HM.defined()) return s.gain_HM;
+  return s.gain_HM - s.column_HM * (s.feedback_H * along(s.row_HM, s.gain_HM)).unsqueeze(-1);
+}
+
+/// Real and imaginary parts one after another, [..., 2 M].
+Tensor parts(const Tensor& x) {
+  return at::cat({at::real(x), at::imag(x)}, -1);
+}
+
+}  // namespace
+
 std::pair<Tensor, Tensor> lti_recurrent(const LtiSystem& s,
                                         const Tensor& u_TH,
                                         const Tensor& state_2MH) {
@@ -239,6 +268,57 @@ std::pair<Tensor, Tensor> lti_recurrent(const LtiSystem& s,
   }
   return {ys.empty() ? u_TH : at::stack(ys).to(u_TH.scalar_type()),
           at::stack({at::real(x).t(), at::imag(x).t()})};
+}
+
+LtiChunk chunk_of(const LtiSystem& s) {
+  constexpr int64_t kTokens = 32;  // a power of two
+  std::vector<Tensor> inputs{after_impulse(s)}, reads{free_step_transposed(s, s.out_HM)};
+  while (static_cast<int64_t>(inputs.size()) < kTokens) {
+    inputs.push_back(free_step(s, inputs.back()));
+    reads.push_back(free_step_transposed(s, reads.back()));
+  }
+  const Tensor inputs_HLM = at::stack(inputs, 1), reads_HLM = at::stack(reads, 1);
+  LtiChunk c;
+  c.tokens = kTokens;
+  // y = 2 Re sum r x = sum 2 Re r Re x - 2 Im r Im x
+  c.read_HLS = at::cat({2 * at::real(reads_HLM), -2 * at::imag(reads_HLM)}, -1);
+  c.write_HLS = parts(inputs_HLM.flip(1));
+  const Tensor k_HL = 2 * at::real(s.out_HM.unsqueeze(1) * inputs_HLM).sum(-1);
+  // row t of the Toeplitz matrix: k_t, k_{t-1}, ..., k_0, 0, ...
+  c.within_HLL = at::constant_pad_nd(k_HL.flip(1), {0, kTokens - 1}).unfold(1, kTokens, 1).flip(1);
+  const int64_t m = s.out_HM.size(1);
+  const Tensor one = at::eye(m, s.out_HM.options()).unsqueeze(1).expand({m, s.out_HM.size(0), m});
+  const c10::complex<double> i(0, 1);
+  c.carry_HSS = parts(free_step(s, at::cat({one, one * i}))).transpose(0, 1);
+  for (int64_t n = 1; n < kTokens; n *= 2) c.carry_HSS = at::bmm(c.carry_HSS, c.carry_HSS);
+  return c;
+}
+
+std::pair<Tensor, Tensor> lti_chunked(const LtiSystem& s,
+                                      const LtiChunk& c,
+                                      const Tensor& u_TH,
+                                      const Tensor& state_2MH) {
+  const int64_t t = u_TH.size(0), h = u_TH.size(1), chunks = t / c.tokens,
+                whole = chunks * c.tokens;
+  if (chunks == 0) return lti_recurrent(s, u_TH, state_2MH);
+  const auto type = wide(u_TH);
+  // [H, chunks, tokens]
+  const Tensor u = u_TH.narrow(0, 0, whole).to(type).t().reshape({h, chunks, c.tokens});
+  const Tensor written = at::bmm(u, c.write_HLS.to(type)), carry = c.carry_HSS.to(type);
+  Tensor x = state_2MH.to(type).permute({2, 0, 1}).reshape({h, 1, -1});
+  std::vector<Tensor> before;
+  for (const Tensor& one : written.split(1, 1)) {
+    before.push_back(x);
+    x = at::bmm(x, carry) + one;
+  }
+  const Tensor y = at::bmm(u, c.within_HLL.to(type).transpose(1, 2)) +
+                   at::bmm(at::cat(before, 1), c.read_HLS.to(type).transpose(1, 2)) +
+                   s.skip_H.to(type).view({h, 1, 1}) * u;
+  const Tensor y_TH = y.reshape({h, whole}).t().to(u_TH.scalar_type()),
+               state = x.reshape({h, 2, -1}).permute({1, 2, 0});
+  if (whole == t) return {y_TH, state};
+  const auto [rest, last] = lti_recurrent(s, u_TH.narrow(0, whole, t - whole), state);
+  return {at::cat({y_TH, rest}), last};
 }
 
 LtiConstants constants_of(const LtiSystem& s) {

@@ -55,6 +55,21 @@ std::pair<Tensor, Tensor> lti_recurrent(const LtiSystem& system,
                                         const Tensor& u_TH,
                                         const Tensor& state_2MH);
 
+/// What some tokens are to each other and to the state before and after them, in double.
+struct LtiChunk {
+  int64_t tokens = 0;
+  Tensor within_HLL;  // y_t from u_i
+  Tensor read_HLS;    // y_t from the state before, S = 2 M: real and imaginary parts
+  Tensor write_HLS;   // the state after from u_i
+  Tensor carry_HSS;   // the state after from the one before, a row
+};
+LtiChunk chunk_of(const LtiSystem& system);
+/// lti_recurrent, a chunk at a time where there are whole ones.
+std::pair<Tensor, Tensor> lti_chunked(const LtiSystem& system,
+                                      const LtiChunk& chunk,
+                                      const Tensor& u_TH,
+                                      const Tensor& state_2MH);
+
 /// float32 constants of the kernel below.
 struct LtiConstants {
   Tensor decay, gain, out, skip, row, column, feedback;

@@ -156,6 +156,33 @@ TEST(S4d, KernelAndRecurrenceAgree) {
   }
 }
 
+TEST(Lti, ChunksFromAStateAreTheRecurrence) {
+  // channels with a matrix each; the leaves are real
+  constexpr int64_t kH = 3, kM = 2;
+  for (const bool low_rank : {false, true})
+    for (const int64_t t : {5, 32, 71}) {
+      const auto run = [&](bool chunked) {
+        std::vector<Tensor> x{
+            gen({kH}, .3, .1) - 2,    gen({kH, kM}, .7, .2) - 0.5, gen({kH, kM}, .9, .3) + 1,
+            gen({kH, kM, 2}, .4, .4), gen({kH, kM, 2}, .5, .5),    gen({kH, kM, 2}, .6, .6),
+            gen({kH}, .8, .7),        gen({t, kH}, .37, .8),       gen({2, kM, kH}, .21, .9)};
+        for (Tensor& one : x) one.requires_grad_(true);
+        const LtiSystem s = low_rank
+                                ? discretised(DplrSystem{x[0], x[1], x[2], x[3], x[4], x[5], x[6]})
+                                : discretised(DiagonalSystem{x[0], x[1], x[2], x[5], x[6]});
+        const auto [y, last] =
+            chunked ? lti_chunked(s, chunk_of(s), x[7], x[8]) : lti_recurrent(s, x[7], x[8]);
+        ((y * gen({t, kH}, .31, .4)).sum() + (last * gen({2, kM, kH}, .23, .5)).sum()).backward();
+        std::vector<Tensor> out{y.detach(), last.detach()};
+        for (const Tensor& one : x)
+          out.push_back(one.grad().defined() ? one.grad() : at::zeros_like(one));
+        return out;
+      };
+      const auto want = run(false), got = run(true);
+      for (size_t i = 0; i < want.size(); ++i) expect_near(got[i], want[i], 1e-11);
+    }
+}
+
 TEST(FftConv, HyenaGolden) {
   const Tensor x0 = tensor({1, .5, -1, 2}), x1 = tensor({.5, 1, 2, -1}), v = tensor({1, -1, .5, 2}),
                k = tensor({1, .5, .25, .125}, {4, 1});

@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/rg_lru.h"
 #include "tessera/ops/linear_scan.h"
+#include "tessera/ops/optional_tensor.h"
 
 namespace tessera::ops {
 namespace {
@@ -46,37 +47,52 @@ void for_groups(int64_t channels, const std::function<void(int64_t, int64_t)>& b
   });
 }
 
+/// y and the last state. A given state is that before the only document.
 struct Lru : torch::autograd::Function<Lru> {
-  static Tensor forward(AutogradContext* context,
-                        const Tensor& x,
-                        const Tensor& in_gate,
-                        const Tensor& rec_gate,
-                        const Tensor& scale,
-                        const Lengths& lengths) {
+  static variable_list forward(AutogradContext* context,
+                               const Tensor& x,
+                               const Tensor& in_gate,
+                               const Tensor& rec_gate,
+                               const Tensor& scale,
+                               const std::optional<Tensor>& given,
+                               const Lengths& lengths) {
+    context->set_materialize_grads(false);
+    const Tensor state = given.value_or(Tensor());
     const RgLru in{as_float(x), as_float(in_gate), as_float(rec_gate), as_float(scale)};
     const auto offsets = offsets_of(lengths);
-    Tensor y = at::empty_like(in.x_TW), last = at::empty_like(in.scale_W);
+    const Tensor start = state.defined() ? as_float(state) : state;
+    Tensor y = at::empty_like(in.x_TW),
+           last = start.defined() ? start.clone() : at::zeros_like(in.scale_W);
     auto whole = view(in);
+    whole.fresh = !start.defined();
     whole.y = y.data_ptr<float>();
     whole.state = last.data_ptr<float>();
     for_groups(whole.W, [&](int64_t begin, int64_t end) {
       for (size_t i = 0; i < lengths.size(); ++i)
         kernels::rg_lru(narrowed(whole, offsets[i], offsets[i + 1]), begin, end);
     });
-    context->save_for_backward({in.x_TW, in.in_TW, in.rec_TW, in.scale_W, y});
+    context->save_for_backward({in.x_TW, in.in_TW, in.rec_TW, in.scale_W, y, start});
     context->saved_data["lengths"] = lengths;
-    return y;
+    return {y, last};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const RgLru in{saved[0], saved[1], saved[2], saved[3]};
-    const Tensor dy = gradients[0].contiguous();
+    const Tensor &start = saved[5],
+                 dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(saved[0]);
+    Tensor dstate;
+    if (start.defined() || gradients[1].defined())
+      dstate =
+          gradients[1].defined() ? gradients[1].contiguous().clone() : at::zeros_like(saved[3]);
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     Tensor dx = at::empty_like(dy), din = at::empty_like(dy), drec = at::empty_like(dy);
     Tensor dscale = at::zeros_like(in.scale_W);
     auto whole = view(in);
+    whole.fresh = !start.defined();
     whole.y = const_cast<float*>(saved[4].const_data_ptr<float>());
+    const float* start_data = whole.fresh ? nullptr : start.const_data_ptr<float>();
+    float* dstate_data = dstate.defined() ? dstate.data_ptr<float>() : nullptr;
     const float* dy_data = dy.const_data_ptr<float>();
     float *dx_data = dx.data_ptr<float>(), *din_data = din.data_ptr<float>(),
           *drec_data = drec.data_ptr<float>(), *dscale_data = dscale.data_ptr<float>();
@@ -84,11 +100,12 @@ struct Lru : torch::autograd::Function<Lru> {
       for (size_t i = 0; i + 1 < offsets.size(); ++i) {
         const int64_t at = offsets[i] * whole.W;
         kernels::rg_lru_backward({narrowed(whole, offsets[i], offsets[i + 1]), dy_data + at,
-                                  dx_data + at, din_data + at, drec_data + at, dscale_data},
+                                  dx_data + at, din_data + at, drec_data + at, dscale_data,
+                                  start_data, i + 2 == offsets.size() ? dstate_data : nullptr},
                                  begin, end);
       }
     });
-    return {dx, din, drec, dscale, Tensor()};
+    return {dx, din, drec, dscale, start.defined() ? dstate : Tensor(), Tensor()};
   }
 };
 
@@ -124,12 +141,21 @@ std::pair<Tensor, Tensor> chunked_rows(const Tensor& x,
 
 }  // namespace
 
+namespace {
+
+bool by_kernels(const RgLru& in) {
+  return in.x_TW.device().is_cpu() && wide(in.x_TW) == at::kFloat;
+}
+variable_list lru(const RgLru& in, const Lengths& lengths, const std::optional<Tensor>& state) {
+  return Lru::apply(in.x_TW.to(at::kFloat), in.in_TW.to(at::kFloat), in.rec_TW.to(at::kFloat),
+                    in.scale_W.to(at::kFloat), state, lengths);
+}
+
+}  // namespace
+
 Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TW.scalar_type(), computed = wide(in.x_TW);
-  if (in.x_TW.device().is_cpu() && computed == at::kFloat)
-    return Lru::apply(in.x_TW.to(at::kFloat), in.in_TW.to(at::kFloat), in.rec_TW.to(at::kFloat),
-                      in.scale_W.to(at::kFloat), lengths)
-        .to(type);
+  if (by_kernels(in)) return lru(in, lengths, std::nullopt)[0].to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           const auto part = [&](const Tensor& t) {
@@ -140,6 +166,12 @@ Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
                               .first.flatten(0, 1);
                         })
       .to(type);
+}
+
+std::pair<Tensor, Tensor> rg_lru_from(const RgLru& in, int64_t chunk, const Tensor& state_W) {
+  if (!by_kernels(in)) return rg_lru_chunked(in, chunk, state_W);
+  const variable_list out = lru(in, {in.x_TW.size(0)}, float_or_none(state_W));
+  return {out[0].to(in.x_TW.scalar_type()), out[1]};
 }
 
 std::pair<Tensor, Tensor> rg_lru_chunked(const RgLru& in, int64_t chunk, const Tensor& state_W) {

@@ -21,7 +21,10 @@ struct RgLru {
 Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk);
 
 /// One document's tokens from state_W on; undefined = the first is the document's first. Returns h
-/// and the last one. Differentiable, by ordinary operations: chunks of `chunk` tokens.
+/// and the last one. Differentiable, as rg_lru is.
+std::pair<Tensor, Tensor> rg_lru_from(const RgLru& in, int64_t chunk, const Tensor& state_W);
+
+/// The same by ordinary operations: chunks of `chunk` tokens.
 std::pair<Tensor, Tensor> rg_lru_chunked(const RgLru& in,
                                          int64_t chunk,
                                          const Tensor& state_W = {});

@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/selective_scan.h"
 #include "tessera/ops/linear_scan.h"
+#include "tessera/ops/optional_tensor.h"
 
 namespace tessera::ops {
 namespace {
@@ -105,16 +106,20 @@ Tensor sum_in_order(const Tensor& parts) {
   return sum;
 }
 
+/// y and the last state. A given state is that before the only document.
 struct Scan : torch::autograd::Function<Scan> {
-  static Tensor forward(AutogradContext* context,
-                        const Tensor& x,
-                        const Tensor& dt,
-                        const Tensor& dt_bias,
-                        const Tensor& a,
-                        const Tensor& b,
-                        const Tensor& c,
-                        const Tensor& d,
-                        const Lengths& lengths) {
+  static variable_list forward(AutogradContext* context,
+                               const Tensor& x,
+                               const Tensor& dt,
+                               const Tensor& dt_bias,
+                               const Tensor& a,
+                               const Tensor& b,
+                               const Tensor& c,
+                               const Tensor& d,
+                               const std::optional<Tensor>& given,
+                               const Lengths& lengths) {
+    context->set_materialize_grads(false);
+    const Tensor state = given.value_or(Tensor());
     const SelectiveScan in{as_float(x), as_float(dt), as_float(dt_bias), as_float(a),
                            as_float(b), as_float(c),  as_float(d)};
     const auto whole = view(in);
@@ -122,7 +127,8 @@ struct Scan : torch::autograd::Function<Scan> {
     const auto documents = static_cast<int64_t>(lengths.size());
     Tensor y = at::empty_like(in.x_TE);
     Tensor kept = at::empty({kept_at.back(), whole.N, whole.E}, y.options());
-    Tensor states = at::zeros({documents, whole.N, whole.E}, y.options());
+    Tensor states = state.defined() ? as_float(state).unsqueeze(0).clone()
+                                    : at::zeros({documents, whole.N, whole.E}, y.options());
     float *y_data = data_of(y), *kept_data = data_of(kept), *state_data = data_of(states);
     for_ranges(documents, whole.E, [&](int64_t i, int64_t begin, int64_t end) {
       const auto at = static_cast<size_t>(i);
@@ -135,13 +141,15 @@ struct Scan : torch::autograd::Function<Scan> {
     context->save_for_backward(
         {in.x_TE, in.dt_TE, in.dt_bias_E, in.a_NE, in.b_TN, in.c_TN, in.d_E, kept});
     context->saved_data["lengths"] = lengths;
-    return y;
+    context->saved_data["fresh"] = !state.defined();
+    return {y, states.select(0, documents - 1).clone()};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const SelectiveScan in{saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6]};
-    const Tensor &kept = saved[7], dy = gradients[0].contiguous();
+    const Tensor &kept = saved[7],
+                 dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(saved[0]);
     const auto whole = view(in);
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     const auto kept_at = kept_offsets(offsets);
@@ -157,6 +165,10 @@ struct Scan : torch::autograd::Function<Scan> {
           *dd_data = data_of(dd), *da_data = data_of(da), *db_data = data_of(db),
           *dc_data = data_of(dc);
     const float *kept_data = read(kept), *dy_data = read(dy);
+    Tensor dstate;
+    const bool fresh = context->saved_data["fresh"].toBool();
+    if (!fresh || gradients[1].defined())
+      dstate = gradients[1].defined() ? gradients[1].contiguous().clone() : at::zeros({n, e}, like);
     for_groups(shares, e, [&](int64_t share, int64_t begin, int64_t end) {
       for (int64_t i = share; i < documents; i += shares) {
         const auto at = static_cast<size_t>(i);
@@ -172,6 +184,7 @@ struct Scan : torch::autograd::Function<Scan> {
         g.dD = dd_data + share * e;
         g.dB = db_data + (begin / width * whole.T + from) * n;
         g.dC = dc_data + (begin / width * whole.T + from) * n;
+        if (dstate.defined() && i + 1 == documents) g.dstate = data_of(dstate);
         kernels::selective_scan_backward(g, begin, end);
       }
     });
@@ -182,6 +195,7 @@ struct Scan : torch::autograd::Function<Scan> {
             sum_in_order(db),
             sum_in_order(dc),
             sum_in_order(dd),
+            fresh ? Tensor() : dstate,
             Tensor()};
   }
 };
@@ -214,18 +228,37 @@ std::pair<Tensor, Tensor> chunked_rows(const Rows& in, int64_t chunk, const Tens
 
 }  // namespace
 
+namespace {
+
+bool by_kernels(const SelectiveScan& in) {
+  return in.x_TE.device().is_cpu() && wide(in.x_TE) == at::kFloat;
+}
+variable_list scan(const SelectiveScan& in,
+                   const Lengths& lengths,
+                   const std::optional<Tensor>& state) {
+  return Scan::apply(in.x_TE.to(at::kFloat), in.dt_TE.to(at::kFloat), in.dt_bias_E.to(at::kFloat),
+                     in.a_NE.to(at::kFloat), in.b_TN.to(at::kFloat), in.c_TN.to(at::kFloat),
+                     in.d_E.to(at::kFloat), state, lengths);
+}
+
+}  // namespace
+
 Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TE.scalar_type();
-  if (in.x_TE.device().is_cpu() && wide(in.x_TE) == at::kFloat && !lengths.empty())
-    return Scan::apply(in.x_TE.to(at::kFloat), in.dt_TE.to(at::kFloat), in.dt_bias_E.to(at::kFloat),
-                       in.a_NE.to(at::kFloat), in.b_TN.to(at::kFloat), in.c_TN.to(at::kFloat),
-                       in.d_E.to(at::kFloat), lengths)
-        .to(type);
+  if (by_kernels(in) && !lengths.empty()) return scan(in, lengths, std::nullopt)[0].to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           return chunked_rows(Rows(in, rows_of), chunk, {}).first.flatten(0, 1);
                         })
       .to(type);
+}
+
+std::pair<Tensor, Tensor> selective_scan_from(const SelectiveScan& in,
+                                              int64_t chunk,
+                                              const Tensor& state_NE) {
+  if (!by_kernels(in)) return selective_scan_chunked(in, chunk, state_NE);
+  const variable_list out = scan(in, {in.x_TE.size(0)}, float_or_none(state_NE));
+  return {out[0].to(in.x_TE.scalar_type()), out[1]};
 }
 
 std::pair<Tensor, Tensor> selective_scan_chunked(const SelectiveScan& in,

@@ -24,7 +24,12 @@ struct SelectiveScan {
 Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t chunk);
 
 /// One document's tokens from state_NE on (undefined = zeros); returns y and the state after them.
-/// Differentiable, by ordinary operations: chunks of `chunk` tokens.
+/// Differentiable, as selective_scan is.
+std::pair<Tensor, Tensor> selective_scan_from(const SelectiveScan& in,
+                                              int64_t chunk,
+                                              const Tensor& state_NE);
+
+/// The same by ordinary operations: chunks of `chunk` tokens.
 std::pair<Tensor, Tensor> selective_scan_chunked(const SelectiveScan& in,
                                                  int64_t chunk,
                                                  const Tensor& state_NE = {});

@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/slstm.h"
+#include "tessera/ops/optional_tensor.h"
 
 namespace tessera::ops {
 namespace {
@@ -41,60 +42,76 @@ void for_heads(int64_t heads,
   });
 }
 
+/// y and the last state. A given state is that before the only document.
 struct Cell : torch::autograd::Function<Cell> {
-  static Tensor forward(AutogradContext* context,
-                        const Tensor& pre_in,
-                        const Tensor& r_in,
-                        const Lengths& lengths) {
+  static variable_list forward(AutogradContext* context,
+                               const Tensor& pre_in,
+                               const Tensor& r_in,
+                               const std::optional<Tensor>& given,
+                               const Lengths& lengths) {
+    context->set_materialize_grads(false);
+    const Tensor state = given.value_or(Tensor());
     const Slstm in{pre_in.contiguous(), r_in.contiguous()};
     auto whole = view(in);
     const int64_t n = whole.T, d = whole.H * whole.P;
     const auto options = in.pre_N4D.options();
     Tensor y = at::empty({n, d}, options), gates = at::empty({n, 4, d}, options),
            cells = at::empty({n, 3, d}, options),
-           states = at::empty({static_cast<int64_t>(lengths.size()), 4, d}, options);
+           states = at::zeros({static_cast<int64_t>(lengths.size()), 4, d}, options);
+    const Tensor start = state.defined() ? state.contiguous() : state;
+    if (start.defined()) states.copy_(start.unsqueeze(0));
+    whole.fresh = !start.defined();
     whole.y = y.data_ptr<float>();
     whole.gates = gates.data_ptr<float>();
     whole.cells = cells.data_ptr<float>();
-    float* state = states.data_ptr<float>();
+    float* states_data = states.data_ptr<float>();
     const auto offsets = offsets_of(lengths);
     for_heads(whole.H, lengths, [&](int64_t head, size_t i) {
       auto s = narrowed(whole, offsets[i], offsets[i + 1]);
-      s.state = state + static_cast<int64_t>(i) * 4 * d;
+      s.state = states_data + static_cast<int64_t>(i) * 4 * d;
       kernels::slstm(s, head, head + 1);
     });
-    context->save_for_backward({in.pre_N4D, in.r_4DP, y, gates, cells});
+    context->save_for_backward({in.pre_N4D, in.r_4DP, y, gates, cells, start});
     context->saved_data["lengths"] = lengths;
-    return y;
+    return {y, lengths.empty() ? at::zeros({4, d}, options) : states.select(0, -1).clone()};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Lengths lengths = context->saved_data["lengths"].toIntVector();
     const auto offsets = offsets_of(lengths);
-    const Tensor dy = gradients[0].contiguous(), &y = saved[2];
+    const Tensor &y = saved[2], &start = saved[5],
+                 dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(y);
     auto whole = view({saved[0], saved[1]});
     whole.y = const_cast<float*>(y.const_data_ptr<float>());
     whole.gates = const_cast<float*>(saved[3].const_data_ptr<float>());
     whole.cells = const_cast<float*>(saved[4].const_data_ptr<float>());
     const int64_t n = whole.T, heads = whole.H, p = whole.P, d = heads * p;
-    Tensor dgates = at::empty({n, 4, d}, dy.options());
+    Tensor dgates = at::empty({n, 4, d}, dy.options()), dstate;
+    whole.fresh = !start.defined();
+    const float* start_data = whole.fresh ? nullptr : start.const_data_ptr<float>();
+    if (start.defined() || gradients[1].defined())
+      dstate = gradients[1].defined() ? gradients[1].contiguous().clone()
+                                      : at::zeros({4, d}, dy.options());
+    float* dstate_data = dstate.defined() ? dstate.data_ptr<float>() : nullptr;
     const float* dy_data = dy.const_data_ptr<float>();
     float* dgates_data = dgates.data_ptr<float>();
     for_heads(heads, lengths, [&](int64_t head, size_t i) {
       kernels::slstm_backward({narrowed(whole, offsets[i], offsets[i + 1]),
-                               dy_data + offsets[i] * d, dgates_data + offsets[i] * 4 * d},
+                               dy_data + offsets[i] * d, dgates_data + offsets[i] * 4 * d,
+                               start_data, i + 1 == lengths.size() ? dstate_data : nullptr},
                               head, head + 1);
     });
     // dR = sum over tokens of dgates h_{t-1}^T, where a document's first token sees zeros
     Tensor before = at::zeros_like(y);
+    if (start.defined() && n > 0) before[0].copy_(start[0]);
     for (size_t i = 0; i < lengths.size(); ++i)
       if (lengths[i] > 1)
         before.narrow(0, offsets[i] + 1, lengths[i] - 1)
             .copy_(y.narrow(0, offsets[i], lengths[i] - 1));
     const Tensor dr =
         at::einsum("nghp,nhq->ghpq", {dgates.view({n, 4, heads, p}), before.view({n, heads, p})});
-    return {dgates, dr.reshape({4, d, p}), Tensor()};
+    return {dgates, dr.reshape({4, d, p}), start.defined() ? dstate : Tensor(), Tensor()};
   }
 };
 
@@ -133,10 +150,19 @@ std::pair<Tensor, Tensor> recurrent_rows(const Tensor& pre,
 
 }  // namespace
 
+namespace {
+
+bool by_kernels(const Slstm& in) {
+  return in.pre_N4D.device().is_cpu() && wide(in.pre_N4D) == at::kFloat;
+}
+
+}  // namespace
+
 Tensor slstm(const Slstm& in, const Lengths& lengths) {
   const auto type = in.pre_N4D.scalar_type(), computed = wide(in.pre_N4D);
-  if (in.pre_N4D.device().is_cpu() && computed == at::kFloat)
-    return Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat), lengths).to(type);
+  if (by_kernels(in))
+    return Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat), std::nullopt, lengths)[0]
+        .to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           return recurrent_rows(rows_of(in.pre_N4D).to(computed),
@@ -144,6 +170,13 @@ Tensor slstm(const Slstm& in, const Lengths& lengths) {
                               .first.flatten(0, 1);
                         })
       .to(type);
+}
+
+std::pair<Tensor, Tensor> slstm_from(const Slstm& in, const Tensor& state_4D) {
+  if (!by_kernels(in)) return slstm_recurrent(in, state_4D);
+  const variable_list out = Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat),
+                                        float_or_none(state_4D), Lengths{in.pre_N4D.size(0)});
+  return {out[0].to(in.pre_N4D.scalar_type()), out[1]};
 }
 
 std::pair<Tensor, Tensor> slstm_recurrent(const Slstm& in, const Tensor& state_4D) {

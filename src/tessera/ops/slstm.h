@@ -21,7 +21,10 @@ struct Slstm {
 Tensor slstm(const Slstm& in, const Lengths& lengths);
 
 /// One document's tokens from state_4D on (h, c, n, m; undefined = the first is the document's
-/// first); h and the state after them. Differentiable, token by token.
+/// first); h and the state after them. Differentiable, as slstm is.
+std::pair<Tensor, Tensor> slstm_from(const Slstm& in, const Tensor& state_4D);
+
+/// The same by ordinary operations, token by token.
 std::pair<Tensor, Tensor> slstm_recurrent(const Slstm& in, const Tensor& state_4D = {});
 
 /// The batch-invariant kernel in float32, without gradients; state_4D is updated in place and not

@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/wkv4.h"
+#include "tessera/ops/optional_tensor.h"
 
 namespace tessera::ops {
 namespace {
@@ -57,17 +58,29 @@ void for_groups(int64_t channels, const std::function<void(int64_t, int64_t)>& b
   });
 }
 
+Tensor nothing_before(int64_t channels, const at::TensorOptions& options) {
+  Tensor state = at::zeros({3, channels}, options);
+  state.select(0, 2).fill_(kNothing);
+  return state;
+}
+
+/// y and the last state. A given state is that before the only document.
 struct Average : torch::autograd::Function<Average> {
-  static Tensor forward(AutogradContext* context,
-                        const Tensor& k,
-                        const Tensor& v,
-                        const Tensor& w,
-                        const Tensor& u,
-                        const Lengths& lengths) {
+  static variable_list forward(AutogradContext* context,
+                               const Tensor& k,
+                               const Tensor& v,
+                               const Tensor& w,
+                               const Tensor& u,
+                               const std::optional<Tensor>& given,
+                               const Lengths& lengths) {
+    context->set_materialize_grads(false);
+    const Tensor state = given.value_or(Tensor());
     const Wkv4 in{as_float(k), as_float(v), as_float(w), as_float(u)};
     const auto offsets = offsets_of(lengths), kept_at = kept_offsets(offsets);
     auto whole = view(in);
-    Tensor y = at::empty_like(in.k_TC), last = at::empty({3, whole.C}, y.options()),
+    whole.fresh = !state.defined();
+    Tensor y = at::empty_like(in.k_TC),
+           last = state.defined() ? as_float(state).clone() : nothing_before(whole.C, y.options()),
            kept = at::empty({kept_at.back(), 3, whole.C}, y.options());
     whole.y = y.data_ptr<float>();
     whole.state = last.data_ptr<float>();
@@ -76,34 +89,43 @@ struct Average : torch::autograd::Function<Average> {
       for (size_t i = 0; i < lengths.size(); ++i)
         kernels::wkv4(narrowed(whole, offsets, kept_at, i), begin, end);
     });
-    context->save_for_backward({in.k_TC, in.v_TC, in.w_C, in.u_C, y, kept});
+    context->save_for_backward({in.k_TC, in.v_TC, in.w_C, in.u_C, y, kept, last});
     context->saved_data["lengths"] = lengths;
-    return y;
+    context->saved_data["fresh"] = whole.fresh;
+    return {y, last};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Wkv4 in{saved[0], saved[1], saved[2], saved[3]};
-    const Tensor dy = gradients[0].contiguous();
+    const Tensor dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(saved[0]);
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     const auto kept_at = kept_offsets(offsets);
+    const bool fresh = context->saved_data["fresh"].toBool();
+    Tensor dstate;
+    if (!fresh || gradients[1].defined())
+      dstate =
+          gradients[1].defined() ? gradients[1].contiguous().clone() : at::zeros_like(saved[6]);
     Tensor dk = at::empty_like(dy), dv = at::empty_like(dy), dw = at::zeros_like(in.w_C),
            du = at::zeros_like(in.u_C);
     auto whole = view(in);
     whole.y = const_cast<float*>(saved[4].const_data_ptr<float>());
     whole.kept = const_cast<float*>(saved[5].const_data_ptr<float>());
+    whole.state = const_cast<float*>(saved[6].const_data_ptr<float>());
+    float* dstate_data = dstate.defined() ? dstate.data_ptr<float>() : nullptr;
     const float* dy_data = dy.const_data_ptr<float>();
     float *dk_data = dk.data_ptr<float>(), *dv_data = dv.data_ptr<float>(),
           *dw_data = dw.data_ptr<float>(), *du_data = du.data_ptr<float>();
     for_groups(whole.C, [&](int64_t begin, int64_t end) {
       for (size_t i = 0; i + 1 < offsets.size(); ++i) {
         const int64_t at = offsets[i] * whole.C;
-        kernels::wkv4_backward({narrowed(whole, offsets, kept_at, i), dy_data + at, dk_data + at,
-                                dv_data + at, dw_data, du_data},
-                               begin, end);
+        kernels::wkv4_backward(
+            {narrowed(whole, offsets, kept_at, i), dy_data + at, dk_data + at, dv_data + at,
+             dw_data, du_data, i + 2 == offsets.size() ? dstate_data : nullptr},
+            begin, end);
       }
     });
-    return {dk, dv, dw, du, Tensor()};
+    return {dk, dv, dw, du, fresh ? Tensor() : dstate, Tensor()};
   }
 };
 
@@ -148,12 +170,21 @@ Sums nothing(const Tensor& k) {
 
 }  // namespace
 
+namespace {
+
+bool by_kernels(const Wkv4& in) {
+  return in.k_TC.device().is_cpu() && wide(in.k_TC) == at::kFloat;
+}
+variable_list average(const Wkv4& in, const Lengths& lengths, const std::optional<Tensor>& state) {
+  return Average::apply(in.k_TC.to(at::kFloat), in.v_TC.to(at::kFloat), in.w_C.to(at::kFloat),
+                        in.u_C.to(at::kFloat), state, lengths);
+}
+
+}  // namespace
+
 Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
   const auto type = in.k_TC.scalar_type(), computed = wide(in.k_TC);
-  if (in.k_TC.device().is_cpu() && computed == at::kFloat)
-    return Average::apply(in.k_TC.to(at::kFloat), in.v_TC.to(at::kFloat), in.w_C.to(at::kFloat),
-                          in.u_C.to(at::kFloat), lengths)
-        .to(type);
+  if (by_kernels(in)) return average(in, lengths, std::nullopt)[0].to(type);
   return over_documents(
              lengths,
              [&](const auto& rows_of) {
@@ -162,6 +193,12 @@ Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
                    .first.flatten(0, 1);
              })
       .to(type);
+}
+
+std::pair<Tensor, Tensor> wkv4_from(const Wkv4& in, const Tensor& state_3C) {
+  if (!by_kernels(in)) return wkv4_parallel(in, state_3C);
+  const variable_list out = average(in, {in.k_TC.size(0)}, float_or_none(state_3C));
+  return {out[0].to(in.k_TC.scalar_type()), out[1]};
 }
 
 std::pair<Tensor, Tensor> wkv4_parallel(const Wkv4& in, const Tensor& state_3C) {

@@ -20,8 +20,10 @@ struct Wkv4 {
 Tensor wkv4(const Wkv4& in, const Lengths& lengths);
 
 /// One document's tokens from state_3C on (num, den, top: sums are num e^top and den e^top);
-/// undefined = nothing before. Returns y and the state after them. Differentiable, by ordinary
-/// operations: prefixes are doubled, log2(T) steps over the whole tensor.
+/// undefined = nothing before. Returns y and the state after them. Differentiable, as wkv4 is.
+std::pair<Tensor, Tensor> wkv4_from(const Wkv4& in, const Tensor& state_3C);
+
+/// The same by ordinary operations: prefixes are doubled, log2(T) steps over the whole tensor.
 std::pair<Tensor, Tensor> wkv4_parallel(const Wkv4& in, const Tensor& state_3C = {});
 
 /// The batch-invariant kernel in float32, without gradients; state_3C is updated in place and not

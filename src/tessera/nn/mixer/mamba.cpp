@@ -88,7 +88,7 @@ class Mamba final : public Mixer {
         return ops::selective_scan_kernel(part, state);
       }
       Tensor& state = (*rows)[i]->fixed(kSsm);
-      const auto [y, after] = ops::selective_scan_chunked(part, config_.chunk, of_head(state));
+      const auto [y, after] = ops::selective_scan_from(part, config_.chunk, of_head(state));
       const Tensor kept = after.to(state.scalar_type());
       state =
           config_.n_heads == 1 ? kept : state.select_scatter(kept, 0, static_cast<int64_t>(head));

@@ -48,7 +48,7 @@ class RgLru final : public Mixer {
         return ops::rg_lru_kernel(mine, state, fresh);
       }
       Tensor& state = (*rows)[i]->fixed(kH);
-      const auto [h, last] = ops::rg_lru_chunked(mine, config_.chunk, fresh ? Tensor() : state);
+      const auto [h, last] = ops::rg_lru_from(mine, config_.chunk, fresh ? Tensor() : state);
       state = last.to(state.scalar_type());
       return h;
     });

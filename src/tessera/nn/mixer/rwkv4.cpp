@@ -49,7 +49,7 @@ class Rwkv4 final : public Mixer {
         return ops::wkv4_kernel(mine, state, fresh);
       }
       Tensor& state = (*rows)[i]->fixed(kWkv);
-      const auto [y, after] = ops::wkv4_parallel(mine, fresh ? Tensor() : state);
+      const auto [y, after] = ops::wkv4_from(mine, fresh ? Tensor() : state);
       state = after.to(state.scalar_type());
       return y;
     });

@@ -46,6 +46,7 @@ class LtiMixer : public Mixer {
     }
     const ops::LtiSystem lti = system();
     const ops::LtiConstants constants = kernels ? ops::constants_of(lti) : ops::LtiConstants();
+    const ops::LtiChunk chunk = kernels ? ops::LtiChunk() : ops::chunk_of(lti);
     const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment&) {
       const Tensor u = part(u_ND, i);
@@ -55,7 +56,7 @@ class LtiMixer : public Mixer {
         return ops::lti_kernel(constants, u, state);
       }
       Tensor& state = (*rows)[i]->fixed(0);
-      const auto [y, after] = ops::lti_recurrent(lti, u, state);
+      const auto [y, after] = ops::lti_chunked(lti, chunk, u, state);
       state = after.to(state.scalar_type());
       return y;
     });

@@ -53,7 +53,7 @@ class Slstm final : public Mixer {
         return ops::slstm_kernel(mine, state, fresh);
       }
       Tensor& state = (*rows)[i]->fixed(kCell);
-      const auto [h, after] = ops::slstm_recurrent(mine, fresh ? Tensor() : state);
+      const auto [h, after] = ops::slstm_from(mine, fresh ? Tensor() : state);
       state = after.to(state.scalar_type());
       return h;
     });
