@@ -309,7 +309,8 @@ TEST(PrefixCache, WhatCannotBeIsRefused) {
     const model::Model model = tiny_model(fmt::format(R"({{"mixer": {}}})", mixer), 1);
     test::expect_error(ErrorKind::usage, part, [&] { PrefixCache cache(model, options); });
   };
-  refused(R"({"type": "hyena", "max_length": 32})", {}, "hyena offers no recurrent form");
+  refused(R"({"type": "lsh_attention", "n_heads": 2, "chunk": 4})", {},
+          "lsh_attention offers no recurrent form");
   refused(R"({"type": "attention", "n_heads": 2, "position": "rope", "pattern": "prefix"})", {},
           "prefix lets tokens see later ones");
   const char* attention = R"({"type": "attention", "n_heads": 2, "position": "rope"})";

@@ -1,4 +1,4 @@
-// What a state keeps besides its tokens: keys of distances, projected once.
+// What a state keeps besides its tokens: keys of distances and filters, computed once.
 #include <gtest/gtest.h>
 
 #include "tessera/model/model.h"
@@ -82,12 +82,34 @@ TEST(LastingValues, ReachIsTheirBound) {
   for (const Tensor& rows : held(state)) EXPECT_EQ(rows.size(0), 256);
 }
 
-TEST(LastingValues, TrainingKeepsNone) {
-  const Model model =
-      make_model(R"({"type": "attention", "n_heads": 2, "position": {"type": "xl"}})");
+TEST(LastingValues, FiltersAreMadeOnceByBlocks) {
+  const at::NoGradGuard no_gradients;
+  const Model model = make_model(R"({"type": "hyena", "max_length": 280, "order": 3})");
+  const std::vector<int64_t> ids = some_ids(270);
+  const Tensor whole = model.hidden(nn::Batch::of({ids}));
   State state(model.spec(), 1);
-  step(model, state, 3);
-  EXPECT_TRUE(state.lasting().empty());
+  std::vector<Tensor> before;
+  int times = 0;
+  for (int64_t t = 0; t < 270; ++t) {
+    const Tensor h = step(model, state, ids[static_cast<size_t>(t)]);
+    ASSERT_TRUE(at::equal(h, whole.narrow(0, t, 1))) << t;
+    const std::vector<Tensor> now = held(state);
+    ASSERT_EQ(now.size(), 2u);
+    EXPECT_EQ(now[0].size(0), t < 256 ? 256 : 280);
+    if (before.empty() || !now[0].is_same(before[0])) ++times;
+    before = now;
+  }
+  EXPECT_EQ(times, 2);
+}
+
+TEST(LastingValues, TrainingKeepsNone) {
+  for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": {"type": "xl"}})",
+                            R"({"type": "hyena", "max_length": 8})"}) {
+    const Model model = make_model(mixer);
+    State state(model.spec(), 1);
+    step(model, state, 3);
+    EXPECT_TRUE(state.lasting().empty());
+  }
 }
 
 }  // namespace

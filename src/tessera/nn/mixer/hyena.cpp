@@ -1,9 +1,11 @@
 #include "tessera/nn/mixer/hyena.h"
 
+#include <any>
 #include <cmath>
 
 #include "tessera/nn/mixer/causal_conv.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/long_conv.h"
 #include "tessera/ops/lti.h"
 
 namespace tessera::nn {
@@ -13,6 +15,7 @@ class Hyena final : public Mixer {
  public:
   Hyena(const HyenaConfig& config, const Builder& builder)
       : config_(config),
+        name_(builder.prefix() + ".filters"),
         in_(builder, "in"),
         out_(builder, "out"),
         conv_(builder, "conv", kernels::Activation::identity),
@@ -24,36 +27,53 @@ class Hyena final : public Mixer {
     last_ = Linear(builder, "filter.out");
   }
 
-  Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
-    for (const Segment& s : batch.segments)
-      if (s.length > config_.max_length)
-        fail(ErrorKind::input, "hyena",
-             "a document has {} tokens; this layer's filters cover {} (max_length); shorten the "
-             "input",
-             s.length, config_.max_length);
+    if (batch.longest() > config_.max_length)
+      fail(ErrorKind::input, "hyena",
+           "a document has {} tokens; this layer's filters cover {} (max_length); shorten the "
+           "input",
+           batch.longest(), config_.max_length);
     const int64_t m = config_.order;
-    auto parts = conv_(in_(x_ND), batch, nullptr, 0).chunk(m + 1, -1);  // x_0 .. x_{M-1}, v
-    // at inference all filters, whatever the documents: their bits must not depend on neighbours
-    const Tensor k_LOD =
-        filters(x_ND, at::GradMode::is_enabled() ? batch.longest() : config_.max_length);
+    auto parts = conv_(in_(x_ND), batch, rows, 0).chunk(m + 1, -1);  // x_0 .. x_{M-1}, v
+    const Tensor k_LOD = filters(x_ND, context);
     Tensor v_ND = parts.back();
     for (int64_t i = m - 1; i > 0; --i) {
+      const int64_t order = m - 1 - i;
       const Tensor z_ND = v_ND * parts[static_cast<size_t>(i)];
-      const Tensor skip_D = bias_->tensor().select(0, m - 1 - i).to(ops::wide(x_ND));
-      const Tensor far_ND = convolved(z_ND, k_LOD.select(1, m - 1 - i), batch);
+      const Tensor skip_D = bias_->tensor().select(0, order).to(ops::wide(x_ND));
+      const Tensor far_ND =
+          convolved(z_ND, k_LOD.select(1, order), batch, rows, static_cast<size_t>(1 + order));
       v_ND = (far_ND + skip_D * z_ND).to(x_ND.scalar_type());
     }
     return out_(v_ND * parts[0]);
   }
 
  private:
-  /// The windowed filters of the first `length` positions, [L, M - 1, D], in double: each sine
-  /// layer multiplies rounding errors by about its frequency.
-  Tensor filters(const Tensor& x, int64_t length) const {
+  /// The filters of a call, [L, M - 1, D] in x's wide type. At inference by blocks of positions,
+  /// so that no bit depends on how long the documents are; beside a state each block once.
+  Tensor filters(const Tensor& x_ND, Context& context) const {
+    const int64_t length = context.batch->longest();
+    if (at::GradMode::is_enabled()) return filters(x_ND, 0, length);
+    Tensor held;
+    std::any* cell = context.lasting == nullptr ? nullptr : &(*context.lasting)[name_];
+    if (cell != nullptr && cell->has_value()) held = std::any_cast<const Tensor&>(*cell);
+    std::vector<Tensor> blocks;
+    if (held.defined()) blocks.push_back(held);
+    for (int64_t first = held.defined() ? held.size(0) : 0; first < length; first += kBlock)
+      blocks.push_back(filters(x_ND, first, std::min(first + kBlock, config_.max_length)));
+    if (blocks.size() == 1) held = blocks[0];
+    if (blocks.size() > 1) held = at::cat(blocks);
+    if (cell != nullptr) *cell = held;
+    return held;
+  }
+
+  /// The windowed filters of positions first .. end - 1, computed in double: each sine layer
+  /// multiplies rounding errors by about its frequency.
+  Tensor filters(const Tensor& x, int64_t first, int64_t end) const {
     const auto options = x.options().dtype(at::kDouble);
     const auto l = static_cast<double>(config_.max_length);
-    const Tensor t = at::arange(length, options).unsqueeze(1);
+    const Tensor t = at::arange(first, end, options).unsqueeze(1);
     const Tensor f =
         at::linspace(1e-4, static_cast<double>(config_.bands) - 1, config_.bands, options);
     const Tensor angle = f * (2 * M_PI / l) * t;
@@ -63,19 +83,33 @@ class Hyena final : public Mixer {
     const Tensor decay = at::linspace(std::log(1e-2) / 1.5, std::log(1e-2) / 0.3,
                                       (config_.order - 1) * x.size(1), options);
     const Tensor k = last_(h) * (t / (l - 1) * decay).exp();
-    return k.reshape({length, x.size(1), config_.order - 1}).transpose(1, 2);
+    return k.reshape({end - first, x.size(1), config_.order - 1})
+        .transpose(1, 2)
+        .to(ops::wide(x))
+        .contiguous();
   }
 
-  static Tensor convolved(const Tensor& z_ND, const Tensor& k_LD, const Batch& batch) {
-    if (at::GradMode::is_enabled()) return ops::fft_conv(z_ND, k_LD, lengths_of(batch));
-    // each document alone and at an aligned address: its bits must not depend on its neighbours
+  /// The long convolution of every document, from the past inputs where there is a state.
+  static Tensor convolved(const Tensor& z_ND,
+                          const Tensor& k_LD,
+                          const Batch& batch,
+                          const StateRows* rows,
+                          size_t slot) {
+    if (rows == nullptr && at::GradMode::is_enabled())
+      return ops::fft_conv(z_ND, k_LD, lengths_of(batch));
     const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment& s) {
-      return ops::fft_conv(part(z_ND, i).clone(), k_LD, {s.length});
+      if (rows == nullptr) return ops::long_conv({part(z_ND, i)}, k_LD, s.length);
+      TokenBuffer& past = (*rows)[i]->tokens(slot);
+      past.append(part(z_ND, i));
+      return ops::long_conv(past.spans(0, s.start + s.length), k_LD, s.length);
     });
   }
 
+  static constexpr int64_t kBlock = 256;  // positions whose filters are made at once
+
   HyenaConfig config_;
+  std::string name_;
   Linear in_, out_, last_;
   CausalConv conv_;
   std::vector<Linear> layers_;

@@ -3,8 +3,12 @@
 //   x_0 .. x_{M-1}, v = conv(W_in u + b);  for i = M-1 .. 1: v <- k_i * (v x_i) + bias_i (v x_i)
 //   out = W_out (v x_0) + b;  k(t) = MLP(p_t) e^{-|delta| t / (L - 1)},  L = max_length
 //   p_t = [t / (L - 1), cos f w_t, -sin f w_t], w_t = 2 pi t / L, f from 1e-4 to bands - 1
-// with activation sin(frequency *) in the MLP. Poli et al. 2023, arXiv:2302.10866. A convolution
-// whose filter is as long as the context has no state of fixed size: the parallel form alone.
+// with activation sin(frequency *) in the MLP. Poli et al. 2023, arXiv:2302.10866.
+//
+// A filter as long as the context has no state of fixed size: the state holds the inputs v x_i of
+// every long convolution, which a new token's sum reads all, and the last inputs of the short one.
+// Training convolves whole documents by transforms, in T log T. Float32 inference on a CPU sums
+// directly, in T^2, since every bit of a transform depends on how many tokens it holds.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -40,11 +44,12 @@ struct HyenaConfig final : spec::Config {
             .paper = "Poli et al.: Hyena Hierarchy, arXiv:2302.10866",
             .year = 2023,
             .causality = spec::Causality::rounding,
-            .forms = {},
-            .time = spec::Growth::linear_log};
+            .forms = {.parallel = true, .recurrent = true},
+            .time = spec::Growth::quadratic};
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 };
 

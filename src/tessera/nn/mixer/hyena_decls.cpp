@@ -35,6 +35,13 @@ void HyenaConfig::params(spec::ParamList& list, const spec::Scope& scope) const 
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
 }
 
+std::vector<spec::StateDecl> HyenaConfig::state(const spec::Scope& scope) const {
+  std::vector<spec::StateDecl> all{conv_state((order + 1) * scope.d_model, d_conv)};
+  for (int64_t i = 0; i < order - 1; ++i)
+    all.push_back({fmt::format("z.{}", i), spec::StateDecl::Kind::per_token, {scope.d_model}});
+  return all;
+}
+
 double HyenaConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
   const auto d = static_cast<double>(scope.d_model), m = static_cast<double>(order),
              w = static_cast<double>(filter_width);
