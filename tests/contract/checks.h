@@ -31,6 +31,11 @@ void check_generate(const Case& c,
 void check_prefix_cache(const Case& c,
                         Report& report);  // text with a cache of prefixes is text without one
 
+// The same text as by plain generation (text_checks.cpp):
+void check_speculation(const Case& c, Report& report);  // guessed by a draft or by look-up
+void check_beams(const Case& c, Report& report);        // the beams of a search without a state
+void check_session(const Case& c, Report& report);      // saved to a file and resumed
+
 /// How the past of `json`'s model depends on the future, by experiment.
 spec::Causality shown_causality(const Json& json);
 

@@ -19,14 +19,25 @@ struct Check {
 };
 
 constexpr Check kChecks[] = {
-    {"config", check_config},       {"parameters", check_parameters},
-    {"initial", check_initial},     {"refusals", check_refusals},
-    {"types", check_types},         {"unwritten", check_unwritten},
-    {"fast_path", check_fast_path}, {"gradients", check_gradients},
-    {"causality", check_causality}, {"documents", check_documents},
-    {"forms", check_forms},         {"same_bits", check_same_bits},
-    {"state", check_state},         {"roll_back", check_roll_back},
-    {"generate", check_generate},   {"prefix_cache", check_prefix_cache},
+    {"config", check_config},
+    {"parameters", check_parameters},
+    {"initial", check_initial},
+    {"refusals", check_refusals},
+    {"types", check_types},
+    {"unwritten", check_unwritten},
+    {"fast_path", check_fast_path},
+    {"gradients", check_gradients},
+    {"causality", check_causality},
+    {"documents", check_documents},
+    {"forms", check_forms},
+    {"same_bits", check_same_bits},
+    {"state", check_state},
+    {"roll_back", check_roll_back},
+    {"generate", check_generate},
+    {"prefix_cache", check_prefix_cache},
+    {"speculation", check_speculation},
+    {"beams", check_beams},
+    {"session", check_session},
 };
 
 struct Item {
