@@ -133,8 +133,13 @@ GgmfFile read_ggmf(std::span<const std::byte> bytes,
       unsupported.push_back({std::move(info.name), std::string(info.type->name),
                              std::move(info.shape), info.data, owner});
   }
-  if (tensors.empty() && unsupported.empty())
+  const size_t found = tensors.size() + unsupported.size();
+  if (found == 0)
     reader.source().fail("no tensors after the header of {} bytes", reader.position());
+  // every layer has some of its own; a damaged count would be read as a spec of so many
+  if (static_cast<size_t>(result.header.n_layer) > found)
+    reader.source().fail("n_layer = {}: found {} tensors; expected at least one for every layer",
+                         result.header.n_layer, found);
   result.tensors =
       TensorFile("ggmf", std::string(file), std::move(tensors), {}, std::move(unsupported));
   return result;

@@ -136,6 +136,9 @@ TEST(Ggmf, SaysWhichRuleIsBroken) {
           {"n_vocab", with({}, {.vocab = 0}), "n_vocab = 0; expected at least 1"},
           {"n_embed", with({}, {.embed = -4}), "n_embed = -4; expected at least 1"},
           {"n_layer", with({}, {.layers = 0}), "n_layer = 0; expected at least 1"},
+          {"more layers than tensors", with({}, {.layers = 3'000'000}),
+           "[ggmf] x.bin: n_layer = 3000000: found 1 tensors; expected at least one for every "
+           "layer"},
           {"header's type", with({}, {.type = 17}),
            "the header has data type 17; expected 0 to 16"},
           {"negative type", with({}, {.type = -1}), "the header has data type -1"},
