@@ -10,11 +10,22 @@
 namespace tessera::train {
 namespace {
 
+/// The last token of a document predicts nothing.
+void check_targets(const TokenSplit& split, const char* name) {
+  if (split.tokens() == split.documents())
+    fail(ErrorKind::input, "data",
+         "the {} split: found {} documents of one token each, so that no position has a target; "
+         "expected one of at least 2 tokens",
+         name, split.documents());
+}
+
 class TextSource final : public Source {
  public:
   TextSource(TokenData data, const TrainRecipe& how) : data_(std::move(data)) {
     const auto seed = static_cast<uint64_t>(how.seed);
     const int64_t tokens = data_.train.tokens();
+    check_targets(data_.train, "train");
+    if (data_.valid.tokens() > 0) check_targets(data_.valid, "valid");
     streams_ = how.batch * how.accumulate;
     if (how.windows == WindowOrder::carried)
       carried_.emplace(tokens, how.length, streams_, seed);

@@ -225,6 +225,19 @@ TEST(Trainer, JsonLinesWithManyDocuments) {
   EXPECT_LT(result.last->loss, 3.5);
 }
 
+TEST(Trainer, RefusesDocumentsOfOneToken) {
+  const Setting s;
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += "{\"text\": \"a\"}\n";
+  const std::string file = s.folder.write("docs.jsonl", lines);
+  expect_error(ErrorKind::input,
+               "[data] the train split: found 18 documents of one token each, so that no position "
+               "has a target; expected one of at least 2 tokens",
+               [&] {
+                 s.train("a", {}, {"data.train=[\"" + file + "\"]", "data.format=jsonl"});
+               });
+}
+
 TEST(Trainer, LearnsATaskAndResumesIt) {
   Setting s;
   s.json["data"] = {{"type", "copying"}, {"items", 2}, {"valid", 50}};
