@@ -110,6 +110,28 @@ TEST(Generate, TextsHereAreVaried) {
   }
 }
 
+TEST(Generate, EndsWhereAnyPartOfTheModelEnds) {
+  for (const char* mixer :
+       {R"({"type": "gmlp", "d_hidden": 12, "max_length": 16})",
+        R"({"type": "hyena", "max_length": 16})",
+        R"({"type": "attention", "n_heads": 2, "position": {"type": "tupe", "n_positions": 16}})"})
+    for (const int64_t lookup : {0, 3}) {
+      SCOPED_TRACE(mixer);
+      const model::Model model = tiny_model(fmt::format(R"({{"mixer": {}}})", mixer), 7);
+      GenerateOptions options;
+      options.max_new_tokens = 40;
+      options.speculation.lookup = lookup;
+      const Generations got = generate(model, nullptr, prompts(), options);
+      for (size_t r = 0; r < prompts().size(); ++r) {
+        EXPECT_EQ(got.rows[r].finish_reason, "length");
+        // the last token is never fed
+        EXPECT_EQ(got.rows[r].token_ids.size(), 16 - prompts()[r].size() + 1);
+      }
+      test::expect_error(ErrorKind::input, "has 17 tokens; this model's context is 16",
+                         [&] { generate(model, nullptr, {random_tokens(17, 1)}, options); });
+    }
+}
+
 TEST(Generate, SpeculationThatCannotBeIsRefused) {
   const auto layers = tiny_layers();
   const model::Model model = tiny_model(layers[0].second, 1),

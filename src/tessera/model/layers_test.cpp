@@ -144,6 +144,30 @@ TEST(Branches, AWholeLayerJoinsTheStream) {
   EXPECT_THAT(error_of(json), HasSubstr("[layers[0].residual] null for a whole layer"));
 }
 
+TEST(Context, IsWhatEveryPartCanTake) {
+  Json json = {{"tessera", 1}, {"arch", "decoder"}, {"vocab", 11}, {"d_model", 8}};
+  const auto with = [&](const char* layers) {
+    json["layers"] = spec::parse_json(layers, "test");
+    return read_model_spec(json);
+  };
+  const ModelSpec one = with(R"([
+    {"mixer": {"type": "gmlp", "d_hidden": 6, "max_length": 40}},
+    {"mixer": {"type": "hyena", "max_length": 20}},
+    {"mixer": {"type": "attention", "n_heads": 2, "position": {"type": "tupe", "n_positions": 30}}}])");
+  EXPECT_EQ(one.max_positions(), 20);
+  EXPECT_EQ(one.longest_sequence(), 20);
+  json["context"] = 15;
+  EXPECT_EQ(read_model_spec(json).longest_sequence(), 15);
+  EXPECT_EQ(with(R"([{"mixer": {"type": "attention", "n_heads": 2}}])").max_positions(), 0);
+  json["arch"] = "encoder";
+  EXPECT_EQ(
+      with(R"([{"mixer": {"type": "linformer", "n_heads": 2, "n_slots": 3, "max_length": 24}}])")
+          .max_positions(),
+      24);
+  // any length
+  EXPECT_EQ(with(R"([{"mixer": "fourier"}])").max_positions(), 0);
+}
+
 /// Rwkv7 behind `first`, with `keys` besides.
 Json behind(Json first, const char* keys) {
   Json json = {{"tessera", 1}, {"arch", "decoder"}, {"vocab", 11}, {"d_model", 8}};

@@ -108,7 +108,7 @@ struct ModelSpec {
   std::string prefix(int64_t layer, const BranchSpec& branch) const;
   /// Prefix of what a branch does not share: "layers.3.<name>.adapters.0".
   std::string adapter_prefix(int64_t layer, const BranchSpec& branch, size_t adapter) const;
-  /// Longest sequence the positions can represent, 0 = any.
+  /// Longest sequence that every part can take, 0 = any.
   int64_t max_positions() const;
   /// The smaller of `context` and max_positions(), 0 = neither limits.
   int64_t longest_sequence() const;

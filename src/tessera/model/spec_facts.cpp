@@ -94,8 +94,8 @@ std::string ModelSpec::kept_as(const std::string& name) const {
 
 int64_t ModelSpec::max_positions() const {
   int64_t max = 0;
-  for_each_position(*this, [&](const nn::PositionConfig& position) {
-    const int64_t limit = position.max_positions();
+  for_each_part(*this, [&](const AnyPart& part) {
+    const int64_t limit = part.config->max_positions();
     if (limit > 0) max = max == 0 ? limit : std::min(max, limit);
   });
   return max;

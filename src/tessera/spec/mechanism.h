@@ -201,6 +201,9 @@ struct Config {
   virtual std::vector<StateDecl> state(const Scope&) const { return {}; }
   /// Why this config cannot continue from a state although its mechanism can, "" when it can.
   virtual std::string no_state_reason() const { return ""; }
+  /// Longest document that it can take (a table of positions, a matrix over tokens), 0 = any: the
+  /// least of all parts bounds a model's context.
+  virtual int64_t max_positions() const { return 0; }
   /// Multiply-adds times two per token that are not a product with a parameter matrix, after
   /// `context` tokens.
   virtual double extra_flops(const Scope&, int64_t /*context*/) const { return 0; }

@@ -53,6 +53,7 @@ struct FourierConfig final : spec::Config {
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  int64_t max_positions() const override { return max_length; }
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 };
 

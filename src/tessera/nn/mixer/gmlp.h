@@ -42,6 +42,7 @@ struct GmlpConfig final : spec::Config {
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  int64_t max_positions() const override { return max_length; }
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 };

@@ -107,6 +107,7 @@ struct LinformerConfig final : spec::Config {
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  int64_t max_positions() const override { return max_length; }
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 
   /// Taps of the filter, and its stride.

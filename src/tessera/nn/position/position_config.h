@@ -11,8 +11,6 @@ struct PositionConfig : spec::Config {
   virtual bool depends_on_length() const { return false; }
   /// The length at which all angles change (LongRoPE), 0 = none: a cache is recomputed there.
   virtual int64_t switch_length() const { return 0; }
-  /// Positions this scheme can represent, 0 = any.
-  virtual int64_t max_positions() const { return 0; }
   /// Whether it adds to the values, too, not to the scores alone.
   virtual bool adds_values() const { return false; }
   /// Whether what it adds to the scores takes the factor on them, as products of queries and keys.
