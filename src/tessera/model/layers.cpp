@@ -202,6 +202,8 @@ class LayerReader {
            "\"{}\" reads {} channels, and its {} inputs have {}; bring them to that width first by "
            "a branch {{\"ffn\": \"linear\"}}",
            branch.part.type(), scope.d_model, branch.inputs.size(), scope.d_in);
+    for (const spec::Placed& placed : before_)
+      if (placed.part.mechanism == branch.part.mechanism) ++scope.earlier;
     if (const auto* reads = dynamic_cast<const spec::ReadsEarlierParts*>(branch.part.config.get()))
       reads->check_behind(before_, scope);
     before_.push_back({branch.part, scope});

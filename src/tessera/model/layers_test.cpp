@@ -182,7 +182,7 @@ TEST(ValueResidual, MixesWithTheFirstRwkv7LayerOrIsRefused) {
              attention = {{"type", "attention"}, {"n_heads", 2}};
   EXPECT_EQ(error_of(behind(rwkv7, "{}")), "");
   EXPECT_EQ(error_of(behind(attention, R"({"value_residual": false})")), "");
-  EXPECT_EQ(error_of(behind(attention, "{}")),
+  EXPECT_EQ(error_of(behind(attention, R"({"value_residual": true})")),
             "[layers[1].mixer.value_residual] mixes with the values of an earlier rwkv7 layer and "
             "there is none; set \"value_residual\": false here");
   EXPECT_EQ(error_of(behind(rwkv7, R"({"value_dim": 5})")),
@@ -198,6 +198,18 @@ TEST(ValueResidual, MixesWithTheFirstRwkv7LayerOrIsRefused) {
   json["layers"].push_back(json["layers"][1]);
   json["layers"][3]["mixer"].erase("value_residual");
   EXPECT_THAT(error_of(json), HasSubstr("[layers[3].mixer.value_residual] mixes 2 x 5"));
+}
+
+TEST(ValueResidual, BeginsWithTheFirstOfItsTypeWhereverItStands) {
+  Json json = behind({{"type", "attention"}, {"n_heads", 2}}, "{}");
+  json["cycles"] = 2;
+  EXPECT_EQ(error_of(json), "");
+  std::vector<std::string> mixing;
+  for (const spec::ParamDecl& decl : parameters(read_model_spec(json)))
+    if (decl.name.ends_with("value_mix_down.weight")) mixing.push_back(decl.name);
+  EXPECT_EQ(mixing, std::vector<std::string>{"layers.3.mixer.value_mix_down.weight"});
+  // as a spec that was saved with all its defaults
+  EXPECT_EQ(error_of(resolve(read_model_spec(json))), "");
 }
 
 TEST(ValueResidual, CountsTheBranchesOfItsOwnLayer) {

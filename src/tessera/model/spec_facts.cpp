@@ -46,6 +46,12 @@ spec::Scope ModelSpec::scope(int64_t layer, std::string path) const {
 spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
   spec::Scope scope = this->scope(layer);
   scope.d_in = scope.width = d_model * static_cast<int64_t>(branch.inputs.size());
+  for (int64_t i = 0; i <= layer; ++i)
+    for (const GroupSpec& group : layers[static_cast<size_t>(i)].groups)
+      for (const BranchSpec& other : group.branches) {
+        if (i == layer && other.name == branch.name) return scope;
+        if (other.part.mechanism == branch.part.mechanism) ++scope.earlier;
+      }
   return scope;
 }
 

@@ -79,6 +79,7 @@ struct Scope {
   int64_t vocab = 0;
   int64_t n_layers = 1;  // invocations in this stack
   int64_t layer = 0;     // which of them
+  int64_t earlier = 0;   // parts of the same type that run before it in this stack
   bool causal = true;
   int64_t source = 0;   // width of the encoder's output beside this stack, 0 = there is none
   int64_t d_in = 0;     // width of what a mixer or ffn reads, 0 = d_model

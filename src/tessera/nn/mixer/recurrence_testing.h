@@ -15,7 +15,7 @@ struct Layer {
 
   MixerUnderTest of_width(int64_t d_model) const {
     MixerUnderTest mixer(part, d_model, causal);
-    mixer.scope.layer = layer, mixer.scope.n_layers = n_layers;
+    mixer.scope.layer = mixer.scope.earlier = layer, mixer.scope.n_layers = n_layers;
     mixer.read();
     mixer.values = values;
     mixer.expect_all_given();

@@ -1,7 +1,7 @@
 // RWKV-7 (Goose) time mixing: a generalised delta rule with decays and rates per channel.
 //   x_j = x_t + (x_{t-1} - x_t) mix_j, j = r, w, k, v, a, g;  r, k, v = W x_j
 //   w_t = exp(-e^{-1/2} sigmoid(decay(x_w)));  a = sigmoid(rate(x_a));  kappa = unit(k key_scale)
-//   v = v + (v_first - v) sigmoid(value_mix(x_v)) after the first layer, whose v is v_first
+//   v = v + (v_first - v) sigmoid(value_mix(x_v)) behind the first of them, whose v is v_first
 //   k = k (1 + (a - 1) key_rate)
 //   S_t = diag(w_t) S_{t-1} - (a kappa) (S_{t-1}^T kappa)^T + k v^T,  y_t = S_t^T r_t
 //   y = GroupNorm_heads(y) + (r . (bonus o k)) v;  out = W_o( y * gate(x_g) )
@@ -38,7 +38,7 @@ struct Rwkv7Config final : RecurrentConfig, spec::ReadsEarlierParts {
             field("gate_rank", &C::gate_rank,
                   "the same of the gate; 0 = 5 sqrt(d_model), rounded to 32s", {.min = 0}),
             field("value_residual", &C::value_residual,
-                  "mix v with that of the first rwkv7 layer; null = in every layer but 0"),
+                  "mix v with that of the first rwkv7 mixer; null = in all behind it"),
             field("norm_eps", &C::norm_eps, "added to the variance of a head's output",
                   {.min = 0})});
   }
@@ -51,7 +51,7 @@ struct Rwkv7Config final : RecurrentConfig, spec::ReadsEarlierParts {
             .forms = {.parallel = true, .chunked = true, .recurrent = true}};
   }
   bool mixes_value(const spec::Scope& scope) const {
-    return value_residual.value_or(scope.layer > 0);
+    return value_residual.value_or(scope.earlier > 0);
   }
   void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override { require_causal(scope, "rwkv7"); }
