@@ -201,6 +201,31 @@ TEST(RopeScaling, YarnTableOfQwen25) {
                9.26230170e-05, 6.49039432e-05, 4.44569853e-05});
 }
 
+/// Where the ramp over the indices begins and ends, from two frequencies inside of it: omega'_m =
+/// omega_m (1 - gamma_m (1 - 1/s)), and gamma is linear in m there.
+std::pair<double, double> ramp_of(int64_t width, double theta, double s, double trained, size_t m) {
+  const std::string scaling = R"({"type": "yarn", "truncate": false, "factor": )" +
+                              std::to_string(s) + R"(, "original_length": )" +
+                              std::to_string(trained) + "}";
+  const auto plain = frequencies(width, theta, "").omega,
+             scaled = frequencies(width, theta, scaling.c_str()).omega;
+  const auto gamma = [&](size_t i) { return (1 - scaled[i] / plain[i]) / (1 - 1 / s); };
+  const double length = 1 / (gamma(m + 1) - gamma(m)),
+               low = static_cast<double>(m) - gamma(m) * length;
+  return {low, low + length};
+}
+
+TEST(RopeScaling, YarnRampWithoutTruncation) {
+  const auto deepseek = ramp_of(64, 1e4, 40, 4096, 15), qwen = ramp_of(128, 1e6, 4, 32768, 30),
+             gpt_oss = ramp_of(64, 150000, 32, 4096, 12);
+  EXPECT_NEAR(deepseek.first, 10.47224081, 1e-8);
+  EXPECT_NEAR(deepseek.second, 22.51344064, 1e-8);
+  EXPECT_NEAR(qwen.first, 23.59594761, 1e-8);
+  EXPECT_NEAR(qwen.second, 39.65088071, 1e-8);
+  EXPECT_NEAR(gpt_oss.first, 8.0927791155, 1e-10);
+  EXPECT_NEAR(gpt_oss.second, 17.3980245016, 1e-10);
+}
+
 TEST(RopeScaling, NtkKeepsTheFirstAndDividesTheLastFrequency) {
   EXPECT_NEAR(ntk_theta(1e4, 8, 128), 82684.6226405622, 1e-8);
   EXPECT_NEAR(ntk_theta(1e4, 4, 128), 40889.9424324849, 1e-8);
@@ -220,6 +245,7 @@ TEST(RopeScaling, DynamicGrowsWithTheLength) {
   expect_from(f, 32, {0.00572338151});
   expect_from(f, 63, {3.84927328e-05});
   // omega_1 = theta'^(-2/128)
+  EXPECT_NEAR(std::pow(f[1], -64), 30527.7367488067, 1e-8);
   EXPECT_NEAR(std::pow(frequencies(128, 1e4, scaling, 16384).omega[1], -64), 72195.8600865094,
               1e-6);
 }

@@ -104,10 +104,11 @@ TEST(Attention, FactorsOfPositions) {
   config.temperature.scale = 0.1;
   for (const auto& [position, factor] : {std::pair{0, 1.0},
                                          {8190, 1.0},
-                                         {8191, 1.06931472},
-                                         {16383, 1.10986123},
-                                         {65536, 1.21972246}})
-    EXPECT_NEAR(config.query_factor(position), factor, 1e-8) << position;
+                                         {8191, 1.0693147181},
+                                         {16383, 1.1098612289},
+                                         {65536, 1.2197224577},
+                                         {100000, 1.2564949357}})
+    EXPECT_NEAR(config.query_factor(position), factor, 1e-10) << position;
 }
 
 }  // namespace

@@ -52,6 +52,21 @@ TEST(DifferentialAttention, GoldenG4) {
       1e-9);
 }
 
+// One token: both maps give its value, so that o = (1 - lambda_init) m v / sqrt(m^2 mean v^2 + 1)
+// with m = 1 - lambda, which has one positive solution.
+TEST(DifferentialAttention, GoldenLambdaOfG4) {
+  const MixerUnderTest m = golden_mixer(R"(, "norm": {"type": "rms_norm", "eps": 1})");
+  const Tensor x = at::eye(8, at::kDouble).narrow(0, 0, 1), o = m.run(x, at::kDouble)[0];
+  const Tensor v = gen({3, 8}, 0.71, 0.05)[0];
+  for (int64_t head = 0; head < 2; ++head) {
+    const Tensor v_V = v.narrow(0, 4 * head, 4);
+    const double r =
+        o[4 * head].item<double>() / v_V[0].item<double>() / (0.2 + 0.6 * std::exp(-0.3));
+    const double mean = v_V.square().mean().item<double>();
+    EXPECT_NEAR(1 - std::sqrt(r * r / (1 - r * r * mean)), -0.02927576961, 1e-10) << head;
+  }
+}
+
 TEST(DifferentialAttention, InitialLambdaPerLayer) {
   const MixerUnderTest m(R"({"type": "differential_attention", "n_heads": 2})", 8);
   const auto& config = m.part.as<DifferentialAttentionConfig>();

@@ -95,6 +95,44 @@ TEST(LinearAttention, Golden) {
   layer.expect(tokens(3), at::constant_pad_nd(all, {0, 1}), 1e-8);
 }
 
+/// The layer whose projections give q, k and v [T, 2] on unit vectors, with the default eps.
+Layer linear_attention_giving(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return {{{"type", "linear_attention"},
+           {"n_heads", 1},
+           {"key_dim", 2},
+           {"value_dim", 2},
+           {"chunk", 3}},
+          {{"q.weight", picks(q)},
+           {"k.weight", picks(k)},
+           {"v.weight", picks(v)},
+           {"o.weight", at::eye(4, 2, at::kDouble)}}};
+}
+
+TEST(LinearAttention, GoldenG1) {
+  const Layer layer =
+      linear_attention_giving(gen({4, 2}, .7, .1), gen({4, 2}, .5, .3), gen({4, 2}, .9, .2));
+  ops::expect_both(
+      [&](at::ScalarType type) { return layer.run(tokens(4), type)[3].narrow(0, 0, 2); },
+      tensor({0.1225176003, 0.0727351174}), 1e-9);
+}
+
+TEST(LinearAttention, GoldenG5) {
+  Layer layer =
+      linear_attention_giving(gen({4, 2}, .37, .11), gen({4, 2}, .53, .29), gen({4, 2}, .71, .05));
+  const auto padded = [](const Tensor& y) { return at::constant_pad_nd(y, {0, 2}); };
+  layer.expect(tokens(4),
+               padded(tensor({0.04997915664, 0.688921271, 0.5826301751, 0.7628669429, 0.4865663749,
+                              0.4097464715, 0.3320114208, 0.2558702193},
+                             {4, 2})),
+               1e-9);
+  layer.causal = false;
+  layer.expect(tokens(4),
+               padded(tensor({0.3365997191, 0.2730664521, 0.3348879566, 0.2666510145, 0.3335023534,
+                              0.2614579887, 0.3320114208, 0.2558702193},
+                             {4, 2})),
+               1e-9);
+}
+
 TEST(Gla, Golden) {
   const Tensor a = tensor({.9, .5, .8, .6, .7, .95}, {3, 2});
   const Layer layer{{{"type", "gla"},

@@ -204,6 +204,40 @@ TEST(Dilated, GoldenTwoBranches) {
   }
 }
 
+// Unit vectors as values give the weights of the keys; of a key's weight, each of the branches that
+// see it has its share.
+TEST(Dilated, GoldenWeightsOfABranch) {
+  register_mechanisms();
+  const auto pattern = [](const Json& segments, const Json& dilations) {
+    return spec::read_part(spec::Slot::pattern,
+                           {{"type", "dilated"}, {"segments", segments}, {"dilations", dilations}},
+                           {});
+  };
+  const auto both = pattern(Json::array({4, 8}), Json::array({1, 2})),
+             first = pattern(Json::array({4}), Json::array({1}));
+  const auto &who = both.as<PatternConfig>(), &branch = first.as<PatternConfig>();
+  const PatternSite site{0, 2, 8, true};
+  Tensor share = at::zeros({8, 8}, at::kDouble);
+  for (int64_t i = 0; i < 8; ++i)
+    for (int64_t j = 0; j <= i; ++j)
+      if (const int64_t times = who.multiplicity(site, 0, i, j); times > 0)
+        share[i][j] =
+            static_cast<double>(branch.multiplicity(site, 0, i, j)) / static_cast<double>(times);
+  ops::expect_both(
+      [&](at::ScalarType type) {
+        ops::ScoreOptions how{.scale = 1 / std::sqrt(2.0), .causal = true};
+        how.visibility = std::make_shared<PatternVisibility>(who, site);
+        const Tensor values = at::eye(8, at::kDouble).unsqueeze(1).expand({8, 2, 8}).contiguous();
+        const Tensor weights =
+            ops::attention(tokens_first(gen({2, 8, 2}, .7, .1).to(type)),
+                           {{tokens_first(gen({2, 8, 2}, .5, .4).to(type)), values.to(type), 0}}, 0,
+                           how)
+                .select(1, 0);
+        return (weights * share.to(type)).sum(1);
+      },
+      tensor({.5, 1, 0.59486701, 1, 0.30552473, 1, 0.33135276, 1}), 1e-8);
+}
+
 TEST(Prefix, EachDocumentHasItsOwn) {
   const MixerUnderTest rig = rig_of(
       R"({"type": "attention", "n_heads": 2, "position": "rope", "pattern": "prefix"})", 8, true);

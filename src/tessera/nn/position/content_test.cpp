@@ -38,6 +38,19 @@ TEST(Cope, Golden) {
       1e-8);
 }
 
+// A table whose row n is n u, with q_3 . u = 1, adds to the scores of query 3 the positions
+// themselves.
+TEST(Cope, GoldenPositions) {
+  const Tensor q3 = cope_heads().q_HTD[0][3], u = q3 / q3.square().sum();
+  const Scheme scheme({{"type", "cope"}, {"n_positions", 3}},
+                      {{"weight", at::outer(at::arange(3, at::kDouble), u)}}, 1, 2, true);
+  ops::expect_both(
+      [&](at::ScalarType type) {
+        return scheme.added(cope_heads(), 1 / std::sqrt(2.0), type)[0][3];
+      },
+      ops::tensor({1.53843106, 1.22484777, 1.00730624, 0.65291890}), 1e-8);
+}
+
 TEST(Cope, IsItsFormulaForEveryHead) {
   const Heads in = gen_heads(2, 9, 4);
   const Tensor tables = ops::gen({2, 4, 4}, 0.8, 0.3);
