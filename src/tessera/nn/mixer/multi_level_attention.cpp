@@ -7,6 +7,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/relative.h"
 #include "tessera/ops/listed_term.h"
+#include "tessera/ops/pointwise.h"
 
 namespace tessera::nn {
 namespace {
@@ -27,6 +28,21 @@ struct Entries {
   int64_t size() const { return k_BSGD.size(1); }
 };
 
+/// What a level pools keys, or values, with; what its kind does not have is null.
+struct Pool {
+  WeightPtr places;  // depthwise_conv [r, G, D]; mlp [r, D]
+  Linear whole;      // conv
+  Linear up, down;   // mlp
+  Pool(const Builder& builder, LevelPool kind, const std::string& name) {
+    if (kind == LevelPool::depthwise_conv) places = builder.weight(name);
+    if (kind == LevelPool::conv) whole = Linear(builder, name);
+    if (kind != LevelPool::mlp) return;
+    places = builder.weight(name + ".place");
+    up = Linear(builder, name + ".up");
+    down = Linear(builder, name + ".down");
+  }
+};
+
 class MultiLevelAttention final : public Mixer {
  public:
   MultiLevelAttention(const MultiLevelAttentionConfig& config, const Builder& builder)
@@ -40,7 +56,8 @@ class MultiLevelAttention final : public Mixer {
             builder.under("position", config.child_scope(builder.scope(), "position")))) {
     for (size_t l = 1; l < config.levels(); ++l)
       for (const char* of : {"k", "v"})
-        pools_.push_back(builder.optional(fmt::format("level{}.{}", l, of)));
+        pools_.emplace_back(builder, config.pool, fmt::format("level{}.{}", l, of));
+    if (config.combine == LevelCombine::gated) gate_ = Linear(builder, "gate");
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -50,24 +67,37 @@ class MultiLevelAttention final : public Mixer {
     const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
     const Batch& batch = *context.batch;
     const ops::ScoreOptions how = options(q_NHD, context);
-    Tensor o_NHD;
+    Tensor o_NLHD;
     if (const int64_t t = batch.equal_length();
         rows == nullptr && t > 0 && !ops::use_kernels(x_ND)) {
       const auto fold = [&](const Tensor& x) { return x.reshape({n / t, t, x.size(1), d}); };
-      o_NHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, 0, nullptr, context);
+      o_NLHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, 0, nullptr, context);
     } else {
       const BySegment part(batch);
-      o_NHD = over_segments(batch, [&](size_t i, const Segment& s) {
+      o_NLHD = over_segments(batch, [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) { return part(x, i).unsqueeze(0); };
         return document(cut(q_NHD), cut(k_NGD), cut(v_NGD), how, rows != nullptr ? s.start : 0,
                         rows != nullptr ? (*rows)[i] : nullptr, context)
             .squeeze(0);
       });
     }
-    return o_(o_NHD.reshape({n, h * d}));
+    return o_(mixed(o_NLHD.reshape({n, -1, h, d}), x_ND).reshape({n, h * d}));
   }
 
  private:
+  /// The levels' outputs as one.
+  Tensor mixed(const Tensor& o_NLHD, const Tensor& x_ND) const {
+    if (!gate_.weight) return o_NLHD.squeeze(1);
+    const Tensor gate = ops::activate(gate_(x_ND), ops::Activation::sigmoid)
+                            .reshape({x_ND.size(0), -1, config_.n_heads, 1});
+    Tensor sum;
+    for (int64_t l = 0; l < o_NLHD.size(1); ++l) {
+      const Tensor term = gate.select(1, l) * o_NLHD.select(1, l);
+      sum = sum.defined() ? sum + term : term;
+    }
+    return sum;
+  }
+
   /// What acts by distance is read from a table.
   ops::ScoreOptions options(const Tensor& q_NHD, Context& context) const {
     const auto heads = [this](const Linear& linear) {
@@ -90,10 +120,23 @@ class MultiLevelAttention final : public Mixer {
 
   // --- entries ---------------------------------------------------------------------------------
 
+  /// Tokens of whole blocks of level `l` -> its entries.
+  Tensor entries_of(const Tensor& x_BSGD, size_t l, size_t of) const {
+    if (!config_.cascades()) return pooled(x_BSGD, l, of);
+    Tensor x = x_BSGD;
+    for (size_t i = 1; i <= l; ++i) x = pooled(x, i, of);
+    return x;
+  }
+
   /// Whole blocks x_BSGD of level `l` (the last perhaps shorter) -> [B, blocks, G, D]. Summed token
-  /// after token, element by element: no bits depend on the number of blocks.
+  /// after token, element by element, or by products of one block: no bits depend on the number of
+  /// blocks.
   Tensor pooled(const Tensor& x_BSGD, size_t l, size_t of) const {
-    const int64_t r = config_.ratios[l], s = x_BSGD.size(1), blocks = (s + r - 1) / r;
+    const int64_t r = config_.pooled_of(l), s = x_BSGD.size(1), blocks = (s + r - 1) / r;
+    if (blocks > 0 && (config_.pool == LevelPool::conv || config_.pool == LevelPool::mlp))
+      return projected(
+          at::constant_pad_nd(x_BSGD, {0, 0, 0, 0, 0, blocks * r - s}).unflatten(1, {blocks, r}),
+          pools_[2 * (l - 1) + of]);
     const bool max = config_.pool == LevelPool::max;
     const double padding = max ? -std::numeric_limits<double>::infinity() : 0;
     const Tensor x =
@@ -101,8 +144,8 @@ class MultiLevelAttention final : public Mixer {
             .unflatten(1, {blocks, r});
     if (max) return x.amax(2).to(x_BSGD.scalar_type());
     Tensor w;
-    if (config_.pool == LevelPool::conv)
-      w = pools_[2 * (l - 1) + of]->tensor().to(x.device(), x.scalar_type());
+    if (config_.pool == LevelPool::depthwise_conv)
+      w = pools_[2 * (l - 1) + of].places->tensor().to(x.device(), x.scalar_type());
     Tensor sum;
     for (int64_t j = 0; j < r; ++j) {
       Tensor term = x.select(2, j);
@@ -115,6 +158,19 @@ class MultiLevelAttention final : public Mixer {
       sum = sum / counts;
     }
     return sum.to(x_BSGD.scalar_type());
+  }
+
+  /// Blocks by the matrices of a pool: x_BNRGD -> [B, N, G, D].
+  Tensor projected(const Tensor& x_BNRGD, const Pool& pool) const {
+    const int64_t b = x_BNRGD.size(0), n = x_BNRGD.size(1), g = config_.n_kv_heads,
+                  d = config_.head_dim;
+    if (config_.pool == LevelPool::conv)
+      return pool.whole(x_BNRGD.reshape({b * n, -1})).reshape({b, n, g, d});
+    const Tensor placed =
+        x_BNRGD.transpose(2, 3) + pool.places->tensor().to(x_BNRGD.device(), x_BNRGD.scalar_type());
+    const Tensor hidden =
+        ops::activate(pool.up(placed.reshape({b * n * g, -1})), ops::Activation::gelu);
+    return pool.down(hidden).reshape({b, n, g, d});
   }
 
   /// Keys at these positions, the same for every sequence.
@@ -133,10 +189,10 @@ class MultiLevelAttention final : public Mixer {
   /// Entries [first, first + blocks) of level `l` from the raw keys and values of their tokens.
   Entries made(const Tensor& k, const Tensor& v, size_t l, int64_t first, Context& context) const {
     const int64_t r = config_.ratios[l], end = first * r + k.size(1);
-    const Tensor keys = pooled(k, l, 0);
+    const Tensor keys = entries_of(k, l, 0);
     const Tensor last =
         at::clamp_max((at::arange(first, first + keys.size(1), at::kLong) + 1) * r - 1, end - 1);
-    return {l, first, rotated(keys, last.to(k.device()), context), pooled(v, l, 1)};
+    return {l, first, rotated(keys, last.to(k.device()), context), entries_of(v, l, 1)};
   }
 
   // --- a document, or what a call adds to it ---------------------------------------------------
@@ -229,9 +285,22 @@ class MultiLevelAttention final : public Mixer {
                 int64_t start,
                 int64_t end) const {
     std::vector<Tensor> out;
-    for (int64_t b = 0; b < q_BTHD.size(0); ++b)
-      out.push_back(by_lists(q_BTHD[b], b, memory, how, start, end));
+    for (int64_t b = 0; b < q_BTHD.size(0); ++b) {
+      std::vector<Tensor> by_level;
+      for (const std::vector<Entries>& together : softmaxes(memory))
+        by_level.push_back(together.empty() ? at::zeros_like(q_BTHD[b])
+                                            : by_lists(q_BTHD[b], b, together, how, start, end));
+      out.push_back(at::stack(by_level, 1));
+    }
     return at::stack(out);
+  }
+
+  /// The entries that share a softmax.
+  std::vector<std::vector<Entries>> softmaxes(const std::vector<Entries>& memory) const {
+    if (config_.combine == LevelCombine::softmax) return {memory};
+    std::vector<std::vector<Entries>> out(config_.levels());
+    for (const Entries& e : memory) out[e.level].push_back(e);
+    return out;
   }
 
   /// Sequence number b. Memory is linear in the entries, gradients included.
@@ -304,7 +373,8 @@ class MultiLevelAttention final : public Mixer {
   MultiLevelAttentionConfig config_;
   Linear q_, k_, v_, o_;
   std::unique_ptr<Position> position_;
-  std::vector<WeightPtr> pools_;  // level1.k, level1.v, level2.k ..; null without pool conv
+  std::vector<Pool> pools_;  // level1.k, level1.v, level2.k ..
+  Linear gate_;
 };
 
 }  // namespace

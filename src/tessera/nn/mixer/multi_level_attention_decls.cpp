@@ -37,13 +37,31 @@ void MultiLevelAttentionConfig::params(spec::ParamList& list, const spec::Scope&
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
-  if (pool != LevelPool::conv) return;
+  if (combine == LevelCombine::gated)
+    list.linear("gate", static_cast<int64_t>(levels()) * n_heads, scope.d_model, true);
+  if (!learned_pool()) return;
+  const int64_t kv = n_kv_heads * head_dim;
   for (size_t l = 1; l < levels(); ++l)
-    for (const char* of : {"k", "v"})
-      list.add({fmt::format("level{}.{}", l, of),
-                {ratios[l], n_kv_heads, head_dim},
-                spec::Init::constant(1 / static_cast<double>(ratios[l])),
-                spec::ParamKind::structural});
+    for (const char* of : {"k", "v"}) {
+      const std::string name = fmt::format("level{}.{}", l, of);
+      const int64_t r = pooled_of(l);
+      if (pool == LevelPool::depthwise_conv) {
+        list.add({name,
+                  {r, n_kv_heads, head_dim},
+                  spec::Init::constant(1 / static_cast<double>(r)),
+                  spec::ParamKind::structural});
+      } else if (pool == LevelPool::conv) {
+        const double bound = 1 / std::sqrt(static_cast<double>(r * kv));
+        list.linear(name, kv, r * kv, false, spec::Init::uniform(-bound, bound));
+      } else {
+        spec::ParamList mlp = list.under(name);
+        mlp.add({"place", {r, head_dim}, spec::Init::normal(0.02), spec::ParamKind::structural});
+        mlp.linear("up", pool_hidden, r * head_dim, true);
+        // no bias: the same on all keys of a level, its softmax would not see it
+        mlp.linear("down", head_dim, pool_hidden, false);
+        list.append(mlp);
+      }
+    }
 }
 
 std::vector<LevelRange> MultiLevelAttentionConfig::causal_ranges(int64_t i) const {

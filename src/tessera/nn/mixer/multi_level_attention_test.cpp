@@ -54,53 +54,103 @@ TEST(MultiLevelAttention, GoldenG10) {
         want, 1e-9);
 }
 
-// Row by row in double, from the ranges: pools, rotations and one softmax.
+/// The entries of levels, from the definition: rows of one kv head, [T, D].
+struct Pools {
+  const MixerUnderTest& m;
+  const MultiLevelAttentionConfig& config;
+
+  Tensor entry(const Tensor& rows_TD, size_t l, int64_t b, const char* of) const {
+    if (l == 0) return rows_TD[b];
+    const bool learned = config.pool != LevelPool::mean && config.pool != LevelPool::max;
+    if (config.source == LevelSource::raw || !learned)
+      return pooled(rows_TD.narrow(0, b * config.ratios[l], config.ratios[l]), l, of);
+    std::vector<Tensor> below;
+    const int64_t r = config.ratios[l] / config.ratios[l - 1];
+    for (int64_t j = 0; j < r; ++j) below.push_back(entry(rows_TD, l - 1, b * r + j, of));
+    return pooled(at::stack(below), l, of);
+  }
+  Tensor pooled(const Tensor& block_RD, size_t l, const char* of) const {
+    const auto value = [&](const char* name) {
+      return m.values.at(fmt::format("level{}.{}{}", l, of, name));
+    };
+    switch (config.pool) {
+      case LevelPool::mean:
+        return block_RD.mean(0);
+      case LevelPool::max:
+        return block_RD.amax(0);
+      case LevelPool::depthwise_conv:
+        return (block_RD * value("").squeeze(1)).sum(0);
+      case LevelPool::conv:
+        return at::mv(value(".weight"), block_RD.flatten());
+      case LevelPool::mlp:
+        break;
+    }
+    const Tensor hidden =
+        at::mv(value(".up.weight"), (block_RD + value(".place")).flatten()) + value(".up.bias");
+    return at::mv(value(".down.weight"), at::gelu(hidden));
+  }
+};
+
+// Row by row in double, from the ranges: pools, and one softmax or one for each level.
 TEST(MultiLevelAttention, AgainstTheDefinition) {
   constexpr int64_t kT = 23, kD = 8;
   const Tensor x = gen({kT, kD}, 1.3, 0.2);
-  for (const char* mode : {"partition", "overlap"})
-    for (const char* pool : {"mean", "max", "conv"}) {
-      MixerUnderTest m(fmt::format(
-                           R"({{"type": "multi_level_attention", "n_heads": 2, "n_kv_heads": 1,
-                  "ratios": [1, 3, 6], "windows": [4, 5], "mode": "{}", "pool": "{}"}})",
-                           mode, pool),
-                       kD);
-      m.fill();
-      const auto& config = m.part.as<MultiLevelAttentionConfig>();
-      const Tensor q = at::matmul(x, m.values["q.weight"].t()).reshape({kT, 2, 4}),
-                   k = at::matmul(x, m.values["k.weight"].t()),
-                   v = at::matmul(x, m.values["v.weight"].t());
-      const auto entry = [&](const Tensor& rows, size_t l, int64_t b, const char* of) {
-        if (l == 0) return rows[b];
-        const Tensor block = rows.narrow(0, b * config.ratios[l], config.ratios[l]);
-        if (std::string(pool) == "mean") return block.mean(0);
-        if (std::string(pool) == "max") return block.amax(0);
-        return (block * m.values[fmt::format("level{}.{}", l, of)].squeeze(1)).sum(0);
-      };
-      Tensor heads = at::zeros({kT, 2, 4}, at::kDouble);
-      for (int64_t i = 0; i < kT; ++i) {
-        const auto ranges = config.causal_ranges(i);
-        std::vector<Tensor> keys, values;
-        std::vector<double> biases;
-        for (size_t l = 0; l < 3; ++l)
-          for (int64_t b = ranges[l].begin / config.ratios[l]; b < ranges[l].end / config.ratios[l];
-               ++b) {
-            keys.push_back(entry(k, l, b, "k"));
-            values.push_back(entry(v, l, b, "v"));
-            biases.push_back(std::log(static_cast<double>(config.ratios[l])));
-          }
+  for (const char* options :
+       {R"("mode": "partition")", R"("mode": "overlap")", R"("pool": "max")",
+        R"("pool": "max", "mode": "overlap")", R"("pool": "depthwise_conv")",
+        R"("pool": "depthwise_conv", "mode": "overlap")", R"("pool": "conv")",
+        R"("pool": "mlp", "pool_hidden": 5)", R"("pool": "depthwise_conv", "source": "cascade")",
+        R"("pool": "conv", "source": "cascade")", R"("pool": "mlp", "source": "cascade")",
+        R"("source": "cascade")", R"("combine": "gated")",
+        R"("combine": "gated", "mode": "overlap", "pool": "mlp", "source": "cascade")"}) {
+    SCOPED_TRACE(options);
+    MixerUnderTest m(fmt::format(
+                         R"({{"type": "multi_level_attention", "n_heads": 2, "n_kv_heads": 1,
+                "ratios": [1, 3, 6], "windows": [4, 5], {}}})",
+                         options),
+                     kD);
+    m.fill();
+    const auto& config = m.part.as<MultiLevelAttentionConfig>();
+    const bool gated = config.combine == LevelCombine::gated;
+    const Tensor q = at::matmul(x, m.values["q.weight"].t()).reshape({kT, 2, 4}),
+                 k = at::matmul(x, m.values["k.weight"].t()),
+                 v = at::matmul(x, m.values["v.weight"].t());
+    const Tensor gates =
+        gated ? at::sigmoid(at::matmul(x, m.values["gate.weight"].t()) + m.values["gate.bias"])
+                    .reshape({kT, 3, 2, 1})
+              : Tensor();
+    const Pools pools{m, config};
+    Tensor heads = at::zeros({kT, 2, 4}, at::kDouble);
+    for (int64_t i = 0; i < kT; ++i) {
+      const auto ranges = config.causal_ranges(i);
+      std::vector<Tensor> keys, values;
+      std::vector<double> biases;
+      const auto read = [&] {
         const Tensor weights = at::softmax(
             at::matmul(q[i], at::stack(keys).t()) / 2 + at::tensor(biases, at::kDouble), -1);
-        heads[i].copy_(at::matmul(weights, at::stack(values)));
+        return at::matmul(weights, at::stack(values));
+      };
+      for (size_t l = 0; l < 3; ++l) {
+        const int64_t r = config.ratios[l];
+        for (int64_t b = ranges[l].begin / r; b < ranges[l].end / r; ++b) {
+          keys.push_back(pools.entry(k, l, b, "k"));
+          values.push_back(pools.entry(v, l, b, "v"));
+          biases.push_back(std::log(static_cast<double>(r)));
+        }
+        if (!gated || keys.empty()) continue;
+        heads[i] += gates[i][static_cast<int64_t>(l)] * read();
+        keys.clear(), values.clear(), biases.clear();
       }
-      const Tensor want = at::matmul(heads.reshape({kT, 8}), m.values["o.weight"].t());
-      ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-12);
-      ops::expect_both(
-          [&](at::ScalarType type) {
-            return m.run(x, type, {7, 1, 1, 9, 5});
-          },
-          want, 1e-12);
+      if (!gated) heads[i].copy_(read());
     }
+    const Tensor want = at::matmul(heads.reshape({kT, 8}), m.values["o.weight"].t());
+    ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-12);
+    ops::expect_both(
+        [&](at::ScalarType type) {
+          return m.run(x, type, {7, 1, 1, 9, 5});
+        },
+        want, 1e-12);
+  }
 }
 
 TEST(MultiLevelAttention, WideWindowIsFullAttention) {
