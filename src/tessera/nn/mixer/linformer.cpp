@@ -19,8 +19,8 @@ class Linformer final : public Mixer {
         k_(builder, "k"),
         v_(builder, "v"),
         o_(builder, "o"),
-        compress_k_(builder.optional("compress_k.weight")),
-        compress_v_(builder.optional("compress_v.weight")) {
+        compress_k_(matrices(config, builder).optional("compress_k.weight")),
+        compress_v_(matrices(config, builder).optional("compress_v.weight")) {
     if (compress_v_ == nullptr) compress_v_ = compress_k_;
   }
 
@@ -49,6 +49,10 @@ class Linformer final : public Mixer {
   }
 
  private:
+  static Builder matrices(const LinformerConfig& config, const Builder& builder) {
+    return config.share == SlotShare::layerwise ? builder.shared(LinformerConfig::kShared)
+                                                : builder;
+  }
   void check_length(int64_t length) const {
     if (config_.max_length > 0 && length > config_.max_length)
       fail(ErrorKind::input, "linformer",

@@ -22,9 +22,10 @@ enum class SlotMethod {
   max,
 };
 enum class SlotShare {
-  none,      // E and F of every head
-  headwise,  // one E and one F
-  kv,        // one matrix for keys and values
+  none,       // E and F of every head
+  headwise,   // one E and one F
+  kv,         // one matrix for keys and values
+  layerwise,  // one matrix for keys and values of all layers that say so
 };
 enum class SlotOrder {
   compress_then_project,  // K' = W_k (E x), as the released code does
@@ -43,7 +44,7 @@ template <>
 struct tessera::spec::EnumNames<tessera::nn::SlotShare> {
   using S = nn::SlotShare;
   static constexpr std::array names{std::pair{S::none, "none"}, std::pair{S::headwise, "headwise"},
-                                    std::pair{S::kv, "kv"}};
+                                    std::pair{S::kv, "kv"}, std::pair{S::layerwise, "layerwise"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::SlotOrder> {
@@ -110,6 +111,8 @@ struct LinformerConfig final : spec::Config {
   int64_t max_positions() const override { return max_length; }
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 
+  static constexpr const char* kShared = "linformer";  // id of the matrix of all layers
+  bool one_for_both() const { return share == SlotShare::kv || share == SlotShare::layerwise; }
   /// Taps of the filter, and its stride.
   int64_t filter_width() const { return (max_length + n_slots - 1) / n_slots; }
 };

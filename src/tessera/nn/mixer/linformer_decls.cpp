@@ -22,9 +22,10 @@ void LinformerConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "share none gives every head its own E; expected method linear and order "
          "project_then_compress, or share headwise");
-  if (share == SlotShare::kv && !learned)
+  if (one_for_both() && !learned)
     fail(ErrorKind::spec, scope.path,
-         "share kv has nothing to share: method mean and max have no weights; use headwise");
+         "share {} has nothing to share: method mean and max have no weights; use headwise",
+         share == SlotShare::kv ? "kv" : "layerwise");
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
 }
@@ -36,23 +37,28 @@ void LinformerConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   list.linear("v", inner, scope.d_model, bias.v);
   list.linear("o", scope.d_model, inner, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
-  const auto compress = [&](const char* name) {
+  const auto compress = [&](spec::ParamList& to, const char* name) {
     if (method == SlotMethod::linear) {
       // Xavier with gain 1/sqrt(2)
       const double bound = std::sqrt(3.0 / static_cast<double>(n_slots + max_length));
-      list.linear(name, (share == SlotShare::none ? n_heads : 1) * n_slots, max_length, false,
-                  spec::Init::uniform(-bound, bound));
+      to.linear(name, (share == SlotShare::none ? n_heads : 1) * n_slots, max_length, false,
+                spec::Init::uniform(-bound, bound));
     } else if (method == SlotMethod::conv) {
       const double bound = 1 / std::sqrt(static_cast<double>(filter_width()));
       const int64_t channels = order == SlotOrder::compress_then_project ? scope.d_model : inner;
-      list.add({std::string(name) + ".weight",
-                {channels, filter_width()},
-                spec::Init::uniform(-bound, bound),
-                spec::ParamKind::structural});
+      to.add({std::string(name) + ".weight",
+              {channels, filter_width()},
+              spec::Init::uniform(-bound, bound),
+              spec::ParamKind::structural});
     }
   };
-  compress("compress_k");
-  if (share != SlotShare::kv) compress("compress_v");
+  if (share == SlotShare::layerwise) {
+    spec::ParamList all = spec::ParamList::shared(kShared);
+    compress(all, "compress_k");
+    return list.append(all);
+  }
+  compress(list, "compress_k");
+  if (!one_for_both()) compress(list, "compress_v");
 }
 
 double LinformerConfig::extra_flops(const spec::Scope& scope, int64_t) const {

@@ -65,6 +65,27 @@ TEST(Linformer, OneSlotPerTokenIsFullAttention) {
   }
 }
 
+TEST(Linformer, LayersThatShareReadOneMatrixForKeysAndValues) {
+  for (const char* method : {"linear", "conv"}) {
+    const auto of = [&](const char* share) {
+      MixerUnderTest m(fmt::format(R"({{"type": "linformer", "n_heads": 2, "n_slots": 3,
+          "max_length": 7, "method": "{}", "share": "{}"}})",
+                                   method, share),
+                       6, false);
+      m.fill();
+      return m;
+    };
+    MixerUnderTest own = of("kv"), shared = of("layerwise");
+    const Tensor matrix = own.values.at("compress_k.weight");
+    ASSERT_EQ(shared.values.count("shared.linformer.compress_k.weight"), 1u);
+    EXPECT_EQ(shared.values.size(), own.values.size());
+    for (auto& [name, value] : shared.values)
+      value = name == "shared.linformer.compress_k.weight" ? matrix : own.values.at(name);
+    const Tensor x = gen({7, 6}, 0.9, 0.2);
+    ops::expect_near(shared.run(x, at::kDouble), own.run(x, at::kDouble), 0);
+  }
+}
+
 TEST(Linformer, TheLastRunIsShorter) {
   // 5 tokens in 2 slots: runs of 3 and 2
   MixerUnderTest m(R"({"type": "linformer", "n_heads": 1, "n_slots": 2, "method": "mean"})", 3,
