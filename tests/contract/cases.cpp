@@ -255,6 +255,9 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 2, "segment": 10, "mem_len": 3, "n_compressed": 4, "rate": 2, "compression": "mean"})"},
     {Slot::mixer, "compressive", "short",
      R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "n_compressed": 2, "rate": 2, "distance": "scaled"})"},
+    {Slot::mixer, "compressive", "compression_dilated_conv",
+     R"({"n_heads": 2, "segment": 10, "mem_len": 3, "n_compressed": 4, "rate": 2,
+        "compression": "dilated_conv", "dilation": 3})"},
     // one of twelve keys is left out: which, turns on rounding in 16 bits, and then matters little
     {Slot::mixer, "memorizing", "", R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 11})"},
     {Slot::mixer, "memorizing", "cache",

@@ -32,6 +32,8 @@ const std::vector<ExceptionEntry>& exceptions() {
        "gradients stop at the memory by design, so that they are no derivative"},
       {Exception::learns_from_its_own_loss, "mixer_compressive_compression_conv", "parameters",
        "the compression learns from its reconstruction loss alone"},
+      {Exception::learns_from_its_own_loss, "mixer_compressive_compression_dilated_conv",
+       "parameters", "the compression learns from its reconstruction loss alone"},
       {Exception::learns_from_its_own_loss, "mixer_compressive_short", "parameters",
        "the compression learns from its reconstruction loss alone"},
   };

@@ -9,17 +9,28 @@
 namespace tessera::nn {
 namespace {
 
-/// f: blocks of inputs [n * rate, D] to slots [n, D].
+/// f: blocks of inputs [n * rate, D], behind the `lead` inputs before them, to slots [n, D].
 class Compressor {
  public:
   Compressor(const CompressiveConfig& config, const Builder& builder)
-      : how_(config.compression), rate_(config.rate) {
+      : how_(config.compression),
+        rate_(config.rate),
+        dilation_(config.dilation),
+        lead_(config.lead()) {
     if (builder.optional("compress.weight")) map_ = Linear(builder, "compress");
   }
   bool learns() const { return map_.weight != nullptr; }
 
   Tensor operator()(const Tensor& x_SD) const {
-    const int64_t width = x_SD.size(1), n = x_SD.size(0) / rate_;
+    const int64_t width = x_SD.size(1), n = (x_SD.size(0) - lead_) / rate_;
+    if (how_ == Compression::dilated_conv) {
+      std::vector<Tensor> taps;  // of all blocks, the last one at their ends
+      for (int64_t back = rate_ - 1; back >= 0; --back) {
+        const int64_t first = lead_ + rate_ - 1 - back * dilation_;
+        taps.push_back(x_SD.slice(0, first, first + (n - 1) * rate_ + 1, rate_));
+      }
+      return map_(at::cat(taps, 1));
+    }
     if (how_ == Compression::conv) return map_(x_SD.reshape({n, rate_ * width}));
     const Tensor blocks = x_SD.reshape({n, rate_, width});
     if (how_ == Compression::max) return blocks.amax(1);
@@ -31,7 +42,7 @@ class Compressor {
 
  private:
   Compression how_;
-  int64_t rate_;
+  int64_t rate_, dilation_, lead_;
   Linear map_;
 };
 
@@ -162,7 +173,9 @@ class Compressive final : public Mixer {
     // the memory of the first segment, and the block that is under way
     int64_t first = config_.first_in_memory(own);
     if (config_.n_compressed == 0) return {memory_.remember(x_TD, start, first, row, false), {}};
-    first = row != nullptr ? std::min(first, start / rate * rate) : 0;
+    first = row != nullptr
+                ? std::max<int64_t>(0, std::min(first, start / rate * rate) - config_.lead())
+                : 0;
     const bool completes = (start + x_TD.size(0)) / rate > start / rate;
     Document out{memory_.remember(x_TD, start, first, row, completes), {}};
     const Slots slots = kept(fresh_slots(out.inputs, x_TD, start), start / rate, own, row);
@@ -176,8 +189,14 @@ class Compressive final : public Mixer {
     const at::NoGradGuard no_gradients;
     const int64_t rate = config_.rate, begin = start / rate, end = (start + x_TD.size(0)) / rate;
     if (begin == end) return x_TD.narrow(0, 0, 0);
-    return compress_(
-        remembered.x_SD.narrow(0, begin * rate - remembered.first, (end - begin) * rate));
+    return compress_(blocks(remembered, begin * rate, end * rate));
+  }
+
+  /// Inputs [begin, end), whole blocks, behind those that lead to them.
+  Tensor blocks(const Remembered& remembered, int64_t begin, int64_t end) const {
+    const int64_t from = begin - config_.lead(), held = std::max<int64_t>(0, from);
+    const Tensor x = remembered.x_SD.narrow(0, held - remembered.first, end - held);
+    return from < 0 ? at::constant_pad_nd(x, {0, 0, -from, 0}) : x;
   }
 
   /// Adds slots from number `begin` on to what the row holds, and returns all that the segments
@@ -231,7 +250,7 @@ class Compressive final : public Mixer {
       return ops::attention(q, {{fixed(rows, memory_.k()), fixed(rows, memory_.v()), 0}}, 0,
                             by_content);
     };
-    const Tensor difference = read(compress_(old)) - read(old).detach();
+    const Tensor difference = read(compress_(blocks(remembered, from, to))) - read(old).detach();
     sink(name_ + ".reconstruction",
          config_.reconstruction * difference.to(ops::wide(difference)).square().sum());
   }

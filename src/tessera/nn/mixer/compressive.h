@@ -19,7 +19,9 @@ namespace tessera::nn {
 enum class Compression {
   mean,
   max,
-  conv,  // a linear map of the block's inputs: a convolution of width and stride `rate`
+  conv,          // a linear map of the block's inputs: a convolution of width and stride `rate`
+  dilated_conv,  // the same of every `dilation`-th input up to the block's last, zero before the
+                 // document
 };
 enum class SlotDistance {
   index,   // slots count as one token each
@@ -32,7 +34,8 @@ template <>
 struct tessera::spec::EnumNames<tessera::nn::Compression> {
   using C = nn::Compression;
   static constexpr std::array names{std::pair{C::mean, "mean"}, std::pair{C::max, "max"},
-                                    std::pair{C::conv, "conv"}};
+                                    std::pair{C::conv, "conv"},
+                                    std::pair{C::dilated_conv, "dilated_conv"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::SlotDistance> {
@@ -46,6 +49,7 @@ struct CompressiveConfig final : SegmentConfig {
   int64_t n_compressed = 0;
   int64_t rate = 3;
   Compression compression = Compression::conv;
+  int64_t dilation = 1;
   SlotDistance distance = SlotDistance::index;
   double reconstruction = 1;
 
@@ -62,6 +66,8 @@ struct CompressiveConfig final : SegmentConfig {
               {.min = 0, .required = true}),
         field("rate", &C::rate, "tokens that become one slot", {.min = 1}),
         field("compression", &C::compression, "how they become one"),
+        field("dilation", &C::dilation, "tokens from one input of dilated_conv to the next",
+              {.min = 1}),
         field("distance", &C::distance, "how far away a slot is"),
         field("position", &C::position, "what the scores gain", {.part = "xl"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
@@ -91,6 +97,14 @@ struct CompressiveConfig final : SegmentConfig {
     return mem_len + segment + rate + slots;
   }
 
+  bool learns() const {
+    return n_compressed > 0 &&
+           (compression == Compression::conv || compression == Compression::dilated_conv);
+  }
+  /// Tokens before its own block that a slot is made of besides.
+  int64_t lead() const {
+    return compression == Compression::dilated_conv ? (rate - 1) * (dilation - 1) : 0;
+  }
   /// The first token that the segment beginning at `segment` sees uncompressed.
   int64_t first_in_memory(int64_t segment) const {
     const int64_t left = std::max<int64_t>(0, segment - mem_len);

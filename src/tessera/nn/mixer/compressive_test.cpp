@@ -16,17 +16,23 @@ struct Case {
   const char* compression;
   int64_t segment, mem_len, slots, rate;
   bool scaled = false;
+  int64_t dilation = 1;
 };
-constexpr Case kCases[] = {{"mean", 4, 4, 3, 2},       {"mean", 4, 3, 3, 3, true},
-                           {"max", 3, 4, 2, 3},        {"max", 5, 0, 4, 4, true},
-                           {"conv", 4, 5, 3, 2, true}, {"conv", 4, 5, 2, 3}};
+constexpr Case kCases[] = {{"mean", 4, 4, 3, 2},
+                           {"mean", 4, 3, 3, 3, true},
+                           {"max", 3, 4, 2, 3},
+                           {"max", 5, 0, 4, 4, true},
+                           {"conv", 4, 5, 3, 2, true},
+                           {"conv", 4, 5, 2, 3},
+                           {"dilated_conv", 4, 3, 2, 3, false, 3},
+                           {"dilated_conv", 3, 4, 3, 2, true, 5}};
 
 MixerUnderTest mixer(const Case& c) {
   MixerUnderTest m(
       fmt::format(R"({{"type": "compressive", "n_heads": 2, "segment": {}, "mem_len": {},
-      "n_compressed": {}, "rate": {}, "compression": "{}", "distance": "{}", "reconstruction": 0.5}})",
+      "n_compressed": {}, "rate": {}, "compression": "{}", "distance": "{}", "dilation": {}, "reconstruction": 0.5}})",
                   c.segment, c.mem_len, c.slots, c.rate, c.compression,
-                  c.scaled ? "scaled" : "index"),
+                  c.scaled ? "scaled" : "index", c.dilation),
       kD);
   m.fill({.size = 1});
   return m;
@@ -38,8 +44,10 @@ Tensor slot(MixerUnderTest& m, const Case& c, const Tensor& x, int64_t b) {
   if (c.compression == std::string("mean")) return block.mean(0);
   if (c.compression == std::string("max")) return block.amax(0);
   Tensor y = m.values["compress.bias"];
-  for (int64_t j = 0; j < c.rate; ++j)
-    y = y + at::mv(m.values["compress.weight"].narrow(1, j * kD, kD), block[j]);
+  for (int64_t j = 0; j < c.rate; ++j) {
+    const int64_t token = (b + 1) * c.rate - 1 - (c.rate - 1 - j) * c.dilation;
+    if (token >= 0) y = y + at::mv(m.values["compress.weight"].narrow(1, j * kD, kD), x[token]);
+  }
   return y;
 }
 
@@ -169,8 +177,7 @@ TEST(Compressive, SpreadTablesAreThoseOfTheDistance) {
   }
 }
 
-TEST(Compressive, ReconstructionTrainsTheCompressionAlone) {
-  const Case& c = kCases[5];
+void expect_reconstruction(const Case& c) {
   MixerUnderTest m = mixer(c);
   for (auto& [name, value] : m.values) value.requires_grad_(true);
   const Tensor x = gen({kT, kD}, 1.3, 0.2).requires_grad_(true);
@@ -230,6 +237,10 @@ TEST(Compressive, ReconstructionTrainsTheCompressionAlone) {
     ops::expect_near(m.values["compress.weight"].grad(), weight, 1e-12);
     ops::expect_near(m.values["compress.bias"].grad(), bias, 1e-12);
   }
+}
+
+TEST(Compressive, ReconstructionTrainsTheCompressionAlone) {
+  for (const Case& c : {kCases[5], kCases[6]}) expect_reconstruction(c);
 }
 
 }  // namespace

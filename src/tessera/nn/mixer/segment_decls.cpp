@@ -70,6 +70,9 @@ void CompressiveConfig::check(const spec::Scope& scope) const {
          "compressed slots have no place in the document, by which {} adds to the scores; use a "
          "position by distance such as xl",
          position.type());
+  if (dilation > 1 && compression != Compression::dilated_conv)
+    fail(ErrorKind::spec, scope.path,
+         "dilation = {} without compression dilated_conv; set it, or leave dilation out", dilation);
   if (distance == SlotDistance::scaled && position.as<PositionConfig>().adds_values())
     fail(ErrorKind::spec, scope.path,
          "{} adds to the values, which slots at scaled distances cannot; set its \"values\" to "
@@ -79,7 +82,7 @@ void CompressiveConfig::check(const spec::Scope& scope) const {
 
 void CompressiveConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   declare(list, scope);
-  if (compression != Compression::conv || n_compressed == 0) return;
+  if (!learns()) return;
   const double bound = 1 / std::sqrt(static_cast<double>(rate * scope.d_model));
   list.linear("compress", scope.d_model, rate * scope.d_model, true,
               spec::Init::uniform(-bound, bound));
@@ -87,7 +90,7 @@ void CompressiveConfig::params(spec::ParamList& list, const spec::Scope& scope) 
 
 std::vector<spec::StateDecl> CompressiveConfig::state(const spec::Scope& scope) const {
   // a block is complete `rate` tokens after it began, and seen once it has left the memory
-  std::vector<spec::StateDecl> out = kept_inputs(scope, mem_len + segment + rate);
+  std::vector<spec::StateDecl> out = kept_inputs(scope, mem_len + segment + rate + lead());
   if (n_compressed == 0) return out;
   const int64_t blocks = n_compressed + (mem_len + segment) / rate + 2;
   for (spec::StateDecl decl : kept_inputs(scope, blocks)) {
