@@ -65,6 +65,15 @@ Tensor HeadNorms::operator()(const Tensor& projected) const {
   return at::stack(each, 1);
 }
 
+LearnedScale::LearnedScale(const Builder& builder, ScoreScale scale) {
+  if (scale == ScoreScale::learned || scale == ScoreScale::learned_headwise)
+    factors_ = builder.weight("scale");
+}
+
+Tensor LearnedScale::operator()(const Tensor& q_NHD) const {
+  return factors_ ? q_NHD * factors_->tensor().to(q_NHD.options()).unsqueeze(-1) : q_NHD;
+}
+
 std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
                                       const TokenBuffer& values,
                                       int64_t from,

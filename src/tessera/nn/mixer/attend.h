@@ -51,6 +51,16 @@ class HeadNorms {
   std::vector<std::unique_ptr<Norm>> norms_;
 };
 
+/// The factors on the scores where they are learned, which queries carry.
+class LearnedScale {
+ public:
+  LearnedScale(const Builder& builder, ScoreScale scale);
+  Tensor operator()(const Tensor& q_NHD) const;
+
+ private:
+  WeightPtr factors_;  // [1] or [H]
+};
+
 /// What a row holds of positions [from, to), as it lies in the pages of its state.
 std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
                                       const TokenBuffer& values,

@@ -25,6 +25,7 @@ class Attention final : public Mixer {
         o_(builder, "o"),
         q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
         k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        scale_(builder, config.scale),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))) {
@@ -40,7 +41,7 @@ class Attention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
-    const Tensor unrotated = tempered(queries(x_ND), context);
+    const Tensor unrotated = tempered(queries(q_, x_ND), context);
     Projected x{position_->rotate(unrotated, Side::query, context),
                 position_->rotate(keys(x_ND), Side::key, context),
                 values(v_, x_ND),
@@ -55,9 +56,8 @@ class Attention final : public Mixer {
         rows != nullptr ? with_state(x, 0, site, context, *rows) : whole(x, site, context);
     if (config_.who().global_projections())
       o_NHD = with_global_rows(o_NHD, x_ND, site, context, rows);
-    if (gate_.weight)
-      o_NHD = o_NHD * ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, -1});
-    return o_(o_NHD.reshape({n, h * d}));
+    o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
+    return gated(o_(o_NHD.reshape({n, h * d})), x_ND, GatePlace::after_o);
   }
 
  private:
@@ -76,9 +76,21 @@ class Attention final : public Mixer {
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
   Tensor values(const Linear& linear, const Tensor& x_ND) const {
-    return projected(linear, x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
+    const Tensor v_NGD =
+        projected(linear, x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
+    return gated(v_NGD, x_ND, GatePlace::after_value);
   }
-  Tensor queries(const Tensor& x_ND) const { return q_norm_(projected(q_, x_ND)); }
+  /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
+  Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
+    if (!gate_.weight || config_.gate_at != here) return y;
+    const Tensor gate = ops::activate(gate_(x_ND), config_.gate_act == GateActivation::silu
+                                                       ? ops::Activation::silu
+                                                       : ops::Activation::sigmoid);
+    return y * (y.dim() == 3 ? gate.reshape({y.size(0), y.size(1), -1}) : gate);
+  }
+  Tensor queries(const Linear& linear, const Tensor& x_ND) const {
+    return scale_(q_norm_(projected(linear, x_ND)));
+  }
   Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
   /// The queries times the factors of their positions.
@@ -101,7 +113,7 @@ class Attention final : public Mixer {
                      {.n_heads = config_.n_heads,
                       .head_dim = config_.head_dim,
                       .longest = context.batch->longest(),
-                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_q = [this](const Tensor& x) { return queries(q_, x); },
                       .project_k = [this](const Tensor& x) { return keys(x); }},
                      context);
   }
@@ -312,7 +324,7 @@ class Attention final : public Mixer {
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
-    const Tensor q = q_norm_(projected(q_global_, x_ND)), k = k_norm_(projected(k_global_, x_ND));
+    const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
     const Projected x{position_->rotate(tempered(q, context), Side::query, context),
                       position_->rotate(k, Side::key, context),
                       values(v_global_, x_ND),
@@ -353,6 +365,7 @@ class Attention final : public Mixer {
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   WeightPtr sinks_;
   HeadNorms q_norm_, k_norm_;
+  LearnedScale scale_;
   std::unique_ptr<Position> position_;
 };
 

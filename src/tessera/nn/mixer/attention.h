@@ -1,10 +1,11 @@
 // Softmax attention. MHA, MQA and GQA are the same thing with other n_kv_heads: query head h reads
 // key/value head floor(h * n_kv_heads / n_heads).
 //   s_ij = scale * t_i q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j
-//   o_i = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i + b_g) where there is a gate
+//   o_i = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i + b_g) where there is a gate; gate_at puts
+//   it on the values or behind the output projection instead
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et al. 2023,
-// arXiv:2305.13245 (GQA). Golden: attention G1, G2.
+// arXiv:2305.13245 (GQA); gates: Qiu et al. 2025, arXiv:2505.06708. Golden: attention G1, G2.
 #pragma once
 
 #include "tessera/nn/pattern/pattern_config.h"
@@ -18,6 +19,9 @@ enum class ScoreScale {
   value,           // scale_value itself
   rsqrt_of,        // scale_value^-1/2 (Gemma 2 and 3)
   inverse_layer,   // head_dim^-1/2 / (layer + 1) (GPT-2 option)
+  learned,         // one learned number, scale_value at first; after qk_norm l2_norm it is the g of
+                   // cosine attention, s_ij = g cos(q_i, k_j)
+  learned_headwise,  // one per query head
 };
 enum class QkNormOver {
   head,        // statistics per head, one weight [head_dim] shared by heads (Qwen3, Gemma 3)
@@ -27,9 +31,15 @@ enum class QkNormOver {
 
 enum class OutputGate {
   none,
-  headwise,     // sigmoid of one number per head
-  elementwise,  // sigmoid of one number per channel of every head (Qwen3-Next)
+  headwise,     // one number per head
+  elementwise,  // one number per channel of every head (Qwen3-Next)
 };
+enum class GatePlace {
+  after_sdpa,   // on what the heads have read
+  after_value,  // on the values, before they are read
+  after_o,      // on the output projection's result
+};
+enum class GateActivation { sigmoid, silu };
 
 /// Queries grow with their position, so that a softmax over many keys stays sharp:
 /// q_i <- q_i (1 + scale ln(1 + floor((i + offset) / floor))).
@@ -62,15 +72,30 @@ template <>
 struct tessera::spec::EnumNames<tessera::nn::ScoreScale> {
   using S = nn::ScoreScale;
   static constexpr std::array names{std::pair{S::rsqrt_head_dim, "rsqrt_head_dim"},
-                                    std::pair{S::one, "one"}, std::pair{S::value, "value"},
+                                    std::pair{S::one, "one"},
+                                    std::pair{S::value, "value"},
                                     std::pair{S::rsqrt_of, "rsqrt_of"},
-                                    std::pair{S::inverse_layer, "inverse_layer"}};
+                                    std::pair{S::inverse_layer, "inverse_layer"},
+                                    std::pair{S::learned, "learned"},
+                                    std::pair{S::learned_headwise, "learned_headwise"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::OutputGate> {
   using G = nn::OutputGate;
   static constexpr std::array names{std::pair{G::none, "none"}, std::pair{G::headwise, "headwise"},
                                     std::pair{G::elementwise, "elementwise"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::GatePlace> {
+  using P = nn::GatePlace;
+  static constexpr std::array names{std::pair{P::after_sdpa, "after_sdpa"},
+                                    std::pair{P::after_value, "after_value"},
+                                    std::pair{P::after_o, "after_o"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::GateActivation> {
+  using A = nn::GateActivation;
+  static constexpr std::array names{std::pair{A::sigmoid, "sigmoid"}, std::pair{A::silu, "silu"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::QkNormOver> {
@@ -89,8 +114,10 @@ void declare_head_norms(spec::ParamList& list,
                         int64_t heads,
                         int64_t head_dim,
                         spec::Scope scope);
-/// The factor on the scores that `scale` names, in layer `layer` (from 0).
+/// The factor on the scores that `scale` names, in layer `layer` (from 0); 1 where it is learned.
 double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer);
+/// Where it is learned, declares it as "scale".
+void declare_score_scale(spec::ParamList& list, ScoreScale scale, double value, int64_t n_heads);
 
 struct AttentionConfig final : spec::Config {
   int64_t n_heads = 0;
@@ -106,6 +133,8 @@ struct AttentionConfig final : spec::Config {
   double softcap = 0;
   bool sinks = false;
   OutputGate gate = OutputGate::none;
+  GatePlace gate_at = GatePlace::after_sdpa;
+  GateActivation gate_act = GateActivation::sigmoid;
   bool gate_bias = false;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
@@ -128,11 +157,14 @@ struct AttentionConfig final : spec::Config {
         field("temperature", &C::temperature,
               "growth of the queries with their position (Llama 4)"),
         field("scale", &C::scale, "factor on the scores"),
-        field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
+        field("scale_value", &C::scale_value,
+              "the number that `value` and `rsqrt_of` take, and where a learned factor begins"),
         field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
         field("sinks", &C::sinks,
               "a learned logit per head that takes weight and gives nothing (gpt-oss)"),
-        field("gate", &C::gate, "sigmoid of a projection of the input, times the heads' output"),
+        field("gate", &C::gate, "a projection of the input through gate_act, as a factor"),
+        field("gate_at", &C::gate_at, "on what: the heads' outputs, the values, or the output"),
+        field("gate_act", &C::gate_act, "what its numbers pass through"),
         field("gate_bias", &C::gate_bias, "whether that projection has a bias"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),

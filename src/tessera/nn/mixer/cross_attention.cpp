@@ -16,7 +16,8 @@ class CrossAttention final : public Mixer {
         v_(builder, "v"),
         o_(builder, "o"),
         q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
-        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads) {
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        scale_(builder, config.scale) {
     how_.scale =
         score_scale(config.scale, config.scale_value, config.head_dim, builder.scope().layer);
     how_.softcap = config.softcap;
@@ -24,7 +25,7 @@ class CrossAttention final : public Mixer {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const Tensor q_NHD = q_norm_(q_(x_ND));
+    const Tensor q_NHD = scale_(q_norm_(q_(x_ND)));
     // of all sources that this call brings
     ops::KeyValues sources;
     if (context.encoded != nullptr) {
@@ -82,6 +83,7 @@ class CrossAttention final : public Mixer {
   ops::ScoreOptions how_;
   Linear q_, k_, v_, o_;
   HeadNorms q_norm_, k_norm_;
+  LearnedScale scale_;
 };
 
 }  // namespace

@@ -34,7 +34,8 @@ struct CrossAttentionConfig final : spec::Config {
         field("qk_norm", &C::qk_norm, "norm of queries and keys"),
         field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
         field("scale", &C::scale, "factor on the scores"),
-        field("scale_value", &C::scale_value, "the number that `value` and `rsqrt_of` take"),
+        field("scale_value", &C::scale_value,
+              "the number that `value` and `rsqrt_of` take, and where a learned factor begins"),
         field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0})};

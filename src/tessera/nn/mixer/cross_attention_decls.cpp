@@ -35,6 +35,7 @@ void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scop
   list.linear("v", n_kv_heads * head_dim, scope.source, bias.v);
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  declare_score_scale(list, scale, scale_value, n_heads);
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
   declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
 }

@@ -20,6 +20,15 @@ void AttentionConfig::check(const spec::Scope& scope) const {
          scale_value);
   if (gate_bias && gate == OutputGate::none)
     fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
+  if (gate == OutputGate::none &&
+      (gate_at != GatePlace::after_sdpa || gate_act != GateActivation::sigmoid))
+    fail(ErrorKind::spec, scope.path,
+         "gate_at and gate_act say what a gate does, and there is none; set gate, or leave them "
+         "out");
+  if (gate == OutputGate::headwise && gate_at == GatePlace::after_o)
+    fail(ErrorKind::spec, scope.path,
+         "gate headwise has no heads to act on behind the output projection; use elementwise, or "
+         "gate_at after_sdpa");
   who().check_heads(scope.at("pattern"), n_heads);
   if (who().farthest() > 0 && position.info().place == spec::Place::score_bias)
     fail(ErrorKind::spec, scope.path,
@@ -40,9 +49,15 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   }
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
-  if (gate != OutputGate::none)
-    list.linear("gate", gate == OutputGate::headwise ? n_heads : n_heads * head_dim, width,
-                gate_bias);
+  if (gate != OutputGate::none) {
+    const int64_t heads = gate_at == GatePlace::after_value ? n_kv_heads : n_heads;
+    list.linear("gate",
+                gate_at == GatePlace::after_o  ? scope.d_model
+                : gate == OutputGate::headwise ? heads
+                                               : heads * head_dim,
+                width, gate_bias);
+  }
+  declare_score_scale(list, scale, scale_value, n_heads);
   if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
   position.config->params_under(list, "position", child_scope(scope, "position"));
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
@@ -86,12 +101,22 @@ void declare_head_norms(spec::ParamList& list,
     norm.config->params_under(list, fmt::format("{}.{}", name, h), scope);
 }
 
+void declare_score_scale(spec::ParamList& list, ScoreScale scale, double value, int64_t n_heads) {
+  if (scale == ScoreScale::learned || scale == ScoreScale::learned_headwise)
+    list.add({"scale",
+              {scale == ScoreScale::learned ? 1 : n_heads},
+              spec::Init::constant(value),
+              spec::ParamKind::structural});
+}
+
 double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
   const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim));
   switch (scale) {
     case ScoreScale::rsqrt_head_dim:
       return rsqrt;
     case ScoreScale::one:
+    case ScoreScale::learned:
+    case ScoreScale::learned_headwise:
       return 1;
     case ScoreScale::value:
       return value;

@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "tessera/nn/norm/l2_norm.h"
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
 #include "tessera/nn/parts.h"
@@ -40,8 +43,27 @@ class LayerNorm final : public Norm {
   WeightPtr weight_, bias_;
 };
 
+class L2Norm final : public Norm {
+ public:
+  L2Norm(const L2NormConfig& config, const Builder& builder)
+      : config_(config), weight_(builder.optional("weight")) {}
+  Tensor forward(const Tensor& x) const override {
+    // |x|^2 is d times the mean of squares
+    const auto d = static_cast<double>(x.size(-1));
+    const Tensor unit = ops::rms_norm(x, {}, 0, config_.eps / d) / std::sqrt(d);
+    return weight_ ? unit * weight_->tensor().to(unit.options()) : unit;
+  }
+
+ private:
+  L2NormConfig config_;
+  WeightPtr weight_;
+};
+
 }  // namespace
 
+std::unique_ptr<Norm> build(const L2NormConfig& config, const Builder& builder) {
+  return std::make_unique<L2Norm>(config, builder);
+}
 std::unique_ptr<Norm> build(const RmsNormConfig& config, const Builder& builder) {
   return std::make_unique<RmsNorm>(config, builder);
 }
