@@ -22,9 +22,10 @@ constexpr int64_t kQueryBlock = 128;  // queries whose lists are in memory at a 
 /// Places of the sorted list hold token numbers, -1 behind the end of a document: rounds one after
 /// another, each padded to whole chunks.
 struct Sorted {
-  int64_t places = 0, padded = 0;           // R * padded
-  std::vector<std::vector<int64_t>> token;  // [H][places]
-  std::vector<std::vector<int64_t>> place;  // [H][R * T], of token t in round r
+  int64_t places = 0, padded = 0;            // R * padded
+  std::vector<std::vector<int64_t>> token;   // [H][places]
+  std::vector<std::vector<int64_t>> bucket;  // [H][places], of all rounds; 0 behind the end
+  std::vector<std::vector<int64_t>> place;   // [H][R * T], of token t in round r
 };
 
 Sorted sort_tokens(const Tensor& buckets_RHT, const Lsh& how) {
@@ -33,9 +34,10 @@ Sorted sort_tokens(const Tensor& buckets_RHT, const Lsh& how) {
   out.padded = how.padded(t);
   out.places = rounds * out.padded;
   const Tensor buckets = buckets_RHT.contiguous();
+  const int64_t per_round = t > 0 ? buckets.max().item<int64_t>() + 1 : 1;
   for (int64_t h = 0; h < heads; ++h) {
     std::vector<int64_t> token(static_cast<size_t>(out.places), -1),
-        place(static_cast<size_t>(rounds * t));
+        place(static_cast<size_t>(rounds * t)), bucket_of(static_cast<size_t>(out.places));
     for (int64_t r = 0; r < rounds; ++r) {
       const auto* bucket = buckets.const_data_ptr<int64_t>() + (r * heads + h) * t;
       std::vector<int64_t> order(static_cast<size_t>(t));
@@ -44,10 +46,13 @@ Sorted sort_tokens(const Tensor& buckets_RHT, const Lsh& how) {
                        [&](int64_t a, int64_t b) { return bucket[a] < bucket[b]; });
       for (int64_t i = 0; i < t; ++i) {
         token[static_cast<size_t>(r * out.padded + i)] = order[static_cast<size_t>(i)];
+        bucket_of[static_cast<size_t>(r * out.padded + i)] =
+            r * per_round + bucket[order[static_cast<size_t>(i)]];
         place[static_cast<size_t>(r * t + order[static_cast<size_t>(i)])] = r * out.padded + i;
       }
     }
     out.token.push_back(std::move(token));
+    out.bucket.push_back(std::move(bucket_of));
     out.place.push_back(std::move(place));
   }
   return out;
@@ -119,6 +124,7 @@ KeyLists lists_of(const Sorted& sorted,
   for (int64_t t = first; t < first + n; ++t)
     for (int64_t h = 0; h < heads; ++h) {
       const auto& token = sorted.token[static_cast<size_t>(h)];
+      const auto& bucket = sorted.bucket[static_cast<size_t>(h)];
       const int64_t place =
           sorted.place[static_cast<size_t>(h)][static_cast<size_t>(round * length + t)];
       seen.clear();
@@ -127,13 +133,17 @@ KeyLists lists_of(const Sorted& sorted,
         for (int64_t p = chunk * how.chunk; p < (chunk + 1) * how.chunk; ++p) {
           const int64_t key = token[static_cast<size_t>(p)];
           if (key == t) ++itself;
-          if (key >= 0 && key != t && (!how.causal || key < t)) seen.push_back(key);
+          const bool hidden = (how.causal && key > t) ||
+                              (how.same_bucket_only && bucket[static_cast<size_t>(p)] !=
+                                                           bucket[static_cast<size_t>(place)]);
+          if (key >= 0 && key != t && !hidden) seen.push_back(key);
         }
       if (seen.empty()) {
-        alone.push_back({t, h, itself});
+        alone.push_back({t, h, how.dedupe ? 1 : itself});
         seen.push_back(t);
       }
       std::sort(seen.begin(), seen.end());
+      if (how.dedupe) seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
       const auto bias = [&](int64_t key) {
         if (!bias_HR.defined()) return 0.0f;
         const int64_t r = bias_HR.size(1);
@@ -188,14 +198,18 @@ Tensor by_chunks(const Tensor& q,
                 rounds = how.rounds();
   // tokens in the order of the list, by head
   Tensor token = at::empty({heads, sorted.places}, at::kLong),
+         bucket = at::empty({heads, sorted.places}, at::kLong),
          place = at::empty({heads, rounds * t}, at::kLong);
   for (int64_t h = 0; h < heads; ++h) {
     const auto& tokens = sorted.token[static_cast<size_t>(h)];
     const auto& places = sorted.place[static_cast<size_t>(h)];
+    const auto& buckets = sorted.bucket[static_cast<size_t>(h)];
+    std::copy(buckets.begin(), buckets.end(), bucket.data_ptr<int64_t>() + h * sorted.places);
     std::copy(tokens.begin(), tokens.end(), token.data_ptr<int64_t>() + h * sorted.places);
     std::copy(places.begin(), places.end(), place.data_ptr<int64_t>() + h * rounds * t);
   }
   token = token.to(q.device());
+  bucket = bucket.to(q.device());
   place = place.to(q.device());
   const auto listed = [&](const Tensor& x) {  // [H, chunks, c, D]
     const Tensor index = token.clamp_min(0).unsqueeze(-1).expand({heads, sorted.places, x.size(2)});
@@ -215,12 +229,22 @@ Tensor by_chunks(const Tensor& q,
   }
   Tensor hidden = key.lt(0).unsqueeze(2).expand_as(scores);
   if (how.causal) hidden = hidden.logical_or(key.unsqueeze(2).gt(query.unsqueeze(3)));
-  scores = scores.masked_fill(hidden, kHidden)
-               .masked_fill(key.unsqueeze(2).eq(query.unsqueeze(3)), kSelf);
+  if (how.same_bucket_only) {
+    const Tensor own = bucket.reshape({heads, chunks, c});
+    hidden = hidden.logical_or(in_reach(own).unsqueeze(2).ne(own.unsqueeze(3)));
+  }
+  const Tensor itself = key.unsqueeze(2).eq(query.unsqueeze(3));
+  scores = scores.masked_fill(hidden, kHidden).masked_fill(itself, kSelf);
   // Where a token sees itself alone, the sum is formed around kSelf: beside it, float32 would lose
   // the logarithm of how often.
   const Tensor alone = scores.detach().amax(-1).le(kSelf).to(scores.scalar_type()) * kSelf;
-  const Tensor near = scores - alone.unsqueeze(-1);
+  Tensor near = scores - alone.unsqueeze(-1);
+  if (how.dedupe) {
+    // how often each key is shown to a query
+    const Tensor shown = hidden.logical_not().logical_or(itself).to(near.scalar_type()),
+                 same = key.unsqueeze(2).eq(key.unsqueeze(3)).to(near.scalar_type());
+    near = near - at::matmul(shown, same).clamp_min(1).log();
+  }
   const Tensor rest = at::logsumexp(near, -1);
   const Tensor weights = (near - rest.unsqueeze(-1)).exp();
   const Tensor lse = rest.to(at::kDouble) + alone;

@@ -23,6 +23,9 @@ struct Lsh {
   /// Added to the scores: bias_HR[h][clamp(zero + key - query, 0, R - 1)]; undefined = nothing.
   Tensor bias_HR = {};
   int64_t zero = 0;
+  bool same_bucket_only =
+      false;            // hides keys in reach that another bucket, or round, has put there
+  bool dedupe = false;  // a key that is in reach n times counts once
 
   int64_t rounds() const { return rotations.at(0).size(0); }
   /// Places that a round's list has for a document of t tokens.

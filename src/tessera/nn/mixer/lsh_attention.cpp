@@ -31,6 +31,8 @@ class LshAttention final : public Mixer {
       const Tensor qk_THD = part(qk_NHD, i);
       ops::Lsh how{config_.chunk, config_.chunks_before, config_.chunks_after, context.causal};
       how.pad_to = config_.pad_to;
+      how.same_bucket_only = config_.same_bucket_only;
+      how.dedupe = config_.dedupe;
       how.bias_HR = term.bias_HR;
       how.zero = term.zero;
       how.rotations = rotations(how.padded(s.length), context);

@@ -54,6 +54,8 @@ struct LshAttentionConfig final : spec::Config {
   int64_t seed = 0;
   RotationSource rotations = RotationSource::counter;
   int64_t pad_to = 0;
+  bool same_bucket_only = false;
+  bool dedupe = false;
   spec::Part<spec::Slot::position> position;
 
   static constexpr auto fields() {
@@ -81,6 +83,9 @@ struct LshAttentionConfig final : spec::Config {
         field("pad_to", &C::pad_to,
               "longer documents than a chunk are filled up to a multiple of this; 0 = of the chunk",
               {.min = 0}),
+        field("same_bucket_only", &C::same_bucket_only,
+              "hide tokens in reach that are of another bucket (the paper's formula)"),
+        field("dedupe", &C::dedupe, "count a key once that is in reach several times"),
         field("position", &C::position, "what scores gain by distance", {.part = "none"})};
   }
   static spec::Json example(const spec::Scope&, int64_t length) { return {{"max_length", length}}; }
