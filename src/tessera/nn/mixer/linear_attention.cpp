@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/linear_attention.h"
 
 #include "tessera/nn/mixer/recurrence.h"
+#include "tessera/nn/mixer/segments.h"
 
 namespace tessera::nn {
 namespace {
@@ -13,7 +14,7 @@ class LinearAttention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
     const bool normalised = *config_.normaliser;
-    const Tensor q_NE = feature(q_(x_ND)), k_NE = feature(k_(x_ND));
+    const Tensor q_NE = queries(q_(x_ND)), k_NE = keys(k_(x_ND), *context.batch);
     Tensor v_NHV = v_(x_ND).to(q_NE.scalar_type()).reshape({n, h, v});
     if (normalised) v_NHV = at::cat({v_NHV, at::ones({n, h, 1}, v_NHV.options())}, -1);
 
@@ -29,6 +30,20 @@ class LinearAttention final : public Mixer {
   }
 
  private:
+  Tensor queries(const Tensor& x_NE) const {
+    if (config_.feature != FeatureMap::softmax) return feature(x_NE);
+    return at::softmax(x_NE.to(ops::wide(x_NE)).unflatten(1, {config_.n_heads, config_.key_dim}),
+                       -1)
+        .flatten(1);
+  }
+  Tensor keys(const Tensor& x_NE, const Batch& batch) const {
+    if (config_.feature != FeatureMap::softmax) return feature(x_NE);
+    const Tensor wide = x_NE.to(ops::wide(x_NE));
+    const BySegment part(batch);
+    return over_segments(batch,
+                         [&](size_t i, const Segment&) { return at::softmax(part(wide, i), 0); });
+  }
+
   /// phi, in float32 at least: the sums of many keys follow.
   Tensor feature(const Tensor& x) const {
     const Tensor wide = x.to(ops::wide(x));
@@ -41,6 +56,7 @@ class LinearAttention final : public Mixer {
       case FeatureMap::exp:
         return -ops::minus_exp(wide);
       case FeatureMap::identity:
+      case FeatureMap::softmax:
         return wide;
     }
     return wide;

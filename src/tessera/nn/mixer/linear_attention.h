@@ -2,7 +2,9 @@
 // state of fixed size.
 //   S_t = S_{t-1} + phi(k_t) v_t^T,  z_t = z_{t-1} + phi(k_t)
 //   o_t = S_t^T phi(q_t) / (z_t . phi(q_t) + eps);  out = W_o o
-// In an encoder S and z are the sums over the whole document.
+// In an encoder S and z are the sums over the whole document. There the map may be a softmax, over
+// the channels of a query and over the tokens of each channel of the keys: efficient attention
+// (Shen et al. 2018, arXiv:1812.01243), whose sums need no normaliser.
 // Katharopoulos et al. 2020, arXiv:2006.16236. Forms: chunked (parallel when chunk >= T),
 // recurrent.
 #pragma once
@@ -16,6 +18,7 @@ enum class FeatureMap {
   relu,      //
   exp,       //
   identity,  //
+  softmax,   // over a query's channels, and over the document for each of the keys' channels
 };
 
 }  // namespace tessera::nn
@@ -24,7 +27,8 @@ template <>
 struct tessera::spec::EnumNames<tessera::nn::FeatureMap> {
   using F = nn::FeatureMap;
   static constexpr std::array names{std::pair{F::elu1, "elu1"}, std::pair{F::relu, "relu"},
-                                    std::pair{F::exp, "exp"}, std::pair{F::identity, "identity"}};
+                                    std::pair{F::exp, "exp"}, std::pair{F::identity, "identity"},
+                                    std::pair{F::softmax, "softmax"}};
 };
 
 namespace tessera::nn {
@@ -43,7 +47,7 @@ struct LinearAttentionConfig final : RecurrentConfig {
                     "V, value width of a head; 0 = d_model / n_heads"),
         std::tuple{field("feature", &C::feature, "phi, the map of queries and keys"),
                    field("normaliser", &C::normaliser,
-                         "divide by z . phi(q); null = where phi is not negative"),
+                         "divide by z . phi(q); null = with elu1, relu and exp"),
                    field("eps", &C::eps, "added to the normaliser", {.min = 0}),
                    field("bias", &C::bias, "biases of the projections")});
   }
@@ -61,7 +65,7 @@ struct LinearAttentionConfig final : RecurrentConfig {
   void complete(const spec::Scope& scope) override {
     if (key_dim == 0) key_dim = head_width(scope);
     if (value_dim == 0) value_dim = head_width(scope);
-    if (!normaliser) normaliser = feature != FeatureMap::identity;
+    if (!normaliser) normaliser = feature != FeatureMap::identity && feature != FeatureMap::softmax;
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -88,6 +88,10 @@ void RetentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
 // -----------------------------------------------------------------------------
 
 void LinearAttentionConfig::check(const spec::Scope& scope) const {
+  if (feature == FeatureMap::softmax && scope.causal)
+    fail(ErrorKind::spec, scope.path,
+         "linear_attention with feature softmax needs an encoder: its keys are a softmax over the "
+         "whole document; use elu1");
   if (feature == FeatureMap::identity && *normaliser)
     fail(ErrorKind::spec, scope.path,
          "normaliser = true with feature identity can divide by zero; drop the normaliser, or take "

@@ -133,6 +133,28 @@ TEST(LinearAttention, GoldenG5) {
                1e-9);
 }
 
+// Efficient attention: the context k^T v of keys that are a softmax over the document, read by
+// queries that are one over their channels.
+TEST(LinearAttention, SoftmaxOverChannelsAndTokens) {
+  MixerUnderTest m(R"({"type": "linear_attention", "n_heads": 2, "key_dim": 3, "value_dim": 4,
+      "feature": "softmax"})",
+                   5, /*causal=*/false);
+  m.fill({.size = 1});
+  const Tensor x = gen({7, 5}, 1.3, 0.2);
+  const auto heads = [&](const char* name, int64_t width) {
+    return at::matmul(x, m.values[name].t()).reshape({7, 2, width}).transpose(0, 1);
+  };
+  const Tensor q_HTK = at::softmax(heads("q.weight", 3), 2),
+               k_HTK = at::softmax(heads("k.weight", 3), 1),
+               context_HKV = at::matmul(k_HTK.transpose(1, 2), heads("v.weight", 4));
+  const Tensor mixed = at::matmul(q_HTK, context_HKV).transpose(0, 1).reshape({7, 8});
+  const Tensor want = at::matmul(mixed, m.values["o.weight"].t());
+  m.expect(x, want, 1e-13);
+  // of its own document
+  const Tensor behind = m.whole(at::cat({x.narrow(0, 0, 2), x}), {2, 7});
+  ops::expect_near(behind.narrow(0, 2, 7), want, 1e-13);
+}
+
 TEST(Gla, Golden) {
   const Tensor a = tensor({.9, .5, .8, .6, .7, .95}, {3, 2});
   const Layer layer{{{"type", "gla"},
