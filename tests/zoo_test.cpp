@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/model/mechanism_pages.h"
 #include "tessera/model/model_spec.h"
+#include "tessera/nn/registry.h"
 
 namespace tessera {
 namespace {
@@ -28,6 +30,41 @@ TEST(Zoo, ResolvesToItsGoldenDump) {
     ++checked;
   }
   EXPECT_GE(checked, 15);
+}
+
+std::string seat(const spec::Mechanism& mechanism) {
+  return std::string(name_of(mechanism.slot)) + " " + mechanism.name;
+}
+
+/// A part and what stands inside of it.
+void collect(const spec::AnyPart& part, std::set<std::string>& found) {
+  if (!part) return;
+  found.insert(seat(*part.mechanism));
+  for (const spec::AnyPart* inner : part.mechanism->parts(*part.config)) collect(*inner, found);
+}
+
+void collect(const model::ModelSpec& spec, std::set<std::string>& found) {
+  for (const spec::AnyPart* part : {&spec.embed, &spec.final_norm, &spec.head, &spec.pooler})
+    collect(*part, found);
+  for (const model::LayerSpec& layer : spec.layers)
+    for (const model::GroupSpec& group : layer.groups) {
+      collect(group.residual, found);
+      for (const model::BranchSpec& branch : group.branches) {
+        collect(branch.part, found);
+        for (const spec::AnyPart& norm : branch.norms) collect(norm, found);
+      }
+    }
+  if (spec.encoder) collect(*spec.encoder, found);
+}
+
+TEST(Zoo, HasAnExampleOfEveryMechanism) {
+  nn::register_mechanisms();
+  std::set<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "zoo"))
+    if (entry.path().extension() == ".json") collect(model::load_model_spec(entry.path()), found);
+  for (const spec::Mechanism& mechanism : spec::mechanisms())
+    EXPECT_TRUE(found.contains(seat(mechanism)))
+        << "no architecture in zoo/ has " << seat(mechanism) << ": add one, with its golden dump";
 }
 
 TEST(Docs, GeneratedPagesAreFresh) {
