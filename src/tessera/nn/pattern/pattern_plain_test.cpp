@@ -12,6 +12,7 @@
 #include "tessera/nn/pattern/big_bird.h"
 #include "tessera/nn/pattern/dilated.h"
 #include "tessera/nn/pattern/longformer.h"
+#include "tessera/nn/pattern/prefix.h"
 #include "tessera/nn/pattern/random.h"
 #include "tessera/nn/registry.h"
 
@@ -390,6 +391,17 @@ TEST(Pattern, PrefixTokensSeeEachOther) {
     EXPECT_NO_THROW(part.as<PatternConfig>().check_call(site, 5));
     EXPECT_THROW(part.as<PatternConfig>().check_call(site, 4), Error);
   }
+}
+
+TEST(Pattern, PrefixIsNeverLongerThanWhatWasGiven) {
+  const auto prefix = [](const char* json, int64_t given) {
+    return read(json).as<PrefixPatternConfig>().prefix(given);
+  };
+  EXPECT_EQ(prefix(R"({"type": "prefix"})", 0), 0);
+  EXPECT_EQ(prefix(R"({"type": "prefix"})", 7), 7);
+  EXPECT_EQ(prefix(R"({"type": "prefix", "length": 5})", 0), 5);
+  EXPECT_EQ(prefix(R"({"type": "prefix", "length": 5})", 3), 3);
+  EXPECT_EQ(prefix(R"({"type": "prefix", "length": 5})", 7), 5);
 }
 
 TEST(Pattern, BigBirdSeesAllOfAShortDocumentWhereAsked) {
