@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
+
+#include "tessera/model/prefix.h"
 
 namespace tessera::infer {
 namespace {
@@ -20,7 +23,8 @@ struct Form {
   bool training = false;         // by the operations that gradients pass
 };
 
-std::vector<Form> forms_of(int64_t tokens, const VerifyOptions& options) {
+/// The first `prefix` tokens of every form come in one call and stay.
+std::vector<Form> forms_of(int64_t tokens, int64_t prefix, const VerifyOptions& options) {
   const int64_t longest = std::max<int64_t>(1, options.longest_chunk);
   std::vector<Form> forms = {
       {"as in training", false, {}, true}, {"chunked"}, {"token by token"}, {"rolled back", true}};
@@ -36,6 +40,7 @@ std::vector<Form> forms_of(int64_t tokens, const VerifyOptions& options) {
       if (form.name != std::string_view("token by token"))
         step.length = step.keep = std::min(draw(longest, 2 * number), tokens - at);
       if (form.pending) step.keep = draw(step.length, 2 * number + 1);
+      if (at < prefix) step.length = step.keep = prefix;
       form.steps.push_back(step);
       at += step.keep;
     }
@@ -51,12 +56,32 @@ struct Run {
   Tensor logits;
 };
 
+/// Of the tokens, those that count as given: some, where that makes a difference.
+int64_t given_of(const model::ModelSpec& spec, int64_t tokens) {
+  return model::reads_prefix(spec) ? std::max<int64_t>(1, tokens / 2) : 0;
+}
+
+/// What an encoder says of `ids`, as many as it takes.
+nn::Encoded encode(const model::Model& model,
+                   const std::vector<int64_t>& ids,
+                   const VerifyOptions& options) {
+  const model::ModelSpec& encoder = *model.spec().encoder;
+  std::vector<int64_t> source = ids;
+  if (const int64_t limit = encoder.longest_sequence(); limit > 0)
+    source.resize(std::min(source.size(), static_cast<size_t>(limit)));
+  for (int64_t& id : source) id %= encoder.vocab;
+  model::ForwardOptions forward;
+  forward.cancel = options.cancel;
+  return model.encode(nn::Batch::of(std::vector<std::vector<int64_t>>{source}), forward);
+}
+
 /// All of `ids` in the given form. With `inputs`, every branch gets those instead of its own.
 Run compute(const model::Model& model,
             const std::vector<int64_t>& ids,
             const Form& form,
             const Values* inputs,
             const VerifyOptions& options) {
+  const int64_t given = given_of(model.spec(), static_cast<int64_t>(ids.size()));
   const at::AutoGradMode mode(form.training);
   const auto tokens = static_cast<int64_t>(ids.size());
   std::map<std::string, std::vector<Tensor>> in, out;
@@ -71,21 +96,27 @@ Run compute(const model::Model& model,
       return inputs->at(name).narrow(0, at, x.size(0));
     };
   forward.probe = [&](const std::string& name, const Tensor& value) {
-    if (!name.starts_with("layers.")) return;
+    if (!name.starts_with(model.spec().under("layers."))) return;
     if (name.ends_with(".in") && inputs == nullptr && form.steps.empty())
       in[name].push_back(value.detach().clone());
     if (name.ends_with(".out")) out[name].push_back(value.detach().narrow(0, 0, keep).clone());
   };
+  std::optional<nn::Encoded> encoded;
+  if (model.spec().encoder) encoded = encode(model, ids, options);
   const std::vector<Step> whole = {{tokens, tokens}};
   if (!form.steps.empty()) {
-    state = model::State(model.spec(), 1, form.pending ? options.longest_chunk : 0);
+    int64_t longest = 0;
+    for (const Step& step : form.steps) longest = std::max(longest, step.length);
+    state = model::State(model.spec(), 1, form.pending ? longest : 0);
     forward.state = &state;
   }
   for (const Step& step : form.steps.empty() ? whole : form.steps) {
     keep = step.keep;
+    forward.encoded = encoded && at == 0 ? &*encoded : nullptr;  // a state keeps what it was told
     const std::vector<int64_t> some(ids.begin() + at, ids.begin() + at + step.length);
-    const Tensor hidden =
-        model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at}), forward);
+    auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at});
+    batch.segments[0].prefix = given;
+    const Tensor hidden = model.hidden(batch, forward);
     if (inputs == nullptr && model.has_head())
       logits.push_back(model.logits(hidden.narrow(0, 0, keep)).detach());
     if (form.pending) state.commit(0, keep);
@@ -123,8 +154,8 @@ Difference largest_difference(const Tensor& got_NC, const Tensor& want_NC) {
 Verification verify(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const VerifyOptions& options) {
-  if (!model.spec().causal() || model.spec().encoder)
-    fail(ErrorKind::usage, "verify", "this model is an {}; expected a decoder",
+  if (!model.spec().causal())
+    fail(ErrorKind::usage, "verify", "this model is an {}; expected a decoder or encoder_decoder",
          model::name_of(model.spec().arch));
   if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "verify",
@@ -141,7 +172,9 @@ Verification verify(const model::Model& model,
     to.back().place = place;
     to.back().form = form.name;
   };
-  for (const Form& form : forms_of(static_cast<int64_t>(ids.size()), options)) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  const int64_t prefix = model::longest_prefix(model.spec(), given_of(model.spec(), tokens));
+  for (const Form& form : forms_of(tokens, prefix, options)) {
     const Run forced = compute(model, ids, form, &whole.inputs, options);
     for (const auto& [place, want] : whole.outputs)
       compare(result.branches, place, form, forced.outputs.at(place), want);

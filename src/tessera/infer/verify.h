@@ -32,8 +32,11 @@ struct Verification {
 
 /// As in training: the parallel or chunked form that gradients pass, in one call. Chunked: calls of
 /// random lengths that continue a state. Rolled back: calls that leave their
-/// tokens pending, of which a random part is kept. Throws Error(usage) for a model that is no
-/// decoder or cannot continue from a state, Error(input) for fewer than 2 tokens.
+/// tokens pending, of which a random part is kept. An encoder reads the same tokens as source, and
+/// the decoder's forms are compared. Where prompts are prefixes (pattern prefix), half of the
+/// tokens count as given: every form reads in one call what of them sees each other. Throws
+/// Error(usage) for an encoder or a model that cannot continue from a state, Error(input) for fewer
+/// than 2 tokens.
 Verification verify(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const VerifyOptions& options = {});

@@ -25,6 +25,17 @@ TEST(Verify, EveryFormOfEveryBranchAgrees) {
   }
 }
 
+TEST(Verify, AnAnswerInEveryForm) {
+  for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": "rope"})",
+                            R"({"type": "mamba2", "n_heads": 4, "d_state": 8})"}) {
+    const Verification result = verify(tiny_pair(mixer, 3), random_tokens(40, 5));
+    EXPECT_EQ(result.branches.size(), 4u * 6);  // two layers of mixer, cross and ffn
+    EXPECT_LE(Verification::worst(result.branches)->error, 1e-5) << mixer;
+    EXPECT_EQ(result.logits.size(), 4u);
+    EXPECT_LE(Verification::worst(result.logits)->error, 1e-4) << mixer;
+  }
+}
+
 TEST(Verify, TheLargestDifferenceAndItsPlace) {
   const Tensor want = at::tensor({1.0, -4.0, 2.0, 0.0, 3.0, 1.0}).reshape({3, 2});
   Tensor got = want.clone();
