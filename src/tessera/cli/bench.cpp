@@ -29,12 +29,16 @@ std::vector<int64_t> some_ids(int64_t n, int64_t vocab) {
   return ids;
 }
 
+/// What a call that is the first reads counts as given.
 double feed(const model::Model& model, model::State& state, const std::vector<int64_t>& ids) {
   const auto start = Clock::now();
   model::ForwardOptions options;
   options.state = &state;
   options.cancel = &cancel_token();
-  const Tensor hidden = model.hidden(nn::Batch::of({ids}, {state.length(0)}), options);
+  nn::Batch batch = nn::Batch::of({ids}, {state.length(0)});
+  // later calls see what was before them, whatever of that was the prefix
+  batch.segments[0].prefix = state.length(0) == 0 ? static_cast<int64_t>(ids.size()) : 1;
+  const Tensor hidden = model.hidden(batch, options);
   model.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
   return std::chrono::duration<double>(Clock::now() - start).count();
 }

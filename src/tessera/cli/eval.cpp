@@ -85,7 +85,7 @@ Report evaluate_model(Options& o) {
   const double seconds = seconds_since(start);
   if (terminal) fmt::print(stderr, "\r");
   // bytes that the targets stand for
-  const std::vector<int32_t> scored(ids.begin() + 1, ids.begin() + 1 + result.targets);
+  const std::vector<int32_t> scored(result.target_ids.begin(), result.target_ids.end());
   return {.nll = result.nll,
           .targets = result.targets,
           .bytes = static_cast<int64_t>(loaded.tokenizer->decode(scored, false).size()),

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/model/prefix.h"
+
 namespace tessera::infer {
 
 Draft::Draft(const model::Model& model, size_t rows, const Options& options)
@@ -32,9 +34,13 @@ Tensor Draft::feed(const std::vector<size_t>& rows,
     std::vector<size_t> ends;  // rows that are complete after this call
     for (size_t a = 0; a < rows.size(); ++a) {
       const auto row = static_cast<int64_t>(rows[a]);
-      const int64_t n = std::min(share, static_cast<int64_t>(tokens[a].size()) - fed[a]);
+      const int64_t start = state_.length(row),
+                    prefix = options_.prefixes.empty() ? 0 : options_.prefixes[rows[a]];
+      // a prefix is not cut
+      const int64_t room = std::max(share, model::longest_prefix(model_.spec(), prefix) - start);
+      const int64_t n = std::min(room, static_cast<int64_t>(tokens[a].size()) - fed[a]);
       if (n == 0) continue;
-      batch.segments.push_back({row, static_cast<int64_t>(ids.size()), n, state_.length(row)});
+      batch.segments.push_back({row, static_cast<int64_t>(ids.size()), n, start, prefix});
       ids.insert(ids.end(), tokens[a].begin() + fed[a], tokens[a].begin() + fed[a] + n);
       fed[a] += n;
       more = more || fed[a] < static_cast<int64_t>(tokens[a].size());

@@ -20,6 +20,7 @@ class Draft {
     int64_t most = 4;              // guesses per row and call
     int64_t prefill_chunk = 1024;  // tokens per call
     const CancelToken* cancel = nullptr;
+    std::vector<int64_t> prefixes = {};  // Sequence::prefix of every row; none = not said
   };
 
   /// Throws Error(usage) for a model that cannot continue from a state.

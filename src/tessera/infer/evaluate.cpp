@@ -1,5 +1,7 @@
 #include "tessera/infer/evaluate.h"
 
+#include "tessera/model/prefix.h"
+
 namespace tessera::infer {
 
 double nll_sum(const Tensor& logits_NC, const Tensor& targets_N) {
@@ -30,6 +32,11 @@ EvalResult evaluate(const model::Model& model,
   const auto empty = [&] {
     return model::State(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), options.kv);
   };
+  const int64_t prefix = model::longest_prefix(model.spec(), 0);
+  if (prefix > options.window)
+    fail(ErrorKind::usage, "eval",
+         "window = {}; the first {} tokens see each other: expected a longer window",
+         options.window, prefix);
   const bool stored = options.kv.type != spec::KvType::f32;
   std::optional<model::State> state;
   if (options.carry) state = empty();
@@ -52,17 +59,24 @@ EvalResult evaluate(const model::Model& model,
     const Tensor hidden =
         model.hidden(options.carry ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows), forward);
     // position i predicts token i + 1
-    for (int64_t i = counted - 1; i < predicted - 1; i += kRows) {
+    const int64_t unseen = options.carry ? prefix : begin + prefix;
+    for (int64_t i = std::max(counted, unseen) - 1; i < predicted - 1; i += kRows) {
       const int64_t n = std::min(kRows, predicted - 1 - i);
-      const Tensor targets =
-          at::tensor(std::vector<int64_t>(ids.begin() + i + 1, ids.begin() + i + 1 + n), at::kLong);
+      const auto first = ids.begin() + i + 1;
+      const Tensor targets = at::tensor(std::vector<int64_t>(first, first + n), at::kLong);
       sum += nll_sum(model.logits(hidden.narrow(0, i - begin, n)), targets);
+      result.target_ids.insert(result.target_ids.end(), first, first + n);
     }
-    result.targets += predicted - counted;
     ++result.windows;
     counted = predicted;
     if (options.progress) options.progress(counted, total);
   }
+  result.targets = static_cast<int64_t>(result.target_ids.size());
+  if (result.targets == 0)
+    fail(ErrorKind::input, "eval",
+         "nothing to predict: the first {} tokens of a window see each other, window = {}, and the "
+         "text has {} tokens",
+         prefix, options.window, total);
   result.nll = sum / static_cast<double>(result.targets);
   return result;
 }

@@ -18,11 +18,13 @@ struct EvalOptions {
 
 struct EvalResult {
   double nll = 0;       // mean negative log-likelihood per target, nats
-  int64_t targets = 0;  // each token but the first of the text is a target once
+  int64_t targets = 0;  // each token but the first of the text is one once, unless it is seen
+  std::vector<int64_t> target_ids;  // those tokens
   int64_t windows = 0;
 };
 
-/// Windows of `window` tokens, `stride` apart; within a window only targets not yet counted count.
+/// Windows of `window` tokens, `stride` apart; within a window only targets not yet counted count,
+/// and of a window whose first tokens see each other (pattern prefix) only what follows these.
 /// With `carry`, windows lie side by side and all of them see what the model's state holds.
 /// Throws Error(input) for fewer than 2 tokens.
 EvalResult evaluate(const model::Model& model,

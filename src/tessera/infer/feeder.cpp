@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/model/prefix.h"
+
 namespace tessera::infer {
 namespace {
 
@@ -21,7 +23,8 @@ Feeder::Feeder(const model::Model& model, size_t rows, const Options& options)
   if (stateful_)
     state_ = fresh(static_cast<int64_t>(rows));
   else if (options.kv.type != spec::KvType::f32)
-    fail(ErrorKind::usage, "kv-type", "{} for a model that keeps no keys and values: {}",
+    fail(ErrorKind::usage, "kv-type",
+         "{} for a model that keeps no keys and values: {}; leave it at f32",
          name_of(options.kv.type), model.spec().no_state_reason());
 }
 
@@ -76,7 +79,8 @@ std::vector<Tensor> Feeder::ahead(const std::vector<size_t>& active,
   std::vector<int64_t> ids;
   for (const size_t r : active) {
     const int64_t n = size_of(guesses[r]) + 1;
-    batch.segments.push_back({static_cast<int64_t>(r), size_of(ids), n, rows_[r].fed});
+    batch.segments.push_back(
+        {static_cast<int64_t>(r), size_of(ids), n, rows_[r].fed, rows[r]->prefix});
     ids.push_back(rows[r]->tokens.back());
     ids.insert(ids.end(), guesses[r].begin(), guesses[r].end());
   }
@@ -108,7 +112,8 @@ Tensor Feeder::whole(const std::vector<size_t>& active, const std::vector<const 
       if (!rows_[r].encoded) rows_[r].encoded = encode({r}, {0}, rows);
       forward.encoded = &*rows_[r].encoded;
     }
-    const auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r]->tokens});
+    auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r]->tokens});
+    batch.segments[0].prefix = rows[r]->prefix;
     last.push_back(model_.hidden(batch, forward).select(0, -1));
   }
   return model_.logits(at::stack(last));
@@ -150,6 +155,8 @@ void Feeder::feed_some(const std::vector<size_t>& active,
     if (left == 0 || row.wait) continue;
     int64_t room = std::max<int64_t>(options_.prefill_chunk - size_of(ids), 0);
     if (far(*rows[r])) room = std::max(room, left);  // not cut where angles change
+    // nor where tokens see each other
+    room = std::max(room, model::longest_prefix(model_.spec(), rows[r]->prefix) - row.fed);
     if (const auto stop = row.stops.upper_bound(row.fed); stop != row.stops.end())
       room = std::min(room, *stop - row.fed);
     const int64_t n = std::min(left, room);
@@ -160,7 +167,7 @@ void Feeder::feed_some(const std::vector<size_t>& active,
       source_tokens += source;
       encode_rows.push_back(r);
     }
-    batch.segments.push_back({static_cast<int64_t>(r), size_of(ids), n, row.fed});
+    batch.segments.push_back({static_cast<int64_t>(r), size_of(ids), n, row.fed, rows[r]->prefix});
     ids.insert(ids.end(), tokens.begin() + row.fed, tokens.begin() + row.fed + n);
   }
   batch.ids_N = at::tensor(ids, at::kLong);

@@ -223,9 +223,9 @@ Generations generate(const model::Model& model,
           std::nullopt,
           {},
           {}};
-  if (speculation.on()) run.guesser.emplace(model, prompts.size(), options);
   std::vector<Row>& rows = run.rows;
   run.begin(prompts, tokenizer);
+  if (speculation.on()) run.guesser.emplace(model, run.sequences, options);
   Generations out;
   for (bool prefill = true;; prefill = false) {
     std::vector<size_t> active;

@@ -4,7 +4,9 @@
 
 namespace tessera::infer {
 
-Guesser::Guesser(const model::Model& model, size_t rows, const GenerateOptions& options)
+Guesser::Guesser(const model::Model& model,
+                 const std::vector<const Sequence*>& rows,
+                 const GenerateOptions& options)
     : how_(options.speculation) {
   if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "generate",
@@ -21,8 +23,11 @@ Guesser::Guesser(const model::Model& model, size_t rows, const GenerateOptions& 
     fail(ErrorKind::usage, "generate",
          "the draft has {} tokens, the model {}; expected the same tokens",
          how_.draft->spec().vocab, model.spec().vocab);
-  draft_.emplace(*how_.draft, rows,
-                 Draft::Options{how_.guesses, options.prefill_chunk, options.cancel});
+  std::vector<int64_t> prefixes;
+  for (const Sequence* row : rows) prefixes.push_back(row->prefix);
+  draft_.emplace(
+      *how_.draft, rows.size(),
+      Draft::Options{how_.guesses, options.prefill_chunk, options.cancel, std::move(prefixes)});
 }
 
 std::vector<std::vector<int64_t>> Guesser::guess(std::vector<std::vector<int64_t>> sequences,

@@ -11,7 +11,9 @@ namespace tessera::infer {
 class Guesser {
  public:
   /// Throws Error(usage) when `options` ask for what cannot be with this model.
-  Guesser(const model::Model& model, size_t rows, const GenerateOptions& options);
+  Guesser(const model::Model& model,
+          const std::vector<const Sequence*>& rows,
+          const GenerateOptions& options);
 
   /// At most counts[row] guesses for what follows sequences[row]; none for rows without a count.
   std::vector<std::vector<int64_t>> guess(std::vector<std::vector<int64_t>> sequences,

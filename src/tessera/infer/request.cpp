@@ -99,8 +99,8 @@ Sequence first_sequence(const model::ModelSpec& spec,
     longer.tokens.insert(longer.tokens.end(), prompt.begin(), prompt.end());
     return longer;
   }
-  if (spec.encoder) return {prompt, {spec.start}};
-  return {{}, prompt};
+  if (spec.encoder) return {prompt, {spec.start}, 1};
+  return {{}, prompt, static_cast<int64_t>(prompt.size())};
 }
 
 }  // namespace tessera::infer

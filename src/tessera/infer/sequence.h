@@ -9,6 +9,7 @@ namespace tessera::infer {
 /// Tokens in order. Beside an encoder they are the target, and `source` is what the encoder reads.
 struct Sequence {
   std::vector<int64_t> source, tokens;
+  int64_t prefix = 0;  // the first of the tokens, which were given at once (nn::Segment::prefix)
 };
 
 }  // namespace tessera::infer

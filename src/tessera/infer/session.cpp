@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/format/safetensors.h"
+#include "tessera/model/prefix.h"
 
 namespace tessera::infer {
 namespace {
@@ -207,6 +208,7 @@ void save_session(const std::filesystem::path& path,
     add(packed, fmt::format("tokens.{}", r), at::tensor(row.tokens, at::kLong));
     if (!row.source.empty())
       add(packed, fmt::format("source.{}", r), at::tensor(row.source, at::kLong));
+    if (row.prefix > 0) packed.metadata[fmt::format("prefix.{}", r)] = std::to_string(row.prefix);
     const auto fed = stateful ? session.state.length(static_cast<int64_t>(r)) : 0;
     if (fed == static_cast<int64_t>(row.tokens.size()))
       add(packed, fmt::format("last.{}", r), session.last.at(r).to(at::kFloat));
@@ -233,6 +235,13 @@ Session load_session(const std::filesystem::path& path,
     Sequence row;
     row.tokens = reader.ids(fmt::format("tokens.{}", r), spec.vocab);
     if (spec.encoder) row.source = reader.ids(fmt::format("source.{}", r), spec.encoder->vocab);
+    if (model::reads_prefix(spec)) {
+      const uint64_t prefix = reader.number(fmt::format("prefix.{}", r));
+      if (prefix > row.tokens.size())
+        reader.bad("\"prefix.{}\" is {}; expected at most the {} tokens of the row", r, prefix,
+                   row.tokens.size());
+      row.prefix = static_cast<int64_t>(prefix);
+    }
     session.rows.push_back(std::move(row));
   }
   session.last.resize(static_cast<size_t>(rows));
