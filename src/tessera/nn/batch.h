@@ -16,8 +16,7 @@ struct Segment {
   int64_t begin = 0;   // first token in x_ND
   int64_t length = 0;  // tokens
   int64_t start = 0;   // position of the first token in its document: what the state already holds
-  int64_t prefix =
-      0;  // first tokens of the document that were given (pattern prefix), 0 = not said
+  int64_t prefix = 0;  // first tokens of the document that were given (pattern prefix)
 };
 
 struct Batch {
