@@ -348,6 +348,11 @@ TEST(CarriedTraining, Refusals) {
   const Setting s(kXl);
   EXPECT_HAS(refusal(s, {"train.carry_limit=7"}), "expected at least train.length = 16");
   EXPECT_HAS(refusal(s, {"train.windows=isolated", "train.carry_limit=100"}), "has no meaning");
+  const std::string prefix =
+      "spec.mixer={\"type\":\"attention\",\"n_heads\":2,\"pattern\":"
+      "{\"type\":\"prefix\",\"length\":3}}";
+  EXPECT_HAS(refusal(s, {prefix, "train.carry_limit=64"}),
+             "[train.windows] \"carried\" cuts documents anywhere, but the first 3 tokens");
   EXPECT_HAS(refusal(s, {"spec.mixer={\"type\":\"attention\",\"n_heads\":2}"}),
              "keeps every token of a document");
   EXPECT_HAS(refusal(s, {"spec.mixer={\"type\":\"lsh_attention\",\"n_heads\":2}"}),

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "tessera/model/prefix.h"
 #include "tessera/train/carried.h"
 #include "tessera/train/loss.h"
 
@@ -14,7 +15,7 @@ std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed) {
   // a piece is a sequence of its own
   for (const Piece& piece : packed.pieces)
     batch.segments.push_back(
-        {static_cast<int64_t>(batch.segments.size()), piece.begin, piece.length, 0});
+        {static_cast<int64_t>(batch.segments.size()), piece.begin, piece.length, 0, piece.prefix});
   batch.ids_N = at::tensor(packed.ids, at::kLong);
   batch.number();
   return {std::move(batch), at::tensor(packed.targets, at::kLong)};
@@ -98,7 +99,11 @@ Evaluation evaluate(const model::Model& model,
   const std::vector<Window> windows = windows_in_order(split.tokens(), options.length);
   Evaluation result = evaluate_samples(
       model, static_cast<int64_t>(windows.size()),
-      [&](const std::vector<int64_t>& numbers) { return pack(split, chosen(windows, numbers)); },
+      [&](const std::vector<int64_t>& numbers) {
+        PackedBatch batch = pack(split, chosen(windows, numbers));
+        hide_seen(batch, model::longest_prefix(model.spec(), 0));
+        return batch;
+      },
       options);
   if (split.text_bytes() > 0)
     result.bits_per_byte = result.loss * static_cast<double>(split.tokens()) /

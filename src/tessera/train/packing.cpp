@@ -98,29 +98,69 @@ int64_t PairOrder::at(int64_t sample) const {
   return permuted(sample % pairs_, pairs_, epoch.fold("order"));
 }
 
+namespace {
+
+std::vector<int64_t> first_tokens(const TokenSplit& split, int64_t document, int64_t most) {
+  const auto [begin, tokens] = split.document(document);
+  std::vector<int64_t> ids(static_cast<size_t>(std::min(tokens, most)));
+  split.read(begin, ids);
+  return ids;
+}
+
+}  // namespace
+
 PackedBatch pack_pairs(const TokenSplit& split,
                        std::span<const int64_t> pairs,
                        int64_t start,
                        int64_t length) {
-  const auto read = [&](int64_t document) {
-    const auto [begin, tokens] = split.document(document);
-    std::vector<int64_t> ids(static_cast<size_t>(std::min(tokens, length)));
-    split.read(begin, ids);
-    return ids;
-  };
   PackedBatch batch;
   for (const int64_t pair : pairs) {
-    batch.sources.push_back(read(2 * pair));
-    const std::vector<int64_t> text = read(2 * pair + 1);
+    batch.sources.push_back(first_tokens(split, 2 * pair, length));
+    const std::vector<int64_t> text = first_tokens(split, 2 * pair + 1, length);
     batch.pieces.push_back({static_cast<int64_t>(batch.pieces.size()),
                             static_cast<int64_t>(batch.ids.size()),
-                            static_cast<int64_t>(text.size())});
+                            static_cast<int64_t>(text.size()), /*prefix=*/1});
     batch.ids.push_back(start);
     batch.ids.insert(batch.ids.end(), text.begin(), text.end() - 1);
     batch.targets.insert(batch.targets.end(), text.begin(), text.end());
   }
   batch.n_targets = static_cast<int64_t>(batch.targets.size());
   return batch;
+}
+
+PackedBatch pack_prefixed(const TokenSplit& split,
+                          std::span<const int64_t> pairs,
+                          std::optional<int32_t> separator,
+                          int64_t length) {
+  PackedBatch batch;
+  for (const int64_t pair : pairs) {
+    // one more than fits, so that a separator behind what fits is found
+    std::vector<int64_t> source = first_tokens(split, 2 * pair, length + 1);
+    if (separator && source.size() > 1 && source.back() == *separator) source.pop_back();
+    source.resize(std::min(source.size(), static_cast<size_t>(length)));
+    const auto given = static_cast<int64_t>(source.size());
+    const std::vector<int64_t> text =
+        first_tokens(split, 2 * pair + 1, std::max<int64_t>(1, length + 1 - given));
+    batch.pieces.push_back({static_cast<int64_t>(batch.pieces.size()),
+                            static_cast<int64_t>(batch.ids.size()),
+                            given + static_cast<int64_t>(text.size()) - 1, given});
+    batch.ids.insert(batch.ids.end(), source.begin(), source.end());
+    batch.ids.insert(batch.ids.end(), text.begin(), text.end() - 1);
+    batch.targets.insert(batch.targets.end(), source.size() - 1, -1);
+    batch.targets.insert(batch.targets.end(), text.begin(), text.end());
+    batch.n_targets += static_cast<int64_t>(text.size());
+  }
+  return batch;
+}
+
+void hide_seen(PackedBatch& batch, int64_t prefix) {
+  if (prefix <= 1) return;
+  for (const Piece& piece : batch.pieces) {
+    const auto first = batch.targets.begin() + piece.begin;
+    std::fill_n(first, std::min(prefix - 1, piece.length), -1);
+  }
+  batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
+                    std::count(batch.targets.begin(), batch.targets.end(), -1);
 }
 
 }  // namespace tessera::train

@@ -6,6 +6,7 @@
 // run is resumed by its counter, whatever happened before.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,7 @@ std::vector<Window> windows_in_order(int64_t tokens, int64_t length);
 /// neighbours.
 struct Piece {
   int64_t row = 0, begin = 0, length = 0;
+  int64_t prefix = 0;  // the first tokens, which were given (nn::Segment::prefix); 0 = not said
 };
 
 /// Windows for rows that go on where they were: the split is cut into `streams` runs of consecutive
@@ -68,7 +70,7 @@ struct PackedBatch {
   std::vector<int64_t> ids, targets;  // target -1: none, the next token is another document's
   std::vector<Piece> pieces;
   std::vector<bool> goes_on;  // per window: whether its last document does not end with it
-  std::vector<std::vector<int64_t>> sources;  // of pairs: what is read beside each piece
+  std::vector<std::vector<int64_t>> sources;  // what an encoder reads beside each piece
   int64_t n_targets = 0;
 };
 
@@ -92,5 +94,17 @@ PackedBatch pack_pairs(const TokenSplit& split,
                        std::span<const int64_t> pairs,
                        int64_t start,
                        int64_t length);
+
+/// Every pair as one document of at most `length` inputs, the source its prefix, without the
+/// `separator` behind that: a prompt has none either. Text tokens alone are targets, the first
+/// predicted from the end of the source. What is too long loses the end of its text but for one
+/// token, then the end of its source.
+PackedBatch pack_prefixed(const TokenSplit& split,
+                          std::span<const int64_t> pairs,
+                          std::optional<int32_t> separator,
+                          int64_t length);
+
+/// Takes away the targets that the first `prefix` tokens of every piece, which see each other, see.
+void hide_seen(PackedBatch& batch, int64_t prefix);
 
 }  // namespace tessera::train

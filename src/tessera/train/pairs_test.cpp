@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tessera/train/checkpoint.h"
+#include "tessera/train/evaluate.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/token_cache.h"
@@ -37,6 +38,16 @@ Json pair_recipe(const std::string& file) {
   return json;
 }
 
+/// A decoder whose prompts are prefixes, on the same pairs.
+Json prefix_recipe(const std::string& file) {
+  Json json = tiny_recipe(file);
+  json["spec"]["layers"][0]["mixer"]["pattern"] = {{"type", "prefix"}};
+  json["data"]["format"] = "jsonl";
+  json["data"]["source_key"] = "in";
+  json["data"]["text_key"] = "out";
+  return json;
+}
+
 TokenSplit tokens_of(const TemporaryFolder& folder, const std::string& lines) {
   const Json json = pair_recipe(folder.write("pairs.jsonl", lines));
   DataRecipe data = read_recipe(json, "").data;
@@ -60,6 +71,42 @@ TEST(Pairs, PackWithTheStartBeforeAndTheTextBehind) {
   ASSERT_EQ(batch.pieces.size(), 2u);
   EXPECT_EQ(batch.pieces[1].begin, 1);
   EXPECT_EQ(batch.pieces[1].length, 2);
+}
+
+TEST(Pairs, WithoutAnEncoderTheSourceIsAPrefix) {
+  const TemporaryFolder folder;
+  const TokenSplit split = tokens_of(folder,
+                                     "{\"in\": \"ab;\", \"out\": \"xyz\"}\n"
+                                     "{\"in\": \"cdefg;\", \"out\": \"u\"}\n");
+  const auto packed = [&](int64_t length) {
+    return pack_prefixed(split, std::vector<int64_t>{0, 1}, ';', length);
+  };
+  const PackedBatch all = packed(9);
+  EXPECT_EQ(all.ids, (std::vector<int64_t>{'a', 'b', 'x', 'y', 'c', 'd', 'e', 'f', 'g'}));
+  EXPECT_EQ(all.targets, (std::vector<int64_t>{-1, 'x', 'y', 'z', -1, -1, -1, -1, 'u'}));
+  EXPECT_EQ(all.n_targets, 4);
+  EXPECT_TRUE(all.sources.empty());
+  ASSERT_EQ(all.pieces.size(), 2u);
+  EXPECT_EQ(all.pieces[0].prefix, 2);
+  EXPECT_EQ(all.pieces[1].prefix, 5);
+  EXPECT_EQ(all.pieces[1].begin, 4);
+  EXPECT_EQ(all.pieces[1].length, 5);
+  // first the text is cut, then the source
+  EXPECT_EQ(packed(3).ids, (std::vector<int64_t>{'a', 'b', 'x', 'c', 'd', 'e'}));
+  EXPECT_EQ(packed(3).targets, (std::vector<int64_t>{-1, 'x', 'y', -1, -1, 'u'}));
+  EXPECT_EQ(packed(1).ids, (std::vector<int64_t>{'a', 'c'}));
+  EXPECT_EQ(packed(1).targets, (std::vector<int64_t>{'x', 'u'}));
+}
+
+TEST(Pairs, TargetsThatAPrefixSeesAreHidden) {
+  PackedBatch batch;
+  batch.ids = {1, 2, 3, 4, 5, 6, 7};
+  batch.targets = {2, 3, 4, 5, -1, 7, 8};
+  batch.pieces = {{0, 0, 5}, {0, 5, 2}};
+  hide_seen(batch, 3);
+  // the third token predicts the fourth, which it does not see
+  EXPECT_EQ(batch.targets, (std::vector<int64_t>{-1, -1, 4, 5, -1, -1, -1}));
+  EXPECT_EQ(batch.n_targets, 2);
 }
 
 TEST(Pairs, EveryEpochTakesEachPairOnce) {
@@ -95,6 +142,15 @@ TEST(Pairs, RecipeAndArchitectureMustAgree) {
   json = pair_recipe("a.jsonl");
   json["train"]["windows"] = "carried";
   expect_error(ErrorKind::spec, "pairs stand alone", [&] { read_recipe(json, ""); });
+  json = prefix_recipe("a.jsonl");
+  EXPECT_NO_THROW(read_recipe(json, ""));
+  json["train"]["windows"] = "carried";
+  expect_error(ErrorKind::spec, "pairs stand alone", [&] { read_recipe(json, ""); });
+  json = prefix_recipe("a.jsonl");
+  json["spec"]["layers"][0]["mixer"]["pattern"]["length"] = 17;
+  EXPECT_NO_THROW(read_recipe(json, ""));  // of pairs, texts are never in the prefix
+  for (const char* key : {"format", "source_key", "text_key"}) json["data"].erase(key);
+  expect_error(ErrorKind::spec, "leaves none to predict", [&] { read_recipe(json, ""); });
   json = pair_recipe("a.txt");
   json["data"]["format"] = "text";
   expect_error(ErrorKind::spec, "expected format \"jsonl\"", [&] { read_recipe(json, ""); });
@@ -120,6 +176,35 @@ TEST(Pairs, ModelLearnsToReadItsSourceAndResumesBitForBit) {
     EXPECT_TRUE(read_text_file(checkpoint_folder(folder / "whole", 80) / file) ==
                 read_text_file(checkpoint_folder(folder / "cut", 80) / file))
         << file;
+}
+
+TEST(Pairs, ADecoderLearnsToReadItsPrefixAndNeighboursDoNotShow) {
+  const TemporaryFolder folder;
+  const Json json = prefix_recipe(folder.write("pairs.jsonl", letter_pairs(200)));
+  const Recipe recipe = read_recipe(json, "",
+                                    {"train.steps=80", "schedule.type=constant", "train.batch=8",
+                                     "checkpoint.every=0", "train.eval_every=0"});
+  const TrainResult result = train(recipe, folder / "run");
+  ASSERT_TRUE(result.last && result.last->valid_loss);
+  EXPECT_LT(*result.last->valid_loss, 0.5 * std::log(4.0));
+  EXPECT_EQ(result.last->tokens, 80 * 8);  // the text's tokens alone are learned
+
+  // a pair's outputs are the same alone and among others, and depend on where its source ends
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
+  const TokenSplit split = tokens_of(folder,
+                                     "{\"in\": \"abcd\", \"out\": \"xy\"}\n"
+                                     "{\"in\": \"efg\", \"out\": \"uvw\"}\n");
+  const at::NoGradGuard no_gradients;
+  const auto hidden = [&](const PackedBatch& packed) {
+    return model.hidden(to_tensors(packed).first);
+  };
+  PackedBatch both = pack_prefixed(split, std::vector<int64_t>{0, 1}, std::nullopt, 16);
+  const Tensor first = hidden(pack_prefixed(split, std::vector<int64_t>{0}, std::nullopt, 16)),
+               second = hidden(pack_prefixed(split, std::vector<int64_t>{1}, std::nullopt, 16));
+  EXPECT_TRUE(at::equal(hidden(both), at::cat({first, second})));
+  both.pieces[0].prefix = 3;
+  EXPECT_FALSE(at::equal(hidden(both).narrow(0, 0, 5), first));
+  EXPECT_TRUE(at::equal(hidden(both).narrow(0, 5, 5), second));
 }
 
 }  // namespace

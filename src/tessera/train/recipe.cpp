@@ -1,5 +1,6 @@
 #include "tessera/train/recipe.h"
 
+#include "tessera/model/prefix.h"
 #include "tessera/nn/registry.h"
 #include "tessera/train/tasks.h"
 
@@ -48,7 +49,8 @@ void rebase(Json& json, const fs::path& folder) {
   Json& data = json["data"];
   const auto move = [&](Json& path) {
     if (path.is_string())
-      path = under(fs::current_path() / folder, path.get<std::string>()).lexically_normal().string();
+      path =
+          under(fs::current_path() / folder, path.get<std::string>()).lexically_normal().string();
   };
   for (const char* key : {"train", "valid"})
     if (data.contains(key) && data[key].is_array())
@@ -136,7 +138,8 @@ void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
   if (!recipe.spec.causal())
     fail(ErrorKind::spec, "spec.arch",
-         "\"{}\" cannot be trained to predict the next token; expected \"decoder\"",
+         "\"{}\" cannot be trained to predict the next token; expected \"decoder\" or "
+         "\"encoder_decoder\"",
          name_of(recipe.spec.arch));
   if (!recipe.spec.head)
     fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
@@ -145,10 +148,17 @@ void check_model(const Recipe& recipe) {
         ErrorKind::spec, "data.source_key",
         "missing; an encoder_decoder learns from pairs: expected the key of what the encoder reads "
         "in every line of a jsonl file");
-  if (!recipe.spec.encoder && recipe.data.source_key)
+  if (!recipe.spec.encoder && recipe.data.source_key && !model::reads_prefix(recipe.spec))
     fail(ErrorKind::spec, "data.source_key",
-         "given for a \"{}\", which reads no source; expected arch \"encoder_decoder\"",
+         "given for a \"{}\" without a prefix, which reads no source; expected arch "
+         "\"encoder_decoder\", or attention with pattern \"prefix\"",
          name_of(recipe.spec.arch));
+  if (const int64_t prefix = model::longest_prefix(recipe.spec, 0);
+      prefix > length && !recipe.data.source_key && !recipe.task)
+    fail(ErrorKind::spec, "train.length",
+         "{} tokens; the first {} of a document see each other, which leaves none to predict: "
+         "expected at least {}",
+         length, prefix, prefix);
   if (recipe.spec.encoder)
     if (const int64_t limit = recipe.spec.encoder->max_positions(); limit > 0 && length > limit)
       fail(ErrorKind::spec, "train.length", "{} tokens; the encoder has {} positions", length,
@@ -175,11 +185,16 @@ void check_carried(const Recipe& recipe) {
   if (recipe.task)
     fail(ErrorKind::spec, kWhere,
          "examples of a task do not go on in one another; use \"isolated\"");
-  if (recipe.spec.encoder)
+  if (recipe.data.source_key)
     fail(ErrorKind::spec, kWhere,
          "\"carried\" reads on in a document, but pairs stand alone; use \"isolated\"");
   if (const std::string reason = recipe.spec.no_state_reason(); !reason.empty())
     fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);
+  if (const int64_t prefix = model::longest_prefix(recipe.spec, 0); prefix > 0)
+    fail(ErrorKind::spec, kWhere,
+         "\"carried\" cuts documents anywhere, but the first {} tokens of each see each other and "
+         "are read in one call; use \"isolated\", or pattern \"prefix\" with length 0",
+         prefix);
   const auto layout = model::state_layout(recipe.spec);
   if (layout.empty())
     fail(ErrorKind::spec, kWhere, "no part of this spec has a state to carry; use \"isolated\"");

@@ -101,7 +101,8 @@ struct DataRecipe {
         field("format", &C::format, "text: a file is a document; jsonl: a line is"),
         field("text_key", &C::text_key, "jsonl: key of the text in every line"),
         field("source_key", &C::source_key,
-              "jsonl: key of what an encoder reads; the text is then what the decoder answers"),
+              "jsonl: key of what an encoder reads, or of the prefix that attention with pattern "
+              "\"prefix\" reads; the text is then what the decoder answers"),
         field("tokenizer", &C::tokenizer,
               "\"bytes\", or a tokenizer.json or vocab.txt, or its folder"),
         field("document_separator", &C::document_separator,

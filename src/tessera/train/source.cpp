@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "tessera/model/prefix.h"
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -21,7 +22,9 @@ void check_targets(const TokenSplit& split, const char* name) {
 
 class TextSource final : public Source {
  public:
-  TextSource(TokenData data, const TrainRecipe& how) : data_(std::move(data)) {
+  /// The first `prefix` tokens of a document see each other.
+  TextSource(TokenData data, const TrainRecipe& how, int64_t prefix)
+      : data_(std::move(data)), prefix_(prefix) {
     const auto seed = static_cast<uint64_t>(how.seed);
     const int64_t tokens = data_.train.tokens();
     check_targets(data_.train, "train");
@@ -45,11 +48,11 @@ class TextSource final : public Source {
       if (next.first) begun.push_back(i % streams_);
       windows.push_back(next.window);
     }
-    return pack(data_.train, windows);
+    return packed(data_.train, windows);
   }
   int64_t valid_samples() const override { return static_cast<int64_t>(valid_.size()); }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
-    return pack(data_.valid, chosen(valid_, samples));
+    return packed(data_.valid, chosen(valid_, samples));
   }
   double tokens_per_byte() const override {
     const auto bytes = static_cast<double>(data_.valid.text_bytes());
@@ -58,20 +61,27 @@ class TextSource final : public Source {
   const std::string& key() const override { return data_.key; }
 
  private:
+  PackedBatch packed(const TokenSplit& split, const std::vector<Window>& windows) const {
+    PackedBatch batch = pack(split, windows);
+    hide_seen(batch, prefix_);
+    return batch;
+  }
+
   TokenData data_;
-  int64_t streams_ = 0;
+  int64_t prefix_ = 0, streams_ = 0;
   std::optional<SampleOrder> isolated_;
   std::optional<StreamOrder> carried_;
   std::vector<Window> valid_;
 };
 
-/// What an encoder reads, and what the decoder answers.
+/// What an encoder reads, and what the decoder answers; without an encoder the source is a prefix.
 class PairSource final : public Source {
  public:
   PairSource(TokenData data, const Recipe& recipe)
       : data_(std::move(data)),
         order_(std::max<int64_t>(1, data_.train.documents() / 2),
                static_cast<uint64_t>(recipe.train.seed)),
+        prefixed_(!recipe.spec.encoder),
         start_(recipe.spec.start),
         length_(recipe.train.length) {}
 
@@ -79,11 +89,11 @@ class PairSource final : public Source {
     std::vector<int64_t> pairs;
     for (int64_t sample = first; sample < first + count; ++sample)
       pairs.push_back(order_.at(sample));
-    return pack_pairs(data_.train, pairs, start_, length_);
+    return packed(data_.train, pairs);
   }
   int64_t valid_samples() const override { return data_.valid.documents() / 2; }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
-    return pack_pairs(data_.valid, samples, start_, length_);
+    return packed(data_.valid, samples);
   }
   /// Of the answers: they are what is predicted.
   double tokens_per_byte() const override {
@@ -96,8 +106,14 @@ class PairSource final : public Source {
   const std::string& key() const override { return data_.key; }
 
  private:
+  PackedBatch packed(const TokenSplit& split, const std::vector<int64_t>& pairs) const {
+    return prefixed_ ? pack_prefixed(split, pairs, data_.separator, length_)
+                     : pack_pairs(split, pairs, start_, length_);
+  }
+
   TokenData data_;
   PairOrder order_;
+  bool prefixed_;
   int64_t start_, length_;
 };
 
@@ -170,8 +186,9 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
   TokenData data =
       prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
-  if (recipe.spec.encoder) return std::make_unique<PairSource>(std::move(data), recipe);
-  return std::make_unique<TextSource>(std::move(data), recipe.train);
+  if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe);
+  return std::make_unique<TextSource>(std::move(data), recipe.train,
+                                      model::longest_prefix(recipe.spec, 0));
 }
 
 }  // namespace tessera::train

@@ -220,6 +220,7 @@ TokenData prepare_tokens(const DataRecipe& data,
   const auto separator = separator_id(data, tokenizer);
   const bool has_valid = !data.valid.empty() || data.valid_fraction > 0;
   TokenData out;
+  out.separator = separator;
   out.key = cache_key(data, separator, vocab, train_files, valid_files);
   const fs::path folder = cache / out.key.substr(0, 16);
 

@@ -15,8 +15,9 @@ namespace tessera::train {
 /// Of pairs, documents alternate: a source, then its text.
 struct TokenData {
   TokenSplit train;
-  TokenSplit valid;  // without tokens when the recipe has no validation
-  std::string key;   // SHA-256 of all that the tokens depend on
+  TokenSplit valid;                       // without tokens when the recipe has no validation
+  std::string key;                        // SHA-256 of all that the tokens depend on
+  std::optional<int32_t> separator = {};  // behind every document
 };
 
 /// The recipe's tokenizer: "bytes" (256 tokens), or what lies at its path.
