@@ -35,7 +35,7 @@ constexpr Sample kSamples[] = {
     {Slot::position, "decoupled", "", R"({"n_positions": 40, "rank": 3, "max_distance": 5})"},
     {Slot::position, "xpos", "", R"({"scale_base": 8})"},
     {Slot::position, "p_rope", "half", R"({"fraction": 0.5, "theta": 100})"},
-    {Slot::position, "m_rope", "", R"({"sections": [1, 1, 0]})"},
+    {Slot::position, "m_rope", "uneven", R"({"sections": [1, 1, 0]})"},
     {Slot::position, "axial", "", R"({"rows": 5, "columns": 8})"},
     {Slot::position, "axial", "uneven", R"({"rows": 8, "columns": 5, "d_row": 3})"},
     {Slot::position, "convolutional", "", R"({"kernel": 5, "groups": 2})"},

@@ -338,7 +338,9 @@ void expect_continues(const Rig& rig, const Tensor& want, bool splits, Report& r
       infer::generate(rig.model, nullptr, {random_ids(5, 4)}, options).rows[0].token_ids;
   Ids all = random_ids(5, 4), anew;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    anew.push_back(whole(rig, {all})[-1].argmax().item<int64_t>());
+    nn::Batch batch = nn::Batch::of(Rows{all});
+    batch.segments[0].prefix = 5;  // the prompt
+    anew.push_back(whole(rig, batch)[-1].argmax().item<int64_t>());
     all.push_back(anew.back());
   }
   report.expect(with_state == anew, "text from a state {}; computed anew {}",

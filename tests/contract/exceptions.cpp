@@ -18,8 +18,6 @@ const std::vector<ExceptionEntry>& exceptions() {
        "calls that start inside the prefix are refused: its tokens see each other"},
       {Exception::a_prefix_comes_whole, "pattern_prefix_three", "same_bits",
        "calls that start inside the prefix are refused: its tokens see each other"},
-      {Exception::a_prefix_comes_whole, "pattern_prefix_three", "generate",
-       "calls that start inside the prefix are refused: its tokens see each other"},
       {Exception::gradients_stop_at_a_memory, "mixer_transformer_xl_short", "gradients",
        "gradients stop at the memory by design, so that they are no derivative"},
       {Exception::gradients_stop_at_a_memory, "mixer_compressive_short", "gradients",

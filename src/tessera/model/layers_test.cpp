@@ -228,5 +228,62 @@ TEST(ValueResidual, CountsTheBranchesOfItsOwnLayer) {
               HasSubstr("[layers[0].branches[0].mixer.value_residual] mixes with the values"));
 }
 
+/// A decoder of one layer, heads of 16 channels where the mixer has four.
+Json around(const Json& mixer) {
+  Json json = {{"tessera", 1}, {"arch", "decoder"}, {"vocab", 11}, {"d_model", 64}};
+  json["layers"] = Json::array({{{"mixer", mixer}}});
+  return json;
+}
+
+TEST(Places, AMixerWithoutOneSaysWhyAndWhatHasOne) {
+  for (const char* mixer : {"linear_attention", "linformer", "mamba2"}) {
+    const std::string error =
+        error_of(around({{"type", mixer}, {"n_heads", 4}, {"position", "rope"}}));
+    EXPECT_THAT(error,
+                HasSubstr(fmt::format("[layers[0].mixer] unknown key \"position\": {} has no "
+                                      "rotation and no bias",
+                                      mixer)));
+    EXPECT_THAT(error, HasSubstr("expected a position of \"embed\" such as \"learned\", or a mixer "
+                                 "with a position: attention, "));
+  }
+  for (const char* mixer : {"differential_attention", "latent_attention", "mamba2"}) {
+    const std::string error =
+        error_of(around({{"type", mixer}, {"n_heads", 4}, {"pattern", "window"}}));
+    EXPECT_THAT(error, HasSubstr(fmt::format("unknown key \"pattern\": {} has no pattern", mixer)));
+    EXPECT_THAT(error, HasSubstr("expected a mixer with a pattern: attention"));
+  }
+  // any other key stands among those that are valid
+  EXPECT_THAT(error_of(around({{"type", "mamba2"}, {"n_heads", 4}, {"positions", "rope"}})),
+              HasSubstr("valid keys: "));
+}
+
+TEST(Places, ARotationNamesWhatRotates) {
+  for (const char* position : {"rope", "p_rope", "xpos", "m_rope"})
+    EXPECT_THAT(error_of(around({{"type", "transformer_xl"},
+                                 {"n_heads", 4},
+                                 {"segment", 4},
+                                 {"mem_len", 4},
+                                 {"position", position}})),
+                HasSubstr("offers a bias of the scores; put it into \"position\" of a mixer that "
+                          "rotates queries and keys, such as \"attention\""))
+        << position;
+}
+
+TEST(MRope, SectionsFollowFromWhatTurns) {
+  const auto sections = [](int64_t head_dim, const char* arrangement) {
+    const Json position = {{"type", "m_rope"}, {"arrangement", arrangement}};
+    const ModelSpec spec = read_model_spec(around(
+        {{"type", "attention"}, {"n_heads", 4}, {"head_dim", head_dim}, {"position", position}}));
+    return resolve(spec)["layers"][0]["branches"][0]["mixer"]["position"]["sections"].dump();
+  };
+  EXPECT_EQ(sections(128, "chunked"), "[16,24,24]");      // Qwen2-VL
+  EXPECT_EQ(sections(128, "interleaved"), "[24,20,20]");  // Qwen3-VL
+  EXPECT_EQ(sections(6, "chunked"), "[1,1,1]");
+  EXPECT_EQ(sections(2, "interleaved"), "[1,0,0]");
+  for (int64_t head_dim = 2; head_dim <= 96; head_dim += 2)
+    for (const char* arrangement : {"chunked", "interleaved"})
+      EXPECT_NO_THROW(sections(head_dim, arrangement)) << head_dim << arrangement;
+}
+
 }  // namespace
 }  // namespace tessera::model

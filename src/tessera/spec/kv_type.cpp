@@ -47,7 +47,8 @@ StateDecl stored_as(const StateDecl& decl, KvType type, std::string_view path) {
   if (type == KvType::f32 || decl.kind == StateDecl::Kind::fixed) return decl;
   if (!decl.packs)
     fail(ErrorKind::spec, path,
-         "keeps \"{}\" for computations that need all its bits; found kv-type {}; expected f32",
+         "keeps \"{}\" for computations that need all its bits; found kv-type {}; expected f32, or "
+         "\"attention\" in its place, whose keys and values may be rounded",
          decl.name, name_of(type));
   StateDecl stored = decl;
   stored.dtype = known(type).stored;

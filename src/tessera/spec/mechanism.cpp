@@ -168,6 +168,33 @@ void for_each_part(const AnyPart& part, const std::function<void(const AnyPart&)
   for (const AnyPart* child : part.mechanism->parts(*part.config)) for_each_part(*child, visit);
 }
 
+namespace {
+
+bool has_field(const Mechanism& mechanism, std::string_view name) {
+  for (const FieldDoc& field : mechanism.fields())
+    if (field.name == name) return true;
+  return false;
+}
+
+/// A mixer without a place for a position or a pattern: why, and what has one.
+void refuse_missing_places(const Mechanism& mixer, const Json& json, const Scope& scope) {
+  for (const char* key : {"position", "pattern"}) {
+    if (!json.contains(key) || has_field(mixer, key)) continue;
+    std::vector<std::string> others;
+    for (const Mechanism& m : table())
+      if (m.slot == Slot::mixer && has_field(m, key)) others.push_back(m.name);
+    const bool position = key == std::string_view("position");
+    fail(ErrorKind::spec, scope.path, "unknown key \"{}\": {} {}; expected {}a mixer with a {}: {}",
+         key, mixer.name,
+         position ? "has no rotation and no bias that a position could be"
+                  : "has no pattern, since who sees whom is part of what it is",
+         position ? "a position of \"embed\" such as \"learned\", or " : "", key,
+         fmt::join(others, ", "));
+  }
+}
+
+}  // namespace
+
 AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   std::string name;
   if (json.is_string()) {
@@ -194,6 +221,7 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   AnyPart part;
   part.mechanism = mechanism;
   if (json.is_object()) check_sizes(json, scope);
+  if (json.is_object() && slot == Slot::mixer) refuse_missing_places(*mechanism, json, scope);
   part.config = mechanism->read(json.is_string() ? Json::object() : json, scope);
   return part;
 }

@@ -32,9 +32,10 @@ struct MRopeConfig final : PositionConfig {
     using C = MRopeConfig;
     return std::tuple{
         spec::field("theta", &C::theta, "base of the frequencies", {.min = 1e-9}),
-        spec::field("sections", &C::sections,
-                    "pairs that turn by time, height and width; their sum is head_dim / 2",
-                    {.required = true}),
+        spec::field(
+            "sections", &C::sections,
+            "pairs that turn by time, height and width; their sum is half the channels that "
+            "turn; [] = 3/8 by height and by width each, interleaved 5/16"),
         spec::field("arrangement", &C::arrangement, "how the sections are laid out")};
   }
   static spec::Json example(const spec::Scope& scope, int64_t) {
@@ -50,6 +51,7 @@ struct MRopeConfig final : PositionConfig {
             .forms = {.recurrent = true},
             .place = spec::Place::rotation};
   }
+  void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;
   /// For each pair of a head: 0 time, 1 height, 2 width.
   std::vector<int64_t> axis_of_pair() const;

@@ -32,8 +32,7 @@ struct PRopeConfig final : PositionConfig {
             .place = spec::Place::rotation};
   }
   void check(const spec::Scope& scope) const override {
-    require_place(spec::Place::rotation, "p_rope", scope,
-                  "put it into \"position\" of an attention mixer");
+    require_place(spec::Place::rotation, "p_rope", scope, kRotationRemedy);
     require_pairs(scope);
     if (fraction > 1)
       fail(ErrorKind::spec, scope.at("fraction").path, "found {}; expected at most 1", fraction);

@@ -25,6 +25,10 @@ struct tessera::spec::EnumNames<tessera::nn::RopeLayout> {
 
 namespace tessera::nn {
 
+/// Where a rotation that stands in a wrong place belongs.
+inline constexpr const char* kRotationRemedy =
+    "put it into \"position\" of a mixer that rotates queries and keys, such as \"attention\"";
+
 struct RopeConfig final : PositionConfig {
   double theta = 10000;
   RopeLayout layout = RopeLayout::half;
@@ -58,8 +62,7 @@ struct RopeConfig final : PositionConfig {
     if (rotary_dim == 0) rotary_dim = scope.turned();
   }
   void check(const spec::Scope& scope) const override {
-    require_place(spec::Place::rotation, "rope", scope,
-                  "put it into \"position\" of an attention mixer");
+    require_place(spec::Place::rotation, "rope", scope, kRotationRemedy);
     if (rotary_dim % 2 != 0 || rotary_dim > scope.turned())
       fail(ErrorKind::spec, scope.path,
            "rotary_dim = {}; expected an even number of at most head_dim = {}", rotary_dim,

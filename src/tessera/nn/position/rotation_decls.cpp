@@ -6,9 +6,16 @@
 
 namespace tessera::nn {
 
+void MRopeConfig::complete(const spec::Scope& scope) {
+  if (!sections.empty()) return;
+  // 16, 24, 24 of 64 pairs, or 24, 20, 20: those of Qwen2-VL and Qwen3-VL
+  const int64_t pairs = scope.turned() / 2,
+                side = arrangement == MRopeSections::chunked ? 3 * pairs / 8 : 5 * pairs / 16;
+  sections = {pairs - 2 * side, side, side};
+}
+
 void MRopeConfig::check(const spec::Scope& scope) const {
-  require_place(spec::Place::rotation, "m_rope", scope,
-                "put it into \"position\" of an attention mixer");
+  require_place(spec::Place::rotation, "m_rope", scope, kRotationRemedy);
   require_pairs(scope);
   if (sections.size() != 3 ||
       std::any_of(sections.begin(), sections.end(),

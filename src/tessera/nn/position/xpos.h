@@ -30,8 +30,7 @@ struct XposConfig final : PositionConfig {
             .place = spec::Place::rotation};
   }
   void check(const spec::Scope& scope) const override {
-    require_place(spec::Place::rotation, "xpos", scope,
-                  "put it into \"position\" of an attention mixer");
+    require_place(spec::Place::rotation, "xpos", scope, kRotationRemedy);
     require_pairs(scope);
     if (!scope.causal)
       fail(ErrorKind::spec, scope.path,
