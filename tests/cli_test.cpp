@@ -173,6 +173,73 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
   }
 }
 
+/// Named int64 tensors.
+void write_numbers(
+    const std::string& path,
+    const std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>>& all) {
+  spec::Json header = spec::Json::object();
+  std::vector<int64_t> values;
+  for (const auto& [name, shape, numbers] : all) {
+    const size_t begin = 8 * values.size();
+    values.insert(values.end(), numbers.begin(), numbers.end());
+    header[name] = {
+        {"dtype", "I64"}, {"shape", shape}, {"data_offsets", {begin, 8 * values.size()}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = text.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), 8);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(8 * values.size()));
+}
+
+TEST_F(Cli, ForwardReadsPrefixesAndAxes) {
+  // a model of each: one step of training makes it
+  std::ofstream(folder_ / "text.txt") << std::string(400, 'a');
+  const auto model_of = [&](const std::string& spec) {
+    const std::string recipe = (folder_ / (spec + ".json")).string(),
+                      run_folder = (folder_ / spec).string();
+    std::ofstream(recipe) << fmt::format(
+        R"({{"spec": "{}/{}/tiny-{}.json", "data": {{"train": ["text.txt"]}},
+            "train": {{"steps": 1, "batch": 1, "length": 16}}}})",
+        kZoo, spec, spec);
+    const Outcome outcome = run("train " + recipe + " --out " + run_folder);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return run_folder + "/latest";
+  };
+  const std::string input = (folder_ / "in").string(), output = (folder_ / "out").string();
+  const std::vector<int64_t> ids = {9, 8, 7, 6, 5, 4};
+  using Tensors = std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>>;
+  const auto said = [&](const std::string& model, const Tensors& more) {
+    Tensors all = {{"input_ids", {2, 3}, ids}};
+    all.insert(all.end(), more.begin(), more.end());
+    write_numbers(input, all);
+    const Outcome outcome = run("forward " + model + " --input " + input + " --output " + output);
+    return outcome.code == 0 ? read_text_file(output) : outcome.err;
+  };
+  const std::string prefix = model_of("prefix"), m_rope = model_of("m_rope");
+  const std::string causal = said(prefix, {});
+  EXPECT_EQ(said(prefix, {{"prefix_lengths", {2}, {0, 1}}}), causal);
+  EXPECT_NE(said(prefix, {{"prefix_lengths", {2}, {0, 2}}}), causal);
+  EXPECT_NE(said(prefix, {{"prefix_lengths", {2}, {0, 4}}}).find("prefix_lengths[1] is 4"),
+            std::string::npos);
+  EXPECT_NE(said(m_rope, {{"prefix_lengths", {2}, {0, 1}}}).find("is not an input of this model"),
+            std::string::npos);
+
+  std::vector<int64_t> text, image = {0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 2, 0, 1, 1, 0, 1, 2};
+  for (int i = 0; i < 3; ++i) text.insert(text.end(), {0, 1, 2, 0, 1, 2});
+  const std::string plain = said(m_rope, {});
+  EXPECT_EQ(said(m_rope, {{"position_ids", {3, 2, 3}, text}}), plain);
+  EXPECT_NE(said(m_rope, {{"position_ids", {3, 2, 3}, image}}), plain);
+  text.resize(12);
+  EXPECT_NE(said(m_rope, {{"position_ids", {2, 2, 3}, text}}).find("expected [2, 3] as input_ids"),
+            std::string::npos);
+  EXPECT_NE(said(prefix, {{"position_ids", {3, 2, 3}, image}}).find("no layer has position"),
+            std::string::npos);
+}
+
 TEST_F(Cli, PairsNeedATargetAndAnswerTheirSource) {
   const std::string model = kGoldens + "/t5/v1_1", input = (folder_ / "in.safetensors").string();
   write_ids(input, false);

@@ -3,6 +3,7 @@
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
+#include "tessera/model/prefix.h"
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::cli {
@@ -15,6 +16,7 @@ struct Options {
 
 const std::vector<std::string> kInputs = {"input_ids", "attention_mask", "position_ids",
                                           "token_type_ids", "global_attention_mask"};
+const std::string kPrefixes = "prefix_lengths";
 const std::vector<std::string> kTargets = {"decoder_input_ids", "decoder_attention_mask"};
 
 /// The padded tensors of one stack's input.
@@ -24,8 +26,10 @@ struct Input {
   Tensor padded(const Tensor& x_N) const { return model::to_padded(x_N, ids, mask); }
 };
 
-void check_names(const format::TensorFile& file, bool pair) {
+void check_names(const format::TensorFile& file, const model::ModelSpec& spec) {
+  const bool pair = spec.encoder != nullptr;
   std::vector<std::string> known = kInputs;
+  if (model::reads_prefix(spec)) known.push_back(kPrefixes);
   if (pair) known.insert(known.end(), kTargets.begin(), kTargets.end());
   for (const format::TensorView& view : file.tensors())
     if (std::find(known.begin(), known.end(), view.name) == known.end())
@@ -65,12 +69,32 @@ Input target_of(const format::TensorFile& file, const Input& source) {
   return in;
 }
 
+/// Whether positions in time, height and width mean something to the stack that reads input_ids.
+bool turns_by_axes(const model::ModelSpec& spec) {
+  const model::ModelSpec& reader = spec.encoder ? *spec.encoder : spec;
+  bool found = false;
+  for (const model::LayerSpec& layer : reader.layers)
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches)
+        spec::for_each_part(branch.part, [&](const model::AnyPart& part) {
+          found = found || part.type() == "m_rope";
+        });
+  return found;
+}
+
 int forward(const Options& o) {
   const format::TensorFile file = format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   const bool pair = loaded.model.spec().encoder != nullptr;
-  check_names(file, pair);
-  const Input source = source_of(file), read = pair ? target_of(file, source) : source;
+  check_names(file, loaded.model.spec());
+  const Input source = source_of(file);
+  Input read = pair ? target_of(file, source) : source;
+  if (const Tensor lengths = numbers(file, kPrefixes.c_str()); lengths.defined())
+    model::set_prefixes(read.batch, lengths);
+  if (source.batch.axes_3N.defined() && !turns_by_axes(loaded.model.spec()))
+    fail(ErrorKind::input, "forward",
+         "{}: position_ids has three axes, but no layer has position \"m_rope\"; expected [B, T]",
+         file.file());
 
   const at::NoGradGuard no_gradients;
   std::vector<std::pair<std::string, Tensor>> out;
@@ -117,7 +141,8 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-                 "token_type_ids, global_attention_mask; beside an encoder also decoder_input_ids "
+                 "token_type_ids, global_attention_mask, prefix_lengths [B] (pattern prefix); "
+                 "position_ids may be [3,B,T] (m_rope); beside an encoder also decoder_input_ids "
                  "[B,T] and, where wanted, decoder_attention_mask")
       ->required();
   app.add_option("--output", o->output,

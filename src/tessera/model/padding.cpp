@@ -13,7 +13,7 @@ Tensor kept(const Tensor& ids_BT, const Tensor& mask_BT) {
 
 nn::Batch from_padded(const Tensor& ids_BT,
                       const Tensor& mask_BT,
-                      const Tensor& positions_BT,
+                      const Tensor& positions,
                       const Tensor& types_BT,
                       const Tensor& global_BT) {
   if (ids_BT.dim() != 2 || ids_BT.numel() == 0)
@@ -25,7 +25,15 @@ nn::Batch from_padded(const Tensor& ids_BT,
            ids_BT.size(0), ids_BT.size(1));
   };
   same_shape(mask_BT, "attention_mask");
-  same_shape(positions_BT, "position_ids");
+  const bool by_axes = positions.defined() && positions.dim() == 3;
+  if (!by_axes) {
+    same_shape(positions, "position_ids");
+  } else if (positions.size(0) != 3 || positions[0].sizes() != ids_BT.sizes()) {
+    fail(ErrorKind::input, "input",
+         "position_ids is [{}]; expected [{}, {}] as input_ids, or [3, {}, {}]",
+         fmt::join(positions.sizes(), ", "), ids_BT.size(0), ids_BT.size(1), ids_BT.size(0),
+         ids_BT.size(1));
+  }
   same_shape(types_BT, "token_type_ids");
   same_shape(global_BT, "global_attention_mask");
   const Tensor index = kept(ids_BT, mask_BT);
@@ -43,10 +51,27 @@ nn::Batch from_padded(const Tensor& ids_BT,
     begin += length;
   }
   batch.number();
-  if (positions_BT.defined()) batch.positions_N = pick(positions_BT);
+  if (by_axes)
+    batch.axes_3N = at::stack({pick(positions[0]), pick(positions[1]), pick(positions[2])});
+  else if (positions.defined())
+    batch.positions_N = pick(positions);
   if (types_BT.defined()) batch.types_N = pick(types_BT);
   if (global_BT.defined()) batch.global_N = pick(global_BT).ne(0);
   return batch;
+}
+
+void set_prefixes(nn::Batch& batch, const Tensor& lengths_B) {
+  if (lengths_B.dim() != 1 || lengths_B.size(0) != static_cast<int64_t>(batch.segments.size()))
+    fail(ErrorKind::input, "input", "prefix_lengths is [{}]; expected [{}], one for each row",
+         fmt::join(lengths_B.sizes(), ", "), batch.segments.size());
+  const Tensor lengths = lengths_B.to(at::kLong).contiguous();
+  for (nn::Segment& s : batch.segments) {
+    s.prefix = lengths.const_data_ptr<int64_t>()[s.row];
+    if (s.prefix < 0 || s.prefix > s.length)
+      fail(ErrorKind::input, "input",
+           "prefix_lengths[{}] is {}; expected 0 to {}, the row's tokens", s.row, s.prefix,
+           s.length);
+  }
 }
 
 Tensor to_padded(const Tensor& x_N, const Tensor& ids_BT, const Tensor& mask_BT) {

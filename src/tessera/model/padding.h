@@ -5,14 +5,19 @@
 
 namespace tessera::model {
 
-/// The tokens with mask 1 as one segment per row; mask_BT, positions_BT, types_BT and global_BT
-/// (tokens that are global besides the pattern's own) may be undefined. Throws Error(input) on a
-/// shape that differs or a row without tokens.
+/// The tokens with mask 1 as one segment per row; mask_BT, positions, types_BT and global_BT
+/// (tokens that are global besides the pattern's own) may be undefined. Positions are [B,T], or
+/// [3,B,T] in time, height and width. Throws Error(input) on a shape that differs or a row without
+/// tokens.
 nn::Batch from_padded(const Tensor& ids_BT,
                       const Tensor& mask_BT,
-                      const Tensor& positions_BT = {},
+                      const Tensor& positions = {},
                       const Tensor& types_BT = {},
                       const Tensor& global_BT = {});
+
+/// Says of every row how many of its tokens, the first ones, were given (nn::Segment::prefix);
+/// lengths_B int64. Throws Error(input) unless each is 0 to the tokens of its row.
+void set_prefixes(nn::Batch& batch, const Tensor& lengths_B);
 
 /// x_N... back to [B, T, ...]; padding is 0.
 Tensor to_padded(const Tensor& x_N, const Tensor& ids_BT, const Tensor& mask_BT);

@@ -165,6 +165,11 @@ class Attention final : public Mixer {
   Tensor far_queries(const Tensor& unrotated, Context& context) const {
     const int64_t farthest = config_.who().farthest();
     if (farthest == 0 || context.batch->longest() <= farthest + 1) return {};
+    if (context.batch->axes_3N.defined())
+      fail(ErrorKind::input, name_,
+           "positions in time, height and width, but pattern \"{}\" sees queries beyond {} at one "
+           "place; expected position_ids [B, T]",
+           config_.pattern.type(), farthest);
     struct Far {
       Batch batch;
       Context context;
