@@ -106,6 +106,9 @@ TEST(Ngram, Shakespeare) {
                 published[order - 1], 5e-9)
         << order;
   }
+  const std::string_view first = std::string_view(text).substr(0, border + 2000);
+  EXPECT_NEAR(NgramModel(first.substr(0, border), 5).nll_sum(first, border) / 2000, 1.39894549,
+              5e-9);
 }
 
 TEST(Ngram, RefusesBadOrdersAndShortTexts) {

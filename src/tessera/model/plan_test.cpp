@@ -39,6 +39,116 @@ TEST(Plan, ParametersOfPublicModels) {
     EXPECT_EQ(make_plan(zoo(name), 1).parameters, parameters) << name;
 }
 
+ModelSpec read(const std::string& json) {
+  return read_model_spec(spec::parse_json(json, "test"));
+}
+
+TEST(Plan, ParametersOfRecurrentModels) {
+  // specification, mixers 6.4, 7.2, 10.4: computed there from the models' formulas
+  const auto parameters_of = [](const std::string& json) {
+    return make_plan(read(json), 1).parameters;
+  };
+  Json bamba = spec::parse_json(R"({"tessera": 1, "arch": "decoder", "vocab": 128256,
+    "d_model": 4096, "norm": {"type": "rms_norm", "eps": 1e-5}, "layers": [],
+    "ffn": {"type": "glu", "d_hidden": 14336}, "head": "linear"})",
+                                "test");
+  for (int64_t i = 0; i < 32; ++i)
+    bamba["layers"].push_back(
+        {{"mixer", i == 9 || i == 18 || i == 27
+                       ? Json{{"type", "attention"}, {"n_heads", 32}, {"n_kv_heads", 8}}
+                       : Json{{"type", "mamba2"}, {"n_heads", 128}, {"d_state", 128}}}});
+  EXPECT_EQ(parameters_of(bamba.dump()), 9'780'235'392) << "Bamba-9B";
+  EXPECT_EQ(parameters_of(R"({"tessera": 1, "arch": "decoder", "vocab": 50277, "d_model": 768,
+    "embed": {"type": "token", "norm": "layer_norm"}, "norm": "layer_norm",
+    "layers": [{"repeat": 12, "branches": [{"mixer": "rwkv4"},
+      {"name": "channel_mix", "mixer": {"type": "rwkv_channel_mix", "version": "rwkv4", "d_hidden": 3072}}]}],
+    "head": "linear"})"),
+            169'342'464)
+      << "RWKV-4 169M";
+  EXPECT_EQ(parameters_of(R"({"tessera": 1, "arch": "decoder", "vocab": 50304, "d_model": 4096,
+    "norm": {"type": "rms_norm", "eps": 1e-6},
+    "layers": [{"repeat": 32, "mixer": {"type": "mlstm", "n_heads": 8}}],
+    "ffn": {"type": "glu", "d_hidden": 10944}, "head": {"type": "linear", "softcap": 30}})"),
+            6'865'424'896)
+      << "xLSTM 7B";
+  // additions 1.3
+  EXPECT_EQ(make_plan(zoo("hybrid/griffin-2b"), 1).parameters, 2'682'862'080);
+  const ModelSpec griffin_9b = load_model_spec(
+      std::string(TESSERA_SOURCE_DIR) + "/zoo/hybrid/griffin-2b.json",
+      {"d_model=4096", "embed.scale=64", "n_layers=38", "cycles=13", "layers[0].mixer.n_heads=16",
+       "layers[1].mixer.n_heads=16", "ffn.d_hidden=12288"});
+  EXPECT_EQ(make_plan(griffin_9b, 1).parameters, 8'579'977'216);
+}
+
+// specification, mixers 8.3: the presets without their embeddings
+TEST(Plan, ParametersOfTheRetNetPresets) {
+  struct Preset {
+    int64_t layers, d, d_v, heads, parameters;
+  };
+  for (const Preset& p : {Preset{6, 512, 864, 2, 19'077'632},
+                          {16, 1024, 1728, 4, 203'457'536},
+                          {24, 2048, 3456, 8, 1'220'642'816},
+                          {32, 2560, 4280, 10, 2'523'302'400},
+                          {32, 4096, 6912, 16, 6'509'826'048},
+                          {40, 5120, 8560, 20, 12'616'094'720}}) {
+    const Json json = {
+        {"tessera", 1},
+        {"arch", "decoder"},
+        {"vocab", 8},
+        {"d_model", p.d},
+        {"norm", {{"type", "rms_norm"}, {"eps", 1e-6}}},
+        {"layers",
+         Json::array(
+             {{{"repeat", p.layers},
+               {"mixer",
+                {{"type", "retention"}, {"n_heads", p.heads}, {"value_dim", p.d_v / p.heads}}}}})},
+        {"ffn", {{"type", "glu"}, {"d_hidden", p.d_v}}},
+        {"head", "tied"}};
+    EXPECT_EQ(make_plan(read_model_spec(json), 1).parameters - 8 * p.d, p.parameters) << p.d;
+  }
+}
+
+// specification, mixers 14: elements that one layer keeps of one sequence, however long it is
+TEST(Plan, StatesOfRecurrentLayers) {
+  struct Case {
+    const char* what;
+    int64_t d_model, elements;
+    const char* branches;
+  };
+  for (
+      const Case& c : {
+          Case{"S4", 512, 2 * 16'384, R"([{"mixer": "s4"}])"},
+          {"S4D", 512, 2 * 16'384, R"([{"mixer": "s4d"}])"},
+          {"Mamba 2.8B", 2560, 97'280, R"([{"mixer": {"type": "mamba", "d_state": 16}}])"},
+          {"Mamba-2 2.7B", 2560, 655'360 + 16'128,
+           R"([{"mixer": {"type": "mamba2", "n_heads": 80, "d_state": 128}}])"},
+          {"RWKV-4 14B", 5120, 25'600,
+           R"([{"mixer": "rwkv4"}, {"name": "channel_mix", "mixer": {"type": "rwkv_channel_mix", "version": "rwkv4"}}])"},
+          {"RWKV-5", 4096, 270'336,
+           R"([{"mixer": {"type": "rwkv5", "n_heads": 64}},
+                {"name": "channel_mix", "mixer": {"type": "rwkv_channel_mix", "version": "rwkv5"}}])"},
+          {"RWKV-6", 4096, 270'336,
+           R"([{"mixer": {"type": "rwkv6", "n_heads": 64}},
+                {"name": "channel_mix", "mixer": {"type": "rwkv_channel_mix", "version": "rwkv6"}}])"},
+          {"RWKV-7", 4096, 270'336,
+           R"([{"mixer": {"type": "rwkv7", "n_heads": 64}},
+                {"name": "channel_mix", "mixer": {"type": "rwkv_channel_mix", "version": "rwkv7"}}])"},
+          {"RetNet 7b", 4096, 1'769'472,
+           R"([{"mixer": {"type": "retention", "n_heads": 16, "value_dim": 432}}])"},
+          {"xLSTM 7B", 4096, 1'050'632, R"([{"mixer": {"type": "mlstm", "n_heads": 8}}])"},
+      }) {
+    const ModelSpec spec =
+        read(fmt::format(R"({{"tessera": 1, "arch": "decoder", "vocab": 8, "d_model": {},
+                           "norm": "layer_norm", "layers": [{{"branches": {}}}], "head": "tied"}})",
+                         c.d_model, c.branches));
+    for (const int64_t context : {1, 100'000}) {
+      const Plan plan = make_plan(spec, context);
+      EXPECT_EQ(plan.state_bytes, 4 * c.elements) << c.what << " after " << context;
+      EXPECT_EQ(plan.state_bytes_per_token, 0) << c.what;
+    }
+  }
+}
+
 TEST(Plan, StateAndFlops) {
   const Plan plan = make_plan(zoo("llama/smollm2-135m"), 2048);
   // 30 layers x 3 kv heads x 64 x (k and v) x 4 bytes

@@ -66,6 +66,25 @@ TEST(RgLru, GoldenInEveryForm) {
   }
 }
 
+/// A state of ones without input shows the decay itself.
+TEST(RgLru, DecayGolden) {
+  const Tensor want = tensor({0.04406831, 0.00437652, 0.00143055, 0.00718053});
+  const auto decayed = [](at::ScalarType type, const auto& form) {
+    auto in = LruGolden(type).in();
+    for (Tensor* t : {&in.x_TW, &in.in_TW, &in.rec_TW}) *t = t->narrow(0, 0, 1);
+    in.x_TW = at::zeros_like(in.x_TW);
+    return form(in, at::ones({4}, at::TensorOptions().dtype(type)))[0];
+  };
+  expect_near(
+      decayed(at::kDouble, [](const RgLru& in,
+                              const Tensor& state) { return rg_lru_chunked(in, 4, state).first; }),
+      want, 1e-8);
+  const at::NoGradGuard no_gradients;
+  expect_near(decayed(at::kFloat, [](const RgLru& in,
+                                     Tensor state) { return rg_lru_kernel(in, state, false); }),
+              want, 1e-7);
+}
+
 TEST(RgLru, KernelGoldenAndSplits) {
   const at::NoGradGuard no_gradients;
   const LruGolden golden(at::kFloat);

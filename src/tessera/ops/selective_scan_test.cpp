@@ -3,6 +3,7 @@
 #include "tessera/ops/selective_scan.h"
 
 #include "tessera/ops/ops_testing.h"
+#include "tessera/ops/pointwise.h"
 
 namespace tessera::ops {
 namespace {
@@ -100,6 +101,17 @@ TEST(SelectiveScan, GoldenByKernels) {
     EXPECT_TRUE(at::equal(at::cat({first, second}), whole) && at::equal(state, whole_state))
         << "cut at " << cut;
   }
+}
+
+TEST(SelectiveScan, GatedGolden) {
+  const Tensor z = tensor({.5, -.5, 1, 0, -1, 2, 0, 1}, {4, 2});
+  const Tensor want = tensor(
+      {0.45747416, 0.22862267, -0.23925812, 0, 0.40663888, -2.36489146, 0, 1.23437396}, {4, 2});
+  const auto gated_y = [&](at::ScalarType type) {
+    return gated(z.to(type), selective_scan(Golden(type).in, {4}, 3), Activation::silu);
+  };
+  expect_near(gated_y(at::kDouble), want, 1e-8);
+  expect_near(gated_y(at::kFloat), want, 4e-6);
 }
 
 TEST(SelectiveScan, AnySplitWithAnyFormsGivesTheWhole) {

@@ -258,5 +258,38 @@ TEST(HyenaLayer, AgainstTheDirectConvolution) {
   }
 }
 
+/// With filters of ones only their window is left, which an impulse shows.
+TEST(HyenaLayer, WindowGolden) {
+  constexpr int64_t kChannels = 3, kWidth = 2, kLength = 2;
+  const auto ones = [](std::vector<int64_t> shape) { return at::ones(shape, at::kDouble); };
+  const auto zeros = [](std::vector<int64_t> shape) { return at::zeros(shape, at::kDouble); };
+  const Tensor zero = zeros({kChannels, kChannels}), one = at::eye(kChannels, at::kDouble);
+  const MixerUnderTest mixer =
+      golden_mixer({{"type", "hyena"},
+                    {"max_length", kLength},
+                    {"filter_width", kWidth},
+                    {"filter_layers", 0},
+                    {"d_conv", 1}},
+                   kChannels,
+                   {{"in.weight", at::cat({zero, zero, one})},  // x_0 = x_1 = 1, v = u
+                    {"in.bias", at::cat({ones({2 * kChannels}), zeros({kChannels})})},
+                    {"conv.weight", ones({3 * kChannels, 1})},
+                    {"conv.bias", zeros({3 * kChannels})},
+                    {"filter.in.weight", zeros({kWidth, 3})},
+                    {"filter.in.bias", at::full({kWidth}, M_PI / 2, at::kDouble)},
+                    {"filter.frequency", ones({kWidth})},
+                    {"filter.out.weight", ones({kChannels, kWidth}) / kWidth},
+                    {"bias", zeros({1, kChannels})},
+                    {"out.weight", one},
+                    {"out.bias", zeros({kChannels})}});
+  const Tensor impulse = at::cat({ones({1, kChannels}), zeros({1, kChannels})});
+  const Tensor y = mixer.whole(impulse, {kLength});
+  ops::expect_near(y[0], ones({kChannels}), 1e-12);
+  // t = L - 1 has the feature 1; in the transform's rounding of 1e-16 the last keeps nine digits
+  ops::expect_near(-y[1].log().narrow(0, 0, 2), ops::tensor({3.07011346, 9.21034037}), 1e-8);
+  ops::expect_near(y[1] / at::exp(-ops::tensor({3.07011346, 9.21034037, 15.35056729})),
+                   ones({kChannels}), 2e-8);
+}
+
 }  // namespace
 }  // namespace tessera::nn

@@ -227,5 +227,81 @@ TEST(RwkvChannelMix, EveryVersionAgainstItsDefinition) {
   }
 }
 
+/// One head of two channels, whose tokens pick r, k, v, the raw decay and the rate.
+struct Rwkv7Golden {
+  static constexpr int64_t kTokens = 3, kWidth = 4;
+  static Tensor picked(const Tensor& rows) { return weight_giving(rows, kWidth); }
+
+  Values values{{"r.weight", picked(ops::tensor({1, .5, -.5, 1, 2, 1}, {3, 2}))},
+                {"k.weight", picked(ops::tensor({.5, -1, 1, .5, -1, 1}, {3, 2}))},
+                {"v.weight", picked(ops::tensor({1, 2, -1, .5, .5, 1}, {3, 2}))},
+                // tanh(1) w2 is the raw decay
+                {"decay_down.weight", at::eye(kTokens, kWidth, at::kDouble)},
+                {"decay_up.weight",
+                 ops::tensor({-1, 0, .5, -.5, -2, 1}, {3, 2}).t().contiguous() / std::tanh(1.0)},
+                {"decay_up.bias", at::zeros({2}, at::kDouble)},
+                {"rate_down.weight", at::eye(kTokens, kWidth, at::kDouble)},
+                {"rate_up.weight",
+                 at::logit(ops::tensor({.5, .25, .75, .5, .1, .9}, {3, 2})).t().contiguous()},
+                {"rate_up.bias", at::zeros({2}, at::kDouble)},
+                {"gate_down.weight", at::zeros({1, kWidth}, at::kDouble)},
+                {"gate_up.weight", at::ones({2, 1}, at::kDouble)},
+                {"key_scale", ops::tensor({.7, .9})},
+                {"key_rate", at::ones({2}, at::kDouble)},
+                {"bonus", at::zeros({1, 2}, at::kDouble)},
+                {"norm.weight", at::ones({2}, at::kDouble)},
+                {"norm.bias", at::zeros({2}, at::kDouble)},
+                {"o.weight", at::zeros({kWidth, 2}, at::kDouble)}};
+  Rwkv7Golden() {
+    for (const char name : std::string_view("rwkvag"))
+      values[std::string("mix_") + name] = at::zeros({kWidth}, at::kDouble);
+  }
+  /// S [K, V] after the first n tokens.
+  Tensor state(int64_t n, at::ScalarType type) const {
+    const Layer layer{{{"type", "rwkv7"},
+                       {"n_heads", 1},
+                       {"key_dim", 2},
+                       {"value_dim", 2},
+                       {"decay_rank", 3},
+                       {"rate_rank", 3},
+                       {"gate_rank", 1}},
+                      values};
+    std::unique_ptr<RowState> row;
+    layer.of_width(kWidth).split(at::eye(kTokens, kWidth, type).narrow(0, 0, n), {n}, &row);
+    return row->fixed(0)[0];
+  }
+};
+
+TEST(Rwkv7, GoldenStateFromRawDecaysAndRates) {
+  const Tensor want =
+      ops::tensor({-0.63147412, 0.13893362, 0.44088882, 1.14632766}, {2, 2}).t();  // [V, K]
+  const Rwkv7Golden golden;
+  ops::expect_near(golden.state(3, at::kDouble), want, 1e-8);
+  const at::NoGradGuard no_gradients;
+  ops::expect_near(golden.state(3, at::kFloat), want, 2e-6);
+}
+
+/// Nothing is removed or written behind the first token: what is left of the state shows w.
+TEST(Rwkv7, GoldenDecaysFromRawOnes) {
+  Rwkv7Golden golden;
+  golden.values["rate_up.weight"] = at::full({2, 3}, -1000, at::kDouble);
+  golden.values["key_rate"] = at::zeros({2}, at::kDouble);
+  // the first token's own decay meets an empty state
+  golden.values["k.weight"] = golden.values["v.weight"] =
+      Rwkv7Golden::picked(ops::tensor({1, 1, 0, 0, 0, 0}, {3, 2}));
+  const Tensor raw = ops::tensor({-1, 0, .5, -.5, -2, 1}, {3, 2});
+  const Tensor w =
+      ops::tensor({0.84948821, 0.73840315, 0.68554532, 0.79533649, 0.93025157, 0.64184436}, {3, 2});
+  // every raw decay once behind the first
+  for (const auto& [at, then] : {std::pair{1, 2}, {0, 1}}) {
+    const Tensor order = at::tensor({int64_t{0}, int64_t{at}, int64_t{then}});
+    golden.values["decay_up.weight"] = raw.index_select(0, order).t().contiguous() / std::tanh(1.0);
+    const Tensor rows = golden.state(2, at::kDouble).select(1, 0),
+                 both = golden.state(3, at::kDouble).select(1, 0);
+    ops::expect_near(rows, w[at], 1e-8);
+    ops::expect_near(both / rows, w[then], 1e-8);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::nn
