@@ -196,6 +196,25 @@ TEST(Hgrn2, GoldenWithTheTableOfAllLayers) {
   Layer{part, values, 2, 4}.expect(tokens(3), want, 4e-7);
 }
 
+/// A closed forget gate is g = lb, and after one token with values of one the state is 1 - lb.
+TEST(Hgrn2, GoldenLowerBoundsOfEveryLayer) {
+  const Tensor bounds = tensor(
+      {0, 0, 0.53601723, 0.36199772, 0.70584007, 0.44978255, 0.78028420, 0.56450092}, {4, 2});
+  for (int64_t l = 0; l < 4; ++l) {
+    Values values{{"q.weight", at::ones({2, 1}, at::kDouble)},
+                  {"f.weight", at::full({2, 1}, -1000, at::kDouble)},
+                  {"v.weight", at::ones({1, 1}, at::kDouble)},
+                  {"norm.weight", tensor({1})},
+                  {"o.weight", at::ones({1, 1}, at::kDouble)}};
+    if (l > 0) values["shared.hgrn2.lower_bounds"] = gen({4, 2}, .8, .1);
+    const Layer layer{
+        {{"type", "hgrn2"}, {"n_heads", 1}, {"key_dim", 2}, {"value_dim", 1}}, values, l, 4};
+    std::unique_ptr<RowState> row;
+    layer.of_width(1).split(at::ones({1, 1}, at::kDouble), {1}, &row);
+    ops::expect_near(1 - row->fixed(0)[0].select(1, 0), bounds[l], 1e-8);
+  }
+}
+
 TEST(LightningAttention, GoldenAgainstTransformers) {
   const Tensor qkv = gen({12, 3}, .31, .2).reshape({2, 3, 2, 3});  // [head, q k v, D, d]
   const auto part_of = [&](int64_t i) { return qkv.select(1, i).reshape({4, 3}).contiguous(); };
@@ -213,6 +232,14 @@ TEST(LightningAttention, GoldenAgainstTransformers) {
                     1,
                     4};
   const Tensor x = gen({5, 3}, .6, .15), y = layer.run(x, at::kDouble);
+  const Tensor last = tensor({-1.23244562, -1.24469564, 0.62319392, 0.57767883, -1.27299557,
+                              -1.60760216, -0.67656089, -1.14121049},
+                             {2, 2, 2});
+  for (const std::vector<int64_t>& calls : {std::vector<int64_t>{5}, {2, 1, 2}}) {
+    std::unique_ptr<RowState> row;
+    layer.of_width(3).split(x, calls, &row);
+    ops::expect_near(row->fixed(0), last, 1e-8);
+  }
   ops::expect_near(
       at::stack({y[0], y[4]}),
       tensor({-1.37593489, -0.41833456, 1.81268301, -1.75027148, 1.05005861, 0.65399313}, {2, 3}),
