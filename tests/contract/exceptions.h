@@ -12,6 +12,7 @@ enum class Exception {
   angles_change_at_trained_length,  // a sequence that crosses it must be computed anew
   a_prefix_comes_whole,             // its tokens see each other, so no call may end inside it
   gradients_stop_at_a_memory,       // so that they are no derivative of a pass over many segments
+  scores_sums_held_constant,        // what a row is divided by, which a norm behind it undoes
   learns_from_its_own_loss,         // the output's gradient stops before it
 };
 

@@ -15,11 +15,17 @@ int64_t size_of(const Ids& ids) {
   return static_cast<int64_t>(ids.size());
 }
 
+/// Why this configuration of a mechanism with a recurrent form cannot have it, "" when it can.
+std::string own_reason(const Case& c) {
+  return spec::read_part(c.mechanism->slot, c.part, scope_for(c)).config->no_state_reason();
+}
+
 /// Whether the case has a state at all; a case without one must say why, as it declares.
 bool has_state(const Case& c, Report& report) {
   const model::ModelSpec spec = model::read_model_spec(c.decoder);
   const std::string reason = spec.no_state_reason();
-  const bool declared = c.mechanism == nullptr || c.mechanism->info.forms.recurrent;
+  const bool declared =
+      c.mechanism == nullptr || (c.mechanism->info.forms.recurrent && own_reason(c).empty());
   report.expect(c.encoder_only || declared == reason.empty(), "declares {}, but a model with it {}",
                 declared ? "a recurrent form" : "no recurrent form",
                 reason.empty() ? "has a state" : "has none: " + reason);

@@ -84,6 +84,20 @@ void RetentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   if (norm_weight) list.add({"norm.weight", {value_dim}, spec::Init::constant(1), Kind::norm});
 }
 
+std::string RetentionConfig::no_state_reason() const {
+  if (normalise != RetentionNormalise::scores) return "";
+  return "retention with \"normalise\": \"scores\" divides a row by the sum of all its scores, "
+         "which a state of fixed size does not hold; take \"decays\", which is the same behind the "
+         "norm but for its eps";
+}
+
+double RetentionConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
+  double all = RecurrentConfig::extra_flops(scope, context);
+  if (normalise == RetentionNormalise::scores)
+    all += static_cast<double>(n_heads * context) * (2.0 * static_cast<double>(key_dim) + 2);
+  return all;
+}
+
 // --- linear attention
 // -----------------------------------------------------------------------------
 

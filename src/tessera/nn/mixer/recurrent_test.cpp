@@ -37,36 +37,154 @@ Tensor gate_of_40(int64_t width, int64_t d) {
 // --- goldens
 // --------------------------------------------------------------------------------------
 
+/// One head with gamma = 0.96875, keys before their scale K^{-1/2}, values in the first channels.
+Layer retention_of(const Tensor& q, const Tensor& k, const Tensor& v, Json more) {
+  const int64_t width = v.size(1);
+  Json part = {{"type", "retention"},    {"n_heads", 1}, {"key_dim", q.size(1)},
+               {"value_dim", v.size(1)}, {"chunk", 3},   {"angles", "none"}};
+  part.update(more);
+  return {part,
+          {{"q.weight", picks(q)},
+           {"k.weight", picks(k)},
+           {"v.weight", picks(v)},
+           {"g.weight", gate_of_40(width, 4)},
+           {"o.weight", first_channels(4, width)}}};
+}
+const Tensor& retention_values() {
+  static const Tensor v = tensor({1, 2, -1, .5, .5, 1, 2, -1}, {4, 2});
+  return v;
+}
+Layer plain_retention(Json more = Json::object()) {
+  return retention_of(tensor({1, 2, -.5, 1, 2, 1, .5, -1}, {4, 2}),
+                      tensor({.5, -1, 1, .5, -1, 1, .25, 2}, {4, 2}), retention_values(), more);
+}
+Tensor padded(const Tensor& y) {
+  return at::constant_pad_nd(y, {0, 4 - y.size(1)});
+}
+
 TEST(Retention, GoldenWithoutAndWithRotation) {
-  const Tensor v = tensor({1, 2, -1, .5, .5, 1, 2, -1}, {4, 2});
-  const Tensor plain_q = tensor({1, 2, -.5, 1, 2, 1, .5, -1}, {4, 2}),
-               plain_k = tensor({.5, -1, 1, .5, -1, 1, .25, 2}, {4, 2});
-  const auto layer = [&](const Tensor& q, const Tensor& k, const char* angles) {
-    return Layer{{{"type", "retention"},
-                  {"n_heads", 1},
-                  {"key_dim", q.size(1)},
-                  {"value_dim", 2},
-                  {"chunk", 3},
-                  {"angles", angles}},
-                 {{"q.weight", picks(q)},
-                  {"k.weight", picks(k)},
-                  {"v.weight", picks(v)},
-                  {"g.weight", gate_of_40(2, 4)},
-                  {"o.weight", first_channels(4, 2)}}};
-  };
-  const auto padded = [](const Tensor& y) { return at::constant_pad_nd(y, {0, 2}); };
-  layer(plain_q, plain_k, "none")
-      .expect(tokens(4),
-              padded(tensor({-0.63245542, -1.26491084, -0.63245536, -1.26491072, -1.41054231,
-                             0.10183059, -1.10066535, 0.88799513},
-                            {4, 2})),
-              1e-8);
+  const Layer plain = plain_retention();
+  plain.expect(tokens(4),
+               padded(tensor({-0.63245542, -1.26491084, -0.63245536, -1.26491072, -1.41054231,
+                              0.10183059, -1.10066535, 0.88799513},
+                             {4, 2})),
+               1e-8);
+  for (const std::vector<int64_t>& calls : {std::vector<int64_t>{4}, {1, 2, 1}}) {
+    std::unique_ptr<RowState> row;
+    plain.of_width(4).split(tokens(4), calls, &row);
+    ops::expect_near(row->fixed(0)[0],
+                     tensor({-0.33112183, 0.11288072, 2.19626486, -1.84903417}, {2, 2}), 1e-8);
+  }
   const Tensor q = tensor({1, 2, .5, -1, -.5, 1, 1, 0, 2, 1, -1, .5, .5, -1, 0, 2}, {4, 4}),
                k = tensor({.5, -1, 1, 0, 1, .5, -.5, 2, -1, 1, .5, .5, .25, 2, -1, 1}, {4, 4});
   const Tensor raw =
       tensor({-0.5, -1, 0.40723884, 0.18947767, -3.22922815, -3.00658117, -2.90421321, -0.09494295},
              {4, 2});
-  layer(q, k, "linear").expect(tokens(4), padded(rms_normed(raw, 1e-6)), 1e-7);
+  retention_of(q, k, retention_values(), {{"angles", "linear"}})
+      .expect(tokens(4), padded(rms_normed(raw, 1e-6)), 1e-7);
+}
+
+/// An eps far above every square makes the norm a factor of 1e-6 to all digits.
+Json unnormed(const char* normalise) {
+  return {{"norm_eps", 1e12}, {"normalise", normalise}};
+}
+
+TEST(Retention, GoldenNormalisations) {
+  const Tensor raw = tensor({-1.06066017, -2.12132034, -0.85626212, -1.71252424, -2.06607763,
+                             0.14915534, -2.36182577, 1.90547453},
+                            {4, 2}),
+               decays = tensor({-1.06066017, -2.12132034, -0.61025514, -1.22051028, -1.21173373,
+                                0.08747810, -1.20898885, 0.97538840},
+                               {4, 2}),
+               scores = tensor({-1, -2, -0.61025514, -1.22051028, -0.85388128, 0.06164384,
+                                -0.74814202, 0.60358625},
+                               {4, 2});
+  const auto check = [](const char* normalise, const Tensor& want, std::vector<int64_t> calls) {
+    const Layer layer = plain_retention(unnormed(normalise));
+    const auto y = [&](at::ScalarType type) {
+      return layer.of_width(4).run(tokens(4), type, calls) * 1e6;
+    };
+    ops::expect_near(y(at::kDouble), padded(want), 1e-8, normalise);
+    const at::NoGradGuard no_gradients;
+    ops::expect_near(y(at::kFloat), padded(want), 2e-5, normalise);
+  };
+  for (const std::vector<int64_t>& calls : {std::vector<int64_t>{}, {4}, {2, 2}, {1, 1, 1, 1}}) {
+    check("none", raw, calls);
+    check("decays", decays, calls);
+  }
+  check("scores", scores, {});
+}
+
+/// Queries and keys of one, values that name their token: the rows are those of D'.
+TEST(Retention, GoldenNormalisedDecays) {
+  const Tensor one = at::ones({4, 1}, at::kDouble);
+  const Layer layer = retention_of(one, one, at::eye(4, at::kDouble), unnormed("decays"));
+  const Tensor want = tensor({1, 0, 0, 0, 0.69042487, 0.71269665, 0, 0, 0.55040706, 0.56816212,
+                              0.58648993, 0, 0.46538200, 0.48039432, 0.49589092, 0.51188740},
+                             {4, 4});
+  for (const std::vector<int64_t>& calls : {std::vector<int64_t>{}, {4}, {1, 3}})
+    ops::expect_near(layer.of_width(4).run(tokens(4), at::kDouble, calls) * 1e6, want, 1e-8);
+}
+
+TEST(Retention, NormalisedScoresHaveNoState) {
+  EXPECT_NE(plain_retention(unnormed("scores")).of_width(4).part.config->no_state_reason(), "");
+  EXPECT_EQ(plain_retention(unnormed("decays")).of_width(4).part.config->no_state_reason(), "");
+}
+
+/// Long documents, several to a call, with their gradients, in which the divisors are constants.
+TEST(Retention, NormalisedScoresAgainstTheirDefinition) {
+  const std::vector<int64_t> lengths{140, 3, 33};
+  constexpr int64_t kN = 176, kH = 2, kK = 4, kV = 3;
+  MixerUnderTest mixer({{"type", "retention"},
+                        {"n_heads", kH},
+                        {"key_dim", kK},
+                        {"value_dim", kV},
+                        {"decay_offset", 2},
+                        {"norm_eps", 1e12},
+                        {"normalise", "scores"},
+                        {"angles", "none"}},
+                       5);
+  mixer.fill();
+  const auto defined = [&](const Tensor& x) {
+    const auto project = [&](const char* name, int64_t width) {
+      return at::matmul(x, mixer.values.at(name).t()).reshape({kN, kH, width}).transpose(0, 1);
+    };
+    const Tensor q = project("q.weight", kK), k = project("k.weight", kK) / std::sqrt(1.0 * kK),
+                 v = project("v.weight", kV);
+    std::vector<Tensor> rows;
+    int64_t begin = 0;
+    for (const int64_t length : lengths) {
+      std::vector<Tensor> heads;
+      for (int64_t h = 0; h < kH; ++h) {
+        const auto of = [&](const Tensor& t) { return t[h].narrow(0, begin, length); };
+        const Tensor t = at::arange(length, at::kDouble), away = t.unsqueeze(1) - t;
+        const Tensor d = at::pow(1 - std::exp2(-2.0 - static_cast<double>(h)), away).tril();
+        const Tensor scores = at::matmul(of(q), of(k).t()) * d / d.sum(1, true).sqrt();
+        heads.push_back(
+            at::matmul(scores / scores.detach().abs().sum(1, true).clamp_min(1), of(v)));
+      }
+      rows.push_back(at::cat(heads, 1));
+      begin += length;
+    }
+    const Tensor gate = at::silu(at::matmul(x, mixer.values.at("g.weight").t()));
+    return at::matmul(gate * at::cat(rows), mixer.values.at("o.weight").t());
+  };
+  const Tensor x = 3 * gen({kN, 5}, .7, .1), dy = gen({kN, 5}, .3, .4);
+  const auto outcome = [&](const auto& form, at::ScalarType type) {
+    const Tensor leaf = x.to(type).clone().requires_grad_(true);
+    const Tensor y = form(leaf);
+    y.backward(dy.to(type));
+    return std::pair{y.detach(), leaf.grad()};
+  };
+  const auto layer = [&](const Tensor& in) { return mixer.whole(in, lengths) * 1e6; };
+  const auto [want, want_grad] = outcome(defined, at::kDouble);
+  for (const auto& [type, within] : {std::pair{at::kDouble, 1e-11}, {at::kFloat, 2e-5}}) {
+    const auto [y, grad] = outcome(layer, type);
+    ops::expect_near(y, want, within * want.abs().max().item<double>());
+    ops::expect_near(grad, want_grad, within * want_grad.abs().max().item<double>());
+  }
+  const at::NoGradGuard no_gradients;
+  ops::expect_near(layer(x.to(at::kFloat)), want, 2e-5 * want.abs().max().item<double>());
 }
 
 TEST(LinearAttention, Golden) {

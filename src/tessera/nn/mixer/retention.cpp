@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/recurrence.h"
+#include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/position/rope.h"
+#include "tessera/ops/retention.h"
 
 namespace tessera::nn {
 
@@ -53,12 +55,32 @@ class Retention final : public Mixer {
           run, {run.of(q_NHK, {h, k}), run.of(k_NHK, {h, k}), run.of(v_NE, {h, v}), log_decay_H},
           config_.chunk, 0);
     });
-    const Tensor normed = ops::rms_norm(y_NE.reshape({n, h, v}), norm_ ? norm_->tensor() : Tensor(),
-                                        0, config_.norm_eps);
+    Tensor y_NHV = y_NE.reshape({n, h, v});
+    if (config_.normalise != RetentionNormalise::none)
+      y_NHV = (y_NHV / divisors(q_NHK, k_NHK, *context.batch).unsqueeze(-1)).to(y_NE.scalar_type());
+    const Tensor normed =
+        ops::rms_norm(y_NHV, norm_ ? norm_->tensor() : Tensor(), 0, config_.norm_eps);
     return o_(ops::gated(g_(x_ND), normed.reshape({n, h * v}), ops::Activation::silu));
   }
 
  private:
+  /// [N, H], constant for gradients.
+  Tensor divisors(const Tensor& q_NHK, const Tensor& k_NHK, const Batch& batch) const {
+    const Tensor log_decay_H = log_decay_H_.to(q_NHK.device());
+    const BySegment part(batch);
+    return over_segments(batch,
+                         [&](size_t i, const Segment& s) {
+                           const Tensor root =
+                               ops::retention_decay_norms(log_decay_H, s.start, s.length);
+                           if (config_.normalise == RetentionNormalise::decays) return root;
+                           const Tensor sums = ops::retention_magnitudes(
+                               part(q_NHK, i), part(k_NHK, i), log_decay_H);
+                           return root * (sums / root).clamp(1, kLargestSum);
+                         })
+        .to(ops::wide(q_NHK));
+  }
+
+  static constexpr double kLargestSum = 5e4;  // as published: within float16
   RetentionConfig config_;
   Linear q_, k_, v_, g_, o_;
   WeightPtr norm_;
