@@ -1,7 +1,7 @@
 """Prints outputs of transformers' state-space, convolution and recurrent layers, in float64, for the
 tests of nn/mixer: parameters in the order in which tessera declares them, the i-th being
 sin((0.37 + 0.13 i) n + 0.2 i) over its elements n in row-major order; the input is sin(0.41 n + 0.2).
-Written with transformers 5.23 and torch 2.15. Run: python tools/golden/sequence_mixers.py"""
+Written with transformers 5.23, torch 2.15 and, for the mLSTM block, xlstm 2.0.6. Run: python tools/golden/sequence_mixers.py"""
 
 import torch
 
@@ -123,7 +123,23 @@ def short_conv():
     show("short_conv", layer(gen((1, T, 4), 0.41, 0.2)))
 
 
+def mlstm_block():
+    from xlstm.blocks.mlstm.layer import mLSTMLayer, mLSTMLayerConfig
+
+    layer = mLSTMLayer(mLSTMLayerConfig(embedding_dim=4, num_heads=2, context_length=T, round_proj_up_to_multiple_of=8))
+    cell = layer.mlstm_cell
+    v = Values()
+    for parameter in (layer.proj_up.weight, layer.conv1d.conv.weight, layer.conv1d.conv.bias, layer.q_proj.weight,
+                      layer.k_proj.weight, layer.v_proj.weight, cell.igate.weight, cell.igate.bias,
+                      cell.fgate.weight, cell.fgate.bias, cell.outnorm.weight, layer.learnable_skip,
+                      layer.proj_down.weight):
+        put(parameter, v(*parameter.shape))
+    cell.outnorm.weight.data -= 1  # the layer adds it
+    show("mlstm_block", layer(gen((1, T, 4), 0.41, 0.2)))
+
+
 mamba()
 rg_lru()
 rwkv4()
 short_conv()
+mlstm_block()

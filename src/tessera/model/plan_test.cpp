@@ -71,6 +71,8 @@ TEST(Plan, ParametersOfRecurrentModels) {
     "ffn": {"type": "glu", "d_hidden": 10944}, "head": {"type": "linear", "softcap": 30}})"),
             6'865'424'896)
       << "xLSTM 7B";
+  // the model of the xlstm package 2.0.6 with these sizes
+  EXPECT_EQ(make_plan(zoo("mlstm/xlstm-7-1"), 1).parameters, 830'384);
   // additions 1.3
   EXPECT_EQ(make_plan(zoo("hybrid/griffin-2b"), 1).parameters, 2'682'862'080);
   const ModelSpec griffin_9b = load_model_spec(

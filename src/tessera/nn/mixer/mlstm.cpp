@@ -2,37 +2,41 @@
 
 #include <cmath>
 
+#include "tessera/nn/mixer/causal_conv.h"
 #include "tessera/nn/mixer/recurrence.h"
+#include "tessera/ops/head_linear.h"
 #include "tessera/ops/mlstm.h"
 
 namespace tessera::nn {
 namespace {
 
-class Mlstm final : public Mixer {
+/// The matrix memory and its norm: what both layers have in common.
+class MlstmCell {
  public:
-  Mlstm(const MlstmConfig& config, const Builder& builder)
+  MlstmCell(const MlstmConfig& config, const Builder& builder)
       : config_(config),
-        q_(builder, "q"),
-        k_(builder, "k"),
-        v_(builder, "v"),
-        g_(builder, "g"),
-        i_(builder, "i"),
-        f_(builder, "f"),
-        o_(builder, "o"),
         norm_weight_(builder.weight("norm.weight")),
         norm_bias_(builder.optional("norm.bias")) {}
 
-  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
-    const Tensor q_NE = q_(x_ND), k_NE = k_(x_ND) * (1 / std::sqrt(static_cast<double>(k)));
+  /// Queries, keys, values [N, H * width] and gates before their caps [N, H] to normed h [N, H *
+  /// V].
+  Tensor operator()(const Tensor& q_NE,
+                    const Tensor& k_NE,
+                    const Tensor& v_NE,
+                    const Tensor& i_NH,
+                    const Tensor& f_NH,
+                    Context& context,
+                    const StateRows* rows) const {
+    const int64_t n = q_NE.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
+    const Tensor scaled_NE = k_NE * (1 / std::sqrt(static_cast<double>(k)));
     const Tensor v_NHV =
-        at::cat({v_(x_ND).reshape({n, h, v}), at::ones({n, h, 1}, x_ND.options())}, -1);
-    const Tensor i_NH = gate(i_, x_ND), log_f_NH = ops::log_sigmoid(gate(f_, x_ND));
+        at::cat({v_NE.reshape({n, h, v}), at::ones({n, h, 1}, v_NE.options())}, -1);
+    const Tensor write_NH = capped(i_NH), log_f_NH = ops::log_sigmoid(capped(f_NH));
 
-    const Tensor h_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
-      const ops::MlstmGates gates = gates_of(run, run.of(log_f_NH, {h}), run.of(i_NH, {h}));
-      const Tensor key =
-          run.of(k_NE, {h, k}).to(gates.write_BTH.scalar_type()) * gates.write_BTH.unsqueeze(-1);
+    const Tensor h_NE = for_runs(q_NE, context, rows, [&](const Run& run) {
+      const ops::MlstmGates gates = gates_of(run, run.of(log_f_NH, {h}), run.of(write_NH, {h}));
+      const Tensor key = run.of(scaled_NE, {h, k}).to(gates.write_BTH.scalar_type()) *
+                         gates.write_BTH.unsqueeze(-1);
       const Tensor value = run.of(v_NHV, {h, v + 1}).to(key.scalar_type());
       const Tensor y = recur(run, {run.of(q_NE, {h, k}), key, value, gates.log_decay_BTH},
                              config_.chunk, kState);
@@ -42,17 +46,16 @@ class Mlstm final : public Mixer {
       return ops::mlstm_read(y, gates.m_BTH, config_.eps);
     });
     Tensor normed =
-        ops::layer_norm(h_NE.reshape({n, h, v}), Tensor(), Tensor(), 0, config_.norm_eps)
+        ops::layer_norm(h_NE.reshape({n, h, v}), Tensor(), Tensor(), 0, *config_.norm_eps)
             .reshape({n, h * v});
     normed = normed * norm_weight_->tensor().to(normed.scalar_type());
     if (norm_bias_) normed = normed + norm_bias_->tensor().to(normed.scalar_type());
-    return o_(ops::gated(g_(x_ND), normed.to(x_ND.scalar_type()), ops::Activation::sigmoid));
+    return normed.to(q_NE.scalar_type());
   }
 
  private:
-  Tensor gate(const Linear& linear, const Tensor& x_ND) const {
-    const Tensor raw = linear(x_ND);
-    return ops::softcap(raw.to(ops::wide(raw)), config_.gate_cap);
+  Tensor capped(const Tensor& raw) const {
+    return ops::softcap(raw.to(ops::wide(raw)), *config_.gate_cap);
   }
 
   static ops::MlstmGates gates_of(const Run& run, const Tensor& log_f_BTH, const Tensor& i_BTH) {
@@ -74,13 +77,78 @@ class Mlstm final : public Mixer {
 
   static constexpr size_t kState = 0, kMaximum = 1;  // as MlstmConfig::state declares them
   MlstmConfig config_;
-  Linear q_, k_, v_, g_, i_, f_, o_;
   WeightPtr norm_weight_, norm_bias_;
+};
+
+class Mlstm final : public Mixer {
+ public:
+  Mlstm(const MlstmConfig& config, const Builder& builder)
+      : cell_(config, builder),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        g_(builder, "g"),
+        i_(builder, "i"),
+        f_(builder, "f"),
+        o_(builder, "o") {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const Tensor h_NE = cell_(q_(x_ND), k_(x_ND), v_(x_ND), i_(x_ND), f_(x_ND), context, rows);
+    return o_(ops::gated(g_(x_ND), h_NE, ops::Activation::sigmoid));
+  }
+
+ private:
+  MlstmCell cell_;
+  Linear q_, k_, v_, g_, i_, f_, o_;
+};
+
+class UpProjectedMlstm final : public Mixer {
+ public:
+  UpProjectedMlstm(const MlstmConfig& config, const Builder& builder)
+      : block_(config.up_projection->block),
+        cell_(config, builder),
+        up_(builder, "up"),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        i_(builder, "i"),
+        f_(builder, "f"),
+        o_(builder, "o"),
+        skip_(builder.weight("skip")) {
+    if (config.up_projection->d_conv > 0) conv_.emplace(builder, "conv", kernels::Activation::silu);
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const auto halves = up_(x_ND).chunk(2, -1);  // x', z
+    const Tensor& x_NE = halves[0];
+    const Tensor c_NE = conv_ ? (*conv_)(x_NE, *context.batch, rows, kConv) : x_NE;
+    const Tensor q_NE = blocks(q_, c_NE), k_NE = blocks(k_, c_NE), v_NE = blocks(v_, x_NE);
+    const Tensor all = at::cat({q_NE, k_NE, v_NE}, -1);
+    const Tensor h_NE = cell_(q_NE, k_NE, v_NE, i_(all), f_(all), context, rows);
+    const Tensor skipped_NE = h_NE + skip_->tensor().to(c_NE.scalar_type()) * c_NE;
+    return o_(ops::gated(halves[1], skipped_NE, ops::Activation::silu));
+  }
+
+ private:
+  /// The block-diagonal product.
+  Tensor blocks(const Linear& linear, const Tensor& x_NE) const {
+    return ops::head_linear(x_NE.reshape({x_NE.size(0), -1, block_}), *linear.weight,
+                            linear.bias.get())
+        .flatten(1);
+  }
+
+  static constexpr size_t kConv = 2;  // behind what the cell keeps
+  int64_t block_;
+  MlstmCell cell_;
+  Linear up_, q_, k_, v_, i_, f_, o_;
+  WeightPtr skip_;
+  std::optional<CausalConv> conv_;
 };
 
 }  // namespace
 
 std::unique_ptr<Mixer> build(const MlstmConfig& config, const Builder& builder) {
+  if (config.up_projection) return std::make_unique<UpProjectedMlstm>(config, builder);
   return std::make_unique<Mlstm>(config, builder);
 }
 

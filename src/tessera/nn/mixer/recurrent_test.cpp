@@ -460,6 +460,60 @@ TEST(Mlstm, AgainstTransformersXlstm) {
       kSingle);
 }
 
+/// The cell's example inside the block: tokens pick what the cell reads, queries hold the gates in
+/// channels that the keys leave at 0.
+TEST(Mlstm, GoldenInsideTheUpProjection) {
+  const auto picked = [](const std::vector<double>& rows) {
+    return at::constant_pad_nd(tensor(rows, {3, 4}), {0, 0, 0, 1}).t().contiguous();
+  };
+  const auto gate = [](int64_t channel) {
+    Tensor weight = at::zeros({1, 12}, at::kDouble);
+    weight[0][channel] = 1;
+    return weight;
+  };
+  const auto zeros = [](int64_t n) { return at::zeros({n}, at::kDouble); };
+  const Layer layer{
+      {{"type", "mlstm"},
+       {"n_heads", 1},
+       {"chunk", 2},
+       {"norm_eps", 1e12},
+       {"up_projection", {{"d_inner", 4}, {"d_conv", 0}}}},
+      {{"up.weight", at::cat({at::eye(4, at::kDouble), gate_of_40(4, 4)})},
+       {"q.weight", picked({1, 2, .5, 1, -.5, 1, -1, -.5, 2, 1, 2, 3})},
+       // heads are four wide here, two there
+       {"k.weight", std::sqrt(2.0) * picked({.5, -1, 0, 0, 1, .5, 0, 0, -1, 1, 0, 0})},
+       {"v.weight", picked({1, 2, 0, 0, -1, .5, 0, 0, .5, 1, 0, 0})},
+       {"i.weight", gate(2)},
+       {"i.bias", zeros(1)},
+       {"f.weight", gate(3)},
+       {"f.bias", zeros(1)},
+       {"norm.weight", at::ones({4}, at::kDouble)},
+       {"skip", zeros(4)},
+       {"o.weight", at::eye(4, at::kDouble) / 40}}};
+  const Tensor want = tensor(
+      {-0.99999906, -1.99999811, -0.55018118, -1.10036235, -0.70176867, -1.06725489}, {3, 2});
+  for (const std::vector<int64_t>& calls : {std::vector<int64_t>{}, {3}, {1, 2}, {1, 1, 1}}) {
+    // the norm takes the mean from every channel, those at 0 included
+    const auto h = [&](at::ScalarType type) {
+      const Tensor y = layer.of_width(4).run(at::eye(3, 4, at::kDouble), type, calls) * 1e6;
+      return y.narrow(1, 0, 2) - y.narrow(1, 2, 1);
+    };
+    ops::expect_near(h(at::kDouble), want, 1e-8);
+    const at::NoGradGuard no_gradients;
+    ops::expect_near(h(at::kFloat), want, 5e-6);
+  }
+}
+
+TEST(Mlstm, RefusesWidthsThatTheUpProjectionDoesNotHave) {
+  const auto read = [](const char* fields) {
+    MixerUnderTest(std::string(R"({"type": "mlstm", "n_heads": 2, )") + fields + "}", 8);
+  };
+  EXPECT_NO_THROW(read(R"("up_projection": {"d_inner": 24})"));
+  EXPECT_THROW(read(R"("up_projection": {"d_inner": 24}, "key_dim": 4)"), Error);
+  EXPECT_THROW(read(R"("up_projection": {"d_inner": 24, "block": 5})"), Error);
+  EXPECT_THROW(read(R"("up_projection": {"d_inner": 25})"), Error);
+}
+
 // --- definitions, token by token
 // ------------------------------------------------------------------
 

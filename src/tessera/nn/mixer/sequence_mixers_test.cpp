@@ -1,5 +1,5 @@
-// State-space, convolution and recurrent mixers against transformers 5.23 in float64
-// (tools/golden/sequence_mixers.py) and the values of the specification.
+// State-space, convolution and recurrent mixers against transformers 5.23 and xlstm 2.0.6 in
+// float64 (tools/golden/sequence_mixers.py) and the values of the specification.
 #include "tessera/nn/mixer/mixer_testing.h"
 
 namespace tessera::nn {
@@ -116,6 +116,18 @@ TEST(ShortConvMixer, AgainstTransformersLfm2) {
                  -6.3885902331,  9.0351137167,  -9.8313526259,  -7.7714279533, 14.6367290415,
                  -16.3877542877, 15.6029687119, -5.8089281628,  7.2513580992,  -4.8536777003,
                  1.9101098906,   15.6853687672, -18.5880858084, 20.8729477834, -19.2651958334}),
+      1e-9);
+}
+
+TEST(MlstmBlock, AgainstTheXlstmPackage) {
+  const MixerUnderTest mixer =
+      golden_mixer({{"type", "mlstm"}, {"n_heads", 2}, {"up_projection", spec::Json::object()}}, 4);
+  mixer.expect_everywhere(
+      golden_input(5, 4),
+      rows_of_4({-2.0702610478, 2.2420435213,  -2.2537986025, 2.1046872644,  -1.2829802860,
+                 1.3780951058,  -1.3748474432, 1.2734691026,  -1.3651132450, 0.7504056096,
+                 -0.0821372598, -0.5919936932, 3.1429436059,  -3.8878166411, 4.3551941001,
+                 -4.5117165966, -1.0256755782, 1.3536034485,  -1.5849169453, 1.7031059094}),
       1e-9);
 }
 
