@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scratch.h"
@@ -100,6 +101,47 @@ void scan_channels(const LtiScan& s, int64_t begin, int64_t end) {
     scan_block(s, c, std::min<int64_t>(kLanes, end - c), work);
 }
 
+// as scan_block
+HWY_INLINE void dense_block(const DenseLtiScan& s, int64_t c, int64_t count, float* work) {
+  const int64_t n = s.N;
+  const auto gather = [&](const float* from, int64_t rows, float* to) {
+    for (int64_t j = 0; j < rows; ++j)
+      hn::Store(load_upto(from + j * s.H + c, count), F32(), to + j * kLanes);
+    return to + rows * kLanes;
+  };
+  float *matrix = work, *gain = gather(s.matrix, n * n, matrix), *out = gather(s.gain, n, gain),
+        *x = gather(s.out, n, out), *next = gather(s.state, n, x);
+  const V32 skip = load_upto(s.skip + c, count);
+  for (int64_t t = 0; t < s.T; ++t) {
+    const V32 u = load_upto(s.u + t * s.H + c, count);
+    V32 y = hn::Mul(skip, u);
+    for (int64_t i = 0; i < n; i += 2) {  // two sums at once hide half of the latency
+      const float *first = matrix + i * n * kLanes, *second = first + n * kLanes;
+      V32 a = hn::Mul(hn::Load(F32(), gain + i * kLanes), u),
+          b = hn::Mul(hn::Load(F32(), gain + (i + 1) * kLanes), u);
+      for (int64_t j = 0; j < n; ++j) {
+        const V32 v = hn::Load(F32(), x + j * kLanes);
+        a = hn::MulAdd(hn::Load(F32(), first + j * kLanes), v, a);
+        b = hn::MulAdd(hn::Load(F32(), second + j * kLanes), v, b);
+      }
+      hn::Store(a, F32(), next + i * kLanes);
+      hn::Store(b, F32(), next + (i + 1) * kLanes);
+      y = hn::MulAdd(hn::Load(F32(), out + i * kLanes), a, y);
+      y = hn::MulAdd(hn::Load(F32(), out + (i + 1) * kLanes), b, y);
+    }
+    std::swap(x, next);
+    store_upto(y, s.y + t * s.H + c, count);
+  }
+  for (int64_t j = 0; j < n; ++j)
+    store_upto(hn::Load(F32(), x + j * kLanes), s.state + j * s.H + c, count);
+}
+
+void dense_channels(const DenseLtiScan& s, int64_t begin, int64_t end) {
+  float* work = scratch<9>((s.N + 4) * s.N * kLanes);
+  for (int64_t c = begin; c < end; c += kLanes)
+    dense_block(s, c, std::min<int64_t>(kLanes, end - c), work);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
@@ -108,14 +150,33 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::kernels {
 
 HWY_EXPORT(scan_channels);
+HWY_EXPORT(dense_channels);
 
-void lti_scan(const LtiScan& s) {
+namespace {
+
+/// body(first channel, last channel) in parallel; `steps` is the work of one channel.
+template <class F>
+void for_channels(int64_t channels, int64_t steps, const F& body) {
   cap_targets();
   // borders on 16 channels keep vectors whole
   constexpr int64_t kBlock = 16;
-  const int64_t grain = 1 + (int64_t{1} << 14) / (1 + s.T * s.M * kBlock);
-  parallel_for((s.H + kBlock - 1) / kBlock, grain, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(scan_channels)(s, begin * kBlock, std::min(s.H, end * kBlock));
+  const int64_t grain = 1 + (int64_t{1} << 14) / (1 + steps * kBlock);
+  parallel_for((channels + kBlock - 1) / kBlock, grain, [&](int64_t begin, int64_t end) {
+    body(begin * kBlock, std::min(channels, end * kBlock));
+  });
+}
+
+}  // namespace
+
+void lti_scan(const LtiScan& s) {
+  for_channels(s.H, s.T * s.M, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scan_channels)(s, begin, end);
+  });
+}
+
+void dense_lti_scan(const DenseLtiScan& s) {
+  for_channels(s.H, s.T * s.N * s.N, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(dense_channels)(s, begin, end);
   });
 }
 

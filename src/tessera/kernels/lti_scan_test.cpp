@@ -113,5 +113,67 @@ TEST(LtiScan, SameBitsForAnySplitAndThreads) {
   }
 }
 
+struct Dense {
+  int64_t T, H, N;
+  Values u{T * H, 1}, matrix{N * N * H, 2, 0.2}, gain{N * H, 3}, out{N * H, 4}, skip{H, 5},
+      state{N * H, 6};
+
+  DenseLtiScan from(int64_t t, int64_t n, float* s, float* y) const {
+    return {n,          H,           N, u.data() + t * H, matrix.data(), gain.data(),
+            out.data(), skip.data(), s, y + t * H};
+  }
+};
+
+TEST(DenseLtiScan, OddSizesAgainstDouble) {
+  for (const int64_t H : {1, 7, 16, 17, 40})
+    for (const int64_t N : {2, 6}) {
+      const Dense s{12, H, N};
+      std::vector<double> state(at(N * H)), y(at(s.T * H));
+      for (int64_t c = 0; c < H; ++c) {
+        std::vector<double> x(at(N)), next(at(N));
+        for (int64_t i = 0; i < N; ++i) x[at(i)] = value(s.state[i * H + c]);
+        for (int64_t t = 0; t < s.T; ++t) {
+          const double u = value(s.u[t * H + c]);
+          double out = value(s.skip[c]) * u;
+          for (int64_t i = 0; i < N; ++i) {
+            next[at(i)] = value(s.gain[i * H + c]) * u;
+            for (int64_t j = 0; j < N; ++j)
+              next[at(i)] += value(s.matrix[(i * N + j) * H + c]) * x[at(j)];
+            out += value(s.out[i * H + c]) * next[at(i)];
+          }
+          x = next;
+          y[at(t * H + c)] = out;
+        }
+        for (int64_t i = 0; i < N; ++i) state[at(i * H + c)] = x[at(i)];
+      }
+      on_every_target([&] {
+        std::vector<float> got_state(s.state.data(), s.state.data() + s.state.size());
+        std::vector<float> got(y.size());
+        dense_lti_scan(s.from(0, s.T, got_state.data(), got.data()));
+        double largest = 1;
+        for (const double v : y) largest = std::max(largest, std::abs(v));
+        expect_near(got.data(), y.data(), s.T * H, 0, 4e-6 * largest);
+        expect_near(got_state.data(), state.data(), N * H, 0, 4e-6 * largest);
+      });
+    }
+}
+
+TEST(DenseLtiScan, SameBitsForAnySplitAndThreads) {
+  const Dense s{30, 45, 4};
+  on_every_target([&] {
+    std::vector<float> whole(at(s.T * s.H)), split(whole.size());
+    Values a = s.state;
+    dense_lti_scan(s.from(0, s.T, a.data(), whole.data()));
+    for (const int64_t step : {1, 7, 29}) {
+      const Threads scope(step == 7 ? 1 : 5);
+      Values b = s.state;
+      for (int64_t t = 0; t < s.T; t += step)
+        dense_lti_scan(s.from(t, std::min(step, s.T - t), b.data(), split.data()));
+      expect_same_bits(split.data(), whole.data(), s.T * s.H, "y");
+      expect_same_bits(b.data(), a.data(), a.size(), "state");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tessera::kernels

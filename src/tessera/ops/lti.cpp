@@ -2,6 +2,7 @@
 
 #include <ATen/ops/fft_irfft.h>
 #include <ATen/ops/fft_rfft.h>
+#include <ATen/ops/linalg_matrix_exp.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -216,6 +217,56 @@ Tensor dplr_kernel(const DplrSystem& s, int64_t length) {
   return (k_HL * at::pow(radius, -at::arange(length, options))).t();
 }
 
+DenseLtiSystem held(const DplrSystem& s) {
+  const Tensor a = state_matrix(s.a_log_HM, s.a_im_HM), dt_H11 = steps(s.log_dt_H).unsqueeze(-1);
+  const auto parts = [](const Tensor& v_HM) {
+    return at::cat({at::real(v_HM), at::imag(v_HM)}, 1);
+  };
+  // diag(a) on real and imaginary parts, less P times 2 Re(P^* .)
+  const Tensor re = at::diag_embed(at::real(a)), im = at::diag_embed(at::imag(a));
+  const Tensor p_HN = parts(complex_of(s.p_HM2));
+  const Tensor a_HNN = at::cat({at::cat({re, -im}, 2), at::cat({im, re}, 2)}, 1) -
+                       2 * p_HN.unsqueeze(2) * p_HN.unsqueeze(1);
+  const Tensor b_HN1 = parts(complex_of(s.b_HM2)).unsqueeze(2);
+  const Tensor rates = dt_H11 * at::cat({a_HNN, b_HN1}, 2);
+  const int64_t n = a_HNN.size(1);
+  const Tensor both = at::linalg_matrix_exp(at::constant_pad_nd(rates, {0, 0, 0, 1}));
+  DenseLtiSystem out;
+  out.matrix_HNN = both.narrow(1, 0, n).narrow(2, 0, n);
+  out.gain_HN = both.narrow(1, 0, n).select(2, n);
+  out.out_HN = 2 * parts(complex_of(s.c_HM2).conj().resolve_conj());
+  out.skip_H = wide_double(s.skip_H);
+  return out;
+}
+
+Tensor dense_kernel(const DenseLtiSystem& s, int64_t length) {
+  if (length == 0) return at::zeros({0, s.skip_H.size(0)}, s.skip_H.options());
+  // A^j B for the j of a block, then C A^(block i) for all blocks: twice as many a product
+  Tensor columns = s.gain_HN.unsqueeze(2), rows = s.out_HN.unsqueeze(1), power = s.matrix_HNN;
+  for (; columns.size(2) * columns.size(2) < length; power = at::bmm(power, power))
+    columns = at::cat({columns, at::bmm(power, columns)}, 2);
+  for (; rows.size(1) * columns.size(2) < length; power = at::bmm(power, power))
+    rows = at::cat({rows, at::bmm(rows, power)}, 1);
+  return at::bmm(rows, columns).flatten(1, 2).narrow(1, 0, length).t();
+}
+
+std::pair<Tensor, Tensor> lti_recurrent(const DenseLtiSystem& s,
+                                        const Tensor& u_TH,
+                                        const Tensor& state_2MH) {
+  const auto type = wide(u_TH);
+  const Tensor matrix = s.matrix_HNN.to(type), gain = s.gain_HN.to(type), out = s.out_HN.to(type),
+               skip = s.skip_H.to(type);
+  Tensor x_HN = state_2MH.flatten(0, 1).to(type).t();
+  std::vector<Tensor> ys;
+  for (int64_t t = 0; t < u_TH.size(0); ++t) {
+    const Tensor u = u_TH.select(0, t).to(type);
+    x_HN = at::bmm(matrix, x_HN.unsqueeze(2)).squeeze(2) + gain * u.unsqueeze(1);
+    ys.push_back((out * x_HN).sum(1) + skip * u);
+  }
+  return {ys.empty() ? u_TH : at::stack(ys).to(u_TH.scalar_type()),
+          x_HN.t().reshape(state_2MH.sizes())};
+}
+
 namespace {
 
 /// x [..., H, M] after a token without input.
@@ -270,34 +321,65 @@ std::pair<Tensor, Tensor> lti_recurrent(const LtiSystem& s,
           at::stack({at::real(x).t(), at::imag(x).t()})};
 }
 
+namespace {
+
+constexpr int64_t kChunk = 32;  // tokens, a power of two
+
+/// From y_l = k_l u, the states after l more tokens [H, L, S], what they are read by, and the map
+/// of one token.
+LtiChunk chunk_from(const Tensor& k_HL,
+                    const Tensor& inputs_HLS,
+                    const Tensor& reads_HLS,
+                    const Tensor& step_HSS) {
+  LtiChunk c;
+  c.tokens = kChunk;
+  // row t of the Toeplitz matrix: k_t, k_{t-1}, ..., k_0, 0, ...
+  c.within_HLL = at::constant_pad_nd(k_HL.flip(1), {0, kChunk - 1}).unfold(1, kChunk, 1).flip(1);
+  c.read_HLS = reads_HLS;
+  c.write_HLS = inputs_HLS.flip(1);
+  c.carry_HSS = step_HSS;
+  for (int64_t n = 1; n < kChunk; n *= 2) c.carry_HSS = at::bmm(c.carry_HSS, c.carry_HSS);
+  return c;
+}
+
+}  // namespace
+
 LtiChunk chunk_of(const LtiSystem& s) {
-  constexpr int64_t kTokens = 32;  // a power of two
   std::vector<Tensor> inputs{after_impulse(s)}, reads{free_step_transposed(s, s.out_HM)};
-  while (static_cast<int64_t>(inputs.size()) < kTokens) {
+  while (static_cast<int64_t>(inputs.size()) < kChunk) {
     inputs.push_back(free_step(s, inputs.back()));
     reads.push_back(free_step_transposed(s, reads.back()));
   }
   const Tensor inputs_HLM = at::stack(inputs, 1), reads_HLM = at::stack(reads, 1);
-  LtiChunk c;
-  c.tokens = kTokens;
-  // y = 2 Re sum r x = sum 2 Re r Re x - 2 Im r Im x
-  c.read_HLS = at::cat({2 * at::real(reads_HLM), -2 * at::imag(reads_HLM)}, -1);
-  c.write_HLS = parts(inputs_HLM.flip(1));
-  const Tensor k_HL = 2 * at::real(s.out_HM.unsqueeze(1) * inputs_HLM).sum(-1);
-  // row t of the Toeplitz matrix: k_t, k_{t-1}, ..., k_0, 0, ...
-  c.within_HLL = at::constant_pad_nd(k_HL.flip(1), {0, kTokens - 1}).unfold(1, kTokens, 1).flip(1);
   const int64_t m = s.out_HM.size(1);
   const Tensor one = at::eye(m, s.out_HM.options()).unsqueeze(1).expand({m, s.out_HM.size(0), m});
   const c10::complex<double> i(0, 1);
-  c.carry_HSS = parts(free_step(s, at::cat({one, one * i}))).transpose(0, 1);
-  for (int64_t n = 1; n < kTokens; n *= 2) c.carry_HSS = at::bmm(c.carry_HSS, c.carry_HSS);
-  return c;
+  // y = 2 Re sum r x = sum 2 Re r Re x - 2 Im r Im x
+  return chunk_from(2 * at::real(s.out_HM.unsqueeze(1) * inputs_HLM).sum(-1), parts(inputs_HLM),
+                    at::cat({2 * at::real(reads_HLM), -2 * at::imag(reads_HLM)}, -1),
+                    parts(free_step(s, at::cat({one, one * i}))).transpose(0, 1));
 }
 
-std::pair<Tensor, Tensor> lti_chunked(const LtiSystem& s,
-                                      const LtiChunk& c,
-                                      const Tensor& u_TH,
-                                      const Tensor& state_2MH) {
+LtiChunk chunk_of(const DenseLtiSystem& s) {
+  const Tensor step = s.matrix_HNN.transpose(1, 2);  // of rows
+  std::vector<Tensor> inputs{s.gain_HN.unsqueeze(1)},
+      reads{at::bmm(s.out_HN.unsqueeze(1), s.matrix_HNN)};
+  while (static_cast<int64_t>(inputs.size()) < kChunk) {
+    inputs.push_back(at::bmm(inputs.back(), step));
+    reads.push_back(at::bmm(reads.back(), s.matrix_HNN));
+  }
+  const Tensor inputs_HLN = at::cat(inputs, 1);
+  return chunk_from((s.out_HN.unsqueeze(1) * inputs_HLN).sum(-1), inputs_HLN, at::cat(reads, 1),
+                    step);
+}
+
+namespace {
+
+template <class System>
+std::pair<Tensor, Tensor> in_chunks(const System& s,
+                                    const LtiChunk& c,
+                                    const Tensor& u_TH,
+                                    const Tensor& state_2MH) {
   const int64_t t = u_TH.size(0), h = u_TH.size(1), chunks = t / c.tokens,
                 whole = chunks * c.tokens;
   if (chunks == 0) return lti_recurrent(s, u_TH, state_2MH);
@@ -319,6 +401,21 @@ std::pair<Tensor, Tensor> lti_chunked(const LtiSystem& s,
   if (whole == t) return {y_TH, state};
   const auto [rest, last] = lti_recurrent(s, u_TH.narrow(0, whole, t - whole), state);
   return {at::cat({y_TH, rest}), last};
+}
+
+}  // namespace
+
+std::pair<Tensor, Tensor> lti_chunked(const LtiSystem& s,
+                                      const LtiChunk& c,
+                                      const Tensor& u_TH,
+                                      const Tensor& state_2MH) {
+  return in_chunks(s, c, u_TH, state_2MH);
+}
+std::pair<Tensor, Tensor> lti_chunked(const DenseLtiSystem& s,
+                                      const LtiChunk& c,
+                                      const Tensor& u_TH,
+                                      const Tensor& state_2MH) {
+  return in_chunks(s, c, u_TH, state_2MH);
 }
 
 LtiConstants constants_of(const LtiSystem& s) {
@@ -353,6 +450,27 @@ Tensor lti_kernel(const LtiConstants& c, const Tensor& u_TH, Tensor& state_2MH) 
   scan.state = state_2MH.data_ptr<float>();
   scan.y = y.data_ptr<float>();
   kernels::lti_scan(scan);
+  return y;
+}
+
+DenseLtiConstants constants_of(const DenseLtiSystem& s) {
+  const auto last = [](const Tensor& v) { return v.to(at::kFloat).movedim(0, -1).contiguous(); };
+  return {last(s.matrix_HNN), last(s.gain_HN), last(s.out_HN), last(s.skip_H)};
+}
+
+Tensor lti_kernel(const DenseLtiConstants& c, const Tensor& u_TH, Tensor& state_2MH) {
+  const Tensor u = u_TH.contiguous();
+  Tensor y = at::empty_like(u);
+  kernels::DenseLtiScan scan;
+  scan.T = u.size(0), scan.H = u.size(1), scan.N = c.matrix.size(0);
+  scan.u = u.const_data_ptr<float>();
+  scan.matrix = c.matrix.const_data_ptr<float>();
+  scan.gain = c.gain.const_data_ptr<float>();
+  scan.out = c.out.const_data_ptr<float>();
+  scan.skip = c.skip.const_data_ptr<float>();
+  scan.state = state_2MH.data_ptr<float>();
+  scan.y = y.data_ptr<float>();
+  kernels::dense_lti_scan(scan);
   return y;
 }
 

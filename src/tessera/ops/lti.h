@@ -34,10 +34,11 @@ LtiSystem discretised(const DiagonalSystem& system);
 /// within a block, so that memory is of order H (length + M sqrt(length)).
 Tensor diagonal_kernel(const LtiSystem& system, int64_t length);
 
-/// The same with A = diag - P P^*, B free, bilinear steps.
+/// The same with A = diag - P P^*, B free.
 struct DplrSystem {
   Tensor log_dt_H, a_log_HM, a_im_HM, p_HM2, b_HM2, c_HM2, skip_H;
 };
+/// By the bilinear rule, which keeps the rank.
 LtiSystem discretised(const DplrSystem& system);
 /// S_k(z) = sum_m w_km / (z - lambda_m) + conj(w_km) / (z - conj(lambda_m)) for four sums k, in
 /// complex128 -> [H, 4, L]. Differentiable; on a CPU by a kernel.
@@ -49,9 +50,24 @@ Tensor cauchy_plain(const Tensor& lambda_HM, const Tensor& w_H4M, const Tensor& 
 /// and no point meets the pole of the bilinear map. Memory is bounded: blocks of points.
 Tensor dplr_kernel(const DplrSystem& system, int64_t length);
 
+/// One real system per channel in double, N = 2 M: x <- A x + B u, y = C x + D u, where x holds the
+/// real parts of the pairs, then the imaginary ones.
+struct DenseLtiSystem {
+  Tensor matrix_HNN, gain_HN, out_HN, skip_H;
+};
+/// By a zero-order hold, which leaves nothing of the structure: the exponential of a matrix of N +
+/// 1 rows for every channel, [A B; 0 0] dt, holds both Abar and Bbar, whatever A's inverse.
+DenseLtiSystem held(const DplrSystem& system);
+/// k_l = C A^l B for l < length, [length, H], in double: powers by squaring, memory of order
+/// H N (N + sqrt(length)).
+Tensor dense_kernel(const DenseLtiSystem& system, int64_t length);
+
 /// From a state [2, M, H] (real and imaginary parts), token by token, by ordinary operations: y
 /// [T, H] and the state after it.
 std::pair<Tensor, Tensor> lti_recurrent(const LtiSystem& system,
+                                        const Tensor& u_TH,
+                                        const Tensor& state_2MH);
+std::pair<Tensor, Tensor> lti_recurrent(const DenseLtiSystem& system,
                                         const Tensor& u_TH,
                                         const Tensor& state_2MH);
 
@@ -64,8 +80,13 @@ struct LtiChunk {
   Tensor carry_HSS;   // the state after from the one before, a row
 };
 LtiChunk chunk_of(const LtiSystem& system);
+LtiChunk chunk_of(const DenseLtiSystem& system);
 /// lti_recurrent, a chunk at a time where there are whole ones.
 std::pair<Tensor, Tensor> lti_chunked(const LtiSystem& system,
+                                      const LtiChunk& chunk,
+                                      const Tensor& u_TH,
+                                      const Tensor& state_2MH);
+std::pair<Tensor, Tensor> lti_chunked(const DenseLtiSystem& system,
                                       const LtiChunk& chunk,
                                       const Tensor& u_TH,
                                       const Tensor& state_2MH);
@@ -77,5 +98,12 @@ struct LtiConstants {
 LtiConstants constants_of(const LtiSystem& system);
 /// The batch-invariant kernel without gradients; the state is updated in place.
 Tensor lti_kernel(const LtiConstants& constants, const Tensor& u_TH, Tensor& state_2MH);
+
+/// The same of dense systems, channels last.
+struct DenseLtiConstants {
+  Tensor matrix, gain, out, skip;
+};
+DenseLtiConstants constants_of(const DenseLtiSystem& system);
+Tensor lti_kernel(const DenseLtiConstants& constants, const Tensor& u_TH, Tensor& state_2MH);
 
 }  // namespace tessera::ops

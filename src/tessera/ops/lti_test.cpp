@@ -49,24 +49,29 @@ struct Dense {
   }
 };
 
-/// The same in the diagonal basis, with C = B^T: there c is conj(b).
-DplrSystem dplr() {
+/// V^* of the basis in which A + P P^T is diagonal, one row of each conjugate pair, and the rows'
+/// eigenvalues.
+std::pair<Tensor, Tensor> diagonal_basis() {
   // eigenvectors of the Hermitian -i (A + P P^T + 1/2)
   const Dense dense;
   const Tensor p = at::sqrt(at::arange(4, at::kDouble) + 0.5);
   const Tensor skew = dense.a + at::outer(p, p) + 0.5 * at::eye(4, at::kDouble);
   const auto [w, v] = at::linalg_eigh(at::complex(at::zeros_like(skew), -skew), "L");
-  const Tensor half = v.narrow(1, 2, 2).conj().resolve_conj().t();
-  const auto pairs = [&](const Tensor& real) {
-    return at::view_as_real(at::mv(half, real.to(at::kComplexDouble))).unsqueeze(0).contiguous();
+  return {v.narrow(1, 2, 2).conj().resolve_conj().t(), w.narrow(0, 2, 2)};
+}
+
+/// The same in the diagonal basis, with C real: there it is the conjugate of what V^* makes of it.
+DplrSystem dplr(const Tensor& c = Dense().b) {
+  const auto [half, w] = diagonal_basis();
+  const auto pairs = [&, basis = half](const Tensor& real) {
+    return at::view_as_real(at::mv(basis, real.to(at::kComplexDouble))).unsqueeze(0).contiguous();
   };
-  const Tensor b = pairs(dense.b);
   return {at::log(tensor({.1})),
           at::log(tensor({.5, .5}, {1, 2})),
-          w.narrow(0, 2, 2).unsqueeze(0),
-          pairs(p),
-          b,
-          b * tensor({1, -1}),
+          w.unsqueeze(0),
+          pairs(at::sqrt(at::arange(4, at::kDouble) + 0.5)),
+          pairs(Dense().b),
+          pairs(c) * tensor({1, -1}),
           tensor({0})};
 }
 
@@ -79,6 +84,53 @@ TEST(S4, DenseSystemIsTheSpecifiedOne) {
   const Tensor u = tensor({1, -.5, 2, .25}, {4, 1});
   expect_near(fft_conv(u, k.unsqueeze(1), {4}),
               tensor({0.54705220, -0.05008673, 1.04637864, 0.54704540}, {4, 1}), 1e-8);
+}
+
+TEST(S4, GoldenZeroOrderHold) {
+  const DenseLtiSystem system = held(dplr());
+  // back from real and imaginary parts in the diagonal basis
+  const Tensor half = diagonal_basis().first;
+  const Tensor to = at::cat({at::real(half), at::imag(half)}), from = at::inverse(to);
+  expect_near(at::mm(from, at::mm(system.matrix_HNN[0], to)),
+              tensor({0.90483742, 0, 0, 0,                      //
+                      -0.14914112, 0.81873075, 0, 0,            //
+                      -0.15589508, -0.30175394, 0.74081822, 0,  //
+                      -0.12973409, -0.25510951, -0.41707283, 0.67032005},
+                     {4, 4}),
+              1e-8);
+  expect_near(at::mv(from, system.gain_HN[0]),
+              tensor({0.09516258, 0.14914112, 0.15589508, 0.12973409}), 1e-8);
+}
+
+TEST(S4, GoldenKernelsOfBothRules) {
+  const DplrSystem system = dplr(at::ones({4}, at::kDouble));
+  const Tensor bilinear = tensor({0.54705220, 0.22343937, 0.06399393, -0.00459942}, {4, 1}),
+               zoh = tensor({0.52993287, 0.22122166, 0.06768143, 0.00057333}, {4, 1});
+  const Tensor impulse = tensor({1, 0, 0, 0}, {4, 1}), empty = at::zeros({2, 2, 1}, at::kDouble);
+  expect_near(dplr_kernel(system, 4), bilinear, 1e-8);
+  expect_near(dense_kernel(held(system), 4), zoh, 1e-8);
+  expect_near(lti_recurrent(discretised(system), impulse, empty).first, bilinear, 1e-8);
+  expect_near(lti_recurrent(held(system), impulse, empty).first, zoh, 1e-8);
+  const at::NoGradGuard no_gradients;
+  const Tensor input = impulse.to(at::kFloat);
+  Tensor state = empty.to(at::kFloat), other = state.clone();
+  expect_near(lti_kernel(constants_of(discretised(system)), input, state), bilinear, 2e-6);
+  expect_near(lti_kernel(constants_of(held(system)), input, other), zoh, 2e-6);
+}
+
+TEST(S4, HeldKernelsOfEveryLengthAreTheRecurrence) {
+  const DenseLtiSystem system = held(dplr());
+  Tensor impulse = at::zeros({67, 1}, at::kDouble);
+  impulse[0] = 1;
+  const Tensor empty = at::zeros({2, 2, 1}, at::kDouble);
+  const Tensor want = lti_recurrent(system, impulse, empty).first;
+  EXPECT_EQ(dense_kernel(system, 0).sizes().vec(), (std::vector<int64_t>{0, 1}));
+  for (int64_t length = 1; length <= 67; ++length)
+    expect_near(dense_kernel(system, length), want.narrow(0, 0, length), 1e-13);
+  // in pieces, from the state between them
+  const auto [first, between] = lti_recurrent(system, impulse.narrow(0, 0, 5), empty);
+  expect_near(at::cat({first, lti_recurrent(system, impulse.narrow(0, 5, 62), between).first}),
+              want, 1e-13);
 }
 
 TEST(S4, KernelAndRecurrenceAreThoseOfTheDenseSystem) {
@@ -117,10 +169,10 @@ TEST(S4, CauchySumsByTheKernelAreThePlainOnes) {
                 at::view_as_real(results[1][i].resolve_conj()), 1e-13);
 }
 
-TEST(S4, KernelGradientsAgainstDifferences) {
+void expect_kernel_gradients(const std::function<Tensor(const DplrSystem&)>& kernel) {
   DplrSystem s = dplr();
   const Tensor weights = gen({9, 1}, .7, .3);
-  const auto loss = [&] { return (dplr_kernel(s, 9) * weights).sum(); };
+  const auto loss = [&] { return (kernel(s) * weights).sum(); };
   for (Tensor* leaf : {&s.log_dt_H, &s.a_log_HM, &s.a_im_HM, &s.p_HM2, &s.b_HM2, &s.c_HM2}) {
     *leaf = leaf->detach().clone().requires_grad_(true);
     loss().backward();
@@ -137,6 +189,11 @@ TEST(S4, KernelGradientsAgainstDifferences) {
       EXPECT_NEAR(got[i].item<double>(), (up - down) / 2e-5, 1e-7);
     }
   }
+}
+
+TEST(S4, KernelGradientsAgainstDifferences) {
+  expect_kernel_gradients([](const DplrSystem& s) { return dplr_kernel(s, 9); });
+  expect_kernel_gradients([](const DplrSystem& s) { return dense_kernel(held(s), 9); });
 }
 
 TEST(S4d, KernelAndRecurrenceAgree) {
@@ -159,7 +216,7 @@ TEST(S4d, KernelAndRecurrenceAgree) {
 TEST(Lti, ChunksFromAStateAreTheRecurrence) {
   // channels with a matrix each; the leaves are real
   constexpr int64_t kH = 3, kM = 2;
-  for (const bool low_rank : {false, true})
+  for (int kind = 0; kind < 3; ++kind)
     for (const int64_t t : {5, 32, 71}) {
       const auto run = [&](bool chunked) {
         std::vector<Tensor> x{
@@ -167,11 +224,14 @@ TEST(Lti, ChunksFromAStateAreTheRecurrence) {
             gen({kH, kM, 2}, .4, .4), gen({kH, kM, 2}, .5, .5),    gen({kH, kM, 2}, .6, .6),
             gen({kH}, .8, .7),        gen({t, kH}, .37, .8),       gen({2, kM, kH}, .21, .9)};
         for (Tensor& one : x) one.requires_grad_(true);
-        const LtiSystem s = low_rank
-                                ? discretised(DplrSystem{x[0], x[1], x[2], x[3], x[4], x[5], x[6]})
-                                : discretised(DiagonalSystem{x[0], x[1], x[2], x[5], x[6]});
+        const auto go_on = [&](const auto& s) {
+          return chunked ? lti_chunked(s, chunk_of(s), x[7], x[8]) : lti_recurrent(s, x[7], x[8]);
+        };
+        const DplrSystem low_rank{x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
         const auto [y, last] =
-            chunked ? lti_chunked(s, chunk_of(s), x[7], x[8]) : lti_recurrent(s, x[7], x[8]);
+            kind == 0   ? go_on(discretised(DiagonalSystem{x[0], x[1], x[2], x[5], x[6]}))
+            : kind == 1 ? go_on(discretised(low_rank))
+                        : go_on(held(low_rank));
         ((y * gen({t, kH}, .31, .4)).sum() + (last * gen({2, kM, kH}, .23, .5)).sum()).backward();
         std::vector<Tensor> out{y.detach(), last.detach()};
         for (const Tensor& one : x)

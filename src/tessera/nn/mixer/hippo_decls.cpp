@@ -50,13 +50,13 @@ void diagonalise(Matrix& a, Matrix& v) {
 
 Hippo compute(int64_t n) {
   const auto size = static_cast<size_t>(n);
-  const auto root = [](size_t i) { return std::sqrt(2 * static_cast<double>(i) + 1); };
-  // -i (A + P P^T + 1/2): above the diagonal A is 0 and P P^T is sqrt((2i+1)(2k+1)) / 2
+  const HippoMatrices legs = hippo_legs_matrices(n);
+  const auto normal = [&](size_t i, size_t k) { return legs.a[i][k] + legs.p[i] * legs.p[k]; };
+  // -i times A + P P^T without what rounding leaves of its symmetric part
   Matrix h(size, std::vector<Complex>(size)), v = h;
   for (size_t i = 0; i < size; ++i) {
     v[i][i] = 1;
-    for (size_t k = 0; k < size; ++k)
-      if (i != k) h[i][k] = Complex(0, (i < k ? -0.5 : 0.5) * root(i) * root(k));
+    for (size_t k = 0; k < size; ++k) h[i][k] = Complex(0, (normal(k, i) - normal(i, k)) / 2);
   }
   diagonalise(h, v);
   std::vector<size_t> order(size);
@@ -68,8 +68,8 @@ Hippo compute(int64_t n) {
     const size_t column = order[j];
     Complex p = 0, b = 0;
     for (size_t i = 0; i < size; ++i) {
-      p += std::conj(v[i][column]) * root(i) * std::sqrt(0.5);
-      b += std::conj(v[i][column]) * root(i);
+      p += std::conj(v[i][column]) * legs.p[i];
+      b += std::conj(v[i][column]) * legs.b[i];
     }
     out.lambda.emplace_back(-0.5, h[column][column].real());
     out.p.push_back(p);
@@ -79,6 +79,19 @@ Hippo compute(int64_t n) {
 }
 
 }  // namespace
+
+HippoMatrices hippo_legs_matrices(int64_t n) {
+  const auto size = static_cast<size_t>(n);
+  HippoMatrices out{std::vector<std::vector<double>>(size, std::vector<double>(size)), {}, {}};
+  for (size_t i = 0; i < size; ++i) {
+    const auto x = static_cast<double>(i);
+    out.b.push_back(std::sqrt(2 * x + 1));
+    out.p.push_back(std::sqrt(x + 0.5));
+    for (size_t k = 0; k < i; ++k) out.a[i][k] = -out.b[i] * out.b[k];
+    out.a[i][i] = -(x + 1);
+  }
+  return out;
+}
 
 Hippo hippo_legs(int64_t n) {
   // every layer of a model asks for the same one

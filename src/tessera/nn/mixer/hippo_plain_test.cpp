@@ -21,6 +21,29 @@ TEST(Hippo, GoldenOfFourDimensions) {
   }
 }
 
+TEST(Hippo, GoldenMatrices) {
+  const HippoMatrices legs = hippo_legs_matrices(4);
+  const double a[4][4] = {{-1, 0, 0, 0},
+                          {-1.73205081, -2, 0, 0},
+                          {-2.23606798, -3.87298335, -3, 0},
+                          {-2.64575131, -4.58257569, -5.91607978, -4}},
+               b[] = {1, 1.73205081, 2.23606798, 2.64575131},
+               p[] = {0.70710678, 1.22474487, 1.58113883, 1.87082869},
+               upper[4][4] = {{0, 0.86602540, 1.11803399, 1.32287566},
+                              {0, 0, 1.93649167, 2.29128785},
+                              {0, 0, 0, 2.95803989},
+                              {0, 0, 0, 0}};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(legs.b[i], b[i], 1e-8);
+    EXPECT_NEAR(legs.p[i], p[i], 1e-8);
+    for (size_t k = 0; k < 4; ++k) {
+      EXPECT_NEAR(legs.a[i][k], a[i][k], 1e-8);
+      const double skew = i == k ? -0.5 : i < k ? upper[i][k] : -upper[k][i];
+      EXPECT_NEAR(legs.a[i][k] + legs.p[i] * legs.p[k], skew, 1e-8);
+    }
+  }
+}
+
 /// Traces and norms do not depend on the basis: sum of lambda - |p|^2 is A's trace, -(1 + .. + n);
 /// |b|^2 is the sum of 2 i + 1; p^* b is the sum of P B, whose phases say that p and b belong
 /// together.

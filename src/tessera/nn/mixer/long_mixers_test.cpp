@@ -103,8 +103,23 @@ TEST(S4dLayer, AgainstTheRecurrenceOfEveryPair) {
   }
 }
 
-TEST(S4Layer, AgainstTheDenseRecurrence) {
-  const MixerUnderTest mixer = golden_mixer({{"type", "s4"}, {"d_state", 4}}, kD);
+/// e^m by the Taylor series of e^{m / 256}.
+Tensor matrix_exponential(const Tensor& m) {
+  Tensor sum = at::eye(m.size(0), m.options()), term = sum;
+  for (int i = 1; i < 24; ++i) {
+    term = at::mm(term, m) / (256.0 * i);
+    sum = sum + term;
+  }
+  for (int i = 0; i < 8; ++i) sum = at::mm(sum, sum);
+  return sum;
+}
+
+class S4Layer : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(S4Layer, AgainstTheDenseRecurrence) {
+  const bool zoh = std::string(GetParam()) == "zoh";
+  const MixerUnderTest mixer =
+      golden_mixer({{"type", "s4"}, {"d_state", 4}, {"discretisation", GetParam()}}, kD);
   const Tensor u = golden_input(kT, kD);
   Tensor y = at::zeros({kT, kD}, at::kDouble);
   const auto c64 = at::TensorOptions().dtype(at::kComplexDouble);
@@ -118,10 +133,16 @@ TEST(S4Layer, AgainstTheDenseRecurrence) {
     const Tensor lambda = at::cat({at::complex(real, imaginary), at::complex(real, -imaginary)});
     const Tensor p = both("p");
     const Tensor a = at::diag(lambda) - at::outer(p, p.conj());
-    const Tensor half_step = value(mixer, "log_dt")[h].exp() / 2 * a, one = at::eye(4, c64);
-    const Tensor inverse = at::inverse(one - half_step);
-    const Tensor decay = at::mm(inverse, one + half_step);
-    const Tensor gain = at::mv(inverse, both("b") * value(mixer, "log_dt")[h].exp());
+    const Tensor dt = value(mixer, "log_dt")[h].exp(), one = at::eye(4, c64);
+    Tensor decay, gain;
+    if (zoh) {
+      decay = matrix_exponential(dt * a);
+      gain = at::mv(at::mm(at::inverse(a), decay - one), both("b"));
+    } else {
+      const Tensor inverse = at::inverse(one - dt / 2 * a);
+      decay = at::mm(inverse, one + dt / 2 * a);
+      gain = at::mv(inverse, both("b") * dt);
+    }
     Tensor x = at::zeros({4}, c64);
     for (int64_t t = 0; t < kT; ++t) {
       x = at::mv(decay, x) + gain * u[t][h];
@@ -129,6 +150,13 @@ TEST(S4Layer, AgainstTheDenseRecurrence) {
     }
   }
   mixer.expect_everywhere(u, lti_layer(mixer, u, y), 1e-10);
+}
+INSTANTIATE_TEST_SUITE_P(Rules, S4Layer, ::testing::Values("bilinear", "zoh"));
+
+TEST(S4Config, RefusesLargeDenseSystems) {
+  EXPECT_NO_THROW(MixerUnderTest(R"({"type": "s4", "d_state": 256})", 1));
+  EXPECT_THROW(MixerUnderTest(R"({"type": "s4", "d_state": 256, "discretisation": "zoh"})", 1),
+               Error);
 }
 
 // --- sLSTM --------------------------------------------------------------------------------------

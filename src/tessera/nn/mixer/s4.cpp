@@ -27,25 +27,21 @@ class LtiMixer : public Mixer {
   }
 
  protected:
-  virtual ops::LtiSystem system() const = 0;
+  /// Tokens one after another, by `stepped`.
+  virtual Tensor recurrence(const Tensor& u_ND,
+                            const Batch& batch,
+                            const StateRows* rows) const = 0;
   /// The system's response to one input, [length, H] in double.
   virtual Tensor response(int64_t length) const = 0;
 
-  int64_t pairs_;
-  Linear out_;
-  WeightPtr log_dt_, a_log_, a_im_, c_, d_;
-
- private:
-  Tensor mixed(const Tensor& u_ND, const Batch& batch, const StateRows* rows) const {
+  template <class System>
+  Tensor stepped(const System& lti,
+                 const Tensor& u_ND,
+                 const Batch& batch,
+                 const StateRows* rows) const {
     const bool kernels = ops::use_kernels(u_ND);
-    if (rows == nullptr && !kernels) {
-      const auto lengths = lengths_of(batch);
-      const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-      const Tensor skip = d_->tensor().to(ops::wide(u_ND)) * u_ND;
-      return (ops::fft_conv(u_ND, response(longest), lengths) + skip).to(u_ND.scalar_type());
-    }
-    const ops::LtiSystem lti = system();
-    const ops::LtiConstants constants = kernels ? ops::constants_of(lti) : ops::LtiConstants();
+    using Constants = decltype(ops::constants_of(lti));
+    const Constants constants = kernels ? ops::constants_of(lti) : Constants();
     const ops::LtiChunk chunk = kernels ? ops::LtiChunk() : ops::chunk_of(lti);
     const BySegment part(batch);
     return over_segments(batch, [&](size_t i, const Segment&) {
@@ -61,6 +57,21 @@ class LtiMixer : public Mixer {
       return y;
     });
   }
+
+  int64_t pairs_;
+  Linear out_;
+  WeightPtr log_dt_, a_log_, a_im_, c_, d_;
+
+ private:
+  Tensor mixed(const Tensor& u_ND, const Batch& batch, const StateRows* rows) const {
+    if (rows == nullptr && !ops::use_kernels(u_ND)) {
+      const auto lengths = lengths_of(batch);
+      const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+      const Tensor skip = d_->tensor().to(ops::wide(u_ND)) * u_ND;
+      return (ops::fft_conv(u_ND, response(longest), lengths) + skip).to(u_ND.scalar_type());
+    }
+    return recurrence(u_ND, batch, rows);
+  }
 };
 
 class S4d final : public LtiMixer {
@@ -70,27 +81,40 @@ class S4d final : public LtiMixer {
         bilinear_(config.discretisation == Discretisation::bilinear) {}
 
  private:
-  ops::LtiSystem system() const override {
+  ops::LtiSystem system() const {
     return ops::discretised(ops::DiagonalSystem{log_dt_->tensor(), a_log_->tensor(),
                                                 a_im_->tensor(), c_->tensor(), d_->tensor(),
                                                 bilinear_});
   }
   Tensor response(int64_t length) const override { return ops::diagonal_kernel(system(), length); }
+  Tensor recurrence(const Tensor& u_ND, const Batch& batch, const StateRows* rows) const override {
+    return stepped(system(), u_ND, batch, rows);
+  }
   bool bilinear_;
 };
 
 class S4 final : public LtiMixer {
  public:
   S4(const S4Config& config, const Builder& builder)
-      : LtiMixer(config.d_state, builder), p_(builder.weight("p")), b_(builder.weight("b")) {}
+      : LtiMixer(config.d_state, builder),
+        held_(config.discretisation == Discretisation::zoh),
+        p_(builder.weight("p")),
+        b_(builder.weight("b")) {}
 
  private:
   ops::DplrSystem continuous() const {
     return {log_dt_->tensor(), a_log_->tensor(), a_im_->tensor(), p_->tensor(),
             b_->tensor(),      c_->tensor(),     d_->tensor()};
   }
-  ops::LtiSystem system() const override { return ops::discretised(continuous()); }
-  Tensor response(int64_t length) const override { return ops::dplr_kernel(continuous(), length); }
+  Tensor response(int64_t length) const override {
+    return held_ ? ops::dense_kernel(ops::held(continuous()), length)
+                 : ops::dplr_kernel(continuous(), length);
+  }
+  Tensor recurrence(const Tensor& u_ND, const Batch& batch, const StateRows* rows) const override {
+    return held_ ? stepped(ops::held(continuous()), u_ND, batch, rows)
+                 : stepped(ops::discretised(continuous()), u_ND, batch, rows);
+  }
+  bool held_;
   WeightPtr p_, b_;
 };
 

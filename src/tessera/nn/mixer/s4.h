@@ -1,17 +1,20 @@
 // S4: a convolution over the whole past whose kernel is a state-space system per channel, with a
 // state matrix that is diagonal plus rank one, from HiPPO-LegS.
-//   x' = (Lambda - P P^*) x + B u, y = C x + D u, discretised by the bilinear rule with a step per
-//   channel;  out = GLU(W gelu(y)),  GLU(a, b) = a sigmoid(b)
-// Gu, Goel, Re 2021, arXiv:2111.00396. Forms: convolution by FFT with a kernel from Cauchy sums
-// without a state, the recurrence (order N a step, by Woodbury) with one.
+//   x' = (Lambda - P P^*) x + B u, y = C x + D u, discretised with a step per channel;
+//   out = GLU(W gelu(y)),  GLU(a, b) = a sigmoid(b)
+// Gu, Goel, Re 2021, arXiv:2111.00396. Forms: convolution by FFT without a state, the recurrence
+// with one. The published bilinear rule keeps the structure: a kernel from Cauchy sums, steps of
+// order N by Woodbury. A zero-order hold does not: the exponential of a dense matrix per channel,
+// steps of order N^2.
 #pragma once
 
-#include "tessera/spec/fields.h"
+#include "tessera/nn/mixer/discretisation.h"
 
 namespace tessera::nn {
 
 struct S4Config final : spec::Config {
   int64_t d_state = 64;
+  Discretisation discretisation = Discretisation::bilinear;
   double dt_min = 0.001;
   double dt_max = 0.1;
 
@@ -20,6 +23,8 @@ struct S4Config final : spec::Config {
     using spec::field;
     return std::tuple{
         field("d_state", &C::d_state, "N, real state dimensions of a channel; even", {.min = 2}),
+        field("discretisation", &C::discretisation,
+              "from continuous time to steps; zoh has a dense matrix per channel"),
         field("dt_min", &C::dt_min, "smallest initial step", {.min = 0}),
         field("dt_max", &C::dt_max, "largest initial step", {.min = 0})};
   }

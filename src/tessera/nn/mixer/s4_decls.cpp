@@ -92,6 +92,12 @@ double S4dConfig::extra_flops(const spec::Scope& scope, int64_t) const {
 
 void S4Config::check(const spec::Scope& scope) const {
   check_system(scope, "s4", d_state, dt_min, dt_max);
+  constexpr int64_t kLargestDense = 128;  // a matrix of d_state^2 for every channel
+  if (discretisation == Discretisation::zoh && d_state > kLargestDense)
+    fail(ErrorKind::spec, scope.path,
+         "d_state = {} with a zero-order hold; expected at most {}, or \"discretisation\": "
+         "\"bilinear\"",
+         d_state, kLargestDense);
 }
 
 void S4Config::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -108,6 +114,8 @@ std::vector<spec::StateDecl> S4Config::state(const spec::Scope& scope) const {
 }
 
 double S4Config::extra_flops(const spec::Scope& scope, int64_t) const {
+  if (discretisation == Discretisation::zoh)
+    return 2.0 * static_cast<double>(scope.d_model * d_state * (d_state + 2));
   return 14.0 * static_cast<double>(scope.d_model * d_state);
 }
 

@@ -5,7 +5,7 @@
 // recurrence with one.
 #pragma once
 
-#include "tessera/spec/fields.h"
+#include "tessera/nn/mixer/discretisation.h"
 
 namespace tessera::nn {
 
@@ -14,11 +14,6 @@ enum class S4dInit {
   inv,   // Im A = N / pi (N / (2n + 1) - 1)
   legs,  // the diagonal part of HiPPO-LegS
 };
-enum class Discretisation {
-  zoh,       // u is constant during a step
-  bilinear,  // the trapezoidal rule
-};
-
 }  // namespace tessera::nn
 
 template <>
@@ -26,11 +21,6 @@ struct tessera::spec::EnumNames<tessera::nn::S4dInit> {
   using I = nn::S4dInit;
   static constexpr std::array names{std::pair{I::lin, "lin"}, std::pair{I::inv, "inv"},
                                     std::pair{I::legs, "legs"}};
-};
-template <>
-struct tessera::spec::EnumNames<tessera::nn::Discretisation> {
-  using D = nn::Discretisation;
-  static constexpr std::array names{std::pair{D::zoh, "zoh"}, std::pair{D::bilinear, "bilinear"}};
 };
 
 namespace tessera::nn {
