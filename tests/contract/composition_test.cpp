@@ -46,15 +46,18 @@ bool acts_on_embedding(const Case& position) {
 struct Draw {
   Json json;
   std::map<std::string, const Case*> parts;
+  /// Their other names: what a stack takes from the spec around it, and parameters that are shared.
+  std::map<std::string, const Case*> also;
 
   /// The part that refuses: that of the longest path the message begins with.
   const Case* refusing(const std::string& message) const {
     const Case* found = nullptr;
     size_t longest = 0;
-    for (const auto& [path, part] : parts)
-      if (path.size() >= longest &&
-          (message.starts_with("[" + path) || message.starts_with("[" + as_in_parameters(path))))
-        found = part, longest = path.size();
+    for (const auto* names : {&parts, &also})
+      for (const auto& [path, part] : *names)
+        if (path.size() >= longest &&
+            (message.starts_with("[" + path) || message.starts_with("[" + as_in_parameters(path))))
+          found = part, longest = path.size();
     return found;
   }
   /// "stacks.decoder.layers[1].mixer" as the names of parameters begin: "decoder.layers.1.mixer".
@@ -90,6 +93,9 @@ class Drawer {
       const Case* cross = pick(Slot::mixer, /*reading_a_source=*/true);
       d.json["cross"] = cross->part;
       d.parts["cross"] = cross;
+      for (const auto& [path, part] : d.parts)
+        for (const char* stack : {"encoder", "decoder"})
+          d.also[fmt::format("stacks.{}.{}", stack, path)] = part;
       for (const char* stack : {"encoder", "decoder"})
         d.json["stacks"][stack]["layers"] = layers(d, fmt::format("stacks.{}.", stack), position);
     } else {
@@ -199,7 +205,8 @@ class Drawer {
       else
         add(d, at + ".ffn", branch, "ffn", Slot::ffn);
       // messages about adapters name the branch
-      d.parts[fmt::format("{}.b{}", path, i)] = d.parts[fmt::format("{}.{}", at, slot)];
+      d.parts[fmt::format("{}.b{}", path, i)] = d.also[fmt::format("shared.{}.b{}", id, i)] =
+          d.parts[fmt::format("{}.{}", at, slot)];
       if (shares && chance(2, 3)) branch["share"] = id;
       if (chance(1, 2))
         add_adapters(branch, mixes ? Slot::mixer : Slot::ffn, branch[slot],
