@@ -9,7 +9,7 @@ const std::vector<Verb>& plain_verbs() {
       {"tokenize", "Text to token ids, and back", add_tokenize},
       {"show", "Prints a spec (or a model's), resolved on demand", add_show},
       {"plan", "Parameters, FLOPs and state bytes of a spec or model", add_plan},
-      {"list", "Mechanisms, families, zoo", add_list},
+      {"list", "Mechanisms and families, a line each", add_list},
       {"convert", "Reads any supported checkpoint, writes tessera or Hugging Face folders",
        add_convert},
       {"docs", "Writes the generated pages and the JSON schema", add_docs},

@@ -14,7 +14,8 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using FromState = std::function<std::pair<Tensor, Tensor>(const Tensors&)>;
 
-/// The last of `leaves` is the state before. `constant_rows` of the last state have no gradient.
+/// The last of `leaves` is the state before. The first `state_rows` of a state have gradients, 0 =
+/// all.
 void expect_same(const Tensors& leaves,
                  const FromState& definition,
                  const FromState& kernels,

@@ -5,7 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/rg_lru.h"
 #include "tessera/ops/linear_scan.h"
-#include "tessera/ops/optional_tensor.h"
+#include "tessera/ops/recurrence_function.h"
 
 namespace tessera::ops {
 namespace {
@@ -79,12 +79,9 @@ struct Lru : torch::autograd::Function<Lru> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const RgLru in{saved[0], saved[1], saved[2], saved[3]};
-    const Tensor &start = saved[5],
-                 dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(saved[0]);
+    const Tensor &start = saved[5], dy = given_or_zeros(gradients[0], saved[0]);
     Tensor dstate;
-    if (start.defined() || gradients[1].defined())
-      dstate =
-          gradients[1].defined() ? gradients[1].contiguous().clone() : at::zeros_like(saved[3]);
+    if (start.defined() || gradients[1].defined()) dstate = copy_or_zeros(gradients[1], saved[3]);
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     Tensor dx = at::empty_like(dy), din = at::empty_like(dy), drec = at::empty_like(dy);
     Tensor dscale = at::zeros_like(in.scale_W);
@@ -143,9 +140,6 @@ std::pair<Tensor, Tensor> chunked_rows(const Tensor& x,
 
 namespace {
 
-bool by_kernels(const RgLru& in) {
-  return in.x_TW.device().is_cpu() && wide(in.x_TW) == at::kFloat;
-}
 variable_list lru(const RgLru& in, const Lengths& lengths, const std::optional<Tensor>& state) {
   return Lru::apply(in.x_TW.to(at::kFloat), in.in_TW.to(at::kFloat), in.rec_TW.to(at::kFloat),
                     in.scale_W.to(at::kFloat), state, lengths);
@@ -155,7 +149,7 @@ variable_list lru(const RgLru& in, const Lengths& lengths, const std::optional<T
 
 Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TW.scalar_type(), computed = wide(in.x_TW);
-  if (by_kernels(in)) return lru(in, lengths, std::nullopt)[0].to(type);
+  if (kernels_learn(in.x_TW)) return lru(in, lengths, std::nullopt)[0].to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           const auto part = [&](const Tensor& t) {
@@ -169,7 +163,7 @@ Tensor rg_lru(const RgLru& in, const Lengths& lengths, int64_t chunk) {
 }
 
 std::pair<Tensor, Tensor> rg_lru_from(const RgLru& in, int64_t chunk, const Tensor& state_W) {
-  if (!by_kernels(in)) return rg_lru_chunked(in, chunk, state_W);
+  if (!kernels_learn(in.x_TW)) return rg_lru_chunked(in, chunk, state_W);
   const variable_list out = lru(in, {in.x_TW.size(0)}, float_or_none(state_W));
   return {out[0].to(in.x_TW.scalar_type()), out[1]};
 }

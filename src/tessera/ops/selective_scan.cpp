@@ -5,7 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/selective_scan.h"
 #include "tessera/ops/linear_scan.h"
-#include "tessera/ops/optional_tensor.h"
+#include "tessera/ops/recurrence_function.h"
 
 namespace tessera::ops {
 namespace {
@@ -148,8 +148,7 @@ struct Scan : torch::autograd::Function<Scan> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const SelectiveScan in{saved[0], saved[1], saved[2], saved[3], saved[4], saved[5], saved[6]};
-    const Tensor &kept = saved[7],
-                 dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(saved[0]);
+    const Tensor &kept = saved[7], dy = given_or_zeros(gradients[0], saved[0]);
     const auto whole = view(in);
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     const auto kept_at = kept_offsets(offsets);
@@ -167,8 +166,7 @@ struct Scan : torch::autograd::Function<Scan> {
     const float *kept_data = read(kept), *dy_data = read(dy);
     Tensor dstate;
     const bool fresh = context->saved_data["fresh"].toBool();
-    if (!fresh || gradients[1].defined())
-      dstate = gradients[1].defined() ? gradients[1].contiguous().clone() : at::zeros({n, e}, like);
+    if (!fresh || gradients[1].defined()) dstate = copy_or_zeros(gradients[1], in.a_NE);
     for_groups(shares, e, [&](int64_t share, int64_t begin, int64_t end) {
       for (int64_t i = share; i < documents; i += shares) {
         const auto at = static_cast<size_t>(i);
@@ -230,9 +228,6 @@ std::pair<Tensor, Tensor> chunked_rows(const Rows& in, int64_t chunk, const Tens
 
 namespace {
 
-bool by_kernels(const SelectiveScan& in) {
-  return in.x_TE.device().is_cpu() && wide(in.x_TE) == at::kFloat;
-}
 variable_list scan(const SelectiveScan& in,
                    const Lengths& lengths,
                    const std::optional<Tensor>& state) {
@@ -245,7 +240,8 @@ variable_list scan(const SelectiveScan& in,
 
 Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t chunk) {
   const auto type = in.x_TE.scalar_type();
-  if (by_kernels(in) && !lengths.empty()) return scan(in, lengths, std::nullopt)[0].to(type);
+  if (kernels_learn(in.x_TE) && !lengths.empty())
+    return scan(in, lengths, std::nullopt)[0].to(type);
   return over_documents(lengths,
                         [&](const auto& rows_of) {
                           return chunked_rows(Rows(in, rows_of), chunk, {}).first.flatten(0, 1);
@@ -256,7 +252,7 @@ Tensor selective_scan(const SelectiveScan& in, const Lengths& lengths, int64_t c
 std::pair<Tensor, Tensor> selective_scan_from(const SelectiveScan& in,
                                               int64_t chunk,
                                               const Tensor& state_NE) {
-  if (!by_kernels(in)) return selective_scan_chunked(in, chunk, state_NE);
+  if (!kernels_learn(in.x_TE)) return selective_scan_chunked(in, chunk, state_NE);
   const variable_list out = scan(in, {in.x_TE.size(0)}, float_or_none(state_NE));
   return {out[0].to(in.x_TE.scalar_type()), out[1]};
 }

@@ -4,7 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/slstm.h"
-#include "tessera/ops/optional_tensor.h"
+#include "tessera/ops/recurrence_function.h"
 
 namespace tessera::ops {
 namespace {
@@ -80,8 +80,7 @@ struct Cell : torch::autograd::Function<Cell> {
     const auto saved = context->get_saved_variables();
     const Lengths lengths = context->saved_data["lengths"].toIntVector();
     const auto offsets = offsets_of(lengths);
-    const Tensor &y = saved[2], &start = saved[5],
-                 dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(y);
+    const Tensor &y = saved[2], &start = saved[5], dy = given_or_zeros(gradients[0], y);
     auto whole = view({saved[0], saved[1]});
     whole.y = const_cast<float*>(y.const_data_ptr<float>());
     whole.gates = const_cast<float*>(saved[3].const_data_ptr<float>());
@@ -90,9 +89,7 @@ struct Cell : torch::autograd::Function<Cell> {
     Tensor dgates = at::empty({n, 4, d}, dy.options()), dstate;
     whole.fresh = !start.defined();
     const float* start_data = whole.fresh ? nullptr : start.const_data_ptr<float>();
-    if (start.defined() || gradients[1].defined())
-      dstate = gradients[1].defined() ? gradients[1].contiguous().clone()
-                                      : at::zeros({4, d}, dy.options());
+    if (start.defined() || gradients[1].defined()) dstate = copy_or_zeros(gradients[1], start);
     float* dstate_data = dstate.defined() ? dstate.data_ptr<float>() : nullptr;
     const float* dy_data = dy.const_data_ptr<float>();
     float* dgates_data = dgates.data_ptr<float>();
@@ -150,17 +147,9 @@ std::pair<Tensor, Tensor> recurrent_rows(const Tensor& pre,
 
 }  // namespace
 
-namespace {
-
-bool by_kernels(const Slstm& in) {
-  return in.pre_N4D.device().is_cpu() && wide(in.pre_N4D) == at::kFloat;
-}
-
-}  // namespace
-
 Tensor slstm(const Slstm& in, const Lengths& lengths) {
   const auto type = in.pre_N4D.scalar_type(), computed = wide(in.pre_N4D);
-  if (by_kernels(in))
+  if (kernels_learn(in.pre_N4D))
     return Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat), std::nullopt, lengths)[0]
         .to(type);
   return over_documents(lengths,
@@ -173,7 +162,7 @@ Tensor slstm(const Slstm& in, const Lengths& lengths) {
 }
 
 std::pair<Tensor, Tensor> slstm_from(const Slstm& in, const Tensor& state_4D) {
-  if (!by_kernels(in)) return slstm_recurrent(in, state_4D);
+  if (!kernels_learn(in.pre_N4D)) return slstm_recurrent(in, state_4D);
   const variable_list out = Cell::apply(in.pre_N4D.to(at::kFloat), in.r_4DP.to(at::kFloat),
                                         float_or_none(state_4D), Lengths{in.pre_N4D.size(0)});
   return {out[0].to(in.pre_N4D.scalar_type()), out[1]};

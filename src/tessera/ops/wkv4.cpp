@@ -4,7 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/wkv4.h"
-#include "tessera/ops/optional_tensor.h"
+#include "tessera/ops/recurrence_function.h"
 
 namespace tessera::ops {
 namespace {
@@ -98,14 +98,12 @@ struct Average : torch::autograd::Function<Average> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Wkv4 in{saved[0], saved[1], saved[2], saved[3]};
-    const Tensor dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(saved[0]);
+    const Tensor dy = given_or_zeros(gradients[0], saved[0]);
     const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
     const auto kept_at = kept_offsets(offsets);
     const bool fresh = context->saved_data["fresh"].toBool();
     Tensor dstate;
-    if (!fresh || gradients[1].defined())
-      dstate =
-          gradients[1].defined() ? gradients[1].contiguous().clone() : at::zeros_like(saved[6]);
+    if (!fresh || gradients[1].defined()) dstate = copy_or_zeros(gradients[1], saved[6]);
     Tensor dk = at::empty_like(dy), dv = at::empty_like(dy), dw = at::zeros_like(in.w_C),
            du = at::zeros_like(in.u_C);
     auto whole = view(in);
@@ -172,9 +170,6 @@ Sums nothing(const Tensor& k) {
 
 namespace {
 
-bool by_kernels(const Wkv4& in) {
-  return in.k_TC.device().is_cpu() && wide(in.k_TC) == at::kFloat;
-}
 variable_list average(const Wkv4& in, const Lengths& lengths, const std::optional<Tensor>& state) {
   return Average::apply(in.k_TC.to(at::kFloat), in.v_TC.to(at::kFloat), in.w_C.to(at::kFloat),
                         in.u_C.to(at::kFloat), state, lengths);
@@ -184,7 +179,7 @@ variable_list average(const Wkv4& in, const Lengths& lengths, const std::optiona
 
 Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
   const auto type = in.k_TC.scalar_type(), computed = wide(in.k_TC);
-  if (by_kernels(in)) return average(in, lengths, std::nullopt)[0].to(type);
+  if (kernels_learn(in.k_TC)) return average(in, lengths, std::nullopt)[0].to(type);
   return over_documents(
              lengths,
              [&](const auto& rows_of) {
@@ -196,7 +191,7 @@ Tensor wkv4(const Wkv4& in, const Lengths& lengths) {
 }
 
 std::pair<Tensor, Tensor> wkv4_from(const Wkv4& in, const Tensor& state_3C) {
-  if (!by_kernels(in)) return wkv4_parallel(in, state_3C);
+  if (!kernels_learn(in.k_TC)) return wkv4_parallel(in, state_3C);
   const variable_list out = average(in, {in.k_TC.size(0)}, float_or_none(state_3C));
   return {out[0].to(in.k_TC.scalar_type()), out[1]};
 }

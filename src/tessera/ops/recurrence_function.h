@@ -1,0 +1,31 @@
+// What custom autograd functions of recurrences share: when they apply, and tensors that may be
+// undefined, which torch refuses as arguments and leaves as gradients.
+#pragma once
+
+#include <optional>
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::ops {
+
+/// x in float32, or nothing.
+inline std::optional<Tensor> float_or_none(const Tensor& x) {
+  return x.defined() ? std::optional<Tensor>(x.to(at::kFloat)) : std::nullopt;
+}
+
+/// Whether kernels with gradients apply to x: on a CPU, in at most float32.
+inline bool kernels_learn(const Tensor& x) {
+  return x.device().is_cpu() && wide(x) == at::kFloat;
+}
+
+/// A gradient, dense; zeros like `like` where nothing gave one.
+inline Tensor given_or_zeros(const Tensor& gradient, const Tensor& like) {
+  return gradient.defined() ? gradient.contiguous() : at::zeros_like(like);
+}
+
+/// The same to write on.
+inline Tensor copy_or_zeros(const Tensor& gradient, const Tensor& like) {
+  return gradient.defined() ? gradient.clone(at::MemoryFormat::Contiguous) : at::zeros_like(like);
+}
+
+}  // namespace tessera::ops
