@@ -2,17 +2,16 @@
 
 #include <algorithm>
 
-#include "tessera/nn/pattern/prefix.h"
+#include "tessera/nn/pattern/pattern_config.h"
 
 namespace tessera::model {
 namespace {
 
 template <class Visit>
-void for_each_prefix(const ModelSpec& spec, Visit visit) {
+void for_each_pattern(const ModelSpec& spec, Visit visit) {
   if (!spec.causal()) return;
   const auto look = [&](const AnyPart& part) {
-    if (const auto* prefix = dynamic_cast<const nn::PrefixPatternConfig*>(part.config.get()))
-      visit(*prefix);
+    if (part.mechanism->slot == Slot::pattern) visit(part.as<nn::PatternConfig>());
   };
   for (const LayerSpec& layer : spec.layers)
     for (const GroupSpec& group : layer.groups)
@@ -23,13 +22,13 @@ void for_each_prefix(const ModelSpec& spec, Visit visit) {
 
 bool reads_prefix(const ModelSpec& spec) {
   bool found = false;
-  for_each_prefix(spec, [&](const nn::PrefixPatternConfig&) { found = true; });
+  for_each_pattern(spec, [&](const nn::PatternConfig& p) { found = found || p.prefix(1) > 0; });
   return found;
 }
 
 int64_t longest_prefix(const ModelSpec& spec, int64_t given) {
   int64_t longest = 0;
-  for_each_prefix(spec, [&](const nn::PrefixPatternConfig& pattern) {
+  for_each_pattern(spec, [&](const nn::PatternConfig& pattern) {
     longest = std::max(longest, pattern.prefix(given));
   });
   return longest;

@@ -63,6 +63,9 @@ struct PatternConfig : spec::Config {
   /// When positive, position schemes see a query beyond this position as standing at it when it
   /// meets the first_kept() keys.
   virtual int64_t farthest() const { return 0; }
+  /// How many of a document's first tokens see each other where its first `given` tokens were given
+  /// (Segment::prefix; 0 = not said).
+  virtual int64_t prefix(int64_t /*given*/) const { return 0; }
   /// Keys that a query with `context` tokens behind it meets, for costs.
   virtual int64_t keys_met(int64_t context) const {
     return horizon() > 0 ? std::min(context, first_kept() + horizon()) : context;

@@ -30,8 +30,7 @@ struct PrefixPatternConfig final : PatternBase<PrefixPatternConfig> {
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
   }
-  /// Tokens of the prefix where the first `given` tokens were given, 0 = not said.
-  int64_t prefix(int64_t given) const {
+  int64_t prefix(int64_t given) const override {
     return length == 0 ? given : given == 0 ? length : std::min(length, given);
   }
   int64_t multiplicity(const PatternSite& site,
