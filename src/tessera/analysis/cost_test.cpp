@@ -258,10 +258,10 @@ TEST(CostCases, StateIsThatOfAllParts) {
   const auto has_state = [](const std::string& name) {
     return cost_layer(*cost_mechanisms({name}).front(), 128, 4096).has_state();
   };
-  for (const char* name : {"attention", "pattern/window", "position/sinusoidal", "mamba2"})
+  for (const char* name :
+       {"attention", "pattern/window", "position/sinusoidal", "position/convolutional", "mamba2"})
     EXPECT_TRUE(has_state(name)) << name;
-  for (const char* name : {"fourier", "lsh_attention", "position/convolutional"})
-    EXPECT_FALSE(has_state(name)) << name;
+  for (const char* name : {"fourier", "lsh_attention"}) EXPECT_FALSE(has_state(name)) << name;
 }
 
 TEST(CostCases, NamesSelect) {

@@ -102,33 +102,50 @@ class Layer {
     for (const auto& [name, weight] : weights_) weight->dense_tensor().mutable_grad().reset();
   }
 
+  /// What one document leaves in the two parts.
+  struct Rows {
+    nn::RowState mixer, position;
+  };
   std::vector<spec::StateDecl> state_decls() const {
-    return what_.mixer.config->state(what_.scope.at("mixer"));
+    std::vector<spec::StateDecl> all = mixer_decls();
+    for (const spec::StateDecl& decl : position_decls()) all.push_back(decl);
+    return all;
   }
   /// The document's first `tokens` into an empty state, in calls of kPrefill tokens.
-  nn::RowState prefilled(int64_t tokens) const {
-    nn::RowState row(state_decls(), /*max_pending=*/0, at::TensorOptions().dtype(at::kFloat));
+  Rows prefilled(int64_t tokens) const {
+    const auto empty = [](const std::vector<spec::StateDecl>& decls) {
+      return nn::RowState(decls, /*max_pending=*/0, at::TensorOptions().dtype(at::kFloat));
+    };
+    Rows rows{empty(mixer_decls()), empty(position_decls())};
     const nn::Encoded source = source_of(tokens);
     for (int64_t done = 0; done < tokens;) {
       const int64_t n = std::min<int64_t>(kPrefill, tokens - done);
-      call(row, done, n, done == 0 ? source : nn::Encoded());
+      call(rows, done, n, done == 0 ? source : nn::Encoded());
       done += n;
     }
-    return row;
+    return rows;
   }
   /// One more token.
-  void step(nn::RowState& row) const { call(row, row.length(), 1, nn::Encoded()); }
+  void step(Rows& rows) const { call(rows, rows.mixer.length(), 1, nn::Encoded()); }
 
  private:
   static constexpr int64_t kPrefill = 1024;
 
-  void call(nn::RowState& row, int64_t start, int64_t n, const nn::Encoded& source) const {
+  std::vector<spec::StateDecl> mixer_decls() const {
+    return what_.mixer.config->state(what_.scope.at("mixer"));
+  }
+  std::vector<spec::StateDecl> position_decls() const {
+    if (!what_.position) return {};
+    return what_.position.config->state(what_.position_scope());
+  }
+  void call(Rows& rows, int64_t start, int64_t n, const nn::Encoded& source) const {
     const nn::Batch batch = one_document(n, start);
     nn::Context context = context_of(batch, source);
     const at::NoGradGuard no_gradients;
-    const Tensor x_TD = embedded(x_TD_.narrow(0, start, n), context);
-    const nn::StateRows rows{&row};
-    nn::run_mixer(*mixer_, x_TD, context, &rows, /*pending=*/false);
+    const nn::StateRows at_position{&rows.position}, at_mixer{&rows.mixer};
+    const Tensor x_TD = embedded(x_TD_.narrow(0, start, n), context, &at_position);
+    rows.position.end_call(x_TD, n, /*pending=*/false);
+    nn::run_mixer(*mixer_, x_TD, context, &at_mixer, /*pending=*/false);
   }
   nn::Batch batch_of(int64_t tokens) const {
     return document_ > 0 ? documents(tokens, document_) : one_document(tokens);
@@ -143,8 +160,10 @@ class Layer {
     if (source.x_SD.defined()) context.encoded = &source;
     return context;
   }
-  Tensor embedded(const Tensor& x_TD, nn::Context& context) const {
-    return position_ ? position_->embed(x_TD, context) : x_TD;
+  Tensor embedded(const Tensor& x_TD,
+                  nn::Context& context,
+                  const nn::StateRows* rows = nullptr) const {
+    return position_ ? position_->embed(x_TD, context, rows) : x_TD;
   }
 
   CostLayer what_;
@@ -321,8 +340,8 @@ class Bench {
 
   Step step_medians(Step step, const Layer& layer) const {
     say(fmt::format("decode step after {} and {} tokens", step.shallow, step.deep));
-    nn::RowState after_few = layer.prefilled(step.shallow);
-    nn::RowState after_many = layer.prefilled(step.deep);
+    Layer::Rows after_few = layer.prefilled(step.shallow);
+    Layer::Rows after_many = layer.prefilled(step.deep);
     std::vector<double> few, many;
     for (int64_t i = 0; i < kWarmSteps + kSteps; ++i)
       for (const bool first : {true, false}) {

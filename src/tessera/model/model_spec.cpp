@@ -290,13 +290,15 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
 
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) {
   std::vector<BranchState> layout;
+  if (auto tensors = spec.embed.config->state(spec.scope(0)); !tensors.empty())
+    layout.push_back({"embed", std::move(tensors)});
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches)
         if (auto tensors = branch.part.config->state(spec.scope(i, branch)); !tensors.empty()) {
           for (spec::StateDecl& decl : tensors)
             decl = stored_as(decl, type, fmt::format("layers[{}].{}", i, branch.name));
-          layout.push_back({i, branch.name, std::move(tensors)});
+          layout.push_back({fmt::format("layers.{}.{}", i, branch.name), std::move(tensors)});
         }
   return layout;
 }

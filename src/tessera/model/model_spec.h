@@ -135,11 +135,10 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
 /// Declares the parameters of a branch's adapters; throws Error(spec) where a product is not there.
 spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const BranchSpec& branch);
 
-/// State of one layer invocation's branch: (layer, branch name) -> tensors per row. Of an
-/// encoder_decoder, the decoder's.
+/// What one row keeps of a layer invocation's branch ("layers.3.mixer"), or of what gives the
+/// layers their input ("embed", before them). Of an encoder_decoder, the decoder's.
 struct BranchState {
-  int64_t layer = 0;
-  std::string branch;
+  std::string name;
   std::vector<spec::StateDecl> tensors;
 };
 /// Keys and values stored as `type`; throws Error(spec) where a mechanism needs all their bits.

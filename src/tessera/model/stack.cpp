@@ -11,7 +11,8 @@ namespace tessera::model {
 Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source) : spec_(spec) {
   const nn::Builder root(source, "", spec_.scope(0));
   embed_ = nn::build_embed(spec_.embed, root.under(spec_.under("embed")));
-  size_t state_index = 0;
+  embed_has_state_ = !spec_.embed.config->state(spec_.scope(0)).empty();
+  size_t state_index = embed_has_state_ ? 1 : 0;  // in the order of state_layout
   for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
     build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
   mark_runs();
@@ -106,8 +107,16 @@ const Stack::Call& Stack::call_of(const nn::Context& context) {
   return found == context.shared.end() ? none : std::any_cast<const Call&>(found->second);
 }
 
+Tensor Stack::embedded(nn::Context& context) const {
+  const Call& call = call_of(context);
+  if (call.state == nullptr || !embed_has_state_)
+    return nn::run_embed(*embed_, context, nullptr, false);
+  const nn::StateRows rows = call.state->branch(0, *context.batch);
+  return nn::run_embed(*embed_, context, &rows, call.pending);
+}
+
 Tensor Stack::forward(nn::Context& context) const {
-  Tensor x = embed_->forward(context);
+  Tensor x = embedded(context);
   if (context.probe) context.probe(spec_.under("embed"), x);
   if (std::any_of(spec_.layers.begin(), spec_.layers.end(),
                   [](const LayerSpec& layer) { return layer.reads(kEmbedding); }))

@@ -34,11 +34,13 @@ class Stack {
     bool enters = false, leaves = false;  // it begins, or ends, a run of groups with other streams
   };
   static const Call& call_of(const nn::Context& context);
+  Tensor embedded(nn::Context& context) const;
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
   void mark_runs();
 
   const ModelSpec& spec_;
   std::unique_ptr<nn::Embed> embed_;
+  bool embed_has_state_ = false;
   std::vector<std::vector<Group>> layers_;
   std::unique_ptr<nn::Norm> final_norm_;
 };

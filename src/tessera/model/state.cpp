@@ -14,12 +14,11 @@ bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchStat
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep &&
            x.every == y.every && x.first == y.first && x.dtype == y.dtype;
   };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](const BranchState& x, const BranchState& y) {
-                      return x.layer == y.layer && x.branch == y.branch &&
-                             std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(),
-                                        y.tensors.end(), same_tensor);
-                    });
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(), [&](const BranchState& x, const BranchState& y) {
+        return x.name == y.name && std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(),
+                                              y.tensors.end(), same_tensor);
+      });
 }
 
 }  // namespace

@@ -42,7 +42,11 @@ class Position {
   virtual ~Position() = default;
   /// What the scores gain.
   virtual ops::ScoreTerm score_term(ScoreSite&, Context&) const { return {}; }
-  virtual Tensor embed(const Tensor& x_ND, Context&) const { return x_ND; }
+  /// Without rows over whole documents; with rows, those of its config's state(), it continues from
+  /// them and updates them.
+  virtual Tensor embed(const Tensor& x_ND, Context&, const StateRows* /*rows*/) const {
+    return x_ND;
+  }
   /// x_NHD: queries or keys, heads apart.
   virtual Tensor rotate(const Tensor& x_NHD, Side, Context&) const { return x_NHD; }
 };
@@ -88,10 +92,11 @@ class Residual {
   virtual Tensor leave(const Tensor& x) const { return x; }
 };
 
+/// Without rows it runs over whole documents; with rows it continues from them and updates them.
 class Embed {
  public:
   virtual ~Embed() = default;
-  virtual Tensor forward(Context& context) const = 0;
+  virtual Tensor forward(Context& context, const StateRows* rows) const = 0;
 };
 
 class Head {
@@ -147,6 +152,9 @@ std::unique_ptr<Head> build_head(const spec::AnyPart& part, const Builder& build
 /// books the new tokens as pending or committed.
 Tensor run_mixer(
     const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending);
+
+/// The same of what gives the layers their input, whose state is entries per token alone.
+Tensor run_embed(const Embed& embed, Context& context, const StateRows* rows, bool pending);
 
 /// y = W x + b, as a pair of handles.
 struct Linear {

@@ -211,9 +211,9 @@ void check_carried(const Recipe& recipe) {
     for (const spec::StateDecl& decl : branch.tensors)
       if (train.carry_limit == 0 && decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)
         fail(ErrorKind::spec, "train.carry_limit",
-             "missing: layers.{}.{} keeps every token of a document; give the tokens after which a "
+             "missing: {} keeps every token of a document; give the tokens after which a "
              "row begins anew, or that part a window",
-             branch.layer, branch.branch);
+             branch.name);
 }
 
 /// Keys under which two runs may differ and still be the same run.

@@ -22,7 +22,7 @@ class TokenEmbed final : public Embed {
     if (config.project != EmbedProjection::none) project_ = Linear(builder, "project");
   }
 
-  Tensor forward(Context& context) const override {
+  Tensor forward(Context& context, const StateRows* rows) const override {
     const Batch& batch = *context.batch;
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
     if (config_.project == EmbedProjection::token) x_ND = project_(x_ND);
@@ -30,7 +30,7 @@ class TokenEmbed final : public Embed {
     if (type_)
       x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
                                                               : at::zeros_like(batch.ids_N));
-    x_ND = position_->embed(x_ND, context);
+    x_ND = position_->embed(x_ND, context, rows);
     if (norm_) x_ND = norm_->forward(x_ND);
     if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND);
     if (context.training && config_.dropout > 0)

@@ -68,6 +68,10 @@ struct TokenEmbedConfig final : spec::Config {
            "width = {} differs from d_model = {}; give \"project\": \"sum\" or \"token\"", width,
            scope.d_model);
   }
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override {
+    if (!position) return {};
+    return position.config->state(child_scope(scope, "position"));
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"token.weight",
               {scope.vocab, width},

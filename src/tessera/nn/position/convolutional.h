@@ -29,7 +29,7 @@ struct ConvolutionalConfig final : PositionConfig {
                 "Baevski et al.: wav2vec 2.0: A Framework for Self-Supervised Learning of Speech "
                 "Representations, arXiv:2006.11477",
             .year = 2020,
-            .forms = {},
+            .forms = {.recurrent = true},
             .place = spec::Place::embedding};
   }
   void check(const spec::Scope& scope) const override {
@@ -37,6 +37,11 @@ struct ConvolutionalConfig final : PositionConfig {
     if (scope.width % groups != 0)
       fail(ErrorKind::spec, scope.path, "groups = {} does not divide d_model = {}", groups,
            scope.width);
+  }
+  /// The embeddings that the taps of the next token reach.
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override {
+    if (!scope.causal || kernel == 1) return {};
+    return {{.name = "inputs", .shape = {scope.width}, .keep = kernel - 1}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     // as wav2vec 2.0: 2 / sqrt(kernel * width)

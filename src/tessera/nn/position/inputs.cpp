@@ -15,7 +15,7 @@ class Axial final : public Position {
         row_(builder.weight("row.weight")),
         column_(builder.weight("column.weight")) {}
 
-  Tensor embed(const Tensor& x_ND, Context& context) const override {
+  Tensor embed(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const Tensor& positions = context.batch->positions_N;
     const Tensor at_row = at::div(positions, config_.columns, "floor"),
                  at_column = at::remainder(positions, config_.columns);
@@ -33,16 +33,27 @@ class Convolutional final : public Position {
   Convolutional(const ConvolutionalConfig& config, const Builder& builder)
       : config_(config), weight_(builder.weight("weight")), bias_(builder.weight("bias")) {}
 
-  Tensor embed(const Tensor& x_ND, Context& context) const override {
+  Tensor embed(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t left = context.causal ? config_.kernel - 1 : config_.kernel / 2;
     std::vector<Tensor> out;
     const BySegment part(*context.batch);
     for (size_t i = 0; i < context.batch->segments.size(); ++i) {
       const Segment& s = context.batch->segments[i];
-      require(s.start == 0, "convolutional", "a document that starts at position {}", s.start);
-      const Tensor x_TD = part(x_ND, i);
+      std::vector<Tensor> parts;  // what came before, and the call's own
+      if (s.start > 0 && config_.kernel > 1) {
+        require(rows != nullptr, "convolutional", "a document that starts at position {}", s.start);
+        parts = (*rows)[i]->tokens(0).spans(std::max<int64_t>(s.start - left, 0), s.start);
+      }
+      parts.push_back(part(x_ND, i));
+      if (rows != nullptr && config_.kernel > 1) {
+        TokenBuffer& inputs = (*rows)[i]->tokens(0);
+        parts.back() = inputs.stored(parts.back());
+        inputs.append(parts.back());
+      }
+      const int64_t before = std::min(s.start, left);
       // zeros on both sides, so that there is one window of `kernel` rows per token
-      const Tensor padded = at::constant_pad_nd(x_TD, {0, 0, left, config_.kernel - 1 - left});
+      const Tensor padded = at::constant_pad_nd(at::cat(parts).to(x_ND.scalar_type()),
+                                                {0, 0, left - before, config_.kernel - 1 - left});
       out.push_back(ops::use_kernels(x_ND) ? by_rows(padded) : plain(padded));
     }
     if (out.empty()) return x_ND;

@@ -14,7 +14,7 @@ class LearnedPosition final : public Position {
  public:
   LearnedPosition(const LearnedPositionConfig& config, const Builder& builder)
       : config_(config), table_(builder.weight("weight")) {}
-  Tensor embed(const Tensor& x_ND, Context& context) const override {
+  Tensor embed(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const Tensor& positions = context.batch->positions_N;
     if (positions.numel() > 0 && positions.device().is_cpu()) {
       const int64_t last = positions.max().item<int64_t>();
@@ -34,7 +34,7 @@ class LearnedPosition final : public Position {
 class SinusoidalPosition final : public Position {
  public:
   explicit SinusoidalPosition(const SinusoidalPositionConfig& config) : config_(config) {}
-  Tensor embed(const Tensor& x_ND, Context& context) const override {
+  Tensor embed(const Tensor& x_ND, Context& context, const StateRows*) const override {
     const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
     const int64_t n = positions.numel(), width = x_ND.size(1);
     Tensor table = at::empty({n, width}, at::kDouble);

@@ -193,7 +193,7 @@ Tensor embedded(const spec::Json& json,
   Context context;
   context.batch = &batch;
   context.causal = causal;
-  return scheme.make(type)->embed(x_ND.to(type), context);
+  return scheme.make(type)->embed(x_ND.to(type), context, nullptr);
 }
 
 TEST(Axial, RowAndColumnStandSideBySide) {
