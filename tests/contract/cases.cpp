@@ -43,6 +43,8 @@ constexpr Sample kSamples[] = {
     {Slot::rope_scaling, "yarn", "", R"({"factor": 4, "original_length": 64})"},
     {Slot::rope_scaling, "llama3", "", R"({"factor": 8, "original_length": 64})"},
     // within the trained length, and across it
+    {Slot::rope_scaling, "dynamic", "", R"({"factor": 2, "original_length": 64})"},
+    {Slot::rope_scaling, "dynamic", "crossing", R"({"factor": 2, "original_length": 7})"},
     {Slot::rope_scaling, "longrope", "",
      R"({"short_factor": [1, 1.5], "long_factor": [2, 3], "original_length": 64, "factor": 4})"},
     {Slot::rope_scaling, "longrope", "crossing",

@@ -81,7 +81,7 @@ bool CostLayer::has_state() const {
     const bool offers = part.info().forms.recurrent ||
                         (slot != Slot::mixer && slot != Slot::position && slot != Slot::pattern);
     all = all && offers && part.config->no_state_reason().empty();
-    if (slot == Slot::position) all = all && !part.as<nn::PositionConfig>().depends_on_length();
+    if (slot == Slot::position) all = all && !part.as<nn::PositionConfig>().angles_change();
   };
   spec::for_each_part(mixer, take);
   if (position) spec::for_each_part(position, take);

@@ -21,8 +21,8 @@ struct Options {
 std::vector<int64_t> tokens_of(const Options& o, const infer::LoadedModel& loaded) {
   const model::ModelSpec& spec = loaded.model.spec();
   int64_t most = o.tokens;
-  // beyond `switch_length` all angles change: no state is continued across it
-  for (const int64_t limit : {spec.longest_sequence(), spec.switch_length()})
+  // no state is continued across a length where all angles change
+  for (const int64_t limit : {spec.longest_sequence(), spec.angles_until(1)})
     if (limit > 0) most = std::min(most, limit);
   std::vector<int64_t> ids;
   if (o.text.empty()) {

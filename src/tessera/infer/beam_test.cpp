@@ -17,7 +17,8 @@ using Ids = std::vector<int64_t>;
 
 constexpr int64_t kVocab = 5;
 
-/// Tiny models of every kind of feeding: with a state, beside an encoder, and by whole documents.
+/// Tiny models of every kind of feeding: with a state, beside an encoder, by whole
+/// documents, and anew for every token beyond a length.
 const std::pair<const char*, const char*> kModels[] = {
     {"decoder", R"({"tessera": 1, "arch": "decoder", "vocab": 5, "d_model": 8, "head": "linear",
         "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
@@ -25,6 +26,9 @@ const std::pair<const char*, const char*> kModels[] = {
     {"recurrent", R"({"tessera": 1, "arch": "decoder", "vocab": 5, "d_model": 8, "head": "linear",
         "mixer": {"type": "mamba2", "n_heads": 2, "d_state": 4}, "layers": [{"repeat": 2}]})"},
     {"stateless", R"({"tessera": 1, "arch": "decoder", "vocab": 5, "d_model": 8, "head": "linear",
+        "mixer": {"type": "lsh_attention", "n_heads": 2, "n_buckets": [4], "chunk": 4},
+        "ffn": {"type": "mlp", "d_hidden": 12}, "layers": [{"repeat": 2}]})"},
+    {"anew", R"({"tessera": 1, "arch": "decoder", "vocab": 5, "d_model": 8, "head": "linear",
         "mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope",
           "scaling": {"type": "dynamic", "factor": 2, "original_length": 4}}},
         "ffn": {"type": "mlp", "d_hidden": 12}, "layers": [{"repeat": 2}]})"},

@@ -15,7 +15,7 @@ Draft::Draft(const model::Model& model, size_t rows, const Options& options)
   if (const std::string reason = spec.no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "draft", "this model cannot continue from a state: {}; take another one",
          reason);
-  for (const int64_t limit : {spec.max_positions(), spec.switch_length()})
+  for (const int64_t limit : {spec.max_positions(), spec.angles_until(1)})
     if (limit > 0) limit_ = limit_ > 0 ? std::min(limit_, limit) : limit;
   state_ = model::State(spec, static_cast<int64_t>(rows), std::max<int64_t>(0, options.most - 1));
 }

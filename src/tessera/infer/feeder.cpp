@@ -34,9 +34,8 @@ void Feeder::resume(size_t row, const model::State& state, const Tensor& last) {
 
 Tensor Feeder::next(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
   if (!stateful_) return whole(active, rows);
-  const int64_t border = model_.spec().switch_length();
-  for (const size_t r : active)  // all angles change here: the row is computed anew
-    if (rows_[r].fed > 0 && rows_[r].fed <= border && far(*rows[r])) restart(r);
+  for (const size_t r : active)
+    if (changes(r, *rows[r])) restart(r);
   if (options_.cache != nullptr) share(active, rows);
   const auto unfinished = [&](size_t r) { return rows_[r].fed < size_of(rows[r]->tokens); };
   while (std::any_of(active.begin(), active.end(), unfinished)) feed_some(active, rows);
@@ -50,15 +49,16 @@ Tensor Feeder::next(const std::vector<size_t>& active, const std::vector<const S
 
 bool Feeder::changes(const std::vector<size_t>& active,
                      const std::vector<const Sequence*>& rows) const {
-  const int64_t border = model_.spec().switch_length();
-  return border > 0 && std::any_of(active.begin(), active.end(), [&](size_t r) {
-           return rows_[r].fed <= border && far(*rows[r]);
-         });
+  return std::any_of(active.begin(), active.end(), [&](size_t r) { return changes(r, *rows[r]); });
+}
+
+bool Feeder::changes(size_t row, const Sequence& sequence) const {
+  const int64_t fed = rows_[row].fed;
+  return fed > 0 && size_of(sequence.tokens) > model_.spec().angles_until(fed);
 }
 
 bool Feeder::far(const Sequence& sequence) const {
-  const int64_t border = model_.spec().switch_length();
-  return border > 0 && size_of(sequence.tokens) > border;
+  return size_of(sequence.tokens) > model_.spec().angles_until(1);
 }
 
 Tensor Feeder::run(const nn::Batch& batch, const nn::Encoded* encoded, bool pending) {
@@ -190,8 +190,7 @@ void Feeder::feed_some(const std::vector<size_t>& active,
 
 /// Of a row after n tokens in one go: its angles are those of its length then.
 PrefixCache::Kind Feeder::kind_after(int64_t n) const {
-  const int64_t border = model_.spec().switch_length();
-  return {options_.max_pending, options_.kv.type, border > 0 && n > border};
+  return {options_.max_pending, options_.kv.type, model_.spec().angles_until(n)};
 }
 
 void Feeder::begin_with(size_t row,

@@ -71,6 +71,8 @@ class Feeder {
                      const std::vector<const Sequence*>& rows) const;
   model::State fresh(int64_t rows) const;
   void restart(size_t row);
+  bool changes(size_t row, const Sequence& sequence) const;
+  /// Whether it is longer than the first length where angles change.
   bool far(const Sequence& sequence) const;
   PrefixCache::Kind kind_after(int64_t n) const;
   /// Rows not begun yet begin with what the cache has of them, or wait for each other.

@@ -186,7 +186,6 @@ struct Run {
   }
 
   std::vector<std::vector<int64_t>> guess(const std::vector<size_t>& active) {
-    const int64_t border = model.spec().switch_length();
     std::vector<std::vector<int64_t>> tokens(rows.size());
     std::vector<int64_t> counts(rows.size(), 0);
     for (const size_t r : active) {
@@ -195,7 +194,7 @@ struct Run {
       counts[r] = std::min(options.speculation.guesses, rows[r].left() - 1);
       if (limit > 0) counts[r] = std::min(counts[r], limit - length);
       // no guess goes where all angles change
-      if (border >= length) counts[r] = std::min(counts[r], border - length);
+      counts[r] = std::min(counts[r], model.spec().angles_until(length) - length);
     }
     return guesser->guess(
         std::move(tokens), std::move(counts),

@@ -75,7 +75,7 @@ PrefixCache::PrefixCache(const model::Model& model, PrefixCacheOptions options)
 PrefixCache::~PrefixCache() = default;
 
 PrefixCache::Key PrefixCache::key_of(const Sequence& sequence, int64_t n, Kind kind) {
-  Key key{kind.max_pending, static_cast<int64_t>(kind.kv), kind.far ? 1 : 0,
+  Key key{kind.max_pending, static_cast<int64_t>(kind.kv), kind.angles_until,
           size_of(sequence.source)};
   key.insert(key.end(), sequence.source.begin(), sequence.source.end());
   key.insert(key.end(), sequence.tokens.begin(), sequence.tokens.begin() + n);
@@ -111,7 +111,7 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence, Kind
   // what is shared with a longer one that can be cut there; the last token is fed for its logits
   const int64_t shared = std::min(static_cast<int64_t>(place.depth) - head, length - 1);
   // no call begins before where all angles change and ends behind it
-  const bool possible = !kind.far || shared > model_.spec().switch_length();
+  const bool possible = model_.spec().angles_until(shared) == kind.angles_until;
   if (possible && shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&
       shared + source >= options_.least)
     if (const Node* node = nearest_cuttable(place.node, shared)) {

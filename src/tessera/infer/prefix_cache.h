@@ -22,6 +22,7 @@
 
 #include "tessera/infer/sequence.h"
 #include "tessera/model/model.h"
+#include "tessera/nn/rope_scaling/rope_scaling_config.h"
 
 namespace tessera::infer {
 
@@ -56,7 +57,7 @@ class PrefixCache {
   struct Kind {
     int64_t max_pending = 0;  // of the states
     spec::KvType kv = spec::KvType::f32;
-    bool far = false;  // beyond where all angles change (ModelSpec::switch_length)
+    int64_t angles_until = nn::kAnglesStay;  // of their sequences
   };
   struct Hit {
     std::shared_ptr<const model::State> state;  // one row

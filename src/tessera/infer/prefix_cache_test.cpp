@@ -245,7 +245,7 @@ TEST(PrefixCache, KindsAndSourcesAreApart) {
   tree.add({1, 2, 3, 4});
   EXPECT_FALSE(tree.cache.find({{}, {1, 2, 3, 4}}, {.max_pending = 5}));
   EXPECT_FALSE(tree.cache.find({{}, {1, 2, 3, 4}}, {.kv = spec::KvType::int8}));
-  EXPECT_FALSE(tree.cache.find({{}, {1, 2, 3, 4}}, {.far = true}));
+  EXPECT_FALSE(tree.cache.find({{}, {1, 2, 3, 4}}, {.angles_until = 64}));
   EXPECT_FALSE(tree.cache.find({{1, 2, 3, 4}, {1}}, {}));
 }
 

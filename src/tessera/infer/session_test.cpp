@@ -111,11 +111,11 @@ TEST(Session, BesideAnEncoderTheAnswerGoesOn) {
 }
 
 TEST(Session, WithoutAStateItsTokensAreComputedAgain) {
-  expect_uninterrupted(
-      tiny_model(R"({"mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope",
-          "scaling": {"type": "dynamic", "factor": 2, "original_length": 8}}}})",
-                 7),
-      {random_tokens(11, 1), random_tokens(3, 2)});
+  for (const char* layers :
+       {R"({"mixer": {"type": "lsh_attention", "n_heads": 2, "n_buckets": [4], "chunk": 4}})",
+        R"({"mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope",
+            "scaling": {"type": "dynamic", "factor": 2, "original_length": 8}}}})"})
+    expect_uninterrupted(tiny_model(layers, 7), {random_tokens(11, 1), random_tokens(3, 2)});
 }
 
 // the token that ends a text is none of it, so that its state is not one token behind

@@ -114,8 +114,9 @@ struct ModelSpec {
   int64_t longest_sequence() const;
   /// "" when every part can continue from a state; else the reason why not.
   std::string no_state_reason() const;
-  /// Length at which a cache must be recomputed because all angles change (LongRoPE), 0 = none.
-  int64_t switch_length() const;
+  /// How long a sequence of `length` tokens can become before all of its angles change
+  /// (PositionConfig::angles_until): a state goes on up to there; beyond, it is computed anew.
+  int64_t angles_until(int64_t length) const;
 };
 
 /// Throws Error(spec) with the path of the key and what was expected.

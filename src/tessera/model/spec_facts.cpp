@@ -112,12 +112,12 @@ int64_t ModelSpec::longest_sequence() const {
   return context == 0 ? positions : positions == 0 ? context : std::min(context, positions);
 }
 
-int64_t ModelSpec::switch_length() const {
-  int64_t at = 0;
+int64_t ModelSpec::angles_until(int64_t length) const {
+  int64_t until = nn::kAnglesStay;
   for_each_position(*this, [&](const nn::PositionConfig& position) {
-    at = std::max(at, position.switch_length());
+    until = std::min(until, position.angles_until(length));
   });
-  return at;
+  return until;
 }
 
 void check_streams(const ModelSpec& spec, const std::string& path) {
@@ -140,10 +140,6 @@ void check_streams(const ModelSpec& spec, const std::string& path) {
 std::string ModelSpec::no_state_reason() const {
   if (!causal()) return "an encoder reads its whole input at once";
   std::string reason;
-  for_each_position(*this, [&](const nn::PositionConfig& position) {
-    if (position.depends_on_length())
-      reason = "its position scheme changes every angle as the sequence grows";
-  });
   for_each_part(*this, [&](const AnyPart& part) {
     if (const std::string why = part.config->no_state_reason(); !why.empty()) reason = why;
     const Slot slot = part.mechanism->slot;

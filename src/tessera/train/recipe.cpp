@@ -1,6 +1,7 @@
 #include "tessera/train/recipe.h"
 
 #include "tessera/model/prefix.h"
+#include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/train/tasks.h"
 
@@ -201,8 +202,9 @@ void check_carried(const Recipe& recipe) {
   if (train.carry_limit > 0 && train.carry_limit < train.length)
     fail(ErrorKind::spec, "train.carry_limit", "found {}; expected at least train.length = {}",
          train.carry_limit, train.length);
-  for (const int64_t limit : {recipe.spec.max_positions(), recipe.spec.switch_length()})
-    if (limit > 0 && (train.carry_limit == 0 || train.carry_limit > limit))
+  for (const int64_t limit : {recipe.spec.max_positions(), recipe.spec.angles_until(1)})
+    if (limit > 0 && limit != nn::kAnglesStay &&
+        (train.carry_limit == 0 || train.carry_limit > limit))
       fail(ErrorKind::spec, "train.carry_limit",
            "found {}; expected 1 to {}: rows go on through a document, and the positions of this "
            "spec end there",

@@ -22,7 +22,7 @@ void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
          windows.size(), ratios.size() - 1);
   if (position) {
     const auto& scheme = position.as<PositionConfig>();
-    if (scheme.depends_on_length() || scheme.switch_length() > 0)
+    if (scheme.angles_change())
       fail(ErrorKind::spec, scope.path,
            "the angles of this position change with the length, but pooled keys are rotated once; "
            "use a scaling such as yarn or llama3");

@@ -22,7 +22,7 @@ void NativeSparseAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "n_initial = {} and n_local = {} are more than n_selected = {} together", n_initial,
          n_local, n_selected);
-  if (position && position.as<PositionConfig>().switch_length() > 0)
+  if (position && position.as<PositionConfig>().angles_change())
     fail(ErrorKind::spec, scope.path,
          "the angles of this position change with the length, but compressed keys are rotated "
          "once; use a scaling such as yarn or llama3");

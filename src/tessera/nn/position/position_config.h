@@ -1,16 +1,15 @@
 // What every position scheme answers without computing.
 #pragma once
 
-#include "tessera/spec/fields.h"
+#include "tessera/nn/rope_scaling/rope_scaling_config.h"
 
 namespace tessera::nn {
 
 struct PositionConfig : spec::Config {
-  /// Whether values at a position change with the total length (dynamic NTK): then there is no
-  /// state.
-  virtual bool depends_on_length() const { return false; }
-  /// The length at which all angles change (LongRoPE), 0 = none: a cache is recomputed there.
-  virtual int64_t switch_length() const { return 0; }
+  /// How long a sequence of `length` tokens can become before all of its angles change (LongRoPE
+  /// once, dynamic NTK with every token): what a state holds of it is computed anew there.
+  virtual int64_t angles_until(int64_t /*length*/) const { return kAnglesStay; }
+  bool angles_change() const { return angles_until(1) != kAnglesStay; }
   /// Whether it adds to the values, too, not to the scores alone.
   virtual bool adds_values() const { return false; }
   /// Whether what it adds to the scores takes the factor on them, as products of queries and keys.

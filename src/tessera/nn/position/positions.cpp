@@ -63,18 +63,18 @@ class Rope final : public Position {
  private:
   // frequencies may depend on the length of the document, so each segment has its own
   ops::RotaryTable make_table(const Batch& batch, at::ScalarType type) const {
-    if (!config_.depends_on_length() && config_.switch_length() == 0) {
+    if (!config_.angles_change()) {
       const RopeFrequencies f = config_.frequencies(0);
       return ops::rotary_table(batch.positions_N, f.omega, f.factor, type);
     }
     std::vector<Tensor> cosines, sines;
     for (const Segment& s : batch.segments) {
-      const int64_t end = s.start + s.length, border = config_.switch_length();
-      if (s.start > 0 && s.start <= border && end > border)
+      const int64_t end = s.start + s.length;
+      if (s.start > 0 && end > config_.angles_until(s.start))
         fail(ErrorKind::input, "rope",
-             "positions {} to {} cross the trained length {}, where all angles change; compute the "
+             "positions {} to {} go beyond length {}, where all angles change; compute the "
              "sequence anew",
-             s.start, end - 1, border);
+             s.start, end - 1, config_.angles_until(s.start));
       const RopeFrequencies f = config_.frequencies(end);
       const auto part = ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega,
                                           f.factor, type);

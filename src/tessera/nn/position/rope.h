@@ -68,11 +68,8 @@ struct RopeConfig final : PositionConfig {
            "rotary_dim = {}; expected an even number of at most head_dim = {}", rotary_dim,
            scope.turned());
   }
-  bool depends_on_length() const override {
-    return scaling && scaling.as<RopeScalingConfig>().depends_on_length();
-  }
-  int64_t switch_length() const override {
-    return scaling ? scaling.as<RopeScalingConfig>().switch_length() : 0;
+  int64_t angles_until(int64_t length) const override {
+    return scaling ? scaling.as<RopeScalingConfig>().angles_until(length) : kAnglesStay;
   }
 
   /// Angular frequencies of the r/2 pairs and the factor on cos and sin, for a sequence of `length`

@@ -1,9 +1,12 @@
 // Dynamic NTK: the base grows with the length L of the sequence once it exceeds the trained length
 // L0,
 //   theta' = theta * (s L / L0 - (s - 1))^(r/(r-2)).
-// Every angle then depends on the total length: parallel form only, no state.
+// Every angle then depends on the total length: a state is continued up to L0; beyond it, what it
+// holds is computed anew for every token, so that no key keeps the angles of a shorter sequence.
 // emozilla 2023; Peng et al. 2023, arXiv:2309.00071, sec. 3.3.
 #pragma once
+
+#include <algorithm>
 
 #include "tessera/nn/rope_scaling/ntk.h"
 
@@ -24,7 +27,7 @@ struct DynamicScalingConfig final : RopeScalingConfig {
             .paper = "Peng et al.: YaRN, arXiv:2309.00071, sec. 3.3",
             .year = 2023,
             .causality = spec::Causality::none,
-            .forms = {}};
+            .forms = {.recurrent = true}};
   }
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t length) const override {
     const auto l0 = static_cast<double>(original_length);
@@ -33,7 +36,7 @@ struct DynamicScalingConfig final : RopeScalingConfig {
         plain_frequencies(ntk_theta(theta, factor * l / l0 - (factor - 1), rotary_dim), rotary_dim),
         1};
   }
-  bool depends_on_length() const override { return true; }
+  int64_t angles_until(int64_t length) const override { return std::max(length, original_length); }
 };
 
 }  // namespace tessera::nn

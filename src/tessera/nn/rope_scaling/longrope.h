@@ -55,7 +55,9 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
     for (size_t m = 0; m < f.omega.size(); ++m) f.omega[m] /= divisors[m];
     return f;
   }
-  int64_t switch_length() const override { return original_length; }
+  int64_t angles_until(int64_t length) const override {
+    return length <= original_length ? original_length : kAnglesStay;
+  }
 };
 
 }  // namespace tessera::nn

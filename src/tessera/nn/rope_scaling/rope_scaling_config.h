@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tessera/spec/fields.h"
@@ -21,10 +22,13 @@ inline std::vector<double> plain_frequencies(double theta, int64_t rotary_dim) {
   return omega;
 }
 
+/// What angles_until() gives where angles never change.
+inline constexpr int64_t kAnglesStay = std::numeric_limits<int64_t>::max();
+
 struct RopeScalingConfig : spec::Config {
   virtual RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t length) const = 0;
-  virtual bool depends_on_length() const { return false; }
-  virtual int64_t switch_length() const { return 0; }
+  /// How long a sequence of `length` tokens can become before its frequencies change.
+  virtual int64_t angles_until(int64_t /*length*/) const { return kAnglesStay; }
 };
 
 }  // namespace tessera::nn
