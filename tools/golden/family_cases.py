@@ -1462,6 +1462,7 @@ def xlstm():
             Case("num_heads", {"num_heads": 4}),
             Case("v_dim_factor", {"v_dim_factor": 2.0}),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Case("num_blocks", {"num_blocks": 1}, why="the depth, whatever num_hidden_layers says"),
         ],
         shape_keys=["vocab_size", "hidden_size", "num_hidden_layers", "qk_dim_factor"]
         + ["ffn_proj_factor", "ffn_round_up_to_multiple_of", "embedding_dim", "num_blocks"],
@@ -1651,6 +1652,19 @@ def minimax():
             Case("base", why="one expert: its router's weight is 1; the stream itself is normed"),
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="not of the norm in linear layers"),
             Case("rope_theta", rope(5.0)),
+            Case("rope_theta_million", rope(1000000.0)),
+            Rewrite(
+                "default_theta",
+                "rope_theta_million",
+                lambda config: {k: v for k, v in config.items() if k != "rope_parameters"},
+                why="a million, not ten thousand",
+            ),
+            Case(
+                "partial_rotary_factor",
+                rope(partial_rotary_factor=0.5),
+                neutral=True,
+                why="the class rotates all of a head",
+            ),
             Case(
                 "layer_types",
                 {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
