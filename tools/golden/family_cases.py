@@ -771,6 +771,9 @@ def gemma3_text():
     )
 
 
+OPEN_LIMIT = {"time_step_limit": [0.4, float("inf")]}
+
+
 def plain_infinity(config):
     """Files of the hub spell the open end `Infinity`, which is not JSON."""
     return {**older(config), "time_step_limit": [0.0, float("inf")]}
@@ -805,6 +808,7 @@ def mamba2():
                 why="the convolution's; the gate stays silu",
             ),
             Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("time_step_limit_open", OPEN_LIMIT),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
             Case("n_groups", {"n_groups": 4}, why="groups of B and C and of the gated norm"),
             Case("conv_kernel", {"conv_kernel": 3}),
@@ -1339,6 +1343,8 @@ def jamba():
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the norms of dt, B and C too"),
             Case("attn_layer_offset", {"attn_layer_offset": 0}),
             Case("attn_layer_period", {"attn_layer_period": 3}, of="attn_layer_offset"),
+            Case("all_attention", {"attn_layer_period": 1, "attn_layer_offset": 0}),
+            Case("no_attention", {"attn_layer_period": 9, "attn_layer_offset": 8}),
             Case("mamba_d_conv", {"mamba_d_conv": 3}),
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
@@ -1377,9 +1383,12 @@ def bamba():
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
             Case("rope_theta", rope(50.0, **half)),
             Case("attn_layer_indices", {"attn_layer_indices": [0]}),
+            Case("no_attention", {"attn_layer_indices": None}),
+            Case("all_attention", {"attn_layer_indices": [0, 1]}),
             Case("attention_bias", {"attention_bias": True}),
             Case("mlp_bias", {"mlp_bias": True}),
             Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("time_step_limit_open", OPEN_LIMIT),
             Case("mamba_n_groups", {"mamba_n_groups": 4}),
             Case("mamba_d_conv", {"mamba_d_conv": 3}),
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
@@ -1415,6 +1424,8 @@ def qwen3_next():
             Case("rope_theta", rope(5.0, **quarter)),
             Case("partial_rotary_factor", rope(partial_rotary_factor=1.0)),
             Case("layer_types", {"layer_types": ["full_attention"] + ["linear_attention"] * 2}),
+            Case("no_attention", {"layer_types": ["linear_attention"] * 3}),
+            Case("all_attention", {"layer_types": ["full_attention"] * 3}),
             Case("linear_conv_kernel_dim", {"linear_conv_kernel_dim": 3}),
             Case("linear_num_key_heads", {"linear_num_key_heads": 4}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -1615,6 +1626,7 @@ def falcon_h1():
             Case("mamba_rms_norm", {"mamba_rms_norm": False}, why="the gate alone"),
             Case("mamba_norm_before_gate", {"mamba_norm_before_gate": True}),
             Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
+            Case("time_step_limit_open", OPEN_LIMIT),
             Case("mamba_d_conv", {"mamba_d_conv": 3}),
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_n_groups", {"mamba_n_groups": 3}),

@@ -134,7 +134,7 @@ Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) 
   checkpoint.folder = folder;
   if (const auto found = file.metadata().find("tessera_origin"); found != file.metadata().end()) {
     const Json origin =
-        spec::parse_json(found->second, fmt::format("{}, tessera_origin", file.file()));
+        parse_hf_config(found->second, fmt::format("{}, tessera_origin", file.file()));
     const auto text = [&](const char* key) {
       return origin.is_object() && origin.contains(key) && origin[key].is_string()
                  ? origin[key].get<std::string>()
@@ -220,7 +220,7 @@ void write_hf_folder(const Checkpoint& checkpoint,
   create_folder(folder);
   format::write_safetensors_folder(folder, exported.tensors, {{"format", "pt"}},
                                    options.max_shard_bytes);
-  write_file_atomically(folder / "config.json", exported.config.dump(2) + "\n");
+  write_file_atomically(folder / "config.json", hf_config_text(exported.config, 2) + "\n");
   if (!checkpoint.gguf) copy_tokenizer_files(checkpoint.folder, folder);
 }
 
@@ -241,11 +241,9 @@ void write_tessera_folder(const Checkpoint& checkpoint,
                           const fs::path& folder,
                           TesseraFolderOptions options) {
   if (checkpoint.foreign_config.is_object())
-    options.metadata["tessera_origin"] = Json{
-        {"family", checkpoint.family},
-        {"dialect", checkpoint.foreign_dialect},
-        {"config",
-         checkpoint.foreign_config}}.dump();
+    options.metadata["tessera_origin"] = hf_config_text({{"family", checkpoint.family},
+                                                         {"dialect", checkpoint.foreign_dialect},
+                                                         {"config", checkpoint.foreign_config}});
   if (options.tokenizer.empty() && !checkpoint.gguf) options.tokenizer = checkpoint.folder;
   std::vector<TensorView> tensors = checkpoint.tensors;
   for (const TensorView& tensor : checkpoint.kept) {

@@ -68,6 +68,13 @@ void resolve_named_floats(Json& json, std::string_view where) {
     for (Json& child : json) resolve_named_floats(child, where);
 }
 
+void name_floats(Json& json) {
+  if (json.is_number_float() && std::isinf(json.get<double>()))
+    json = {{"__float__", json.get<double>() > 0 ? "Infinity" : "-Infinity"}};
+  else if (json.is_structured())
+    for (Json& child : json) name_floats(child);
+}
+
 Json value_json(const format::GgufValue& value, std::string_view key, std::string_view where) {
   using format::GgufType;
   switch (value.type()) {
@@ -117,6 +124,11 @@ Json parse_hf_config(std::string_view text, std::string_view where) {
     fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
   resolve_named_floats(config, where);
   return config;
+}
+
+std::string hf_config_text(Json config, int indent) {
+  name_floats(config);
+  return config.dump(indent);
 }
 
 Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {

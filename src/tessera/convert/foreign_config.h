@@ -13,6 +13,9 @@ namespace tessera::convert {
 /// config.json of a Hugging Face folder. Python's bare Infinity and NaN, and {"__float__":
 /// "Infinity"}, become numbers. Throws Error(file).
 spec::Json parse_hf_config(std::string_view text, std::string_view where);
+/// The text that parse_hf_config reads back as this config: infinities as {"__float__":
+/// "Infinity"}. indent as of Json::dump.
+std::string hf_config_text(spec::Json config, int indent = -1);
 
 /// GGUF metadata: the keys under the architecture's own prefix without it, nested at the dots;
 /// general.architecture as "architecture". Float32 values become the shortest double that names
