@@ -173,6 +173,53 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
   }
 }
 
+TEST_F(Cli, ConvertPoolsKeyAndValueHeads) {
+  // multi-head attention, trained for a step
+  std::ofstream(folder_ / "text.txt") << std::string(400, 'a');
+  std::ofstream(folder_ / "recipe.json")
+      << R"({"spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "layers": [
+             {"repeat": 2, "mixer": {"type": "attention", "n_heads": 4, "position": "rope"},
+              "ffn": {"type": "glu", "d_hidden": 24}}], "head": "tied"},
+             "data": {"train": ["text.txt"]}, "train": {"steps": 1, "batch": 1, "length": 16}})";
+  const std::string trained = (folder_ / "run").string(), mha = trained + "/latest";
+  const Outcome outcome = run("train " + (folder_ / "recipe.json").string() + " --out " + trained);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto pooled = [&](const std::string& from, const std::string& flags) {
+    const std::string out = fmt::format("{}{}", (folder_ / "pooled").string(), flags.size());
+    fs::remove_all(out);
+    const Outcome converted = run("convert " + from + " --out " + out + " --kv-heads " + flags);
+    EXPECT_EQ(converted.code, 0) << converted.err;
+    return out;
+  };
+  const std::string input = (folder_ / "in.safetensors").string();
+  write_ids(input, false);
+  const auto logits = [&](const std::string& model) {
+    const std::string output = (folder_ / "out.safetensors").string();
+    EXPECT_EQ(run("forward " + model + " --input " + input + " --output " + output).code, 0);
+    return read_text_file(output);
+  };
+  for (const std::string flags : {"4", "4 --pool first", "4 --pool random"})
+    EXPECT_EQ(logits(pooled(mha, flags)), logits(mha)) << flags;
+  for (const std::string flags : {"2", "1 --pool first", "2 --pool random --seed 3"}) {
+    const std::string model = pooled(mha, flags);
+    EXPECT_NE(logits(model), logits(mha)) << flags;
+    EXPECT_EQ(run("generate " + model + " --input-ids 1,2 --max-new-tokens 3").code, 0) << flags;
+    const spec::Json spec = spec::read_json_file(model + "/spec.json");
+    EXPECT_EQ(
+        std::to_string(spec["layers"][0]["branches"][0]["mixer"]["n_kv_heads"].get<int64_t>()),
+        flags.substr(0, 1));
+  }
+  // a Hugging Face folder stays one
+  EXPECT_EQ(spec::read_json_file(pooled(tiny(), "1") + "/config.json")["num_key_value_heads"], 1);
+  EXPECT_TRUE(fs::exists(pooled(tiny(), "1 --to tessera") + "/spec.json"));
+  const std::string out = " --out " + (folder_ / "never").string();
+  expect_refused("convert " + mha + out + " --kv-heads 3", 2,
+                 "has 4 key/value heads; expected a multiple of 3");
+  expect_refused("convert " + kGoldens + "/mamba2/base --kv-heads 1" + out, 2, "found mamba2");
+  expect_refused("convert " + mha + out + " --pool first", 2, "--pool requires --kv-heads");
+  EXPECT_FALSE(fs::exists(folder_ / "never"));
+}
+
 /// Named int64 tensors.
 void write_numbers(
     const std::string& path,

@@ -1,22 +1,34 @@
 #include "tessera/cli/cli.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/kv_heads.h"
 #include "tessera/convert/tokenizer.h"
 
 namespace tessera::cli {
 namespace {
 
+const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::PoolHeads::mean},
+                                                          {"first", convert::PoolHeads::first},
+                                                          {"random", convert::PoolHeads::random}};
+
 struct Options {
-  std::string model, out, to = "tessera", tokenizer, families, family;
+  std::string model, out, to, tokenizer, families, family, pool = "mean";
+  int64_t kv_heads = 0;
+  uint64_t seed = 0;
   bool float32 = false;
 };
 
 int convert_model(const Options& o) {
-  const convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
+  convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
   if (!o.tokenizer.empty())
     convert::find_tokenizer(
         o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
-  if (o.to == "hf") {
+  if (o.kv_heads > 0)
+    checkpoint = convert::with_kv_heads(
+        std::move(checkpoint), {.kv_heads = o.kv_heads, .pool = kPools.at(o.pool), .seed = o.seed});
+  // fewer heads are no change of format: a Hugging Face folder stays one
+  const bool stays = o.kv_heads > 0 && checkpoint.dialect == "hf";
+  if (o.to == "hf" || (o.to.empty() && stays)) {
     convert::write_hf_folder(checkpoint, o.out,
                              {.family = o.family, .families = o.families, .float32 = o.float32});
   } else {
@@ -39,16 +51,26 @@ std::function<int()> add_convert(CLI::App& app) {
                  "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
       ->required();
   app.add_option("--out", o->out, "the folder to write")->required();
-  app.add_option("--to", o->to, "what to write")
-      ->capture_default_str()
+  app.add_option("--to", o->to,
+                 "what to write; default tessera, or with --kv-heads what the folder is")
       ->check(CLI::IsMember({"tessera", "hf"}));
   app.add_option("--tokenizer", o->tokenizer,
                  "tokenizer to put beside the weights (llama2.c keeps it apart)");
   app.add_option("--family", o->family, "the family to write as, where it is not the model's own");
   app.add_option("--families", o->families, "a folder of further family files");
+  app.add_option("--kv-heads", o->kv_heads,
+                 "pool the key/value heads of attention to so many (1 = multi-query); divides the "
+                 "present number. A start for training on: about 5 % of the original steps")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--pool", o->pool, "with --kv-heads: the mean or first of a group, or drawn anew")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"mean", "first", "random"}))
+      ->needs("--kv-heads");
+  app.add_option("--seed", o->seed, "of --pool random")->needs("--pool");
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app, {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
-                 "tessera convert model.gguf --to hf --out folder"});
+                 "tessera convert model.gguf --to hf --out folder",
+                 "tessera convert Llama-2-7b --kv-heads 8 --out llama-gqa"});
   return [o] { return convert_model(*o); };
 }
 

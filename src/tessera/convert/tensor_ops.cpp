@@ -63,7 +63,7 @@ Strips strips_of(const TensorView& tensor, int64_t axis) {
   return strips;
 }
 
-float element(const TensorView& tensor, int64_t i) {
+double wide_element(const TensorView& tensor, int64_t i) {
   const std::byte* at = tensor.data.data();
   const auto read = [&]<class T>(T value) {
     std::memcpy(&value, at + static_cast<size_t>(i) * sizeof(T), sizeof(T));
@@ -73,7 +73,7 @@ float element(const TensorView& tensor, int64_t i) {
     case DType::f32:
       return read(0.0f);
     case DType::f64:
-      return static_cast<float>(read(0.0));
+      return read(0.0);
     case DType::bf16:
       return bf16_to_float(read(uint16_t{0}));
     case DType::f16:
@@ -81,6 +81,10 @@ float element(const TensorView& tensor, int64_t i) {
     default:
       return 0;
   }
+}
+
+float element(const TensorView& tensor, int64_t i) {
+  return static_cast<float>(wide_element(tensor, i));
 }
 
 void require_float(const TensorView& tensor) {
@@ -279,6 +283,50 @@ TensorView with_padding(const TensorView& tensor, int64_t count, double value) {
   for (size_t at = 0; at < padding.bytes->size(); at += sizeof(float))
     std::memcpy(padding.bytes->data() + at, &fill, sizeof(float));
   return joined(std::array{tensor, padding.view}, 0);
+}
+
+TensorView mean_of(std::span<const TensorView> tensors) {
+  if (tensors.empty()) fail(ErrorKind::internal, "convert", "the mean of nothing");
+  const TensorView& first = tensors.front();
+  if (tensors.size() == 1) return first;
+  std::vector<double> sum(static_cast<size_t>(format::element_count(first.shape)));
+  for (const TensorView& tensor : tensors) {
+    if (tensor.shape != first.shape)
+      refuse(tensor, "has shape {}; expected {}", format::shape_text(tensor.shape),
+             format::shape_text(first.shape));
+    const TensorView plain = is_block_type(tensor.dtype) ? as_float32(tensor) : tensor;
+    require_float(plain);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += wide_element(plain, static_cast<int64_t>(i));
+  }
+  for (double& value : sum) value /= static_cast<double>(tensors.size());
+  return from_doubles(first.name, first.dtype, first.shape, sum);
+}
+
+TensorView from_doubles(std::string name,
+                        DType dtype,
+                        const Shape& shape,
+                        std::span<const double> values) {
+  if (is_block_type(dtype)) dtype = DType::f32;
+  TensorView like;
+  like.name = std::move(name);
+  like.dtype = dtype;
+  require_float(like);
+  Buffer result = allocate(like, dtype, shape);
+  const auto write = [&](size_t i, auto value) {
+    std::memcpy(result.bytes->data() + i * sizeof value, &value, sizeof value);
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto single = static_cast<float>(values[i]);
+    if (dtype == DType::f64)
+      write(i, values[i]);
+    else if (dtype == DType::bf16)
+      write(i, float_to_bf16(single));
+    else if (dtype == DType::f16)
+      write(i, float_to_f16(single));
+    else
+      write(i, single);
+  }
+  return result.view;
 }
 
 bool equal_values(const TensorView& a, const TensorView& b) {

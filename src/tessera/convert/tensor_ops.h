@@ -34,6 +34,13 @@ TensorView as_float32(const TensorView& tensor);
 TensorView as_plain_float(const TensorView& tensor);
 /// `count` rows of `value` after the last.
 TensorView with_padding(const TensorView& tensor, int64_t count, double value);
+/// Element by element, summed in double, stored as the first one's type (block types: float32).
+TensorView mean_of(std::span<const TensorView> tensors);
+/// These numbers stored as a type (block types: float32).
+TensorView from_doubles(std::string name,
+                        DType dtype,
+                        const Shape& shape,
+                        std::span<const double> values);
 /// Equal shapes and values.
 bool equal_values(const TensorView& a, const TensorView& b);
 
