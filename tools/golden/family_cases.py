@@ -237,6 +237,35 @@ def scaled_rope_cases():
     ]
 
 
+def scaled(*kinds, **more):
+    """A case per rope_type, with all the keys that it needs."""
+    keys = {
+        "linear": dict(factor=4.0),
+        "yarn": dict(
+            factor=4.0, original_max_position_embeddings=16, beta_fast=2.0, truncate=False
+        ),
+        "llama3": dict(
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    }
+    return [Case(f"rope_{kind}", rope(kind=kind, **keys[kind], **more)) for kind in kinds]
+
+
+PARTIAL_SCALED = {
+    "name": "partial_scaled",
+    "set": {
+        "rope_parameters.rope_type": "linear",
+        "rope_parameters.factor": 4.0,
+        "rope_parameters.partial_rotary_factor": 0.5,
+    },
+    "expect": "partial_rotary_factor",
+    "why": "the class computes angles of half a head and multiplies them with a whole one",
+}
+
+
 def common_cases(act="hidden_act", other_acts=("gelu", "relu"), eps="rms_norm_eps"):
     return [Case(eps, {eps: 0.05}), Case("rope_theta", rope(50.0))] + [
         Case(f"{act}_{name}", {act: name}) for name in other_acts
@@ -1382,6 +1411,8 @@ def bamba():
             Case("base", why="half of each head rotates, whatever the file says"),
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
             Case("rope_theta", rope(50.0, **half)),
+            *scaled("linear", "yarn", **half),
+            Rewrite("v4", "rope_yarn", older),
             Case("attn_layer_indices", {"attn_layer_indices": [0]}),
             Case("no_attention", {"attn_layer_indices": None}),
             Case("all_attention", {"attn_layer_indices": [0, 1]}),
@@ -1423,6 +1454,7 @@ def qwen3_next():
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
             Case("rope_theta", rope(5.0, **quarter)),
             Case("partial_rotary_factor", rope(partial_rotary_factor=1.0)),
+            *scaled("llama3", "yarn", **quarter),
             Case("layer_types", {"layer_types": ["full_attention"] + ["linear_attention"] * 2}),
             Case("no_attention", {"layer_types": ["linear_attention"] * 3}),
             Case("all_attention", {"layer_types": ["full_attention"] * 3}),
@@ -1614,6 +1646,13 @@ def falcon_h1():
             Case("base", why="all factors are 1"),
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the recurrence's norm too"),
             Case("rope_theta", rope(5.0)),
+            Case(
+                "partial_rotary_factor",
+                rope(partial_rotary_factor=0.5),
+                neutral=True,
+                why="the class rotates all of a head",
+            ),
+            *scaled("linear", "llama3"),
             *(Case(key, {key: value}) for key, value in factors.items()),
             Case("attention_bias", {"attention_bias": True}),
             Case(
@@ -1642,6 +1681,7 @@ def falcon_h1():
                 "set": {"projectors_bias": True},
                 "expect": "projectors_bias",
             },
+            PARTIAL_SCALED,
         ],
     )
 
@@ -1677,6 +1717,7 @@ def minimax():
                 neutral=True,
                 why="the class rotates all of a head",
             ),
+            *scaled("linear", "yarn", "llama3"),
             Case(
                 "layer_types",
                 {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
@@ -1694,7 +1735,10 @@ def minimax():
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
         init_only=("num_experts_per_tok",),
         missing="model.layers.0.self_attn.output_gate.weight",
-        rejects=[{"name": "experts", "set": {"num_local_experts": 4}, "expect": "num_local_experts"}],
+        rejects=[
+            {"name": "experts", "set": {"num_local_experts": 4}, "expect": "num_local_experts"},
+            PARTIAL_SCALED,
+        ],
     )
 
 
