@@ -266,6 +266,13 @@ PARTIAL_SCALED = {
 }
 
 
+HYBRID_ACT = {
+    "name": "hidden_act",
+    "set": {"hidden_act": "gelu"},
+    "expect": "hidden_act is gelu, of the recurrence too",
+}
+
+
 def common_cases(act="hidden_act", other_acts=("gelu", "relu"), eps="rms_norm_eps"):
     return [Case(eps, {eps: 0.05}), Case("rope_theta", rope(50.0))] + [
         Case(f"{act}_{name}", {act: name}) for name in other_acts
@@ -1314,6 +1321,7 @@ def recurrent_gemma():
             Case("attention_bias", {"attention_bias": True}),
             Case("conv1d_width", {"conv1d_width": 3}),
             Case("logits_soft_cap", {"logits_soft_cap": 3.0}),
+            Case("hidden_activation", {"hidden_activation": "gelu_new"}, neutral=True),
             Case("num_attention_heads", {"num_attention_heads": 4}, why="also blocks of the gates"),
             Case("head_dim", {"head_dim": 12}, why="not hidden / heads"),
             Case("block_types", {"block_types": ["attention", "recurrent"]}),
@@ -1373,6 +1381,7 @@ def jamba():
             Case("attn_layer_offset", {"attn_layer_offset": 0}),
             Case("attn_layer_period", {"attn_layer_period": 3}, of="attn_layer_offset"),
             Case("all_attention", {"attn_layer_period": 1, "attn_layer_offset": 0}),
+            Case("hidden_act", {"hidden_act": "relu"}, of="all_attention"),
             Case("no_attention", {"attn_layer_period": 9, "attn_layer_offset": 8}),
             Case("mamba_d_conv", {"mamba_d_conv": 3}),
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
@@ -1383,7 +1392,10 @@ def jamba():
         shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "num_experts"],
         init_only=("num_experts_per_tok",),
         missing="model.layers.0.mamba.dt_layernorm.weight",
-        rejects=[{"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"}],
+        rejects=[
+            {"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"},
+            HYBRID_ACT,
+        ],
     )
 
 
@@ -1416,6 +1428,7 @@ def bamba():
             Case("attn_layer_indices", {"attn_layer_indices": [0]}),
             Case("no_attention", {"attn_layer_indices": None}),
             Case("all_attention", {"attn_layer_indices": [0, 1]}),
+            Case("hidden_act", {"hidden_act": "gelu"}, of="all_attention"),
             Case("attention_bias", {"attention_bias": True}),
             Case("mlp_bias", {"mlp_bias": True}),
             Case("time_step_limit", {"time_step_limit": [0.4, 0.9]}),
@@ -1429,6 +1442,7 @@ def bamba():
         ],
         shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_d_head", "mamba_n_heads"],
         missing="model.layers.0.mamba.dt_bias",
+        rejects=[HYBRID_ACT],
     )
 
 
@@ -1458,6 +1472,7 @@ def qwen3_next():
             Case("layer_types", {"layer_types": ["full_attention"] + ["linear_attention"] * 2}),
             Case("no_attention", {"layer_types": ["linear_attention"] * 3}),
             Case("all_attention", {"layer_types": ["full_attention"] * 3}),
+            Case("hidden_act", {"hidden_act": "gelu"}, of="all_attention"),
             Case("linear_conv_kernel_dim", {"linear_conv_kernel_dim": 3}),
             Case("linear_num_key_heads", {"linear_num_key_heads": 4}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -1470,6 +1485,7 @@ def qwen3_next():
         rejects=[
             {"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"},
             {"name": "bias", "set": {"attention_bias": True}, "expect": "attention_bias"},
+            HYBRID_ACT,
         ],
     )
 
@@ -1722,6 +1738,9 @@ def minimax():
                 "layer_types",
                 {"layer_types": ["full_attention", "linear_attention", "linear_attention"]},
             ),
+            Case("no_attention", {"layer_types": ["linear_attention"] * 3}),
+            Case("all_attention", {"layer_types": ["full_attention"] * 3}),
+            Case("hidden_act", {"hidden_act": "gelu"}, of="all_attention"),
             Case("linear_attn_alpha_factor", {"linear_attn_alpha_factor": 2.5}),
             Case("linear_attn_beta_factor", {"linear_attn_beta_factor": 0.6}),
             Case("full_attn_alpha_factor", {"full_attn_alpha_factor": 2.5}),
@@ -1738,6 +1757,7 @@ def minimax():
         rejects=[
             {"name": "experts", "set": {"num_local_experts": 4}, "expect": "num_local_experts"},
             PARTIAL_SCALED,
+            HYBRID_ACT,
         ],
     )
 
