@@ -53,7 +53,8 @@ Json to_json(const std::vector<infer::Difference>& differences, double bound) {
 void print_worst(const std::vector<infer::Difference>& differences,
                  const char* what,
                  double bound) {
-  for (const char* form : {"as in training", "chunked", "token by token", "rolled back"}) {
+  for (const char* form :
+       {"as in training", "chunked", "token by token", "rolled back", "in a batch"}) {
     std::vector<infer::Difference> some;
     std::copy_if(differences.begin(), differences.end(), std::back_inserter(some),
                  [&](const infer::Difference& d) { return d.form == form; });
@@ -94,7 +95,10 @@ int verify(Options& o) {
 
 std::function<int()> add_verify(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
+  app.add_option("model", o->model,
+                 "a tessera or Hugging Face folder, or a GGUF file; an encoder, which has no state "
+                 "to continue from, is computed alone, as in training, and between other texts")
+      ->required();
   app.add_option("--text", o->text, "a text to compute; random tokens without it");
   app.add_option("--tokens", o->tokens, "only so many tokens")
       ->capture_default_str()

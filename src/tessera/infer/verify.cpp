@@ -1,6 +1,7 @@
 #include "tessera/infer/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -21,6 +22,7 @@ struct Form {
   bool pending = false;
   std::vector<Step> steps = {};  // none: one call without a state
   bool training = false;         // by the operations that gradients pass
+  bool in_batch = false;         // between two other texts, in one call
 };
 
 /// The first `prefix` tokens of every form come in one call and stay.
@@ -46,6 +48,25 @@ std::vector<Form> forms_of(int64_t tokens, int64_t prefix, const VerifyOptions& 
     }
   }
   return forms;
+}
+
+/// An encoder continues from nothing: what stands beside a text must not matter.
+std::vector<Form> forms_of_encoder() {
+  return {{"as in training", false, {}, true}, {"in a batch", false, {}, false, true}};
+}
+
+/// Texts to stand before and after one of so many tokens, no longer than it.
+std::array<std::vector<int64_t>, 2> neighbours(int64_t tokens,
+                                               int64_t vocab,
+                                               const VerifyOptions& options) {
+  std::array<std::vector<int64_t>, 2> texts;
+  for (size_t side = 0; side < texts.size(); ++side) {
+    const RandomKey key = RandomKey(options.seed).fold("neighbour").fold(side);
+    texts[side].resize(1 + key.bits(0) % static_cast<uint64_t>(tokens));
+    for (size_t i = 0; i < texts[side].size(); ++i)
+      texts[side][i] = static_cast<int64_t>(key.bits(i + 1) % static_cast<uint64_t>(vocab));
+  }
+  return texts;
 }
 
 /// Values by place, rows by token.
@@ -88,18 +109,24 @@ Run compute(const model::Model& model,
   std::vector<Tensor> logits;
   model::State state;
   int64_t at = 0, keep = 0;
+  std::array<std::vector<int64_t>, 2> beside;
+  if (form.in_batch) beside = neighbours(tokens, model.spec().vocab, options);
+  const auto first = static_cast<int64_t>(beside[0].size());  // where `ids` begin in a call
   model::ForwardOptions forward;
   forward.pending = form.pending;
   forward.cancel = options.cancel;
   if (inputs != nullptr)
     forward.replace = [&](const std::string& name, const Tensor& x) {
-      return inputs->at(name).narrow(0, at, x.size(0));
+      if (!form.in_batch) return inputs->at(name).narrow(0, at, x.size(0));
+      Tensor all = x.clone();
+      all.narrow(0, first, tokens).copy_(inputs->at(name));
+      return all;
     };
   forward.probe = [&](const std::string& name, const Tensor& value) {
     if (!name.starts_with(model.spec().under("layers."))) return;
     if (name.ends_with(".in") && inputs == nullptr && form.steps.empty())
       in[name].push_back(value.detach().clone());
-    if (name.ends_with(".out")) out[name].push_back(value.detach().narrow(0, 0, keep).clone());
+    if (name.ends_with(".out")) out[name].push_back(value.detach().narrow(0, first, keep).clone());
   };
   std::optional<nn::Encoded> encoded;
   if (model.spec().encoder) encoded = encode(model, ids, options);
@@ -114,11 +141,12 @@ Run compute(const model::Model& model,
     keep = step.keep;
     forward.encoded = encoded && at == 0 ? &*encoded : nullptr;  // a state keeps what it was told
     const std::vector<int64_t> some(ids.begin() + at, ids.begin() + at + step.length);
-    auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at});
-    batch.segments[0].prefix = given;
+    auto batch = form.in_batch ? nn::Batch::of({beside[0], some, beside[1]})
+                               : nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at});
+    batch.segments[form.in_batch ? 1 : 0].prefix = given;
     const Tensor hidden = model.hidden(batch, forward);
     if (inputs == nullptr && model.has_head())
-      logits.push_back(model.logits(hidden.narrow(0, 0, keep)).detach());
+      logits.push_back(model.logits(hidden.narrow(0, first, keep)).detach());
     if (form.pending) state.commit(0, keep);
     at += keep;
   }
@@ -154,10 +182,8 @@ Difference largest_difference(const Tensor& got_NC, const Tensor& want_NC) {
 Verification verify(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const VerifyOptions& options) {
-  if (!model.spec().causal())
-    fail(ErrorKind::usage, "verify", "this model is an {}; expected a decoder or encoder_decoder",
-         model::name_of(model.spec().arch));
-  if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
+  const bool encoder = !model.spec().causal();
+  if (const std::string reason = encoder ? "" : model.spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "verify",
          "there is only one form to compute, since this model cannot continue from a state: {}",
          reason);
@@ -174,7 +200,7 @@ Verification verify(const model::Model& model,
   };
   const auto tokens = static_cast<int64_t>(ids.size());
   const int64_t prefix = model::longest_prefix(model.spec(), given_of(model.spec(), tokens));
-  for (const Form& form : forms_of(tokens, prefix, options)) {
+  for (const Form& form : encoder ? forms_of_encoder() : forms_of(tokens, prefix, options)) {
     const Run forced = compute(model, ids, form, &whole.inputs, options);
     for (const auto& [place, want] : whole.outputs)
       compare(result.branches, place, form, forced.outputs.at(place), want);

@@ -18,7 +18,7 @@ struct VerifyOptions {
 /// The largest difference of one place in one form from the whole text in one call without a state.
 struct Difference {
   std::string place;  // "layers.3.mixer", or "logits"
-  std::string form;   // "as in training", "chunked", "token by token", "rolled back"
+  std::string form;   // "as in training", "chunked", "token by token", "rolled back", "in a batch"
   double error = 0;   // relative to the place's largest value
   int64_t token = 0;  // where it is
 };
@@ -34,9 +34,10 @@ struct Verification {
 /// random lengths that continue a state. Rolled back: calls that leave their
 /// tokens pending, of which a random part is kept. An encoder reads the same tokens as source, and
 /// the decoder's forms are compared. Where prompts are prefixes (pattern prefix), half of the
-/// tokens count as given: every form reads in one call what of them sees each other. Throws
-/// Error(usage) for an encoder or a model that cannot continue from a state, Error(input) for fewer
-/// than 2 tokens.
+/// tokens count as given: every form reads in one call what of them sees each other. A model that
+/// is an encoder has no state to continue from: its forms are as in training, and in a batch
+/// between two other texts. Throws Error(usage) for a decoder that cannot continue from a state,
+/// Error(input) for fewer than 2 tokens.
 Verification verify(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const VerifyOptions& options = {});

@@ -36,6 +36,26 @@ TEST(Verify, AnAnswerInEveryForm) {
   }
 }
 
+TEST(Verify, AnEncoderBesideOtherTexts) {
+  for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": "rope"})",
+                            R"({"type": "attention", "n_heads": 2,
+                                "pattern": {"type": "window", "width": 5}})",
+                            R"({"type": "fourier"})"}) {
+    const model::Model model =
+        tiny_model_of(fmt::format(R"({{"tessera": 1, "arch": "encoder", "vocab": 23, "d_model": 16,
+                         "layers": [{{"repeat": 2, "mixer": {},
+                                      "ffn": {{"type": "glu", "d_hidden": 24}}}}],
+                         "head": "linear"}})",
+                                  mixer),
+                      3);
+    const Verification result = verify(model, random_tokens(40, 5));
+    EXPECT_EQ(result.branches.size(), 2u * 4);  // two forms of two layers
+    EXPECT_LE(Verification::worst(result.branches)->error, 1e-5) << mixer;
+    EXPECT_EQ(result.logits.size(), 2u);
+    EXPECT_LE(Verification::worst(result.logits)->error, 1e-4) << mixer;
+  }
+}
+
 TEST(Verify, TheLargestDifferenceAndItsPlace) {
   const Tensor want = at::tensor({1.0, -4.0, 2.0, 0.0, 3.0, 1.0}).reshape({3, 2});
   Tensor got = want.clone();
