@@ -102,6 +102,27 @@ TEST(S4, GoldenZeroOrderHold) {
               tensor({0.09516258, 0.14914112, 0.15589508, 0.12973409}), 1e-8);
 }
 
+/// The diagonal basis steps every unit vector into its column of Abar, and a unit input into Bbar.
+TEST(S4, GoldenBilinearRule) {
+  const LtiSystem system = discretised(dplr());
+  const Tensor half = diagonal_basis().first;
+  const Tensor to = at::cat({at::real(half), at::imag(half)}), from = at::inverse(to);
+  const auto step = [&](double u, const Tensor& x) {
+    const Tensor state = at::mv(to, x).reshape({2, 2, 1});
+    return at::mv(
+        from, lti_recurrent(system, at::full({1, 1}, u, at::kDouble), state).second.reshape({4}));
+  };
+  const Tensor want = tensor({0.90476190, 0, 0, 0,                      //
+                              -0.14996111, 0.81818182, 0, 0,            //
+                              -0.15992957, -0.30616469, 0.73913043, 0,  //
+                              -0.14192342, -0.27169421, -0.42870143, 0.66666667},
+                             {4, 4});
+  const Tensor one = at::eye(4, at::kDouble);
+  for (int64_t i = 0; i < 4; ++i) expect_near(step(0, one[i]), want.select(1, i), 1e-8);
+  expect_near(step(1, at::zeros_like(one[0])),
+              tensor({0.09523810, 0.14996111, 0.15992957, 0.14192342}), 1e-8);
+}
+
 TEST(S4, GoldenKernelsOfBothRules) {
   const DplrSystem system = dplr(at::ones({4}, at::kDouble));
   const Tensor bilinear = tensor({0.54705220, 0.22343937, 0.06399393, -0.00459942}, {4, 1}),

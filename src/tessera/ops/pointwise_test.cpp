@@ -72,6 +72,16 @@ TEST(Norm, GatedGolden) {
   expect_both(norm(2), tensor({0.29443487, -1.38321734, -0.95524350, 1.04282397}), 1e-8);
 }
 
+/// The gate behind the norm, as the delta rule has it.
+TEST(Norm, GoldenThenGated) {
+  const Tensor y = tensor({1, -2, 3, .5}), z = tensor({.5, 1, -1, 2});
+  expect_both(
+      [&](at::ScalarType t) {
+        return gated(z.to(t), rms_norm(y.to(t), at::ones(4, t), 0, 1e-5), Activation::silu);
+      },
+      tensor({0.16489327, -0.77464751, -0.42746534, 0.46665704}), 1e-8);
+}
+
 TEST(Activation, GoldenValues) {
   struct Case {
     Activation kind;

@@ -55,6 +55,18 @@ TEST(Ssd, GoldenInEveryForm) {
   }
 }
 
+/// Every token writes 1 into a channel of its own and every query reads 1: y_t is row t of L.
+TEST(Ssd, GoldenDecayMatrix) {
+  const Tensor dt = tensor({.5, .25, 1, .75}), one = at::ones({1, 4, 1, 1}, at::kDouble);
+  const Ssd in{
+      at::diag(1 / dt).reshape({1, 4, 1, 4}), dt.reshape({1, 4, 1}), tensor({-1}), one, one, {}};
+  const Tensor want = tensor({1, 0, 0, 0, 0.77880078, 1, 0, 0, 0.28650480, 0.36787944, 1, 0,
+                              0.13533528, 0.17377394, 0.47236655, 1},
+                             {4, 4});
+  for (const auto& [name, form] : forms())
+    expect_near(form(in, {}).first.reshape({4, 4}), want, 1e-8, name.c_str());
+}
+
 TEST(Ssd, AnySplitWithAnyFormsGivesTheWhole) {
   const Ssd in = one_head(at::kDouble);
   for (const auto& [first_name, first] : forms())

@@ -50,6 +50,16 @@ TEST(UnitAttention, GoldenWithExactFractions) {
               tensor({0.11111111, 0.11111111, 0.5, -0.5, 0.46180556, 0.59722222}, {3, 2}), 6e-9);
 }
 
+/// Values that name their token: the rows are those of A.
+TEST(UnitAttention, GoldenWeights) {
+  const Tensor q = tensor({1, .5, -1, 2, .5, 1}, {3, 2}), k = tensor({.5, 1, 2, -1, 1, 1}, {3, 2});
+  expect_both(
+      [&](at::ScalarType type) {
+        return run(q.to(type), k.to(type), at::eye(3, type), 3, ScoreAct::relu2, false);
+      },
+      tensor({0.11111111, .25, .25, .25, 0, 0.11111111, 0.17361111, 0, .25}, {3, 3}), 6e-9);
+}
+
 TEST(UnitAttention, LongInputsAgainstTheDefinition) {
   // several blocks of queries, after keys that came before
   for (const auto& [act, biased] :
