@@ -126,6 +126,61 @@ TEST(Retention, GoldenNormalisedDecays) {
     ops::expect_near(layer.of_width(4).run(tokens(4), at::kDouble, calls) * 1e6, want, 1e-8);
 }
 
+/// One call of one token at position `at` in a row whose state is `state_HKV`, which is replaced.
+Tensor one_token(const MixerUnderTest& mixer, const Tensor& x_D, int64_t at, Tensor& state_HKV) {
+  RowState row(mixer.state(), 0, at::TensorOptions().dtype(at::kDouble));
+  row.fixed(0) = state_HKV;
+  Batch batch;
+  batch.segments = {{0, 0, 1, at}};
+  batch.number();
+  Context context;
+  context.batch = &batch;
+  const StateRows rows{&row};
+  const Tensor y_D = build_mixer(mixer.part, mixer.builder(at::kDouble))
+                         ->forward(x_D.unsqueeze(0), context, &rows)[0];
+  state_HKV = row.fixed(0);
+  return y_D;
+}
+
+/// A state of ones on the diagonal is read as the rotated query, and what a key writes beside a
+/// value of one in a state of zeros is the rotated key.
+TEST(Retention, GoldenRotations) {
+  const Tensor q = tensor({1, 2, .5, -1, -.5, 1, 1, 0, 2, 1, -1, .5, .5, -1, 0, 2}, {4, 4}),
+               k = tensor({.5, -1, 1, 0, 1, .5, -.5, 2, -1, 1, .5, .5, .25, 2, -1, 1}, {4, 4});
+  const auto mixer = [&](const Tensor& v, const char* angles) {
+    Json part = unnormed("none");
+    part["angles"] = angles;
+    return retention_of(q, k, v, part).of_width(4);
+  };
+  Tensor state = at::eye(4, at::kDouble).unsqueeze(0);
+  const Tensor read =
+      1e6 / 0.96875 *
+      one_token(mixer(at::zeros({4, 4}, at::kDouble), "linear"), tokens(4)[1], 1, state);
+  ops::expect_near(read, tensor({-1.11162214, 0.11956681, 1, 0.0001}), 1e-8);
+  Tensor written = at::zeros({1, 4, 1}, at::kDouble);
+  one_token(mixer(at::ones({4, 1}, at::kDouble), "linear"), tokens(4)[3], 3, written);
+  ops::expect_near(written.flatten(), tensor({-0.26486907, -0.97235250, -0.50014998, 0.49984998}),
+                   1e-8);
+}
+
+/// Of eight channels: channel 0 of every pair, written at position 1, is the cosine of its angle.
+TEST(Retention, GoldenAngles) {
+  const Tensor cosines[] = {at::cos(tensor({1, 0.04641589, 0.00215443, 0.0001})),
+                            at::cos(tensor({1, 0.1, 0.01, 0.001}))};
+  const std::vector<int64_t> first[] = {{0, 2, 4, 6}, {0, 1, 2, 3}};
+  const char* names[] = {"linear", "rope"};
+  for (size_t i = 0; i < 2; ++i) {
+    Tensor k = at::zeros({8}, at::kDouble);
+    const Tensor places = at::tensor(first[i], at::kLong);
+    k.index_put_({places}, at::full({4}, std::sqrt(8.0), at::kDouble));
+    const Layer layer = retention_of(k.expand({4, 8}), k.expand({4, 8}),
+                                     at::ones({4, 1}, at::kDouble), {{"angles", names[i]}});
+    Tensor written = at::zeros({1, 8, 1}, at::kDouble);
+    one_token(layer.of_width(4), tokens(4)[1], 1, written);
+    ops::expect_near(written.flatten().index({places}), cosines[i], 1e-8, names[i]);
+  }
+}
+
 TEST(Retention, NormalisedScoresHaveNoState) {
   EXPECT_NE(plain_retention(unnormed("scores")).of_width(4).part.config->no_state_reason(), "");
   EXPECT_EQ(plain_retention(unnormed("decays")).of_width(4).part.config->no_state_reason(), "");

@@ -1,6 +1,7 @@
 // State-space, convolution and recurrent mixers against transformers 5.23 and xlstm 2.0.6 in
 // float64 (tools/golden/sequence_mixers.py) and the values of the specification.
 #include "tessera/nn/mixer/mixer_testing.h"
+#include "tessera/ops/random.h"
 
 namespace tessera::nn {
 namespace {
@@ -95,6 +96,25 @@ TEST(RgLruBlock, SpecifiedValues) {
     ops::expect_near(row->fixed(1)[2],
                      ops::tensor({2.06544403, 3.86855326, 1.53403442, -1.78907884}), 1e-8);
   }
+}
+
+/// The ends of what lambda is drawn from, each drawn alone.
+TEST(RgLruBlock, GoldenLimitsOfLambda) {
+  const MixerUnderTest mixer({{"type", "rg_lru"}, {"n_heads", 2}}, 4);
+  for (spec::ParamDecl& decl : mixer.declared()) {
+    if (decl.name != "lambda") continue;
+    EXPECT_EQ(decl.init.a, 0.81);
+    EXPECT_EQ(decl.init.b, 0.998001);
+    spec::ParamDecl from = decl, to = decl;
+    from.init.b = decl.init.a, to.init.a = decl.init.b;
+    const RandomKey key(1);
+    ops::expect_near(ops::initial_values(from, key, at::kDouble),
+                     at::full({4}, -2.19722458, at::kDouble), 1e-8);
+    ops::expect_near(ops::initial_values(to, key, at::kDouble),
+                     at::full({4}, -6.90675478, at::kDouble), 1e-8);
+    return;
+  }
+  FAIL() << "no lambda";
 }
 
 TEST(Rwkv4Mixer, AgainstTransformersRwkv) {
