@@ -6,6 +6,7 @@
 #include "tessera/nn/mixer/gated_delta_net.h"
 #include "tessera/nn/mixer/kda.h"
 #include "tessera/nn/mixer/recurrence.h"
+#include "tessera/ops/l2_norm.h"
 
 namespace tessera::nn {
 namespace {
@@ -97,7 +98,8 @@ class DeltaRule final : public Mixer {
     const auto parts = qkv_BTC.split_with_sizes({keys, keys, c.n_heads * c.value_dim}, -1);
     const auto heads = [&](const Tensor& x, double scale) {
       const Tensor unit =
-          l2_norm(x.to(ops::wide(x)).reshape({run.b, run.t, c.n_key_heads, c.key_dim}), kNormEps) *
+          ops::l2_norm(x.to(ops::wide(x)).reshape({run.b, run.t, c.n_key_heads, c.key_dim}),
+                       kNormEps) *
           scale;
       return c.n_heads == c.n_key_heads ? unit
                                         : unit.repeat_interleave(c.n_heads / c.n_key_heads, 2);

@@ -7,9 +7,9 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/nn/mixer/attend.h"
-#include "tessera/nn/mixer/recurrence.h"
 #include "tessera/nn/mixer/segment_memory.h"
 #include "tessera/ops/attention_merge.h"
+#include "tessera/ops/l2_norm.h"
 #include "tessera/ops/listed_attention.h"
 #include "tessera/ops/pointwise.h"
 
@@ -102,7 +102,7 @@ class Memorizing final : public Mixer {
     return x.reshape({x.size(0), config_.n_heads, config_.head_dim});
   }
   static Tensor unit(const Tensor& x) {
-    return l2_norm(x.to(ops::wide(x)), kNormEps).to(x.scalar_type());
+    return ops::l2_norm(x.to(ops::wide(x)), kNormEps).to(x.scalar_type());
   }
   Tensor queries(const Tensor& x) const { return unit(heads(q_(x))); }
   Tensor keys(const Tensor& x) const { return unit(heads(k_(x))); }

@@ -1,7 +1,5 @@
 #include "tessera/nn/mixer/recurrence.h"
 
-#include <cmath>
-
 #include "tessera/nn/mixer/segments.h"
 
 namespace tessera::nn {
@@ -45,11 +43,6 @@ Tensor recur(const Run& run, ops::LinearRecurrence in, int64_t chunk, size_t slo
                                      : ops::linear_recurrence(in, chunk, before.unsqueeze(0));
   run.row->fixed(slot) = after.squeeze(0).to(before.scalar_type());
   return y;
-}
-
-Tensor l2_norm(const Tensor& x, double eps) {
-  const auto width = static_cast<double>(x.size(-1));
-  return ops::rms_norm(x, Tensor(), 0, eps / width) * (1 / std::sqrt(width));
 }
 
 }  // namespace tessera::nn

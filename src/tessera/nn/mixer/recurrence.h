@@ -44,7 +44,4 @@ Tensor for_runs(const Tensor& x_ND, const Context& context, const StateRows* row
 /// y_BTHV of the recurrence from the state declared at `slot` (or from zeros), which is replaced.
 Tensor recur(const Run& run, ops::LinearRecurrence in, int64_t chunk, size_t slot);
 
-/// x / sqrt(sum x^2 + eps) over the last axis.
-Tensor l2_norm(const Tensor& x, double eps);
-
 }  // namespace tessera::nn

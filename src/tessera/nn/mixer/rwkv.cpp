@@ -8,6 +8,7 @@
 #include "tessera/nn/mixer/rwkv7.h"
 #include "tessera/nn/mixer/rwkv_channel_mix.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/l2_norm.h"
 
 namespace tessera::nn {
 namespace {
@@ -189,7 +190,7 @@ class Rwkv7 final : public Mixer {
     // keys: the direction that is removed, and the key that is written
     const Tensor r_NE = base_.r(mixed('r')), raw_k_NE = base_.k(mixed('k')).to(type);
     const Tensor removed_NHK =
-        l2_norm((raw_k_NE * key_scale_->tensor().to(type)).reshape({n, h, k}), kNormEps);
+        ops::l2_norm((raw_k_NE * key_scale_->tensor().to(type)).reshape({n, h, k}), kNormEps);
     const Tensor k_NE = raw_k_NE * (1 + (rate_NE - 1) * key_rate_->tensor().to(type));
     const Tensor v_NE = value(mixed('v'), context);
 

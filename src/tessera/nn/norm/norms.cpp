@@ -1,9 +1,8 @@
-#include <cmath>
-
 #include "tessera/nn/norm/l2_norm.h"
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/l2_norm.h"
 #include "tessera/ops/pointwise.h"
 
 namespace tessera::nn {
@@ -48,9 +47,7 @@ class L2Norm final : public Norm {
   L2Norm(const L2NormConfig& config, const Builder& builder)
       : config_(config), weight_(builder.optional("weight")) {}
   Tensor forward(const Tensor& x) const override {
-    // |x|^2 is d times the mean of squares
-    const auto d = static_cast<double>(x.size(-1));
-    const Tensor unit = ops::rms_norm(x, {}, 0, config_.eps / d) / std::sqrt(d);
+    const Tensor unit = ops::l2_norm(x, config_.eps);
     return weight_ ? unit * weight_->tensor().to(unit.options()) : unit;
   }
 
