@@ -242,6 +242,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "lightning_attention", "", R"({"n_heads": 2})"},
     {Slot::mixer, "lightning_attention", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4})"},
+    {Slot::mixer, "hgrn", "", "{}"},
+    {Slot::mixer, "hgrn", "wide", R"({"width": 19, "chunk": 4, "d_conv": 3})"},
     {Slot::mixer, "hgrn2", "", R"({"n_heads": 2})"},
     {Slot::mixer, "hgrn2", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "d_conv": 3})"},

@@ -2,6 +2,7 @@
 // double, values, last states, and the gradients of all inputs and of the state before.
 #include <gtest/gtest.h>
 
+#include "tessera/ops/channel_scan.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/rg_lru.h"
 #include "tessera/ops/selective_scan.h"
@@ -100,6 +101,49 @@ TEST(FromState, RgLru) {
          gen({kW}, 0.9, 0.4), gen({kW}, 0.6, 0.2)},
         [&](const Tensors& x) { return rg_lru_chunked(in(x), 8, x[4]); },
         [&](const Tensors& x) { return rg_lru_from(in(x), 8, x[4]); }, 0);
+}
+
+TEST(FromState, ChannelScan) {
+  constexpr int64_t kW = 21;
+  for (const int64_t t : {1, 8, 40})
+    expect_same(
+        {gen({t, kW}, 0.3, 0.1), gen({t, kW}, 0.7, 0.2), gen({kW}, 0.6, 0.2)},
+        [&](const Tensors& x) {
+          Tensors h{x[2]};
+          for (int64_t i = 0; i < t; ++i) h.push_back(x[0][i] * h.back() + x[1][i]);
+          return std::pair{at::stack(h).narrow(0, 1, t), h.back()};
+        },
+        [&](const Tensors& x) { return channel_scan_from(x[0], x[1], 8, x[2]); }, 0);
+}
+
+/// Documents behind one another, each from zeros: the kernels and the chunked form.
+TEST(ChannelScan, DocumentsAgainstTheDefinition) {
+  const Lengths lengths{5, 1, 40};
+  constexpr int64_t kT = 46, kW = 70;
+  const auto run = [&](const auto& form, at::ScalarType type) {
+    Tensors leaves{gen({kT, kW}, .7, .1), gen({kT, kW}, .31, 2)};
+    for (Tensor& leaf : leaves) leaf = leaf.to(type).requires_grad_(true);
+    const Tensor h = form(leaves[0], leaves[1]);
+    h.backward(gen({kT, kW}, .19, .5).to(type));
+    return Tensors{h.detach(), leaves[0].grad(), leaves[1].grad()};
+  };
+  const Tensors want = run(
+      [&](const Tensor& a, const Tensor& b) {
+        Tensors rows;
+        for (int64_t i = 0; i < kT; ++i)
+          rows.push_back(i == 0 || i == 5 || i == 6 ? b[i] : a[i] * rows.back() + b[i]);
+        return at::stack(rows);
+      },
+      at::kDouble);
+  for (const int64_t chunk : {1, 8, 64})
+    for (const auto type : {at::kDouble, at::kFloat}) {
+      const Tensors got =
+          run([&](const Tensor& a, const Tensor& b) { return channel_scan(a, b, lengths, chunk); },
+              type);
+      for (size_t i = 0; i < want.size(); ++i)
+        expect_near(got[i], want[i],
+                    (type == at::kDouble ? 1e-13 : 1e-6) * want[i].abs().max().item<double>());
+    }
 }
 
 TEST(FromState, AFreshDocumentPassesItsLastStateOn) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/causal_conv.h"
+#include "tessera/nn/mixer/lower_bound_table.h"
 #include "tessera/nn/mixer/recurrence.h"
 
 namespace tessera::nn {
@@ -12,14 +13,12 @@ class Hgrn2 final : public Mixer {
  public:
   Hgrn2(const Hgrn2Config& config, const Builder& builder)
       : config_(config),
-        layer_(builder.scope().layer),
-        n_layers_(builder.scope().n_layers),
         q_(builder, "q"),
         f_(builder, "f"),
         v_(builder, "v"),
         o_(builder, "o"),
         norm_(builder.weight("norm.weight")),
-        bounds_(builder.shared(Hgrn2Config::kShared).optional("lower_bounds")) {
+        bounds_(config.lower_bound, Hgrn2Config::kShared, config.keys(), builder) {
     if (config.d_conv > 0) conv_.emplace(builder, "conv", ops::Activation::identity);
   }
 
@@ -31,7 +30,7 @@ class Hgrn2 final : public Mixer {
     Tensor q_NE = ops::activate(parts[0], ops::Activation::silu);
     if (config_.scale) q_NE = q_NE * (1 / std::sqrt(static_cast<double>(k)));
     // ln g and 1 - g = (1 - lb) sigmoid(-f), each without the other's rounding
-    const Tensor f_NE = parts[1].to(ops::wide(x_ND)), bound_E = lower_bound(f_NE);
+    const Tensor f_NE = parts[1].to(ops::wide(x_ND)), bound_E = bounds_(f_NE);
     const Tensor log_g_NE = ops::log_sigmoid_above(f_NE, bound_E);
     Tensor k_NE = ops::activate(-f_NE, ops::Activation::sigmoid);
     if (bound_E.defined()) k_NE = k_NE * (1 - bound_E);
@@ -46,22 +45,11 @@ class Hgrn2 final : public Mixer {
   }
 
  private:
-  /// lb of this layer, undefined where it is 0.
-  Tensor lower_bound(const Tensor& like) const {
-    if (config_.lower_bound == LowerBound::none || layer_ == 0) return {};
-    if (config_.lower_bound == LowerBound::linear) {
-      const double bound = static_cast<double>(layer_) / static_cast<double>(n_layers_);
-      return at::full({config_.keys()}, bound, like.options().requires_grad(false));
-    }
-    const Tensor shares = at::softmax(bounds_->tensor().to(like.options()), 0);
-    return shares.narrow(0, 1, layer_).sum(0);
-  }
-
   static constexpr size_t kState = 0, kConv = 1;
   Hgrn2Config config_;
-  int64_t layer_, n_layers_;
   Linear q_, f_, v_, o_;
-  WeightPtr norm_, bounds_;
+  WeightPtr norm_;
+  LowerBoundTable bounds_;
   std::optional<CausalConv> conv_;
 };
 

@@ -1,28 +1,12 @@
 // HGRN2: linear attention whose key is what its forget gate lets go.
 //   g_t = lb + (1 - lb) sigmoid(W_f x);  S_t = diag(g_t) S_{t-1} + (1 - g_t) v_t^T,  v = W_v x
 //   o_t = S_t^T silu(W_q x);  out = W_o RMSNorm(o), the norm over all heads together
-// The lower bound lb rises with the layer: lb_l = sum_{1 <= j <= l} softmax_layers(table)_j.
-// Qin et al. 2024, arXiv:2404.07904. Forms: chunked (parallel when chunk >= T), recurrent.
+// The lower bound lb is that of lower_bounds.h. Qin et al. 2024, arXiv:2404.07904. Forms: chunked
+// (parallel when chunk >= T), recurrent.
 #pragma once
 
+#include "tessera/nn/mixer/lower_bounds.h"
 #include "tessera/nn/mixer/recurrent_config.h"
-
-namespace tessera::nn {
-
-enum class LowerBound {
-  learned,  // one table for all layers
-  linear,   // l / L, what the table starts as
-  none,     // 0
-};
-
-}  // namespace tessera::nn
-
-template <>
-struct tessera::spec::EnumNames<tessera::nn::LowerBound> {
-  using L = nn::LowerBound;
-  static constexpr std::array names{std::pair{L::learned, "learned"},
-                                    std::pair{L::linear, "linear"}, std::pair{L::none, "none"}};
-};
 
 namespace tessera::nn {
 

@@ -5,6 +5,7 @@
 #include "tessera/nn/mixer/delta_net.h"
 #include "tessera/nn/mixer/gated_delta_net.h"
 #include "tessera/nn/mixer/gla.h"
+#include "tessera/nn/mixer/hgrn.h"
 #include "tessera/nn/mixer/hgrn2.h"
 #include "tessera/nn/mixer/kda.h"
 #include "tessera/nn/mixer/lightning_attention.h"
@@ -241,7 +242,7 @@ double KdaConfig::extra_flops(const spec::Scope&, int64_t) const {
   return delta_flops(*this, n_heads, d_conv);
 }
 
-// --- lightning attention, HGRN2, mLSTM
+// --- lightning attention
 // -------------------------------------------------------------------------------------------
 
 std::vector<double> LightningAttentionConfig::log_decays(const spec::Scope& scope) const {
@@ -266,18 +267,54 @@ void LightningAttentionConfig::params(spec::ParamList& list, const spec::Scope& 
   list.linear("o", scope.d_model, values(), false, output_init(scope));
 }
 
+// --- HGRN and HGRN2
+// -------------------------------------------------------------------------------
+
+void declare_lower_bounds(spec::ParamList& list,
+                          const spec::Scope& scope,
+                          LowerBound bound,
+                          const char* id,
+                          int64_t channels) {
+  if (bound != LowerBound::learned || scope.layer == 0) return;
+  // equal rows: the bound of layer l starts at l / L
+  spec::ParamList all = spec::ParamList::shared(id);
+  all.add({"lower_bounds", {scope.n_layers, channels}, spec::Init::constant(0), Kind::structural});
+  list.append(all);
+}
+
+void HgrnConfig::check(const spec::Scope& scope) const {
+  if (!scope.causal)
+    fail(ErrorKind::spec, scope.path,
+         "hgrn is causal and cannot stand in an encoder; use attention or linear_attention there");
+}
+
+void HgrnConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("i", width, scope.d_model, false);
+  list.linear("f", width, scope.d_model, false);
+  if (d_conv > 0) declare_conv(list, "conv", {2 * width, d_conv}, conv_init(d_conv), nullptr);
+  declare_lower_bounds(list, scope, lower_bound, kShared, width);
+  list.linear("g", width, scope.d_model, false);
+  list.add({"norm.weight", {width}, spec::Init::constant(1), Kind::norm});
+  list.linear("o", scope.d_model, width, false, output_init(scope));
+}
+
+std::vector<spec::StateDecl> HgrnConfig::state(const spec::Scope&) const {
+  std::vector<spec::StateDecl> out{{"h", spec::StateDecl::Kind::fixed, {width}}};
+  if (d_conv > 0) out.push_back(conv_state(2 * width, d_conv));
+  return out;
+}
+
+double HgrnConfig::extra_flops(const spec::Scope&, int64_t) const {
+  return static_cast<double>(width) * (8.0 + 4.0 * static_cast<double>(d_conv));
+}
+
 void Hgrn2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", keys(), scope.d_model, false);
   list.linear("f", keys(), scope.d_model, false);
   list.linear("v", values(), scope.d_model, false);
   if (d_conv > 0)
     declare_conv(list, "conv", {2 * keys() + values(), d_conv}, conv_init(d_conv), nullptr);
-  // equal rows: the bound of layer l starts at l / L
-  if (lower_bound == LowerBound::learned && scope.layer > 0) {
-    spec::ParamList all = spec::ParamList::shared(kShared);
-    all.add({"lower_bounds", {scope.n_layers, keys()}, spec::Init::constant(0), Kind::structural});
-    list.append(all);
-  }
+  declare_lower_bounds(list, scope, lower_bound, kShared, keys());
   list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
   list.linear("o", scope.d_model, values(), false, output_init(scope));
 }
@@ -288,6 +325,9 @@ std::vector<spec::StateDecl> Hgrn2Config::state(const spec::Scope&) const {
   if (d_conv > 0) out.push_back(conv_state(2 * keys() + values(), d_conv));
   return out;
 }
+
+// --- mLSTM
+// -------------------------------------------------------------------------------------------
 
 void MlstmConfig::complete(const spec::Scope& scope) {
   gate_cap = gate_cap.value_or(up_projection ? 0 : 15);
