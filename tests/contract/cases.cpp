@@ -117,6 +117,8 @@ constexpr Sample kSamples[] = {
         "proj_bias": true, "dt_min": 0.01, "dt_max": 0.4})"},
     {Slot::mixer, "mamba2", "unnormed", R"({"n_heads": 2, "d_state": 4, "norm_groups": 0})"},
     {Slot::mixer, "mamba2", "one_tap", R"({"n_heads": 2, "d_state": 4, "d_conv": 1})"},
+    {Slot::mixer, "mamba2", "beside",
+     R"({"n_heads": 5, "head_dim": 3, "d_ssm": 6, "d_state": 4, "chunk": 3, "d_per_channel": true})"},
     {Slot::mixer, "differential_attention", "", R"({"n_heads": 2, "position": "rope"})"},
     {Slot::mixer, "differential_attention", "grouped",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4, "layout": "halves", "lambda_init": 0.5,

@@ -23,16 +23,28 @@ class Mamba2 final : public Mixer {
         norm_(builder.optional("norm.weight")) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
-    const int64_t e = config_.inner(), channels = config_.conv_channels();
-    const auto parts = in_(x_ND).split_with_sizes({e, channels, config_.n_heads}, -1);
+    const int64_t e = config_.d_ssm, channels = config_.conv_channels(), h = config_.heads(),
+                  beside = config_.beside();
+    Tensor projected_NC = in_(x_ND), beside_NC;
+    if (beside > 0) {
+      const auto split =
+          projected_NC.split_with_sizes({beside, beside, projected_NC.size(1) - 2 * beside}, -1);
+      beside_NC = ops::gated(split[0], split[1], ops::Activation::silu);
+      projected_NC = split[2];
+    }
+    const auto parts = projected_NC.split_with_sizes({e, channels, h}, -1);
     const Tensor xbc_NC = conv_(parts[1], *context.batch, rows, kConv);
     const Tensor dt_NH = step_sizes(parts[2]);
-    const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
-      return scan(run, inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {config_.n_heads})));
+    Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
+      return scan(run, inputs(run.of(xbc_NC, {channels}), run.of(dt_NH, {h})));
     });
-    if (config_.norm_groups == 0) return out_(ops::gated(parts[0], y_NE, ops::Activation::silu));
-    return out_(ops::gated_rms_norm(y_NE, parts[0], norm_->tensor(), config_.norm_groups,
-                                    config_.norm_eps));
+    if (config_.d_per_channel)
+      y_NE =
+          y_NE + (d_->tensor().to(ops::wide(x_ND)) * xbc_NC.narrow(1, 0, e)).to(y_NE.scalar_type());
+    y_NE = config_.norm_groups == 0 ? ops::gated(parts[0], y_NE, ops::Activation::silu)
+                                    : ops::gated_rms_norm(y_NE, parts[0], norm_->tensor(),
+                                                          config_.norm_groups, config_.norm_eps);
+    return out_(beside_NC.defined() ? at::cat({beside_NC, y_NE}, -1) : y_NE);
   }
 
  private:
@@ -48,14 +60,14 @@ class Mamba2 final : public Mixer {
   /// xbc_BTC, convolved, split into the inputs of the recurrence.
   ops::Ssd inputs(const Tensor& xbc_BTC, const Tensor& dt_BTH) const {
     const int64_t b = xbc_BTC.size(0), t = xbc_BTC.size(1), gn = config_.n_groups * config_.d_state;
-    const auto parts = xbc_BTC.split_with_sizes({config_.inner(), gn, gn}, -1);
+    const auto parts = xbc_BTC.split_with_sizes({config_.d_ssm, gn, gn}, -1);
     const auto type = ops::wide(xbc_BTC);
-    return {parts[0].reshape({b, t, config_.n_heads, config_.head_dim}),
+    return {parts[0].reshape({b, t, config_.heads(), config_.head_dim}),
             dt_BTH,
             -a_log_->tensor().to(type).exp(),
             parts[1].reshape({b, t, config_.n_groups, config_.d_state}),
             parts[2].reshape({b, t, config_.n_groups, config_.d_state}),
-            d_->tensor().to(type)};
+            config_.d_per_channel ? Tensor() : d_->tensor().to(type)};
   }
 
   Tensor scan(const Run& run, ops::Ssd in) const {
@@ -63,7 +75,7 @@ class Mamba2 final : public Mixer {
     if (run.kernels) {
       Tensor state = run.row != nullptr
                          ? run.row->fixed_in_place(kSsm)
-                         : at::zeros({config_.n_heads, config_.head_dim, config_.d_state});
+                         : at::zeros({config_.heads(), config_.head_dim, config_.d_state});
       return ops::ssd_scan(in, state);
     }
     if (run.row == nullptr) return ops::ssd_y(in, config_.chunk);

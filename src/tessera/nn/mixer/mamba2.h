@@ -3,7 +3,9 @@
 //   [z, xBC, dt] = W_in u;  xBC = silu(conv(xBC));  dt = clamp(softplus(dt + dt_bias));  a_t =
 //   exp(-dt_t exp(A_log)) S_t = a_t S_{t-1} + dt_t x_t B_t^T;  y_t = S_t C_t + D x_t;  out = W_out
 //   RMSNorm(y * silu(z))
-// Dao, Gu 2024, arXiv:2405.21060. Forms: chunked without a state, recurrent with one.
+// With d_ssm below the inner width E, W_in gives [z0, x0] of E - d_ssm channels before them, and
+// silu(z0) x0 stands before y, normed, in what W_out reads. Dao, Gu 2024, arXiv:2405.21060; its
+// state-spaces/mamba. Forms: chunked without a state, recurrent with one.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -13,11 +15,13 @@ namespace tessera::nn {
 struct Mamba2Config final : spec::Config {
   int64_t n_heads = 0;
   int64_t head_dim = 0;
+  int64_t d_ssm = 0;
   int64_t d_state = 128;
   int64_t n_groups = 1;
   int64_t d_conv = 4;
   bool proj_bias = false;
   bool conv_bias = true;
+  bool d_per_channel = false;
   double dt_min = 0;
   std::optional<double> dt_max;
   int64_t norm_groups = 1;
@@ -31,16 +35,24 @@ struct Mamba2Config final : spec::Config {
         field("n_heads", &C::n_heads, "H", {.min = 1, .required = true}),
         field("head_dim", &C::head_dim, "P; the inner width is H * P; 0 = 2 * d_model / H",
               {.min = 0}),
+        field(
+            "d_ssm", &C::d_ssm,
+            "channels of the recurrence, whole heads of the H; the inner width's others are gated "
+            "alone; 0 = H * P",
+            {.min = 0}),
         field("d_state", &C::d_state, "N, state width of a channel", {.min = 1}),
-        field("n_groups", &C::n_groups, "G groups share B and C; divides H", {.min = 1}),
-        field("d_conv", &C::d_conv, "taps of the short convolution", {.min = 1}),
+        field("n_groups", &C::n_groups, "G groups of heads share B and C; divides d_ssm / P",
+              {.min = 1}),
+        field("d_conv", &C::d_conv, "taps of the short convolution; 1 = a factor per channel",
+              {.min = 1}),
         field("proj_bias", &C::proj_bias, "bias of the input and output projection"),
         field("conv_bias", &C::conv_bias, "bias of the convolution"),
+        field("d_per_channel", &C::d_per_channel, "a factor D for every channel, not every head"),
         field("dt_min", &C::dt_min, "lower limit of the step size", {.min = 0}),
         field("dt_max", &C::dt_max, "upper limit of the step size; null = none", {.min = 0}),
         field(
             "norm_groups", &C::norm_groups,
-            "the gated norm's statistics cover H * P / norm_groups channels; 0 = no norm, the gate "
+            "the gated norm's statistics cover d_ssm / norm_groups channels; 0 = no norm, the gate "
             "alone",
             {.min = 0}),
         field("norm_eps", &C::norm_eps, "added to its mean square", {.min = 0}),
@@ -53,16 +65,11 @@ struct Mamba2Config final : spec::Config {
             .forms = {.parallel = true, .chunked = true, .recurrent = true}};
   }
   int64_t inner() const { return n_heads * head_dim; }
-  int64_t conv_channels() const { return inner() + 2 * n_groups * d_state; }
+  int64_t heads() const { return d_ssm / head_dim; }  // of the recurrence
+  int64_t beside() const { return inner() - d_ssm; }  // channels that are gated alone
+  int64_t conv_channels() const { return d_ssm + 2 * n_groups * d_state; }
 
-  void complete(const spec::Scope& scope) override {
-    if (head_dim != 0) return;
-    if (2 * scope.d_model % n_heads != 0)
-      fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide 2 * d_model = {}; give head_dim, or another n_heads",
-           n_heads, 2 * scope.d_model);
-    head_dim = 2 * scope.d_model / n_heads;
-  }
+  void complete(const spec::Scope& scope) override;
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
