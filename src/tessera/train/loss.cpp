@@ -44,6 +44,8 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
   const Tensor valid = (targets_N >= 0).unsqueeze(-1),
                targets = targets_N.clamp_min(0).unsqueeze(-1);
   const Tensor hit = logits_NC.gather(-1, targets);
+  Tensor largest, where_largest;
+  if (options.l2_wrap != 0) std::tie(largest, where_largest) = logits_NC.max(-1, true);
   const auto [lse, sum] = exponentiate_(logits_NC);
   const double nats = masked_sum(lse - hit, valid);
   // softmax times the row's factor, less one at the target
@@ -52,6 +54,8 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
   if (options.z_loss != 0) factor = factor * (1 + 2 * options.z_loss * lse);
   logits_NC.mul_(factor);
   logits_NC.scatter_add_(-1, targets, -weight);
+  if (options.l2_wrap != 0)
+    logits_NC.scatter_add_(-1, where_largest, weight * largest * options.l2_wrap);
   return nats;
 }
 

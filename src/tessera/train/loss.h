@@ -3,6 +3,8 @@
 //   l_i = ln sum_c exp(z_ic) - z_it;   dl_i/dz = softmax(z_i) (1 + 2 w lse_i) - onehot(t)   with
 //   z-loss weight w
 // z-loss w lse^2: Chowdhery et al. 2022, arXiv:2204.02311, sec. 5. float32, or double for double.
+// L2Wrap, RWKV-4's pull of the largest logit towards 0, adds u max_c z_ic to its gradient alone and
+// to no loss: Peng et al. 2023, arXiv:2305.13048, and BlinkDL/RWKV-LM.
 #pragma once
 
 #include "tessera/model/model.h"
@@ -12,10 +14,12 @@ namespace tessera::train {
 struct LossOptions {
   double scale = 1;  // of the gradients: 1 / targets of the whole update
   double z_loss = 0;
+  double l2_wrap = 0;  // u
 };
 
 /// Sum of l_i over the rows whose target is not negative, as a double. logits_NC is overwritten by
-/// scale * d(sum l + z-loss)/d logits. Targets int64 below C.
+/// scale * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a target. Targets int64 below
+/// C. Of equal largest logits one is pulled.
 double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 
 struct Score {

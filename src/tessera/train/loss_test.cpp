@@ -1,5 +1,7 @@
 #include "tessera/train/loss.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "tessera/train/evaluate.h"
 #include "tessera/train/train_testing.h"
 
@@ -62,6 +64,53 @@ TEST(Loss, GradientsEqualTheDefinition) {
           << decl.name;
     }
     clear_gradients(c);
+  }
+}
+
+/// The reference: the loss as it is, and 1e-4 / (B T) of the largest logit on its gradient,
+/// whatever is asked of the loss.
+struct L2Wrap : torch::autograd::Function<L2Wrap> {
+  static Tensor forward(torch::autograd::AutogradContext* context,
+                        const Tensor& loss,
+                        const Tensor& logits,
+                        const Tensor& factors_N1) {
+    context->save_for_backward({logits, factors_N1});
+    return loss.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto [largest, ids] = saved[0].max(-1, true);
+    return {gradients[0], at::zeros_like(saved[0]).scatter_(-1, ids, largest * saved[1]), Tensor()};
+  }
+};
+
+TEST(Loss, L2WrapEqualsTheDefinition) {
+  const Case c = make_case();
+  const Tensor valid = (c.targets >= 0).unsqueeze(-1).to(at::kDouble);
+  const auto gradients = [&](const auto& backward) {
+    backward();
+    std::vector<Tensor> out;
+    for (const auto& [decl, weight] : c.model.weights().all())
+      out.push_back(weight->dense_tensor().grad());
+    clear_gradients(c);
+    return out;
+  };
+  const auto plain = gradients([&] { (plain_loss(c, 0) / 6).backward(); });
+  const auto want = gradients([&] {
+    const Tensor logits = c.model.logits(c.model.hidden(c.batch));
+    const Tensor nats = at::cross_entropy_loss(logits, c.targets, {}, at::Reduction::Mean, -1);
+    L2Wrap::apply(nats, logits, 0.05 / 6 * valid).backward();
+  });
+  const auto got = gradients([&] {
+    const double nats = loss_and_backward(c.model, c.model.hidden(c.batch), c.targets,
+                                          {.scale = 1.0 / 6, .l2_wrap = 0.05});
+    EXPECT_NEAR(nats, plain_loss(c, 0).item<double>(), 1e-11);
+  });
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double scale = want[i].abs().max().item<double>();
+    EXPECT_GT((want[i] - plain[i]).abs().max().item<double>(), 1e-6 * scale);
+    EXPECT_LT((got[i] - want[i]).abs().max().item<double>(), 1e-10 * scale);
   }
 }
 

@@ -148,6 +148,7 @@ struct TrainRecipe {
   int64_t log_every = 10;
   double clip_norm = 1;
   double z_loss = 0;
+  double l2_wrap = 0;
 
   static constexpr auto fields() {
     using C = TrainRecipe;
@@ -173,6 +174,10 @@ struct TrainRecipe {
         field("clip_norm", &C::clip_norm, "limit of the norm of all gradients together; 0 = none",
               {.min = 0}),
         field("z_loss", &C::z_loss, "weight of the square of the log of the softmax's sum",
+              {.min = 0}),
+        field("l2_wrap", &C::l2_wrap,
+              "share of every token's largest logit that is added to its gradient (RWKV-4: 1e-4); "
+              "0 = none",
               {.min = 0})};
   }
 };

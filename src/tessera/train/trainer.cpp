@@ -142,7 +142,8 @@ class Trainer {
     }
     // gradients of the mean over all tokens of the update
     const LossOptions loss_options{.scale = 1 / static_cast<double>(std::max<int64_t>(1, targets)),
-                                   .z_loss = how.z_loss};
+                                   .z_loss = how.z_loss,
+                                   .l2_wrap = how.l2_wrap};
     for (const auto& [decl, weight] : model_.weights().all())
       Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
     double nats = 0;
