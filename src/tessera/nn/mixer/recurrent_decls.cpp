@@ -366,8 +366,7 @@ void MlstmConfig::check(const spec::Scope& scope) const {
          up_projection->block, inner);
   constexpr int64_t kMostHeads = 65536;  // initial values are listed head by head
   if (n_heads > kMostHeads)
-    fail(ErrorKind::spec, scope.path, "n_heads = {}; mlstm expects at most {}", n_heads,
-         kMostHeads);
+    fail(ErrorKind::spec, scope.path, "n_heads = {}; expected at most {}", n_heads, kMostHeads);
 }
 
 void MlstmConfig::up_projected_params(spec::ParamList& list, const spec::Scope& scope) const {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/lightning_attention.h"
@@ -669,6 +670,31 @@ TEST(RecurrentConfigs, RefusalsSayWhatToDo) {
                            "lightning_attention", "mlstm", "rwkv5", "rwkv6", "rwkv7"})
     refused({{"type", type}, {"n_heads", 3}, {"key_dim", 2}}, false, "cannot stand in an encoder");
   refused({{"type", "rwkv_channel_mix"}}, false, "cannot stand in an encoder");
+}
+
+/// Where the paper's layer is built around its convolution it has one tap at least; elsewhere 0
+/// leaves the convolution out.
+TEST(RecurrentConfigs, TapsOfShortConvolutions) {
+  register_mechanisms();
+  const auto read = [](const char* type, int64_t taps) {
+    Json part = {{"type", type}, {"d_conv", taps}};
+    const std::set<std::string> headless{"mamba", "short_conv", "hgrn", "hyena"};
+    if (!headless.contains(type)) part["n_heads"] = 2;
+    if (part["type"] == "hyena") part["max_length"] = 8;
+    spec::Scope scope;
+    scope.d_model = 8, scope.path = "mixer";
+    spec::read_part(spec::Slot::mixer, part, scope);
+  };
+  for (const char* type : {"mamba", "mamba2", "rg_lru", "short_conv", "hyena"}) {
+    EXPECT_NO_THROW(read(type, 1)) << type;
+    test::expect_error(ErrorKind::spec, "[mixer.d_conv] found 0; expected at least 1",
+                       [&] { read(type, 0); });
+  }
+  for (const char* type : {"slstm", "hgrn", "hgrn2", "delta_net", "gated_delta_net", "kda"}) {
+    EXPECT_NO_THROW(read(type, 0)) << type;
+    test::expect_error(ErrorKind::spec, "[mixer.d_conv] found -1; expected at least 0",
+                       [&] { read(type, -1); });
+  }
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct RgLruConfig final : spec::Config {
         field("n_heads", &C::n_heads, "blocks of the gates; divides width",
               {.min = 1, .required = true}),
         field("width", &C::width, "channels of the recurrence; 0 = d_model", {.min = 0}),
-        field("d_conv", &C::d_conv, "taps of the short convolution", {.min = 1}),
+        field("d_conv", &C::d_conv, "taps of the short convolution; 1 = a factor per channel",
+              {.min = 1}),
         field("chunk", &C::chunk, "tokens per chunk of the chunked form", {.min = 1})};
   }
   static spec::Info info() {

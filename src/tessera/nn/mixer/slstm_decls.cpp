@@ -11,8 +11,7 @@ void SlstmConfig::check(const spec::Scope& scope) const {
          "slstm is causal and cannot stand in an encoder; use attention or fourier there");
   constexpr int64_t kWidest = 65536;  // initial values are listed channel by channel
   if (scope.d_model > kWidest)
-    fail(ErrorKind::spec, scope.path, "d_model = {}; slstm expects at most {}", scope.d_model,
-         kWidest);
+    fail(ErrorKind::spec, scope.path, "d_model = {}; expected at most {}", scope.d_model, kWidest);
   if (scope.d_model % n_heads != 0)
     fail(ErrorKind::spec, scope.path, "n_heads = {} does not divide d_model = {}", n_heads,
          scope.d_model);
