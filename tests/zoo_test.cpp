@@ -9,6 +9,7 @@
 #include "tessera/model/mechanism_pages.h"
 #include "tessera/model/model_spec.h"
 #include "tessera/nn/registry.h"
+#include "tessera/nn/residual/post_norm.h"
 
 namespace tessera {
 namespace {
@@ -55,6 +56,21 @@ void collect(const model::ModelSpec& spec, std::set<std::string>& found) {
       }
     }
   if (spec.encoder) collect(*spec.encoder, found);
+}
+
+// specification, additions 3.3: alpha = 160^{1/4} for all three kinds of branches
+TEST(Zoo, MiniMaxWeighsTheStreamAsDeepNormDoes) {
+  const auto spec =
+      model::load_model_spec(kSource / "zoo/lightning_attention/minimax-text-01-dense.json");
+  ASSERT_EQ(spec.layers.size(), 80U);
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    for (const model::GroupSpec& group : spec.layers[i].groups) {
+      const auto& residual = group.residual.as<nn::PostNormConfig>();
+      EXPECT_NEAR(residual.stream, 3.55655882, 5e-9);
+      EXPECT_EQ(residual.scale, 1);
+      if (group.branches[0].name == "mixer")
+        EXPECT_EQ(group.branches[0].part.type(), i % 8 == 7 ? "attention" : "lightning_attention");
+    }
 }
 
 TEST(Zoo, HasAnExampleOfEveryMechanism) {
