@@ -143,7 +143,8 @@ std::function<int()> add_forward(CLI::App& app) {
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
                  "token_type_ids, global_attention_mask, prefix_lengths [B] (pattern prefix); "
                  "position_ids may be [3,B,T] (m_rope); beside an encoder also decoder_input_ids "
-                 "[B,T] and, where wanted, decoder_attention_mask")
+                 "[B,T] and, where wanted, decoder_attention_mask. A mask may be 0 at the ends of "
+                 "a row only; without position_ids the row's tokens count from 0")
       ->required();
   app.add_option("--output", o->output,
                  "safetensors to write: last_hidden_state and, where the model has them, logits, "

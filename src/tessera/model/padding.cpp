@@ -9,6 +9,21 @@ Tensor kept(const Tensor& ids_BT, const Tensor& mask_BT) {
   return mask_BT.reshape({-1}).ne(0).nonzero().squeeze(1);
 }
 
+/// How many tokens the row has, which follow each other. A 0 between tokens is refused: the
+/// tokens around it would close ranks, and every distance across it would shrink.
+int64_t run_length(const Tensor& mask_T, int64_t row) {
+  const Tensor real = mask_T.ne(0).nonzero().squeeze(1);
+  const int64_t length = real.numel();
+  if (length == 0) fail(ErrorKind::input, "input", "row {} of attention_mask holds no token", row);
+  const int64_t first = real[0].item<int64_t>();
+  if (real[length - 1].item<int64_t>() - first + 1 != length)
+    fail(ErrorKind::input, "input",
+         "row {} of attention_mask has a 0 between its tokens, at {}; expected padding at the ends "
+         "only: leave that token out of input_ids",
+         row, mask_T.slice(0, first).eq(0).nonzero()[0].item<int64_t>() + first);
+  return length;
+}
+
 }  // namespace
 
 nn::Batch from_padded(const Tensor& ids_BT,
@@ -44,9 +59,7 @@ nn::Batch from_padded(const Tensor& ids_BT,
   batch.ids_N = pick(ids_BT);
   int64_t begin = 0;
   for (int64_t r = 0; r < ids_BT.size(0); ++r) {
-    const int64_t length =
-        mask_BT.defined() ? mask_BT.select(0, r).ne(0).sum().item<int64_t>() : ids_BT.size(1);
-    if (length == 0) fail(ErrorKind::input, "input", "row {} of attention_mask holds no token", r);
+    const int64_t length = mask_BT.defined() ? run_length(mask_BT.select(0, r), r) : ids_BT.size(1);
     batch.segments.push_back({r, begin, length, 0});
     begin += length;
   }

@@ -7,8 +7,9 @@ namespace tessera::model {
 
 /// The tokens with mask 1 as one segment per row; mask_BT, positions, types_BT and global_BT
 /// (tokens that are global besides the pattern's own) may be undefined. Positions are [B,T], or
-/// [3,B,T] in time, height and width. Throws Error(input) on a shape that differs or a row without
-/// tokens.
+/// [3,B,T] in time, height and width; where they are undefined, a row's tokens count from 0, behind
+/// padding on the left too. Throws Error(input) on a shape that differs, a row without tokens, or a
+/// 0 of the mask between tokens of a row.
 nn::Batch from_padded(const Tensor& ids_BT,
                       const Tensor& mask_BT,
                       const Tensor& positions = {},

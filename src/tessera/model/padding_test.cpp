@@ -50,5 +50,21 @@ TEST(Padding, PositionsHaveOneAxisOrThree) {
                [&] { from_padded(ids(), mask(), positions[0].t()); });
 }
 
+TEST(Padding, StandsAtTheEndsOfARow) {
+  const auto of = [](std::initializer_list<int64_t> bits) {
+    return at::tensor(bits, at::kLong).reshape({2, 4});
+  };
+  // both ends at once; counted from the first token
+  const nn::Batch batch = from_padded(ids(), of({0, 1, 1, 0, 1, 1, 1, 1}));
+  EXPECT_TRUE(at::equal(batch.ids_N, at::tensor({2, 3, 5, 6, 7, 8}, at::kLong)));
+  EXPECT_TRUE(at::equal(batch.positions_N, at::tensor({0, 1, 0, 1, 2, 3}, at::kLong)));
+  expect_error(ErrorKind::input, "row 1 of attention_mask has a 0 between its tokens, at 2", [&] {
+    from_padded(ids(), of({0, 0, 1, 1, 0, 1, 0, 1}));
+  });
+  expect_error(ErrorKind::input, "row 0 of attention_mask holds no token", [&] {
+    from_padded(ids(), of({0, 0, 0, 0, 1, 1, 1, 1}));
+  });
+}
+
 }  // namespace
 }  // namespace tessera::model
