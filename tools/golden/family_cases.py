@@ -1879,6 +1879,24 @@ def deberta():
         types=2,
         greedy=False,
         missing="deberta.encoder.layer.1.attention.self.v_bias",
+        rejects=[
+            {
+                "name": "p2p",
+                "set": {"pos_att_type": ["c2p", "p2c", "p2p"]},
+                "expect": "pos_att_type",
+                "why": "the reference's scale counts the entry, whose term it does not compute",
+            },
+            {
+                "name": "p2p_string",
+                "set": {"pos_att_type": "c2p|p2c|p2p"},
+                "expect": "pos_att_type",
+            },
+            {
+                "name": "c2p_twice",
+                "set": {"pos_att_type": ["c2p", "p2c", "c2p"]},
+                "expect": "pos_att_type",
+            },
+        ],
     )
 
 
@@ -2674,6 +2692,14 @@ def bloom():
         shape_keys=["vocab_size", "hidden_size", "n_layer"],
         missing="transformer.h.1.self_attention.query_key_value.bias",
         gguf={"base": "bloom"},
+        rejects=[
+            {
+                "name": "slow_but_exact",
+                "set": {"slow_but_exact": True, "pretraining_tp": 2},
+                "expect": "slow_but_exact",
+                "why": "the reference then leaves out the biases behind attention and feed-forward layer",
+            }
+        ],
     )
 
 
