@@ -1102,6 +1102,7 @@ def bart():
             Case("scale_embedding", {"scale_embedding": True}),
             Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
             Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}, why="tables of both stacks and output apart"),
             Rewrite(
                 "hub",
                 "base",
@@ -1140,6 +1141,13 @@ def marian():
                 {"share_encoder_decoder_embeddings": False},
                 why="a table for each stack, the decoder's tied to the output",
             ),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}, why="tables of both stacks and output apart"),
+            Case(
+                "nothing_shared",
+                {"tie_word_embeddings": False},
+                of="share_encoder_decoder_embeddings",
+                why="the same, without a table that nothing reads",
+            ),
             Rewrite(
                 "hub",
                 "base",
@@ -1165,6 +1173,13 @@ def marian():
         padding="right",
         pair=True,
         missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+        rejects=[
+            {
+                "name": "decoder_vocab_size",
+                "set": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
+                "expect": "decoder_vocab_size",
+            }
+        ],
     )
 
 
@@ -1547,6 +1562,7 @@ def led():
             Case("activation_function_relu", {"activation_function": "relu"}),
             Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
             Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}, why="tables of both stacks and output apart"),
             Rewrite(
                 "defaults",
                 "base",

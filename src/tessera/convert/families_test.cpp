@@ -70,14 +70,10 @@ std::vector<std::string> cases(const std::string& family) {
 /// What no mechanism of ours computes: refused with this text in the message.
 const std::map<std::string, std::string>& refused() {
   static const std::map<std::string, std::string> list = {
-      {"bert/is_decoder", "is_decoder"},
-      {"big_bird/is_decoder", "is_decoder"},
       {"bloom/apply_residual_connection_post_layernorm",
        "apply_residual_connection_post_layernorm"},
       {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
-      {"gemma3_text/use_bidirectional_attention", "use_bidirectional_attention"},
       {"mamba2/hidden_act_gelu", "hidden_act"},
-      {"roberta/is_decoder", "is_decoder"},
       {"xlnet/bi_data", "bi_data"},
   };
   return list;
