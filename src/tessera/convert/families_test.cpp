@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -219,6 +220,37 @@ TEST_P(Families, RejectsNameTheCulprit) {
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(families()), [](const auto& info) {
   return info.param;
 });
+
+// The keys and values of well-known checkpoints' config.json over a tiny model of their kind; "="
+// stands for the tiny model's own sizes.
+TEST(FamiliesPublished, ConfigsOfReleasedCheckpointsOpen) {
+  std::set<std::string> seen;
+  for (const Json& entry :
+       spec::read_json_file(fs::path(TESSERA_SOURCE_DIR) / "tests/published_configs.json")) {
+    SCOPED_TRACE(entry.at("checkpoint").get<std::string>());
+    const TemporaryFolder scratch;
+    const fs::path like = entry.at("case").get<std::string>();
+    const std::string family = like.parent_path();
+    seen.insert(family);
+    const fs::path folder = materialise(scratch, family, like.filename());
+    Json config = read_facts(folder / "config.json");
+    const Json& published = entry.at("config");
+    const auto says = [&](const char* key) { return published.contains(key); };
+    // beside the newer spelling the older ones would not be read
+    if (says("rope_theta") || says("rope_scaling") || says("rotary_emb_base"))
+      config.erase("rope_parameters");
+    for (const auto& [key, value] : published.items()) {
+      if (value == "=")
+        EXPECT_TRUE(config.contains(key)) << key;
+      else
+        config[key] = value;
+    }
+    std::ofstream(folder / "config.json") << config.dump();
+    EXPECT_EQ(error_of(folder), "");
+  }
+  const std::vector<std::string> known = families();
+  EXPECT_EQ(seen, std::set<std::string>(known.begin(), known.end()));
+}
 
 // --- GGUF -------------------------------------------------------------------------------------
 

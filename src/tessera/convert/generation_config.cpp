@@ -33,8 +33,13 @@ GenerationConfig read_generation_config(const std::filesystem::path& folder, int
     const spec::Json config = parse_hf_config(read_text_file(path, kMaxBytes), where);
     if (!config.is_object())
       fail(ErrorKind::file, where, "{}; expected an object", spec::kind_of(config));
-    return {id_of(config, "forced_bos_token_id", vocab, where),
-            id_of(config, "forced_eos_token_id", vocab, where)};
+    GenerationConfig found{id_of(config, "forced_bos_token_id", vocab, where),
+                           id_of(config, "forced_eos_token_id", vocab, where)};
+    // how older files say it
+    const auto older = config.find("force_bos_token_to_be_generated");
+    if (!found.forced_begin && older != config.end() && *older == true)
+      found.forced_begin = id_of(config, "bos_token_id", vocab, where);
+    return found;
   }
   return {};
 }

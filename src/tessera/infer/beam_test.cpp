@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::infer {
@@ -213,6 +214,9 @@ TEST(ForcedIds, AreOfTheModelsFolder) {
   EXPECT_FALSE(convert::read_generation_config(bart, 64).forced_begin);
   EXPECT_THROW(convert::read_generation_config(bart, 2), Error);
   EXPECT_FALSE(convert::read_generation_config("/nowhere", 2).forced_end);
+  const test::TemporaryFolder older;
+  older.write("config.json", R"({"bos_token_id": 5, "force_bos_token_to_be_generated": true})");
+  EXPECT_EQ(convert::read_generation_config(older.path(), 64).forced_begin, 5);
 }
 
 TEST(BeamSearch, RefusesWhatItCannotDo) {
