@@ -160,10 +160,12 @@ class Writer:
             for name, value in result.items()
             if not name.startswith("encoder_")
         )
-        if self.family.greedy:
+        if self.family.greedy and "logits" in result:
             found, facts["greedy"] = reference.greedy(
                 model, self.family.name, self.family.settings["vocab_size"]
             )
+            if facts["greedy"]["near_tie"]:
+                raise RuntimeError(f"{folder}: every greedy text has a near tie")
             tensors.update(found)
         save_file(tensors, folder / "io.safetensors")
         return facts
