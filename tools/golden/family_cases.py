@@ -306,6 +306,7 @@ def llama():
             Case("mlp_bias", {"mlp_bias": True}),
             Case("head_dim", {"head_dim": 8}),
             Case("num_key_value_heads", {"num_key_value_heads": 4}),
+            Case("body", {}, architecture="LlamaModel", why="no output matrix: bare names, last_hidden_state"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
         ]
         + scaled_rope_cases()
@@ -361,6 +362,7 @@ def mistral():
             Case("sliding_window", {"sliding_window": 4}),
             Case("sliding_window_null", {"sliding_window": None}),
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            Case("body", {}, architecture="MistralModel", why="no output matrix: bare names, last_hidden_state"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite(
@@ -2269,6 +2271,7 @@ def phi():
             Case("hidden_act_relu", {"hidden_act": "relu"}),
             Case("num_key_value_heads", {"num_key_value_heads": 3}),
             Case("qk_layernorm", {"qk_layernorm": True}),
+            Case("body", {}, architecture="PhiModel", why="no output matrix: bare names, last_hidden_state"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
             Rewrite("v4", "base", older_partial),
             Rewrite(

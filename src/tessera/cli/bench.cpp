@@ -3,6 +3,7 @@
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -54,6 +55,7 @@ int bench(const Options& o) {
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  say_lost_heads(loaded.source);
   const model::Model& model = loaded.model;
   if (model.spec().encoder)
     fail(ErrorKind::usage, "bench",

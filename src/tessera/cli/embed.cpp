@@ -2,6 +2,7 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/model_source.h"
 #include "tessera/format/npy.h"
 #include "tessera/infer/tensor_files.h"
 
@@ -56,6 +57,7 @@ int embed(const Options& o) {
   const std::vector<std::string> texts =
       o.file.empty() ? o.texts : lines_of(read_text_file(o.file));
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  say_lost_heads(loaded.source);
   const infer::Embeddings result = infer::embed(loaded, texts, options);
   if (result.cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", result.cut);
   if (!o.output.empty()) write(o.output, result.vectors_RD);

@@ -8,6 +8,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/ngram.h"
 
@@ -68,6 +69,7 @@ Report evaluate_ngram(const Options& o) {
 
 Report evaluate_model(Options& o) {
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  say_lost_heads(loaded.source);
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
   const std::string text = read_text_file(o.text);
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),

@@ -1,4 +1,5 @@
 #include "tessera/cli/cli.h"
+#include "tessera/cli/model_source.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/tensor_files.h"
@@ -85,6 +86,7 @@ bool turns_by_axes(const model::ModelSpec& spec) {
 int forward(const Options& o) {
   const format::TensorFile file = format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  say_lost_heads(loaded.source);
   const bool pair = loaded.model.spec().encoder != nullptr;
   check_names(file, loaded.model.spec());
   const Input source = source_of(file);

@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
+#include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -158,6 +159,7 @@ int generate(Options& o) {
   g.sampling.check();
   g.kv = o.kv.options();
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  say_lost_heads(loaded.source);
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())

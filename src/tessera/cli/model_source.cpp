@@ -2,8 +2,9 @@
 
 #include <fstream>
 
+#include <fmt/ranges.h>
+
 #include "tessera/base/error.h"
-#include "tessera/convert/checkpoint.h"
 #include "tessera/train/recipe.h"
 
 namespace tessera::cli {
@@ -32,7 +33,15 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
   if (!overrides.empty())
     fail(ErrorKind::usage, "set", "{} is a model, not a spec file; --set changes specs only",
          path.string());
-  return convert::load_checkpoint(path, {families}).spec;
+  const convert::Checkpoint checkpoint = convert::load_checkpoint(path, {families});
+  say_lost_heads(checkpoint);
+  return checkpoint.spec;
+}
+
+void say_lost_heads(const convert::Checkpoint& checkpoint) {
+  if (!checkpoint.lost_heads.empty())
+    fmt::print(stderr, "tessera: left out of this file: the head for {}\n",
+               fmt::join(checkpoint.lost_heads, " and for "));
 }
 
 }  // namespace tessera::cli

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/convert/checkpoint.h"
 #include "tessera/model/model_spec.h"
 
 namespace tessera::cli {
@@ -17,5 +18,8 @@ bool is_spec_file(const std::filesystem::path& path);
 model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
                          const std::filesystem::path& families);
+
+/// One line to stderr where the file has heads that the model is without.
+void say_lost_heads(const convert::Checkpoint& checkpoint);
 
 }  // namespace tessera::cli

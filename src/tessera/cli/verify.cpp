@@ -3,6 +3,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -69,6 +70,7 @@ void print_worst(const std::vector<infer::Difference>& differences,
 int verify(Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  say_lost_heads(loaded.source);
   o.verify.cancel = &cancel_token();
   const auto ids = tokens_of(o, loaded);
   const infer::Verification result = infer::verify(loaded.model, ids, o.verify);

@@ -36,8 +36,9 @@ struct Checkpoint {
   std::string foreign_dialect;      // the dialect that foreign_config is in
   std::vector<TensorView> kept;  // what the model does not use and an export restores, by the names
                                  // that the family gives, sorted
-  std::vector<std::string> notes;  // what was left out, one line each
-  std::filesystem::path folder;    // where tokenizer files may lie: the folder, or that of the file
+  std::vector<std::string> notes;       // what was left out, one line each
+  std::vector<std::string> lost_heads;  // heads of the file that the model is without, one a line
+  std::filesystem::path folder;  // where tokenizer files may lie: the folder, or that of the file
   std::shared_ptr<const format::GgufFile>
       gguf;  // its metadata hold the tokenizer; null for other dialects
 

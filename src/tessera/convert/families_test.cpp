@@ -252,6 +252,54 @@ TEST(FamiliesPublished, ConfigsOfReleasedCheckpointsOpen) {
   EXPECT_EQ(seen, std::set<std::string>(known.begin(), known.end()));
 }
 
+// --- heads ------------------------------------------------------------------------------------
+
+/// The base of a family with another class name, without some tensors and with one more.
+fs::path with_head(const TemporaryFolder& scratch,
+                   const std::string& family,
+                   const std::string& architecture,
+                   const std::string& dropped,
+                   const std::string& added) {
+  const fs::path base = materialise(scratch, family, "base"), folder = scratch / architecture;
+  fs::create_directories(folder);
+  Json config = read_facts(base / "config.json");
+  config["architectures"] = Json::array({architecture});
+  std::ofstream(folder / "config.json") << config.dump();
+  const format::TensorFile source = format::open_safetensors(base / "model.safetensors");
+  const std::vector<float> zeros(64, 0.0f);
+  std::vector<TensorView> tensors;
+  for (const TensorView& tensor : source.tensors())
+    if (tensor.name != dropped) tensors.push_back(tensor);
+  if (!added.empty())
+    tensors.push_back({added, DType::f32, {2, 32}, std::as_bytes(std::span(zeros)), nullptr});
+  format::write_safetensors(folder / "model.safetensors", tensors);
+  return folder;
+}
+
+TEST(FamiliesHeads, AreNamedWhereTheyAreLeftOut) {
+  const TemporaryFolder a, b, c;
+  EXPECT_THAT(
+      load_checkpoint(with_head(a, "bert", "BertForQuestionAnswering", "", "qa_outputs.weight"))
+          .lost_heads,
+      testing::ElementsAre("question answering (qa_outputs.*)"));
+  EXPECT_THAT(
+      load_checkpoint(with_head(b, "bert", "BertForPreTraining", "", "cls.seq_relationship.weight"))
+          .lost_heads,
+      testing::ElementsAre("next-sentence prediction (cls.seq_relationship.*)"));
+  const Checkpoint classifier = load_checkpoint(
+      with_head(c, "llama", "LlamaForSequenceClassification", "lm_head.weight", "score.weight"));
+  EXPECT_THAT(classifier.lost_heads, testing::ElementsAre("sequence classification (score.*)"));
+  EXPECT_FALSE(classifier.spec.head);
+}
+
+TEST(FamiliesHeads, AreMissedWhereTheClassHasThem) {
+  const TemporaryFolder a, b;
+  EXPECT_THAT(error_of(with_head(a, "llama", "LlamaForCausalLM", "lm_head.weight", "")),
+              HasSubstr("lm_head.weight"));
+  EXPECT_FALSE(
+      load_checkpoint(with_head(b, "llama", "LlamaModel", "lm_head.weight", "")).spec.head);
+}
+
 // --- GGUF -------------------------------------------------------------------------------------
 
 double largest_difference(const TensorView& a, const TensorView& b) {

@@ -151,7 +151,7 @@ TensorRule rule_of(const Json& json,
 Dialect dialect_of(const Json& json, const std::string& where) {
   check_keys(json,
              {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect",
-              "ignored_keys", "ignored_tensors", "claims", "about"},
+              "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
              where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
@@ -177,6 +177,7 @@ Dialect dialect_of(const Json& json, const std::string& where) {
   }
   dialect.ignored_keys = reasons_of(get(json, "ignored_keys"), where + ".ignored_keys");
   dialect.ignored_tensors = reasons_of(get(json, "ignored_tensors"), where + ".ignored_tensors");
+  dialect.ignored_heads = reasons_of(get(json, "ignored_heads"), where + ".ignored_heads");
   if (const Json* claims = get(json, "claims"))
     for (const std::string& claim : strings_of(*claims, where + ".claims"))
       dialect.claims.insert(claim);

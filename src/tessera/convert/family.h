@@ -62,6 +62,7 @@ struct Dialect {
   std::map<std::string, Json> expect;                  // key -> the list of values it may have
   std::map<std::string, std::string> ignored_keys;     // key -> why it does not matter here
   std::map<std::string, std::string> ignored_tensors;  // glob -> why
+  std::map<std::string, std::string> ignored_heads;    // glob -> what the head computes
   std::set<std::string> claims;                        // every key that is read
 };
 

@@ -269,8 +269,16 @@ void Importer::read_tensors(Checkpoint& checkpoint) {
 }
 
 void Importer::check_unused(Checkpoint& checkpoint) {
+  std::map<std::string, std::string> heads;
   const auto check = [&](const std::string& name) {
     if (used_.contains(name)) return;
+    for (const auto& [glob, what] : dialect_.ignored_heads)
+      if (matches_glob(name, glob)) {
+        checkpoint.notes.push_back(
+            fmt::format("left out {}: a head for {}", format::in_quotes(name), what));
+        heads.emplace(glob, what);
+        return;
+      }
     for (const auto& [glob, why] : dialect_.ignored_tensors)
       if (matches_glob(name, glob)) {
         checkpoint.notes.push_back(fmt::format("left out {}: {}", format::in_quotes(name), why));
@@ -283,6 +291,8 @@ void Importer::check_unused(Checkpoint& checkpoint) {
   for (const TensorView& tensor : foreign_.tensors->tensors()) check(tensor.name);
   for (const format::UnsupportedTensor& tensor : foreign_.tensors->unsupported())
     check(tensor.name);
+  for (const auto& [glob, what] : heads)
+    checkpoint.lost_heads.push_back(fmt::format("{} ({})", what, glob));
 }
 
 // --- specs as expressions see them ------------------------------------------------------------

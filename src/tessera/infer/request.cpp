@@ -72,8 +72,8 @@ int64_t check_request(const model::Model& model,
                       const GenerateOptions& options) {
   if (!model.spec().causal() || !model.has_head())
     fail(ErrorKind::usage, "generate",
-         "this model is an {} and cannot generate; expected a decoder with a head",
-         model::name_of(model.spec().arch));
+         "this model {} and cannot generate; expected a decoder with a head",
+         model.spec().causal() ? "has no head" : "is an encoder");
   options.sampling.check();
   check_forced(model.spec(), options);
   if (options.session != nullptr) check_session(model.spec(), prompts, *options.session);

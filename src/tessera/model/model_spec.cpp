@@ -196,8 +196,9 @@ ModelSpec read_model_spec(const Json& json) {
   const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());
   out.head = heads.logits;
   out.pooler = heads.pooler;
-  if (out.causal() && !out.head)
-    fail(ErrorKind::spec, "head", "a decoder needs a head; expected \"tied\" or \"linear\"");
+  if (out.arch == Arch::encoder_decoder && !out.head)
+    fail(ErrorKind::spec, "head",
+         "an encoder-decoder needs a head; expected \"tied\" or \"linear\"");
 
   parameters(out);  // sizes overflow here, not later
   return out;
