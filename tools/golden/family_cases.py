@@ -1123,6 +1123,7 @@ def bart():
         padding="right",
         pair=True,
         missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+        rejects=[{"name": "is_decoder", "set": {"is_decoder": True}, "expect": "is_decoder"}],
     )
 
 
@@ -2015,6 +2016,14 @@ def big_bird():
         types=2,
         greedy=False,
         missing="bert.encoder.layer.1.attention.self.value.bias",
+        rejects=[
+            {
+                "name": "is_decoder",
+                "set": {"is_decoder": True},
+                "expect": "is_decoder",
+                "why": "over sparse blocks the reference looks ahead all the same",
+            }
+        ],
     )
 
 
