@@ -545,6 +545,17 @@ std::string composability_page() {
     }
     by_position.add_row(position->mechanism->name, row);
   }
+  PairTable by_mixer("Patterns in mixers", names(shaping));
+  for (const Case* pattern : patterns) {
+    std::vector<std::string> row;
+    for (const Case* mixer : shaping) {
+      Json json = host(*mixer->mechanism, mixer->part,
+                       mixer->encoder_only || pattern->encoder_only ? "encoder" : "decoder");
+      json["mixer"]["pattern"] = pattern->part;
+      row.push_back(refusal(json));
+    }
+    by_mixer.add_row(pattern->mechanism->name, row);
+  }
   PairTable by_pattern("Patterns and positions in attention", names(positions));
   for (const Case* pattern : patterns) {
     std::vector<std::string> row;
@@ -578,7 +589,7 @@ std::string composability_page() {
     }
     by_shape.add_row(mixer->mechanism->name, row);
   }
-  page += by_position.text() + by_pattern.text() + by_shape.text();
+  page += by_position.text() + by_mixer.text() + by_pattern.text() + by_shape.text();
   page.pop_back();
   return page;
 }

@@ -246,11 +246,13 @@ TEST(Places, AMixerWithoutOneSaysWhyAndWhatHasOne) {
     EXPECT_THAT(error, HasSubstr("expected a position of \"embed\" such as \"learned\", or a mixer "
                                  "with a position: attention, "));
   }
-  for (const char* mixer : {"differential_attention", "latent_attention", "mamba2"}) {
+  for (const char* mixer : {"multi_level_attention", "local_attention", "mamba2"}) {
     const std::string error =
         error_of(around({{"type", mixer}, {"n_heads", 4}, {"pattern", "window"}}));
     EXPECT_THAT(error, HasSubstr(fmt::format("unknown key \"pattern\": {} has no pattern", mixer)));
-    EXPECT_THAT(error, HasSubstr("expected a mixer with a pattern: attention"));
+    EXPECT_THAT(error,
+                HasSubstr("expected a mixer with a pattern: attention, differential_attention, "
+                          "latent_attention"));
   }
   // any other key stands among those that are valid
   EXPECT_THAT(error_of(around({{"type", "mamba2"}, {"n_heads", 4}, {"positions", "rope"}})),

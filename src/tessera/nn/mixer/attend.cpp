@@ -1,7 +1,10 @@
 #include "tessera/nn/mixer/attend.h"
 
-#include "tessera/ops/flash_attention.h"
+#include <algorithm>
 
+#include <fmt/format.h>
+
+#include "tessera/ops/flash_attention.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::nn {
@@ -74,6 +77,118 @@ Tensor LearnedScale::operator()(const Tensor& q_NHD) const {
   return factors_ ? q_NHD * factors_->tensor().to(q_NHD.options()).unsqueeze(-1) : q_NHD;
 }
 
+ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t segment) const {
+  ops::ScoreOptions own = how;
+  if (!documents.empty())
+    own.visibility = std::make_shared<PatternVisibility>(*who, documents[segment]);
+  if (far_q_NHK.defined()) {
+    own.far_q = part(far_q_NHK, segment);
+    own.far_end = who->first_kept();
+  }
+  return own;
+}
+
+bool PatternedScores::all_alike() const {
+  return std::all_of(documents.begin(), documents.end(), [&](const PatternSite& d) {
+    return d.prefix == documents.front().prefix && !d.global;
+  });
+}
+
+Sight::Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads)
+    : pattern_(pattern),
+      name_(builder.prefix()),
+      layer_(builder.scope().layer),
+      n_heads_(n_heads) {}
+
+PatternedScores Sight::scores(ops::ScoreOptions how,
+                              const Context& context,
+                              Tensor far_q_NHK) const {
+  const Batch& batch = *context.batch;
+  PatternedScores out{&who(), std::move(how), {}, std::move(far_q_NHK)};
+  if (who().window()) {
+    out.how.window = *who().window();
+    return out;
+  }
+  const Tensor marks =
+      batch.global_N.defined() ? batch.global_N.to(at::kCPU, at::kBool).contiguous() : Tensor();
+  for (const Segment& s : batch.segments) {
+    PatternSite document{layer_, n_heads_, s.start + s.length, context.causal, s.prefix, {}};
+    if (marks.defined()) {
+      if (s.start > 0)
+        fail(ErrorKind::input, name_,
+             "global tokens are marked in a call that starts at position {}; expected whole "
+             "documents, or the pattern's global_tokens",
+             s.start);
+      const bool* first = marks.const_data_ptr<bool>() + s.begin;
+      document.global = std::make_shared<const std::vector<char>>(first, first + s.length);
+    }
+    who().check_call(document, s.start);
+    out.documents.push_back(std::move(document));
+  }
+  return out;
+}
+
+Tensor Sight::far_queries(const Tensor& unrotated,
+                          const Position& position,
+                          Context& context) const {
+  const int64_t farthest = who().farthest();
+  if (farthest == 0 || context.batch->longest() <= farthest + 1) return {};
+  if (context.batch->axes_3N.defined())
+    fail(ErrorKind::input, name_,
+         "positions in time, height and width, but pattern \"{}\" sees queries beyond {} at one "
+         "place; expected position_ids [B, T]",
+         pattern_.type(), farthest);
+  struct Far {
+    Batch batch;
+    Context context;
+  };
+  const auto name = fmt::format("positions up to {}", farthest);
+  Far& far = *context.once<std::shared_ptr<Far>>(name, [&] {
+    auto made = std::make_shared<Far>();
+    made->batch = *context.batch;
+    made->batch.positions_N = made->batch.positions_N.clamp_max(farthest);
+    made->context.causal = context.causal;
+    made->context.training = context.training;
+    return made;
+  });
+  far.context.batch = &far.batch;
+  return position.rotate(unrotated, Side::query, far.context);
+}
+
+void Sight::after_past(
+    const ops::KeyValues& own,
+    TokenBuffer& keys,
+    TokenBuffer* values,
+    const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
+  const int64_t horizon = who().horizon(), lead = who().first_kept();
+  const Tensor k = keys.stored(own.k_SGD), v = values != nullptr ? values->stored(own.v_SGD) : k;
+  const int64_t start = own.first, length = own.k_SGD.size(0);
+  require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",
+          keys.length(), start);
+  const auto keep = [&] {
+    keys.append(k);
+    if (values != nullptr) values->append(v);
+  };
+  // first position that the first query sees, those apart that are kept for ever
+  int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
+  if (from <= lead) from = 0;
+  std::vector<ops::KeyValues> kv;
+  const auto held = [&](int64_t begin, int64_t end) {
+    for (const ops::KeyValues& part :
+         held_keys(keys, values != nullptr ? *values : keys, begin, end))
+      kv.push_back(part);
+  };
+  // a window may not hold both the oldest visible key and all new ones: several new tokens stay
+  // outside until computed
+  const bool append_first = horizon == 0 || length == 1;
+  if (append_first) keep();
+  if (from > 0 && lead > 0) held(0, lead);
+  held(from, append_first ? start + length : start);
+  if (!append_first) kv.push_back({k, v, start});
+  compute(kv);
+  if (!append_first) keep();
+}
+
 std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
                                       const TokenBuffer& values,
                                       int64_t from,
@@ -103,19 +218,26 @@ Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,
                         const Batch& batch,
-                        const ops::ScoreOptions& options,
+                        const PatternedScores& scores,
                         const WeightDropout& dropout) {
-  if (const int64_t t = batch.equal_length(); t > 0 && !ops::use_kernels(q_NHK)) {
-    const int64_t b = q_NHK.size(0) / t;
-    const auto fold = [&](const Tensor& x) { return x.reshape({b, t, x.size(1), x.size(2)}); };
-    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), dropout.in(options, 0))
+  const BySegment part(batch);
+  if (const int64_t t = batch.equal_length();
+      t > 0 && !ops::use_kernels(q_NHK) && scores.all_alike()) {
+    const auto fold = [&](const Tensor& x) {
+      return x.reshape({x.size(0) / t, t, x.size(1), x.size(2)});
+    };
+    ops::ScoreOptions how = dropout.in(scores.in_document(part, 0), 0);
+    if (how.far_q.defined()) how.far_q = fold(scores.far_q_NHK);
+    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), how)
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
   }
-  if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, options, dropout)) return *out;
-  const BySegment part(batch);
+  if (scores.documents.empty() && !scores.far_q_NHK.defined())
+    if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, scores.how, dropout))
+      return *out;
   return over_segments(batch, [&](size_t i, const Segment& s) {
     const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
-    return ops::attention(part(q_NHK, i), {kv}, s.start, dropout.in(options, s.begin));
+    return ops::attention(part(q_NHK, i), {kv}, s.start,
+                          dropout.in(scores.in_document(part, i), s.begin));
   });
 }
 

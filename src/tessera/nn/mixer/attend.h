@@ -1,7 +1,8 @@
-// What the relatives of softmax attention share: attention inside the documents of a batch, and the
-// random numbers of its dropout.
+// What the relatives of softmax attention share: attention inside the documents of a batch under a
+// pattern, what a state holds of it, and the random numbers of its dropout.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "tessera/nn/mixer/attention.h"
@@ -61,6 +62,46 @@ class LearnedScale {
   WeightPtr factors_;  // [1] or [H]
 };
 
+/// The scores of a call under a pattern: what all its documents have in common, and each one's own.
+struct PatternedScores {
+  const PatternConfig* who = nullptr;
+  ops::ScoreOptions how;
+  std::vector<PatternSite> documents;  // by segment; none where causality and a window say all
+  /// The queries as the first tokens of their document meet them (ScoreOptions::far_q); may be
+  /// undefined.
+  Tensor far_q_NHK = {};
+
+  /// With the pattern of the document of `segment`.
+  ops::ScoreOptions in_document(const BySegment& part, size_t segment) const;
+  /// Whether one document's pattern is every document's.
+  bool all_alike() const;
+};
+
+/// A mixer's pattern, where a call asks it.
+class Sight {
+ public:
+  /// Heads of queries see alike in both of a head's maps, where a mixer has two.
+  Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads);
+  const PatternConfig& who() const { return pattern_.as<PatternConfig>(); }
+
+  /// `how` under the pattern; `far_q_NHK` from far_queries().
+  PatternedScores scores(ops::ScoreOptions how, const Context& context, Tensor far_q_NHK) const;
+  /// The queries as keys at the start of their document meet them, where that makes a difference;
+  /// `unrotated` as `position` takes them.
+  Tensor far_queries(const Tensor& unrotated, const Position& position, Context& context) const;
+  /// Calls `compute` with what a row holds that queries of a call see, its own entries last, and
+  /// keeps these. Entries without `values` are keys and values in one.
+  void after_past(const ops::KeyValues& own,
+                  TokenBuffer& keys,
+                  TokenBuffer* values,
+                  const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const;
+
+ private:
+  spec::AnyPart pattern_;
+  std::string name_;  // of the mixer
+  int64_t layer_, n_heads_;
+};
+
 /// What a row holds of positions [from, to), as it lies in the pages of its state.
 std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
                                       const TokenBuffer& values,
@@ -81,7 +122,7 @@ Tensor attend_documents(const Tensor& q_NHK,
                         const Tensor& k_NGK,
                         const Tensor& v_NGV,
                         const Batch& batch,
-                        const ops::ScoreOptions& options,
+                        const PatternedScores& scores,
                         const WeightDropout& dropout = {});
 
 }  // namespace tessera::nn

@@ -28,7 +28,8 @@ class Attention final : public Mixer {
         scale_(builder, config.scale),
         position_(build_position(
             config.position,
-            builder.under("position", config.child_scope(builder.scope(), "position")))) {
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        sight_(builder, config.pattern, config.n_heads) {
     if (config.who().global_projections()) {
       q_global_ = Linear(builder, "q_global");
       k_global_ = Linear(builder, "k_global");
@@ -42,33 +43,26 @@ class Attention final : public Mixer {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
     const Tensor unrotated = tempered(queries(q_, x_ND), context);
-    Projected x{position_->rotate(unrotated, Side::query, context),
-                position_->rotate(keys(x_ND), Side::key, context),
-                values(v_, x_ND),
-                {}};
-    x.far_q = far_queries(unrotated, context);
-    const Site site = site_of(context);
+    const Projected x{position_->rotate(unrotated, Side::query, context),
+                      position_->rotate(keys(x_ND), Side::key, context), values(v_, x_ND)};
+    const PatternedScores scores = sight_.scores(
+        options(context), context, sight_.far_queries(unrotated, *position_, context));
     if (rows != nullptr && sequence_split(context).ranks > 1 && !ops::use_kernels(x_ND))
       fail(
           ErrorKind::spec, name_,
           "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
     Tensor o_NHD =
-        rows != nullptr ? with_state(x, 0, site, context, *rows) : whole(x, site, context);
+        rows != nullptr ? with_state(x, scores, context, *rows) : whole(x, scores, context);
     if (config_.who().global_projections())
-      o_NHD = with_global_rows(o_NHD, x_ND, site, context, rows);
+      o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
     o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
     return gated(o_(o_NHD.reshape({n, h * d})), x_ND, GatePlace::after_o);
   }
 
  private:
-  /// Queries, keys and values of the tokens of a call; far_q may be undefined.
+  /// Queries, keys and values of the tokens of a call.
   struct Projected {
-    Tensor q_NHD, k_NGD, v_NGD, far_q;
-  };
-  /// What all documents of a call have in common, and each one's pattern.
-  struct Site {
-    ops::ScoreOptions how;
-    std::vector<PatternSite> documents;  // by segment
+    Tensor q_NHD, k_NGD, v_NGD;
   };
 
   Tensor projected(const Linear& linear, const Tensor& x_ND) const {
@@ -118,89 +112,15 @@ class Attention final : public Mixer {
                      context);
   }
 
-  Site site_of(Context& context) const {
-    const PatternConfig& who = config_.who();
-    const Batch& batch = *context.batch;
-    Site site{options(context), {}};
-    if (who.window()) {
-      site.how.window = *who.window();
-      return site;
-    }
-    const Tensor marks =
-        batch.global_N.defined() ? batch.global_N.to(at::kCPU, at::kBool).contiguous() : Tensor();
-    for (const Segment& s : batch.segments) {
-      PatternSite document{layer_,         config_.n_heads, s.start + s.length,
-                           context.causal, s.prefix,        {}};
-      if (marks.defined()) {
-        if (s.start > 0)
-          fail(ErrorKind::input, name_,
-               "global tokens are marked in a call that starts at position {}; expected whole "
-               "documents, or the pattern's global_tokens",
-               s.start);
-        const bool* first = marks.const_data_ptr<bool>() + s.begin;
-        document.global = std::make_shared<const std::vector<char>>(first, first + s.length);
-      }
-      who.check_call(document, s.start);
-      site.documents.push_back(std::move(document));
-    }
-    return site;
-  }
-
-  /// With the pattern of one document.
-  ops::ScoreOptions in_document(const Site& site, size_t segment) const {
-    ops::ScoreOptions how = site.how;
-    if (!site.documents.empty())
-      how.visibility = std::make_shared<PatternVisibility>(config_.who(), site.documents[segment]);
-    return how;
-  }
-
-  /// Whether one document's pattern is every document's.
-  static bool all_alike(const Site& site) {
-    return std::all_of(site.documents.begin(), site.documents.end(), [&](const PatternSite& d) {
-      return d.prefix == site.documents.front().prefix && !d.global;
-    });
-  }
-
-  /// The queries as keys at the start of the document meet them, where that makes a difference.
-  Tensor far_queries(const Tensor& unrotated, Context& context) const {
-    const int64_t farthest = config_.who().farthest();
-    if (farthest == 0 || context.batch->longest() <= farthest + 1) return {};
-    if (context.batch->axes_3N.defined())
-      fail(ErrorKind::input, name_,
-           "positions in time, height and width, but pattern \"{}\" sees queries beyond {} at one "
-           "place; expected position_ids [B, T]",
-           config_.pattern.type(), farthest);
-    struct Far {
-      Batch batch;
-      Context context;
-    };
-    const auto name = fmt::format("positions up to {}", farthest);
-    Far& far = *context.once<std::shared_ptr<Far>>(name, [&] {
-      auto made = std::make_shared<Far>();
-      made->batch = *context.batch;
-      made->batch.positions_N = made->batch.positions_N.clamp_max(farthest);
-      made->context.causal = context.causal;
-      made->context.training = context.training;
-      return made;
-    });
-    far.context.batch = &far.batch;
-    return position_->rotate(unrotated, Side::query, far.context);
-  }
-
-  void set_far(ops::ScoreOptions& how, const Tensor& far_q) const {
-    how.far_q = far_q;
-    how.far_end = config_.who().first_kept();
-  }
-
   /// Refuses what a part of a sequence cannot compute.
-  void check_split(const Projected& x) const {
+  void check_split(const PatternedScores& scores) const {
     const auto refuse = [&](std::string_view what, std::string_view remedy) {
       fail(ErrorKind::spec, name_, "{} cannot be computed where a sequence is split over ranks; {}",
            what, remedy);
     };
     if (config_.dropout > 0)
       refuse(fmt::format("dropout = {} of the weights", config_.dropout), "set it to 0");
-    if (x.far_q.defined())
+    if (scores.far_q_NHK.defined())
       refuse(fmt::format("pattern \"{}\" with other queries for the first keys",
                          config_.pattern.type()),
              "use \"window\"");
@@ -224,116 +144,65 @@ class Attention final : public Mixer {
   }
 
   /// Whole documents, without a past.
-  Tensor whole(const Projected& x, const Site& site, Context& context) const {
+  Tensor whole(const Projected& x, const PatternedScores& scores, Context& context) const {
     const Batch& batch = *context.batch;
     const SequenceSplit split =
         ops::use_kernels(x.q_NHD) ? SequenceSplit() : sequence_split(context);
-    if (split.ranks > 1) check_split(x);
-    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    if (const int64_t t = batch.equal_length();
-        t > 0 && !ops::use_kernels(x.q_NHD) && all_alike(site)) {
-      const int64_t b = x.q_NHD.size(0) / t;
-      const auto fold = [&](const Tensor& y) { return y.reshape({b, t, y.size(1), y.size(2)}); };
-      ops::ScoreOptions how = dropout.in(in_document(site, 0), 0);
-      if (x.far_q.defined()) set_far(how, fold(x.far_q));
-      if (split.ranks > 1)
-        return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), split, how)
-            .reshape(x.q_NHD.sizes());
-      return ops::attention_equal(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), how)
+    if (split.ranks <= 1)
+      return attend_documents(x.q_NHD, x.k_NGD, x.v_NGD, batch, scores,
+                              weight_dropout(context, name_, config_.dropout));
+    check_split(scores);
+    const BySegment part(batch);
+    if (const int64_t t = batch.equal_length(); t > 0 && scores.all_alike()) {
+      const auto fold = [&](const Tensor& y) { return y.unflatten(0, {-1, t}); };
+      return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), split, scores.in_document(part, 0))
           .reshape(x.q_NHD.sizes());
     }
-    if (split.ranks <= 1 && site.documents.empty() && !x.far_q.defined())
-      if (const auto out = attend_packed(x.q_NHD, x.k_NGD, x.v_NGD, batch, site.how, dropout))
-        return *out;
-    const BySegment part(batch);
-    std::vector<Tensor> out;
-    for (size_t i = 0; i < batch.segments.size(); ++i) {
-      const Segment& s = batch.segments[i];
-      if (split.ranks > 1) {
-        const auto alone = [&](const Tensor& y) { return part(y, i).unsqueeze(0); };
-        out.push_back(
-            spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), split, in_document(site, i))
-                .squeeze(0));
-        continue;
-      }
-      const ops::KeyValues kv{part(x.k_NGD, i), part(x.v_NGD, i), s.start};
-      ops::ScoreOptions how = dropout.in(in_document(site, i), s.begin);
-      if (x.far_q.defined()) set_far(how, part(x.far_q, i));
-      out.push_back(ops::attention(part(x.q_NHD, i), {kv}, s.start, how));
-    }
-    return out.size() == 1 ? out[0] : at::cat(out);
+    return over_segments(batch, [&](size_t i, const Segment&) {
+      const auto alone = [&](const Tensor& y) { return part(y, i).unsqueeze(0); };
+      return spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), split,
+                    scores.in_document(part, i))
+          .squeeze(0);
+    });
   }
 
-  /// Each segment after what its row holds in declarations `slot` and `slot` + 1.
+  /// Each segment after what its row holds.
   Tensor with_state(const Projected& x,
-                    size_t slot,
-                    const Site& site,
+                    const PatternedScores& scores,
                     Context& context,
                     const StateRows& rows) const {
-    const Batch& batch = *context.batch;
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    const BySegment part(batch);
-    std::vector<Tensor> out;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const Segment& s = batch.segments[i];
-      ops::ScoreOptions how = dropout.in(in_document(site, i), s.begin);
-      if (x.far_q.defined()) set_far(how, part(x.far_q, i));
-      const ops::KeyValues own{part(x.k_NGD, i), part(x.v_NGD, i), s.start};
-      after_past(own, slot, *rows[i], [&](const std::vector<ops::KeyValues>& kv) {
-        out.push_back(ops::attention(part(x.q_NHD, i), kv, s.start, how));
-      });
-    }
-    return out.size() == 1 ? out[0] : at::cat(out);
+    const BySegment part(*context.batch);
+    return over_segments(*context.batch, [&](size_t i, const Segment& s) {
+      const ops::ScoreOptions how = dropout.in(scores.in_document(part, i), s.begin);
+      Tensor out;
+      after_past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, 0, *rows[i],
+                 [&](const std::vector<ops::KeyValues>& kv) {
+                   out = ops::attention(part(x.q_NHD, i), kv, s.start, how);
+                 });
+      return out;
+    });
   }
 
-  /// Calls `compute` with what a row holds and the segment's own keys, and appends these.
+  /// Sight::after_past with the buffers of declarations `slot` and `slot` + 1.
   void after_past(const ops::KeyValues& own,
                   size_t slot,
                   RowState& row,
                   const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
-    const int64_t horizon = config_.who().horizon(), lead = config_.who().first_kept();
-    TokenBuffer &keys = row.tokens(slot), &values = row.tokens(slot + 1);
-    const Tensor k = keys.stored(own.k_SGD), v = values.stored(own.v_SGD);
-    const int64_t start = own.first, length = own.k_SGD.size(0);
-    require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",
-            keys.length(), start);
-    // first position that the first query sees, those apart that are kept for ever
-    int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
-    if (from <= lead) from = 0;
-    std::vector<ops::KeyValues> kv;
-    const auto held = [&](int64_t begin, int64_t end) {
-      for (const ops::KeyValues& part : held_keys(keys, values, begin, end)) kv.push_back(part);
-    };
-    // a window may not hold both the oldest visible key and all new ones: several new tokens stay
-    // outside until computed
-    const bool append_first = horizon == 0 || length == 1;
-    if (append_first) {
-      keys.append(k);
-      values.append(v);
-    }
-    if (from > 0 && lead > 0) held(0, lead);
-    held(from, append_first ? start + length : start);
-    if (!append_first) kv.push_back({k, v, start});
-    compute(kv);
-    if (!append_first) {
-      keys.append(k);
-      values.append(v);
-    }
+    sight_.after_past(own, row.tokens(slot), &row.tokens(slot + 1), compute);
   }
 
   /// o_NHD with the rows of global tokens replaced by what their own projections give: attention
   /// over the whole document.
   Tensor with_global_rows(const Tensor& o_NHD,
                           const Tensor& x_ND,
-                          const Site& site,
+                          const PatternedScores& scores,
                           Context& context,
                           const StateRows* rows) const {
     const Batch& batch = *context.batch;
     const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
     const Projected x{position_->rotate(tempered(q, context), Side::query, context),
-                      position_->rotate(k, Side::key, context),
-                      values(v_global_, x_ND),
-                      {}};
+                      position_->rotate(k, Side::key, context), values(v_global_, x_ND)};
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;
@@ -341,7 +210,7 @@ class Attention final : public Mixer {
       const Segment& s = batch.segments[i];
       const auto compute = [&](const std::vector<ops::KeyValues>& kv) {
         const auto global = [&](int64_t t) {
-          return t < s.length && config_.who().is_global(site.documents[i], s.start + t);
+          return t < s.length && config_.who().is_global(scores.documents[i], s.start + t);
         };
         // runs of neighbouring global tokens
         for (int64_t t = 0; t < s.length; ++t) {
@@ -349,7 +218,7 @@ class Attention final : public Mixer {
           int64_t end = t;
           while (global(end)) ++end;
           found.push_back(ops::attention(x.q_NHD.narrow(0, s.begin + t, end - t), kv, s.start + t,
-                                         dropout.in(site.how, batch.n_tokens() + s.begin + t)));
+                                         dropout.in(scores.how, batch.n_tokens() + s.begin + t)));
           numbers.push_back(at::arange(s.begin + t, s.begin + end, at::kLong));
           t = end;
         }
@@ -372,6 +241,7 @@ class Attention final : public Mixer {
   HeadNorms q_norm_, k_norm_;
   LearnedScale scale_;
   std::unique_ptr<Position> position_;
+  Sight sight_;
 };
 
 }  // namespace

@@ -26,17 +26,24 @@ class DifferentialAttention final : public Mixer {
         norm_(build_norm(config.norm, builder.under("norm"))),
         position_(build_position(
             config.position,
-            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        sight_(builder, config.pattern, config.n_heads) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
                   e = config_.head_dim;
-    const Tensor q_NHK = position_->rotate(q_(x_ND).reshape({n, 2 * h, e}), Side::query, context);
+    const Tensor unrotated = q_(x_ND).reshape({n, 2 * h, e});
+    const Tensor q_NHK = position_->rotate(unrotated, Side::query, context);
     const Tensor k_NGK = position_->rotate(k_(x_ND).reshape({n, 2 * g, e}), Side::key, context);
     const Tensor v_NGV = values(v_(x_ND));
 
     // A v as two attentions over the same values
-    const Scores how{options(0, context), options(1, context)};
+    const Tensor far_q = sight_.far_queries(unrotated, *position_, context);
+    const auto scores = [&](int64_t map) {
+      return sight_.scores(options(map, context), context,
+                           far_q.defined() ? of_map(far_q, map) : far_q);
+    };
+    const BothScores how{scores(0), scores(1)};
     const auto [first, second] = rows != nullptr
                                      ? with_state(q_NHK, k_NGK, v_NGV, how, context, *rows)
                                      : whole(q_NHK, k_NGK, v_NGV, how, context);
@@ -47,7 +54,7 @@ class DifferentialAttention final : public Mixer {
 
  private:
   using Maps = std::pair<Tensor, Tensor>;
-  using Scores = std::array<ops::ScoreOptions, 2>;  // of each map
+  using BothScores = std::array<PatternedScores, 2>;  // of each map
 
   /// The sub-heads of map 0 or 1 of x [N, 2 heads, e].
   Tensor of_map(const Tensor& x, int64_t map) const {
@@ -88,7 +95,7 @@ class DifferentialAttention final : public Mixer {
   Maps whole(const Tensor& q,
              const Tensor& k,
              const Tensor& v,
-             const Scores& how,
+             const BothScores& how,
              const Context& context) const {
     const auto one = [&](int64_t map, const std::string& site) {
       return attend_documents(of_map(q, map), of_map(k, map), v, *context.batch,
@@ -102,27 +109,28 @@ class DifferentialAttention final : public Mixer {
   Maps with_state(const Tensor& q_NHK,
                   const Tensor& k_NGK,
                   const Tensor& v_NGV,
-                  const Scores& how,
+                  const BothScores& how,
                   const Context& context,
                   const StateRows& rows) const {
     std::vector<Tensor> firsts, seconds;
     const BySegment part(*context.batch);
     for (size_t i = 0; i < rows.size(); ++i) {
       const Segment& s = context.batch->segments[i];
-      TokenBuffer &keys = rows[i]->tokens(0), &values = rows[i]->tokens(1);
-      keys.append(part(k_NGK, i));
-      values.append(part(v_NGV, i));
       const Tensor q = part(q_NHK, i);
-      const std::vector<ops::KeyValues> held = held_keys(keys, values, 0, keys.length());
-      const auto one = [&](int64_t map, const std::string& site) {
-        const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
-        std::vector<ops::KeyValues> kv;
-        for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
-        return ops::attention(of_map(q, map), kv, s.start,
-                              dropout.in(how.at(static_cast<size_t>(map)), s.begin));
+      const auto compute = [&](const std::vector<ops::KeyValues>& held) {
+        const auto one = [&](int64_t map, const std::string& site) {
+          const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
+          std::vector<ops::KeyValues> kv;
+          for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
+          return ops::attention(
+              of_map(q, map), kv, s.start,
+              dropout.in(how.at(static_cast<size_t>(map)).in_document(part, i), s.begin));
+        };
+        firsts.push_back(one(0, "first"));
+        seconds.push_back(one(1, "second"));
       };
-      firsts.push_back(one(0, "first"));
-      seconds.push_back(one(1, "second"));
+      sight_.after_past({part(k_NGK, i), part(v_NGV, i), s.start}, rows[i]->tokens(0),
+                        &rows[i]->tokens(1), compute);
     }
     return {at::cat(firsts), at::cat(seconds)};
   }
@@ -134,6 +142,7 @@ class DifferentialAttention final : public Mixer {
   WeightPtr lambda_q1_, lambda_k1_, lambda_q2_, lambda_k2_;
   std::unique_ptr<Norm> norm_;
   std::unique_ptr<Position> position_;
+  Sight sight_;
 };
 
 }  // namespace

@@ -3,7 +3,8 @@
 //   A = softmax(q1 k1^T / sqrt(e)) - lambda softmax(q2 k2^T / sqrt(e))
 //   lambda = exp(lambda_q1 . lambda_k1) - exp(lambda_q2 . lambda_k2) + lambda_init
 //   o = (1 - lambda_init) norm(A v);   lambda_init = 0.8 - 0.6 exp(-0.3 layer)
-// What a position adds to the scores, it adds to both maps of a head by the same parameters.
+// What a position adds to the scores, it adds to both maps of a head by the same parameters; a
+// pattern hides the same keys from both.
 // Ye et al. 2024, arXiv:2410.05258. Golden: attention G4.
 #pragma once
 
@@ -36,6 +37,7 @@ struct DifferentialAttentionConfig final : spec::Config {
   std::optional<double> lambda_init;
   spec::Part<spec::Slot::norm> norm;
   AttentionBias bias;
+  spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
   double dropout = 0;
 
@@ -54,6 +56,7 @@ struct DifferentialAttentionConfig final : spec::Config {
         field("lambda_init", &C::lambda_init, "null = 0.8 - 0.6 exp(-0.3 layer), layers from 0"),
         field("norm", &C::norm, "norm of a head's output, 2 e channels", {.part = "rms_norm"}),
         field("bias", &C::bias, "which projections have a bias"),
+        field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the weights of each map, in training",
               {.min = 0})};
@@ -90,6 +93,7 @@ struct DifferentialAttentionConfig final : spec::Config {
 
   /// lambda_init of layer `layer` (from 0).
   double initial_lambda(int64_t layer) const;
+  const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
 };
 
 }  // namespace tessera::nn

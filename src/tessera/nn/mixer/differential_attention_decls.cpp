@@ -15,6 +15,8 @@ void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
          "\"rms_norm\"");
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+  check_pattern(pattern, position, n_heads, scope);
+  check_one_projection(pattern, "differential_attention", scope);
   if (position && position.as<PositionConfig>().adds_values())
     fail(
         ErrorKind::spec, scope.path,
@@ -40,13 +42,14 @@ void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scop
 
 std::vector<spec::StateDecl> DifferentialAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return spec::packing({{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
-                        {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}});
+  return kept_for(who(), spec::packing({{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
+                                        {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}}));
 }
 
 double DifferentialAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
   // two maps, each q . k over e and weights over 2 e
-  return 12.0 * static_cast<double>(n_heads * head_dim) * static_cast<double>(context);
+  return 12.0 * static_cast<double>(n_heads * head_dim) *
+         static_cast<double>(who().keys_met(context));
 }
 
 double DifferentialAttentionConfig::initial_lambda(int64_t layer) const {

@@ -20,7 +20,8 @@ class LatentAttention final : public Mixer {
         v_b_(builder.weight("v_b.weight")),
         position_(build_position(
             config.position,
-            builder.under("position", config.child_scope(builder.scope(), "position")))) {
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        sight_(builder, config.pattern, config.n_heads) {
     if (config.q_lora_rank > 0) {
       q_a_ = Linear(builder, "q_a");
       q_ = Linear(builder, "q_b");
@@ -35,22 +36,34 @@ class LatentAttention final : public Mixer {
     const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
                   rope = config_.qk_rope_head_dim;
     const Tensor q_NHK = queries(x_ND);
-    const Tensor qn_NHK = q_NHK.narrow(2, 0, nope),
-                 qr_NHR = rotated(q_NHK.narrow(2, nope, rope), Side::query, context);
+    const Tensor unrotated = q_NHK.narrow(2, nope, rope);
+    Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
+    if (rope > 0) q.far_NHR = sight_.far_queries(unrotated, *position_, context);
     // the latent and the rotary key that all heads share
     const Tensor a_NA = kv_a_(x_ND);
     const Tensor c_NC = normed(a_NA.narrow(1, 0, config_.kv_lora_rank), kv_norm_.get());
     const Tensor r_N1R =
         rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
 
-    const ops::ScoreOptions how = options(context);
     const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
-                             ? expanded(qn_NHK, qr_NHR, c_NC, r_N1R, how, context)
-                             : absorbed(qn_NHK, qr_NHR, c_NC, r_N1R, how, context, rows);
+                             ? expanded(q, c_NC, r_N1R, context)
+                             : absorbed(q, c_NC, r_N1R, context, rows);
     return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
   }
 
  private:
+  /// Queries by heads: channels that meet the latent, and those that are rotated, perhaps also as
+  /// the first keys of a document meet them.
+  struct Queries {
+    Tensor n_NHK, r_NHR, far_NHR = {};
+  };
+
+  /// The scores of queries whose unrotated channels are `n`, as they are or absorbed.
+  PatternedScores scores(const Tensor& n, const Queries& q, Context& context) const {
+    return sight_.scores(options(context), context,
+                         q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
+  }
+
   static Tensor normed(const Tensor& x, const Norm* norm) {
     return norm != nullptr ? norm->forward(x) : x;
   }
@@ -117,51 +130,49 @@ class LatentAttention final : public Mixer {
   }
 
   /// Keys and values of every head, as in training.
-  Tensor expanded(const Tensor& qn_NHK,
-                  const Tensor& qr_NHR,
+  Tensor expanded(const Queries& q,
                   const Tensor& c_NC,
                   const Tensor& r_N1R,
-                  const ops::ScoreOptions& how,
-                  const Context& context) const {
+                  Context& context) const {
     const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
     const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
     const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
     const Tensor kn_NHK = at::einsum("nc,hck->nhk", {c_NC.to(type), k_b}).to(c_NC.scalar_type());
     const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
     const Tensor k_NHK = at::cat({kn_NHK, r_N1R.expand({n, h, r_N1R.size(2)})}, -1);
-    return attend_documents(at::cat({qn_NHK, qr_NHR}, -1), k_NHK, v_NHV, *context.batch, how,
+    return attend_documents(at::cat({q.n_NHK, q.r_NHR}, -1), k_NHK, v_NHV, *context.batch,
+                            scores(q.n_NHK, q, context),
                             weight_dropout(context, name_, config_.dropout));
   }
 
   /// One key and value for all heads: the entries (c, r) themselves.
-  Tensor absorbed(const Tensor& qn_NHK,
-                  const Tensor& qr_NHR,
+  Tensor absorbed(const Queries& q,
                   const Tensor& c_NC,
                   const Tensor& r_N1R,
-                  const ops::ScoreOptions& how,
-                  const Context& context,
+                  Context& context,
                   const StateRows* rows) const {
-    const Tensor q_NHE = at::cat({ops::head_linear(qn_NHK, *k_b_), qr_NHR}, -1);
+    const Tensor n_NHC = ops::head_linear(q.n_NHK, *k_b_), q_NHE = at::cat({n_NHC, q.r_NHR}, -1),
+                 q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
     const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
+    const PatternedScores how = scores(n_NHC, q, context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    const Tensor q_NHK = at::cat({qn_NHK, qr_NHR}, -1);
     const BySegment part(*context.batch);
     const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const Tensor fresh = part(entries_N1E, i);
-      std::vector<Tensor> parts{fresh};
-      if (rows != nullptr) {
-        TokenBuffer& held = (*rows)[i]->tokens(0);
-        held.append(fresh);
-        parts = held.spans(0, held.length());
-      }
-      std::vector<ops::KeyValues> kv;
-      int64_t first = rows != nullptr ? 0 : s.start;
-      for (const Tensor& entries : parts) {
-        kv.push_back({entries, ops::first_of_rows(entries, config_.kv_lora_rank), first});
-        first += entries.size(0);
-      }
-      return ops::attention(part(q_NHE, i), kv, s.start,
-                            dropout.in(absorbed_options(how, part(q_NHK, i), s.start), s.begin));
+      Tensor out;
+      const auto compute = [&](std::vector<ops::KeyValues> kv) {
+        for (ops::KeyValues& entries : kv)
+          entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
+        out = ops::attention(
+            part(q_NHE, i), kv, s.start,
+            dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start),
+                       s.begin));
+      };
+      const ops::KeyValues own{part(entries_N1E, i), {}, s.start};
+      if (rows != nullptr)
+        sight_.after_past(own, (*rows)[i]->tokens(0), nullptr, compute);
+      else
+        compute({own});
+      return out;
     });
     return ops::head_linear(u_NHC, *v_b_);
   }
@@ -172,6 +183,7 @@ class LatentAttention final : public Mixer {
   WeightPtr k_b_, v_b_;
   std::unique_ptr<Norm> q_norm_, kv_norm_;
   std::unique_ptr<Position> position_;
+  Sight sight_;
 };
 
 }  // namespace

@@ -10,10 +10,10 @@
 // o_i = W_vb sum_j p_ij c_j. A prompt is absorbed too, which costs (2 c + r) / (n + r + v) times
 // the scores' work, because a row's bits may not depend on how a prompt was split into calls.
 // What a position adds to the scores it adds to those of the expanded queries and keys, in both
-// forms; where it reads keys, they are expanded for it.
+// forms; where it reads keys, they are expanded for it. Under a window the latents in it are kept.
 #pragma once
 
-#include "tessera/spec/fields.h"
+#include "tessera/nn/pattern/pattern_config.h"
 
 namespace tessera::nn {
 
@@ -46,6 +46,7 @@ struct LatentAttentionConfig final : spec::Config {
   bool bias = false;
   LatentScale scale = LatentScale::rsqrt_head_dim;
   double scale_value = 1;
+  spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
   double dropout = 0;
 
@@ -70,6 +71,7 @@ struct LatentAttentionConfig final : spec::Config {
         field("bias", &C::bias, "bias of the projections to the latents and of the output"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value, "the number that `value` takes"),
+        field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position,
               "how order enters; a rotation turns the qk_rope_head_dim channels", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
@@ -112,6 +114,7 @@ struct LatentAttentionConfig final : spec::Config {
 
   /// The factor on the scores.
   double score_scale() const;
+  const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
 };
 
 }  // namespace tessera::nn

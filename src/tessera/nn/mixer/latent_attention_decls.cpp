@@ -28,6 +28,8 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
          "position \"none\"",
          position.type());
+  check_pattern(pattern, position, n_heads, scope);
+  check_one_projection(pattern, "latent_attention", scope);
   if (position && position.as<PositionConfig>().adds_values())
     fail(
         ErrorKind::spec, scope.path,
@@ -66,13 +68,14 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
 }
 
 std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {
-  return spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}});
+  return kept_for(who(),
+                  spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}}));
 }
 
 double LatentAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
   // absorbed: scores over the entry, weights over the latent
   return 2.0 * static_cast<double>(n_heads * (entry() + kv_lora_rank)) *
-         static_cast<double>(context);
+         static_cast<double>(who().keys_met(context));
 }
 
 double LatentAttentionConfig::score_scale() const {

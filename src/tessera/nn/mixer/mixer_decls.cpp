@@ -6,6 +6,7 @@
 #include "tessera/nn/mixer/attention.h"
 #include "tessera/nn/mixer/causal_conv_decl.h"
 #include "tessera/nn/mixer/mamba2.h"
+#include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
@@ -29,12 +30,7 @@ void AttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "gate headwise has no heads to act on behind the output projection; use elementwise, or "
          "gate_at after_sdpa");
-  who().check_heads(scope.at("pattern"), n_heads);
-  if (who().farthest() > 0 && position.info().place == spec::Place::score_bias)
-    fail(ErrorKind::spec, scope.path,
-         "pattern {} counts positions inside its cache, which {} adds to the scores without "
-         "knowing; use rope or none",
-         pattern.type(), position.type());
+  check_pattern(pattern, position, n_heads, scope);
 }
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -65,21 +61,11 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
-  using Kind = spec::StateDecl::Kind;
-  std::vector<spec::StateDecl> decls;
-  const auto add = [&](const char* name) {
-    spec::StateDecl decl{name, Kind::per_token, {n_kv_heads, head_dim}, who().horizon()};
-    decl.first = who().first_kept();
-    decl.packs = true;
-    decls.push_back(decl);
-  };
-  add("k");
-  add("v");
-  if (who().global_projections()) {
-    add("k_global");
-    add("v_global");
-  }
-  return decls;
+  const spec::StateDecl entry{"", spec::StateDecl::Kind::per_token, {n_kv_heads, head_dim}};
+  std::vector<spec::StateDecl> decls(who().global_projections() ? 4 : 2, entry);
+  for (size_t i = 0; const char* name : {"k", "v", "k_global", "v_global"})
+    if (i < decls.size()) decls[i++].name = name;
+  return kept_for(who(), spec::packing(std::move(decls)));
 }
 
 double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {

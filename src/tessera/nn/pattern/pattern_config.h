@@ -108,6 +108,19 @@ struct PatternBase : PatternConfig {
   }
 };
 
+/// Of a mixer with `n_heads` heads under a pattern and a position, which may be null. Throws
+/// Error(spec) where they do not go together.
+void check_pattern(const spec::AnyPart& pattern,
+                   const spec::AnyPart& position,
+                   int64_t n_heads,
+                   const spec::Scope& scope);
+/// Throws Error(spec) where the pattern's global tokens need projections that a mixer has not.
+void check_one_projection(const spec::AnyPart& pattern,
+                          std::string_view mixer,
+                          const spec::Scope& scope);
+/// Declarations of entries per token, each kept as long as some query sees it.
+std::vector<spec::StateDecl> kept_for(const PatternConfig& who, std::vector<spec::StateDecl> decls);
+
 /// Ranges in any order, overlapping, reaching beyond [0, end): ascending, disjoint, cut.
 inline std::vector<KeyRange> tidy_ranges(std::vector<KeyRange> ranges, int64_t end) {
   const auto earlier = [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; };
