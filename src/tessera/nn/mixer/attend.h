@@ -80,7 +80,6 @@ struct PatternedScores {
 /// A mixer's pattern, where a call asks it.
 class Sight {
  public:
-  /// Heads of queries see alike in both of a head's maps, where a mixer has two.
   Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads);
   const PatternConfig& who() const { return pattern_.as<PatternConfig>(); }
 

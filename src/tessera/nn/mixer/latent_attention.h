@@ -87,8 +87,7 @@ struct LatentAttentionConfig final : spec::Config {
     return {.summary = "Attention whose keys and values are read from one short latent per token.",
             .paper = "DeepSeek-AI: DeepSeek-V2, arXiv:2405.04434",
             .year = 2024,
-            .forms = {.recurrent = true},
-            .time = spec::Growth::quadratic};
+            .forms = {.recurrent = true}};
   }
   int64_t head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   /// Numbers kept per token.
