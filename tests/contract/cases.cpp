@@ -299,6 +299,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "memorizing", "", R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 11})"},
     {Slot::mixer, "memorizing", "cache",
      R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
+    {Slot::mixer, "memorizing", "search_approximate",
+     R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 12, "search": "approximate", "n_hashes": 2, "n_buckets": 4})"},
     {Slot::ffn, "glu", "clamped",
      R"({"d_hidden": 7, "bias": true, "slope": 1.702, "limit": 0.4, "up_offset": 1})"},
     {Slot::embed, "token", "everything",

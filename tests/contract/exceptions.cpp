@@ -36,6 +36,8 @@ const std::vector<ExceptionEntry>& exceptions() {
        "gradients stop at the memory by design, so that they are no derivative"},
       {Exception::gradients_stop_at_a_memory, "mixer_memorizing_combine_joint", "gradients",
        "gradients stop at the memory by design, so that they are no derivative"},
+      {Exception::gradients_stop_at_a_memory, "mixer_memorizing_search_approximate", "gradients",
+       "gradients stop at the memory by design, so that they are no derivative"},
       {Exception::gradients_stop_at_a_memory, "mixer_memorizing_cache", "gradients",
        "gradients stop at the memory by design, so that they are no derivative"},
       {Exception::scores_sums_held_constant, "mixer_retention_normalise_scores", "gradients",

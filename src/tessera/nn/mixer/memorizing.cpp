@@ -5,12 +5,13 @@
 #include <limits>
 #include <numeric>
 
-#include "tessera/base/threads.h"
 #include "tessera/nn/mixer/attend.h"
 #include "tessera/nn/mixer/segment_memory.h"
 #include "tessera/ops/attention_merge.h"
+#include "tessera/ops/key_search.h"
 #include "tessera/ops/l2_norm.h"
 #include "tessera/ops/listed_attention.h"
+#include "tessera/ops/lsh.h"
 #include "tessera/ops/pointwise.h"
 
 namespace tessera::nn {
@@ -26,34 +27,10 @@ int64_t keys_in(const Parts& parts) {
                          [](int64_t n, const auto& p) { return n + p.k_SGD.size(0); });
 }
 
-/// For every query and head the k keys with the greatest products, as ascending numbers among all
-/// of the parts: [T * H * k]. Of equal ones the earlier win. No gradient.
-std::vector<int64_t> nearest(const Tensor& q_THD, const Parts& parts, int64_t k) {
-  const at::NoGradGuard no_gradients;
-  const int64_t t = q_THD.size(0), h = q_THD.size(1), n = keys_in(parts);
-  const auto heads_first = [](const Tensor& x) { return x.detach().transpose(0, 1); };
-  std::vector<Tensor> products;
-  for (const ops::KeyValues& part : parts)
-    products.push_back(ops::row_products(heads_first(q_THD), heads_first(part.k_SGD)));
-  const Tensor scores =
-      (products.size() == 1 ? products[0] : at::cat(products, -1)).to(at::kCPU, at::kDouble);
-  const Tensor scores_HTN = scores.contiguous();
-  const double* all = scores_HTN.const_data_ptr<double>();
-  std::vector<int64_t> out(static_cast<size_t>(t * h * k));
-  parallel_for(t * h, 8, [&](int64_t begin, int64_t end) {
-    std::vector<int64_t> order(static_cast<size_t>(n));
-    for (int64_t row = begin; row < end; ++row) {
-      const double* score = all + (row % h * t + row / h) * n;
-      std::iota(order.begin(), order.end(), 0);
-      const auto better = [&](int64_t a, int64_t b) {
-        return score[a] != score[b] ? score[a] > score[b] : a < b;
-      };
-      if (k < n) std::nth_element(order.begin(), order.begin() + k, order.end(), better);
-      std::sort(order.begin(), order.begin() + k);
-      std::copy_n(order.begin(), k, out.begin() + row * k);
-    }
-  });
-  return out;
+std::vector<Tensor> keys_of(const Parts& parts) {
+  std::vector<Tensor> keys;
+  for (const ops::KeyValues& part : parts) keys.push_back(part.k_SGD);
+  return keys;
 }
 
 /// What a term adds to the scores of q_THD at positions from `start` with the keys of `part`,
@@ -81,7 +58,13 @@ class Memorizing final : public Mixer {
         gate_(builder.optional("gate")),
         position_(build_position(
             config.position,
-            builder.under("position", config.child_scope(builder.scope(), "position")))) {}
+            builder.under("position", config.child_scope(builder.scope(), "position")))) {
+    if (!config.hashes()) return;
+    const RandomKey key(static_cast<uint64_t>(config.hash_seed));
+    rotations_ =
+        ops::lsh_rotations(key.fold(static_cast<uint64_t>(builder.scope().layer)),
+                           {config.n_buckets}, config.n_hashes, config.n_heads, config.head_dim)[0];
+  }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     // lengths are free of each head's scale, which the queries carry into the scores
@@ -122,11 +105,30 @@ class Memorizing final : public Mixer {
                      context);
   }
 
+  /// What queries can read; and the buckets of its keys, as keys and values, where these are
+  /// searched by them.
+  struct Known {
+    Parts entries, buckets;
+  };
+
   /// All that the queries of a call can read: what the row holds, as it is, and the call's own.
-  Parts remembered(const ops::KeyValues& own, RowState* row) const {
+  Known remembered(const ops::KeyValues& own, RowState* row) const {
+    ops::KeyValues hashed;
+    if (config_.hashes()) {
+      const Tensor buckets = ops::key_buckets(own.k_SGD, rotations_);
+      hashed = {buckets, buckets, own.first};
+    }
+    if (row == nullptr)
+      return {in_pieces(own.k_SGD, own.v_SGD, own.first, config_.segment),
+              config_.hashes() ? Parts{hashed} : Parts{}};
+    Known out{after_past(own, row->tokens(0), row->tokens(1)), {}};
+    if (config_.hashes()) out.buckets = after_past(hashed, row->tokens(2), row->tokens(2));
+    return out;
+  }
+
+  /// What buffers hold, as it is, and a call's own entries, which they take.
+  Parts after_past(const ops::KeyValues& own, TokenBuffer& held_k, TokenBuffer& held_v) const {
     const int64_t start = own.first, t = own.k_SGD.size(0);
-    if (row == nullptr) return in_pieces(own.k_SGD, own.v_SGD, start, config_.segment);
-    TokenBuffer &held_k = row->tokens(0), &held_v = row->tokens(1);
     require(held_k.length() == start, "memorizing",
             "the state holds {} tokens, the call starts at {}", held_k.length(), start);
     const int64_t segment = start / config_.segment * config_.segment;
@@ -143,7 +145,7 @@ class Memorizing final : public Mixer {
     };
     if (!fits) hold(first, start);
     held_k.append(own.k_SGD);
-    held_v.append(own.v_SGD);
+    if (&held_v != &held_k) held_v.append(own.v_SGD);
     if (fits)
       hold(first, start + t);
     else
@@ -158,26 +160,32 @@ class Memorizing final : public Mixer {
                   const WeightDropout& dropout,
                   int64_t begin) const {
     const int64_t start = own.first;
-    const Parts all = remembered(own, row);
+    const Known known = remembered(own, row);
+    const Parts& all = known.entries;
     const std::vector<Stretch> segments = stretches(start, q_THD.size(0), config_.segment);
     const std::vector<Tensor> queries = by_stretch(q_THD.unsqueeze(0), segments);
     std::vector<Tensor> out;
     for (const Stretch& s : segments) {
       const Tensor q = queries[out.size()].squeeze(0);
-      const Parts memory = still(cut(all, s.segment - config_.memory, s.segment));
+      const auto far = [&](const Parts& parts) {
+        return still(cut(parts, s.segment - config_.memory, s.segment));
+      };
+      const Known memory{far(all), far(known.buckets)};
       Parts local = still(cut(all, s.segment - config_.mem_len, s.segment));
       for (const ops::KeyValues& part : cut(all, s.segment, s.end)) local.push_back(part);
-      if (memory.empty() || config_.combine == MemoryCombine::gate) {
+      if (memory.entries.empty() || config_.combine == MemoryCombine::gate) {
         const Tensor near =
             ops::attention(scaled(q), local, s.begin, dropout.in(how, begin + s.begin - start));
-        if (memory.empty()) {
+        if (memory.entries.empty()) {
           out.push_back(near);
           continue;
         }
-        const Tensor g = at::sigmoid(gate_->tensor().to(q.scalar_type())).unsqueeze(-1);
-        out.push_back(g * by_blocks(q, memory, {}, s.begin, how) + (1 - g) * near);
+        const Read read = by_blocks(q, memory, {}, s.begin, how);
+        Tensor g = at::sigmoid(gate_->tensor().to(q.scalar_type())).unsqueeze(-1);
+        if (read.some_TH1.defined()) g = g * read.some_TH1.to(q.options());
+        out.push_back(g * read.out + (1 - g) * near);
       } else {
-        out.push_back(by_blocks(q, memory, local, s.begin, how));
+        out.push_back(by_blocks(q, memory, local, s.begin, how).out);
       }
     }
     return out.size() == 1 ? out[0] : at::cat(out);
@@ -190,22 +198,46 @@ class Memorizing final : public Mixer {
     return parts;
   }
 
+  /// What queries read [T, H, D], and 1 for those that found a key of the memory, 0 for others;
+  /// undefined where all did.
+  struct Read {
+    Tensor out, some_TH1;
+  };
+
   /// One softmax over the nearest keys of the memory and, causally, those of `local`.
-  Tensor by_blocks(const Tensor& q_THD,
-                   const Parts& memory,
-                   const Parts& local,
-                   int64_t start,
-                   const ops::ScoreOptions& how) const {
-    std::vector<Tensor> out;
+  Read by_blocks(const Tensor& q_THD,
+                 const Known& memory,
+                 const Parts& local,
+                 int64_t start,
+                 const ops::ScoreOptions& how) const {
+    ops::KeySearch search = config_.hashes()
+                                ? ops::KeySearch(keys_of(memory.entries), keys_of(memory.buckets))
+                                : ops::KeySearch(keys_of(memory.entries));
+    Tensor some;
+    if (config_.hashes()) some = at::ones({q_THD.size(0), q_THD.size(1), 1}, at::kFloat);
+    // without gradients all blocks write into one tensor: what lay between the scores of two blocks
+    // would keep the second from taking the memory of the first
+    Tensor all;
+    std::vector<Tensor> blocks;
     for (int64_t i = 0; i < q_THD.size(0); i += kQueryBlock) {
       const Tensor q = q_THD.narrow(0, i, std::min(kQueryBlock, q_THD.size(0) - i));
-      const int64_t k = std::min(config_.top_k, keys_in(memory));
-      const std::vector<int64_t> best = nearest(q, memory, k);
-      out.push_back(ops::use_kernels(q)
-                        ? by_lists(scaled(q), memory, best, k, local, start + i, how)
-                        : gathered(scaled(q), memory, best, k, local, start + i, how));
+      const ops::FoundKeys found =
+          config_.hashes() ? search.nearest(q, ops::key_buckets(q, rotations_), config_.top_k)
+                           : search.nearest(q, config_.top_k);
+      const auto lists = static_cast<int64_t>(found.ends.size());
+      for (int64_t list = 0; some.defined() && list < lists; ++list)
+        if (found.begin(list) == found.end(list)) some.data_ptr<float>()[i * q.size(1) + list] = 0;
+      const Tensor out = ops::use_kernels(q)
+                             ? by_lists(scaled(q), memory.entries, found, local, start + i, how)
+                             : gathered(scaled(q), memory.entries, found, local, start + i, how);
+      if (at::GradMode::is_enabled()) {
+        blocks.push_back(out);
+        continue;
+      }
+      if (!all.defined()) all = at::empty(q_THD.sizes(), out.options());
+      all.narrow(0, i, q.size(0)).copy_(out);
     }
-    return out.size() == 1 ? out[0] : at::cat(out);
+    return {blocks.empty() ? all : at::cat(blocks), some};
   }
 
   /// Consecutive parts in one: what a position adds may depend on all keys in between.
@@ -221,8 +253,7 @@ class Memorizing final : public Mixer {
 
   static Tensor by_lists(const Tensor& q_THD,
                          const Parts& memory,
-                         const std::vector<int64_t>& best,
-                         int64_t k,
+                         const ops::FoundKeys& found,
                          const Parts& local,
                          int64_t start,
                          const ops::ScoreOptions& how) {
@@ -244,8 +275,8 @@ class Memorizing final : public Mixer {
     lists.per_query = h;
     for (int64_t row = 0; row < t * h; ++row) {
       int64_t source = 0, before = 0;
-      for (int64_t j = 0; j < k; ++j) {
-        const int64_t key = best[static_cast<size_t>(row * k + j)];
+      for (int64_t j = found.begin(row); j < found.end(row); ++j) {
+        const int64_t key = found.keys[static_cast<size_t>(j)];
         while (key - before >= memory[static_cast<size_t>(source)].k_SGD.size(0))
           before += memory[static_cast<size_t>(source++)].k_SGD.size(0);
         lists.add(source, key - before);
@@ -263,16 +294,25 @@ class Memorizing final : public Mixer {
 
   static Tensor gathered(const Tensor& q_THD,
                          const Parts& memory,
-                         const std::vector<int64_t>& best,
-                         int64_t k,
+                         const ops::FoundKeys& found,
                          const Parts& local,
                          int64_t start,
                          const ops::ScoreOptions& how) {
     const int64_t t = q_THD.size(0), h = q_THD.size(1), d = q_THD.size(2);
+    // lists as rows of one length: what a shorter one lacks is hidden
+    int64_t k = 1;
+    for (int64_t list = 0; list < t * h; ++list)
+      k = std::max(k, found.end(list) - found.begin(list));
     // key n of head a is row n * H + a
-    std::vector<int64_t> rows(best);
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] = rows[i] * h + static_cast<int64_t>(i) / k % h;
+    std::vector<int64_t> rows(static_cast<size_t>(t * h * k));
+    Tensor lacking = at::zeros({t, h, 1, k}, at::kBool);
+    for (int64_t list = 0; list < t * h; ++list) {
+      const int64_t begin = found.begin(list), n = found.end(list) - begin;
+      for (int64_t j = 0; j < n; ++j)
+        rows[static_cast<size_t>(list * k + j)] =
+            found.keys[static_cast<size_t>(begin + j)] * h + list % h;
+      std::fill_n(lacking.data_ptr<bool>() + list * k + n, k - n, true);
+    }
     const Tensor index = at::tensor(rows, at::kLong).to(q_THD.device());
     const auto pick = [&](const auto& side) {
       std::vector<Tensor> parts;
@@ -281,10 +321,12 @@ class Memorizing final : public Mixer {
     };
     const auto k_of = [](const ops::KeyValues& part) { return part.k_SGD; };
     const auto v_of = [](const ops::KeyValues& part) { return part.v_SGD; };
-    const Tensor none = at::zeros({1, 1, 1, 1}, q_THD.options().dtype(ops::wide(q_THD)));
-    const ops::Attended found =
-        ops::biased_attention(q_THD.unsqueeze(2), pick(k_of), pick(v_of), none, how.scale);
-    const Tensor o_THD = found.out.squeeze(2);
+    const Tensor hides =
+        at::zeros({t, h, 1, k}, q_THD.options().dtype(ops::wide(q_THD)))
+            .masked_fill(lacking.to(q_THD.device()), -std::numeric_limits<double>::infinity());
+    const ops::Attended far =
+        ops::biased_attention(q_THD.unsqueeze(2), pick(k_of), pick(v_of), hides, how.scale);
+    const Tensor o_THD = far.out.squeeze(2);
     if (local.empty()) return o_THD;
 
     const ops::KeyValues all = joined(local);
@@ -299,9 +341,8 @@ class Memorizing final : public Mixer {
     const auto heads_first = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     const ops::Attended near = ops::biased_attention(heads_first(q_THD), heads_first(all.k_SGD),
                                                      heads_first(all.v_SGD), term_HTS, how.scale);
-    return ops::attention_merge(
-               {o_THD, found.lse.squeeze(2)},
-               {near.out.squeeze(0).transpose(0, 1), near.lse.squeeze(0).transpose(0, 1)})
+    return ops::attention_merge({o_THD, far.lse.squeeze(2)}, {near.out.squeeze(0).transpose(0, 1),
+                                                              near.lse.squeeze(0).transpose(0, 1)})
         .out;
   }
 
@@ -309,6 +350,7 @@ class Memorizing final : public Mixer {
   std::string name_;
   Linear q_, k_, v_, o_;
   WeightPtr scale_, gate_;
+  Tensor rotations_;  // of the tables, [R, H, D, n / 2]
   std::unique_ptr<Position> position_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/segment_testing.h"
+#include "tessera/ops/lsh.h"
 
 namespace tessera::nn {
 namespace {
@@ -16,9 +17,12 @@ constexpr int64_t kT = 23, kD = 6, kHeads = 2, kE = 3;
 struct Case {
   const char* combine;
   int64_t segment, mem_len, memory, top_k;
+  int64_t n_hashes = 0, n_buckets = 64;  // of the approximate search; 0 = exact
 };
-constexpr Case kCases[] = {{"gate", 4, 0, 7, 3},  {"joint", 4, 0, 7, 3},  {"gate", 5, 3, 2, 2},
-                           {"joint", 5, 3, 2, 1}, {"gate", 4, 6, 30, 30}, {"joint", 3, 2, 30, 4}};
+constexpr Case kCases[] = {{"gate", 4, 0, 7, 3},         {"joint", 4, 0, 7, 3},
+                           {"gate", 5, 3, 2, 2},         {"joint", 5, 3, 2, 1},
+                           {"gate", 4, 6, 30, 30},       {"joint", 3, 2, 30, 4},
+                           {"gate", 4, 0, 16, 3, 1, 16}, {"joint", 4, 3, 9, 2, 2, 8}};
 
 MixerUnderTest mixer(const Case& c) {
   MixerUnderTest m(
@@ -27,6 +31,13 @@ MixerUnderTest mixer(const Case& c) {
       "position": {{"type": "t5", "n_buckets": 6, "max_distance": 8}}}})",
                   c.segment, c.mem_len, c.memory, c.top_k, c.combine),
       kD);
+  if (c.n_hashes > 0) {
+    m.json.update({{"search", "approximate"},
+                   {"n_hashes", c.n_hashes},
+                   {"n_buckets", c.n_buckets},
+                   {"hash_seed", 3}});
+    m.read();
+  }
   m.fill({.size = 1});
   m.values["scale"] = ops::tensor({2.5, 4});
   return m;
@@ -49,6 +60,21 @@ Tensor definition(MixerUnderTest& m, const Case& c, const Tensor& x) {
   const auto unit = [](const Tensor& y) { return y / (y.square().sum(-1, true) + 1e-12).sqrt(); };
   const Tensor q = unit(project("q.weight")), k = unit(project("k.weight")),
                v = project("v.weight");
+  Tensor turns_RHDn;
+  if (c.n_hashes > 0)
+    turns_RHDn = ops::lsh_rotations(RandomKey(3).fold(uint64_t{0}), {c.n_buckets}, c.n_hashes,
+                                    kHeads, kE)[0];
+  // whether a query and a key are nearest to the same direction in some table
+  const auto meet = [&](const Tensor& a, const Tensor& b, int64_t head) {
+    for (int64_t r = 0; r < c.n_hashes; ++r) {
+      const auto bucket = [&](const Tensor& y) {
+        const Tensor along = at::mv(turns_RHDn[r][head].t(), y.detach());
+        return at::cat({along, -along}).argmax().item<int64_t>();
+      };
+      if (bucket(a) == bucket(b)) return true;
+    }
+    return c.n_hashes == 0;
+  };
   std::vector<Tensor> rows;
   for (int64_t i = 0; i < x.size(0); ++i) {
     const int64_t segment = i / c.segment * c.segment;
@@ -61,7 +87,7 @@ Tensor definition(MixerUnderTest& m, const Case& c, const Tensor& x) {
       const auto value = [&](int64_t j) { return j < segment ? v[j][a].detach() : v[j][a]; };
       std::vector<int64_t> best;
       for (int64_t j = std::max<int64_t>(0, segment - c.memory); j < segment; ++j)
-        best.push_back(j);
+        if (meet(q[i][a], k[j][a], a)) best.push_back(j);
       std::stable_sort(best.begin(), best.end(), [&](int64_t p, int64_t r) {
         return q[i][a].dot(k[p][a]).item<double>() > q[i][a].dot(k[r][a]).item<double>();
       });
@@ -165,6 +191,9 @@ TEST(Memorizing, Refusals) {
   refused(R"("memory": 3, "top_k": 4)", "top_k = 4 of memory = 3");
   refused(R"("combine": "joint", "dropout": 0.1)", "expected 0 with combine");
   refused(R"("position": null)", "found null");
+  refused(R"("n_hashes": 2)", "are of the approximate search; set search \"approximate\"");
+  refused(R"("search": "approximate", "n_buckets": 7)", "n_buckets = 7; expected an even number");
+  refused(R"("search": "approximate", "n_buckets": 258)", "n_buckets = 258; expected an even");
 }
 
 }  // namespace
