@@ -24,12 +24,14 @@ float half_square(const float* x, int64_t n) {
   return static_cast<float>(sum / 2);
 }
 
-// out[r] = exp(scores[r] - shift) or max(scores[r], 0), plus eps
+// out[r] = exp(scores[r] - shift), max(scores[r], 0) or scores[r], plus eps
 void features(const FavorScan& f, const float* scores, float shift, float eps, float* out) {
   for (int64_t r = 0; r < f.M; r += kLanes) {
     const int64_t count = std::min<int64_t>(kLanes, f.M - r);
     const V32 s = load_upto(scores + r, count);
-    const V32 value = f.exponential ? exp_negative(hn::Sub(s, all(shift))) : hn::Max(s, zero());
+    const V32 value = f.exponential ? exp_negative(hn::Sub(s, all(shift)))
+                      : f.rectified ? hn::Max(s, zero())
+                                    : s;
     store_upto(hn::Add(value, all(eps)), out + r, count);
   }
 }

@@ -18,7 +18,8 @@ struct FavorScan {
   const float* v = nullptr;         // [T, H, V]
   const float* q_scores = nullptr;  // [T, H, M]: W q
   const float* k_scores = nullptr;  // [T, H, M]: W k
-  bool exponential = true;          // else phi = max(s, 0) + eps, without norms and maxima
+  bool exponential = true;          // else phi = max(s, 0) + eps, without norms and maxima,
+  bool rectified = true;            // or, where this is false, phi = s + eps
   bool causal = true;               // else every query sees all T keys
   float eps = 0;
   float factor = 1;  // on the products phi(q) . phi(k): 1 / M makes them estimates of exp(q . k)

@@ -25,7 +25,7 @@ struct Inputs {
   std::vector<float> no_state() const { return std::vector<float>(at(H * (M + 1) * (V + 1) + H)); }
 
   /// The definition: all products of features, in double; keys 0 .. i or all.
-  std::vector<double> want(bool causal, bool exponential) const {
+  std::vector<double> want(bool causal, bool exponential, bool rectified = true) const {
     const auto d = [](float x) { return static_cast<double>(x); };
     const double eps = d(1e-3f);
     const auto half = [&](const Values& x, int64_t t, int64_t h) {
@@ -40,7 +40,10 @@ struct Inputs {
     };
     const auto phi = [&](const Values& s, int64_t t, int64_t h, int64_t r, double shift) {
       const double score = d(s[(t * H + h) * M + r]);
-      return (exponential ? std::exp(score - shift) : std::max(score, 0.0)) + eps;
+      return (exponential ? std::exp(score - shift)
+              : rectified ? std::max(score, 0.0)
+                          : score) +
+             eps;
     };
     std::vector<double> out(at(T * H * V));
     for (int64_t h = 0; h < H; ++h)
@@ -81,6 +84,23 @@ TEST(FavorScan, OddSizesAgainstTheDefinition) {
             expect_near(out.data(), want.data(), in.T * in.H * V, 2e-5, 5e-6);
           });
         }
+}
+
+TEST(FavorScan, FeaturesAsTheyAre) {
+  // of one sign, so that no denominator is small
+  Inputs in{9, 2, 5, 13, 7};
+  for (Values* s : {&in.qs, &in.ks})
+    for (int64_t i = 0; i < in.T * in.H * in.M; ++i) s->data()[i] = -1 - std::abs(s->data()[i]);
+  for (const bool causal : {true, false}) {
+    const auto want = in.want(causal, false, false);
+    on_every_target([&] {
+      std::vector<float> state = in.no_state(), out(at(in.T * in.H * in.V));
+      FavorScan f = in.scan(0, in.T, state, out.data());
+      f.causal = causal, f.exponential = false, f.rectified = false;
+      favor_scan(f);
+      expect_near(out.data(), want.data(), in.T * in.H * in.V, 2e-5, 5e-6);
+    });
+  }
 }
 
 TEST(FavorScan, CallsAndThreadsChangeNoBits) {

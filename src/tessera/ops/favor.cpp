@@ -12,13 +12,15 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+/// Whether features are exponentials, of which the largest is taken off.
 bool exponential(const Favor& in) {
-  return in.kernel != FavorKernel::relu;
+  return in.kernel == FavorKernel::softmax || in.kernel == FavorKernel::softmax_hyperbolic;
 }
 
 Tensor scaled(const Tensor& x, const Favor& in) {
   const Tensor wide_x = x.to(wide(x));
-  return exponential(in) ? wide_x * std::pow(static_cast<double>(x.size(-1)), -0.25) : wide_x;
+  return in.kernel != FavorKernel::relu ? wide_x * std::pow(static_cast<double>(x.size(-1)), -0.25)
+                                        : wide_x;
 }
 
 /// w_r . y for every row of scaled y.
@@ -26,6 +28,14 @@ Tensor scores(const Tensor& y, const Favor& in) {
   const Tensor w = in.w_MD.to(y.device(), y.scalar_type()).contiguous();
   const Tensor s = linear(y, Weight::dense("directions", w));
   return in.kernel == FavorKernel::softmax_hyperbolic ? at::cat({s, -s}, -1) : s;
+}
+
+/// Features that are no exponentials, of scaled y and its scores. The factor exp(|q|^2 / 2) of a
+/// query stands above and below the fraction, so that keys alone have it.
+Tensor plain_features(const Tensor& y, const Tensor& s, const Favor& in, bool of_keys) {
+  if (in.kernel == FavorKernel::relu) return at::relu(s);
+  const Tensor waves = at::cat({s.sin(), s.cos()}, -1);
+  return of_keys ? waves * (y.square().sum(-1, true) / 2).exp() : waves;
 }
 
 /// The factor on products of features.
@@ -50,11 +60,11 @@ Tensor normalised(const Tensor& sums, double eps) {
 
 /// Keys before their maximum is taken off: ln of a feature, and the largest score of each row.
 struct Keys {
-  Tensor log_BTHM, largest_BTH;  // the kernel `relu`: the features themselves, and zeros
+  Tensor log_BTHM, largest_BTH;  // where none is taken off: the features themselves, and zeros
 };
 Keys keys_of(const Favor& in) {
   const Tensor y = scaled(in.k_BTHD, in), s = scores(y, in);
-  if (!exponential(in)) return {at::relu(s), at::zeros_like(s.select(-1, 0))};
+  if (!exponential(in)) return {plain_features(y, s, in, true), at::zeros_like(s.select(-1, 0))};
   return {s - y.square().sum(-1, true) / 2, s.amax(-1)};
 }
 
@@ -95,7 +105,7 @@ Tensor favor_directions(const RandomKey& key, int64_t m, int64_t d, FavorRows ro
 
 Tensor favor_query_features(const Tensor& x_BTHD, const Favor& how) {
   const Tensor y = scaled(x_BTHD, how), s = scores(y, how);
-  if (!exponential(how)) return at::relu(s) + how.eps;
+  if (!exponential(how)) return plain_features(y, s, how, false) + how.eps;
   const Tensor shift = y.square().sum(-1, true) / 2 + s.amax(-1, true);
   return ((s - shift).exp() + how.eps) / std::sqrt(static_cast<double>(s.size(-1)));
 }
@@ -170,7 +180,12 @@ std::pair<Tensor, FavorState> favor_chunked(const Favor& in,
 Tensor favor_scan(const Favor& in, bool causal, const FavorState& state) {
   const Tensor q = scaled(in.q_BTHD, in).contiguous(), k = scaled(in.k_BTHD, in).contiguous(),
                v = in.v_BTHV.contiguous();
-  const Tensor q_scores = scores(q, in).contiguous(), k_scores = scores(k, in).contiguous();
+  Tensor q_scores = scores(q, in).contiguous(), k_scores = scores(k, in).contiguous();
+  const bool waves = in.kernel == FavorKernel::trigonometric;
+  if (waves) {
+    q_scores = plain_features(q, q_scores, in, false).contiguous();
+    k_scores = plain_features(k, k_scores, in, true).contiguous();
+  }
   Tensor out = at::empty_like(v);
   kernels::FavorScan f;
   f.T = q.size(1), f.H = q.size(2), f.K = q.size(3), f.M = q_scores.size(3), f.V = v.size(3);
@@ -180,6 +195,7 @@ Tensor favor_scan(const Favor& in, bool causal, const FavorState& state) {
   f.q_scores = q_scores.const_data_ptr<float>();
   f.k_scores = k_scores.const_data_ptr<float>();
   f.exponential = exponential(in);
+  f.rectified = !waves;
   f.causal = causal;
   f.eps = static_cast<float>(in.eps);
   f.factor = static_cast<float>(product_factor(in, f.M));

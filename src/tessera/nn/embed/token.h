@@ -67,6 +67,9 @@ struct TokenEmbedConfig final : spec::Config {
       fail(ErrorKind::spec, scope.path,
            "width = {} differs from d_model = {}; give \"project\": \"sum\" or \"token\"", width,
            scope.d_model);
+    if (project == EmbedProjection::none && !project_bias)
+      fail(ErrorKind::spec, scope.path,
+           "project_bias = false without a projection; set project, or leave it out");
   }
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override {
     if (!position) return {};

@@ -42,6 +42,12 @@ struct GluConfig final : spec::Config {
             .forms = {.recurrent = true},
             .any_width = true};
   }
+  void check(const spec::Scope& scope) const override {
+    if (slope != 1 && (act == Activation::relu || act == Activation::identity))
+      fail(ErrorKind::spec, scope.path,
+           "slope = {} with act {}, for which act(s g) / s is act(g); leave it out", slope,
+           spec::enum_name(act));
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("gate", d_hidden, scope.input_width(), bias);
     list.linear("up", d_hidden, scope.input_width(), bias);

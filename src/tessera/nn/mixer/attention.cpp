@@ -25,6 +25,7 @@ class Attention final : public Mixer {
         o_(builder, "o"),
         q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
         k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        v_norm_(builder, "v_norm", config.v_norm, QkNormOver::head, config.n_kv_heads),
         scale_(builder, config.scale),
         position_(build_position(
             config.position,
@@ -70,9 +71,7 @@ class Attention final : public Mixer {
     return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
   }
   Tensor values(const Linear& linear, const Tensor& x_ND) const {
-    const Tensor v_NGD =
-        projected(linear, x_ND).reshape({x_ND.size(0), config_.n_kv_heads, config_.head_dim});
-    return gated(v_NGD, x_ND, GatePlace::after_value);
+    return gated(v_norm_(projected(linear, x_ND)), x_ND, GatePlace::after_value);
   }
   /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
   Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
@@ -87,8 +86,11 @@ class Attention final : public Mixer {
   }
   Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
 
-  /// The queries times the factors of their positions.
-  Tensor tempered(const Tensor& q_NHD, Context& context) const {
+  /// The queries times the factors of their positions, and that of the scores where it is on them.
+  Tensor tempered(const Tensor& projected_NHD, Context& context) const {
+    const Tensor q_NHD = config_.scale_on == ScaleOn::query
+                             ? projected_NHD * config_.score_scale(layer_)
+                             : projected_NHD;
     if (config_.temperature.scale == 0) return q_NHD;
     const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
     Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
@@ -99,10 +101,10 @@ class Attention final : public Mixer {
 
   ops::ScoreOptions options(Context& context) const {
     ops::ScoreOptions how;
-    how.scale = config_.score_scale(layer_);
+    how.scale = config_.logit_scale(layer_);
     how.softcap = config_.softcap;
     how.causal = context.causal;
-    if (sinks_) how.sinks_H = sinks_->tensor();
+    how.sinks_H = sinks(*context.batch);
     return with_term(std::move(how), *position_,
                      {.n_heads = config_.n_heads,
                       .head_dim = config_.head_dim,
@@ -110,6 +112,13 @@ class Attention final : public Mixer {
                       .project_q = [this](const Tensor& x) { return queries(q_, x); },
                       .project_k = [this](const Tensor& x) { return keys(x); }},
                      context);
+  }
+
+  /// The logits that take weight and give nothing. A key of zeros scores 0, and its value is 0.
+  Tensor sinks(const Batch& batch) const {
+    if (!config_.add_zero_attn) return sinks_ ? sinks_->tensor() : Tensor();
+    const Tensor zero = at::zeros({config_.n_heads}, batch.positions_N.options().dtype(at::kFloat));
+    return sinks_ ? at::logaddexp(sinks_->tensor(), zero.to(sinks_->tensor().options())) : zero;
   }
 
   /// Refuses what a part of a sequence cannot compute.
@@ -238,7 +247,7 @@ class Attention final : public Mixer {
   int64_t layer_ = 0;
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
   WeightPtr sinks_;
-  HeadNorms q_norm_, k_norm_;
+  HeadNorms q_norm_, k_norm_, v_norm_;
   LearnedScale scale_;
   std::unique_ptr<Position> position_;
   Sight sight_;

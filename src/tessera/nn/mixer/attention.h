@@ -4,8 +4,11 @@
 //   o_i = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i + b_g) where there is a gate; gate_at puts
 //   it on the values or behind the output projection instead
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position
-// Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et al. 2023,
-// arXiv:2305.13245 (GQA); gates: Qiu et al. 2025, arXiv:2505.06708. Golden: attention G1, G2.
+// add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
+// besides, without a position and without a place in the state.
+// Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
+// al. 2023, arXiv:2305.13245 (GQA); gates: Qiu et al. 2025, arXiv:2505.06708. Golden: attention G1,
+// G2.
 #pragma once
 
 #include "tessera/nn/pattern/pattern_config.h"
@@ -22,6 +25,10 @@ enum class ScoreScale {
   learned,         // one learned number, scale_value at first; after qk_norm l2_norm it is the g of
                    // cosine attention, s_ij = g cos(q_i, k_j)
   learned_headwise,  // one per query head
+};
+enum class ScaleOn {
+  logits,  // scale (q_i . k_j)
+  query,   // (scale q_i) . k_j: the same but for rounding (Longformer, BART, Whisper)
 };
 enum class QkNormOver {
   head,        // statistics per head, one weight [head_dim] shared by heads (Qwen3, Gemma 3)
@@ -80,6 +87,11 @@ struct tessera::spec::EnumNames<tessera::nn::ScoreScale> {
                                     std::pair{S::learned_headwise, "learned_headwise"}};
 };
 template <>
+struct tessera::spec::EnumNames<tessera::nn::ScaleOn> {
+  static constexpr std::array names{std::pair{nn::ScaleOn::logits, "logits"},
+                                    std::pair{nn::ScaleOn::query, "query"}};
+};
+template <>
 struct tessera::spec::EnumNames<tessera::nn::OutputGate> {
   using G = nn::OutputGate;
   static constexpr std::array names{std::pair{G::none, "none"}, std::pair{G::headwise, "headwise"},
@@ -118,6 +130,10 @@ void declare_head_norms(spec::ParamList& list,
 double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer);
 /// Where it is learned, declares it as "scale".
 void declare_score_scale(spec::ParamList& list, ScoreScale scale, double value, int64_t n_heads);
+/// Throws Error(spec) where `value` is given to a scale that takes none, or cannot take it.
+void check_score_scale(ScoreScale scale, double value, const spec::Scope& scope);
+/// Throws Error(spec) where `over` is given and there is no norm.
+void check_qk_norm(const spec::AnyPart& norm, QkNormOver over, const spec::Scope& scope);
 
 struct AttentionConfig final : spec::Config {
   int64_t n_heads = 0;
@@ -127,11 +143,14 @@ struct AttentionConfig final : spec::Config {
   double clip = 0;
   spec::Part<spec::Slot::norm> qk_norm;
   QkNormOver qk_norm_over = QkNormOver::head;
+  spec::Part<spec::Slot::norm> v_norm;
   QueryTemperature temperature;
   ScoreScale scale = ScoreScale::rsqrt_head_dim;
   double scale_value = 1;
+  ScaleOn scale_on = ScaleOn::logits;
   double softcap = 0;
   bool sinks = false;
+  bool add_zero_attn = false;
   OutputGate gate = OutputGate::none;
   GatePlace gate_at = GatePlace::after_sdpa;
   GateActivation gate_act = GateActivation::sigmoid;
@@ -154,14 +173,19 @@ struct AttentionConfig final : spec::Config {
               {.min = 0}),
         field("qk_norm", &C::qk_norm, "norm of queries and keys before the rotation"),
         field("qk_norm_over", &C::qk_norm_over, "what the qk_norm's statistics cover"),
+        field("v_norm", &C::v_norm,
+              "norm of each head's values, one weight for all (Gemma 3n: rms_norm, weight none)"),
         field("temperature", &C::temperature,
               "growth of the queries with their position (Llama 4)"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value,
               "the number that `value` and `rsqrt_of` take, and where a learned factor begins"),
+        field("scale_on", &C::scale_on, "what the factor multiplies"),
         field("softcap", &C::softcap, "c in c * tanh(s / c) on the scores; 0 = none", {.min = 0}),
         field("sinks", &C::sinks,
               "a learned logit per head that takes weight and gives nothing (gpt-oss)"),
+        field("add_zero_attn", &C::add_zero_attn,
+              "a key and value of zeros that every query sees besides"),
         field("gate", &C::gate, "a projection of the input through gate_act, as a factor"),
         field("gate_at", &C::gate_at, "on what: the heads' outputs, the values, or the output"),
         field("gate_act", &C::gate_act, "what its numbers pass through"),
@@ -205,6 +229,10 @@ struct AttentionConfig final : spec::Config {
 
   double score_scale(int64_t layer) const {
     return nn::score_scale(scale, scale_value, head_dim, layer);
+  }
+  /// The factor that is not on the queries.
+  double logit_scale(int64_t layer) const {
+    return scale_on == ScaleOn::query ? 1 : score_scale(layer);
   }
   /// The factor on the query at `position` of its document.
   double query_factor(int64_t position) const;

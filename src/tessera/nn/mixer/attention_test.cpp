@@ -20,21 +20,41 @@ class Definition {
   Tensor output() const {
     const Tensor q = normed(projected("q", kHeads), "q_norm"),
                  k = normed(projected("k", kGroups), "k_norm"),
-                 v = gated(projected("v", kGroups), GatePlace::after_value);
+                 v = gated(values_normed(projected("v", kGroups)), GatePlace::after_value);
     Tensor mixed = at::zeros({kT, kHeads, kE}, at::kDouble);
     for (int64_t i = 0; i < kT; ++i)
       for (int64_t h = 0; h < kHeads; ++h) {
-        const Tensor keys = k.select(1, h / 2).narrow(0, 0, i + 1);
-        const Tensor scores = at::mv(keys, q[i][h]) * temperature(i) * scale(h);
-        mixed[i][h] = at::mv(v.select(1, h / 2).narrow(0, 0, i + 1).t(), at::softmax(scores, 0));
+        const int64_t from = std::max<int64_t>(0, i + 1 - width_);
+        std::vector<Tensor> keys{k.select(1, h / 2).narrow(0, from, i + 1 - from)},
+            read{v.select(1, h / 2).narrow(0, from, i + 1 - from)};
+        if (config_.add_zero_attn)
+          for (auto* list : {&keys, &read}) list->push_back(at::zeros({1, kE}, at::kDouble));
+        Tensor scores = at::mv(at::cat(keys), q[i][h]) * temperature(i) * scale(h);
+        if (config_.softcap > 0) scores = config_.softcap * at::tanh(scores / config_.softcap);
+        Tensor powers = scores.exp();
+        Tensor sum = powers.sum();
+        if (has("sinks")) sum = sum + m_.values.at("sinks")[h].exp();
+        mixed[i][h] = at::mv(at::cat(read).t(), powers / sum);
       }
     mixed = gated(mixed, GatePlace::after_sdpa).reshape({kT, kHeads * kE});
     const Tensor out = at::matmul(mixed, m_.values.at("o.weight").t());
     return gated(out.unsqueeze(-1), GatePlace::after_o).squeeze(-1);
   }
 
+  /// Of the pattern window; else all of the past.
+  Definition& within(int64_t width) {
+    width_ = width;
+    return *this;
+  }
+
  private:
   bool has(const std::string& name) const { return m_.values.contains(name); }
+  /// Root mean square norm of eps 0.1.
+  Tensor values_normed(const Tensor& v_TGE) const {
+    if (!config_.v_norm) return v_TGE;
+    const Tensor y = v_TGE / (v_TGE.square().mean(-1, true) + 0.1).sqrt();
+    return has("v_norm.weight") ? y * m_.values.at("v_norm.weight") : y;
+  }
   Tensor linear(const std::string& name) const {
     const Tensor y = at::matmul(x_, m_.values.at(name + ".weight").t());
     return has(name + ".bias") ? y + m_.values.at(name + ".bias") : y;
@@ -85,28 +105,38 @@ class Definition {
   const MixerUnderTest& m_;
   const AttentionConfig& config_;
   Tensor x_;
+  int64_t width_ = kT;
 };
 
 TEST(Attention, AgainstTheDefinition) {
   const Tensor x = gen({kT, kD}, 1.3, 0.2);
   Tensor plain;
-  for (const char* option :
-       {"", R"(, "clip": 0.4)",
-        R"(, "qk_norm": {"type": "layer_norm", "eps": 0.1}, "qk_norm_over": "each_head")",
-        R"(, "temperature": {"scale": 0.7, "floor": 3})",
-        R"(, "temperature": {"scale": 0.7, "floor": 3, "offset": 0})",
-        R"(, "gate": "headwise", "gate_bias": true)",
-        R"(, "gate": "elementwise", "gate_bias": true)", R"(, "gate": "elementwise")",
-        R"(, "gate": "headwise", "gate_at": "after_value", "gate_bias": true)",
-        R"(, "gate": "elementwise", "gate_at": "after_value")",
-        R"(, "gate": "elementwise", "gate_at": "after_o", "gate_bias": true)",
-        R"(, "gate": "headwise", "gate_act": "silu")",
-        R"(, "gate": "elementwise", "gate_at": "after_value", "gate_act": "silu")",
-        R"(, "gate": "elementwise", "gate_at": "after_o", "gate_act": "silu")",
-        R"(, "qk_norm": "l2_norm")", R"(, "scale": "learned")",
-        R"(, "qk_norm": "l2_norm", "scale": "learned")",
-        R"(, "qk_norm": "l2_norm", "scale": "learned_headwise")",
-        R"(, "qk_norm": {"type": "l2_norm", "weight": "scalar"}, "scale": "one")"}) {
+  for (
+      const char* option :
+      {"",
+       R"(, "clip": 0.4)",
+       R"(, "qk_norm": {"type": "layer_norm", "eps": 0.1}, "qk_norm_over": "each_head")",
+       R"(, "temperature": {"scale": 0.7, "floor": 3})",
+       R"(, "temperature": {"scale": 0.7, "floor": 3, "offset": 0})",
+       R"(, "gate": "headwise", "gate_bias": true)",
+       R"(, "gate": "elementwise", "gate_bias": true)",
+       R"(, "gate": "elementwise")",
+       R"(, "gate": "headwise", "gate_at": "after_value", "gate_bias": true)",
+       R"(, "gate": "elementwise", "gate_at": "after_value")",
+       R"(, "gate": "elementwise", "gate_at": "after_o", "gate_bias": true)",
+       R"(, "gate": "headwise", "gate_act": "silu")",
+       R"(, "gate": "elementwise", "gate_at": "after_value", "gate_act": "silu")",
+       R"(, "gate": "elementwise", "gate_at": "after_o", "gate_act": "silu")",
+       R"(, "qk_norm": "l2_norm")",
+       R"(, "scale": "learned")",
+       R"(, "qk_norm": "l2_norm", "scale": "learned")",
+       R"(, "qk_norm": "l2_norm", "scale": "learned_headwise")",
+       R"(, "qk_norm": {"type": "l2_norm", "weight": "scalar"}, "scale": "one")",
+       R"(, "v_norm": {"type": "rms_norm", "eps": 0.1, "weight": "none"})",
+       R"(, "v_norm": {"type": "rms_norm", "eps": 0.1}, "gate": "headwise", "gate_at": "after_value")",
+       R"(, "add_zero_attn": true)",
+       R"(, "add_zero_attn": true, "sinks": true, "softcap": 2)",
+       R"(, "temperature": {"scale": 0.7, "floor": 3}, "scale_on": "query")"}) {
     SCOPED_TRACE(option);
     MixerUnderTest m(
         std::string(R"({"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 3)") +
@@ -123,6 +153,60 @@ TEST(Attention, AgainstTheDefinition) {
     EXPECT_LT((m.run(x, at::kFloat) - want).abs().max().item<double>(), 1e-5);
     // positions go on where the state ends
     EXPECT_LT((m.run(x, at::kDouble, {4, 1, 6}) - want).abs().max().item<double>(), 1e-12);
+  }
+}
+
+TEST(Attention, TheKeyOfZerosIsSeenBesideAWindow) {
+  const Tensor x = gen({kT, kD}, 1.3, 0.2);
+  MixerUnderTest m(
+      R"({"type": "attention", "n_heads": 4, "n_kv_heads": 2, "head_dim": 3,
+          "add_zero_attn": true, "pattern": {"type": "window", "width": 3}})",
+      kD);
+  m.fill({.size = 1});
+  EXPECT_EQ(m.state().size(), 2u);
+  EXPECT_EQ(m.state()[0].keep, 3);
+  m.expect_everywhere(x, Definition(m, x).within(3).output(), 1e-12);
+}
+
+TEST(Attention, TheKeyOfZerosIsThatOfTorch) {
+  // torch.nn.MultiheadAttention(4, 2, bias=False, add_zero_attn=True) in float64, causal mask;
+  // in_proj_weight, out_proj.weight and x as below
+  MixerUnderTest m(R"({"type": "attention", "n_heads": 2, "add_zero_attn": true})", 4);
+  const char* names[] = {"q.weight", "k.weight", "v.weight", "o.weight"};
+  double n = 0;
+  for (const char* name : names) {
+    m.values[name] = gen({4, 4}, 0.37 + 0.06 * n, 0.1 + 0.2 * n);
+    n += 1;
+  }
+  m.expect_all_given();
+  m.expect_everywhere(gen({3, 4}, 1.3, 0.2),
+                      ops::tensor({7.397108734906e-02, 4.180535400678e-01, -5.660210381539e-01,
+                                   2.481544866195e-01, 1.218657084625e-02, 2.513521745603e-01,
+                                   -3.080286419528e-01, 1.111982253115e-01, 3.105518671387e-05,
+                                   -2.411867838532e-01, 2.838463283430e-01, -9.290097886412e-02},
+                                  {3, 4}),
+                      1e-9);
+}
+
+TEST(Attention, AFactorOnTheQueriesIsOneOnTheScores) {
+  const Tensor x = gen({kT, kD}, 1.3, 0.2);
+  const auto of = [&](const std::string& options) {
+    MixerUnderTest m(R"({"type": "attention", "n_heads": 4, "head_dim": 4, "position": "rope", )" +
+                         options + "}",
+                     kD);
+    m.fill({.size = 1});
+    return m.run(x, at::kDouble);
+  };
+  for (const std::string scale : {R"("scale": "rsqrt_head_dim")", R"("scale": "inverse_layer")",
+                                  R"("scale": "rsqrt_of", "scale_value": 7)",
+                                  R"("scale": "value", "scale_value": 0.4, "softcap": 3)"}) {
+    const Tensor want = of(scale);
+    ops::expect_near(of(scale + R"(, "scale_on": "query")"), want, 1e-13);
+    ops::expect_near(of(scale + R"(, "scale_on": "query",
+        "pattern": {"type": "longformer", "width": 2, "global_tokens": [0], "projections": "separate"})"),
+                     of(scale + R"(,
+        "pattern": {"type": "longformer", "width": 2, "global_tokens": [0], "projections": "separate"})"),
+                     1e-13);
   }
 }
 

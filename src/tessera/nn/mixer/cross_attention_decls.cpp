@@ -24,9 +24,8 @@ void CrossAttentionConfig::check(const spec::Scope& scope) const {
          n_heads);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
-  if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
-    fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
-         scale_value);
+  check_score_scale(scale, scale_value, scope);
+  check_qk_norm(qk_norm, qk_norm_over, scope);
 }
 
 void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

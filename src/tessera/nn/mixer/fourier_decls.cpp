@@ -9,6 +9,11 @@ void FourierConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "fourier needs an encoder: every output reads the whole document; in a decoder use "
          "attention, or hyena for long convolutions");
+  if (transform != Transform::random && seed != 0)
+    fail(ErrorKind::spec, scope.path,
+         "seed = {} with transform {}, which draws nothing; set transform to random, or leave it "
+         "out",
+         seed, spec::enum_name(transform));
   if (transform != Transform::fourier && max_length == 0)
     fail(ErrorKind::spec, scope.path,
          "max_length = 0; expected the longest document, which the matrix over tokens is made for");

@@ -37,6 +37,13 @@ void GauConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "dropout = {} acts on the weights of a softmax; expected 0 with weights relu2 or laplace",
          dropout);
+  if (weights == GauWeights::softmax && divisor != GauDivisor::count)
+    fail(ErrorKind::spec, scope.path,
+         "divisor {} with weights softmax, which has no divisor; leave it out, or use relu2",
+         spec::enum_name(divisor));
+  if (divisor != GauDivisor::max_length && max_length != GauConfig().max_length)
+    fail(ErrorKind::spec, scope.path,
+         "max_length = {} without divisor max_length; set divisor, or leave it out", max_length);
   refuse_values(position, scope);
   if (grows(scope.causal) && position && position.as<PositionConfig>().takes_scale())
     fail(ErrorKind::spec, scope.path,

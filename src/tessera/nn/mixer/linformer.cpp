@@ -67,6 +67,8 @@ class Linformer final : public Mixer {
         return projected(x_TC, weight->tensor().narrow(1, 0, x_TC.size(0)));
       case SlotMethod::conv:
         return filtered(x_TC, weight->tensor());
+      case SlotMethod::conv_heads:
+        return filtered_by_heads(x_TC, weight->tensor());
       case SlotMethod::mean:
       case SlotMethod::max:
         break;
@@ -98,6 +100,21 @@ class Linformer final : public Mixer {
     Tensor sum = x.select(1, 0) * w.select(1, 0);
     for (int64_t j = 1; j < w.size(1); ++j) sum = sum + x.select(1, j) * w.select(1, j);
     return sum.to(x_TC.scalar_type());
+  }
+
+  /// Products of each run of a head with the head's filters, w_CDW: rows of their own.
+  Tensor filtered_by_heads(const Tensor& x_TC, const Tensor& w_CDW) const {
+    const int64_t h = config_.n_heads, d = config_.head_dim, width = w_CDW.size(2);
+    const Tensor x_SWC = runs(x_TC, width, 0);
+    const int64_t slots = x_SWC.size(0);
+    const Tensor x_HSI = x_SWC.reshape({slots, width, h, d})
+                             .permute({2, 0, 3, 1})
+                             .reshape({h, slots, d * width}),
+                 w_HOI = w_CDW.to(x_SWC.device(), x_SWC.scalar_type()).reshape({h, d, d * width});
+    return ops::row_products(x_HSI, w_HOI)
+        .transpose(0, 1)
+        .reshape({slots, h * d})
+        .to(x_TC.scalar_type());
   }
 
   Tensor pooled(const Tensor& x_TC) const {

@@ -16,9 +16,10 @@
 namespace tessera::nn {
 
 enum class SlotMethod {
-  linear,  // learned E and F over the positions
-  conv,    // one filter per channel, its width also its stride
-  mean,    // over runs of ceil(T / n_slots) tokens
+  linear,      // learned E and F over the positions
+  conv,        // one filter per channel, its width also its stride
+  conv_heads,  // filters of each head from all of its channels to all of them
+  mean,        // over runs of ceil(T / n_slots) tokens
   max,
 };
 enum class SlotShare {
@@ -38,6 +39,7 @@ template <>
 struct tessera::spec::EnumNames<tessera::nn::SlotMethod> {
   using M = nn::SlotMethod;
   static constexpr std::array names{std::pair{M::linear, "linear"}, std::pair{M::conv, "conv"},
+                                    std::pair{M::conv_heads, "conv_heads"},
                                     std::pair{M::mean, "mean"}, std::pair{M::max, "max"}};
 };
 template <>
@@ -113,6 +115,7 @@ struct LinformerConfig final : spec::Config {
 
   static constexpr const char* kShared = "linformer";  // id of the matrix of all layers
   bool one_for_both() const { return share == SlotShare::kv || share == SlotShare::layerwise; }
+  bool filters() const { return method == SlotMethod::conv || method == SlotMethod::conv_heads; }
   /// Taps of the filter, and its stride.
   int64_t filter_width() const { return (max_length + n_slots - 1) / n_slots; }
 };

@@ -10,7 +10,11 @@ void LinformerConfig::check(const spec::Scope& scope) const {
          "linformer needs an encoder: each of its slots mixes all positions, so that a causal "
          "query would read its future; use multi_level_attention, whose blocks are read only once "
          "they are complete");
-  const bool learned = method == SlotMethod::linear || method == SlotMethod::conv;
+  const bool learned = method == SlotMethod::linear || filters();
+  if (method == SlotMethod::conv_heads && order == SlotOrder::compress_then_project)
+    fail(ErrorKind::spec, scope.path,
+         "method conv_heads filters keys and values of heads, which tokens do not have; use order "
+         "project_then_compress, or method conv");
   if (learned && max_length == 0)
     fail(ErrorKind::spec, scope.path,
          "max_length = 0; expected the longest document, which {} is made for",
@@ -43,6 +47,12 @@ void LinformerConfig::params(spec::ParamList& list, const spec::Scope& scope) co
       const double bound = std::sqrt(3.0 / static_cast<double>(n_slots + max_length));
       to.linear(name, (share == SlotShare::none ? n_heads : 1) * n_slots, max_length, false,
                 spec::Init::uniform(-bound, bound));
+    } else if (method == SlotMethod::conv_heads) {
+      const double bound = 1 / std::sqrt(static_cast<double>(head_dim * filter_width()));
+      to.add({std::string(name) + ".weight",
+              {inner, head_dim, filter_width()},
+              spec::Init::uniform(-bound, bound),
+              spec::ParamKind::structural});
     } else if (method == SlotMethod::conv) {
       const double bound = 1 / std::sqrt(static_cast<double>(filter_width()));
       const int64_t channels = order == SlotOrder::compress_then_project ? scope.d_model : inner;
@@ -65,7 +75,9 @@ double LinformerConfig::extra_flops(const spec::Scope& scope, int64_t) const {
   const int64_t inner = n_heads * head_dim;
   const int64_t compressed = order == SlotOrder::compress_then_project ? scope.d_model : inner;
   // two compressions (a slot reads every token, or one run), scores and weighted values
-  const int64_t reads = method == SlotMethod::linear ? n_slots : 1;
+  const int64_t reads = method == SlotMethod::linear       ? n_slots
+                        : method == SlotMethod::conv_heads ? head_dim
+                                                           : 1;
   return 4.0 * static_cast<double>(compressed * reads) + 4.0 * static_cast<double>(inner * n_slots);
 }
 

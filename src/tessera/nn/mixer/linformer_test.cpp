@@ -86,6 +86,38 @@ TEST(Linformer, LayersThatShareReadOneMatrixForKeysAndValues) {
   }
 }
 
+TEST(Linformer, FiltersOfHeadsAreAGroupedConvolution) {
+  for (const char* share : {"headwise", "kv"})
+    for (const int64_t t : {7, 6, 2}) {
+      MixerUnderTest m(fmt::format(R"({{"type": "linformer", "n_heads": 2, "n_slots": 3,
+          "max_length": 7, "method": "conv_heads", "share": "{}"}})",
+                                   share),
+                       6, false);
+      m.fill();
+      const Tensor x = gen({t, 6}, 0.9, 0.2);
+      const auto projected = [&](const char* name) { return at::matmul(x, m.values[name].t()); };
+      const auto compressed = [&](const Tensor& y_TC, const std::string& of) {
+        const Tensor& w = m.values.at(m.values.contains(of) ? of : "compress_k.weight");
+        const Tensor padded = at::constant_pad_nd(y_TC.t(), {0, (3 - t % 3) % 3});
+        return at::conv1d(padded.unsqueeze(0), w, {}, at::IntArrayRef{3}, at::IntArrayRef{0},
+                          at::IntArrayRef{1}, 2)
+            .squeeze(0)
+            .t();
+      };
+      const Tensor q = projected("q.weight"),
+                   k = compressed(projected("k.weight"), "compress_k.weight"),
+                   v = compressed(projected("v.weight"), "compress_v.weight");
+      std::vector<Tensor> heads;
+      for (int64_t h = 0; h < 2; ++h) {
+        const auto head = [&](const Tensor& y) { return y.narrow(1, 3 * h, 3); };
+        heads.push_back(at::matmul(
+            at::softmax(at::matmul(head(q), head(k).t()) / std::sqrt(3.0), -1), head(v)));
+      }
+      const Tensor want = at::matmul(at::cat(heads, 1), m.values["o.weight"].t());
+      ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-12);
+    }
+}
+
 TEST(Linformer, TheLastRunIsShorter) {
   // 5 tokens in 2 slots: runs of 3 and 2
   MixerUnderTest m(R"({"type": "linformer", "n_heads": 1, "n_slots": 2, "method": "mean"})", 3,

@@ -10,15 +10,42 @@
 
 namespace tessera::nn {
 
+namespace {
+
+void check_temperature(const QueryTemperature& t, const spec::Scope& scope) {
+  const QueryTemperature plain;
+  if (t.scale == 0 && (t.floor != plain.floor || t.offset != plain.offset))
+    fail(ErrorKind::spec, scope.at("temperature").path,
+         "floor and offset without a scale: nothing grows; set scale, or leave them out");
+}
+
+void check_scale_on(const AttentionConfig& c, const spec::Scope& scope) {
+  if (c.scale_on == ScaleOn::logits) return;
+  if (c.scale == ScoreScale::one || c.scale == ScoreScale::learned ||
+      c.scale == ScoreScale::learned_headwise)
+    fail(ErrorKind::spec, scope.path, "scale_on query with scale {}: {}; leave scale_on out",
+         spec::enum_name(c.scale),
+         c.scale == ScoreScale::one ? "there is no factor"
+                                    : "a learned factor is always on the queries");
+  if (c.position && c.position.as<PositionConfig>().takes_scale())
+    fail(ErrorKind::spec, scope.path,
+         "scale_on query, but what position \"{}\" adds takes the factor on the scores; use "
+         "scale_on logits",
+         c.position.type());
+}
+
+}  // namespace
+
 void AttentionConfig::check(const spec::Scope& scope) const {
   if (n_heads % n_kv_heads != 0)
     fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
          n_heads);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
-  if (scale == ScoreScale::rsqrt_of && scale_value <= 0)
-    fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
-         scale_value);
+  check_score_scale(scale, scale_value, scope);
+  check_qk_norm(qk_norm, qk_norm_over, scope);
+  check_temperature(temperature, scope);
+  check_scale_on(*this, scope);
   if (gate_bias && gate == OutputGate::none)
     fail(ErrorKind::spec, scope.path, "gate_bias without a gate; set gate, or leave it out");
   if (gate == OutputGate::none &&
@@ -58,6 +85,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   position.config->params_under(list, "position", child_scope(scope, "position"));
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
   declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+  declare_head_norms(list, "v_norm", v_norm, QkNormOver::head, n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
@@ -93,6 +121,25 @@ void declare_score_scale(spec::ParamList& list, ScoreScale scale, double value, 
               {scale == ScoreScale::learned ? 1 : n_heads},
               spec::Init::constant(value),
               spec::ParamKind::structural});
+}
+
+void check_score_scale(ScoreScale scale, double value, const spec::Scope& scope) {
+  if (scale == ScoreScale::rsqrt_of && value <= 0)
+    fail(ErrorKind::spec, scope.path, "scale_value = {}; expected more than 0 for scale rsqrt_of",
+         value);
+  const bool takes = scale == ScoreScale::value || scale == ScoreScale::rsqrt_of ||
+                     scale == ScoreScale::learned || scale == ScoreScale::learned_headwise;
+  if (value != 1 && !takes)
+    fail(ErrorKind::spec, scope.path,
+         "scale_value = {} with scale {}, which takes no number; set scale to value, or leave it "
+         "out",
+         value, spec::enum_name(scale));
+}
+
+void check_qk_norm(const spec::AnyPart& norm, QkNormOver over, const spec::Scope& scope) {
+  if (over != QkNormOver::head && !norm)
+    fail(ErrorKind::spec, scope.path,
+         "qk_norm_over {} without a qk_norm; set qk_norm, or leave it out", spec::enum_name(over));
 }
 
 double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t layer) {
@@ -144,6 +191,9 @@ void Mamba2Config::check(const spec::Scope& scope) const {
   if (norm_groups > 0 && d_ssm % norm_groups != 0)
     fail(ErrorKind::spec, scope.path, "norm_groups = {} does not divide {} = {}", norm_groups,
          beside() == 0 ? "n_heads * head_dim" : "d_ssm", d_ssm);
+  if (norm_groups == 0 && norm_eps != Mamba2Config().norm_eps)
+    fail(ErrorKind::spec, scope.path,
+         "norm_eps = {} without a norm; set norm_groups, or leave it out", norm_eps);
   if (dt_max && *dt_max < dt_min)
     fail(ErrorKind::spec, scope.path, "dt_max = {} is below dt_min = {}", *dt_max, dt_min);
 }

@@ -137,7 +137,7 @@ struct MultiLevelAttentionConfig final : spec::Config {
            scope.d_model);
     head_dim = width_of_head(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
-    if (pool_hidden == 0) pool_hidden = 2 * head_dim;
+    if (pool == LevelPool::mlp && pool_hidden == 0) pool_hidden = 2 * head_dim;
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

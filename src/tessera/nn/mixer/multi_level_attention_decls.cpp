@@ -20,6 +20,24 @@ void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
   if (windows.size() + 1 != ratios.size())
     fail(ErrorKind::spec, scope.path, "windows has {} numbers; expected {}, one less than ratios",
          windows.size(), ratios.size() - 1);
+  if (pool != LevelPool::mlp && pool_hidden != 0)
+    fail(ErrorKind::spec, scope.path,
+         "pool_hidden = {} with pool {}, which has no hidden layer; set pool to mlp, or leave it "
+         "out",
+         pool_hidden, spec::enum_name(pool));
+  if (source == LevelSource::cascade && !learned_pool())
+    fail(
+        ErrorKind::spec, scope.path,
+        "source cascade with pool {}, which is the same of tokens and of entries; leave it out, or "
+        "use a learned pool",
+        spec::enum_name(pool));
+  if (combine == LevelCombine::gated && !count_bias)
+    fail(ErrorKind::spec, scope.path,
+         "count_bias = false with combine gated: each level's own softmax does not see what all of "
+         "its entries gain; leave it out");
+  if (mode == LevelMode::overlap && !scope.causal)
+    fail(ErrorKind::spec, scope.path,
+         "mode overlap in an encoder, whose levels always overlap; leave it out");
   if (position) {
     const auto& scheme = position.as<PositionConfig>();
     if (scheme.angles_change())

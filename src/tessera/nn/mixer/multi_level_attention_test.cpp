@@ -101,7 +101,7 @@ TEST(MultiLevelAttention, AgainstTheDefinition) {
         R"("pool": "depthwise_conv", "mode": "overlap")", R"("pool": "conv")",
         R"("pool": "mlp", "pool_hidden": 5)", R"("pool": "depthwise_conv", "source": "cascade")",
         R"("pool": "conv", "source": "cascade")", R"("pool": "mlp", "source": "cascade")",
-        R"("source": "cascade")", R"("combine": "gated")",
+        R"("combine": "gated")",
         R"("combine": "gated", "mode": "overlap", "pool": "mlp", "source": "cascade")"}) {
     SCOPED_TRACE(options);
     MixerUnderTest m(fmt::format(

@@ -13,7 +13,10 @@ ops::FavorKernel kernel_of(RandomFeatures features) {
       return ops::FavorKernel::softmax;
     case RandomFeatures::softmax_hyperbolic:
       return ops::FavorKernel::softmax_hyperbolic;
+    case RandomFeatures::trigonometric:
+      return ops::FavorKernel::trigonometric;
     case RandomFeatures::relu:
+    case RandomFeatures::relu_deterministic:
       break;
   }
   return ops::FavorKernel::relu;
@@ -29,7 +32,7 @@ class Performer final : public Mixer {
         v_(builder, "v"),
         o_(builder, "o"),
         position_(build_position(config.position, builder.under("position"))),
-        w_MD_(draw(RandomKey(static_cast<uint64_t>(config.seed)))) {}
+        w_MD_(config.deterministic() ? at::eye(config.head_dim, at::kDouble) : draw(seed())) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
@@ -38,8 +41,7 @@ class Performer final : public Mixer {
     const Tensor q = position_->rotate(q_(x).reshape({n, h, d}), Side::query, context),
                  k = position_->rotate(k_(x).reshape({n, h, d}), Side::key, context),
                  v = v_(x_ND).reshape({n, h, d});
-    const bool redraw = context.training && config_.redraw == FeatureRedraw::every_step;
-    const Tensor w = (redraw ? draw(context.key) : w_MD_).to(x_ND.device(), ops::wide(x_ND));
+    const Tensor w = directions(context).to(x_ND.device(), ops::wide(x_ND));
     const auto favor = [&](const auto& rows_of) {
       return ops::Favor{rows_of(q),     rows_of(k), rows_of(v), w, kernel_of(config_.features),
                         config_.added()};
@@ -68,6 +70,14 @@ class Performer final : public Mixer {
   }
 
  private:
+  RandomKey seed() const { return RandomKey(static_cast<uint64_t>(config_.seed)); }
+
+  /// Those of the call: of the layer for good, or of a step of training.
+  Tensor directions(const Context& context) const {
+    if (!context.training || config_.redraw == FeatureRedraw::never) return w_MD_;
+    return draw(context.key);
+  }
+
   Tensor draw(const RandomKey& key) const {
     const auto rows = config_.rows == FeatureRows::gaussian ? ops::FavorRows::gaussian
                       : config_.rows == FeatureRows::orthogonal

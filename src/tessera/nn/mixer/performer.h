@@ -2,7 +2,9 @@
 // with a state of fixed size.
 //   o_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j),
 //   phi(x)_r = m^-1/2 (exp(w_r . y - |y|^2 / 2 - c) + eps),  y = x D^-1/4,  w_r ~ N(0, I)
-// Choromanski et al. 2020, arXiv:2009.14794. Golden: attention G5.
+// or, trigonometric, m^-1/2 exp(|y|^2 / 2) [sin(w_r . y), cos(w_r . y)]: no bias either, but sums
+// of both signs, which large keys and small denominators make inaccurate. Choromanski et al. 2020,
+// arXiv:2009.14794. Golden: attention G5.
 //
 // The directions w are no parameters: they follow from `seed` and the layer's name, as initial
 // values do. A causal row takes the largest score c of the keys it sees; the released code takes it
@@ -19,7 +21,9 @@ namespace tessera::nn {
 enum class RandomFeatures {
   softmax,             // n_features positive features
   softmax_hyperbolic,  // with w and -w: twice as many, less variance
+  trigonometric,       // sines and cosines: twice as many, of both signs
   relu,                // max(w . x, 0) + eps: a kernel of its own
+  relu_deterministic,  // max(x, 0) + eps, without directions
 };
 enum class FeatureRows {
   orthogonal,           // in blocks of head_dim, with the norms of Gaussian rows
@@ -36,9 +40,10 @@ enum class FeatureRedraw {
 template <>
 struct tessera::spec::EnumNames<tessera::nn::RandomFeatures> {
   using F = nn::RandomFeatures;
-  static constexpr std::array names{std::pair{F::softmax, "softmax"},
-                                    std::pair{F::softmax_hyperbolic, "softmax_hyperbolic"},
-                                    std::pair{F::relu, "relu"}};
+  static constexpr std::array names{
+      std::pair{F::softmax, "softmax"}, std::pair{F::softmax_hyperbolic, "softmax_hyperbolic"},
+      std::pair{F::trigonometric, "trigonometric"}, std::pair{F::relu, "relu"},
+      std::pair{F::relu_deterministic, "relu_deterministic"}};
 };
 template <>
 struct tessera::spec::EnumNames<tessera::nn::FeatureRows> {
@@ -76,12 +81,16 @@ struct PerformerConfig final : spec::Config {
         field("n_heads", &C::n_heads, "heads", {.min = 1, .required = true}),
         field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
         field("n_features", &C::n_features,
-              "m, directions per head; 0 = head_dim ln(head_dim), rounded up", {.min = 0}),
+              "m, directions per head; 0 = head_dim ln(head_dim), rounded up; relu_deterministic "
+              "has head_dim features",
+              {.min = 0}),
         field("features", &C::features, "what a direction gives"),
         field("rows", &C::rows, "how the directions are drawn"),
         field("redraw", &C::redraw, "whether training draws new directions"),
         field("seed", &C::seed, "of the directions, with the layer's name", {.min = 0}),
-        field("eps", &C::eps, "added to every feature; null = 1e-6, with relu 1e-3", {.min = 0}),
+        field("eps", &C::eps,
+              "added to every feature; null = 1e-6, with relu 1e-3, with trigonometric 0",
+              {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("chunk", &C::chunk, "tokens per chunk of the chunked form", {.min = 1})};
@@ -108,9 +117,15 @@ struct PerformerConfig final : spec::Config {
 
   /// Channels of phi.
   int64_t phi_width() const {
-    return features == RandomFeatures::softmax_hyperbolic ? 2 * n_features : n_features;
+    const bool both =
+        features == RandomFeatures::softmax_hyperbolic || features == RandomFeatures::trigonometric;
+    return deterministic() ? head_dim : both ? 2 * n_features : n_features;
   }
-  double added() const { return eps.value_or(features == RandomFeatures::relu ? 1e-3 : 1e-6); }
+  bool deterministic() const { return features == RandomFeatures::relu_deterministic; }
+  double added() const {
+    const bool relu = features == RandomFeatures::relu || deterministic();
+    return eps.value_or(features == RandomFeatures::trigonometric ? 0 : relu ? 1e-3 : 1e-6);
+  }
 };
 
 }  // namespace tessera::nn

@@ -11,7 +11,7 @@ void PerformerConfig::complete(const spec::Scope& scope) {
          "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
          scope.d_model);
   head_dim = width_of_head(scope);
-  if (n_features == 0) {
+  if (n_features == 0 && !deterministic()) {
     const auto d = static_cast<double>(head_dim);
     n_features = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(d * std::log(d))));
   }
@@ -20,6 +20,14 @@ void PerformerConfig::complete(const spec::Scope& scope) {
 void PerformerConfig::check(const spec::Scope& scope) const {
   if (head_dim < 1)
     fail(ErrorKind::spec, scope.path, "head_dim = {}; expected at least 1", head_dim);
+  if (deterministic() && (n_features != 0 || seed != 0 || rows != FeatureRows::orthogonal ||
+                          redraw != FeatureRedraw::never))
+    fail(ErrorKind::spec, scope.path,
+         "n_features, rows, redraw and seed say what directions there are, and relu_deterministic "
+         "has none; leave them out");
+  if (features == RandomFeatures::trigonometric && added() != 0)
+    fail(ErrorKind::spec, scope.path,
+         "eps = {} with features trigonometric, which have both signs; expected 0", added());
 }
 
 void PerformerConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -40,7 +48,7 @@ std::vector<spec::StateDecl> PerformerConfig::state(const spec::Scope&) const {
 
 double PerformerConfig::extra_flops(const spec::Scope&, int64_t) const {
   // scores of q and k, the update of the sums and their reading
-  return 4.0 * static_cast<double>(n_heads * n_features * head_dim) +
+  return 4.0 * static_cast<double>(n_heads * n_features * head_dim) +  // 0 without directions
          4.0 * static_cast<double>(n_heads * phi_width() * (head_dim + 1));
 }
 

@@ -72,6 +72,9 @@ void RetentionConfig::check(const spec::Scope& scope) const {
   if (angles != RetentionAngles::none && key_dim % 2 != 0)
     fail(ErrorKind::spec, scope.path,
          "key_dim = {}; a rotation needs an even number (or \"angles\": \"none\")", key_dim);
+  if (angles == RetentionAngles::none && theta != RetentionConfig().theta)
+    fail(ErrorKind::spec, scope.path, "theta = {} without angles; set angles, or leave it out",
+         theta);
 }
 
 void RetentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
@@ -111,6 +114,9 @@ void LinearAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "normaliser = true with feature identity can divide by zero; drop the normaliser, or take "
          "another feature");
+  if (!*normaliser && eps != LinearAttentionConfig().eps)
+    fail(ErrorKind::spec, scope.path,
+         "eps = {} without a normaliser; set normaliser, or leave it out", eps);
 }
 
 void LinearAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

@@ -22,6 +22,12 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "n_buckets = [{}]: {} is odd; a bucket and its opposite come in pairs",
            fmt::join(n_buckets, ", "), factor);
+  if (!n_buckets.empty() && max_length != LshAttentionConfig().max_length)
+    fail(
+        ErrorKind::spec, scope.path,
+        "max_length = {} with n_buckets, which leave no count to derive from it; leave one of them "
+        "out",
+        max_length);
   if (position && position.info().place == spec::Place::score_bias &&
       !position.as<PositionConfig>().by_distance())
     fail(ErrorKind::spec, scope.path,
@@ -54,6 +60,9 @@ void LocalAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "chunks_after = {} needs an encoder: a decoder sees no later chunk; use 0", chunks_after);
   check_padding(pad_to, chunk, scope);
+  if (scope.causal && pad_to > 0)
+    fail(ErrorKind::spec, scope.path,
+         "pad_to = {} needs an encoder: a decoder has no ring of chunks; use 0", pad_to);
 }
 
 void LocalAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

@@ -54,7 +54,7 @@ struct Rwkv7Config final : RecurrentConfig, spec::ReadsEarlierParts {
     return value_residual.value_or(scope.earlier > 0);
   }
   void complete(const spec::Scope& scope) override;
-  void check(const spec::Scope& scope) const override { require_causal(scope, "rwkv7"); }
+  void check(const spec::Scope& scope) const override;
   void check_behind(const std::vector<spec::Placed>& before,
                     const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

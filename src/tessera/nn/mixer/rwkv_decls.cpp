@@ -94,8 +94,16 @@ void Rwkv7Config::complete(const spec::Scope& scope) {
   if (value_dim == 0) value_dim = head_width(scope);
   if (decay_rank == 0) decay_rank = rank_of(2.5, scope.d_model);
   if (rate_rank == 0) rate_rank = rank_of(2.5, scope.d_model);
-  if (value_rank == 0) value_rank = rank_of(1.7, scope.d_model);
+  if (value_rank == 0 && value_residual.value_or(true)) value_rank = rank_of(1.7, scope.d_model);
   if (gate_rank == 0) gate_rank = rank_of(5, scope.d_model);
+}
+
+void Rwkv7Config::check(const spec::Scope& scope) const {
+  require_causal(scope, "rwkv7");
+  if (value_rank != 0 && !value_residual.value_or(true))
+    fail(ErrorKind::spec, scope.path,
+         "value_rank = {} without a value_residual; set value_residual, or leave it out",
+         value_rank);
 }
 
 void Rwkv7Config::params(spec::ParamList& list, const spec::Scope& scope) const {

@@ -297,11 +297,13 @@ TEST(ScorePlaces, Gau) {
                  growing = causal && !softmax && std::string(divisor) == "count";
       if ((!causal && !scheme.encoder) || (growing && scheme.takes_scale)) continue;
       SCOPED_TRACE(fmt::format("{}, {} {}", scheme.json, divisor, weights));
-      MixerUnderTest m = with(scheme,
-                              fmt::format(R"({{"type": "gau", "d_hidden": 6, "d_key": 3,
-          "divisor": "{}", "weights": "{}", "max_length": 5}})",
-                                          divisor, weights),
-                              4, causal);
+      MixerUnderTest m =
+          with(scheme,
+               fmt::format(R"({{"type": "gau", "d_hidden": 6, "d_key": 3,
+          "divisor": "{}", "weights": "{}"{}}})",
+                           divisor, weights,
+                           std::string(divisor) == "max_length" ? R"(, "max_length": 5)" : ""),
+               4, causal);
       const Tensor x = gen({kT, 4}, 1.3, 0.2) * 2;
       const Gated p(m, x);
       Tensor sum = at::zeros({kT, 6}, at::kDouble);

@@ -2,9 +2,9 @@
 // tokens, n of them in the document, a query of block a sees
 //   everything                                  when a = 0 or a = n - 1
 //   {0, n - 1, a - 1, a, a + 1} and R_h(a)      otherwise, R_h(a) `random` blocks of each head
-// A block that R names and the rest holds too counts twice. In a causal stack keys after the query
-// are hidden, R is drawn among the earlier blocks, and the last block, which only the end of the
-// document could tell, is one like the others.
+// A block that R names and the rest holds too counts twice. The paper's is an encoder's. The causal
+// form is this project's own: keys after the query are hidden, R is drawn among the earlier blocks,
+// and the last block, which only the end of the document could tell, is one like the others.
 // Zaheer et al. 2020, arXiv:2007.14062. The reference draws nothing at inference: R = (0, ..., 0).
 #pragma once
 
@@ -49,7 +49,9 @@ struct BigBirdPatternConfig final : PatternBase<BigBirdPatternConfig> {
   }
   static spec::Json example(const spec::Scope&, int64_t) { return {{"block", 32}}; }
   static spec::Info info() {
-    return {.summary = "Window, global blocks and random blocks.",
+    return {.summary =
+                "Window, global blocks and random blocks; a decoder has this project's own causal "
+                "form, whose last block is not global.",
             .paper = "Zaheer et al.: Big Bird: Transformers for Longer Sequences, arXiv:2007.14062",
             .year = 2020,
             .forms = {.recurrent = true}};
@@ -58,6 +60,13 @@ struct BigBirdPatternConfig final : PatternBase<BigBirdPatternConfig> {
     if (random + 1 > kernels::Visibility::kMostOften)
       fail(ErrorKind::spec, scope.path, "random = {}; expected at most {}", random,
            kernels::Visibility::kMostOften - 1);
+    if (draw == BigBirdDraw::first_block && random == 0)
+      fail(ErrorKind::spec, scope.path,
+           "draw first_block with random = 0: no block is drawn; set random, or leave it out");
+    if (seed != 0 && (draw == BigBirdDraw::first_block || random == 0))
+      fail(ErrorKind::spec, scope.path,
+           "seed = {} and nothing is drawn by it: draw is {}, random {}; leave it out", seed,
+           spec::enum_name(draw), random);
     if (scope.causal && full_up_to > 0)
       fail(ErrorKind::spec, scope.path,
            "full_up_to = {} in a causal stack, where the past cannot know the document's length; "

@@ -71,6 +71,10 @@ struct DilatedPatternConfig final : PatternBase<DilatedPatternConfig> {
         fail(ErrorKind::spec, scope.path, "dilations[{}] = {}; expected 1 to its segment of {}", b,
              dilations[b], segments[b]);
     }
+    if (offset != DilatedOffset::modulo && same_for_heads())
+      fail(ErrorKind::spec, scope.path,
+           "offset {} where all dilations are 1 and no head has one; leave it out",
+           spec::enum_name(offset));
   }
   int64_t offset_of(const PatternSite& site, int64_t head, int64_t dilation) const {
     if (offset == DilatedOffset::modulo) return head % dilation;

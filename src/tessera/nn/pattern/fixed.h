@@ -50,6 +50,10 @@ struct FixedPatternConfig final : PatternBase<FixedPatternConfig> {
            "summary * sub_blocks = {} * {} is more than stride = {}; the summaries must fit into "
            "a block",
            summary, sub_blocks, stride);
+    if (!self && combine == Factors::merged)
+      fail(ErrorKind::spec, scope.path,
+           "self = false with combine merged, where a query's own block holds it; use alternate or "
+           "multihead, or leave it out");
   }
   void check_heads(const spec::Scope& scope, int64_t n_heads) const override {
     check_factor_heads(combine, scope, n_heads);

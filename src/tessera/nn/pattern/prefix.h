@@ -30,6 +30,11 @@ struct PrefixPatternConfig final : PatternBase<PrefixPatternConfig> {
             .forms = {.recurrent = true},
             .time = spec::Growth::quadratic};
   }
+  void check(const spec::Scope& scope) const override {
+    if (!scope.causal)
+      fail(ErrorKind::spec, scope.path,
+           "prefix in an encoder, whose tokens all see each other; use full there");
+  }
   int64_t prefix(int64_t given) const override {
     return length == 0 ? given : given == 0 ? length : std::min(length, given);
   }

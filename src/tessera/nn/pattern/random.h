@@ -32,6 +32,11 @@ struct RandomPatternConfig final : PatternBase<RandomPatternConfig> {
             .year = 2019,
             .forms = {.recurrent = true}};
   }
+  void check(const spec::Scope& scope) const override {
+    if (seed != 0 && blocks == 0)
+      fail(ErrorKind::spec, scope.path,
+           "seed = {} with blocks = 0: no block is drawn; set blocks, or leave it out", seed);
+  }
   /// The blocks that a block of queries draws, ascending.
   std::vector<int64_t> drawn(const PatternSite& site, int64_t head, int64_t row) const {
     const RandomKey key = block_row_key(seed, site.layer, head, row);

@@ -14,19 +14,22 @@ struct WindowPatternConfig final : PatternBase<WindowPatternConfig> {
   int64_t width = 0;
 
   static constexpr auto fields() {
-    return std::tuple{spec::field("width", &WindowPatternConfig::width,
-                                  "tokens in the window, the query's own included",
-                                  {.min = 1, .required = true})};
+    return std::tuple{spec::field(
+        "width", &WindowPatternConfig::width,
+        "tokens in the window, the query's own included; an encoder's reaches floor(width "
+        "/ 2) to either side, so that width 4 sees 5",
+        {.min = 1, .required = true})};
   }
   static spec::Json example(const spec::Scope&, int64_t) { return {{"width", 128}}; }
   static spec::Info info() {
-    return {
-        .summary = "Every query sees the last `width` keys only; the cache is a ring of that size.",
-        .paper =
-            "Beltagy, Peters, Cohan: Longformer, arXiv:2004.05150; Jiang et al.: Mistral 7B, "
-            "arXiv:2310.06825",
-        .year = 2020,
-        .forms = {.recurrent = true}};
+    return {.summary =
+                "Every query sees the last `width` keys only, in an encoder those with |i - j| <= "
+                "floor(width / 2); the cache is a ring of that size.",
+            .paper =
+                "Beltagy, Peters, Cohan: Longformer, arXiv:2004.05150; Jiang et al.: Mistral 7B, "
+                "arXiv:2310.06825",
+            .year = 2020,
+            .forms = {.recurrent = true}};
   }
   int64_t multiplicity(const PatternSite& site,
                        int64_t /*head*/,

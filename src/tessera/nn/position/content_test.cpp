@@ -219,6 +219,36 @@ TEST(Decoupled, UntiedIsTupe) {
   }
 }
 
+TEST(Decoupled, DisentangledIsDeberta) {
+  const Heads in = gen_heads(2, 7, 3);
+  const Values values{{"weight", ops::gen({10, 6}, 0.3, 0.2)},
+                      {"key.weight", ops::gen({6, 6}, 0.5, 0.7)},
+                      {"query.weight", ops::gen({6, 6}, 0.7, 0.4)},
+                      {"query.bias", ops::gen({6}, 0.9, 0.1)}};
+  for (const bool causal : {true, false}) {
+    const Scheme deberta(spec::Json{{"type", "deberta"}, {"max_relative", 5}}, values, 2, 3,
+                         causal);
+    const Scheme same(
+        spec::Json{{"type", "decoupled"}, {"variant", "disentangled"}, {"max_distance", 5}}, values,
+        2, 3, causal);
+    ops::expect_near(same.attend(in, 0.5, at::kDouble), deberta.attend(in, 0.5, at::kDouble), 0);
+  }
+}
+
+TEST(Decoupled, DecoupledRopeTurnsAPartOfTheChannels) {
+  const Tensor x_NHD = ops::gen({5, 2, 6}, 0.3, 0.2);
+  const Batch batch = Batch::of(std::vector<std::vector<int64_t>>{{0, 0, 0, 0, 0}});
+  const auto rotated = [&](const spec::Json& json) {
+    Context context;
+    context.batch = &batch;
+    return Scheme(json, {}, 2, 6, true).make(at::kDouble)->rotate(x_NHD, Side::key, context);
+  };
+  const Tensor got = rotated({{"type", "decoupled"}, {"variant", "decoupled_rope"}, {"rank", 4}});
+  ops::expect_near(got, rotated({{"type", "rope"}, {"rotary_dim", 4}}), 0);
+  ops::expect_near(got.narrow(2, 4, 2), x_NHD.narrow(2, 4, 2), 0);
+  EXPECT_GT((got - x_NHD).abs().max().item<double>(), 0.1);
+}
+
 TEST(Decoupled, DietIsItsFormula) {
   const Heads in = gen_heads(2, 7, 3);
   const Tensor q = ops::gen({9, 2, 4}, 0.3, 0.2), k = ops::gen({9, 2, 4}, 0.5, 0.7);

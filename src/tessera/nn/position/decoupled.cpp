@@ -49,7 +49,9 @@ class DietRelative final : public Position {
 std::unique_ptr<Position> build(const DecoupledConfig& config, const Builder& builder) {
   switch (config.variant) {
     case DecoupledVariant::untied:
-      return build_position(config.tupe(builder.scope()), builder);
+    case DecoupledVariant::disentangled:
+    case DecoupledVariant::decoupled_rope:
+      return build_position(config.alias(builder.scope()), builder);
     case DecoupledVariant::diet_abs:
       return std::make_unique<DietAbsolute>(home(builder, config.share));
     case DecoupledVariant::diet_rel:

@@ -44,6 +44,10 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
       fail(ErrorKind::spec, scope.path,
            "short_factor has {} and long_factor {} entries; expected {}, one per rotated pair",
            short_factor.size(), long_factor.size(), pairs);
+    if (attention_factor && factor != 1)
+      fail(ErrorKind::spec, scope.path,
+           "factor = {} beside attention_factor = {}, which it would make; leave one of them out",
+           factor, *attention_factor);
   }
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t length) const override {
     const double automatic =

@@ -30,7 +30,8 @@ struct YarnScalingConfig final : RopeScalingConfig {
         spec::field("attention_factor", &C::attention_factor,
                     "factor on cos and sin; null = 0.1 ln s + 1"),
         spec::field("mscale", &C::mscale, "numerator of the attention factor, with mscale_all_dim"),
-        spec::field("mscale_all_dim", &C::mscale_all_dim, "its denominator"),
+        spec::field("mscale_all_dim", &C::mscale_all_dim,
+                    "its denominator; latent_attention's scale yarn_mscale reads it, too"),
         spec::field("truncate", &C::truncate, "round the borders of the ramp to whole indices")};
   }
   static spec::Info info() {
@@ -43,6 +44,21 @@ struct YarnScalingConfig final : RopeScalingConfig {
         .forms = {.recurrent = true}};
   }
 
+  void check(const spec::Scope& scope) const override {
+    // what turns a part of a head's channels has a mixer that may read mscale_all_dim by itself
+    const bool read = scope.rotated > 0;
+    if (attention_factor && (mscale != 0 || (mscale_all_dim != 0 && !read)))
+      fail(ErrorKind::spec, scope.path,
+           "attention_factor = {} beside mscale = {} and mscale_all_dim = {}, which would make it; "
+           "leave it or them out",
+           *attention_factor, mscale, mscale_all_dim);
+    if ((mscale != 0) != (mscale_all_dim != 0) && !(read && mscale == 0))
+      fail(
+          ErrorKind::spec, scope.path,
+          "mscale = {} and mscale_all_dim = {}; the attention factor is their quotient: give both, "
+          "or neither",
+          mscale, mscale_all_dim);
+  }
   RopeFrequencies frequencies(double theta, int64_t rotary_dim, int64_t) const override {
     const auto d = static_cast<double>(rotary_dim);
     // the index whose frequency makes n turns within L0
