@@ -186,7 +186,7 @@ int generate(Options& o) {
   const bool quiet = o.quiet || o.prompts.empty() || loaded.model.spec().encoder != nullptr;
   const bool stream = !o.json && prompts.size() == 1 && tokenizer != nullptr;
   if (stream) {
-    if (!quiet) fmt::print("{}", o.prompts.front());
+    if (!quiet) g.on_start = [&o] { fmt::print("{}", o.prompts.front()); };
     g.on_text = [](size_t, std::string_view text) {
       fmt::print("{}", text);
       std::fflush(stdout);

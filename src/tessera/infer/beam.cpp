@@ -173,6 +173,7 @@ Generations beam_search(const model::Model& model,
   Generations out;
   for (size_t r = 0; r < prompts.size(); ++r) {
     Search search(model, prompts[r], options, beams, longest);
+    if (r == 0 && options.on_start) options.on_start();
     bool cancelled = false;
     for (bool prefill = true; !search.done(); prefill = false) {
       const auto start = std::chrono::steady_clock::now();

@@ -225,6 +225,7 @@ Generations generate(const model::Model& model,
   std::vector<Row>& rows = run.rows;
   run.begin(prompts, tokenizer);
   if (speculation.on()) run.guesser.emplace(model, run.sequences, options);
+  if (options.on_start) options.on_start();
   Generations out;
   for (bool prefill = true;; prefill = false) {
     std::vector<size_t> active;

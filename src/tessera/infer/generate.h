@@ -49,6 +49,8 @@ struct GenerateOptions {
   Session* session = nullptr;
   const CancelToken* cancel =
       nullptr;  // ends generation after the current token; what exists is returned
+  /// Called once all of this has been found good, before anything is computed.
+  std::function<void()> on_start;
   /// Called with text as it becomes certain (never half a character, never part of a stop string).
   /// Needs a tokenizer.
   std::function<void(size_t row, std::string_view text)> on_text;

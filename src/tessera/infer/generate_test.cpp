@@ -132,6 +132,35 @@ TEST(Generate, EndsWhereAnyPartOfTheModelEnds) {
     }
 }
 
+TEST(Generate, StartsOnceEverythingIsFoundGood) {
+  const model::Model stateless = tiny_model(
+      R"({"mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope",
+          "scaling": {"type": "dynamic", "factor": 2, "original_length": 64}}}})",
+      7);
+  const auto starts = [&](const GenerateOptions& given) {
+    GenerateOptions options = given;
+    int64_t n = 0;
+    options.max_new_tokens = 2;
+    options.on_start = [&] { ++n; };
+    try {
+      generate(stateless, nullptr, prompts(), options);
+      EXPECT_EQ(n, 1);
+      return true;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_EQ(n, 0) << error.what();
+      return false;
+    }
+  };
+  GenerateOptions options;
+  EXPECT_TRUE(starts(options));
+  options.kv.type = spec::KvType::int8;
+  EXPECT_FALSE(starts(options));
+  options = {};
+  options.speculation.lookup = 3;
+  EXPECT_FALSE(starts(options));
+}
+
 TEST(Generate, SpeculationThatCannotBeIsRefused) {
   const auto layers = tiny_layers();
   const model::Model model = tiny_model(layers[0].second, 1),
