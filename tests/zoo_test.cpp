@@ -68,8 +68,8 @@ TEST(Zoo, MiniMaxWeighsTheStreamAsDeepNormDoes) {
       const auto& residual = group.residual.as<nn::PostNormConfig>();
       EXPECT_NEAR(residual.stream, 3.55655882, 5e-9);
       EXPECT_EQ(residual.scale, 1);
-      if (group.branches[0].name == "mixer")
-        EXPECT_EQ(group.branches[0].part.type(), i % 8 == 7 ? "attention" : "lightning_attention");
+      if (group.branches[0].name != "mixer") continue;
+      EXPECT_EQ(group.branches[0].part.type(), i % 8 == 7 ? "attention" : "lightning_attention");
     }
 }
 

@@ -102,6 +102,38 @@ TEST(LastingValues, FiltersAreMadeOnceByBlocks) {
   EXPECT_EQ(times, 2);
 }
 
+// uses of shared parameters differ by their adapters
+TEST(LastingValues, EveryUseKeepsItsOwn) {
+  const at::NoGradGuard no_gradients;
+  const std::vector<int64_t> ids = some_ids(9);
+  for (const auto& [mixer, product] :
+       {std::pair{R"({"type": "hyena", "max_length": 280})", "filter.hidden.0"},
+        std::pair{R"({"type": "attention", "n_heads": 2, "position": {"type": "xl"}})", "q"}}) {
+    const std::string layer =
+        fmt::format(R"({{"share": "s", "mixer": {}, "adapters": [{{"rank": 2, "of": ["{}"]}}]}})",
+                    mixer, product);
+    const ModelSpec spec = read_model_spec(spec::parse_json(
+        fmt::format(
+            R"({{"tessera": 1, "arch": "decoder", "vocab": 17, "d_model": 8, "layers": [{}, {}]}})",
+            layer, layer),
+        "test"));
+    Weights weights = Weights::initial(spec, 5);
+    for (const auto& [decl, weight] : weights.all())
+      if (decl.name.find("adapters") != std::string::npos)
+        Tensor(weight->dense_tensor())
+            .copy_(ops::initial_values(
+                {decl.name, decl.shape, spec::Init::normal(1), spec::ParamKind::matrix, 0},
+                RandomKey(3), at::kFloat));
+    const Model model(spec, std::move(weights));
+    const Tensor whole = model.hidden(nn::Batch::of({ids}));
+    State state(model.spec(), 1);
+    for (int64_t t = 0; t < 9; ++t)
+      ASSERT_TRUE(at::equal(step(model, state, ids[static_cast<size_t>(t)]), whole.narrow(0, t, 1)))
+          << mixer << t;
+    EXPECT_EQ(held(state).size(), 2u);
+  }
+}
+
 TEST(LastingValues, TrainingKeepsNone) {
   for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": {"type": "xl"}})",
                             R"({"type": "hyena", "max_length": 8})"}) {

@@ -15,7 +15,7 @@ class Hyena final : public Mixer {
  public:
   Hyena(const HyenaConfig& config, const Builder& builder)
       : config_(config),
-        name_(builder.prefix() + ".filters"),
+        name_(fmt::format("hyena {} {}", builder.scope().layer, builder.prefix())),
         in_(builder, "in"),
         out_(builder, "out"),
         conv_(builder, "conv", kernels::Activation::identity),
@@ -109,7 +109,7 @@ class Hyena final : public Mixer {
   static constexpr int64_t kBlock = 256;  // positions whose filters are made at once
 
   HyenaConfig config_;
-  std::string name_;
+  std::string name_;  // of this use: those of shared parameters may have adapters of their own
   Linear in_, out_, last_;
   CausalConv conv_;
   std::vector<Linear> layers_;

@@ -21,7 +21,7 @@ Tensor added(const spec::Json& json, const Tensor& table, const std::vector<int6
   context.causal = false;
   return Scheme(json, {{"weight", table}}, 1, table.size(1), false)
       .make(at::kDouble)
-      ->embed(at::zeros({n, table.size(1)}, at::kDouble), context);
+      ->embed(at::zeros({n, table.size(1)}, at::kDouble), context, nullptr);
 }
 
 TEST(LearnedPositions, ATableIsStretchedLinearlyOverLongerDocuments) {
