@@ -248,7 +248,8 @@ void check_kv_types(const Rig& rig, Report& report) {
   bool packs = true, any = false;
   for (const model::BranchState& branch : layout)
     for (const spec::StateDecl& decl : branch.tensors)
-      if (decl.kind != spec::StateDecl::Kind::fixed) {
+      // embeddings that are kept are neither keys nor values: they stay as they are
+      if (decl.kind != spec::StateDecl::Kind::fixed && branch.name != "embed") {
         packs = packs && decl.packs;
         any = true;
       }

@@ -109,9 +109,10 @@ TEST(LastingValues, EveryUseKeepsItsOwn) {
   for (const auto& [mixer, product] :
        {std::pair{R"({"type": "hyena", "max_length": 280})", "filter.hidden.0"},
         std::pair{R"({"type": "attention", "n_heads": 2, "position": {"type": "xl"}})", "q"}}) {
-    const std::string layer =
-        fmt::format(R"({{"share": "s", "mixer": {}, "adapters": [{{"rank": 2, "of": ["{}"]}}]}})",
-                    mixer, product);
+    const std::string layer = fmt::format(
+        R"({{"branches": [{{"name": "b", "share": "s", "mixer": {},
+             "adapters": [{{"rank": 2, "of": ["{}"]}}]}}]}})",
+        mixer, product);
     const ModelSpec spec = read_model_spec(spec::parse_json(
         fmt::format(
             R"({{"tessera": 1, "arch": "decoder", "vocab": 17, "d_model": 8, "layers": [{}, {}]}})",

@@ -97,8 +97,9 @@ TEST(Recipe, ErrorsNamePathAndRemedy) {
             std::string::npos);
   EXPECT_NE(spec_error({"train.l2_wrap=-1"}).find("[train.l2_wrap] found -1; expected at least 0"),
             std::string::npos);
-  EXPECT_NE(spec_error({"train.l2_wrap=1e-4", "spec.head=null"}).find("a decoder needs a head"),
-            std::string::npos);
+  EXPECT_NE(
+      spec_error({"train.l2_wrap=1e-4", "spec.head=null"}).find("[spec.head] missing; a model"),
+      std::string::npos);
   EXPECT_NE(spec_error({"train.l2_wrap=1e-4", "spec.head=null", "spec.arch=encoder"})
                 .find("[spec.arch] \"encoder\" cannot be trained to predict the next token"),
             std::string::npos);
