@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <list>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -83,8 +84,7 @@ class BlockCache final : public c10::Allocator {
     if (const auto found = free_.lower_bound(bytes);
         found != free_.end() && found->first - bytes <= bytes / 8) {
       data = found->second;
-      cached_bytes_ -= found->first;
-      free_.erase(found);
+      forget_free(found);
     } else {
       data = map_block(bytes);
       if (data == nullptr) {
@@ -115,28 +115,38 @@ class BlockCache final : public c10::Allocator {
     const size_t bytes = found->second.bytes;
     live_bytes_ -= bytes;
     cached_bytes_ += bytes;
-    free_.emplace(bytes, data);
+    found->second.returned = returned_.insert(returned_.end(), free_.emplace(bytes, data));
     if (cached_bytes_ > most_) trim(most_);
     return true;
   }
 
-  // smallest first: they are the cheapest to have again
+  using Free = std::multimap<size_t, void*>;  // by size
+
+  void forget_free(Free::iterator block) {
+    cached_bytes_ -= block->first;
+    returned_.erase(sizes_[block->second].returned);
+    free_.erase(block);
+  }
+
+  // what lay unused for longest first: blocks of an earlier stage must not crowd out those that
+  // this one takes and gives back all the time
   void trim(size_t limit) {
-    while (cached_bytes_ > limit && !free_.empty()) {
-      const auto [bytes, data] = *free_.begin();
+    while (cached_bytes_ > limit && !returned_.empty()) {
+      const auto [bytes, data] = *returned_.front();
+      forget_free(returned_.front());
       munmap(data, bytes);
       sizes_.erase(data);
-      cached_bytes_ -= bytes;
-      free_.erase(free_.begin());
     }
   }
 
   struct Size {
     size_t bytes = 0, asked = 0;
+    std::list<Free::iterator>::iterator returned = {};  // of a free one
   };
 
   std::mutex mutex_;
-  std::multimap<size_t, void*> free_;      // by size
+  Free free_;
+  std::list<Free::iterator> returned_;     // the free ones, in the order in which they came back
   std::unordered_map<void*, Size> sizes_;  // of all blocks, free or not
   size_t live_bytes_ = 0, cached_bytes_ = 0, most_ = 0;
 };

@@ -126,5 +126,21 @@ TEST(BlockCache, KeepsBlocksWithinItsBound) {
   EXPECT_THROW(at::empty({int64_t{1} << 60}), std::exception);
 }
 
+TEST(BlockCache, LetsTheLongestUnusedGo) {
+  use_block_cache();
+  release_block_cache();
+  constexpr int64_t kFloatsOfMiB = 1 << 18;
+  // a stage of large blocks, held together, and one of small blocks after it
+  at::ones({256 * kFloatsOfMiB}) + at::ones({256 * kFloatsOfMiB});
+  const auto cached = [] { return block_cache_stats().cached_bytes >> 20; };
+  const size_t large = cached();
+  ASSERT_EQ(large % 256, 0u);
+  at::ones({4 * kFloatsOfMiB});
+  EXPECT_EQ(cached(), large - 256 + 4);
+  at::ones({4 * kFloatsOfMiB});
+  EXPECT_EQ(cached(), large - 256 + 4);
+  release_block_cache();
+}
+
 }  // namespace
 }  // namespace tessera::ops
