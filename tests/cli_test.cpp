@@ -165,7 +165,7 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
     for (const std::string& folder : {model, ours, theirs}) {
       const std::string output = (folder_ / "out.safetensors").string();
       const Outcome outcome =
-          run("forward " + folder + " --input " + input + " --output " + output);
+          run("forward " + folder + " --input " + input + " --output " + output + " --threads 1");
       ASSERT_EQ(outcome.code, 0) << family << outcome.err;
       if (first.empty()) first = read_text_file(output);
       EXPECT_EQ(read_text_file(output), first) << folder;

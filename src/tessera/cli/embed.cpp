@@ -1,6 +1,7 @@
 #include "tessera/infer/embed.h"
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/format/npy.h"
@@ -14,6 +15,7 @@ struct Options {
   std::vector<std::string> texts;
   bool json = false, normalize = false, no_normalize = false;
   int64_t max_tokens = 0;
+  int threads = 0;
 };
 
 /// The lines of a file; a last one without a line end counts.
@@ -46,6 +48,7 @@ void write(const std::string& path, const Tensor& vectors_RD) {
 }
 
 int embed(const Options& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
   infer::EmbedOptions options = infer::embed_options_of(o.model);
   if (!o.pooling.empty())
     options.pooling = o.pooling == "cls"   ? infer::Pooling::cls
@@ -108,6 +111,7 @@ std::function<int()> add_embed(CLI::App& app) {
       ->excludes(normalize);
   app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(positive());
   app.add_option("--families", o->families, "a folder of further family files");
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",
                  "tessera embed all-MiniLM-L6-v2 --file lines.txt --output vectors.npy"});
   return [o, text, file] {

@@ -1,3 +1,4 @@
+#include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/format/safetensors.h"
@@ -13,6 +14,7 @@ namespace {
 struct Options {
   std::string model, input, output, families;
   std::vector<std::string> probes;
+  int threads = 0;
 };
 
 const std::vector<std::string> kInputs = {"input_ids", "attention_mask", "position_ids",
@@ -84,6 +86,7 @@ bool turns_by_axes(const model::ModelSpec& spec) {
 }
 
 int forward(const Options& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
   const format::TensorFile file = format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
@@ -155,6 +158,7 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("--probe", o->probes,
                  "also write this intermediate: embed, final, layers.0.mixer.out ...; repeatable");
   app.add_option("--families", o->families, "a folder of further family files");
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera forward folder --input in.safetensors --output out.safetensors --probe "
                  "layers.0.mixer.out"});
   return [o] { return forward(*o); };
