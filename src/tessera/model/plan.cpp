@@ -26,6 +26,11 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
   return flops;
 }
 
+/// What a row holds; nothing where the model cannot continue from a state.
+std::vector<BranchState> held(const ModelSpec& spec, spec::KvType kv) {
+  return spec.no_state_reason().empty() ? state_layout(spec, kv) : std::vector<BranchState>();
+}
+
 }  // namespace
 
 Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {
@@ -50,7 +55,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvT
   if (spec.encoder) flops += layer_flops(*spec.encoder, source);
   plan.flops_per_token = flops;
 
-  for (const BranchState& branch : state_layout(spec, kv)) {
+  for (const BranchState& branch : held(spec, kv)) {
     plan.state_bytes += spec::state_bytes(branch.tensors, context, source);
     for (const spec::StateDecl& decl : branch.tensors) {
       using Kind = spec::StateDecl::Kind;
@@ -67,7 +72,7 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvT
 }
 
 void add_snapshots(Plan& plan, const ModelSpec& spec, int64_t every, spec::KvType kv) {
-  const std::vector<BranchState> layout = state_layout(spec, kv);
+  const std::vector<BranchState> layout = held(spec, kv);
   const auto bytes_at = [&](int64_t length) {
     int64_t bytes = spec.width_out() * storage_bytes(DType::f32, 1);  // the last hidden state
     for (const BranchState& branch : layout)

@@ -241,5 +241,25 @@ TEST(ModelSpec, OverridesCyclesSharing) {
   EXPECT_EQ(std::count(names.begin(), names.end(), "layers.1.mixer.in.weight"), 0);
 }
 
+TEST(Plan, WhatCannotContinueHoldsNoState) {
+  for (const char* name : {"bert/bert-base-uncased", "lsh_attention/tiny-lsh_attention"}) {
+    const Plan plan = make_plan(zoo(name), 100);
+    EXPECT_EQ(plan.state_bytes_per_token + plan.state_bytes_fixed + plan.state_bytes, 0) << name;
+  }
+  // convolutional positions hold the embeddings that their taps reach
+  const auto decoder = [](const char* position) {
+    return read_model_spec(
+        spec::parse_json(fmt::format(R"({{"tessera": 1, "arch": "decoder", "vocab": 9, "d_model": 8,
+            "embed": {{"type": "token", "position": {}}}, "layers": [{{"mixer": {{"type": "attention", "n_heads": 2}}}}]}})",
+                                     position),
+                         "test"));
+  };
+  const char* wide = R"({"type": "convolutional", "kernel": 5, "groups": 2})";
+  for (const int64_t tokens : {3, 100})
+    EXPECT_EQ(
+        make_plan(decoder(wide), tokens).state_bytes,
+        make_plan(decoder("\"none\""), tokens).state_bytes + 4 * 8 * std::min<int64_t>(4, tokens));
+}
+
 }  // namespace
 }  // namespace tessera::model
