@@ -214,7 +214,7 @@ TEST_F(Cli, ConvertPoolsKeyAndValueHeads) {
   EXPECT_TRUE(fs::exists(pooled(tiny(), "1 --to tessera") + "/spec.json"));
   const std::string out = " --out " + (folder_ / "never").string();
   expect_refused("convert " + mha + out + " --kv-heads 3", 2,
-                 "has 4 key/value heads; expected a multiple of 3");
+                 "found 3; expected a divisor of the 4 key/value heads");
   expect_refused("convert " + kGoldens + "/mamba2/base --kv-heads 1" + out, 2, "found mamba2");
   expect_refused("convert " + mha + out + " --pool first", 2, "--pool requires --kv-heads");
   EXPECT_FALSE(fs::exists(folder_ / "never"));

@@ -43,8 +43,8 @@ void set_kv_heads(Json& json,
     }
     const int64_t present = value["n_kv_heads"];
     if (groups < 1 || present % groups != 0)
-      fail(ErrorKind::usage, kWhere, "{} has {} key/value heads; expected a multiple of {}", at,
-           present, groups);
+      fail(ErrorKind::usage, kWhere, "found {}; expected a divisor of the {} key/value heads of {}",
+           groups, present, at);
     value["n_kv_heads"] = groups;
     ++changed;
   }

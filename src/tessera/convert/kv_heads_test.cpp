@@ -212,9 +212,9 @@ TEST(KvHeads, DrawnAnew) {
 }
 
 TEST(KvHeads, RefusesWhatItCannotPool) {
-  test::expect_error(ErrorKind::usage, "has 2 key/value heads; expected a multiple of 3",
+  test::expect_error(ErrorKind::usage, "found 3; expected a divisor of the 2 key/value heads",
                      [] { with_kv_heads(golden("llama/base"), {.kv_heads = 3}); });
-  test::expect_error(ErrorKind::usage, "has 2 key/value heads; expected a multiple of 4",
+  test::expect_error(ErrorKind::usage, "found 4; expected a divisor of the 2 key/value heads",
                      [] { with_kv_heads(golden("llama/base"), {.kv_heads = 4}); });
   test::expect_error(ErrorKind::usage, "found mamba2; expected attention",
                      [] { with_kv_heads(golden("mamba2/base"), {.kv_heads = 1}); });
