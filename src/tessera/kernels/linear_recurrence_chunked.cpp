@@ -20,9 +20,8 @@ namespace HWY_NAMESPACE {
 // Two products with the state a token, whatever the chunk's length: longer chunks read and write
 // the state less often, shorter ones have less to do between their own tokens.
 constexpr int64_t kTokens = 16;
-constexpr int64_t kBlock = 16 * kTokens;     // that a strip takes while its state is near
+constexpr int64_t kBlock = 8 * kTokens;      // that a strip takes while its state is near
 constexpr int kRows = kLanes == 16 ? 8 : 4;  // of a register tile, with two or three vectors
-constexpr int64_t kScoreRow = (kTokens + kLanes - 1) / kLanes * kLanes;  // whole vectors
 
 int64_t whole_tiles(int64_t n) {
   return (n + kRows - 1) / kRows * kRows;
@@ -32,91 +31,36 @@ int64_t whole_tiles(int64_t n) {
 struct SharedRows {
   float* q;     // [K, kTokens]
   float* k;     // [K / kRows, kTokens, kRows]
-  float* dots;  // [kTokens, kScoreRow]: q_i . k_j
+  float* dots;  // [kTokens, kTokens]: k_j . q_i
 
-  static int64_t floats(int64_t K) {
-    return K * kTokens + whole_tiles(K) * kTokens + kTokens * kScoreRow;
-  }
+  static int64_t floats(int64_t K) { return (K + whole_tiles(K) + kTokens) * kTokens; }
   SharedRows(float* memory, int64_t K)
       : q(memory), k(q + K * kTokens), dots(k + whole_tiles(K) * kTokens) {}
 };
 
 // to[c][i] = from[i][c] for i < count, zeros for the others
-void turn_rows(const StridedRows& from, int64_t to_row, float* to) {
+void turn_rows(const StridedRows& from, float* to) {
   int64_t i = 0;
   for (; i + 4 <= from.count; i += 4)
-    transpose_four_rows(from.first + i * from.stride, from.stride, from.width, to + i, to_row);
-  for (; i < to_row; ++i)
+    transpose_four_rows(from.first + i * from.stride, from.stride, from.width, to + i, kTokens);
+  for (; i < kTokens; ++i)
     for (int64_t c = 0; c < from.width; ++c)
-      to[c * to_row + i] = i < from.count ? from.first[i * from.stride + c] : 0.0f;
+      to[c * kTokens + i] = i < from.count ? from.first[i * from.stride + c] : 0.0f;
 }
 
-void load_shared_rows(
-    const LinearRecurrence& r, int64_t head, int64_t t, int64_t count, const SharedRows& rows) {
-  const int64_t stride = r.shared_heads() * r.K, first = t * stride + head * r.K;
-  const float* k = r.k + first;
-  float* turned = scratch<7>(r.K * kScoreRow);
-  turn_rows({r.q + first, stride, count, r.K}, kTokens, rows.q);
-  turn_rows({k, stride, count, r.K}, kScoreRow, turned);
-  for (int64_t c = 0; c < r.K; c += kRows)
-    for (int64_t j = 0; j < kTokens; ++j) {
-      float* to = rows.k + c * kTokens + j * kRows;
-      if (j < count && c + kRows <= r.K)
-        std::copy_n(k + j * stride + c, kRows, to);
-      else
-        for (int64_t e = 0; e < kRows; ++e)
-          to[e] = j < count && c + e < r.K ? k[j * stride + c + e] : 0.0f;
-    }
-  Expected nothing;
-  multiply<Start::zero>(
-      {kTokens, kScoreRow, r.K, rows.q, 1, kTokens, turned, kScoreRow, rows.dots, kScoreRow},
-      nothing);
-}
-
-// What the tokens of one head do to each other and to the state.
-struct ChunkWeights {
-  HWY_ALIGN float score[kTokens][kScoreRow];  // what token i reads of the value of j
-  HWY_ALIGN float start[kScoreRow];           // the decay from the chunk's start to i
-  HWY_ALIGN float until_end[kScoreRow];       // from j to the chunk's end, times the rate
-};
-
-void weigh(const LinearRecurrence& r,
-           const float* dots,
-           int64_t h,
-           int64_t t,
-           int64_t count,
-           ChunkWeights& w) {
-  constexpr int kVectors = kScoreRow / kLanes;
-  HWY_ALIGN float decay[kScoreRow] = {};
-  if (r.decay != DecayPer::nothing)
-    for (int64_t i = 0; i < count; ++i)
-      decay[i] = r.log_decay[r.decay == DecayPer::head ? h : (t + i) * r.H + h];
-  V32 after[kVectors], index[kVectors];
-  for (int v = 0; v < kVectors; ++v) {
-    store(exp_negative(load(decay + v * kLanes)), decay + v * kLanes);
-    index[v] = hn::Iota(F32(), static_cast<float>(v * kLanes));
-    after[v] = zero();
+// to[c / kRows][j][c % kRows] = from[j][c]
+void tile_rows(const StridedRows& from, float* to) {
+  const int64_t whole = from.width / kRows * kRows;
+  for (int64_t j = 0; j < kTokens; ++j) {
+    const float* row = from.first + j * from.stride;
+    float* tiles = to + j * kRows;
+    const int64_t copied = j < from.count ? whole : 0;
+    for (int64_t c = 0; c < copied; c += kRows) std::copy_n(row + c, kRows, tiles + c * kTokens);
+    for (int64_t c = copied; c < whole_tiles(from.width); ++c)
+      tiles[c / kRows * kRows * kTokens + c % kRows] =
+          j < from.count && c < from.width ? row[c] : 0.0f;
   }
-  const V32 skip = all(r.skip == nullptr ? 0.0f : r.skip[h]);
-  float since_start = 1.0f;
-  for (int64_t i = 0; i < kTokens; ++i) {
-    w.start[i] = since_start *= decay[i];
-    const float rate = i >= count ? 0.0f : r.rate == nullptr ? 1.0f : r.rate[(t + i) * r.H + h];
-    for (int v = 0; v < kVectors; ++v) {
-      const auto now = hn::Eq(index[v], all(static_cast<float>(i)));
-      after[v] = hn::IfThenElse(now, all(rate), hn::Mul(after[v], all(decay[i])));
-      const V32 score = hn::Mul(after[v], load(dots + i * kScoreRow + v * kLanes));
-      store(hn::Add(score, hn::IfThenElseZero(now, skip)), w.score[i] + v * kLanes);
-    }
-  }
-  for (int v = 0; v < kVectors; ++v) store(after[v], w.until_end + v * kLanes);
 }
-
-// Some columns of a head's state, copied so that they lie together.
-struct Strip {
-  int64_t h, column, width;
-  float* state;  // [whole_tiles(K), width in whole vectors]
-};
 
 // Sums that stay in registers.
 template <int vectors>
@@ -126,29 +70,128 @@ struct Tile {
   HWY_INLINE void clear() {
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 3
+#pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) sum[m][n] = zero();
   }
   // factors[m] times row m of the sums
   HWY_INLINE void scale(const float* factors) {
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 3
+#pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) sum[m][n] = hn::Mul(sum[m][n], all(factors[m]));
   }
   // factors[m * step] times a row
   HWY_INLINE void add(const float* factors, int64_t step, const float* row) {
     V32 x[vectors];
-#pragma GCC unroll 3
+#pragma GCC unroll 4
     for (int n = 0; n < vectors; ++n) x[n] = load(row + n * kLanes);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
       const V32 factor = all(factors[m * step]);
-#pragma GCC unroll 3
+#pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) sum[m][n] = hn::MulAdd(factor, x[n], sum[m][n]);
     }
   }
 };
+
+// dots[j][i] = k_j . q_i for the tokens of a chunk's keys
+void multiply_rows(const float* k, const float* q, int64_t K, float* dots) {
+  constexpr int kVectors = kTokens / kLanes;
+  static_assert(kVectors * kLanes == kTokens);
+  for (int64_t j = 0; j < kTokens; j += kRows) {
+    Tile<kVectors> tile;
+    tile.clear();
+    for (int64_t c = 0; c < K; c += kRows)
+      for (int64_t e = 0; e < std::min<int64_t>(kRows, K - c); ++e)
+        tile.add(k + c * kTokens + j * kRows + e, kRows, q + (c + e) * kTokens);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 4
+      for (int n = 0; n < kVectors; ++n)
+        store(tile.sum[m][n], dots + (j + m) * kTokens + n * kLanes);
+  }
+}
+
+void load_shared_rows(
+    const LinearRecurrence& r, int64_t head, int64_t t, int64_t count, const SharedRows& rows) {
+  const int64_t stride = r.shared_heads() * r.K, first = t * stride + head * r.K;
+  turn_rows({r.q + first, stride, count, r.K}, rows.q);
+  tile_rows({r.k + first, stride, count, r.K}, rows.k);
+  multiply_rows(rows.k, rows.q, r.K, rows.dots);
+}
+
+// What the tokens of one head do to each other and to the state.
+struct ChunkWeights {
+  HWY_ALIGN float score[kTokens][kTokens];  // at [j][i]: what token i reads of the value of j
+  HWY_ALIGN float start[kTokens];           // the decay from the chunk's start to i
+  float until_end[kTokens];                 // from j to the chunk's end, times the rate
+  float whole;                              // the chunk's decay
+};
+
+// Decays and rates of a head in a block; beyond its tokens, what leaves the state alone.
+struct BlockDecays {
+  HWY_ALIGN float decay[kBlock];
+  float rate[kBlock];
+
+  BlockDecays(const LinearRecurrence& r, int64_t h, int64_t block, int64_t count) {
+    const auto fill = [&](const float* of_tokens, float of_all, float* to) {
+      const float* from = of_tokens == nullptr ? &of_all : of_tokens + block * r.H + h;
+      const int64_t step = of_tokens == nullptr ? 0 : r.H;
+      for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+      std::fill_n(to + count, kBlock - count, 0.0f);
+    };
+    fill(r.decay == DecayPer::token ? r.log_decay : nullptr,
+         r.decay == DecayPer::head ? r.log_decay[h] : 0.0f, decay);
+    fill(r.rate, 1.0f, rate);
+    for (int64_t i = 0; i < kBlock; i += kLanes) store(exp_negative(load(decay + i)), decay + i);
+  }
+};
+
+// of the chunk at `first` of the block
+void weigh(const BlockDecays& head, const float* dots, float skip, int64_t first, ChunkWeights& w) {
+  constexpr int kVectors = kTokens / kLanes;
+  V32 after[kVectors], index[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    index[v] = hn::Iota(F32(), static_cast<float>(v * kLanes));
+    after[v] = zero();
+  }
+  float rest = 1.0f;
+#pragma GCC unroll 16
+  for (int64_t j = kTokens - 1; j >= 0; --j) {
+    const float rate = head.rate[first + j], decay = head.decay[first + j];
+    for (int v = 0; v < kVectors; ++v) {
+      after[v] = hn::IfThenElse(hn::Eq(index[v], all(static_cast<float>(j))), all(1.0f), after[v]);
+      const V32 dot = load(dots + j * kTokens + v * kLanes);
+      store(hn::Mul(hn::Mul(after[v], all(rate)), dot), w.score[j] + v * kLanes);
+      after[v] = hn::Mul(after[v], all(decay));
+    }
+    w.until_end[j] = rest * rate;
+    rest *= decay;
+  }
+  w.whole = rest;
+  for (int v = 0; v < kVectors; ++v) store(after[v], w.start + v * kLanes);
+  for (int64_t i = 0; i < kTokens && skip != 0.0f; ++i) w.score[i][i] += skip;
+}
+
+// Some columns of a head's state, copied so that they lie together.
+struct Strip {
+  int64_t h, column, width;
+  float* state;  // [whole_tiles(K), width in whole vectors]
+};
+
+// What a step asks memory for ahead: rows of the next one, vectors of a strip wide.
+struct NextRows {
+  const float *v = nullptr, *y = nullptr;  // null: none
+  int64_t stride = 0;
+};
+
+// One row at a time, between the products, so that what the products read need not wait. As far as
+// the second cache level: rows whose strides are powers of two fall into a few sets of the first.
+template <int vectors>
+HWY_INLINE void expect_row(const float* row) {
+#pragma GCC unroll 3
+  for (int n = 0; n < vectors; ++n) __builtin_prefetch(row + n * kLanes, 0, 2);
+}
 
 // y_i = D_i S^T q_i + sum over j of score_ij v_j for the tile of tokens from i on
 template <int vectors>
@@ -159,15 +202,21 @@ HWY_INLINE void answer(const LinearRecurrence& r,
                        const float* values,
                        int64_t i,
                        int64_t count,
+                       const float* next,
+                       int64_t next_stride,
                        float* y) {
   constexpr int64_t kWidth = vectors * kLanes;
   Tile<vectors> tile;
   tile.clear();
+  for (int64_t m = 0, c = 0; m < kTokens; ++m, next += next_stride) {
+    expect_row<vectors>(next);
+    const int64_t stop = (m + 1) * r.K / kTokens;
 #pragma GCC unroll 2
-  for (int64_t c = 0; c < r.K; ++c) tile.add(q + c * kTokens + i, 1, s.state + c * kWidth);
+    for (; c < stop; ++c) tile.add(q + c * kTokens + i, 1, s.state + c * kWidth);
+  }
   tile.scale(w.start + i);
 #pragma GCC unroll 2
-  for (int64_t j = 0; j < i + kRows; ++j) tile.add(w.score[i] + j, kScoreRow, values + j * kWidth);
+  for (int64_t j = 0; j < i + kRows; ++j) tile.add(w.score[j] + i, 1, values + j * kWidth);
 #pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) {
     if (i + m >= count) return;
@@ -207,7 +256,7 @@ void step(const LinearRecurrence& r,
           const ChunkWeights& w,
           int64_t t,
           int64_t count,
-          Expected& soon) {
+          const NextRows& next) {
   constexpr int64_t kWidth = vectors * kLanes;
   const int64_t first = (t * r.H + s.h) * r.V + s.column;
   HWY_ALIGN float values[kTokens][kWidth], decayed[kTokens][kWidth];
@@ -224,14 +273,14 @@ void step(const LinearRecurrence& r,
     }
   }
   for (int64_t i = 0; i < count; i += kRows) {
-    soon.more(8);
-    answer<vectors>(r, s, w, rows.q, values[0], i, count, r.y + first);
+    // the first two tiles ask ahead, others for what is there
+    const float* ahead = i == 0 ? next.v : i == kRows ? next.y : nullptr;
+    answer<vectors>(r, s, w, rows.q, values[0], i, count, ahead == nullptr ? values[0] : ahead,
+                    ahead == nullptr ? 0 : next.stride, r.y + first);
   }
   if (r.state == nullptr && t + count == r.T) return;
-  for (int64_t c = 0; c < r.K; c += kRows) {
-    soon.more(8);
-    advance<vectors>(s.state + c * kWidth, w.start[kTokens - 1], rows.k + c * kTokens, decayed[0]);
-  }
+  for (int64_t c = 0; c < r.K; c += kRows)
+    advance<vectors>(s.state + c * kWidth, w.whole, rows.k + c * kTokens, decayed[0]);
 }
 
 // two vectors each; the last one has what is left, up to three
@@ -261,7 +310,6 @@ void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
     std::fill_n(s.state + given * padded(s), (whole_tiles(r.K) - given) * padded(s), 0.0f);
   }
   ChunkWeights weights[kBlock / kTokens];
-  Expected soon;
   for (int64_t block = 0; block < r.T; block += kBlock) {
     const int64_t stop = std::min(r.T, block + kBlock);
     int64_t head = -1, shared = -1;  // that weights and rows are of
@@ -278,18 +326,23 @@ void scan_in_chunks(const LinearRecurrence& r, int64_t begin, int64_t end) {
       }
       if (head != s.h) {
         head = s.h;
+        const BlockDecays decays(r, head, block, stop - block);
         for (int64_t t = block; t < stop; t += kTokens)
-          weigh(r, rows(t).dots, head, t, count(t), weights[(t - block) / kTokens]);
+          weigh(decays, rows(t).dots, r.skip == nullptr ? 0.0f : r.skip[head], t - block,
+                weights[(t - block) / kTokens]);
       }
       const auto step_wide = s.width > 2 * kLanes ? step<3> : s.width > kLanes ? step<2> : step<1>;
       for (int64_t t = block; t < stop; t += kTokens) {
-        if (const int64_t next = t + kTokens; next < stop) {
-          const int64_t first = (next * r.H + s.h) * r.V + s.column;
-          soon.clear();
-          soon.read({r.v + first, r.H * r.V, count(next), s.width});
-          soon.write({r.y + first, r.H * r.V, count(next), s.width});
+        // of the same strip, then the block's first ones of the strip after it
+        const bool within = t + kTokens < stop;
+        const int64_t after = within ? t + kTokens : block;
+        NextRows next;
+        if (after + kTokens <= stop && (within || unit + 1 < end)) {
+          const Strip of = within ? s : strip(unit + 1);
+          const int64_t first = (after * r.H + of.h) * r.V + of.column;
+          next = {r.v + first, r.y + first, r.H * r.V};
         }
-        step_wide(r, s, rows(t), weights[(t - block) / kTokens], t, count(t), soon);
+        step_wide(r, s, rows(t), weights[(t - block) / kTokens], t, count(t), next);
       }
     }
   }
