@@ -4,8 +4,8 @@
     GLIBC_TUNABLES=glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=2147483647 \\
         python bench/ssd_ggml.py build/release/lib/libtessera_ops.so .../llama_cpp/lib [REPEATS]
 
-ggml's op is called as its models call it, in a graph of one node: with the heads of recurrences_rows, and in the two
-shapes of a prompt that ggml's own bench op has. Both get two threads, the same numbers, and must agree; ours gets the
+ggml's op is called as its models call it, in a graph of one node: with the heads of recurrences_rows, and with the two
+prompts that ggml's own bench op has, each and both together. Both get two threads, the same numbers, and must agree; ours gets the
 allocator that tessera has, ggml's memory is all taken beforehand. The ratio of times is that of times per state
 element: both update the same ones.
 """
@@ -17,8 +17,9 @@ import torch
 
 import turns
 
-STATE, THREADS = 128, 2
-SHAPES = {"mamba2/ggml": (2048, 8, 64), "mamba2/ggml/48x64": (512, 48, 64), "mamba2/ggml/128x80": (512, 128, 80)}
+STATE, THREADS, AIM = 128, 2, 5
+ROWS = {"mamba2/ggml": (2048, 8, 64)}
+PROMPTS = {"mamba2/ggml/48x64": (512, 48, 64), "mamba2/ggml/128x80": (512, 128, 80)}  # of ggml's bench op
 
 
 class InitParams(ctypes.Structure):
@@ -95,8 +96,9 @@ def row(name, length, heads, width):
     numbers = (ctypes.c_float * x.numel()).from_address(ggml.base.ggml_get_data(scan))
     theirs = torch.frombuffer(numbers, dtype=torch.float32).reshape(x.shape)
     torch.testing.assert_close(ours(), theirs, rtol=1e-3, atol=1e-3)
-    turns.compare(name, ours, "ggml", lambda: ggml.compute(graph), turns.repeats(3), THREADS, aim=5,
-                  elements=x.numel() * STATE)
+    elements = x.numel() * STATE
+    seconds = turns.compare(name, ours, "ggml", lambda: ggml.compute(graph), turns.repeats(3), THREADS, AIM, elements)
+    return *seconds, elements
 
 
 @torch.no_grad()
@@ -104,8 +106,10 @@ def main():
     torch.ops.load_library(sys.argv[1])
     torch.set_num_threads(THREADS)
     torch.manual_seed(1)
-    for name, shape in SHAPES.items():
+    for name, shape in ROWS.items():
         row(name, *shape)
+    mine, other, elements = map(sum, zip(*(row(name, *shape) for name, shape in PROMPTS.items())))
+    turns.report("mamba2/ggml/prompts", mine, "ggml", other, turns.repeats(3), THREADS, AIM, elements)
 
 
 main()

@@ -23,10 +23,15 @@ def repeats(position):
 
 
 def compare(row, ours, peer, theirs, turns, threads, aim, elements=None):
-    """Prints one line: medians of `turns` turns of both, per element too where their number is given, and the ratio."""
+    """Medians of `turns` turns of both, as `report` prints them; returned in seconds: ours, theirs."""
     pairs = [(seconds(ours), seconds(theirs)) for _ in range(turns)]
     mine, other = (statistics.median(column) for column in zip(*pairs))
+    report(row, mine, peer, other, turns, threads, aim, elements)
+    return mine, other
 
+
+def report(row, mine, peer, other, turns, threads, aim, elements=None):
+    """Prints one line: seconds of both, per element too where their number is given, and the ratio."""
     def shown(value):
         return f"{value * 1e3:.2f} ms" + (f" ({value / elements * 1e9:.3f} ns an element)" if elements else "")
 
