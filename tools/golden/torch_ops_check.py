@@ -4,6 +4,7 @@ gradients against the definitions written out token by token, and what calls tha
     python tools/golden/torch_ops_check.py build/release/lib/libtessera_ops.so
 """
 
+import os
 import sys
 import warnings
 
@@ -13,6 +14,17 @@ import torch.nn.functional as F
 torch.ops.load_library(sys.argv[1])
 ops = torch.ops.tessera
 torch.manual_seed(1)
+failed = 0
+
+# one thread is one thread: before any work of more has started some
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+before = os.listdir("/proc/self/task")
+ops.wkv4(*(torch.randn(1, 4096, 64) for _ in range(2)), torch.rand(64), torch.rand(64), 64)
+if len(os.listdir("/proc/self/task")) > len(before):
+    print("threads: more than torch.set_num_threads(1) allows")
+    failed += 1
+torch.set_num_threads(threads)
 
 
 def randn(*shape, scale=1.0):
@@ -158,7 +170,6 @@ def worst(got, want):
     return float((got.double() - want).abs().max() / want.abs().max().clamp_min(1e-30))
 
 
-failed = 0
 for op, definition, args in cases:
     tensors = [a for a in args if torch.is_tensor(a)]
     doubles = [a.detach().double().requires_grad_() if torch.is_tensor(a) else a for a in args]

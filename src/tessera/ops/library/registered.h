@@ -2,20 +2,28 @@
 // CPU, Meta and Autograd kernels, and the op that is its gradient.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
+#include "tessera/base/threads.h"
 #include "tessera/ops/library/shapes.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops::library {
 
 using Tensors = std::vector<Tensor>;
+
+/// An op runs on as many threads as torch's own: what torch.set_num_threads said.
+inline void take_threads_of_torch() {
+  set_thread_count(std::min(at::get_num_threads(), 4096));
+}
 
 /// Autograd works inside while this lives, although an op is being called below it.
 class AutogradInside {
@@ -64,6 +72,7 @@ struct Registered<Op, std::index_sequence<I...>> {
 
   static Tensor cpu(Arg<I>... t, int64_t n) {
     check_call(signature, {t...}, n);
+    take_threads_of_torch();
     const at::NoGradGuard no_gradients;
     return Op::compute({t...}, n).contiguous();
   }
@@ -75,6 +84,7 @@ struct Registered<Op, std::index_sequence<I...>> {
     Tensors inputs{t...};
     check_call(signature, inputs, n);
     check_gradient(signature, gradient, inputs[Op::like]);
+    take_threads_of_torch();
     const AutogradInside inside;
     for (Tensor& x : inputs) x = x.detach().requires_grad_(true);
     const Tensor y = Op::compute(inputs, n);
