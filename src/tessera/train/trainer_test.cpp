@@ -1,5 +1,6 @@
 #include "tessera/train/trainer.h"
 
+#include "tessera/base/threads.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/run_folder.h"
@@ -258,6 +259,36 @@ TEST(Trainer, LearnsATaskAndResumesIt) {
                [&] { s.train("cut", {.cancel = &cancel, .on_step = stop}, how); });
   s.train("cut", {.resume = true}, how);
   expect_same_run(s.run("whole"), s.run("cut"), 250);
+}
+
+/// Four keys with values, then the keys again among random tokens: a state to which keys are only
+/// added mixes up their values, one that first takes away what a key held does not. By chance:
+/// 0.25.
+TEST(Trainer, TheDeltaRuleRecallsWhatAPlainStateMixesUp) {
+  const auto recall = [](const char* mixer) {
+    Setting s;
+    s.json["data"] = {{"type", "mqar"}, {"items", 4}, {"valid", 256}};
+    s.json["spec"] = {
+        {"tessera", 1},
+        {"arch", "decoder"},
+        {"vocab", 32},
+        {"d_model", 64},
+        {"embed", {{"type", "token"}, {"position", {{"type", "learned"}, {"n_positions", 16}}}}},
+        {"norm", {{"type", "rms_norm"}}},
+        {"layers", {{{"repeat", 2}, {"mixer", {{"type", mixer}, {"n_heads", 2}}}}}},
+        {"ffn", {{"type", "glu"}, {"act", "silu"}, {"d_hidden", 128}}},
+        {"head", {{"type", "tied"}}}};
+    return s
+        .train(mixer, {},
+               {"train.threads=1", "train.steps=300", "train.batch=32", "train.length=16",
+                "train.eval_every=300", "train.log_every=1000", "optimizer.lr=5e-3",
+                "optimizer.weight_decay=0", "schedule.type=cosine", "schedule.warmup=20"})
+        .last->accuracy.value();
+  };
+  const int threads = thread_count();
+  EXPECT_GT(recall("delta_net"), 0.98);
+  EXPECT_LT(recall("linear_attention"), 0.5);
+  set_thread_count(threads);
 }
 
 TEST(Trainer, HybridOfMambaAndAttentionLearns) {
