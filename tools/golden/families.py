@@ -85,11 +85,12 @@ class Writer:
         family = self.family
         architecture = case.architecture or family.architecture
         model = reference.build(
-            family.name,
+            f"{family.name}/{family.draw}" if family.draw else family.name,
             architecture,
             family.model_type,
             family_cases.settings_of(family, case),
             family.zero_centred_norms,
+            family.gains,
         )
         folder = self.folder / case.name
         reference.save(model, folder)
@@ -160,15 +161,26 @@ class Writer:
             for name, value in result.items()
             if not name.startswith("encoder_")
         )
-        if self.family.greedy and "logits" in result:
+        masked = type(model).__name__.endswith("ForMaskedLM")  # no next token
+        if "logits" in result and not self.family.no_text and not masked:
             found, facts["greedy"] = reference.greedy(
                 model, self.family.name, self.family.settings["vocab_size"]
             )
-            if facts["greedy"]["near_tie"]:
-                raise RuntimeError(f"{folder}: every greedy text has a near tie")
+            self.check_greedy(folder.name, facts["greedy"])
             tensors.update(found)
         save_file(tensors, folder / "io.safetensors")
         return facts
+
+    def check_greedy(self, name, facts):
+        """Stops where the text says little; a listed case carries the reason why it may."""
+        case = f"{self.family.name}/{name}"
+        few = facts["distinct"] < reference.MIN_DISTINCT
+        if facts["near_tie"]:
+            raise RuntimeError(f"{case}: every greedy text has a near tie")
+        if few and name != "base" and case in family_cases.FEW_TOKENS:
+            facts["few"] = family_cases.FEW_TOKENS[case]
+        elif few:
+            raise RuntimeError(f"{case}: {facts['distinct']} distinct tokens in the most varied text")
 
     def write_facts(self, case, facts, architecture):
         write_json(
