@@ -85,6 +85,19 @@ TEST_F(Cli, UsageErrors) {
                  "--seed: -1; expected a whole number");
   expect_refused("generate " + tiny() + " --input-ids ''", 2, "--input-ids: ; expected a number");
   expect_refused("tokenize bytes", 2, "--text");
+  // not a number is in no range
+  for (const char* bad : {"nan", "-NAN", "1.5", "0.5x"})
+    expect_refused("eval --ngram 2 --text x --train-fraction " + std::string(bad), 2,
+                   "expected a number from 0 to 1");
+  expect_refused("generate " + tiny() + " --input-ids 1 --beams 2 --length-penalty nan", 2,
+                 "nan; expected a finite number");
+  expect_refused("generate " + tiny() + " --input-ids 1 --beams 2 --length-penalty inf", 2,
+                 "inf; expected a finite number");
+  expect_refused("generate " + tiny() + " --input-ids 1 --top-p nan", 2, "top_p = nan");
+  expect_refused("verify " + tiny() + " --bound nan", 2, "expected a number from 0");
+  expect_refused("convert " + tiny() + " --out x --kv-heads nan", 2, "expected a number above 0");
+  expect_refused("convert " + tiny() + " --out x --kv-heads 1 --pool random --seed -1", 2,
+                 "-1; expected a whole number");
 }
 
 TEST_F(Cli, SpecErrorsNamePathAndRemedy) {

@@ -1,6 +1,7 @@
 #include "tessera/cli/cli.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -37,13 +38,13 @@ void complain(const std::string& message) {
   fmt::print(stderr, "tessera: {}\n", message.substr(0, message.find('\n')));
 }
 
-CLI::Validator number(bool zero, const char* name) {
-  const auto check = [zero](const std::string& text) -> std::string {
+/// Every number with a range goes through here: CLI::Range takes what is not a number for one.
+CLI::Validator number(bool (*holds)(double), const char* name, const char* expected) {
+  const auto check = [holds, expected](const std::string& text) -> std::string {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
-    if (!text.empty() && *end == '\0' && (zero ? value >= 0 : value > 0) && value <= 0x1p40)
-      return "";
-    return fmt::format("{}; expected a number {} 0, up to 2^40", text, zero ? "from" : "above");
+    if (!text.empty() && *end == '\0' && holds(value)) return "";
+    return fmt::format("{}; expected {}", text, expected);
   };
   return CLI::Validator(check, name);
 }
@@ -77,10 +78,18 @@ CancelToken& cancel_token() {
 }
 
 CLI::Validator not_negative() {
-  return number(true, "NONNEGATIVE");
+  return number([](double x) { return x >= 0 && x <= 0x1p40; }, "NONNEGATIVE",
+                "a number from 0, up to 2^40");
 }
 CLI::Validator positive() {
-  return number(false, "POSITIVE");
+  return number([](double x) { return x > 0 && x <= 0x1p40; }, "POSITIVE",
+                "a number above 0, up to 2^40");
+}
+CLI::Validator fraction() {
+  return number([](double x) { return x >= 0 && x <= 1; }, "FRACTION", "a number from 0 to 1");
+}
+CLI::Validator finite() {
+  return number([](double x) { return std::isfinite(x); }, "FINITE", "a finite number");
 }
 
 CLI::Validator seed() {

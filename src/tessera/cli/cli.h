@@ -34,9 +34,13 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
 CancelToken& cancel_token();
 
 /// For options that are numbers: from 0, or above it, to 2^40, beyond which no count of tokens
-/// means anything and sums of bytes overflow.
+/// means anything and sums of bytes overflow. None of them takes NaN, as CLI::Range of doubles does.
 CLI::Validator not_negative();
 CLI::Validator positive();
+/// From 0 to 1.
+CLI::Validator fraction();
+/// Any number but NaN and the infinities.
+CLI::Validator finite();
 /// A seed: the parser would wrap a negative one around.
 CLI::Validator seed();
 

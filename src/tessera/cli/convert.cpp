@@ -61,12 +61,14 @@ std::function<int()> add_convert(CLI::App& app) {
   app.add_option("--kv-heads", o->kv_heads,
                  "pool the key/value heads of attention to so many (1 = multi-query); divides the "
                  "present number. A start for training on: about 5 % of the original steps")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app.add_option("--pool", o->pool, "with --kv-heads: the mean or first of a group, or drawn anew")
       ->capture_default_str()
       ->check(CLI::IsMember({"mean", "first", "random"}))
       ->needs("--kv-heads");
-  app.add_option("--seed", o->seed, "of --pool random")->needs("--pool");
+  app.add_option("--seed", o->seed, "of --pool random")
+      ->needs("--pool")
+      ->check(seed());
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app, {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
                  "tessera convert model.gguf --to hf --out folder",

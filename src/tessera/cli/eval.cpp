@@ -145,7 +145,7 @@ std::function<int()> add_eval(CLI::App& app) {
   app.add_option("--train-fraction", o->train_fraction,
                  "the first part of the text, by bytes, was for training: it is not measured")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(fraction());
   auto* special =
       app.add_flag("--no-special", o->no_special, "add nothing around the text (no begin-of-text)");
   o->kv.add(app);

@@ -254,7 +254,8 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--length-penalty", o->beams.length_penalty,
                  "with --beams: scores are log p / length^penalty; 0 = none, above 0 favours long "
                  "texts")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(finite());
   app.add_option("--answer-prefix", g.forced_begin,
                  "beside an encoder: ids that the answer begins with, such as a language; without "
                  "it what the model's generation config forces")
