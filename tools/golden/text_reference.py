@@ -4,6 +4,7 @@
 
 KIND   json    SOURCE is a tokenizer.json, run by the `tokenizers` library
        vocab   SOURCE is a vocab.txt, run by the `tokenizers` library's own BERT tokenizer
+       folder  SOURCE is a folder with vocab.txt and what else `transformers` reads beside it
        gguf    SOURCE is a .gguf with byte-level BPE; its vocabulary and merges are run by `tokenizers`
                behind Digits(individual) and ByteLevel, as SmolLM2's own tokenizer.json has it
        scores  SOURCE is a token score file of llama2.c, run by the plain algorithm below
@@ -159,6 +160,12 @@ def from_vocab(path):
     return tokenizer
 
 
+def from_folder(path):
+    from transformers import BertTokenizer
+
+    return BertTokenizer.from_pretrained(path)._tokenizer
+
+
 def from_gguf(path):
     import gguf
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -185,6 +192,8 @@ def open_source(kind, path):
         source = Scores(path)
     elif kind == "vocab":
         source = Tokenizers(from_vocab(path))
+    elif kind == "folder":
+        source = Tokenizers(from_folder(path))
     elif kind == "gguf":
         source, metadata = from_gguf(path)
     else:

@@ -14,17 +14,30 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
   const auto file = tokenizer_file_in(folder);
   if (!file)
     fail(ErrorKind::file, folder.string(), "no tokenizer.json or vocab.txt in this folder");
-  const auto config = folder / "tokenizer_config.json";
-  const std::string config_text = std::filesystem::is_regular_file(config)
-                                      ? read_text_file(config, kMaxJsonBytes)
-                                      : std::string();
+  const auto text_of = [&](const char* name) {
+    const auto path = folder / name;
+    return std::filesystem::is_regular_file(path) ? read_text_file(path, kMaxJsonBytes)
+                                                  : std::string();
+  };
+  const std::string config = text_of("tokenizer_config.json");
   const std::string content = read_text_file(*file, kMaxJsonBytes);
-  return file->filename() == "vocab.txt"
-             ? tokenizer_from_vocab(content, file->string(), config_text)
-             : tokenizer_from_json(content, file->string(), config_text);
+  if (file->filename() != "vocab.txt") return tokenizer_from_json(content, file->string(), config);
+  const std::string added = text_of("added_tokens.json");
+  const std::string special = text_of("special_tokens_map.json");
+  return tokenizer_from_vocab(content, file->string(), {config, added, special});
 }
 
 }  // namespace
+
+std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  const auto file = tokenizer_file_in(folder);
+  if (!file) return files;
+  files.push_back(*file);
+  for (const char* name : {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"})
+    if (std::filesystem::is_regular_file(folder / name)) files.push_back(folder / name);
+  return files;
+}
 
 std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::path& folder) {
   for (const char* name : {"tokenizer.json", "vocab.txt"})

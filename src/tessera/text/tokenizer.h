@@ -100,6 +100,8 @@ Tokenizer load_tokenizer(const std::filesystem::path& path, int32_t vocab_size =
 
 /// The file that load_tokenizer() reads of a folder; nullopt when there is none.
 std::optional<std::filesystem::path> tokenizer_file_in(const std::filesystem::path& folder);
+/// That file, and those beside it that may change how a text is cut; empty when there is none.
+std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::path& folder);
 /// "tokenizer.json", "vocab.txt" or "tokenizer.bin": the kind of a tokenizer file by its content,
 /// under the name that folders have it by.
 const char* tokenizer_file_name(std::string_view content);

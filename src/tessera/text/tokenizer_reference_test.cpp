@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/gguf_tokenizer.h"
 #include "tessera/text/tokenizer.h"
@@ -149,6 +150,41 @@ TEST_F(AgainstReference, MiniLm) {
     const Agreement a = compare(load_tokenizer(folder / name), reference);
     EXPECT_EQ(a.rows, kStrings) << name;
     EXPECT_EQ(a.wrong, 0) << name;
+  }
+}
+
+// What transformers reads beside a vocab.txt: added tokens in both forms, and their flags. Contents
+// are in normal form where they are looked for after normalization: tokenizers 0.23 decodes that.
+TEST_F(AgainstReference, AddedTokensBesideAVocabulary) {
+  const fs::path lines = cache() / "all-minilm-l6-v2/vocab.txt";
+  if (missing(lines)) GTEST_SKIP() << lines << " is missing";
+  using Files = std::vector<std::pair<const char*, const char*>>;
+  const Files cases[] = {
+      {{"tokenizer_config.json",
+        R"({"tokenizer_class": "BertTokenizer", "mask_token": "[MASK]", "added_tokens_decoder": {
+             "0": {"content": "[PAD]", "special": true},
+             "103": {"content": "[MASK]", "lstrip": true, "special": true},
+             "1037": {"content": "a", "single_word": true},
+             "30522": {"content": "<new>"}, "30523": {"content": "[X]", "special": true},
+             "30524": {"content": "É", "normalized": false, "rstrip": true},
+             "30525": {"content": "hello World", "normalized": false, "lstrip": true},
+             "30526": {"content": "日本", "single_word": true, "normalized": false}}})"}},
+      {{"tokenizer_config.json", R"({"do_lower_case": false, "bos_token": "<s>"})"},
+       {"added_tokens.json", R"({"[X]": 30523, "<new>": 30522, "Tokenizer": 30524})"},
+       {"special_tokens_map.json",
+        R"({"mask_token": {"content": "[MASK]", "lstrip": true, "normalized": true},
+            "extra_special_tokens": ["[X]", "<e>"]})"}},
+      {{"tokenizer_config.json",
+        R"({"strip_accents": false, "extra_special_tokens": ["<e>", "é"], "eos_token": "world"})"}}};
+  for (const Files& files : cases) {
+    const test::TemporaryFolder folder;
+    fs::copy_file(lines, folder / "vocab.txt");
+    for (const auto& [name, content] : files) folder.write(name, content);
+    Reference reference(python_, "folder", folder.path(), kStrings / 4);
+    ASSERT_TRUE(reference.next());
+    const Agreement a = compare(load_tokenizer(folder.path()), reference);
+    EXPECT_EQ(a.rows, kStrings / 4);
+    EXPECT_EQ(a.wrong, 0);
   }
 }
 

@@ -10,12 +10,23 @@
 
 namespace tessera::text {
 
-/// `config` is the text of tokenizer_config.json, "" when there is none; of it `do_lower_case`
-/// (true when absent), `strip_accents`, `tokenize_chinese_chars` and the names of the special
-/// tokens ([CLS], [SEP], [UNK], [PAD], [MASK] when absent) are read. Throws Error(file) on bytes
-/// that are not UTF-8, a token that stands there twice, or a special token that is missing.
+/// Texts of the files that may stand beside a vocab.txt; "" = none.
+struct VocabCompanions {
+  std::string_view config;              // tokenizer_config.json
+  std::string_view added_tokens = {};   // added_tokens.json
+  std::string_view special_tokens_map = {};  // special_tokens_map.json
+};
+
+/// Of the configuration `do_lower_case` (true when absent), `strip_accents`,
+/// `tokenize_chinese_chars`, the names of the special tokens ([CLS], [SEP], [UNK], [PAD], [MASK]
+/// when absent) and `added_tokens_decoder` are read; the other two files only without the last, as
+/// they are its elder forms. Ids are those that the reference gives: of a token's line, else the
+/// next one after the lines. Throws Error(file) on bytes that are not UTF-8, a token that stands
+/// there twice, a special token that is missing, an added token whose stated id is another one, and
+/// keys that would change ids and are not obeyed (`do_basic_tokenize`, `never_split`, the
+/// `tokenizer_class` of another kind, ...).
 Tokenizer tokenizer_from_vocab(std::string_view vocab,
                                const std::string& where,
-                               std::string_view config = {});
+                               const VocabCompanions& beside = {});
 
 }  // namespace tessera::text

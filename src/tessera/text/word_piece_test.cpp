@@ -98,13 +98,13 @@ TEST(VocabFile, IsBertsTokenizer) {
 
 TEST(VocabFile, ConfigSaysHowTextsAreNormalized) {
   const auto ids = [](const char* config, const char* text) {
-    return tokenizer_from_vocab(kVocab, "v", config).encode(text, {false, false});
+    return tokenizer_from_vocab(kVocab, "v", {config}).encode(text, {false, false});
   };
   EXPECT_EQ(ids(R"({"do_lower_case": false})", "Cafe cafe Café"), (Ids{12, 10, 1}));
   EXPECT_EQ(ids(R"({"strip_accents": false})", "Café"), Ids{11});
   EXPECT_EQ(ids(R"({"tokenize_chinese_chars": false})", "日日"), Ids{1});
   const Tokenizer t =
-      tokenizer_from_vocab(kVocab, "v", R"({"cls_token": "un", "sep_token": {"content": "!"}})");
+      tokenizer_from_vocab(kVocab, "v", {R"({"cls_token": "un", "sep_token": {"content": "!"}})"});
   EXPECT_EQ(t.encode("cafe"), (Ids{5, 10, 9}));
 }
 
@@ -121,10 +121,83 @@ TEST(VocabFile, RefusesWhatIsNone) {
             "[v] token \"a\" has two ids, 3 and 4");
   EXPECT_EQ(error_of([] { tokenizer_from_vocab("[UNK]\n\xFF\n", "v"); }),
             "[v] bytes that are not UTF-8; expected one token a line");
-  EXPECT_EQ(error_of([] { tokenizer_from_vocab(kVocab, "v", R"({"do_lower_case": 1})"); }),
+  EXPECT_EQ(error_of([] { tokenizer_from_vocab(kVocab, "v", {R"({"do_lower_case": 1})"}); }),
             "[v] tokenizer_config.json: \"do_lower_case\" is an integer; expected true or false");
-  EXPECT_NE(error_of([] { tokenizer_from_vocab(kVocab, "v", "[]"); }).find("expected an object"),
+  EXPECT_NE(error_of([] { tokenizer_from_vocab(kVocab, "v", {"[]"}); }).find("expected an object"),
             std::string::npos);
+}
+
+// Ids of transformers 5.23, whose BertTokenizer read the same files.
+TEST(VocabFile, AddedTokens) {
+  const VocabCompanions config{
+      R"({"added_tokens_decoder": {"14": {"content": "<New>"}, "15": {"content": "[X]", "special": true},
+          "16": {"content": "!!", "normalized": false, "lstrip": true, "rstrip": true},
+          "5": {"content": "un", "single_word": true}}})"};
+  const Tokenizer t = tokenizer_from_vocab(kVocab, "v", config);
+  EXPECT_EQ(t.vocab_size(), 17);
+  EXPECT_EQ(t.encode("cafe <new> [X] cafe", {true, true}), (Ids{2, 10, 14, 15, 10, 3}));
+  EXPECT_EQ(t.encode("Café<NEW>un unaffable! !! !", {false, true}),
+            (Ids{10, 14, 5, 5, 6, 7, 9, 16, 9}));
+  EXPECT_EQ(t.encode("[X]", {false, false}), (Ids{1, 1, 1}));  // special ones stay text
+  EXPECT_TRUE(t.is_special(15));
+  EXPECT_FALSE(t.is_special(14));
+}
+
+TEST(VocabFile, ElderFilesOfAddedTokens) {
+  const VocabCompanions files{
+      "{}", R"({"[X]": 15, "<new>": 14})",
+      R"({"mask_token": {"content": "[MASK]", "lstrip": true}, "additional_special_tokens": ["[X]"]})"};
+  const Tokenizer t = tokenizer_from_vocab(kVocab, "v", files);
+  EXPECT_EQ(t.encode("cafe  [MASK] <NEW>[X]", {false, true}), (Ids{10, 4, 14, 15}));
+  EXPECT_TRUE(t.is_special(15));
+  // the configuration's own list is the younger form
+  const Tokenizer young =
+      tokenizer_from_vocab(kVocab, "v", {R"({"added_tokens_decoder": {}})", R"({"<new>": 14})"});
+  EXPECT_EQ(young.vocab_size(), 14);
+}
+
+TEST(VocabFile, SpecialTokensWithoutALineComeAfterTheLines) {
+  const auto t = [](const char* config) { return tokenizer_from_vocab(kVocab, "v", {config}); };
+  EXPECT_EQ(t(R"({"additional_special_tokens": ["<e>", {"content": "<f>"}], "bos_token": "<s>"})")
+                .encode("<s><e><f>", {false, true}),
+            (Ids{14, 15, 16}));
+  EXPECT_EQ(t(R"({"extra_special_tokens": {"image_token": "<i>"}})").id("<i>"), 14);
+  // the end of a text may be an added token
+  EXPECT_EQ(t(R"({"sep_token": "<z>", "added_tokens_decoder": {"14": {"content": "<z>"}}})")
+                .encode("cafe"),
+            (Ids{2, 10, 14}));
+}
+
+TEST(VocabFile, RefusesWhatWouldChangeIds) {
+  const auto error = [](const std::string& config, const char* added = "") {
+    return error_of([&] { tokenizer_from_vocab(kVocab, "v", {config, added}); });
+  };
+  EXPECT_EQ(error(R"({"do_basic_tokenize": false})"),
+            "[v: tokenizer_config.json] do_basic_tokenize = false is not supported; expected true");
+  EXPECT_EQ(error(R"({"never_split": ["cafe"]})"),
+            "[v: tokenizer_config.json] never_split = [\"cafe\"] is not supported; expected none");
+  EXPECT_EQ(error(R"({"unk_token": 5})"),
+            "[v: tokenizer_config.json: unk_token] found an integer; expected a string or an object "
+            "with \"content\"");
+  EXPECT_EQ(error(R"({"tokenizer_class": "XLNetTokenizer"})"),
+            "[v: tokenizer_config.json] tokenizer_class = \"XLNetTokenizer\" is not supported; "
+            "expected BertTokenizer or a relative, or a tokenizer.json beside");
+  EXPECT_EQ(error(R"({"added_tokens_decoder": {"20": {"content": "x"}}})"),
+            "[v] added token \"x\" has id 20; expected 14, the next one after the lines");
+  EXPECT_EQ(error(R"({"added_tokens_decoder": {"20": {"content": "un"}}})"),
+            "[v] added token \"un\" has id 20; expected 5, that of its line");
+  EXPECT_EQ(error(R"({"added_tokens_decoder": {"x": {"content": "x"}}})"),
+            "[v: tokenizer_config.json: added_tokens_decoder] key \"x\"; expected a token id");
+  EXPECT_EQ(error(R"({"added_tokens_decoder": {"14": "x"}})"),
+            "[v: tokenizer_config.json: added_tokens_decoder] token 14 is a string; expected an "
+            "object with \"content\"");
+  EXPECT_EQ(error(R"({"added_tokens_decoder": []})"),
+            "[v: tokenizer_config.json: added_tokens_decoder] found an array; expected an object");
+  EXPECT_EQ(error("{}", R"({"x": "y"})"),
+            "[v: added_tokens.json] the id of \"x\" is \"y\"; expected an integer from 0");
+  EXPECT_EQ(error(R"({"never_split": null, "do_basic_tokenize": true, "tokenizer_class":
+                      "BertTokenizerFast", "extra_special_tokens": {}})"),
+            "");
 }
 
 }  // namespace

@@ -78,11 +78,11 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
     copy(path);
     return path.filename().string();
   }
-  const auto file = text::tokenizer_file_in(path);
-  if (!file) fail(ErrorKind::file, path.string(), "no tokenizer.json or vocab.txt in this folder");
-  copy(*file);
-  if (fs::exists(path / "tokenizer_config.json")) copy(path / "tokenizer_config.json");
-  return file->filename().string();
+  const auto files = text::tokenizer_files_in(path);
+  if (files.empty())
+    fail(ErrorKind::file, path.string(), "no tokenizer.json or vocab.txt in this folder");
+  for (const fs::path& file : files) copy(file);
+  return files.front().filename().string();
 }
 
 int64_t counter(const Json& json, const char* key, const fs::path& file) {

@@ -172,12 +172,14 @@ struct Splitter {
 std::string fingerprint(const std::string& tokenizer) {
   if (tokenizer == "bytes") return "bytes";
   if (!fs::is_directory(tokenizer)) return sha256_file(tokenizer);
-  const auto file = text::tokenizer_file_in(tokenizer);
-  if (!file) fail(ErrorKind::file, tokenizer, "no tokenizer.json or vocab.txt in this folder");
-  const fs::path config = fs::path(tokenizer) / "tokenizer_config.json";
-  // a vocab.txt leaves it to the other file how a text is cut
-  const bool both = file->filename() == "vocab.txt" && fs::exists(config);
-  return sha256_file(*file) + (both ? "+" + sha256_file(config) : "");
+  const auto files = text::tokenizer_files_in(tokenizer);
+  if (files.empty())
+    fail(ErrorKind::file, tokenizer, "no tokenizer.json or vocab.txt in this folder");
+  std::string sums = sha256_file(files[0]);
+  // a vocab.txt leaves it to the other files how a text is cut
+  if (files[0].filename() == "vocab.txt")
+    for (size_t i = 1; i < files.size(); ++i) sums += "+" + sha256_file(files[i]);
+  return sums;
 }
 
 std::string cache_key(const DataRecipe& data,
