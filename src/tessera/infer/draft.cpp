@@ -1,6 +1,7 @@
 #include "tessera/infer/draft.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "tessera/model/prefix.h"
 
@@ -9,9 +10,11 @@ namespace tessera::infer {
 Draft::Draft(const model::Model& model, size_t rows, const Options& options)
     : model_(model), options_(options) {
   const model::ModelSpec& spec = model.spec();
-  if (!spec.causal() || spec.encoder || !model.has_head())
-    fail(ErrorKind::usage, "draft", "this model is an {}; expected a decoder with a head",
-         model::name_of(spec.arch));
+  if (!spec.causal() || !model.has_head())
+    fail(ErrorKind::usage, "draft", "this model {}; expected a decoder with a head",
+         spec.causal() ? "has no head" : "is an encoder");
+  require((spec.encoder != nullptr) == (options.sources.size() == rows), "draft",
+          "sources are what an encoder reads, one a row");
   if (const std::string reason = spec.no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "draft", "this model cannot continue from a state: {}; take another one",
          reason);
@@ -25,13 +28,18 @@ Tensor Draft::feed(const std::vector<size_t>& rows,
                    bool pending) {
   std::vector<Tensor> last(rows.size());
   std::vector<int64_t> fed(rows.size(), 0);
+  const auto unread = [&](int64_t row) {
+    return !options_.sources.empty() && state_.source_length(row) == 0;
+  };
   const int64_t share =
       std::max<int64_t>(1, options_.prefill_chunk / static_cast<int64_t>(rows.size()));
   for (bool more = true; more;) {
     more = false;
     nn::Batch batch;
     std::vector<int64_t> ids;
-    std::vector<size_t> ends;  // rows that are complete after this call
+    std::vector<size_t> ends;         // rows that are complete after this call
+    std::vector<size_t> encode_rows;  // those that begin
+    int64_t source_tokens = 0;
     for (size_t a = 0; a < rows.size(); ++a) {
       const auto row = static_cast<int64_t>(rows[a]);
       const int64_t start = state_.length(row),
@@ -40,6 +48,15 @@ Tensor Draft::feed(const std::vector<size_t>& rows,
       const int64_t room = std::max(share, model::longest_prefix(model_.spec(), prefix) - start);
       const int64_t n = std::min(room, static_cast<int64_t>(tokens[a].size()) - fed[a]);
       if (n == 0) continue;
+      if (unread(row)) {
+        const auto source = static_cast<int64_t>(options_.sources[rows[a]].size());
+        if (!encode_rows.empty() && source_tokens + source > options_.prefill_chunk) {
+          more = true;
+          continue;
+        }
+        source_tokens += source;
+        encode_rows.push_back(rows[a]);
+      }
       batch.segments.push_back({row, static_cast<int64_t>(ids.size()), n, start, prefix});
       ids.insert(ids.end(), tokens[a].begin() + fed[a], tokens[a].begin() + fed[a] + n);
       fed[a] += n;
@@ -52,6 +69,8 @@ Tensor Draft::feed(const std::vector<size_t>& rows,
     forward.state = &state_;
     forward.pending = pending;
     forward.cancel = options_.cancel;
+    std::optional<nn::Encoded> encoded;
+    if (!encode_rows.empty()) forward.encoded = &encoded.emplace(encode(encode_rows));
     const Tensor hidden = model_.hidden(batch, forward);
     for (size_t i = 0; i < ends.size(); ++i) {
       const nn::Segment& segment = batch.segments[i];
@@ -59,6 +78,21 @@ Tensor Draft::feed(const std::vector<size_t>& rows,
     }
   }
   return model_.logits(at::stack(last)).to(at::kCPU, at::kFloat).contiguous();
+}
+
+nn::Encoded Draft::encode(const std::vector<size_t>& rows) const {
+  std::vector<std::vector<int64_t>> sources;
+  for (const size_t r : rows) sources.push_back(options_.sources[r]);
+  nn::Batch batch = nn::Batch::of(sources);
+  for (size_t i = 0; i < rows.size(); ++i) batch.segments[i].row = static_cast<int64_t>(rows[i]);
+  model::ForwardOptions forward;
+  forward.cancel = options_.cancel;
+  return model_.encode(batch, forward);
+}
+
+bool Draft::reads(size_t row) const {
+  const int64_t positions = options_.sources.empty() ? 0 : model_.spec().encoder->max_positions();
+  return positions == 0 || static_cast<int64_t>(options_.sources[row].size()) <= positions;
 }
 
 std::vector<std::vector<int64_t>> Draft::guess(std::vector<std::vector<int64_t>> sequences,
@@ -71,7 +105,7 @@ std::vector<std::vector<int64_t>> Draft::guess(std::vector<std::vector<int64_t>>
   for (size_t r = 0; r < sequences.size(); ++r) {
     const auto length = static_cast<int64_t>(sequences[r].size());
     if (limit_ > 0) counts[r] = std::min(counts[r], limit_ - length + 1);
-    if (counts[r] <= 0) continue;
+    if (counts[r] <= 0 || !reads(r)) continue;
     rows.push_back(r);
     tokens.emplace_back(sequences[r].begin() + state_.length(static_cast<int64_t>(r)),
                         sequences[r].end());

@@ -21,14 +21,15 @@ class Draft {
     int64_t prefill_chunk = 1024;  // tokens per call
     const CancelToken* cancel = nullptr;
     std::vector<int64_t> prefixes = {};  // Sequence::prefix of every row; none = not said
+    std::vector<std::vector<int64_t>> sources = {};  // Sequence::source, beside an encoder
   };
 
   /// Throws Error(usage) for a model that cannot continue from a state.
   Draft(const model::Model& model, size_t rows, const Options& options);
 
   /// counts[row] guesses for what follows sequences[row], for every row with a count; fewer where
-  /// the draft's positions end. Every row guessed for is told with keep() how it went before the
-  /// next call.
+  /// the draft's positions end, none where a source is longer than those of its encoder. Every row
+  /// guessed for is told with keep() how it went before the next call.
   std::vector<std::vector<int64_t>> guess(std::vector<std::vector<int64_t>> sequences,
                                           std::vector<int64_t> counts,
                                           const Choose& choose);
@@ -36,10 +37,13 @@ class Draft {
   void keep(size_t row, int64_t n);
 
  private:
+  /// Whether the draft has positions for what its encoder reads of this row.
+  bool reads(size_t row) const;
   /// Logits after the last of the tokens of every row.
   Tensor feed(const std::vector<size_t>& rows,
               const std::vector<std::vector<int64_t>>& tokens,
               bool pending);
+  nn::Encoded encode(const std::vector<size_t>& rows) const;
 
   const model::Model& model_;
   Options options_;

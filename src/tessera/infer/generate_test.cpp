@@ -99,6 +99,33 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Guessing, ::testing::ValuesIn(tiny_layers()), []
   return info.param.first;
 });
 
+// the draft reads the same source, once
+TEST(Generate, ADraftBesideAnEncoderSaysWhatPlainGenerationSays) {
+  for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": "rope"})",
+                            R"({"type": "mamba2", "n_heads": 4, "d_state": 8})"}) {
+    SCOPED_TRACE(mixer);
+    const model::Model model = tiny_pair(mixer, 7), other = tiny_pair(mixer, 8);
+    for (const int64_t chunk : {1024, 12}) {  // the second: not all sources in one call
+      GenerateOptions plain;
+      plain.max_new_tokens = 16;
+      plain.prefill_chunk = chunk;
+      plain.forced_begin = {3};
+      const Generations want = generate(model, nullptr, prompts(), plain);
+      for (const model::Model* draft : {&model, &other}) {
+        GenerateOptions options = plain;
+        options.speculation = {draft, 0, 4};
+        const Generations got = generate(model, nullptr, prompts(), options);
+        EXPECT_EQ(tokens_of(got), tokens_of(want));
+        EXPECT_GT(got.guessed_tokens, 0);
+        if (draft == &model)
+          EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);
+        else
+          EXPECT_LT(got.accepted_tokens, got.guessed_tokens);
+      }
+    }
+  }
+}
+
 TEST(Generate, TextsHereAreVaried) {
   for (const auto& [name, layers] : tiny_layers()) {
     GenerateOptions options;
@@ -172,6 +199,12 @@ TEST(Generate, SpeculationThatCannotBeIsRefused) {
   refused({&other, 0, 4}, "the draft has 29 tokens, the model 23");
   refused({&model, 2, 4}, "expected one of them");
   refused({&model, 0, 0}, "0 guesses");
+  const model::Model pair = tiny_pair(R"({"type": "attention", "n_heads": 2})", 1);
+  refused({&pair, 0, 4}, "the draft answers a source, and here is a text to continue");
+  GenerateOptions options;
+  options.speculation = {&model, 0, 4};
+  test::expect_error(ErrorKind::usage, "the draft has no encoder and cannot read the source",
+                     [&] { generate(pair, nullptr, prompts(), options); });
 }
 
 }  // namespace

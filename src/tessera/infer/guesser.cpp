@@ -16,18 +16,32 @@ Guesser::Guesser(const model::Model& model,
   if (how_.draft == nullptr) return;
   if (how_.lookup > 0)
     fail(ErrorKind::usage, "generate", "both a draft and a look-up; expected one of them");
-  if (model.spec().encoder)
+  const model::ModelSpec &own = model.spec(), &drafts = how_.draft->spec();
+  if (own.encoder && !drafts.encoder)
     fail(ErrorKind::usage, "generate",
-         "a draft cannot read what the encoder reads; expected a decoder, or a look-up");
-  if (how_.draft->spec().vocab != model.spec().vocab)
+         "the draft has no encoder and cannot read the source that is answered; expected an "
+         "encoder_decoder with the same tokens, or a look-up");
+  if (!own.encoder && drafts.encoder)
     fail(ErrorKind::usage, "generate",
-         "the draft has {} tokens, the model {}; expected the same tokens",
-         how_.draft->spec().vocab, model.spec().vocab);
+         "the draft answers a source, and here is a text to continue; expected a decoder with the "
+         "same tokens, or a look-up");
+  if (drafts.vocab != own.vocab)
+    fail(ErrorKind::usage, "generate",
+         "the draft has {} tokens, the model {}; expected the same tokens", drafts.vocab,
+         own.vocab);
+  if (own.encoder && drafts.encoder->vocab != own.encoder->vocab)
+    fail(ErrorKind::usage, "generate",
+         "the draft's encoder has {} tokens, the model's {}; expected the same tokens",
+         drafts.encoder->vocab, own.encoder->vocab);
   std::vector<int64_t> prefixes;
-  for (const Sequence* row : rows) prefixes.push_back(row->prefix);
-  draft_.emplace(
-      *how_.draft, rows.size(),
-      Draft::Options{how_.guesses, options.prefill_chunk, options.cancel, std::move(prefixes)});
+  std::vector<std::vector<int64_t>> sources;
+  for (const Sequence* row : rows) {
+    prefixes.push_back(row->prefix);
+    if (own.encoder) sources.push_back(row->source);
+  }
+  draft_.emplace(*how_.draft, rows.size(),
+                 Draft::Options{how_.guesses, options.prefill_chunk, options.cancel,
+                                std::move(prefixes), std::move(sources)});
 }
 
 std::vector<std::vector<int64_t>> Guesser::guess(std::vector<std::vector<int64_t>> sequences,
