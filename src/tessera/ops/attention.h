@@ -45,6 +45,9 @@ struct ScoreTerm {
       const Tensor& weights_BHTS, const ScoreBlock&, const std::vector<Tensor>& inputs)>
       values = nullptr;
   std::vector<Tensor> inputs = {};
+  /// Whether `bias` reads every key from the key of a score to its query, those that nobody sees
+  /// among them: a block of keys then has no gaps and reaches its queries.
+  bool keys_between = false;
   /// Numbers that `bias` holds for one score while it computes it, about.
   int64_t numbers = 1;
 

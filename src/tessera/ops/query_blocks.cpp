@@ -126,6 +126,11 @@ std::vector<KeyRange> key_ranges(
     std::sort(seen.begin(), seen.end(),
               [](const KeyRange& a, const KeyRange& b) { return a.begin < b.begin; });
   }
+  if (options.term.keys_between && !seen.empty()) {
+    int64_t last = end;
+    for (const KeyRange& range : seen) last = std::max(last, range.end);
+    seen = {{seen.front().begin, last}};
+  }
   std::vector<KeyRange> joined;
   for (const KeyRange& range : seen) {
     const KeyRange own{std::max(range.begin, held.begin), std::min(range.end, held.end)};

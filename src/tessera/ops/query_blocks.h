@@ -10,7 +10,8 @@
 namespace tessera::ops {
 
 /// Positions within `held` that hold every key the queries of [begin, end) see under `options`:
-/// ascending and disjoint, perhaps with keys between them that nobody sees.
+/// ascending and disjoint, perhaps with keys between them that nobody sees. One range, at least up
+/// to the last query, where the term reads all keys between.
 std::vector<kernels::KeyRange> key_ranges(
     const ScoreOptions& options, int64_t heads, kernels::KeyRange held, int64_t begin, int64_t end);
 

@@ -503,6 +503,55 @@ TEST(ScorePlaces, LshAttention) {
       }
 }
 
+// Long enough that queries go block by block and keys that a block does not see are left out.
+TEST(ScorePlaces, CopeCountsTheKeysThatAPatternHides) {
+  constexpr int64_t kT = 780, kHeads = 2, kRows = 40;
+  using Sees = std::function<bool(int64_t head, int64_t i, int64_t j)>;
+  const std::pair<const char*, Sees> patterns[] = {
+      {R"({"type": "window", "width": 150})",
+       [](int64_t, int64_t i, int64_t j) { return i - j < 150; }},
+      {R"({"type": "strided", "stride": 100, "combine": "multihead"})",
+       [](int64_t h, int64_t i, int64_t j) { return h == 0 ? i - j < 100 : (i - j) % 100 == 0; }},
+      {R"({"type": "fixed", "stride": 100, "combine": "alternate", "self": false})",
+       [](int64_t, int64_t, int64_t j) { return j % 100 == 99; }},
+      {R"({"type": "longformer", "width": 40, "global_tokens": [3]})",
+       [](int64_t, int64_t i, int64_t j) { return i == 3 || j == 3 || i - j <= 20; }}};
+  for (const auto& [pattern, sees] : patterns) {
+    SCOPED_TRACE(pattern);
+    MixerUnderTest m(fmt::format(R"({{"type": "attention", "n_heads": 2, "pattern": {},
+        "position": {{"type": "cope", "n_positions": {}, "per_head": true}}}})",
+                                 pattern, kRows),
+                     8);
+    m.scope.layer = 1;
+    m.fill();
+    const Tensor x = ops::gen({kT, 8}, 1.3, 0.2);
+    const Projections of{m, x};
+    const auto heads = [&](const char* name) { return of(name, kHeads).transpose(0, 1); };
+    const Tensor q = heads("q"), products = at::matmul(q, heads("k").transpose(1, 2)) / 2;
+    // places [H, T, T]: gates of keys j .. i
+    const Tensor gates = at::sigmoid(products).tril();
+    const Tensor place = gates.flip(-1).cumsum(-1).flip(-1).clamp_max(kRows - 1.0);
+    const Tensor z = at::matmul(q, m.values.at("position.weight").transpose(1, 2));
+    const Tensor low = place.floor(), part = place - low;
+    const Tensor added = part * z.gather(-1, place.ceil().to(at::kLong)) +
+                         (1 - part) * z.gather(-1, low.to(at::kLong));
+    Tensor hidden = at::ones({kHeads, kT, kT}, at::kBool);
+    for (int64_t h = 0; h < kHeads; ++h)
+      for (int64_t i = 0; i < kT; ++i)
+        for (int64_t j = 0; j <= i; ++j)
+          hidden.data_ptr<bool>()[(h * kT + i) * kT + j] = !sees(h, i, j);
+    const Tensor weights =
+        at::softmax((products + added).masked_fill(hidden, -1e300), -1).masked_fill(hidden, 0);
+    const Tensor want = out_of(m, at::matmul(weights, heads("v")).transpose(0, 1));
+    m.expect(x, want, 1e-10);
+    for (const std::vector<int64_t>& calls : {std::vector<int64_t>{1, 700, 79}, {260, 260, 260}}) {
+      ops::expect_near(m.run(x, at::kDouble, calls), want, 1e-10);
+      const at::NoGradGuard no_gradients;
+      ops::expect_near(m.run(x, at::kFloat, calls), want, 1e-5);
+    }
+  }
+}
+
 TEST(ScorePlaces, RefusalsNameTheReason) {
   const auto refused = [](const std::string& mixer, const char* position, const char* reason) {
     Scheme scheme{position, {}};

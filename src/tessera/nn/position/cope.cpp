@@ -57,7 +57,8 @@ class Cope final : public Position {
                                                                      : plain(block, inputs[0]);
                   return scaled ? bias * block.scale : bias;
                 },
-            .inputs = {table_->tensor()}};
+            .inputs = {table_->tensor()},
+            .keys_between = true};
   }
 
  private:
