@@ -82,6 +82,7 @@ nn::Context context_of(const ModelSpec& spec,
   context.causal = spec.causal();
   context.training = options.training;
   context.key = options.key;
+  context.step = options.step;
   context.cancel = options.cancel;
   context.probe = options.probe;
   nn::set_loss_sink(context, options.add_loss);

@@ -36,6 +36,7 @@ struct ForwardOptions {
   bool pending = false;                  // leave them uncommitted
   bool training = false;
   RandomKey key{0};
+  int64_t step = 0;  // of training
   const CancelToken* cancel = nullptr;
   std::function<void(const std::string&, const Tensor&)> probe;
   /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes

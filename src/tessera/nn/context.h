@@ -27,6 +27,7 @@ struct Context {
   bool causal = true;
   bool training = false;   // dropout and other noise act
   RandomKey key{0};        // folded by seed and step; parts fold in their own name
+  int64_t step = 0;        // of training, from 0; the same in all parts of its batch
   int64_t layer = 0;       // invocation being computed
   bool runs_once = false;  // what the call computes cannot be computed again: its state moves on
   const CancelToken* cancel = nullptr;
@@ -37,6 +38,10 @@ struct Context {
   /// Values that follow from the weights alone and are kept from call to call beside a state (keys
   /// of distances), by name; nullptr where there is no state.
   std::map<std::string, std::any>* lasting = nullptr;
+
+  /// How often what training draws anew every `steps` steps has been, 0 = never; outside training
+  /// the first draw stays.
+  int64_t draws(int64_t steps) const { return training && steps > 0 ? step / steps : 0; }
 
   template <class T, class Make>
   const T& once(const std::string& name, Make make) {

@@ -200,6 +200,7 @@ class Trainer {
         RandomKey(static_cast<uint64_t>(recipe_.train.seed))
             .fold("dropout")
             .fold(static_cast<uint64_t>(progress_.step * recipe_.train.accumulate + micro));
+    options.step = progress_.step;
     options.cancel = options_.cancel;
     options.sequence = options_.sequence;
     return options;

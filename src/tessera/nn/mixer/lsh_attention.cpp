@@ -65,9 +65,10 @@ class LshAttention final : public Mixer {
     if (config_.rotations == RotationSource::torch)
       return ops::lsh_torch_rotations(seed, factors, config_.n_hashes, config_.n_heads,
                                       config_.head_dim);
-    const bool redraw = context.training && config_.redraw == RotationRedraw::every_step;
-    const RandomKey key = (redraw ? context.key : RandomKey(seed)).fold(name_);
-    return ops::lsh_rotations(key, factors, config_.n_hashes, config_.n_heads, config_.head_dim);
+    const auto draws = static_cast<uint64_t>(context.draws(config_.redraw_every));
+    const RandomKey key = draws == 0 ? RandomKey(seed) : RandomKey(seed).fold(draws);
+    return ops::lsh_rotations(key.fold(name_), factors, config_.n_hashes, config_.n_heads,
+                              config_.head_dim);
   }
 
   LshAttentionConfig config_;

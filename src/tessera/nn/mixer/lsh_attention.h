@@ -15,11 +15,6 @@
 
 namespace tessera::nn {
 
-enum class RotationRedraw {
-  never,
-  every_step,  // training draws others at every step; evaluation keeps the first ones
-};
-
 enum class RotationSource {
   counter,  // of seed and the layer's name
   torch,    // as torch.randn draws them after torch.manual_seed(seed): the same in every layer
@@ -27,12 +22,6 @@ enum class RotationSource {
 
 }  // namespace tessera::nn
 
-template <>
-struct tessera::spec::EnumNames<tessera::nn::RotationRedraw> {
-  using R = nn::RotationRedraw;
-  static constexpr std::array names{std::pair{R::never, "never"},
-                                    std::pair{R::every_step, "every_step"}};
-};
 template <>
 struct tessera::spec::EnumNames<tessera::nn::RotationSource> {
   using R = nn::RotationSource;
@@ -50,7 +39,7 @@ struct LshAttentionConfig final : spec::Config {
   int64_t n_hashes = 1;
   std::vector<int64_t> n_buckets;
   int64_t max_length = 4096;
-  RotationRedraw redraw = RotationRedraw::never;
+  int64_t redraw_every = 0;
   int64_t seed = 0;
   RotationSource rotations = RotationSource::counter;
   int64_t pad_to = 0;
@@ -77,7 +66,10 @@ struct LshAttentionConfig final : spec::Config {
         field("max_length", &C::max_length,
               "longest document: above it the derived count never needs a third factor",
               {.min = 1}),
-        field("redraw", &C::redraw, "whether training draws new rotations"),
+        field("redraw_every", &C::redraw_every,
+              "steps of training after which it draws new rotations; 0 = never. Evaluation keeps "
+              "the first ones",
+              {.min = 0}),
         field("seed", &C::seed, "of the rotations", {.min = 0}),
         field("rotations", &C::rotations, "how they are drawn"),
         field("pad_to", &C::pad_to,

@@ -72,10 +72,10 @@ class Performer final : public Mixer {
  private:
   RandomKey seed() const { return RandomKey(static_cast<uint64_t>(config_.seed)); }
 
-  /// Those of the call: of the layer for good, or of a step of training.
+  /// Those of the call: of the layer for good, or of some steps of training.
   Tensor directions(const Context& context) const {
-    if (!context.training || config_.redraw == FeatureRedraw::never) return w_MD_;
-    return draw(context.key);
+    const int64_t draws = context.draws(config_.redraw_every);
+    return draws == 0 ? w_MD_ : draw(seed().fold(static_cast<uint64_t>(draws)));
   }
 
   Tensor draw(const RandomKey& key) const {

@@ -30,10 +30,6 @@ enum class FeatureRows {
   orthogonal_sqrt_dim,  // with norm sqrt(head_dim)
   gaussian,
 };
-enum class FeatureRedraw {
-  never,
-  every_step,  // training draws others at every step; evaluation keeps the first ones
-};
 
 }  // namespace tessera::nn
 
@@ -52,12 +48,6 @@ struct tessera::spec::EnumNames<tessera::nn::FeatureRows> {
                                     std::pair{R::orthogonal_sqrt_dim, "orthogonal_sqrt_dim"},
                                     std::pair{R::gaussian, "gaussian"}};
 };
-template <>
-struct tessera::spec::EnumNames<tessera::nn::FeatureRedraw> {
-  using R = nn::FeatureRedraw;
-  static constexpr std::array names{std::pair{R::never, "never"},
-                                    std::pair{R::every_step, "every_step"}};
-};
 
 namespace tessera::nn {
 
@@ -67,7 +57,7 @@ struct PerformerConfig final : spec::Config {
   int64_t n_features = 0;
   RandomFeatures features = RandomFeatures::softmax;
   FeatureRows rows = FeatureRows::orthogonal;
-  FeatureRedraw redraw = FeatureRedraw::never;
+  int64_t redraw_every = 0;
   int64_t seed = 0;
   std::optional<double> eps;
   AttentionBias bias;
@@ -86,7 +76,10 @@ struct PerformerConfig final : spec::Config {
               {.min = 0}),
         field("features", &C::features, "what a direction gives"),
         field("rows", &C::rows, "how the directions are drawn"),
-        field("redraw", &C::redraw, "whether training draws new directions"),
+        field("redraw_every", &C::redraw_every,
+              "steps of training after which it draws new directions; 0 = never. Evaluation keeps "
+              "the first ones",
+              {.min = 0}),
         field("seed", &C::seed, "of the directions, with the layer's name", {.min = 0}),
         field("eps", &C::eps,
               "added to every feature; null = 1e-6, with relu 1e-3, with trigonometric 0",

@@ -20,10 +20,11 @@ void PerformerConfig::complete(const spec::Scope& scope) {
 void PerformerConfig::check(const spec::Scope& scope) const {
   if (head_dim < 1)
     fail(ErrorKind::spec, scope.path, "head_dim = {}; expected at least 1", head_dim);
-  if (deterministic() && (n_features != 0 || seed != 0 || rows != FeatureRows::orthogonal ||
-                          redraw != FeatureRedraw::never))
+  if (deterministic() &&
+      (n_features != 0 || seed != 0 || rows != FeatureRows::orthogonal || redraw_every != 0))
     fail(ErrorKind::spec, scope.path,
-         "n_features, rows, redraw and seed say what directions there are, and relu_deterministic "
+         "n_features, rows, redraw_every and seed say what directions there are, and "
+         "relu_deterministic "
          "has none; leave them out");
   if (features == RandomFeatures::trigonometric && added() != 0)
     fail(ErrorKind::spec, scope.path,

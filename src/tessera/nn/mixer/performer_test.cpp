@@ -97,24 +97,27 @@ TEST(Performer, ReluWithoutDirections) {
 }
 
 TEST(Performer, TrainingMayDrawOtherDirections) {
-  MixerUnderTest m(
-      R"({"type": "performer", "n_heads": 1, "n_features": 3, "redraw": "every_step"})", 4);
+  MixerUnderTest m(R"({"type": "performer", "n_heads": 1, "n_features": 3, "redraw_every": 10})",
+                   4);
   m.fill();
   const auto mixer = build_mixer(m.part, m.builder(at::kDouble));
   const Tensor x = ops::gen({5, 4}, 1.1, 0.3);
   Batch batch;
   batch.segments = {{0, 0, 5, 0}};
   batch.number();
-  const auto run = [&](uint64_t step, bool training) {
+  const auto run = [&](int64_t step, bool training) {
     Context context;
     context.batch = &batch;
     context.training = training;
-    context.key = RandomKey(1).fold(step);
+    context.key = RandomKey(1).fold(static_cast<uint64_t>(step));
+    context.step = step;
     return mixer->forward(x, context, nullptr);
   };
-  EXPECT_TRUE(at::equal(run(1, true), run(1, true)));
-  EXPECT_FALSE(at::equal(run(1, true), run(2, true)));
-  EXPECT_TRUE(at::equal(run(1, false), run(2, false)));
+  EXPECT_TRUE(at::equal(run(10, true), run(19, true)));
+  EXPECT_FALSE(at::equal(run(9, true), run(10, true)));
+  EXPECT_FALSE(at::equal(run(10, true), run(20, true)));
+  // evaluation keeps what training began with
+  EXPECT_TRUE(at::equal(run(25, false), run(9, true)));
 }
 
 }  // namespace

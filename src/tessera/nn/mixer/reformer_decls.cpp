@@ -35,11 +35,11 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
          "lie anywhere; use one by distance alone: alibi, t5 or kerple",
          position.type());
   check_padding(pad_to, chunk, scope);
-  if (rotations == RotationSource::torch && redraw != RotationRedraw::never)
+  if (rotations == RotationSource::torch && redraw_every != 0)
     fail(ErrorKind::spec, scope.path,
-         "redraw = {} with rotations = torch, which are those of one seed; use rotations "
+         "redraw_every = {} with rotations = torch, which are those of one seed; use rotations "
          "\"counter\"",
-         spec::enum_name(redraw));
+         redraw_every);
 }
 
 void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
