@@ -27,6 +27,8 @@ constexpr Sample kSamples[] = {
     {Slot::position, "t5", "shared", R"({"n_buckets": 4, "max_distance": 6, "share": "all"})"},
     {Slot::position, "shaw", "both_ends",
      R"({"left": 5, "right": 2, "sign": "query_minus_key", "terms": "query_and_key", "values": true})"},
+    {Slot::position, "shaw", "of_a_decoder",
+     R"({"left": 5, "right": 0, "sign": "query_minus_key", "terms": "query_and_key", "values": true})"},
     {Slot::position, "xl", "clamped", R"({"clamp": 6, "share": "all", "layout": "interleaved"})"},
     {Slot::position, "fire", "short", R"({"threshold": 4, "d_hidden": 5})"},
     {Slot::position, "deberta", "buckets",

@@ -30,9 +30,10 @@ constexpr Case kCases[] = {{"mean", 4, 4, 3, 2},
 MixerUnderTest mixer(const Case& c) {
   MixerUnderTest m(
       fmt::format(R"({{"type": "compressive", "n_heads": 2, "segment": {}, "mem_len": {},
-      "n_compressed": {}, "rate": {}, "compression": "{}", "distance": "{}", "dilation": {}, "reconstruction": 0.5}})",
+      "n_compressed": {}, "rate": {}, "compression": "{}", "distance": "{}", "dilation": {}, "reconstruction": {}}})",
                   c.segment, c.mem_len, c.slots, c.rate, c.compression,
-                  c.scaled ? "scaled" : "index", c.dilation),
+                  c.scaled ? "scaled" : "index", c.dilation,
+                  std::string_view(c.compression).ends_with("conv") ? 0.5 : 1.0),
       kD);
   m.fill({.size = 1});
   return m;

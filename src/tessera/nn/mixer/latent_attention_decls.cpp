@@ -23,6 +23,11 @@ void LatentAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "scale yarn_mscale without a yarn scaling; give position {{\"type\": \"rope\", "
          "\"scaling\": {{\"type\": \"yarn\", ..}}}}, or scale rsqrt_head_dim");
+  if (scale_value != 1 && scale != LatentScale::value)
+    fail(ErrorKind::spec, scope.path,
+         "scale_value = {} with scale {}, which takes no number; set scale \"value\", or leave it "
+         "out",
+         scale_value, spec::enum_name(scale));
   if (qk_rope_head_dim == 0 && position && position.info().place == spec::Place::rotation)
     fail(ErrorKind::spec, scope.path,
          "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "

@@ -52,9 +52,9 @@ const std::vector<Scheme>& schemes() {
          return m.scale * m.product() - slope * static_cast<double>(std::abs(m.i - m.j));
        },
        true, true, true},
-      {R"({"type": "shaw", "left": 3, "right": 2, "terms": "query_and_key"})",
+      {R"({"type": "shaw", "left": 3, "terms": "query_and_key"})",
        [](const auto& of, const Meeting& m) {
-         const Tensor row = of("key.weight")[std::clamp<int64_t>(m.j - m.i, -3, 2) + 3];
+         const Tensor row = of("key.weight")[std::clamp<int64_t>(m.j - m.i, -3, 3) + 3];
          return m.scale *
                 (m.product() + scalar_product(m.q, row) + scalar_product(m.key(m.j), row));
        },

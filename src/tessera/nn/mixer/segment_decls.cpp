@@ -73,6 +73,16 @@ void CompressiveConfig::check(const spec::Scope& scope) const {
   if (dilation > 1 && compression != Compression::dilated_conv)
     fail(ErrorKind::spec, scope.path,
          "dilation = {} without compression dilated_conv; set it, or leave dilation out", dilation);
+  const CompressiveConfig usual;
+  if (n_compressed == 0 && (rate != usual.rate || compression != usual.compression ||
+                            distance != usual.distance || reconstruction != usual.reconstruction))
+    fail(ErrorKind::spec, scope.path,
+         "rate, compression, distance and reconstruction are of a compressed memory, and "
+         "n_compressed = 0; give it slots, or leave them out");
+  if (reconstruction != usual.reconstruction && !learns())
+    fail(ErrorKind::spec, scope.path,
+         "reconstruction = {} with compression {}, which has nothing to learn; leave it out",
+         reconstruction, spec::enum_name(compression));
   if (distance == SlotDistance::scaled && position.as<PositionConfig>().adds_values())
     fail(ErrorKind::spec, scope.path,
          "{} adds to the values, which slots at scaled distances cannot; set its \"values\" to "

@@ -1,4 +1,5 @@
 #include "tessera/nn/pattern/pattern_config.h"
+#include "tessera/nn/position/position_config.h"
 
 namespace tessera::nn {
 
@@ -15,6 +16,9 @@ void check_pattern(const spec::AnyPart& pattern,
          "pattern {} counts positions inside its cache, which {} adds to the scores without "
          "knowing; use rope or none",
          pattern.type(), position.type());
+  if (scope.causal && position && who.prefix(1) == 0)
+    if (const auto* scheme = dynamic_cast<const PositionConfig*>(position.config.get()))
+      scheme->check_one_sided(scope.at("position"));
 }
 
 void check_one_projection(const spec::AnyPart& pattern,

@@ -19,6 +19,9 @@ struct PositionConfig : spec::Config {
   /// Whether a score depends on all keys between its key and its query.
   virtual bool counts_keys() const { return false; }
 
+  /// Throws Error(spec) where something would do nothing because no query sees a later key.
+  virtual void check_one_sided(const spec::Scope&) const {}
+
   /// Refuses, for a mixer that pools keys, a scheme that needs every one of them.
   static void refuse_pooled(const spec::AnyPart& position, const spec::Scope& scope) {
     if (!position) return;

@@ -66,6 +66,15 @@ struct ShawConfig final : PositionConfig {
     if (!right) right = left;
   }
   void check(const spec::Scope& scope) const override { require_scores("shaw", scope); }
+  void check_one_sided(const spec::Scope& scope) const override {
+    // a spec that was resolved says right = left
+    if (right.value_or(0) != 0 && right != left)
+      fail(
+          ErrorKind::spec, scope.path,
+          "shaw with right = {} needs an encoder: in a decoder no key is after its query; leave it "
+          "out, or give 0",
+          *right);
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
 
   /// The row of a key `distance` after the query.
