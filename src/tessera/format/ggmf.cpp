@@ -135,11 +135,25 @@ GgmfFile read_ggmf(std::span<const std::byte> bytes,
   }
   const size_t found = tensors.size() + unsupported.size();
   if (found == 0)
-    reader.source().fail("no tensors after the header of {} bytes", reader.position());
+    reader.source().fail("no tensors after the header of {} bytes; expected at least one",
+                         reader.position());
   // every layer has some of its own; a damaged count would be read as a spec of so many
   if (static_cast<size_t>(result.header.n_layer) > found)
     reader.source().fail("n_layer = {}: found {} tensors; expected at least one for every layer",
                          result.header.n_layer, found);
+  // both are axes of some tensor; a damaged one would be asked for as memory
+  int64_t longest = 0;
+  const auto measure = [&](const auto& list) {
+    for (const auto& tensor : list)
+      for (const int64_t n : tensor.shape) longest = std::max(longest, n);
+  };
+  measure(tensors);
+  measure(unsupported);
+  for (const auto& [name, value] :
+       {std::pair("n_vocab", result.header.n_vocab), std::pair("n_embed", result.header.n_embed)})
+    if (value > longest)
+      reader.source().fail("{} = {}: the longest axis of a tensor is {}; expected at most that",
+                           name, value, longest);
   result.tensors =
       TensorFile("ggmf", std::string(file), std::move(tensors), {}, std::move(unsupported));
   return result;

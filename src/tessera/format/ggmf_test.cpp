@@ -139,6 +139,12 @@ TEST(Ggmf, SaysWhichRuleIsBroken) {
           {"more layers than tensors", with({}, {.layers = 3'000'000}),
            "[ggmf] x.bin: n_layer = 3000000: found 1 tensors; expected at least one for every "
            "layer"},
+          {"more words than rows", with({}, {.vocab = kMax}),
+           "[ggmf] x.bin: n_vocab = 2147483647: the longest axis of a tensor is 4; expected at "
+           "most "
+           "that"},
+          {"wider than any row", with({}, {.embed = 5}),
+           "[ggmf] x.bin: n_embed = 5: the longest axis of a tensor is 4; expected at most that"},
           {"header's type", with({}, {.type = 17}),
            "the header has data type 17; expected 0 to 16"},
           {"negative type", with({}, {.type = -1}), "the header has data type -1"},
