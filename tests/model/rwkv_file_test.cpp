@@ -233,13 +233,14 @@ class RwkvFile : public ::testing::TestWithParam<std::string> {
     };
     for (const int64_t n : {int64_t{0x67676d66}, int64_t{101}, kVocab, kD, kLayers, int64_t{0}})
       number(n);
-    for (const Entry& entry : entries_) {
+    for (Entry& entry : entries_) {
       if (entry.name == without) continue;
       number(static_cast<int64_t>(entry.shape.size()));
       number(static_cast<int64_t>(entry.name.size()));
       number(0);
       for (size_t axis = entry.shape.size(); axis-- > 0;) number(entry.shape[axis]);
       file << entry.name;
+      if (damage_.contains(entry.name)) entry.values.front() = damage_.at(entry.name);
       file.write(reinterpret_cast<const char*>(entry.values.data()),
                  static_cast<std::streamsize>(entry.values.size() * sizeof(float)));
     }
@@ -251,6 +252,7 @@ class RwkvFile : public ::testing::TestWithParam<std::string> {
   std::map<std::string, Floats> values_;
   std::map<std::string, Shape> shapes_;
   std::vector<Entry> entries_;
+  std::map<std::string, float> damage_;  // a tensor's first number
 };
 
 Tensor logits_of(const infer::LoadedModel& loaded) {
@@ -285,6 +287,17 @@ TEST_P(RwkvFile, HoldsTheModelOfOurFolder) {
   options.context = 100;
   EXPECT_EQ(infer::generate(loaded.model, nullptr, {{1, 2, 3}}, options).rows[0].token_ids.size(),
             5u);
+}
+
+// versions 4 and 5 hold a decay in a form whose logarithm is taken
+TEST_P(RwkvFile, NamesTheTensorWhoseDecayIsNone) {
+  if (version() != "rwkv4" && version() != "rwkv5") return;
+  const std::string name = "blocks.1.att.time_decay";
+  damage_[name] = version() == "rwkv4" ? 0.5f : 1.5f;  // a state that grows
+  const fs::path path = write_file();
+  test::expect_error(ErrorKind::file,
+                     "[" + path.string() + "] tensor \"" + name + "\": its logarithm is taken",
+                     [&] { convert::load_checkpoint(path); });
 }
 
 // the one version that transformers has

@@ -223,7 +223,15 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
       tensors.push_back(foreign_.tensors->at(name));
       sources.push_back(format::in_quotes(name));
     });
-  side.steps.apply(tensors, env_, locals);
+  try {
+    side.steps.apply(tensors, env_, locals);
+  } catch (const Error& error) {
+    constexpr std::string_view kTag = "[convert] ";
+    const std::string_view what = error.what();
+    if (error.kind() != ErrorKind::file || !what.starts_with(kTag)) throw;
+    // the steps know their tensors, not where they came from
+    throw Error(ErrorKind::file, foreign_.tensors->file(), what.substr(kTag.size()));
+  }
   if (tensors.size() != ours.size())
     fail(ErrorKind::spec, family_.name, "{} gives {} tensors for {}", fmt::join(sources, ", "),
          tensors.size(), fmt::join(ours, ", "));

@@ -83,6 +83,20 @@ const char* inverse_name(const std::string& name) {
   return name == "exp" ? "log" : name == "log" ? "exp" : "neg";
 }
 
+/// The named function of every number. A logarithm of what has none would be a silent NaN.
+TensorView applied(const TensorView& tensor, const std::string& name) {
+  int64_t at = -1;
+  return mapped(tensor, [&](float x) {
+    ++at;
+    if (name == "log" && !(x >= 0))
+      fail(ErrorKind::file, "convert",
+           "tensor \"{}\": its logarithm is taken, and element {} is {} there; expected a number "
+           "from 0",
+           tensor.name, at, x);
+    return apply_named(name, x);
+  });
+}
+
 TensorView first_rows(const TensorView& tensor,
                       const Json& argument,
                       bool forward,
@@ -306,10 +320,7 @@ void TensorSteps::run(const Step& step,
       const std::string name = argument.is_string() ? argument.get<std::string>() : "";
       if (name != "exp" && name != "log" && name != "neg")
         fail(ErrorKind::spec, where, "found {}; expected exp, log or neg", shown(argument));
-      each([&](const TensorView& t) {
-        return mapped(t,
-                      [&](float x) { return apply_named(forward ? name : inverse_name(name), x); });
-      });
+      each([&](const TensorView& t) { return applied(t, forward ? name : inverse_name(name)); });
       break;
     }
     case Kind::choice:

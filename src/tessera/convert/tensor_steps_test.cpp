@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -61,6 +62,32 @@ TEST(TensorSteps, RepeatMakesEqualParts) {
   std::vector<TensorView> unequal{counted({2, 3})};
   EXPECT_THROW(TensorSteps::compile(Json::parse(R"([{"repeat": {"axis": 1, "count": 3}}])"), "test")
                    .invert(unequal, env, nullptr),
+               Error);
+}
+
+TEST(TensorSteps, NoLogarithmOfWhatHasNone) {
+  const auto message = [](const char* steps, std::vector<float> values) -> std::string {
+    try {
+      apply(steps, {floats({2}, std::move(values))});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::file);
+      return error.what();
+    }
+    return "";
+  };
+  const char* log = R"([{"apply": "log"}])";
+  EXPECT_EQ(message(log, {1, -2}),
+            "[convert] tensor \"t\": its logarithm is taken, and element 1 is -2 there; expected a "
+            "number from 0");
+  EXPECT_NE(message(log, {NAN, 1}), "");
+  EXPECT_EQ(message(log, {0, INFINITY}), "");  // the ends of the range are numbers
+  // above 1 the first logarithm is there, the second is not
+  EXPECT_NE(message(R"([{"apply": "log"}, {"apply": "neg"}, {"apply": "log"}])", {0.5f, 1.5f}), "");
+  // backwards, exp is a logarithm
+  Environment env;
+  std::vector<TensorView> negative{floats({1}, {-1})};
+  EXPECT_THROW(TensorSteps::compile(Json::parse(R"([{"apply": "exp"}])"), "test")
+                   .invert(negative, env, nullptr),
                Error);
 }
 
