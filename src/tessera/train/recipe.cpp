@@ -166,6 +166,9 @@ void check_model(const Recipe& recipe) {
            limit);
   if (const int64_t limit = recipe.spec.max_positions(); limit > 0 && length > limit)
     fail(ErrorKind::spec, "train.length", "{} tokens; the spec has {} positions", length, limit);
+  else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
+    fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
+         recipe.task->valid_length, limit);
   // one forward pass must stay addressable, whatever the recipe asks for
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
   if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)
@@ -286,8 +289,9 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   if (recipe.data.tokenizer != "bytes")
     recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
   if (recipe.task)
-    for (const int64_t length : {recipe.train.length, recipe.task->valid_length})
-      if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length);
+    for (const auto& [path, length] : {std::pair("train.length", recipe.train.length),
+                                       std::pair("data.valid_length", recipe.task->valid_length)})
+      if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length, path);
   if (!recipe.task) check_data(recipe.data);
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");

@@ -93,27 +93,28 @@ Example induction(int64_t vocab, int64_t length, const RandomKey& key) {
 
 }  // namespace
 
-void check_task(const TaskRecipe& task, int64_t vocab, int64_t length) {
-  const auto least = [](const char* path, int64_t found, int64_t wanted, const char* why) {
+void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path) {
+  const auto least = [](std::string_view key, int64_t found, int64_t wanted,
+                        const std::string& why) {
     if (found < wanted)
-      fail(ErrorKind::spec, path, "found {}; expected at least {}: {}", found, wanted, why);
+      fail(ErrorKind::spec, key, "found {}; expected at least {}: {}", found, wanted, why);
   };
   switch (task.type) {
     case DataType::text:
       break;
     case DataType::mqar:
-      if (length % 2 != 0)
-        fail(ErrorKind::spec, "train.length", "found {}; expected an even number", length);
-      least("train.length", length, 4 * task.items, "keys and values, and as much to ask in");
-      least("spec.vocab", vocab, length + 1, "more tokens than positions");
+      if (length % 2 != 0) fail(ErrorKind::spec, path, "found {}; expected an even number", length);
+      least(path, length, 4 * task.items, "keys and values, and as much to ask in");
+      least("spec.vocab", vocab, length + 1,
+            fmt::format("more tokens than positions, of which {} has {}", path, length));
       break;
     case DataType::copying:
     case DataType::selective_copying:
-      least("train.length", length, 2 * task.items, "symbols and their copies");
+      least(path, length, 2 * task.items, "symbols and their copies");
       least("spec.vocab", vocab, 4, "two symbols, the blank and the marker");
       break;
     case DataType::induction_heads:
-      least("train.length", length, 3, "the token, what follows it, and the token again");
+      least(path, length, 3, "the token, what follows it, and the token again");
       least("spec.vocab", vocab, 3, "two tokens and the special one");
       break;
   }

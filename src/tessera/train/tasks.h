@@ -28,7 +28,7 @@ struct Example {
 /// One example of `length` tokens, drawn from `key`.
 Example make_example(const TaskRecipe& task, int64_t vocab, int64_t length, const RandomKey& key);
 
-/// Throws Error(spec) naming the key that does not fit the task.
-void check_task(const TaskRecipe& task, int64_t vocab, int64_t length);
+/// Throws Error(spec) naming the key that does not fit the task; `path` is the length's.
+void check_task(const TaskRecipe& task, int64_t vocab, int64_t length, std::string_view path);
 
 }  // namespace tessera::train

@@ -157,7 +157,17 @@ TEST(Tasks, RecipesThatDoNotFitAreRefused) {
   refused("mqar", {"data.items=7"}, "[train.length] found 24; expected at least 28");
   refused("mqar", {"train.length=23"}, "expected an even number");
   refused("mqar", {"spec.vocab=24"}, "[spec.vocab] found 24; expected at least 25");
-  refused("mqar", {"data.valid_length=14"}, "found 14; expected at least 16");
+  refused("mqar", {"data.valid_length=14"}, "[data.valid_length] found 14; expected at least 16");
+  refused("mqar", {"data.valid_length=25"},
+          "[data.valid_length] found 25; expected an even number");
+  refused("mqar", {"data.valid_length=4000"},
+          "more tokens than positions, of which data.valid_length has 4000");
+  refused("selective_copying", {"data.valid_length=1"}, "[data.valid_length]");
+  refused("induction_heads", {"data.valid_length=2"}, "[data.valid_length]");
+  refused("copying",
+          {"data.valid_length=65", R"(spec.embed={"type": "token", "position":
+                                      {"type": "learned", "n_positions": 64}})"},
+          "[data.valid_length] 65 tokens; the spec has 64 positions");
   refused("copying", {"data.items=13"}, "[train.length]");
   refused("copying", {"data.filler=zero"}, "[data.filler] has no meaning for type \"copying\"");
   refused("induction_heads", {"data.items=2"}, "[data.items] has no meaning");
