@@ -13,8 +13,8 @@ import subprocess
 import sys
 
 import torch
+import transformers
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 program, families, work = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
 
@@ -26,16 +26,36 @@ def run(*arguments):
 
 
 def difference(folder, io):
-    config = AutoConfig.from_pretrained(folder)
-    kind = AutoModelForMaskedLM if config.model_type == "bert" else AutoModelForCausalLM
-    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    inputs = {k: io[k] for k in ("input_ids", "attention_mask", "position_ids", "token_type_ids") if k in io}
+    """The largest difference of what counts, of the class that the folder itself names."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    (architecture,) = config.architectures
+    model, info = getattr(transformers, architecture).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    # a buffer that the class makes by itself may be missing
+    info["missing_keys"] = info["missing_keys"] & {name for name, _ in model.named_parameters()}
+    wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
+    if wrong:  # it would be drawn at random, or left out
+        raise RuntimeError(f"transformers does not take every tensor: {wrong}")
+    model.eval()
+    inputs = {key: io[key] for key in INPUTS if key in io}
     model.config.use_cache = False  # there is none for models without attention
     with torch.no_grad():
         logits = model(**inputs).logits
-    real = io["attention_mask"].bool() if "attention_mask" in io else torch.ones_like(io["input_ids"]).bool()
+    mask = next((io[key] for key in ("decoder_attention_mask", "attention_mask") if key in io), None)
+    real = torch.ones(logits.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
     return ((logits - io["logits"])[real].abs().max() / io["logits"][real].abs().max()).item()
 
+
+INPUTS = (
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "token_type_ids",
+    "global_attention_mask",
+    "decoder_input_ids",
+    "decoder_attention_mask",
+)
 
 # models that leave keys of their class unsaid
 UNSAID = {

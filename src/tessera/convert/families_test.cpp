@@ -463,6 +463,21 @@ TEST(FamiliesOfTheUser, ATypeLoadsFromItsFileAlone) {
   expect_equal(load_checkpoint(scratch / "other").tensors, original.tensors, "other");
 }
 
+// transformers refuses a padding id beyond the vocabulary, and its classes assume one
+TEST(FamiliesOfOurOwn, NoPaddingIdThatTheVocabularyLacks) {
+  const TemporaryFolder scratch;
+  for (const char* family : {"marian", "phi3", "smollm3"}) {
+    Checkpoint checkpoint = load_checkpoint(materialise(scratch, family, "base"));
+    checkpoint.foreign_config = Json();  // as of a model that was trained here
+    HfOptions options;
+    options.family = family;
+    const fs::path out = scratch / "out" / family;
+    write_hf_folder(checkpoint, out, options);
+    const Json config = spec::read_json_file(out / "config.json");
+    EXPECT_EQ(config.value("pad_token_id", Json("unsaid")), Json(nullptr)) << family;
+  }
+}
+
 TEST(FamiliesOfTheUser, FragmentsMayStandInShared) {
   const TemporaryFolder scratch;
   scratch.write("families/shared/words.json",
