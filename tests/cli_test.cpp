@@ -439,6 +439,19 @@ TEST_F(Cli, VerifyNamesThePlaceAboveTheBound) {
   expect_refused("verify " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
 }
 
+TEST_F(Cli, ARingIsCheckedBeforeTheRunBegins) {
+  const std::string out = (folder_ / "ring").string(),
+                    start = "train " + (kSource / "examples/recipes/shakespeare.json").string() +
+                            " --out " + out + " --sequence-parallel ";
+  for (const std::string split : {"''", "0", "x", "4:", "4:rings", ":ring", "1025"})
+    expect_refused(start + split, 2, "expected a number of ranks up to 1024");
+  expect_refused(start + "4 --set train.windows=carried --set train.carry_limit=512", 2,
+                 "expected \"isolated\"");
+  expect_refused(start + "4 --set " + R"('spec.layers[0].mixer={"type": "short_conv"}')", 2,
+                 "no mixer is \"attention\"");
+  EXPECT_FALSE(fs::exists(out));
+}
+
 TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
   const Outcome outcome = run(

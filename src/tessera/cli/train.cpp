@@ -17,6 +17,7 @@ struct Options {
   std::string recipe, out;
   std::vector<std::string> overrides;
   std::string split;
+  nn::SequenceSplit sequence = {};
   bool resume = false, json = false;
   int threads = 0;
 };
@@ -65,7 +66,6 @@ nn::SequenceSplit parse_split(const std::string& text) {
                                                        {"zigzag", ops::RingLayout::zigzag},
                                                        {"striped", ops::RingLayout::striped}};
   nn::SequenceSplit split;
-  if (text.empty()) return split;
   const size_t colon = text.find(':');
   const auto layout = layouts.find(colon == std::string::npos ? "striped" : text.substr(colon + 1));
   const char *begin = text.data(), *end = begin + std::min(colon, text.size());
@@ -73,7 +73,7 @@ nn::SequenceSplit parse_split(const std::string& text) {
   if (error != std::errc() || stop != end || split.ranks < 1 || split.ranks > 1024 ||
       layout == layouts.end())
     fail(ErrorKind::usage, "train",
-         "--sequence-parallel {}; expected a number of ranks up to 1024, and perhaps a layout: "
+         "--sequence-parallel \"{}\"; expected a number of ranks up to 1024, and perhaps a layout: "
          "4:ring, 4:zigzag or 4:striped",
          text);
   split.layout = layout->second;
@@ -83,6 +83,7 @@ nn::SequenceSplit parse_split(const std::string& text) {
 int train_model(const Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
+  train::check_split(recipe, o.sequence);
   const model::Plan plan = model::make_plan(recipe.spec, recipe.train.length);
   fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n",
              plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
@@ -90,7 +91,7 @@ int train_model(const Options& o) {
   Progress progress;
   train::TrainOptions options;
   options.resume = o.resume;
-  options.sequence = parse_split(o.split);
+  options.sequence = o.sequence;
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   const train::TrainResult result = train::train(recipe, o.out, options);
@@ -118,9 +119,9 @@ std::function<int()> add_train(CLI::App& app) {
   app.add_option("--out", o->out, "the run's folder: log.jsonl, log.csv, checkpoints")->required();
   app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
   app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
-  app.add_option("--sequence-parallel", o->split,
-                 "attention by so many ranks of a ring, simulated in this process; P or "
-                 "P:ring|zigzag|striped");
+  auto* split = app.add_option("--sequence-parallel", o->split,
+                               "attention by so many ranks of a ring, simulated in this process; P "
+                               "or P:ring|zigzag|striped");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_flag("--json", o->json, "the result as JSON");
   examples(app,
@@ -128,7 +129,10 @@ std::function<int()> add_train(CLI::App& app) {
             "tessera train recipe.json --out run --resume",
             "tessera train recipe.json --out run --sequence-parallel 4:striped",
             "tessera train recipe.json --out run --set train.steps=100 --set optimizer.lr=3e-4"});
-  return [o] { return train_model(*o); };
+  return [o, split] {
+    if (split->count() > 0) o->sequence = parse_split(o->split);
+    return train_model(*o);
+  };
 }
 
 }  // namespace tessera::cli

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tessera/base/threads.h"
+#include "tessera/nn/mixer/attention.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/evaluate.h"
@@ -31,17 +32,20 @@ AdamW make_optimizer(const model::Model& model, const OptimizerRecipe& recipe) {
                {recipe.betas[0], recipe.betas[1], recipe.eps, recipe.weight_decay});
 }
 
-/// A split of the sequence must find something to split.
-void check_split(const model::ModelSpec& spec, const nn::SequenceSplit& split) {
-  if (split.ranks <= 1) return;
-  for (const model::LayerSpec& layer : spec.layers)
-    for (const model::GroupSpec& group : layer.groups)
-      for (const model::BranchSpec& branch : group.branches)
-        if (branch.part.type() == "attention") return;
-  fail(ErrorKind::usage, "train",
-       "the sequence is to be split over {} ranks, but no mixer is \"attention\"; leave "
-       "--sequence-parallel out",
-       split.ranks);
+/// The attention mixers of a stack, each of which must be able to take a part of a sequence.
+int64_t count_split(const model::ModelSpec& spec, int64_t longest) {
+  int64_t count = 0;
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    for (const model::GroupSpec& group : spec.layers[i].groups)
+      for (const model::BranchSpec& branch : group.branches) {
+        const auto* attention = dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get());
+        if (attention == nullptr) continue;
+        ++count;
+        if (const std::string reason = attention->no_split_reason(longest); !reason.empty())
+          fail(ErrorKind::spec, spec.under(fmt::format("layers.{}.{}", i, branch.name)), "{}",
+               reason);
+      }
+  return count;
 }
 
 class Trainer {
@@ -54,7 +58,6 @@ class Trainer {
         model_(recipe.spec,
                model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))),
         optimizer_(make_optimizer(model_, recipe.optimizer)) {
-    check_split(recipe.spec, options.sequence);
     progress_.carried = fresh_rows(recipe, model_);
   }
 
@@ -287,7 +290,24 @@ class Trainer {
 
 }  // namespace
 
+void check_split(const Recipe& recipe, const nn::SequenceSplit& split) {
+  if (split.ranks <= 1) return;
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::usage, "train",
+         "the sequence is to be split over {} ranks, but train.windows \"carried\" goes on from a "
+         "state; expected \"isolated\", or leave --sequence-parallel out",
+         split.ranks);
+  int64_t found = count_split(recipe.spec, recipe.train.length);
+  if (recipe.spec.encoder) found += count_split(*recipe.spec.encoder, recipe.train.length);
+  if (found == 0)
+    fail(ErrorKind::usage, "train",
+         "the sequence is to be split over {} ranks, but no mixer is \"attention\"; leave "
+         "--sequence-parallel out",
+         split.ranks);
+}
+
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
+  check_split(recipe, options.sequence);
   const RunLock lock(folder);
   remove_partial_checkpoints(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty() && !options.resume)

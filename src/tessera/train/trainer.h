@@ -22,8 +22,8 @@ namespace tessera::train {
 struct TrainOptions {
   bool resume = false;  // from the newest checkpoint; from the start when there is none
   const CancelToken* cancel = nullptr;
-  /// Attention by the ranks of a ring (ops/ring_attention.h), simulated in this process. Refused
-  /// where no mixer is "attention".
+  /// Attention by the ranks of a ring (ops/ring_attention.h), simulated in this process;
+  /// check_split() before there is a folder.
   nn::SequenceSplit sequence = {};
   /// After every step; losses of validation stand in it when evaluated.
   std::function<void(const LogLine& line, int64_t steps)> on_step = {};
@@ -36,10 +36,14 @@ struct TrainResult {
   std::filesystem::path checkpoint = {};
 };
 
-/// Throws Error(usage) when the folder holds checkpoints and `resume` is not set; Error(resource)
-/// for a folder in use and a full disk (the last checkpoint stays); Error(spec) naming the key by
-/// which a resumed recipe differs; Error(input) naming step and place when a loss or gradient is
-/// not finite; Error(cancelled) after saving.
+/// Throws Error where `split` finds no mixer "attention" to split (usage), one that cannot be split
+/// (spec), or windows that are carried (usage).
+void check_split(const Recipe& recipe, const nn::SequenceSplit& split);
+
+/// Throws what check_split() does; Error(usage) when the folder holds checkpoints and `resume` is
+/// not set; Error(resource) for a folder in use and a full disk (the last checkpoint stays);
+/// Error(spec) naming the key by which a resumed recipe differs; Error(input) naming step and place
+/// when a loss or gradient is not finite; Error(cancelled) after saving.
 TrainResult train(const Recipe& recipe,
                   const std::filesystem::path& folder,
                   const TrainOptions& options = {});

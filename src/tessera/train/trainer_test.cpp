@@ -82,10 +82,45 @@ TEST(Trainer, RanksOfARingLearnTheSame) {
   for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(ring[i], one[i], 1e-4) << i;
   // a rank's sums are formed in another order: that it was a ring shows in the last bits
   EXPECT_NE(ring, one);
-  expect_error(ErrorKind::usage, "no mixer is \"attention\"", [&] {
-    s.train("none", {.sequence = {2, ops::RingLayout::striped}},
-            {R"(spec.layers[0].mixer={"type": "short_conv"})"});
-  });
+}
+
+TEST(Trainer, ARingThatCannotComputeTheModelLeavesNoFolder) {
+  Setting s;
+  s.json["train"]["length"] = 16;
+  const auto refused = [&](ErrorKind kind, const char* reason, const char* change) {
+    SCOPED_TRACE(change);
+    const std::vector<std::string> changes{change, "train.steps=2"};
+    expect_error(kind, reason, [&] {
+      s.train("refused", {.sequence = {2, ops::RingLayout::striped}}, changes);
+    });
+    EXPECT_FALSE(fs::exists(s.run("refused")));
+  };
+  refused(ErrorKind::usage, "no mixer is \"attention\"",
+          R"(spec.layers[0].mixer={"type": "short_conv"})");
+  refused(
+      ErrorKind::usage, "train.windows \"carried\" goes on from a state; expected \"isolated\"",
+      R"(train={"steps": 2, "batch": 1, "length": 16, "windows": "carried", "carry_limit": 64})");
+  const auto mixer = [](const char* rest) {
+    return fmt::format(R"(spec.layers[0].mixer={{"type": "attention", "n_heads": 2, {}}})", rest);
+  };
+  refused(ErrorKind::spec, "[layers.0.mixer] dropout = 0.1 of the weights cannot be computed",
+          mixer(R"("dropout": 0.1)").c_str());
+  refused(ErrorKind::spec, "which counts every key between key and query",
+          mixer(R"("position": {"type": "cope", "n_positions": 4})").c_str());
+  refused(ErrorKind::spec, "global tokens with projections of their own",
+          mixer(R"("pattern": {"type": "longformer", "width": 4, "global_tokens": [0],
+                               "projections": "separate"})")
+              .c_str());
+  const auto sinks = [&](int width) {
+    return mixer(fmt::format(R"("position": "rope",
+        "pattern": {{"type": "sink_window", "first": 2, "width": {}}})",
+                             width)
+                     .c_str());
+  };
+  refused(ErrorKind::spec, "other queries for the first keys", sinks(3).c_str());
+  // no query of a window is so far
+  s.train("near", {.sequence = {2, ops::RingLayout::striped}}, {sinks(14), "train.steps=2"});
+  EXPECT_TRUE(fs::exists(s.run("near") / "latest"));
 }
 
 TEST(Trainer, ResumesBitForBit) {

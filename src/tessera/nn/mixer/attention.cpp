@@ -121,27 +121,6 @@ class Attention final : public Mixer {
     return sinks_ ? at::logaddexp(sinks_->tensor(), zero.to(sinks_->tensor().options())) : zero;
   }
 
-  /// Refuses what a part of a sequence cannot compute.
-  void check_split(const PatternedScores& scores) const {
-    const auto refuse = [&](std::string_view what, std::string_view remedy) {
-      fail(ErrorKind::spec, name_, "{} cannot be computed where a sequence is split over ranks; {}",
-           what, remedy);
-    };
-    if (config_.dropout > 0)
-      refuse(fmt::format("dropout = {} of the weights", config_.dropout), "set it to 0");
-    if (scores.far_q_NHK.defined())
-      refuse(fmt::format("pattern \"{}\" with other queries for the first keys",
-                         config_.pattern.type()),
-             "use \"window\"");
-    if (config_.who().global_projections())
-      refuse("global tokens with projections of their own",
-             "set its \"projections\" to \"shared\"");
-    if (config_.position.as<PositionConfig>().counts_keys())
-      refuse(fmt::format("position \"{}\", which counts every key between key and query,",
-                         config_.position.type()),
-             "use another position");
-  }
-
   /// Whole sequences by the ranks of a ring.
   Tensor spread(const Tensor& q_BTHD,
                 const Tensor& k_BTGD,
@@ -160,7 +139,8 @@ class Attention final : public Mixer {
     if (split.ranks <= 1)
       return attend_documents(x.q_NHD, x.k_NGD, x.v_NGD, batch, scores,
                               weight_dropout(context, name_, config_.dropout));
-    check_split(scores);
+    if (const std::string reason = config_.no_split_reason(batch.longest()); !reason.empty())
+      fail(ErrorKind::spec, name_, "{}", reason);
     const BySegment part(batch);
     if (const int64_t t = batch.equal_length(); t > 0 && scores.all_alike()) {
       const auto fold = [&](const Tensor& y) { return y.unflatten(0, {-1, t}); };

@@ -236,6 +236,9 @@ struct AttentionConfig final : spec::Config {
   }
   /// The factor on the query at `position` of its document.
   double query_factor(int64_t position) const;
+  /// Why sequences of up to `longest` tokens cannot be split over ranks (nn/sequence_split.h), and
+  /// the remedy; "" where they can.
+  std::string no_split_reason(int64_t longest) const;
   const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
 };
 

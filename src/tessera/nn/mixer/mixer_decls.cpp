@@ -60,6 +60,27 @@ void AttentionConfig::check(const spec::Scope& scope) const {
   check_pattern(pattern, position, n_heads, scope);
 }
 
+std::string AttentionConfig::no_split_reason(int64_t longest) const {
+  const auto reason = [](const std::string& what, const char* remedy) {
+    return fmt::format("{} cannot be computed where a sequence is split over ranks; {}", what,
+                       remedy);
+  };
+  if (dropout > 0)
+    return reason(fmt::format("dropout = {} of the weights", dropout), "set it to 0");
+  if (const int64_t farthest = who().farthest(); farthest > 0 && longest > farthest + 1)
+    return reason(
+        fmt::format("pattern \"{}\" with other queries for the first keys", pattern.type()),
+        "use \"window\"");
+  if (who().global_projections())
+    return reason("global tokens with projections of their own",
+                  "set its \"projections\" to \"shared\"");
+  if (position.as<PositionConfig>().counts_keys())
+    return reason(fmt::format("position \"{}\", which counts every key between key and query,",
+                              position.type()),
+                  "use another position");
+  return "";
+}
+
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t width = scope.input_width();
   list.linear("q", n_heads * head_dim, width, bias.q);
