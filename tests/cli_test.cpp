@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -98,6 +100,43 @@ TEST_F(Cli, UsageErrors) {
   expect_refused("convert " + tiny() + " --out x --kv-heads nan", 2, "expected a number above 0");
   expect_refused("convert " + tiny() + " --out x --kv-heads 1 --pool random --seed -1", 2,
                  "-1; expected a whole number");
+}
+
+TEST_F(Cli, ListNamesEverythingWithItsPaper) {
+  const std::map<std::string, std::string> names{
+      {"pattern",
+       "full window chunked sink_window longformer big_bird strided fixed random dilated prefix"},
+      {"mixer",
+       "attention latent_attention multi_level_attention differential_attention "
+       "native_sparse_attention lsh_attention local_attention linformer performer linear_attention "
+       "gau flash_gau transformer_xl compressive memorizing fourier short_conv s4 s4d mamba mamba2 "
+       "rwkv4 rwkv5 rwkv6 rwkv7 retention gla hgrn2 delta_net gated_delta_net kda "
+       "lightning_attention mlstm slstm rg_lru hyena gmlp"},
+      {"position",
+       "sinusoidal learned axial t5 shaw xl deberta tupe decoupled rope p_rope m_rope xpos alibi "
+       "none cope fire kerple convolutional"},
+      {"rope_scaling", "linear ntk dynamic yarn llama3 longrope"},
+      {"residual", "reversible"},
+      {"ffn", "chunked"},
+      {"arrangement", "alternating_patterns factorised_heads"},
+      {"computation",
+       "flash_attention chunked_attention split_kv_decoding ring_attention striped_attention"},
+      {"storage", "paged_kv int8_kv fp8_kv"}};
+  std::map<std::string, std::string> papers;
+  for (const spec::Json& row : spec::parse_json(run("list mechanisms --json").out, "list --json")) {
+    const spec::Json& group = row["slot"].is_null() ? row["group"] : row["slot"];
+    papers[group.get<std::string>() + " " + row["type"].get<std::string>()] = row["paper"];
+  }
+  const std::string text = run("list mechanisms").out;
+  for (const auto& [group, all] : names) {
+    std::istringstream words(all);
+    for (std::string name; words >> name;) {
+      const std::string paper = papers[group + " " + name];
+      EXPECT_NE(paper.find("arXiv:"), std::string::npos) << group << " " << name << ": " << paper;
+      EXPECT_NE(text.find(fmt::format("\n{:<13} {:<12} ", group, name)), std::string::npos) << name;
+      EXPECT_NE(text.find("[" + paper + "]\n"), std::string::npos) << name;
+    }
+  }
 }
 
 TEST_F(Cli, SpecErrorsNamePathAndRemedy) {

@@ -5,9 +5,12 @@
 #include <filesystem>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "tessera/base/mapped_file.h"
 #include "tessera/model/mechanism_pages.h"
 #include "tessera/model/model_spec.h"
+#include "tessera/model/techniques.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/post_norm.h"
 
@@ -91,14 +94,38 @@ TEST(Docs, GeneratedPagesAreFresh) {
   }
 }
 
-TEST(Docs, TableInTheReadmeIsFresh) {
+TEST(Docs, TablesInTheReadmeAreFresh) {
   const std::string readme = read_text_file(kSource / "README.md");
-  const std::string begin = "<!-- mechanisms -->\n", end = "<!-- /mechanisms -->";
-  const size_t from = readme.find(begin), to = readme.find(end);
-  ASSERT_NE(from, std::string::npos);
-  ASSERT_NE(to, std::string::npos);
-  EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), model::mechanism_table())
-      << "run `tessera docs`";
+  for (const auto& [name, table] : {std::pair{"mechanisms", model::mechanism_table()},
+                                    std::pair{"techniques", model::technique_table()}}) {
+    const std::string begin = fmt::format("<!-- {} -->\n", name),
+                      end = fmt::format("<!-- /{} -->", name);
+    const size_t from = readme.find(begin), to = readme.find(end);
+    ASSERT_NE(from, std::string::npos) << name;
+    ASSERT_NE(to, std::string::npos) << name;
+    EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), table)
+        << "run `tessera docs`";
+  }
+}
+
+TEST(Docs, TechniquesAreNamedWithTheirPapersAndUse) {
+  std::set<std::string> names;
+  std::string papers;
+  for (const model::Technique& t : model::techniques()) {
+    EXPECT_TRUE(names.insert(t.name).second) << t.name;
+    EXPECT_TRUE(std::set<std::string>({"arrangement", "computation", "storage"}).contains(t.group));
+    for (const char* text : {t.summary, t.paper, t.use}) EXPECT_NE(*text, '\0') << t.name;
+    papers += t.paper;
+  }
+  for (const char* paper : {"2205.14135", "2307.08691", "2112.05682", "2309.06180", "2310.01889",
+                            "2311.09431", "2211.17192"})
+    EXPECT_NE(papers.find(paper), std::string::npos) << paper;
+}
+
+// every pattern has a folder that names it, the default among them
+TEST(Zoo, ShowsThePatternThatIsTheDefault) {
+  EXPECT_NE(read_text_file(kSource / "zoo/full/tiny-full.json").find("\"type\": \"full\""),
+            std::string::npos);
 }
 
 }  // namespace

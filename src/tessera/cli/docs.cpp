@@ -3,6 +3,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/cli/cli.h"
 #include "tessera/model/mechanism_pages.h"
+#include "tessera/model/techniques.h"
 
 namespace tessera::cli {
 
@@ -17,14 +18,21 @@ std::function<int()> add_docs(CLI::App& app) {
       write_file_atomically(file, content);
       fmt::print("{}\n", file.string());
     }
-    // the table of mechanisms in the README beside docs/
+    // the tables in the README beside docs/
     const auto readme_path = std::filesystem::absolute(*out).parent_path() / "README.md";
     if (std::filesystem::exists(readme_path)) {
       std::string readme = read_text_file(readme_path);
-      const std::string begin = "<!-- mechanisms -->\n", end = "<!-- /mechanisms -->";
-      const size_t from = readme.find(begin), to = readme.find(end);
-      if (from != std::string::npos && to != std::string::npos && to > from) {
-        readme.replace(from + begin.size(), to - from - begin.size(), model::mechanism_table());
+      bool found = false;
+      for (const auto& [name, table] : {std::pair{"mechanisms", model::mechanism_table()},
+                                        std::pair{"techniques", model::technique_table()}}) {
+        const std::string begin = fmt::format("<!-- {} -->\n", name),
+                          end = fmt::format("<!-- /{} -->", name);
+        const size_t from = readme.find(begin), to = readme.find(end);
+        if (from == std::string::npos || to == std::string::npos || to < from) continue;
+        readme.replace(from + begin.size(), to - from - begin.size(), table);
+        found = true;
+      }
+      if (found) {
         write_file_atomically(readme_path, readme);
         fmt::print("{}\n", readme_path.string());
       }

@@ -1,5 +1,6 @@
 #include "tessera/cli/cli.h"
 #include "tessera/convert/family.h"
+#include "tessera/model/techniques.h"
 #include "tessera/nn/registry.h"
 #include "tessera/spec/mechanism.h"
 
@@ -37,6 +38,17 @@ int list(const Options& o) {
       fmt::print("{:<13} {:<12} {}  [{}]\n", spec::name_of(m.slot), m.name, m.info.summary,
                  m.info.paper);
   }
+  for (const model::Technique& t : model::techniques()) {
+    rows.push_back({{"slot", nullptr},
+                    {"group", t.group},
+                    {"type", t.name},
+                    {"summary", t.summary},
+                    {"paper", t.paper},
+                    {"year", t.year},
+                    {"use", t.use}});
+    if (!o.json)
+      fmt::print("{:<13} {:<12} {} Use: {}  [{}]\n", t.group, t.name, t.summary, t.use, t.paper);
+  }
   if (o.json) print_json(rows);
   return kExitOk;
 }
@@ -45,7 +57,8 @@ int list(const Options& o) {
 
 std::function<int()> add_list(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  app.add_option("what", o->what, "mechanisms or families")
+  app.add_option("what", o->what,
+                 "mechanisms (and techniques that are no part of their own) or families")
       ->capture_default_str()
       ->check(CLI::IsMember({"mechanisms", "families"}));
   app.add_option("--families", o->families, "a folder of further family files");

@@ -9,7 +9,7 @@ namespace tessera::nn {
 struct NoPositionConfig final : PositionConfig {
   static constexpr auto fields() { return std::tuple{}; }
   static spec::Info info() {
-    return {.summary = "Adds nothing: a causal model infers order from what it can see.",
+    return {.summary = "Adds nothing (NoPE): a causal model infers order from what it can see.",
             .paper =
                 "Kazemnejad et al.: The Impact of Positional Encoding on Length Generalization, "
                 "arXiv:2305.19466",

@@ -1,0 +1,84 @@
+#include "tessera/model/techniques.h"
+
+#include <fmt/format.h>
+
+namespace tessera::model {
+
+const std::vector<Technique>& techniques() {
+  static const std::vector<Technique> all = {
+      {"arrangement", "alternating_patterns",
+       "Layers with other patterns in turn, such as windows between full attention.",
+       "Child et al.: Generating Long Sequences with Sparse Transformers, arXiv:1904.10509; Gemma "
+       "Team: Gemma 2, arXiv:2408.00118",
+       2019, "\"pattern\" of each entry of \"layers\", as in zoo/gemma2"},
+      {"arrangement", "factorised_heads",
+       "Two sets of keys shared out to layers in turn, to halves of the heads, or merged.",
+       "Child et al.: Generating Long Sequences with Sparse Transformers, arXiv:1904.10509, sec. "
+       "4.3",
+       2019, "\"combine\": alternate, multihead or merged, of patterns strided and fixed"},
+      {"computation", "flash_attention",
+       "Attention by tiles with a running softmax, forward and backward: memory is linear in the "
+       "keys.",
+       "Dao et al.: FlashAttention, arXiv:2205.14135; Dao: FlashAttention-2, arXiv:2307.08691",
+       2022, "automatic in training on a CPU, with patterns, caps and tables by distance"},
+      {"computation", "chunked_attention",
+       "Memory-efficient attention: one block of queries at a time, so that memory is that of its "
+       "scores.",
+       "Rabe, Staats: Self-attention Does Not Need O(n^2) Memory, arXiv:2112.05682", 2021,
+       "automatic for more than a million scores where flash_attention does not serve: positions "
+       "that read contents, double"},
+      {"computation", "split_kv_decoding",
+       "The keys of few queries in fixed blocks that threads share out; the parts are merged by "
+       "the logs of their sums of exponentials (LSE merge).",
+       "Dao, Haziza, Massa, Sizov: Flash-Decoding for long-context inference, 2023 "
+       "(pytorch.org/blog/flash-decoding); after Milakov, Gimelshein, arXiv:1805.02867",
+       2023, "automatic in generation; the same bits for any number of threads"},
+      {"computation", "ring_attention",
+       "A sequence in contiguous parts over the ranks of a ring that hand on their keys and "
+       "values.",
+       "Liu, Zaharia, Abbeel: Ring Attention with Blockwise Transformers for Near-Infinite "
+       "Context, arXiv:2310.01889",
+       2023, "train --sequence-parallel N:ring, or N:zigzag (simulated in one process)"},
+      {"computation", "striped_attention",
+       "Ring attention whose ranks hold every n-th token, which evens the work under causality.",
+       "Brandon et al.: Striped Attention: Faster Ring Attention for Causal Transformers, "
+       "arXiv:2311.09431",
+       2023, "train --sequence-parallel N:striped (simulated in one process)"},
+      {"computation", "speculative_decoding",
+       "A smaller model, or the text itself, guesses several tokens that one pass checks; the text "
+       "is the same.",
+       "Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, "
+       "arXiv:2211.17192; Saxena: Prompt Lookup Decoding, 2023",
+       2022, "generate --draft MODEL, or --lookup N"},
+      {"storage", "paged_kv", "Keys and values in pages that rows share until one of them writes.",
+       "Kwon et al.: Efficient Memory Management for Large Language Model Serving with "
+       "PagedAttention, arXiv:2309.06180",
+       2023, "automatic; --kv-page N of generate, eval and bench, 0 = no pages"},
+      {"storage", "int8_kv",
+       "Keys and values as 8-bit integers with a scale per token and head, the largest number of "
+       "which fills the range.",
+       "Dettmers et al.: LLM.int8(): 8-bit Matrix Multiplication for Transformers at Scale, "
+       "arXiv:2208.07339 (absmax quantisation by vectors)",
+       2022, "--kv-type int8 of generate, eval, bench and plan"},
+      {"storage", "fp8_kv",
+       "Keys and values as 8-bit floats (e4m3) with a scale per token and head.",
+       "Micikevicius et al.: FP8 Formats for Deep Learning, arXiv:2209.05433", 2022,
+       "--kv-type fp8 of generate, eval, bench and plan"},
+      {"storage", "prefix_caching",
+       "States of what prompts begin with, in a tree of tokens: what they share is computed once.",
+       "Zheng et al.: SGLang: Efficient Execution of Structured Language Model Programs, "
+       "arXiv:2312.07104 (RadixAttention)",
+       2023, "generate --prefix-cache MiB"},
+  };
+  return all;
+}
+
+std::string technique_table() {
+  std::string out = "| group | name | what | source | use |\n|---|---|---|---|---|\n";
+  for (const Technique& t : techniques())
+    out +=
+        fmt::format("| {} | `{}` | {} | {} | {} |\n", t.group, t.name, t.summary, t.paper, t.use);
+  return out;
+}
+
+}  // namespace tessera::model
