@@ -3,7 +3,9 @@
 //   [U, V, Z] = silu(W_in x);  q = Z gamma_1 + beta_1,  k = Z gamma_2 + beta_2
 //   A = relu(q k^T / n + b)^2;  y = W_out (U o A V)
 // b is what a position scheme adds, whose factor on the scores is 1 / n. A penalty such as alibi's
-// takes weights to 0 at once, since scores are small: a learned b (t5) suits relu2 better.
+// takes weights to 0 at once, since scores are small: a learned b (t5) suits relu2 better. With
+// relu2 a new unit adds less than float32 sees, since the published gamma, N(0, 0.02^2), enters the
+// weights to the fourth power.
 // Hua et al. 2022, arXiv:2202.10447, sec. 2. Golden: attention G6, mixers 11.1.
 #pragma once
 
@@ -56,7 +58,11 @@ struct GauConfig final : spec::Config {
     return std::tuple{
         field("d_hidden", &C::d_hidden, "e, width of U and V; 0 = 2 d_model", {.min = 0}),
         field("d_key", &C::d_key, "s, width of queries and keys", {.min = 1}),
-        field("weights", &C::weights, "what a score becomes"),
+        field("weights", &C::weights,
+              "what a score becomes; new weights make scores near 0 (gamma is drawn with standard "
+              "deviation 0.02, as published, and n divides), whose squares are below the rounding "
+              "of the stream: under relu2 the unit adds nothing until it has learned to; laplace "
+              "and softmax begin above 0"),
         field("divisor", &C::divisor, "n"),
         field("max_length", &C::max_length, "the number that divisor max_length takes", {.min = 1}),
         field("position", &C::position, "how order enters", {.part = "none"}),
