@@ -478,6 +478,29 @@ TEST_F(Cli, VerifyNamesThePlaceAboveTheBound) {
   expect_refused("verify " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
 }
 
+TEST_F(Cli, KvTypesWhereNothingIsRounded) {
+  expect_refused("plan " + kZoo + "/mamba2/mamba2-130m.json --kv-type int8", 2,
+                 "[kv-type] int8, but no layer of this model keeps keys and values");
+  const std::string text = folder_.write("kv.txt", "1 2 3");
+  for (const auto& [verb, rest] :
+       {std::pair<std::string, std::string>{"generate ", " --input-ids 1,2"},
+        {"eval ", " --text " + text},
+        {"bench ", " --repeats 1"}})
+    for (const auto& [model, why] :
+         {std::pair{"/mamba2/base", "[kv-type] fp8, but no layer of this model keeps"},
+          std::pair{"/reformer/base", "[kv-type] fp8 for a model that keeps no keys and values"}})
+      expect_refused(verb + kGoldens + model + rest + " --kv-type fp8", 2, why);
+  expect_refused("plan " + kZoo + "/reformer/reformer-crime-and-punishment.json --kv-type int8", 2,
+                 "keeps no keys and values: lsh_attention");
+  const std::string hybrid = folder_.write("hybrid.json", R"({"tessera": 1, "arch": "decoder",
+      "vocab": 9, "d_model": 8, "ffn": null, "layers": [
+      {"mixer": {"type": "attention", "n_heads": 2}},
+      {"mixer": {"type": "hyena", "max_length": 64}}]})");
+  const Outcome plan = run("plan " + hybrid + " --kv-type int8");
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("f32 stays in layers.1.mixer (hyena)"), std::string::npos) << plan.out;
+}
+
 TEST_F(Cli, ARingIsCheckedBeforeTheRunBegins) {
   const std::string out = (folder_ / "ring").string(),
                     start = "train " + (kSource / "examples/recipes/shakespeare.json").string() +

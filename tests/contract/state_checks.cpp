@@ -1,6 +1,7 @@
 #include "checks.h"
 #include "tessera/base/testing.h"
 #include "tessera/infer/generate.h"
+#include "tessera/model/kept_bits.h"
 #include "tessera/nn/position/position_config.h"
 
 namespace tessera::contract {
@@ -240,26 +241,22 @@ void check_pages(const Rig& rig, Report& report) {
 }
 
 /// Keys and values of fewer bits: close, the same bits however the input is cut and through a file,
-/// as many bytes as planned; or refused where a mechanism needs all bits.
+/// as many bytes as planned; or refused where every mechanism needs all bits.
 void check_kv_types(const Rig& rig, Report& report) {
   using spec::KvType;
   const at::NoGradGuard no_gradients;
   const auto layout = model::state_layout(rig.spec());
-  bool packs = true, any = false;
-  for (const model::BranchState& branch : layout)
-    for (const spec::StateDecl& decl : branch.tensors)
-      // embeddings that are kept are neither keys nor values: they stay as they are
-      if (decl.kind != spec::StateDecl::Kind::fixed && branch.name != "embed") {
-        packs = packs && decl.packs;
-        any = true;
-      }
+  // embeddings that are kept are neither keys nor values: they stay as they are
+  const bool packs =
+      std::any_of(layout.begin(), layout.end(), [](const model::BranchState& branch) {
+        return branch.name != "embed" && model::packs(branch.tensors);
+      });
   const auto state_of = [&](KvType type) {
     return model::State(rig.spec(), 1, 0, of(at::kFloat), {.type = type, .page = 2});
   };
   if (!packs)
     return report.refuses(ErrorKind::spec, "kv-type", "keys and values of few bits",
                           [&] { state_of(KvType::int8); });
-  if (!any) return;
   const Ids ids = random_ids(kTokens, 1), next = random_ids(3, 2);
   const Tensor exact = whole(rig, {ids});
   for (const KvType type : {KvType::f16, KvType::bf16, KvType::int8, KvType::fp8}) {

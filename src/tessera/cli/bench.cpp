@@ -60,6 +60,7 @@ int bench(const Options& o) {
   if (model.spec().encoder)
     fail(ErrorKind::usage, "bench",
          "{} answers a source; prefill and decode of a decoder are measured", o.model);
+  o.kv.check(model.spec());
   const spec::KvOptions kv = o.kv.options();
   const at::NoGradGuard no_gradients;
   Json rows = Json::array();

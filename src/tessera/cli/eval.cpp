@@ -70,6 +70,7 @@ Report evaluate_ngram(const Options& o) {
 Report evaluate_model(Options& o) {
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
+  o.kv.check(loaded.model.spec());
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
   const std::string text = read_text_file(o.text);
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),

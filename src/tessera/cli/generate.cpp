@@ -160,6 +160,7 @@ int generate(Options& o) {
   g.kv = o.kv.options();
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
+  o.kv.check(loaded.model.spec());
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())

@@ -1,6 +1,7 @@
 #include "tessera/model/plan.h"
 
 #include "tessera/cli/cli.h"
+#include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 
 namespace tessera::cli {
@@ -24,10 +25,14 @@ std::string scaled(double value, const char* unit) {
 int plan(const Options& o) {
   const model::ModelSpec spec = spec_of(o.path, o.overrides, o.families);
   const spec::KvType kv = spec::kv_type_named(o.kv_type);
+  model::check_kv_type(spec, kv);
+  const std::string full = full_layers(spec, kv);
   model::Plan plan = model::make_plan(spec, o.context, -1, kv);
   if (o.snapshot_every > 0) model::add_snapshots(plan, spec, o.snapshot_every, kv);
   if (o.json) {
-    print_json(model::to_json(plan));
+    Json json = model::to_json(plan);
+    if (!full.empty()) json["kept_in_full"] = model::kept_in_full(spec);
+    print_json(json);
     return kExitOk;
   }
   fmt::print("parameters            {:>16}  ({})\n", plan.parameters,
@@ -37,6 +42,7 @@ int plan(const Options& o) {
              scaled(plan.flops_per_token, "FLOP"), o.context);
   fmt::print("state per token       {:>16}  (keys and values {})\n",
              scaled(static_cast<double>(plan.state_bytes_per_token), "B"), o.kv_type);
+  if (!full.empty()) fmt::print("                        {}\n", full);
   fmt::print("state, fixed part     {:>16}\n",
              scaled(static_cast<double>(plan.state_bytes_fixed), "B"));
   fmt::print("state at {:>6} tokens {:>16}\n", o.context,

@@ -1,5 +1,6 @@
 #include "tessera/infer/evaluate.h"
 
+#include "tessera/model/kept_bits.h"
 #include "tessera/model/prefix.h"
 
 namespace tessera::infer {
@@ -20,6 +21,7 @@ EvalResult evaluate(const model::Model& model,
   if (model.spec().encoder)
     fail(ErrorKind::usage, "eval",
          "this model answers a source, and a text alone has none; expected a decoder");
+  model::check_kv_type(model.spec(), options.kv.type);
   if (total < 2)
     fail(ErrorKind::input, "eval", "the text has {} tokens; expected at least 2", total);
   if (options.window < 2)

@@ -1,7 +1,8 @@
 // The likelihood of a text, by windows apart and by windows that go on.
 #include "tessera/infer/evaluate.h"
 
-#include <gtest/gtest.h>
+#include "tessera/base/testing.h"
+#include "tessera/infer/infer_testing.h"
 
 namespace tessera::infer {
 namespace {
@@ -38,6 +39,20 @@ TEST(Evaluate, CarriedWindowsAreOnePass) {
   }
   EXPECT_GT(std::abs(evaluate(model, ids, {.window = 7}).nll - want), 1e-3);
   EXPECT_THROW(evaluate(model, ids, {.window = 7, .stride = 3, .carry = true}), Error);
+}
+
+TEST(Evaluate, RefusesATypeThatNothingIsKeptIn) {
+  const auto refused = [](ErrorKind kind, const char* layer, const char* part) {
+    const model::Model model = tiny_model(layer, 3);
+    for (const bool carry : {false, true})
+      test::expect_error(kind, part, [&] {
+        evaluate(model, {1, 2, 3, 4}, {.carry = carry, .kv = {.type = spec::KvType::int8}});
+      });
+  };
+  refused(ErrorKind::spec, R"({"mixer": {"type": "short_conv"}})", "no layer of this model keeps");
+  refused(ErrorKind::usage,
+          R"({"mixer": {"type": "lsh_attention", "n_heads": 2, "n_buckets": [4], "chunk": 4}})",
+          "int8 for a model that keeps no keys and values: lsh_attention");
 }
 
 TEST(Evaluate, WindowsApartCountEveryTargetOnce) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/model/kept_bits.h"
 #include "tessera/model/prefix.h"
 
 namespace tessera::infer {
@@ -20,12 +21,8 @@ Feeder::Feeder(const model::Model& model, size_t rows, const Options& options)
       rows_(rows) {
   require(options.cache == nullptr || &options.cache->model() == &model, "feeder",
           "the prefix cache belongs to another model");
-  if (stateful_)
-    state_ = fresh(static_cast<int64_t>(rows));
-  else if (options.kv.type != spec::KvType::f32)
-    fail(ErrorKind::usage, "kv-type",
-         "{} for a model that keeps no keys and values: {}; leave it at f32",
-         name_of(options.kv.type), model.spec().no_state_reason());
+  model::check_kv_type(model.spec(), options.kv.type);
+  if (stateful_) state_ = fresh(static_cast<int64_t>(rows));
 }
 
 void Feeder::resume(size_t row, const model::State& state, const Tensor& last) {

@@ -81,6 +81,7 @@ TEST(KeysAndValues, PagesRoundUpWhatAStateHolds) {
     const model::Model model = tiny_model(text, 3);
     for (const int64_t page : {1, 7, 64})
       for (const KvType type : {KvType::f32, KvType::int8}) {
+        if (type == KvType::int8 && (name == "mamba2" || name == "rwkv7")) continue;  // no keys
         model::State state = state_of(model, 2, {.type = type, .page = page});
         feed(model, state, {random_tokens(40, 1), random_tokens(3, 2)});
         int64_t entries = 0, rounding = 0;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/format/safetensors.h"
+#include "tessera/model/kept_bits.h"
 #include "tessera/model/prefix.h"
 
 namespace tessera::infer {
@@ -119,9 +120,10 @@ class Reader {
   }
 
   /// How keys and values are kept: what was rounded for one type is not what another would hold.
+  /// It means nothing where nothing is rounded.
   void check_kv_type(spec::KvType ours) const {
     const std::string& theirs = text("kv_type");
-    if (theirs != name_of(ours))
+    if (model::packs(model::state_layout(model_.spec(), ours)) && theirs != name_of(ours))
       bad("keeps keys and values as {}, this run as {}; go on with --kv-type {}", theirs,
           name_of(ours), theirs);
   }

@@ -204,6 +204,28 @@ TEST(Session, OfAnotherModelIsRefused) {
   EXPECT_EQ(load_session(saved.file, again, fingerprint(again, nullptr)).rows.size(), 2u);
 }
 
+TEST(Session, TheTypeOfNothingMeansNothing) {
+  const model::Model model = tiny_model(tiny_layers()[2].second, 7);  // mamba2
+  Session session;
+  GenerateOptions options;
+  options.session = &session;
+  options.max_new_tokens = 4;
+  generate(model, nullptr, {random_tokens(5, 1)}, options);
+  const TemporaryFolder folder;
+  const fs::path file = folder / "session";
+  const std::string print = fingerprint(model, nullptr);
+  save_session(file, session, print);
+  expect_error(ErrorKind::spec, "no layer of this model keeps keys and values",
+               [&] { load_session(file, model, print, 0, {.type = spec::KvType::int8}); });
+  // a file may name another one all the same
+  const format::TensorFile saved = format::open_safetensors(file);
+  format::StringMap metadata = saved.metadata();
+  metadata["kv_type"] = "int8";
+  metadata["session_checksum"] = session_checksum(saved.tensors(), metadata);
+  format::write_safetensors(folder / "named", saved.tensors(), metadata);
+  EXPECT_EQ(load_session(folder / "named", model, print).state.length(0), session.state.length(0));
+}
+
 // what is kept in fewer bits goes on in them
 TEST(Session, KeysAndValuesStayInTheirBits) {
   const model::Model model = tiny_model(tiny_layers()[1].second, 7);

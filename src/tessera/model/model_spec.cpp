@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "tessera/model/kept_bits.h"
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/head/head_list.h"
 #include "tessera/nn/registry.h"
@@ -291,17 +292,74 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
 
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) {
   std::vector<BranchState> layout;
+  bool any = false;
   if (auto tensors = spec.embed.config->state(spec.scope(0)); !tensors.empty())
     layout.push_back({"embed", std::move(tensors)});
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches)
         if (auto tensors = branch.part.config->state(spec.scope(i, branch)); !tensors.empty()) {
-          for (spec::StateDecl& decl : tensors)
-            decl = stored_as(decl, type, fmt::format("layers[{}].{}", i, branch.name));
-          layout.push_back({fmt::format("layers.{}.{}", i, branch.name), std::move(tensors)});
+          const std::string name = fmt::format("layers.{}.{}", i, branch.name);
+          if (type != spec::KvType::f32 && packs(tensors)) {
+            for (spec::StateDecl& decl : tensors) decl = stored_as(decl, type, name);
+            any = true;
+          }
+          layout.push_back({name, std::move(tensors)});
         }
+  if (type != spec::KvType::f32 && !any) {
+    const std::vector<std::string> full = kept_in_full(spec);
+    fail(ErrorKind::spec, "kv-type",
+         "{}, but no layer of this model keeps keys and values that may be rounded{}; expected f32",
+         name_of(type),
+         full.empty() ? "" : fmt::format(": all bits are needed in {}", some_of(full)));
+  }
   return layout;
+}
+
+bool packs(const std::vector<spec::StateDecl>& decls) {
+  bool any = false;
+  for (const spec::StateDecl& decl : decls) {
+    if (decl.kind == spec::StateDecl::Kind::fixed) continue;
+    if (!decl.packs) return false;
+    any = true;
+  }
+  return any;
+}
+
+bool packs(const std::vector<BranchState>& layout) {
+  return std::any_of(layout.begin(), layout.end(),
+                     [](const BranchState& branch) { return packs(branch.tensors); });
+}
+
+void check_kv_type(const ModelSpec& spec, spec::KvType type) {
+  if (type == spec::KvType::f32) return;
+  if (const std::string reason = spec.no_state_reason(); !reason.empty())
+    fail(ErrorKind::usage, "kv-type",
+         "{} for a model that keeps no keys and values: {}; leave it at f32", name_of(type),
+         reason);
+  state_layout(spec, type);
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 4;
+  if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMost, ", "),
+                     names.size() - kMost);
+}
+
+std::vector<std::string> kept_in_full(const ModelSpec& spec) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
+    for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
+      for (const BranchSpec& branch : group.branches) {
+        const auto tensors = branch.part.config->state(spec.scope(i, branch));
+        const bool entries = std::any_of(
+            tensors.begin(), tensors.end(),
+            [](const spec::StateDecl& decl) { return decl.kind != spec::StateDecl::Kind::fixed; });
+        if (entries && !packs(tensors))
+          names.push_back(fmt::format("layers.{}.{} ({})", i, branch.name, branch.part.type()));
+      }
+  return names;
 }
 
 Json spec_schema() {

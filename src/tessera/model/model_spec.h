@@ -142,7 +142,7 @@ struct BranchState {
   std::string name;
   std::vector<spec::StateDecl> tensors;
 };
-/// Keys and values stored as `type`; throws Error(spec) where a mechanism needs all their bits.
+/// Keys and values stored as `type`, where they can be (kept_bits.h); Error(spec) where none can.
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type = spec::KvType::f32);
 
 /// JSON schema of the whole spec format, from the registry.

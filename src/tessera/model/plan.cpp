@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/model/kept_bits.h"
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::model {
@@ -28,6 +29,7 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
 
 /// What a row holds; nothing where the model cannot continue from a state.
 std::vector<BranchState> held(const ModelSpec& spec, spec::KvType kv) {
+  check_kv_type(spec, kv);
   return spec.no_state_reason().empty() ? state_layout(spec, kv) : std::vector<BranchState>();
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/testing.h"
+#include "tessera/model/kept_bits.h"
 
 namespace tessera::model {
 namespace {
@@ -170,14 +171,33 @@ TEST(Plan, KeysAndValuesOfFewerBits) {
   // a byte each, and a scale of four for every head
   EXPECT_EQ(per_token(llama, KvType::int8), 30 * 3 * (64 + 4) * 2);
   EXPECT_EQ(per_token(llama, KvType::fp8), per_token(llama, KvType::int8));
-  // a state of fixed size is not touched
-  EXPECT_EQ(make_plan(zoo("mamba2/mamba2-130m"), 100, -1, KvType::int8).state_bytes,
-            make_plan(zoo("mamba2/mamba2-130m"), 100).state_bytes);
-  const std::string error = test::error_of([] {
-    make_plan(zoo("native_sparse_attention/tiny-native_sparse_attention"), 100, -1, KvType::int8);
-  });
-  EXPECT_NE(error.find("layers[0].mixer"), std::string::npos) << error;
-  EXPECT_NE(error.find("expected f32"), std::string::npos) << error;
+  // where nothing would be rounded it is refused
+  const auto refused = [](const char* name, ErrorKind kind, const char* part) {
+    test::expect_error(kind, part, [&] { make_plan(zoo(name), 100, -1, KvType::int8); });
+  };
+  const char* nsa = "native_sparse_attention/tiny-native_sparse_attention";
+  refused("mamba2/mamba2-130m", ErrorKind::spec,
+          "int8, but no layer of this model keeps keys and values that may be rounded; expected");
+  refused(nsa, ErrorKind::spec, "all bits are needed in layers.0.mixer (native_sparse_attention)");
+  refused("reformer/reformer-crime-and-punishment", ErrorKind::usage,
+          "keeps no keys and values: lsh_attention");
+}
+
+// the layers that can take fewer bits take them
+TEST(Plan, FewerBitsInSomeLayers) {
+  using spec::KvType;
+  const ModelSpec spec = read_model_spec(spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 9, "d_model": 8, "ffn": null, "layers": [
+          {"mixer": {"type": "attention", "n_heads": 2}},
+          {"mixer": {"type": "memorizing", "n_heads": 2, "segment": 4, "mem_len": 4, "memory": 8, "top_k": 2}},
+          {"mixer": {"type": "mamba2", "n_heads": 2}}]})",
+      "test"));
+  EXPECT_EQ(kept_in_full(spec), std::vector<std::string>{"layers.1.mixer (memorizing)"});
+  const auto plain = state_layout(spec), packed = state_layout(spec, KvType::int8);
+  ASSERT_EQ(plain.size(), 3u);
+  const auto bytes = [](const BranchState& branch) { return spec::state_bytes(branch.tensors, 7); };
+  EXPECT_EQ(bytes(packed[0]), 7 * 2 * 2 * (4 + 4));
+  for (const size_t same : {1, 2}) EXPECT_EQ(bytes(packed[same]), bytes(plain[same]));
 }
 
 TEST(Plan, SnapshotsOfAPrefixCache) {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/format/safetensors.h"
+#include "tessera/model/kept_bits.h"
 #include "tessera/ops/weight.h"
 
 namespace tessera::model {
@@ -243,9 +244,9 @@ void State::unpack(const format::TensorFile& file, const std::string& fingerprin
   if (text("fingerprint") != fingerprint)
     fail(ErrorKind::file, "state", "{}: was saved by another model, weights or tokenizer",
          file.file());
-  // files without one are older than the choice
+  // files without one are older than the choice, which means nothing without keys and values
   if (const auto found = file.metadata().find("kv_type");
-      (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
+      packs(*layout_) && (found == file.metadata().end() ? "f32" : found->second) != name_of(type_))
     fail(ErrorKind::file, "state",
          "{}: keeps keys and values as {}, this state as {}; load it into one of kv-type {}",
          file.file(), found == file.metadata().end() ? "f32" : found->second, name_of(type_),

@@ -19,7 +19,7 @@ class State {
  public:
   State() = default;
   /// `rows` empty rows. max_pending: how many tokens a row may hold uncommitted. Throws Error(spec)
-  /// for keys and values of few bits where a mechanism needs all of them.
+  /// for keys and values of few bits where no part keeps any that may be rounded.
   State(const ModelSpec& spec,
         int64_t rows,
         int64_t max_pending = 0,
