@@ -139,6 +139,18 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
   }
 }
 
+TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
+  const std::string start = "generate " + tiny() + " --input-ids 1,2 ";
+  for (const std::string with : {"--lookup 2", "--draft /nowhere"})
+    expect_refused(start + with + " --beams 2", 2, "guesses are checked against one text");
+  for (const std::string with : {"--temperature 1", "--top-k 3", "--top-p 0.5", "--min-p 0.1",
+                                 "--repetition-penalty 1.1", "--seed 3"})
+    expect_refused(start + with + " --beams 2", 2, "and chooses nothing by chance");
+  expect_refused(start + "--length-penalty 2", 2, "expected --beams of 2 or more");
+  expect_refused(start + "--guesses 2", 2, "expected --draft or --lookup");
+  EXPECT_EQ(run(start + "--max-new-tokens 1 --beams 1 --temperature 0.5 --seed 1").code, 0);
+}
+
 TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
   const std::string spec = kZoo + "/llama/smollm2-135m.json";
   expect_refused("plan " + spec + " --set layers[0].mixer.n_heads=7", 2,

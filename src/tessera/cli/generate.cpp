@@ -153,6 +153,32 @@ void report_text(const Options& o,
   if (cache != nullptr) print_stats(*cache);
 }
 
+/// Options that would do nothing beside the others are a mistake of whoever gave them.
+void check_options(const Options& o, const CLI::App& app) {
+  const auto given = [&](const char* name) { return app.count(name) > 0; };
+  if (o.beams.beams > 1) {
+    for (const char* guess : {"--draft", "--lookup"})
+      if (given(guess))
+        fail(ErrorKind::usage, "generate",
+             "{} with --beams {}: guesses are checked against one text, and a search keeps many; "
+             "leave one of them out",
+             guess, o.beams.beams);
+    for (const char* choice :
+         {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"})
+      if (given(choice))
+        fail(ErrorKind::usage, "generate",
+             "{} with --beams {}: a search ranks by the model's own probabilities and chooses "
+             "nothing by chance; leave one of them out",
+             choice, o.beams.beams);
+  } else if (given("--length-penalty")) {
+    fail(ErrorKind::usage, "generate",
+         "--length-penalty without a search; expected --beams of 2 or more");
+  }
+  if (given("--guesses") && !o.generate.speculation.on() && o.draft.empty())
+    fail(ErrorKind::usage, "generate",
+         "--guesses without who makes them; expected --draft or --lookup");
+}
+
 int generate(Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
@@ -248,8 +274,8 @@ std::function<int()> add_generate(CLI::App& app) {
                    ->capture_default_str()
                    ->check(cli::seed());
   app.add_option("--beams", o->beams.beams,
-                 "search for the most likely text with so many hypotheses instead of sampling; 1 = "
-                 "no search")
+                 "search for the most likely text with so many hypotheses instead of sampling or "
+                 "guessing; 1 = no search")
       ->capture_default_str()
       ->check(positive());
   app.add_option("--length-penalty", o->beams.length_penalty,
@@ -267,7 +293,9 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(not_negative());
   auto* draft = app.add_option(
-      "--draft", o->draft, "a smaller model with the same tokens guesses; the text is the same");
+      "--draft", o->draft,
+      "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
+      "the draft has one too");
   app.add_option("--lookup", g.speculation.lookup,
                  "guess what followed the last (at most N) tokens where they stood before")
       ->excludes(draft)
@@ -308,9 +336,10 @@ std::function<int()> add_generate(CLI::App& app) {
             "tessera generate model.gguf --session tale",
             "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
             "--prefix-cache 256"});
-  return [o, prompt, ids, session, seed] {
+  return [o, prompt, ids, session, seed, &app] {
     if (prompt->empty() && ids->empty() && session->empty())
       fail(ErrorKind::usage, "generate", "nothing to continue; expected --prompt or --input-ids");
+    check_options(*o, app);
     o->seed_given = !seed->empty();
     return generate(*o);
   };
