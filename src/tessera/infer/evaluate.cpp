@@ -12,6 +12,27 @@ double nll_sum(const Tensor& logits_NC, const Tensor& targets_N) {
       .item<double>();
 }
 
+namespace {
+
+/// One row goes on through all of the text: every limit is met before anything is computed.
+void check_carried(const model::ModelSpec& spec, int64_t tokens, int64_t window) {
+  if (const std::string reason = spec.no_state_reason(); !reason.empty())
+    fail(ErrorKind::usage, "eval",
+         "carry needs a state, but {}; leave it out, and every window stands alone", reason);
+  const auto check = [&](int64_t limit, const char* why) {
+    if (limit > 0 && tokens > limit)
+      fail(ErrorKind::usage, "eval",
+           "carry goes on through {} tokens, and {} after {}; expected a max-tokens of at most {}, "
+           "or no carry",
+           tokens, why, limit, limit + 1);
+  };
+  check(spec.max_positions(), "the positions of this model end");
+  // the first window begins with the angles of its own length
+  check(spec.angles_until(window), "all angles of this model change");
+}
+
+}  // namespace
+
 EvalResult evaluate(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const EvalOptions& options) {
@@ -31,6 +52,7 @@ EvalResult evaluate(const model::Model& model,
          options.stride);
   // the last token is never an input there, so that a window of inputs gives as many targets
   const int64_t last = options.carry ? total - 1 : total;
+  if (options.carry) check_carried(model.spec(), last, options.window);
   const auto empty = [&] {
     return model::State(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), options.kv);
   };

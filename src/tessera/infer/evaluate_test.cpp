@@ -41,6 +41,35 @@ TEST(Evaluate, CarriedWindowsAreOnePass) {
   EXPECT_THROW(evaluate(model, ids, {.window = 7, .stride = 3, .carry = true}), Error);
 }
 
+TEST(Evaluate, CarriedWindowsThatWouldEndMidwayAreRefused) {
+  const std::vector<int64_t> ids(40, 1);
+  const auto refused = [&](const char* layer, const char* part) {
+    int64_t begun = 0;
+    EvalOptions options{.window = 8, .carry = true};
+    options.progress = [&](int64_t, int64_t) { ++begun; };
+    const model::Model model = tiny_model(layer, 3);
+    test::expect_error(ErrorKind::usage, part, [&] { evaluate(model, ids, options); });
+    EXPECT_EQ(begun, 0);
+    options.max_tokens = 17;
+    if (!model.spec().no_state_reason().empty()) return;
+    EXPECT_EQ(evaluate(model, ids, options).targets, 16);
+  };
+  refused(R"({"mixer": {"type": "gmlp", "d_hidden": 12, "max_length": 16}})",
+          "carry goes on through 39 tokens, and the positions of this model end after 16; expected "
+          "a max-tokens of at most 17");
+  refused(R"({"mixer": {"type": "attention", "n_heads": 2, "position": {"type": "rope",
+              "scaling": {"type": "dynamic", "factor": 2, "original_length": 16}}}})",
+          "all angles of this model change after 16");
+  refused(R"({"mixer": {"type": "lsh_attention", "n_heads": 2, "n_buckets": [4], "chunk": 4}})",
+          "carry needs a state, but lsh_attention");
+  const char* longrope = R"({"mixer": {"type": "attention", "n_heads": 2, "position": {
+      "type": "rope", "scaling": {"type": "longrope", "short_factor": [1, 1.2, 1.5, 2],
+      "long_factor": [2, 3, 3, 4], "original_length": 16, "factor": 4}}}})";
+  refused(longrope, "all angles of this model change after 16");
+  // a first window beyond the change has the angles of all later ones
+  EXPECT_EQ(evaluate(tiny_model(longrope, 3), ids, {.window = 17, .carry = true}).targets, 39);
+}
+
 TEST(Evaluate, RefusesATypeThatNothingIsKeptIn) {
   const auto refused = [](ErrorKind kind, const char* layer, const char* part) {
     const model::Model model = tiny_model(layer, 3);
