@@ -58,6 +58,15 @@ class Cli : public ::testing::Test {
 
   /// A tiny llama folder of the goldens.
   std::string tiny() const { return kGoldens + "/llama/base"; }
+  /// One of positions for 64 tokens, all angles of which change after 16.
+  std::string changing_angles() const {
+    const fs::path goldens = kGoldens + "/phi3", made = folder_ / "changing";
+    fs::create_directories(made);
+    for (const char* file : {"base/model.safetensors", "rope_longrope/config.json"})
+      fs::copy_file(goldens / file, made / fs::path(file).filename(),
+                    fs::copy_options::overwrite_existing);
+    return made.string();
+  }
   const test::TemporaryFolder folder_;
 };
 
@@ -488,6 +497,49 @@ TEST_F(Cli, VerifyNamesThePlaceAboveTheBound) {
   EXPECT_EQ(encoder.code, 0) << encoder.out << encoder.err;
   EXPECT_NE(encoder.out.find("in a batch"), std::string::npos) << encoder.out;
   expect_refused("verify " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
+}
+
+TEST_F(Cli, VerifySaysWhatItChecks) {
+  const auto said = [&](const std::string& arguments) {
+    const Outcome outcome = run("verify " + arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    return outcome.out;
+  };
+  const auto says = [](const std::string& out, const std::string& words) {
+    EXPECT_NE(out.find(words), std::string::npos) << out;
+  };
+  says(said(kGoldens + "/gpt2/base --tokens 50"),
+       "32 of 50 tokens: this model is made for no more");
+  const std::string text = folder_.write("short.txt", "ABCDEFGH");
+  const std::string gguf = kGoldens + "/llama/gguf/base.gguf";
+  says(said(gguf + " --text " + text), "8 of 200 tokens: the text has no more");
+  const std::string changing = said(changing_angles() + " --tokens 40");
+  says(changing, "16 of 40 tokens in every form but \"computed anew\": all angles change after");
+  says(changing, "logits    computed anew");
+  says(said(kGoldens + "/reformer/base --tokens 20"),
+       "not compared: chunked, token by token, rolled back; no state to "
+       "continue from: lsh_attention");
+  const spec::Json json =
+      spec::parse_json(said(changing_angles() + " --tokens 40 --json"), "stdout");
+  EXPECT_EQ(json["continued_tokens"], 16);
+  EXPECT_EQ(json["tokens"], 40);
+}
+
+TEST_F(Cli, BenchChecksEveryDepthFirst) {
+  const std::string gpt2 = "bench " + kGoldens + "/gpt2/base --repeats 1 ";
+  expect_refused(gpt2 + "--prefill 8 --decode 2 --depth 0,30", 2,
+                 "--depth 30 and --prefill 8 are 38 tokens; this model has positions for 32");
+  expect_refused("bench " + changing_angles() + " --prefill 8 --decode 4 --depth 0,14", 2,
+                 "--depth 14 and --prefill 8 are 22 tokens, and all angles of this model change "
+                 "after 16");
+  const std::string lsh = "bench " + kGoldens + "/reformer/base --repeats 1 --prefill 8 ";
+  const Outcome outcome = run(lsh + "--json");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("no decode: this model cannot continue"), std::string::npos);
+  const spec::Json row = spec::parse_json(outcome.out, "stdout")["rows"][0];
+  EXPECT_GT(row["prefill_tokens_per_s"], 0);
+  EXPECT_FALSE(row.contains("decode_tokens_per_s"));
+  expect_refused(lsh + "--depth 4", 2, "needs a state that goes on, but lsh_attention");
 }
 
 TEST_F(Cli, KvTypesWhereNothingIsRounded) {

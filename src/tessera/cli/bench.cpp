@@ -1,4 +1,5 @@
 #include <chrono>
+#include <utility>
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
@@ -31,14 +32,15 @@ std::vector<int64_t> some_ids(int64_t n, int64_t vocab) {
 }
 
 /// What a call that is the first reads counts as given.
-double feed(const model::Model& model, model::State& state, const std::vector<int64_t>& ids) {
+double feed(const model::Model& model, model::State* state, const std::vector<int64_t>& ids) {
   const auto start = Clock::now();
   model::ForwardOptions options;
-  options.state = &state;
+  options.state = state;
   options.cancel = &cancel_token();
-  nn::Batch batch = nn::Batch::of({ids}, {state.length(0)});
+  const int64_t before = state != nullptr ? state->length(0) : 0;
+  nn::Batch batch = nn::Batch::of({ids}, {before});
   // later calls see what was before them, whatever of that was the prefix
-  batch.segments[0].prefix = state.length(0) == 0 ? static_cast<int64_t>(ids.size()) : 1;
+  batch.segments[0].prefix = before == 0 ? static_cast<int64_t>(ids.size()) : 1;
   const Tensor hidden = model.hidden(batch, options);
   model.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -49,7 +51,91 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int bench(const Options& o) {
+constexpr int64_t kFill = 1024;  // tokens of a call that makes the depth
+
+/// Every limit that a row would meet, before anything is measured.
+void check_depths(const Options& o, const model::ModelSpec& spec) {
+  const int64_t positions = spec.max_positions();
+  for (const int64_t depth : o.depths) {
+    const auto check = [&](const char* what, int64_t tokens, int64_t call) {
+      const int64_t end = depth + tokens;
+      if (tokens == 0) return;
+      if (positions > 0 && end > positions)
+        fail(ErrorKind::usage, "bench",
+             "--depth {} and --{} {} are {} tokens; this model has positions for {}", depth, what,
+             tokens, end, positions);
+      // a call that begins the row may be of any length
+      const int64_t fill = depth > 0 ? std::min(depth, kFill) : std::min(call, tokens);
+      if (const int64_t until = spec.angles_until(std::max<int64_t>(fill, 1));
+          end > fill && end > until)
+        fail(
+            ErrorKind::usage, "bench",
+            "--depth {} and --{} {} are {} tokens, and all angles of this model change after {}: a "
+            "state does not go on from there; expected fewer",
+            depth, what, tokens, end, spec.angles_until(1));
+    };
+    check("prefill", o.prefill, o.prefill);
+    check("decode", o.decode, 1);
+  }
+}
+
+/// A model without a state: nothing goes before, and nothing goes on.
+void check_stateless(const Options& o, const std::string& reason) {
+  for (const int64_t depth : o.depths)
+    if (depth > 0)
+      fail(ErrorKind::usage, "bench",
+           "--depth {} needs a state that goes on, but {}; expected depth 0", depth, reason);
+  if (o.prefill == 0)
+    fail(ErrorKind::usage, "bench",
+         "--prefill 0 leaves nothing to measure: decoding needs a state, but {}", reason);
+}
+
+Json measure(const Options& o, const model::Model& model, int64_t depth, bool stateful) {
+  const int64_t vocab = model.spec().vocab;
+  std::vector<double> prefill, decode;
+  int64_t state_bytes = 0;
+  for (int repeat = 0; repeat < o.repeats; ++repeat) {
+    if (!stateful) {
+      prefill.push_back(feed(model, nullptr, some_ids(o.prefill, vocab)));
+      continue;
+    }
+    model::State state(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), o.kv.options());
+    for (int64_t done = 0; done < depth; done += kFill)
+      feed(model, &state, some_ids(std::min(kFill, depth - done), vocab));
+    if (o.prefill > 0) {
+      model::State copy = state.fork();
+      prefill.push_back(feed(model, &copy, some_ids(o.prefill, vocab)));
+    }
+    double seconds = 0;
+    for (const int64_t id : some_ids(o.decode, vocab)) seconds += feed(model, &state, {id});
+    if (o.decode > 0) decode.push_back(seconds);
+    state_bytes = state.bytes();
+  }
+  Json row = {{"depth", depth},
+              {"kv_type", o.kv.type},
+              {"kv_page", o.kv.page},
+              {"state_bytes", state_bytes},
+              {"threads", thread_count()},
+              {"repeats", o.repeats}};
+  if (!prefill.empty())
+    row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
+  if (!decode.empty()) row["decode_tokens_per_s"] = static_cast<double>(o.decode) / median(decode);
+  return row;
+}
+
+void print_row(const Options& o, const Json& row) {
+  fmt::print("depth {:>6}:", row["depth"].get<int64_t>());
+  const char* between = " ";
+  for (const auto& [what, tokens] :
+       {std::pair{"prefill", o.prefill}, std::pair{"decode", o.decode}})
+    if (const auto found = row.find(std::string(what) + "_tokens_per_s"); found != row.end()) {
+      fmt::print("{}{} {} tokens {:>8.1f} tokens/s", between, what, tokens, found->get<double>());
+      between = ", ";
+    }
+  fmt::print(" (medians of {}, {} threads)\n", o.repeats, thread_count());
+}
+
+int bench(Options& o) {
   // not required by the parser: `bench mixers` has none
   if (o.model.empty())
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
@@ -61,42 +147,20 @@ int bench(const Options& o) {
     fail(ErrorKind::usage, "bench",
          "{} answers a source; prefill and decode of a decoder are measured", o.model);
   o.kv.check(model.spec());
-  const spec::KvOptions kv = o.kv.options();
+  const std::string stateless = model.spec().no_state_reason();
+  bool left_out = false;
+  if (!stateless.empty()) {
+    check_stateless(o, stateless);
+    left_out = std::exchange(o.decode, 0) > 0;
+  }
+  check_depths(o, model.spec());
+  if (left_out)
+    fmt::print(stderr, "no decode: this model cannot continue from a state: {}\n", stateless);
   const at::NoGradGuard no_gradients;
   Json rows = Json::array();
   for (const int64_t depth : o.depths) {
-    std::vector<double> prefill, decode;
-    int64_t state_bytes = 0;
-    for (int repeat = 0; repeat < o.repeats; ++repeat) {
-      model::State state(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), kv);
-      for (int64_t done = 0; done < depth; done += 1024)
-        feed(model, state, some_ids(std::min<int64_t>(1024, depth - done), model.spec().vocab));
-      if (o.prefill > 0) {
-        model::State copy = state.fork();
-        prefill.push_back(feed(model, copy, some_ids(o.prefill, model.spec().vocab)));
-      }
-      double seconds = 0;
-      for (const int64_t id : some_ids(o.decode, model.spec().vocab))
-        seconds += feed(model, state, {id});
-      decode.push_back(seconds);
-      state_bytes = state.bytes();
-    }
-    Json row = {{"depth", depth},
-                {"kv_type", o.kv.type},
-                {"kv_page", o.kv.page},
-                {"state_bytes", state_bytes},
-                {"threads", thread_count()},
-                {"repeats", o.repeats}};
-    if (o.prefill > 0)
-      row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
-    if (o.decode > 0) row["decode_tokens_per_s"] = static_cast<double>(o.decode) / median(decode);
-    rows.push_back(row);
-    if (!o.json)
-      fmt::print(
-          "depth {:>6}: prefill {} tokens {:>8.1f} tokens/s, decode {} tokens {:>8.1f} tokens/s "
-          "(medians of {}, {} threads)\n",
-          depth, o.prefill, row.value("prefill_tokens_per_s", 0.0), o.decode,
-          row.value("decode_tokens_per_s", 0.0), o.repeats, thread_count());
+    rows.push_back(measure(o, model, depth, stateless.empty()));
+    if (!o.json) print_row(o, rows.back());
   }
   if (o.json)
     print_json({{"rows", rows},
@@ -119,6 +183,7 @@ std::function<int()> add_bench(CLI::App& app) {
       ->check(not_negative());
   app.add_option("--depth", o->depths, "tokens before both, with commas")
       ->delimiter(',')
+      ->check(not_negative())
       ->capture_default_str();
   o->kv.add(app);
   app.add_option("--repeats", o->repeats, "medians over so many")

@@ -19,25 +19,54 @@ struct Options {
   int threads = 0;
 };
 
-std::vector<int64_t> tokens_of(const Options& o, const infer::LoadedModel& loaded) {
-  const model::ModelSpec& spec = loaded.model.spec();
-  int64_t most = o.tokens;
-  // no state is continued across a length where all angles change
-  for (const int64_t limit : {spec.longest_sequence(), spec.angles_until(1)})
-    if (limit > 0) most = std::min(most, limit);
+/// The tokens to compute, and why they are fewer than asked for; "" when they are not.
+struct Tokens {
   std::vector<int64_t> ids;
+  std::string fewer;
+};
+
+Tokens tokens_of(const Options& o, const infer::LoadedModel& loaded) {
+  const model::ModelSpec& spec = loaded.model.spec();
+  Tokens tokens;
+  int64_t most = o.tokens;
+  if (const int64_t limit = spec.longest_sequence(); limit > 0 && limit < most) {
+    most = limit;
+    tokens.fewer = "this model is made for no more";
+  }
   if (o.text.empty()) {
     const RandomKey key = RandomKey(o.verify.seed).fold("tokens");
     for (int64_t i = 0; i < most; ++i)
-      ids.push_back(key.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(spec.vocab));
-    return ids;
+      tokens.ids.push_back(key.bits(static_cast<uint64_t>(i)) % static_cast<uint64_t>(spec.vocab));
+    return tokens;
   }
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "verify", "{} has no tokenizer; leave --text out for random tokens",
          o.model);
   const auto all = loaded.tokenizer->encode(read_text_file(o.text), {});
-  ids.assign(all.begin(), all.begin() + std::min<int64_t>(most, static_cast<int64_t>(all.size())));
-  return ids;
+  if (static_cast<int64_t>(all.size()) < most) {
+    most = static_cast<int64_t>(all.size());
+    tokens.fewer = "the text has no more";
+  }
+  tokens.ids.assign(all.begin(), all.begin() + most);
+  return tokens;
+}
+
+/// What of the tokens a state is continued through: not across a length where all angles change.
+int64_t continued(const model::ModelSpec& spec, int64_t tokens) {
+  return spec.no_state_reason().empty() ? std::min(tokens, spec.angles_until(1)) : 0;
+}
+
+void print_scope(const Options& o, const Tokens& tokens, const model::ModelSpec& spec) {
+  const auto n = static_cast<int64_t>(tokens.ids.size());
+  if (!tokens.fewer.empty()) fmt::print("{} of {} tokens: {}\n", n, o.tokens, tokens.fewer);
+  if (const std::string reason = spec.no_state_reason(); !reason.empty())
+    fmt::print(
+        "not compared: chunked, token by token, rolled back; no state to continue from: {}\n",
+        reason);
+  else if (const int64_t some = continued(spec, n); some < n)
+    fmt::print(
+        "{} of {} tokens in every form but \"computed anew\": all angles change after them\n", some,
+        n);
 }
 
 Json to_json(const std::vector<infer::Difference>& differences, double bound) {
@@ -54,8 +83,8 @@ Json to_json(const std::vector<infer::Difference>& differences, double bound) {
 void print_worst(const std::vector<infer::Difference>& differences,
                  const char* what,
                  double bound) {
-  for (const char* form :
-       {"as in training", "chunked", "token by token", "rolled back", "in a batch"}) {
+  for (const char* form : {"as in training", "chunked", "token by token", "rolled back",
+                           "in a batch", "computed anew"}) {
     std::vector<infer::Difference> some;
     std::copy_if(differences.begin(), differences.end(), std::back_inserter(some),
                  [&](const infer::Difference& d) { return d.form == form; });
@@ -72,8 +101,9 @@ int verify(Options& o) {
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
   o.verify.cancel = &cancel_token();
-  const auto ids = tokens_of(o, loaded);
-  const infer::Verification result = infer::verify(loaded.model, ids, o.verify);
+  const Tokens tokens = tokens_of(o, loaded);
+  const model::ModelSpec& spec = loaded.model.spec();
+  const infer::Verification result = infer::verify(loaded.model, tokens.ids, o.verify);
   const auto holds = [](const std::vector<infer::Difference>& differences, double bound) {
     const infer::Difference* worst = infer::Verification::worst(differences);
     return worst == nullptr || worst->error <= bound;
@@ -81,12 +111,15 @@ int verify(Options& o) {
   const bool ok = holds(result.branches, o.bound) && holds(result.logits, o.logits_bound);
   if (o.json) {
     print_json({{"holds", ok},
-                {"tokens", ids.size()},
+                {"tokens", tokens.ids.size()},
+                {"asked_tokens", o.tokens},
+                {"continued_tokens", continued(spec, static_cast<int64_t>(tokens.ids.size()))},
                 {"bound", o.bound},
                 {"logits_bound", o.logits_bound},
                 {"branches", to_json(result.branches, o.bound)},
                 {"logits", to_json(result.logits, o.logits_bound)}});
   } else {
+    print_scope(o, tokens, spec);
     print_worst(result.branches, "branches", o.bound);
     print_worst(result.logits, "logits", o.logits_bound);
   }
@@ -98,11 +131,13 @@ int verify(Options& o) {
 std::function<int()> add_verify(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("model", o->model,
-                 "a tessera or Hugging Face folder, or a GGUF file; an encoder, which has no state "
-                 "to continue from, is computed alone, as in training, and between other texts")
+                 "a tessera or Hugging Face folder, or a GGUF file; one that has no state to "
+                 "continue from is computed alone, as in training, and between other texts")
       ->required();
   app.add_option("--text", o->text, "a text to compute; random tokens without it");
-  app.add_option("--tokens", o->tokens, "only so many tokens")
+  app.add_option("--tokens", o->tokens,
+                 "only so many tokens; fewer, and a line says why, where the text or the model "
+                 "ends before")
       ->capture_default_str()
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("--bound", o->bound, "of a branch's error, relative to its largest output")

@@ -50,9 +50,33 @@ std::vector<Form> forms_of(int64_t tokens, int64_t prefix, const VerifyOptions& 
   return forms;
 }
 
-/// An encoder continues from nothing: what stands beside a text must not matter.
-std::vector<Form> forms_of_encoder() {
+/// Without a state there is nothing to continue from: what stands beside a text must not matter.
+std::vector<Form> forms_without_state() {
   return {{"as in training", false, {}, true}, {"in a batch", false, {}, false, true}};
+}
+
+/// A text beyond where all angles change: one call from an empty state to there at least, as
+/// generation computes it anew, and on from there as far as the angles stay.
+Form form_anew(const model::ModelSpec& spec,
+               int64_t tokens,
+               int64_t prefix,
+               const VerifyOptions& options) {
+  Form form{"computed anew"};
+  const int64_t first = std::max(spec.angles_until(1) + 1, prefix);
+  if (spec.angles_until(first) < tokens) {
+    form.steps = {{tokens, tokens}};
+    return form;
+  }
+  form.steps = {{first, first}};
+  const RandomKey key = RandomKey(options.seed).fold("verify").fold(form.name);
+  const auto longest = static_cast<uint64_t>(std::max<int64_t>(1, options.longest_chunk));
+  for (int64_t at = first; at < tokens;) {
+    const int64_t drawn = 1 + static_cast<int64_t>(key.bits(form.steps.size()) % longest);
+    const int64_t n = std::min(drawn, tokens - at);
+    form.steps.push_back({n, n});
+    at += n;
+  }
+  return form;
 }
 
 /// Texts to stand before and after one of so many tokens, no longer than it.
@@ -82,18 +106,19 @@ int64_t given_of(const model::ModelSpec& spec, int64_t tokens) {
   return model::reads_prefix(spec) ? std::max<int64_t>(1, tokens / 2) : 0;
 }
 
-/// What an encoder says of `ids`, as many as it takes.
+/// What an encoder says of each of the texts, as much as it takes.
 nn::Encoded encode(const model::Model& model,
-                   const std::vector<int64_t>& ids,
+                   std::vector<std::vector<int64_t>> sources,
                    const VerifyOptions& options) {
   const model::ModelSpec& encoder = *model.spec().encoder;
-  std::vector<int64_t> source = ids;
-  if (const int64_t limit = encoder.longest_sequence(); limit > 0)
-    source.resize(std::min(source.size(), static_cast<size_t>(limit)));
-  for (int64_t& id : source) id %= encoder.vocab;
+  for (std::vector<int64_t>& source : sources) {
+    if (const int64_t limit = encoder.longest_sequence(); limit > 0)
+      source.resize(std::min(source.size(), static_cast<size_t>(limit)));
+    for (int64_t& id : source) id %= encoder.vocab;
+  }
   model::ForwardOptions forward;
   forward.cancel = options.cancel;
-  return model.encode(nn::Batch::of(std::vector<std::vector<int64_t>>{source}), forward);
+  return model.encode(nn::Batch::of(sources), forward);
 }
 
 /// All of `ids` in the given form. With `inputs`, every branch gets those instead of its own.
@@ -129,7 +154,9 @@ Run compute(const model::Model& model,
     if (name.ends_with(".out")) out[name].push_back(value.detach().narrow(0, first, keep).clone());
   };
   std::optional<nn::Encoded> encoded;
-  if (model.spec().encoder) encoded = encode(model, ids, options);
+  if (model.spec().encoder)
+    encoded = form.in_batch ? encode(model, {beside[0], ids, beside[1]}, options)
+                            : encode(model, {ids}, options);
   const std::vector<Step> whole = {{tokens, tokens}};
   if (!form.steps.empty()) {
     int64_t longest = 0;
@@ -179,28 +206,22 @@ Difference largest_difference(const Tensor& got_NC, const Tensor& want_NC) {
   return difference;
 }
 
-Verification verify(const model::Model& model,
-                    const std::vector<int64_t>& ids,
-                    const VerifyOptions& options) {
-  const bool encoder = !model.spec().causal();
-  if (const std::string reason = encoder ? "" : model.spec().no_state_reason(); !reason.empty())
-    fail(ErrorKind::usage, "verify",
-         "there is only one form to compute, since this model cannot continue from a state: {}",
-         reason);
-  if (ids.size() < 2)
-    fail(ErrorKind::input, "verify", "{} tokens; expected at least 2", ids.size());
-  const at::NoGradGuard no_gradients;
+namespace {
+
+/// Every one of the forms against the whole text in one call.
+void compare_forms(Verification& result,
+                   const model::Model& model,
+                   const std::vector<int64_t>& ids,
+                   const std::vector<Form>& forms,
+                   const VerifyOptions& options) {
   const Run whole = compute(model, ids, {"whole"}, nullptr, options);
-  Verification result;
   const auto compare = [&](std::vector<Difference>& to, const std::string& place, const Form& form,
                            const Tensor& got, const Tensor& want) {
     to.push_back(largest_difference(got, want));
     to.back().place = place;
     to.back().form = form.name;
   };
-  const auto tokens = static_cast<int64_t>(ids.size());
-  const int64_t prefix = model::longest_prefix(model.spec(), given_of(model.spec(), tokens));
-  for (const Form& form : encoder ? forms_of_encoder() : forms_of(tokens, prefix, options)) {
+  for (const Form& form : forms) {
     const Run forced = compute(model, ids, form, &whole.inputs, options);
     for (const auto& [place, want] : whole.outputs)
       compare(result.branches, place, form, forced.outputs.at(place), want);
@@ -208,6 +229,30 @@ Verification verify(const model::Model& model,
     const Run free = compute(model, ids, form, nullptr, options);
     compare(result.logits, "logits", form, free.logits, whole.logits);
   }
+}
+
+}  // namespace
+
+Verification verify(const model::Model& model,
+                    const std::vector<int64_t>& ids,
+                    const VerifyOptions& options) {
+  const model::ModelSpec& spec = model.spec();
+  if (ids.size() < 2)
+    fail(ErrorKind::input, "verify", "{} tokens; expected at least 2", ids.size());
+  const at::NoGradGuard no_gradients;
+  Verification result;
+  if (!spec.no_state_reason().empty()) {
+    compare_forms(result, model, ids, forms_without_state(), options);
+    return result;
+  }
+  const auto tokens = static_cast<int64_t>(ids.size());
+  // no state is continued across a length where all angles change
+  const int64_t continued = std::min(tokens, spec.angles_until(1));
+  const auto prefix = [&](int64_t n) { return model::longest_prefix(spec, given_of(spec, n)); };
+  compare_forms(result, model, {ids.begin(), ids.begin() + continued},
+                forms_of(continued, prefix(continued), options), options);
+  if (continued < tokens)
+    compare_forms(result, model, ids, {form_anew(spec, tokens, prefix(tokens), options)}, options);
   return result;
 }
 

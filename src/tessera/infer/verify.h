@@ -18,7 +18,8 @@ struct VerifyOptions {
 /// The largest difference of one place in one form from the whole text in one call without a state.
 struct Difference {
   std::string place;  // "layers.3.mixer", or "logits"
-  std::string form;   // "as in training", "chunked", "token by token", "rolled back", "in a batch"
+  std::string form;   // "as in training", "chunked", "token by token", "rolled back", "in a batch",
+                      // "computed anew"
   double error = 0;   // relative to the place's largest value
   int64_t token = 0;  // where it is
 };
@@ -34,10 +35,12 @@ struct Verification {
 /// random lengths that continue a state. Rolled back: calls that leave their
 /// tokens pending, of which a random part is kept. An encoder reads the same tokens as source, and
 /// the decoder's forms are compared. Where prompts are prefixes (pattern prefix), half of the
-/// tokens count as given: every form reads in one call what of them sees each other. A model that
-/// is an encoder has no state to continue from: its forms are as in training, and in a batch
-/// between two other texts. Throws Error(usage) for a decoder that cannot continue from a state,
-/// Error(input) for fewer than 2 tokens.
+/// tokens count as given: every form reads in one call what of them sees each other. A model
+/// without a state to continue from (an encoder, a decoder with an LSH layer): its forms are as in
+/// training, and in a batch between two other texts. Where all angles change on the way
+/// (ModelSpec::angles_until), these forms are of the tokens before, and all of them are compared
+/// computed anew: from an empty state in one call across the change, and on from there where angles
+/// stay again. Throws Error(input) for fewer than 2 tokens.
 Verification verify(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const VerifyOptions& options = {});

@@ -56,6 +56,42 @@ TEST(Verify, AnEncoderBesideOtherTexts) {
   }
 }
 
+TEST(Verify, ADecoderWithoutAStateBesideOtherTexts) {
+  const std::string lsh =
+      R"({"type": "lsh_attention", "n_heads": 2, "n_buckets": [4], "chunk": 4})";
+  for (const model::Model& model :
+       {tiny_model(fmt::format(R"({{"repeat": 2, "mixer": {}}})", lsh), 3), tiny_pair(lsh, 3)}) {
+    const Verification result = verify(model, random_tokens(40, 5));
+    std::set<std::string> forms;
+    for (const Difference& d : result.branches) forms.insert(d.form);
+    EXPECT_EQ(forms, (std::set<std::string>{"as in training", "in a batch"}));
+    EXPECT_LE(Verification::worst(result.branches)->error, 1e-5);
+    EXPECT_EQ(result.logits.size(), 2u);
+    EXPECT_LE(Verification::worst(result.logits)->error, 1e-4);
+  }
+}
+
+TEST(Verify, BeyondWhereAllAnglesChange) {
+  for (const char* scaling :
+       {R"({"type": "longrope", "short_factor": [1, 1.2, 1.5, 2], "long_factor": [2, 3, 3, 4],
+            "original_length": 30, "factor": 4})",
+        R"({"type": "dynamic", "factor": 2, "original_length": 30})"}) {
+    SCOPED_TRACE(scaling);
+    const model::Model model =
+        tiny_model(fmt::format(R"({{"mixer": {{"type": "attention", "n_heads": 2,
+                        "position": {{"type": "rope", "scaling": {}}}}}}})",
+                               scaling),
+                   3);
+    for (const int64_t tokens : {30, 31, 50}) {
+      const Verification result = verify(model, random_tokens(tokens, 5), {.longest_chunk = 9});
+      EXPECT_EQ(result.logits.size(), tokens > 30 ? 5u : 4u);
+      EXPECT_EQ(result.logits.back().form, tokens > 30 ? "computed anew" : "rolled back");
+      EXPECT_LE(Verification::worst(result.branches)->error, 1e-5);
+      EXPECT_LE(Verification::worst(result.logits)->error, 1e-4);
+    }
+  }
+}
+
 TEST(Verify, TheLargestDifferenceAndItsPlace) {
   const Tensor want = at::tensor({1.0, -4.0, 2.0, 0.0, 3.0, 1.0}).reshape({3, 2});
   Tensor got = want.clone();
@@ -88,7 +124,7 @@ TEST(Verify, WhatIsReplacedReachesTheBranch) {
   EXPECT_FALSE(at::equal(other, plain));
 }
 
-TEST(Verify, RefusesWhatHasOneFormOnly) {
+TEST(Verify, RefusesASingleToken) {
   const model::Model model = tiny_model(tiny_layers()[0].second, 3);
   EXPECT_THROW(verify(model, {1}), Error);
 }
