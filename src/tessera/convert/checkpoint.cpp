@@ -105,6 +105,9 @@ void read_in_order(const format::TensorFile& file, Checkpoint& checkpoint) {
       fail(ErrorKind::file, file.file(), "tensor {} has shape {}; its spec says {}",
            format::in_quotes(decl.name), format::shape_text(tensor.shape),
            format::shape_text(decl.shape));
+    if (!layout_of(tensor.dtype).is_float)
+      fail(ErrorKind::file, file.file(), "tensor {} has type {}; expected a floating-point type",
+           format::in_quotes(decl.name), name_of(tensor.dtype));
     tensors.push_back(tensor);
   }
   std::vector<std::string_view> names;

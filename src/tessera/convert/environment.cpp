@@ -9,6 +9,21 @@ namespace {
 constexpr int64_t kMaxSteps = 5'000'000;
 constexpr int kMaxDepth = 100;  // functions calling functions, values asking for values
 
+constexpr int kMaxNested = 1000;  // lists in lists
+constexpr size_t kBytesPerStep = 16;
+
+/// What a copy costs: a step for each value in it, and for some bytes of text.
+int64_t copy_cost(const Json& value, std::string_view where, int depth = 0) {
+  if (depth > kMaxNested)
+    fail(ErrorKind::spec, where, "a value is nested deeper than {}", kMaxNested);
+  int64_t cost = 1;
+  if (value.is_string())
+    cost += static_cast<int64_t>(value.get_ref<const std::string&>().size() / kBytesPerStep);
+  else if (value.is_structured())
+    for (const Json& member : value) cost += copy_cost(member, where, depth + 1);
+  return cost;
+}
+
 /// Raises a depth for as long as it lives.
 class Descent {
  public:
@@ -100,6 +115,10 @@ void Environment::step(std::string_view where, int64_t cost) {
   if (steps_ > kMaxSteps)
     fail(ErrorKind::resource, where, "the family file asks for more than {} steps of work",
          kMaxSteps);
+}
+
+void Environment::step_copy(std::string_view where, const Json& value) {
+  step(where, copy_cost(value, where));
 }
 
 }  // namespace tessera::convert

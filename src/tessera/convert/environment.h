@@ -37,6 +37,8 @@ class Environment {
   Json call(std::string_view name, std::span<const Json> arguments, std::string_view where);
   /// Counts the work; throws when a family file asks for too much of it.
   void step(std::string_view where, int64_t cost = 1);
+  /// The same for a copy of `value`, by its size: a short text can double a value again and again.
+  void step_copy(std::string_view where, const Json& value);
 
  private:
   struct Lazy {

@@ -110,15 +110,20 @@ Json builtin_merge(const Call& call) {
   Json merged = Json::object();
   for (size_t i = 0; i < call.arguments.size(); ++i) {
     if (is_absent(call.arguments[i]) || call.arguments[i].is_null()) continue;
-    for (const auto& [key, value] : object(call, i).items()) merged[key] = value;
+    for (const auto& [key, value] : object(call, i).items()) {
+      call.env.step(call.where, static_cast<int64_t>(merged.size()));
+      merged[key] = value;
+    }
   }
   return merged;
 }
 
 Json builtin_without(const Call& call) {
   Json rest = object(call, 0);
-  for (const Json& key : list(call, 1))
+  for (const Json& key : list(call, 1)) {
+    call.env.step(call.where, static_cast<int64_t>(rest.size()));
     if (key.is_string()) rest.erase(key.get<std::string>());
+  }
   return rest;
 }
 
@@ -212,16 +217,17 @@ Json builtin_replace(const Call& call) {
     } else {
       result += whole_text[at++];
     }
+    if (result.size() > kMaxJoined)
+      fail(ErrorKind::file, call.where, "{}: the result has more than {} bytes", call.node.source,
+           kMaxJoined);
   }
-  if (result.size() > 10'000)
-    fail(ErrorKind::file, call.where, "{}: the result has {} bytes", call.node.source,
-         result.size());
   return result;
 }
 
 /// The characters of a text, bytes above ASCII together with those that they continue.
 Json builtin_characters(const Call& call) {
   Json list = Json::array();
+  call.env.step(call.where, static_cast<int64_t>(text(call, 0).size()));
   for (const char c : text(call, 0)) {
     if ((static_cast<unsigned char>(c) & 0xc0) == 0x80 && !list.empty())
       list.back().get_ref<std::string&>() += c;

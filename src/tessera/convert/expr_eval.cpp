@@ -84,8 +84,13 @@ Json integer_arithmetic(char op, int64_t a, int64_t b, const Node& node, std::st
 
 /// op: + - * / and q (floor division), % (floor modulo), ^ (power)
 Json arithmetic(char op, const Json& a, const Json& b, const Node& node, std::string_view where) {
-  if (op == '+' && a.is_string() && b.is_string())
-    return a.get_ref<const std::string&>() + b.get_ref<const std::string&>();
+  if (op == '+' && a.is_string() && b.is_string()) {
+    std::string joined = a.get_ref<const std::string&>() + b.get_ref<const std::string&>();
+    if (joined.size() > kMaxJoined)
+      fail(ErrorKind::file, where, "{}: the result has {} bytes; expected at most {}", node.source,
+           joined.size(), kMaxJoined);
+    return joined;
+  }
   if (op == '+' && a.is_array() && b.is_array()) {
     Json joined = a;
     joined.insert(joined.end(), b.begin(), b.end());
@@ -119,6 +124,8 @@ Json arithmetic(char op, const Json& a, const Json& b, const Node& node, std::st
 
 namespace {
 
+constexpr size_t kMembersPerStep = 64;  // members are looked for one by one
+
 class Evaluator {
  public:
   Evaluator(Environment& env, const std::string& where) : env_(env), where_(where) {}
@@ -127,12 +134,16 @@ class Evaluator {
     env_.step(where_);
     switch (node.kind) {
       case Kind::literal:
+        env_.step_copy(where_, node.value);
         return node.value;
       case Kind::name:
       case Kind::member:
       case Kind::index: {
         Json computed;
-        return *locate(node, locals, computed);
+        const Json* found = locate(node, locals, computed);
+        if (found == &computed) return computed;
+        env_.step_copy(where_, *found);
+        return *found;
       }
       case Kind::call:
         return call(node, locals);
@@ -220,6 +231,7 @@ class Evaluator {
     if (!object.is_object())
       fail(ErrorKind::file, where_, "{}: found {}; expected an object", node.kids[0]->source,
            shown(object));
+    env_.step(where_, static_cast<int64_t>(object.size() / kMembersPerStep));
     const auto found = object.find(key);
     return found == object.end() ? &kAbsent : &*found;
   }

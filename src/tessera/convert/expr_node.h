@@ -44,6 +44,8 @@ struct Builtin {
 /// Null when there is none of that name.
 const Builtin* find_builtin(std::string_view name);
 
+inline constexpr size_t kMaxJoined = 10'000;  // bytes of a string that is made of others
+
 /// For messages: short text of a value.
 std::string shown(const Json& value);
 double number_of(const Json& value, const Expr::Node& node, std::string_view where);

@@ -8,6 +8,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/convert/expr_node.h"
 #include "tessera/convert/family_files.h"
+#include "tessera/convert/foreign_config.h"
 
 namespace tessera::convert {
 namespace {
@@ -292,8 +293,12 @@ void FamilySet::add(std::string_view name, std::string_view text, bool fragment)
   Json json = spec::parse_json(text, name, limits);
   if (!json.is_object())
     fail(ErrorKind::spec, name, "found {}; expected a family file", spec::kind_of(json));
-  if (json.contains("unmathematical")) {
-    for (const auto& [kind, keys] : json["unmathematical"].items())
+  check_members(json, name, ErrorKind::spec);
+  if (const Json* lists = get(json, "unmathematical")) {
+    if (!lists->is_object())
+      fail(ErrorKind::spec, name, "unmathematical: found {}; expected the keys of each dialect",
+           spec::kind_of(*lists));
+    for (const auto& [kind, keys] : lists->items())
       for (const std::string& key : strings_of(keys, std::string(name)))
         unmathematical_[kind].push_back(key);
     return;

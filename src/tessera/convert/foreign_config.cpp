@@ -15,6 +15,7 @@ using spec::Json;
 
 constexpr uint64_t kMaxArray = 65'536;
 constexpr int64_t kMaxDots = 8;
+constexpr size_t kMaxMembers = 30'000;
 
 bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -75,11 +76,22 @@ void name_floats(Json& json) {
     for (Json& child : json) name_floats(child);
 }
 
+/// UTF-8 text only: JSON cannot hold other bytes.
+std::string checked_text(std::string_view text, std::string_view where) {
+  const std::string printable = format::printable(text, text.size());
+  if (printable != text)
+    fail(ErrorKind::file, where, "{} is not a readable name", format::in_quotes(text));
+  return printable;
+}
+
 Json value_json(const format::GgufValue& value, std::string_view key, std::string_view where) {
   using format::GgufType;
+  if ((value.type() == GgufType::f32 || value.type() == GgufType::f64) &&
+      std::isnan(value.as_f64()))
+    fail(ErrorKind::file, where, "{} is NaN; expected a number", format::in_quotes(key));
   switch (value.type()) {
     case GgufType::string:
-      return std::string(value.as_string());
+      return checked_text(value.as_string(), where);
     case GgufType::boolean:
       return value.as_bool();
     case GgufType::f64:
@@ -108,20 +120,20 @@ Json value_json(const format::GgufValue& value, std::string_view key, std::strin
   }
 }
 
-/// UTF-8 text only: JSON cannot hold other bytes.
-std::string checked_text(std::string_view text, std::string_view where) {
-  const std::string printable = format::printable(text, text.size());
-  if (printable != text)
-    fail(ErrorKind::file, where, "{} is not a readable name", format::in_quotes(text));
-  return printable;
-}
-
 }  // namespace
+
+void check_members(const Json& json, std::string_view where, ErrorKind kind) {
+  if (json.is_object() && json.size() > kMaxMembers)
+    fail(kind, where, "an object of {} members; expected at most {}", json.size(), kMaxMembers);
+  if (json.is_structured())
+    for (const Json& member : json) check_members(member, where, kind);
+}
 
 Json parse_hf_config(std::string_view text, std::string_view where) {
   Json config = spec::parse_json(with_named_floats(text), where);
   if (!config.is_object())
     fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
+  check_members(config, where, ErrorKind::file);
   resolve_named_floats(config, where);
   return config;
 }
@@ -136,8 +148,12 @@ Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
   Json config = Json::object();
   config["architecture"] = architecture;
   const std::string prefix = architecture + ".";
+  size_t n_keys = 0;
   for (const format::GgufEntry& entry : metadata.entries()) {
     if (!entry.key.starts_with(prefix)) continue;
+    if (++n_keys > kMaxMembers)
+      fail(ErrorKind::file, where, "more than {} keys of {}", kMaxMembers,
+           format::in_quotes(architecture));
     const std::string key = checked_text(entry.key, where).substr(prefix.size());
     if (std::count(key.begin(), key.end(), '.') > kMaxDots)
       fail(ErrorKind::file, where, "{}: more than {} dots", format::in_quotes(entry.key), kMaxDots);
@@ -154,10 +170,7 @@ Json gguf_config(const format::GgufMetadata& metadata, std::string_view where) {
     if (!at->is_null())
       fail(ErrorKind::file, where, "{}: a key and its part both have values",
            format::in_quotes(entry.key));
-    if (entry.value.type() == format::GgufType::string)
-      *at = checked_text(entry.value.as_string(), where);
-    else
-      *at = value_json(entry.value, entry.key, where);
+    *at = value_json(entry.value, entry.key, where);
   }
   return config;
 }

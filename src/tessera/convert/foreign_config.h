@@ -3,12 +3,17 @@
 
 #include <string>
 
+#include "tessera/base/error.h"
 #include "tessera/format/ggmf.h"
 #include "tessera/format/gguf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::convert {
+
+/// Members of an object are looked for one by one, and compared each with each where objects are
+/// merged: none may have a great many. Throws Error(kind).
+void check_members(const spec::Json& json, std::string_view where, ErrorKind kind);
 
 /// config.json of a Hugging Face folder. Python's bare Infinity and NaN, and {"__float__":
 /// "Infinity"}, become numbers. Throws Error(file).

@@ -23,6 +23,7 @@ void Loop::run(Environment& env,
   if (!items.is_array())
     fail(ErrorKind::file, list.where(), "{}: found {}; expected a list", list.text(), shown(items));
   for (const Json& item : items) {
+    env.step(list.where());
     const Local local{variable, item, locals};
     body(&local);
   }
@@ -107,6 +108,7 @@ Json Template::evaluate(Environment& env, const Local* locals) const {
   env.step(where_);
   switch (kind_) {
     case Kind::literal:
+      env.step_copy(where_, literal_);
       return literal_;
     case Kind::expression:
       return expr_->evaluate(env, locals);
