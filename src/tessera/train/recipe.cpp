@@ -318,10 +318,12 @@ Json resolve(const Recipe& recipe) {
 }
 
 std::string first_difference(const Json& before, const Json& now) {
-  const auto type = [](const Json& json) {
-    return json.contains("schedule") ? json["schedule"].value("type", "") : std::string();
+  const auto constant = [](const Json& json) {
+    // `before` comes from a file
+    const Json::json_pointer type("/schedule/type");
+    return json.contains(type) && json[type] == "constant";
   };
-  return difference(before, now, "", type(before) == "constant" && type(now) == "constant");
+  return difference(before, now, "", constant(before) && constant(now));
 }
 
 Json recipe_schema() {

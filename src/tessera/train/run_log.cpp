@@ -57,14 +57,22 @@ LogLine log_line_of(const Json& json, const std::string& where) {
            spec::kind_of(*found));
     return found->get<double>();
   };
-  if (!json.is_object() || !number("step"))
+  const auto count = [&](const char* key) -> int64_t {
+    const auto found = json.find(key);
+    if (found == json.end()) return 0;
+    if (!found->is_number_integer() || found->get<int64_t>() < 0)
+      fail(ErrorKind::file, where, "\"{}\": found {}; expected a count", key,
+           found->dump().substr(0, 40));
+    return found->get<int64_t>();
+  };
+  if (!json.is_object() || !json.contains("step"))
     fail(ErrorKind::file, where, "a line of the log without \"step\"");
   LogLine line;
-  line.step = json.value("step", int64_t{0});
+  line.step = count("step");
   line.loss = number("loss").value_or(0);
   line.lr = number("lr").value_or(0);
   line.grad_norm = number("grad_norm").value_or(0);
-  line.tokens = static_cast<int64_t>(number("tokens").value_or(0));
+  line.tokens = count("tokens");
   line.tokens_per_s = number("tokens_per_s").value_or(0);
   line.seconds = number("seconds").value_or(0);
   line.valid_loss = number("valid_loss");

@@ -44,12 +44,13 @@ TokenSplit TokenSplit::open(const fs::path& folder) {
   TokenSplit split;
   split.tokens_ = number(json, "tokens", index);
   split.text_bytes_ = number(json, "text_bytes", index);
-  split.width_ = static_cast<int>(number(json, "token_bytes", index));
+  const int64_t width = number(json, "token_bytes", index);
   const int64_t documents = number(json, "documents", index);
   constexpr int64_t kMost = int64_t{1} << 48;
-  if ((split.width_ != 2 && split.width_ != 4) || split.tokens_ > kMost ||
-      documents > split.tokens_ || split.text_bytes_ > kMost)
+  if ((width != 2 && width != 4) || split.tokens_ > kMost || documents > split.tokens_ ||
+      split.text_bytes_ > kMost)
     fail(ErrorKind::file, "tokens", "{}: counts out of range", index.string());
+  split.width_ = static_cast<int>(width);
   for (int64_t begin = 0; begin < split.tokens_; begin += kShardTokens)
     split.shards_.push_back(
         open_sized(shard_path(folder, static_cast<int>(begin / kShardTokens)),
