@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -200,6 +201,26 @@ Json to_json(const Cost& cost, int64_t fit_from) {
   return json;
 }
 
+/// A count that fits its type.
+template <class Count>
+Count count_at(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<Count>::max());
+  if (!value.is_number_integer() || value < 0 || value.get<uint64_t>() > kMost)
+    fail(ErrorKind::file, "cost", "{} = {}; expected a count up to {}", key,
+         value.dump().substr(0, 40), kMost);
+  return value.get<Count>();
+}
+
+/// A time that can have been measured: plots have an axis of a few powers of ten.
+double seconds_at(const Json& json, const char* key) {
+  constexpr double kLeast = 1e-12, kMost = 1e12;
+  const auto seconds = json.at(key).get<double>();
+  if (!(seconds >= kLeast && seconds <= kMost))
+    fail(ErrorKind::file, "cost", "{} = {}; expected {} to {}", key, seconds, kLeast, kMost);
+  return seconds;
+}
+
 Curve curve_from_json(const Json& json) {
   Curve curve;
   const auto pass = json.at("pass").get<std::string>();
@@ -208,11 +229,10 @@ Curve curve_from_json(const Json& json) {
   curve.pass = pass == "forward" ? Pass::forward : Pass::backward;
   curve.left_out = json.value("left_out", std::string());
   for (const Json& p : json.at("points")) {
-    curve.points.push_back({p.at("length").get<int64_t>(), p.at("seconds").get<double>(),
-                            p.at("peak_bytes").get<int64_t>()});
-    if (curve.points.back().length < 1 || !(curve.points.back().seconds > 0))
-      fail(ErrorKind::file, "cost", "length = {}, seconds = {}; expected both above 0",
-           curve.points.back().length, curve.points.back().seconds);
+    curve.points.push_back({count_at<int64_t>(p, "length"), seconds_at(p, "seconds"),
+                            count_at<int64_t>(p, "peak_bytes")});
+    if (curve.points.back().length < 1)
+      fail(ErrorKind::file, "cost", "length = 0; expected 1 or more");
   }
   return curve;
 }
@@ -230,12 +250,9 @@ Cost cost_from_json(const Json& json, int64_t width) {
   cost.config = json.at("config");
   if (json.contains("step")) {
     const Json& step = json["step"];
-    cost.step = Step{step.at("shallow").get<int64_t>(), step.at("deep").get<int64_t>(),
-                     step.at("shallow_seconds").get<double>(),
-                     step.at("deep_seconds").get<double>(), step.at("constant_state").get<bool>()};
-    if (!(cost.step->shallow_seconds > 0) || !(cost.step->deep_seconds > 0))
-      fail(ErrorKind::file, "cost", "a step takes {} s and {} s; expected both above 0",
-           cost.step->shallow_seconds, cost.step->deep_seconds);
+    cost.step = Step{count_at<int64_t>(step, "shallow"), count_at<int64_t>(step, "deep"),
+                     seconds_at(step, "shallow_seconds"), seconds_at(step, "deep_seconds"),
+                     step.at("constant_state").get<bool>()};
   }
   return cost;
 }
@@ -258,10 +275,10 @@ CostRun cost_run_from_json(const Json& json, const std::string& where) {
     run.command = json.at("command").get<std::string>();
     run.cpu = json.at("cpu").get<std::string>();
     run.target = json.at("target").get<std::string>();
-    run.threads = json.at("threads").get<int>();
-    run.repeats = json.at("repeats").get<int>();
-    run.width = json.at("width").get<int64_t>();
-    run.fit_from = json.at("fit_from").get<int64_t>();
+    run.threads = count_at<int>(json, "threads");
+    run.repeats = count_at<int>(json, "repeats");
+    run.width = count_at<int64_t>(json, "width");
+    run.fit_from = count_at<int64_t>(json, "fit_from");
     for (const Json& row : json.at("rows")) run.costs.push_back(cost_from_json(row, run.width));
     return run;
   } catch (const nlohmann::json::exception& error) {

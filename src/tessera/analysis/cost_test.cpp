@@ -188,8 +188,18 @@ TEST(Cost, JsonThatIsNoRunIsRefused) {
   json["rows"][0]["mechanism"] = "atention";
   EXPECT_THAT(message(json), HasSubstr("did you mean \"attention\"?"));
   json["rows"][0]["mechanism"] = "attention";
-  json["rows"][0]["passes"][0]["points"][2]["seconds"] = 0;
-  EXPECT_THAT(message(json), HasSubstr("expected both above 0"));
+  Json& point = json["rows"][0]["passes"][0]["points"][2];
+  for (const double seconds : {0.0, 1e-320, 1e306}) {
+    point["seconds"] = seconds;
+    EXPECT_THAT(message(json), HasSubstr("expected 1e-12 to 1000000000000"));
+  }
+  point["seconds"] = 1;
+  for (const Json& length : {Json(0.5), Json(-1), Json(1e300), Json(1ull << 63)}) {
+    point["length"] = length;
+    EXPECT_THAT(message(json), HasSubstr("expected a count up to 9223372036854775807"));
+  }
+  point["length"] = 0;
+  EXPECT_THAT(message(json), HasSubstr("length = 0; expected 1 or more"));
 }
 
 TEST(Cost, ReportsShowTheFailure) {
