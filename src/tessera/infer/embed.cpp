@@ -47,6 +47,8 @@ std::string text_at(const Json& object, const char* key, const std::string& wher
 void read_transformer(const fs::path& file, EmbedOptions& options) {
   if (!fs::is_regular_file(file)) return;
   const Json config = spec::read_json_file(file);
+  if (!config.is_object())
+    fail(ErrorKind::file, file.string(), "found {}; expected an object", spec::kind_of(config));
   if (config.value("do_lower_case", Json(false)) == Json(true))
     fail(ErrorKind::file, file.string(),
          "do_lower_case = true is not supported; let the tokenizer's normalizer lower the case");

@@ -127,7 +127,7 @@ TEST(EmbedOptions, RefusesWhatItCannotDo) {
     EXPECT_NE(error().find(expected), std::string::npos) << error();
   }
   folder.write("modules.json", kModules);
-  for (const char* config : {R"({"max_seq_length": 0})", R"({"do_lower_case": true})"}) {
+  for (const char* config : {R"({"max_seq_length": 0})", R"({"do_lower_case": true})", "[]"}) {
     folder.write("sentence_bert_config.json", config);
     EXPECT_NE(error().find("sentence_bert_config.json"), std::string::npos) << error();
   }
