@@ -45,11 +45,10 @@ void touch(const GgufValue& value) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto bytes = fuzz::bytes_of(data, size);
-  return fuzz::run([&] {
-    const format::GgufFile file = format::read_gguf(bytes, "fuzz");
-    fuzz::check_tensors(file.tensors, bytes);
+TESSERA_FUZZ_TARGET(gguf) {
+  fuzz::run([&] {
+    const format::GgufFile file = format::read_gguf(input, "fuzz");
+    fuzz::check_tensors(file.tensors, input);
     for (const auto& entry : file.metadata.entries()) {
       touch(entry.value);
       fuzz::check(file.metadata.find(entry.key) == &entry.value, "every key is found");

@@ -1,16 +1,16 @@
+// The first byte says whether comments are allowed.
 #include "fuzz.h"
 
 #include "tessera/spec/json.h"
 
 using namespace tessera;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
+TESSERA_FUZZ_TARGET(json) {
+  if (input.empty()) return;
   spec::JsonLimits limits;
-  limits.comments = data[0] % 2 == 1;
-  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  return fuzz::run([&] {
-    const spec::Json json = spec::parse_json(text, "fuzz", limits);
+  limits.comments = std::to_integer<int>(input[0]) % 2 == 1;
+  fuzz::run([&] {
+    const spec::Json json = spec::parse_json(fuzz::text_of(input.subspan(1)), "fuzz", limits);
     fuzz::check(spec::parse_json(json.dump(), "fuzz") == json, "what is written reads the same");
   });
 }

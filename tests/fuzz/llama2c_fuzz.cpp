@@ -4,8 +4,6 @@
 
 using namespace tessera;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto bytes = fuzz::bytes_of(data, size);
-  return fuzz::run(
-      [&] { fuzz::check_tensors(format::read_llama2c(bytes, "fuzz").tensors, bytes); });
+TESSERA_FUZZ_TARGET(llama2c) {
+  fuzz::run([&] { fuzz::check_tensors(format::read_llama2c(input, "fuzz").tensors, input); });
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets with clang and runs each for a while; fails on the first finding.
+# Builds the fuzz targets with clang and runs each for a while; fails on the first finding. Those
+# that need libtorch are not among them: TESSERA_FUZZ_SECONDS and fuzz_tensors_test (replay_test.cpp).
 #
 #   tests/fuzz/run.sh [SECONDS] [NAME...]     60 seconds each; all of them without names
 #

@@ -1,0 +1,21 @@
+// The folder of --families: a family file and a fragment in shared/, beside those built in.
+#include "files.h"
+
+#include "tessera/convert/family.h"
+
+using namespace tessera;
+
+TESSERA_FUZZ_TARGET(family_folder) {
+  static const fuzz::Folder folder;
+  const auto parts = fuzz::parts_of<2>(input);
+  folder.put("family.json", parts[0]);
+  folder.put("shared/fragment.json", parts[1]);
+  fuzz::run(
+      [&] {
+        auto families = convert::FamilySet::load(folder.path());
+        families.unmathematical("hf");
+        for (const char* dialect : {"hf", "gguf", "fuzz"}) families.types(dialect);
+        families.of_type("fuzz", "fuzz", "fuzz");
+      },
+      {ErrorKind::file, ErrorKind::spec});
+}

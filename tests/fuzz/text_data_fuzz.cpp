@@ -1,0 +1,29 @@
+// The text that a run learns from: the first byte chooses files of text, lines of JSON, or lines of
+// pairs; the rest is the file.
+#include "files.h"
+
+#include "tessera/text/byte_tokenizer.h"
+#include "tessera/train/token_cache.h"
+
+using namespace tessera;
+
+TESSERA_FUZZ_TARGET(text_data) {
+  static const fuzz::Folder folder;
+  if (input.empty()) return;
+  const int kind = std::to_integer<int>(input[0]) % 3;
+  const std::string_view text = fuzz::text_of(input.subspan(1));
+  train::DataRecipe data;
+  data.train = {folder.put("data", text).string()};
+  data.format = kind == 0 ? train::DataFormat::text : train::DataFormat::jsonl;
+  data.text_key = "t";
+  if (kind == 2) data.source_key = "s";
+  std::filesystem::remove_all(folder.path() / "cache");
+  fuzz::run(
+      [&] {
+        const auto tokens =
+            train::prepare_tokens(data, text::byte_tokenizer(), 256, folder.path() / "cache");
+        fuzz::check(tokens.train.tokens() > 0, "a text has tokens");
+        fuzz::check(kind != 2 || tokens.train.documents() % 2 == 0, "pairs are whole");
+      },
+      {ErrorKind::file, ErrorKind::input});
+}
