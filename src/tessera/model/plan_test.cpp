@@ -189,7 +189,8 @@ TEST(Plan, FewerBitsInSomeLayers) {
   const ModelSpec spec = read_model_spec(spec::parse_json(
       R"({"tessera": 1, "arch": "decoder", "vocab": 9, "d_model": 8, "ffn": null, "layers": [
           {"mixer": {"type": "attention", "n_heads": 2}},
-          {"mixer": {"type": "memorizing", "n_heads": 2, "segment": 4, "mem_len": 4, "memory": 8, "top_k": 2}},
+          {"mixer": {"type": "memorizing", "n_heads": 2, "segment": 4, "mem_len": 4,
+                     "memory": 8, "top_k": 2}},
           {"mixer": {"type": "mamba2", "n_heads": 2}}]})",
       "test"));
   EXPECT_EQ(kept_in_full(spec), std::vector<std::string>{"layers.1.mixer (memorizing)"});
