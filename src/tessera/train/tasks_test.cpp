@@ -164,8 +164,7 @@ TEST(Tasks, RecipesThatDoNotFitAreRefused) {
           "more tokens than positions, of which data.valid_length has 4000");
   refused("selective_copying", {"data.valid_length=1"}, "[data.valid_length]");
   refused("induction_heads", {"data.valid_length=2"}, "[data.valid_length]");
-  refused("copying",
-          {"data.valid_length=65", R"(spec.embed={"type": "token", "position":
+  refused("copying", {"data.valid_length=65", R"(spec.embed={"type": "token", "position":
                                       {"type": "learned", "n_positions": 64}})"},
           "[data.valid_length] 65 tokens; the spec has 64 positions");
   refused("copying", {"data.items=13"}, "[train.length]");
