@@ -24,6 +24,16 @@ int64_t run_length(const Tensor& mask_T, int64_t row) {
   return length;
 }
 
+/// A mask says for every token 0 or 1; one that is added to scores is another thing.
+void expect_zero_or_one(const Tensor& mask_BT, const char* name) {
+  if (!mask_BT.defined()) return;
+  const Tensor wrong = mask_BT.ne(0).logical_and(mask_BT.ne(1)).nonzero();
+  if (wrong.size(0) == 0) return;
+  const int64_t row = wrong[0][0].item<int64_t>(), column = wrong[0][1].item<int64_t>();
+  fail(ErrorKind::input, "input", "{}[{}, {}] is {}; expected 0 or 1", name, row, column,
+       mask_BT[row][column].item<double>());
+}
+
 }  // namespace
 
 nn::Batch from_padded(const Tensor& ids_BT,
@@ -51,6 +61,8 @@ nn::Batch from_padded(const Tensor& ids_BT,
   }
   same_shape(types_BT, "token_type_ids");
   same_shape(global_BT, "global_attention_mask");
+  expect_zero_or_one(mask_BT, "attention_mask");
+  expect_zero_or_one(global_BT, "global_attention_mask");
   const Tensor index = kept(ids_BT, mask_BT);
   const auto pick = [&](const Tensor& t) {
     return t.reshape({-1}).to(at::kLong).index_select(0, index);

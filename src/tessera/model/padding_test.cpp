@@ -66,5 +66,18 @@ TEST(Padding, StandsAtTheEndsOfARow) {
   });
 }
 
+// a mask that is added to scores, or weighs tokens, is another thing
+TEST(Padding, AMaskSaysZeroOrOne) {
+  const Tensor bad = mask().clone();
+  bad[1][2].fill_(2);
+  expect_error(ErrorKind::input, "[input] attention_mask[1, 2] is 2; expected 0 or 1",
+               [&] { from_padded(ids(), bad); });
+  expect_error(ErrorKind::input, "attention_mask[0, 0] is -1; expected 0 or 1",
+               [&] { from_padded(ids(), mask() - 1); });
+  expect_error(ErrorKind::input, "global_attention_mask[1, 2] is 2; expected 0 or 1",
+               [&] { from_padded(ids(), mask(), {}, {}, bad); });
+  from_padded(ids(), mask().to(at::kBool));
+}
+
 }  // namespace
 }  // namespace tessera::model
