@@ -33,10 +33,12 @@ struct Outcome {
 
 class Cli : public ::testing::Test {
  protected:
-  Outcome run(const std::string& arguments, const std::string& before = "") {
+  Outcome run(const std::string& arguments,
+              const std::string& before = "",
+              const std::string& after = "</dev/null") {
     const std::string err = (folder_ / "stderr").string();
     const std::string command =
-        before + "'" TESSERA_PROGRAM "' " + arguments + " 2>'" + err + "' </dev/null";
+        before + "'" TESSERA_PROGRAM "' " + arguments + " 2>'" + err + "' " + after;
     Outcome outcome;
     FILE* pipe = popen(command.c_str(), "r");
     std::array<char, 4096> buffer;
@@ -179,6 +181,41 @@ TEST_F(Cli, FileErrors) {
   const std::string noise = folder_.write("noise", "neither this nor that");
   expect_refused("generate " + noise + " --prompt x", 1, "noise");
   expect_refused("eval " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
+}
+
+TEST_F(Cli, TextsComeFromFilesPipesAndStandardInput) {
+  const std::string file = folder_.write("a.txt", "ab\ncd"), pipe = (folder_ / "pipe").string();
+  for (const std::string& verb :
+       {std::string("tokenize bytes --file "), std::string("eval --ngram 2 --train-fraction 0.5 "
+                                                           "--json --text ")}) {
+    const auto said = [](const Outcome& outcome) {
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+      return outcome.out.substr(0, outcome.out.find("tokens_per_s"));
+    };
+    const std::string expected = said(run(verb + file));
+    EXPECT_EQ(said(run(verb + "-", "", "<'" + file + "'")), expected);
+    EXPECT_EQ(said(run(verb + "-", "cat '" + file + "' | ", "")), expected);
+    EXPECT_EQ(said(run(verb + "/dev/stdin", "cat '" + file + "' | ", "")), expected);
+    fs::remove(pipe);
+    EXPECT_EQ(
+        said(run(verb + pipe, "mkfifo '" + pipe + "'; cat '" + file + "' >'" + pipe + "' & ")),
+        expected);
+  }
+  expect_refused("tokenize bytes --file " + folder_.path().string(), 1,
+                 "Is a directory; expected a text");
+  expect_refused("eval --ngram 2 --text - --train -", 2, "expected it for one of them");
+  // what is mapped must be a file
+  fs::remove(pipe);
+  const Outcome outcome = run("generate " + pipe + " --prompt x", "mkfifo '" + pipe + "'; ");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("a pipe; expected a regular file"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Cli, TokenizeGoesOneWay) {
+  EXPECT_EQ(run("tokenize bytes --decode --ids 97,98").out, "ab\n");
+  expect_refused("tokenize bytes --ids 97,98", 2, "expected --decode");
+  expect_refused("tokenize bytes --text x --decode --ids 97", 2, "--ids");
+  expect_refused("tokenize bytes --file x --ids 97", 2, "--ids");
 }
 
 TEST_F(Cli, InputErrors) {

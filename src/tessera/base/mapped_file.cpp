@@ -80,7 +80,10 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   if (fstat(file.get(), &status) != 0)
     fail(ErrorKind::file, "file", "{}: {}", path.string(), std::strerror(errno));
   if (!S_ISREG(status.st_mode))
-    fail(ErrorKind::file, "file", "{}: not a regular file", path.string());
+    fail(ErrorKind::file, "file", "{}: {}; expected a regular file", path.string(),
+         S_ISDIR(status.st_mode)    ? "a folder"
+         : S_ISFIFO(status.st_mode) ? "a pipe"
+                                    : "a device");
   const auto size = static_cast<size_t>(status.st_size);
   const std::byte* data = nullptr;
   if (size > 0) {

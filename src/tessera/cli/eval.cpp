@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "tessera/base/mapped_file.h"
+#include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
@@ -44,8 +44,11 @@ size_t border(const std::string& text, double fraction) {
 }
 
 Report evaluate_ngram(const Options& o) {
-  const std::string text = read_text_file(o.text);
-  const std::string other = o.train.empty() ? "" : read_text_file(o.train);
+  if (o.text == "-" && o.train == "-")
+    fail(ErrorKind::usage, "eval",
+         "standard input is given for --text and --train; expected it for one of them");
+  const std::string text = read_text_input(o.text, &cancel_token());
+  const std::string other = o.train.empty() ? "" : read_text_input(o.train, &cancel_token());
   if (o.train.empty() && !(o.train_fraction > 0 && o.train_fraction < 1))
     fail(ErrorKind::usage, "eval",
          "an n-gram needs text to count: --train FILE, or --train-fraction between 0 and 1, the "
@@ -53,7 +56,10 @@ Report evaluate_ngram(const Options& o) {
   const size_t begin = border(text, o.train_fraction);
   size_t end = text.size();
   if (o.eval.max_tokens > 0) end = std::min(end, begin + static_cast<size_t>(o.eval.max_tokens));
-  if (begin == end) fail(ErrorKind::input, "eval", "{}: nothing is left to measure", o.text);
+  if (begin == end)
+    fail(ErrorKind::input, "eval",
+         "{}: nothing is left to measure of {} bytes; expected some behind those for training",
+         o.text, text.size());
   const infer::NgramModel model(
       o.train.empty() ? std::string_view(text).substr(0, begin) : std::string_view(other), o.ngram);
   const auto start = std::chrono::steady_clock::now();
@@ -72,7 +78,7 @@ Report evaluate_model(Options& o) {
   say_lost_heads(loaded.source);
   o.kv.check(loaded.model.spec());
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
-  const std::string text = read_text_file(o.text);
+  const std::string text = read_text_input(o.text, &cancel_token());
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),
                                             {.add_special = !o.no_special});
   o.eval.cancel = &cancel_token();
@@ -130,7 +136,7 @@ std::function<int()> add_eval(CLI::App& app) {
   auto o = std::make_shared<Options>();
   auto* model =
       app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file");
-  app.add_option("--text", o->text, "the text file")->required();
+  app.add_option("--text", o->text, "the text file; - = standard input")->required();
   auto* window =
       app.add_option("--window", o->eval.window, "tokens per forward pass")->capture_default_str();
   auto* stride = app.add_option("--stride", o->eval.stride, "new tokens per window; 0 = no overlap")
@@ -153,7 +159,8 @@ std::function<int()> add_eval(CLI::App& app) {
   auto* ngram = app.add_option("--ngram", o->ngram,
                                "instead of a model: an interpolated Kneser-Ney n-gram of bytes")
                     ->check(CLI::Range(1, infer::NgramModel::kMaxOrder));
-  app.add_option("--train", o->train, "the n-gram's training text; default: --train-fraction")
+  app.add_option("--train", o->train,
+                 "the n-gram's training text; - = standard input; default: --train-fraction")
       ->needs(ngram);
   app.add_flag("--json", o->json,
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");

@@ -1,4 +1,4 @@
-#include "tessera/base/mapped_file.h"
+#include "tessera/base/text_input.h"
 #include "tessera/cli/cli.h"
 #include "tessera/convert/tokenizer.h"
 
@@ -22,7 +22,7 @@ int tokenize(const Options& o) {
       fmt::print("{}\n", text);
     return kExitOk;
   }
-  const std::string text = o.file.empty() ? o.text : read_text_file(o.file);
+  const std::string text = o.file.empty() ? o.text : read_text_input(o.file, &cancel_token());
   const auto ids =
       tokenizer.encode(text, {.add_special = !o.no_special, .parse_special = o.special});
   if (o.json) {
@@ -41,19 +41,22 @@ std::function<int()> add_tokenize(CLI::App& app) {
   auto o = std::make_shared<Options>();
   app.add_option("tokenizer", o->path, "a model, a tokenizer file, or \"bytes\"")->required();
   auto* text = app.add_option("--text", o->text, "the text");
-  auto* file = app.add_option("--file", o->file, "a file with the text");
+  auto* file = app.add_option("--file", o->file, "a file with the text; - = standard input");
   auto* ids = app.add_option("--ids", o->ids, "ids to decode, with commas")
                   ->delimiter(',')
                   ->check(not_negative());
   app.add_flag("--decode", o->decode, "ids to text")->needs(ids);
   text->excludes(file);
+  for (CLI::Option* option : {text, file}) ids->excludes(option);
   app.add_flag("--parse-special", o->special,
                "special tokens written in the text become those tokens; shown when decoding");
   app.add_flag("--no-special", o->no_special, "add nothing around the text");
   app.add_flag("--json", o->json, "ids and tokens as JSON");
   examples(app, {"tessera tokenize model.gguf --text 'Hello world'",
                  "tessera tokenize folder --decode --ids 1,2,3"});
-  return [o, text, file] {
+  return [o, text, file, ids] {
+    if (!o->decode && !ids->empty())
+      fail(ErrorKind::usage, "tokenize", "--ids are there to decode; expected --decode");
     if (!o->decode && text->empty() && file->empty())
       fail(ErrorKind::usage, "tokenize",
            "nothing to do; expected --text, --file or --decode --ids");

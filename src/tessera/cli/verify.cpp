@@ -1,6 +1,6 @@
 #include "tessera/infer/verify.h"
 
-#include "tessera/base/mapped_file.h"
+#include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
@@ -42,7 +42,7 @@ Tokens tokens_of(const Options& o, const infer::LoadedModel& loaded) {
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "verify", "{} has no tokenizer; leave --text out for random tokens",
          o.model);
-  const auto all = loaded.tokenizer->encode(read_text_file(o.text), {});
+  const auto all = loaded.tokenizer->encode(read_text_input(o.text, &cancel_token()), {});
   if (static_cast<int64_t>(all.size()) < most) {
     most = static_cast<int64_t>(all.size());
     tokens.fewer = "the text has no more";
@@ -134,7 +134,8 @@ std::function<int()> add_verify(CLI::App& app) {
                  "a tessera or Hugging Face folder, or a GGUF file; one that has no state to "
                  "continue from is computed alone, as in training, and between other texts")
       ->required();
-  app.add_option("--text", o->text, "a text to compute; random tokens without it");
+  app.add_option("--text", o->text,
+                 "a text to compute; - = standard input; random tokens without it");
   app.add_option("--tokens", o->tokens,
                  "only so many tokens; fewer, and a line says why, where the text or the model "
                  "ends before")
