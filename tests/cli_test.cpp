@@ -397,6 +397,26 @@ TEST_F(Cli, ForwardReadsPrefixesAndAxes) {
             std::string::npos);
 }
 
+TEST_F(Cli, ForwardTakesNoInputThatChangesNothing) {
+  const std::string input = (folder_ / "in").string();
+  const auto said = [&](const std::string& family, const std::string& name) {
+    write_numbers(input, {{"input_ids", {1, 3}, {9, 8, 7}}, {name, {1, 3}, {0, 1, 1}}});
+    return run("forward " + kGoldens + "/" + family + "/base --input " + input + " --output " +
+               (folder_ / "out").string());
+  };
+  for (const auto& [family, name] :
+       {std::pair("llama", "token_type_ids"), std::pair("llama", "global_attention_mask"),
+        std::pair("bert", "global_attention_mask"), std::pair("mpnet", "token_type_ids")}) {
+    const Outcome outcome = said(family, name);
+    EXPECT_EQ(outcome.code, 1) << family;
+    EXPECT_NE(outcome.err.find(fmt::format("tensor \"{}\" is not an input of this model", name)),
+              std::string::npos)
+        << outcome.err;
+  }
+  EXPECT_EQ(said("bert", "token_type_ids").code, 0);
+  EXPECT_EQ(said("longformer", "global_attention_mask").code, 0);
+}
+
 TEST_F(Cli, PairsNeedATargetAndAnswerTheirSource) {
   const std::string model = kGoldens + "/t5/v1_1", input = (folder_ / "in.safetensors").string();
   write_ids(input, false);

@@ -6,7 +6,10 @@
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
 #include "tessera/model/prefix.h"
+#include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/head_config.h"
+#include "tessera/nn/pattern/longformer.h"
+#include "tessera/nn/position/m_rope.h"
 
 namespace tessera::cli {
 namespace {
@@ -17,8 +20,9 @@ struct Options {
   int threads = 0;
 };
 
-const std::vector<std::string> kInputs = {"input_ids", "attention_mask", "position_ids",
-                                          "token_type_ids", "global_attention_mask"};
+const std::vector<std::string> kInputs = {"input_ids", "attention_mask", "position_ids"};
+const char* const kTypes = "token_type_ids";
+const char* const kGlobal = "global_attention_mask";
 const std::string kPrefixes = "prefix_lengths";
 const std::vector<std::string> kTargets = {"decoder_input_ids", "decoder_attention_mask"};
 
@@ -29,9 +33,35 @@ struct Input {
   Tensor padded(const Tensor& x_N) const { return model::to_padded(x_N, ids, mask); }
 };
 
+/// The stack that reads input_ids.
+const model::ModelSpec& reader_of(const model::ModelSpec& spec) {
+  return spec.encoder ? *spec.encoder : spec;
+}
+
+/// Whether a layer of that stack has the mechanism of this config in it.
+template <class Config>
+bool layers_have(const model::ModelSpec& spec) {
+  bool found = false;
+  for (const model::LayerSpec& layer : reader_of(spec).layers)
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches)
+        spec::for_each_part(branch.part, [&](const model::AnyPart& part) {
+          found = found || dynamic_cast<const Config*>(part.config.get()) != nullptr;
+        });
+  return found;
+}
+
+bool has_types(const model::ModelSpec& spec) {
+  const model::AnyPart& embed = reader_of(spec).embed;
+  return embed.type() == "token" && embed.as<nn::TokenEmbedConfig>().n_types > 0;
+}
+
+/// An input that the model has no place for would change nothing, and nobody would know.
 void check_names(const format::TensorFile& file, const model::ModelSpec& spec) {
   const bool pair = spec.encoder != nullptr;
   std::vector<std::string> known = kInputs;
+  if (has_types(spec)) known.push_back(kTypes);
+  if (layers_have<nn::LongformerPatternConfig>(spec)) known.push_back(kGlobal);
   if (model::reads_prefix(spec)) known.push_back(kPrefixes);
   if (pair) known.insert(known.end(), kTargets.begin(), kTargets.end());
   for (const format::TensorView& view : file.tensors())
@@ -56,8 +86,7 @@ Tensor numbers(const format::TensorFile& file, const char* name) {
 Input source_of(const format::TensorFile& file) {
   const auto get = [&](const char* name) { return numbers(file, name); };
   Input in{get("input_ids"), get("attention_mask"), {}};
-  in.batch = model::from_padded(in.ids, in.mask, get("position_ids"), get("token_type_ids"),
-                                get("global_attention_mask"));
+  in.batch = model::from_padded(in.ids, in.mask, get("position_ids"), get(kTypes), get(kGlobal));
   return in;
 }
 
@@ -72,19 +101,6 @@ Input target_of(const format::TensorFile& file, const Input& source) {
   return in;
 }
 
-/// Whether positions in time, height and width mean something to the stack that reads input_ids.
-bool turns_by_axes(const model::ModelSpec& spec) {
-  const model::ModelSpec& reader = spec.encoder ? *spec.encoder : spec;
-  bool found = false;
-  for (const model::LayerSpec& layer : reader.layers)
-    for (const model::GroupSpec& group : layer.groups)
-      for (const model::BranchSpec& branch : group.branches)
-        spec::for_each_part(branch.part, [&](const model::AnyPart& part) {
-          found = found || part.type() == "m_rope";
-        });
-  return found;
-}
-
 int forward(const Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const format::TensorFile file = format::open_safetensors(o.input);
@@ -96,7 +112,7 @@ int forward(const Options& o) {
   Input read = pair ? target_of(file, source) : source;
   if (const Tensor lengths = numbers(file, kPrefixes.c_str()); lengths.defined())
     model::set_prefixes(read.batch, lengths);
-  if (source.batch.axes_3N.defined() && !turns_by_axes(loaded.model.spec()))
+  if (source.batch.axes_3N.defined() && !layers_have<nn::MRopeConfig>(loaded.model.spec()))
     fail(ErrorKind::input, "forward",
          "{}: position_ids has three axes, but no layer has position \"m_rope\"; expected [B, T]",
          file.file());
@@ -146,8 +162,9 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-                 "token_type_ids, global_attention_mask, prefix_lengths [B] (pattern prefix); "
-                 "position_ids may be [3,B,T] (m_rope); beside an encoder also decoder_input_ids "
+                 "token_type_ids (a model with types), global_attention_mask (pattern longformer), "
+                 "prefix_lengths [B] (pattern prefix); position_ids may be [3,B,T] (m_rope); "
+                 "beside an encoder also decoder_input_ids "
                  "[B,T] and, where wanted, decoder_attention_mask. A mask may be 0 at the ends of "
                  "a row only; without position_ids the row's tokens count from 0")
       ->required();
