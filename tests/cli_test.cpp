@@ -218,6 +218,52 @@ TEST_F(Cli, TokenizeGoesOneWay) {
   expect_refused("tokenize bytes --file x --ids 97", 2, "--ids");
 }
 
+TEST_F(Cli, EmbedPutsAPromptBefore) {
+  const std::string model = folder_.path() / "model";
+  fs::copy(kGoldens + "/bert/base", model);
+  std::string words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nquery\n:\ncat\nmask\n[\n]\n";
+  folder_.write("model/vocab.txt", words);
+  folder_.write("model/modules.json", R"([
+      {"path": "", "type": "sentence_transformers.models.Transformer"},
+      {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])");
+  folder_.write("model/1_Pooling/config.json", R"({"pooling_mode_mean_tokens": true})");
+  folder_.write("model/config_sentence_transformers.json",
+                R"({"prompts": {"query": "query: ", "plain": ""}, "default_prompt_name": null})");
+  const auto said = [&](const std::string& how) {
+    const Outcome outcome = run("embed " + model + " --json --text " + how);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "stdout");
+  };
+  const spec::Json plain = said("cat"), asked = said("cat --prompt-name query");
+  EXPECT_EQ(plain["tokens"], spec::Json({3}));
+  EXPECT_EQ(plain["prompt"], "");
+  EXPECT_EQ(asked["prompt"], "query: ");
+  EXPECT_EQ(asked["embeddings"], said("'query: cat'")["embeddings"]);
+  EXPECT_EQ(asked["embeddings"], said("cat --prompt 'query: '")["embeddings"]);
+  EXPECT_NE(asked["embeddings"], plain["embeddings"]);
+  // the folder's own, unless told otherwise
+  folder_.write("model/config_sentence_transformers.json",
+                R"({"prompts": {"query": "query: "}, "default_prompt_name": "query"})");
+  EXPECT_EQ(said("cat")["embeddings"], asked["embeddings"]);
+  EXPECT_EQ(said("cat --prompt ''")["embeddings"], plain["embeddings"]);
+  // [CLS] mask [SEP]: one token, or three
+  EXPECT_EQ(said("'[MASK]' --prompt ''")["tokens"], spec::Json({5}));
+  EXPECT_EQ(said("'[MASK]' --prompt '' --parse-special")["tokens"], spec::Json({3}));
+  // texts, and no list of texts
+  EXPECT_EQ(said("'[cat,cat]' --text '{}' --text '' --prompt ''")["tokens"], spec::Json({7, 4, 2}));
+  expect_refused("embed " + model + " --text x --prompt-name quer", 2,
+                 "the model has no prompt \"quer\"; expected \"query\"");
+  folder_.write("model/config_sentence_transformers.json",
+                R"({"prompts": {"mask": "[MASK] "}, "default_prompt_name": "mask"})");
+  expect_refused("embed " + model + " --text x", 2,
+                 "the folder's prompt \"[MASK] \" holds special tokens; expected --parse-special");
+  EXPECT_EQ(said("cat --parse-special")["tokens"], spec::Json({4}));
+  EXPECT_EQ(said("cat --prompt '[MASK] '")["tokens"], spec::Json({6}));
+  folder_.write("model/sentence_bert_config.json", "[]");
+  expect_refused("embed " + model + " --text x", 1,
+                 "sentence_bert_config.json] found an array; expected an object");
+}
+
 TEST_F(Cli, InputErrors) {
   expect_refused("generate " + tiny() + " --input-ids 1,64", 1, "token id 64; expected 0 to 63");
   const std::string gpt2 = kGoldens + "/gpt2/base";

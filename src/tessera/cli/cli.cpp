@@ -100,6 +100,13 @@ CLI::Validator seed() {
   return CLI::Validator(check, "SEED");
 }
 
+CLI::Option* add_texts(CLI::App& app,
+                       const std::string& name,
+                       std::vector<std::string>& texts,
+                       const std::string& help) {
+  return app.add_option(name, texts, help)->allow_extra_args(false);
+}
+
 void print_json(const Json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }

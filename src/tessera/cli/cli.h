@@ -34,7 +34,8 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
 CancelToken& cancel_token();
 
 /// For options that are numbers: from 0, or above it, to 2^40, beyond which no count of tokens
-/// means anything and sums of bytes overflow. None of them takes NaN, as CLI::Range of doubles does.
+/// means anything and sums of bytes overflow. None of them takes NaN, as CLI::Range of doubles
+/// does.
 CLI::Validator not_negative();
 CLI::Validator positive();
 /// From 0 to 1.
@@ -43,6 +44,13 @@ CLI::Validator fraction();
 CLI::Validator finite();
 /// A seed: the parser would wrap a negative one around.
 CLI::Validator seed();
+
+/// An option that is repeated for every text. The parser takes one in brackets for a list of
+/// several where it may, and this says that it may not.
+CLI::Option* add_texts(CLI::App& app,
+                       const std::string& name,
+                       std::vector<std::string>& texts,
+                       const std::string& help);
 
 /// "--json" on what reports: the flag and the printing.
 void print_json(const Json& json);

@@ -1,9 +1,10 @@
 #include "tessera/infer/embed.h"
 
-#include "tessera/base/mapped_file.h"
+#include "tessera/base/text_input.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/format/file_source.h"
 #include "tessera/format/npy.h"
 #include "tessera/infer/tensor_files.h"
 
@@ -11,9 +12,10 @@ namespace tessera::cli {
 namespace {
 
 struct Options {
-  std::string model, file, output, pooling, families;
+  std::string model, file, output, pooling, families, prompt, prompt_name;
   std::vector<std::string> texts;
-  bool json = false, normalize = false, no_normalize = false;
+  bool json = false, normalize = false, no_normalize = false, parse_special = false;
+  bool prompt_given = false;
   int64_t max_tokens = 0;
   int threads = 0;
 };
@@ -47,6 +49,30 @@ void write(const std::string& path, const Tensor& vectors_RD) {
                            nullptr});
 }
 
+/// The prompt of a name; Error(usage) where the folder has none of it.
+std::string prompt_called(const std::string& name, const infer::EmbedOptions& options) {
+  const auto found = options.prompts.find(name);
+  if (found != options.prompts.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, prompt] : options.prompts) names.push_back(format::in_quotes(known));
+  fail(ErrorKind::usage, "embed", "the model has no prompt {}; expected {}",
+       format::in_quotes(name),
+       names.empty() ? "--prompt TEXT, as it names none"
+                     : fmt::format("{}", fmt::join(names, ", ")));
+}
+
+/// The folder means the special tokens of its own prompts; as text they would be others.
+void check_prompt(const text::Tokenizer& tokenizer, const infer::EmbedOptions& options) {
+  const auto ids = [&](bool parse) {
+    return tokenizer.encode(options.prompt, {.add_special = false, .parse_special = parse});
+  };
+  if (!options.parse_special && ids(true) != ids(false))
+    fail(ErrorKind::usage, "embed",
+         "the folder's prompt {} holds special tokens; expected --parse-special, which reads them "
+         "in the texts too, or --prompt TEXT",
+         format::in_quotes(options.prompt));
+}
+
 int embed(const Options& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   infer::EmbedOptions options = infer::embed_options_of(o.model);
@@ -56,11 +82,15 @@ int embed(const Options& o) {
                                            : infer::Pooling::mean;
   if (o.normalize || o.no_normalize) options.normalize = o.normalize;
   if (o.max_tokens > 0) options.max_tokens = o.max_tokens;
+  if (!o.prompt_name.empty()) options.prompt = prompt_called(o.prompt_name, options);
+  if (o.prompt_given) options.prompt = o.prompt;
+  options.parse_special = o.parse_special;
   options.cancel = &cancel_token();
   const std::vector<std::string> texts =
-      o.file.empty() ? o.texts : lines_of(read_text_file(o.file));
+      o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
+  if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);
   const infer::Embeddings result = infer::embed(loaded, texts, options);
   if (result.cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", result.cut);
   if (!o.output.empty()) write(o.output, result.vectors_RD);
@@ -74,7 +104,8 @@ int embed(const Options& o) {
                    {"tokens", result.tokens},
                    {"cut", result.cut},
                    {"pooling", infer::name_of(options.pooling)},
-                   {"normalized", options.normalize}};
+                   {"normalized", options.normalize},
+                   {"prompt", options.prompt}};
     if (o.output.empty()) report["embeddings"] = vectors;
     print_json(report);
   } else if (o.output.empty()) {
@@ -92,8 +123,8 @@ std::function<int()> add_embed(CLI::App& app) {
                  "a model with a tokenizer; a sentence-transformers folder says "
                  "by itself how to pool")
       ->required();
-  auto* text = app.add_option("--text", o->texts, "a text; repeat it for several");
-  auto* file = app.add_option("--file", o->file, "a file with one text a line");
+  auto* text = add_texts(app, "--text", o->texts, "a text; repeat it for several");
+  auto* file = app.add_option("--file", o->file, "a file with one text a line; - = standard input");
   text->excludes(file);
   app.add_option("--output", o->output, "write float32 [texts, width] here: .npy or .safetensors")
       ->check([](const std::string& path) {
@@ -105,6 +136,16 @@ std::function<int()> add_embed(CLI::App& app) {
   app.add_option("--pooling", o->pooling,
                  "mean, cls or max; default: as the folder says, else mean")
       ->check(CLI::IsMember({"mean", "cls", "max"}));
+  auto* prompt_name = app.add_option(
+      "--prompt-name", o->prompt_name,
+      "put this prompt of the folder before every text; default: the folder's default, if any");
+  auto* prompt = app.add_option("--prompt", o->prompt,
+                                "put this text before every text; '' = none, whatever the folder "
+                                "says");
+  prompt->excludes(prompt_name);
+  app.add_flag("--parse-special", o->parse_special,
+               "special tokens written in a text, such as [MASK], become those tokens; default: "
+               "they are text like any other");
   auto* normalize = app.add_flag("--normalize", o->normalize, "to length 1");
   app.add_flag("--no-normalize", o->no_normalize,
                "as pooled; default: as the folder says, else to length 1")
@@ -113,8 +154,10 @@ std::function<int()> add_embed(CLI::App& app) {
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",
-                 "tessera embed all-MiniLM-L6-v2 --file lines.txt --output vectors.npy"});
-  return [o, text, file] {
+                 "tessera embed all-MiniLM-L6-v2 --file lines.txt --output vectors.npy",
+                 "grep -h TODO *.txt | tessera embed folder --file - --prompt 'query: '"});
+  return [o, text, file, prompt] {
+    o->prompt_given = !prompt->empty();
     if (text->empty() && file->empty())
       fail(ErrorKind::usage, "embed", "nothing to embed; expected --text or --file");
     return embed(*o);

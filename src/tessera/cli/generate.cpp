@@ -250,7 +250,7 @@ std::function<int()> add_generate(CLI::App& app) {
   auto& g = o->generate;
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   auto* prompt =
-      app.add_option("--prompt", o->prompts, "the text to continue; repeat it for a batch");
+      add_texts(app, "--prompt", o->prompts, "the text to continue; repeat it for a batch");
   auto* ids = app.add_option("--input-ids", o->input_ids, "token ids instead of a text: 1,2,3")
                   ->delimiter(',')
                   ->check(not_negative());
@@ -287,7 +287,7 @@ std::function<int()> add_generate(CLI::App& app) {
                  "beside an encoder: ids that the answer begins with, such as a language; without "
                  "it what the model's generation config forces")
       ->delimiter(',');
-  app.add_option("--stop", g.stop_strings, "end before this text; repeatable");
+  add_texts(app, "--stop", g.stop_strings, "end before this text; repeatable");
   app.add_option("--context", g.context,
                  "longest sequence, prompt included; 0 = what the model is made for")
       ->capture_default_str()

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tessera/base/error.h"
+#include "tessera/format/file_source.h"
 
 namespace tessera::infer {
 namespace {
@@ -27,6 +28,8 @@ Pooling pooling_of(const Json& config, const std::string& where) {
   static const std::map<std::string, Pooling> known = {{"pooling_mode_mean_tokens", Pooling::mean},
                                                        {"pooling_mode_cls_token", Pooling::cls},
                                                        {"pooling_mode_max_tokens", Pooling::max}};
+  if (!config.is_object())
+    fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
   std::vector<std::string> on;
   for (const auto& [key, value] : config.items())
     if (key.starts_with("pooling_mode_") && value.is_boolean() && value.get<bool>())
@@ -43,13 +46,42 @@ std::string text_at(const Json& object, const char* key, const std::string& wher
   return object[key].get<std::string>();
 }
 
+/// true or false at `key`.
+bool flag_at(const Json& object, const char* key, bool otherwise, const std::string& where) {
+  const Json value = object.value(key, Json(otherwise));
+  if (!value.is_boolean())
+    fail(ErrorKind::file, where, "{} = {}; expected true or false", key,
+         value.dump().substr(0, 40));
+  return value.get<bool>();
+}
+
+Json object_in(const fs::path& file) {
+  Json value = spec::read_json_file(file);
+  if (!value.is_object())
+    fail(ErrorKind::file, file.string(), "found {}; expected an object", spec::kind_of(value));
+  return value;
+}
+
+/// The file of a transformer's module, which older folders name after the kind of model; "" where
+/// there is none.
+fs::path transformer_file(const fs::path& folder) {
+  const fs::path usual = folder / "sentence_bert_config.json";
+  if (fs::is_regular_file(usual)) return usual;
+  std::error_code none;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder, none))
+    if (const std::string name = entry.path().filename();
+        name.starts_with("sentence_") && name.ends_with("_config.json") && entry.is_regular_file())
+      found.push_back(entry.path());
+  return found.empty() ? fs::path() : *std::min_element(found.begin(), found.end());
+}
+
 /// The length and case that the module of the transformer states.
-void read_transformer(const fs::path& file, EmbedOptions& options) {
-  if (!fs::is_regular_file(file)) return;
-  const Json config = spec::read_json_file(file);
-  if (!config.is_object())
-    fail(ErrorKind::file, file.string(), "found {}; expected an object", spec::kind_of(config));
-  if (config.value("do_lower_case", Json(false)) == Json(true))
+void read_transformer(const fs::path& folder, EmbedOptions& options) {
+  const fs::path file = transformer_file(folder);
+  if (file.empty()) return;
+  const Json config = object_in(file);
+  if (flag_at(config, "do_lower_case", false, file.string()))
     fail(ErrorKind::file, file.string(),
          "do_lower_case = true is not supported; let the tokenizer's normalizer lower the case");
   const Json length = config.value("max_seq_length", Json(nullptr));
@@ -60,12 +92,53 @@ void read_transformer(const fs::path& file, EmbedOptions& options) {
   options.max_tokens = length.get<int64_t>();
 }
 
+/// The prompts that the folder names, and which of them is the usual one.
+void read_prompts(const fs::path& file, EmbedOptions& options) {
+  if (!fs::is_regular_file(file)) return;
+  const std::string where = file.string();
+  const Json config = object_in(file);
+  const Json prompts = config.value("prompts", Json(nullptr));
+  if (!prompts.is_null() && !prompts.is_object())
+    fail(ErrorKind::file, where, "prompts is {}; expected an object", spec::kind_of(prompts));
+  for (const auto& [name, prompt] : prompts.items()) {
+    if (!prompt.is_string())
+      fail(ErrorKind::file, where, "prompt {} is {}; expected a string",
+           format::in_quotes(name.substr(0, 100)), spec::kind_of(prompt));
+    options.prompts[name] = prompt.get<std::string>();
+  }
+  const Json usual = config.value("default_prompt_name", Json(nullptr));
+  if (usual.is_null()) return;
+  if (!usual.is_string() || !options.prompts.contains(usual.get<std::string>()))
+    fail(ErrorKind::file, where, "default_prompt_name = {}; expected the name of a prompt",
+         usual.dump().substr(0, 100));
+  options.prompt = options.prompts.at(usual.get<std::string>());
+}
+
+/// Throws unless the modules are a transformer, its pooling and, if any, the length of 1.
+void check_order(const std::vector<std::string>& kinds, const std::string& where) {
+  const std::vector<std::string> whole = {"Transformer", "Pooling", "Normalize"};
+  if (kinds.size() >= 2 && kinds.size() <= 3 &&
+      std::equal(kinds.begin(), kinds.end(), whole.begin()))
+    return;
+  fail(ErrorKind::file, where, "found {}; expected Transformer, Pooling and, if any, Normalize",
+       kinds.empty() ? "no module" : fmt::format("{}", fmt::join(kinds, ", ")));
+}
+
+/// The first tokens of a text, which are those of the prompt and what stands before it.
+int64_t tokens_of_prompt(const text::Tokenizer& tokenizer, const EmbedOptions& options) {
+  if (options.prompt.empty() || options.include_prompt) return 0;
+  const auto ids = tokenizer.encode(options.prompt, {.parse_special = options.parse_special});
+  const bool ends = !ids.empty() && tokenizer.is_special(ids.back());
+  return static_cast<int64_t>(ids.size()) - (ends ? 1 : 0);
+}
+
 /// Ids of a text, cut so that what stands around it remains.
 std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer,
                             const std::string& text,
+                            bool parse_special,
                             int64_t limit,
                             Embeddings& out) {
-  auto inner = tokenizer.encode(text, {.add_special = false});
+  auto inner = tokenizer.encode(text, {.add_special = false, .parse_special = parse_special});
   const auto around = static_cast<int64_t>(tokenizer.surround({}).size());
   if (limit > 0 && static_cast<int64_t>(inner.size()) + around > limit) {
     if (limit <= around)
@@ -107,15 +180,18 @@ EmbedOptions embed_options_of(const fs::path& model) {
   if (!modules.is_array())
     fail(ErrorKind::file, where, "found {}; expected a list of modules", spec::kind_of(modules));
   options.normalize = false;
+  std::vector<std::string> kinds;
   for (const Json& module : modules) {
     const std::string type = text_at(module, "type", where);
     const std::string kind = type.substr(type.rfind('.') + 1);
     const fs::path folder = inside(model, text_at(module, "path", where), where);
     if (kind == "Transformer") {
-      read_transformer(folder / "sentence_bert_config.json", options);
+      read_transformer(folder, options);
     } else if (kind == "Pooling") {
       const fs::path config = folder / "config.json";
-      options.pooling = pooling_of(spec::read_json_file(config), config.string());
+      const Json says = spec::read_json_file(config);
+      options.pooling = pooling_of(says, config.string());
+      options.include_prompt = flag_at(says, "include_prompt", true, config.string());
     } else if (kind == "Normalize") {
       options.normalize = true;
     } else {
@@ -124,7 +200,10 @@ EmbedOptions embed_options_of(const fs::path& model) {
            "Normalize",
            type.substr(0, 100));
     }
+    kinds.push_back(kind);
   }
+  check_order(kinds, where);
+  read_prompts(model / "config_sentence_transformers.json", options);
   return options;
 }
 
@@ -143,6 +222,8 @@ Embeddings embed(const LoadedModel& loaded,
   int64_t limit = options.max_tokens;
   if (longest > 0) limit = limit == 0 ? longest : std::min(limit, longest);
 
+  const int64_t behind =
+      options.pooling == Pooling::cls ? 0 : tokens_of_prompt(*loaded.tokenizer, options);
   const at::NoGradGuard no_gradients;
   Embeddings out;
   std::vector<Tensor> vectors;
@@ -155,7 +236,8 @@ Embeddings embed(const LoadedModel& loaded,
     const Tensor hidden_ND = loaded.model.hidden(batch, call);
     for (const nn::Segment& s : batch.segments) {
       // in double: the order of a sum must not show
-      Tensor v_D = pooled(hidden_ND.narrow(0, s.begin, s.length).to(at::kDouble), options.pooling);
+      Tensor v_D = pooled(hidden_ND.narrow(0, s.begin + behind, s.length - behind).to(at::kDouble),
+                          options.pooling);
       if (options.normalize) v_D = v_D / v_D.norm().clamp_min(kLeastLength);
       vectors.push_back(v_D.to(at::kFloat));
     }
@@ -163,8 +245,14 @@ Embeddings embed(const LoadedModel& loaded,
   };
   int64_t tokens = 0;
   for (const std::string& text : texts) {
-    rows.push_back(ids_of(*loaded.tokenizer, text, limit, out));
+    rows.push_back(
+        ids_of(*loaded.tokenizer, options.prompt + text, options.parse_special, limit, out));
     tokens += out.tokens.back();
+    if (out.tokens.back() <= behind)
+      fail(ErrorKind::input, "embed",
+           "text {} has {} tokens, of which the first {} are the prompt's and do not count "
+           "(include_prompt); expected some behind them",
+           out.tokens.size(), out.tokens.back(), behind);
     if (tokens < kTokensPerCall) continue;
     compute();
     tokens = 0;

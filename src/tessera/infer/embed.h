@@ -1,8 +1,10 @@
 // Embeddings of texts: one vector per text from the hidden states of its tokens.
 // Reimers, Gurevych 2019, arXiv:1908.10084. Folders of sentence-transformers say how: modules.json,
-// the pooling module's config.json, and sentence_bert_config.json (the longest text).
+// the pooling module's config.json, sentence_bert_config.json (the longest text), and
+// config_sentence_transformers.json (the prompts).
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,13 +21,18 @@ const char* name_of(Pooling pooling);
 
 struct EmbedOptions {
   Pooling pooling = Pooling::mean;
-  bool normalize = true;   // to length 1
-  int64_t max_tokens = 0;  // longer texts are cut; 0 = as many as the model takes
+  bool normalize = true;       // to length 1
+  int64_t max_tokens = 0;      // longer texts are cut; 0 = as many as the model takes
+  std::string prompt;          // put before every text
+  bool include_prompt = true;  // its tokens, and those before it, count in mean and max
+  bool parse_special = false;  // special tokens written in a text become those tokens
+  std::map<std::string, std::string> prompts;  // those that the folder names
   const CancelToken* cancel = nullptr;
 };
 
-/// What the folder of a model says; the defaults above where there is no modules.json. Throws
-/// Error(file) on modules or poolings that embed() does not have.
+/// What the folder of a model says, its default prompt included; the defaults above where there is
+/// no modules.json. Throws Error(file) on modules, orders of them or poolings that embed() does not
+/// have.
 EmbedOptions embed_options_of(const std::filesystem::path& model);
 
 struct Embeddings {
@@ -35,7 +42,7 @@ struct Embeddings {
 };
 
 /// A vector does not depend on the other texts. Throws Error(usage) without a tokenizer,
-/// Error(input) for a text without tokens.
+/// Error(input) for a text without tokens, or with none that counts.
 Embeddings embed(const LoadedModel& loaded,
                  const std::vector<std::string>& texts,
                  const EmbedOptions& options);

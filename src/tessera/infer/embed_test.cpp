@@ -87,6 +87,42 @@ TEST(Embed, LongTextsAreCutBeforeWhatStandsAround) {
             "[embed] 1 tokens leave no room for a text; expected more than 1");
 }
 
+TEST(Embed, APromptStandsBeforeEveryText) {
+  const LoadedModel loaded = tiny_encoder();
+  EmbedOptions options;
+  options.prompt = "q:";
+  EXPECT_TRUE(at::equal(embed(loaded, {"ab", "c"}, options).vectors_RD,
+                        embed(loaded, {"q:ab", "q:c"}, {}).vectors_RD));
+  // left out of the pooling: <s> and the two bytes of the prompt
+  options.include_prompt = false;
+  options.normalize = false;
+  for (const auto pooling : {Pooling::mean, Pooling::max, Pooling::cls}) {
+    options.pooling = pooling;
+    const Tensor x_TD = hidden_of(loaded, "q:ab"), rest_TD = x_TD.slice(0, 3);
+    ASSERT_EQ(rest_TD.size(0), 2);
+    const Tensor want = pooling == Pooling::mean  ? rest_TD.mean(0)
+                        : pooling == Pooling::max ? rest_TD.amax(0)
+                                                  : x_TD[0];
+    const Tensor got = embed(loaded, {"ab"}, options).vectors_RD[0].to(at::kDouble);
+    EXPECT_LT((got - want).abs().max().item<double>(), 1e-6) << name_of(pooling);
+  }
+  options.pooling = Pooling::mean;
+  EXPECT_NE(error_of(ErrorKind::input,
+                     [&] {
+                       embed(loaded, {"ab", ""}, options);
+                     })
+                .find("text 2 has 3 tokens, of which the first 3 are the prompt's"),
+            std::string::npos);
+}
+
+TEST(Embed, SpecialTokensAreTextUnlessAsked) {
+  const LoadedModel loaded = tiny_encoder();
+  EmbedOptions options;
+  EXPECT_EQ(embed(loaded, {"a</s>"}, options).tokens[0], 6);  // <s> and five bytes
+  options.parse_special = true;
+  EXPECT_EQ(embed(loaded, {"a</s>"}, options).tokens[0], 3);
+}
+
 TEST(EmbedOptions, FromAFolderOfModules) {
   const TemporaryFolder folder;
   EXPECT_EQ(embed_options_of(folder.path()).pooling, Pooling::mean);
@@ -96,10 +132,24 @@ TEST(EmbedOptions, FromAFolderOfModules) {
                R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": true,
                    "pooling_mode_mean_tokens": false})");
   folder.write("sentence_bert_config.json", R"({"max_seq_length": 77, "do_lower_case": false})");
+  EXPECT_EQ(embed_options_of(folder.path()).prompt, "");
+  folder.write("config_sentence_transformers.json",
+               R"({"prompts": {"query": "q: ", "passage": "p: "}, "default_prompt_name": null})");
+  EXPECT_EQ(embed_options_of(folder.path()).prompt, "");
+  folder.write("config_sentence_transformers.json",
+               R"({"prompts": {"query": "q: ", "passage": "p: "},
+                   "default_prompt_name": "query"})");
   const EmbedOptions options = embed_options_of(folder.path());
+  EXPECT_EQ(options.prompt, "q: ");
+  EXPECT_EQ(options.prompts,
+            (std::map<std::string, std::string>{{"query", "q: "}, {"passage", "p: "}}));
+  EXPECT_TRUE(options.include_prompt);
   EXPECT_EQ(options.pooling, Pooling::cls);
   EXPECT_FALSE(options.normalize);  // no module does it
   EXPECT_EQ(options.max_tokens, 77);
+  std::filesystem::rename(folder / "sentence_bert_config.json",
+                          folder / "sentence_xlm-roberta_config.json");
+  EXPECT_EQ(embed_options_of(folder.path()).max_tokens, 77);
 }
 
 TEST(EmbedOptions, RefusesWhatItCannotDo) {
@@ -114,22 +164,42 @@ TEST(EmbedOptions, RefusesWhatItCannotDo) {
                 .find("pooling_mode_lasttoken; expected one of mean, cls and max"),
             std::string::npos);
   EXPECT_NE(pooling("{}").find("no pooling mode is on"), std::string::npos);
+  EXPECT_NE(pooling("[1]").find("found an array; expected an object"), std::string::npos)
+      << error();
+  EXPECT_NE(pooling(R"({"pooling_mode_mean_tokens": true, "include_prompt": 0})")
+                .find("include_prompt = 0; expected true or false"),
+            std::string::npos);
   EXPECT_NE(pooling(R"({"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true})")
                 .find("pooling_mode_mean_tokens and pooling_mode_max_tokens"),
             std::string::npos);
+  EXPECT_EQ(pooling(R"({"pooling_mode_mean_tokens": true})"), "");
   for (const auto& [modules, expected] :
        {std::pair(R"([{"type": "x.Dense", "path": "2_Dense"}])", "module \"x.Dense\""),
         std::pair(R"([{"type": "x.Pooling", "path": "../other"}])", "within the folder"),
         std::pair(R"([{"type": "x.Pooling", "path": "/etc"}])", "within the folder"),
         std::pair(R"([{"type": "x.Pooling"}])", "without \"path\""),
-        std::pair(R"({"type": "x.Pooling"})", "expected a list of modules")}) {
+        std::pair(R"({"type": "x.Pooling"})", "expected a list of modules"),
+        std::pair("[]", "found no module; expected Transformer, Pooling"),
+        std::pair(R"([{"type": "x.Transformer", "path": ""}])", "found Transformer; expected"),
+        std::pair(R"([{"type": "x.Transformer", "path": ""}, {"type": "x.Normalize", "path": ""},
+                      {"type": "x.Pooling", "path": "1_Pooling"}])",
+                  "found Transformer, Normalize, Pooling; expected Transformer, Pooling and")}) {
     folder.write("modules.json", modules);
     EXPECT_NE(error().find(expected), std::string::npos) << error();
   }
   folder.write("modules.json", kModules);
-  for (const char* config : {R"({"max_seq_length": 0})", R"({"do_lower_case": true})", "[]"}) {
+  for (const char* config : {R"({"max_seq_length": 0})", R"({"do_lower_case": true})",
+                             R"({"do_lower_case": "yes"})", "[]", "77", "null"}) {
     folder.write("sentence_bert_config.json", config);
     EXPECT_NE(error().find("sentence_bert_config.json"), std::string::npos) << error();
+  }
+  folder.write("sentence_bert_config.json", "{}");
+  for (const char* config : {"[]", R"({"prompts": ["q"]})", R"({"prompts": {"query": 1}})",
+                             R"({"default_prompt_name": "query"})",
+                             R"({"prompts": {"query": "q: "}, "default_prompt_name": 0})"}) {
+    folder.write("config_sentence_transformers.json", config);
+    EXPECT_NE(error().find("config_sentence_transformers.json"), std::string::npos) << error();
+    EXPECT_NE(error().find("expected"), std::string::npos) << error();
   }
 }
 
