@@ -166,7 +166,8 @@ TEST(TokenSplit, WideIdsAndHostileFolders) {
   expect_error(ErrorKind::file, "out of range", with("tokens", int64_t{1} << 60));
   expect_error(ErrorKind::file, "out of range", with("documents", int64_t{1} << 61));
   expect_error(ErrorKind::file, "not a count", with("tokens", -1));
-  expect_error(ErrorKind::file, "out of range", with("token_bytes", 3));
+  for (const int64_t width : {int64_t{3}, (int64_t{1} << 32) + 2})
+    expect_error(ErrorKind::file, "out of range", with("token_bytes", width));
 }
 
 }  // namespace

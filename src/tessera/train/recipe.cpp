@@ -235,7 +235,7 @@ std::string difference(const Json& before,
                        const std::string& path,
                        bool constant_schedule) {
   if (before == now || is_free(path, constant_schedule)) return "";
-  if (!before.is_object() || !now.is_object()) return path;
+  if (!before.is_object() || !now.is_object()) return path.empty() ? "recipe" : path;
   for (const auto& [key, value] : now.items()) {
     const std::string here = path.empty() ? key : path + "." + key;
     const auto old = before.find(key);

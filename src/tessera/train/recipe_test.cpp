@@ -122,6 +122,9 @@ TEST(Recipe, DifferencesThatMatterAreNamed) {
   EXPECT_EQ(
       first_difference(constant, resolved({R"(schedule={"type":"constant"})", "train.steps=99"})),
       "");
+  // what a file holds may be anything
+  for (const char* text : {"[]", "{}", R"({"schedule": [1]})", R"({"schedule": {"type": 2}})"})
+    EXPECT_NE(first_difference(json_of(text), constant), "") << text;
 }
 
 }  // namespace

@@ -116,5 +116,16 @@ TEST(RunLog, ContinuesAfterAStep) {
   EXPECT_TRUE(csv.starts_with("step,loss,lr,")) << csv;
 }
 
+TEST(RunLog, LinesHoldCounts) {
+  const auto line = [](const char* text) { return log_line_of(json_of(text), "log"); };
+  EXPECT_EQ(line(R"({"step": 3, "tokens": 15})").tokens, 15);
+  for (const char* text : {R"({"step": 1e300})", R"({"step": -1})", R"({"step": "3"})",
+                           R"({"step": 9223372036854775808})"})
+    test::expect_error(ErrorKind::file, "\"step\": found ", [&] { line(text); });
+  test::expect_error(ErrorKind::file, "\"tokens\": found 1e+300; expected a count",
+                     [&] { line(R"({"step": 3, "tokens": 1e300})"); });
+  test::expect_error(ErrorKind::file, "without \"step\"", [&] { line("{}"); });
+}
+
 }  // namespace
 }  // namespace tessera::train
