@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 
 #include "tessera/base/testing.h"
+#include "tessera/convert/foreign_config.h"
+#include "tessera/format/safetensors.h"
 
 namespace tessera::convert {
 namespace {
@@ -45,6 +48,60 @@ TEST(Checkpoint, SaysWhatAnUnknownFileIs) {
     const std::string file = folder.write("model.bin", bytes);
     test::expect_error(ErrorKind::file, message, [&] { load_checkpoint(file); });
   }
+}
+
+TEST(Checkpoint, ParametersOfAFolderOfOursAreFloats) {
+  const test::TemporaryFolder folder;
+  const std::string text = R"({"tessera": 1, "arch": "decoder", "vocab": 2, "d_model": 2,
+      "layers": [{"mixer": {"type": "attention", "n_heads": 1}}], "head": "tied"})";
+  const auto parameters = model::parameters(model::read_model_spec(spec::parse_json(text, "spec")));
+  const auto save = [&](DType dtype) {
+    const std::vector<std::byte> zeros(1024);
+    std::vector<TensorView> tensors;
+    for (const spec::ParamDecl& decl : parameters)
+      tensors.push_back(
+          {decl.name, dtype, decl.shape, {zeros.data(), static_cast<size_t>(4 * decl.elements())}});
+    format::write_safetensors(folder / "model.safetensors", tensors, {{"tessera_spec", text}});
+  };
+  save(DType::f32);
+  EXPECT_EQ(load_checkpoint(folder.path()).tensors.size(), parameters.size());
+  save(DType::i32);
+  test::expect_error(ErrorKind::file,
+                     "tensor \"embed.token.weight\" has type i32; expected a floating-point type",
+                     [&] { load_checkpoint(folder.path()); });
+}
+
+// --- configs ------------------------------------------------------------------------------------
+
+Json object_of(int members) {
+  Json object = Json::object();
+  auto& list = static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>());
+  for (int i = 0; i < members; ++i) list.emplace_back("k" + std::to_string(i), i);
+  return object;
+}
+
+TEST(ForeignConfig, ObjectsHaveABound) {
+  EXPECT_EQ(parse_hf_config(object_of(30'000).dump(), "config").size(), 30'000u);
+  const Json inside = {{"id2label", Json::array({object_of(30'001)})}};
+  for (const std::string& text : {object_of(30'001).dump(), inside.dump()})
+    test::expect_error(ErrorKind::file, "an object of 30001 members; expected at most 30000",
+                       [&] { parse_hf_config(text, "config"); });
+}
+
+TEST(ForeignConfig, GgufHoldsNumbersAndText) {
+  using format::GgufValue;
+  const auto config = [](GgufValue value) {
+    std::vector<format::GgufEntry> entries;
+    entries.push_back({"general.architecture", GgufValue::string("a")});
+    entries.push_back({"a.key", std::move(value)});
+    return gguf_config(format::GgufMetadata("file", std::move(entries)), "file");
+  };
+  EXPECT_EQ(config(GgufValue::number(0.5f))["key"], 0.5);
+  test::expect_error(ErrorKind::file, "\"a.key\" is NaN; expected a number",
+                     [&] { config(GgufValue::number(std::nanf(""))); });
+  test::expect_error(ErrorKind::file, "is not a readable name", [&] {
+    config(GgufValue::strings(std::vector<std::string>{"x", "\xff"}));
+  });
 }
 
 }  // namespace

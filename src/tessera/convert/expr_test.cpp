@@ -102,6 +102,15 @@ TEST(Expr, HostileTextEndsSoon) {
       error_of("[[[j for j in range(100000)] for i in range(100000)] for k in range(100000)]"),
       HasSubstr("steps of work"));
   EXPECT_THAT(error_of("range(1000000000000)"), HasSubstr("expected at most"));
+  // what is copied counts by its size
+  const Json big = {{"list", Json(Json::array_t(1'000'000, 1))}, {"text", std::string(9000, 'x')}};
+  EXPECT_EQ(eval("len(config.list)", big), 1'000'000);
+  EXPECT_THAT(error_of("[config.list for i in range(9)]", big), HasSubstr("steps of work"));
+  EXPECT_THAT(error_of("[config.text for i in range(9000)]", big), HasSubstr("steps of work"));
+  EXPECT_THAT(error_of("config.text + config.text", big),
+              HasSubstr("the result has 18000 bytes; expected at most 10000"));
+  EXPECT_THAT(error_of("replace(config.text, 'x', 'yy')", big),
+              HasSubstr("the result has more than 10000 bytes"));
   std::string sum = "1";
   while (sum.size() < 1990) sum += "+1";
   EXPECT_EQ(eval(sum).dump(), std::to_string(sum.size() / 2 + 1));
@@ -113,6 +122,17 @@ TEST(Expr, PathsOfAConfigAreCollected) {
               "test")
       .collect_paths("config", paths);
   EXPECT_EQ(paths, (std::set<std::string>{"a", "b", "b.c", "d", "e", "f"}));
+}
+
+TEST(Environment, ValuesThatDoubleEndSoon) {
+  Environment env;
+  env.lazy("v0", Template::compile("=[1, 2]", "v0"));
+  for (int i = 1; i <= 40; ++i) {
+    const std::string before = "v" + std::to_string(i - 1);
+    env.lazy("v" + std::to_string(i), Template::compile("=" + before + " + " + before, "v"));
+  }
+  EXPECT_THAT(test::error_of(ErrorKind::resource, [&] { env.find("v40"); }),
+              HasSubstr("steps of work"));
 }
 
 TEST(Environment, ValuesAreComputedOnceAndCyclesAreRefused) {

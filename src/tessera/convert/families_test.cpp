@@ -495,6 +495,8 @@ TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {
           {"[]", "expected a family file"},
           {"{}", "\"family\" is missing"},
           {R"({"family": 3})", "expected a string"},
+          {R"({"unmathematical": ["x"]})",
+           "unmathematical: found an array; expected the keys of each dialect"},
           {R"({"family": "x"})", "\"spec\" is missing"},
           {R"({"family": "x", "frobnicate": 1, "spec": {}, "dialects": {"hf": {"read_only": "w"}}})",
            "frobnicate"},
