@@ -181,6 +181,10 @@ TEST_F(Cli, FileErrors) {
   const std::string noise = folder_.write("noise", "neither this nor that");
   expect_refused("generate " + noise + " --prompt x", 1, "noise");
   expect_refused("eval " + tiny() + " --text /nowhere.txt", 2, "no tokenizer");
+  // names out of a file are no commands to the terminal
+  const std::string hostile = folder_.write("tokenizer.json", R"({"a\n\u001b[2Jb": 1})");
+  expect_refused("tokenize " + hostile + " --text x", 1,
+                 R"(key "a\x0a\x1b[2Jb" is not known; expected version)");
 }
 
 TEST_F(Cli, TextsComeFromFilesPipesAndStandardInput) {

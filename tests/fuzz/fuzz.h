@@ -41,8 +41,8 @@ inline int64_t& times_read() {
   return times;
 }
 
-/// Runs `read`, which returns or throws an Error of one line and one of these kinds. Any other
-/// Error is a finding, an internal one above all, and so is any other exception.
+/// Runs `read`, which returns or throws an Error of one of these kinds. Any other Error is a
+/// finding, an internal one above all, and so is any other exception.
 inline void run(const std::function<void()>& read,
                 std::initializer_list<ErrorKind> kinds = {ErrorKind::file}) {
   try {
@@ -53,8 +53,6 @@ inline void run(const std::function<void()>& read,
     check(error.kind() != ErrorKind::internal, "no input shows a bug: " + what);
     check(std::find(kinds.begin(), kinds.end(), error.kind()) != kinds.end(),
           "a bad input has a kind that says so: " + what);
-    check(what.starts_with("[") && what.find('\n') == std::string::npos,
-          "an error is one line: " + what);
   }
 }
 

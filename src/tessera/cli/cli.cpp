@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/format/file_source.h"
 
 namespace tessera::cli {
 namespace {
@@ -34,8 +35,9 @@ int exit_code_of(ErrorKind kind) {
   }
 }
 
+/// On one line, whatever names out of files the message holds: a terminal obeys control characters.
 void complain(const std::string& message) {
-  fmt::print(stderr, "tessera: {}\n", message.substr(0, message.find('\n')));
+  fmt::print(stderr, "tessera: {}\n", format::printable(message, message.size()));
 }
 
 /// Every number with a range goes through here: CLI::Range takes what is not a number for one.
@@ -169,7 +171,9 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
     complain(fmt::format("[system] {}", error.what()));
     return kExitFailed;
   } catch (const std::exception& error) {
-    complain(fmt::format("[internal] {}", error.what()));
+    // what follows the first line is a backtrace
+    const std::string_view what = error.what();
+    complain(fmt::format("[internal] {}", what.substr(0, what.find('\n'))));
     return kExitFailed;
   }
   return kExitUsage;
