@@ -168,6 +168,8 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
                  "n_heads = 7 does not divide d_model = 576");
   expect_refused("plan " + spec + " --set layers[0].mixer.n_head=9", 2,
                  "did you mean \"n_heads\"?");
+  expect_refused("plan " + spec + " --set layers[0].mixer.position=null", 2,
+                 "[layers[0].mixer.position] found null; expected a scheme, or \"none\"");
   expect_refused("plan " + spec + " --kv-type int4", 2, "expected f32|f16|bf16|int8|fp8");
   expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
                  "found a string \"tiny\"; expected a number");

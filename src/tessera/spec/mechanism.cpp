@@ -193,6 +193,12 @@ void refuse_missing_places(const Mechanism& mixer, const Json& json, const Scope
   }
 }
 
+/// A mixer that has a position has one always: "none" adds nothing.
+void refuse_no_position(const Json& json, const Scope& scope) {
+  if (const auto position = json.find("position"); position != json.end() && position->is_null())
+    fail(ErrorKind::spec, scope.at("position").path, "found null; expected a scheme, or \"none\"");
+}
+
 }  // namespace
 
 AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
@@ -221,7 +227,10 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
   AnyPart part;
   part.mechanism = mechanism;
   if (json.is_object()) check_sizes(json, scope);
-  if (json.is_object() && slot == Slot::mixer) refuse_missing_places(*mechanism, json, scope);
+  if (json.is_object() && slot == Slot::mixer) {
+    refuse_missing_places(*mechanism, json, scope);
+    refuse_no_position(json, scope);
+  }
   part.config = mechanism->read(json.is_string() ? Json::object() : json, scope);
   return part;
 }

@@ -42,6 +42,9 @@ struct MaskedLmHeadConfig final : HeadConfig {
   void complete(const spec::Scope& scope) override {
     if (width == 0) width = scope.d_model;
   }
+  void check(const spec::Scope& scope) const override {
+    if (!norm) fail(ErrorKind::spec, scope.at("norm").path, "found null; expected a norm");
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("transform", width, scope.d_model, true);
     spec::ParamList child = list.under("norm");
