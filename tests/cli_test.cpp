@@ -106,7 +106,8 @@ TEST_F(Cli, UsageErrors) {
                  "nan; expected a finite number");
   expect_refused("generate " + tiny() + " --input-ids 1 --beams 2 --length-penalty inf", 2,
                  "inf; expected a finite number");
-  expect_refused("generate " + tiny() + " --input-ids 1 --top-p nan", 2, "top_p = nan");
+  expect_refused("generate " + tiny() + " --input-ids 1 --temperature 1 --top-p nan", 2,
+                 "top_p = nan");
   expect_refused("verify " + tiny() + " --bound nan", 2, "expected a number from 0");
   expect_refused("convert " + tiny() + " --out x --kv-heads nan", 2, "expected a number above 0");
   expect_refused("convert " + tiny() + " --out x --kv-heads 1 --pool random --seed -1", 2,
@@ -157,6 +158,8 @@ TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
   for (const std::string with : {"--temperature 1", "--top-k 3", "--top-p 0.5", "--min-p 0.1",
                                  "--repetition-penalty 1.1", "--seed 3"})
     expect_refused(start + with + " --beams 2", 2, "and chooses nothing by chance");
+  for (const std::string with : {"--top-k 3", "--top-p 0.5 --temperature 0", "--min-p 0.1"})
+    expect_refused(start + with, 2, "expected --temperature above 0");
   expect_refused(start + "--length-penalty 2", 2, "expected --beams of 2 or more");
   expect_refused(start + "--guesses 2", 2, "expected --draft or --lookup");
   EXPECT_EQ(run(start + "--max-new-tokens 1 --beams 1 --temperature 0.5 --seed 1").code, 0);

@@ -174,6 +174,13 @@ void check_options(const Options& o, const CLI::App& app) {
     fail(ErrorKind::usage, "generate",
          "--length-penalty without a search; expected --beams of 2 or more");
   }
+  if (o.beams.beams == 1 && o.generate.sampling.temperature == 0)
+    for (const char* choice : {"--top-k", "--top-p", "--min-p"})
+      if (given(choice))
+        fail(ErrorKind::usage, "generate",
+             "{} at temperature 0, which takes the most likely token and chooses nothing by "
+             "chance; expected --temperature above 0",
+             choice);
   if (given("--guesses") && !o.generate.speculation.on() && o.draft.empty())
     fail(ErrorKind::usage, "generate",
          "--guesses without who makes them; expected --draft or --lookup");
