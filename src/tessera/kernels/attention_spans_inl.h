@@ -239,7 +239,11 @@ template <int rows>
 HWY_INLINE void values_rows(
     const float* p, RowsView v, Ahead* also, float* out, int64_t out_stride, int64_t width) {
   Ahead ahead = also != nullptr ? *also : Ahead();
-  constexpr int kVectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // at most 12 accumulators
+#if HWY_MAX_BYTES == 64
+  constexpr int kVectors = rows == 1 ? 8 : 4;  // at most 24 accumulators of 32 registers
+#else
+  constexpr int kVectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // at most 12 of 16
+#endif
   const auto read = [](const float* q) HWY_ATTR { return load(q); };
   const auto write = [](V32 x, float* q) HWY_ATTR { store(x, q); };
   int64_t c = 0;
