@@ -508,14 +508,19 @@ TEST(ScorePlaces, CopeCountsTheKeysThatAPatternHides) {
   constexpr int64_t kT = 780, kHeads = 2, kRows = 40;
   using Sees = std::function<bool(int64_t head, int64_t i, int64_t j)>;
   const std::pair<const char*, Sees> patterns[] = {
+      // the first tokens see later ones, whose place is 0
+      {R"({"type": "prefix", "length": 150})",
+       [](int64_t, int64_t i, int64_t j) { return j <= i || (i < 150 && j < 150); }},
       {R"({"type": "window", "width": 150})",
-       [](int64_t, int64_t i, int64_t j) { return i - j < 150; }},
+       [](int64_t, int64_t i, int64_t j) { return j <= i && i - j < 150; }},
       {R"({"type": "strided", "stride": 100, "combine": "multihead"})",
-       [](int64_t h, int64_t i, int64_t j) { return h == 0 ? i - j < 100 : (i - j) % 100 == 0; }},
+       [](int64_t h, int64_t i, int64_t j) {
+         return j <= i && (h == 0 ? i - j < 100 : (i - j) % 100 == 0);
+       }},
       {R"({"type": "fixed", "stride": 100, "combine": "alternate", "self": false})",
-       [](int64_t, int64_t, int64_t j) { return j % 100 == 99; }},
+       [](int64_t, int64_t i, int64_t j) { return j <= i && j % 100 == 99; }},
       {R"({"type": "longformer", "width": 40, "global_tokens": [3]})",
-       [](int64_t, int64_t i, int64_t j) { return i == 3 || j == 3 || i - j <= 20; }}};
+       [](int64_t, int64_t i, int64_t j) { return j <= i && (i == 3 || j == 3 || i - j <= 20); }}};
   for (const auto& [pattern, sees] : patterns) {
     SCOPED_TRACE(pattern);
     MixerUnderTest m(fmt::format(R"({{"type": "attention", "n_heads": 2, "pattern": {},
@@ -538,13 +543,13 @@ TEST(ScorePlaces, CopeCountsTheKeysThatAPatternHides) {
     Tensor hidden = at::ones({kHeads, kT, kT}, at::kBool);
     for (int64_t h = 0; h < kHeads; ++h)
       for (int64_t i = 0; i < kT; ++i)
-        for (int64_t j = 0; j <= i; ++j)
+        for (int64_t j = 0; j < kT; ++j)
           hidden.data_ptr<bool>()[(h * kT + i) * kT + j] = !sees(h, i, j);
     const Tensor weights =
         at::softmax((products + added).masked_fill(hidden, -1e300), -1).masked_fill(hidden, 0);
     const Tensor want = out_of(m, at::matmul(weights, heads("v")).transpose(0, 1));
     m.expect(x, want, 1e-10);
-    for (const std::vector<int64_t>& calls : {std::vector<int64_t>{1, 700, 79}, {260, 260, 260}}) {
+    for (const std::vector<int64_t>& calls : {std::vector<int64_t>{700, 1, 79}, {260, 260, 260}}) {
       ops::expect_near(m.run(x, at::kDouble, calls), want, 1e-10);
       const at::NoGradGuard no_gradients;
       ops::expect_near(m.run(x, at::kFloat, calls), want, 1e-5);

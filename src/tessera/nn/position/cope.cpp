@@ -1,5 +1,6 @@
 #include "tessera/nn/position/cope.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/nn/position/relative.h"
@@ -33,7 +34,11 @@ Tensor numbers(const ops::ScoreBlock& block, const Tensor& table) {
     const float* of_row = z.const_data_ptr<float>() + row * rows;
     float* out = bias.data_ptr<float>() + row * s;
     double place = 0;
-    for (int64_t j = std::min(s - 1, block.first_query + row % t - block.first_key); j >= 0; --j) {
+    // no gate lies between a query and a later key, which a prefix lets it see
+    const int64_t own =
+        std::clamp<int64_t>(block.first_query + row % t - block.first_key, -1, s - 1);
+    std::fill(out + own + 1, out + s, of_row[0]);
+    for (int64_t j = own; j >= 0; --j) {
       if (place < last) place += 1 / (1 + std::exp(-block.scale * product[j]));
       place = std::min(place, last);
       const double low = std::floor(place), part = place - low;
