@@ -41,6 +41,12 @@ class Performer final : public Mixer {
     const Tensor q = position_->rotate(q_(x).reshape({n, h, d}), Side::query, context),
                  k = position_->rotate(k_(x).reshape({n, h, d}), Side::key, context),
                  v = v_(x_ND).reshape({n, h, d});
+    if (rows != nullptr && context.training && config_.redraw_every > 0)
+      fail(
+          ErrorKind::spec, name_,
+          "redraw_every = {} with a state that training carries on: its sums are of the directions "
+          "before; set it to 0, or train with windows \"isolated\"",
+          config_.redraw_every);
     const Tensor w = directions(context).to(x_ND.device(), ops::wide(x_ND));
     const auto favor = [&](const auto& rows_of) {
       return ops::Favor{rows_of(q),     rows_of(k), rows_of(v), w, kernel_of(config_.features),

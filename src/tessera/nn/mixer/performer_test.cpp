@@ -1,6 +1,7 @@
 // The Performer as a mixer: its directions, and what it costs to keep.
 #include "tessera/nn/mixer/performer.h"
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/ops/favor.h"
 
@@ -118,6 +119,14 @@ TEST(Performer, TrainingMayDrawOtherDirections) {
   EXPECT_FALSE(at::equal(run(10, true), run(20, true)));
   // evaluation keeps what training began with
   EXPECT_TRUE(at::equal(run(25, false), run(9, true)));
+  // sums of other directions say nothing to these
+  RowState row(m.state(), 0, at::TensorOptions().dtype(at::kDouble));
+  const StateRows rows{&row};
+  Context carried;
+  carried.batch = &batch;
+  carried.training = true;
+  test::expect_error(ErrorKind::spec, "train with windows \"isolated\"",
+                     [&] { mixer->forward(x, carried, &rows); });
 }
 
 }  // namespace
