@@ -1,5 +1,7 @@
 #include "tessera/infer/evaluate.h"
 
+#include <cmath>
+
 #include "tessera/model/kept_bits.h"
 #include "tessera/model/prefix.h"
 
@@ -101,6 +103,10 @@ EvalResult evaluate(const model::Model& model,
          "nothing to predict: the first {} tokens of a window see each other, window = {}, and the "
          "text has {} tokens",
          prefix, options.window, total);
+  if (!std::isfinite(sum))
+    fail(ErrorKind::input, "eval",
+         "the sum of {} losses is {}: the model gives logits that are not finite", result.targets,
+         sum);
   result.nll = sum / static_cast<double>(result.targets);
   return result;
 }

@@ -70,6 +70,15 @@ TEST(Evaluate, CarriedWindowsThatWouldEndMidwayAreRefused) {
   EXPECT_EQ(evaluate(tiny_model(longrope, 3), ids, {.window = 17, .carry = true}).targets, 39);
 }
 
+TEST(Evaluate, LossesThatAreNotFiniteAreAnError) {
+  const model::Model model = tiny();
+  const at::NoGradGuard no_gradients;
+  model.weights().all().begin()->second->dense_tensor().fill_(std::nan(""));
+  test::expect_error(ErrorKind::input, "logits that are not finite", [&] {
+    evaluate(model, {1, 2, 3, 4}, {});
+  });
+}
+
 TEST(Evaluate, RefusesATypeThatNothingIsKeptIn) {
   const auto refused = [](ErrorKind kind, const char* layer, const char* part) {
     const model::Model model = tiny_model(layer, 3);
