@@ -122,6 +122,10 @@ int verify(Options& o) {
     print_scope(o, tokens, spec);
     print_worst(result.branches, "branches", o.bound);
     print_worst(result.logits, "logits", o.logits_bound);
+    if (!ok && holds(result.branches, o.bound))
+      fmt::print(
+          "every branch holds by itself: what the logits show is most likely rounding that "
+          "the branches after it enlarge; --logits-bound says how much is borne\n");
   }
   return ok ? kExitOk : kExitCheckNotMet;
 }

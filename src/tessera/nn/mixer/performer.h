@@ -74,7 +74,10 @@ struct PerformerConfig final : spec::Config {
               "m, directions per head; 0 = head_dim ln(head_dim), rounded up; relu_deterministic "
               "has head_dim features",
               {.min = 0}),
-        field("features", &C::features, "what a direction gives"),
+        field(
+            "features", &C::features,
+            "what a direction gives; trigonometric features have both signs, and where their sums "
+            "nearly cancel, rounding shows"),
         field("rows", &C::rows, "how the directions are drawn"),
         field("redraw_every", &C::redraw_every,
               "steps of training after which it draws new directions; 0 = never. Evaluation keeps "
