@@ -130,9 +130,10 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
       {"rope_scaling", "linear ntk dynamic yarn llama3 longrope"},
       {"residual", "reversible"},
       {"ffn", "chunked"},
-      {"arrangement", "alternating_patterns factorised_heads"},
+      {"arrangement", "alternating_patterns factorised_heads encoder encoder_decoder"},
       {"computation",
-       "flash_attention chunked_attention split_kv_decoding ring_attention striped_attention"},
+       "flash_attention chunked_attention split_kv_decoding ring_attention striped_attention "
+       "beam_search"},
       {"storage", "paged_kv int8_kv fp8_kv"}};
   std::map<std::string, std::string> papers;
   for (const spec::Json& row : spec::parse_json(run("list mechanisms --json").out, "list --json")) {

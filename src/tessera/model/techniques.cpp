@@ -16,6 +16,20 @@ const std::vector<Technique>& techniques() {
        "Child et al.: Generating Long Sequences with Sparse Transformers, arXiv:1904.10509, sec. "
        "4.3",
        2019, "\"combine\": alternate, multihead or merged, of patterns strided and fixed"},
+      {"arrangement", "encoder",
+       "A stack that sees its whole text: hidden states, sentence vectors, masked tokens, classes.",
+       "Devlin et al.: BERT, arXiv:1810.04805", 2018, "\"arch\": \"encoder\""},
+      {"arrangement", "encoder_decoder",
+       "A decoder whose layers also read what an encoder made of a source; its keys and values are "
+       "kept.",
+       "Vaswani et al.: Attention Is All You Need, arXiv:1706.03762; Raffel et al.: T5, "
+       "arXiv:1910.10683",
+       2017, "\"arch\": \"encoder_decoder\""},
+      {"computation", "beam_search",
+       "The most likely text among several hypotheses that are kept side by side.",
+       "Sutskever, Vinyals, Le: Sequence to Sequence Learning with Neural Networks, "
+       "arXiv:1409.3215",
+       2014, "generate --beams N"},
       {"computation", "flash_attention",
        "Attention by tiles with a running softmax, forward and backward: memory is linear in the "
        "keys.",
