@@ -4,9 +4,11 @@
 #define HWY_TARGET_INCLUDE "tessera/kernels/rg_lru.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/math_inl.h"
@@ -62,6 +64,15 @@ HWY_INLINE void open_gates(const RgLru& l, int64_t at, int64_t channels, Gates& 
   }
 }
 
+// The rows of a token next to one, at `at`. A thread's share of a row ends within a page, and there
+// the processor stops looking ahead by itself.
+HWY_INLINE void ask_for(std::initializer_list<const float*> read,
+                        std::initializer_list<float*> written,
+                        int64_t at) {
+  for (const float* rows : read) hwy::Prefetch(rows + at);
+  for (float* rows : written) prefetch_to_write(rows + at);
+}
+
 // decay, and the factor that keeps the variance
 struct Decay {
   V32 a, m;
@@ -90,6 +101,7 @@ HWY_INLINE void lru_token(
     open_gates<first>(l, t * l.W + tile, channels, g);
     for (int64_t i = 0; i < channels; i += kLanes) {
       const int64_t c = tile + i, at = t * l.W + c, count = std::min<int64_t>(kLanes, end - c);
+      ask_for({l.in, l.rec, l.x}, {l.y}, at + l.W);
       const Decay d = decay_of<first>(load_upto(l.scale + c, count), aligned(g.rec + i));
       V32 h = hn::Mul(d.m, hn::Mul(aligned(g.in + i), load_upto(l.x + at, count)));
       if constexpr (!first) h = hn::MulAdd(d.a, load_upto(before + c, count), h);
@@ -123,6 +135,7 @@ HWY_INLINE void lru_token_backward(
     open_gates<first>(l, t * l.W + tile, channels, gates);
     for (int64_t i = 0; i < channels; i += kLanes) {
       const int64_t c = tile + i, at = t * l.W + c, count = std::min<int64_t>(kLanes, end - c);
+      ask_for({l.in, l.rec, l.x, l.y, d.dy}, {d.dx, d.din, d.drec}, at - l.W);
       const V32 in = aligned(gates.in + i), rec = aligned(gates.rec + i);
       const V32 x = load_upto(l.x + at, count), scale = load_upto(l.scale + c, count);
       const Decay g = decay_of<first>(scale, rec);
