@@ -118,6 +118,7 @@ void register_others() {
       ->Args({512, 512, 9, 3, 64})
       ->Args({512, 512, 12, 12, 64})
       ->Args({512, 2048, 9, 3, 64})
+      ->Args({1024, 16384, 9, 3, 64})
       ->UseRealTime();
   benchmark::RegisterBenchmark("attention/decode", attention_bench)
       ->Args({1, 512, 9, 3, 64})

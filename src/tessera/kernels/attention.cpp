@@ -22,27 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-void attend_tile(const Attention& a, const QueryTile& tile) {
-  const int64_t stride = partial_floats(a);
-  float* totals = scratch<4>(2 * kQueryRows * stride);
-  float* q = scratch<2>(2 * kQueryRows * a.K);
-  gather_queries(a, tile, q);
-  TileBlock part{.tile = &tile,
-                 .q = q,
-                 .scores = scratch<3>(kQueryRows * kScoreStride),
-                 .partials = totals + kQueryRows * stride};
-  for (int64_t r = 0; r < tile.rows; ++r) start_total(a, tile.head[r], totals + r * stride);
-  for (int64_t b = 0; b < tile.block_count(); ++b) {
-    block_partials(a, &part, 1, tile.block(b), false);
-    for (int64_t r = 0; r < tile.rows; ++r)
-      merge(a, part.partials + r * stride, totals + r * stride);
-  }
-  for (int64_t r = 0; r < tile.rows; ++r)
-    finish(a, tile.query[r], tile.head[r], totals + r * stride);
-}
-
-// The same in steps, for few queries and many keys: blocks on all threads, each for several tiles,
-// then the merge. A tile that has nothing to do with the block gets a partial that says so.
+// For few queries and many keys, in steps: blocks on all threads, each for several tiles, then the
+// merge. A tile that has nothing to do with the block gets a partial that says so.
 void attend_block(
     const Attention& a, const QueryTile* tiles, int64_t count, int64_t block, float* partials) {
   int64_t rows = 0;
@@ -81,6 +62,38 @@ void attend_finish(const Attention& a, const QueryTile& tile, const float* total
     finish(a, tile.query[r], tile.head[r], totals + r * partial_floats(a));
 }
 
+// Neighbouring tiles, which see about the same keys, take a block together: what a block needs is
+// read into the near caches once for all of them.
+void attend_panel(const Attention& a, const QueryTile* tiles, int64_t count) {
+  int64_t rows = 0;
+  for (int64_t t = 0; t < count; ++t) rows += tiles[t].rows;
+  const int64_t stride = partial_floats(a);
+  float* q = scratch<2>(2 * rows * a.K);
+  float* scores = scratch<3>(rows * kScoreStride);
+  float* totals = scratch<4>(2 * rows * stride);
+  float* partials = totals + rows * stride;
+  std::vector<int64_t> first_row(static_cast<size_t>(count));
+  for (int64_t t = 0, row = 0; t < count; row += tiles[t++].rows) {
+    first_row[t] = row;
+    gather_queries(a, tiles[t], q + 2 * row * a.K);
+    attend_start(a, tiles[t], totals + row * stride);
+  }
+  std::vector<TileBlock> parts;
+  for (const int64_t block : all_blocks(tiles, count)) {
+    parts.clear();
+    for (int64_t t = 0; t < count; ++t)
+      if (const int64_t row = first_row[t]; tiles[t].has_block(block))
+        parts.push_back({.tile = &tiles[t],
+                         .q = q + 2 * row * a.K,
+                         .scores = scores + row * kScoreStride,
+                         .partials = partials + row * stride});
+    block_partials(a, parts.data(), static_cast<int64_t>(parts.size()), block, false);
+    for (const TileBlock& part : parts)
+      attend_merge(a, *part.tile, part.partials, totals + (part.partials - partials));
+  }
+  for (int64_t t = 0; t < count; ++t) attend_finish(a, tiles[t], totals + first_row[t] * stride);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
@@ -88,7 +101,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::kernels {
 
-HWY_EXPORT(attend_tile);
+HWY_EXPORT(attend_panel);
 HWY_EXPORT(attend_block);
 HWY_EXPORT(attend_start);
 HWY_EXPORT(attend_merge);
@@ -96,11 +109,29 @@ HWY_EXPORT(attend_finish);
 
 namespace {
 
-void attend_by_tiles(const Attention& a) {
-  const int64_t tiles = tiles_per_group(a);
-  parallel_in_turn(a.G * tiles, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      HWY_DYNAMIC_DISPATCH(attend_tile)(a, make_tile(a, i / tiles, balanced(i % tiles, tiles)));
+// Tiles of a panel: enough rows that the products hide the reading of a block, and whose queries
+// and sums stay in the second cache level; and panels for every thread.
+int64_t panel_tiles(const Attention& a) {
+  constexpr int64_t kRows = 96, kBytes = 64 << 10;
+  const int64_t row_bytes = static_cast<int64_t>(sizeof(float)) * (a.K + 2 * partial_floats(a));
+  const int64_t rows = std::min(kRows, kBytes / row_bytes);
+  const int64_t shares = a.G * tiles_per_group(a) / (4 * thread_count());
+  return std::clamp<int64_t>(std::min(rows / kQueryRows, shares), 1, tiles_per_group(a));
+}
+
+void attend_by_panels(const Attention& a) {
+  const int64_t tiles = tiles_per_group(a), size = panel_tiles(a);
+  const int64_t panels = (tiles + size - 1) / size;
+  parallel_in_turn(a.G * panels, 1, [&](int64_t begin, int64_t end) {
+    std::vector<QueryTile> panel;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = balanced(i % panels, panels) * size;
+      panel.clear();
+      for (int64_t t = first; t < std::min(first + size, tiles); ++t)
+        panel.push_back(make_tile(a, i / panels, t));
+      HWY_DYNAMIC_DISPATCH(attend_panel)
+      (a, panel.data(), static_cast<int64_t>(panel.size()));
+    }
   });
 }
 
@@ -108,18 +139,8 @@ void attend_by_tiles(const Attention& a) {
 // leave behind, 16 + V floats each (2 MB for V = 64), does not grow with the keys
 constexpr int64_t kRowsAtOnce = 6144;
 
-// blocks that some tile has to do with, ascending
-std::vector<int64_t> all_blocks(const std::vector<QueryTile>& tiles) {
-  std::vector<int64_t> blocks;
-  for (const QueryTile& tile : tiles)
-    for (int64_t b = 0; b < tile.block_count(); ++b) blocks.push_back(tile.block(b));
-  std::sort(blocks.begin(), blocks.end());
-  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-  return blocks;
-}
-
 // The split of the keys among the threads: their blocks of absolute positions, merged in ascending
-// order as in attend_tile, so that the numbers are the same.
+// order as in attend_panel, so that the numbers are the same.
 void attend_by_blocks(const Attention& a) {
   std::vector<QueryTile> tiles;
   std::vector<int64_t> first_row{0};
@@ -127,7 +148,7 @@ void attend_by_blocks(const Attention& a) {
     tiles.push_back(make_tile(a, i / tiles_per_group(a), i % tiles_per_group(a)));
     first_row.push_back(first_row.back() + tiles.back().rows);
   }
-  const std::vector<int64_t> blocks = all_blocks(tiles);
+  const std::vector<int64_t> blocks = all_blocks(tiles.data(), static_cast<int64_t>(tiles.size()));
   const auto n_tiles = static_cast<int64_t>(tiles.size()),
              n_blocks = static_cast<int64_t>(blocks.size());
   const int64_t stride = partial_floats(a), rows = first_row.back();
@@ -192,7 +213,7 @@ void attend(const Attention& a) {
   if (few)
     attend_by_blocks(a);
   else
-    attend_by_tiles(a);
+    attend_by_panels(a);
 }
 
 }  // namespace tessera::kernels

@@ -163,6 +163,14 @@ inline int64_t shared_keys(const Attention& a, const TileBlock* parts, int64_t c
   return std::clamp<int64_t>(kBytes / key / 4 * 4, 4, 16);
 }
 
+// Keys that the tiles of a panel take one after another: a quarter of a first cache level holds
+// them.
+inline int64_t near_keys(const Attention& a) {
+  constexpr int64_t kBytes = 16 << 10;
+  const int64_t key = static_cast<int64_t>(sizeof(float)) * std::max(a.K, a.V);
+  return std::clamp<int64_t>(kBytes / key / kLanes * kLanes, kLanes, kKeyBlock);
+}
+
 struct Step {
   const KeySpan* span;
   Range keys;
@@ -180,7 +188,8 @@ class BlockSteps {
              Range here,
              bool shared)
       : a_(a), g_(parts[0].tile->g), heads_(parts[count - 1].tile->g + 1 - g_) {
-    const int64_t size = here.end - here.begin, step = shared ? shared_keys(a, parts, count) : size;
+    const int64_t size = here.end - here.begin,
+                  step = shared ? shared_keys(a, parts, count) : near_keys(a);
     count_ = cut(keys, step, steps_);
     for (int64_t t = 0; t < count; ++t) rows_ += parts[t].tile->rows;
     // with one row per head the products only wait for memory, and asking delays them

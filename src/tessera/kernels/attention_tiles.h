@@ -138,6 +138,16 @@ inline QueryTile make_tile(const Attention& a, int64_t g, int64_t number) {
   return tile;
 }
 
+// blocks that some tile has to do with, ascending
+inline std::vector<int64_t> all_blocks(const QueryTile* tiles, int64_t count) {
+  std::vector<int64_t> blocks;
+  for (int64_t t = 0; t < count; ++t)
+    for (int64_t b = 0; b < tiles[t].block_count(); ++b) blocks.push_back(tiles[t].block(b));
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return blocks;
+}
+
 // What a block of keys gives a row, and what the blocks so far have given: the maximum logit, the
 // sum of exp(logit - maximum), and the values weighted likewise, V floats from kValuesAt.
 constexpr int64_t kMaximumAt = 0;
