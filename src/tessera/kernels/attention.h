@@ -9,8 +9,10 @@
 // no key gives 0. Memory per thread is independent of the number of keys. Under a scattered pattern
 // a query goes through the list of its keys instead (scattered_attention.h).
 //
-// Keys and values are read where they lie. Those of fewer bits (kv_rows.h) become floats a few keys
-// at a time; a packed key's scale multiplies its logit, a packed value's its weight.
+// Keys and values are read where they lie; with many queries a panel of neighbouring ones takes
+// each block together, and its keys are turned for them, so that lanes are keys. Those of fewer
+// bits (kv_rows.h) become floats a few keys at a time; a packed key's scale multiplies its logit, a
+// packed value's its weight.
 #pragma once
 
 #include <cstdint>

@@ -163,12 +163,11 @@ inline int64_t shared_keys(const Attention& a, const TileBlock* parts, int64_t c
   return std::clamp<int64_t>(kBytes / key / 4 * 4, 4, 16);
 }
 
-// Keys that the tiles of a panel take one after another: a quarter of a first cache level holds
-// them.
+// Keys that the tiles of a panel take one after another: half a first cache level holds them.
 inline int64_t near_keys(const Attention& a) {
-  constexpr int64_t kBytes = 16 << 10;
+  constexpr int64_t kBytes = 16 << 10, kPair = 2 * kLanes;
   const int64_t key = static_cast<int64_t>(sizeof(float)) * std::max(a.K, a.V);
-  return std::clamp<int64_t>(kBytes / key / kLanes * kLanes, kLanes, kKeyBlock);
+  return std::clamp<int64_t>(kBytes / key / kPair * kPair, kPair, kPackedKeys);
 }
 
 struct Step {
@@ -255,6 +254,30 @@ HWY_INLINE void look(TileBlock& part, Range here) {
   if (part.common.empty()) part.common = {here.end, here.end};
 }
 
+// scores of a step's keys for the tiles of one key-value head
+HWY_INLINE void panel_products(
+    const Attention& a, const TileBlock* parts, int64_t count, const Step& step, Range here) {
+  const KeySpan& span = *step.span;
+  const uint8_t* k = static_cast<const uint8_t*>(span.k) +
+                     (step.keys.begin - span.first) * span.k_token_stride +
+                     parts[0].tile->g * span.k_head_stride;
+  float* packed = scratch<7>(a.K * kPackedKeys);
+  for_floats(span.type, k, span.k_token_stride, step.keys.end - step.keys.begin, a.K,
+             [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
+               pack_keys(rows, a.K, packed);
+               const int64_t begin = step.keys.begin + first;
+               for (int64_t t = 0; t < count; ++t) {
+                 const Range seen = parts[t].some & Range{begin, begin + rows.count};
+                 if (seen.empty()) continue;
+                 float* scores = parts[t].scores + begin - here.begin;
+                 packed_products(*parts[t].tile, parts[t].q, a.K, packed,
+                                 {seen.begin - begin, seen.end - begin}, scores);
+                 for (int64_t r = 0; scales != nullptr && r < parts[t].tile->rows; ++r)
+                   scale_all(scales, rows.count, scores + r * kScoreStride);
+               }
+             });
+}
+
 // scores -> weights of all rows, and their partials but for the values
 HWY_INLINE void weigh(const Attention& a, TileBlock& part, Range here) {
   const QueryTile& tile = *part.tile;
@@ -330,12 +353,15 @@ HWY_INLINE void block_partials(
       for (int64_t t = 0; t < count; ++t) body(steps[i], parts[t], ahead);
     }
   };
-  for_steps(false, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
-    const Range seen = part.some & step.keys;
-    if (!seen.empty())
-      span_products(a, *part.tile, part.q, *step.span, seen, &ahead,
-                    part.scores + seen.begin - here.begin);
-  });
+  if (!shared && count > 1)
+    for (int64_t i = 0; i < steps.count(); ++i) panel_products(a, parts, count, steps[i], here);
+  else
+    for_steps(false, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
+      const Range seen = part.some & step.keys;
+      if (!seen.empty())
+        span_products(a, *part.tile, part.q, *step.span, seen, &ahead,
+                      part.scores + seen.begin - here.begin);
+    });
   for (int64_t t = 0; t < count; ++t) weigh(a, parts[t], here);
   for_steps(true, [&](const Step& step, const TileBlock& part, Ahead& ahead)
                       HWY_ATTR { step_values(a, part, step, &ahead, here); });

@@ -26,7 +26,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-constexpr int64_t kScoreStride = kKeyBlock + 16;
+constexpr int64_t kScoreStride = kKeyBlock + 2 * kLanes;  // vectors may reach beyond a block
 constexpr int64_t kExpandedRows = 32;  // of 128 floats: 16 KiB, half a first-level cache
 
 // --- rows of the cache ---------------------------------------------------------------------------
@@ -164,6 +164,133 @@ HWY_INLINE void query_key_products(const Attention& a,
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
     span_products(a, tile, q, span, part, nullptr, scores + part.begin - block_begin);
   });
+}
+
+// --- scores of a panel ---------------------------------------------------------------------------
+
+// A vector that several products use: compilers would rather read memory for each of them, and a
+// core reads less often than it multiplies.
+HWY_INLINE V32 in_register(V32 v) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
+// Dot products of some rows with vectors of keys, a key a lane: nothing is added across lanes.
+// Every sum has the order that dot_products gives it, so that a score has one value.
+template <int rows, int vectors>
+struct KeyLanes {
+  V32 sum[rows][vectors];
+
+  HWY_INLINE void clear() {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) sum[r][v] = zero();
+  }
+  HWY_INLINE void add(const KeyLanes& other) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) sum[r][v] = hn::Add(sum[r][v], other.sum[r][v]);
+  }
+  // one column; q: its value of the first row, K apart
+  HWY_INLINE void column(const float* q, int64_t K, const float* keys) {
+    V32 key[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) key[v] = in_register(hn::Load(F32(), keys + v * kLanes));
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const V32 query = all(q[r * K]);
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) sum[r][v] = hn::MulAdd(query, key[v], sum[r][v]);
+    }
+  }
+
+  // What the lanes `first` and first + apart of a vector of columns add up, lane l being the
+  // columns l, l + kLanes, ...; and both together, which is how sums across lanes begin.
+  HWY_INLINE void two_lanes(
+      const float* q, int64_t K, const float* keys, int64_t stride, int64_t first, int64_t apart) {
+    KeyLanes other;
+    clear();
+    other.clear();
+    int64_t c = first;
+    for (; c + apart < K; c += kLanes) {
+      column(q + c, K, keys + c * stride);
+      other.column(q + c + apart, K, keys + (c + apart) * stride);
+    }
+    if (c < K) column(q + c, K, keys + c * stride);
+    add(other);
+  }
+  // the lane `first` of fold_to_4
+  HWY_INLINE void folded(
+      const float* q, int64_t K, const float* keys, int64_t stride, int64_t first) {
+    static_assert(kLanes <= 16);
+    if constexpr (kLanes == 4) {
+      clear();
+      for (int64_t c = first; c < K; c += kLanes) column(q + c, K, keys + c * stride);
+    } else {
+      two_lanes(q, K, keys, stride, first, kLanes / 2);
+    }
+    if constexpr (kLanes == 16) {
+      KeyLanes other;
+      other.two_lanes(q, K, keys, stride, first + 4, 8);
+      add(other);
+    }
+  }
+  // and their sum as in sums_of_4; what waits for its like waits in memory, for registers are few
+  HWY_INLINE void products(const float* q, int64_t K, const float* keys, int64_t stride) {
+    KeyLanes waiting[4];
+#pragma GCC unroll 1
+    for (int64_t l = 0; l < 4; ++l) {
+      folded(q, K, keys, stride, l);
+      waiting[l] = *this;
+    }
+    waiting[0].add(waiting[1]);
+    waiting[2].add(waiting[3]);
+    *this = waiting[0];
+    add(waiting[2]);
+  }
+};
+
+constexpr int64_t kPackedKeys = 64;  // of 64 floats: 16 KiB, half a first cache level
+
+// keys -> packed [K, kPackedKeys], zeros up to whole pairs of vectors
+HWY_INLINE void pack_keys(RowsView keys, int64_t K, float* packed) {
+  int64_t j = 0;
+  for (; j + 4 <= keys.count; j += 4)
+    transpose_four_rows(keys.data + j * keys.stride, keys.stride, K, packed + j, kPackedKeys);
+  for (; j < keys.count; ++j)
+    for (int64_t c = 0; c < K; ++c) packed[c * kPackedKeys + j] = keys.data[j * keys.stride + c];
+  const int64_t whole = (j + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
+  for (int64_t c = 0; whole > j && c < K; ++c)
+    std::fill_n(packed + c * kPackedKeys + j, whole - j, 0.0f);
+}
+
+// scores of packed keys [begin, end) with all rows of a tile; also of those that fill up vectors,
+// which the caller does not read or computes later
+HWY_INLINE void packed_products(const QueryTile& tile,
+                                const float* q,
+                                int64_t K,
+                                const float* packed,
+                                Range keys,
+                                float* scores) {
+  const auto rows_of = [&](auto count, int64_t r) HWY_ATTR {
+    constexpr int kRows = decltype(count)::value;
+    for (int64_t j = keys.begin / (2 * kLanes) * (2 * kLanes); j < keys.end; j += 2 * kLanes) {
+      KeyLanes<kRows, 2> product;
+      product.products(q + r * K, K, packed + j, kPackedKeys);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        store(product.sum[i][0], scores + (r + i) * kScoreStride + j);
+        store(product.sum[i][1], scores + (r + i) * kScoreStride + j + kLanes);
+      }
+    }
+  };
+  int64_t r = 0;
+  for (; r + 3 <= tile.rows; r += 3) rows_of(std::integral_constant<int, 3>(), r);
+  for (; r < tile.rows; ++r) rows_of(std::integral_constant<int, 1>(), r);
 }
 
 struct SoftmaxPart {
