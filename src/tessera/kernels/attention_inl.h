@@ -302,32 +302,59 @@ HWY_INLINE void weigh(const Attention& a, TileBlock& part, Range here) {
   }
 }
 
-// weighted values of a step; each row's keys in ascending order: its own ones before the common
-// ones, the common, its own after
-HWY_INLINE void step_values(
-    const Attention& a, const TileBlock& part, const Step& step, Ahead* ahead, Range here) {
+// Weighted values of some keys, as floats, for a tile; each row's keys in ascending order: its own
+// ones before the common ones, the common, its own after.
+HWY_INLINE void tile_values(const Attention& a,
+                            const TileBlock& part,
+                            Range keys,
+                            RowsView values,
+                            const float* scales,
+                            Ahead* ahead,
+                            Range here) {
   const QueryTile& tile = *part.tile;
   const int64_t stride = partial_floats(a);
-  const auto add = [&](int64_t r, int64_t count, Range keys) HWY_ATTR {
-    add_span_values(a, tile, *step.span, keys, ahead, count,
-                    part.scores + r * kScoreStride + keys.begin - here.begin,
-                    part.partials + r * stride + kValuesAt);
+  const auto add = [&](int64_t r, int64_t count, Range some) HWY_ATTR {
+    const int64_t first = some.begin - keys.begin;
+    add_value_rows(a, {values.data + first * values.stride, values.stride, some.end - some.begin},
+                   scales != nullptr ? scales + first : nullptr, ahead, count,
+                   part.scores + r * kScoreStride + some.begin - here.begin,
+                   part.partials + r * stride + kValuesAt);
   };
-  const auto own = [&](Range keys) HWY_ATTR {
-    if ((keys & step.keys).empty()) return;
+  const auto own = [&](Range some) HWY_ATTR {
+    if ((some & keys).empty()) return;
     for (int64_t r = 0; r < tile.rows; ++r) {
-      const Range seen = keys & step.keys & tile.visible[r];
+      const Range seen = some & keys & tile.visible[r];
       if (!seen.empty() && part.partials[r * stride + kMaximumAt] != kMinusInfinity)
         add(r, 1, seen);
     }
   };
   own({here.begin, part.common.begin});
-  const Range common = part.common & step.keys;
+  const Range common = part.common & keys;
   if (part.any_void)
     own(common);
   else if (!common.empty())
     add(0, tile.rows, common);
   own({part.common.end, here.end});
+}
+
+// The same for a step and all tiles. Those of one key-value head share the floats.
+HWY_INLINE void step_values(const Attention& a,
+                            const TileBlock* parts,
+                            int64_t count,
+                            const Step& step,
+                            Ahead* ahead,
+                            Range here) {
+  for (int64_t t = 0, end; t < count; t = end) {
+    const int64_t g = parts[t].tile->g;
+    for (end = t + 1; end < count && parts[end].tile->g == g;) ++end;
+    for_values(
+        a, *step.span, step.keys, g,
+        [&](int64_t first, RowsView values, const float* scales) HWY_ATTR {
+          const int64_t begin = step.keys.begin + first;
+          for (int64_t u = t; u < end; ++u)
+            tile_values(a, parts[u], {begin, begin + values.count}, values, scales, ahead, here);
+        });
+  }
 }
 
 // The part of a block for every row of some tiles, in order of their heads. With `shared` they
@@ -347,24 +374,24 @@ HWY_INLINE void block_partials(
       some = {std::min(some.begin, parts[t].some.begin), std::max(some.end, parts[t].some.end)};
   }
   const BlockSteps steps(a, parts, count, some, here, shared);
-  const auto for_steps = [&](bool values, const auto& body) HWY_ATTR {
-    for (int64_t i = 0; i < steps.count(); ++i) {
-      Ahead ahead = steps.ahead(values, i);
-      for (int64_t t = 0; t < count; ++t) body(steps[i], parts[t], ahead);
+  for (int64_t i = 0; i < steps.count(); ++i) {
+    if (!shared && count > 1) {
+      panel_products(a, parts, count, steps[i], here);
+      continue;
     }
-  };
-  if (!shared && count > 1)
-    for (int64_t i = 0; i < steps.count(); ++i) panel_products(a, parts, count, steps[i], here);
-  else
-    for_steps(false, [&](const Step& step, const TileBlock& part, Ahead& ahead) HWY_ATTR {
-      const Range seen = part.some & step.keys;
+    Ahead ahead = steps.ahead(false, i);
+    for (int64_t t = 0; t < count; ++t) {
+      const Range seen = parts[t].some & steps[i].keys;
       if (!seen.empty())
-        span_products(a, *part.tile, part.q, *step.span, seen, &ahead,
-                      part.scores + seen.begin - here.begin);
-    });
+        span_products(a, *parts[t].tile, parts[t].q, *steps[i].span, seen, &ahead,
+                      parts[t].scores + seen.begin - here.begin);
+    }
+  }
   for (int64_t t = 0; t < count; ++t) weigh(a, parts[t], here);
-  for_steps(true, [&](const Step& step, const TileBlock& part, Ahead& ahead)
-                      HWY_ATTR { step_values(a, part, step, &ahead, here); });
+  for (int64_t i = 0; i < steps.count(); ++i) {
+    Ahead ahead = steps.ahead(true, i);
+    step_values(a, parts, count, steps[i], &ahead, here);
+  }
 }
 
 // total = total + partial, both brought to the larger maximum

@@ -415,24 +415,27 @@ HWY_INLINE void values_of(int64_t rows,
   }
 }
 
-// Rows row .. row + count of the tile, all of which see a part of a span of keys. p: the weights of
-// the first row from the first of these keys on; packed values' scales are multiplied into them.
-HWY_INLINE void add_span_values(const Attention& a,
-                                const QueryTile& tile,
-                                const KeySpan& span,
-                                Range part,
-                                Ahead* ahead,
-                                int64_t count,
-                                float* p,
-                                float* out) {
+// Some rows of a tile, all of which see the keys whose values these are. p: the weights of the
+// first row from the first of these keys on; packed values' scales are multiplied into them.
+HWY_INLINE void add_value_rows(const Attention& a,
+                               RowsView values,
+                               const float* scales,
+                               Ahead* ahead,
+                               int64_t count,
+                               float* p,
+                               float* out) {
+  for (int64_t r = 0; scales != nullptr && r < count; ++r)
+    scale_all(scales, values.count, p + r * kScoreStride);
+  values_of(count, p, values, ahead, out, partial_floats(a), a.V);
+}
+
+// body(first, rows, scales) for the values of a part of a span, as for_floats calls it
+template <class Body>
+HWY_INLINE void for_values(
+    const Attention& a, const KeySpan& span, Range part, int64_t g, const Body& body) {
   const uint8_t* v = static_cast<const uint8_t*>(span.v) +
-                     (part.begin - span.first) * span.v_token_stride + tile.g * span.v_head_stride;
-  for_floats(span.type, v, span.v_token_stride, part.end - part.begin, a.V,
-             [&](int64_t first, RowsView rows, const float* scales) HWY_ATTR {
-               for (int64_t r = 0; scales != nullptr && r < count; ++r)
-                 scale_all(scales, rows.count, p + first + r * kScoreStride);
-               values_of(count, p + first, rows, ahead, out, partial_floats(a), a.V);
-             });
+                     (part.begin - span.first) * span.v_token_stride + g * span.v_head_stride;
+  for_floats(span.type, v, span.v_token_stride, part.end - part.begin, a.V, body);
 }
 
 HWY_INLINE void add_values(const Attention& a,
@@ -445,8 +448,11 @@ HWY_INLINE void add_values(const Attention& a,
                            float* partials) {
   float* out = partials + row * partial_floats(a) + kValuesAt;
   for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
-    add_span_values(a, tile, span, part, nullptr, count,
-                    scores + row * kScoreStride + part.begin - block_begin, out);
+    for_values(a, span, part, tile.g,
+               [&](int64_t first, RowsView values, const float* scales) HWY_ATTR {
+                 float* p = scores + row * kScoreStride + part.begin + first - block_begin;
+                 add_value_rows(a, values, scales, nullptr, count, p, out);
+               });
   });
 }
 
