@@ -21,6 +21,7 @@
 #include "tessera/kernels/kv_rows_inl.h"
 #include "tessera/kernels/math_inl.h"
 #include "tessera/kernels/scratch.h"
+#include "tessera/kernels/turn_rows_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -258,14 +259,9 @@ constexpr int64_t kPackedKeys = 64;  // of 64 floats: 16 KiB, half a first cache
 
 // keys -> packed [K, kPackedKeys], zeros up to whole pairs of vectors
 HWY_INLINE void pack_keys(RowsView keys, int64_t K, float* packed) {
-  int64_t j = 0;
-  for (; j + 4 <= keys.count; j += 4)
-    transpose_four_rows(keys.data + j * keys.stride, keys.stride, K, packed + j, kPackedKeys);
-  for (; j < keys.count; ++j)
-    for (int64_t c = 0; c < K; ++c) packed[c * kPackedKeys + j] = keys.data[j * keys.stride + c];
-  const int64_t whole = (j + 2 * kLanes - 1) / (2 * kLanes) * (2 * kLanes);
-  for (int64_t c = 0; whole > j && c < K; ++c)
-    std::fill_n(packed + c * kPackedKeys + j, whole - j, 0.0f);
+  constexpr int64_t kPair = 2 * kLanes;
+  turn_rows(keys.data, keys.stride, keys.count, K, packed, kPackedKeys,
+            (keys.count + kPair - 1) / kPair * kPair);
 }
 
 // scores of packed keys [begin, end) with all rows of a tile; also of those that fill up vectors,

@@ -13,6 +13,7 @@
 #include "tessera/kernels/flash_tiles.h"
 #include "tessera/kernels/math_inl.h"
 #include "tessera/kernels/random_inl.h"
+#include "tessera/kernels/turn_rows_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -104,13 +105,7 @@ HWY_INLINE void pack_transposed(
     const float* from, int64_t token, int64_t tokens, int64_t width, float* to) {
   for (int64_t t = 0; t < tokens; t += kPanel, to += width * kPanel) {
     const int64_t n = std::min(kPanel, tokens - t);
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-      transpose_four_rows(from + (t + i) * token, token, width, to + i, kPanel);
-    for (; i < n; ++i)
-      for (int64_t c = 0; c < width; ++c) to[c * kPanel + i] = from[(t + i) * token + c];
-    for (; i < kPanel; ++i)
-      for (int64_t c = 0; c < width; ++c) to[c * kPanel + i] = 0;
+    turn_rows(from + t * token, token, n, width, to, kPanel, kPanel);
   }
 }
 

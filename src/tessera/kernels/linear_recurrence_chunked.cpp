@@ -12,6 +12,7 @@
 #include "tessera/kernels/linear_recurrence_chunk_inl.h"
 #include "tessera/kernels/scratch.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/kernels/turn_rows_inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -37,16 +38,6 @@ struct SharedRows {
   SharedRows(float* memory, int64_t K)
       : q(memory), k(q + K * kTokens), dots(k + whole_tiles(K) * kTokens) {}
 };
-
-// to[c][i] = from[i][c] for i < count, zeros for the others
-void turn_rows(const StridedRows& from, float* to) {
-  int64_t i = 0;
-  for (; i + 4 <= from.count; i += 4)
-    transpose_four_rows(from.first + i * from.stride, from.stride, from.width, to + i, kTokens);
-  for (; i < kTokens; ++i)
-    for (int64_t c = 0; c < from.width; ++c)
-      to[c * kTokens + i] = i < from.count ? from.first[i * from.stride + c] : 0.0f;
-}
 
 // to[c / kRows][j][c % kRows] = from[j][c]
 void tile_rows(const StridedRows& from, float* to) {
@@ -115,7 +106,7 @@ void multiply_rows(const float* k, const float* q, int64_t K, float* dots) {
 void load_shared_rows(
     const LinearRecurrence& r, int64_t head, int64_t t, int64_t count, const SharedRows& rows) {
   const int64_t stride = r.shared_heads() * r.K, first = t * stride + head * r.K;
-  turn_rows({r.q + first, stride, count, r.K}, rows.q);
+  turn_rows(r.q + first, stride, count, r.K, rows.q, kTokens, kTokens);
   tile_rows({r.k + first, stride, count, r.K}, rows.k);
   multiply_rows(rows.k, rows.q, r.K, rows.dots);
 }
