@@ -12,7 +12,7 @@
 #include "rows.h"
 #include "tessera/base/allocator.h"
 #include "tessera/base/cpu.h"
-#include "tessera/kernels/attention.h"
+#include "tessera/kernels/attention/attention.h"
 #include "tessera/nn/pattern/big_bird.h"
 #include "tessera/nn/pattern/chunked.h"
 #include "tessera/nn/pattern/dilated.h"
@@ -22,7 +22,7 @@
 #include "tessera/nn/pattern/random.h"
 #include "tessera/nn/pattern/sink_window.h"
 #include "tessera/nn/pattern/strided.h"
-#include "tessera/ops/flash_attention.h"
+#include "tessera/ops/attention/flash_attention.h"
 
 namespace tessera::bench {
 namespace {

@@ -10,9 +10,9 @@
 #include "tessera/base/half.h"
 #include "tessera/base/rng.h"
 #include "tessera/base/threads.h"
-#include "tessera/kernels/attention.h"
-#include "tessera/kernels/matmul.h"
-#include "tessera/kernels/rowwise.h"
+#include "tessera/kernels/attention/attention.h"
+#include "tessera/kernels/weights/matmul.h"
+#include "tessera/kernels/basic/rowwise.h"
 #include "tessera/kernels/targets.h"
 
 namespace tessera::kernels {

@@ -12,12 +12,12 @@
 #include "rows.h"
 #include "tessera/base/allocator.h"
 #include "tessera/base/cpu.h"
-#include "tessera/ops/linear_recurrence.h"
-#include "tessera/ops/rg_lru.h"
-#include "tessera/ops/selective_scan.h"
-#include "tessera/ops/short_conv.h"
-#include "tessera/ops/ssm.h"
-#include "tessera/ops/wkv4.h"
+#include "tessera/ops/linear/linear_recurrence.h"
+#include "tessera/ops/scan/rg_lru.h"
+#include "tessera/ops/scan/selective_scan.h"
+#include "tessera/ops/convolution/short_conv.h"
+#include "tessera/ops/scan/ssm.h"
+#include "tessera/ops/scan/wkv4.h"
 
 namespace tessera::bench {
 namespace {

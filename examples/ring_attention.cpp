@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tessera/ops/ring_attention.h"
+#include "tessera/ops/attention/ring_attention.h"
 
 using namespace tessera;
 

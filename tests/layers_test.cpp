@@ -132,12 +132,12 @@ TEST(Layers, NoModelTypeStandsInTheCode) {
   std::set<std::string> types = model_types();
   ASSERT_GE(types.size(), 12u);
   ASSERT_TRUE(types.count("llama"));
-  // mechanisms of those names exist: nn/mixer/mamba.h, mamba2.h, nn/position/t5.h, deberta.h
+  // mechanisms of those names exist: nn/mixer/scan/mamba.h, mamba2.h, nn/position/t5.h, deberta.h
   for (const char* mechanism : {"mamba", "mamba2", "t5", "deberta"}) types.erase(mechanism);
   // file formats: format/llama2c.h, ggmf.h
   types.erase("llama2c");
   types.erase("ggmf");
-  // a schedule of slopes: nn/mixer/lightning_attention.h
+  // a schedule of slopes: nn/mixer/linear/lightning_attention.h
   types.erase("minimax");
   const std::regex literal("\"((?:[^\"\\\\]|\\\\.)*)\"");
   int files = 0;

@@ -5,7 +5,7 @@
 
 #include "kit.h"
 
-namespace tessera::contract {
+namespace tessera::contract::branches_test {
 namespace {
 
 /// The formulas, in double, on the values of a rig.
@@ -194,4 +194,4 @@ TEST(Branches, AValueMixIsForThoseThatHaveEarlierValues) {
 }
 
 }  // namespace
-}  // namespace tessera::contract
+}  // namespace tessera::contract::branches_test

@@ -21,7 +21,7 @@
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
 
-namespace tessera::contract {
+namespace tessera::contract::composition_test {
 namespace {
 
 constexpr int64_t kTokens = 11;
@@ -604,4 +604,4 @@ TEST(CompositionsAsAWhole, TableOfPairsIsThatOfTheDocs) {
 }
 
 }  // namespace
-}  // namespace tessera::contract
+}  // namespace tessera::contract::composition_test

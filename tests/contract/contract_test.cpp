@@ -10,7 +10,7 @@
 #include "checks.h"
 #include "exceptions.h"
 
-namespace tessera::contract {
+namespace tessera::contract::contract_test {
 namespace {
 
 struct Check {
@@ -134,4 +134,4 @@ TEST(ContractSuite, ExceptionsAreThoseOfTheGoldenFile) {
 }
 
 }  // namespace
-}  // namespace tessera::contract
+}  // namespace tessera::contract::contract_test

@@ -22,7 +22,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/rng.h"
 
-namespace tessera::fuzz {
+namespace tessera::fuzz::replay_test {
 
 /// As GoogleTest finds it.
 void PrintTo(const Target& target, std::ostream* out) {
@@ -240,4 +240,4 @@ TEST(FuzzRun, FindsOtherExceptions) {
 }
 
 }  // namespace
-}  // namespace tessera::fuzz
+}  // namespace tessera::fuzz::replay_test

@@ -11,7 +11,7 @@
 #include "tessera/analysis/cost_report.h"
 #include "tessera/base/testing.h"
 
-namespace tessera::analysis {
+namespace tessera::analysis::cost_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -286,4 +286,4 @@ TEST(CostCases, NamesSelect) {
 }
 
 }  // namespace
-}  // namespace tessera::analysis
+}  // namespace tessera::analysis::cost_test

@@ -15,7 +15,7 @@ namespace {
 // pixels
 constexpr double kPanelWidth = 420, kPanelHeight = 300, kLeft = 62, kRight = 14, kTop = 30,
                  kBottom = 40, kLegendLine = 15, kTitle = 36;
-constexpr size_t kColumns = 3;
+constexpr size_t kPlotColumns = 3;
 // Okabe and Ito's colours, which tell themselves apart without red and green; yellow darkened
 constexpr std::array<const char*, kLinesOfPanel> kColours = {
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8a000", "#56b4e9", "#000000", "#e69f00"};
@@ -174,15 +174,16 @@ std::string svg_of(const LinePlot& plot) {
   const Axes axes = axes_of(plot);
   std::string body;
   double y = kTitle;
-  for (size_t i = 0; i < plot.panels.size(); i += kColumns) {
+  for (size_t i = 0; i < plot.panels.size(); i += kPlotColumns) {
     double height = 0;
-    for (size_t j = i; j < std::min(i + kColumns, plot.panels.size()); ++j) {
+    for (size_t j = i; j < std::min(i + kPlotColumns, plot.panels.size()); ++j) {
       body += panel_at(plot.panels[j], plot, kPanelWidth * static_cast<double>(j - i), y, axes);
       height = std::max(height, height_of(plot.panels[j]));
     }
     y += height + 12;
   }
-  const double width = kPanelWidth * static_cast<double>(std::min(kColumns, plot.panels.size()));
+  const double width =
+      kPanelWidth * static_cast<double>(std::min(kPlotColumns, plot.panels.size()));
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"11\">\n",

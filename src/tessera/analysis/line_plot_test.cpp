@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::analysis {
+namespace tessera::analysis::line_plot_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST(LinePlot, RefusesWhatHasNoLogarithm) {
 }
 
 }  // namespace
-}  // namespace tessera::analysis
+}  // namespace tessera::analysis::line_plot_test

@@ -11,11 +11,11 @@
 #include "tessera/base/allocator.h"
 #include "tessera/base/testing.h"
 #include "tessera/kernels/scratch.h"
-#include "tessera/ops/attention.h"
+#include "tessera/ops/attention/attention.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/tensor_memory.h"
 
-namespace tessera::analysis {
+namespace tessera::analysis::mixer_bench_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -238,4 +238,4 @@ TEST(MixerBench, StopsWhenAsked) {
 }
 
 }  // namespace
-}  // namespace tessera::analysis
+}  // namespace tessera::analysis::mixer_bench_test

@@ -12,7 +12,7 @@
 
 #include "tessera/base/testing.h"
 
-namespace tessera {
+namespace tessera::text_input_test {
 namespace {
 
 using test::expect_error;
@@ -112,4 +112,4 @@ TEST_F(TextInput, SaysWhatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::text_input_test

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace tessera {
+namespace tessera::threads_test {
 namespace {
 
 using Body = std::function<void(int64_t, int64_t)>;
@@ -77,4 +77,4 @@ TEST(ParallelLoops, LoopsInsideLoopsCoverTheirNumbersToo) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::threads_test

@@ -10,7 +10,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct BenchArgs {
   std::string model, families;
   int64_t prefill = 512, decode = 64;
   std::vector<int64_t> depths = {0};
@@ -54,7 +54,7 @@ double median(std::vector<double> values) {
 constexpr int64_t kFill = 1024;  // tokens of a call that makes the depth
 
 /// Every limit that a row would meet, before anything is measured.
-void check_depths(const Options& o, const model::ModelSpec& spec) {
+void check_depths(const BenchArgs& o, const model::ModelSpec& spec) {
   const int64_t positions = spec.max_positions();
   for (const int64_t depth : o.depths) {
     const auto check = [&](const char* what, int64_t tokens, int64_t call) {
@@ -80,7 +80,7 @@ void check_depths(const Options& o, const model::ModelSpec& spec) {
 }
 
 /// A model without a state: nothing goes before, and nothing goes on.
-void check_stateless(const Options& o, const std::string& reason) {
+void check_stateless(const BenchArgs& o, const std::string& reason) {
   for (const int64_t depth : o.depths)
     if (depth > 0)
       fail(ErrorKind::usage, "bench",
@@ -90,7 +90,7 @@ void check_stateless(const Options& o, const std::string& reason) {
          "--prefill 0 leaves nothing to measure: decoding needs a state, but {}", reason);
 }
 
-Json measure(const Options& o, const model::Model& model, int64_t depth, bool stateful) {
+Json measure(const BenchArgs& o, const model::Model& model, int64_t depth, bool stateful) {
   const int64_t vocab = model.spec().vocab;
   std::vector<double> prefill, decode;
   int64_t state_bytes = 0;
@@ -123,7 +123,7 @@ Json measure(const Options& o, const model::Model& model, int64_t depth, bool st
   return row;
 }
 
-void print_row(const Options& o, const Json& row) {
+void print_row(const BenchArgs& o, const Json& row) {
   fmt::print("depth {:>6}:", row["depth"].get<int64_t>());
   const char* between = " ";
   for (const auto& [what, tokens] :
@@ -135,7 +135,7 @@ void print_row(const Options& o, const Json& row) {
   fmt::print(" (medians of {}, {} threads)\n", o.repeats, thread_count());
 }
 
-int bench(Options& o) {
+int bench(BenchArgs& o) {
   // not required by the parser: `bench mixers` has none
   if (o.model.empty())
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
@@ -173,7 +173,7 @@ int bench(Options& o) {
 }  // namespace
 
 std::function<int()> add_bench(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchArgs>();
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file; required");
   app.add_option("--prefill", o->prefill, "tokens of the prompt, in one pass")
       ->capture_default_str()

@@ -20,7 +20,7 @@ namespace {
 
 using analysis::Pass;
 
-struct Options {
+struct BenchMixersArgs {
   analysis::MixerBenchOptions bench;
   std::vector<std::string> only;
   std::string from, csv, svg, out;
@@ -30,7 +30,7 @@ struct Options {
 };
 
 /// The command that measures the same again.
-std::string command_of(const Options& o) {
+std::string command_of(const BenchMixersArgs& o) {
   std::string command = fmt::format(
       "tessera bench mixers --width {} --lengths {} --repeats {} --limit {:g} --threads {}",
       o.bench.width, fmt::join(o.bench.lengths, ","), o.bench.repeats, o.bench.limit,
@@ -43,10 +43,10 @@ std::string command_of(const Options& o) {
 }
 
 /// One line that changes on a terminal, else one for each mechanism.
-class Progress {
+class MixerProgress {
  public:
-  Progress(size_t total, std::string_view suffix) : total_(total), suffix_(suffix) {}
-  ~Progress() {
+  MixerProgress(size_t total, std::string_view suffix) : total_(total), suffix_(suffix) {}
+  ~MixerProgress() {
     if (terminal_) fmt::print(stderr, "\r{:<100}\r", "");
   }
   void next() { ++done_; }
@@ -68,7 +68,7 @@ class Progress {
 void measure_all(const std::vector<const spec::Mechanism*>& mechanisms,
                  analysis::MixerBenchOptions options,
                  analysis::CostRun& run) {
-  Progress progress(mechanisms.size(), "");
+  MixerProgress progress(mechanisms.size(), "");
   options.progress = [&](const std::string& what) { progress.say(what); };
   for (const spec::Mechanism* mechanism : mechanisms) {
     progress.next();
@@ -81,7 +81,7 @@ void measure_failed_again(analysis::MixerBenchOptions options, analysis::CostRun
   std::vector<analysis::Cost*> failed;
   for (analysis::Cost& cost : run.costs)
     if (!analysis::timing_holds(cost, run.fit_from)) failed.push_back(&cost);
-  Progress progress(failed.size(), " again:");
+  MixerProgress progress(failed.size(), " again:");
   options.progress = [&](const std::string& what) { progress.say(what); };
   for (analysis::Cost* cost : failed) {
     progress.next();
@@ -89,7 +89,7 @@ void measure_failed_again(analysis::MixerBenchOptions options, analysis::CostRun
   }
 }
 
-analysis::CostRun measure(Options& o) {
+analysis::CostRun measure_mixers(BenchMixersArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const std::set<int64_t> ascending(o.bench.lengths.begin(), o.bench.lengths.end());
   o.bench.lengths.assign(ascending.begin(), ascending.end());
@@ -136,9 +136,9 @@ void write_all(const analysis::CostRun& run, const std::filesystem::path& folder
   write("cost.json", analysis::to_json(run).dump(1) + "\n");
 }
 
-int bench_mixers(Options& o) {
+int bench_mixers(BenchMixersArgs& o) {
   const analysis::CostRun run =
-      o.from.empty() ? measure(o)
+      o.from.empty() ? measure_mixers(o)
                      : analysis::cost_run_from_json(spec::read_json_file(o.from), o.from);
   // before the files: one that cannot be written must not take the measurement with it
   if (o.json)
@@ -160,7 +160,7 @@ int bench_mixers(Options& o) {
 }  // namespace
 
 std::function<int()> add_bench_mixers(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchMixersArgs>();
   app.add_option("--only", o->only, "these mechanisms, with commas: mamba2,pattern/window")
       ->delimiter(',');
   app.add_option("--lengths", o->bench.lengths, "tokens of the documents, with commas")

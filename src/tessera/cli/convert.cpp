@@ -10,14 +10,14 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
                                                           {"first", convert::PoolHeads::first},
                                                           {"random", convert::PoolHeads::random}};
 
-struct Options {
+struct ConvertArgs {
   std::string model, out, to, tokenizer, families, family, pool = "mean";
   int64_t kv_heads = 0;
   uint64_t seed = 0;
   bool float32 = false;
 };
 
-int convert_model(const Options& o) {
+int convert_model(const ConvertArgs& o) {
   convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
   if (!o.tokenizer.empty())
@@ -46,7 +46,7 @@ int convert_model(const Options& o) {
 }  // namespace
 
 std::function<int()> add_convert(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ConvertArgs>();
   app.add_option("model", o->model,
                  "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
       ->required();
@@ -66,9 +66,7 @@ std::function<int()> add_convert(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"mean", "first", "random"}))
       ->needs("--kv-heads");
-  app.add_option("--seed", o->seed, "of --pool random")
-      ->needs("--pool")
-      ->check(seed());
+  app.add_option("--seed", o->seed, "of --pool random")->needs("--pool")->check(seed());
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app, {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
                  "tessera convert model.gguf --to hf --out folder",

@@ -11,7 +11,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct EmbedArgs {
   std::string model, file, output, pooling, families, prompt, prompt_name;
   std::vector<std::string> texts;
   bool json = false, normalize = false, no_normalize = false, parse_special = false;
@@ -73,7 +73,7 @@ void check_prompt(const text::Tokenizer& tokenizer, const infer::EmbedOptions& o
          format::in_quotes(options.prompt));
 }
 
-int embed(const Options& o) {
+int embed(const EmbedArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   infer::EmbedOptions options = infer::embed_options_of(o.model);
   if (!o.pooling.empty())
@@ -118,7 +118,7 @@ int embed(const Options& o) {
 }  // namespace
 
 std::function<int()> add_embed(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EmbedArgs>();
   app.add_option("model", o->model,
                  "a model with a tokenizer; a sentence-transformers folder says "
                  "by itself how to pool")

@@ -15,7 +15,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct EvalArgs {
   std::string model, text, train, families;
   infer::EvalOptions eval;
   KvFlags kv;
@@ -43,7 +43,7 @@ size_t border(const std::string& text, double fraction) {
   return at;
 }
 
-Report evaluate_ngram(const Options& o) {
+Report evaluate_ngram(const EvalArgs& o) {
   if (o.text == "-" && o.train == "-")
     fail(ErrorKind::usage, "eval",
          "standard input is given for --text and --train; expected it for one of them");
@@ -73,7 +73,7 @@ Report evaluate_ngram(const Options& o) {
   return report;
 }
 
-Report evaluate_model(Options& o) {
+Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
   o.kv.check(loaded.model.spec());
@@ -105,7 +105,7 @@ Report evaluate_model(Options& o) {
           .seconds = seconds};
 }
 
-int evaluate(Options& o) {
+int evaluate(EvalArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const Report report = o.ngram > 0 ? evaluate_ngram(o) : evaluate_model(o);
   const auto targets = static_cast<double>(report.targets);
@@ -133,7 +133,7 @@ int evaluate(Options& o) {
 }  // namespace
 
 std::function<int()> add_eval(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<EvalArgs>();
   auto* model =
       app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file");
   app.add_option("--text", o->text, "the text file; - = standard input")->required();

@@ -14,7 +14,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct ForwardArgs {
   std::string model, input, output, families;
   std::vector<std::string> probes;
   int threads = 0;
@@ -101,7 +101,7 @@ Input target_of(const format::TensorFile& file, const Input& source) {
   return in;
 }
 
-int forward(const Options& o) {
+int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const format::TensorFile file = format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
@@ -158,7 +158,7 @@ int forward(const Options& o) {
 }  // namespace
 
 std::function<int()> add_forward(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ForwardArgs>();
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   app.add_option("--input", o->input,
                  "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "

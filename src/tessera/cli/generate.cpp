@@ -10,7 +10,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct GenerateArgs {
   std::string model, families, draft, session;
   std::vector<std::string> prompts;
   std::vector<int64_t> input_ids;
@@ -24,7 +24,7 @@ struct Options {
 };
 
 /// The prompts, each behind its row of `session`; without any, the rows go on by themselves.
-std::vector<std::vector<int64_t>> prompt_ids(const Options& o,
+std::vector<std::vector<int64_t>> prompt_ids(const GenerateArgs& o,
                                              const infer::LoadedModel& loaded,
                                              const infer::Session& session) {
   const bool resumed = !session.rows.empty();
@@ -48,7 +48,7 @@ std::vector<std::vector<int64_t>> prompt_ids(const Options& o,
 
 /// The session file as it is, before anything is computed: one that could not be written in the
 /// end is refused at once.
-infer::Session open_session(Options& o,
+infer::Session open_session(GenerateArgs& o,
                             const infer::LoadedModel& loaded,
                             const std::string& fingerprint) {
   namespace fs = std::filesystem;
@@ -88,7 +88,7 @@ void print_stats(const infer::PrefixCache& cache) {
 }
 
 /// A run that was stopped half way through a prompt leaves the file as it was.
-void keep(const Options& o, const infer::Session& session, const std::string& fingerprint) {
+void keep(const GenerateArgs& o, const infer::Session& session, const std::string& fingerprint) {
   try {
     infer::save_session(o.session, session, fingerprint);
   } catch (const Error& error) {
@@ -118,7 +118,7 @@ struct Speeds {
   double prefill, decode;  // tokens per second
 };
 
-void report_json(const Options& o,
+void report_json(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache) {
@@ -140,7 +140,7 @@ void report_json(const Options& o,
   print_json(rows.size() == 1 ? rows[0] : rows);
 }
 
-void report_text(const Options& o,
+void report_text(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache) {
@@ -154,7 +154,7 @@ void report_text(const Options& o,
 }
 
 /// Options that would do nothing beside the others are a mistake of whoever gave them.
-void check_options(const Options& o, const CLI::App& app) {
+void check_options(const GenerateArgs& o, const CLI::App& app) {
   const auto given = [&](const char* name) { return app.count(name) > 0; };
   if (o.beams.beams > 1) {
     for (const char* guess : {"--draft", "--lookup"})
@@ -186,7 +186,7 @@ void check_options(const Options& o, const CLI::App& app) {
          "--guesses without who makes them; expected --draft or --lookup");
 }
 
-int generate(Options& o) {
+int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   g.sampling.check();
@@ -253,7 +253,7 @@ int generate(Options& o) {
 }  // namespace
 
 std::function<int()> add_generate(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GenerateArgs>();
   auto& g = o->generate;
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
   auto* prompt =

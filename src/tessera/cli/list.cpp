@@ -7,12 +7,12 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct ListArgs {
   std::string what = "mechanisms", families;
   bool json = false;
 };
 
-int list(const Options& o) {
+int list(const ListArgs& o) {
   if (o.what == "families") {
     Json rows = Json::array();
     for (const std::string& name : convert::FamilySet::load(o.families).names()) {
@@ -56,7 +56,7 @@ int list(const Options& o) {
 }  // namespace
 
 std::function<int()> add_list(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ListArgs>();
   app.add_option("what", o->what,
                  "mechanisms (and techniques that are no part of their own) or families")
       ->capture_default_str()

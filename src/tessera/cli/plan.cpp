@@ -7,7 +7,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct PlanArgs {
   std::string path, families;
   std::vector<std::string> overrides;
   int64_t context = 2048, snapshot_every = 0;
@@ -22,7 +22,7 @@ std::string scaled(double value, const char* unit) {
   return fmt::format("{:.4g} {}{}", value, kPrefixes[i], unit);
 }
 
-int plan(const Options& o) {
+int plan(const PlanArgs& o) {
   const model::ModelSpec spec = spec_of(o.path, o.overrides, o.families);
   const spec::KvType kv = spec::kv_type_named(o.kv_type);
   model::check_kv_type(spec, kv);
@@ -56,7 +56,7 @@ int plan(const Options& o) {
 }  // namespace
 
 std::function<int()> add_plan(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PlanArgs>();
   app.add_option("spec", o->path, "a spec file, or a model")->required();
   app.add_option("--context", o->context, "tokens before the one that is counted")
       ->capture_default_str()

@@ -5,13 +5,13 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct ShowArgs {
   std::string path, families;
   std::vector<std::string> overrides;
   bool resolved = false, parameters = false, metadata = false;
 };
 
-int show(const Options& o) {
+int show(const ShowArgs& o) {
   if (o.metadata) {
     const convert::Checkpoint checkpoint = convert::load_checkpoint(o.path, {o.families});
     if (checkpoint.gguf != nullptr) {
@@ -42,7 +42,7 @@ int show(const Options& o) {
 }  // namespace
 
 std::function<int()> add_show(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ShowArgs>();
   app.add_option("spec", o->path, "a spec file, or a model")->required();
   app.add_flag("--resolved", o->resolved, "with every default written out");
   app.add_flag("--parameters", o->parameters, "the table of parameters instead");

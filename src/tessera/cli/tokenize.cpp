@@ -5,13 +5,13 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct TokenizeArgs {
   std::string path, text, file;
   std::vector<int32_t> ids;
   bool decode = false, special = false, no_special = false, json = false;
 };
 
-int tokenize(const Options& o) {
+int tokenize(const TokenizeArgs& o) {
   const text::Tokenizer tokenizer = convert::find_tokenizer(o.path);
   if (o.decode) {
     for (const int32_t id : o.ids) tokenizer.token(id);  // refuses what is none
@@ -38,7 +38,7 @@ int tokenize(const Options& o) {
 }  // namespace
 
 std::function<int()> add_tokenize(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TokenizeArgs>();
   app.add_option("tokenizer", o->path, "a model, a tokenizer file, or \"bytes\"")->required();
   auto* text = app.add_option("--text", o->text, "the text");
   auto* file = app.add_option("--file", o->file, "a file with the text; - = standard input");

@@ -13,7 +13,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct TrainArgs {
   std::string recipe, out;
   std::vector<std::string> overrides;
   std::string split;
@@ -30,7 +30,7 @@ int64_t resident_megabytes() {
 }
 
 /// One line that renews itself on a terminal; plain lines elsewhere.
-class Progress {
+class TrainProgress {
  public:
   void operator()(const train::LogLine& line, int64_t steps) {
     const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
@@ -80,7 +80,7 @@ nn::SequenceSplit parse_split(const std::string& text) {
   return split;
 }
 
-int train_model(const Options& o) {
+int train_model(const TrainArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
   train::check_split(recipe, o.sequence);
@@ -88,7 +88,7 @@ int train_model(const Options& o) {
   fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n",
              plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
              recipe.train.batch * recipe.train.length * recipe.train.accumulate);
-  Progress progress;
+  TrainProgress progress;
   train::TrainOptions options;
   options.resume = o.resume;
   options.sequence = o.sequence;
@@ -114,7 +114,7 @@ int train_model(const Options& o) {
 }  // namespace
 
 std::function<int()> add_train(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TrainArgs>();
   app.add_option("recipe", o->recipe, "what to train, on what, how long: JSON")->required();
   app.add_option("--out", o->out, "the run's folder: log.jsonl, log.csv, checkpoints")->required();
   app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");

@@ -9,7 +9,7 @@
 namespace tessera::cli {
 namespace {
 
-struct Options {
+struct VerifyArgs {
   std::string model, text, families;
   infer::VerifyOptions verify;
   // design: float32 forms agree to 1e-5 of the largest value; whole models to 1e-4
@@ -25,7 +25,7 @@ struct Tokens {
   std::string fewer;
 };
 
-Tokens tokens_of(const Options& o, const infer::LoadedModel& loaded) {
+Tokens tokens_of(const VerifyArgs& o, const infer::LoadedModel& loaded) {
   const model::ModelSpec& spec = loaded.model.spec();
   Tokens tokens;
   int64_t most = o.tokens;
@@ -56,7 +56,7 @@ int64_t continued(const model::ModelSpec& spec, int64_t tokens) {
   return spec.no_state_reason().empty() ? std::min(tokens, spec.angles_until(1)) : 0;
 }
 
-void print_scope(const Options& o, const Tokens& tokens, const model::ModelSpec& spec) {
+void print_scope(const VerifyArgs& o, const Tokens& tokens, const model::ModelSpec& spec) {
   const auto n = static_cast<int64_t>(tokens.ids.size());
   if (!tokens.fewer.empty()) fmt::print("{} of {} tokens: {}\n", n, o.tokens, tokens.fewer);
   if (const std::string reason = spec.no_state_reason(); !reason.empty())
@@ -96,7 +96,7 @@ void print_worst(const std::vector<infer::Difference>& differences,
   }
 }
 
-int verify(Options& o) {
+int verify(VerifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
@@ -133,7 +133,7 @@ int verify(Options& o) {
 }  // namespace
 
 std::function<int()> add_verify(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VerifyArgs>();
   app.add_option("model", o->model,
                  "a tessera or Hugging Face folder, or a GGUF file; one that has no state to "
                  "continue from is computed alone, as in training, and between other texts")

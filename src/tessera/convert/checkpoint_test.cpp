@@ -12,7 +12,7 @@
 #include "tessera/convert/foreign_config.h"
 #include "tessera/format/safetensors.h"
 
-namespace tessera::convert {
+namespace tessera::convert::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -105,4 +105,4 @@ TEST(ForeignConfig, GgufHoldsNumbersAndText) {
 }
 
 }  // namespace
-}  // namespace tessera::convert
+}  // namespace tessera::convert::checkpoint_test

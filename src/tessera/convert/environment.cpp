@@ -7,7 +7,7 @@ namespace tessera::convert {
 namespace {
 
 constexpr int64_t kMaxSteps = 5'000'000;
-constexpr int kMaxDepth = 100;  // functions calling functions, values asking for values
+constexpr int kMaxCallDepth = 100;  // functions calling functions, values asking for values
 
 constexpr int kMaxNested = 1000;  // lists in lists
 constexpr size_t kBytesPerStep = 16;
@@ -28,8 +28,8 @@ int64_t copy_cost(const Json& value, std::string_view where, int depth = 0) {
 class Descent {
  public:
   Descent(int& depth, std::string_view where) : depth_(depth) {
-    if (depth_ >= kMaxDepth)
-      fail(ErrorKind::spec, where, "functions call each other deeper than {}", kMaxDepth);
+    if (depth_ >= kMaxCallDepth)
+      fail(ErrorKind::spec, where, "functions call each other deeper than {}", kMaxCallDepth);
     ++depth_;
   }
   ~Descent() { --depth_; }

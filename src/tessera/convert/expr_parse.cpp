@@ -10,7 +10,7 @@ namespace tessera::convert {
 namespace {
 
 constexpr size_t kMaxText = 2000;
-constexpr int kMaxDepth = 64;
+constexpr int kMaxExprDepth = 64;
 
 using Node = Expr::Node;
 using Kind = Node::Kind;
@@ -164,8 +164,9 @@ class Parser {
   /// Nesting is bounded so that no text can exhaust the stack.
   struct Nested {
     explicit Nested(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > kMaxDepth)
-        fail(ErrorKind::spec, parser_.where_, "an expression is nested deeper than {}", kMaxDepth);
+      if (++parser_.depth_ > kMaxExprDepth)
+        fail(ErrorKind::spec, parser_.where_, "an expression is nested deeper than {}",
+             kMaxExprDepth);
     }
     ~Nested() { --parser_.depth_; }
     Parser& parser_;

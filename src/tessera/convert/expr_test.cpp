@@ -8,7 +8,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/convert/template.h"
 
-namespace tessera::convert {
+namespace tessera::convert::expr_test {
 namespace {
 
 using testing::HasSubstr;
@@ -170,4 +170,4 @@ TEST(Template, ControlFormsBuildJson) {
 }
 
 }  // namespace
-}  // namespace tessera::convert
+}  // namespace tessera::convert::expr_test

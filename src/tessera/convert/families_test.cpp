@@ -18,10 +18,10 @@
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/tensor_ops.h"
 #include "tessera/format/safetensors.h"
-#include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/position/rope.h"
 
-namespace tessera::convert {
+namespace tessera::convert::families_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -550,4 +550,4 @@ TEST(FamiliesAsData, EveryFileCompilesAndIsWholeBothWays) {
 }
 
 }  // namespace
-}  // namespace tessera::convert
+}  // namespace tessera::convert::families_test

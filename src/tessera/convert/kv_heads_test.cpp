@@ -12,7 +12,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/convert/tensor_ops.h"
 
-namespace tessera::convert {
+namespace tessera::convert::kv_heads_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -223,4 +223,4 @@ TEST(KvHeads, RefusesWhatItCannotPool) {
 }
 
 }  // namespace
-}  // namespace tessera::convert
+}  // namespace tessera::convert::kv_heads_test

@@ -7,7 +7,7 @@
 #include "tessera/base/half.h"
 #include "tessera/base/threads.h"
 #include "tessera/format/file_source.h"
-#include "tessera/kernels/blocks.h"
+#include "tessera/kernels/weights/blocks.h"
 
 namespace tessera::convert {
 namespace {

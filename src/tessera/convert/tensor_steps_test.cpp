@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::convert {
+namespace tessera::convert::tensor_steps_test {
 namespace {
 
 TensorView floats(Shape shape, std::vector<float> values) {
@@ -192,4 +192,4 @@ TEST(TensorSteps, MalformedStepsAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::convert
+}  // namespace tessera::convert::tensor_steps_test

@@ -11,9 +11,9 @@ namespace tessera::format {
 namespace {
 
 constexpr int32_t kBlocksChanged = 101;  // the version that came with today's block types
-constexpr size_t kMaxTensors = 262'144;
-constexpr int32_t kMaxNameBytes = 1'024;
-constexpr int32_t kMaxRank = 3;
+constexpr size_t kGgmfMaxTensors = 262'144;
+constexpr int32_t kGgmfMaxNameBytes = 1'024;
+constexpr int32_t kGgmfMaxRank = 3;
 
 struct DataType {
   std::string_view name;  // ggml's, which says the layout
@@ -51,7 +51,7 @@ const GgmlType& layout_of(int32_t number,
   return *found;
 }
 
-GgmfHeader take_header(ByteReader& reader) {
+GgmfHeader take_ggmf_header(ByteReader& reader) {
   const FileSource& source = reader.source();
   if (reader.read<uint32_t>("the magic") != kGgmfMagic) source.fail("does not begin with \"fmgg\"");
   GgmfHeader header;
@@ -71,26 +71,26 @@ GgmfHeader take_header(ByteReader& reader) {
   return header;
 }
 
-struct TensorInfo {
+struct GgmfTensorInfo {
   std::string name;
   const GgmlType* type = nullptr;
   std::vector<int64_t> shape;
   std::span<const std::byte> data;
 };
 
-TensorInfo take_tensor(ByteReader& reader, int64_t version) {
+GgmfTensorInfo take_ggmf_tensor(ByteReader& reader, int64_t version) {
   const FileSource& source = reader.source();
   const size_t at = reader.position();
   const auto rank = reader.read<int32_t>("the header of a tensor");
   const auto name_bytes = reader.read<int32_t>("the header of a tensor");
   const auto type = reader.read<int32_t>("the header of a tensor");
-  if (rank < 1 || rank > kMaxRank)
-    source.fail("byte {}: a tensor of {} axes; expected 1 to {}", at, rank, kMaxRank);
-  if (name_bytes < 1 || name_bytes > kMaxNameBytes)
+  if (rank < 1 || rank > kGgmfMaxRank)
+    source.fail("byte {}: a tensor of {} axes; expected 1 to {}", at, rank, kGgmfMaxRank);
+  if (name_bytes < 1 || name_bytes > kGgmfMaxNameBytes)
     source.fail("byte {}: a tensor's name of {} bytes; expected 1 to {}", at, name_bytes,
-                kMaxNameBytes);
+                kGgmfMaxNameBytes);
 
-  TensorInfo info;
+  GgmfTensorInfo info;
   for (int32_t axis = 0; axis < rank; ++axis)
     info.shape.push_back(reader.read<int32_t>("the shape of a tensor"));
   std::reverse(info.shape.begin(), info.shape.end());  // the file has the fastest axis first
@@ -118,14 +118,14 @@ GgmfFile read_ggmf(std::span<const std::byte> bytes,
                    std::shared_ptr<const void> owner) {
   ByteReader reader(bytes, FileSource{"ggmf", file});
   GgmfFile result;
-  result.header = take_header(reader);
+  result.header = take_ggmf_header(reader);
 
   std::vector<TensorView> tensors;
   std::vector<UnsupportedTensor> unsupported;
   while (reader.remaining() > 0) {
-    if (tensors.size() + unsupported.size() == kMaxTensors)
-      reader.source().fail("byte {}: more than {} tensors", reader.position(), kMaxTensors);
-    TensorInfo info = take_tensor(reader, result.header.version);
+    if (tensors.size() + unsupported.size() == kGgmfMaxTensors)
+      reader.source().fail("byte {}: more than {} tensors", reader.position(), kGgmfMaxTensors);
+    GgmfTensorInfo info = take_ggmf_tensor(reader, result.header.version);
     if (info.type->dtype)
       tensors.push_back(
           {std::move(info.name), *info.type->dtype, std::move(info.shape), info.data, owner});

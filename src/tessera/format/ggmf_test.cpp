@@ -10,7 +10,7 @@
 
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::ggmf_test {
 namespace {
 
 using test::bytes_of;
@@ -202,4 +202,4 @@ TEST(GgmfRealFile, Rwkv4) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::ggmf_test

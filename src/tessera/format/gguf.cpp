@@ -12,12 +12,12 @@
 namespace tessera::format {
 namespace {
 
-constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
+constexpr uint32_t kGgufMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kMaxEntries = 65'536;
-constexpr uint64_t kMaxTensors = 262'144;
+constexpr uint64_t kGgufMaxTensors = 262'144;
 constexpr uint64_t kMaxKeyBytes = 65'535;
-constexpr uint64_t kMaxNameBytes = 1'024;
-constexpr uint32_t kMaxRank = 4;
+constexpr uint64_t kGgufMaxNameBytes = 1'024;
+constexpr uint32_t kGgufMaxRank = 4;
 constexpr int kMaxArrayDepth = 4;
 constexpr uint32_t kMaxAlignment = 1u << 24;
 
@@ -99,7 +99,7 @@ uint64_t take_count(ByteReader& reader,
 
 uint32_t take_version(ByteReader& reader) {
   const auto& source = reader.source();
-  if (reader.read<uint32_t>("the magic") != kMagic) source.fail("does not begin with \"GGUF\"");
+  if (reader.read<uint32_t>("the magic") != kGgufMagic) source.fail("does not begin with \"GGUF\"");
   const auto version = reader.read<uint32_t>("the version");
   if (version != 0 && (version & 0xffffu) == 0)
     source.fail("version {:#010x}: a big-endian file; expected little-endian", version);
@@ -135,7 +135,7 @@ uint32_t alignment_of(const GgufMetadata& metadata, const FileSource& source) {
   return static_cast<uint32_t>(alignment);
 }
 
-struct TensorInfo {
+struct GgufTensorInfo {
   std::string name;
   const GgmlType* type = nullptr;
   std::vector<int64_t> shape;
@@ -151,7 +151,7 @@ const GgmlType& type_numbered(uint32_t number,
   source.fail("tensor {} has ggml type {}, which is unknown", in_quotes(tensor), number);
 }
 
-int64_t byte_size(const TensorInfo& info, const FileSource& source) {
+int64_t byte_size(const GgufTensorInfo& info, const FileSource& source) {
   const int64_t row = info.shape.empty() ? 1 : info.shape.back();
   if (row % info.type->block_elements != 0)
     source.fail("tensor {}: rows of {} elements of type {}; expected a multiple of {}",
@@ -163,13 +163,13 @@ int64_t byte_size(const TensorInfo& info, const FileSource& source) {
   return *bytes;
 }
 
-TensorInfo take_tensor(ByteReader& reader) {
+GgufTensorInfo take_gguf_tensor(ByteReader& reader) {
   const FileSource& source = reader.source();
-  TensorInfo info;
-  info.name = take_string(reader, kMaxNameBytes, "a tensor name");
+  GgufTensorInfo info;
+  info.name = take_string(reader, kGgufMaxNameBytes, "a tensor name");
   const auto rank = reader.read<uint32_t>("the number of axes of a tensor");
-  if (rank > kMaxRank)
-    source.fail("tensor {}: {} axes; at most {}", in_quotes(info.name), rank, kMaxRank);
+  if (rank > kGgufMaxRank)
+    source.fail("tensor {}: {} axes; at most {}", in_quotes(info.name), rank, kGgufMaxRank);
   for (uint32_t axis = 0; axis < rank; ++axis) {
     const auto size = reader.read<uint64_t>("the shape of a tensor");
     if (!std::in_range<int64_t>(size))
@@ -184,11 +184,11 @@ TensorInfo take_tensor(ByteReader& reader) {
   return info;
 }
 
-void check_extents(const std::vector<TensorInfo>& infos,
+void check_extents(const std::vector<GgufTensorInfo>& infos,
                    uint64_t alignment,
                    uint64_t data_size,
                    const FileSource& source) {
-  for (const TensorInfo& info : infos) {
+  for (const GgufTensorInfo& info : infos) {
     if (info.offset % alignment != 0)
       source.fail("tensor {}: offset {} is not a multiple of the alignment {}",
                   in_quotes(info.name), info.offset, alignment);
@@ -197,11 +197,11 @@ void check_extents(const std::vector<TensorInfo>& infos,
                   in_quotes(info.name), info.bytes, info.offset, data_size);
   }
   // neighbours in the file; empty tensors overlap nothing
-  std::vector<const TensorInfo*> order;
-  for (const TensorInfo& info : infos)
+  std::vector<const GgufTensorInfo*> order;
+  for (const GgufTensorInfo& info : infos)
     if (info.bytes > 0) order.push_back(&info);
   std::sort(order.begin(), order.end(),
-            [](const TensorInfo* a, const TensorInfo* b) { return a->offset < b->offset; });
+            [](const GgufTensorInfo* a, const GgufTensorInfo* b) { return a->offset < b->offset; });
   for (size_t i = 1; i < order.size(); ++i)
     if (order[i]->offset - order[i - 1]->offset < static_cast<uint64_t>(order[i - 1]->bytes))
       source.fail("tensors {} and {} overlap", in_quotes(order[i - 1]->name),
@@ -219,12 +219,12 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
   // header: name length, axes, type, offset of a tensor are 24 bytes; key length, type, value 13
   GgufFile result;
   result.version = take_version(reader);
-  const uint64_t tensor_count = take_count(reader, kMaxTensors, 24, "the number of tensors");
+  const uint64_t tensor_count = take_count(reader, kGgufMaxTensors, 24, "the number of tensors");
   const uint64_t entry_count =
       take_count(reader, kMaxEntries, 13, "the number of metadata entries");
   result.metadata = GgufMetadata(std::string(file), take_metadata(reader, entry_count, owner));
-  std::vector<TensorInfo> infos;
-  for (uint64_t i = 0; i < tensor_count; ++i) infos.push_back(take_tensor(reader));
+  std::vector<GgufTensorInfo> infos;
+  for (uint64_t i = 0; i < tensor_count; ++i) infos.push_back(take_gguf_tensor(reader));
 
   // data, from the next multiple of the alignment
   const uint64_t alignment = alignment_of(result.metadata, source);
@@ -235,7 +235,7 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
 
   std::vector<TensorView> tensors;
   std::vector<UnsupportedTensor> unsupported;
-  for (TensorInfo& info : infos) {
+  for (GgufTensorInfo& info : infos) {
     const auto extent = data.subspan(info.offset, static_cast<size_t>(info.bytes));
     if (info.type->dtype)
       tensors.push_back(

@@ -7,7 +7,7 @@
 #include "tessera/format/gguf_types.h"
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::gguf_test {
 namespace {
 
 using test::bytes_of;
@@ -340,4 +340,4 @@ TEST(GgufRealFile, SmolLm2) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::gguf_test

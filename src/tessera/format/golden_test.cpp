@@ -8,7 +8,7 @@
 #include "tessera/format/test_support.h"
 #include "tessera/spec/json.h"
 
-namespace tessera::format {
+namespace tessera::format::golden_test {
 namespace {
 
 using test::bytes_of;
@@ -147,4 +147,4 @@ TEST(NpyReference, WritesTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::golden_test

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kHeaderBytes = 7 * sizeof(int32_t);
 
-Llama2cHeader take_header(ByteReader& reader) {
+Llama2cHeader take_llama2c_header(ByteReader& reader) {
   const FileSource& source = reader.source();
   const auto take = [&](std::string_view name) -> int64_t {
     const auto value = reader.read<int32_t>("the header");
@@ -91,7 +91,7 @@ Llama2cFile read_llama2c(std::span<const std::byte> bytes,
                          std::shared_ptr<const void> owner) {
   ByteReader reader(bytes, FileSource{"llama2c", file});
   Llama2cFile result;
-  result.header = take_header(reader);
+  result.header = take_llama2c_header(reader);
   const std::vector<Block> blocks = layout(result.header);
   check_size(blocks, reader);
 
@@ -119,7 +119,7 @@ Llama2cFile open_llama2c(const std::filesystem::path& path) {
 bool begins_as_llama2c(std::span<const std::byte> bytes) {
   ByteReader reader(bytes, FileSource{"llama2c", ""});
   try {
-    take_header(reader);
+    take_llama2c_header(reader);
     return true;
   } catch (const Error&) {
     return false;

@@ -6,7 +6,7 @@
 
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::llama2c_test {
 namespace {
 
 using test::bytes_of;
@@ -134,4 +134,4 @@ TEST(Llama2cRealFile, Stories260K) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::llama2c_test

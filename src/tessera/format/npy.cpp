@@ -12,10 +12,10 @@
 namespace tessera::format {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kMaxHeaderBytes = 65'536;
-constexpr size_t kMaxRank = 64;          // NumPy's limit
-constexpr size_t kHeaderAlignment = 64;  // of the start of the data, when writing
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
+constexpr size_t kNpyMaxHeaderBytes = 65'536;
+constexpr size_t kNpyMaxRank = 64;          // NumPy's limit
+constexpr size_t kNpyHeaderAlignment = 64;  // of the start of the data, when writing
 
 struct NpyType {
   std::string_view code;  // "<f4"; '|' where byte order means nothing
@@ -122,7 +122,7 @@ class HeaderParser {
     std::vector<int64_t> axes;
     expect('(');
     while (!accept(')')) {
-      if (axes.size() == kMaxRank) source_.fail("more than {} axes", kMaxRank);
+      if (axes.size() == kNpyMaxRank) source_.fail("more than {} axes", kNpyMaxRank);
       axes.push_back(integer());
       // a tuple of one has a comma, (3,); without it, (3) is a number
       if (!accept(',') && (peek() != ')' || axes.size() == 1)) expect(',');
@@ -147,9 +147,9 @@ class HeaderParser {
   Header header_;
 };
 
-std::string_view take_header(ByteReader& reader) {
+std::string_view take_npy_header(ByteReader& reader) {
   const FileSource& source = reader.source();
-  if (text_of(reader.take(kMagic.size(), "the magic")) != kMagic)
+  if (text_of(reader.take(kNpyMagic.size(), "the magic")) != kNpyMagic)
     source.fail("does not begin with \"\\x93NUMPY\"");
   const int major = reader.read<uint8_t>("the version");
   const int minor = reader.read<uint8_t>("the version");
@@ -157,8 +157,8 @@ std::string_view take_header(ByteReader& reader) {
     source.fail("version {}.{}; expected 1.0 or 2.0", major, minor);
   const size_t length = major == 1 ? reader.read<uint16_t>("the header length")
                                    : reader.read<uint32_t>("the header length");
-  if (length > kMaxHeaderBytes)
-    source.fail("header of {} bytes; at most {}", length, kMaxHeaderBytes);
+  if (length > kNpyMaxHeaderBytes)
+    source.fail("header of {} bytes; at most {}", length, kNpyMaxHeaderBytes);
   return text_of(reader.take(length, "the header"));
 }
 
@@ -169,7 +169,7 @@ TensorView read_npy(std::span<const std::byte> bytes,
                     std::shared_ptr<const void> owner) {
   const FileSource source{"npy", file};
   ByteReader reader(bytes, source);
-  Header header = HeaderParser(take_header(reader), source).parse();
+  Header header = HeaderParser(take_npy_header(reader), source).parse();
   if (*header.fortran_order) source.fail("Fortran order is not supported; expected C order");
 
   const DType dtype = *header.dtype;
@@ -195,7 +195,7 @@ void write_npy(const std::filesystem::path& path, const TensorView& tensor) {
   std::string_view code;
   for (const NpyType& type : kTypes)
     if (type.dtype == tensor.dtype) code = type.code;
-  if (code.empty() || tensor.shape.size() > kMaxRank)
+  if (code.empty() || tensor.shape.size() > kNpyMaxRank)
     fail(ErrorKind::usage, "npy", "{} with {} axes; NumPy has no such array", name_of(tensor.dtype),
          tensor.shape.size());
   const int64_t bytes = storage_bytes(tensor.dtype, element_count(tensor.shape));
@@ -210,13 +210,13 @@ void write_npy(const std::filesystem::path& path, const TensorView& tensor) {
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", code, axes);
   // NumPy leaves room for the first axis to grow to 21 digits in place
   if (!tensor.shape.empty()) dict.append(21 - std::to_string(tensor.shape[0]).size(), ' ');
-  const size_t prefix = kMagic.size() + 2 + sizeof(uint16_t);
-  dict.append(kHeaderAlignment - (prefix + dict.size() + 1) % kHeaderAlignment, ' ');
+  const size_t prefix = kNpyMagic.size() + 2 + sizeof(uint16_t);
+  dict.append(kNpyHeaderAlignment - (prefix + dict.size() + 1) % kNpyHeaderAlignment, ' ');
   dict += '\n';
   const auto length = static_cast<uint16_t>(dict.size());
 
   OutputFile file(path);
-  file.write(kMagic);
+  file.write(kNpyMagic);
   file.write(std::string_view("\x01\x00", 2));
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(dict);

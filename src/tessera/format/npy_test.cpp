@@ -4,7 +4,7 @@
 
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::npy_test {
 namespace {
 
 using test::bytes_of;
@@ -112,4 +112,4 @@ TEST(Npy, WriterRefusesBf16) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::npy_test

@@ -15,9 +15,9 @@ namespace {
 
 using spec::Json;
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference library's limit
-constexpr size_t kMaxHeaderValues = 4'000'000;     // half a million tensors
-constexpr size_t kMaxRank = 64;                    // libtorch's limit
+constexpr uint64_t kSafetensorsMaxHeaderBytes = 100'000'000;  // the reference library's limit
+constexpr size_t kMaxHeaderValues = 4'000'000;                // half a million tensors
+constexpr size_t kSafetensorsMaxRank = 64;                    // libtorch's limit
 
 struct Entry {
   const std::string* name;
@@ -36,7 +36,7 @@ Json parse_header(std::string_view text, const FileSource& source) {
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     source.fail("zero byte at byte {} of the header; expected JSON padded with spaces", zero);
   spec::JsonLimits limits;
-  limits.max_bytes = kMaxHeaderBytes;
+  limits.max_bytes = kSafetensorsMaxHeaderBytes;
   limits.max_depth = 3;
   limits.max_values = kMaxHeaderValues;
   try {
@@ -107,8 +107,9 @@ Entry read_entry(const std::string& name, const Json& value, const FileSource& s
   entry.name = &name;
   entry.type = &read_type(value["dtype"], name, source);
   entry.shape = read_sizes(value["shape"], "shape", name, source);
-  if (entry.shape.size() > kMaxRank)
-    source.fail("tensor {}: {} axes; at most {}", in_quotes(name), entry.shape.size(), kMaxRank);
+  if (entry.shape.size() > kSafetensorsMaxRank)
+    source.fail("tensor {}: {} axes; at most {}", in_quotes(name), entry.shape.size(),
+                kSafetensorsMaxRank);
   const auto offsets = read_sizes(value["data_offsets"], "data_offsets", name, source);
   if (offsets.size() != 2)
     source.fail("tensor {}: data_offsets has {} numbers; expected 2", in_quotes(name),
@@ -167,8 +168,8 @@ TensorFile read_safetensors(std::span<const std::byte> bytes,
 
   // header
   const auto header_bytes = reader.read<uint64_t>("the header length");
-  if (header_bytes > kMaxHeaderBytes)
-    source.fail("header of {} bytes; at most {}", header_bytes, kMaxHeaderBytes);
+  if (header_bytes > kSafetensorsMaxHeaderBytes)
+    source.fail("header of {} bytes; at most {}", header_bytes, kSafetensorsMaxHeaderBytes);
   const Json header = parse_header(text_of(reader.take(header_bytes, "the header")), source);
   const auto data = bytes.subspan(reader.position());
 

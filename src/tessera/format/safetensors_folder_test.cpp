@@ -3,7 +3,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::safetensors_folder_test {
 namespace {
 
 using test::bytes_of;
@@ -130,4 +130,4 @@ TEST(SafetensorsFolder, FullDiskAtTheLastShardLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::safetensors_folder_test

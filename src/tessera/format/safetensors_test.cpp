@@ -4,7 +4,7 @@
 
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::safetensors_test {
 namespace {
 
 using test::bytes_of;
@@ -203,4 +203,4 @@ TEST(SafetensorsWriter, ReplacesAFileWhileItIsRead) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::safetensors_test

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using spec::Json;
 using Views = std::vector<const TensorView*>;
 
-constexpr size_t kHeaderAlignment = 8;
+constexpr size_t kSafetensorsHeaderAlignment = 8;
 
 // Position in the table, which is also the order of writing.
 size_t type_index(const TensorView& tensor) {
@@ -73,7 +73,9 @@ std::string make_header(const Views& tensors, const StringMap& metadata) {
     offset = end;
   }
   std::string text = dump(Json(std::move(header)), "a tensor name or metadata");
-  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  text.resize((text.size() + kSafetensorsHeaderAlignment - 1) / kSafetensorsHeaderAlignment *
+                  kSafetensorsHeaderAlignment,
+              ' ');
   return text;
 }
 

@@ -5,7 +5,7 @@
 #include "tessera/format/file_source.h"
 #include "tessera/format/test_support.h"
 
-namespace tessera::format {
+namespace tessera::format::tensor_view_test {
 namespace {
 
 TEST(ElementCount, RefusesNegativeAndOverflow) {
@@ -51,4 +51,4 @@ TEST(Printable, EscapesWhatBreaksALineOrIsNotUtf8) {
 }
 
 }  // namespace
-}  // namespace tessera::format
+}  // namespace tessera::format::tensor_view_test

@@ -10,7 +10,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/load_model.h"
 
-namespace tessera::infer {
+namespace tessera::infer::beam_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,4 +229,4 @@ TEST(BeamSearch, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::beam_test

@@ -9,7 +9,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/text/byte_tokenizer.h"
 
-namespace tessera::infer {
+namespace tessera::infer::embed_test {
 namespace {
 
 using test::error_of;
@@ -204,4 +204,4 @@ TEST(EmbedOptions, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::embed_test

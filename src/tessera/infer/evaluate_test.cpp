@@ -4,7 +4,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/infer_testing.h"
 
-namespace tessera::infer {
+namespace tessera::infer::evaluate_test {
 namespace {
 
 model::Model tiny() {
@@ -103,4 +103,4 @@ TEST(Evaluate, WindowsApartCountEveryTargetOnce) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::evaluate_test

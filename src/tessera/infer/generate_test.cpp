@@ -5,7 +5,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/infer/infer_testing.h"
 
-namespace tessera::infer {
+namespace tessera::infer::generate_test {
 namespace {
 
 std::vector<std::vector<int64_t>> tokens_of(const Generations& generations) {
@@ -208,4 +208,4 @@ TEST(Generate, SpeculationThatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::generate_test

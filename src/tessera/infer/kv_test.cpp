@@ -7,7 +7,7 @@
 #include "tessera/infer/generate.h"
 #include "tessera/infer/infer_testing.h"
 
-namespace tessera::infer {
+namespace tessera::infer::kv_test {
 namespace {
 
 using spec::KvType;
@@ -175,4 +175,4 @@ TEST(KeysAndValues, FewBitsGiveTheSameTextHoweverItIsMade) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::kv_test

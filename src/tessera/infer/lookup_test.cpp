@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::infer {
+namespace tessera::infer::lookup_test {
 namespace {
 
 using Tokens = std::vector<int64_t>;
@@ -28,4 +28,4 @@ TEST(LookUp, NothingToGoOn) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::lookup_test

@@ -10,7 +10,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/rng.h"
 
-namespace tessera::infer {
+namespace tessera::infer::ngram_test {
 namespace {
 
 TEST(Ngram, ByHandOnTwoLetters) {
@@ -119,4 +119,4 @@ TEST(Ngram, RefusesBadOrdersAndShortTexts) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::ngram_test

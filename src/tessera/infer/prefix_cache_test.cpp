@@ -7,7 +7,7 @@
 #include "tessera/infer/generate.h"
 #include "tessera/infer/infer_testing.h"
 
-namespace tessera::infer {
+namespace tessera::infer::prefix_cache_test {
 namespace {
 
 using Ids = std::vector<int64_t>;
@@ -319,4 +319,4 @@ TEST(PrefixCache, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::prefix_cache_test

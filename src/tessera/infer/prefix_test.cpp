@@ -9,7 +9,7 @@
 #include "tessera/infer/verify.h"
 #include "tessera/model/prefix.h"
 
-namespace tessera::infer {
+namespace tessera::infer::prefix_test {
 namespace {
 
 using test::expect_error;
@@ -204,4 +204,4 @@ TEST(PrefixText, LikelihoodLeavesOutWhatIsSeen) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::prefix_test

@@ -12,7 +12,7 @@
 #include "tessera/infer/infer_testing.h"
 #include "tessera/text/byte_tokenizer.h"
 
-namespace tessera::infer {
+namespace tessera::infer::session_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -472,4 +472,4 @@ TEST(Session, OtherFilesAreNone) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::session_test

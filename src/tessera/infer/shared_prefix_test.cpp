@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::infer {
+namespace tessera::infer::shared_prefix_test {
 namespace {
 
 using Ids = std::vector<int64_t>;
@@ -83,4 +83,4 @@ TEST(SharedPrefixes, ChainsEndAtARowThatRuns) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::shared_prefix_test

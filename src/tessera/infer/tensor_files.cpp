@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tessera/format/safetensors.h"
-#include "tessera/ops/weight.h"
+#include "tessera/ops/weights/weight.h"
 
 namespace tessera::infer {
 

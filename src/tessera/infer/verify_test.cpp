@@ -4,7 +4,7 @@
 
 #include "tessera/infer/infer_testing.h"
 
-namespace tessera::infer {
+namespace tessera::infer::verify_test {
 namespace {
 
 TEST(Verify, EveryFormOfEveryBranchAgrees) {
@@ -130,4 +130,4 @@ TEST(Verify, RefusesASingleToken) {
 }
 
 }  // namespace
-}  // namespace tessera::infer
+}  // namespace tessera::infer::verify_test

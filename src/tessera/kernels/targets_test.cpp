@@ -2,9 +2,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/kernels/kernels_testing.h"
-#include "tessera/kernels/matmul.h"
+#include "tessera/kernels/weights/matmul.h"
 
-namespace tessera::kernels {
+namespace tessera::kernels::targets_test {
 namespace {
 
 TEST(Targets, AreListedBestFirstAndEndWithThePortableOne) {
@@ -51,4 +51,4 @@ TEST(Targets, AskingForTheTargetLeavesTheLimit) {
 }
 
 }  // namespace
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::targets_test

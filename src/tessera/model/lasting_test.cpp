@@ -3,7 +3,7 @@
 
 #include "tessera/model/model.h"
 
-namespace tessera::model {
+namespace tessera::model::lasting_test {
 namespace {
 
 Model make_model(const std::string& mixer) {
@@ -146,4 +146,4 @@ TEST(LastingValues, TrainingKeepsNone) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::lasting_test

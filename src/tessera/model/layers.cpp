@@ -19,10 +19,6 @@ const std::vector<std::string> kBranchKeys = {"name",   "mixer", "ffn",   "norm"
 const std::vector<std::string> kParallelKeys = {"name",   "mixer", "ffn",   "norm",
                                                 "inputs", "add",   "share", "adapters"};
 
-const nn::ResidualConfig& residual_of(const GroupSpec& group) {
-  return group.residual.as<nn::ResidualConfig>();
-}
-
 /// A name of the user's own: part of parameter names.
 std::string read_id(const Json& json, const std::string& path) {
   if (!json.is_string())
@@ -147,7 +143,7 @@ class LayerReader {
     layer_.groups.push_back(std::move(group));
     const Json* parallel = get(json, "parallel");
     if (parallel == nullptr) return read_branch(json, path, json.value("norm", norm));
-    if (!residual_of(layer_.groups.back()).joins_branches())
+    if (!layer_.groups.back().residual_config().joins_branches())
       fail(ErrorKind::spec, path,
            "\"parallel\" branches under residual \"{}\"; use residual \"parallel\"",
            layer_.groups.back().aside ? "null" : layer_.groups.back().residual.type());
@@ -213,7 +209,7 @@ class LayerReader {
 
   void read_norms(const Written& written, int64_t width, BranchSpec& branch) {
     const GroupSpec& group = layer_.groups.back();
-    const nn::ResidualConfig& residual = residual_of(group);
+    const nn::ResidualConfig& residual = group.residual_config();
     if (!group.branches.empty() && residual.shares_norm()) return;
     Scope scope = scope_;
     scope.path = scope_.path + ".norm";
@@ -229,7 +225,7 @@ class LayerReader {
       branch.inputs = read_names(*inputs, path + ".inputs");
     if (const Json* add = get(written.json, "add")) branch.add = read_names(*add, path + ".add");
     const GroupSpec& group = layer_.groups.back();
-    if (!branch.reads_stream_alone() && !residual_of(group).takes_inputs())
+    if (!branch.reads_stream_alone() && !group.residual_config().takes_inputs())
       fail(ErrorKind::spec, path,
            "residual \"{}\" lets a branch read the stream alone; \"inputs\" and \"add\" need "
            "residual \"pre_norm\" or null",
@@ -314,7 +310,7 @@ Json dump_layer(const LayerSpec& layer) {
   for (const GroupSpec& group : layer.groups) {
     Json branches = Json::array();
     for (const BranchSpec& branch : group.branches) branches.push_back(dump_branch(branch));
-    if (residual_of(group).joins_branches()) {
+    if (group.residual_config().joins_branches()) {
       groups.push_back({{"parallel", branches}, {"residual", spec::dump_part(group.residual)}});
     } else {
       branches[0]["residual"] = group.aside ? Json() : spec::dump_part(group.residual);

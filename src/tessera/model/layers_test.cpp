@@ -6,7 +6,7 @@
 #include "tessera/model/model_testing.h"
 #include "tessera/model/plan.h"
 
-namespace tessera::model {
+namespace tessera::model::layers_test {
 namespace {
 
 using testing::HasSubstr;
@@ -288,4 +288,4 @@ TEST(MRope, SectionsFollowFromWhatTurns) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::layers_test

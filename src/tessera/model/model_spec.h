@@ -11,6 +11,10 @@
 #include "tessera/spec/kv_type.h"
 #include "tessera/spec/mechanism.h"
 
+namespace tessera::nn {
+struct ResidualConfig;
+}
+
 namespace tessera::model {
 
 using spec::AnyPart;
@@ -58,6 +62,7 @@ struct GroupSpec {
       false;  // the output of the one branch does not join; later ones of the layer read it
 
   std::vector<std::string> norm_names() const;
+  const nn::ResidualConfig& residual_config() const;
 };
 
 /// One invocation of a layer.

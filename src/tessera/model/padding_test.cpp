@@ -5,7 +5,7 @@
 
 #include "tessera/base/testing.h"
 
-namespace tessera::model {
+namespace tessera::model::padding_test {
 namespace {
 
 using test::expect_error;
@@ -80,4 +80,4 @@ TEST(Padding, AMaskSaysZeroOrOne) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::padding_test

@@ -6,7 +6,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/model/kept_bits.h"
 
-namespace tessera::model {
+namespace tessera::model::plan_test {
 namespace {
 
 ModelSpec zoo(const std::string& name) {
@@ -283,4 +283,4 @@ TEST(Plan, WhatCannotContinueHoldsNoState) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::plan_test

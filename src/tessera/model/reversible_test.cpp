@@ -8,7 +8,7 @@
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
 
-namespace tessera::model {
+namespace tessera::model::reversible_test {
 namespace {
 
 using testing::HasSubstr;
@@ -183,4 +183,4 @@ TEST(ReversibleModel, OneStreamCannotFollowTwoSideBySide) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::reversible_test

@@ -16,10 +16,6 @@ void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart
       for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
 }
 
-const nn::ResidualConfig& residual_of(const GroupSpec& group) {
-  return dynamic_cast<const nn::ResidualConfig&>(*group.residual.config);
-}
-
 template <class Visit>
 void for_each_position(const ModelSpec& spec, Visit visit) {
   for_each_part(spec, [&](const AnyPart& part) {
@@ -79,8 +75,12 @@ std::string ModelSpec::adapter_prefix(int64_t layer,
   return under(fmt::format("layers.{}.{}.adapters.{}", layer, branch.name, adapter));
 }
 
+const nn::ResidualConfig& GroupSpec::residual_config() const {
+  return residual.as<nn::ResidualConfig>();
+}
+
 int64_t ModelSpec::width_out() const {
-  return d_model * residual_of(layers.back().groups.back()).streams_left();
+  return d_model * layers.back().groups.back().residual_config().streams_left();
 }
 
 spec::Scope ModelSpec::scope_out(std::string path) const {
@@ -124,8 +124,8 @@ void check_streams(const ModelSpec& spec, const std::string& path) {
   const GroupSpec* before = nullptr;
   for (size_t i = 0; i < spec.layers.size(); ++i)
     for (const GroupSpec& group : spec.layers[i].groups) {
-      if (before != nullptr && residual_of(group).streams() == 1) {
-        const int64_t left = residual_of(*before).streams_left();
+      if (before != nullptr && group.residual_config().streams() == 1) {
+        const int64_t left = before->residual_config().streams_left();
         if (left > 1)
           fail(ErrorKind::spec,
                fmt::format("{}layers[{}].residual", path.empty() ? "" : path + ".", i),

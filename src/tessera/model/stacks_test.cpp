@@ -8,7 +8,7 @@
 
 #include "tessera/model/model_testing.h"
 
-namespace tessera::model {
+namespace tessera::model::stacks_test {
 namespace {
 
 using testing::Contains;
@@ -124,4 +124,4 @@ TEST(Stacks, PlanCountsBoth) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::stacks_test

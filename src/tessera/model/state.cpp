@@ -5,7 +5,7 @@
 
 #include "tessera/format/safetensors.h"
 #include "tessera/model/kept_bits.h"
-#include "tessera/ops/weight.h"
+#include "tessera/ops/weights/weight.h"
 
 namespace tessera::model {
 namespace {

@@ -6,7 +6,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/model/model.h"
 
-namespace tessera::model {
+namespace tessera::model::two_stacks_test {
 namespace {
 
 using Rows = std::vector<std::vector<int64_t>>;
@@ -193,4 +193,4 @@ TEST(TwoStacks, GradientsReachTheEncoder) {
 }
 
 }  // namespace
-}  // namespace tessera::model
+}  // namespace tessera::model::two_stacks_test

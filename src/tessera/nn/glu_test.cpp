@@ -7,7 +7,7 @@
 #include "tessera/nn/registry.h"
 #include "tessera/ops/ops_testing.h"
 
-namespace tessera::nn {
+namespace tessera::nn::glu_test {
 namespace {
 
 TEST(Glu, GoldenVariants) {
@@ -52,4 +52,4 @@ TEST(Glu, GoldenVariants) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::glu_test

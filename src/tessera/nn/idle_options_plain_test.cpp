@@ -5,7 +5,7 @@
 #include "tessera/nn/registry.h"
 #include "tessera/spec/fields.h"
 
-namespace tessera::nn {
+namespace tessera::nn::idle_options_plain_test {
 namespace {
 
 using spec::Slot;
@@ -213,4 +213,4 @@ TEST(IdleOptions, AFactorOfPartsOfAHeadIsReadByTheScale) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::idle_options_plain_test

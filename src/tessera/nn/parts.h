@@ -8,8 +8,8 @@
 
 #include "tessera/nn/context.h"
 #include "tessera/nn/state.h"
-#include "tessera/ops/attention.h"
-#include "tessera/ops/weight.h"
+#include "tessera/ops/attention/attention.h"
+#include "tessera/ops/weights/weight.h"
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::nn {

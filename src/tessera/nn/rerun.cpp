@@ -6,7 +6,7 @@
 #include <set>
 
 #include "tessera/nn/losses.h"
-#include "tessera/ops/rope.h"
+#include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
 namespace {

@@ -10,7 +10,7 @@
 #include "tessera/nn/position/sinusoidal.h"
 #include "tessera/nn/registry.h"
 
-namespace tessera::nn {
+namespace tessera::nn::rope_scaling_plain_test {
 namespace {
 
 using spec::Json;
@@ -358,4 +358,4 @@ TEST(Sinusoidal, NormAndInnerProducts) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::rope_scaling_plain_test

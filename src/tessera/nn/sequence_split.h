@@ -1,9 +1,9 @@
 // How a call spreads the tokens of whole documents over the ranks of a ring, where it records
-// gradients (ops/ring_attention.h).
+// gradients (ops/attention/ring_attention.h).
 #pragma once
 
 #include "tessera/nn/context.h"
-#include "tessera/ops/ring_order.h"
+#include "tessera/ops/attention/ring_order.h"
 
 namespace tessera::nn {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/ops/kv_rows.h"
+#include "tessera/ops/attention/kv_rows.h"
 
 namespace tessera::nn {
 namespace {

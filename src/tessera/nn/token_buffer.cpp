@@ -1,6 +1,6 @@
 #include "tessera/nn/token_buffer.h"
 
-#include "tessera/ops/kv_rows.h"
+#include "tessera/ops/attention/kv_rows.h"
 
 namespace tessera::nn {
 namespace {

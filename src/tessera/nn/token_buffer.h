@@ -13,8 +13,8 @@
 namespace tessera::nn {
 
 /// Entries at consecutive positions (of tokens, or of blocks of StateDecl::every tokens); all of
-/// them, or the first few and the last ones. Stored as the declaration says (ops/kv_rows.h); a copy
-/// of a buffer shares its pages.
+/// them, or the first few and the last ones. Stored as the declaration says
+/// (ops/attention/kv_rows.h); a copy of a buffer shares its pages.
 class TokenBuffer {
  public:
   TokenBuffer(const spec::StateDecl& decl,

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "tessera/nn/state.h"
-#include "tessera/ops/kv_rows.h"
+#include "tessera/ops/attention/kv_rows.h"
 
-namespace tessera::nn {
+namespace tessera::nn::token_buffer_test {
 namespace {
 
 using Kind = spec::StateDecl::Kind;
@@ -203,4 +203,4 @@ TEST(TokenBuffer, StoresWhatTheDeclarationSays) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::token_buffer_test

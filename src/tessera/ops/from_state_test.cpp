@@ -2,14 +2,14 @@
 // double, values, last states, and the gradients of all inputs and of the state before.
 #include <gtest/gtest.h>
 
-#include "tessera/ops/channel_scan.h"
+#include "tessera/ops/scan/channel_scan.h"
 #include "tessera/ops/ops_testing.h"
-#include "tessera/ops/rg_lru.h"
-#include "tessera/ops/selective_scan.h"
-#include "tessera/ops/slstm.h"
-#include "tessera/ops/wkv4.h"
+#include "tessera/ops/scan/rg_lru.h"
+#include "tessera/ops/scan/selective_scan.h"
+#include "tessera/ops/scan/slstm.h"
+#include "tessera/ops/scan/wkv4.h"
 
-namespace tessera::ops {
+namespace tessera::ops::from_state_test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -173,4 +173,4 @@ TEST(FromState, AFreshDocumentPassesItsLastStateOn) {
 }
 
 }  // namespace
-}  // namespace tessera::ops
+}  // namespace tessera::ops::from_state_test

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/base/rng.h"
-#include "tessera/kernels/visibility.h"
+#include "tessera/kernels/attention/visibility.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/spec/mechanism.h"
 

@@ -3,7 +3,7 @@
 
 #include "tessera/ops/ops_testing.h"
 
-namespace tessera::ops {
+namespace tessera::ops::random_test {
 namespace {
 
 /// Between equal bounds every draw is the same.
@@ -21,4 +21,4 @@ TEST(InitialValues, InverseSoftplusGolden) {
 }
 
 }  // namespace
-}  // namespace tessera::ops
+}  // namespace tessera::ops::random_test

@@ -13,6 +13,11 @@ inline std::optional<Tensor> float_or_none(const Tensor& x) {
   return x.defined() ? std::optional<Tensor>(x.to(at::kFloat)) : std::nullopt;
 }
 
+/// x in float32 and dense.
+inline Tensor as_float(const Tensor& x) {
+  return x.to(at::kFloat).contiguous();
+}
+
 /// Whether kernels with gradients apply to x: on a CPU, in at most float32.
 inline bool kernels_learn(const Tensor& x) {
   return x.device().is_cpu() && wide(x) == at::kFloat;

@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/testing.h"
 
-namespace tessera::spec {
+namespace tessera::spec::json_test {
 namespace {
 
 std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
@@ -50,4 +50,4 @@ TEST(NearestName, FindsNearAndNothingFar) {
 }
 
 }  // namespace
-}  // namespace tessera::spec
+}  // namespace tessera::spec::json_test

@@ -6,7 +6,7 @@
 namespace tessera::spec {
 
 /// f32: as the model computes. int8, fp8 (e4m3): a byte each, and a scale of four bytes per token
-/// and head (kernels/kv_rows.h).
+/// and head (kernels/attention/kv_rows.h).
 enum class KvType { f32, f16, bf16, int8, fp8 };
 const char* name_of(KvType type);
 /// Throws Error(usage) that lists the names.

@@ -3,6 +3,7 @@
 // so that reading a spec, planning a 405B model, schemas and pages cost nothing.
 #pragma once
 
+#include <cmath>
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -120,6 +121,11 @@ struct Init {
 
   static Init constant(double value) { return {Kind::constant, value, 0, 0}; }
   static Init normal(double deviation) { return {Kind::normal, deviation, 0, 0}; }
+  /// Projections back into the residual stream: smaller the deeper the stack. Radford et al. 2019
+  /// (GPT-2), 2.3.
+  static Init into_stream(int64_t n_layers) {
+    return normal(0.02 / std::sqrt(2.0 * static_cast<double>(n_layers)));
+  }
   static Init uniform(double low, double high) { return {Kind::uniform, low, high, 0}; }
   static Init repeat(std::vector<double> values) {
     return {Kind::repeat, 0, 0, 0, std::move(values)};

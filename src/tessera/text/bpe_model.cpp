@@ -59,18 +59,18 @@ class MergeTable {
   int32_t last_left_ = kNoToken;
 };
 
-struct Symbol {
+struct BpeSymbol {
   int32_t id;
   int32_t previous;
   int32_t next;
   bool alive;
 };
 
-struct Candidate {
+struct BpeCandidate {
   int32_t rank;
   int32_t position;
   int32_t result;
-  bool operator>(const Candidate& other) const {
+  bool operator>(const BpeCandidate& other) const {
     return std::tie(rank, position) > std::tie(other.rank, other.position);
   }
 };
@@ -114,8 +114,8 @@ class BpeModel final : public Model {
 
  private:
   struct Work {  // kept between pieces for its memory
-    std::vector<Symbol> symbols;
-    std::vector<Candidate> heap;
+    std::vector<BpeSymbol> symbols;
+    std::vector<BpeCandidate> heap;
   };
 
   // A run of unknown characters may vanish or become one token: it is never cut, nor cut off.
@@ -130,18 +130,18 @@ class BpeModel final : public Model {
     work.symbols.clear();
     add_symbols(part, work.symbols);
     merge_all(work);
-    for (const Symbol& symbol : work.symbols)
+    for (const BpeSymbol& symbol : work.symbols)
       if (symbol.alive) ids.push_back(symbol.id);
     cache.remember(part, std::span(ids).subspan(before));
   }
 
-  static void add(std::vector<Symbol>& symbols, int32_t id) {
+  static void add(std::vector<BpeSymbol>& symbols, int32_t id) {
     const auto at = static_cast<int32_t>(symbols.size());
     if (at > 0) symbols.back().next = at;
     symbols.push_back({id, at - 1, -1, true});
   }
 
-  void add_symbols(std::string_view piece, std::vector<Symbol>& symbols) const {
+  void add_symbols(std::string_view piece, std::vector<BpeSymbol>& symbols) const {
     bool pending_unk = false;
     for_each_character(piece, [&](char32_t, size_t begin, size_t end) {
       const std::string_view character = piece.substr(begin, end - begin);
@@ -166,7 +166,7 @@ class BpeModel final : public Model {
   }
 
   void propose(Work& work, int32_t position) const {
-    const Symbol& left = work.symbols[static_cast<size_t>(position)];
+    const BpeSymbol& left = work.symbols[static_cast<size_t>(position)];
     if (left.next < 0) return;
     const Merge* merge = merges_.find(left.id, work.symbols[static_cast<size_t>(left.next)].id);
     if (merge == nullptr) return;
@@ -180,17 +180,17 @@ class BpeModel final : public Model {
     for (int32_t i = 0; i + 1 < n; ++i) propose(work, i);
     while (!work.heap.empty()) {
       std::pop_heap(work.heap.begin(), work.heap.end(), std::greater<>());
-      const Candidate best = work.heap.back();
+      const BpeCandidate best = work.heap.back();
       work.heap.pop_back();
       apply(work, best);
     }
   }
 
   // Joins the pair at the candidate's position, unless the pair that was meant is gone.
-  void apply(Work& work, const Candidate& candidate) const {
-    Symbol& left = work.symbols[static_cast<size_t>(candidate.position)];
+  void apply(Work& work, const BpeCandidate& candidate) const {
+    BpeSymbol& left = work.symbols[static_cast<size_t>(candidate.position)];
     if (!left.alive || left.next < 0) return;
-    Symbol& right = work.symbols[static_cast<size_t>(left.next)];
+    BpeSymbol& right = work.symbols[static_cast<size_t>(left.next)];
     const Merge* merge = merges_.find(left.id, right.id);
     if (merge == nullptr || merge->result != candidate.result) return;
     left.id = candidate.result;

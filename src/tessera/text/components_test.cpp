@@ -7,7 +7,7 @@
 #include "tessera/text/tokenizer_json.h"
 #include "tessera/text/utf8.h"
 
-namespace tessera::text {
+namespace tessera::text::components_test {
 namespace {
 
 using spec::Json;
@@ -121,4 +121,4 @@ TEST(TokenizerJson, SmallTokenizersAgainstTokenizers) {
 }
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::components_test

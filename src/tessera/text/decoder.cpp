@@ -110,9 +110,9 @@ class Fuse final : public Cloned<Fuse> {
   void finish(const Emit& emit) override { emit({}, true); }
 };
 
-class Replace final : public WholeTokens<Replace> {
+class ReplaceDecoder final : public WholeTokens<ReplaceDecoder> {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceDecoder(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
  protected:
@@ -130,9 +130,9 @@ class Replace final : public WholeTokens<Replace> {
 };
 
 // Drops leading characters as they come; holds back trailing ones until more follows.
-class Strip final : public Cloned<Strip> {
+class StripDecoder final : public Cloned<StripDecoder> {
  public:
-  Strip(std::string character, size_t start, size_t stop)
+  StripDecoder(std::string character, size_t start, size_t stop)
       : character_(std::move(character)), start_(start), stop_(stop) {}
 
   void push(std::string_view text, bool ends, const Emit& emit) override {
@@ -164,9 +164,9 @@ class Strip final : public Cloned<Strip> {
 };
 
 // The replacement character is a space again, but vanishes from the first token.
-class Metaspace final : public WholeTokens<Metaspace> {
+class MetaspaceDecoder final : public WholeTokens<MetaspaceDecoder> {
  public:
-  Metaspace(std::string replacement, bool drop_first)
+  MetaspaceDecoder(std::string replacement, bool drop_first)
       : replacement_(std::move(replacement)), drop_first_(drop_first) {}
 
  protected:
@@ -258,23 +258,23 @@ DecodeStagePointer strip_from_json(const spec::Json& value, const std::string& w
   return make_strip_decoder(object.character("content"), count("start"), count("stop"));
 }
 
-DecodeStagePointer metaspace_from_json(const spec::Json& value, const std::string& where) {
+DecodeStagePointer metaspace_decoder_from_json(const spec::Json& value, const std::string& where) {
   const JsonObject object(
       value, where,
       {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
   const bool prepends = object.string("prepend_scheme", "always") != "never" &&
                         object.boolean("add_prefix_space", true);
-  return std::make_shared<Metaspace>(object.character("replacement"), prepends);
+  return std::make_shared<MetaspaceDecoder>(object.character("replacement"), prepends);
 }
 
 DecodeStagePointer stage_from_json(const spec::Json& value, const std::string& where) {
   const std::string type = type_of(value, where);
-  if (type == "Strip") return strip_from_json(value, where);
-  if (type == "Metaspace") return metaspace_from_json(value, where);
-  if (type == "Replace") {
+  if (type == "StripDecoder") return strip_from_json(value, where);
+  if (type == "MetaspaceDecoder") return metaspace_decoder_from_json(value, where);
+  if (type == "ReplaceDecoder") {
     const JsonObject object(value, where, {"type", "pattern", "content"});
-    return std::make_shared<Replace>(Pattern::from_json(object.at("pattern"), where),
-                                     object.string("content"));
+    return std::make_shared<ReplaceDecoder>(Pattern::from_json(object.at("pattern"), where),
+                                            object.string("content"));
   }
   if (type == "ByteLevel") {
     const JsonObject known(value, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
@@ -288,8 +288,9 @@ DecodeStagePointer stage_from_json(const spec::Json& value, const std::string& w
   if (type == "ByteFallback") return make_byte_fallback_decoder();
   if (type == "Fuse") return make_fuse_decoder();
   fail(ErrorKind::file, where,
-       "decoder \"{}\" is not supported; expected ByteLevel, ByteFallback, Fuse, Replace, Strip, "
-       "Metaspace, WordPiece or Sequence",
+       "decoder \"{}\" is not supported; expected ByteLevel, ByteFallback, Fuse, ReplaceDecoder, "
+       "StripDecoder, "
+       "MetaspaceDecoder, WordPiece or Sequence",
        type.substr(0, 50));
 }
 
@@ -322,10 +323,10 @@ DecodeStagePointer make_fuse_decoder() {
   return std::make_shared<Fuse>();
 }
 DecodeStagePointer make_replace_decoder(std::string literal, std::string content) {
-  return std::make_shared<Replace>(Pattern(std::move(literal)), std::move(content));
+  return std::make_shared<ReplaceDecoder>(Pattern(std::move(literal)), std::move(content));
 }
 DecodeStagePointer make_strip_decoder(std::string character, size_t start, size_t stop) {
-  return std::make_shared<Strip>(std::move(character), start, stop);
+  return std::make_shared<StripDecoder>(std::move(character), start, stop);
 }
 DecodeStagePointer make_word_piece_decoder(std::string prefix, bool cleanup) {
   return std::make_shared<WordPiece>(std::move(prefix), cleanup);

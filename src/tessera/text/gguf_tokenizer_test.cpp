@@ -9,8 +9,10 @@
 #include "tessera/text/split.h"
 
 namespace tessera::text {
-
 extern const char* const kGgufTokenizersJson;
+}
+
+namespace tessera::text::gguf_tokenizer_test {
 
 namespace {
 
@@ -148,4 +150,4 @@ TEST(GgufTokenizer, EveryPatternOfTheTableCutsText) {
 }
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::gguf_tokenizer_test

@@ -108,9 +108,9 @@ class Prepend final : public Normalizer {
   std::string prefix_;
 };
 
-class Replace final : public Normalizer {
+class ReplaceNormalizer final : public Normalizer {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
   void apply(NormalizedText& text) const override {
@@ -133,9 +133,9 @@ class Replace final : public Normalizer {
   std::string content_;
 };
 
-class Strip final : public Normalizer {
+class StripNormalizer final : public Normalizer {
  public:
-  Strip(bool left, bool right) : left_(left), right_(right) {}
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
 
   void apply(NormalizedText& text) const override {
     size_t begin = text.text.size();
@@ -203,9 +203,9 @@ class Space final : public Normalizer {
   bool ideographs_;
 };
 
-class Sequence final : public Normalizer {
+class NormalizerSequence final : public Normalizer {
  public:
-  explicit Sequence(std::vector<NormalizerPointer> parts) : parts_(std::move(parts)) {}
+  explicit NormalizerSequence(std::vector<NormalizerPointer> parts) : parts_(std::move(parts)) {}
   void apply(NormalizedText& text) const override {
     for (const auto& part : parts_) part->apply(text);
   }
@@ -214,7 +214,7 @@ class Sequence final : public Normalizer {
   std::vector<NormalizerPointer> parts_;
 };
 
-NormalizerPointer sequence_from_json(const spec::Json& value, const std::string& where) {
+NormalizerPointer normalizer_sequence_from_json(const spec::Json& value, const std::string& where) {
   const JsonObject object(value, where, {"type", "normalizers"});
   const spec::Json& list = object.at("normalizers");
   if (!list.is_array()) fail(ErrorKind::file, where, "\"normalizers\" is no array");
@@ -235,7 +235,7 @@ NormalizerPointer make_prepend(std::string prefix) {
 }
 
 NormalizerPointer make_replace(std::string literal, std::string content) {
-  return std::make_shared<Replace>(Pattern(std::move(literal)), std::move(content));
+  return std::make_shared<ReplaceNormalizer>(Pattern(std::move(literal)), std::move(content));
 }
 
 NormalizerPointer make_bert_normalizer(const BertNormalizerOptions& options) {
@@ -255,24 +255,24 @@ NormalizerPointer make_bert_normalizer(const BertNormalizerOptions& options) {
 }
 
 NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts) {
-  return std::make_shared<Sequence>(std::move(parts));
+  return std::make_shared<NormalizerSequence>(std::move(parts));
 }
 
 NormalizerPointer make_normalizer(const spec::Json& value, const std::string& where) {
   if (value.is_null()) return nullptr;
   const std::string type = type_of(value, where);
-  if (type == "Sequence") return sequence_from_json(value, where);
+  if (type == "NormalizerSequence") return normalizer_sequence_from_json(value, where);
   if (type == "Prepend")
     return make_prepend(JsonObject(value, where, {"type", "prepend"}).string("prepend"));
-  if (type == "Replace") {
+  if (type == "ReplaceNormalizer") {
     const JsonObject object(value, where, {"type", "pattern", "content"});
-    return std::make_shared<Replace>(Pattern::from_json(object.at("pattern"), where),
-                                     object.string("content"));
+    return std::make_shared<ReplaceNormalizer>(Pattern::from_json(object.at("pattern"), where),
+                                               object.string("content"));
   }
-  if (type == "Strip") {
+  if (type == "StripNormalizer") {
     const JsonObject object(value, where, {"type", "strip_left", "strip_right"});
-    return std::make_shared<Strip>(object.boolean("strip_left", true),
-                                   object.boolean("strip_right", true));
+    return std::make_shared<StripNormalizer>(object.boolean("strip_left", true),
+                                             object.boolean("strip_right", true));
   }
   if (type == "BertNormalizer") {
     const JsonObject object(
@@ -293,7 +293,7 @@ NormalizerPointer make_normalizer(const spec::Json& value, const std::string& wh
   if (type == "StripAccents") return std::make_shared<Drop>(&is_mark);
   fail(ErrorKind::file, where,
        "normalizer \"{}\" is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, Prepend, "
-       "Replace, Strip, StripAccents, BertNormalizer or Sequence",
+       "ReplaceNormalizer, StripNormalizer, StripAccents, BertNormalizer or NormalizerSequence",
        type.substr(0, 50));
 }
 

@@ -77,9 +77,9 @@ class ByteAlphabet final : public PreTokenizer {
 enum class PrependScheme { always, first, never };
 
 // Writes spaces as another character and cuts before it.
-class Metaspace final : public PreTokenizer {
+class MetaspacePreTokenizer final : public PreTokenizer {
  public:
-  Metaspace(std::string replacement, PrependScheme scheme, bool cut)
+  MetaspacePreTokenizer(std::string replacement, PrependScheme scheme, bool cut)
       : replacement_(std::move(replacement)),
         scheme_(scheme),
         cut_(cut),
@@ -117,9 +117,10 @@ class Metaspace final : public PreTokenizer {
   Pattern delimiter_;
 };
 
-class Sequence final : public PreTokenizer {
+class PreTokenizerSequence final : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<PreTokenizerPointer> parts) : parts_(std::move(parts)) {}
+  explicit PreTokenizerSequence(std::vector<PreTokenizerPointer> parts)
+      : parts_(std::move(parts)) {}
   void apply(Pieces& pieces) const override {
     for (const auto& part : parts_) part->apply(pieces);
   }
@@ -139,7 +140,7 @@ PreTokenizerPointer byte_level_from_json(const spec::Json& value, const std::str
   if (object.boolean("use_regex", true))
     parts.push_back(make_split(Pattern(Regex(kByteLevelPattern, where)), SplitBehavior::isolated));
   parts.push_back(std::make_shared<ByteAlphabet>());
-  return std::make_shared<Sequence>(std::move(parts));
+  return std::make_shared<PreTokenizerSequence>(std::move(parts));
 }
 
 PreTokenizerPointer split_from_json(const spec::Json& value, const std::string& where) {
@@ -165,15 +166,17 @@ PrependScheme prepend_scheme_of(const JsonObject& object) {
   return name == "first" ? PrependScheme::first : PrependScheme::always;
 }
 
-PreTokenizerPointer metaspace_from_json(const spec::Json& value, const std::string& where) {
+PreTokenizerPointer metaspace_pre_tokenizer_from_json(const spec::Json& value,
+                                                      const std::string& where) {
   const JsonObject object(
       value, where,
       {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
-  return std::make_shared<Metaspace>(object.character("replacement"), prepend_scheme_of(object),
-                                     object.boolean("split", true));
+  return std::make_shared<MetaspacePreTokenizer>(
+      object.character("replacement"), prepend_scheme_of(object), object.boolean("split", true));
 }
 
-PreTokenizerPointer sequence_from_json(const spec::Json& value, const std::string& where) {
+PreTokenizerPointer pre_tokenizer_sequence_from_json(const spec::Json& value,
+                                                     const std::string& where) {
   const JsonObject object(value, where, {"type", "pretokenizers"});
   const spec::Json& list = object.at("pretokenizers");
   if (!list.is_array()) fail(ErrorKind::file, where, "\"pretokenizers\" is no array");
@@ -181,7 +184,7 @@ PreTokenizerPointer sequence_from_json(const spec::Json& value, const std::strin
   for (size_t i = 0; i < list.size(); ++i)
     if (auto part = make_pre_tokenizer(list[i], fmt::format("{}.pretokenizers[{}]", where, i)))
       parts.push_back(std::move(part));
-  return std::make_shared<Sequence>(std::move(parts));
+  return std::make_shared<PreTokenizerSequence>(std::move(parts));
 }
 
 PreTokenizerPointer whitespace() {
@@ -189,7 +192,7 @@ PreTokenizerPointer whitespace() {
     return !is_word_character(c) && !is_white_space(c);
   };
   // \w+|[^\w\s]+ : drop white space, then separate runs of words from runs of the rest
-  return std::make_shared<Sequence>(
+  return std::make_shared<PreTokenizerSequence>(
       std::vector<PreTokenizerPointer>{make_split(Pattern(&is_white_space), SplitBehavior::removed),
                                        make_split(Pattern(is_other), SplitBehavior::contiguous)});
 }
@@ -197,7 +200,7 @@ PreTokenizerPointer whitespace() {
 }  // namespace
 
 PreTokenizerPointer make_bert_pre_tokenizer() {
-  return std::make_shared<Sequence>(std::vector<PreTokenizerPointer>{
+  return std::make_shared<PreTokenizerSequence>(std::vector<PreTokenizerPointer>{
       make_split(Pattern(&is_white_space), SplitBehavior::removed),
       make_split(Pattern(&is_punctuation), SplitBehavior::isolated)});
 }
@@ -208,7 +211,7 @@ PreTokenizerPointer make_byte_level_pre_tokenizer(const std::vector<std::string>
   for (const std::string& pattern : patterns)
     parts.push_back(make_split(Pattern(Regex(pattern, where)), SplitBehavior::isolated));
   parts.push_back(std::make_shared<ByteAlphabet>());
-  return std::make_shared<Sequence>(std::move(parts));
+  return std::make_shared<PreTokenizerSequence>(std::move(parts));
 }
 
 PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::string& where) {
@@ -216,8 +219,8 @@ PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::strin
   const std::string type = type_of(value, where);
   if (type == "ByteLevel") return byte_level_from_json(value, where);
   if (type == "Split") return split_from_json(value, where);
-  if (type == "Metaspace") return metaspace_from_json(value, where);
-  if (type == "Sequence") return sequence_from_json(value, where);
+  if (type == "MetaspacePreTokenizer") return metaspace_pre_tokenizer_from_json(value, where);
+  if (type == "PreTokenizerSequence") return pre_tokenizer_sequence_from_json(value, where);
   if (type == "Digits") {
     const JsonObject object(value, where, {"type", "individual_digits"});
     return make_split(Pattern(&is_numeric), object.boolean("individual_digits", false)
@@ -237,7 +240,8 @@ PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::strin
   }
   fail(ErrorKind::file, where,
        "pre-tokenizer \"{}\" is not supported; expected ByteLevel, Split, Digits, Whitespace, "
-       "WhitespaceSplit, Punctuation, Metaspace, BertPreTokenizer or Sequence",
+       "WhitespaceSplit, Punctuation, MetaspacePreTokenizer, BertPreTokenizer or "
+       "PreTokenizerSequence",
        type.substr(0, 50));
 }
 

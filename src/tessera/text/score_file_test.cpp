@@ -9,7 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/testing.h"
 
-namespace tessera::text {
+namespace tessera::text::score_file_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -119,4 +119,4 @@ TEST(ScoreFile, RealVocabulary) {
 }
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::score_file_test

@@ -10,18 +10,18 @@
 namespace tessera::text {
 namespace {
 
-struct Symbol {
+struct ScoreSymbol {
   int32_t begin;
   int32_t size;  // 0 once it is part of its left neighbour
   int32_t previous;
   int32_t next;
 };
 
-struct Candidate {
+struct ScoreCandidate {
   float score;
   int32_t left;
   int32_t size;  // of the joined text; tells whether the pair is still the one that was meant
-  bool operator<(const Candidate& other) const {  // the heap's top is the largest
+  bool operator<(const ScoreCandidate& other) const {  // the heap's top is the largest
     return score != other.score ? score < other.score : left > other.left;
   }
 };
@@ -58,8 +58,8 @@ class ScoreModel final : public Model {
  private:
   struct Work {
     std::string_view piece;
-    std::vector<Symbol> symbols;
-    std::vector<Candidate> heap;
+    std::vector<ScoreSymbol> symbols;
+    std::vector<ScoreCandidate> heap;
   };
 
   void encode_part(std::string_view part,
@@ -72,16 +72,16 @@ class ScoreModel final : public Model {
     for (int32_t i = 0; i + 1 < static_cast<int32_t>(work.symbols.size()); ++i) propose(work, i);
     while (!work.heap.empty()) {
       std::pop_heap(work.heap.begin(), work.heap.end());
-      const Candidate best = work.heap.back();
+      const ScoreCandidate best = work.heap.back();
       work.heap.pop_back();
       apply(work, best);
     }
-    for (const Symbol& symbol : work.symbols)
+    for (const ScoreSymbol& symbol : work.symbols)
       if (symbol.size > 0) append(text_of(work, symbol), ids);
     cache.remember(part, std::span<const int32_t>(ids).subspan(before));
   }
 
-  static std::string_view text_of(const Work& work, const Symbol& symbol) {
+  static std::string_view text_of(const Work& work, const ScoreSymbol& symbol) {
     return work.piece.substr(static_cast<size_t>(symbol.begin), static_cast<size_t>(symbol.size));
   }
 
@@ -103,9 +103,9 @@ class ScoreModel final : public Model {
   }
 
   void propose(Work& work, int32_t position) const {
-    const Symbol& left = work.symbols[static_cast<size_t>(position)];
+    const ScoreSymbol& left = work.symbols[static_cast<size_t>(position)];
     if (left.next < 0) return;
-    const Symbol& right = work.symbols[static_cast<size_t>(left.next)];
+    const ScoreSymbol& right = work.symbols[static_cast<size_t>(left.next)];
     if (!options_.join_unknown && (id_from_text(text_of(work, left)) == kNoToken ||
                                    id_from_text(text_of(work, right)) == kNoToken))
       return;
@@ -116,10 +116,10 @@ class ScoreModel final : public Model {
     std::push_heap(work.heap.begin(), work.heap.end());
   }
 
-  void apply(Work& work, const Candidate& candidate) const {
-    Symbol& left = work.symbols[static_cast<size_t>(candidate.left)];
+  void apply(Work& work, const ScoreCandidate& candidate) const {
+    ScoreSymbol& left = work.symbols[static_cast<size_t>(candidate.left)];
     if (left.size == 0 || left.next < 0) return;
-    Symbol& right = work.symbols[static_cast<size_t>(left.next)];
+    ScoreSymbol& right = work.symbols[static_cast<size_t>(left.next)];
     if (left.size + right.size != candidate.size) return;
     left.size = candidate.size;
     left.next = right.next;

@@ -11,7 +11,7 @@
 #include "tessera/spec/json.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::text {
+namespace tessera::text::tokenizer_golden_test {
 namespace {
 
 using spec::Json;
@@ -88,4 +88,4 @@ INSTANTIATE_TEST_SUITE_P(,
                          });
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::tokenizer_golden_test

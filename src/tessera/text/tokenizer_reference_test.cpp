@@ -14,7 +14,7 @@
 #include "tessera/text/gguf_tokenizer.h"
 #include "tessera/text/tokenizer.h"
 
-namespace tessera::text {
+namespace tessera::text::tokenizer_reference_test {
 namespace {
 
 using spec::Json;
@@ -284,4 +284,4 @@ TEST_F(AgainstReference, Llama2AsScores) {
 }
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::tokenizer_reference_test

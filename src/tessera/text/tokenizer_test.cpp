@@ -15,7 +15,7 @@
 #include "tessera/text/tokenizer_json.h"
 #include "tessera/text/utf8.h"
 
-namespace tessera::text {
+namespace tessera::text::tokenizer_test {
 namespace {
 
 using spec::Json;
@@ -291,4 +291,4 @@ TEST(LoadTokenizer, ToldApartByContent) {
 }
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::tokenizer_test

@@ -7,7 +7,7 @@
 #include "tessera/text/tokenizer_json.h"
 #include "tessera/text/vocab_file.h"
 
-namespace tessera::text {
+namespace tessera::text::word_piece_test {
 namespace {
 
 using spec::Json;
@@ -176,9 +176,10 @@ TEST(VocabFile, RefusesWhatWouldChangeIds) {
             "[v: tokenizer_config.json] do_basic_tokenize = false is not supported; expected true");
   EXPECT_EQ(error(R"({"never_split": ["cafe"]})"),
             "[v: tokenizer_config.json] never_split = [\"cafe\"] is not supported; expected none");
-  EXPECT_EQ(error(R"({"unk_token": 5})"),
-            "[v: tokenizer_config.json: unk_token] found an integer; expected a string or an object "
-            "with \"content\"");
+  EXPECT_EQ(
+      error(R"({"unk_token": 5})"),
+      "[v: tokenizer_config.json: unk_token] found an integer; expected a string or an object "
+      "with \"content\"");
   EXPECT_EQ(error(R"({"tokenizer_class": "XLNetTokenizer"})"),
             "[v: tokenizer_config.json] tokenizer_class = \"XLNetTokenizer\" is not supported; "
             "expected BertTokenizer or a relative, or a tokenizer.json beside");
@@ -201,4 +202,4 @@ TEST(VocabFile, RefusesWhatWouldChangeIds) {
 }
 
 }  // namespace
-}  // namespace tessera::text
+}  // namespace tessera::text::word_piece_test

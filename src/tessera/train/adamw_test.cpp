@@ -10,7 +10,7 @@
 #include "tessera/base/rng.h"
 #include "tessera/base/threads.h"
 
-namespace tessera::train {
+namespace tessera::train::adamw_test {
 namespace {
 
 std::vector<float> gen(int n, double a, double b) {
@@ -100,4 +100,4 @@ TEST(AdamW, NamesTheBadGradientNearestToTheLoss) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::adamw_test

@@ -10,7 +10,7 @@
 #include "tessera/train/train_testing.h"
 #include "tessera/train/trainer.h"
 
-namespace tessera::train {
+namespace tessera::train::carried_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -398,4 +398,4 @@ TEST(CarriedEvaluation, PredictsEveryTokenOnceWithItsPast) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::carried_test

@@ -5,7 +5,7 @@
 #include "tessera/train/evaluate.h"
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::loss_test {
 namespace {
 
 const spec::Json kSpec = json_of(R"({"tessera": 1, "arch": "decoder", "vocab": 11, "d_model": 8,
@@ -181,4 +181,4 @@ TEST(Evaluate, CountsEveryTokenOnce) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::loss_test

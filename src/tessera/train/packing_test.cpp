@@ -6,7 +6,7 @@
 
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::packing_test {
 namespace {
 
 TokenSplit split_of(const TemporaryFolder& folder,
@@ -171,4 +171,4 @@ TEST(TokenSplit, WideIdsAndHostileFolders) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::packing_test

@@ -9,7 +9,7 @@
 #include "tessera/train/packing.h"
 #include "tessera/train/trainer.h"
 
-namespace tessera::train {
+namespace tessera::train::pairs_test {
 namespace {
 
 /// Sources of one letter, some times over; the text is that letter as a capital. Without the source
@@ -208,4 +208,4 @@ TEST(Pairs, ADecoderLearnsToReadItsPrefixAndNeighboursDoNotShow) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::pairs_test

@@ -2,7 +2,7 @@
 
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::recipe_test {
 namespace {
 
 std::string spec_error(const std::vector<std::string>& overrides) {
@@ -128,4 +128,4 @@ TEST(Recipe, DifferencesThatMatterAreNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::recipe_test

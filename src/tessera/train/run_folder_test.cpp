@@ -6,7 +6,7 @@
 #include "tessera/train/run_log.h"
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::run_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,4 +128,4 @@ TEST(RunLog, LinesHoldCounts) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::run_folder_test

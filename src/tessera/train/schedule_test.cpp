@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::train {
+namespace tessera::train::schedule_test {
 namespace {
 
 constexpr int64_t kTimes[] = {0, 1, 2, 3, 4, 7, 9, 10, 12};
@@ -46,4 +46,4 @@ TEST(Schedule, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::schedule_test

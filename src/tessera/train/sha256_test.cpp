@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::train {
+namespace tessera::train::sha256_test {
 namespace {
 
 TEST(Sha256, PublishedExamples) {
@@ -27,4 +27,4 @@ TEST(Sha256, PiecesOfAnySize) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::sha256_test

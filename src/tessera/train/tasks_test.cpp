@@ -7,7 +7,7 @@
 #include "tessera/train/source.h"
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::tasks_test {
 namespace {
 
 constexpr int64_t kExamples = 200;
@@ -178,4 +178,4 @@ TEST(Tasks, RecipesThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::tasks_test

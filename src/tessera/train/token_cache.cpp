@@ -15,15 +15,15 @@ namespace fs = std::filesystem;
 
 constexpr size_t kPieceBytes = size_t{64} << 20;
 
-struct Source {
+struct SourceText {
   std::shared_ptr<const MappedFile> file;
   std::string_view text() const {
     return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()};
   }
 };
 
-std::vector<Source> open_all(const std::vector<std::string>& paths) {
-  std::vector<Source> sources;
+std::vector<SourceText> open_all(const std::vector<std::string>& paths) {
+  std::vector<SourceText> sources;
   for (const std::string& path : paths) {
     sources.push_back({MappedFile::open(path)});
     if (sources.back().text().empty())
@@ -87,7 +87,7 @@ struct Line {
   size_t offset = 0;              // of the line
 };
 
-void each_line(const Source& source,
+void each_line(const SourceText& source,
                const DataRecipe& data,
                const std::function<void(const Line&)>& visit) {
   simdjson::dom::parser parser;
@@ -135,8 +135,8 @@ struct Splitter {
   }
 
   /// All of `sources` into one split.
-  void whole(const std::vector<Source>& sources, Encoder& to) const {
-    for (const Source& source : sources) {
+  void whole(const std::vector<SourceText>& sources, Encoder& to) const {
+    for (const SourceText& source : sources) {
       if (data.format == DataFormat::text)
         to.document(source.text(), cancel);
       else
@@ -145,9 +145,9 @@ struct Splitter {
   }
 
   /// What begins at byte `border` of all sources together goes to valid; a text is cut there.
-  void divide(const std::vector<Source>& sources, uint64_t border, bool any_bytes) const {
+  void divide(const std::vector<SourceText>& sources, uint64_t border, bool any_bytes) const {
     uint64_t before = 0;  // bytes of the files so far
-    for (const Source& source : sources) {
+    for (const SourceText& source : sources) {
       const std::string_view text = source.text();
       if (data.format == DataFormat::text) {
         size_t at = border <= before
@@ -185,8 +185,8 @@ std::string fingerprint(const std::string& tokenizer) {
 std::string cache_key(const DataRecipe& data,
                       std::optional<int32_t> separator,
                       int64_t vocab,
-                      const std::vector<Source>& train,
-                      const std::vector<Source>& valid) {
+                      const std::vector<SourceText>& train,
+                      const std::vector<SourceText>& valid) {
   Json key = {{"version", 1},
               {"tokenizer", fingerprint(data.tokenizer)},
               {"vocab", vocab},
@@ -196,7 +196,7 @@ std::string cache_key(const DataRecipe& data,
   if (data.format == DataFormat::jsonl) key["text_key"] = data.text_key;
   if (data.source_key) key["source_key"] = *data.source_key;
   for (const auto& [name, sources] : {std::pair{"train", &train}, std::pair{"valid", &valid}})
-    for (const Source& source : *sources)
+    for (const SourceText& source : *sources)
       key[name].push_back(Sha256().update(source.file->bytes()).finish());
   return sha256(key.dump());
 }
@@ -247,7 +247,7 @@ TokenData prepare_tokens(const DataRecipe& data,
       const Splitter splitter{data, train, valid ? &*valid : nullptr, cancel};
       if (data.valid_fraction > 0) {
         uint64_t bytes = 0;
-        for (const Source& source : train_files) bytes += source.text().size();
+        for (const SourceText& source : train_files) bytes += source.text().size();
         const auto border = static_cast<uint64_t>(
             std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
         splitter.divide(train_files, border, data.tokenizer == "bytes");

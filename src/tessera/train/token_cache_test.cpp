@@ -2,7 +2,7 @@
 
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::token_cache_test {
 namespace {
 
 std::string text_of(const TokenSplit& split) {
@@ -87,4 +87,4 @@ TEST(TokenCache, ErrorsAndNoRemains) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::token_cache_test

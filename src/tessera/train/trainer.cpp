@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "tessera/base/threads.h"
-#include "tessera/nn/mixer/attention.h"
+#include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/evaluate.h"

@@ -22,7 +22,7 @@ namespace tessera::train {
 struct TrainOptions {
   bool resume = false;  // from the newest checkpoint; from the start when there is none
   const CancelToken* cancel = nullptr;
-  /// Attention by the ranks of a ring (ops/ring_attention.h), simulated in this process;
+  /// Attention by the ranks of a ring (ops/attention/ring_attention.h), simulated in this process;
   /// check_split() before there is a folder.
   nn::SequenceSplit sequence = {};
   /// After every step; losses of validation stand in it when evaluated.

@@ -6,7 +6,7 @@
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
 
-namespace tessera::train {
+namespace tessera::train::trainer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -335,4 +335,4 @@ TEST(Trainer, HybridOfMambaAndAttentionLearns) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::trainer_test

@@ -7,7 +7,7 @@
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
 
-namespace tessera::nn {
+namespace tessera::nn::chunked_test {
 namespace {
 
 using ops::gen;
@@ -124,4 +124,4 @@ TEST(ChunkedFfn, IsReadAndRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::chunked_test

@@ -3,7 +3,7 @@
 #include "tessera/nn/ffn/linear.h"
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/pointwise.h"
+#include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
 namespace {

@@ -29,8 +29,7 @@ struct MlpConfig final : spec::Config {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("up", d_hidden, scope.input_width(), bias);
-    list.linear("down", scope.d_model, d_hidden, bias,
-                spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+    list.linear("down", scope.d_model, d_hidden, bias, spec::Init::into_stream(scope.n_layers));
   }
 };
 

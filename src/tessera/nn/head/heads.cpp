@@ -5,7 +5,7 @@
 #include "tessera/nn/head/pooler.h"
 #include "tessera/nn/head/tied.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/pointwise.h"
+#include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
 namespace {

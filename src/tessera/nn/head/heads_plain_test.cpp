@@ -5,7 +5,7 @@
 #include "tessera/nn/head/head_list.h"
 #include "tessera/nn/registry.h"
 
-namespace tessera::nn {
+namespace tessera::nn::heads_plain_test {
 namespace {
 
 using spec::Json;
@@ -84,4 +84,4 @@ TEST_F(Heads, PoolersAndClassifiersReadEncoders) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::heads_plain_test

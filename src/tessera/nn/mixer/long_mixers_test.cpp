@@ -3,9 +3,9 @@
 #include <complex>
 
 #include "tessera/nn/mixer/mixer_testing.h"
-#include "tessera/ops/pointwise.h"
+#include "tessera/ops/basic/pointwise.h"
 
-namespace tessera::nn {
+namespace tessera::nn::long_mixers_test {
 namespace {
 
 constexpr int64_t kT = 6, kD = 4;
@@ -320,4 +320,4 @@ TEST(HyenaLayer, WindowGolden) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::long_mixers_test

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "tessera/nn/mixer/attention.h"
-#include "tessera/nn/mixer/causal_conv_decl.h"
-#include "tessera/nn/mixer/mamba2.h"
+#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/convolution/causal_conv_decl.h"
+#include "tessera/nn/mixer/scan/mamba2.h"
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
@@ -92,7 +92,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
     list.linear("v_global", n_kv_heads * head_dim, width, bias.v);
   }
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
-              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+              spec::Init::into_stream(scope.n_layers));
   if (gate != OutputGate::none) {
     const int64_t heads = gate_at == GatePlace::after_value ? n_kv_heads : n_heads;
     list.linear("gate",
@@ -232,8 +232,7 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
   list.add({"a_log", {heads()}, {spec::Init::Kind::log_of_uniform, 1, 16, 0}, Kind::structural});
   list.add({"d", {d_per_channel ? d_ssm : heads()}, spec::Init::constant(1), Kind::structural});
   if (norm_groups > 0) list.add({"norm.weight", {d_ssm}, spec::Init::constant(1), Kind::norm});
-  list.linear("out", scope.d_model, inner(), proj_bias,
-              spec::Init::normal(0.02 / std::sqrt(2.0 * static_cast<double>(scope.n_layers))));
+  list.linear("out", scope.d_model, inner(), proj_bias, spec::Init::into_stream(scope.n_layers));
 }
 
 std::vector<spec::StateDecl> Mamba2Config::state(const spec::Scope&) const {

@@ -3,7 +3,7 @@
 #include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/ops/random.h"
 
-namespace tessera::nn {
+namespace tessera::nn::sequence_mixers_test {
 namespace {
 
 Tensor rows_of_4(const std::vector<double>& values) {
@@ -152,4 +152,4 @@ TEST(MlstmBlock, AgainstTheXlstmPackage) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::sequence_mixers_test

@@ -2,8 +2,8 @@
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/l2_norm.h"
-#include "tessera/ops/pointwise.h"
+#include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
 namespace {

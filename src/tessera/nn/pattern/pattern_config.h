@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "tessera/kernels/visibility.h"
+#include "tessera/kernels/attention/visibility.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {

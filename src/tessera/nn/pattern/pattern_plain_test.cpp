@@ -8,7 +8,7 @@
 
 #include "tessera/base/rng.h"
 #include "tessera/base/testing.h"
-#include "tessera/kernels/attention_tiles.h"
+#include "tessera/kernels/attention/attention_tiles.h"
 #include "tessera/nn/pattern/big_bird.h"
 #include "tessera/nn/pattern/dilated.h"
 #include "tessera/nn/pattern/longformer.h"
@@ -16,7 +16,7 @@
 #include "tessera/nn/pattern/random.h"
 #include "tessera/nn/registry.h"
 
-namespace tessera::nn {
+namespace tessera::nn::pattern_plain_test {
 namespace {
 
 using spec::Json;
@@ -435,4 +435,4 @@ TEST(Pattern, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::pattern_plain_test

@@ -8,7 +8,7 @@
 #include "tessera/nn/mixer/mixer_testing.h"
 #include "tessera/nn/pattern/pattern_config.h"
 
-namespace tessera::nn {
+namespace tessera::nn::pattern_test {
 namespace {
 
 using ops::expect_near;
@@ -289,4 +289,4 @@ TEST(Patterns, TheKernelReadsNoKeyOutsideOfTheRanges) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::pattern_test

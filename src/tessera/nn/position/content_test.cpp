@@ -4,7 +4,7 @@
 #include "tessera/nn/position/position_testing.h"
 #include "tessera/nn/position/t5.h"
 
-namespace tessera::nn {
+namespace tessera::nn::content_test {
 namespace {
 
 // --- CoPE ---------------------------------------------------------------------------------------
@@ -305,4 +305,4 @@ TEST(Decoupled, ZeroTablesAreNoPositions) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::content_test

@@ -5,7 +5,7 @@
 #include "tessera/nn/position/position_testing.h"
 #include "tessera/nn/position/t5.h"
 
-namespace tessera::nn {
+namespace tessera::nn::distance_bias_test {
 namespace {
 
 constexpr double kTau = 0.5;
@@ -191,4 +191,4 @@ TEST(DistanceBias, OnlyDistancesMatter) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::distance_bias_test

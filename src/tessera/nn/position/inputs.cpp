@@ -3,7 +3,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/axial.h"
 #include "tessera/nn/position/convolutional.h"
-#include "tessera/ops/pointwise.h"
+#include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
 namespace {

@@ -4,7 +4,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/nn/position/position_testing.h"
 
-namespace tessera::nn {
+namespace tessera::nn::learned_test {
 namespace {
 
 /// What the scheme adds to the embeddings of documents of these lengths.
@@ -56,4 +56,4 @@ TEST(LearnedPositions, OnlyAnEncoderStretches) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::learned_test

@@ -3,7 +3,7 @@
 #include "tessera/nn/position/none.h"
 #include "tessera/nn/position/rope.h"
 #include "tessera/nn/position/sinusoidal.h"
-#include "tessera/ops/rope.h"
+#include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tessera/nn/parts.h"
-#include "tessera/ops/relative_products.h"
+#include "tessera/ops/attention/relative_products.h"
 
 namespace tessera::nn {
 

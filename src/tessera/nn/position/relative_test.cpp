@@ -6,7 +6,7 @@
 #include "tessera/nn/position/relative.h"
 #include "tessera/nn/position/sinusoidal.h"
 
-namespace tessera::nn {
+namespace tessera::nn::relative_test {
 namespace {
 
 constexpr double kTau = 0.5;
@@ -252,4 +252,4 @@ TEST(Deberta, EachTermAloneIsItsFormula) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::relative_test

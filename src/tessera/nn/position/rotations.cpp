@@ -5,7 +5,7 @@
 #include "tessera/nn/position/m_rope.h"
 #include "tessera/nn/position/p_rope.h"
 #include "tessera/nn/position/xpos.h"
-#include "tessera/ops/rope.h"
+#include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
 namespace {

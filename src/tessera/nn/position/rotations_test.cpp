@@ -6,7 +6,7 @@
 #include "tessera/nn/position/position_testing.h"
 #include "tessera/nn/position/xpos.h"
 
-namespace tessera::nn {
+namespace tessera::nn::rotations_test {
 namespace {
 
 /// x_TD, one head at positions 0, 1, ..., rotated.
@@ -239,4 +239,4 @@ TEST(Convolutional, IsItsSumForOddAndEvenKernels) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::rotations_test

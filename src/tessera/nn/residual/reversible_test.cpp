@@ -7,7 +7,7 @@
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/random.h"
 
-namespace tessera::nn {
+namespace tessera::nn::reversible_test {
 namespace {
 
 using ops::gen;
@@ -201,4 +201,4 @@ TEST(Reversible, SecondDerivativesAreRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::reversible_test

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "tessera/ops/library/registered.h"
-#include "tessera/ops/linear_recurrence.h"
-#include "tessera/ops/mlstm.h"
+#include "tessera/ops/linear/linear_recurrence.h"
+#include "tessera/ops/linear/mlstm.h"
 
 namespace tessera::ops::library {
 namespace {

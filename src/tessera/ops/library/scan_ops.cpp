@@ -7,14 +7,14 @@
 // kernel, a Meta kernel (shapes), and an Autograd kernel whose gradient is an op of its own,
 // <name>_backward: it computes the forward pass again and differentiates it, so that between the
 // two passes only the inputs are kept. Gradients have none themselves.
-#include "tessera/ops/flash_attention.h"
+#include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/library/registered.h"
-#include "tessera/ops/pointwise.h"
-#include "tessera/ops/rg_lru.h"
-#include "tessera/ops/selective_scan.h"
-#include "tessera/ops/short_conv.h"
-#include "tessera/ops/ssm.h"
-#include "tessera/ops/wkv4.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/scan/rg_lru.h"
+#include "tessera/ops/scan/selective_scan.h"
+#include "tessera/ops/convolution/short_conv.h"
+#include "tessera/ops/scan/ssm.h"
+#include "tessera/ops/scan/wkv4.h"
 
 namespace tessera::ops::library {
 namespace {

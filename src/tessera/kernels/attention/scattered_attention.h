@@ -1,0 +1,16 @@
+// Attention where what a query sees lies scattered (Visibility::scattered): each query goes through
+// the list of the keys that it sees, in ascending order, so that work grows with these alone.
+//
+// Goals: those of attention.h. A query's bits depend on that query and its list alone; memory per
+// thread is that of one list.
+#pragma once
+
+#include "tessera/kernels/attention/attention.h"
+
+namespace tessera::kernels {
+
+/// What attend() (attention.h) does where `visible` is scattered; there are no far queries. It has
+/// checked its argument.
+void attend_scattered(const Attention& attention);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,246 @@
+#include "tessera/kernels/weights/matmul.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/kernels/weights/matmul.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/threads.h"
+#include "tessera/kernels/weights/blocks_inl.h"
+#include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/dot_inl.h"
+#include "tessera/kernels/scratch.h"
+#include "tessera/kernels/targets.h"
+
+#ifndef TESSERA_KERNELS_MATMUL_ONCE
+#define TESSERA_KERNELS_MATMUL_ONCE
+namespace tessera::kernels {
+
+struct MatmulProblem {
+  const float* x;
+  int64_t m, k, x_stride;
+  DType type;
+  const uint8_t* w;
+  int64_t n;
+  const float* bias;
+  float* y;
+  int64_t y_stride;
+  // of the storage type
+  int64_t block_elements, block_bytes, row_bytes;
+};
+
+}  // namespace tessera::kernels
+#endif  // TESSERA_KERNELS_MATMUL_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+// The blocking. It never shows in the result: it only says which dot products are in flight. A
+// panel of w stays in the second cache level, dequantised once for all rows; a piece of a strip of
+// rows of x, and what is left of the strip's sums between the pieces of k, in the first one.
+struct Blocking {
+  int64_t columns;  // of y (rows of w) in a panel, in fours
+  int64_t depth;    // of k in a piece
+  bool copy;        // whether float32 weights are copied into the panel too
+
+  explicit Blocking(const MatmulProblem& p) {
+    // a panel of 384 KiB; a strip of 24 KiB, or half of that beside its sums
+    constexpr int64_t kPanelFloats = 3 << 15, kWhole = 6144 / kTileRows, kPiece = kWhole / 2;
+    const bool whole = p.k <= kWhole;
+    columns =
+        std::clamp<int64_t>(kPanelFloats / std::max<int64_t>(1, p.k) / 4 * 4, 4, whole ? 64 : 40);
+    const int64_t pieces = whole ? 1 : (p.k + kPiece - 1) / kPiece;
+    depth = whole ? p.k : (p.k + pieces * 32 - 1) / (pieces * 32) * 32;
+    copy = p.m >= 8 || p.type != DType::f32;
+  }
+};
+
+struct Panel {
+  const float* w;
+  int64_t stride;  // between rows of w
+};
+
+// an odd number of cache lines, so that rows do not meet in a few cache sets
+HWY_INLINE int64_t odd_lines(int64_t floats) {
+  return (floats + 31) / 32 * 32 + 16;
+}
+
+// rows first .. first + columns of w
+HWY_INLINE Panel
+make_panel(const MatmulProblem& p, bool copy, int64_t first, int64_t columns, float* buffer) {
+  if (!copy) return {reinterpret_cast<const float*>(p.w) + first * p.k, p.k};
+  const int64_t stride = odd_lines(p.k);
+  for (int64_t j = 0; j < columns; ++j)
+    dequantize_run(p.type, p.w + (first + j) * p.row_bytes, p.k, buffer + j * stride);
+  return {buffer, stride};
+}
+
+// y[row][first ...] = sums of the accumulators + bias
+HWY_INLINE void finish_row(
+    const MatmulProblem& p, int64_t row, int64_t first, int64_t columns, const float* acc) {
+  for (int64_t j = 0; j < columns; j += 4) {
+    const int64_t count = std::min<int64_t>(4, columns - j);
+    const auto at = [&](int64_t c)
+                        HWY_ATTR { return load(acc + (j + std::min(c, count - 1)) * kLanes); };
+    HWY_ALIGN float sums[4];
+    hn::Store(sums_of_4(at(0), at(1), at(2), at(3)), F32x4(), sums);
+    float* y = p.y + row * p.y_stride + first + j;
+    for (int64_t c = 0; c < count; ++c) y[c] = p.bias ? sums[c] + p.bias[first + j + c] : sums[c];
+  }
+}
+
+// y[row0 ... row0 + rows][first ...] = products of rows of x and of the panel + bias; acc: room for
+// sums
+template <int rows>
+HWY_INLINE void multiply_strip(const MatmulProblem& p,
+                               const Blocking& b,
+                               int64_t row0,
+                               RowsView w,
+                               int64_t first,
+                               float* acc) {
+  const float* x = p.x + row0 * p.x_stride;
+  if (b.depth >= p.k) {
+    float* y = p.y + row0 * p.y_stride + first;
+    dot_products<rows>(x, p.x_stride, w, p.k, y, p.y_stride);
+    for (int r = 0; r < rows && p.bias != nullptr; ++r, y += p.y_stride)
+      for (int64_t j = 0; j < w.count; ++j) y[j] += p.bias[first + j];
+    return;
+  }
+  std::memset(acc, 0, static_cast<size_t>(rows * w.count * kLanes) * sizeof(float));
+  for (int64_t k0 = 0; k0 < p.k; k0 += b.depth)
+    dot_strip<rows>(x + k0, p.x_stride, {w.data + k0, w.stride, w.count},
+                    std::min(b.depth, p.k - k0), acc);
+  for (int r = 0; r < rows; ++r)
+    finish_row(p, row0 + r, first, w.count, acc + r * w.count * kLanes);
+}
+
+// sum[j] += one block of four rows of w times x. Four sums hide the latency of each other's
+// additions if they advance together: small blocks follow each other closely enough to go straight
+// from the block into the sum, large ones are unpacked first.
+template <class Block>
+HWY_INLINE void add_blocks(const float* x, const uint8_t* (&w)[4], V32 (&sum)[4]) {
+  if constexpr (Block::elements <= 32) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      V32 partial = sum[j];
+      Block::unpack(w[j],
+                    [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(x + e), v, partial); });
+      sum[j] = partial;
+    }
+  } else {
+    HWY_ALIGN float values[4 * Block::elements];
+    for (int j = 0; j < 4; ++j) {
+      float* row = values + j * Block::elements;
+      Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { store(v, row + e); });
+    }
+    for (int e = 0; e < Block::elements; e += kLanes) {
+      const V32 xs = load(x + e);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+        sum[j] = hn::MulAdd(xs, load(values + j * Block::elements + e), sum[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) w[j] += Block::bytes;
+}
+
+// One row of x, without panels. The order of a sum is that of dot_accumulate.
+template <class Block>
+HWY_INLINE void row_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
+  for (int64_t first = begin; first < end; first += 4) {
+    const int64_t columns = std::min<int64_t>(4, end - first);
+    const uint8_t* w[4];
+    V32 sum[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      w[j] = p.w + (first + std::min<int64_t>(j, columns - 1)) * p.row_bytes;
+      sum[j] = zero();
+    }
+    int64_t c = 0;
+    for (; c + Block::elements <= p.k; c += Block::elements) add_blocks<Block>(p.x + c, w, sum);
+    if constexpr (is_halves<Block>)
+      if (c < p.k)
+        for (int j = 0; j < 4; ++j)
+          sum[j] = hn::MulAdd(load_part(p.x + c, p.k - c), Block::rest(w[j], p.k - c), sum[j]);
+    HWY_ALIGN float acc[4 * kLanes];
+    for (int j = 0; j < 4; ++j) hn::Store(sum[j], F32(), acc + j * kLanes);
+    finish_row(p, 0, first, columns, acc);
+  }
+}
+
+// columns begin .. end of y, all rows
+void matmul_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
+  if (p.m == 1 && p.type != DType::f32)
+    return with_block(p.type, [&]<class Block>() HWY_ATTR { row_columns<Block>(p, begin, end); });
+  const Blocking b(p);
+  float* buffer = b.copy ? scratch<0>(b.columns * odd_lines(p.k)) : nullptr;
+  float* acc = scratch<1>(kTileRows * b.columns * kLanes);
+  for (int64_t first = begin; first < end; first += b.columns) {
+    const int64_t columns = std::min(b.columns, end - first);
+    const Panel panel = make_panel(p, b.copy, first, columns, buffer);
+    const RowsView w{panel.w, panel.stride, columns};
+    int64_t i = 0;
+    for (; i + kTileRows <= p.m; i += kTileRows) multiply_strip<kTileRows>(p, b, i, w, first, acc);
+    if constexpr (kTileRows > 4)
+      for (; i + 4 <= p.m; i += 4) multiply_strip<4>(p, b, i, w, first, acc);
+    for (; i + 2 <= p.m; i += 2) multiply_strip<2>(p, b, i, w, first, acc);
+    for (; i < p.m; ++i) multiply_strip<1>(p, b, i, w, first, acc);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(matmul_columns);
+
+void matmul(const float* x,
+            int64_t m,
+            int64_t k,
+            int64_t x_stride,
+            DType w_type,
+            const void* w,
+            int64_t n,
+            const float* bias,
+            float* y,
+            int64_t y_stride) {
+  require(can_dequantize(w_type), "matmul", "weights of type {}", name_of(w_type));
+  const DTypeLayout& layout = layout_of(w_type);
+  require(m >= 0 && n >= 0 && k >= 0, "matmul", "m = {}, n = {}, k = {}", m, n, k);
+  require(k % layout.block_elements == 0, "matmul", "k = {}: expected whole blocks of {} ({})", k,
+          layout.block_elements, layout.name);
+  require(m <= 1 || (x_stride >= k && y_stride >= n), "matmul",
+          "strides {} and {}: rows have {} and {}", x_stride, y_stride, k, n);
+  if (m == 0 || n == 0) return;
+  cap_targets();
+  const MatmulProblem problem{x,
+                              m,
+                              k,
+                              x_stride,
+                              w_type,
+                              static_cast<const uint8_t*>(w),
+                              n,
+                              bias,
+                              y,
+                              y_stride,
+                              layout.block_elements,
+                              layout.block_bytes,
+                              k / layout.block_elements * layout.block_bytes};
+  // in tiles of 4 columns; a task has at least 2^16 multiply-adds
+  constexpr int64_t kTile = 4;
+  const int64_t grain = 1 + (int64_t{1} << 16) / (kTile * std::max<int64_t>(1, k) * m);
+  parallel_for((n + kTile - 1) / kTile, grain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(matmul_columns)(problem, begin * kTile, std::min(end * kTile, n));
+  });
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,244 @@
+#include "tessera/nn/mixer/attention/attend.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tessera/ops/attention/flash_attention.h"
+#include "tessera/ops/random.h"
+
+namespace tessera::nn {
+
+ops::Dropout WeightDropout::at(int64_t segment_begin) const {
+  return {p, key.fold(static_cast<uint64_t>(segment_begin))};
+}
+
+ops::ScoreOptions WeightDropout::in(ops::ScoreOptions how, int64_t segment_begin) const {
+  how.dropout = at(segment_begin);
+  return how;
+}
+
+std::vector<RandomKey> WeightDropout::streams(const Batch& batch) const {
+  std::vector<RandomKey> out;
+  for (const Segment& s : batch.segments) out.push_back(at(s.begin).key);
+  return out;
+}
+
+WeightDropout weight_dropout(const Context& context,
+                             const std::string& name,
+                             double p,
+                             const std::string& site) {
+  if (!context.training || p == 0) return {};
+  return {p, context.key.fold(name + "." + site)};
+}
+
+ops::ScoreOptions with_term(ops::ScoreOptions how,
+                            const Position& position,
+                            ScoreSite site,
+                            Context& context) {
+  site.scale = how.scale;
+  how.term = position.score_term(site, context);
+  how.scale = site.scale;
+  return how;
+}
+
+HeadNorms::HeadNorms(const Builder& builder,
+                     const std::string& name,
+                     const spec::AnyPart& norm,
+                     QkNormOver over,
+                     int64_t heads)
+    : over_(over), heads_(heads) {
+  if (!norm) return;
+  if (over != QkNormOver::each_head)
+    norms_.push_back(build_norm(norm, builder.under(name)));
+  else
+    for (int64_t h = 0; h < heads; ++h)
+      norms_.push_back(build_norm(norm, builder.under(fmt::format("{}.{}", name, h))));
+}
+
+Tensor HeadNorms::operator()(const Tensor& projected) const {
+  const auto apart = [&](const Tensor& x) { return x.reshape({x.size(0), heads_, -1}); };
+  if (norms_.empty()) return apart(projected);
+  if (over_ == QkNormOver::projection) return apart(norms_[0]->forward(projected));
+  const Tensor y_NHD = apart(projected);
+  if (over_ == QkNormOver::head) return norms_[0]->forward(y_NHD);
+  std::vector<Tensor> each;
+  for (int64_t h = 0; h < heads_; ++h)
+    each.push_back(norms_[static_cast<size_t>(h)]->forward(y_NHD.select(1, h)));
+  return at::stack(each, 1);
+}
+
+LearnedScale::LearnedScale(const Builder& builder, ScoreScale scale) {
+  if (scale == ScoreScale::learned || scale == ScoreScale::learned_headwise)
+    factors_ = builder.weight("scale");
+}
+
+Tensor LearnedScale::operator()(const Tensor& q_NHD) const {
+  return factors_ ? q_NHD * factors_->tensor().to(q_NHD.options()).unsqueeze(-1) : q_NHD;
+}
+
+ops::ScoreOptions PatternedScores::in_document(const BySegment& part, size_t segment) const {
+  ops::ScoreOptions own = how;
+  if (!documents.empty())
+    own.visibility = std::make_shared<PatternVisibility>(*who, documents[segment]);
+  if (far_q_NHK.defined()) {
+    own.far_q = part(far_q_NHK, segment);
+    own.far_end = who->first_kept();
+  }
+  return own;
+}
+
+bool PatternedScores::all_alike() const {
+  return std::all_of(documents.begin(), documents.end(), [&](const PatternSite& d) {
+    return d.prefix == documents.front().prefix && !d.global;
+  });
+}
+
+Sight::Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads)
+    : pattern_(pattern),
+      name_(builder.prefix()),
+      layer_(builder.scope().layer),
+      n_heads_(n_heads) {}
+
+PatternedScores Sight::scores(ops::ScoreOptions how,
+                              const Context& context,
+                              Tensor far_q_NHK) const {
+  const Batch& batch = *context.batch;
+  PatternedScores out{&who(), std::move(how), {}, std::move(far_q_NHK)};
+  if (who().window()) {
+    out.how.window = *who().window();
+    return out;
+  }
+  const Tensor marks =
+      batch.global_N.defined() ? batch.global_N.to(at::kCPU, at::kBool).contiguous() : Tensor();
+  for (const Segment& s : batch.segments) {
+    PatternSite document{layer_, n_heads_, s.start + s.length, context.causal, s.prefix, {}};
+    if (marks.defined()) {
+      if (s.start > 0)
+        fail(ErrorKind::input, name_,
+             "global tokens are marked in a call that starts at position {}; expected whole "
+             "documents, or the pattern's global_tokens",
+             s.start);
+      const bool* first = marks.const_data_ptr<bool>() + s.begin;
+      document.global = std::make_shared<const std::vector<char>>(first, first + s.length);
+    }
+    who().check_call(document, s.start);
+    out.documents.push_back(std::move(document));
+  }
+  return out;
+}
+
+Tensor Sight::far_queries(const Tensor& unrotated,
+                          const Position& position,
+                          Context& context) const {
+  const int64_t farthest = who().farthest();
+  if (farthest == 0 || context.batch->longest() <= farthest + 1) return {};
+  if (context.batch->axes_3N.defined())
+    fail(ErrorKind::input, name_,
+         "positions in time, height and width, but pattern \"{}\" sees queries beyond {} at one "
+         "place; expected position_ids [B, T]",
+         pattern_.type(), farthest);
+  struct Far {
+    Batch batch;
+    Context context;
+  };
+  const auto name = fmt::format("positions up to {}", farthest);
+  Far& far = *context.once<std::shared_ptr<Far>>(name, [&] {
+    auto made = std::make_shared<Far>();
+    made->batch = *context.batch;
+    made->batch.positions_N = made->batch.positions_N.clamp_max(farthest);
+    made->context.causal = context.causal;
+    made->context.training = context.training;
+    return made;
+  });
+  far.context.batch = &far.batch;
+  return position.rotate(unrotated, Side::query, far.context);
+}
+
+void Sight::after_past(
+    const ops::KeyValues& own,
+    TokenBuffer& keys,
+    TokenBuffer* values,
+    const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
+  const int64_t horizon = who().horizon(), lead = who().first_kept();
+  const Tensor k = keys.stored(own.k_SGD), v = values != nullptr ? values->stored(own.v_SGD) : k;
+  const int64_t start = own.first, length = own.k_SGD.size(0);
+  require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",
+          keys.length(), start);
+  const auto keep = [&] {
+    keys.append(k);
+    if (values != nullptr) values->append(v);
+  };
+  // first position that the first query sees, those apart that are kept for ever
+  int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
+  if (from <= lead) from = 0;
+  std::vector<ops::KeyValues> kv;
+  const auto held = [&](int64_t begin, int64_t end) {
+    for (const ops::KeyValues& part :
+         held_keys(keys, values != nullptr ? *values : keys, begin, end))
+      kv.push_back(part);
+  };
+  // a window may not hold both the oldest visible key and all new ones: several new tokens stay
+  // outside until computed
+  const bool append_first = horizon == 0 || length == 1;
+  if (append_first) keep();
+  if (from > 0 && lead > 0) held(0, lead);
+  held(from, append_first ? start + length : start);
+  if (!append_first) kv.push_back({k, v, start});
+  compute(kv);
+  if (!append_first) keep();
+}
+
+std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
+                                      const TokenBuffer& values,
+                                      int64_t from,
+                                      int64_t to) {
+  const std::vector<Tensor> k = keys.spans(from, to), v = values.spans(from, to);
+  std::vector<ops::KeyValues> held;
+  held.reserve(k.size());
+  for (size_t i = 0; i < k.size(); from += k[i].size(0), ++i) held.push_back({k[i], v[i], from});
+  return held;
+}
+
+std::optional<Tensor> attend_packed(const Tensor& q_NHK,
+                                    const Tensor& k_NGK,
+                                    const Tensor& v_NGV,
+                                    const Batch& batch,
+                                    const ops::ScoreOptions& options,
+                                    const WeightDropout& dropout) {
+  if (batch.segments.size() < 2 || ops::use_kernels(q_NHK) ||
+      !ops::flash_documents_applies(q_NHK, options))
+    return std::nullopt;
+  const std::vector<int64_t> lengths = lengths_of(batch);
+  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, dropout.in(options, 0),
+                              dropout.streams(batch));
+}
+
+Tensor attend_documents(const Tensor& q_NHK,
+                        const Tensor& k_NGK,
+                        const Tensor& v_NGV,
+                        const Batch& batch,
+                        const PatternedScores& scores,
+                        const WeightDropout& dropout) {
+  const BySegment part(batch);
+  if (const int64_t t = batch.equal_length();
+      t > 0 && !ops::use_kernels(q_NHK) && scores.all_alike()) {
+    const auto fold = [&](const Tensor& x) {
+      return x.reshape({x.size(0) / t, t, x.size(1), x.size(2)});
+    };
+    ops::ScoreOptions how = dropout.in(scores.in_document(part, 0), 0);
+    if (how.far_q.defined()) how.far_q = fold(scores.far_q_NHK);
+    return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), how)
+        .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
+  }
+  if (scores.documents.empty() && !scores.far_q_NHK.defined())
+    if (const auto out = attend_packed(q_NHK, k_NGK, v_NGV, batch, scores.how, dropout))
+      return *out;
+  return over_segments(batch, [&](size_t i, const Segment& s) {
+    const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
+    return ops::attention(part(q_NHK, i), {kv}, s.start,
+                          dropout.in(scores.in_document(part, i), s.begin));
+  });
+}
+
+}  // namespace tessera::nn

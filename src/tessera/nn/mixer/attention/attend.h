@@ -1,0 +1,127 @@
+// What the relatives of softmax attention share: attention inside the documents of a batch under a
+// pattern, what a state holds of it, and the random numbers of its dropout.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/segments.h"
+#include "tessera/nn/parts.h"
+#include "tessera/ops/attention/attention.h"
+
+namespace tessera::nn {
+
+/// Dropout on attention weights, from a stream of its own for every segment.
+struct WeightDropout {
+  double p = 0;  // 0 = none
+  RandomKey key{0};
+  ops::Dropout at(int64_t segment_begin) const;
+  ops::ScoreOptions in(ops::ScoreOptions how, int64_t segment_begin) const;
+  /// Of every segment.
+  std::vector<RandomKey> streams(const Batch& batch) const;
+};
+/// Of the weights `site` in the part `name`; none outside training.
+WeightDropout weight_dropout(const Context& context,
+                             const std::string& name,
+                             double p,
+                             const std::string& site = "weights");
+
+/// `how` with what a position scheme adds to the scores of the site, and with the factor it leaves
+/// on them; the site's scale is how.scale.
+ops::ScoreOptions with_term(ops::ScoreOptions how,
+                            const Position& position,
+                            ScoreSite site,
+                            Context& context);
+
+/// Queries or keys by heads, and their norms: none, one for all heads, or one per head.
+class HeadNorms {
+ public:
+  /// As declare_head_norms declares them under `name`.
+  HeadNorms(const Builder& builder,
+            const std::string& name,
+            const spec::AnyPart& norm,
+            QkNormOver over,
+            int64_t heads);
+  /// A projection [N, heads * D] with its heads apart, [N, heads, D], normed.
+  Tensor operator()(const Tensor& projected) const;
+
+ private:
+  QkNormOver over_;
+  int64_t heads_;
+  std::vector<std::unique_ptr<Norm>> norms_;
+};
+
+/// The factors on the scores where they are learned, which queries carry.
+class LearnedScale {
+ public:
+  LearnedScale(const Builder& builder, ScoreScale scale);
+  Tensor operator()(const Tensor& q_NHD) const;
+
+ private:
+  WeightPtr factors_;  // [1] or [H]
+};
+
+/// The scores of a call under a pattern: what all its documents have in common, and each one's own.
+struct PatternedScores {
+  const PatternConfig* who = nullptr;
+  ops::ScoreOptions how;
+  std::vector<PatternSite> documents;  // by segment; none where causality and a window say all
+  /// The queries as the first tokens of their document meet them (ScoreOptions::far_q); may be
+  /// undefined.
+  Tensor far_q_NHK = {};
+
+  /// With the pattern of the document of `segment`.
+  ops::ScoreOptions in_document(const BySegment& part, size_t segment) const;
+  /// Whether one document's pattern is every document's.
+  bool all_alike() const;
+};
+
+/// A mixer's pattern, where a call asks it.
+class Sight {
+ public:
+  Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads);
+  const PatternConfig& who() const { return pattern_.as<PatternConfig>(); }
+
+  /// `how` under the pattern; `far_q_NHK` from far_queries().
+  PatternedScores scores(ops::ScoreOptions how, const Context& context, Tensor far_q_NHK) const;
+  /// The queries as keys at the start of their document meet them, where that makes a difference;
+  /// `unrotated` as `position` takes them.
+  Tensor far_queries(const Tensor& unrotated, const Position& position, Context& context) const;
+  /// Calls `compute` with what a row holds that queries of a call see, its own entries last, and
+  /// keeps these. Entries without `values` are keys and values in one.
+  void after_past(const ops::KeyValues& own,
+                  TokenBuffer& keys,
+                  TokenBuffer* values,
+                  const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const;
+
+ private:
+  spec::AnyPart pattern_;
+  std::string name_;  // of the mixer
+  int64_t layer_, n_heads_;
+};
+
+/// What a row holds of positions [from, to), as it lies in the pages of its state.
+std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,
+                                      const TokenBuffer& values,
+                                      int64_t from,
+                                      int64_t to);
+
+/// Documents of any lengths by one flash attention, where that serves: q_NHK, k_NGK, v_NGV -> [N,
+/// H, V].
+std::optional<Tensor> attend_packed(const Tensor& q_NHK,
+                                    const Tensor& k_NGK,
+                                    const Tensor& v_NGV,
+                                    const Batch& batch,
+                                    const ops::ScoreOptions& options,
+                                    const WeightDropout& dropout);
+
+/// Every document of the batch attends to itself: q_NHK, k_NGK, v_NGV -> [N, H, V].
+Tensor attend_documents(const Tensor& q_NHK,
+                        const Tensor& k_NGK,
+                        const Tensor& v_NGV,
+                        const Batch& batch,
+                        const PatternedScores& scores,
+                        const WeightDropout& dropout = {});
+
+}  // namespace tessera::nn

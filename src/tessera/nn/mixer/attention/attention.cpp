@@ -1,0 +1,242 @@
+#include "tessera/nn/mixer/attention/attention.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/sequence_split.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/random.h"
+#include "tessera/ops/attention/ring_attention.h"
+
+namespace tessera::nn {
+namespace {
+
+class Attention final : public Mixer {
+ public:
+  Attention(const AttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        layer_(builder.scope().layer),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        v_norm_(builder, "v_norm", config.v_norm, QkNormOver::head, config.n_kv_heads),
+        scale_(builder, config.scale),
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        sight_(builder, config.pattern, config.n_heads) {
+    if (config.who().global_projections()) {
+      q_global_ = Linear(builder, "q_global");
+      k_global_ = Linear(builder, "k_global");
+      v_global_ = Linear(builder, "v_global");
+    }
+    if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
+    if (config.sinks) sinks_ = builder.weight("sinks");
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
+    // projections, norms, rotation
+    const Tensor unrotated = tempered(queries(q_, x_ND), context);
+    const Projected x{position_->rotate(unrotated, Side::query, context),
+                      position_->rotate(keys(x_ND), Side::key, context), values(v_, x_ND)};
+    const PatternedScores scores = sight_.scores(
+        options(context), context, sight_.far_queries(unrotated, *position_, context));
+    if (rows != nullptr && sequence_split(context).ranks > 1 && !ops::use_kernels(x_ND))
+      fail(
+          ErrorKind::spec, name_,
+          "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
+    Tensor o_NHD =
+        rows != nullptr ? with_state(x, scores, context, *rows) : whole(x, scores, context);
+    if (config_.who().global_projections())
+      o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
+    o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
+    return gated(o_(o_NHD.reshape({n, h * d})), x_ND, GatePlace::after_o);
+  }
+
+ private:
+  /// Queries, keys and values of the tokens of a call.
+  struct Projected {
+    Tensor q_NHD, k_NGD, v_NGD;
+  };
+
+  Tensor projected(const Linear& linear, const Tensor& x_ND) const {
+    const Tensor y = linear(x_ND);
+    return config_.clip > 0 ? y.clamp(-config_.clip, config_.clip) : y;
+  }
+  Tensor values(const Linear& linear, const Tensor& x_ND) const {
+    return gated(v_norm_(projected(linear, x_ND)), x_ND, GatePlace::after_value);
+  }
+  /// y, by heads [N, H, D] or [N, d_model], times the gate of its tokens where that acts `here`.
+  Tensor gated(const Tensor& y, const Tensor& x_ND, GatePlace here) const {
+    if (!gate_.weight || config_.gate_at != here) return y;
+    const Tensor gate = ops::activate(gate_(x_ND), config_.gate_act == GateActivation::silu
+                                                       ? ops::Activation::silu
+                                                       : ops::Activation::sigmoid);
+    return y * (y.dim() == 3 ? gate.reshape({y.size(0), y.size(1), -1}) : gate);
+  }
+  Tensor queries(const Linear& linear, const Tensor& x_ND) const {
+    return scale_(q_norm_(projected(linear, x_ND)));
+  }
+  Tensor keys(const Tensor& x_ND) const { return k_norm_(projected(k_, x_ND)); }
+
+  /// The queries times the factors of their positions, and that of the scores where it is on them.
+  Tensor tempered(const Tensor& projected_NHD, Context& context) const {
+    const Tensor q_NHD = config_.scale_on == ScaleOn::query
+                             ? projected_NHD * config_.score_scale(layer_)
+                             : projected_NHD;
+    if (config_.temperature.scale == 0) return q_NHD;
+    const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
+    Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
+    for (int64_t i = 0; i < positions.numel(); ++i)
+      factors.data_ptr<double>()[i] = config_.query_factor(positions.const_data_ptr<int64_t>()[i]);
+    return q_NHD * factors.to(q_NHD.options());
+  }
+
+  ops::ScoreOptions options(Context& context) const {
+    ops::ScoreOptions how;
+    how.scale = config_.logit_scale(layer_);
+    how.softcap = config_.softcap;
+    how.causal = context.causal;
+    how.sinks_H = sinks(*context.batch);
+    return with_term(std::move(how), *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim,
+                      .longest = context.batch->longest(),
+                      .project_q = [this](const Tensor& x) { return queries(q_, x); },
+                      .project_k = [this](const Tensor& x) { return keys(x); }},
+                     context);
+  }
+
+  /// The logits that take weight and give nothing. A key of zeros scores 0, and its value is 0.
+  Tensor sinks(const Batch& batch) const {
+    if (!config_.add_zero_attn) return sinks_ ? sinks_->tensor() : Tensor();
+    const Tensor zero = at::zeros({config_.n_heads}, batch.positions_N.options().dtype(at::kFloat));
+    return sinks_ ? at::logaddexp(sinks_->tensor(), zero.to(sinks_->tensor().options())) : zero;
+  }
+
+  /// Whole sequences by the ranks of a ring.
+  Tensor spread(const Tensor& q_BTHD,
+                const Tensor& k_BTGD,
+                const Tensor& v_BTGD,
+                const SequenceSplit& split,
+                const ops::ScoreOptions& how) const {
+    const ops::RingOrder order(q_BTHD.size(1), split.ranks, split.layout);
+    return ops::ring_attention(q_BTHD, k_BTGD, v_BTGD, order, how).out;
+  }
+
+  /// Whole documents, without a past.
+  Tensor whole(const Projected& x, const PatternedScores& scores, Context& context) const {
+    const Batch& batch = *context.batch;
+    const SequenceSplit split =
+        ops::use_kernels(x.q_NHD) ? SequenceSplit() : sequence_split(context);
+    if (split.ranks <= 1)
+      return attend_documents(x.q_NHD, x.k_NGD, x.v_NGD, batch, scores,
+                              weight_dropout(context, name_, config_.dropout));
+    if (const std::string reason = config_.no_split_reason(batch.longest()); !reason.empty())
+      fail(ErrorKind::spec, name_, "{}", reason);
+    const BySegment part(batch);
+    if (const int64_t t = batch.equal_length(); t > 0 && scores.all_alike()) {
+      const auto fold = [&](const Tensor& y) { return y.unflatten(0, {-1, t}); };
+      return spread(fold(x.q_NHD), fold(x.k_NGD), fold(x.v_NGD), split, scores.in_document(part, 0))
+          .reshape(x.q_NHD.sizes());
+    }
+    return over_segments(batch, [&](size_t i, const Segment&) {
+      const auto alone = [&](const Tensor& y) { return part(y, i).unsqueeze(0); };
+      return spread(alone(x.q_NHD), alone(x.k_NGD), alone(x.v_NGD), split,
+                    scores.in_document(part, i))
+          .squeeze(0);
+    });
+  }
+
+  /// Each segment after what its row holds.
+  Tensor with_state(const Projected& x,
+                    const PatternedScores& scores,
+                    Context& context,
+                    const StateRows& rows) const {
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(*context.batch);
+    return over_segments(*context.batch, [&](size_t i, const Segment& s) {
+      const ops::ScoreOptions how = dropout.in(scores.in_document(part, i), s.begin);
+      Tensor out;
+      after_past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, 0, *rows[i],
+                 [&](const std::vector<ops::KeyValues>& kv) {
+                   out = ops::attention(part(x.q_NHD, i), kv, s.start, how);
+                 });
+      return out;
+    });
+  }
+
+  /// Sight::after_past with the buffers of declarations `slot` and `slot` + 1.
+  void after_past(const ops::KeyValues& own,
+                  size_t slot,
+                  RowState& row,
+                  const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
+    sight_.after_past(own, row.tokens(slot), &row.tokens(slot + 1), compute);
+  }
+
+  /// o_NHD with the rows of global tokens replaced by what their own projections give: attention
+  /// over the whole document.
+  Tensor with_global_rows(const Tensor& o_NHD,
+                          const Tensor& x_ND,
+                          const PatternedScores& scores,
+                          Context& context,
+                          const StateRows* rows) const {
+    const Batch& batch = *context.batch;
+    const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
+    const Projected x{position_->rotate(tempered(q, context), Side::query, context),
+                      position_->rotate(k, Side::key, context), values(v_global_, x_ND)};
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(batch);
+    std::vector<Tensor> found, numbers;
+    for (size_t i = 0; i < batch.segments.size(); ++i) {
+      const Segment& s = batch.segments[i];
+      const auto compute = [&](const std::vector<ops::KeyValues>& kv) {
+        const auto global = [&](int64_t t) {
+          return t < s.length && config_.who().is_global(scores.documents[i], s.start + t);
+        };
+        // runs of neighbouring global tokens
+        for (int64_t t = 0; t < s.length; ++t) {
+          if (!global(t)) continue;
+          int64_t end = t;
+          while (global(end)) ++end;
+          found.push_back(ops::attention(x.q_NHD.narrow(0, s.begin + t, end - t), kv, s.start + t,
+                                         dropout.in(scores.how, batch.n_tokens() + s.begin + t)));
+          numbers.push_back(at::arange(s.begin + t, s.begin + end, at::kLong));
+          t = end;
+        }
+      };
+      const ops::KeyValues own{part(x.k_NGD, i), part(x.v_NGD, i), s.start};
+      if (rows != nullptr)
+        after_past(own, 2, *(*rows)[i], compute);
+      else
+        compute({own});
+    }
+    if (found.empty()) return o_NHD;
+    return o_NHD.index_copy(0, at::cat(numbers).to(o_NHD.device()), at::cat(found));
+  }
+
+  AttentionConfig config_;
+  std::string name_;
+  int64_t layer_ = 0;
+  Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
+  WeightPtr sinks_;
+  HeadNorms q_norm_, k_norm_, v_norm_;
+  LearnedScale scale_;
+  std::unique_ptr<Position> position_;
+  Sight sight_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const AttentionConfig& config, const Builder& builder) {
+  return std::make_unique<Attention>(config, builder);
+}
+
+}  // namespace tessera::nn

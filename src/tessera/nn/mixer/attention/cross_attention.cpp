@@ -1,0 +1,95 @@
+#include "tessera/nn/mixer/attention/cross_attention.h"
+
+#include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/ops/attention/flash_attention.h"
+
+namespace tessera::nn {
+namespace {
+
+class CrossAttention final : public Mixer {
+ public:
+  CrossAttention(const CrossAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o"),
+        q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
+        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        scale_(builder, config.scale) {
+    how_.scale =
+        score_scale(config.scale, config.scale_value, config.head_dim, builder.scope().layer);
+    how_.softcap = config.softcap;
+    how_.causal = false;
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const Tensor q_NHD = scale_(q_norm_(q_(x_ND)));
+    // of all sources that this call brings
+    ops::KeyValues sources;
+    if (context.encoded != nullptr) {
+      const Tensor& e_SD = context.encoded->x_SD;
+      sources = {k_norm_(k_(e_SD)),
+                 v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
+    }
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    if (rows == nullptr && !ops::use_kernels(q_NHD) && ops::flash_documents_applies(q_NHD, how_) &&
+        sources_in_order(context)) {
+      const Tensor o_NHD =
+          ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
+                               lengths_of(context.encoded->source), dropout.in(how_, 0),
+                               dropout.streams(*context.batch));
+      return o_(o_NHD.reshape({x_ND.size(0), -1}));
+    }
+    const BySegment part(*context.batch);
+    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+      RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
+      return ops::attention(part(q_NHD, i), source_of(s.row, row, sources, context), s.start,
+                            dropout.in(how_, s.begin));
+    });
+    return o_(o_NHD.reshape({x_ND.size(0), -1}));
+  }
+
+ private:
+  /// Whether every segment's source stands at its own place among the sources.
+  static bool sources_in_order(const Context& context) {
+    if (context.encoded == nullptr) return false;
+    const auto &segments = context.batch->segments, &sources = context.encoded->source.segments;
+    return std::equal(segments.begin(), segments.end(), sources.begin(), sources.end(),
+                      [](const Segment& a, const Segment& b) { return a.row == b.row; });
+  }
+
+  /// Keys and values of a row's source: those that its state holds, else out of `sources`, which
+  /// the state then keeps.
+  std::vector<ops::KeyValues> source_of(int64_t number,
+                                        RowState* row,
+                                        const ops::KeyValues& sources,
+                                        const Context& context) const {
+    if (row == nullptr || row->source_length() == 0) {
+      const Segment* s = context.encoded != nullptr ? context.encoded->of_row(number) : nullptr;
+      require(s != nullptr, "cross_attention", "row {} has no source", number);
+      const ops::KeyValues own{sources.k_SGD.narrow(0, s->begin, s->length),
+                               sources.v_SGD.narrow(0, s->begin, s->length), 0};
+      if (row == nullptr) return {own};
+      row->tokens(0).append(own.k_SGD);
+      row->tokens(1).append(own.v_SGD);
+    }
+    return held_keys(row->tokens(0), row->tokens(1), 0, row->source_length());
+  }
+
+  CrossAttentionConfig config_;
+  std::string name_;
+  ops::ScoreOptions how_;
+  Linear q_, k_, v_, o_;
+  HeadNorms q_norm_, k_norm_;
+  LearnedScale scale_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const CrossAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<CrossAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

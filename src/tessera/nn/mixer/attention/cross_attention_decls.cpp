@@ -1,0 +1,52 @@
+#include <cmath>
+
+#include "tessera/nn/mixer/attention/cross_attention.h"
+#include "tessera/spec/kv_type.h"
+
+namespace tessera::nn {
+
+void CrossAttentionConfig::complete(const spec::Scope& scope) {
+  if (head_dim == 0 && scope.d_model % n_heads != 0)
+    fail(ErrorKind::spec, scope.path,
+         "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
+         scope.d_model);
+  head_dim = width_of_head(scope);
+  if (n_kv_heads == 0) n_kv_heads = n_heads;
+}
+
+void CrossAttentionConfig::check(const spec::Scope& scope) const {
+  if (scope.source == 0)
+    fail(ErrorKind::spec, scope.path,
+         "cross_attention stands where no encoder is; expected it in \"stacks.decoder\" of arch "
+         "\"encoder_decoder\"");
+  if (n_heads % n_kv_heads != 0)
+    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
+         n_heads);
+  if (dropout >= 1)
+    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+  check_score_scale(scale, scale_value, scope);
+  check_qk_norm(qk_norm, qk_norm_over, scope);
+}
+
+void CrossAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  list.linear("q", n_heads * head_dim, scope.d_model, bias.q);
+  list.linear("k", n_kv_heads * head_dim, scope.source, bias.k);
+  list.linear("v", n_kv_heads * head_dim, scope.source, bias.v);
+  list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
+              spec::Init::into_stream(scope.n_layers));
+  declare_score_scale(list, scale, scale_value, n_heads);
+  declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
+  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+}
+
+std::vector<spec::StateDecl> CrossAttentionConfig::state(const spec::Scope&) const {
+  using Kind = spec::StateDecl::Kind;
+  return spec::packing({{"k", Kind::per_source, {n_kv_heads, head_dim}},
+                        {"v", Kind::per_source, {n_kv_heads, head_dim}}});
+}
+
+double CrossAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  return 4.0 * static_cast<double>(n_heads * head_dim) * static_cast<double>(context);
+}
+
+}  // namespace tessera::nn

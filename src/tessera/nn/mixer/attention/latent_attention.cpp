@@ -1,0 +1,195 @@
+#include "tessera/nn/mixer/attention/latent_attention.h"
+
+#include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/parts.h"
+#include "tessera/nn/position/position_config.h"
+#include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/attention/kv_rows.h"
+
+namespace tessera::nn {
+namespace {
+
+class LatentAttention final : public Mixer {
+ public:
+  LatentAttention(const LatentAttentionConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        kv_a_(builder, "kv_a"),
+        o_(builder, "o"),
+        k_b_(builder.weight("k_b.weight")),
+        v_b_(builder.weight("v_b.weight")),
+        position_(build_position(
+            config.position,
+            builder.under("position", config.child_scope(builder.scope(), "position")))),
+        sight_(builder, config.pattern, config.n_heads) {
+    if (config.q_lora_rank > 0) {
+      q_a_ = Linear(builder, "q_a");
+      q_ = Linear(builder, "q_b");
+      if (config.latent_norm) q_norm_ = build_norm(config.latent_norm, builder.under("q_norm"));
+    } else {
+      q_ = Linear(builder, "q");
+    }
+    if (config.latent_norm) kv_norm_ = build_norm(config.latent_norm, builder.under("kv_norm"));
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), nope = config_.qk_nope_head_dim,
+                  rope = config_.qk_rope_head_dim;
+    const Tensor q_NHK = queries(x_ND);
+    const Tensor unrotated = q_NHK.narrow(2, nope, rope);
+    Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
+    if (rope > 0) q.far_NHR = sight_.far_queries(unrotated, *position_, context);
+    // the latent and the rotary key that all heads share
+    const Tensor a_NA = kv_a_(x_ND);
+    const Tensor c_NC = normed(a_NA.narrow(1, 0, config_.kv_lora_rank), kv_norm_.get());
+    const Tensor r_N1R =
+        rotated(a_NA.narrow(1, config_.kv_lora_rank, rope).unsqueeze(1), Side::key, context);
+
+    const Tensor o_NHV = rows == nullptr && !ops::use_kernels(x_ND)
+                             ? expanded(q, c_NC, r_N1R, context)
+                             : absorbed(q, c_NC, r_N1R, context, rows);
+    return o_(o_NHV.reshape({n, config_.n_heads * config_.v_head_dim}));
+  }
+
+ private:
+  /// Queries by heads: channels that meet the latent, and those that are rotated, perhaps also as
+  /// the first keys of a document meet them.
+  struct Queries {
+    Tensor n_NHK, r_NHR, far_NHR = {};
+  };
+
+  /// The scores of queries whose unrotated channels are `n`, as they are or absorbed.
+  PatternedScores scores(const Tensor& n, const Queries& q, Context& context) const {
+    return sight_.scores(options(context), context,
+                         q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
+  }
+
+  static Tensor normed(const Tensor& x, const Norm* norm) {
+    return norm != nullptr ? norm->forward(x) : x;
+  }
+  Tensor rotated(const Tensor& x_NHR, Side side, Context& context) const {
+    return config_.qk_rope_head_dim > 0 ? position_->rotate(x_NHR, side, context) : x_NHR;
+  }
+
+  Tensor queries(const Tensor& x_ND) const {
+    const Tensor latent = q_a_.weight ? normed(q_a_(x_ND), q_norm_.get()) : x_ND;
+    return q_(latent).reshape({x_ND.size(0), config_.n_heads, config_.head_dim()});
+  }
+
+  /// Entries [S, c + r] as the keys of every head, [H, S, D].
+  static Tensor expanded_keys(const Tensor& entries_SE, const Tensor& k_b, int64_t heads) {
+    const int64_t nope = k_b.size(1), c = k_b.size(0) / heads;
+    const Tensor to_keys = k_b.to(entries_SE.device(), entries_SE.scalar_type())
+                               .reshape({heads, c, nope})
+                               .transpose(1, 2);
+    const Tensor kn_HSK = ops::row_products(entries_SE.narrow(1, 0, c).unsqueeze(0), to_keys);
+    const Tensor r_SR = entries_SE.narrow(1, c, entries_SE.size(1) - c);
+    return at::cat({kn_HSK, r_SR.unsqueeze(0).expand({heads, -1, -1})}, -1);
+  }
+  /// The keys of inputs [R, d_model] as if they stood nowhere.
+  Tensor unplaced_keys(const Tensor& x) const {
+    const Tensor a = kv_a_(x);
+    const int64_t c = config_.kv_lora_rank;
+    const Tensor latent = normed(a.narrow(1, 0, c), kv_norm_.get());
+    const Tensor entries = at::cat({latent, a.narrow(1, c, a.size(1) - c)}, 1);
+    return expanded_keys(entries, k_b_->tensor(), config_.n_heads).transpose(0, 1);
+  }
+
+  ops::ScoreOptions options(Context& context) const {
+    return with_term({.scale = config_.score_scale(), .causal = context.causal}, *position_,
+                     {.n_heads = config_.n_heads,
+                      .head_dim = config_.head_dim(),
+                      .longest = context.batch->longest(),
+                      .project_q = [this](const Tensor& x) { return queries(x); },
+                      .project_k = [this](const Tensor& x) { return unplaced_keys(x); }},
+                     context);
+  }
+
+  /// The options of a segment in the absorbed form: its term still reads what was not absorbed.
+  ops::ScoreOptions absorbed_options(ops::ScoreOptions how,
+                                     const Tensor& q_THD,
+                                     int64_t start) const {
+    if (!how.term.bias) return how;
+    const bool reads_keys = config_.position.as<PositionConfig>().takes_scale();
+    if (reads_keys) how.term.inputs.push_back(k_b_->tensor());
+    how.term.inputs.push_back(q_THD);
+    how.term.bias = [inner = how.term.bias, start, reads_keys](const ops::ScoreBlock& block,
+                                                               const std::vector<Tensor>& inputs) {
+      const auto own = inputs.end() - (reads_keys ? 2 : 1);
+      const int64_t heads = block.q_BHTD.size(1), t = block.q_BHTD.size(2);
+      const Tensor q = inputs.back()
+                           .narrow(0, block.first_query - start, t)
+                           .transpose(0, 1)
+                           .unsqueeze(0)
+                           .to(block.q_BHTD.scalar_type());
+      const Tensor k =
+          reads_keys ? expanded_keys(block.k_BHSD[0][0], *own, heads).unsqueeze(0) : block.k_BHSD;
+      return inner({q, k, block.first_query, block.first_key, block.scale}, {inputs.begin(), own});
+    };
+    return how;
+  }
+
+  /// Keys and values of every head, as in training.
+  Tensor expanded(const Queries& q,
+                  const Tensor& c_NC,
+                  const Tensor& r_N1R,
+                  Context& context) const {
+    const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
+    const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
+    const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
+    const Tensor kn_NHK = at::einsum("nc,hck->nhk", {c_NC.to(type), k_b}).to(c_NC.scalar_type());
+    const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
+    const Tensor k_NHK = at::cat({kn_NHK, r_N1R.expand({n, h, r_N1R.size(2)})}, -1);
+    return attend_documents(at::cat({q.n_NHK, q.r_NHR}, -1), k_NHK, v_NHV, *context.batch,
+                            scores(q.n_NHK, q, context),
+                            weight_dropout(context, name_, config_.dropout));
+  }
+
+  /// One key and value for all heads: the entries (c, r) themselves.
+  Tensor absorbed(const Queries& q,
+                  const Tensor& c_NC,
+                  const Tensor& r_N1R,
+                  Context& context,
+                  const StateRows* rows) const {
+    const Tensor n_NHC = ops::head_linear(q.n_NHK, *k_b_), q_NHE = at::cat({n_NHC, q.r_NHR}, -1),
+                 q_NHK = at::cat({q.n_NHK, q.r_NHR}, -1);
+    const Tensor entries_N1E = at::cat({c_NC.unsqueeze(1), r_N1R}, -1);
+    const PatternedScores how = scores(n_NHC, q, context);
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(*context.batch);
+    const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+      Tensor out;
+      const auto compute = [&](std::vector<ops::KeyValues> kv) {
+        for (ops::KeyValues& entries : kv)
+          entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
+        out = ops::attention(
+            part(q_NHE, i), kv, s.start,
+            dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start),
+                       s.begin));
+      };
+      const ops::KeyValues own{part(entries_N1E, i), {}, s.start};
+      if (rows != nullptr)
+        sight_.after_past(own, (*rows)[i]->tokens(0), nullptr, compute);
+      else
+        compute({own});
+      return out;
+    });
+    return ops::head_linear(u_NHC, *v_b_);
+  }
+
+  LatentAttentionConfig config_;
+  std::string name_;
+  Linear q_a_, q_, kv_a_, o_;
+  WeightPtr k_b_, v_b_;
+  std::unique_ptr<Norm> q_norm_, kv_norm_;
+  std::unique_ptr<Position> position_;
+  Sight sight_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const LatentAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<LatentAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,95 @@
+#include <cmath>
+
+#include "tessera/nn/mixer/attention/latent_attention.h"
+#include "tessera/nn/position/rope.h"
+#include "tessera/nn/rope_scaling/yarn.h"
+#include "tessera/spec/kv_type.h"
+
+namespace tessera::nn {
+namespace {
+
+/// The yarn scaling of the position scheme, nullptr when it has none.
+const YarnScalingConfig* yarn_of(const spec::AnyPart& position) {
+  const auto* rope = position ? dynamic_cast<const RopeConfig*>(position.config.get()) : nullptr;
+  return rope != nullptr && rope->scaling
+             ? dynamic_cast<const YarnScalingConfig*>(rope->scaling.config.get())
+             : nullptr;
+}
+
+}  // namespace
+
+void LatentAttentionConfig::check(const spec::Scope& scope) const {
+  if (scale == LatentScale::yarn_mscale && yarn_of(position) == nullptr)
+    fail(ErrorKind::spec, scope.path,
+         "scale yarn_mscale without a yarn scaling; give position {{\"type\": \"rope\", "
+         "\"scaling\": {{\"type\": \"yarn\", ..}}}}, or scale rsqrt_head_dim");
+  if (scale_value != 1 && scale != LatentScale::value)
+    fail(ErrorKind::spec, scope.path,
+         "scale_value = {} with scale {}, which takes no number; set scale \"value\", or leave it "
+         "out",
+         scale_value, spec::enum_name(scale));
+  if (qk_rope_head_dim == 0 && position && position.info().place == spec::Place::rotation)
+    fail(ErrorKind::spec, scope.path,
+         "qk_rope_head_dim = 0 leaves position \"{}\" nothing to rotate; give it channels, or "
+         "position \"none\"",
+         position.type());
+  check_pattern(pattern, position, n_heads, scope);
+  check_one_projection(pattern, "latent_attention", scope);
+  if (position && position.as<PositionConfig>().adds_values())
+    fail(
+        ErrorKind::spec, scope.path,
+        "position \"{}\" adds to the values, which are read from the latent; set its \"values\" to "
+        "false",
+        position.type());
+  if (dropout >= 1)
+    fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+}
+
+void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  const auto norm = [&](std::string_view name, int64_t width) {
+    if (!latent_norm) return;
+    spec::Scope norm_scope = scope;
+    norm_scope.width = width;
+    spec::ParamList child = list.under(name);
+    latent_norm.config->params(child, norm_scope);
+    list.append(child);
+  };
+  if (q_lora_rank > 0) {
+    list.linear("q_a", q_lora_rank, scope.d_model, bias);
+    norm("q_norm", q_lora_rank);
+    list.linear("q_b", n_heads * head_dim(), q_lora_rank, false);
+  } else {
+    list.linear("q", n_heads * head_dim(), scope.d_model, false);
+  }
+  list.linear("kv_a", entry(), scope.d_model, bias);
+  norm("kv_norm", kv_lora_rank);
+  // rows of a head together, each as it is multiplied when absorbed: the key's matrix from the
+  // right
+  list.linear("k_b", n_heads * kv_lora_rank, qk_nope_head_dim, false);
+  list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false);
+  list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
+              spec::Init::into_stream(scope.n_layers));
+  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
+}
+
+std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {
+  return kept_for(who(),
+                  spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}}));
+}
+
+double LatentAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
+  // absorbed: scores over the entry, weights over the latent
+  return 2.0 * static_cast<double>(n_heads * (entry() + kv_lora_rank)) *
+         static_cast<double>(who().keys_met(context));
+}
+
+double LatentAttentionConfig::score_scale() const {
+  if (scale == LatentScale::value) return scale_value;
+  const double rsqrt = 1 / std::sqrt(static_cast<double>(head_dim()));
+  const YarnScalingConfig* yarn = yarn_of(position);
+  if (scale == LatentScale::rsqrt_head_dim || yarn == nullptr || yarn->factor <= 1) return rsqrt;
+  const double m = 0.1 * yarn->mscale_all_dim * std::log(yarn->factor) + 1;
+  return rsqrt * m * m;
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,159 @@
+// Multi-level attention: recent tokens one by one, older ones as compressed blocks, the coarser the
+// further back. One softmax covers all of them.
+//   levels l = 0 .. N-1 of ratios r_0 = 1, r_l | r_{l+1}; entry b of level l pools the keys (and
+//   values) of tokens [b r_l, (b + 1) r_l); its logit gains ln r_l (count_bias)
+//   (combine gated: a softmax for each level, o = sum over levels of sigmoid(W_g x) o_level)
+//   query i reads [s_l, e_l) of level l:  e_0 = i + 1,  e_{l+1} = s_l,  s_{N-1} = 0,
+//   s_l = r_{l+1} floor(max(0, e_l - w_l) / r_{l+1})
+// so that the levels tile [0, i] and only complete blocks of the past are read. tessera's own
+// definition; relatives: Rae et al. 2019, arXiv:1911.05507; Yuan et al. 2025, arXiv:2502.11089.
+// Golden: attention G10.
+//
+// Keys are pooled before they are rotated; a block stands at the position of its last token, for
+// what a position adds to the scores, too. In an
+// encoder level 0 is the window |i - j| <= w_0 / 2 and every other level all of its blocks, the
+// last one perhaps shorter. Blocks are counted from the document's beginning.
+#pragma once
+
+#include "tessera/spec/fields.h"
+
+#include "tessera/nn/mixer/attention/attention.h"
+
+namespace tessera::nn {
+
+enum class LevelPool {
+  mean,
+  max,
+  depthwise_conv,  // a learned weight for each place in the block, kv head and channel
+  conv,            // a learned matrix over the places, kv heads and channels of a block
+  mlp,             // of a kv head's channels, with a learned vector for each place in the block
+};
+enum class LevelSource {
+  raw,      // blocks of tokens
+  cascade,  // blocks of the entries one level below; mean and max are the same either way
+};
+enum class LevelCombine {
+  softmax,  // one over all levels
+  gated,    // one per level, and a gate for every level and head
+};
+enum class LevelMode {
+  partition,  // every past token is read once
+  overlap,    // every level reads its window of complete blocks, level 0 its window of tokens
+};
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::LevelPool> {
+  using P = nn::LevelPool;
+  static constexpr std::array names{std::pair{P::mean, "mean"}, std::pair{P::max, "max"},
+                                    std::pair{P::depthwise_conv, "depthwise_conv"},
+                                    std::pair{P::conv, "conv"}, std::pair{P::mlp, "mlp"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::LevelSource> {
+  using S = nn::LevelSource;
+  static constexpr std::array names{std::pair{S::raw, "raw"}, std::pair{S::cascade, "cascade"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::LevelCombine> {
+  using L = nn::LevelCombine;
+  static constexpr std::array names{std::pair{L::softmax, "softmax"}, std::pair{L::gated, "gated"}};
+};
+template <>
+struct tessera::spec::EnumNames<tessera::nn::LevelMode> {
+  using M = nn::LevelMode;
+  static constexpr std::array names{std::pair{M::partition, "partition"},
+                                    std::pair{M::overlap, "overlap"}};
+};
+
+namespace tessera::nn {
+
+/// Tokens [begin, end), whole blocks of a level (but for the last one of an encoder).
+struct LevelRange {
+  int64_t begin = 0, end = 0;
+};
+
+struct MultiLevelAttentionConfig final : spec::Config {
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;
+  int64_t head_dim = 0;
+  std::vector<int64_t> ratios{1, 4, 16};
+  std::vector<int64_t> windows{128, 512};
+  LevelPool pool = LevelPool::mean;
+  int64_t pool_hidden = 0;
+  LevelSource source = LevelSource::raw;
+  LevelMode mode = LevelMode::partition;
+  LevelCombine combine = LevelCombine::softmax;
+  bool count_bias = true;
+  AttentionBias bias;
+  spec::Part<spec::Slot::position> position;
+
+  static constexpr auto fields() {
+    using C = MultiLevelAttentionConfig;
+    using spec::field;
+    return std::tuple{
+        field("n_heads", &C::n_heads, "query heads", {.min = 1, .required = true}),
+        field("n_kv_heads", &C::n_kv_heads, "key/value heads, divides n_heads; 0 = n_heads",
+              {.min = 0}),
+        field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
+        field("ratios", &C::ratios,
+              "tokens per entry of each level; the first is 1, each divides "
+              "the next",
+              {.min = 1}),
+        field("windows", &C::windows, "tokens that each level but the last covers", {.min = 1}),
+        field("pool", &C::pool, "how keys and values of a block become one"),
+        field("pool_hidden", &C::pool_hidden, "hidden width of pool mlp; 0 = 2 head_dim",
+              {.min = 0}),
+        field("source", &C::source, "what a block is made of"),
+        field("mode", &C::mode, "whether levels share tokens"),
+        field("combine", &C::combine, "how levels become one"),
+        field("count_bias", &C::count_bias, "add ln(ratio) to the logit of an entry"),
+        field("bias", &C::bias, "which projections have a bias"),
+        field("position", &C::position, "how order enters", {.part = "none"})};
+  }
+  static spec::Info info() {
+    return {.summary = "Attention to recent tokens and to older ones as ever coarser blocks.",
+            .paper =
+                "tessera; after Rae et al., arXiv:1911.05507, and Yuan et al., "
+                "arXiv:2502.11089",
+            .year = 2025,
+            .forms = {.recurrent = true},
+            .time = spec::Growth::quadratic};
+  }
+  int64_t width_of_head(const spec::Scope& scope) const {
+    return head_dim > 0 ? head_dim : n_heads > 0 ? scope.d_model / n_heads : 0;
+  }
+  spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
+    scope.width = width_of_head(scope);
+    scope.n_heads = n_heads;
+    if (name == "position") scope.places = {.rotation = true, .score_bias = true};
+    return scope;
+  }
+  void complete(const spec::Scope& scope) override {
+    if (head_dim == 0 && scope.d_model % n_heads != 0)
+      fail(ErrorKind::spec, scope.path,
+           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
+           scope.d_model);
+    head_dim = width_of_head(scope);
+    if (n_kv_heads == 0) n_kv_heads = n_heads;
+    if (pool == LevelPool::mlp && pool_hidden == 0) pool_hidden = 2 * head_dim;
+  }
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+
+  size_t levels() const { return ratios.size(); }
+  bool learned_pool() const { return pool != LevelPool::mean && pool != LevelPool::max; }
+  /// Whether entries are pooled from those of the level below.
+  bool cascades() const { return source == LevelSource::cascade && learned_pool(); }
+  /// What an entry of level l >= 1 is pooled from: how many tokens, or entries of the level below.
+  int64_t pooled_of(size_t l) const { return cascades() ? ratios[l] / ratios[l - 1] : ratios[l]; }
+  /// What the query at `i` of a decoder reads, per level.
+  std::vector<LevelRange> causal_ranges(int64_t i) const;
+  /// The same in an encoder's document of `length` tokens.
+  std::vector<LevelRange> open_ranges(int64_t i, int64_t length) const;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,52 @@
+// Kimi delta attention: Gated DeltaNet whose state forgets per key channel.
+//   q, k = unit(silu(conv(W x))), v = silu(conv(W x)), beta = sigmoid(W_b x)
+//   ln a_t = -exp(a_log) softplus(W_2 W_1 x + dt_bias);  P = diag(a_t) S_{t-1}
+//   S_t = P + beta_t k_t (v_t - P^T k_t)^T,  o_t = K^{-1/2} S_t^T q_t
+//   out = W_o( RMSNorm_head(o) * sigmoid(W_4 W_3 x) )
+// Kimi Team 2025, arXiv:2510.26692. Forms: chunked (WY), recurrent.
+#pragma once
+
+#include "tessera/nn/mixer/linear/recurrent_config.h"
+
+namespace tessera::nn {
+
+struct KdaConfig final : RecurrentConfig {
+  int64_t d_conv = 4;
+  int64_t rank = 0;
+  double norm_eps = 1e-5;
+
+  static constexpr auto fields() {
+    using C = KdaConfig;
+    using spec::field;
+    return std::tuple_cat(
+        head_fields("K, key width of a head; 0 = d_model / n_heads",
+                    "V, value width of a head; 0 = d_model / n_heads"),
+        std::tuple{
+            field("d_conv", &C::d_conv, "taps of the short convolution of q, k, v; 0 = none",
+                  {.min = 0}),
+            field("rank", &C::rank,
+                  "width between the two projections of the decay and of the gate; 0 = value_dim",
+                  {.min = 0}),
+            field("norm_eps", &C::norm_eps, "added to the mean square of a head's output",
+                  {.min = 0})});
+  }
+  static spec::Info info() {
+    return {.summary = "The delta rule on a state that decays per key channel (Kimi Linear).",
+            .paper =
+                "Kimi Team: Kimi Linear: An Expressive, Efficient Attention Architecture, "
+                "arXiv:2510.26692",
+            .year = 2025,
+            .forms = {.parallel = true, .chunked = true, .recurrent = true}};
+  }
+  void complete(const spec::Scope& scope) override {
+    if (key_dim == 0) key_dim = head_width(scope);
+    if (value_dim == 0) value_dim = head_width(scope);
+    if (rank == 0) rank = value_dim;
+  }
+  void check(const spec::Scope& scope) const override { require_causal(scope, "kda"); }
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+};
+
+}  // namespace tessera::nn

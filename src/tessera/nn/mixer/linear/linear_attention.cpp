@@ -1,0 +1,75 @@
+#include "tessera/nn/mixer/linear/linear_attention.h"
+
+#include "tessera/nn/mixer/linear/recurrence.h"
+#include "tessera/nn/mixer/segments.h"
+
+namespace tessera::nn {
+namespace {
+
+class LinearAttention final : public Mixer {
+ public:
+  LinearAttention(const LinearAttentionConfig& config, const Builder& builder)
+      : config_(config), q_(builder, "q"), k_(builder, "k"), v_(builder, "v"), o_(builder, "o") {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
+    const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
+    const bool normalised = *config_.normaliser;
+    const Tensor q_NE = queries(q_(x_ND)), k_NE = keys(k_(x_ND), *context.batch);
+    Tensor v_NHV = v_(x_ND).to(q_NE.scalar_type()).reshape({n, h, v});
+    if (normalised) v_NHV = at::cat({v_NHV, at::ones({n, h, 1}, v_NHV.options())}, -1);
+
+    const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
+      ops::LinearRecurrence in{run.of(q_NE, {h, k}), run.of(k_NE, {h, k}),
+                               run.of(v_NHV, {h, config_.columns()})};
+      in.documents = run.documents;
+      return context.causal ? recur(run, in, config_.chunk, 0) : ops::linear_recurrence_whole(in);
+    });
+    Tensor y_NHV = y_NE.reshape({n, h, config_.columns()});
+    if (normalised) y_NHV = y_NHV.narrow(2, 0, v) / (y_NHV.narrow(2, v, 1) + config_.eps);
+    return o_(y_NHV.reshape({n, h * v}).to(x_ND.scalar_type()));
+  }
+
+ private:
+  Tensor queries(const Tensor& x_NE) const {
+    if (config_.feature != FeatureMap::softmax) return feature(x_NE);
+    return at::softmax(x_NE.to(ops::wide(x_NE)).unflatten(1, {config_.n_heads, config_.key_dim}),
+                       -1)
+        .flatten(1);
+  }
+  Tensor keys(const Tensor& x_NE, const Batch& batch) const {
+    if (config_.feature != FeatureMap::softmax) return feature(x_NE);
+    const Tensor wide = x_NE.to(ops::wide(x_NE));
+    const BySegment part(batch);
+    return over_segments(batch,
+                         [&](size_t i, const Segment&) { return at::softmax(part(wide, i), 0); });
+  }
+
+  /// phi, in float32 at least: the sums of many keys follow.
+  Tensor feature(const Tensor& x) const {
+    const Tensor wide = x.to(ops::wide(x));
+    switch (config_.feature) {
+      case FeatureMap::elu1:
+        // x + 1 above 0, e^x below: neither branch can overflow in the other's gradient
+        return at::relu(wide) - ops::minus_exp(-at::relu(-wide));
+      case FeatureMap::relu:
+        return at::relu(wide);
+      case FeatureMap::exp:
+        return -ops::minus_exp(wide);
+      case FeatureMap::identity:
+      case FeatureMap::softmax:
+        return wide;
+    }
+    return wide;
+  }
+
+  LinearAttentionConfig config_;
+  Linear q_, k_, v_, o_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> build(const LinearAttentionConfig& config, const Builder& builder) {
+  return std::make_unique<LinearAttention>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,99 @@
+#include "tessera/ops/convolution/short_conv.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tessera/base/threads.h"
+#include "tessera/kernels/convolution/conv_backward.h"
+#include "tessera/kernels/scan/ssm.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/scan/ssm.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// channels of one unit of work
+constexpr int64_t kConvGroup = 64;
+
+/// Convolution and activation in one pass each way; the backward pass computes what it needs again.
+struct ShortConv : torch::autograd::Function<ShortConv> {
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& x_in,
+                        const Tensor& w_in,
+                        const Tensor& b_in,
+                        int64_t act,
+                        const Lengths& lengths) {
+    const Tensor x = x_in.contiguous(), w = w_in.contiguous(), b = b_in.contiguous();
+    const int64_t c = x.size(1), k = w.size(1);
+    Tensor y = at::empty_like(x);
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+      std::vector<float> tail(static_cast<size_t>((k - 1) * c), 0.0f);
+      kernels::causal_conv1d({length, c, k, x.const_data_ptr<float>() + first * c,
+                              w.const_data_ptr<float>(), b.const_data_ptr<float>(), tail.data(),
+                              static_cast<kernels::Activation>(act),
+                              y.data_ptr<float>() + first * c});
+      first += length;
+    }
+    context->save_for_backward({x, w, b});
+    context->saved_data["act"] = act;
+    context->saved_data["lengths"] = lengths;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &b = saved[2], dy = gradients[0].contiguous();
+    const Tensor taps = saved[1].t().contiguous();
+    const auto offsets = offsets_of(context->saved_data["lengths"].toIntVector());
+    const int64_t c = x.size(1), k = taps.size(0);
+    Tensor dx = at::empty_like(x), dtaps = at::zeros_like(taps), db = at::zeros_like(b);
+    kernels::CausalConvGradient whole{
+        0,
+        c,
+        k,
+        x.const_data_ptr<float>(),
+        taps.const_data_ptr<float>(),
+        b.const_data_ptr<float>(),
+        static_cast<kernels::Activation>(context->saved_data["act"].toInt()),
+        dy.const_data_ptr<float>(),
+        dx.data_ptr<float>(),
+        dtaps.data_ptr<float>(),
+        db.data_ptr<float>()};
+    parallel_for((c + kConvGroup - 1) / kConvGroup, 1, [&](int64_t begin, int64_t end) {
+      for (size_t i = 0; i + 1 < offsets.size(); ++i) {
+        auto g = whole;
+        g.T = offsets[i + 1] - offsets[i];
+        g.x += offsets[i] * c;
+        g.dy += offsets[i] * c;
+        g.dx += offsets[i] * c;
+        kernels::causal_conv1d_backward(g, begin * kConvGroup, std::min(c, end * kConvGroup));
+      }
+    });
+    return {dx, dtaps.t(), db, Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor short_conv(const Tensor& x_TC,
+                  const Tensor& w_CK,
+                  const Tensor& b_C,
+                  kernels::Activation act,
+                  const Lengths& lengths) {
+  const bool known = act == kernels::Activation::identity || act == kernels::Activation::silu;
+  if (x_TC.device().is_cpu() && wide(x_TC) == at::kFloat && known && w_CK.size(1) <= 64) {
+    const auto as_float = [](const Tensor& t) { return t.to(at::kFloat); };
+    const Tensor b = b_C.defined() ? b_C : at::zeros({x_TC.size(1)}, x_TC.options());
+    return ShortConv::apply(as_float(x_TC), as_float(w_CK), as_float(b), static_cast<int64_t>(act),
+                            lengths)
+        .to(x_TC.scalar_type());
+  }
+  return over_documents(lengths, [&](const auto& rows_of) {
+    return activate(causal_conv(rows_of(x_TC), w_CK, b_C), act).flatten(0, 1);
+  });
+}
+
+}  // namespace tessera::ops
