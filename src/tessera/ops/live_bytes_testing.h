@@ -24,7 +24,7 @@ class LiveBytes final : c10::Allocator {
   void forget_most() { most_ = now_.load(); }
 
  private:
-  static constexpr uint8_t kPriority = 100;
+  static constexpr uint8_t kPriority = 1;  // that of the block cache, which may come after it
   struct Block {
     c10::DataPtr data;
     int64_t bytes;

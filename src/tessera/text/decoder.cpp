@@ -269,9 +269,9 @@ DecodeStagePointer metaspace_decoder_from_json(const spec::Json& value, const st
 
 DecodeStagePointer stage_from_json(const spec::Json& value, const std::string& where) {
   const std::string type = type_of(value, where);
-  if (type == "StripDecoder") return strip_from_json(value, where);
-  if (type == "MetaspaceDecoder") return metaspace_decoder_from_json(value, where);
-  if (type == "ReplaceDecoder") {
+  if (type == "Strip") return strip_from_json(value, where);
+  if (type == "Metaspace") return metaspace_decoder_from_json(value, where);
+  if (type == "Replace") {
     const JsonObject object(value, where, {"type", "pattern", "content"});
     return std::make_shared<ReplaceDecoder>(Pattern::from_json(object.at("pattern"), where),
                                             object.string("content"));
@@ -288,9 +288,9 @@ DecodeStagePointer stage_from_json(const spec::Json& value, const std::string& w
   if (type == "ByteFallback") return make_byte_fallback_decoder();
   if (type == "Fuse") return make_fuse_decoder();
   fail(ErrorKind::file, where,
-       "decoder \"{}\" is not supported; expected ByteLevel, ByteFallback, Fuse, ReplaceDecoder, "
-       "StripDecoder, "
-       "MetaspaceDecoder, WordPiece or Sequence",
+       "decoder \"{}\" is not supported; expected ByteLevel, ByteFallback, Fuse, Replace, "
+       "Strip, "
+       "Metaspace, WordPiece or Sequence",
        type.substr(0, 50));
 }
 

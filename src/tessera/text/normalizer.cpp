@@ -261,15 +261,15 @@ NormalizerPointer make_sequence(std::vector<NormalizerPointer> parts) {
 NormalizerPointer make_normalizer(const spec::Json& value, const std::string& where) {
   if (value.is_null()) return nullptr;
   const std::string type = type_of(value, where);
-  if (type == "NormalizerSequence") return normalizer_sequence_from_json(value, where);
+  if (type == "Sequence") return normalizer_sequence_from_json(value, where);
   if (type == "Prepend")
     return make_prepend(JsonObject(value, where, {"type", "prepend"}).string("prepend"));
-  if (type == "ReplaceNormalizer") {
+  if (type == "Replace") {
     const JsonObject object(value, where, {"type", "pattern", "content"});
     return std::make_shared<ReplaceNormalizer>(Pattern::from_json(object.at("pattern"), where),
                                                object.string("content"));
   }
-  if (type == "StripNormalizer") {
+  if (type == "Strip") {
     const JsonObject object(value, where, {"type", "strip_left", "strip_right"});
     return std::make_shared<StripNormalizer>(object.boolean("strip_left", true),
                                              object.boolean("strip_right", true));
@@ -293,7 +293,7 @@ NormalizerPointer make_normalizer(const spec::Json& value, const std::string& wh
   if (type == "StripAccents") return std::make_shared<Drop>(&is_mark);
   fail(ErrorKind::file, where,
        "normalizer \"{}\" is not supported; expected NFC, NFD, NFKC, NFKD, Lowercase, Prepend, "
-       "ReplaceNormalizer, StripNormalizer, StripAccents, BertNormalizer or NormalizerSequence",
+       "Replace, Strip, StripAccents, BertNormalizer or Sequence",
        type.substr(0, 50));
 }
 

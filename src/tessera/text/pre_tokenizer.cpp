@@ -219,8 +219,8 @@ PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::strin
   const std::string type = type_of(value, where);
   if (type == "ByteLevel") return byte_level_from_json(value, where);
   if (type == "Split") return split_from_json(value, where);
-  if (type == "MetaspacePreTokenizer") return metaspace_pre_tokenizer_from_json(value, where);
-  if (type == "PreTokenizerSequence") return pre_tokenizer_sequence_from_json(value, where);
+  if (type == "Metaspace") return metaspace_pre_tokenizer_from_json(value, where);
+  if (type == "Sequence") return pre_tokenizer_sequence_from_json(value, where);
   if (type == "Digits") {
     const JsonObject object(value, where, {"type", "individual_digits"});
     return make_split(Pattern(&is_numeric), object.boolean("individual_digits", false)
@@ -240,8 +240,8 @@ PreTokenizerPointer make_pre_tokenizer(const spec::Json& value, const std::strin
   }
   fail(ErrorKind::file, where,
        "pre-tokenizer \"{}\" is not supported; expected ByteLevel, Split, Digits, Whitespace, "
-       "WhitespaceSplit, Punctuation, MetaspacePreTokenizer, BertPreTokenizer or "
-       "PreTokenizerSequence",
+       "WhitespaceSplit, Punctuation, Metaspace, BertPreTokenizer or "
+       "Sequence",
        type.substr(0, 50));
 }
 

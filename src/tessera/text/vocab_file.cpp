@@ -180,9 +180,9 @@ std::map<int64_t, AddedToken> stated_tokens(const Json& config,
            content.substr(0, 50), id.dump().substr(0, 40));
     const bool is_special = special.contains(content);
     if (!tokens
-             .emplace(id.get<int64_t>(),
-                      AddedToken{
-                          .content = content, .normalized = !is_special, .special = is_special})
+             .emplace(
+                 id.get<int64_t>(),
+                 AddedToken{.content = content, .normalized = !is_special, .special = is_special})
              .second)
       fail(ErrorKind::file, path, "id {} stands there twice; expected one token an id",
            id.get<int64_t>());
@@ -248,8 +248,7 @@ Tokenizer tokenizer_from_vocab(std::string_view vocab,
   TokenizerParts parts;
   parts.where = where;
   const SpecialTokens special(config, config_where);
-  parts.added =
-      numbered(stated_tokens(config, older, special, where), special, *vocabulary, where);
+  parts.added = numbered(stated_tokens(config, older, special, where), special, *vocabulary, where);
   const auto role = [&](const char* key) -> std::optional<int32_t> {
     for (const AddedToken& token : parts.added)
       if (token.content == special.content(key)) return token.id;
