@@ -12,7 +12,7 @@
 // with everything but f held fixed.
 #pragma once
 
-#include "tessera/nn/mixer/attention/transformer_xl.h"
+#include "tessera/nn/mixer/attention/segment_config.h"
 
 namespace tessera::nn {
 

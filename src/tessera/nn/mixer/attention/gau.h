@@ -95,4 +95,10 @@ struct GauConfig final : spec::Config {
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
 };
 
+/// The projections and copies of a unit, shared with flash_gau.
+void gau_params(
+    spec::ParamList& list, const spec::Scope& scope, int64_t hidden, int64_t key, int64_t copies);
+/// Throws Error(spec) for a position that adds to values, which have another width than keys here.
+void refuse_value_position(const spec::AnyPart& position, const spec::Scope& scope);
+
 }  // namespace tessera::nn

@@ -1,13 +1,8 @@
-// Rules, parameters, state and cost of the gated attention units.
-#include <cmath>
-
-#include "tessera/nn/mixer/attention/flash_gau.h"
 #include "tessera/nn/mixer/attention/gau.h"
 
 namespace tessera::nn {
-namespace {
 
-void unit_params(
+void gau_params(
     spec::ParamList& list, const spec::Scope& scope, int64_t hidden, int64_t key, int64_t copies) {
   list.linear("in", 2 * hidden + key, scope.d_model, false);
   list.add({"gamma", {copies, key}, spec::Init::normal(0.02), spec::ParamKind::structural});
@@ -15,15 +10,13 @@ void unit_params(
   list.linear("out", scope.d_model, hidden, false, spec::Init::into_stream(scope.n_layers));
 }
 
-void refuse_values(const spec::AnyPart& position, const spec::Scope& scope) {
+void refuse_value_position(const spec::AnyPart& position, const spec::Scope& scope) {
   if (position && position.as<PositionConfig>().adds_values())
     fail(ErrorKind::spec, scope.path,
          "position \"{}\" adds vectors of d_key channels to the values, which have d_hidden; set "
          "its \"values\" to false",
          position.type());
 }
-
-}  // namespace
 
 void GauConfig::check(const spec::Scope& scope) const {
   if (scope.causal && divisor == GauDivisor::length)
@@ -43,7 +36,7 @@ void GauConfig::check(const spec::Scope& scope) const {
   if (divisor != GauDivisor::max_length && max_length != GauConfig().max_length)
     fail(ErrorKind::spec, scope.path,
          "max_length = {} without divisor max_length; set divisor, or leave it out", max_length);
-  refuse_values(position, scope);
+  refuse_value_position(position, scope);
   if (grows(scope.causal) && position && position.as<PositionConfig>().takes_scale())
     fail(ErrorKind::spec, scope.path,
          "position \"{}\" takes the factor on the scores, which differs from query to query with "
@@ -52,7 +45,7 @@ void GauConfig::check(const spec::Scope& scope) const {
 }
 
 void GauConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
-  unit_params(list, scope, d_hidden, d_key, 2);
+  gau_params(list, scope, d_hidden, d_key, 2);
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
 }
 
@@ -63,29 +56,6 @@ std::vector<spec::StateDecl> GauConfig::state(const spec::Scope&) const {
 
 double GauConfig::extra_flops(const spec::Scope&, int64_t context) const {
   return 2.0 * static_cast<double>(d_key + d_hidden) * static_cast<double>(context);
-}
-
-void FlashGauConfig::check(const spec::Scope& scope) const {
-  refuse_values(position, scope);
-}
-
-void FlashGauConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
-  unit_params(list, scope, d_hidden, d_key, 4);
-  if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
-}
-
-std::vector<spec::StateDecl> FlashGauConfig::state(const spec::Scope&) const {
-  using Kind = spec::StateDecl::Kind;
-  return {{"k", Kind::fixed, {group, d_key}},  // of the open group, in the order of its tokens
-          {"k_linear", Kind::fixed, {group, d_key}},
-          {"v", Kind::fixed, {group, d_hidden}},
-          {"sum", Kind::fixed, {d_key, d_hidden}}};  // over the groups before it
-}
-
-double FlashGauConfig::extra_flops(const spec::Scope&, int64_t context) const {
-  const auto seen = static_cast<double>(std::min(context, group));
-  return 2.0 * static_cast<double>(d_key + d_hidden) * seen +
-         4.0 * static_cast<double>(d_key * d_hidden);
 }
 
 }  // namespace tessera::nn

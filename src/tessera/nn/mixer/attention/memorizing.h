@@ -17,7 +17,7 @@
 // and 20). The state then holds each key's buckets.
 #pragma once
 
-#include "tessera/nn/mixer/attention/transformer_xl.h"
+#include "tessera/nn/mixer/attention/segment_config.h"
 
 namespace tessera::nn {
 

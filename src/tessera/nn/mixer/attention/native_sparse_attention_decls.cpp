@@ -4,12 +4,12 @@
 
 #include "tessera/nn/mixer/attention/native_sparse_attention.h"
 
+#include "tessera/nn/mixer/causal.h"
+
 namespace tessera::nn {
 
 void NativeSparseAttentionConfig::check(const spec::Scope& scope) const {
-  if (!scope.causal)
-    fail(ErrorKind::spec, scope.path,
-         "native_sparse_attention is causal and cannot stand in an encoder; use attention there");
+  require_causal(scope, "native_sparse_attention", "attention");
   if (n_heads % n_kv_heads != 0)
     fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
          n_heads);

@@ -2,13 +2,12 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv_decl.h"
 #include "tessera/nn/mixer/convolution/hyena.h"
+#include "tessera/nn/mixer/causal.h"
 
 namespace tessera::nn {
 
 void HyenaConfig::check(const spec::Scope& scope) const {
-  if (!scope.causal)
-    fail(ErrorKind::spec, scope.path,
-         "hyena is causal and cannot stand in an encoder; use attention or fourier there");
+  require_causal(scope, "hyena");
   if (filter_layers > 64)
     fail(ErrorKind::spec, scope.path, "filter_layers = {}; expected at most 64", filter_layers);
 }

@@ -2,13 +2,12 @@
 
 #include "tessera/nn/mixer/convolution/causal_conv_decl.h"
 #include "tessera/nn/mixer/scan/slstm.h"
+#include "tessera/nn/mixer/causal.h"
 
 namespace tessera::nn {
 
 void SlstmConfig::check(const spec::Scope& scope) const {
-  if (!scope.causal)
-    fail(ErrorKind::spec, scope.path,
-         "slstm is causal and cannot stand in an encoder; use attention or fourier there");
+  require_causal(scope, "slstm");
   constexpr int64_t kWidest = 65536;  // initial values are listed channel by channel
   if (scope.d_model > kWidest)
     fail(ErrorKind::spec, scope.path, "d_model = {}; expected at most {}", scope.d_model, kWidest);

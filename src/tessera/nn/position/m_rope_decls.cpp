@@ -1,8 +1,7 @@
-// Rules and position ids of the rotary schemes: what needs no tensors.
+#include "tessera/nn/position/m_rope.h"
+
 #include <algorithm>
 #include <numeric>
-
-#include "tessera/nn/position/m_rope.h"
 
 namespace tessera::nn {
 
