@@ -16,8 +16,8 @@
 #include "tessera/ops/scan/rg_lru.h"
 #include "tessera/ops/scan/selective_scan.h"
 #include "tessera/ops/convolution/short_conv.h"
-#include "tessera/ops/scan/ssm.h"
-#include "tessera/ops/scan/wkv4.h"
+#include "tessera/ops/scan/mamba2.h"
+#include "tessera/ops/scan/rwkv4.h"
 
 namespace tessera::bench {
 namespace {

@@ -7,7 +7,7 @@
 #include "tessera/ops/scan/rg_lru.h"
 #include "tessera/ops/scan/selective_scan.h"
 #include "tessera/ops/scan/slstm.h"
-#include "tessera/ops/scan/wkv4.h"
+#include "tessera/ops/scan/rwkv4.h"
 
 namespace tessera::ops::from_state_test {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "tessera/ops/live_bytes_testing.h"
-#include "tessera/ops/attention/lsh.h"
+#include "tessera/ops/attention/lsh_attention.h"
 #include "tessera/ops/ops_testing.h"
 
 namespace tessera::ops::key_search_test {

@@ -3,10 +3,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/threads.h"
-#include "tessera/kernels/convolution/conv_backward.h"
-#include "tessera/kernels/scan/ssm.h"
+#include "tessera/kernels/convolution/short_conv.h"
 #include "tessera/ops/basic/pointwise.h"
-#include "tessera/ops/scan/ssm.h"
 
 namespace tessera::ops {
 namespace {
@@ -77,6 +75,43 @@ struct ShortConv : torch::autograd::Function<ShortConv> {
 };
 
 }  // namespace
+
+Tensor causal_conv(const Tensor& x_BTC,
+                   const Tensor& w_CK,
+                   const Tensor& b_C,
+                   const Tensor& tail_BKC) {
+  const int64_t t = x_BTC.size(1), k = w_CK.size(1);
+  const Tensor padded = tail_BKC.defined() ? at::cat({tail_BKC.to(x_BTC.scalar_type()), x_BTC}, 1)
+                                           : at::constant_pad_nd(x_BTC, {0, 0, k - 1, 0});
+  const auto type = wide(x_BTC);
+  Tensor y;
+  for (int64_t j = 0; j < k; ++j) {
+    const Tensor term = padded.narrow(1, j, t).to(type) * w_CK.select(1, j).to(type);
+    y = y.defined() ? y + term : term;
+  }
+  if (b_C.defined()) y = y + b_C.to(type);
+  return y.to(x_BTC.scalar_type());
+}
+
+Tensor causal_conv_kernel(const Tensor& x_TC,
+                          const Tensor& w_CK,
+                          const Tensor& b_C,
+                          Tensor& tail_KC,
+                          kernels::Activation act) {
+  const Tensor x = x_TC.contiguous(), w = w_CK.to(at::kFloat).contiguous(),
+               b = b_C.defined() ? b_C.to(at::kFloat).contiguous() : Tensor();
+  Tensor y = at::empty_like(x);
+  kernels::CausalConv conv;
+  conv.T = x.size(0), conv.C = x.size(1), conv.K = w.size(1);
+  conv.x = x.const_data_ptr<float>();
+  conv.w = w.const_data_ptr<float>();
+  conv.bias = b.defined() ? b.const_data_ptr<float>() : nullptr;
+  conv.tail = tail_KC.data_ptr<float>();
+  conv.activation = act;
+  conv.y = y.data_ptr<float>();
+  kernels::causal_conv1d(conv);
+  return y;
+}
 
 Tensor short_conv(const Tensor& x_TC,
                   const Tensor& w_CK,

@@ -3,7 +3,7 @@
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/scan/rg_lru.h"
-#include "tessera/ops/scan/wkv4.h"
+#include "tessera/ops/scan/rwkv4.h"
 
 namespace tessera::ops::recurrences_test {
 namespace {

@@ -11,7 +11,7 @@
 #include "tessera/ops/attention/key_search.h"
 #include "tessera/ops/basic/l2_norm.h"
 #include "tessera/ops/attention/listed_attention.h"
-#include "tessera/ops/attention/lsh.h"
+#include "tessera/ops/attention/lsh_attention.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {

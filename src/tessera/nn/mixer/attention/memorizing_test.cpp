@@ -5,7 +5,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/attention/segment_testing.h"
-#include "tessera/ops/attention/lsh.h"
+#include "tessera/ops/attention/lsh_attention.h"
 
 namespace tessera::nn::memorizing_test {
 namespace {

@@ -4,7 +4,7 @@
 #include "tessera/nn/mixer/attention/local_attention.h"
 #include "tessera/nn/mixer/attention/lsh_attention.h"
 #include "tessera/nn/mixer/mixer_testing.h"
-#include "tessera/ops/attention/lsh.h"
+#include "tessera/ops/attention/lsh_attention.h"
 
 namespace tessera::nn::reformer_test {
 namespace {

@@ -3,7 +3,6 @@
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/convolution/short_conv.h"
-#include "tessera/ops/scan/ssm.h"
 
 namespace tessera::nn {
 

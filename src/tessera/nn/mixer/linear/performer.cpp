@@ -2,7 +2,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/linear/favor.h"
+#include "tessera/ops/linear/performer.h"
 
 namespace tessera::nn {
 namespace {

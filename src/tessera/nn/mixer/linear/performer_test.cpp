@@ -3,7 +3,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
-#include "tessera/ops/linear/favor.h"
+#include "tessera/ops/linear/performer.h"
 
 namespace tessera::nn::performer_test {
 namespace {

@@ -5,7 +5,7 @@
 #include "tessera/nn/mixer/convolution/causal_conv.h"
 #include "tessera/nn/mixer/linear/recurrence.h"
 #include "tessera/ops/basic/pointwise.h"
-#include "tessera/ops/scan/ssm.h"
+#include "tessera/ops/scan/mamba2.h"
 
 namespace tessera::nn {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/pointwise.h"
-#include "tessera/ops/scan/wkv4.h"
+#include "tessera/ops/scan/rwkv4.h"
 
 namespace tessera::nn {
 namespace {

@@ -1,9 +1,9 @@
 // FAVOR+ against the published numbers, its definition and softmax attention.
-#include "tessera/ops/linear/favor.h"
+#include "tessera/ops/linear/performer.h"
 
 #include "tessera/ops/ops_testing.h"
 
-namespace tessera::ops::favor_test {
+namespace tessera::ops::performer_test {
 namespace {
 
 Favor golden(at::ScalarType type, FavorKernel kernel, double eps) {
@@ -155,4 +155,4 @@ TEST(Favor, ManyFeaturesEstimateSoftmaxAttention) {
 }
 
 }  // namespace
-}  // namespace tessera::ops::favor_test
+}  // namespace tessera::ops::performer_test

@@ -1,11 +1,11 @@
-// The state-space recurrence in its parallel, chunked and recurrent forms and its kernel, and the
-// short convolution, against values computed independently in double.
-#include "tessera/ops/scan/ssm.h"
+// The state-space recurrence in its parallel, chunked and recurrent forms and its kernel,
+// against values computed independently in double.
+#include "tessera/ops/scan/mamba2.h"
 
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/basic/pointwise.h"
 
-namespace tessera::ops::ssm_test {
+namespace tessera::ops::mamba2_test {
 namespace {
 
 using Form = std::function<std::pair<Tensor, Tensor>(const Ssd&, const Tensor& state)>;
@@ -210,30 +210,5 @@ TEST(Ssd, HugeStepsStayFinite) {
   }
 }
 
-TEST(CausalConv, Golden) {
-  const Tensor x = tensor({1, 2, 3, 4}, {1, 4, 1}), w = tensor({.1, .2, .3, .4}, {1, 4}),
-               b = tensor({.05});
-  const Tensor want = tensor({.45, 1.15, 2.05, 3.05}, {1, 4, 1}),
-               activated = tensor({0.27478766, 0.87343755, 1.81619262, 2.91208671}, {4, 1});
-  expect_near(causal_conv(x, w, b), want, 1e-14);
-  for (int64_t cut = 1; cut < 4; ++cut) {  // the tail carries what came before
-    const Tensor tail =
-        at::cat({at::zeros({1, 3, 1}, at::kDouble), x.narrow(1, 0, cut)}, 1).narrow(1, cut, 3);
-    expect_near(causal_conv(x.narrow(1, cut, 4 - cut), w, b, tail), want.narrow(1, cut, 4 - cut),
-                1e-14);
-  }
-  const at::NoGradGuard no_gradients;
-  const Tensor xf = x.to(at::kFloat).squeeze(0), wf = w.to(at::kFloat), bf = b.to(at::kFloat);
-  for (int64_t cut = 0; cut <= 4; ++cut) {
-    Tensor tail = at::zeros({3, 1});
-    const Tensor y1 =
-        causal_conv_kernel(xf.narrow(0, 0, cut), wf, bf, tail, kernels::Activation::silu);
-    const Tensor y2 =
-        causal_conv_kernel(xf.narrow(0, cut, 4 - cut), wf, bf, tail, kernels::Activation::silu);
-    expect_near(at::cat({y1, y2}), activated, 2e-6);
-    expect_near(tail, tensor({2, 3, 4}, {3, 1}), 0);
-  }
-}
-
 }  // namespace
-}  // namespace tessera::ops::ssm_test
+}  // namespace tessera::ops::mamba2_test

@@ -1,4 +1,4 @@
-#include "tessera/ops/attention/lsh.h"
+#include "tessera/ops/attention/lsh_attention.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 

@@ -1,7 +1,7 @@
-#include "tessera/kernels/linear/favor.h"
+#include "tessera/kernels/linear/performer.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tessera/kernels/linear/favor.cpp"
+#define HWY_TARGET_INCLUDE "tessera/kernels/linear/performer.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
 
 #include <hwy/highway.h>

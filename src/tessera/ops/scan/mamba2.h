@@ -1,10 +1,9 @@
-// State-space duality (Mamba-2) and the short causal convolution: parallel, chunked and recurrent
-// forms. Dao, Gu 2024, arXiv:2405.21060.
+// State-space duality (Mamba-2): parallel, chunked and recurrent forms. Dao, Gu 2024,
+// arXiv:2405.21060.
 #pragma once
 
 #include <utility>
 
-#include "tessera/kernels/activation.h"
 #include "tessera/ops/documents.h"
 #include "tessera/ops/tensor.h"
 
@@ -32,19 +31,5 @@ std::pair<Tensor, Tensor> ssd_recurrent(const Ssd& in, const Tensor& state_BHPN 
 /// The batch-invariant kernel for B = 1 in float32 without gradients; state_HPN is updated in
 /// place. Returns y_BTHP.
 Tensor ssd_scan(const Ssd& in, Tensor& state_HPN);
-
-/// y[t, c] = b[c] + sum_j w[c, j] x[t - (K - 1) + j, c]; tail_BKC holds the K - 1 inputs before x
-/// (undefined = zeros).
-Tensor causal_conv(const Tensor& x_BTC,
-                   const Tensor& w_CK,
-                   const Tensor& b_C,
-                   const Tensor& tail_BKC = {});
-
-/// The kernel for one sequence, with its activation; tail_KC is updated in place.
-Tensor causal_conv_kernel(const Tensor& x_TC,
-                          const Tensor& w_CK,
-                          const Tensor& b_C,
-                          Tensor& tail_KC,
-                          kernels::Activation act);
 
 }  // namespace tessera::ops

@@ -1,7 +1,7 @@
-#include "tessera/kernels/scan/ssm.h"
+#include "tessera/kernels/scan/mamba2.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tessera/kernels/scan/ssm.cpp"
+#define HWY_TARGET_INCLUDE "tessera/kernels/scan/mamba2.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
 
 #include <hwy/highway.h>
@@ -19,7 +19,6 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-constexpr int64_t kMaxTaps = 64;
 constexpr int kStateRows = 4;  // rows of the state that share the loads of B and C
 
 // Rows p .. p + rows of one head's state over `tokens` tokens from t on: the state goes through the
@@ -110,40 +109,6 @@ void ssd_rows(const SsdScan& s, int64_t begin, int64_t end) {
   }
 }
 
-// channels [begin, end) of token t; rows: the K inputs that its taps meet
-template <Activation kind>
-HWY_INLINE void conv_token(const CausalConv& conv,
-                           const float* taps,
-                           const float* const* rows,
-                           int64_t t,
-                           int64_t begin,
-                           int64_t end) {
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, end - c);
-    V32 sum = conv.bias ? load_upto(conv.bias + c, count) : zero();
-    for (int64_t j = 0; j < conv.K; ++j)
-      sum = hn::MulAdd(load_upto(taps + j * conv.C + c, count), load_upto(rows[j] + c, count), sum);
-    store_upto(activate<kind>(sum), conv.y + t * conv.C + c, count);
-  }
-}
-
-// channels [begin, end); taps: w transposed to [K, C]
-void conv_channels(const CausalConv& conv, const float* taps, int64_t begin, int64_t end) {
-  constexpr int64_t kBlock = 256;  // their taps and inputs stay in the first cache level
-  with_activation(conv.activation, [&]<Activation kind>() HWY_ATTR {
-    for (int64_t c = begin; c < end; c += kBlock)
-      for (int64_t t = 0; t < conv.T; ++t) {
-        const float* rows[kMaxTaps];
-        for (int64_t j = 0; j < conv.K; ++j) {
-          const int64_t source = t - (conv.K - 1) + j;
-          rows[j] =
-              source >= 0 ? conv.x + source * conv.C : conv.tail + (source + conv.K - 1) * conv.C;
-        }
-        conv_token<kind>(conv, taps, rows, t, c, std::min(end, c + kBlock));
-      }
-  });
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::kernels
 HWY_AFTER_NAMESPACE();
@@ -152,7 +117,6 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::kernels {
 
 HWY_EXPORT(ssd_rows);
-HWY_EXPORT(conv_channels);
 
 void ssd_scan(const SsdScan& s) {
   require(s.G > 0 && s.H % s.G == 0, "ssd_scan", "{} groups do not divide {} heads", s.G, s.H);
@@ -161,24 +125,6 @@ void ssd_scan(const SsdScan& s) {
   parallel_for(s.H * s.P, grain, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(ssd_rows)(s, begin, end);
   });
-}
-
-void causal_conv1d(const CausalConv& conv) {
-  require(conv.K >= 1 && conv.K <= 64, "causal_conv1d", "K = {}; expected 1 to 64", conv.K);
-  cap_targets();
-  const int64_t C = conv.C;
-  std::vector<float> taps(static_cast<size_t>(conv.K * C));
-  for (int64_t c = 0; c < C; ++c)
-    for (int64_t j = 0; j < conv.K; ++j)
-      taps[static_cast<size_t>(j * C + c)] = conv.w[c * conv.K + j];
-  parallel_for(C, 1 + (int64_t{1} << 15) / (1 + conv.T * conv.K), [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(conv_channels)(conv, taps.data(), begin, end);
-  });
-  // the last K - 1 inputs: what is left of the old tail, then the new ones
-  const int64_t keep = std::max<int64_t>(0, conv.K - 1 - conv.T);
-  if (keep > 0) std::copy(conv.tail + conv.T * C, conv.tail + (conv.K - 1) * C, conv.tail);
-  const int64_t fresh = conv.K - 1 - keep;
-  std::copy(conv.x + (conv.T - fresh) * C, conv.x + conv.T * C, conv.tail + keep * C);
 }
 
 }  // namespace tessera::kernels

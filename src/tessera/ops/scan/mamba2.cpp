@@ -1,9 +1,9 @@
-#include "tessera/ops/scan/ssm.h"
+#include "tessera/ops/scan/mamba2.h"
 
 #include <limits>
 #include <vector>
 
-#include "tessera/kernels/scan/ssm.h"
+#include "tessera/kernels/scan/mamba2.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 
 namespace tessera::ops {
@@ -151,43 +151,6 @@ Tensor ssd_scan(const Ssd& in, Tensor& state_HPN) {
   scan.state = state_HPN.data_ptr<float>();
   scan.y = y.data_ptr<float>();
   kernels::ssd_scan(scan);
-  return y;
-}
-
-Tensor causal_conv(const Tensor& x_BTC,
-                   const Tensor& w_CK,
-                   const Tensor& b_C,
-                   const Tensor& tail_BKC) {
-  const int64_t t = x_BTC.size(1), k = w_CK.size(1);
-  const Tensor padded = tail_BKC.defined() ? at::cat({tail_BKC.to(x_BTC.scalar_type()), x_BTC}, 1)
-                                           : at::constant_pad_nd(x_BTC, {0, 0, k - 1, 0});
-  const auto type = wide(x_BTC);
-  Tensor y;
-  for (int64_t j = 0; j < k; ++j) {
-    const Tensor term = padded.narrow(1, j, t).to(type) * w_CK.select(1, j).to(type);
-    y = y.defined() ? y + term : term;
-  }
-  if (b_C.defined()) y = y + b_C.to(type);
-  return y.to(x_BTC.scalar_type());
-}
-
-Tensor causal_conv_kernel(const Tensor& x_TC,
-                          const Tensor& w_CK,
-                          const Tensor& b_C,
-                          Tensor& tail_KC,
-                          kernels::Activation act) {
-  const Tensor x = x_TC.contiguous(), w = w_CK.to(at::kFloat).contiguous(),
-               b = b_C.defined() ? b_C.to(at::kFloat).contiguous() : Tensor();
-  Tensor y = at::empty_like(x);
-  kernels::CausalConv conv;
-  conv.T = x.size(0), conv.C = x.size(1), conv.K = w.size(1);
-  conv.x = x.const_data_ptr<float>();
-  conv.w = w.const_data_ptr<float>();
-  conv.bias = b.defined() ? b.const_data_ptr<float>() : nullptr;
-  conv.tail = tail_KC.data_ptr<float>();
-  conv.activation = act;
-  conv.y = y.data_ptr<float>();
-  kernels::causal_conv1d(conv);
   return y;
 }
 

@@ -1,11 +1,8 @@
-// State-space mixers of one sequence: the Mamba-2 recurrence and the short causal convolution.
-// float32; a step's bits depend on the state and that step alone, so any split of a sequence into
-// calls gives the same numbers.
+// The Mamba-2 recurrence (SSD) of one sequence. float32; a step's bits depend on the state and that
+// step alone, so any split of a sequence into calls gives the same numbers.
 #pragma once
 
 #include <cstdint>
-
-#include "tessera/kernels/activation.h"
 
 namespace tessera::kernels {
 
@@ -24,20 +21,5 @@ struct SsdScan {
 };
 /// Throws Error(internal) unless G divides H.
 void ssd_scan(const SsdScan& scan);
-
-/// y[t][c] = activation(bias[c] + sum_j w[c][j] x[t - (K - 1) + j][c]): the last tap meets the
-/// present.
-struct CausalConv {
-  int64_t T = 0, C = 0, K = 0;
-  const float* x = nullptr;     // [T, C]
-  const float* w = nullptr;     // [C, K]
-  const float* bias = nullptr;  // [C] or null
-  float* tail =
-      nullptr;  // [K - 1, C]: the inputs before x, oldest first; replaced by the last ones
-  Activation activation = Activation::identity;
-  float* y = nullptr;  // [T, C]; must not overlap x
-};
-/// Throws Error(internal) unless 1 <= K <= 64.
-void causal_conv1d(const CausalConv& conv);
 
 }  // namespace tessera::kernels

@@ -1,10 +1,10 @@
-#include "tessera/kernels/scan/wkv4.h"
+#include "tessera/kernels/scan/rwkv4.h"
 
 #include <algorithm>
 
 #include "tessera/kernels/kernels_testing.h"
 
-namespace tessera::kernels::wkv4_test {
+namespace tessera::kernels::rwkv4_test {
 namespace {
 
 double value(float v) {
@@ -155,4 +155,4 @@ TEST(Wkv4, SameBitsForAnySplitAndThreads) {
 }
 
 }  // namespace
-}  // namespace tessera::kernels::wkv4_test
+}  // namespace tessera::kernels::rwkv4_test

@@ -1,10 +1,10 @@
-#include "tessera/kernels/linear/favor.h"
+#include "tessera/kernels/linear/performer.h"
 
 #include <algorithm>
 
 #include "tessera/kernels/kernels_testing.h"
 
-namespace tessera::kernels::favor_test {
+namespace tessera::kernels::performer_test {
 namespace {
 
 struct Inputs {
@@ -118,4 +118,4 @@ TEST(FavorScan, CallsAndThreadsChangeNoBits) {
 }
 
 }  // namespace
-}  // namespace tessera::kernels::favor_test
+}  // namespace tessera::kernels::performer_test

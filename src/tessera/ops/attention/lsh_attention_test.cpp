@@ -1,12 +1,12 @@
 // LSH attention against the published numbers and the definition of its lists.
-#include "tessera/ops/attention/lsh.h"
+#include "tessera/ops/attention/lsh_attention.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "tessera/ops/ops_testing.h"
 
-namespace tessera::ops::lsh_test {
+namespace tessera::ops::lsh_attention_test {
 namespace {
 
 TEST(Lsh, GoldenG7) {
@@ -159,4 +159,4 @@ TEST(Lsh, AgainstTheDefinition) {
 }
 
 }  // namespace
-}  // namespace tessera::ops::lsh_test
+}  // namespace tessera::ops::lsh_attention_test

@@ -1,10 +1,10 @@
-#include "tessera/ops/linear/favor.h"
+#include "tessera/ops/linear/performer.h"
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "tessera/kernels/linear/favor.h"
+#include "tessera/kernels/linear/performer.h"
 #include "tessera/ops/weights/weight.h"
 
 namespace tessera::ops {

@@ -1,7 +1,7 @@
-#include "tessera/kernels/scan/wkv4.h"
+#include "tessera/kernels/scan/rwkv4.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tessera/kernels/scan/wkv4.cpp"
+#define HWY_TARGET_INCLUDE "tessera/kernels/scan/rwkv4.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
 
 #include <hwy/cache_control.h>

@@ -1,9 +1,9 @@
-#include "tessera/ops/scan/wkv4.h"
+#include "tessera/ops/scan/rwkv4.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/threads.h"
-#include "tessera/kernels/scan/wkv4.h"
+#include "tessera/kernels/scan/rwkv4.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
 

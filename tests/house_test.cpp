@@ -1,0 +1,144 @@
+// Names: what computes one thing is found by one name in nn/mixer, ops and kernels.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::house_test {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kSource = fs::path(TESSERA_SOURCE_DIR) / "src/tessera";
+
+/// The kinds of mathematics: folders of kernels, ops and nn/mixer.
+const std::set<std::string> kKinds{"attention", "linear", "scan",  "convolution",
+                                   "transform", "weights", "basic"};
+/// What else may lie there.
+const std::set<std::string> kBesides{"library"};  // of ops: their registration with torch
+
+const std::vector<std::string> kLayers{"kernels", "ops", "nn/mixer"};
+
+TEST(House, FoldersOfTheLayersAreKinds) {
+  std::set<std::string> met;
+  for (const std::string& layer : kLayers)
+    for (const auto& entry : fs::directory_iterator(kSource / layer)) {
+      if (!entry.is_directory()) continue;
+      const std::string kind = entry.path().filename();
+      met.insert(kind);
+      EXPECT_TRUE(kKinds.count(kind) || (layer == "ops" && kBesides.count(kind)))
+          << layer << "/" << kind << " is no kind";
+    }
+  for (const std::string& kind : kKinds) EXPECT_TRUE(met.count(kind)) << kind << " is nowhere";
+}
+
+/// Name of a source without its extension and the suffixes that say what of a mechanism it holds.
+std::string stem_of(const fs::path& path) {
+  static const std::regex suffix("_(decls|decl|test|plain_test|testing|inl)$");
+  return std::regex_replace(path.stem().string(), suffix, "");
+}
+
+TEST(House, OneNameLiesInOneKind) {
+  std::map<std::string, std::set<std::string>> kinds, layers;
+  for (const std::string& layer : kLayers)
+    for (const auto& entry : fs::recursive_directory_iterator(kSource / layer)) {
+      const fs::path path = fs::relative(entry.path(), kSource / layer);
+      if (!entry.is_regular_file() || path.filename() == "CMakeLists.txt") continue;
+      if (path.has_parent_path() && kBesides.count(path.begin()->string())) continue;
+      const std::string kind = path.has_parent_path() ? path.begin()->string() : "";
+      kinds[stem_of(path)].insert(kind);
+      layers[stem_of(path)].insert(layer);
+    }
+  int shared = 0;
+  for (const auto& [stem, where] : kinds) {
+    shared += layers[stem].size() > 1 ? 1 : 0;
+    std::string all;
+    for (const std::string& kind : where) all += " " + kind;
+    EXPECT_EQ(where.size(), 1u) << stem << " lies in" << all;
+  }
+  EXPECT_GT(shared, 15) << "names that two layers share";
+}
+
+/// Every mixer's kernel or op carries the mixer's name, or the one of what it shares with others.
+TEST(House, OpsAndKernelsAgreeOnNames) {
+  const auto headers = [](const std::string& layer) {
+    std::set<std::string> out;
+    for (const auto& entry : fs::recursive_directory_iterator(kSource / layer))
+      if (entry.path().extension() == ".h")
+        out.insert(fs::relative(entry.path(), kSource / layer).replace_extension().string());
+    return out;
+  };
+  const std::set<std::string> ops = headers("ops");
+  // parts of kernels that no op calls by their name, with the op or kernel that they serve
+  const std::map<std::string, std::string> serves{
+      {"attention/attention_tiles", "attention/attention"},
+      {"attention/balanced", "attention/listed_attention"},
+      {"attention/flash_tiles", "attention/flash_attention"},
+      {"attention/visibility", "attention/attention"},
+      {"basic/rowwise", "basic/fused"},
+      {"linear/linear_recurrence_backward", "linear/linear_recurrence"},
+      {"scan/cauchy", "scan/lti_scan"},
+      {"weights/blocks", "weights/weight"},
+      {"weights/matmul", "weights/weight"},
+  };
+  for (const std::string& kernel : headers("kernels")) {
+    if (kernel.find('/') == std::string::npos || kernel.ends_with("_inl") ||
+        kernel.ends_with("_testing"))
+      continue;
+    const auto served = serves.find(kernel);
+    if (served == serves.end()) {
+      EXPECT_TRUE(ops.count(kernel)) << "kernels/" << kernel << ".h has no op of its name";
+    } else {
+      EXPECT_FALSE(ops.count(kernel)) << kernel << " has its op: drop it from the list";
+      EXPECT_TRUE(ops.count(served->second)) << served->second;
+    }
+  }
+}
+
+TEST(House, DeclarationsStandBesideTheirHeader) {
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "nn")) {
+    const fs::path path = entry.path();
+    if (!path.stem().string().ends_with("_decls")) continue;
+    ++files;
+    const fs::path header = path.parent_path() / (stem_of(path) + ".h");
+    EXPECT_TRUE(fs::exists(header)) << path << " has no header " << header.filename();
+    // and declares nothing of another mechanism
+    std::ifstream file(path), wanted(header);
+    const std::string text((std::istreambuf_iterator<char>(file)), {}),
+        head((std::istreambuf_iterator<char>(wanted)), {});
+    const std::regex member(R"((?:^|\n)[A-Za-z][^\n;={}]*?\b(\w+Config)::\w+\()");
+    for (std::sregex_iterator m(text.begin(), text.end(), member), end; m != end; ++m)
+      EXPECT_NE(head.find("struct " + (*m)[1].str()), std::string::npos)
+          << path << " defines a function of " << (*m)[1];
+  }
+  EXPECT_GT(files, 40);
+}
+
+TEST(House, EveryMechanismHasOneHeader) {
+  const std::regex line("TESSERA_MECHANISM\\(([a-z_]+), ([a-z0-9_]+), (\\w+)\\)");
+  std::ifstream file(kSource / "nn/mechanisms.def");
+  int mechanisms = 0;
+  std::smatch match;
+  for (std::string text; std::getline(file, text);) {
+    if (!std::regex_match(text, match, line)) continue;
+    ++mechanisms;
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(kSource / "nn" / match[1].str()))
+      if (entry.path().filename() == match[2].str() + ".h") found.push_back(entry.path());
+    ASSERT_EQ(found.size(), 1u) << match[1] << " " << match[2];
+    std::ifstream header(found[0]);
+    const std::string head((std::istreambuf_iterator<char>(header)), {});
+    EXPECT_NE(head.find("struct " + match[3].str() + "Config"), std::string::npos)
+        << found[0] << " does not hold " << match[3] << "Config";
+  }
+  EXPECT_GT(mechanisms, 50);
+}
+
+}  // namespace
+}  // namespace tessera::house_test
