@@ -2,18 +2,15 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/base/threads.h"
 #include "tessera/kernels/convolution/short_conv.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/scan/channel_groups.h"
 
 namespace tessera::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// channels of one unit of work
-constexpr int64_t kConvGroup = 64;
 
 /// Convolution and activation in one pass each way; the backward pass computes what it needs again.
 struct ShortConv : torch::autograd::Function<ShortConv> {
@@ -60,15 +57,13 @@ struct ShortConv : torch::autograd::Function<ShortConv> {
         dx.data_ptr<float>(),
         dtaps.data_ptr<float>(),
         db.data_ptr<float>()};
-    parallel_for((c + kConvGroup - 1) / kConvGroup, 1, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-        auto g = whole;
-        g.T = offsets[i + 1] - offsets[i];
-        g.x += offsets[i] * c;
-        g.dy += offsets[i] * c;
-        g.dx += offsets[i] * c;
-        kernels::causal_conv1d_backward(g, begin * kConvGroup, std::min(c, end * kConvGroup));
-      }
+    for_channel_groups(c, offsets.size() - 1, [&](size_t i, int64_t begin, int64_t end) {
+      auto g = whole;
+      g.T = offsets[i + 1] - offsets[i];
+      g.x += offsets[i] * c;
+      g.dy += offsets[i] * c;
+      g.dx += offsets[i] * c;
+      kernels::causal_conv1d_backward(g, begin, end);
     });
     return {dx, dtaps.t(), db, Tensor(), Tensor()};
   }

@@ -1,4 +1,4 @@
-// What the scans share that walk documents channel by channel.
+// What the scans and convolutions share that walk documents channel by channel.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,14 @@ namespace tessera::ops {
 /// Channels of one unit of work: by the channels alone, so that bits do not depend on threads.
 inline constexpr int64_t kChannelGroup = 64;
 
-/// Calls body(first channel, one past the last) in parallel.
+/// Calls body(document, first channel, one past the last) for every document of every group: the
+/// documents of a group one after another, in order, on one thread.
 inline void for_channel_groups(int64_t channels,
-                               const std::function<void(int64_t, int64_t)>& body) {
+                               size_t documents,
+                               const std::function<void(size_t, int64_t, int64_t)>& body) {
   parallel_for((channels + kChannelGroup - 1) / kChannelGroup, 1, [&](int64_t begin, int64_t end) {
-    body(begin * kChannelGroup, std::min(channels, end * kChannelGroup));
+    for (size_t i = 0; i < documents; ++i)
+      body(i, begin * kChannelGroup, std::min(channels, end * kChannelGroup));
   });
 }
 

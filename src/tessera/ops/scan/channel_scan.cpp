@@ -31,13 +31,11 @@ struct Channels : torch::autograd::Function<Channels> {
                                   : at::zeros({std::max<int64_t>(1, documents), w}, a.options());
     const float *a_data = a.const_data_ptr<float>(), *b_data = b.const_data_ptr<float>();
     float *y_data = y.data_ptr<float>(), *last_data = last.data_ptr<float>();
-    for_channel_groups(w, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i < lengths.size(); ++i) {
-        const int64_t at = offsets[i] * w;
-        kernels::channel_scan({lengths[i], w, a_data + at, b_data + at,
-                               last_data + static_cast<int64_t>(i) * w, y_data + at},
-                              begin, end);
-      }
+    for_channel_groups(w, lengths.size(), [&](size_t i, int64_t begin, int64_t end) {
+      const int64_t at = offsets[i] * w;
+      kernels::channel_scan({lengths[i], w, a_data + at, b_data + at,
+                             last_data + static_cast<int64_t>(i) * w, y_data + at},
+                            begin, end);
     });
     context->save_for_backward({a, y, start});
     context->saved_data["lengths"] = lengths;
@@ -59,14 +57,12 @@ struct Channels : torch::autograd::Function<Channels> {
                 *dy_data = dy.const_data_ptr<float>();
     float *da_data = da.data_ptr<float>(), *db_data = db.data_ptr<float>(),
           *dstate_data = dstate.data_ptr<float>();
-    for_channel_groups(w, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i < lengths.size(); ++i) {
-        const int64_t at = offsets[i] * w;
-        kernels::channel_scan_backward(
-            {lengths[i], w, a_data + at, y_data + at, dy_data + at, start_data, da_data + at,
-             db_data + at, dstate_data + static_cast<int64_t>(i) * w},
-            begin, end);
-      }
+    for_channel_groups(w, lengths.size(), [&](size_t i, int64_t begin, int64_t end) {
+      const int64_t at = offsets[i] * w;
+      kernels::channel_scan_backward(
+          {lengths[i], w, a_data + at, y_data + at, dy_data + at, start_data, da_data + at,
+           db_data + at, dstate_data + static_cast<int64_t>(i) * w},
+          begin, end);
     });
     return {da, db, start.defined() ? dstate[0] : Tensor(), Tensor()};
   }

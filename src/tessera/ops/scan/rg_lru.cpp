@@ -54,9 +54,8 @@ struct Lru : torch::autograd::Function<Lru> {
     whole.fresh = !start.defined();
     whole.y = y.data_ptr<float>();
     whole.state = last.data_ptr<float>();
-    for_channel_groups(whole.W, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i < lengths.size(); ++i)
-        kernels::rg_lru(narrowed(whole, offsets[i], offsets[i + 1]), begin, end);
+    for_channel_groups(whole.W, lengths.size(), [&](size_t i, int64_t begin, int64_t end) {
+      kernels::rg_lru(narrowed(whole, offsets[i], offsets[i + 1]), begin, end);
     });
     context->save_for_backward({in.x_TW, in.in_TW, in.rec_TW, in.scale_W, y, start});
     context->saved_data["lengths"] = lengths;
@@ -80,14 +79,12 @@ struct Lru : torch::autograd::Function<Lru> {
     const float* dy_data = dy.const_data_ptr<float>();
     float *dx_data = dx.data_ptr<float>(), *din_data = din.data_ptr<float>(),
           *drec_data = drec.data_ptr<float>(), *dscale_data = dscale.data_ptr<float>();
-    for_channel_groups(whole.W, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-        const int64_t at = offsets[i] * whole.W;
-        kernels::rg_lru_backward({narrowed(whole, offsets[i], offsets[i + 1]), dy_data + at,
-                                  dx_data + at, din_data + at, drec_data + at, dscale_data,
-                                  start_data, i + 2 == offsets.size() ? dstate_data : nullptr},
-                                 begin, end);
-      }
+    for_channel_groups(whole.W, offsets.size() - 1, [&](size_t i, int64_t begin, int64_t end) {
+      const int64_t at = offsets[i] * whole.W;
+      kernels::rg_lru_backward({narrowed(whole, offsets[i], offsets[i + 1]), dy_data + at,
+                                dx_data + at, din_data + at, drec_data + at, dscale_data,
+                                start_data, i + 2 == offsets.size() ? dstate_data : nullptr},
+                               begin, end);
     });
     return {dx, din, drec, dscale, start.defined() ? dstate : Tensor(), Tensor()};
   }

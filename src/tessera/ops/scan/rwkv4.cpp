@@ -67,9 +67,8 @@ struct Average : torch::autograd::Function<Average> {
     whole.y = y.data_ptr<float>();
     whole.state = last.data_ptr<float>();
     whole.kept = kept.data_ptr<float>();
-    for_channel_groups(whole.C, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i < lengths.size(); ++i)
-        kernels::wkv4(narrowed(whole, offsets, kept_at, i), begin, end);
+    for_channel_groups(whole.C, lengths.size(), [&](size_t i, int64_t begin, int64_t end) {
+      kernels::wkv4(narrowed(whole, offsets, kept_at, i), begin, end);
     });
     context->save_for_backward({in.k_TC, in.v_TC, in.w_C, in.u_C, y, kept, last});
     context->saved_data["lengths"] = lengths;
@@ -96,14 +95,12 @@ struct Average : torch::autograd::Function<Average> {
     const float* dy_data = dy.const_data_ptr<float>();
     float *dk_data = dk.data_ptr<float>(), *dv_data = dv.data_ptr<float>(),
           *dw_data = dw.data_ptr<float>(), *du_data = du.data_ptr<float>();
-    for_channel_groups(whole.C, [&](int64_t begin, int64_t end) {
-      for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-        const int64_t at = offsets[i] * whole.C;
-        kernels::wkv4_backward(
-            {narrowed(whole, offsets, kept_at, i), dy_data + at, dk_data + at, dv_data + at,
-             dw_data, du_data, i + 2 == offsets.size() ? dstate_data : nullptr},
-            begin, end);
-      }
+    for_channel_groups(whole.C, offsets.size() - 1, [&](size_t i, int64_t begin, int64_t end) {
+      const int64_t at = offsets[i] * whole.C;
+      kernels::wkv4_backward(
+          {narrowed(whole, offsets, kept_at, i), dy_data + at, dk_data + at, dv_data + at, dw_data,
+           du_data, i + 2 == offsets.size() ? dstate_data : nullptr},
+          begin, end);
     });
     return {dk, dv, dw, du, fresh ? Tensor() : dstate, Tensor()};
   }
