@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/scattered_attention.h"
@@ -205,15 +206,14 @@ namespace {
 
 /// Far queries by flash attention: heads twice as wide, [far q, q] against [k, 0] for far keys and
 /// [0, k] for the others.
-std::optional<Tensor> far_flash_attention(const Tensor& q_BTHD,
-                                          const Tensor& k_BSGD,
-                                          const Tensor& v_BSGD,
-                                          int64_t start,
-                                          int64_t first,
-                                          ScoreOptions options) {
+Tensor far_flash_attention(const Tensor& q_BTHD,
+                           const Tensor& k_BSGD,
+                           const Tensor& v_BSGD,
+                           int64_t start,
+                           int64_t first,
+                           ScoreOptions options) {
   const Tensor far_q = options.far_q.reshape(q_BTHD.sizes());
   options.far_q = Tensor();
-  if (!flash_applies(q_BTHD, options)) return std::nullopt;
   const int64_t d = q_BTHD.size(3), s = k_BSGD.size(1),
                 far = std::clamp<int64_t>(options.far_end - first, 0, s);
   const Tensor k = at::cat({at::constant_pad_nd(k_BSGD.narrow(1, 0, far), {0, d}),
@@ -222,21 +222,26 @@ std::optional<Tensor> far_flash_attention(const Tensor& q_BTHD,
   return flash_attention(at::cat({far_q, q_BTHD}, 3), k, v_BSGD, start, first, options);
 }
 
-/// With gradients, and in memory linear in the keys; nothing where none of these forms applies.
-std::optional<Tensor> linear_memory_attention(const Tensor& q_BTHD,
+/// Keys that follow each other by a form whose memory is linear in them; nothing where the form is
+/// another.
+std::optional<Tensor> linear_memory_attention(AttentionForm form,
+                                              const Tensor& q_BTHD,
                                               const Tensor& k_BSGD,
                                               const Tensor& v_BSGD,
                                               int64_t start,
                                               int64_t first,
                                               const ScoreOptions& options) {
   if (q_BTHD.size(0) == 0) return std::nullopt;
-  if (options.far_q.defined())
-    return far_flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
-  if (scattered_applies(q_BTHD, options))
-    return scattered_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
-  if (flash_applies(q_BTHD, options))
-    return flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
-  return std::nullopt;
+  switch (form) {
+    case AttentionForm::lists:
+      return scattered_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
+    case AttentionForm::tiles:
+      return flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
+    case AttentionForm::far_tiles:
+      return far_flash_attention(q_BTHD, k_BSGD, v_BSGD, start, first, options);
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -257,7 +262,9 @@ Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
                        const ScoreOptions& given) {
-  if (const auto out = linear_memory_attention(q_BTHD, k_BTGD, v_BTGD, 0, 0, given)) return *out;
+  const AttentionForm form = attention_form(asks_of(q_BTHD, given) | kTogether);
+  if (const auto out = linear_memory_attention(form, q_BTHD, k_BTGD, v_BTGD, 0, 0, given))
+    return *out;
   const ScoreOptions options = heads_first(given, 1, 2);
   const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), heads = q_BTHD.size(2);
   const Tensor q = q_BTHD.transpose(1, 2), k = k_BTGD.transpose(1, 2), v = v_BTGD.transpose(1, 2);
@@ -271,7 +278,13 @@ Tensor attention(const Tensor& q_THD,
                  const std::vector<KeyValues>& given,
                  int64_t start,
                  const ScoreOptions& options) {
-  if (use_kernels(q_THD) && !options.dropout) return attention_kernel(q_THD, given, start, options);
+  uint32_t asks = asks_of(q_THD, options);
+  for (size_t i = 0; i + 1 < given.size(); ++i)
+    if (given[i].first + given[i].k_SGD.size(0) != given[i + 1].first) asks |= kGaps;
+  const AttentionForm form = attention_form(asks);
+  if (form == AttentionForm::kernel) return attention_kernel(q_THD, given, start, options);
+  if (form == AttentionForm::kernel_of_weights)
+    return attention_kernel_of_weights(q_THD, given, start, options);
   std::vector<KeyValues> kv;
   for (const KeyValues& part : given) {
     const auto numbers = [&](const Tensor& x) {
@@ -302,10 +315,9 @@ Tensor attention(const Tensor& q_THD,
   }
   const Tensor k_SGD = keys.size() == 1 ? keys[0] : at::cat(keys),
                v_SGD = values.size() == 1 ? values[0] : at::cat(values);
-  if (held.size() == 1)
-    if (const auto out = linear_memory_attention(q_THD.unsqueeze(0), k_SGD.unsqueeze(0),
-                                                 v_SGD.unsqueeze(0), start, held[0].begin, options))
-      return out->squeeze(0);
+  if (const auto out = linear_memory_attention(form, q_THD.unsqueeze(0), k_SGD.unsqueeze(0),
+                                               v_SGD.unsqueeze(0), start, held[0].begin, options))
+    return out->squeeze(0);
   const Tensor q = q_THD.transpose(0, 1).unsqueeze(0), k = k_SGD.transpose(0, 1).unsqueeze(0),
                v = v_SGD.transpose(0, 1).unsqueeze(0);
   ScoreOptions batched = heads_first(options, 0, 1);

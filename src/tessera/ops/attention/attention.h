@@ -1,5 +1,6 @@
 // Softmax attention: the definition, the fused training path, the chunked form whose memory is
-// linear in the keys, and the batch-invariant inference kernel. ops/ chooses; callers do not.
+// linear in the keys, and the batch-invariant inference kernel. attention_form.h chooses; callers
+// do not.
 //
 //   s_ij = scale q_i . k_j;   s <- c tanh(s / c);   s <- s + bias_ij;   hidden keys leave
 //   p_ij = m_ij exp(s_ij) / (sum_j m_ij exp(s_ij) + exp(sink));   o_i = sum_j p_ij v_j (+ term)
@@ -80,16 +81,13 @@ struct KeyValues {
 
 /// q_THD, queries at positions start .. start + T - 1, against the keys of `kv`, in ascending order
 /// of position; gaps between them must be hidden. Out: [T, H, Dv]. Query head h reads kv head
-/// floor(h * G / H). A query that sees no key gives 0. Takes the batch-invariant kernel where
-/// use_kernels(q), else the plain form.
+/// floor(h * G / H). A query that sees no key gives 0.
 Tensor attention(const Tensor& q_THD,
                  const std::vector<KeyValues>& kv,
                  int64_t start,
                  const ScoreOptions& options);
 
-/// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD: by lists of keys
-/// (ops/attention/scattered_attention.h) or by tiles (ops/attention/flash_attention.h) where these
-/// apply, else by chunks of queries.
+/// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD.
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
@@ -100,6 +98,11 @@ Tensor attention_kernel(const Tensor& q_THD,
                         const std::vector<KeyValues>& kv,
                         int64_t start,
                         const ScoreOptions& options);
+/// The same with the weights of a few queries at a time as a tensor, for a term of the values.
+Tensor attention_kernel_of_weights(const Tensor& q_THD,
+                                   const std::vector<KeyValues>& kv,
+                                   int64_t start,
+                                   const ScoreOptions& options);
 
 /// The definition: softmax over visible keys in float32 or double. q_BHTD at positions start ..,
 /// k and v_BGSD at positions first ... Keeps all T x S scores.

@@ -134,13 +134,14 @@ kernels::KeyRange keys_seen(
                       : kernels::KeyRange{seen.front().begin, seen.back().end};
 }
 
-/// Attention with the weights as a tensor, for a term of the values: a few queries at a time, with
-/// the keys that some of them see. What outlives a step lies in one tensor: between the memory of
-/// two steps it would keep the second from taking that of the first.
-Tensor attention_by_weights(const Tensor& q_THD,
-                            const std::vector<KeyValues>& kv,
-                            int64_t start,
-                            ScoreOptions options) {
+}  // namespace
+
+// A few queries at a time, with the keys that some of them see. What outlives a step lies in one
+// tensor: between the memory of two steps it would keep the second from taking that of the first.
+Tensor attention_kernel_of_weights(const Tensor& q_THD,
+                                   const std::vector<KeyValues>& kv,
+                                   int64_t start,
+                                   const ScoreOptions& options) {
   const int64_t t = q_THD.size(0), h = q_THD.size(1);
   const Tensor all_k = heads_of(kv, &KeyValues::k_SGD, h),
                all_v = heads_of(kv, &KeyValues::v_SGD, h);
@@ -184,13 +185,10 @@ Tensor attention_by_weights(const Tensor& q_THD,
   return out_HTV.transpose(0, 1);
 }
 
-}  // namespace
-
 Tensor attention_kernel(const Tensor& q_THD,
                         const std::vector<KeyValues>& kv,
                         int64_t start,
                         const ScoreOptions& options) {
-  if (options.term.values) return attention_by_weights(q_THD, kv, start, options);
   // the kernel reads far queries with the strides of q
   const Tensor q = options.far_q.defined() ? q_THD.contiguous() : dense_rows(q_THD);
   const Held held = held_keys(kv);

@@ -119,15 +119,6 @@ struct Flash : torch::autograd::Function<Flash> {
   }
 };
 
-}  // namespace
-
-bool flash_applies(const Tensor& q, const ScoreOptions& options) {
-  return q.device().is_cpu() && q.scalar_type() != at::kDouble && !options.term.bias &&
-         !options.term.values && !options.far_q.defined();
-}
-
-namespace {
-
 /// Those of B matrices [H, T, S], whose keys stand from `first` on.
 void number_weights(FlashWork& work,
                     const RandomKey& key,
@@ -171,10 +162,6 @@ Tensor flash_attention(const Tensor& q_BTHD,
     number_weights(*work, options.dropout.key, q_BTHD.size(0), q_BTHD.size(1), k_BSGD.size(1),
                    q_BTHD.size(2), 0);
   return flash(work, q_BTHD, k_BSGD, v_BSGD, options);
-}
-
-bool flash_documents_applies(const Tensor& q, const ScoreOptions& options) {
-  return flash_applies(q, options) && options.visibility == nullptr;
 }
 
 Tensor flash_documents(const Tensor& q_NHD,

@@ -6,12 +6,9 @@
 
 namespace tessera::ops {
 
-/// Whether flash_attention computes this: floats on a CPU, no term that is a function, no second
-/// set of queries. Windows, caps, tables by distance, sinks and patterns all serve.
-bool flash_applies(const Tensor& q, const ScoreOptions& options);
-
-/// q_BTHD at positions start .., k and v_BSGD at positions first ... Out: [B, T, H, Dv], of q's
-/// type; 16-bit floats are computed in float32. Deterministic whatever the threads.
+/// Where attention_form.h chooses tiles. q_BTHD at positions start .., k and v_BSGD at positions
+/// first ... Out: [B, T, H, Dv], of q's type; 16-bit floats are computed in float32. Deterministic
+/// whatever the threads.
 Tensor flash_attention(const Tensor& q_BTHD,
                        const Tensor& k_BSGD,
                        const Tensor& v_BSGD,
@@ -23,7 +20,6 @@ Tensor flash_attention(const Tensor& q_BTHD,
 /// alone: `keys` of S in all, one number a document. q_NHD, k and v_SGD -> [N, H, Dv]. Causality
 /// and windows go by places in N and S. Patterns do not serve. Where options hold dropout, each
 /// document takes the random numbers of its own stream, as if it stood alone.
-bool flash_documents_applies(const Tensor& q, const ScoreOptions& options);
 Tensor flash_documents(const Tensor& q_NHD,
                        const Tensor& k_SGD,
                        const Tensor& v_SGD,

@@ -312,22 +312,5 @@ TEST(FlashAttention, FarQueriesMeetTheFirstKeys) {
   EXPECT_GT(largest(want[1]), 0.01);
 }
 
-TEST(FlashAttention, LeavesFunctionsToTheOtherForms) {
-  const Tensor q = at::zeros({1, 2, 1, 4});
-  EXPECT_TRUE(flash_applies(q, {}));
-  EXPECT_FALSE(flash_applies(q.to(at::kDouble), {}));
-  ScoreOptions term;
-  term.term.bias = [](const ScoreBlock&, const std::vector<Tensor>&) { return Tensor(); };
-  EXPECT_FALSE(flash_applies(q, term));
-  ScoreOptions far;
-  far.far_q = q;
-  EXPECT_FALSE(flash_applies(q, far));
-  // a pattern's positions are those in one document
-  ScoreOptions pattern;
-  pattern.visibility = std::make_shared<Holes>(2);
-  EXPECT_TRUE(flash_documents_applies(q, {}));
-  EXPECT_FALSE(flash_documents_applies(q, pattern));
-}
-
 }  // namespace
 }  // namespace tessera::ops::flash_attention_test

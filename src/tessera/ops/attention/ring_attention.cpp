@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tessera/kernels/attention/flash_attention.h"
+#include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 
 namespace tessera::ops {
@@ -221,7 +222,7 @@ std::vector<PartialAttention> ring_forward(const std::vector<RingRank>& ranks,
                                            const ScoreOptions& options) {
   check(options);
   const at::NoGradGuard still;
-  const bool tiles = flash_applies(ranks.at(0).q_BNHK, options);
+  const bool tiles = tiles_serve(ranks.at(0).q_BNHK, options);
   std::vector<RingBlock> held;
   std::vector<PartialAttention> sums;
   for (const RingRank& rank : ranks) {
@@ -259,7 +260,7 @@ std::vector<RingGradients> ring_backward(const std::vector<RingRank>& ranks,
   check(options);
   const at::NoGradGuard still;
   // the kernel forms delta from O and dO alone
-  const bool tiles = flash_applies(ranks.at(0).q_BNHK, options) && !d.at(0).lse.defined();
+  const bool tiles = tiles_serve(ranks.at(0).q_BNHK, options) && !d.at(0).lse.defined();
   std::vector<RingBlock> held;
   std::vector<RingGradients> sums(ranks.size());
   for (size_t r = 0; r < ranks.size(); ++r) {

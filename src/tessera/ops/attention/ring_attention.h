@@ -62,7 +62,7 @@ struct RingGradients {
 };
 
 /// The ranks of this process, in step; each one's result, out [B, H, rows, V] and lse [B, H, rows],
-/// 0 and -inf in padding. By tiles where flash_applies(q, options), else by the definition. Throws
+/// 0 and -inf in padding. By tiles where tiles_serve(q, options), else by the definition. Throws
 /// Error(internal) where options hold far queries or dropout.
 std::vector<PartialAttention> ring_forward(const std::vector<RingRank>& ranks,
                                            const RingOrder& order,

@@ -14,11 +14,6 @@ constexpr int64_t kQueriesAtOnce = 64;  // their lists exist at one time
 
 }  // namespace
 
-bool scattered_applies(const Tensor& q, const ScoreOptions& options) {
-  return options.visibility && options.visibility->scattered() && flash_applies(q, options) &&
-         !options.term && !options.sinks_H.defined() && options.softcap == 0 && !options.dropout;
-}
-
 Tensor scattered_attention(const Tensor& q_BTHD,
                            const Tensor& k_BSGD,
                            const Tensor& v_BSGD,

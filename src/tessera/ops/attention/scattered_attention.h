@@ -6,11 +6,7 @@
 
 namespace tessera::ops {
 
-/// Whether scattered_attention computes this: floats on a CPU, a scattered pattern, and scores that
-/// are products alone.
-bool scattered_applies(const Tensor& q, const ScoreOptions& options);
-
-/// As flash_attention (flash_attention.h).
+/// Where attention_form.h chooses lists; as flash_attention (flash_attention.h).
 Tensor scattered_attention(const Tensor& q_BTHD,
                            const Tensor& k_BSGD,
                            const Tensor& v_BSGD,

@@ -69,17 +69,6 @@ TEST(ScatteredAttention, IsTheDefinition) {
   }
 }
 
-TEST(ScatteredAttention, AppliesWhereScoresAreProductsAlone) {
-  const Tensor q = at::zeros({1, 2, 2, 4});
-  ScoreOptions options;
-  EXPECT_FALSE(scattered_applies(q, options));
-  options.visibility = std::make_shared<Thirds>(true);
-  EXPECT_TRUE(scattered_applies(q, options));
-  EXPECT_FALSE(scattered_applies(q.to(at::kDouble), options));
-  options.softcap = 2;
-  EXPECT_FALSE(scattered_applies(q, options));
-}
-
 // What lists do not serve goes by tiles, with the same pattern.
 TEST(ScatteredAttention, TilesServeTheSamePattern) {
   ScoreOptions options;

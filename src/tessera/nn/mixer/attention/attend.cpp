@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/random.h"
 
@@ -207,7 +208,7 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
                                     const ops::ScoreOptions& options,
                                     const WeightDropout& dropout) {
   if (batch.segments.size() < 2 || ops::use_kernels(q_NHK) ||
-      !ops::flash_documents_applies(q_NHK, options))
+      !ops::tiles_serve_packed(q_NHK, options))
     return std::nullopt;
   const std::vector<int64_t> lengths = lengths_of(batch);
   return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, dropout.in(options, 0),

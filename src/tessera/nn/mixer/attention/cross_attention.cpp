@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/attention/cross_attention.h"
 
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 
 namespace tessera::nn {
@@ -34,7 +35,7 @@ class CrossAttention final : public Mixer {
                  v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
     }
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
-    if (rows == nullptr && !ops::use_kernels(q_NHD) && ops::flash_documents_applies(q_NHD, how_) &&
+    if (rows == nullptr && !ops::use_kernels(q_NHD) && ops::tiles_serve_packed(q_NHD, how_) &&
         sources_in_order(context)) {
       const Tensor o_NHD =
           ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),

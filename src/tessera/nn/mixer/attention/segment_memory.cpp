@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
 
 namespace tessera::nn {
@@ -53,7 +54,7 @@ Tensor attend_alike(const Tensor& q_BTHD,
                     const ops::ScoreOptions& how) {
   int64_t keys = 0;
   for (const ops::KeyValues& part : seen[0]) keys += part.k_SGD.size(0);
-  const bool table = ops::flash_applies(q_BTHD, how);
+  const bool table = ops::tiles_serve(q_BTHD, how);
   const bool many = q_BTHD.size(0) * q_BTHD.size(1) * q_BTHD.size(2) * keys > kScoresAtOnce;
   if (seen.size() == 1 || (many && !table)) {
     std::vector<Tensor> out;
