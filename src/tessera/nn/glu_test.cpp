@@ -3,19 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/nn/parts.h"
 #include "tessera/nn/registry.h"
-#include "tessera/ops/ops_testing.h"
+#include "tessera/nn/weights_testing.h"
 
 namespace tessera::nn::glu_test {
 namespace {
 
 TEST(Glu, GoldenVariants) {
   register_mechanisms();
-  const std::map<std::string, Tensor> values = {
-      {"gate.weight", ops::tensor({.5, 1, 2, 1, 0, -1}, {2, 3})},
-      {"up.weight", ops::tensor({1, 1, 0, -.5, 2, 1}, {2, 3})},
-      {"down.weight", ops::tensor({1, -1, .5, 2, 0, 1}, {3, 2})}};
+  const Values values = {{"gate.weight", ops::tensor({.5, 1, 2, 1, 0, -1}, {2, 3})},
+                         {"up.weight", ops::tensor({1, 1, 0, -.5, 2, 1}, {2, 3})},
+                         {"down.weight", ops::tensor({1, -1, .5, 2, 0, 1}, {3, 2})}};
   using spec::Json;
   const std::pair<Json, std::vector<double>> variants[] = {
       {{{"act", "sigmoid"}}, {2.11229666, -5.16844498, -2.48983732}},
@@ -35,14 +33,8 @@ TEST(Glu, GoldenVariants) {
     json.update(variant);
     const auto part = spec::read_part(spec::Slot::ffn, json, scope);
     const auto run = [&](at::ScalarType type) {
-      const WeightSource source = [&, type](const std::string& name) -> WeightPtr {
-        const auto found = values.find(name);
-        return found == values.end() ? nullptr
-                                     : std::make_shared<ops::Weight>(
-                                           ops::Weight::dense(name, found->second.to(type)));
-      };
       Context context;
-      return build_ffn(part, Builder(source, "", scope))
+      return build_ffn(part, Builder(weights_from(values, type), "", scope))
           ->forward(ops::tensor({1, -2, .5}, {1, 3}).to(type), context)
           .squeeze(0);
     };

@@ -2,8 +2,8 @@
 #include "tessera/nn/ffn/chunked.h"
 
 #include "tessera/base/testing.h"
-#include "tessera/nn/parts.h"
 #include "tessera/nn/registry.h"
+#include "tessera/nn/weights_testing.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
 
@@ -16,7 +16,7 @@ constexpr int64_t kD = 6;
 
 /// A layer with its weights, by name.
 struct Layer {
-  std::map<std::string, Tensor> values;
+  Values values;
   std::unique_ptr<Ffn> ffn;
 
   Layer(const std::string& json, at::ScalarType type) {
@@ -27,17 +27,9 @@ struct Layer {
         spec::read_part(spec::Slot::ffn, spec::parse_json(json, "test"), scope);
     spec::ParamList list;
     part.config->params(list, scope);
-    double i = 0;
-    for (const spec::ParamDecl& decl : list.all())
-      values[decl.name] = gen(decl.shape, 0.37 + 0.06 * i++, 0.1).to(type).requires_grad_(true);
-    ffn = build_ffn(
-        part, Builder(
-                  [this](const std::string& name) -> WeightPtr {
-                    const auto found = values.find(name);
-                    if (found == values.end()) return nullptr;
-                    return std::make_shared<ops::Weight>(ops::Weight::dense(name, found->second));
-                  },
-                  "", scope));
+    draw_weights(list.all(), values, {.phase_step = 0, .size = 1});
+    for (auto& [name, value] : values) value = value.to(type).requires_grad_(true);
+    ffn = build_ffn(part, Builder(weights_from(values), "", scope));
   }
   Tensor run(const Tensor& x) const {
     const Batch batch = Batch::of(at::zeros({1, x.size(0)}, at::kLong));

@@ -2,23 +2,11 @@
 // path.
 #pragma once
 
-#include <map>
-
 #include "tessera/nn/parts.h"
 #include "tessera/nn/registry.h"
-#include "tessera/ops/ops_testing.h"
+#include "tessera/nn/weights_testing.h"
 
 namespace tessera::nn {
-
-using Values = std::map<std::string, Tensor>;
-
-/// Values of the i-th declared parameter: size * sin(frequency n + phase) over its elements n, with
-/// frequency and phase growing by their steps from one parameter to the next.
-struct Waves {
-  double frequency = 0.37, frequency_step = 0.06;
-  double phase = 0.1, phase_step = 0.2;
-  double size = 0.5;
-};
 
 struct MixerUnderTest {
   spec::Json json;
@@ -51,16 +39,7 @@ struct MixerUnderTest {
   bool recurrent() const { return part.info().forms.recurrent; }
 
   /// Every declared parameter that has no value yet.
-  void fill(const Waves& waves = {}) {
-    double i = 0;
-    for (const spec::ParamDecl& decl : declared()) {
-      if (!values.contains(decl.name))
-        values[decl.name] = ops::gen(decl.shape, waves.frequency + waves.frequency_step * i,
-                                     waves.phase + waves.phase_step * i) *
-                            waves.size;
-      i += 1;
-    }
-  }
+  void fill(const Waves& waves = {}) { draw_weights(declared(), values, waves); }
   /// The declared parameters are exactly the given ones.
   void expect_all_given() const {
     const auto all = declared();
@@ -74,15 +53,7 @@ struct MixerUnderTest {
     }
   }
 
-  Builder builder(at::ScalarType type) const {
-    const WeightSource source = [this, type](const std::string& name) -> WeightPtr {
-      const auto found = values.find(name);
-      return found == values.end()
-                 ? nullptr
-                 : std::make_shared<ops::Weight>(ops::Weight::dense(name, found->second.to(type)));
-    };
-    return {source, "", scope};
-  }
+  Builder builder(at::ScalarType type) const { return {weights_from(values, type), "", scope}; }
 
   /// All rows of `batch`, without a state; layers of one call share `context`.
   Tensor forward(const Tensor& x_ND,

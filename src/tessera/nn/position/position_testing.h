@@ -4,11 +4,9 @@
 
 #include "tessera/nn/parts.h"
 #include "tessera/nn/registry.h"
-#include "tessera/ops/ops_testing.h"
+#include "tessera/nn/weights_testing.h"
 
 namespace tessera::nn {
-
-using Values = std::map<std::string, Tensor>;
 
 /// Queries, keys and values of one document, heads first.
 struct Heads {
@@ -32,14 +30,8 @@ class Scheme {
   std::function<Tensor(const Tensor&)> project_q, project_k;
 
   std::unique_ptr<Position> make(at::ScalarType type) const {
-    const WeightSource source = [this, type](const std::string& name) -> WeightPtr {
-      const auto found = values_.find(name);
-      if (found == values_.end()) return nullptr;
-      return std::make_shared<ops::Weight>(
-          ops::Weight::dense(name, found->second.to(type).contiguous()));
-    };
     return build_position(spec::read_part(spec::Slot::position, json_, scope_),
-                          Builder(source, "", scope_));
+                          Builder(weights_from(values_, type), "", scope_));
   }
 
   ops::ScoreOptions options(int64_t length, double scale, at::ScalarType type) const {
