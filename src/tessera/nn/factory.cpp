@@ -1,102 +1,47 @@
-// From configs to parts: every mechanism's .cpp defines build(const Config&, const Builder&); this
-// table finds it by name. Expanded from mechanisms.def.
-#include "tessera/nn/mechanism_headers.h"
+// From configs to parts. Every mechanism's .cpp defines build(const Config&, const Builder&);
+// generated files, one for each folder of mechanisms, call it by the mechanism's name
+// (CMakeLists.txt), and are found here.
 #include "tessera/nn/parts.h"
 
 namespace tessera::nn {
+namespace {
 
-#define BUILDS_norm(Prefix) std::unique_ptr<Norm> build(const Prefix##Config&, const Builder&);
-#define BUILDS_position(Prefix) \
-  std::unique_ptr<Position> build(const Prefix##Config&, const Builder&);
-#define BUILDS_rope_scaling(Prefix)
-#define BUILDS_pattern(Prefix)
-#define BUILDS_mixer(Prefix) std::unique_ptr<Mixer> build(const Prefix##Config&, const Builder&);
-#define BUILDS_ffn(Prefix) std::unique_ptr<Ffn> build(const Prefix##Config&, const Builder&);
-#define BUILDS_residual(Prefix) \
-  std::unique_ptr<Residual> build(const Prefix##Config&, const Builder&);
-#define BUILDS_embed(Prefix) std::unique_ptr<Embed> build(const Prefix##Config&, const Builder&);
-#define BUILDS_head(Prefix) std::unique_ptr<Head> build(const Prefix##Config&, const Builder&);
-#define TESSERA_MECHANISM(slot, name, Prefix) BUILDS_##slot(Prefix)
-#include "tessera/nn/mechanisms.def"
-#undef TESSERA_MECHANISM
+template <spec::Slot>
+struct InterfaceOf {};
+#define TESSERA_SLOT(name, Interface)    \
+  template <>                            \
+  struct InterfaceOf<spec::Slot::name> { \
+    using type = Interface;              \
+  };
+#include "tessera/spec/slots.def"
 
-// One dispatcher per slot: the others' lines expand to nothing.
-#define NOTHING(name, Prefix)
-#define CASE(name, Prefix) \
-  if (part.type() == #name) return build(part.as<Prefix##Config>(), builder);
-#define UNKNOWN fail(ErrorKind::internal, "factory", "no code for {}", part.type())
+}  // namespace
 
-#define FOR_norm NOTHING
-#define FOR_position NOTHING
-#define FOR_rope_scaling NOTHING
-#define FOR_pattern NOTHING
-#define FOR_mixer NOTHING
-#define FOR_ffn NOTHING
-#define FOR_residual NOTHING
-#define FOR_embed NOTHING
-#define FOR_head NOTHING
-#define TESSERA_MECHANISM(slot, name, Prefix) FOR_##slot(name, Prefix)
+#define TESSERA_BUILT(slot, name, Interface) \
+  std::unique_ptr<Interface> build_##slot##_##name(const spec::AnyPart&, const Builder&);
+#include "tessera/nn/built_mechanisms.def"
+#undef TESSERA_BUILT
 
-#undef FOR_norm
-#define FOR_norm CASE
-std::unique_ptr<Norm> build_norm(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
+namespace {
+
+template <spec::Slot S>
+std::unique_ptr<typename InterfaceOf<S>::type> build_any(const spec::AnyPart& part,
+                                                         const Builder& builder) {
+#define TESSERA_BUILT(slot, name, Interface) \
+  if constexpr (S == spec::Slot::slot)       \
+    if (part.type() == #name) return build_##slot##_##name(part, builder);
+#include "tessera/nn/built_mechanisms.def"
+#undef TESSERA_BUILT
+  fail(ErrorKind::internal, "factory", "no code for {}", part.type());
 }
-#undef FOR_norm
-#define FOR_norm NOTHING
 
-#undef FOR_position
-#define FOR_position CASE
-std::unique_ptr<Position> build_position(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
-}
-#undef FOR_position
-#define FOR_position NOTHING
+}  // namespace
 
-#undef FOR_mixer
-#define FOR_mixer CASE
-std::unique_ptr<Mixer> build_mixer(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
-}
-#undef FOR_mixer
-#define FOR_mixer NOTHING
-
-#undef FOR_ffn
-#define FOR_ffn CASE
-std::unique_ptr<Ffn> build_ffn(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
-}
-#undef FOR_ffn
-#define FOR_ffn NOTHING
-
-#undef FOR_residual
-#define FOR_residual CASE
-std::unique_ptr<Residual> build_residual(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
-}
-#undef FOR_residual
-#define FOR_residual NOTHING
-
-#undef FOR_embed
-#define FOR_embed CASE
-std::unique_ptr<Embed> build_embed(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
-}
-#undef FOR_embed
-#define FOR_embed NOTHING
-
-#undef FOR_head
-#define FOR_head CASE
-std::unique_ptr<Head> build_head(const spec::AnyPart& part, const Builder& builder) {
-#include "tessera/nn/mechanisms.def"
-  UNKNOWN;
-}
+#define TESSERA_SLOT(name, Interface)                                                          \
+  std::unique_ptr<Interface> build_##name(const spec::AnyPart& part, const Builder& builder) { \
+    return build_any<spec::Slot::name>(part, builder);                                         \
+  }
+#include "tessera/spec/slots.def"
 
 WeightPtr Builder::optional(std::string_view name) const {
   return source_(prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name));

@@ -138,15 +138,11 @@ class Builder {
   spec::Scope scope_;
 };
 
-/// The part of a slot's type: build<Slot::norm>(any, builder). Torch-free slots (patterns,
-/// scalings) are their configs.
-std::unique_ptr<Norm> build_norm(const spec::AnyPart& part, const Builder& builder);
-std::unique_ptr<Position> build_position(const spec::AnyPart& part, const Builder& builder);
-std::unique_ptr<Mixer> build_mixer(const spec::AnyPart& part, const Builder& builder);
-std::unique_ptr<Ffn> build_ffn(const spec::AnyPart& part, const Builder& builder);
-std::unique_ptr<Residual> build_residual(const spec::AnyPart& part, const Builder& builder);
-std::unique_ptr<Embed> build_embed(const spec::AnyPart& part, const Builder& builder);
-std::unique_ptr<Head> build_head(const spec::AnyPart& part, const Builder& builder);
+/// build_norm, build_position, ...: the part that a config describes, for every slot that has an
+/// interface.
+#define TESSERA_SLOT(name, Interface) \
+  std::unique_ptr<Interface> build_##name(const spec::AnyPart& part, const Builder& builder);
+#include "tessera/spec/slots.def"
 
 /// Runs a mixer on the rows of a state: replays what a roll-back left to replay, computes, and
 /// books the new tokens as pending or committed.

@@ -2,15 +2,19 @@
 
 #include <mutex>
 
-#include "tessera/nn/mechanism_headers.h"
+#include "tessera/spec/mechanism.h"
 
 namespace tessera::nn {
+
+// in generated files, one for each folder of mechanisms (CMakeLists.txt)
+#define TESSERA_MECHANISM(slot, name, Prefix) spec::Mechanism describe_##slot##_##name();
+#include "tessera/nn/mechanisms.def"
+#undef TESSERA_MECHANISM
 
 void register_mechanisms() {
   static std::once_flag once;
   std::call_once(once, [] {
-#define TESSERA_MECHANISM(slot, name, Prefix) \
-  spec::add_mechanism(spec::make_mechanism<Prefix##Config>(spec::Slot::slot, #name));
+#define TESSERA_MECHANISM(slot, name, Prefix) spec::add_mechanism(describe_##slot##_##name());
 #include "tessera/nn/mechanisms.def"
 #undef TESSERA_MECHANISM
   });

@@ -40,8 +40,11 @@ void check_sizes(const Json& json, const Scope& scope) {
 }  // namespace
 
 const char* name_of(Slot slot) {
-  constexpr const char* kNames[kSlotCount] = {
-      "norm", "position", "rope_scaling", "pattern", "mixer", "ffn", "residual", "embed", "head"};
+  constexpr const char* kNames[] = {
+#define TESSERA_SLOT(name, Interface) #name,
+#define TESSERA_PLAIN_SLOT(name) #name,
+#include "tessera/spec/slots.def"
+  };
   return kNames[static_cast<int>(slot)];
 }
 

@@ -18,10 +18,18 @@
 
 namespace tessera::spec {
 
-/// The places of an architecture that a mechanism can fill.
-enum class Slot { norm, position, rope_scaling, pattern, mixer, ffn, residual, embed, head };
+/// The places of an architecture that a mechanism can fill: the rows of slots.def.
+enum class Slot {
+#define TESSERA_SLOT(name, Interface) name,
+#define TESSERA_PLAIN_SLOT(name) name,
+#include "tessera/spec/slots.def"
+};
 const char* name_of(Slot slot);
-inline constexpr int kSlotCount = 9;
+inline constexpr int kSlotCount = 0
+#define TESSERA_SLOT(name, Interface) +1
+#define TESSERA_PLAIN_SLOT(name) +1
+#include "tessera/spec/slots.def"
+    ;
 
 /// How the past may depend on the future (tested by the contract suite).
 enum class Causality {
