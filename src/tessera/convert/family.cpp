@@ -9,6 +9,7 @@
 #include "tessera/convert/expr_node.h"
 #include "tessera/convert/family_files.h"
 #include "tessera/convert/foreign_config.h"
+#include "tessera/spec/names.h"
 
 namespace tessera::convert {
 namespace {
@@ -19,17 +20,6 @@ constexpr int kMaxIncludes = 32;
 const Json* get(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found == json.end() ? nullptr : &*found;
-}
-
-void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& where) {
-  if (!json.is_object())
-    fail(ErrorKind::spec, where, "found {}; expected an object", spec::kind_of(json));
-  for (const auto& [key, value] : json.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string near = spec::nearest_name(key, known);
-    fail(ErrorKind::spec, where, "unknown key \"{}\"{}; valid keys: {}", key,
-         near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near), fmt::join(known, ", "));
-  }
 }
 
 std::string string_of(const Json& json, const std::string& where) {
@@ -87,7 +77,7 @@ std::vector<RuleName> names_of(const Json& json, const std::string& where) {
     return names;
   }
   if (!json.is_object()) return {{std::nullopt, spellings_of(string_of(json, where), where)}};
-  check_keys(json, {"for", "name"}, where);
+  spec::check_keys(json, {"for", "name"}, where);
   const Json *loop = get(json, "for"), *name = get(json, "name");
   if (loop == nullptr || name == nullptr)
     fail(ErrorKind::spec, where, "expected {{\"for\": \"i in list\", \"name\": \"...\"}}");
@@ -100,7 +90,7 @@ ForeignSide side_of(const Json& json, const std::string& where) {
   ForeignSide side;
   const Json* names = &json;
   if (json.is_object() && !json.contains("for")) {
-    check_keys(json, {"name", "steps"}, where);
+    spec::check_keys(json, {"name", "steps"}, where);
     names = get(json, "name");
     if (names == nullptr) fail(ErrorKind::spec, where, "\"name\" is missing");
     if (const Json* steps = get(json, "steps"))
@@ -115,7 +105,7 @@ TensorRule rule_of(const Json& json,
                    const std::string& where) {
   std::vector<std::string> known = {"for", "if", "rules", "ours", "keep", "same_as", "why"};
   known.insert(known.end(), dialects.begin(), dialects.end());
-  check_keys(json, known, where);
+  spec::check_keys(json, known, where);
   TensorRule rule;
   if (const Json* loop = get(json, "for"))
     rule.loop = Loop::parse(string_of(*loop, where + ".for"), where + ".for");
@@ -150,7 +140,7 @@ TensorRule rule_of(const Json& json,
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
-  check_keys(json,
+  spec::check_keys(json,
              {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect",
               "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
              where);
@@ -240,7 +230,7 @@ void merge_family(Json& base, const Json& over) {
 }
 
 Family compile_family(const Json& json, const std::string& name) {
-  check_keys(json,
+  spec::check_keys(json,
              {"family", "fragment", "about", "include", "tables", "functions", "let", "values",
               "spec", "tensors", "dialects"},
              name);

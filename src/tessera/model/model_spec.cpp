@@ -99,17 +99,6 @@ const Json* get(const Json& json, const char* key) {
   return found == json.end() ? nullptr : &*found;
 }
 
-void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& path) {
-  if (!json.is_object())
-    fail(ErrorKind::spec, path, "found {}; expected an object", spec::kind_of(json));
-  for (const auto& [key, value] : json.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string near = spec::nearest_name(key, known);
-    fail(ErrorKind::spec, path, "unknown key \"{}\"{}", key,
-         near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near));
-  }
-}
-
 int64_t read_integer(const Json& json,
                      const char* key,
                      int64_t low,

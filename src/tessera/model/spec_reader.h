@@ -4,12 +4,13 @@
 #include <optional>
 
 #include "tessera/model/model_spec.h"
+#include "tessera/spec/names.h"
 #include "tessera/spec/placed.h"
 
 namespace tessera::model {
 
-/// Throws Error(spec) unless `json` is an object with these keys only.
-void check_keys(const Json& json, const std::vector<std::string>& known, const std::string& path);
+using spec::check_keys;
+
 /// The integer at `key`, from low to high; `fallback` where it is absent or null.
 int64_t read_integer(const Json& json,
                      const char* key,

@@ -5,6 +5,8 @@
 
 #include <fmt/ranges.h>
 
+#include "tessera/spec/names.h"
+
 namespace tessera::spec::detail {
 namespace {
 
@@ -18,23 +20,13 @@ void check_min(double value, const FieldRules& rules, const Scope& scope) {
     fail(ErrorKind::spec, scope.path, "found {}; expected at least {}", value, rules.min);
 }
 
-std::string hint(const std::string& name, const std::vector<std::string>& known) {
-  const std::string near = nearest_name(name, known);
-  return near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near);
-}
-
 void refuse_unknown_keys(const Json& json,
                          const ObjectType& type,
                          const Scope& scope,
                          bool has_type) {
   std::vector<std::string> known;
   for (const FieldEntry& f : type.fields) known.emplace_back(f.name);
-  for (const auto& [key, value] : json.items()) {
-    if (has_type && key == "type") continue;
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      fail(ErrorKind::spec, scope.path, "unknown key \"{}\"{}; valid keys: {}", key,
-           hint(key, known), fmt::join(known, ", "));
-  }
+  check_keys(json, known, scope.path, has_type ? "type" : "");
 }
 
 }  // namespace
@@ -139,7 +131,7 @@ size_t read_name(const Json& json, const std::vector<std::string>& names, const 
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end())
     fail(ErrorKind::spec, scope.path, "unknown value \"{}\"{}; expected one of {}", name,
-         hint(name, names), fmt::join(names, ", "));
+         did_you_mean(name, names), fmt::join(names, ", "));
   return static_cast<size_t>(found - names.begin());
 }
 

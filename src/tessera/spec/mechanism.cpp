@@ -5,6 +5,8 @@
 
 #include <fmt/ranges.h>
 
+#include "tessera/spec/names.h"
+
 namespace tessera::spec {
 namespace {
 
@@ -223,9 +225,8 @@ AnyPart read_part(Slot slot, const Json& json, const Scope& scope) {
     std::vector<std::string> known;
     for (const Mechanism& m : table())
       if (m.slot == slot) known.push_back(m.name);
-    const std::string near = nearest_name(name, known);
     fail(ErrorKind::spec, scope.path, "unknown {} \"{}\"{}; known: {}", name_of(slot), name,
-         near.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", near), fmt::join(known, ", "));
+         did_you_mean(name, known), fmt::join(known, ", "));
   }
   AnyPart part;
   part.mechanism = mechanism;
