@@ -95,19 +95,19 @@ bool PatternedScores::all_alike() const {
   });
 }
 
-Sight::Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads)
+PatternMask::PatternMask(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads)
     : pattern_(pattern),
       name_(builder.prefix()),
       layer_(builder.scope().layer),
       n_heads_(n_heads) {}
 
-PatternedScores Sight::scores(ops::ScoreOptions how,
-                              const Context& context,
-                              Tensor far_q_NHK) const {
+PatternedScores PatternMask::scores(ops::ScoreOptions how,
+                                    const Context& context,
+                                    Tensor far_q_NHK) const {
   const Batch& batch = *context.batch;
-  PatternedScores out{&who(), std::move(how), {}, std::move(far_q_NHK)};
-  if (who().window()) {
-    out.how.window = *who().window();
+  PatternedScores out{&pattern_config(), std::move(how), {}, std::move(far_q_NHK)};
+  if (pattern_config().window()) {
+    out.how.window = *pattern_config().window();
     return out;
   }
   const Tensor marks =
@@ -123,16 +123,16 @@ PatternedScores Sight::scores(ops::ScoreOptions how,
       const bool* first = marks.const_data_ptr<bool>() + s.begin;
       document.global = std::make_shared<const std::vector<char>>(first, first + s.length);
     }
-    who().check_call(document, s.start);
+    pattern_config().check_call(document, s.start);
     out.documents.push_back(std::move(document));
   }
   return out;
 }
 
-Tensor Sight::far_queries(const Tensor& unrotated,
-                          const Position& position,
-                          Context& context) const {
-  const int64_t farthest = who().farthest();
+Tensor PatternMask::far_queries(const Tensor& unrotated,
+                                const Position& position,
+                                Context& context) const {
+  const int64_t farthest = pattern_config().farthest();
   if (farthest == 0 || context.batch->longest() <= farthest + 1) return {};
   if (context.batch->axes_3N.defined())
     fail(ErrorKind::input, name_,
@@ -156,12 +156,12 @@ Tensor Sight::far_queries(const Tensor& unrotated,
   return position.rotate(unrotated, Side::query, far.context);
 }
 
-void Sight::after_past(
+void PatternMask::after_past(
     const ops::KeyValues& own,
     TokenBuffer& keys,
     TokenBuffer* values,
     const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
-  const int64_t horizon = who().horizon(), lead = who().first_kept();
+  const int64_t horizon = pattern_config().horizon(), lead = pattern_config().first_kept();
   const Tensor k = keys.stored(own.k_SGD), v = values != nullptr ? values->stored(own.v_SGD) : k;
   const int64_t start = own.first, length = own.k_SGD.size(0);
   require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",

@@ -78,10 +78,10 @@ struct PatternedScores {
 };
 
 /// A mixer's pattern, where a call asks it.
-class Sight {
+class PatternMask {
  public:
-  Sight(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads);
-  const PatternConfig& who() const { return pattern_.as<PatternConfig>(); }
+  PatternMask(const Builder& builder, const spec::AnyPart& pattern, int64_t n_heads);
+  const PatternConfig& pattern_config() const { return pattern_.as<PatternConfig>(); }
 
   /// `how` under the pattern; `far_q_NHK` from far_queries().
   PatternedScores scores(ops::ScoreOptions how, const Context& context, Tensor far_q_NHK) const;

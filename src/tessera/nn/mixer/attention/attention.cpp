@@ -30,8 +30,8 @@ class Attention final : public Mixer {
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
-        sight_(builder, config.pattern, config.n_heads) {
-    if (config.who().global_projections()) {
+        mask_(builder, config.pattern, config.n_heads) {
+    if (config.pattern_config().global_projections()) {
       q_global_ = Linear(builder, "q_global");
       k_global_ = Linear(builder, "k_global");
       v_global_ = Linear(builder, "v_global");
@@ -46,15 +46,15 @@ class Attention final : public Mixer {
     const Tensor unrotated = tempered(queries(q_, x_ND), context);
     const Projected x{position_->rotate(unrotated, Side::query, context),
                       position_->rotate(keys(x_ND), Side::key, context), values(v_, x_ND)};
-    const PatternedScores scores = sight_.scores(
-        options(context), context, sight_.far_queries(unrotated, *position_, context));
+    const PatternedScores scores =
+        mask_.scores(options(context), context, mask_.far_queries(unrotated, *position_, context));
     if (rows != nullptr && sequence_split(context).ranks > 1 && !ops::use_kernels(x_ND))
       fail(
           ErrorKind::spec, name_,
           "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
     Tensor o_NHD =
         rows != nullptr ? with_state(x, scores, context, *rows) : whole(x, scores, context);
-    if (config_.who().global_projections())
+    if (config_.pattern_config().global_projections())
       o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
     o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
     return gated(o_(o_NHD.reshape({n, h * d})), x_ND, GatePlace::after_o);
@@ -173,12 +173,12 @@ class Attention final : public Mixer {
     });
   }
 
-  /// Sight::after_past with the buffers of declarations `slot` and `slot` + 1.
+  /// PatternMask::after_past with the buffers of declarations `slot` and `slot` + 1.
   void after_past(const ops::KeyValues& own,
                   size_t slot,
                   RowState& row,
                   const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
-    sight_.after_past(own, row.tokens(slot), &row.tokens(slot + 1), compute);
+    mask_.after_past(own, row.tokens(slot), &row.tokens(slot + 1), compute);
   }
 
   /// o_NHD with the rows of global tokens replaced by what their own projections give: attention
@@ -199,7 +199,8 @@ class Attention final : public Mixer {
       const Segment& s = batch.segments[i];
       const auto compute = [&](const std::vector<ops::KeyValues>& kv) {
         const auto global = [&](int64_t t) {
-          return t < s.length && config_.who().is_global(scores.documents[i], s.start + t);
+          return t < s.length &&
+                 config_.pattern_config().is_global(scores.documents[i], s.start + t);
         };
         // runs of neighbouring global tokens
         for (int64_t t = 0; t < s.length; ++t) {
@@ -230,7 +231,7 @@ class Attention final : public Mixer {
   HeadNorms q_norm_, k_norm_, v_norm_;
   LearnedScale scale_;
   std::unique_ptr<Position> position_;
-  Sight sight_;
+  PatternMask mask_;
 };
 
 }  // namespace

@@ -239,7 +239,7 @@ struct AttentionConfig final : spec::Config {
   /// Why sequences of up to `longest` tokens cannot be split over ranks (nn/sequence_split.h), and
   /// the remedy; "" where they can.
   std::string no_split_reason(int64_t longest) const;
-  const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
+  const PatternConfig& pattern_config() const { return pattern.as<PatternConfig>(); }
 };
 
 }  // namespace tessera::nn

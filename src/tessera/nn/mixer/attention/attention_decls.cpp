@@ -65,11 +65,11 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
   };
   if (dropout > 0)
     return reason(fmt::format("dropout = {} of the weights", dropout), "set it to 0");
-  if (const int64_t farthest = who().farthest(); farthest > 0 && longest > farthest + 1)
+  if (const int64_t farthest = pattern_config().farthest(); farthest > 0 && longest > farthest + 1)
     return reason(
         fmt::format("pattern \"{}\" with other queries for the first keys", pattern.type()),
         "use \"window\"");
-  if (who().global_projections())
+  if (pattern_config().global_projections())
     return reason("global tokens with projections of their own",
                   "set its \"projections\" to \"shared\"");
   if (position.as<PositionConfig>().counts_keys())
@@ -84,7 +84,7 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   list.linear("q", n_heads * head_dim, width, bias.q);
   list.linear("k", n_kv_heads * head_dim, width, bias.k);
   list.linear("v", n_kv_heads * head_dim, width, bias.v);
-  if (who().global_projections()) {
+  if (pattern_config().global_projections()) {
     list.linear("q_global", n_heads * head_dim, width, bias.q);
     list.linear("k_global", n_kv_heads * head_dim, width, bias.k);
     list.linear("v_global", n_kv_heads * head_dim, width, bias.v);
@@ -109,15 +109,15 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
   const spec::StateDecl entry{"", spec::StateDecl::Kind::per_token, {n_kv_heads, head_dim}};
-  std::vector<spec::StateDecl> decls(who().global_projections() ? 4 : 2, entry);
+  std::vector<spec::StateDecl> decls(pattern_config().global_projections() ? 4 : 2, entry);
   for (size_t i = 0; const char* name : {"k", "v", "k_global", "v_global"})
     if (i < decls.size()) decls[i++].name = name;
-  return kept_for(who(), spec::packing(std::move(decls)));
+  return kept_for(pattern_config(), spec::packing(std::move(decls)));
 }
 
 double AttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
   return 4.0 * static_cast<double>(n_heads * head_dim) *
-         static_cast<double>(who().keys_met(context));
+         static_cast<double>(pattern_config().keys_met(context));
 }
 
 void declare_head_norms(spec::ParamList& list,

@@ -101,7 +101,7 @@ class Compressive final : public Mixer {
                            options(context), weight_dropout(context, name_, config_.dropout)};
     const LossSink sink = compress_.learns() ? loss_sink(context) : LossSink();
     std::vector<Tensor> out;
-    for (const Alike& group : alike(call.batch, ops::use_kernels(x_ND)))
+    for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
       out.push_back(documents(group, call, sink));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({n, config_.n_heads * config_.head_dim}));
@@ -137,7 +137,9 @@ class Compressive final : public Mixer {
   }
 
   /// The queries of documents alike, stretch by stretch.
-  Tensor documents(const Alike& group, const SegmentCall& call, const LossSink& sink) const {
+  Tensor documents(const EqualSegments& group,
+                   const SegmentCall& call,
+                   const LossSink& sink) const {
     const Segment& s = call.batch.segments[group.first];
     std::vector<Document> held;
     for (size_t i = group.first; i < group.first + group.count; ++i)

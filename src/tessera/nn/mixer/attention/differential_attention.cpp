@@ -27,7 +27,7 @@ class DifferentialAttention final : public Mixer {
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
-        sight_(builder, config.pattern, config.n_heads) {}
+        mask_(builder, config.pattern, config.n_heads) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, g = config_.n_kv_heads,
@@ -38,10 +38,10 @@ class DifferentialAttention final : public Mixer {
     const Tensor v_NGV = values(v_(x_ND));
 
     // A v as two attentions over the same values
-    const Tensor far_q = sight_.far_queries(unrotated, *position_, context);
+    const Tensor far_q = mask_.far_queries(unrotated, *position_, context);
     const auto scores = [&](int64_t map) {
-      return sight_.scores(options(map, context), context,
-                           far_q.defined() ? of_map(far_q, map) : far_q);
+      return mask_.scores(options(map, context), context,
+                          far_q.defined() ? of_map(far_q, map) : far_q);
     };
     const BothScores how{scores(0), scores(1)};
     const auto [first, second] = rows != nullptr
@@ -129,8 +129,8 @@ class DifferentialAttention final : public Mixer {
         firsts.push_back(one(0, "first"));
         seconds.push_back(one(1, "second"));
       };
-      sight_.after_past({part(k_NGK, i), part(v_NGV, i), s.start}, rows[i]->tokens(0),
-                        &rows[i]->tokens(1), compute);
+      mask_.after_past({part(k_NGK, i), part(v_NGV, i), s.start}, rows[i]->tokens(0),
+                       &rows[i]->tokens(1), compute);
     }
     return {at::cat(firsts), at::cat(seconds)};
   }
@@ -142,7 +142,7 @@ class DifferentialAttention final : public Mixer {
   WeightPtr lambda_q1_, lambda_k1_, lambda_q2_, lambda_k2_;
   std::unique_ptr<Norm> norm_;
   std::unique_ptr<Position> position_;
-  Sight sight_;
+  PatternMask mask_;
 };
 
 }  // namespace

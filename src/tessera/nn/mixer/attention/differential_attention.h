@@ -92,7 +92,7 @@ struct DifferentialAttentionConfig final : spec::Config {
 
   /// lambda_init of layer `layer` (from 0).
   double initial_lambda(int64_t layer) const;
-  const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
+  const PatternConfig& pattern_config() const { return pattern.as<PatternConfig>(); }
 };
 
 }  // namespace tessera::nn

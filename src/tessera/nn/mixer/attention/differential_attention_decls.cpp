@@ -41,14 +41,15 @@ void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scop
 
 std::vector<spec::StateDecl> DifferentialAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
-  return kept_for(who(), spec::packing({{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
-                                        {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}}));
+  return kept_for(pattern_config(),
+                  spec::packing({{"k", Kind::per_token, {2 * n_kv_heads, head_dim}},
+                                 {"v", Kind::per_token, {n_kv_heads, 2 * head_dim}}}));
 }
 
 double DifferentialAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
   // two maps, each q . k over e and weights over 2 e
   return 12.0 * static_cast<double>(n_heads * head_dim) *
-         static_cast<double>(who().keys_met(context));
+         static_cast<double>(pattern_config().keys_met(context));
 }
 
 double DifferentialAttentionConfig::initial_lambda(int64_t layer) const {

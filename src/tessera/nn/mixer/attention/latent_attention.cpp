@@ -21,7 +21,7 @@ class LatentAttention final : public Mixer {
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
-        sight_(builder, config.pattern, config.n_heads) {
+        mask_(builder, config.pattern, config.n_heads) {
     if (config.q_lora_rank > 0) {
       q_a_ = Linear(builder, "q_a");
       q_ = Linear(builder, "q_b");
@@ -38,7 +38,7 @@ class LatentAttention final : public Mixer {
     const Tensor q_NHK = queries(x_ND);
     const Tensor unrotated = q_NHK.narrow(2, nope, rope);
     Queries q{q_NHK.narrow(2, 0, nope), rotated(unrotated, Side::query, context)};
-    if (rope > 0) q.far_NHR = sight_.far_queries(unrotated, *position_, context);
+    if (rope > 0) q.far_NHR = mask_.far_queries(unrotated, *position_, context);
     // the latent and the rotary key that all heads share
     const Tensor a_NA = kv_a_(x_ND);
     const Tensor c_NC = normed(a_NA.narrow(1, 0, config_.kv_lora_rank), kv_norm_.get());
@@ -60,8 +60,8 @@ class LatentAttention final : public Mixer {
 
   /// The scores of queries whose unrotated channels are `n`, as they are or absorbed.
   PatternedScores scores(const Tensor& n, const Queries& q, Context& context) const {
-    return sight_.scores(options(context), context,
-                         q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
+    return mask_.scores(options(context), context,
+                        q.far_NHR.defined() ? at::cat({n, q.far_NHR}, -1) : q.far_NHR);
   }
 
   static Tensor normed(const Tensor& x, const Norm* norm) {
@@ -169,7 +169,7 @@ class LatentAttention final : public Mixer {
       };
       const ops::KeyValues own{part(entries_N1E, i), {}, s.start};
       if (rows != nullptr)
-        sight_.after_past(own, (*rows)[i]->tokens(0), nullptr, compute);
+        mask_.after_past(own, (*rows)[i]->tokens(0), nullptr, compute);
       else
         compute({own});
       return out;
@@ -183,7 +183,7 @@ class LatentAttention final : public Mixer {
   WeightPtr k_b_, v_b_;
   std::unique_ptr<Norm> q_norm_, kv_norm_;
   std::unique_ptr<Position> position_;
-  Sight sight_;
+  PatternMask mask_;
 };
 
 }  // namespace

@@ -113,7 +113,7 @@ struct LatentAttentionConfig final : spec::Config {
 
   /// The factor on the scores.
   double score_scale() const;
-  const PatternConfig& who() const { return pattern.as<PatternConfig>(); }
+  const PatternConfig& pattern_config() const { return pattern.as<PatternConfig>(); }
 };
 
 }  // namespace tessera::nn

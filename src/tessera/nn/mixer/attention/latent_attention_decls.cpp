@@ -73,14 +73,14 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
 }
 
 std::vector<spec::StateDecl> LatentAttentionConfig::state(const spec::Scope&) const {
-  return kept_for(who(),
+  return kept_for(pattern_config(),
                   spec::packing({{"latent", spec::StateDecl::Kind::per_token, {1, entry()}}}));
 }
 
 double LatentAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
   // absorbed: scores over the entry, weights over the latent
   return 2.0 * static_cast<double>(n_heads * (entry() + kv_lora_rank)) *
-         static_cast<double>(who().keys_met(context));
+         static_cast<double>(pattern_config().keys_met(context));
 }
 
 double LatentAttentionConfig::score_scale() const {

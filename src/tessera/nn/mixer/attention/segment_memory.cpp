@@ -32,8 +32,8 @@ std::vector<Stretch> stretches(int64_t start, int64_t length, int64_t segment) {
   return out;
 }
 
-std::vector<Alike> alike(const Batch& batch, bool kernels) {
-  std::vector<Alike> out;
+std::vector<EqualSegments> equal_segments(const Batch& batch, bool kernels) {
+  std::vector<EqualSegments> out;
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const Segment& s = batch.segments[i];
     if (!out.empty() && !kernels) {

@@ -18,11 +18,11 @@ struct Stretch {
 std::vector<Stretch> stretches(int64_t start, int64_t length, int64_t segment);
 
 /// Neighbouring segments of a batch with the same start and length, which are computed together.
-struct Alike {
+struct EqualSegments {
   size_t first = 0, count = 1;
 };
 /// One by one where the batch-invariant kernels apply.
-std::vector<Alike> alike(const Batch& batch, bool kernels);
+std::vector<EqualSegments> equal_segments(const Batch& batch, bool kernels);
 
 /// What all documents of a call share.
 struct SegmentCall {
@@ -36,7 +36,7 @@ struct SegmentCall {
 
   Tensor x_of(size_t document) const { return part(x_ND, document); }
   RowState* row_of(size_t document) const { return rows != nullptr ? (*rows)[document] : nullptr; }
-  Tensor queries_BTHD(const Alike& group) const {
+  Tensor queries_BTHD(const EqualSegments& group) const {
     const Segment& s = batch.segments[group.first];
     const auto n = static_cast<int64_t>(group.count);
     if (n == 1) return part(q_NHD, group.first).unsqueeze(0);

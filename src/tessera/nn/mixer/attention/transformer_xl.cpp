@@ -26,7 +26,7 @@ class TransformerXl final : public Mixer {
                            heads(q_(x_ND)),  x_ND,
                            options(context), weight_dropout(context, name_, config_.dropout)};
     std::vector<Tensor> out;
-    for (const Alike& group : alike(call.batch, ops::use_kernels(x_ND)))
+    for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
       out.push_back(documents(group, call));
     const Tensor o_NHD = out.size() == 1 ? out[0] : at::cat(out);
     return o_(o_NHD.reshape({n, h * d}));
@@ -56,7 +56,7 @@ class TransformerXl final : public Mixer {
   }
 
   /// The queries of documents alike, stretch by stretch.
-  Tensor documents(const Alike& group, const SegmentCall& call) const {
+  Tensor documents(const EqualSegments& group, const SegmentCall& call) const {
     const Segment& s = call.batch.segments[group.first];
     const auto memory_of = [&](int64_t segment) { return segment - config_.mem_len; };
     const int64_t own = s.start / config_.segment * config_.segment,
