@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
+#include <regex>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -94,18 +97,50 @@ TEST(Docs, GeneratedPagesAreFresh) {
   }
 }
 
-TEST(Docs, TablesInTheReadmeAreFresh) {
-  const std::string readme = read_text_file(kSource / "README.md");
-  for (const auto& [name, table] : {std::pair{"mechanisms", model::mechanism_table()},
-                                    std::pair{"techniques", model::technique_table()}}) {
-    const std::string begin = fmt::format("<!-- {} -->\n", name),
-                      end = fmt::format("<!-- /{} -->", name);
-    const size_t from = readme.find(begin), to = readme.find(end);
-    ASSERT_NE(from, std::string::npos) << name;
-    ASSERT_NE(to, std::string::npos) << name;
-    EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), table)
-        << "run `tessera docs`";
+/// Seconds and bytes of the forward passes in docs/mechanisms/cost.csv, by "slot,mechanism,length".
+std::map<std::string, std::pair<double, double>> forward_costs() {
+  std::map<std::string, std::pair<double, double>> out;
+  std::istringstream rows(read_text_file(kSource / "docs/mechanisms/cost.csv"));
+  for (std::string row; std::getline(rows, row);) {
+    std::istringstream cells(row);
+    std::string slot, name, pass, length, seconds, bytes;
+    for (std::string* cell : {&slot, &name, &pass, &length, &seconds, &bytes})
+      std::getline(cells, *cell, ',');
+    if (pass == "forward")
+      out[slot + "," + name + "," + length] = {std::stod(seconds), std::stod(bytes)};
   }
+  return out;
+}
+
+TEST(Docs, TheReadmeShowsWhatWasMeasured) {
+  const auto costs = forward_costs();
+  const std::string readme = read_text_file(kSource / "README.md");
+  for (const auto& [label, mechanism] :
+       {std::pair{"`attention`", "pattern,full"},
+        std::pair{"`attention`, pattern `window`", "pattern,window"},
+        std::pair{"`retention`", "mixer,retention"},
+        std::pair{"`gated_delta_net`", "mixer,gated_delta_net"},
+        std::pair{"`mamba2`", "mixer,mamba2"}}) {
+    const auto& [short_seconds, short_bytes] = costs.at(mechanism + std::string(",1024"));
+    const auto& [seconds, bytes] = costs.at(mechanism + std::string(",8192"));
+    const std::string row = fmt::format("| {} | {:.3g} ms | {:.3g} ms | {:.3g} MB |\n", label,
+                                        1e3 * short_seconds, 1e3 * seconds, bytes / 1e6);
+    EXPECT_NE(readme.find(row), std::string::npos) << "README.md wants " << row;
+  }
+}
+
+// links of the guides and of the pages before them lead somewhere
+TEST(Docs, LinksLeadToFiles) {
+  const std::regex link(R"(\]\(([^)#:]+)(#[^)]*)?\))");
+  int links = 0;
+  for (const char* page : {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
+                           "docs/guide/README.md", "docs/mechanisms/README.md"}) {
+    const std::string text = read_text_file(kSource / page);
+    for (std::sregex_iterator m(text.begin(), text.end(), link), end; m != end; ++m, ++links)
+      EXPECT_TRUE(fs::exists((kSource / page).parent_path() / (*m)[1].str()))
+          << page << ": " << (*m)[1];
+  }
+  EXPECT_GT(links, 20);
 }
 
 TEST(Docs, TechniquesAreNamedWithTheirPapersAndUse) {

@@ -37,8 +37,6 @@ std::string section(const spec::Mechanism& m) {
   return out + "\n";
 }
 
-}  // namespace
-
 std::string mechanism_table() {
   nn::register_mechanisms();
   std::string out = "| slot | type | what | source | forms |\n|---|---|---|---|---|\n";
@@ -47,6 +45,8 @@ std::string mechanism_table() {
                        cell(m.info.summary), cell(m.info.paper), forms_of(m.info));
   return out;
 }
+
+}  // namespace
 
 std::vector<std::pair<std::string, std::string>> generated_pages() {
   nn::register_mechanisms();

@@ -11,7 +11,4 @@ namespace tessera::model {
 /// Path below docs/, content.
 std::vector<std::pair<std::string, std::string>> generated_pages();
 
-/// The table of mechanisms that stands in the README between its markers.
-std::string mechanism_table();
-
 }  // namespace tessera::model

@@ -1,6 +1,6 @@
 // Published techniques that are no part of their own: ways to arrange parts, to compute and to keep
-// what they say. `tessera list`, the README and docs/mechanisms/techniques.md show one table of
-// them. Torch-free.
+// what they say. `tessera list` and docs/mechanisms/techniques.md show one table of them.
+// Torch-free.
 #pragma once
 
 #include <string>
