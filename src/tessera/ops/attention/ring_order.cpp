@@ -8,7 +8,7 @@ namespace {
 using kernels::KeyRange;
 using kernels::Seen;
 
-constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 
 int64_t floor_div(int64_t a, int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
@@ -77,7 +77,7 @@ class Numbered final : public kernels::Visibility {
 // --- two pieces -------------------------------------------------------------------------------
 
 Meeting::Meeting(const RingPiece& q, const RingPiece& k, const ScoreOptions& options)
-    : queries(q), keys(k), low(-kFar), high(kFar) {
+    : queries(q), keys(k), low(-kNoLimit), high(kNoLimit) {
   if (options.visibility) return;
   const int64_t ahead = k.first - q.first, step = q.step;
   if (options.causal) {

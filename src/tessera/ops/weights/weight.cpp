@@ -1,5 +1,13 @@
 #include "tessera/ops/weights/weight.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "tessera/base/half.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
@@ -54,7 +62,7 @@ Weight Weight::stored(std::string name,
   return w;
 }
 
-Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b) {
+Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale) {
   require(w->shape().size() == 2 && a->size(1) == w->size(1) && b->size(0) == w->size(0) &&
               b->size(1) == a->size(0),
           "adapter", "{}: [{}, {}] and [{}, {}] beside a weight of {} axes", w->name(), a->size(0),
@@ -63,8 +71,62 @@ Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b) {
   out.name_ = w->name();
   out.dtype_ = w->dtype();
   out.shape_ = w->shape();
-  out.adapted_ = std::make_shared<const Adapted>(Adapted{std::move(w), std::move(a), std::move(b)});
+  out.adapted_ =
+      std::make_shared<const Adapted>(Adapted{std::move(w), std::move(a), std::move(b), scale});
   return out;
+}
+
+namespace {
+
+/// Rows of a matrix, [begin, end), in storage `to`.
+void store_rows(const float* from, int64_t n, DType to, char* out) {
+  for (int64_t i = 0; i < n; ++i) switch (to) {
+      case DType::f32:
+        reinterpret_cast<float*>(out)[i] = from[i];
+        break;
+      case DType::bf16:
+        reinterpret_cast<uint16_t*>(out)[i] = float_to_bf16(from[i]);
+        break;
+      default:
+        reinterpret_cast<uint16_t*>(out)[i] = float_to_f16(from[i]);
+    }
+}
+
+}  // namespace
+
+Weight Weight::converted(DType dtype) const {
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
+    fail(ErrorKind::usage, "weight", "{}: no form writes {}; expected f32, bf16 or f16", name_,
+         tessera::name_of(dtype));
+  const Tensor numbers = tensor().detach().to(at::kCPU, at::kFloat).contiguous();
+  auto memory =
+      std::make_shared<std::vector<char>>(static_cast<size_t>(storage_bytes(dtype, elements())));
+  const auto* from = numbers.const_data_ptr<float>();
+  const int64_t bytes = storage_bytes(dtype, 1);
+  parallel_for(elements(), 4096, [&](int64_t begin, int64_t end) {
+    store_rows(from + begin, end - begin, dtype, memory->data() + begin * bytes);
+  });
+  const void* data = memory->data();
+  return stored(name_, dtype, shape_, data, std::move(memory));
+}
+
+Weight Weight::slice(int64_t index) const {
+  require(shape_.size() == 3 && index >= 0 && index < shape_[0], "weight",
+          "{}: slice {} of a weight of {} axes, {} slices", name_, index, shape_.size(),
+          shape_.empty() ? 0 : shape_[0]);
+  Weight out = *this;
+  out.shape_.erase(out.shape_.begin());
+  if (tensor_.defined())
+    out.tensor_ = tensor_.select(0, index);
+  else
+    out.data_ =
+        static_cast<const char*>(data_) + index * shape_[1] * storage_bytes(dtype_, shape_[2]);
+  return out;
+}
+
+at::Device Weight::device() const {
+  if (adapted_) return adapted_->w->device();
+  return tensor_.defined() ? tensor_.device() : at::Device(at::kCPU);
 }
 
 bool Weight::readable_by_kernels() const {
@@ -85,7 +147,9 @@ const void* Weight::data() const {
 Tensor Weight::tensor() const {
   if (tensor_.defined()) return tensor_;
   // columns of B A, by the products that kernels and gradients share
-  if (adapted_) return adapted_->w->tensor() + linear(adapted_->a->tensor().t(), *adapted_->b).t();
+  if (adapted_)
+    return adapted_->w->tensor() +
+           adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
   if (dtype_ == DType::f32 && reinterpret_cast<uintptr_t>(data_) % alignof(float) == 0) {
     auto owner = owner_;
     return at::from_blob(
@@ -107,27 +171,223 @@ Tensor Weight::tensor() const {
   return out;
 }
 
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// numbers of a tile of dequantised rows: 1 MiB, which stays in the second cache level
+constexpr int64_t kTile = 262'144;
+
+/// Calls body(first row, rows_RI) for tiles of the matrix `data` [O, I], widened to float32.
+void for_row_tiles(DType type,
+                   const void* data,
+                   int64_t o,
+                   int64_t i,
+                   const std::function<void(int64_t, const Tensor&)>& body) {
+  const int64_t most = std::clamp<int64_t>(kTile / std::max<int64_t>(1, i), 16, 1024);
+  const Tensor tile = at::empty({std::min(o, most), i}, at::kFloat);
+  const int64_t row_bytes = storage_bytes(type, i);
+  for (int64_t first = 0; first < o; first += most) {
+    const Tensor rows = tile.narrow(0, 0, std::min(most, o - first));
+    auto* to = rows.data_ptr<float>();
+    parallel_for(rows.size(0), 16, [&](int64_t begin, int64_t end) {
+      kernels::dequantize(type, static_cast<const char*>(data) + (first + begin) * row_bytes,
+                          (end - begin) * i, to + begin * i);
+    });
+    body(first, rows);
+  }
+}
+
+/// Whether products with w are computed from where its numbers lie, by the batch-invariant kernels.
+bool by_kernel(const Tensor& x, const Weight& w) {
+  return x.device().is_cpu() && x.scalar_type() == at::kFloat && w.readable_by_kernels() &&
+         kernels::can_dequantize(w.dtype());
+}
+
+/// A weight whose numbers are no float32 tensor: recording at::linear would keep a copy of them.
+bool frozen_in_storage(const Weight& w) {
+  return w.parts() == nullptr && !w.trainable() && w.dtype() != DType::f32 &&
+         w.dtype() != DType::f64;
+}
+
+Tensor product(const Tensor& x, const Weight& w, const Tensor& bias) {
+  const Tensor input = x.contiguous();
+  auto sizes = x.sizes().vec();
+  sizes.back() = w.size(0);
+  Tensor y = at::empty(sizes, x.options());
+  const Tensor b = bias.defined() ? bias.to(at::kFloat).contiguous() : Tensor();
+  kernels::matmul(input.const_data_ptr<float>(), input.numel() / std::max<int64_t>(1, w.size(1)),
+                  w.size(1), w.size(1), w.dtype(), w.data(), w.size(0),
+                  b.defined() ? b.const_data_ptr<float>() : nullptr, y.data_ptr<float>(),
+                  w.size(0));
+  return y;
+}
+
+/// What a recorded step keeps of a weight.
+struct Handle final : torch::CustomClassHolder {
+  explicit Handle(Weight w) : weight(std::move(w)) {}
+  Weight weight;
+  static c10::IValue keep(const Weight& w) {
+    return c10::IValue::make_capsule(c10::make_intrusive<Handle>(w));
+  }
+  static const Weight& kept(const c10::IValue& value) {
+    return static_cast<const Handle&>(*value.toCapsule()).weight;
+  }
+};
+
+/// linear() through a weight that stays as it is stored.
+struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& x,
+                        const std::optional<Tensor>& bias,
+                        const Weight& w) {
+    context->saved_data["w"] = Handle::keep(w);
+    context->saved_data["biased"] = bias.has_value();
+    return product(x, w, bias.value_or(Tensor()));
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor& dy = gradients[0];
+    Tensor dx, dbias;
+    if (context->needs_input_grad(0))
+      dx = transposed_product(dy, Handle::kept(context->saved_data["w"]));
+    // given tensors alone are counted
+    if (context->saved_data["biased"].toBool() && context->needs_input_grad(1))
+      dbias = dy.reshape({-1, dy.size(-1)}).sum(0);
+    return {dx, dbias, Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor transposed_product(const Tensor& y, const Weight& w) {
+  require(y.size(-1) == w.size(0), "linear", "{}: {} outputs, the weight has [{}, {}]", w.name(),
+          y.size(-1), w.size(0), w.size(1));
+  if (const Weight::Adapted* parts = w.parts())
+    return transposed_product(y, *parts->w) +
+           parts->scale * transposed_product(transposed_product(y, *parts->b), *parts->a);
+  if (w.dense_tensor().defined() || w.dtype() == DType::f32 || !by_kernel(y, w)) {
+    const auto type = widen_products(y) ? at::kFloat : y.scalar_type();
+    return at::matmul(y.to(type), w.tensor().to(y.device(), type)).to(y.scalar_type());
+  }
+  const Tensor rows = y.reshape({-1, y.size(-1)});
+  Tensor x = at::zeros({rows.size(0), w.size(1)}, y.options());
+  for_row_tiles(w.dtype(), w.data(), w.size(0), w.size(1), [&](int64_t first, const Tensor& tile) {
+    x.addmm_(rows.narrow(1, first, tile.size(0)), tile);
+  });
+  auto sizes = y.sizes().vec();
+  sizes.back() = w.size(1);
+  return x.view(sizes);
+}
+
 Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
           w.name(), x.size(-1), w.size(0), w.size(1));
   if (const Weight::Adapted* parts = w.parts())
-    return linear(x, *parts->w, bias) + linear(linear(x, *parts->a), *parts->b);
-  if (use_kernels(x) && w.readable_by_kernels() && kernels::can_dequantize(w.dtype())) {
-    const Tensor input = x.contiguous();
-    const int64_t rows = input.numel() / w.size(1);
-    auto sizes = x.sizes().vec();
-    sizes.back() = w.size(0);
-    Tensor y = at::empty(sizes, x.options());
-    const Tensor b = bias != nullptr ? bias->tensor().to(at::kFloat).contiguous() : Tensor();
-    kernels::matmul(input.const_data_ptr<float>(), rows, w.size(1), w.size(1), w.dtype(), w.data(),
-                    w.size(0), b.defined() ? b.const_data_ptr<float>() : nullptr,
-                    y.data_ptr<float>(), w.size(0));
-    return y;
+    return linear(x, *parts->w, bias) + parts->scale * linear(linear(x, *parts->a), *parts->b);
+  const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
+  if (by_kernel(x, w)) {
+    if (!at::GradMode::is_enabled()) return product(x, w, b_O);
+    if (frozen_in_storage(w))
+      return FrozenLinear::apply(x, b_O.defined() ? std::optional<Tensor>(b_O) : std::nullopt, w);
   }
   const auto product_type = widen_products(x) ? at::kFloat : x.scalar_type();
   const Tensor matrix = w.tensor().to(x.device(), product_type);
-  const Tensor b = bias != nullptr ? bias->tensor().to(x.device(), product_type) : Tensor();
+  const Tensor b = b_O.defined() ? b_O.to(x.device(), product_type) : Tensor();
   return at::linear(x.to(product_type), matrix, b).to(x.scalar_type());
+}
+
+namespace {
+
+void check_groups(const Tensor& x_NI, const Weight& w_EOI, const std::vector<int64_t>& offsets) {
+  require(w_EOI.shape().size() == 3 && x_NI.dim() == 2 && x_NI.size(1) == w_EOI.size(2),
+          "grouped_linear", "{}: inputs of {} channels, a weight of {} axes", w_EOI.name(),
+          x_NI.size(-1), w_EOI.shape().size());
+  require(static_cast<int64_t>(offsets.size()) == w_EOI.size(0) + 1 && offsets.front() == 0 &&
+              offsets.back() == x_NI.size(0) && std::is_sorted(offsets.begin(), offsets.end()),
+          "grouped_linear", "{}: {} offsets from {} to {}; expected {} that rise from 0 to {}",
+          w_EOI.name(), offsets.size(), offsets.front(), offsets.back(), w_EOI.size(0) + 1,
+          x_NI.size(0));
+}
+
+/// Calls body(expert, its rows' begin, their number) for experts that have rows.
+template <class Body>
+void for_experts(const std::vector<int64_t>& offsets, Body body) {
+  for (size_t e = 0; e + 1 < offsets.size(); ++e)
+    if (offsets[e + 1] > offsets[e])
+      body(static_cast<int64_t>(e), offsets[e], offsets[e + 1] - offsets[e]);
+}
+
+/// grouped_linear() in float32 on a CPU. The weight's own gradient is asked for where it is
+/// trainable; w_EOI is its tensor, for autograd alone.
+struct Grouped : torch::autograd::Function<Grouped> {
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& x_NI,
+                        const std::optional<Tensor>& w_EOI,
+                        const std::optional<Tensor>& bias_EO,
+                        const Weight& w,
+                        const std::vector<int64_t>& offsets) {
+    context->save_for_backward({x_NI});
+    context->saved_data["w"] = Handle::keep(w);
+    context->saved_data["offsets"] = offsets;
+    context->saved_data["dense"] = w_EOI.has_value();
+    context->saved_data["biased"] = bias_EO.has_value();
+    const Tensor input = x_NI.contiguous();
+    Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
+    for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+      const Weight own = w.slice(e);
+      const Tensor b = bias_EO ? bias_EO->select(0, e).to(at::kFloat).contiguous() : Tensor();
+      kernels::matmul(input.const_data_ptr<float>() + begin * w.size(2), n, w.size(2), w.size(2),
+                      own.dtype(), own.data(), w.size(1),
+                      b.defined() ? b.const_data_ptr<float>() : nullptr,
+                      y_NO.data_ptr<float>() + begin * w.size(1), w.size(1));
+    });
+    return y_NO;
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const Tensor dy_NO = gradients[0].contiguous(), x_NI = context->get_saved_variables()[0];
+    const Weight& w = Handle::kept(context->saved_data["w"]);
+    const std::vector<int64_t> offsets = context->saved_data["offsets"].toIntVector();
+    Tensor dx, dw, db;
+    if (context->needs_input_grad(0)) dx = at::zeros_like(x_NI);
+    // given tensors alone are counted
+    const bool dense = context->saved_data["dense"].toBool();
+    if (dense && context->needs_input_grad(1)) dw = at::zeros(w.shape(), dy_NO.options());
+    if (context->saved_data["biased"].toBool() && context->needs_input_grad(dense ? 2 : 1))
+      db = at::zeros({w.size(0), w.size(1)}, dy_NO.options());
+    for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+      const Tensor dy = dy_NO.narrow(0, begin, n);
+      if (dx.defined()) dx.narrow(0, begin, n).copy_(transposed_product(dy, w.slice(e)));
+      if (dw.defined()) {
+        Tensor own = dw.select(0, e);
+        at::mm_out(own, dy.t(), x_NI.narrow(0, begin, n));
+      }
+      if (db.defined()) db.select(0, e).copy_(dy.sum(0));
+    });
+    return {dx, dw, db, Tensor(), Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor grouped_linear(const Tensor& x_NI,
+                      const Weight& w_EOI,
+                      const std::vector<int64_t>& offsets,
+                      const Weight* bias_EO) {
+  check_groups(x_NI, w_EOI, offsets);
+  const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
+  if (by_kernel(x_NI, w_EOI)) {
+    const auto given = [](const Tensor& t) {
+      return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
+    };
+    return Grouped::apply(x_NI, given(w_EOI.dense_tensor()), given(b_EO), w_EOI, offsets);
+  }
+  std::vector<Tensor> parts;
+  for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+    Tensor y = linear(x_NI.narrow(0, begin, n), w_EOI.slice(e));
+    parts.push_back(b_EO.defined() ? y + b_EO.select(0, e).to(y.device(), y.scalar_type()) : y);
+  });
+  return parts.empty() ? at::empty({0, w_EOI.size(1)}, x_NI.options()) : at::cat(parts);
 }
 
 Tensor rows(const Weight& w, const Tensor& ids_N) {

@@ -31,9 +31,16 @@ class Weight {
                        const void* data,
                        std::shared_ptr<const void> owner);
 
-  /// W + B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I] and
-  /// B [O, r]. All three stay as they are, and are trained where they are trainable.
-  static Weight adapted(WeightPtr w, WeightPtr a, WeightPtr b);
+  /// W + scale B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I]
+  /// and B [O, r]. All three stay as they are, and are trained where they are trainable.
+  static Weight adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1);
+
+  /// The numbers rounded to another storage type, in memory of its own; never trainable. Throws
+  /// Error(usage) where nothing writes that type.
+  Weight converted(DType dtype) const;
+  /// Matrix `index` of matrices [E, O, I], one per expert: [O, I], where it lies. Gradients reach
+  /// the whole of a trainable one.
+  Weight slice(int64_t index) const;
 
   explicit operator bool() const { return !shape_.empty(); }
   const std::string& name() const { return name_; }
@@ -42,6 +49,10 @@ class Weight {
   int64_t size(int axis) const { return shape_[static_cast<size_t>(axis)]; }
   int64_t elements() const;
   int64_t bytes() const { return storage_bytes(dtype_, elements()); }
+
+  /// Where the numbers are.
+  at::Device device() const;
+  bool trainable() const { return tensor_.defined() && tensor_.requires_grad(); }
 
   /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach;
   /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
@@ -55,6 +66,7 @@ class Weight {
   /// The three parts of an adapted weight; null in others.
   struct Adapted {
     WeightPtr w, a, b;
+    double scale = 1;
   };
   const Adapted* parts() const { return adapted_.get(); }
 
@@ -68,8 +80,23 @@ class Weight {
   std::shared_ptr<const Adapted> adapted_;
 };
 
-/// y_NO = x_NI w_OI^T (+ bias_O). Gradients reach x, and w and bias where they are trainable.
+/// y_NO = x_NI w_OI^T (+ bias_O). Gradients reach x, and w and bias where they are trainable. The
+/// gradient through a frozen weight is computed from the stored numbers, a tile at a time: what is
+/// recorded is a handle to them, never a float copy of them.
 Tensor linear(const Tensor& x, const Weight& w, const Weight* bias = nullptr);
+
+/// x_NI = y_NO w_OI: the product with the transposed weight, float32 on a CPU from the stored
+/// numbers.
+Tensor transposed_product(const Tensor& y, const Weight& w);
+
+/// Linear maps of rows sorted by expert: rows [offsets[e], offsets[e + 1]) of x_NI times
+/// w_EOI[e]^T (+ bias_EO[e]) -> [N, O]. `offsets` has E + 1 values that rise from 0 to N. An output
+/// has the bits that linear() with the expert's slice gives its row. Gradients as there; those of a
+/// trainable w are sums over each expert's rows in their order.
+Tensor grouped_linear(const Tensor& x_NI,
+                      const Weight& w_EOI,
+                      const std::vector<int64_t>& offsets,
+                      const Weight* bias_EO = nullptr);
 
 /// Rows ids_N of w_VD: [N, D]. Throws Error(input) when an id is out of range.
 Tensor rows(const Weight& w, const Tensor& ids_N);

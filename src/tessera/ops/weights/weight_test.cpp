@@ -1,0 +1,156 @@
+#include "tessera/ops/weights/weight.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <random>
+
+#include "tessera/kernels/weights/blocks.h"
+#include "tessera/ops/live_bytes_testing.h"
+
+namespace tessera::ops::weight_test {
+namespace {
+
+Tensor drawn(at::IntArrayRef shape, uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  return at::randn(shape, generator, at::kFloat);
+}
+
+/// Blocks of Q4_0 [.., I] by hand: a scale of half precision, then 16 bytes of two codes each.
+Weight q4_0(std::vector<int64_t> shape, uint64_t seed) {
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  auto bytes = std::make_shared<std::vector<uint8_t>>();
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  for (int64_t block = 0; block < n / 32; ++block) {
+    const uint16_t scale = static_cast<uint16_t>(0x2400 + random() % 0x400);  // 2^-6 to 2^-5
+    bytes->push_back(static_cast<uint8_t>(scale & 0xff));
+    bytes->push_back(static_cast<uint8_t>(scale >> 8));
+    for (int i = 0; i < 16; ++i) bytes->push_back(static_cast<uint8_t>(random() & 0xff));
+  }
+  const void* data = bytes->data();
+  return Weight::stored("q", DType::q4_0, std::move(shape), data, bytes);
+}
+
+double error(const Tensor& a, const Tensor& b) {
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+TEST(Weight, GradientThroughFrozenBlocksEqualsThatThroughTheirNumbers) {
+  for (const int64_t o : {1, 7, 64, 1500})
+    for (const int64_t n : {1, 5}) {
+      const Weight w = q4_0({o, 96}, 3);
+      const Tensor x = drawn({n, 2, 96}, 1).requires_grad_(true),
+                   same = x.detach().clone().requires_grad_(true);
+      const Tensor bias = drawn({o}, 2).requires_grad_(true),
+                   same_bias = bias.detach().clone().requires_grad_(true);
+      const Weight b = Weight::dense("b", bias);
+      const Tensor dy = drawn({n, 2, o}, 4);
+      const Tensor y = linear(x, w, &b), want = at::linear(same, w.tensor(), same_bias);
+      EXPECT_LT(error(y, want), 1e-5);
+      y.backward(dy);
+      want.backward(dy);
+      EXPECT_LT(error(x.grad(), same.grad()), 1e-5) << o;
+      EXPECT_LT(error(bias.grad(), same_bias.grad()), 1e-5);
+    }
+}
+
+TEST(Weight, AStepThroughFrozenBlocksKeepsNoFloatCopyOfThem) {
+  // eight layers of 512 x 512 at 4 bits: 1.2 MiB stored, 8 MiB as floats
+  constexpr int64_t kWidth = 512, kLayers = 8, kTokens = 16;
+  std::vector<WeightPtr> layers;
+  int64_t stored = 0;
+  for (int64_t i = 0; i < kLayers; ++i) {
+    const auto base = std::make_shared<const Weight>(q4_0({kWidth, kWidth}, 10 + i));
+    stored += base->bytes();
+    const auto part = [&](at::IntArrayRef shape, uint64_t seed) {
+      return std::make_shared<const Weight>(
+          Weight::dense("lora", (0.01 * drawn(shape, seed)).requires_grad_(true)));
+    };
+    layers.push_back(std::make_shared<const Weight>(
+        Weight::adapted(base, part({4, kWidth}, 30 + i), part({kWidth, 4}, 50 + i), 2.0)));
+  }
+  const Tensor x = drawn({kTokens, kWidth}, 1);
+  const LiveBytes live;
+  Tensor h = x;
+  for (const WeightPtr& w : layers) h = linear(h, *w).tanh();
+  // per layer: the base's product, the adapter's two and its scaled one, the sum, the activation
+  const int64_t activations = kLayers * kTokens * (5 * kWidth + 4) * 4;
+  const int64_t gradients = kLayers * 2 * 4 * kWidth * 4;
+  h.square().sum().backward();
+  EXPECT_GT(layers[0]->parts()->a->dense_tensor().grad().abs().max().item<double>(), 0);
+  EXPECT_LT(live.most() - activations - gradients, 0.3 * stored + (1 << 20) + (1 << 17));
+  EXPECT_LT(live.most(), kLayers * kWidth * kWidth * 4 / 2);
+}
+
+TEST(Weight, AdaptedByAScale) {
+  const auto dense = [](Tensor t) { return std::make_shared<const Weight>(Weight::dense("t", t)); };
+  const Tensor w = drawn({6, 5}, 1), a = drawn({2, 5}, 2), b = drawn({6, 2}, 3),
+               x = drawn({3, 5}, 4);
+  const Weight both = Weight::adapted(dense(w), dense(a), dense(b), 0.25);
+  const Tensor merged = w + 0.25 * b.mm(a);
+  EXPECT_LT(error(both.tensor(), merged), 1e-6);
+  EXPECT_LT(error(linear(x, both), x.mm(merged.t())), 1e-6);
+  EXPECT_LT(error(transposed_product(drawn({3, 6}, 5), both), drawn({3, 6}, 5).mm(merged)), 1e-6);
+}
+
+TEST(Weight, GroupedProductHasTheBitsOfEachExpertsOwn) {
+  const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
+  for (const bool blocks : {false, true}) {
+    const Weight w = blocks ? q4_0({4, 9, 64}, 5) : Weight::dense("w", drawn({4, 9, 64}, 5));
+    const Weight bias = Weight::dense("b", drawn({4, 9}, 6));
+    const Tensor x = drawn({11, 64}, 7);
+    const at::NoGradGuard guard;
+    const Tensor y = grouped_linear(x, w, offsets, &bias);
+    for (int64_t e = 0; e < 4; ++e) {
+      const int64_t begin = offsets[e], n = offsets[e + 1] - begin;
+      const Weight own = Weight::dense("b", bias.tensor().select(0, e));
+      EXPECT_TRUE(
+          at::equal(y.narrow(0, begin, n), linear(x.narrow(0, begin, n), w.slice(e), &own)));
+    }
+  }
+}
+
+TEST(Weight, GroupedProductsGradientsEqualThoseOfOneProductEach) {
+  const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
+  for (const bool blocks : {false, true}) {
+    const Tensor numbers = drawn({4, 9, 64}, 5).requires_grad_(true);
+    const Weight w = blocks ? q4_0({4, 9, 64}, 5) : Weight::dense("w", numbers);
+    const Tensor b = drawn({4, 9}, 6).requires_grad_(true),
+                 x = drawn({11, 64}, 7).requires_grad_(true);
+    const Weight bias = Weight::dense("b", b);
+    const Tensor dy = drawn({11, 9}, 8);
+    std::vector<Tensor> inputs = {x, b};
+    if (!blocks) inputs.push_back(numbers);
+    const auto got = torch::autograd::grad({grouped_linear(x, w, offsets, &bias)}, inputs, {dy});
+    std::vector<Tensor> parts;
+    for (int64_t e = 0; e < 4; ++e) {
+      const int64_t begin = offsets[e], n = offsets[e + 1] - begin;
+      parts.push_back(at::linear(x.narrow(0, begin, n),
+                                 blocks ? w.tensor().select(0, e) : numbers.select(0, e),
+                                 b.select(0, e)));
+    }
+    const auto want = torch::autograd::grad({at::cat(parts)}, inputs, {dy});
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_LT(error(got[i], want[i]), 1e-5) << i;
+  }
+}
+
+TEST(Weight, GroupedProductRefusesOffsetsThatDoNotRise) {
+  const Weight w = Weight::dense("w", drawn({2, 3, 4}, 1));
+  EXPECT_THROW(grouped_linear(drawn({5, 4}, 2), w, {0, 6, 5}), Error);
+  EXPECT_THROW(grouped_linear(drawn({5, 4}, 2), w, {0, 5}), Error);
+  EXPECT_THROW(grouped_linear(drawn({5, 4}, 2), w, {0, 2, 4}), Error);
+}
+
+TEST(Weight, ConvertedRoundsOnceAndRefusesTypesThatNothingWrites) {
+  const Weight w = Weight::dense("w", drawn({5, 7}, 1));
+  EXPECT_TRUE(
+      at::equal(w.converted(DType::bf16).tensor(), w.tensor().to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_TRUE(at::equal(w.converted(DType::f16).tensor(), w.tensor().to(at::kHalf).to(at::kFloat)));
+  EXPECT_TRUE(at::equal(w.converted(DType::f32).tensor(), w.tensor()));
+  EXPECT_EQ(w.converted(DType::bf16).bytes(), 70);
+  EXPECT_THROW(w.converted(DType::q4_0), Error);
+}
+
+}  // namespace
+}  // namespace tessera::ops::weight_test
