@@ -64,7 +64,7 @@ std::function<Tensor(const Tensor& x_ND, nn::Context&)> reader_of(const ModelSpe
   return [inputs = keys(branch.inputs), add = keys(branch.add)](const Tensor& x_ND,
                                                                 nn::Context& context) {
     const auto get = [&](const std::string& key) {
-      return key.empty() ? x_ND : std::any_cast<Tensor>(context.shared.at(key));
+      return key.empty() ? x_ND : context.values.at(key);
     };
     std::vector<Tensor> side_by_side;
     for (const std::string& key : inputs) side_by_side.push_back(get(key));
@@ -78,7 +78,7 @@ void keep(nn::Context& context,
           const ModelSpec& spec,
           const std::string& name,
           const Tensor& x_ND) {
-  context.shared[key_of(spec, name)] = x_ND;
+  context.values.put(key_of(spec, name), x_ND);
 }
 
 std::unique_ptr<nn::Residual> build_aside() {

@@ -66,7 +66,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         const bool has_state = !branch_spec.part.config->state(here.scope()).empty();
         branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
                       has_state, index = state_index](const Tensor& x, nn::Context& context) {
-          const Call& c = call_of(context);
+          const nn::Call& c = context.call;
           if (c.state == nullptr || !has_state)
             return nn::run_mixer(*mixer, x, context, nullptr, false);
           const nn::StateRows rows = c.state->branch(index, *context.batch);
@@ -80,7 +80,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
       branch.run = [spec = &spec_, run = std::move(branch.run), name = branch.name, layer, is_read,
                     own = branch_spec.name](const Tensor& given, nn::Context& context) {
         context.layer = layer;
-        const Replace& replace = call_of(context).replace;
+        const auto& replace = context.call.replace;
         const Tensor x = replace ? replace(name + ".in", given) : given;
         if (context.probe) context.probe(name + ".in", x);
         Tensor y = run(x, context);
@@ -95,20 +95,8 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
   layers_.push_back(std::move(groups));
 }
 
-void Stack::set_call(nn::Context& context, Call call) {
-  if (call.state != nullptr) context.lasting = &call.state->lasting();
-  context.runs_once = call.state != nullptr || call.replace;
-  context.shared["call"] = std::move(call);
-}
-
-const Stack::Call& Stack::call_of(const nn::Context& context) {
-  static const Call none;
-  const auto found = context.shared.find("call");
-  return found == context.shared.end() ? none : std::any_cast<const Call&>(found->second);
-}
-
 Tensor Stack::embedded(nn::Context& context) const {
-  const Call& call = call_of(context);
+  const nn::Call& call = context.call;
   if (call.state == nullptr || !embed_has_state_)
     return nn::run_embed(*embed_, context, nullptr, false);
   const nn::StateRows rows = call.state->branch(0, *context.batch);

@@ -13,17 +13,6 @@ class Stack {
   /// `spec` must outlive the stack.
   Stack(const ModelSpec& spec, const nn::WeightSource& source);
 
-  /// Given a branch's input and its name, what it gets instead.
-  using Replace = std::function<Tensor(const std::string& name, const Tensor& x_ND)>;
-  /// What a call brings for the branches: the state that it continues, whether it leaves its tokens
-  /// pending, and whether it replaces their inputs.
-  struct Call {
-    State* state = nullptr;
-    bool pending = false;
-    Replace replace = nullptr;
-  };
-  /// Puts the call where branches reach it, into the context.
-  static void set_call(nn::Context& context, Call call);
   /// Hidden states of the context's batch after the final norm, [N, ModelSpec::width_out()].
   Tensor forward(nn::Context& context) const;
 
@@ -33,7 +22,6 @@ class Stack {
     std::vector<nn::Branch> branches;
     bool enters = false, leaves = false;  // it begins, or ends, a run of groups with other streams
   };
-  static const Call& call_of(const nn::Context& context);
   Tensor embedded(nn::Context& context) const;
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
   void mark_runs();

@@ -11,11 +11,11 @@
 
 #include "tessera/format/tensor_view.h"
 #include "tessera/model/model_spec.h"
-#include "tessera/nn/state.h"
+#include "tessera/nn/context.h"
 
 namespace tessera::model {
 
-class State {
+class State final : public nn::BranchStates {
  public:
   State() = default;
   /// `rows` empty rows. max_pending: how many tokens a row may hold uncommitted. Throws Error(spec)
@@ -85,7 +85,7 @@ class State {
   /// changes nothing.
   void check(const nn::Batch& batch, bool pending) const;
   /// Entries of branch `index` (order of state_layout) for the segments of a batch.
-  nn::StateRows branch(size_t index, const nn::Batch& batch);
+  nn::StateRows branch(size_t index, const nn::Batch& batch) override;
   /// Marks the rows of a call that failed half way: some of their layers have advanced, some have
   /// not. Every later call with them is refused.
   void spoil(const nn::Batch& batch);

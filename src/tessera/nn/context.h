@@ -2,13 +2,18 @@
 #pragma once
 
 #include <any>
+#include <concepts>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "tessera/base/cancel.h"
 #include "tessera/base/rng.h"
 #include "tessera/nn/batch.h"
+#include "tessera/nn/sequence_split.h"
+#include "tessera/nn/state.h"
 
 namespace tessera::nn {
 
@@ -21,20 +26,94 @@ struct Encoded {
   const Segment* of_row(int64_t row) const;
 };
 
+/// The state that a call continues, as branches see it.
+class BranchStates {
+ public:
+  virtual ~BranchStates() = default;
+  /// The rows of branch `index`, in the order of the batch's segments.
+  virtual StateRows branch(size_t index, const Batch& batch) = 0;
+};
+
+/// What a call brings for the branches.
+struct Call {
+  BranchStates* state = nullptr;  // continued, and moved on
+  bool pending = false;           // its tokens are left uncommitted
+  /// Given a branch's input and its name, what it gets instead; may be empty.
+  std::function<Tensor(const std::string& name, const Tensor& x_ND)> replace = nullptr;
+  /// Whether what the call computes cannot be computed again.
+  bool runs_once() const { return state != nullptr || replace != nullptr; }
+};
+
+/// Takes named intermediates ("layers.3.mixer.out") of a call.
+class Probe {
+ public:
+  using Take = std::function<void(const std::string& name, const Tensor& value)>;
+  using Wants = std::function<bool(const std::string& name)>;
+  Probe() = default;
+  /// Of all names, or of those that `wants` is true for.
+  template <class F>
+  requires std::invocable<F&, const std::string&, const Tensor&> Probe(
+      F take, Wants wants = nullptr)  // NOLINT(google-explicit-constructor)
+      : take_(std::move(take)), wants_(std::move(wants)) {}
+  explicit operator bool() const { return take_ != nullptr; }
+  bool wants(const std::string& name) const { return take_ && (!wants_ || wants_(name)); }
+  void operator()(const std::string& name, const Tensor& value) const {
+    if (wants(name)) take_(name, value);
+  }
+
+ private:
+  Take take_;
+  Wants wants_;
+};
+
+/// Takes a part's own loss, a sum over the tokens of the call, under a name.
+using LossSink = std::function<void(const std::string& name, const Tensor& loss)>;
+/// Takes what a part counts while it computes (loads of experts), without gradients.
+using StatisticSink = std::function<void(const std::string& name, const Tensor& value)>;
+
+/// Tensors that one layer of a call makes and later ones read, gradients included: outputs of
+/// branches, values of the first layer, tables of distances. What a spec has to hold for them is
+/// checked when it is read (spec::ReadsEarlierParts, inputs of branches).
+class LayerValues {
+ public:
+  void put(const std::string& name, Tensor value) { values_[name] = std::move(value); }
+  const Tensor* find(const std::string& name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+  /// Throws Error(internal) when no earlier layer left it.
+  const Tensor& at(const std::string& name) const {
+    const Tensor* value = find(name);
+    require(value != nullptr, "context", "no earlier layer left \"{}\"", name);
+    return *value;
+  }
+  const std::map<std::string, Tensor>& all() const { return values_; }
+  std::map<std::string, Tensor>& all() { return values_; }
+
+ private:
+  std::map<std::string, Tensor> values_;
+};
+
+struct Recomputation;    // rerun.h
+struct ReversibleChain;  // residual/reversible.cpp
+
 struct Context {
   const Batch* batch = nullptr;
   const Encoded* encoded = nullptr;  // sources that this call brings; rows of a state keep theirs
   bool causal = true;
-  bool training = false;   // dropout and other noise act
-  RandomKey key{0};        // folded by seed and step; parts fold in their own name
-  int64_t step = 0;        // of training, from 0; the same in all parts of its batch
-  int64_t layer = 0;       // invocation being computed
-  bool runs_once = false;  // what the call computes cannot be computed again: its state moves on
+  bool training = false;  // dropout and other noise act
+  RandomKey key{0};       // folded by seed and step; parts fold in their own name
+  int64_t step = 0;       // of training, from 0; the same in all parts of its batch
+  int64_t layer = 0;      // invocation being computed
   const CancelToken* cancel = nullptr;
-  /// Called with named intermediates ("layers.3.mixer.out") where set.
-  std::function<void(const std::string&, const Tensor&)> probe;
-  /// Values computed once per call and shared between layers (rotary tables), by name.
-  std::map<std::string, std::any> shared;
+  Call call;
+  Probe probe;
+  LossSink add_loss;            // empty where nobody asks
+  StatisticSink add_statistic;  // empty where nobody asks
+  SequenceSplit split;          // of documents over ranks, where gradients are recorded
+  LayerValues values;
+  std::shared_ptr<Recomputation> recomputation;  // of regions that run again
+  std::shared_ptr<ReversibleChain> reversible;   // between entering and leaving two streams
   /// Values that follow from the weights alone and are kept from call to call beside a state (keys
   /// of distances), by name; nullptr where there is no state.
   std::map<std::string, std::any>* lasting = nullptr;
@@ -43,12 +122,29 @@ struct Context {
   /// the first draw stays.
   int64_t draws(int64_t steps) const { return training && steps > 0 ? step / steps : 0; }
 
+  /// A value that follows from the batch alone (rotary tables), made once per call and without
+  /// gradients; copies of the context share it.
   template <class T, class Make>
   const T& once(const std::string& name, Make make) {
-    auto found = shared.find(name);
-    if (found == shared.end()) found = shared.emplace(name, std::any(T(make()))).first;
-    return std::any_cast<const T&>(found->second);
+    const auto found = made_->find(name);
+    if (found != made_->end()) return std::any_cast<const T&>(found->second);
+    const at::NoGradGuard constants;
+    return std::any_cast<const T&>(made_->emplace(name, std::any(T(make()))).first->second);
   }
+
+  /// The same call over other tokens: nothing that follows from the batch, and no layer's values,
+  /// are taken over.
+  Context over(const Batch& other) const {
+    Context inner = *this;
+    inner.batch = &other;
+    inner.values = {};
+    inner.made_ = std::make_shared<Made>();
+    return inner;
+  }
+
+ private:
+  using Made = std::map<std::string, std::any>;
+  std::shared_ptr<Made> made_ = std::make_shared<Made>();
 };
 
 }  // namespace tessera::nn

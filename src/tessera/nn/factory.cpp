@@ -72,14 +72,15 @@ void replay(const Mixer& mixer, const Tensor& x_ND, Context& context, const Stat
   }
   if (affected.empty()) return;
   batch.number();
-  Context inner = context;
-  inner.batch = &batch;
-  inner.probe = nullptr;
   // every mixer replays the same tokens, so what mixers share is shared between their replays
-  using Shared = decltype(inner.shared);
-  inner.shared = context.once<Shared>("replay", [] { return Shared(); });
+  Context& common = *context.once<std::shared_ptr<Context>>(
+      "replay", [&] { return std::make_shared<Context>(context.over(batch)); });
+  Context inner = common;
+  inner.batch = &batch;
+  inner.layer = context.layer;
+  inner.probe = {};
   mixer.forward(at::cat(inputs), inner, &affected);
-  context.shared["replay"] = std::move(inner.shared);
+  common.values = std::move(inner.values);
   for (RowState* row : affected) row->end_replay();
 }
 

@@ -5,16 +5,7 @@
 
 #include <set>
 
-#include "tessera/nn/losses.h"
-#include "tessera/ops/basic/rope.h"
-
 namespace tessera::nn {
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-constexpr const char* kChoices = "choices";
 
 /// Choices in the order in which they are made. A region inside another makes them through it.
 struct Choices {
@@ -33,35 +24,38 @@ struct Choices {
   }
 };
 
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 std::shared_ptr<Choices> choices_of(const Context& context) {
-  const auto found = context.shared.find(kChoices);
-  return found == context.shared.end() ? nullptr
-                                       : std::any_cast<std::shared_ptr<Choices>>(found->second);
+  return context.recomputation ? context.recomputation->choices : nullptr;
 }
 
-/// A copy that outlives the call, one for all its regions.
+/// A copy of `value` that outlives the call, one for all its regions; a region that runs again
+/// finds the copy itself in its context.
 template <class T>
-std::shared_ptr<const T> kept(const char* name, const T* value, Context& context) {
+std::shared_ptr<const T> kept(const T* value, std::shared_ptr<const T>& copy, const T*& copy_of) {
   if (value == nullptr) return nullptr;
-  using Kept = std::pair<const T*, std::shared_ptr<const T>>;
-  auto& cell = context.shared[name];
-  const auto* known = std::any_cast<Kept>(&cell);
-  if (known == nullptr || known->first != value) {
-    // a region that runs again finds the copy itself in its context
-    if (known != nullptr && known->second.get() == value) return known->second;
-    cell = Kept{value, std::make_shared<const T>(*value)};
+  if (copy.get() == value) return copy;
+  if (copy_of != value) {
+    copy = std::make_shared<const T>(*value);
+    copy_of = value;
   }
-  return std::any_cast<const Kept&>(cell).second;
+  return copy;
 }
 
-using Shared = decltype(Context::shared);
+/// The context with choices of its own.
+void choose_by(Context& context, std::shared_ptr<Choices> choices) {
+  context.recomputation = std::make_shared<Recomputation>(*context.recomputation);
+  context.recomputation->choices = std::move(choices);
+}
 
-/// Whether a run that began with `before` shares another value under `name`.
-bool is_written(const Shared& before, const std::string& name, const std::any& value) {
-  const auto found = before.find(name);
-  if (found == before.end()) return true;
-  const auto *was = std::any_cast<Tensor>(&found->second), *is = std::any_cast<Tensor>(&value);
-  return was != nullptr && is != nullptr && !was->is_same(*is);
+/// Whether a run that began with `before` left another value under `name`.
+bool is_written(const LayerValues& before, const std::string& name, const Tensor& value) {
+  const Tensor* was = before.find(name);
+  return was == nullptr || !was->is_same(value);
 }
 
 }  // namespace
@@ -100,13 +94,16 @@ struct Region::Run {
 };
 
 Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, Context& context)
-    : body_(std::move(body)),
-      batch_(kept("rerun.batch", context.batch, context)),
-      encoded_(kept("rerun.encoded", context.encoded, context)) {
+    : body_(std::move(body)) {
+  if (!context.recomputation) context.recomputation = std::make_shared<Recomputation>();
+  Recomputation& common = *context.recomputation;
+  batch_ = kept(context.batch, common.batch, common.batch_of);
+  encoded_ = kept(context.encoded, common.encoded, common.encoded_of);
   frozen_ = context;
   frozen_.batch = batch_.get();
   frozen_.encoded = encoded_.get();
-  frozen_.probe = nullptr;
+  frozen_.probe = {};
+  frozen_.add_statistic = nullptr;
   frozen_.cancel = nullptr;
   frozen_.lasting = nullptr;
 
@@ -118,15 +115,15 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   for (const WeightPtr& weight : weights) add(weight->dense_tensor());
   n_weights_ = inputs_.size();
   if (encoded_) add(encoded_->x_SD);
-  for (const auto& [name, value] : frozen_.shared)
-    if (const auto* tensor = std::any_cast<Tensor>(&value)) add(*tensor);
+  for (const auto& [name, value] : frozen_.values.all()) add(value);
 
   Context first = frozen_;
   first.probe = context.probe;
   first.cancel = context.cancel;
+  first.add_statistic = context.add_statistic;
   auto choices = std::make_shared<Choices>();
   choices->outer = choices_of(context);
-  first.shared[kChoices] = choices;
+  choose_by(first, choices);
   const Run ran = run(x.detach().requires_grad_(true), first);
   choices_ = std::move(choices->made);
   outputs_.push_back(ran.y.detach());
@@ -134,41 +131,34 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
     written_.emplace_back(w.loss, w.name);
     outputs_.push_back(w.value.detach());
   }
-  // what has no gradient is shared as it is
-  for (const auto& [name, value] : first.shared) {
-    if (!is_written(frozen_.shared, name, value)) continue;
-    const auto* tensor = std::any_cast<Tensor>(&value);
-    if (tensor != nullptr ? !tensor->requires_grad()
-                          : std::any_cast<ops::RotaryTable>(&value) != nullptr)
-      context.shared[name] = value;
-  }
+  // what has no gradient is left for later layers as it is
+  for (const auto& [name, value] : first.values.all())
+    if (is_written(frozen_.values, name, value) && !value.requires_grad())
+      context.values.put(name, value);
 }
 
 Region::Run Region::run(const Tensor& x, Context& context) const {
   const at::AutoGradMode record(true);
-  const Shared before = context.shared;
+  const LayerValues before = context.values;
   Run out;
-  if (loss_sink(context))
-    set_loss_sink(context, [&out](const std::string& name, const Tensor& loss) {
+  if (context.add_loss)
+    context.add_loss = [&out](const std::string& name, const Tensor& loss) {
       if (loss.requires_grad()) out.written.push_back({true, name, loss});
-    });
+    };
   out.y = body_(x, context);
-  for (const auto& [name, value] : context.shared) {
-    if (!is_written(before, name, value)) continue;
-    const auto* tensor = std::any_cast<Tensor>(&value);
-    if (tensor != nullptr && tensor->requires_grad()) out.written.push_back({false, name, *tensor});
-  }
+  for (const auto& [name, value] : context.values.all())
+    if (is_written(before, name, value) && value.requires_grad())
+      out.written.push_back({false, name, value});
   return out;
 }
 
 void Region::publish(std::span<const Tensor> outputs, Context& context) const {
-  const LossSink sink = loss_sink(context);
   for (size_t i = 0; i < written_.size(); ++i) {
     const auto& [loss, name] = written_[i];
     if (!loss)
-      context.shared[name] = outputs[i + 1];
-    else if (sink)
-      sink(name, outputs[i + 1]);
+      context.values.put(name, outputs[i + 1]);
+    else if (context.add_loss)
+      context.add_loss(name, outputs[i + 1]);
   }
 }
 
@@ -177,7 +167,7 @@ Region::Gradients Region::again(const Tensor& x, std::span<const Tensor> gradien
   auto choices = std::make_shared<Choices>();
   choices->made = choices_;
   choices->repeating = true;
-  context.shared[kChoices] = choices;
+  choose_by(context, choices);
   // What other parts made is cut off from them: the graph outside this region leads there, and may
   // lead to weights that are this region's as well.
   const Tensor leaf = x.detach().requires_grad_(true);
@@ -195,8 +185,7 @@ Region::Gradients Region::again(const Tensor& x, std::span<const Tensor> gradien
     encoded.x_SD = cut_off(encoded.x_SD);
     context.encoded = &encoded;
   }
-  for (auto& [name, value] : context.shared)
-    if (const auto* made = std::any_cast<Tensor>(&value)) value = Tensor(cut_off(*made));
+  for (auto& [name, value] : context.values.all()) value = cut_off(value);
   const Run ran = run(leaf, context);
   require(ran.written.size() == written_.size(), "rerun",
           "a second run wrote {} values into its context; the first wrote {}", ran.written.size(),

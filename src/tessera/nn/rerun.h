@@ -3,9 +3,10 @@
 //
 // A region is a body x -> y with the weights that it reads. Whatever else it reads stands in the
 // context, which the region keeps as it was; random numbers are counter-based, so a second run
-// draws the same. What the body writes into the context becomes further outputs, so that gradients
-// reach it: losses of its own, and tensors that later layers share. Discrete choices (the buckets
-// of a hash) must not turn on the rounding of a recomputed input: a body makes them by chosen().
+// draws the same. Gradients leave a body by three ways alone, and a region has an output for each:
+// y, losses (Context::add_loss) and values for later layers (Context::values). Discrete choices
+// (the buckets of a hash) must not turn on the rounding of a recomputed input: a body makes them by
+// chosen().
 #pragma once
 
 #include <memory>
@@ -24,6 +25,15 @@ Tensor chosen(Context& context, const std::function<Tensor()>& make);
 
 /// Throws Error(usage) in a backward pass that records a graph of its own.
 void require_first_derivative();
+
+/// What the regions of a call share.
+struct Recomputation {
+  std::shared_ptr<const Batch> batch;  // copies that outlive the call
+  std::shared_ptr<const Encoded> encoded;
+  const Batch* batch_of = nullptr;  // what they are copies of
+  const Encoded* encoded_of = nullptr;
+  std::shared_ptr<struct Choices> choices;  // of the region being run
+};
 
 class Region {
  public:

@@ -32,7 +32,7 @@ Result run(const char* json,
   }
   batch.number();
   Context context;
-  set_sequence_split(context, split);
+  context.split = split;
   const Tensor x = gen({n, 8}, 1.3, 0.2).requires_grad_(true);
   Result result;
   result.out = m.forward(x, batch, at::kDouble, context);

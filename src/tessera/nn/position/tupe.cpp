@@ -31,9 +31,14 @@ class Tupe final : public Position {
 
   ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
     site.scale /= std::sqrt(2.0);
-    const Compared& positions = context.once<Compared>(name_, [&] { return compared(site); });
+    const std::string q = name_ + " q", k = name_ + " k";
+    if (context.values.find(q) == nullptr) {
+      const Compared made = compared(site);
+      context.values.put(q, made.q_HPD);
+      context.values.put(k, made.k_HPD);
+    }
     ops::ScoreTerm term;
-    term.inputs = {positions.q_HPD, positions.k_HPD};
+    term.inputs = {context.values.at(q), context.values.at(k)};
     if (relative_) term.inputs.push_back(relative_->tensor());
     const double scale = 1 / std::sqrt(2.0 * static_cast<double>(site.head_dim));
     term.bias = [config = config_, scale](const ops::ScoreBlock& block,

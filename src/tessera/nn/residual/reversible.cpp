@@ -6,16 +6,10 @@
 #include "tessera/nn/residual/damped.h"
 
 namespace tessera::nn {
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-constexpr const char* kChain = "reversible";
 
 /// A run of reversible branches: the streams behind the last one, and how far the backward pass has
 /// taken them back. Nothing else is kept of the values between.
-struct Chain {
+struct ReversibleChain {
   Tensor last_2ND;
   Tensor now_2ND;  // in front of branch `now`
   int64_t now = 0;
@@ -39,13 +33,14 @@ struct Chain {
   }
 };
 
-std::shared_ptr<Chain> chain_of(const Context& context) {
-  return std::any_cast<std::shared_ptr<Chain>>(context.shared.at(kChain));
-}
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 struct Step final : torch::CustomClassHolder {
   std::shared_ptr<Region> region;  // f of the norm
-  std::shared_ptr<Chain> chain;
+  std::shared_ptr<ReversibleChain> chain;
   int64_t index = 0;
   Tensor y_2ND;  // until the graph has it
 };
@@ -83,7 +78,7 @@ class Reversible final : public Residual {
   explicit Reversible(const ReversibleConfig& config) : config_(config) {}
 
   Tensor enter(const Tensor& x_ND, Context& context) const override {
-    context.shared[kChain] = std::make_shared<Chain>();
+    context.reversible = std::make_shared<ReversibleChain>();
     return at::stack({x_ND, x_ND});
   }
 
@@ -100,12 +95,12 @@ class Reversible final : public Residual {
       return damped(config, branch.run(branch.norms[0]->forward(x_ND), here), branch, here);
     };
     const Tensor x1 = x_2ND[0], x2 = x_2ND[1];
-    if (!at::GradMode::is_enabled() || context.runs_once)
+    if (!at::GradMode::is_enabled() || context.call.runs_once())
       return at::stack({x2, x1 + f(x2, context)});
 
     auto step = c10::make_intrusive<Step>();
     step->region = std::make_shared<Region>(f, branch.weights, x2, context);
-    step->chain = chain_of(context);
+    step->chain = context.reversible;
     step->index = step->chain->length++;
     {
       const at::NoGradGuard outside_the_graph;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/mixer/attention/attend.h"
-#include "tessera/nn/sequence_split.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/attention/ring_attention.h"
@@ -48,7 +47,7 @@ class Attention final : public Mixer {
                       position_->rotate(keys(x_ND), Side::key, context), values(v_, x_ND)};
     const PatternedScores scores =
         mask_.scores(options(context), context, mask_.far_queries(unrotated, *position_, context));
-    if (rows != nullptr && sequence_split(context).ranks > 1 && !ops::use_kernels(x_ND))
+    if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
       fail(
           ErrorKind::spec, name_,
           "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
@@ -134,8 +133,7 @@ class Attention final : public Mixer {
   /// Whole documents, without a past.
   Tensor whole(const Projected& x, const PatternedScores& scores, Context& context) const {
     const Batch& batch = *context.batch;
-    const SequenceSplit split =
-        ops::use_kernels(x.q_NHD) ? SequenceSplit() : sequence_split(context);
+    const SequenceSplit split = ops::use_kernels(x.q_NHD) ? SequenceSplit() : context.split;
     if (split.ranks <= 1)
       return attend_documents(x.q_NHD, x.k_NGD, x.v_NGD, batch, scores,
                               weight_dropout(context, name_, config_.dropout));

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tessera/nn/losses.h"
 #include "tessera/nn/mixer/attention/segment_memory.h"
 
 namespace tessera::nn {
@@ -99,7 +98,7 @@ class Compressive final : public Mixer {
     const SegmentCall call{*context.batch,   rows,
                            heads(q_(x_ND)),  x_ND,
                            options(context), weight_dropout(context, name_, config_.dropout)};
-    const LossSink sink = compress_.learns() ? loss_sink(context) : LossSink();
+    const LossSink sink = compress_.learns() ? context.add_loss : LossSink();
     std::vector<Tensor> out;
     for (const EqualSegments& group : equal_segments(call.batch, ops::use_kernels(x_ND)))
       out.push_back(documents(group, call, sink));

@@ -2,7 +2,6 @@
 // compression.
 #include "tessera/nn/mixer/attention/compressive.h"
 
-#include "tessera/nn/losses.h"
 #include "tessera/nn/mixer/attention/segment_testing.h"
 
 namespace tessera::nn::compressive_test {
@@ -223,7 +222,7 @@ void expect_reconstruction(const Case& c) {
       Context context;
       context.batch = &batch;
       context.training = true;
-      set_loss_sink(context, [&](const std::string&, const Tensor& loss) { got = got + loss; });
+      context.add_loss = [&](const std::string&, const Tensor& loss) { got = got + loss; };
       const StateRows rows{&row};
       run_mixer(*built, x.narrow(0, at, n), context, &rows, false);
       at += n;

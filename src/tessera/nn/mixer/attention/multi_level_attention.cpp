@@ -180,9 +180,7 @@ class MultiLevelAttention final : public Mixer {
     const int64_t b = x_BSGD.size(0), s = x_BSGD.size(1);
     batch.segments = {{0, 0, b * s, 0}};
     batch.positions_N = positions_S.repeat({b});
-    Context inner = context;
-    inner.batch = &batch;
-    inner.shared.clear();
+    Context inner = context.over(batch);
     return position_->rotate(x_BSGD.flatten(0, 1), Side::key, inner).reshape(x_BSGD.sizes());
   }
 

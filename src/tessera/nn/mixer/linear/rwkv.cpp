@@ -218,14 +218,13 @@ class Rwkv7 final : public Mixer {
   /// W x, mixed with the values of the first layer; the first layer publishes its own.
   Tensor value(const Tensor& x_ND, Context& context) const {
     const Tensor own = base_.v(x_ND);
-    const auto first = context.shared.find(kShared);
+    const Tensor* first = context.values.find(kShared);
     if (!value_mix_up_.weight) {
-      if (first == context.shared.end()) context.shared[kShared] = own;
+      if (first == nullptr) context.values.put(kShared, own);
       return own;
     }
     // Rwkv7Config::check_behind refuses specs without it
-    require(first != context.shared.end(), "rwkv7", "{}: no earlier layer left its values", path_);
-    const Tensor theirs = std::any_cast<const Tensor&>(first->second);
+    const Tensor theirs = context.values.at(kShared);
     return own + (theirs - own) * sigmoid_of(value_mix_up_(value_mix_down_(x_ND)));
   }
 
