@@ -141,9 +141,9 @@ TensorRule rule_of(const Json& json,
 
 Dialect dialect_of(const Json& json, const std::string& where) {
   spec::check_keys(json,
-             {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect",
-              "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
-             where);
+                   {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect",
+                    "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
+                   where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
   if (const Json* lift = get(json, "lift")) dialect.lift = string_of(*lift, where + ".lift");
@@ -231,9 +231,9 @@ void merge_family(Json& base, const Json& over) {
 
 Family compile_family(const Json& json, const std::string& name) {
   spec::check_keys(json,
-             {"family", "fragment", "about", "include", "tables", "functions", "let", "values",
-              "spec", "tensors", "dialects"},
-             name);
+                   {"family", "fragment", "about", "include", "tables", "functions", "let",
+                    "values", "spec", "tensors", "dialects"},
+                   name);
   Family family;
   family.name = name;
   if (const Json* about = get(json, "about")) family.about = string_of(*about, name + ".about");

@@ -123,7 +123,7 @@ TEST(LastingValues, EveryUseKeepsItsOwn) {
       if (decl.name.find("adapters") != std::string::npos)
         Tensor(weight->dense_tensor())
             .copy_(ops::initial_values(
-                {decl.name, decl.shape, spec::Init::normal(1), spec::ParamKind::matrix, 0},
+                {decl.name, decl.shape, spec::Init::normal(1), spec::ParamKind::matrix},
                 RandomKey(3), at::kFloat));
     const Model model(spec, std::move(weights));
     const Tensor whole = model.hidden(nn::Batch::of({ids}));

@@ -7,7 +7,9 @@ namespace tessera::model {
 
 Weights Weights::check(const ModelSpec& spec, std::map<std::string, WeightPtr> weights) {
   Weights out;
-  for (const spec::ParamDecl& decl : parameters(spec)) {
+  ParamTable table = parameter_table(spec);
+  out.absent_ = std::move(table.absent);
+  for (const spec::ParamDecl& decl : table.all) {
     const auto found = weights.find(decl.name);
     if (found == weights.end())
       fail(ErrorKind::file, "weights", "tensor \"{}\" is missing; expected shape [{}]", decl.name,
@@ -39,6 +41,13 @@ WeightPtr Weights::find(const std::string& name) const {
   return found == index_.end() ? nullptr : all_[found->second].second;
 }
 
+WeightPtr Weights::asked(const std::string& name) const {
+  WeightPtr weight = find(name);
+  require(weight != nullptr || absent_.contains(name), "weights",
+          "a part asks for \"{}\", which none declares", name);
+  return weight;
+}
+
 int64_t Weights::bytes() const {
   int64_t bytes = 0;
   for (const auto& [decl, weight] : all_) bytes += weight->bytes();
@@ -49,7 +58,7 @@ Model::Model(ModelSpec spec, Weights weights)
     : spec_(std::make_unique<const ModelSpec>(std::move(spec))),
       weights_(std::make_unique<const Weights>(std::move(weights))) {
   const auto source = [w = weights_.get()](const ModelSpec& stack) -> nn::WeightSource {
-    return [w, &stack](const std::string& name) { return w->find(stack.kept_as(name)); };
+    return [w, &stack](const std::string& name) { return w->asked(stack.kept_as(name)); };
   };
   if (spec_->encoder) encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder));
   stack_ = std::make_unique<Stack>(*spec_, source(*spec_));
@@ -85,8 +94,9 @@ nn::Context context_of(const ModelSpec& spec,
   context.step = options.step;
   context.cancel = options.cancel;
   context.probe = options.probe;
-  nn::set_loss_sink(context, options.add_loss);
-  nn::set_sequence_split(context, options.sequence);
+  context.add_loss = options.add_loss;
+  context.add_statistic = options.add_statistic;
+  context.split = options.sequence;
   return context;
 }
 
@@ -125,7 +135,8 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
   nn::Context context = context_of(*spec_, batch, options);
   context.encoded = options.encoded;
-  Stack::set_call(context, {options.state, options.pending, options.replace});
+  context.call = {options.state, options.pending, options.replace};
+  if (options.state != nullptr) context.lasting = &options.state->lasting();
 
   Tensor x_ND;
   try {

@@ -3,8 +3,6 @@
 #pragma once
 
 #include "tessera/model/stack.h"
-#include "tessera/nn/losses.h"
-#include "tessera/nn/sequence_split.h"
 
 namespace tessera::model {
 
@@ -21,6 +19,9 @@ class Weights {
   static Weights initial(const ModelSpec& spec, uint64_t seed, at::ScalarType type = at::kFloat);
 
   WeightPtr find(const std::string& name) const;
+  /// What a part asks for: null where its spec leaves it out. Throws Error(internal) for a name that
+  /// no part declares.
+  WeightPtr asked(const std::string& name) const;
   /// In the order of model::parameters().
   const std::vector<std::pair<spec::ParamDecl, WeightPtr>>& all() const { return all_; }
   int64_t bytes() const;
@@ -28,6 +29,7 @@ class Weights {
  private:
   std::vector<std::pair<spec::ParamDecl, WeightPtr>> all_;
   std::map<std::string, size_t> index_;
+  std::set<std::string> absent_;
 };
 
 struct ForwardOptions {
@@ -38,12 +40,13 @@ struct ForwardOptions {
   RandomKey key{0};
   int64_t step = 0;  // of training
   const CancelToken* cancel = nullptr;
-  std::function<void(const std::string&, const Tensor&)> probe;
+  nn::Probe probe;
   /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
   /// its place.
-  Stack::Replace replace;
-  nn::LossSink add_loss;       // takes the losses of parts that have some of their own
-  nn::SequenceSplit sequence;  // of the attention mixers where gradients are recorded
+  std::function<Tensor(const std::string& name, const Tensor& x_ND)> replace;
+  nn::LossSink add_loss;            // takes the losses of parts that have some of their own
+  nn::StatisticSink add_statistic;  // takes what parts count
+  nn::SequenceSplit sequence;       // of the attention mixers where gradients are recorded
 };
 
 class Model {

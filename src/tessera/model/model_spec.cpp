@@ -234,7 +234,12 @@ Json resolve(const ModelSpec& spec) {
 }
 
 std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
-  std::vector<spec::ParamDecl> all;
+  return parameter_table(spec).all;
+}
+
+ParamTable parameter_table(const ModelSpec& spec) {
+  ParamTable table;
+  std::vector<spec::ParamDecl>& all = table.all;
   std::map<std::string, std::vector<int64_t>> shapes;
   const auto add = [&](const spec::ParamList& list, const std::string& prefix, const Scope& scope) {
     for (spec::ParamDecl decl : list.all()) {
@@ -248,6 +253,7 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
              "\"{}\" is shared with another shape: [{}] and [{}]; use another share id", decl.name,
              fmt::join(known->second, ", "), fmt::join(decl.shape, ", "));
     }
+    for (const std::string& name : list.absent()) table.absent.insert(spec.kept_as(name));
   };
   const auto take = [&](const AnyPart& part, const std::string& prefix, const Scope& scope) {
     if (!part) return;
@@ -256,7 +262,7 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
     add(list, prefix, scope);
   };
   if (spec.encoder) {
-    all = parameters(*spec.encoder);
+    table = parameter_table(*spec.encoder);
     for (const spec::ParamDecl& decl : all) shapes.emplace(decl.name, decl.shape);
   }
   take(spec.embed, spec.under("embed"), spec.scope(0));
@@ -276,7 +282,7 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec) {
   take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
   take(spec.head, "head", spec.scope_out());
   take(spec.pooler, "pooler", spec.scope_out());
-  return all;
+  return table;
 }
 
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) {

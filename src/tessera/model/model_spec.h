@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -136,6 +137,11 @@ void apply_override(Json& json, std::string_view assignment);
 Json resolve(const ModelSpec& spec);
 
 /// Every parameter once, with its full name, in order of use; those of an encoder come first.
+struct ParamTable {
+  std::vector<spec::ParamDecl> all;  // in the order of the layers
+  std::set<std::string> absent;      // what parts may ask for and this spec leaves out
+};
+ParamTable parameter_table(const ModelSpec& spec);
 std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
 
 /// Declares the parameters of a branch's adapters; throws Error(spec) where a product is not there.

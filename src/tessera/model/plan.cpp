@@ -1,6 +1,7 @@
 #include "tessera/model/plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/model/kept_bits.h"
 #include "tessera/nn/head/head_config.h"
@@ -21,7 +22,7 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
         list.append(adapter_parameters(spec, i, branch));
         for (const spec::ParamDecl& decl : list.all())
           if (decl.kind == spec::ParamKind::matrix)
-            flops += 2.0 * static_cast<double>(decl.elements());
+            flops += 2.0 * decl.share * static_cast<double>(decl.elements());
         flops += branch.part.config->extra_flops(scope, context);
       }
   return flops;
@@ -39,11 +40,13 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvT
   if (source < 0) source = spec.encoder ? context : 0;
   Plan plan;
   plan.context = context;
+  double active = 0;
   for (const spec::ParamDecl& decl : parameters(spec)) {
     plan.parameters += decl.elements();
+    active += decl.share * static_cast<double>(decl.elements());
     if (decl.kind == spec::ParamKind::matrix) plan.matrix_parameters += decl.elements();
   }
-  plan.active_parameters = plan.parameters;
+  plan.active_parameters = static_cast<int64_t>(std::llround(active));
   // a tied head multiplies by the token embedding
   const auto* head = dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
   if (head != nullptr && head->tied())

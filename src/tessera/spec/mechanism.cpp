@@ -112,14 +112,86 @@ int64_t ParamDecl::elements() const {
   return product(name, shape);
 }
 
+namespace {
+
+std::vector<Role> usual_roles(const ParamDecl& decl) {
+  const size_t n = decl.shape.size();
+  if (decl.kind == ParamKind::matrix && n == 2) return {Role::out, Role::in};
+  if (decl.kind == ParamKind::bias && n == 1) return {Role::out};
+  require(decl.kind != ParamKind::embedding && decl.kind != ParamKind::matrix, "parameters",
+          "{}: a parameter of {} dimensions says the role of each", decl.name, n);
+  return std::vector<Role>(n, Role::none);
+}
+
+}  // namespace
+
+const char* name_of(Role role) {
+  switch (role) {
+    case Role::none:
+      return "none";
+    case Role::out:
+      return "out";
+    case Role::in:
+      return "in";
+    case Role::expert:
+      return "expert";
+    case Role::head:
+      return "head";
+    case Role::vocabulary:
+      return "vocabulary";
+    case Role::position:
+      return "position";
+  }
+  return "";
+}
+
+int ParamDecl::axis_of(Role role) const {
+  const auto found = std::find(roles.begin(), roles.end(), role);
+  return found == roles.end() ? -1 : static_cast<int>(found - roles.begin());
+}
+
+int ParamDecl::shard_axis() const {
+  for (const Role role : {Role::expert, Role::head, Role::vocabulary, Role::out})
+    if (const int axis = axis_of(role); axis >= 0) return axis;
+  return -1;
+}
+
+bool ParamDecl::adapts() const {
+  return kind == ParamKind::matrix && roles.size() >= 2 && roles[roles.size() - 2] == Role::out &&
+         roles.back() == Role::in && (roles.size() == 2 || axis_of(Role::expert) == 0);
+}
+
+bool ParamDecl::quantises() const {
+  return (kind == ParamKind::matrix || kind == ParamKind::embedding) && roles.size() >= 2 &&
+         roles.back() == Role::in;
+}
+
+std::string ParamList::full(const std::string& name) const {
+  return prefix_.empty() ? name : prefix_ + "." + name;
+}
+
 void ParamList::add(ParamDecl decl) {
-  if (!prefix_.empty()) decl.name = prefix_ + "." + decl.name;
+  if (decl.roles.empty()) decl.roles = usual_roles(decl);
+  require(decl.roles.size() == decl.shape.size(), "parameters", "{}: {} roles of {} dimensions",
+          decl.name, decl.roles.size(), decl.shape.size());
+  decl.name = full(decl.name);
   decls_.push_back(std::move(decl));
 }
 
+void ParamList::add_if(bool present, ParamDecl decl) {
+  if (present)
+    add(std::move(decl));
+  else
+    without(decl.name);
+}
+
+void ParamList::without(std::string_view name) {
+  absent_.push_back(full(std::string(name)));
+}
+
 void ParamList::linear(std::string_view name, int64_t out, int64_t in, bool bias, Init init) {
-  add({std::string(name) + ".weight", {out, in}, init, ParamKind::matrix, 0});
-  if (bias) add({std::string(name) + ".bias", {out}, Init::constant(0), ParamKind::bias, 0});
+  add({std::string(name) + ".weight", {out, in}, init, ParamKind::matrix});
+  add_if(bias, {std::string(name) + ".bias", {out}, Init::constant(0), ParamKind::bias});
 }
 
 ParamList ParamList::under(std::string_view name) const {
@@ -128,6 +200,7 @@ ParamList ParamList::under(std::string_view name) const {
 
 void ParamList::append(const ParamList& other) {
   decls_.insert(decls_.end(), other.decls_.begin(), other.decls_.end());
+  absent_.insert(absent_.end(), other.absent_.begin(), other.absent_.end());
 }
 
 void Config::params_under(ParamList& list, std::string_view name, const Scope& scope) const {

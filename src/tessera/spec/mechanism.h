@@ -142,21 +142,58 @@ struct Init {
   bool fixed() const { return kind == Kind::constant || kind == Kind::repeat; }
 };
 
+/// What a dimension of a parameter counts.
+enum class Role {
+  none,        // nothing that is cut or chosen from
+  out,         // channels that a product makes
+  in,          // channels that a product reads: the last dimension, which blocks of a quantiser cut
+  expert,      // experts, of which a token uses some
+  head,        // attention heads
+  vocabulary,  // tokens, rows that are looked up
+  position,    // places or distances, rows that are looked up
+};
+const char* name_of(Role role);
+
+/// Whether weight decay acts.
+enum class Decay { by_kind, yes, no };
+
 struct ParamDecl {
   std::string name;            // local: "q.weight"; the full name adds the prefix of the part
   std::vector<int64_t> shape;  // matrices are [out, in]
   Init init;
   ParamKind kind = ParamKind::matrix;
-  int shard_axis = -1;  // the axis tensor parallelism may split, -1 = replicate
+  /// One for every dimension. ParamList::add fills what is left out: [out, in] of a matrix, [out]
+  /// of a bias, none of norms and structural ones. Embeddings and matrices of more dimensions say
+  /// it.
+  std::vector<Role> roles = {};
+  double share = 1;  // of its numbers that one token uses: k / E of routed experts
+  bool trainable = true;
+  Decay decay = Decay::by_kind;
 
-  bool decays() const { return kind == ParamKind::matrix || kind == ParamKind::embedding; }
   int64_t elements() const;
+  bool decays() const {
+    return decay == Decay::by_kind ? kind == ParamKind::matrix || kind == ParamKind::embedding
+                                   : decay == Decay::yes;
+  }
+  /// The dimension of a role, -1 where it has none.
+  int axis_of(Role role) const;
+  /// The dimension that ranks of tensor or expert parallelism may split, -1 = each has all:
+  /// experts, else heads, rows of the vocabulary, or channels made.
+  int shard_axis() const;
+  /// Whether a product of low rank may stand beside it: a matrix [out, in], or one for each expert.
+  bool adapts() const;
+  /// Whether it may be stored in blocks of a quantiser: its rows are read by products or looked up.
+  bool quantises() const;
 };
 
 class ParamList {
  public:
   explicit ParamList(std::string prefix = "") : prefix_(std::move(prefix)) {}
   void add(ParamDecl decl);
+  /// Says that a part with this config goes without `name`, which it may ask for.
+  void without(std::string_view name);
+  /// Declares `decl`, or goes without it.
+  void add_if(bool present, ParamDecl decl);
   /// y = x W^T (+ b): declares `name`.weight [out, in] and, if asked, `name`.bias [out].
   void linear(
       std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::normal(0.02));
@@ -166,10 +203,14 @@ class ParamList {
   static ParamList shared(std::string_view id) { return ParamList("shared." + std::string(id)); }
   void append(const ParamList& other);
   const std::vector<ParamDecl>& all() const { return decls_; }
+  /// Names that parts may ask for and that stand for nothing here.
+  const std::vector<std::string>& absent() const { return absent_; }
 
  private:
+  std::string full(const std::string& name) const;
   std::string prefix_;
   std::vector<ParamDecl> decls_;
+  std::vector<std::string> absent_;
 };
 
 // --- state ------------------------------------------------------------------------------------

@@ -80,12 +80,12 @@ struct TokenEmbedConfig final : spec::Config {
               {scope.vocab, width},
               spec::Init::normal(0.02),
               spec::ParamKind::embedding,
-              0});
-    if (n_types > 0)
-      list.add({"type.weight",
-                {n_types, project == EmbedProjection::sum ? width : scope.d_model},
-                spec::Init::normal(0.02),
-                spec::ParamKind::embedding});
+              {spec::Role::vocabulary, spec::Role::in}});
+    list.add_if(n_types > 0, {"type.weight",
+                              {n_types, project == EmbedProjection::sum ? width : scope.d_model},
+                              spec::Init::normal(0.02),
+                              spec::ParamKind::embedding,
+                              {spec::Role::vocabulary, spec::Role::none}});
     if (project != EmbedProjection::none)
       list.linear("project", scope.d_model, width, project_bias);
     for (const auto& [name, part] :

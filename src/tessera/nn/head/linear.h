@@ -24,8 +24,12 @@ struct LinearHeadConfig final : HeadConfig {
               {scope.vocab, scope.d_model},
               spec::Init::normal(0.02),
               spec::ParamKind::matrix,
-              0});
-    if (bias) list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
+              {spec::Role::vocabulary, spec::Role::in}});
+    list.add_if(bias, {"bias",
+                       {scope.vocab},
+                       spec::Init::constant(0),
+                       spec::ParamKind::bias,
+                       {spec::Role::vocabulary}});
   }
 };
 

@@ -51,9 +51,16 @@ struct MaskedLmHeadConfig final : HeadConfig {
     norm.config->params(child, child_scope(scope, "norm"));
     list.append(child);
     if (!is_tied)
-      list.add(
-          {"weight", {scope.vocab, width}, spec::Init::normal(0.02), spec::ParamKind::matrix, 0});
-    list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
+      list.add({"weight",
+                {scope.vocab, width},
+                spec::Init::normal(0.02),
+                spec::ParamKind::matrix,
+                {spec::Role::vocabulary, spec::Role::in}});
+    list.add({"bias",
+              {scope.vocab},
+              spec::Init::constant(0),
+              spec::ParamKind::bias,
+              {spec::Role::vocabulary}});
   }
 };
 

@@ -37,7 +37,11 @@ struct TiedHeadConfig final : HeadConfig {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     if (projects(scope)) list.linear("project", width, scope.d_model, false);
-    if (bias) list.add({"bias", {scope.vocab}, spec::Init::constant(0), spec::ParamKind::bias, 0});
+    list.add_if(bias, {"bias",
+                       {scope.vocab},
+                       spec::Init::constant(0),
+                       spec::ParamKind::bias,
+                       {spec::Role::vocabulary}});
   }
 };
 

@@ -43,11 +43,11 @@ struct L2NormConfig final : spec::Config {
             .forms = {.recurrent = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    if (weight == L2Weight::scalar)
-      list.add({"weight",
-                {1},
-                spec::Init::constant(std::sqrt(static_cast<double>(scope.width))),
-                spec::ParamKind::norm});
+    list.add_if(weight == L2Weight::scalar,
+                {"weight",
+                 {1},
+                 spec::Init::constant(std::sqrt(static_cast<double>(scope.width))),
+                 spec::ParamKind::norm});
   }
 };
 

@@ -24,12 +24,12 @@ struct LayerNormConfig final : spec::Config {
             .forms = {.recurrent = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    if (weight != NormWeight::none)
-      list.add({"weight",
-                {scope.width},
-                spec::Init::constant(weight == NormWeight::plain ? 1 : 0),
-                spec::ParamKind::norm});
-    if (bias) list.add({"bias", {scope.width}, spec::Init::constant(0), spec::ParamKind::bias});
+    list.add_if(weight != NormWeight::none,
+                {"weight",
+                 {scope.width},
+                 spec::Init::constant(weight == NormWeight::plain ? 1 : 0),
+                 spec::ParamKind::norm});
+    list.add_if(bias, {"bias", {scope.width}, spec::Init::constant(0), spec::ParamKind::bias});
   }
 };
 

@@ -23,11 +23,11 @@ struct RmsNormConfig final : spec::Config {
             .forms = {.recurrent = true}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    if (weight == NormWeight::none) return;
-    list.add({"weight",
-              {scope.width},
-              spec::Init::constant(weight == NormWeight::plain ? 1 : 0),
-              spec::ParamKind::norm});
+    list.add_if(weight != NormWeight::none,
+                {"weight",
+                 {scope.width},
+                 spec::Init::constant(weight == NormWeight::plain ? 1 : 0),
+                 spec::ParamKind::norm});
   }
 };
 

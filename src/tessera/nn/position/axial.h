@@ -43,11 +43,16 @@ struct AxialConfig final : PositionConfig {
            scope.width - 1, scope.width);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.add({"row.weight", {rows, d_row}, spec::Init::normal(1), spec::ParamKind::embedding});
+    list.add({"row.weight",
+              {rows, d_row},
+              spec::Init::normal(1),
+              spec::ParamKind::embedding,
+              {spec::Role::position, spec::Role::none}});
     list.add({"column.weight",
               {columns, scope.width - d_row},
               spec::Init::normal(1),
-              spec::ParamKind::embedding});
+              spec::ParamKind::embedding,
+              {spec::Role::position, spec::Role::none}});
   }
   int64_t max_positions() const override { return rows * columns; }
 };

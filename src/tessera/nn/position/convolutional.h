@@ -51,8 +51,8 @@ struct ConvolutionalConfig final : PositionConfig {
               {scope.width, scope.width / groups, kernel},
               spec::Init::normal(deviation),
               spec::ParamKind::matrix,
-              0});
-    list.add({"bias", {scope.width}, spec::Init::constant(0), spec::ParamKind::bias, 0});
+              {spec::Role::out, spec::Role::none, spec::Role::none}});
+    list.add({"bias", {scope.width}, spec::Init::constant(0), spec::ParamKind::bias});
   }
 };
 

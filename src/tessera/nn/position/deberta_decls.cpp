@@ -23,7 +23,8 @@ void DebertaConfig::params(spec::ParamList& list, const spec::Scope& scope) cons
     to.add({"weight",
             {2 * span(), scope.d_model},
             spec::Init::normal(0.02),
-            spec::ParamKind::embedding});
+            spec::ParamKind::embedding,
+            {spec::Role::position, spec::Role::in}});
     if (norm) norm.config->params_under(to, "norm", child_scope(scope, "norm"));
   });
   if (projections == DebertaProjections::mixer) return;

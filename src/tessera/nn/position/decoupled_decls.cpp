@@ -11,10 +11,13 @@ void DecoupledConfig::params(spec::ParamList& list, const spec::Scope& scope) co
                      {scope.n_heads, 1 + max_distance * (scope.causal ? 1 : 2)},
                      spec::Init::normal(0.02),
                      Kind::embedding,
-                     0});
+                     {spec::Role::head, spec::Role::position}});
     for (const char* name : {"q.weight", "k.weight"})
-      to.add(
-          {name, {n_positions, scope.n_heads, rank}, spec::Init::normal(0.02), Kind::embedding, 1});
+      to.add({name,
+              {n_positions, scope.n_heads, rank},
+              spec::Init::normal(0.02),
+              Kind::embedding,
+              {spec::Role::position, spec::Role::head, spec::Role::none}});
   });
 }
 

@@ -60,7 +60,8 @@ struct LearnedPositionConfig final : PositionConfig {
     list.add({"weight",
               {n_positions, scope.width},
               spec::Init::normal(0.02),
-              spec::ParamKind::embedding});
+              spec::ParamKind::embedding,
+              {spec::Role::position, spec::Role::none}});
   }
   int64_t rows() const { return n_positions - offset; }
   int64_t max_positions() const override {

@@ -26,7 +26,7 @@ void T5Config::params(spec::ParamList& list, const spec::Scope& scope) const {
             {n_buckets, scope.n_heads},
             spec::Init::normal(1 / std::sqrt(static_cast<double>(scope.d_model))),
             spec::ParamKind::embedding,
-            1});
+            {spec::Role::position, spec::Role::head}});
   });
 }
 

@@ -22,7 +22,8 @@ void TupeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
     to.add({"weight",
             {n_positions + (untie_cls ? 1 : 0), scope.d_model},
             spec::Init::normal(0.02),
-            spec::ParamKind::embedding});
+            spec::ParamKind::embedding,
+            {spec::Role::position, spec::Role::in}});
     if (norm) norm.config->params_under(to, "norm", child_scope(scope, "norm"));
     to.linear("q", scope.n_heads * scope.width, scope.d_model, true);
     to.linear("k", scope.n_heads * scope.width, scope.d_model, untie_cls);
@@ -31,7 +32,7 @@ void TupeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
               {buckets + (untie_cls ? 1 : 0), scope.n_heads},
               spec::Init::normal(0.02),
               spec::ParamKind::embedding,
-              1});
+              {spec::Role::position, spec::Role::head}});
   });
 }
 

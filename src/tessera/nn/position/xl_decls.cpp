@@ -10,7 +10,7 @@ void XlConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
               {scope.n_heads, scope.width},
               spec::Init::normal(0.02),
               spec::ParamKind::structural,
-              0});
+              {spec::Role::head, spec::Role::none}});
   });
 }
 

@@ -100,7 +100,12 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
                 width, gate_bias);
   }
   declare_score_scale(list, scale, scale_value, n_heads);
-  if (sinks) list.add({"sinks", {n_heads}, spec::Init::normal(0.02), spec::ParamKind::structural});
+  if (sinks)
+    list.add({"sinks",
+              {n_heads},
+              spec::Init::normal(0.02),
+              spec::ParamKind::structural,
+              {spec::Role::head}});
   position.config->params_under(list, "position", child_scope(scope, "position"));
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
   declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);

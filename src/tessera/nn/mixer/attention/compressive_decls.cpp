@@ -34,7 +34,7 @@ void CompressiveConfig::check(const spec::Scope& scope) const {
 
 void CompressiveConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   declare(list, scope);
-  if (!learns()) return;
+  if (!learns()) return list.without("compress.weight");
   const double bound = 1 / std::sqrt(static_cast<double>(rate * scope.d_model));
   list.linear("compress", scope.d_model, rate * scope.d_model, true,
               spec::Init::uniform(-bound, bound));

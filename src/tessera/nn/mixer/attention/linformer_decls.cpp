@@ -59,15 +59,19 @@ void LinformerConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               {channels, filter_width()},
               spec::Init::uniform(-bound, bound),
               spec::ParamKind::structural});
+    } else {
+      to.without(std::string(name) + ".weight");
     }
   };
   if (share == SlotShare::layerwise) {
     spec::ParamList all = spec::ParamList::shared(kShared);
     compress(all, "compress_k");
+    all.without("compress_v.weight");
     return list.append(all);
   }
   compress(list, "compress_k");
-  if (!one_for_both()) compress(list, "compress_v");
+  if (one_for_both()) return list.without("compress_v.weight");
+  compress(list, "compress_v");
 }
 
 double LinformerConfig::extra_flops(const spec::Scope& scope, int64_t) const {

@@ -27,9 +27,16 @@ void MemorizingConfig::check(const spec::Scope& scope) const {
 
 void MemorizingConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   declare(list, scope);
-  list.add({"scale", {n_heads}, spec::Init::constant(1), spec::ParamKind::structural});
-  if (combine == MemoryCombine::gate)
-    list.add({"gate", {n_heads}, spec::Init::constant(0), spec::ParamKind::structural});
+  list.add({"scale",
+            {n_heads},
+            spec::Init::constant(1),
+            spec::ParamKind::structural,
+            {spec::Role::head}});
+  list.add_if(combine == MemoryCombine::gate, {"gate",
+                                               {n_heads},
+                                               spec::Init::constant(0),
+                                               spec::ParamKind::structural,
+                                               {spec::Role::head}});
 }
 
 std::vector<spec::StateDecl> MemorizingConfig::state(const spec::Scope&) const {

@@ -20,8 +20,15 @@ inline void declare_conv(spec::ParamList& list,
                          const spec::Init& weight,
                          const spec::Init* bias) {
   const int64_t channels = channels_taps[0];
-  list.add({name + ".weight", std::move(channels_taps), weight, spec::ParamKind::structural});
-  if (bias != nullptr) list.add({name + ".bias", {channels}, *bias, spec::ParamKind::bias});
+  list.add({name + ".weight",
+            std::move(channels_taps),
+            weight,
+            spec::ParamKind::structural,
+            {spec::Role::out, spec::Role::none}});
+  list.add_if(bias != nullptr, {name + ".bias",
+                                {channels},
+                                bias != nullptr ? *bias : spec::Init::constant(0),
+                                spec::ParamKind::bias});
 }
 
 /// The inputs that the next token's window still sees, oldest first.

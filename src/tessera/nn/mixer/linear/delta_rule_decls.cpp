@@ -18,13 +18,18 @@ void delta_params(spec::ParamList& list,
   list.linear("beta", config.n_heads, scope.d_model, false);
   if (d_conv > 0)
     declare_conv(list, "conv", {2 * keys + values, d_conv}, conv_init(d_conv), nullptr);
+  // what the three layers have or have not, each its own
+  for (const char* name : {"conv.weight", "decay.weight", "decay_down.weight", "g.weight",
+                           "g_down.weight", "a_log", "dt_bias"})
+    list.without(name);
   list.add({"norm.weight", {config.value_dim}, spec::Init::constant(1), Kind::norm});
   list.linear("o", scope.d_model, values, false, spec::Init::into_stream(scope.n_layers));
 }
 
 void step_params(spec::ParamList& list, int64_t n_heads, int64_t steps) {
   using Draw = spec::Init::Kind;
-  list.add({"a_log", {n_heads}, {Draw::log_of_uniform, 1, 16, 0}, Kind::structural});
+  list.add(
+      {"a_log", {n_heads}, {Draw::log_of_uniform, 1, 16, 0}, Kind::structural, {spec::Role::head}});
   list.add({"dt_bias", {steps}, {Draw::softplus_log_uniform, 1e-3, 1e-1, 1e-4}, Kind::structural});
 }
 

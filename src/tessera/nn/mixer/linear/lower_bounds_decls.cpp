@@ -9,10 +9,11 @@ void declare_lower_bounds(spec::ParamList& list,
                           LowerBound bound,
                           const char* id,
                           int64_t channels) {
-  if (bound != LowerBound::learned || scope.layer == 0) return;
-  // equal rows: the bound of layer l starts at l / L
   spec::ParamList all = spec::ParamList::shared(id);
-  all.add({"lower_bounds", {scope.n_layers, channels}, spec::Init::constant(0), Kind::structural});
+  // equal rows: the bound of layer l starts at l / L
+  all.add_if(
+      bound == LowerBound::learned && scope.layer > 0,
+      {"lower_bounds", {scope.n_layers, channels}, spec::Init::constant(0), Kind::structural});
   list.append(all);
 }
 

@@ -69,6 +69,7 @@ void MlstmConfig::up_projected_params(spec::ParamList& list, const spec::Scope& 
   list.linear("f", n_heads, 3 * inner, false, spec::Init::constant(0));
   list.add({"f.bias", {n_heads}, spec::Init::repeat(forget), Kind::bias});
   list.add({"norm.weight", {inner}, spec::Init::constant(1), Kind::norm});
+  list.without("norm.bias");
   list.add({"skip", {inner}, spec::Init::constant(1), Kind::structural});
   list.linear("o", d, inner, bias,
               spec::Init::normal(2 / (static_cast<double>(scope.n_layers) * std::sqrt(width))));
@@ -86,7 +87,7 @@ void MlstmConfig::params(spec::ParamList& list, const spec::Scope& scope) const 
   list.linear("f", n_heads, scope.d_model, false);
   list.add({"f.bias", {n_heads}, spec::Init::uniform(3, 6), Kind::bias});
   list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
-  if (bias) list.add({"norm.bias", {values()}, spec::Init::constant(0), Kind::bias});
+  list.add_if(bias, {"norm.bias", {values()}, spec::Init::constant(0), Kind::bias});
   list.linear("o", scope.d_model, values(), bias, spec::Init::into_stream(scope.n_layers));
 }
 

@@ -40,7 +40,7 @@ void RetentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   list.linear("v", values(), d, false, xavier(gain, values(), d));
   list.linear("g", values(), d, false, xavier(gain, values(), d));
   list.linear("o", d, values(), false, xavier(0.5, d, values()));
-  if (norm_weight) list.add({"norm.weight", {value_dim}, spec::Init::constant(1), Kind::norm});
+  list.add_if(norm_weight, {"norm.weight", {value_dim}, spec::Init::constant(1), Kind::norm});
 }
 
 std::string RetentionConfig::no_state_reason() const {

@@ -16,7 +16,11 @@ void Rwkv6Config::params(spec::ParamList& list, const spec::Scope& scope) const 
                 spec::Init::uniform(-0.01, 0.01));
   low_rank_params(list, "decay", keys(), decay_rank, scope.d_model);
   list.add({"decay_up.bias", {keys()}, spec::Init::uniform(-6, -1), Kind::structural});
-  list.add({"bonus", {n_heads, key_dim}, spec::Init::uniform(-0.1, 1), Kind::structural});
+  list.add({"bonus",
+            {n_heads, key_dim},
+            spec::Init::uniform(-0.1, 1),
+            Kind::structural,
+            {spec::Role::head, spec::Role::none}});
 }
 
 std::vector<spec::StateDecl> Rwkv6Config::state(const spec::Scope& scope) const {

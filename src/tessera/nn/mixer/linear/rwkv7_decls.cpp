@@ -50,7 +50,11 @@ void Rwkv7Config::params(spec::ParamList& list, const spec::Scope& scope) const 
   low_rank_params(list, "gate", values(), gate_rank, scope.d_model);
   list.add({"key_scale", {keys()}, spec::Init::constant(0.85), Kind::structural});
   list.add({"key_rate", {keys()}, spec::Init::constant(1), Kind::structural});
-  list.add({"bonus", {n_heads, key_dim}, spec::Init::constant(0), Kind::structural});
+  list.add({"bonus",
+            {n_heads, key_dim},
+            spec::Init::constant(0),
+            Kind::structural,
+            {spec::Role::head, spec::Role::none}});
 }
 
 void Rwkv7Config::check_behind(const std::vector<spec::Placed>& before,

@@ -44,10 +44,15 @@ void Mamba2Config::params(spec::ParamList& list, const spec::Scope& scope) const
   list.add({"dt_bias",
             {heads()},
             {spec::Init::Kind::softplus_log_uniform, 1e-3, 1e-1, 1e-4},
-            Kind::structural});
-  list.add({"a_log", {heads()}, {spec::Init::Kind::log_of_uniform, 1, 16, 0}, Kind::structural});
+            Kind::structural,
+            {spec::Role::head}});
+  list.add({"a_log",
+            {heads()},
+            {spec::Init::Kind::log_of_uniform, 1, 16, 0},
+            Kind::structural,
+            {spec::Role::head}});
   list.add({"d", {d_per_channel ? d_ssm : heads()}, spec::Init::constant(1), Kind::structural});
-  if (norm_groups > 0) list.add({"norm.weight", {d_ssm}, spec::Init::constant(1), Kind::norm});
+  list.add_if(norm_groups > 0, {"norm.weight", {d_ssm}, spec::Init::constant(1), Kind::norm});
   list.linear("out", scope.d_model, inner(), proj_bias, spec::Init::into_stream(scope.n_layers));
 }
 
