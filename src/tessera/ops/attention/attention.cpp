@@ -262,7 +262,7 @@ Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,
                        const Tensor& v_BTGD,
                        const ScoreOptions& given) {
-  const AttentionForm form = attention_form(asks_of(q_BTHD, given) | kTogether);
+  const AttentionForm form = attention_form(asks_of(q_BTHD, given) | ask::together);
   if (const auto out = linear_memory_attention(form, q_BTHD, k_BTGD, v_BTGD, 0, 0, given))
     return *out;
   const ScoreOptions options = heads_first(given, 1, 2);
@@ -280,7 +280,7 @@ Tensor attention(const Tensor& q_THD,
                  const ScoreOptions& options) {
   uint32_t asks = asks_of(q_THD, options);
   for (size_t i = 0; i + 1 < given.size(); ++i)
-    if (given[i].first + given[i].k_SGD.size(0) != given[i + 1].first) asks |= kGaps;
+    if (given[i].first + given[i].k_SGD.size(0) != given[i + 1].first) asks |= ask::gaps;
   const AttentionForm form = attention_form(asks);
   if (form == AttentionForm::kernel) return attention_kernel(q_THD, given, start, options);
   if (form == AttentionForm::kernel_of_weights)

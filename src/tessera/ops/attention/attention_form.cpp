@@ -6,21 +6,23 @@
 namespace tessera::ops {
 namespace {
 
-constexpr uint32_t kScores = kSoftcap | kSinks | kDistances, kSeen = kPattern | kScattered,
-                   kLearning = kGradients | kHalf,
-                   kAnything = kLearning | kElsewhere | kScores | kBias | kValues | kDropout |
-                               kSeen | kFar | kGaps | kTogether;
+constexpr uint32_t kScores = ask::softcap | ask::sinks | ask::distances,
+                   kSeen = ask::pattern | ask::scattered, kLearning = ask::gradients | ask::half,
+                   kAnything = kLearning | ask::elsewhere | kScores | ask::bias | ask::values |
+                               ask::dropout | kSeen | ask::far | ask::gaps | ask::together;
 
 constexpr std::array kTable{
-    AttentionRow{AttentionForm::kernel, kScores | kBias | kSeen | kFar | kGaps},
-    AttentionRow{AttentionForm::kernel_of_weights, kScores | kBias | kValues | kSeen | kGaps},
-    AttentionRow{AttentionForm::lists, kLearning | kSeen | kTogether, kScattered},
-    AttentionRow{AttentionForm::tiles, kLearning | kScores | kDropout | kTogether | kPacked},
-    AttentionRow{AttentionForm::tiles, kLearning | kScores | kDropout | kSeen | kTogether},
+    AttentionRow{AttentionForm::kernel, kScores | ask::bias | kSeen | ask::far | ask::gaps},
+    AttentionRow{AttentionForm::kernel_of_weights,
+                 kScores | ask::bias | ask::values | kSeen | ask::gaps},
+    AttentionRow{AttentionForm::lists, kLearning | kSeen | ask::together, ask::scattered},
+    AttentionRow{AttentionForm::tiles,
+                 kLearning | kScores | ask::dropout | ask::together | ask::packed},
+    AttentionRow{AttentionForm::tiles, kLearning | kScores | ask::dropout | kSeen | ask::together},
     AttentionRow{AttentionForm::far_tiles,
-                 kLearning | kScores | kDropout | kSeen | kFar | kTogether},
+                 kLearning | kScores | ask::dropout | kSeen | ask::far | ask::together},
     AttentionRow{AttentionForm::definition, kAnything},
-    AttentionRow{AttentionForm::apart, kAnything | kPacked},
+    AttentionRow{AttentionForm::apart, kAnything | ask::packed},
 };
 
 bool serves(const AttentionRow& row, uint32_t asks) {
@@ -47,19 +49,19 @@ std::span<const AttentionRow> attention_table() {
 
 uint32_t asks_of(const Tensor& q, const ScoreOptions& options) {
   uint32_t asks = 0;
-  const auto ask = [&](bool asked, AttentionAsks what) { asks |= asked ? uint32_t{what} : 0; };
-  ask(at::GradMode::is_enabled(), kGradients);
-  ask(!q.device().is_cpu() || q.scalar_type() == at::kDouble, kElsewhere);
-  ask(q.scalar_type() != at::kDouble && q.scalar_type() != at::kFloat, kHalf);
-  ask(options.softcap > 0, kSoftcap);
-  ask(options.sinks_H.defined(), kSinks);
-  ask(options.term.bias_HR.defined(), kDistances);
-  ask(options.term.bias != nullptr, kBias);
-  ask(options.term.values != nullptr, kValues);
-  ask(static_cast<bool>(options.dropout), kDropout);
-  ask(options.visibility != nullptr, kPattern);
-  ask(options.visibility && options.visibility->scattered(), kScattered);
-  ask(options.far_q.defined(), kFar);
+  const auto add = [&](bool asked, ask::Bit what) { asks |= asked ? uint32_t{what} : 0; };
+  add(at::GradMode::is_enabled(), ask::gradients);
+  add(!q.device().is_cpu() || q.scalar_type() == at::kDouble, ask::elsewhere);
+  add(q.scalar_type() != at::kDouble && q.scalar_type() != at::kFloat, ask::half);
+  add(options.softcap > 0, ask::softcap);
+  add(options.sinks_H.defined(), ask::sinks);
+  add(options.term.bias_HR.defined(), ask::distances);
+  add(options.term.bias != nullptr, ask::bias);
+  add(options.term.values != nullptr, ask::values);
+  add(static_cast<bool>(options.dropout), ask::dropout);
+  add(options.visibility != nullptr, ask::pattern);
+  add(options.visibility && options.visibility->scattered(), ask::scattered);
+  add(options.far_q.defined(), ask::far);
   return asks;
 }
 
@@ -74,7 +76,7 @@ bool tiles_serve(const Tensor& q, const ScoreOptions& options) {
 }
 
 bool tiles_serve_packed(const Tensor& q, const ScoreOptions& options) {
-  return tiles_serve(asks_of(q, options) | kPacked);
+  return tiles_serve(asks_of(q, options) | ask::packed);
 }
 
 }  // namespace tessera::ops

@@ -10,27 +10,29 @@
 namespace tessera::ops {
 
 /// What a call asks for beyond softmax(scale q k) v of a causal, open or windowed document.
-enum AttentionAsks : uint32_t {
+namespace ask {
+enum Bit : uint32_t {
   // of the numbers and where they lie
-  kGradients = 1 << 0,  // are recorded
-  kHalf = 1 << 1,       // 16-bit floats on a CPU
-  kElsewhere = 1 << 2,  // double, or not on a CPU
+  gradients = 1 << 0,  // are recorded
+  half = 1 << 1,       // 16-bit floats on a CPU
+  elsewhere = 1 << 2,  // double, or not on a CPU
   // of the scores
-  kSoftcap = 1 << 3,
-  kSinks = 1 << 4,
-  kDistances = 1 << 5,  // a table by distance joins the scores
-  kBias = 1 << 6,       // a function of queries and keys joins them
-  kValues = 1 << 7,     // a function of the weights joins the output
-  kDropout = 1 << 8,
+  softcap = 1 << 3,
+  sinks = 1 << 4,
+  distances = 1 << 5,  // a table by distance joins the scores
+  bias = 1 << 6,       // a function of queries and keys joins them
+  values = 1 << 7,     // a function of the weights joins the output
+  dropout = 1 << 8,
   // of what is seen
-  kPattern = 1 << 9,     // a Visibility says what is seen
-  kScattered = 1 << 10,  // and that lies scattered
-  kFar = 1 << 11,        // keys below far_end meet other queries
-  kGaps = 1 << 12,       // the keys do not follow each other
+  pattern = 1 << 9,     // a Visibility says what is seen
+  scattered = 1 << 10,  // and that lies scattered
+  far = 1 << 11,        // keys below far_end meet other queries
+  gaps = 1 << 12,       // the keys do not follow each other
   // of the documents
-  kTogether = 1 << 13,  // several of equal length, [B, T, H, D]
-  kPacked = 1 << 14,    // several of any lengths, one after another, [N, H, D]
+  together = 1 << 13,  // several of equal length, [B, T, H, D]
+  packed = 1 << 14,    // several of any lengths, one after another, [N, H, D]
 };
+}  // namespace ask
 
 enum class AttentionForm {
   kernel,             // batch-invariant (attention_kernel)

@@ -44,23 +44,23 @@ Call call_of(uint32_t asks, at::ScalarType type) {
             {}};
   ScoreOptions& o = call.options;
   o.scale = 0.6;
-  if (asks & kSoftcap) o.softcap = 0.7;
-  if (asks & kSinks) o.sinks_H = made({kHeads}, 0.9, 0.3);
-  if (asks & kDistances) {
+  if (asks & ask::softcap) o.softcap = 0.7;
+  if (asks & ask::sinks) o.sinks_H = made({kHeads}, 0.9, 0.3);
+  if (asks & ask::distances) {
     o.term.bias_HR = made({kHeads, 2 * kT - 1}, 0.61, 0.7);
     o.term.zero = kT - 1;
   }
-  if (asks & kBias)
+  if (asks & ask::bias)
     o.term.bias = [](const ScoreBlock& block, const std::vector<Tensor>&) {
       return block.q_BHTD.select(-1, 0).unsqueeze(-1) * block.k_BHSD.select(-1, 1).unsqueeze(-2);
     };
-  if (asks & kValues)
+  if (asks & ask::values)
     o.term.values = [](const Tensor& weights, const ScoreBlock& block, const std::vector<Tensor>&) {
       return 0.3 * at::matmul(weights, block.k_BHSD);
     };
-  if (asks & kDropout) o.dropout = {0.25, RandomKey(3)};
-  if (asks & kPattern) o.visibility = std::make_shared<Thirds>((asks & kScattered) != 0);
-  if (asks & kFar) {
+  if (asks & ask::dropout) o.dropout = {0.25, RandomKey(3)};
+  if (asks & ask::pattern) o.visibility = std::make_shared<Thirds>((asks & ask::scattered) != 0);
+  if (asks & ask::far) {
     o.far_q = made({kT, kHeads, kWidth}, 0.31, 0.9);
     o.far_end = kFarEnd;
   }
@@ -70,8 +70,9 @@ Call call_of(uint32_t asks, at::ScalarType type) {
 /// Whether a pattern stands behind what is asked for: scattered keys and far queries are its own,
 /// and mixers join no term to the latter.
 bool sensible(uint32_t asks) {
-  if ((asks & kScattered) && !(asks & kPattern)) return false;
-  if (asks & kFar) return (asks & kPattern) && !(asks & (kDistances | kBias | kValues));
+  if ((asks & ask::scattered) && !(asks & ask::pattern)) return false;
+  if (asks & ask::far)
+    return (asks & ask::pattern) && !(asks & (ask::distances | ask::bias | ask::values));
   return true;
 }
 
@@ -85,18 +86,19 @@ Tensor by_definition(const Call& call) {
       .transpose(0, 1);
 }
 
-constexpr uint32_t kFromOptions =
-    kSoftcap | kSinks | kDistances | kBias | kValues | kDropout | kPattern | kScattered | kFar;
+constexpr uint32_t kFromOptions = ask::softcap | ask::sinks | ask::distances | ask::bias |
+                                  ask::values | ask::dropout | ask::pattern | ask::scattered |
+                                  ask::far;
 
 TEST(AttentionForm, EveryFormComputesTheDefinition) {
   std::map<AttentionForm, int> taken;
-  for (uint32_t asks = 0; asks <= kFromOptions; asks += kSoftcap) {
+  for (uint32_t asks = 0; asks <= kFromOptions; asks += ask::softcap) {
     if (!sensible(asks)) continue;
     const Tensor want = by_definition(call_of(asks, at::kDouble));
     const Call call = call_of(asks, at::kFloat);
     for (const bool gradients : {false, true}) {
       const at::AutoGradMode mode(gradients);
-      const uint32_t all = asks | (gradients ? uint32_t{kGradients} : 0);
+      const uint32_t all = asks | (gradients ? uint32_t{ask::gradients} : 0);
       ASSERT_EQ(asks_of(call.q, call.options), all);
       const AttentionForm form = attention_form(all);
       ++taken[form];
@@ -116,35 +118,38 @@ TEST(AttentionForm, TheChoice) {
   const std::vector<std::pair<uint32_t, F>> wanted{
       // inference on a CPU: the batch-invariant kernel, whatever joins the scores
       {0, F::kernel},
-      {kSoftcap | kSinks | kDistances | kBias | kPattern | kScattered, F::kernel},
-      {kPattern | kFar | kGaps, F::kernel},
-      {kValues, F::kernel_of_weights},
+      {ask::softcap | ask::sinks | ask::distances | ask::bias | ask::pattern | ask::scattered,
+       F::kernel},
+      {ask::pattern | ask::far | ask::gaps, F::kernel},
+      {ask::values, F::kernel_of_weights},
       // training on a CPU: tiles, or lists where scores are products alone
-      {kGradients, F::tiles},
-      {kGradients | kHalf | kSoftcap | kSinks | kDistances | kDropout | kPattern, F::tiles},
-      {kGradients | kPattern | kScattered, F::lists},
-      {kGradients | kPattern | kScattered | kSoftcap, F::tiles},
-      {kGradients | kPattern | kScattered | kDropout, F::tiles},
-      {kGradients | kPattern | kFar, F::far_tiles},
+      {ask::gradients, F::tiles},
+      {ask::gradients | ask::half | ask::softcap | ask::sinks | ask::distances | ask::dropout |
+           ask::pattern,
+       F::tiles},
+      {ask::gradients | ask::pattern | ask::scattered, F::lists},
+      {ask::gradients | ask::pattern | ask::scattered | ask::softcap, F::tiles},
+      {ask::gradients | ask::pattern | ask::scattered | ask::dropout, F::tiles},
+      {ask::gradients | ask::pattern | ask::far, F::far_tiles},
       // what no fast form knows
-      {kGradients | kBias, F::definition},
-      {kGradients | kValues, F::definition},
-      {kGradients | kGaps, F::definition},
-      {kElsewhere, F::definition},
-      {kElsewhere | kGradients | kPattern | kScattered, F::definition},
+      {ask::gradients | ask::bias, F::definition},
+      {ask::gradients | ask::values, F::definition},
+      {ask::gradients | ask::gaps, F::definition},
+      {ask::elsewhere, F::definition},
+      {ask::elsewhere | ask::gradients | ask::pattern | ask::scattered, F::definition},
       // several documents: the kernel takes one at a time
-      {kTogether, F::tiles},
-      {kTogether | kBias, F::definition},
-      {kPacked | kGradients | kDropout | kDistances, F::tiles},
-      {kPacked | kGradients | kPattern, F::apart},
-      {kPacked | kElsewhere, F::apart}};
+      {ask::together, F::tiles},
+      {ask::together | ask::bias, F::definition},
+      {ask::packed | ask::gradients | ask::dropout | ask::distances, F::tiles},
+      {ask::packed | ask::gradients | ask::pattern, F::apart},
+      {ask::packed | ask::elsewhere, F::apart}};
   for (const auto& [asks, form] : wanted)
     EXPECT_STREQ(name_of(attention_form(asks)), name_of(form)) << fmt::format("{:#x}", asks);
 }
 
 TEST(AttentionForm, EveryRowIsTakenAndEveryCallIsServed) {
   std::map<const AttentionRow*, int> taken;
-  for (uint32_t asks = 0; asks < 2 * uint32_t{kPacked}; ++asks) {
+  for (uint32_t asks = 0; asks < 2 * uint32_t{ask::packed}; ++asks) {
     const AttentionForm form = attention_form(asks);  // throws where none serves
     for (const AttentionRow& row : attention_table())
       if ((asks & ~row.serves) == 0 && (row.needs & ~asks) == 0) {
