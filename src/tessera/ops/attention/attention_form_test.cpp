@@ -68,11 +68,12 @@ Call call_of(uint32_t asks, at::ScalarType type) {
 }
 
 /// Whether a pattern stands behind what is asked for: scattered keys and far queries are its own,
-/// and mixers join no term to the latter.
+/// of one pattern or another, and mixers join no term to the latter.
 bool sensible(uint32_t asks) {
   if ((asks & ask::scattered) && !(asks & ask::pattern)) return false;
   if (asks & ask::far)
-    return (asks & ask::pattern) && !(asks & (ask::distances | ask::bias | ask::values));
+    return (asks & ask::pattern) &&
+           !(asks & (ask::scattered | ask::distances | ask::bias | ask::values));
   return true;
 }
 
