@@ -775,6 +775,18 @@ TEST_F(Cli, BenchMixersFailsOnAClaimThatDoesNotHold) {
   expect_refused("bench mixers --from " + kZoo + "/gpt2/gpt2.json", 1, "gpt2.json");
 }
 
+TEST_F(Cli, BenchOfSamplingAndOfRowsSideBySide) {
+  const Outcome sampling = run("bench sampling --vocab 50,300 --repeats 3 --json");
+  ASSERT_EQ(sampling.code, 0) << sampling.err;
+  const spec::Json rows = spec::parse_json(sampling.out, "stdout")["rows"];
+  ASSERT_EQ(rows.size(), 12u);
+  for (const spec::Json& row : rows) EXPECT_GT(row["ms_per_token"], 0);
+  expect_refused("bench sampling --vocab 0", 2, "--vocab");
+  const Outcome side = run("bench " + tiny() + " --prefill 0 --decode 4 --rows 3 --json");
+  ASSERT_EQ(side.code, 0) << side.err;
+  EXPECT_EQ(spec::parse_json(side.out, "stdout")["rows"][0]["rows"], 3);
+}
+
 TEST_F(Cli, PlanOfAHugeModelIsInstant) {
   const Outcome outcome = run("plan " + kZoo + "/llama/llama3.1-405b.json --json");
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -12,7 +12,7 @@ namespace {
 
 struct BenchArgs {
   std::string model, families;
-  int64_t prefill = 512, decode = 64;
+  int64_t prefill = 512, decode = 64, rows = 1;
   std::vector<int64_t> depths = {0};
   KvFlags kv;
   int threads = 0, repeats = 3;
@@ -31,18 +31,24 @@ std::vector<int64_t> some_ids(int64_t n, int64_t vocab) {
   return ids;
 }
 
-/// What a call that is the first reads counts as given.
+/// The same ids for every row of the state, of which all are equally long. What a call that is the
+/// first reads counts as given.
 double feed(const model::Model& model, model::State* state, const std::vector<int64_t>& ids) {
   const auto start = Clock::now();
   model::ForwardOptions options;
   options.state = state;
   options.cancel = &cancel_token();
   const int64_t before = state != nullptr ? state->length(0) : 0;
-  nn::Batch batch = nn::Batch::of({ids}, {before});
-  // later calls see what was before them, whatever of that was the prefix
-  batch.segments[0].prefix = before == 0 ? static_cast<int64_t>(ids.size()) : 1;
+  const auto rows = static_cast<size_t>(state != nullptr ? state->rows() : 1);
+  nn::Batch batch = nn::Batch::of(std::vector(rows, ids), std::vector(rows, before));
+  std::vector<int64_t> last;
+  for (nn::Segment& segment : batch.segments) {
+    // later calls see what was before them, whatever of that was the prefix
+    segment.prefix = before == 0 ? static_cast<int64_t>(ids.size()) : 1;
+    last.push_back(segment.begin + segment.length - 1);
+  }
   const Tensor hidden = model.hidden(batch, options);
-  model.logits(hidden.narrow(0, hidden.size(0) - 1, 1));
+  model.logits(hidden.index_select(0, at::tensor(last, at::kLong)));
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -106,12 +112,14 @@ Json measure(const BenchArgs& o, const model::Model& model, int64_t depth, bool 
       model::State copy = state.fork();
       prefill.push_back(feed(model, &copy, some_ids(o.prefill, vocab)));
     }
+    state = state.select(std::vector<int64_t>(static_cast<size_t>(o.rows), 0));
     double seconds = 0;
     for (const int64_t id : some_ids(o.decode, vocab)) seconds += feed(model, &state, {id});
     if (o.decode > 0) decode.push_back(seconds);
     state_bytes = state.bytes();
   }
   Json row = {{"depth", depth},
+              {"rows", o.rows},
               {"kv_type", o.kv.type},
               {"kv_page", o.kv.page},
               {"state_bytes", state_bytes},
@@ -119,7 +127,8 @@ Json measure(const BenchArgs& o, const model::Model& model, int64_t depth, bool 
               {"repeats", o.repeats}};
   if (!prefill.empty())
     row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
-  if (!decode.empty()) row["decode_tokens_per_s"] = static_cast<double>(o.decode) / median(decode);
+  if (!decode.empty())
+    row["decode_tokens_per_s"] = static_cast<double>(o.decode * o.rows) / median(decode);
   return row;
 }
 
@@ -181,6 +190,9 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_option("--decode", o->decode, "tokens, one at a time")
       ->capture_default_str()
       ->check(not_negative());
+  app.add_option("--rows", o->rows, "texts that decode side by side; tokens/s are of all of them")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 16));
   app.add_option("--depth", o->depths, "tokens before both, with commas")
       ->delimiter(',')
       ->check(not_negative())
@@ -192,16 +204,23 @@ std::function<int()> add_bench(CLI::App& app) {
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_flag("--json", o->json, "rows as JSON");
-  examples(app,
-           {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
-            "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
-            "tessera bench mixers --only mamba2,attention"});
+  examples(
+      app,
+      {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
+       "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
+       "tessera bench model.gguf --prefill 0 --rows 8", "tessera bench sampling --vocab 131072",
+       "tessera bench mixers --only mamba2,attention"});
   CLI::App* mixers = app.add_subcommand(
       "mixers",
       "Time and memory of one layer of every mixer, pattern and position as T grows; "
       "what misses its claim of time is timed once more at the end");
-  return
-      [o, mixers, run = add_bench_mixers(*mixers)] { return mixers->parsed() ? run() : bench(*o); };
+  CLI::App* sampling = app.add_subcommand(
+      "sampling", "Time to choose one token, by vocabulary and filter; no model is needed");
+  return [o, mixers, sampling, run_mixers = add_bench_mixers(*mixers),
+          run_sampling = add_bench_sampling(*sampling)] {
+    if (mixers->parsed()) return run_mixers();
+    return sampling->parsed() ? run_sampling() : bench(*o);
+  };
 }
 
 }  // namespace tessera::cli

@@ -1,27 +1,151 @@
 #include "tessera/infer/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "tessera/base/error.h"
 
 namespace tessera::infer {
 namespace {
 
-/// Ids by descending logit, equal ones by ascending id; only the first `n` are in order.
-std::vector<int64_t> ranked(const std::vector<float>& logits, size_t n) {
-  std::vector<int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto before = [&](int64_t a, int64_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
+struct Candidate {
+  float score = 0;
+  int64_t id = 0;
+  uint64_t weight = 0;                            // its probability, as a whole number
+  bool operator<(const Candidate& other) const {  // most likely first
+    return score != other.score ? score > other.score : id < other.id;
+  }
+};
+
+/// The highest score (the first of equals) and the lowest finite one.
+struct Extent {
+  float highest = -INFINITY, lowest = INFINITY;
+  int64_t best = -1;
+};
+
+Extent extent_of(std::span<const float> scores) {
+  Extent e;
+  for (const float score : scores) {
+    e.highest = score > e.highest ? score : e.highest;
+    e.lowest = score < e.lowest && score > -INFINITY ? score : e.lowest;
+  }
+  if (std::isfinite(e.highest))
+    e.best = std::find(scores.begin(), scores.end(), e.highest) - scores.begin();
+  return e;
+}
+
+/// The tokens that can be drawn, by descending score and ascending id, in order only where asked.
+class Ranked {
+ public:
+  /// min_share: at_least() counts those so many times as likely as the best.
+  Ranked(std::span<const float> scores, Extent extent, double temperature, double min_share)
+      : scores_(scores), best_(extent.highest), temperature_(temperature) {
+    const auto n = static_cast<uint64_t>(scores.size());
+    one_ = std::ldexp(1.0, std::min(52, 63 - static_cast<int>(std::bit_width(n))));
+    // below it a weight is rounded to 0: exp(-x) one < 1/2
+    least_ = -std::log(2 * one_) * temperature;
+    const double lowest = std::max(static_cast<double>(extent.lowest) - best_, least_);
+    if (lowest < 0) step_ = (kBands - 1) / -lowest;
+    const double bound = min_share * one_;
+    for (const float score : scores) {
+      const uint64_t weight = weight_of(score);
+      if (weight == 0) continue;
+      Run& band = bands_[band_of(score)];
+      ++band.count;
+      band.weight += weight;
+      at_least_ += static_cast<double>(weight) >= bound ? 1 : 0;
+    }
+    for (const Run& band : bands_) all_ = {all_.count + band.count, all_.weight + band.weight};
+  }
+
+  /// The first tokens of the order: how many, and their weight.
+  struct Run {
+    uint64_t count = 0, weight = 0;
   };
-  n = std::min(n, order.size());
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
-                    before);
-  order.resize(n);
-  return order;
+  const Run& all() const { return all_; }
+  uint64_t at_least() const { return at_least_; }
+  Run most_likely(uint64_t count) {
+    if (count >= all_.count) return all_;
+    return first_that([&](const Run& run) { return run.count >= count; }).first;
+  }
+  /// The fewest that weigh so much, at least one.
+  Run reaching(double weight) {
+    return first_that([&](const Run& run) { return static_cast<double>(run.weight) >= weight; })
+        .first;
+  }
+  /// The token at this place of the running sum of weights.
+  int64_t at(uint64_t weight) {
+    return first_that([&](const Run& run) { return run.weight > weight; }).second;
+  }
+
+ private:
+  static constexpr size_t kBands = 1024;
+
+  uint64_t weight_of(float score) const {
+    const double below = score - best_;
+    if (!(below >= least_)) return 0;  // nor what is no number
+    return static_cast<uint64_t>(std::exp(below / temperature_) * one_ + 0.5);
+  }
+  size_t band_of(float score) const { return static_cast<size_t>((best_ - score) * step_); }
+
+  /// The shortest run of the order for which `enough` holds, and the token that it ends with; all
+  /// of it where it never does.
+  template <class Enough>
+  std::pair<Run, int64_t> first_that(const Enough& enough) {
+    Run run;
+    int64_t last = -1;
+    for (size_t b = 0; b < kBands; ++b) {
+      if (bands_[b].count == 0) continue;
+      const Run with{run.count + bands_[b].count, run.weight + bands_[b].weight};
+      if (!enough(with) && with.count < all_.count) {
+        run = with;
+        continue;
+      }
+      for (const Candidate& c : in_order(b)) {
+        run = {run.count + 1, run.weight + c.weight};
+        last = c.id;
+        if (enough(run)) return {run, last};
+      }
+    }
+    return {run, last};
+  }
+
+  const std::vector<Candidate>& in_order(size_t band) {
+    if (sorted_band_ == band) return sorted_;
+    sorted_.clear();
+    for (size_t i = 0; i < scores_.size(); ++i)
+      if (const float score = scores_[i]; score - best_ >= least_ && band_of(score) == band)
+        if (const uint64_t weight = weight_of(score); weight > 0)
+          sorted_.push_back({score, static_cast<int64_t>(i), weight});
+    std::sort(sorted_.begin(), sorted_.end());
+    sorted_band_ = band;
+    return sorted_;
+  }
+
+  std::span<const float> scores_;
+  double best_, temperature_;
+  double one_ = 1;    // the weight of the best
+  double least_ = 0;  // scores so far below the best have no weight
+  double step_ = 0;   // bands per unit of scores
+  std::array<Run, kBands> bands_{};
+  Run all_;
+  uint64_t at_least_ = 0;
+  std::vector<Candidate> sorted_;
+  size_t sorted_band_ = kBands;
+};
+
+/// `scores` with the penalty on those seen.
+void penalise(std::vector<float>& scores, std::span<const int64_t> seen, float penalty) {
+  std::vector<bool> done(scores.size(), false);
+  for (const int64_t id : seen) {
+    const auto i = static_cast<size_t>(id);
+    if (i >= scores.size() || done[i]) continue;
+    done[i] = true;
+    scores[i] = scores[i] > 0 ? scores[i] / penalty : scores[i] * penalty;
+  }
 }
 
 }  // namespace
@@ -33,7 +157,7 @@ void SamplingOptions::check() const {
   range("temperature", temperature, temperature >= 0 && std::isfinite(temperature),
         "0 (greedy) or more");
   range("top_k", static_cast<double>(top_k), top_k >= 0, "0 (all) or more");
-  range("top_p", top_p, top_p > 0 && top_p <= 1, "more than 0 and at most 1");
+  range("top_p", top_p, top_p >= 0 && top_p <= 1, "0 to 1");
   range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
   range("repetition_penalty", repetition_penalty,
         repetition_penalty > 0 && std::isfinite(repetition_penalty), "more than 0");
@@ -43,50 +167,31 @@ int64_t sample(std::span<const float> logits,
                std::span<const int64_t> seen,
                const SamplingOptions& options,
                const RandomKey& key) {
-  std::vector<float> scores(logits.begin(), logits.end());
-  for (float& score : scores)
-    if (std::isnan(score)) score = -INFINITY;
+  std::vector<float> penalised;
+  std::span<const float> scores = logits;
   if (options.repetition_penalty != 1) {
-    std::vector<bool> done(scores.size(), false);
-    for (const int64_t id : seen) {
-      const auto i = static_cast<size_t>(id);
-      if (i >= scores.size() || done[i]) continue;
-      done[i] = true;
-      const auto penalty = static_cast<float>(options.repetition_penalty);
-      scores[i] = scores[i] > 0 ? scores[i] / penalty : scores[i] * penalty;
-    }
+    penalised.assign(logits.begin(), logits.end());
+    penalise(penalised, seen, static_cast<float>(options.repetition_penalty));
+    scores = penalised;
   }
-  const auto best = std::max_element(scores.begin(), scores.end());  // the first of equals
-  if (best == scores.end() || !std::isfinite(*best))
+  const Extent extent = extent_of(scores);
+  if (extent.best < 0)
     fail(ErrorKind::input, "generate", "no finite logit among {}", scores.size());
-  if (options.temperature == 0) return best - scores.begin();
+  if (options.temperature == 0 || options.top_p == 0) return extent.best;
 
-  const bool nucleus = options.top_p < 1;
-  const std::vector<int64_t> order =
-      ranked(scores, options.top_k > 0 ? static_cast<size_t>(options.top_k) : scores.size());
-  std::vector<double> weights;
-  double total = 0;
-  for (const int64_t id : order) {
-    weights.push_back(std::exp((static_cast<double>(scores[static_cast<size_t>(id)]) - *best) /
-                               options.temperature));
-    total += weights.back();
-  }
-  size_t kept = 0;
-  double mass = 0;
-  for (; kept < weights.size(); ++kept) {
-    if (kept > 0 &&
-        (weights[kept] < options.min_p * weights[0] || (nucleus && mass >= options.top_p * total)))
-      break;
-    mass += weights[kept];
-  }
+  Ranked ranked(scores, extent, options.temperature, options.min_p);
+  Ranked::Run kept = ranked.all();
+  if (options.top_k > 0) kept = ranked.most_likely(static_cast<uint64_t>(options.top_k));
+  const double mass = static_cast<double>(kept.weight);
+  if (ranked.at_least() < kept.count) kept = ranked.most_likely(ranked.at_least());
+  if (options.top_p < 1)
+    if (const auto nucleus = ranked.reaching(options.top_p * mass); nucleus.count < kept.count)
+      kept = nucleus;
   const auto bits = key.block(seen.size());
-  double draw =
-      (static_cast<double>(bits[0]) + static_cast<double>(bits[1]) * 0x1p-32) * 0x1p-32 * mass;
-  for (size_t i = 0; i < kept; ++i) {
-    draw -= weights[i];
-    if (draw < 0) return order[i];
-  }
-  return order[kept - 1];
+  const double place =
+      (static_cast<double>(bits[0]) + static_cast<double>(bits[1]) * 0x1p-32) * 0x1p-32;
+  const auto draw = static_cast<uint64_t>(place * static_cast<double>(kept.weight));
+  return ranked.at(std::min(draw, kept.weight - 1));
 }
 
 }  // namespace tessera::infer

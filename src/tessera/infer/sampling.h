@@ -1,5 +1,10 @@
 // Choosing the next token from logits. Order of the filters: repetition penalty, temperature,
 // top-k, top-p, min-p.
+//
+// The probabilities are whole numbers: exp((logit - best) / temperature), rounded to a multiple of
+// 2^-b with b = 63 - bits of the vocabulary's size, at most 52. Their sums are exact in any order,
+// so that the vocabulary need not be sorted: it is put into bands of logits, and only the band in
+// which a filter ends or the draw falls is.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +19,7 @@ struct SamplingOptions {
   double temperature = 0;  // 0 = the most likely token (greedy)
   int64_t top_k = 0;       // keep the k most likely; 0 = all
   double top_p = 1;  // keep the fewest most likely whose probabilities reach p (Holtzman et al.
-                     // 2019, arXiv:1904.09751)
+                     // 2019, arXiv:1904.09751); 0 = the most likely token
   double min_p = 0;  // keep those at least min_p times as likely as the best (arXiv:2407.01082)
   double repetition_penalty =
       1;  // logits of seen tokens are divided (positive) or multiplied by it (arXiv:1909.05858)
