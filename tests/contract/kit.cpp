@@ -149,14 +149,13 @@ Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds,
   Ids ids;
   for (const Feed& f : feeds) {
     batch.segments.push_back({f.row, static_cast<int64_t>(ids.size()),
-                              static_cast<int64_t>(f.ids.size()), state.length(f.row)});
+                              static_cast<int64_t>(f.ids.size()), state.length(f.row), 0, pending});
     ids.insert(ids.end(), f.ids.begin(), f.ids.end());
   }
   batch.ids_N = at::tensor(ids, at::kLong);
   batch.number();
   model::ForwardOptions options;
   options.state = &state;
-  options.pending = pending;
   const auto encoded = encode_sources(rig, batch, &state);
   options.encoded = encoded ? &*encoded : nullptr;
   return rig.model.logits(rig.model.hidden(batch, options));

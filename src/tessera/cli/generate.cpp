@@ -246,6 +246,9 @@ int generate(GenerateArgs& o) {
     report_text(o, result, speeds, g.prefix_cache);
   }
   if (g.session != nullptr) keep(o, session, fingerprint);
+  // the others have said theirs
+  for (const infer::Generation& row : result.rows)
+    if (row.error) std::rethrow_exception(row.error);
   if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
   return kExitOk;
 }

@@ -14,11 +14,6 @@
 
 namespace tessera::infer {
 
-struct BeamOptions {
-  int64_t beams = 4;
-  double length_penalty = 1;  // above 0 favours long texts, below 0 short ones
-};
-
 /// As generate(), with the best sequence found in place of a sample: of the options, the sampling
 /// is not used, and stop strings are refused with Error(usage).
 Generations beam_search(const model::Model& model,

@@ -3,52 +3,45 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
-#include "tessera/model/model.h"
+#include "tessera/infer/feeder.h"
 
 namespace tessera::infer {
 
 class Draft {
  public:
-  /// Chooses a token of `row` from logits, after the given tokens.
-  using Choose = std::function<int64_t(
-      size_t row, std::span<const float> logits, const std::vector<int64_t>& tokens)>;
+  /// Throws Error(usage) for a model that cannot continue from a state. most: guesses per row and
+  /// call.
+  Draft(const model::Model& model, int64_t most, const CancelToken* cancel);
 
-  struct Options {
-    int64_t most = 4;              // guesses per row and call
-    int64_t prefill_chunk = 1024;  // tokens per call
-    const CancelToken* cancel = nullptr;
-    std::vector<int64_t> prefixes = {};  // Sequence::prefix of every row; none = not said
-    std::vector<std::vector<int64_t>> sources = {};  // Sequence::source, beside an encoder
+  /// A row that wants guesses.
+  struct Ask {
+    size_t row = 0;
+    const Sequence* sequence = nullptr;
+    int64_t count = 0;
+    /// Chooses a token from logits, after the given tokens.
+    std::function<int64_t(std::span<const float> logits, const std::vector<int64_t>& tokens)>
+        choose = {};
   };
-
-  /// Throws Error(usage) for a model that cannot continue from a state.
-  Draft(const model::Model& model, size_t rows, const Options& options);
-
-  /// counts[row] guesses for what follows sequences[row], for every row with a count; fewer where
-  /// the draft's positions end, none where a source is longer than those of its encoder. Every row
-  /// guessed for is told with keep() how it went before the next call.
-  std::vector<std::vector<int64_t>> guess(std::vector<std::vector<int64_t>> sequences,
-                                          std::vector<int64_t> counts,
-                                          const Choose& choose);
+  /// Guesses for each of them: fewer than asked for where the draft's positions end, none where a
+  /// source is longer than those of its encoder. Calls of the draft have at most `budget` tokens.
+  /// Every row that got some is told with keep() how it went before the next call.
+  std::vector<std::vector<int64_t>> guess(const std::vector<Ask>& asks, int64_t budget);
   /// The first n guesses of the row were right.
   void keep(size_t row, int64_t n);
+  void drop(size_t row);
 
  private:
-  /// Whether the draft has positions for what its encoder reads of this row.
-  bool reads(size_t row) const;
-  /// Logits after the last of the tokens of every row.
-  Tensor feed(const std::vector<size_t>& rows,
-              const std::vector<std::vector<int64_t>>& tokens,
-              bool pending);
-  nn::Encoded encode(const std::vector<size_t>& rows) const;
+  /// Whether the draft has positions for what its encoder reads.
+  bool reads(const Sequence& sequence) const;
 
   const model::Model& model_;
-  Options options_;
-  model::State state_;
-  int64_t limit_ = 0;  // tokens of a row, 0 = any
+  Feeder feeder_;
+  std::map<size_t, size_t> slots_;  // of the feeder, by row
+  int64_t limit_ = 0;               // tokens of a row, 0 = any
 };
 
 }  // namespace tessera::infer

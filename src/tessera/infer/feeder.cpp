@@ -8,186 +8,54 @@
 namespace tessera::infer {
 namespace {
 
+/// Prompts are cut where blocks of queries end.
+constexpr int64_t kBlock = 16;
+
 int64_t size_of(const std::vector<int64_t>& ids) {
   return static_cast<int64_t>(ids.size());
 }
 
 }  // namespace
 
-Feeder::Feeder(const model::Model& model, size_t rows, const Options& options)
-    : model_(model),
-      options_(options),
-      stateful_(model.spec().no_state_reason().empty()),
-      rows_(rows) {
+Feeder::Feeder(const model::Model& model, const Options& options)
+    : model_(model), options_(options), stateful_(model.spec().no_state_reason().empty()) {
   require(options.cache == nullptr || &options.cache->model() == &model, "feeder",
           "the prefix cache belongs to another model");
   model::check_kv_type(model.spec(), options.kv.type);
-  if (stateful_) state_ = fresh(static_cast<int64_t>(rows));
+  if (!stateful_) return;
+  empty_ = model::State(model.spec(), 1, options.max_pending, at::TensorOptions().dtype(at::kFloat),
+                        options.kv);
+  state_ = empty_.select({});
 }
 
-void Feeder::resume(size_t row, const model::State& state, const Tensor& last) {
-  if (stateful_) begin_with(row, state, 0, last);
-}
+// --- rows
 
-Tensor Feeder::next(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
-  if (!stateful_) return whole(active, rows);
-  for (const size_t r : active)
-    if (changes(r, *rows[r])) restart(r);
-  if (options_.cache != nullptr) share(active, rows);
-  const auto unfinished = [&](size_t r) { return rows_[r].fed < size_of(rows[r]->tokens); };
-  while (std::any_of(active.begin(), active.end(), unfinished)) feed_some(active, rows);
-  std::vector<Tensor> last;
-  for (const size_t r : active) {
-    rows_[r].fresh = false;
-    last.push_back(rows_[r].last);
+size_t Feeder::add() {
+  size_t row = 0;
+  while (row < rows_.size() && rows_[row].used) ++row;
+  if (row == rows_.size()) {
+    rows_.emplace_back();
+    if (stateful_) state_.append(empty_);
   }
-  return model_.logits(at::stack(last));
+  rows_[row].used = true;
+  return row;
 }
 
-bool Feeder::changes(const std::vector<size_t>& active,
-                     const std::vector<const Sequence*>& rows) const {
-  return std::any_of(active.begin(), active.end(), [&](size_t r) { return changes(r, *rows[r]); });
-}
-
-bool Feeder::changes(size_t row, const Sequence& sequence) const {
-  const int64_t fed = rows_[row].fed;
-  return fed > 0 && size_of(sequence.tokens) > model_.spec().angles_until(fed);
-}
-
-bool Feeder::far(const Sequence& sequence) const {
-  return size_of(sequence.tokens) > model_.spec().angles_until(1);
-}
-
-Tensor Feeder::run(const nn::Batch& batch, const nn::Encoded* encoded, bool pending) {
-  model::ForwardOptions forward;
-  forward.state = &state_;
-  forward.encoded = encoded;
-  forward.pending = pending;
-  // one token, or a few guesses: the rows stay whole, and what was said so far can be kept
-  const bool brief = batch.n_tokens() <= static_cast<int64_t>(batch.segments.size()) || pending;
-  forward.cancel = brief && encoded == nullptr ? nullptr : options_.cancel;
-  return model_.hidden(batch, forward);
-}
-
-std::vector<Tensor> Feeder::ahead(const std::vector<size_t>& active,
-                                  const std::vector<const Sequence*>& rows,
-                                  const std::vector<std::vector<int64_t>>& guesses) {
-  nn::Batch batch;
-  std::vector<int64_t> ids;
-  for (const size_t r : active) {
-    const int64_t n = size_of(guesses[r]) + 1;
-    batch.segments.push_back(
-        {static_cast<int64_t>(r), size_of(ids), n, rows_[r].fed, rows[r]->prefix});
-    ids.push_back(rows[r]->tokens.back());
-    ids.insert(ids.end(), guesses[r].begin(), guesses[r].end());
-  }
-  batch.ids_N = at::tensor(ids, at::kLong);
-  batch.number();
-  const Tensor hidden = run(batch, nullptr, true);
-  const Tensor logits = model_.logits(hidden);
-  std::vector<Tensor> parts;
-  for (const nn::Segment& segment : batch.segments) {
-    rows_[static_cast<size_t>(segment.row)].ahead = hidden.narrow(0, segment.begin, segment.length);
-    parts.push_back(logits.narrow(0, segment.begin, segment.length));
-  }
-  return parts;
-}
-
-void Feeder::keep(size_t row, int64_t n) {
-  state_.commit(static_cast<int64_t>(row), n);
-  rows_[row].fed += n;
-  if (n > 0) rows_[row].last = rows_[row].ahead.select(0, n - 1).clone();
-  rows_[row].ahead = Tensor();
-}
-
-Tensor Feeder::whole(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
-  std::vector<Tensor> last;
-  for (const size_t r : active) {
-    model::ForwardOptions forward;
-    forward.cancel = options_.cancel;
-    if (model_.spec().encoder) {
-      if (!rows_[r].encoded) rows_[r].encoded = encode({r}, {0}, rows);
-      forward.encoded = &*rows_[r].encoded;
-    }
-    auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{rows[r]->tokens});
-    batch.segments[0].prefix = rows[r]->prefix;
-    last.push_back(model_.hidden(batch, forward).select(0, -1));
-  }
-  return model_.logits(at::stack(last));
-}
-
-nn::Encoded Feeder::encode(const std::vector<size_t>& which,
-                           const std::vector<int64_t>& readers,
-                           const std::vector<const Sequence*>& rows) const {
-  std::vector<std::vector<int64_t>> sources;
-  for (const size_t r : which) sources.push_back(rows[r]->source);
-  nn::Batch batch = nn::Batch::of(sources);
-  for (size_t i = 0; i < readers.size(); ++i) batch.segments[i].row = readers[i];
-  model::ForwardOptions forward;
-  forward.cancel = options_.cancel;
-  return model_.encode(batch, forward);
-}
-
-model::State Feeder::fresh(int64_t rows) const {
-  return {model_.spec(), rows, options_.max_pending, at::TensorOptions().dtype(at::kFloat),
-          options_.kv};
+void Feeder::drop(size_t row) {
+  restart(row);
+  rows_[row] = Row();
 }
 
 void Feeder::restart(size_t row) {
-  state_.put(static_cast<int64_t>(row), fresh(1));
-  rows_[row].fed = rows_[row].reused = 0;
-  rows_[row].last = Tensor();
+  if (stateful_) state_.put(static_cast<int64_t>(row), empty_);
+  rows_[row] = Row();
+  rows_[row].used = true;
 }
 
-void Feeder::feed_some(const std::vector<size_t>& active,
-                       const std::vector<const Sequence*>& rows) {
-  nn::Batch batch;
-  std::vector<int64_t> ids;
-  std::vector<size_t> encode_rows;
-  int64_t source_tokens = 0;
-  for (const size_t r : active) {
-    const Row& row = rows_[r];
-    const auto& tokens = rows[r]->tokens;
-    const int64_t left = size_of(tokens) - row.fed;
-    if (left == 0 || row.wait) continue;
-    int64_t room = std::max<int64_t>(options_.prefill_chunk - size_of(ids), 0);
-    if (far(*rows[r])) room = std::max(room, left);  // not cut where angles change
-    // nor where tokens see each other
-    room = std::max(room, model::longest_prefix(model_.spec(), rows[r]->prefix) - row.fed);
-    if (const auto stop = row.stops.upper_bound(row.fed); stop != row.stops.end())
-      room = std::min(room, *stop - row.fed);
-    const int64_t n = std::min(left, room);
-    if (n == 0) continue;
-    if (const int64_t source = size_of(rows[r]->source);
-        row.fed == 0 && source > 0 && state_.source_length(static_cast<int64_t>(r)) == 0) {
-      if (!encode_rows.empty() && source_tokens + source > options_.prefill_chunk) continue;
-      source_tokens += source;
-      encode_rows.push_back(r);
-    }
-    batch.segments.push_back({static_cast<int64_t>(r), size_of(ids), n, row.fed, rows[r]->prefix});
-    ids.insert(ids.end(), tokens.begin() + row.fed, tokens.begin() + row.fed + n);
-  }
-  batch.ids_N = at::tensor(ids, at::kLong);
-  batch.number();
-  std::optional<nn::Encoded> encoded;
-  if (!encode_rows.empty())
-    encoded = encode(encode_rows, {encode_rows.begin(), encode_rows.end()}, rows);
-  const Tensor hidden = run(batch, encoded ? &*encoded : nullptr, false);
-  for (const nn::Segment& segment : batch.segments) {
-    Row& row = rows_[static_cast<size_t>(segment.row)];
-    row.fed += segment.length;
-    // a copy: a view would keep the hidden states of all
-    row.last = hidden.select(0, segment.begin + segment.length - 1).clone();
-  }
-  if (options_.cache == nullptr) return;
-  for (const nn::Segment& segment : batch.segments) settle(static_cast<size_t>(segment.row), rows);
-}
-
-// --- sharing
-
-/// Of a row after n tokens in one go: its angles are those of its length then.
-PrefixCache::Kind Feeder::kind_after(int64_t n) const {
-  return {options_.max_pending, options_.kv.type, model_.spec().angles_until(n)};
+void Feeder::resume(size_t row, const model::State& state, const Tensor& last) {
+  if (!stateful_) return;
+  begin_with(row, state, 0, last);
+  rows_[row].fresh = false;
 }
 
 void Feeder::begin_with(size_t row,
@@ -201,24 +69,210 @@ void Feeder::begin_with(size_t row,
   r.last = last;
 }
 
-void Feeder::share(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) {
+void Feeder::arrange(std::span<const size_t> rows, std::span<const size_t> parents) {
+  std::vector<int64_t> from;
+  std::vector<Row> was;
+  for (const size_t parent : parents) {
+    from.push_back(static_cast<int64_t>(rows[parent]));
+    was.push_back(rows_[rows[parent]]);
+  }
+  const model::State picked = stateful_ ? state_.select(from) : model::State();
+  for (size_t i = 0; i < parents.size(); ++i) {
+    if (parents[i] == i) continue;
+    if (stateful_) state_.put(static_cast<int64_t>(rows[i]), picked, static_cast<int64_t>(i));
+    rows_[rows[i]] = std::move(was[i]);
+  }
+}
+
+model::State Feeder::state(size_t row) const {
+  return stateful_ ? state_.select({static_cast<int64_t>(row)}) : model::State();
+}
+
+bool Feeder::decodes(const Work& work) const {
+  return rows_[work.row].fed + 1 >= size_of(work.sequence->tokens);
+}
+
+bool Feeder::ready(const Work& work) const {
+  const Row& row = rows_[work.row];
+  return row.fed + row.pending() == size_of(work.sequence->tokens) + size_of(work.guesses);
+}
+
+Tensor Feeder::hidden(size_t row) const {
+  return rows_[row].pending() > 0 ? rows_[row].ahead : rows_[row].last.unsqueeze(0);
+}
+
+void Feeder::keep(size_t row, int64_t n) {
+  state_.commit(static_cast<int64_t>(row), n);
+  rows_[row].fed += n;
+  if (n > 0) rows_[row].last = rows_[row].ahead.select(0, n - 1).clone();
+  rows_[row].ahead = Tensor();
+}
+
+bool Feeder::changes(size_t row, const Sequence& sequence) const {
+  const int64_t fed = rows_[row].fed;
+  return stateful_ && fed > 0 && size_of(sequence.tokens) > model_.spec().angles_until(fed);
+}
+
+bool Feeder::far(const Sequence& sequence) const {
+  return size_of(sequence.tokens) > model_.spec().angles_until(1);
+}
+
+// --- calls
+
+/// A call as it is put together.
+struct Feeder::Call {
+  nn::Batch batch;
+  std::vector<int64_t> ids;
+  std::vector<const Work*> works;  // by segment
+  std::vector<const Sequence*> sources;
+  std::vector<int64_t> readers;
+  int64_t source_tokens = 0;
+};
+
+int64_t Feeder::room(const Work& work, int64_t left, int64_t budget) const {
+  const Row& row = rows_[work.row];
+  int64_t room = std::max<int64_t>(budget, 0);
+  if (const int64_t over = (row.fed + room) % kBlock; room < left && over < room) room -= over;
+  if (far(*work.sequence)) room = std::max(room, left);  // not cut where angles change
+  // nor where tokens see each other
+  room = std::max(room, model::longest_prefix(model_.spec(), work.sequence->prefix) - row.fed);
+  if (const auto stop = row.stops.upper_bound(row.fed); stop != row.stops.end())
+    room = std::min(room, *stop - row.fed);
+  return std::min(left, room);
+}
+
+void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
+  const Row& row = rows_[work.row];
+  const std::vector<int64_t>& tokens = work.sequence->tokens;
+  const int64_t own = size_of(tokens), begin = row.fed + row.pending();
+  const bool pending = !work.guesses.empty() && begin >= own - 1;
+  const int64_t end = own + (pending ? size_of(work.guesses) : 0), left = end - begin;
+  if (left == 0 || row.wait) return;
+  const int64_t n = left == 1 || pending ? left : room(work, left, budget - size_of(call.ids));
+  if (n == 0) return;
+  if (const int64_t source = size_of(work.sequence->source);
+      begin == 0 && source > 0 && state_.source_length(static_cast<int64_t>(work.row)) == 0) {
+    if (!call.sources.empty() && call.source_tokens + source > budget) return;
+    call.source_tokens += source;
+    call.sources.push_back(work.sequence);
+    call.readers.push_back(static_cast<int64_t>(work.row));
+  }
+  call.batch.segments.push_back({static_cast<int64_t>(work.row), size_of(call.ids), n, begin,
+                                 work.sequence->prefix, pending});
+  call.works.push_back(&work);
+  for (int64_t i = begin; i < begin + n; ++i)
+    call.ids.push_back(i < own ? tokens[static_cast<size_t>(i)]
+                               : work.guesses[static_cast<size_t>(i - own)]);
+}
+
+void Feeder::step(std::span<const Work> work, int64_t budget) {
+  called_.clear();
+  called_tokens_ = 0;
+  if (!stateful_) return whole(work, budget);
+  for (const Work& w : work)
+    if (changes(w.row, *w.sequence)) restart(w.row);
+  if (options_.cache != nullptr) share(work);
+  // what decodes goes first
+  Call call;
+  for (const bool decoding : {true, false})
+    for (const Work& w : work)
+      if (decodes(w) == decoding) plan(call, w, budget);
+  if (!call.works.empty()) run(call);
+}
+
+void Feeder::run(const Call& call) {
+  for (const Work* work : call.works) called_.push_back(work->row);
+  called_tokens_ = size_of(call.ids);
+  nn::Batch batch = call.batch;
+  batch.ids_N = at::tensor(call.ids, at::kLong);
+  batch.number();
+  std::optional<nn::Encoded> encoded;
+  if (!call.sources.empty()) encoded = encode(call.sources, call.readers);
+  model::ForwardOptions forward;
+  forward.state = &state_;
+  forward.encoded = encoded ? &*encoded : nullptr;
+  // one token, or a few guesses: the rows stay whole, and what was said so far can be kept
+  const bool brief = std::all_of(batch.segments.begin(), batch.segments.end(),
+                                 [](const nn::Segment& s) { return s.length == 1 || s.pending; });
+  forward.cancel = brief && !encoded ? nullptr : options_.cancel;
+  const Tensor hidden = model_.hidden(batch, forward);
+  for (size_t i = 0; i < call.works.size(); ++i) {
+    const nn::Segment& segment = batch.segments[i];
+    Row& row = rows_[call.works[i]->row];
+    const Tensor own = hidden.narrow(0, segment.begin, segment.length);
+    if (segment.pending) {
+      row.ahead = row.ahead.defined() ? at::cat({row.ahead, own}) : own;
+      continue;
+    }
+    row.fed += segment.length;
+    row.last = own.select(0, -1).clone();
+    if (options_.cache != nullptr) settle(call.works[i]->row, *call.works[i]->sequence);
+    if (row.fed == size_of(call.works[i]->sequence->tokens)) row.fresh = false;
+  }
+}
+
+void Feeder::whole(std::span<const Work> work, int64_t budget) {
+  for (const Work& w : work) {
+    if (ready(w) || (called_tokens_ > 0 && called_tokens_ >= budget)) continue;
+    called_ = {w.row};
+    Row& row = rows_[w.row];
+    model::ForwardOptions forward;
+    forward.cancel = options_.cancel;
+    if (model_.spec().encoder) {
+      if (!row.encoded) row.encoded = encode({w.sequence}, {0});
+      forward.encoded = &*row.encoded;
+    }
+    auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{w.sequence->tokens});
+    batch.segments[0].prefix = w.sequence->prefix;
+    row.last = model_.hidden(batch, forward).select(0, -1).clone();
+    row.fed = size_of(w.sequence->tokens);
+    called_tokens_ += row.fed;
+  }
+}
+
+nn::Encoded Feeder::encode(const std::vector<const Sequence*>& sequences,
+                           const std::vector<int64_t>& readers) const {
+  std::vector<std::vector<int64_t>> sources;
+  for (const Sequence* sequence : sequences) sources.push_back(sequence->source);
+  nn::Batch batch = nn::Batch::of(sources);
+  for (size_t i = 0; i < readers.size(); ++i) batch.segments[i].row = readers[i];
+  model::ForwardOptions forward;
+  forward.cancel = options_.cancel;
+  return model_.encode(batch, forward);
+}
+
+// --- sharing
+
+/// Of a row after n tokens in one go: its angles are those of its length then.
+PrefixCache::Kind Feeder::kind_after(int64_t n) const {
+  return {options_.max_pending, options_.kv.type, model_.spec().angles_until(n)};
+}
+
+void Feeder::share(std::span<const Work> work) {
   std::vector<size_t> near;
   std::vector<const Sequence*> sequences;
   std::vector<int64_t> fed;
-  for (const size_t r : active) {
-    Row& row = rows_[r];
+  for (const Work& w : work) {
+    Row& row = rows_[w.row];
     row.wait.reset();
     row.stops.clear();
-    row.fresh = row.fed == 0;
     if (!row.fresh) continue;
-    if (const auto hit = options_.cache->find(*rows[r], kind_after(size_of(rows[r]->tokens)))) {
-      begin_with(r, *hit->state, 0, hit->last);
-      options_.cache->count_hit(row.reused);
+    if (!row.sought) {
+      row.sought = true;
+      if (const auto hit =
+              options_.cache->find(*w.sequence, kind_after(size_of(w.sequence->tokens)))) {
+        begin_with(w.row, *hit->state, 0, hit->last);
+        options_.cache->count_hit(row.reused);
+      }
+    }
+    if (row.fed == size_of(w.sequence->tokens)) {
+      row.fresh = false;
+      continue;
     }
     // beyond where angles change a prompt is computed in one call, which cannot stop for others
-    if (far(*rows[r])) continue;
-    near.push_back(r);
-    sequences.push_back(rows[r]);
+    if (far(*w.sequence)) continue;
+    near.push_back(w.row);
+    sequences.push_back(w.sequence);
     fed.push_back(row.fed);
   }
   const auto waits = shared_prefixes(sequences, fed, options_.cache->options().least);
@@ -237,11 +291,11 @@ void Feeder::plan_stops(size_t row, const Sequence& sequence) {
   for (int64_t at = every; at < size_of(sequence.tokens); at += every) rows_[row].stops.insert(at);
 }
 
-void Feeder::settle(size_t row, const std::vector<const Sequence*>& rows) {
+void Feeder::settle(size_t row, const Sequence& sequence) {
   if (!rows_[row].fresh) return;
   const int64_t fed = rows_[row].fed;
-  if (fed < size_of(rows[row]->tokens) && !rows_[row].stops.contains(fed)) return;
-  snapshot(row, *rows[row]);
+  if (fed < size_of(sequence.tokens) && !rows_[row].stops.contains(fed)) return;
+  snapshot(row, sequence);
   for (size_t r = 0; r < rows_.size(); ++r)
     if (rows_[r].wait && rows_[r].wait->row == row && rows_[r].wait->at == fed) {
       rows_[r].wait.reset();
@@ -257,25 +311,11 @@ void Feeder::snapshot(size_t row, const Sequence& sequence) {
   options_.cache->add(sequence, r.fed, kind, state_.select({static_cast<int64_t>(row)}), r.last);
 }
 
-void Feeder::remember(const std::vector<const Sequence*>& rows) {
-  if (options_.cache == nullptr || !stateful_) return;
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    const auto row = static_cast<int64_t>(r);
-    // a cut-off call leaves nothing that could be continued
-    if (state_.can_cut(row, state_.length(row)) && rows_[r].last.defined()) snapshot(r, *rows[r]);
-  }
-}
-
-void Feeder::arrange(const std::vector<size_t>& parents) {
-  bool same = parents.size() == rows_.size();
-  std::vector<Row> arranged;
-  for (size_t i = 0; i < parents.size(); ++i) {
-    same = same && parents[i] == i;
-    arranged.push_back(rows_[parents[i]]);
-  }
-  if (same) return;
-  if (stateful_) state_ = state_.select({parents.begin(), parents.end()});
-  rows_ = std::move(arranged);
+void Feeder::remember(size_t row, const Sequence& sequence) {
+  if (options_.cache == nullptr || !stateful_ || !rows_[row].last.defined()) return;
+  // a cut-off call leaves nothing that could be continued
+  const auto r = static_cast<int64_t>(row);
+  if (state_.can_cut(r, state_.length(r))) snapshot(row, sequence);
 }
 
 }  // namespace tessera::infer

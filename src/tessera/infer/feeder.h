@@ -1,11 +1,12 @@
-// Feeds sequences to a model, as far as each has not been fed yet: with a state where the model has
-// one, else as whole documents. Sequences may be copied, dropped and reordered between calls
-// (beams). What a row gets does not depend on the rows beside it, nor on how it was cut into calls,
-// nor on whether its beginning came out of a cache.
+// Feeds rows to a model, one call at a time: with a state where the model has one, else as whole
+// documents. Rows come and go between calls, and each keeps its slot; beside rows that decode,
+// prompts are fed in cuts. What a row gets does not depend on the rows beside it, nor on how it was
+// cut into calls, nor on whether its beginning came out of a cache.
 #pragma once
 
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "tessera/infer/prefix_cache.h"
@@ -17,80 +18,102 @@ namespace tessera::infer {
 class Feeder {
  public:
   struct Options {
-    int64_t prefill_chunk =
-        1024;  // tokens per call over all rows, sources included; at least one row always fits
-    const CancelToken* cancel = nullptr;
-    int64_t max_pending = 0;       // most tokens of a row in one call of ahead()
-    PrefixCache* cache = nullptr;  // of this model; must outlive the feeder
-    spec::KvOptions kv;            // how keys and values are kept
+    int64_t max_pending = 0;              // most tokens of a row that keep() has not decided on
+    PrefixCache* cache = nullptr;         // of this model; must outlive the feeder
+    spec::KvOptions kv;                   // how keys and values are kept
+    const CancelToken* cancel = nullptr;  // of all rows: a call that it ends spoils those in it
   };
-  Feeder(const model::Model& model, size_t rows, const Options& options);
+  Feeder(const model::Model& model, const Options& options);
 
+  /// The slot of a fresh row, its own until drop().
+  size_t add();
+  void drop(size_t row);
   /// A fresh row goes on from a state of one row, and the hidden state [D] of the last token in it
   /// (needed where nothing is left to feed).
   void resume(size_t row, const model::State& state, const Tensor& last);
+  /// Forgets what a row has been fed: it is computed anew.
+  void restart(size_t row);
+  /// Row rows[i] becomes a copy of what rows[parents[i]] was.
+  void arrange(std::span<const size_t> rows, std::span<const size_t> parents);
 
-  /// Logits after the last token of each of the given rows, [active, vocab]. rows[r] continues what
-  /// it was in the last call.
-  Tensor next(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows);
-  /// Whether a row has come to where all angles change, so that next() must compute it anew.
-  bool changes(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows) const;
-  /// Logits after the last token of each row, the only one not fed yet, and after each of its
-  /// guesses, [1 + guesses, vocab]. All of these stay pending until keep().
-  std::vector<Tensor> ahead(const std::vector<size_t>& active,
-                            const std::vector<const Sequence*>& rows,
-                            const std::vector<std::vector<int64_t>>& guesses);
-  /// The first n tokens of the row's last ahead() are its own.
+  /// What a row is fed: its sequence, which goes on from what it was in the last call, and guesses
+  /// behind it. The guesses, and in a call that has both the last token before them, stay pending
+  /// until keep().
+  struct Work {
+    size_t row = 0;
+    const Sequence* sequence = nullptr;
+    std::vector<int64_t> guesses = {};
+  };
+  /// One call of the model, with at most `budget` tokens: rows with one token left, or with
+  /// guesses, all take part; what is left of the budget goes to the others in order. At least one
+  /// row goes on. A row whose angles change is computed anew, in one piece.
+  void step(std::span<const Work> work, int64_t budget);
+  /// Whether no more than one token of its sequence is left.
+  bool decodes(const Work& work) const;
+  /// Whether all of it has been fed.
+  bool ready(const Work& work) const;
+  /// Hidden states of the last token [1, D] of a row that is ready, or of all its pending ones.
+  Tensor hidden(size_t row) const;
+  /// Tokens of a row that keep() is to decide on.
+  int64_t pending(size_t row) const { return rows_[row].pending(); }
+  /// The first n pending tokens of a row are its own, the rest go.
   void keep(size_t row, int64_t n);
-  /// Row i becomes a copy of what row parents[i] was.
-  void arrange(const std::vector<size_t>& parents);
+  /// Whether the row has come to where all angles change: the next step computes it anew.
+  bool changes(size_t row, const Sequence& sequence) const;
 
-  /// Puts what the rows have seen into the cache, where there is one.
-  void remember(const std::vector<const Sequence*>& rows);
+  /// The rows of the last call, and its tokens.
+  const std::vector<size_t>& called() const { return called_; }
+  int64_t called_tokens() const { return called_tokens_; }
+  /// Puts what a row has seen into the cache, where there is one.
+  void remember(size_t row, const Sequence& sequence);
   /// Tokens of the row, its source included, that it did not have to compute: resumed, or shared.
   int64_t reused(size_t row) const { return rows_[row].reused; }
-  /// What resume() takes, of all rows; no state where the model has none.
-  const model::State& state() const { return state_; }
+  /// What resume() takes: a state of this row alone, none where the model has none.
+  model::State state(size_t row) const;
   const Tensor& last(size_t row) const { return rows_[row].last; }
+  /// Of all slots, empty ones too.
+  const model::State& state() const { return state_; }
 
  private:
   struct Row {
-    int64_t fed = 0, reused = 0;
+    bool used = false;
+    int64_t fed = 0, reused = 0;              // fed: pending ones apart
     Tensor last;                              // [D], hidden state of the last token fed
-    Tensor ahead;                             // [1 + guesses, D], pending
+    Tensor ahead;                             // [pending, D]
     std::optional<nn::Encoded> encoded = {};  // of a row without a state
-    // while a prompt is fed:
-    bool fresh = false;
+    // while its prompt is fed:
+    bool fresh = true, sought = false;
     std::optional<Wait> wait = {};
     std::set<int64_t> stops = {};  // calls end here, so that a snapshot can be taken
+    int64_t pending() const { return ahead.defined() ? ahead.size(0) : 0; }
   };
-  Tensor whole(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows);
+  void whole(std::span<const Work> work, int64_t budget);
   /// The sources of some rows, read by the rows `readers` of the call that follows.
-  nn::Encoded encode(const std::vector<size_t>& which,
-                     const std::vector<int64_t>& readers,
-                     const std::vector<const Sequence*>& rows) const;
-  model::State fresh(int64_t rows) const;
-  void restart(size_t row);
-  bool changes(size_t row, const Sequence& sequence) const;
+  nn::Encoded encode(const std::vector<const Sequence*>& sequences,
+                     const std::vector<int64_t>& readers) const;
   /// Whether it is longer than the first length where angles change.
   bool far(const Sequence& sequence) const;
   PrefixCache::Kind kind_after(int64_t n) const;
   /// Rows not begun yet begin with what the cache has of them, or wait for each other.
-  void share(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows);
+  void share(std::span<const Work> work);
   void plan_stops(size_t row, const Sequence& sequence);
   /// A row has come to where others wait for it, or a snapshot is due.
-  void settle(size_t row, const std::vector<const Sequence*>& rows);
+  void settle(size_t row, const Sequence& sequence);
   void snapshot(size_t row, const Sequence& sequence);
   void begin_with(size_t row, const model::State& state, int64_t from_row, const Tensor& last);
-  /// One call.
-  void feed_some(const std::vector<size_t>& active, const std::vector<const Sequence*>& rows);
-  Tensor run(const nn::Batch& batch, const nn::Encoded* encoded, bool pending);
+  /// Tokens of a row in the next call.
+  int64_t room(const Work& work, int64_t left, int64_t budget) const;
+  struct Call;
+  void plan(Call& call, const Work& work, int64_t budget) const;
+  void run(const Call& call);
 
   const model::Model& model_;
   Options options_;
   bool stateful_;
-  model::State state_;
+  model::State empty_, state_;  // empty_: of one row
   std::vector<Row> rows_;
+  std::vector<size_t> called_;
+  int64_t called_tokens_ = 0;
 };
 
 }  // namespace tessera::infer

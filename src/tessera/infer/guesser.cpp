@@ -4,10 +4,8 @@
 
 namespace tessera::infer {
 
-Guesser::Guesser(const model::Model& model,
-                 const std::vector<const Sequence*>& rows,
-                 const GenerateOptions& options)
-    : how_(options.speculation) {
+Guesser::Guesser(const model::Model& model, const Speculation& how, const CancelToken* cancel)
+    : how_(how) {
   if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "generate",
          "guesses need a state to roll back, which this model cannot continue from: {}", reason);
@@ -33,29 +31,24 @@ Guesser::Guesser(const model::Model& model,
     fail(ErrorKind::usage, "generate",
          "the draft's encoder has {} tokens, the model's {}; expected the same tokens",
          drafts.encoder->vocab, own.encoder->vocab);
-  std::vector<int64_t> prefixes;
-  std::vector<std::vector<int64_t>> sources;
-  for (const Sequence* row : rows) {
-    prefixes.push_back(row->prefix);
-    if (own.encoder) sources.push_back(row->source);
-  }
-  draft_.emplace(*how_.draft, rows.size(),
-                 Draft::Options{how_.guesses, options.prefill_chunk, options.cancel,
-                                std::move(prefixes), std::move(sources)});
+  draft_.emplace(*how_.draft, how_.guesses, cancel);
 }
 
-std::vector<std::vector<int64_t>> Guesser::guess(std::vector<std::vector<int64_t>> sequences,
-                                                 std::vector<int64_t> counts,
-                                                 const Draft::Choose& choose) {
-  if (draft_) return draft_->guess(std::move(sequences), std::move(counts), choose);
-  std::vector<std::vector<int64_t>> guesses(sequences.size());
-  for (size_t r = 0; r < sequences.size(); ++r)
-    if (counts[r] > 0) guesses[r] = look_up(sequences[r], how_.lookup, counts[r]);
+std::vector<std::vector<int64_t>> Guesser::guess(const std::vector<Draft::Ask>& asks,
+                                                 int64_t budget) {
+  if (draft_) return draft_->guess(asks, budget);
+  std::vector<std::vector<int64_t>> guesses;
+  for (const Draft::Ask& ask : asks)
+    guesses.push_back(look_up(ask.sequence->tokens, how_.lookup, ask.count));
   return guesses;
 }
 
 void Guesser::keep(size_t row, int64_t right) {
   if (draft_) draft_->keep(row, right);
+}
+
+void Guesser::drop(size_t row) {
+  if (draft_) draft_->drop(row);
 }
 
 }  // namespace tessera::infer

@@ -1,25 +1,83 @@
-// What every way of generating checks and begins with.
+// What is asked of a model: a text to go on with, how, and how far; and what came of it.
 #pragma once
 
-#include "tessera/infer/feeder.h"
-#include "tessera/infer/generate.h"
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/base/cancel.h"
+#include "tessera/infer/sampling.h"
+#include "tessera/infer/sequence.h"
+#include "tessera/model/model.h"
 
 namespace tessera::infer {
 
-/// Throws unless the model can generate and every prompt fits, behind its row of a session where
-/// there is one; returns the longest sequence of
-/// tokens (of targets, beside an encoder) that the model takes, 0 = any.
-int64_t check_request(const model::Model& model,
-                      const std::vector<std::vector<int64_t>>& prompts,
-                      const GenerateOptions& options);
+/// See beam.h.
+struct BeamOptions {
+  int64_t beams = 4;
+  double length_penalty = 1;  // above 0 favours long texts, below 0 short ones
+};
+
+/// How a text goes on, and where it ends.
+struct Writing {
+  int64_t max_new_tokens = 128;
+  SamplingOptions sampling;
+  std::vector<int64_t> stop_ids;          // end of text; not part of the result
+  std::vector<std::string> stop_strings;  // cut from the text, with what follows
+  std::vector<int64_t> forced_begin;      // new tokens are these first
+  std::optional<int64_t> forced_end;      // the last of max_new_tokens, where the text goes so far
+  int64_t context = 0;                    // longest sequence; 0 = what the model is made for
+};
+
+/// The memory of one row, for those who go on from there.
+struct Kept {
+  model::State state;  // of this row, none where the model has none; may be behind its tokens
+  Tensor last;  // [D], hidden state of the last token fed; may be undefined where some are left
+};
+
+struct Request {
+  Sequence begin;  // what is read before the first new token
+  Writing writing = {};
+  std::optional<BeamOptions> beams = {};  // a search in place of samples
+  std::optional<Kept> resumed = {};       // the memory that `begin` goes on from
+  bool keep = false;                      // hands back the memory where it ended
+  const CancelToken* cancel = nullptr;    // ends it after the current step
+  /// Called as tokens and text become certain, the text never with half a character, nor with part
+  /// of a stop string. What they throw ends this request alone.
+  std::function<void(int64_t id)> on_token = {};
+  std::function<void(std::string_view)> on_text = {};
+};
+
+struct Generation {
+  std::vector<int64_t> token_ids;  // new ones
+  std::string text;                // of the new tokens; empty without a tokenizer
+  int64_t prompt_tokens = 0;       // all before the new ones; of the source, beside an encoder
+  int64_t cached_tokens = 0;       // those of them that were not computed for it
+  std::string finish_reason;       // "stop", "length", "cancelled" or "error"
+  std::exception_ptr error;        // why, with finish_reason "error"
+};
+
+/// Longest sequence (of targets, beside an encoder): what the caller allows, or what the model is
+/// made for, never more than it has positions; 0 = any.
+int64_t longest_sequence(const model::ModelSpec& spec, int64_t context);
+
+/// A decoder continues its prompt; beside an encoder it answers it, from the start token on.
+Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt);
+
+/// Throws Error(usage) for a model that cannot generate.
+void check_generates(const model::Model& model);
+/// Throws Error(input) for a prompt (named `which`) that is empty, longer than the model's context
+/// or beside its vocabulary.
+void check_prompt(const model::ModelSpec& spec,
+                  const std::vector<int64_t>& prompt,
+                  int64_t context,
+                  const std::string& which);
+void check_writing(const model::ModelSpec& spec, const Writing& writing);
 
 /// The id that must be chosen when `made` new tokens are there, if any must.
-std::optional<int64_t> forced_id(const GenerateOptions& options, int64_t made);
-
-/// A decoder continues its prompt; beside an encoder it answers it, from the start token on. A row
-/// of a session goes on with the prompt.
-Sequence first_sequence(const model::ModelSpec& spec,
-                        const std::vector<int64_t>& prompt,
-                        const Sequence* row = nullptr);
+std::optional<int64_t> forced_id(const Writing& writing, int64_t made);
 
 }  // namespace tessera::infer

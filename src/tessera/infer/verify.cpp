@@ -138,7 +138,6 @@ Run compute(const model::Model& model,
   if (form.in_batch) beside = neighbours(tokens, model.spec().vocab, options);
   const auto first = static_cast<int64_t>(beside[0].size());  // where `ids` begin in a call
   model::ForwardOptions forward;
-  forward.pending = form.pending;
   forward.cancel = options.cancel;
   if (inputs != nullptr)
     forward.replace = [&](const std::string& name, const Tensor& x) {
@@ -170,7 +169,9 @@ Run compute(const model::Model& model,
     const std::vector<int64_t> some(ids.begin() + at, ids.begin() + at + step.length);
     auto batch = form.in_batch ? nn::Batch::of({beside[0], some, beside[1]})
                                : nn::Batch::of(std::vector<std::vector<int64_t>>{some}, {at});
-    batch.segments[form.in_batch ? 1 : 0].prefix = given;
+    nn::Segment& own = batch.segments[form.in_batch ? 1 : 0];
+    own.prefix = given;
+    own.pending = form.pending;
     const Tensor hidden = model.hidden(batch, forward);
     if (inputs == nullptr && model.has_head())
       logits.push_back(model.logits(hidden.narrow(0, first, keep)).detach());

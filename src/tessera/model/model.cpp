@@ -128,14 +128,14 @@ nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options
 
 Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {
   check_length(*spec_, batch);
-  if (options.state != nullptr) options.state->check(batch, options.pending);
+  if (options.state != nullptr) options.state->check(batch);
   if (encoder_)
     check_sources(batch, options);
   else if (options.encoded != nullptr)
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
   nn::Context context = context_of(*spec_, batch, options);
   context.encoded = options.encoded;
-  context.call = {options.state, options.pending, options.replace};
+  context.call = {options.state, options.replace};
   if (options.state != nullptr) context.lasting = &options.state->lasting();
 
   Tensor x_ND;
@@ -146,8 +146,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
     throw;
   }
   if (options.state != nullptr)
-    for (const nn::Segment& s : batch.segments)
-      options.state->advance(s.row, s.length, options.pending);
+    for (const nn::Segment& s : batch.segments) options.state->advance(s);
   return x_ND;
 }
 

@@ -33,9 +33,9 @@ class Weights {
 };
 
 struct ForwardOptions {
-  State* state = nullptr;                // continue from here, and leave the new tokens in it
+  State* state = nullptr;  // continue from here, and leave the new tokens in it, uncommitted where
+                           // their segment says pending
   const nn::Encoded* encoded = nullptr;  // sources of the rows that have none in the state yet
-  bool pending = false;                  // leave them uncommitted
   bool training = false;
   RandomKey key{0};
   int64_t step = 0;  // of training

@@ -67,10 +67,9 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         branch.run = [mixer = std::shared_ptr<nn::Mixer>(nn::build_mixer(branch_spec.part, here)),
                       has_state, index = state_index](const Tensor& x, nn::Context& context) {
           const nn::Call& c = context.call;
-          if (c.state == nullptr || !has_state)
-            return nn::run_mixer(*mixer, x, context, nullptr, false);
+          if (c.state == nullptr || !has_state) return nn::run_mixer(*mixer, x, context, nullptr);
           const nn::StateRows rows = c.state->branch(index, *context.batch);
-          return nn::run_mixer(*mixer, x, context, &rows, c.pending);
+          return nn::run_mixer(*mixer, x, context, &rows);
         };
         if (has_state) ++state_index;
       }
@@ -97,10 +96,9 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
 
 Tensor Stack::embedded(nn::Context& context) const {
   const nn::Call& call = context.call;
-  if (call.state == nullptr || !embed_has_state_)
-    return nn::run_embed(*embed_, context, nullptr, false);
+  if (call.state == nullptr || !embed_has_state_) return nn::run_embed(*embed_, context, nullptr);
   const nn::StateRows rows = call.state->branch(0, *context.batch);
-  return nn::run_embed(*embed_, context, &rows, call.pending);
+  return nn::run_embed(*embed_, context, &rows);
 }
 
 Tensor Stack::forward(nn::Context& context) const {

@@ -282,7 +282,7 @@ void State::unpack_row(const format::TensorFile& file, int64_t row, int64_t leng
   lengths_[static_cast<size_t>(row)] = {length, 0, false};
 }
 
-void State::check(const nn::Batch& batch, bool pending) const {
+void State::check(const nn::Batch& batch) const {
   std::set<int64_t> seen;
   for (const nn::Segment& s : batch.segments) {
     if (s.row < 0 || s.row >= rows())
@@ -300,10 +300,10 @@ void State::check(const nn::Batch& batch, bool pending) const {
     if (s.start != held)
       fail(ErrorKind::input, "state", "row {} holds {} tokens; the call starts at position {}",
            s.row, held, s.start);
-    if (!pending && length.pending > 0)
+    if (!s.pending && length.pending > 0)
       fail(ErrorKind::input, "state",
            "row {} has {} pending tokens; commit them before others follow", s.row, length.pending);
-    if (pending && length.pending + s.length > max_pending_)
+    if (s.pending && length.pending + s.length > max_pending_)
       fail(ErrorKind::input, "state",
            "row {} would have {} pending tokens; this state was made for at most {}", s.row,
            length.pending + s.length, max_pending_);
@@ -321,9 +321,9 @@ void State::spoil(const nn::Batch& batch) {
   for (const nn::Segment& s : batch.segments) lengths_.at(static_cast<size_t>(s.row)).spoilt = true;
 }
 
-void State::advance(int64_t row, int64_t n, bool pending) {
-  auto& length = lengths_.at(static_cast<size_t>(row));
-  (pending ? length.pending : length.committed) += n;
+void State::advance(const nn::Segment& segment) {
+  auto& length = lengths_.at(static_cast<size_t>(segment.row));
+  (segment.pending ? length.pending : length.committed) += segment.length;
 }
 
 }  // namespace tessera::model

@@ -83,14 +83,14 @@ class State final : public nn::BranchStates {
   /// Throws Error(input) unless every segment continues a row of its own from where it ends, and
   /// what the call leaves pending fits. Called before anything is computed, so that a refused call
   /// changes nothing.
-  void check(const nn::Batch& batch, bool pending) const;
+  void check(const nn::Batch& batch) const;
   /// Entries of branch `index` (order of state_layout) for the segments of a batch.
   nn::StateRows branch(size_t index, const nn::Batch& batch) override;
   /// Marks the rows of a call that failed half way: some of their layers have advanced, some have
   /// not. Every later call with them is refused.
   void spoil(const nn::Batch& batch);
-  /// Books `n` new tokens of a row.
-  void advance(int64_t row, int64_t n, bool pending);
+  /// Books the new tokens of a row.
+  void advance(const nn::Segment& segment);
   /// What calls without gradients keep for later ones and could make again from the weights. Not
   /// saved, and not counted by bytes().
   std::map<std::string, std::any>& lasting() { return lasting_; }

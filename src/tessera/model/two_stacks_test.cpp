@@ -61,12 +61,14 @@ Tensor feed(const Model& model, State& state, const std::vector<Fed>& fed, bool 
     readers.push_back(f.row);
   }
   nn::Batch batch = nn::Batch::of(rows, starts);
-  for (size_t i = 0; i < fed.size(); ++i) batch.segments[i].row = fed[i].row;
+  for (size_t i = 0; i < fed.size(); ++i) {
+    batch.segments[i].row = fed[i].row;
+    batch.segments[i].pending = pending;
+  }
   nn::Encoded encoded;
   if (!sources.empty()) encoded = encode(model, sources, readers);
   ForwardOptions options;
   options.state = &state;
-  options.pending = pending;
   options.encoded = sources.empty() ? nullptr : &encoded;
   return model.hidden(batch, options);
 }

@@ -17,6 +17,7 @@ struct Segment {
   int64_t length = 0;  // tokens
   int64_t start = 0;   // position of the first token in its document: what the state already holds
   int64_t prefix = 0;  // first tokens of the document that were given (pattern prefix)
+  bool pending = false;  // the state leaves its tokens uncommitted (guesses, State::commit)
 };
 
 struct Batch {

@@ -37,7 +37,6 @@ class BranchStates {
 /// What a call brings for the branches.
 struct Call {
   BranchStates* state = nullptr;  // continued, and moved on
-  bool pending = false;           // its tokens are left uncommitted
   /// Given a branch's input and its name, what it gets instead; may be empty.
   std::function<Tensor(const std::string& name, const Tensor& x_ND)> replace = nullptr;
   /// Whether what the call computes cannot be computed again.

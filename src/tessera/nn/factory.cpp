@@ -84,30 +84,30 @@ void replay(const Mixer& mixer, const Tensor& x_ND, Context& context, const Stat
   for (RowState* row : affected) row->end_replay();
 }
 
-void book(const StateRows& rows, const Tensor& x_ND, const Batch& batch, bool pending) {
+void book(const StateRows& rows, const Tensor& x_ND, const Batch& batch) {
   for (size_t s = 0; s < rows.size(); ++s) {
     const Segment& segment = batch.segments[s];
-    rows[s]->end_call(x_ND.narrow(0, segment.begin, segment.length), segment.length, pending);
+    rows[s]->end_call(x_ND.narrow(0, segment.begin, segment.length), segment.length,
+                      segment.pending);
   }
 }
 
 }  // namespace
 
-Tensor run_mixer(
-    const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending) {
+Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows) {
   if (rows == nullptr) return mixer.forward(x_ND, context, nullptr);
   replay(mixer, x_ND, context, *rows);
   const Tensor y_ND = mixer.forward(x_ND, context, rows);
-  book(*rows, x_ND, *context.batch, pending);
+  book(*rows, x_ND, *context.batch);
   return y_ND;
 }
 
-Tensor run_embed(const Embed& embed, Context& context, const StateRows* rows, bool pending) {
+Tensor run_embed(const Embed& embed, Context& context, const StateRows* rows) {
   if (rows == nullptr) return embed.forward(context, nullptr);
   for (const RowState* row : *rows)
     require(!row->has_fixed(), "embed", "its state holds more than entries per token");
   const Tensor x_ND = embed.forward(context, rows);
-  book(*rows, x_ND, *context.batch, pending);
+  book(*rows, x_ND, *context.batch);
   return x_ND;
 }
 

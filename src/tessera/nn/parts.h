@@ -145,12 +145,11 @@ class Builder {
 #include "tessera/spec/slots.def"
 
 /// Runs a mixer on the rows of a state: replays what a roll-back left to replay, computes, and
-/// books the new tokens as pending or committed.
-Tensor run_mixer(
-    const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows, bool pending);
+/// books the new tokens as pending or committed, as their segments say.
+Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows);
 
 /// The same of what gives the layers their input, whose state is entries per token alone.
-Tensor run_embed(const Embed& embed, Context& context, const StateRows* rows, bool pending);
+Tensor run_embed(const Embed& embed, Context& context, const StateRows* rows);
 
 /// y = W x + b, as a pair of handles.
 struct Linear {

@@ -97,7 +97,7 @@ struct MixerUnderTest {
       context.batch = &batch;
       context.causal = scope.causal;
       const StateRows rows{kept.get()};
-      out.push_back(run_mixer(*mixer, x_TD.narrow(0, at, n), context, &rows, /*pending=*/false));
+      out.push_back(run_mixer(*mixer, x_TD.narrow(0, at, n), context, &rows));
       at += n;
     }
     if (row != nullptr) *row = std::move(kept);

@@ -224,7 +224,7 @@ void expect_reconstruction(const Case& c) {
       context.training = true;
       context.add_loss = [&](const std::string&, const Tensor& loss) { got = got + loss; };
       const StateRows rows{&row};
-      run_mixer(*built, x.narrow(0, at, n), context, &rows, false);
+      run_mixer(*built, x.narrow(0, at, n), context, &rows);
       at += n;
     }
     ops::expect_near(got, want, 1e-12);

@@ -174,7 +174,7 @@ TEST(TransformerXl, MemoryIsProjectedByTheWeightsOfTheDay) {
     context.batch = &batch;
     const StateRows rows{&row};
     return run_mixer(*build_mixer(m.part, m.builder(at::kDouble)), x.narrow(0, start, 4), context,
-                     &rows, false);
+                     &rows);
   };
   call(before, 0);
   row.detach();
@@ -210,7 +210,7 @@ TEST(TransformerXl, RowsAlikeAttendTogether) {
     batch.number();
     Context context;
     context.batch = &batch;
-    ops::expect_near(run_mixer(*built, at::cat(inputs), context, &rows, false), at::cat(want),
+    ops::expect_near(run_mixer(*built, at::cat(inputs), context, &rows), at::cat(want),
                      1e-12);
   };
   call({0, 6, 6});

@@ -1,0 +1,295 @@
+#include "tessera/infer/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tessera/base/threads.h"
+
+namespace tessera::infer {
+
+struct Engine::Job {
+  std::unique_ptr<Task> task;
+  std::vector<size_t> rows;  // of the feeder, parallel to the task's
+  const CancelToken* cancel = nullptr;
+  bool cancelled = false, keep = false, search = false;
+  bool begun = false;  // has chosen a token
+  bool alone = false;  // a call with it failed: it is fed by itself until it decodes
+  std::exception_ptr error = nullptr;
+  std::optional<Kept> kept = {};
+};
+
+Engine::Engine(const model::Model& model, const Options& options)
+    : model_((check_generates(model), model)),
+      options_(options),
+      feeder_(model,
+              {options.speculation.max_pending(), options.cache, options.kv, options.cancel}) {
+  if (options.speculation.on()) guesser_.emplace(model, options.speculation, options.cancel);
+}
+
+Engine::~Engine() = default;
+
+Engine::Id Engine::submit(const Request& request) {
+  const model::ModelSpec& spec = model_.spec();
+  const Sequence& begin = request.begin;
+  check_writing(spec, request.writing);
+  const bool answers = spec.encoder != nullptr;
+  if (!request.resumed)
+    check_prompt(spec, answers ? begin.source : begin.tokens, request.writing.context,
+                 "the prompt");
+  if (begin.tokens.empty() || begin.source.empty() == answers)
+    fail(ErrorKind::usage, "engine", "{} tokens and a source of {}; expected {}",
+         begin.tokens.size(), begin.source.size(),
+         answers ? "a source, and the start of its answer" : "tokens and no source");
+  if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep ||
+                        !request.writing.stop_strings.empty()))
+    fail(ErrorKind::usage, "engine",
+         "a search of {} beams: expected at least 1, no memory of one row, and no stop strings",
+         request.beams->beams);
+  auto job = std::make_unique<Job>();
+  job->task = request.beams ? make_search(spec, options_.tokenizer, request)
+                            : make_writer(spec, options_.tokenizer, request);
+  job->cancel = request.cancel;
+  job->keep = request.keep;
+  job->search = request.beams.has_value();
+  job->rows.push_back(feeder_.add());
+  if (request.resumed && request.resumed->state.rows() > 0 && request.resumed->state.length(0) > 0)
+    feeder_.resume(job->rows[0], request.resumed->state, request.resumed->last);
+  const Id id = next_++;
+  jobs_.emplace(id, std::move(job));
+  return id;
+}
+
+void Engine::cancel(Id id) {
+  jobs_.at(id)->cancelled = true;
+}
+
+bool Engine::done(Id id) const {
+  return jobs_.at(id)->task->done() && jobs_.at(id)->rows.empty();
+}
+
+Engine::Result Engine::take(Id id) {
+  require(done(id), "engine", "request {} is not done", id);
+  const auto job = std::move(jobs_.extract(id).mapped());
+  return {std::move(job->task->result()), std::move(job->kept)};
+}
+
+bool Engine::step(int64_t budget) {
+  require(budget > 0, "engine", "a budget of {} tokens", budget);
+  const at::NoGradGuard no_gradients;
+  end_what_is_over();
+  const std::vector<Feeder::Work> work = plan(budget);
+  if (!work.empty()) feed(work, budget);
+  decide(work);
+  end_what_is_over();
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [](const auto& j) { return !j.second->rows.empty(); });
+}
+
+/// The rows of a request that is done go.
+void Engine::end(Job& job) {
+  const std::vector<const Sequence*> sequences = job.task->rows();
+  for (size_t r = 0; r < job.rows.size(); ++r) {
+    // what a search has last is not what its rows have been fed
+    if (job.task->result().finish_reason != "error" && !job.search)
+      feeder_.remember(job.rows[r], *sequences[r]);
+    if (job.keep) job.kept = Kept{feeder_.state(job.rows[r]), feeder_.last(job.rows[r])};
+    feeder_.drop(job.rows[r]);
+    if (guesser_) guesser_->drop(job.rows[r]);
+  }
+  job.rows.clear();
+}
+
+void Engine::end_what_is_over() {
+  const auto requested = [](const CancelToken* token) {
+    return token != nullptr && token->requested();
+  };
+  for (auto& [id, job] : jobs_) {
+    if (job->rows.empty()) continue;
+    try {
+      if (job->error) job->task->fail_with(std::exchange(job->error, nullptr));
+      if (job->cancelled || requested(job->cancel) || requested(options_.cancel))
+        job->task->finish("cancelled");
+    } catch (...) {
+      job->task->fail_with(std::current_exception());
+    }
+    if (job->task->done()) end(*job);
+  }
+}
+
+/// What every row is to be fed. One that failed among others is alone in its calls.
+std::vector<Feeder::Work> Engine::plan(int64_t budget) {
+  std::vector<Feeder::Work> work;
+  for (const auto& [id, job] : jobs_) {
+    if (job->rows.empty()) continue;
+    const std::vector<const Sequence*> sequences = job->task->rows();
+    std::vector<Feeder::Work> own;
+    for (size_t r = 0; r < job->rows.size(); ++r) own.push_back({job->rows[r], sequences[r]});
+    if (job->alone) return own;
+    work.insert(work.end(), own.begin(), own.end());
+  }
+  if (guesser_) guess(work, budget);
+  return work;
+}
+
+void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
+  std::vector<Draft::Ask> asks;
+  std::vector<size_t> which;
+  for (size_t w = 0; w < work.size(); ++w) {
+    const auto owner = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& j) {
+      return j.second->rows.size() == 1 && j.second->rows[0] == work[w].row;
+    });
+    // what has not said a word, or is computed anew, goes on by one token
+    if (owner == jobs_.end() || !owner->second->begun || owner->second->alone ||
+        feeder_.changes(work[w].row, *work[w].sequence))
+      continue;
+    Job& job = *owner->second;
+    const Task& task = *job.task;
+    const auto length = static_cast<int64_t>(work[w].sequence->tokens.size());
+    const int64_t count = std::min({options_.speculation.guesses, task.may_guess(),
+                                    // no guess goes where all angles change
+                                    model_.spec().angles_until(length) - length});
+    if (count <= 0) continue;
+    asks.push_back({work[w].row, work[w].sequence, count,
+                    [&job](std::span<const float> logits, const std::vector<int64_t>& tokens) {
+                      try {
+                        return job.task->guess(logits, tokens);
+                      } catch (...) {
+                        job.error = std::current_exception();
+                        return int64_t{0};
+                      }
+                    }});
+    which.push_back(w);
+  }
+  std::vector<std::vector<int64_t>> guesses(asks.size());
+  try {
+    guesses = guesser_->guess(asks, budget);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::cancelled) throw;
+    for (auto& [id, job] : jobs_) job->cancelled = true;
+  }
+  for (size_t i = 0; i < which.size(); ++i) work[which[i]].guesses = std::move(guesses[i]);
+}
+
+/// The call of a step. When it fails, its rows are left half advanced.
+void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  int64_t prefill = 0;
+  for (const Feeder::Work& w : work)
+    if (!feeder_.decodes(w)) ++prefill;
+  try {
+    feeder_.step(work, budget);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::cancelled) return begin_again();
+    for (auto& [id, job] : jobs_) job->cancelled = true;
+  } catch (const std::exception&) {
+    return begin_again();
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const int64_t decoding = static_cast<int64_t>(work.size()) - prefill;
+  const double share =
+      prefill == 0 ? 0
+                   : 1 - static_cast<double>(std::min(decoding, feeder_.called_tokens())) /
+                             static_cast<double>(std::max<int64_t>(1, feeder_.called_tokens()));
+  counts_.prefill_seconds += seconds * share;
+  counts_.decode_seconds += seconds * (1 - share);
+}
+
+/// A call that fails does not say for whom: its rows are computed anew, each request by itself, and
+/// the one that fails by itself has failed.
+void Engine::begin_again() {
+  const std::exception_ptr error = std::current_exception();
+  const std::vector<size_t> called = feeder_.called();
+  std::vector<Job*> jobs;
+  for (auto& [id, job] : jobs_)
+    if (std::any_of(job->rows.begin(), job->rows.end(), [&](size_t row) {
+          return std::find(called.begin(), called.end(), row) != called.end();
+        }))
+      jobs.push_back(job.get());
+  if (jobs.empty()) std::rethrow_exception(error);
+  for (Job* job : jobs) {
+    if (job->alone) job->error = error;
+    job->alone = true;
+    for (const size_t row : job->rows) {
+      feeder_.restart(row);
+      if (guesser_) guesser_->drop(row);
+    }
+  }
+}
+
+/// Rows that have been fed all choose what follows, and tell who listens.
+void Engine::decide(const std::vector<Feeder::Work>& work) {
+  struct Ready {
+    Job* job;
+    const std::vector<int64_t>* guesses;
+    int64_t begin, length;
+  };
+  std::vector<Ready> ready;
+  std::vector<Tensor> hidden;
+  int64_t n = 0;
+  for (size_t w = 0; w < work.size();) {
+    const auto owner = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& j) {
+      return !j.second->rows.empty() && j.second->rows[0] == work[w].row;
+    });
+    Job* const job = owner->second.get();
+    const size_t end = w + job->rows.size();
+    const bool all = !job->error && !job->cancelled &&
+                     std::all_of(work.begin() + static_cast<std::ptrdiff_t>(w),
+                                 work.begin() + static_cast<std::ptrdiff_t>(end),
+                                 [&](const Feeder::Work& x) { return feeder_.ready(x); });
+    const int64_t begin = n;
+    for (size_t i = w; i < end && all; ++i) {
+      hidden.push_back(feeder_.hidden(work[i].row));
+      n += hidden.back().size(0);
+    }
+    if (all) ready.push_back({job, &work[w].guesses, begin, n - begin});
+    w = end;
+  }
+  if (ready.empty()) return;
+  const Tensor logits = model_.logits(at::cat(hidden)).to(at::kCPU, at::kFloat).contiguous();
+  parallel_for(static_cast<int64_t>(ready.size()), 1, [&](int64_t from, int64_t to) {
+    const at::NoGradGuard no_gradients;
+    for (int64_t i = from; i < to; ++i) {
+      const Ready& r = ready[static_cast<size_t>(i)];
+      try {
+        r.job->task->choose(logits.narrow(0, r.begin, r.length), *r.guesses);
+      } catch (...) {
+        r.job->error = std::current_exception();
+      }
+    }
+  });
+  for (const Ready& r : ready) {
+    if (r.job->error) continue;
+    try {
+      apply(*r.job, *r.guesses);
+    } catch (...) {
+      r.job->error = std::current_exception();
+    }
+  }
+}
+
+void Engine::apply(Job& job, const std::vector<int64_t>& guesses) {
+  if (!job.begun) {
+    job.task->book(feeder_.reused(job.rows[0]));
+    const Generation& result = job.task->result();
+    counts_.prefill_tokens += result.prompt_tokens - result.cached_tokens;
+  }
+  job.alone = false;
+  const auto rows = static_cast<int64_t>(job.rows.size());
+  const Task::Outcome outcome = job.task->take();
+  if (job.begun) counts_.decode_tokens += rows + outcome.right;
+  job.begun = true;
+  if (!guesses.empty()) {
+    feeder_.keep(job.rows[0], outcome.right + 1);
+    guesser_->keep(job.rows[0], outcome.right);
+    counts_.guessed_tokens += static_cast<int64_t>(guesses.size());
+    counts_.accepted_tokens += outcome.right;
+  }
+  if (job.task->done()) return;
+  const size_t before = job.rows.size(), after = outcome.parents.size();
+  while (job.rows.size() < after) job.rows.push_back(feeder_.add());
+  feeder_.arrange(std::span(job.rows).first(std::max(before, after)), outcome.parents);
+  for (; job.rows.size() > after; job.rows.pop_back()) feeder_.drop(job.rows.back());
+}
+
+}  // namespace tessera::infer

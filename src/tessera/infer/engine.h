@@ -1,0 +1,83 @@
+// Where texts are made: requests come and go between steps, and a step is one call of the model, in
+// which rows that decode go on by a token (with guesses, by several) and prompts are read in cuts.
+//
+// What a request says follows from the model, the request and how keys and values are kept: not
+// from the requests beside it, nor from when it came, how its prompt was cut, what the budget of a
+// step is, what a cache held or what was guessed. One that fails ends alone, with its error.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "tessera/infer/guesser.h"
+#include "tessera/infer/task.h"
+
+namespace tessera::infer {
+
+/// Over the life of an engine.
+struct EngineCounts {
+  int64_t prefill_tokens = 0;  // computed of what requests began with, sources included
+  int64_t decode_tokens = 0;   // chosen after the first of a request
+  int64_t guessed_tokens = 0, accepted_tokens = 0;  // of speculation
+  double prefill_seconds = 0, decode_seconds = 0;   // of steps, by the tokens that they fed
+};
+
+/// For one thread at a time. Holds no more rows than requests have at a time; the memory of each is
+/// what it has been fed, whatever it may come to.
+class Engine {
+ public:
+  struct Options {
+    const text::Tokenizer* tokenizer = nullptr;  // none: tokens alone
+    Speculation speculation = {};
+    PrefixCache* cache = nullptr;  // of this model
+    spec::KvOptions kv = {};
+    const CancelToken* cancel = nullptr;  // ends all requests, also within a call of the model
+  };
+  /// The model, and all that the options name, must outlive it. Throws Error(usage) for a model
+  /// that cannot generate, and for options that do not suit it.
+  Engine(const model::Model& model, const Options& options);
+  ~Engine();
+
+  using Id = int64_t;
+  /// Takes part from the next step on. Throws Error(usage) or Error(input) for a request that
+  /// cannot be served.
+  Id submit(const Request& request);
+  /// Ends a request before the next step.
+  void cancel(Id id);
+  /// One call of the model. `budget`: tokens of prompts, beside what decodes; at least 1. False
+  /// when no request is left to go on.
+  bool step(int64_t budget);
+
+  struct Result {
+    Generation generation;
+    std::optional<Kept> kept;  // where the request asked for it
+  };
+  bool done(Id id) const;
+  /// What became of a request that is done, once.
+  Result take(Id id);
+
+  const EngineCounts& counts() const { return counts_; }
+  /// The memory of all rows.
+  const model::State& state() const { return feeder_.state(); }
+
+ private:
+  struct Job;
+  void end(Job& job);
+  void end_what_is_over();
+  std::vector<Feeder::Work> plan(int64_t budget);
+  void guess(std::vector<Feeder::Work>& work, int64_t budget);
+  void feed(const std::vector<Feeder::Work>& work, int64_t budget);
+  void begin_again();
+  void decide(const std::vector<Feeder::Work>& work);
+  void apply(Job& job, const std::vector<int64_t>& guesses);
+
+  const model::Model& model_;
+  Options options_;
+  Feeder feeder_;
+  std::optional<Guesser> guesser_;
+  std::map<Id, std::unique_ptr<Job>> jobs_;  // by arrival
+  Id next_ = 0;
+  EngineCounts counts_;
+};
+
+}  // namespace tessera::infer

@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/infer/task.h"
+
+namespace tessera::infer {
+namespace {
+
+struct Hypothesis {
+  Sequence sequence;
+  std::vector<int64_t> made;  // new tokens, the end not among them
+  double log_p = 0;
+};
+
+struct Finished {
+  std::vector<int64_t> made;
+  double score = 0;
+  const char* reason = "stop";
+};
+
+struct Candidate {
+  size_t beam = 0;
+  int64_t id = 0;
+  double log_p = 0;
+};
+
+/// Beam search (beam.h): the hypotheses are its rows.
+class Search final : public Task {
+ public:
+  Search(const model::ModelSpec& spec, const text::Tokenizer* tokenizer, const Request& request)
+      : request_(request), writing_(request_.writing), beams_(*request_.beams) {
+    live_.push_back({request.begin, {}, 0});
+    const bool answers = !request.begin.source.empty();
+    // one step more than the positions hold: the last token is never fed
+    const auto held = static_cast<int64_t>(request.begin.tokens.size());
+    result_.prompt_tokens = answers ? static_cast<int64_t>(request.begin.source.size()) : held;
+    const int64_t longest = longest_sequence(spec, writing_.context);
+    most_ = longest > 0 ? std::min(writing_.max_new_tokens, longest + 1 - held)
+                        : writing_.max_new_tokens;
+    if (tokenizer != nullptr) {
+      decoder_.emplace(*tokenizer);
+      if (!answers)
+        decoder_->prime(
+            std::vector<int32_t>(request.begin.tokens.begin(), request.begin.tokens.end()));
+    }
+    if (over()) settle(false);
+  }
+
+  std::vector<const Sequence*> rows() const override {
+    std::vector<const Sequence*> rows;
+    for (const Hypothesis& h : live_) rows.push_back(&h.sequence);
+    return rows;
+  }
+
+  void choose(const Tensor& logits, const std::vector<int64_t>&) override {
+    ranked_ = rank(logits);
+  }
+
+  Outcome take() override {
+    const auto kept = static_cast<size_t>(beams_.beams);
+    ++length_;
+    std::vector<Hypothesis> next;
+    Outcome outcome;
+    for (size_t i = 0; i < ranked_.size() && next.size() < kept; ++i) {
+      const Candidate& c = ranked_[i];
+      const Hypothesis& parent = live_[c.beam];
+      if (ends(c.id)) {
+        if (i < kept) put_aside(parent.made, c.log_p, "stop");
+        continue;
+      }
+      next.push_back({parent.sequence, parent.made, c.log_p});
+      next.back().sequence.tokens.push_back(c.id);
+      next.back().made.push_back(c.id);
+      outcome.parents.push_back(c.beam);
+    }
+    live_ = std::move(next);
+    if (over()) settle(false);
+    return outcome;
+  }
+
+  void finish(const char*) override {
+    if (!done()) settle(true);
+  }
+
+ private:
+  bool over() const { return live_.empty() || length_ >= most_ || !can_improve(); }
+
+  bool ends(int64_t id) const {
+    return std::find(writing_.stop_ids.begin(), writing_.stop_ids.end(), id) !=
+           writing_.stop_ids.end();
+  }
+  double score(double log_p, int64_t length) const {
+    return log_p /
+           std::pow(static_cast<double>(std::max<int64_t>(length, 1)), beams_.length_penalty);
+  }
+
+  /// Keeps the best `beams`, best first; of equal scores the earlier one.
+  void put_aside(const std::vector<int64_t>& made, double log_p, const char* reason) {
+    const Finished f{made, score(log_p, length_), reason};
+    const auto behind = [](const Finished& a, const Finished& b) { return a.score > b.score; };
+    finished_.insert(std::upper_bound(finished_.begin(), finished_.end(), f, behind), f);
+    if (static_cast<int64_t>(finished_.size()) > beams_.beams) finished_.pop_back();
+  }
+
+  /// log p only falls; how far a score can still come follows from the length that favours it most.
+  bool can_improve() const {
+    if (static_cast<int64_t>(finished_.size()) < beams_.beams) return true;
+    const int64_t length = beams_.length_penalty > 0 ? most_ : length_ + 1;
+    return score(live_.front().log_p, length) > finished_.back().score;
+  }
+
+  /// The best continuations of all hypotheses: enough that `beams` go on whatever ends.
+  std::vector<Candidate> rank(const Tensor& logits) const {
+    const int64_t vocab = logits.size(1);
+    std::vector<Candidate> all;
+    // what must be chosen is certain
+    if (const auto forced = forced_id(writing_, length_)) {
+      for (size_t b = 0; b < live_.size(); ++b) all.push_back({b, *forced, live_[b].log_p});
+      return all;
+    }
+    all.reserve(live_.size() * static_cast<size_t>(vocab));
+    for (size_t b = 0; b < live_.size(); ++b) {
+      const float* row = logits.const_data_ptr<float>() + static_cast<int64_t>(b) * vocab;
+      const double largest = *std::max_element(row, row + vocab);
+      double sum = 0;
+      for (int64_t v = 0; v < vocab; ++v) sum += std::exp(row[v] - largest);
+      if (!std::isfinite(sum))
+        fail(ErrorKind::input, "generate", "logits that are not finite among {}", vocab);
+      const double rest = live_[b].log_p - largest - std::log(sum);
+      for (int64_t v = 0; v < vocab; ++v) all.push_back({b, v, rest + row[v]});
+    }
+    const size_t wanted = static_cast<size_t>(beams_.beams) * (1 + writing_.stop_ids.size());
+    const size_t n = std::min(all.size(), wanted);
+    const auto before = [](const Candidate& x, const Candidate& y) {
+      if (x.log_p != y.log_p) return x.log_p > y.log_p;
+      return x.beam != y.beam ? x.beam < y.beam : x.id < y.id;
+    };
+    std::partial_sort(all.begin(), all.begin() + static_cast<int64_t>(n), all.end(), before);
+    all.resize(n);
+    return all;
+  }
+
+  /// The best of all is the result; `interrupted` where the search was ended from outside.
+  void settle(bool interrupted) {
+    for (const Hypothesis& h : live_)
+      if (interrupted || length_ >= most_)
+        put_aside(h.made, h.log_p, interrupted ? "cancelled" : "length");
+    const Finished best = finished_.empty() ? Finished{{}, 0, "length"} : finished_.front();
+    result_.finish_reason = best.reason;
+    result_.token_ids = best.made;
+    if (request_.on_token)
+      for (const int64_t id : best.made) request_.on_token(id);
+    if (!decoder_) return;
+    for (const int64_t id : best.made) result_.text += decoder_->push(static_cast<int32_t>(id));
+    result_.text += decoder_->finish();
+    if (request_.on_text) request_.on_text(result_.text);
+  }
+
+  Request request_;
+  const Writing& writing_;
+  const BeamOptions& beams_;
+  std::optional<text::StreamDecoder> decoder_;
+  std::vector<Hypothesis> live_;    // best first
+  std::vector<Finished> finished_;  // best first
+  std::vector<Candidate> ranked_;
+  int64_t length_ = 0, most_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_search(const model::ModelSpec& spec,
+                                  const text::Tokenizer* tokenizer,
+                                  const Request& request) {
+  return std::make_unique<Search>(spec, tokenizer, request);
+}
+
+}  // namespace tessera::infer
