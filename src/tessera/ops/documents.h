@@ -23,11 +23,15 @@ inline bool equal(const Lengths& lengths) {
 /// the gradient of a piece by itself would be as long as the whole.
 class Cuts {
  public:
-  explicit Cuts(Lengths lengths) : lengths_(std::move(lengths)) {}
+  explicit Cuts(Lengths lengths) : lengths_(std::move(lengths)), begins_(lengths_.size(), 0) {
+    for (size_t i = 1; i < lengths_.size(); ++i) begins_[i] = begins_[i - 1] + lengths_[i - 1];
+  }
 
-  /// The tokens of document `i` of x. One tensor is the same in several calls.
+  /// The tokens of document `i` of x. One tensor is the same in several calls. Without gradients
+  /// several threads may ask.
   Tensor operator()(const Tensor& x, size_t i) const {
-    if (lengths_.size() == 1) return x.narrow(0, 0, lengths_[0]);
+    if (lengths_.size() == 1 || !at::GradMode::is_enabled())
+      return x.narrow(0, begins_[i], lengths_[i]);
     for (const auto& [whole, pieces] : cut_)
       if (whole.is_same(x)) return pieces[i];
     cut_.emplace_back(x, x.split_with_sizes(lengths_));
@@ -35,7 +39,7 @@ class Cuts {
   }
 
  private:
-  Lengths lengths_;
+  Lengths lengths_, begins_;
   mutable std::vector<std::pair<Tensor, std::vector<Tensor>>> cut_;
 };
 

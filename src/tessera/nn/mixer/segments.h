@@ -5,6 +5,7 @@
 
 #include "tessera/nn/parts.h"
 #include "tessera/ops/documents.h"
+#include "tessera/ops/side_by_side.h"
 
 namespace tessera::nn {
 
@@ -25,6 +26,16 @@ template <class F>
 Tensor over_segments(const Batch& batch, const F& f) {
   std::vector<Tensor> out;
   for (size_t i = 0; i < batch.segments.size(); ++i) out.push_back(f(i, batch.segments[i]));
+  return out.size() == 1 ? out[0] : at::cat(out);
+}
+
+/// The same, and where `kernels` compute without gradients in one parallel region: f then writes
+/// nothing but the state of its row.
+template <class F>
+Tensor over_segments(const Batch& batch, bool kernels, const F& f) {
+  if (!kernels) return over_segments(batch, f);
+  std::vector<Tensor> out(batch.segments.size());
+  ops::side_by_side(lengths_of(batch), [&](size_t i) { out[i] = f(i, batch.segments[i]); });
   return out.size() == 1 ? out[0] : at::cat(out);
 }
 

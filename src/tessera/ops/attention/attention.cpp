@@ -8,6 +8,7 @@
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/scattered_attention.h"
+#include "tessera/ops/side_by_side.h"
 
 namespace tessera::ops {
 namespace {
@@ -327,6 +328,29 @@ Tensor attention(const Tensor& q_THD,
       many ? attention_chunked(q, k, v, start, held, batched, queries_of_block(batched))
            : attention_plain(q, k, v, start, held, batched);
   return out.squeeze(0).transpose(0, 1);
+}
+
+Tensor attention(const std::vector<AttentionCall>& calls) {
+  const auto by_kernel = [](const AttentionCall& c) {
+    return use_kernels(c.q_THD) && !c.options.dropout && !c.options.term.bias &&
+           !c.options.term.values;
+  };
+  std::vector<Tensor> out(calls.size());
+  const auto compute = [&](size_t i) {
+    out[i] = attention(calls[i].q_THD, calls[i].kv, calls[i].start, calls[i].options);
+  };
+  if (std::all_of(calls.begin(), calls.end(), by_kernel)) {
+    std::vector<int64_t> scores;
+    for (const AttentionCall& c : calls) {
+      int64_t keys = 0;
+      for (const KeyValues& part : c.kv) keys += part.k_SGD.size(0);
+      scores.push_back(c.q_THD.size(0) * keys);
+    }
+    side_by_side(scores, compute);
+  } else {
+    for (size_t i = 0; i < calls.size(); ++i) compute(i);
+  }
+  return out.size() == 1 ? out[0] : at::cat(out);
 }
 
 Tensor row_products(const Tensor& x, const Tensor& w) {

@@ -87,6 +87,17 @@ Tensor attention(const Tensor& q_THD,
                  int64_t start,
                  const ScoreOptions& options);
 
+/// One of several sequences that go on side by side.
+struct AttentionCall {
+  Tensor q_THD;
+  std::vector<KeyValues> kv;
+  int64_t start = 0;
+  ScoreOptions options = {};
+};
+/// The same for all of them, their rows one after another, [N, H, Dv]: the kernel takes them in one
+/// parallel region where their terms allow it.
+Tensor attention(const std::vector<AttentionCall>& calls);
+
 /// The same for B sequences of equal length without a past, q_BTHD, k and v_BTGD.
 Tensor attention_equal(const Tensor& q_BTHD,
                        const Tensor& k_BTGD,

@@ -156,38 +156,50 @@ Tensor PatternMask::far_queries(const Tensor& unrotated,
   return position.rotate(unrotated, Side::query, far.context);
 }
 
+void PatternMask::Past::keep() {
+  if (keys_ == nullptr) return;
+  keys_->append(own_.k_SGD);
+  if (values_ != nullptr) values_->append(own_.v_SGD);
+  keys_ = nullptr;
+}
+
+PatternMask::Past PatternMask::past(const ops::KeyValues& own,
+                                    TokenBuffer& keys,
+                                    TokenBuffer* values) const {
+  const int64_t horizon = pattern_config().horizon(), lead = pattern_config().first_kept();
+  Past past;
+  const Tensor k = keys.stored(own.k_SGD), v = values != nullptr ? values->stored(own.v_SGD) : k;
+  past.own_ = {k, v, own.first};
+  past.keys_ = &keys, past.values_ = values;
+  const int64_t start = own.first, length = own.k_SGD.size(0);
+  require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",
+          keys.length(), start);
+  // first position that the first query sees, those apart that are kept for ever
+  int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
+  if (from <= lead) from = 0;
+  const auto held = [&](int64_t begin, int64_t end) {
+    for (const ops::KeyValues& part :
+         held_keys(keys, values != nullptr ? *values : keys, begin, end))
+      past.kv.push_back(part);
+  };
+  // a window may not hold both the oldest visible key and all new ones: several new tokens stay
+  // outside until computed
+  const bool append_first = horizon == 0 || length == 1;
+  if (append_first) past.keep();
+  if (from > 0 && lead > 0) held(0, lead);
+  held(from, append_first ? start + length : start);
+  if (!append_first) past.kv.push_back({k, v, start});
+  return past;
+}
+
 void PatternMask::after_past(
     const ops::KeyValues& own,
     TokenBuffer& keys,
     TokenBuffer* values,
     const std::function<void(const std::vector<ops::KeyValues>&)>& compute) const {
-  const int64_t horizon = pattern_config().horizon(), lead = pattern_config().first_kept();
-  const Tensor k = keys.stored(own.k_SGD), v = values != nullptr ? values->stored(own.v_SGD) : k;
-  const int64_t start = own.first, length = own.k_SGD.size(0);
-  require(keys.length() == start, "attention", "the state holds {} tokens, the call starts at {}",
-          keys.length(), start);
-  const auto keep = [&] {
-    keys.append(k);
-    if (values != nullptr) values->append(v);
-  };
-  // first position that the first query sees, those apart that are kept for ever
-  int64_t from = horizon > 0 ? std::max<int64_t>(0, start - horizon + 1) : 0;
-  if (from <= lead) from = 0;
-  std::vector<ops::KeyValues> kv;
-  const auto held = [&](int64_t begin, int64_t end) {
-    for (const ops::KeyValues& part :
-         held_keys(keys, values != nullptr ? *values : keys, begin, end))
-      kv.push_back(part);
-  };
-  // a window may not hold both the oldest visible key and all new ones: several new tokens stay
-  // outside until computed
-  const bool append_first = horizon == 0 || length == 1;
-  if (append_first) keep();
-  if (from > 0 && lead > 0) held(0, lead);
-  held(from, append_first ? start + length : start);
-  if (!append_first) kv.push_back({k, v, start});
-  compute(kv);
-  if (!append_first) keep();
+  Past seen = past(own, keys, values);
+  compute(seen.kv);
+  seen.keep();
 }
 
 std::vector<ops::KeyValues> held_keys(const TokenBuffer& keys,

@@ -88,8 +88,20 @@ class PatternMask {
   /// The queries as keys at the start of their document meet them, where that makes a difference;
   /// `unrotated` as `position` takes them.
   Tensor far_queries(const Tensor& unrotated, const Position& position, Context& context) const;
-  /// Calls `compute` with what a row holds that queries of a call see, its own entries last, and
-  /// keeps these. Entries without `values` are keys and values in one.
+  /// What a row holds that queries of a call see, its own entries last. These are kept by keep(),
+  /// after they have been seen. Entries without `values` are keys and values in one.
+  class Past {
+   public:
+    std::vector<ops::KeyValues> kv;
+    void keep();
+
+   private:
+    friend class PatternMask;
+    ops::KeyValues own_;  // as stored
+    TokenBuffer *keys_ = nullptr, *values_ = nullptr;
+  };
+  Past past(const ops::KeyValues& own, TokenBuffer& keys, TokenBuffer* values) const;
+  /// Calls `compute` with what past() says, and keeps the entries.
   void after_past(const ops::KeyValues& own,
                   TokenBuffer& keys,
                   TokenBuffer* values,

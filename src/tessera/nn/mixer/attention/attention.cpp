@@ -160,15 +160,18 @@ class Attention final : public Mixer {
                     const StateRows& rows) const {
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
-    return over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      const ops::ScoreOptions how = dropout.in(scores.in_document(part, i), s.begin);
-      Tensor out;
-      after_past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, 0, *rows[i],
-                 [&](const std::vector<ops::KeyValues>& kv) {
-                   out = ops::attention(part(x.q_NHD, i), kv, s.start, how);
-                 });
-      return out;
-    });
+    std::vector<PatternMask::Past> pasts;
+    std::vector<ops::AttentionCall> calls;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Segment& s = context.batch->segments[i];
+      pasts.push_back(mask_.past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, rows[i]->tokens(0),
+                                 &rows[i]->tokens(1)));
+      calls.push_back({part(x.q_NHD, i), pasts[i].kv, s.start,
+                       dropout.in(scores.in_document(part, i), s.begin)});
+    }
+    const Tensor out = ops::attention(calls);
+    for (PatternMask::Past& past : pasts) past.keep();
+    return out;
   }
 
   /// PatternMask::after_past with the buffers of declarations `slot` and `slot` + 1.

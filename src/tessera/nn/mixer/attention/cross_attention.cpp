@@ -44,11 +44,14 @@ class CrossAttention final : public Mixer {
       return o_(o_NHD.reshape({x_ND.size(0), -1}));
     }
     const BySegment part(*context.batch);
-    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+    std::vector<ops::AttentionCall> calls;
+    for (size_t i = 0; i < context.batch->segments.size(); ++i) {
+      const Segment& s = context.batch->segments[i];
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-      return ops::attention(part(q_NHD, i), source_of(s.row, row, sources, context), s.start,
-                            dropout.in(how_, s.begin));
-    });
+      calls.push_back({part(q_NHD, i), source_of(s.row, row, sources, context), s.start,
+                       dropout.in(how_, s.begin)});
+    }
+    const Tensor o_NHD = ops::attention(calls);
     return o_(o_NHD.reshape({x_ND.size(0), -1}));
   }
 

@@ -157,23 +157,24 @@ class LatentAttention final : public Mixer {
     const PatternedScores how = scores(n_NHC, q, context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
-    const Tensor u_NHC = over_segments(*context.batch, [&](size_t i, const Segment& s) {
-      Tensor out;
-      const auto compute = [&](std::vector<ops::KeyValues> kv) {
-        for (ops::KeyValues& entries : kv)
-          entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
-        out = ops::attention(
-            part(q_NHE, i), kv, s.start,
-            dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start),
-                       s.begin));
-      };
-      const ops::KeyValues own{part(entries_N1E, i), {}, s.start};
-      if (rows != nullptr)
-        mask_.after_past(own, (*rows)[i]->tokens(0), nullptr, compute);
-      else
-        compute({own});
-      return out;
-    });
+    std::vector<PatternMask::Past> pasts;
+    std::vector<ops::AttentionCall> calls;
+    for (size_t i = 0; i < context.batch->segments.size(); ++i) {
+      const Segment& s = context.batch->segments[i];
+      std::vector<ops::KeyValues> kv{{part(entries_N1E, i), {}, s.start}};
+      if (rows != nullptr) {
+        pasts.push_back(mask_.past(kv[0], (*rows)[i]->tokens(0), nullptr));
+        kv = pasts.back().kv;
+      }
+      for (ops::KeyValues& entries : kv)
+        entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
+      calls.push_back(
+          {part(q_NHE, i), std::move(kv), s.start,
+           dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start),
+                      s.begin)});
+    }
+    const Tensor u_NHC = ops::attention(calls);
+    for (PatternMask::Past& past : pasts) past.keep();
     return ops::head_linear(u_NHC, *v_b_);
   }
 

@@ -19,7 +19,7 @@ Tensor CausalConv::operator()(const Tensor& x_NC,
   const int64_t kept = w.size(1) - 1;
   const BySegment part(batch);
   if (ops::use_kernels(x_NC))
-    return over_segments(batch, [&](size_t i, const Segment&) {
+    return over_segments(batch, true, [&](size_t i, const Segment&) {
       Tensor tail = rows != nullptr ? (*rows)[i]->fixed_in_place(slot)
                                     : at::zeros({kept, x_NC.size(1)}, x_NC.options());
       return ops::causal_conv_kernel(part(x_NC, i), w, b, tail, act_);

@@ -7,6 +7,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/ops/linear/linear_recurrence.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/side_by_side.h"
 
 namespace tessera::nn {
 
@@ -28,15 +29,25 @@ struct Run {
 /// The runs of a call. The kernels take one segment at a time.
 std::vector<Run> runs_of(const Tensor& x_ND, const Context& context, const StateRows* rows);
 
-/// f(run) gives [B, T, ...]; all of them, one after another, as [N, C].
+/// f(run) gives [B, T, ...]; all of them, one after another, as [N, C]. The kernels take many runs
+/// in one parallel region: f must write nothing but the state of its row.
 template <class F>
 Tensor for_runs(const Tensor& x_ND, const Context& context, const StateRows* rows, const F& f) {
-  std::vector<Tensor> ys;
-  for (const Run& run : runs_of(x_ND, context, rows)) {
+  const std::vector<Run> runs = runs_of(x_ND, context, rows);
+  std::vector<Tensor> ys(runs.size());
+  const auto compute = [&](size_t i) {
+    const Run& run = runs[i];
     const Tensor y = f(run);
     int64_t width = 1;
     for (int64_t axis = 2; axis < y.dim(); ++axis) width *= y.size(axis);
-    ys.push_back(y.reshape({run.b * run.t, width}));
+    ys[i] = y.reshape({run.b * run.t, width});
+  };
+  if (ops::use_kernels(x_ND)) {
+    std::vector<int64_t> tokens;
+    for (const Run& run : runs) tokens.push_back(run.t);
+    ops::side_by_side(tokens, compute);
+  } else {
+    for (size_t i = 0; i < runs.size(); ++i) compute(i);
   }
   return ys.size() == 1 ? ys[0] : at::cat(ys);
 }

@@ -52,7 +52,7 @@ class Hgrn final : public Mixer {
     if (rows == nullptr && !kernels)
       return ops::channel_scan(a_NW, b_NW, lengths_of(batch), config_.chunk);
     const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment&) {
+    return over_segments(batch, kernels, [&](size_t i, const Segment&) {
       const Tensor a = part(a_NW, i), b = part(b_NW, i);
       if (kernels) {
         Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(kH)

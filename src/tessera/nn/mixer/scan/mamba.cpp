@@ -78,7 +78,7 @@ class Mamba final : public Mixer {
       return config_.n_heads == 1 ? state : state.select(0, static_cast<int64_t>(head));
     };
     const BySegment of_segment(batch);
-    return over_segments(batch, [&](size_t i, const Segment&) {
+    return over_segments(batch, kernels, [&](size_t i, const Segment&) {
       ops::SelectiveScan part = in;
       part.x_TE = of_segment(in.x_TE, i), part.dt_TE = of_segment(in.dt_TE, i);
       part.b_TN = of_segment(in.b_TN, i), part.c_TN = of_segment(in.c_TN, i);

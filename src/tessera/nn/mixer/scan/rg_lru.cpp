@@ -39,7 +39,7 @@ class RgLru final : public Mixer {
     const bool kernels = ops::use_kernels(in.x_TW);
     if (rows == nullptr && !kernels) return ops::rg_lru(in, lengths_of(batch), config_.chunk);
     const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment& s) {
+    return over_segments(batch, kernels, [&](size_t i, const Segment& s) {
       const ops::RgLru mine{part(in.x_TW, i), part(in.in_TW, i), part(in.rec_TW, i), in.scale_W};
       const bool fresh = s.start == 0;
       if (kernels) {

@@ -40,7 +40,7 @@ class Rwkv4 final : public Mixer {
     const bool kernels = ops::use_kernels(in.k_TC);
     if (rows == nullptr && !kernels) return ops::wkv4(in, lengths_of(batch));
     const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment& s) {
+    return over_segments(batch, kernels, [&](size_t i, const Segment& s) {
       const ops::Wkv4 mine{part(in.k_TC, i), part(in.v_TC, i), in.w_C, in.u_C};
       const bool fresh = s.start == 0;
       if (kernels) {

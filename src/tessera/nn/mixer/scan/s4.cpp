@@ -44,7 +44,7 @@ class LtiMixer : public Mixer {
     const Constants constants = kernels ? ops::constants_of(lti) : Constants();
     const ops::LtiChunk chunk = kernels ? ops::LtiChunk() : ops::chunk_of(lti);
     const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment&) {
+    return over_segments(batch, kernels, [&](size_t i, const Segment&) {
       const Tensor u = part(u_ND, i);
       if (kernels) {
         Tensor state = rows != nullptr ? (*rows)[i]->fixed_in_place(0)

@@ -44,7 +44,7 @@ class Slstm final : public Mixer {
     const bool kernels = ops::use_kernels(in.pre_N4D);
     if (rows == nullptr && !kernels) return ops::slstm(in, lengths_of(batch));
     const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment& s) {
+    return over_segments(batch, kernels, [&](size_t i, const Segment& s) {
       const ops::Slstm mine{part(in.pre_N4D, i), in.r_4DP};
       const bool fresh = s.start == 0;
       if (kernels) {
