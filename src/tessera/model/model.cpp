@@ -90,7 +90,8 @@ nn::Context context_of(const ModelSpec& spec,
   context.batch = &batch;
   context.causal = spec.causal();
   context.training = options.training;
-  context.key = options.key;
+  // two stacks have layers of the same names
+  context.key = spec.stack.empty() ? options.key : options.key.fold(spec.stack);
   context.step = options.step;
   context.cancel = options.cancel;
   context.probe = options.probe;

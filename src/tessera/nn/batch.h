@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/base/rng.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::nn {
@@ -18,6 +19,14 @@ struct Segment {
   int64_t start = 0;   // position of the first token in its document: what the state already holds
   int64_t prefix = 0;  // first tokens of the document that were given (pattern prefix)
   bool pending = false;  // the state leaves its tokens uncommitted (guesses, State::commit)
+  /// Whose random numbers it draws in training: the number of a sample, and where in the sample the
+  /// segment begins. They do not turn on what else a call holds.
+  int64_t sample = 0, offset = 0;
+
+  /// The random numbers of its tokens from the one at `at` on, at a site that has `key`.
+  RandomKey stream(const RandomKey& key, int64_t at = 0) const {
+    return key.fold(static_cast<uint64_t>(sample)).fold(static_cast<uint64_t>(offset + at));
+  }
 };
 
 struct Batch {
@@ -36,7 +45,8 @@ struct Batch {
   /// Longest document so far, past included.
   int64_t longest() const;
 
-  /// Rows of token ids; `starts` are the lengths their state already holds (empty = 0).
+  /// Rows of token ids, each a sample of its own; `starts` are the lengths their state already holds
+  /// (empty = 0).
   static Batch of(const std::vector<std::vector<int64_t>>& rows,
                   const std::vector<int64_t>& starts = {});
   /// B rows of T tokens, ids_BT int64.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/threads.h"
 
@@ -9,39 +10,62 @@ namespace tessera::ops {
 
 namespace {
 
-/// mask[i] = 0 or 1 / (1 - p) for elements first + i.
-void fill_factors(const Dropout& dropout, int64_t first, int64_t n, float* mask) {
+/// mask[i] = 0 or 1 / (1 - p) for elements first + i of a stream.
+void fill_factors(
+    const Dropout& dropout, const RandomKey& stream, int64_t first, int64_t n, float* mask) {
   const uint32_t limit = dropout.limit();
   const float scale = dropout.scale();
   for (int64_t i = 0; i < n;) {
     const int64_t element = first + i;
-    const auto bits = dropout.key.block(static_cast<uint64_t>(element / 4));
+    const auto bits = stream.block(static_cast<uint64_t>(element / 4));
     for (int64_t at = element % 4; at < 4 && i < n; ++at, ++i)
       mask[i] = bits[static_cast<size_t>(at)] < limit ? 0.0f : scale;
   }
 }
 
+Tensor factors_like(const Tensor& x) {
+  return at::empty(x.sizes(), at::TensorOptions().dtype(at::kFloat));
+}
+
+/// fill_factors in many small pieces at once.
+void fill_all(
+    const Dropout& dropout, const RandomKey& stream, int64_t first, int64_t n, float* mask) {
+  constexpr int64_t kAtOnce = 4096;
+  parallel_for((n + kAtOnce - 1) / kAtOnce, 1, [&](int64_t begin, int64_t end) {
+    fill_factors(dropout, stream, first + begin * kAtOnce,
+                 std::min(end * kAtOnce, n) - begin * kAtOnce, mask + begin * kAtOnce);
+  });
+}
+
 }  // namespace
+
+const RandomKey& Dropout::stream(int64_t b, int64_t n) const {
+  if (streams.empty()) return key;
+  require(static_cast<int64_t>(streams.size()) == n, "dropout",
+          "{} streams of random numbers; expected {}", streams.size(), n);
+  return streams[static_cast<size_t>(b)];
+}
 
 Tensor Dropout::operator()(const Tensor& weights) const {
   if (p <= 0) return weights;
-  Tensor mask = at::empty(weights.sizes(), at::TensorOptions().dtype(at::kFloat));
+  Tensor mask = factors_like(weights);
   auto* out = mask.data_ptr<float>();
-  if (!part) {
-    constexpr int64_t kAtOnce = 4096;
-    const int64_t n = mask.numel();
-    parallel_for((n + kAtOnce - 1) / kAtOnce, 1, [&](int64_t begin, int64_t end) {
-      fill_factors(*this, begin * kAtOnce, std::min(end * kAtOnce, n) - begin * kAtOnce,
-                   out + begin * kAtOnce);
-    });
-  } else {
+  // sequences with a stream each are numbered each from 0 on, all others together
+  const int64_t sequences = streams.empty() ? 1 : weights.size(0);
+  const int64_t each = weights.numel() / std::max<int64_t>(sequences, 1);
+  for (int64_t b = 0; b < sequences; ++b, out += each) {
+    const RandomKey& own = stream(b, sequences);
+    if (!part) {
+      fill_all(*this, own, 0, each, out);
+      continue;
+    }
     const int64_t n = weights.size(-2), m = weights.size(-1);
-    parallel_for(weights.numel() / std::max<int64_t>(m, 1), 1, [&](int64_t begin, int64_t end) {
+    parallel_for(each / std::max<int64_t>(m, 1), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = (i / n * part->T + part->row + i % n) * part->S;
         float* to = out + i * m;
         for (const kernels::KeyRange& range : part->columns) {
-          fill_factors(*this, row + range.begin, range.end - range.begin, to);
+          fill_factors(*this, own, row + range.begin, range.end - range.begin, to);
           to += range.end - range.begin;
         }
       }
@@ -52,6 +76,24 @@ Tensor Dropout::operator()(const Tensor& weights) const {
 
 Tensor dropout(const Tensor& x, double p, const RandomKey& key) {
   return Dropout{p, key}(x);
+}
+
+Tensor dropout(const Tensor& x,
+               double p,
+               const std::vector<int64_t>& lengths,
+               const std::vector<RandomKey>& streams) {
+  require(lengths.size() == streams.size(), "dropout",
+          "{} streams of random numbers for {} documents", streams.size(), lengths.size());
+  if (p <= 0) return x;
+  const Dropout dropout{p};
+  Tensor mask = factors_like(x);
+  auto* out = mask.data_ptr<float>();
+  const int64_t width = x.numel() / std::max<int64_t>(x.size(0), 1);
+  const int64_t rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  require(rows == x.size(0), "dropout", "documents of {} rows in all; x has {}", rows, x.size(0));
+  for (size_t i = 0; i < lengths.size(); out += lengths[i++] * width)
+    fill_all(dropout, streams[i], 0, lengths[i] * width, out);
+  return x * mask.to(x.device(), x.scalar_type());
 }
 
 Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::ScalarType type) {

@@ -12,10 +12,14 @@ namespace tessera::train {
 
 std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed) {
   nn::Batch batch;
-  // a piece is a sequence of its own
-  for (const Piece& piece : packed.pieces)
-    batch.segments.push_back(
-        {static_cast<int64_t>(batch.segments.size()), piece.begin, piece.length, 0, piece.prefix});
+  // a piece is a sequence of its own, and keeps its place in the sample
+  int64_t row = -1, row_begin = 0;
+  for (const Piece& piece : packed.pieces) {
+    if (piece.row != row) row = piece.row, row_begin = piece.begin;
+    batch.segments.push_back({static_cast<int64_t>(batch.segments.size()), piece.begin,
+                              piece.length, 0, piece.prefix, packed.first_sample + row,
+                              piece.begin - row_begin});
+  }
   batch.ids_N = at::tensor(packed.ids, at::kLong);
   batch.number();
   return {std::move(batch), at::tensor(packed.targets, at::kLong)};
@@ -26,7 +30,9 @@ Tensor hidden_of(const model::Model& model,
                  const nn::Batch& batch,
                  model::ForwardOptions options) {
   if (packed.sources.empty()) return model.hidden(batch, options);
-  const nn::Encoded encoded = model.encode(nn::Batch::of(packed.sources), options);
+  nn::Batch sources = nn::Batch::of(packed.sources);
+  for (nn::Segment& s : sources.segments) s.sample = packed.first_sample + s.row;
+  const nn::Encoded encoded = model.encode(sources, options);
   options.encoded = &encoded;
   return model.hidden(batch, options);
 }

@@ -20,6 +20,11 @@ void check_targets(const TokenSplit& split, const char* name) {
          name, split.documents());
 }
 
+PackedBatch numbered(PackedBatch batch, int64_t first_sample) {
+  batch.first_sample = first_sample;
+  return batch;
+}
+
 class TextSource final : public Source {
  public:
   /// The first `prefix` tokens of a document see each other.
@@ -48,7 +53,7 @@ class TextSource final : public Source {
       if (next.first) begun.push_back(i % streams_);
       windows.push_back(next.window);
     }
-    return packed(data_.train, windows);
+    return numbered(packed(data_.train, windows), first);
   }
   int64_t valid_samples() const override { return static_cast<int64_t>(valid_.size()); }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
@@ -89,7 +94,7 @@ class PairSource final : public Source {
     std::vector<int64_t> pairs;
     for (int64_t sample = first; sample < first + count; ++sample)
       pairs.push_back(order_.at(sample));
-    return packed(data_.train, pairs);
+    return numbered(packed(data_.train, pairs), first);
   }
   int64_t valid_samples() const override { return data_.valid.documents() / 2; }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
@@ -129,7 +134,7 @@ class TaskSource final : public Source {
   PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
     std::vector<RandomKey> keys;
     for (int64_t sample = first; sample < first + count; ++sample) keys.push_back(key_of(sample));
-    return batch(keys, length_);
+    return numbered(batch(keys, length_), first);
   }
   int64_t valid_samples() const override { return task_.valid; }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {

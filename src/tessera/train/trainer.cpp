@@ -177,7 +177,7 @@ class Trainer {
               const LossOptions& loss,
               std::optional<CarriedRows>& carried) {
     auto [batch, wanted] = to_tensors(packed);
-    model::ForwardOptions forward = forward_options(micro);
+    model::ForwardOptions forward = forward_options();
     Tensor added;
     forward.add_loss = [&added](const std::string&, const Tensor& more) {
       added = added.defined() ? added + more : more;
@@ -196,13 +196,13 @@ class Trainer {
     return nats;
   }
 
-  model::ForwardOptions forward_options(int64_t micro) const {
+  model::ForwardOptions forward_options() const {
     model::ForwardOptions options;
     options.training = true;
-    options.key =
-        RandomKey(static_cast<uint64_t>(recipe_.train.seed))
-            .fold("dropout")
-            .fold(static_cast<uint64_t>(progress_.step * recipe_.train.accumulate + micro));
+    // samples fold in their numbers
+    options.key = RandomKey(static_cast<uint64_t>(recipe_.train.seed))
+                      .fold("dropout")
+                      .fold(static_cast<uint64_t>(progress_.step));
     options.step = progress_.step;
     options.cancel = options_.cancel;
     options.sequence = options_.sequence;

@@ -1,7 +1,7 @@
 #include "tessera/nn/embed/token.h"
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/parts.h"
-#include "tessera/ops/random.h"
 
 namespace tessera::nn {
 namespace {
@@ -33,9 +33,7 @@ class TokenEmbed final : public Embed {
     x_ND = position_->embed(x_ND, context, rows);
     if (norm_) x_ND = norm_->forward(x_ND);
     if (config_.project == EmbedProjection::sum) x_ND = project_(x_ND);
-    if (context.training && config_.dropout > 0)
-      x_ND = ops::dropout(x_ND, config_.dropout, context.key.fold(name_));
-    return x_ND;
+    return dropout(x_ND, config_.dropout, name_, context);
   }
 
  private:

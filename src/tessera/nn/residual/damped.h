@@ -1,9 +1,9 @@
 // What every residual does to a branch's output.
 #pragma once
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/residual/residual_config.h"
-#include "tessera/ops/random.h"
 
 namespace tessera::nn {
 
@@ -12,9 +12,7 @@ inline Tensor damped(const ResidualConfig& config,
                      const Tensor& f_ND,
                      const Branch& branch,
                      const Context& context) {
-  Tensor f = f_ND;
-  if (context.training && config.dropout > 0)
-    f = ops::dropout(f, config.dropout, context.key.fold(branch.name + ".residual"));
+  const Tensor f = dropout(f_ND, config.dropout, branch.name + ".residual", context);
   return config.scale == 1 ? f : f * config.scale;
 }
 

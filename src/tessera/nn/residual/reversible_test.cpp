@@ -124,6 +124,8 @@ TEST(Reversible, InputsComeBack) {
 TEST(Reversible, DropoutIsDrawnAgain) {
   Net net(4, R"({"type": "reversible", "dropout": 0.4, "scale": 0.8})");
   Context context;
+  const Batch batch = Batch::of({{1, 2}, std::vector<int64_t>(kN - 2, 1)});
+  context.batch = &batch;
   context.training = true;
   context.key = RandomKey(7);
   const Gradients want = gradients(net, true, context);

@@ -119,17 +119,13 @@ struct Flash : torch::autograd::Function<Flash> {
   }
 };
 
-/// Those of B matrices [H, T, S], whose keys stand from `first` on.
-void number_weights(FlashWork& work,
-                    const RandomKey& key,
-                    int64_t b,
-                    int64_t t,
-                    int64_t s,
-                    int64_t h,
-                    int64_t first) {
-  for (int64_t i = 0; i < b * t; ++i)
-    work.dropout.push_back({key.value(), static_cast<uint64_t>((i / t * h * t + i % t) * s - first),
-                            static_cast<uint64_t>(t * s)});
+/// Those of matrices [H, T, S], of which number 0 is that of element `at`, and whose keys stand
+/// from `first` on.
+void number_weights(
+    FlashWork& work, const RandomKey& key, int64_t at, int64_t t, int64_t s, int64_t first) {
+  for (int64_t i = 0; i < t; ++i)
+    work.dropout.push_back(
+        {key.value(), static_cast<uint64_t>(at + i * s - first), static_cast<uint64_t>(t * s)});
 }
 
 Tensor flash(const c10::intrusive_ptr<FlashWork>& work,
@@ -158,9 +154,10 @@ Tensor flash_attention(const Tensor& q_BTHD,
   const auto work = c10::make_intrusive<FlashWork>();
   work->start = start;
   work->first = first;
-  if (options.dropout)
-    number_weights(*work, options.dropout.key, q_BTHD.size(0), q_BTHD.size(1), k_BSGD.size(1),
-                   q_BTHD.size(2), 0);
+  const int64_t b = q_BTHD.size(0), t = q_BTHD.size(1), s = k_BSGD.size(1), h = q_BTHD.size(2);
+  const bool apart = !options.dropout.streams.empty();
+  for (int64_t i = 0; options.dropout && i < b; ++i)
+    number_weights(*work, options.dropout.stream(i, b), apart ? 0 : i * h * t * s, t, s, 0);
   return flash(work, q_BTHD, k_BSGD, v_BSGD, options);
 }
 
@@ -169,8 +166,8 @@ Tensor flash_documents(const Tensor& q_NHD,
                        const Tensor& v_SGD,
                        const std::vector<int64_t>& lengths,
                        const std::vector<int64_t>& keys,
-                       const ScoreOptions& options,
-                       const std::vector<RandomKey>& streams) {
+                       const ScoreOptions& options) {
+  const std::vector<RandomKey>& streams = options.dropout.streams;
   require(lengths.size() == keys.size(), "flash_documents", "keys of {} documents; expected {}",
           keys.size(), lengths.size());
   const auto work = c10::make_intrusive<FlashWork>();
@@ -181,7 +178,7 @@ Tensor flash_documents(const Tensor& q_NHD,
     work->documents.insert(work->documents.end(), static_cast<size_t>(lengths[i]),
                            {first, first + keys[i]});
     if (options.dropout)
-      number_weights(*work, streams[i], 1, lengths[i], keys[i], q_NHD.size(1), first);
+      number_weights(*work, streams[i], 0, lengths[i], keys[i], first);
   }
   return flash(work, q_NHD.unsqueeze(0), k_SGD.unsqueeze(0), v_SGD.unsqueeze(0), options)
       .squeeze(0);

@@ -239,15 +239,16 @@ TEST(FlashAttention, DocumentsOneAfterAnotherAreDocumentsByThemselves) {
         const auto cut = [&](const Tensor& all) {
           return all.narrow(0, first, length).unsqueeze(0).transpose(1, 2);
         };
-        o.dropout.key = streams[static_cast<size_t>(i)];
+        o.dropout.streams = {streams[static_cast<size_t>(i)]};
         if (type == at::kDouble)
           alone.push_back(
               attention_plain(cut(q), cut(k), cut(v), 0, 0, o).transpose(1, 2).squeeze(0));
         first += length;
       }
+      o.dropout.streams = streams;
       const Tensor out = type == at::kDouble
                              ? at::cat(alone)
-                             : flash_documents(q, k, v, lengths, lengths, o, streams);
+                             : flash_documents(q, k, v, lengths, lengths, o);
       (out * gen(out.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
       return std::vector<Tensor>{out.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
     };

@@ -10,19 +10,13 @@
 
 namespace tessera::nn {
 
-ops::Dropout WeightDropout::at(int64_t segment_begin) const {
-  return {p, key.fold(static_cast<uint64_t>(segment_begin))};
-}
-
-ops::ScoreOptions WeightDropout::in(ops::ScoreOptions how, int64_t segment_begin) const {
-  how.dropout = at(segment_begin);
+ops::ScoreOptions WeightDropout::in(ops::ScoreOptions how,
+                                    std::span<const Segment> segments,
+                                    int64_t at) const {
+  if (p == 0) return how;
+  how.dropout = {.p = p};
+  for (const Segment& s : segments) how.dropout.streams.push_back(s.stream(key, at));
   return how;
-}
-
-std::vector<RandomKey> WeightDropout::streams(const Batch& batch) const {
-  std::vector<RandomKey> out;
-  for (const Segment& s : batch.segments) out.push_back(at(s.begin).key);
-  return out;
 }
 
 WeightDropout weight_dropout(const Context& context,
@@ -223,8 +217,8 @@ std::optional<Tensor> attend_packed(const Tensor& q_NHK,
       !ops::tiles_serve_packed(q_NHK, options))
     return std::nullopt;
   const std::vector<int64_t> lengths = lengths_of(batch);
-  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths, dropout.in(options, 0),
-                              dropout.streams(batch));
+  return ops::flash_documents(q_NHK, k_NGK, v_NGV, lengths, lengths,
+                              dropout.in(options, batch.segments));
 }
 
 Tensor attend_documents(const Tensor& q_NHK,
@@ -239,7 +233,7 @@ Tensor attend_documents(const Tensor& q_NHK,
     const auto fold = [&](const Tensor& x) {
       return x.reshape({x.size(0) / t, t, x.size(1), x.size(2)});
     };
-    ops::ScoreOptions how = dropout.in(scores.in_document(part, 0), 0);
+    ops::ScoreOptions how = dropout.in(scores.in_document(part, 0), batch.segments);
     if (how.far_q.defined()) how.far_q = fold(scores.far_q_NHK);
     return ops::attention_equal(fold(q_NHK), fold(k_NGK), fold(v_NGV), how)
         .reshape({q_NHK.size(0), q_NHK.size(1), v_NGV.size(2)});
@@ -250,7 +244,7 @@ Tensor attend_documents(const Tensor& q_NHK,
   return over_segments(batch, [&](size_t i, const Segment& s) {
     const ops::KeyValues kv{part(k_NGK, i), part(v_NGV, i), s.start};
     return ops::attention(part(q_NHK, i), {kv}, s.start,
-                          dropout.in(scores.in_document(part, i), s.begin));
+                          dropout.in(scores.in_document(part, i), s));
   });
 }
 

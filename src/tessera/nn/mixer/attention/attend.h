@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/segments.h"
@@ -16,10 +17,14 @@ namespace tessera::nn {
 struct WeightDropout {
   double p = 0;  // 0 = none
   RandomKey key{0};
-  ops::Dropout at(int64_t segment_begin) const;
-  ops::ScoreOptions in(ops::ScoreOptions how, int64_t segment_begin) const;
-  /// Of every segment.
-  std::vector<RandomKey> streams(const Batch& batch) const;
+  /// `how` with that of the queries of segments from their token `at` on, which are one sequence
+  /// each.
+  ops::ScoreOptions in(ops::ScoreOptions how,
+                       std::span<const Segment> segments,
+                       int64_t at = 0) const;
+  ops::ScoreOptions in(ops::ScoreOptions how, const Segment& segment, int64_t at = 0) const {
+    return in(std::move(how), std::span(&segment, 1), at);
+  }
 };
 /// Of the weights `site` in the part `name`; none outside training.
 WeightDropout weight_dropout(const Context& context,

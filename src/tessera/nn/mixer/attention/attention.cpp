@@ -167,7 +167,7 @@ class Attention final : public Mixer {
       pasts.push_back(mask_.past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, rows[i]->tokens(0),
                                  &rows[i]->tokens(1)));
       calls.push_back({part(x.q_NHD, i), pasts[i].kv, s.start,
-                       dropout.in(scores.in_document(part, i), s.begin)});
+                       dropout.in(scores.in_document(part, i), s)});
     }
     const Tensor out = ops::attention(calls);
     for (PatternMask::Past& past : pasts) past.keep();
@@ -193,7 +193,8 @@ class Attention final : public Mixer {
     const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
     const Projected x{position_->rotate(tempered(q, context), Side::query, context),
                       position_->rotate(k, Side::key, context), values(v_global_, x_ND)};
-    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const WeightDropout dropout =
+        weight_dropout(context, name_, config_.dropout, "global_weights");
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {
@@ -209,7 +210,7 @@ class Attention final : public Mixer {
           int64_t end = t;
           while (global(end)) ++end;
           found.push_back(ops::attention(x.q_NHD.narrow(0, s.begin + t, end - t), kv, s.start + t,
-                                         dropout.in(scores.how, batch.n_tokens() + s.begin + t)));
+                                         dropout.in(scores.how, s, t)));
           numbers.push_back(at::arange(s.begin + t, s.begin + end, at::kLong));
           t = end;
         }

@@ -161,7 +161,7 @@ class Compressive final : public Mixer {
       if (n > 0 && config_.distance == SlotDistance::scaled && here.term)
         here.term = spread(call.how.term, border, config_.rate);
       out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin,
-                                 call.dropout.in(here, s.begin + at)));
+                                 call.dropout_of(group, here, at)));
       if (sink && stretch.end == stretch.segment + config_.segment)
         for (const Document& document : held) reconstruct(document.inputs, stretch, sink);
     }

@@ -39,8 +39,8 @@ class CrossAttention final : public Mixer {
         sources_in_order(context)) {
       const Tensor o_NHD =
           ops::flash_documents(q_NHD, sources.k_SGD, sources.v_SGD, lengths_of(*context.batch),
-                               lengths_of(context.encoded->source), dropout.in(how_, 0),
-                               dropout.streams(*context.batch));
+                               lengths_of(context.encoded->source),
+                               dropout.in(how_, context.batch->segments));
       return o_(o_NHD.reshape({x_ND.size(0), -1}));
     }
     const BySegment part(*context.batch);
@@ -49,7 +49,7 @@ class CrossAttention final : public Mixer {
       const Segment& s = context.batch->segments[i];
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       calls.push_back({part(q_NHD, i), source_of(s.row, row, sources, context), s.start,
-                       dropout.in(how_, s.begin)});
+                       dropout.in(how_, s)});
     }
     const Tensor o_NHD = ops::attention(calls);
     return o_(o_NHD.reshape({x_ND.size(0), -1}));

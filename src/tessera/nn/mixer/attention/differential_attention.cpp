@@ -124,7 +124,7 @@ class DifferentialAttention final : public Mixer {
           for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
           return ops::attention(
               of_map(q, map), kv, s.start,
-              dropout.in(how.at(static_cast<size_t>(map)).in_document(part, i), s.begin));
+              dropout.in(how.at(static_cast<size_t>(map)).in_document(part, i), s));
         };
         firsts.push_back(one(0, "first"));
         seconds.push_back(one(1, "second"));

@@ -37,7 +37,7 @@ class Gau final : public Mixer {
         held_v.append(values);
         kv = held_keys(held_k, held_v, 0, held_k.length());
       }
-      return attend(part(q_NS, i), kv, rows != nullptr ? s.start : 0, s.begin, context);
+      return attend(part(q_NS, i), kv, rows != nullptr ? s.start : 0, s, context);
     });
     return out_(u_NE * mixed_NE);
   }
@@ -47,7 +47,7 @@ class Gau final : public Mixer {
   Tensor attend(const Tensor& q_TS,
                 const std::vector<ops::KeyValues>& kv,
                 int64_t start,
-                int64_t segment_begin,
+                const Segment& segment,
                 Context& context) const {
     const bool softmax = config_.weights == GauWeights::softmax;
     int64_t keys = 0;
@@ -62,7 +62,7 @@ class Gau final : public Mixer {
     how = parts_.with_term(std::move(how), context);
     if (softmax)
       return ops::attention(q_TS.unsqueeze(1), kv, start,
-                            weight_dropout(context, name_, config_.dropout).in(how, segment_begin))
+                            weight_dropout(context, name_, config_.dropout).in(how, segment))
           .squeeze(1);
     std::vector<Tensor> k_parts, v_parts;
     for (const ops::KeyValues& part : kv) {

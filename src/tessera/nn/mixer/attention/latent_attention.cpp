@@ -170,8 +170,7 @@ class LatentAttention final : public Mixer {
         entries.v_SGD = ops::first_of_rows(entries.k_SGD, config_.kv_lora_rank);
       calls.push_back(
           {part(q_NHE, i), std::move(kv), s.start,
-           dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start),
-                      s.begin)});
+           dropout.in(absorbed_options(how.in_document(part, i), part(q_NHK, i), s.start), s)});
     }
     const Tensor u_NHC = ops::attention(calls);
     for (PatternMask::Past& past : pasts) past.keep();

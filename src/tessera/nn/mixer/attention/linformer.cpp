@@ -43,7 +43,7 @@ class Linformer final : public Mixer {
       }
       const int64_t slots = k_KC.size(0);
       const ops::KeyValues kv{k_KC.reshape({slots, h, d}), v_KC.reshape({slots, h, d}), 0};
-      return ops::attention(part(q_NHD, i), {kv}, 0, dropout.in(options, s.begin));
+      return ops::attention(part(q_NHD, i), {kv}, 0, dropout.in(options, s));
     });
     return o_(o_NHD.reshape({x_ND.size(0), h * d}));
   }

@@ -75,7 +75,7 @@ class Memorizing final : public Mixer {
     const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return part(x, i); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
-      return document(cut(q_NHD), {cut(k_NHD), cut(v_NHD), s.start}, row, how, dropout, s.begin);
+      return document(cut(q_NHD), {cut(k_NHD), cut(v_NHD), s.start}, row, how, dropout, s);
     });
     return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}));
   }
@@ -158,7 +158,7 @@ class Memorizing final : public Mixer {
                   RowState* row,
                   const ops::ScoreOptions& how,
                   const WeightDropout& dropout,
-                  int64_t begin) const {
+                  const Segment& segment) const {
     const int64_t start = own.first;
     const Known known = remembered(own, row);
     const Parts& all = known.entries;
@@ -175,7 +175,7 @@ class Memorizing final : public Mixer {
       for (const ops::KeyValues& part : cut(all, s.segment, s.end)) local.push_back(part);
       if (memory.entries.empty() || config_.combine == MemoryCombine::gate) {
         const Tensor near =
-            ops::attention(scaled(q), local, s.begin, dropout.in(how, begin + s.begin - start));
+            ops::attention(scaled(q), local, s.begin, dropout.in(how, segment, s.begin - start));
         if (memory.entries.empty()) {
           out.push_back(near);
           continue;

@@ -58,8 +58,11 @@ Tensor attend_alike(const Tensor& q_BTHD,
   const bool many = q_BTHD.size(0) * q_BTHD.size(1) * q_BTHD.size(2) * keys > kScoresAtOnce;
   if (seen.size() == 1 || (many && !table)) {
     std::vector<Tensor> out;
-    for (size_t b = 0; b < seen.size(); ++b)
-      out.push_back(ops::attention(q_BTHD.select(0, static_cast<int64_t>(b)), seen[b], start, how));
+    for (size_t b = 0; b < seen.size(); ++b) {
+      ops::ScoreOptions own = how;
+      if (!how.dropout.streams.empty()) own.dropout.streams = {how.dropout.streams[b]};
+      out.push_back(ops::attention(q_BTHD.select(0, static_cast<int64_t>(b)), seen[b], start, own));
+    }
     return at::stack(out);
   }
   const auto joined = [&](const auto& side) {

@@ -36,6 +36,10 @@ struct SegmentCall {
 
   Tensor x_of(size_t document) const { return part(x_ND, document); }
   RowState* row_of(size_t document) const { return rows != nullptr ? (*rows)[document] : nullptr; }
+  /// `how` with the dropout of a group's queries from their token `at` on.
+  ops::ScoreOptions dropout_of(const EqualSegments& group, const ops::ScoreOptions& how, int64_t at) const {
+    return dropout.in(how, std::span(batch.segments).subspan(group.first, group.count), at);
+  }
   Tensor queries_BTHD(const EqualSegments& group) const {
     const Segment& s = batch.segments[group.first];
     const auto n = static_cast<int64_t>(group.count);

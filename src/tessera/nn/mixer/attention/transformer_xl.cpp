@@ -76,7 +76,7 @@ class TransformerXl final : public Mixer {
         if (zeros() > 0) stand_before(seen.back(), from);
       }
       out.push_back(attend_alike(q_BTHD[out.size()], seen, stretch.begin + zeros(),
-                                 call.dropout.in(call.how, s.begin + at)));
+                                 call.dropout_of(group, call.how, at)));
     }
     return (out.size() == 1 ? out[0] : at::cat(out, 1)).flatten(0, 1);
   }

@@ -1,0 +1,134 @@
+// What a sample draws in training is its own: it does not turn on the batch that it stands in.
+#include "tessera/train/evaluate.h"
+#include "tessera/train/loss.h"
+#include "tessera/train/source.h"
+#include "tessera/train/train_testing.h"
+
+namespace tessera::train::randomness_test {
+namespace {
+
+struct Setting {
+  TemporaryFolder folder;
+  Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));
+
+  Setting() {
+    json["spec"]["embed"] = {{"type", "token"}, {"dropout", 0.2}};
+    json["spec"]["residual"] = {{"type", "pre_norm"}, {"dropout", 0.2}};
+    mixer()["dropout"] = 0.3;
+  }
+  Json& mixer() { return json["spec"]["layers"][0]["mixer"]; }
+  /// Documents shorter and longer than a window.
+  void of_documents() {
+    std::string lines;
+    for (int i = 0; i < 60; ++i)
+      lines += Json{{"text", counting_text(static_cast<size_t>(3 + i % 23))}}.dump() + "\n";
+    json["data"]["train"] = {folder.write("docs.jsonl", lines)};
+    json["data"]["format"] = "jsonl";
+  }
+  /// Pairs for an encoder and a decoder.
+  void of_pairs() {
+    std::string lines;
+    for (int i = 0; i < 40; ++i)
+      lines += Json{{"source", counting_text(static_cast<size_t>(2 + i % 9))},
+                    {"text", counting_text(static_cast<size_t>(3 + i % 7))}}
+                   .dump() +
+               "\n";
+    Json& spec = json["spec"];
+    const Json layers = spec["layers"];
+    spec["arch"] = "encoder_decoder";
+    spec["encoder"] = {{"layers", layers}};
+    spec["layers"] = {{{"groups", {{{"mixer", layers[0]["mixer"]}},
+                                   {{"cross", {{"type", "cross_attention"}, {"n_heads", 2},
+                                               {"dropout", 0.3}}}},
+                                   {{"ffn", spec["ffn"]}}}}}};
+    spec.erase("ffn");
+    spec["encoder"]["ffn"] = {{"type", "glu"}, {"d_hidden", 32}};
+    json["data"] = {{"train", {folder.write("pairs.jsonl", lines)}},
+                    {"format", "jsonl"},
+                    {"source_key", "source"}};
+  }
+};
+
+/// Gradients of the sum of losses over samples, computed `batch` at a time.
+std::vector<Tensor> gradients(const Setting& s, int64_t samples, int64_t batch, bool training) {
+  const Recipe recipe = read_recipe(s.json, "");
+  const auto source = open_source(recipe, s.folder / "cache");
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 1));
+  for (int64_t first = 0; first < samples; first += batch) {
+    std::vector<int64_t> begun;
+    const PackedBatch packed = source->train(5 + first, batch, begun);
+    const auto [tensors, targets] = to_tensors(packed);
+    const Tensor hidden = hidden_of(model, packed, tensors,
+                                    {.training = training, .key = RandomKey(3), .step = 2});
+    loss_and_backward(model, hidden, targets, {});
+  }
+  std::vector<Tensor> out;
+  for (const auto& [decl, weight] : model.weights().all())
+    out.push_back(weight->dense_tensor().grad());
+  return out;
+}
+
+double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double size = a[i].abs().max().item<double>();
+    largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>() / std::max(size, 1e-3));
+  }
+  return largest;
+}
+
+/// The split of a batch over micro-batches moves gradients by rounding alone.
+void expect_free_of_the_split(const Setting& s) {
+  const auto whole = gradients(s, 4, 4, true);
+  for (const int64_t batch : {1, 2})
+    EXPECT_LT(largest_difference(whole, gradients(s, 4, batch, true)), 1e-5) << batch;
+  EXPECT_GT(largest_difference(whole, gradients(s, 4, 4, false)), 1e-2) << "nothing is dropped";
+}
+
+TEST(Randomness, ASampleDrawsTheSameInAnySplitOfItsBatch) {
+  for (const char* mixer :
+       {R"({"type": "attention", "n_heads": 2, "position": "rope", "dropout": 0.3})",
+        R"({"type": "attention", "n_heads": 2, "position": {"type": "cope", "n_positions": 8}, "dropout": 0.3})",
+        R"({"type": "differential_attention", "n_heads": 2, "dropout": 0.3})",
+        R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 8, "dropout": 0.3})",
+        R"({"type": "transformer_xl", "n_heads": 2, "segment": 6, "mem_len": 4, "dropout": 0.3})",
+        R"({"type": "compressive", "n_heads": 2, "segment": 8, "mem_len": 8, "n_compressed": 4, "dropout": 0.3})",
+        R"({"type": "memorizing", "n_heads": 2, "segment": 8, "memory": 32, "top_k": 4, "dropout": 0.3})",
+        R"({"type": "gau", "d_key": 8, "weights": "softmax", "dropout": 0.3})"}) {
+    SCOPED_TRACE(mixer);
+    Setting s;
+    s.mixer() = json_of(mixer);
+    expect_free_of_the_split(s);
+    s.of_documents();
+    expect_free_of_the_split(s);
+  }
+}
+
+TEST(Randomness, PairsDrawTheSameInAnySplitOfTheirBatch) {
+  Setting s;
+  s.of_pairs();
+  expect_free_of_the_split(s);
+}
+
+/// Two samples of the same tokens, and two pieces of one sample, draw different numbers.
+TEST(Randomness, SamplesAndPiecesOfASampleDrawTheirOwn) {
+  const Setting s;
+  const Recipe recipe = read_recipe(s.json, "");
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 1));
+  const std::vector<int64_t> text{1, 2, 3, 4, 5, 6};
+  const auto hidden = [&](int64_t sample, int64_t offset, int64_t step) {
+    nn::Batch batch = nn::Batch::of({text});
+    batch.segments[0].sample = sample;
+    batch.segments[0].offset = offset;
+    const at::NoGradGuard no_gradients;
+    return model.hidden(batch, {.training = true, .key = RandomKey(3).fold(uint64_t(step))});
+  };
+  const Tensor one = hidden(4, 0, 0);
+  EXPECT_TRUE(at::equal(one, hidden(4, 0, 0)));
+  EXPECT_FALSE(at::allclose(one, hidden(5, 0, 0)));
+  EXPECT_FALSE(at::allclose(one, hidden(4, 1, 0)));
+  EXPECT_FALSE(at::allclose(one, hidden(4, 0, 1)));
+}
+
+}  // namespace
+}  // namespace tessera::train::randomness_test
