@@ -7,11 +7,24 @@
 
 namespace tessera::infer {
 
-double nll_sum(const Tensor& logits_NC, const Tensor& targets_N) {
-  const Tensor wide = logits_NC.to(at::kDouble);
-  return (at::logsumexp(wide, {-1}) - wide.gather(1, targets_N.unsqueeze(1)).squeeze(1))
-      .sum()
-      .item<double>();
+Score evaluate(const model::Model& model,
+               const std::function<std::optional<EvalPass>()>& next,
+               const CancelToken* cancel) {
+  const at::NoGradGuard no_gradients;
+  Score sum;
+  for (std::optional<EvalPass> pass; (pass = next());) {
+    if (cancel != nullptr) cancel->check("evaluate");
+    model::ForwardOptions forward;
+    forward.cancel = cancel;
+    forward.state = pass->state;
+    nn::Encoded encoded;
+    if (pass->sources) {
+      encoded = model.encode(*pass->sources, forward);
+      forward.encoded = &encoded;
+    }
+    sum += score(model, model.hidden(pass->batch, forward), pass->targets_N);
+  }
+  return sum;
 }
 
 namespace {
@@ -69,34 +82,33 @@ EvalResult evaluate(const model::Model& model,
   const int64_t stride = options.carry        ? options.window
                          : options.stride > 0 ? std::min(options.stride, options.window - 1)
                                               : options.window - 1;
-  const at::NoGradGuard no_gradients;
   EvalResult result;
-  double sum = 0;
-  constexpr int64_t kRows = 256;  // logits of so many positions at a time
-  for (int64_t begin = 0, counted = 1; counted < total; begin += stride) {
-    const int64_t end = std::min(begin + options.window, last);
-    const int64_t predicted = options.carry ? end + 1 : end;  // one past the last target
-    if (predicted <= counted) continue;
+  int64_t begin = -stride, counted = 1;
+  const auto next = [&]() -> std::optional<EvalPass> {
+    if (result.windows > 0 && options.progress) options.progress(counted, total);
+    int64_t end = 0, predicted = 0;  // one past the last input, and one past the last target
+    do {
+      if (counted >= total) return std::nullopt;
+      begin += stride;
+      end = std::min(begin + options.window, last);
+      predicted = options.carry ? end + 1 : end;
+    } while (predicted <= counted);
     if (stored && !options.carry) state = empty();
-    model::ForwardOptions forward;
-    forward.cancel = options.cancel;
-    forward.state = state ? &*state : nullptr;
-    const std::vector<std::vector<int64_t>> rows{{ids.begin() + begin, ids.begin() + end}};
-    const Tensor hidden =
-        model.hidden(options.carry ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows), forward);
     // position i predicts token i + 1
     const int64_t unseen = options.carry ? prefix : begin + prefix;
-    for (int64_t i = std::max(counted, unseen) - 1; i < predicted - 1; i += kRows) {
-      const int64_t n = std::min(kRows, predicted - 1 - i);
-      const auto first = ids.begin() + i + 1;
-      const Tensor targets = at::tensor(std::vector<int64_t>(first, first + n), at::kLong);
-      sum += nll_sum(model.logits(hidden.narrow(0, i - begin, n)), targets);
-      result.target_ids.insert(result.target_ids.end(), first, first + n);
+    std::vector<int64_t> targets(static_cast<size_t>(end - begin), -1);
+    for (int64_t i = std::max(counted, unseen) - 1; i < predicted - 1; ++i) {
+      targets[static_cast<size_t>(i - begin)] = ids[static_cast<size_t>(i + 1)];
+      result.target_ids.push_back(ids[static_cast<size_t>(i + 1)]);
     }
+    const std::vector<std::vector<int64_t>> rows{{ids.begin() + begin, ids.begin() + end}};
     ++result.windows;
     counted = predicted;
-    if (options.progress) options.progress(counted, total);
-  }
+    return EvalPass{.batch = options.carry ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows),
+                    .targets_N = at::tensor(targets, at::kLong),
+                    .state = state ? &*state : nullptr};
+  };
+  const double sum = evaluate(model, next, options.cancel).nats;
   result.targets = static_cast<int64_t>(result.target_ids.size());
   if (result.targets == 0)
     fail(ErrorKind::input, "eval",

@@ -1,9 +1,25 @@
-// Likelihood of a text under a decoder.
+// Evaluation: passes of a model over given tokens, each asked for its targets. `eval` and training
+// differ in the passes alone.
 #pragma once
 
+#include "tessera/infer/score.h"
 #include "tessera/model/model.h"
 
 namespace tessera::infer {
+
+/// What one forward pass reads, and what it is asked.
+struct EvalPass {
+  nn::Batch batch;
+  Tensor targets_N;                       // int64, -1: none
+  std::optional<nn::Batch> sources = {};  // what an encoder reads first
+  model::State* state = nullptr;          // which the pass goes on from
+};
+
+/// Computes passes until `next` gives none; it is called when the one before is done. Throws
+/// Error(cancelled) between them.
+Score evaluate(const model::Model& model,
+               const std::function<std::optional<EvalPass>()>& next,
+               const CancelToken* cancel = nullptr);
 
 struct EvalOptions {
   int64_t window = 1024;   // tokens per forward pass
@@ -23,15 +39,12 @@ struct EvalResult {
   int64_t windows = 0;
 };
 
-/// Windows of `window` tokens, `stride` apart; within a window only targets not yet counted count,
-/// and of a window whose first tokens see each other (pattern prefix) only what follows these.
-/// With `carry`, windows lie side by side and all of them see what the model's state holds.
-/// Throws Error(input) for fewer than 2 tokens.
+/// The likelihood of a text under a decoder: windows of `window` tokens, `stride` apart; within a
+/// window only targets not yet counted count, and of a window whose first tokens see each other
+/// (pattern prefix) only what follows these. With `carry`, windows lie side by side and all of them
+/// see what the model's state holds. Throws Error(input) for fewer than 2 tokens.
 EvalResult evaluate(const model::Model& model,
                     const std::vector<int64_t>& ids,
                     const EvalOptions& options);
-
-/// Sum of -ln p(target) over rows of logits, in double.
-double nll_sum(const Tensor& logits_NC, const Tensor& targets_N);
 
 }  // namespace tessera::infer
