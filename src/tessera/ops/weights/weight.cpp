@@ -11,6 +11,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/ops/weights/blocked_linear.h"
 
 namespace tessera::ops {
 namespace {
@@ -294,7 +295,10 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   const auto product_type = widen_products(x) ? at::kFloat : x.scalar_type();
   const Tensor matrix = w.tensor().to(x.device(), product_type);
   const Tensor b = b_O.defined() ? b_O.to(x.device(), product_type) : Tensor();
-  return at::linear(x.to(product_type), matrix, b).to(x.scalar_type());
+  const Tensor input = x.to(product_type);
+  if (input.device().is_cpu() && product_type == at::kFloat && at::GradMode::is_enabled())
+    return blocked_linear(input, matrix, b).to(x.scalar_type());
+  return at::linear(input, matrix, b).to(x.scalar_type());
 }
 
 namespace {
