@@ -339,6 +339,54 @@ TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
   }
 }
 
+TEST_F(Cli, EvalOfACheckpointIsWhatTheRunLoggedAndARunMayBeginFromIt) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += fmt::format("{} ", i % 70);
+  std::ofstream(folder_ / "train.txt") << text;
+  std::ofstream(folder_ / "valid.txt") << text.substr(0, 500);
+  const auto recipe = [&](const char* name, const char* first, const char* steps) {
+    std::ofstream(folder_ / name) << fmt::format(
+        R"({{{}, "data": {{"train": ["train.txt"], "valid": ["valid.txt"]}},
+             "train": {{"steps": {}, "batch": 4, "length": 32}}}})",
+        first, steps);
+    return (folder_ / name).string();
+  };
+  const std::string folder = (folder_ / "run").string();
+  const Outcome trained = run(
+      "train " +
+      recipe("a.json",
+             R"("spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "layers": [
+                     {"mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+                      "ffn": {"type": "glu", "d_hidden": 24}}], "head": "tied"})",
+             "30") +
+      " --json --out " + folder);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const double logged = spec::parse_json(trained.out, "train")["valid_loss"].get<double>();
+  const Outcome evaluated = run("eval " + folder + "/latest --window 33 --json --text " +
+                                (folder_ / "valid.txt").string());
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_NEAR(spec::parse_json(evaluated.out, "eval")["nll"].get<double>(), logged, 1e-9);
+
+  // the model's spec and tokenizer
+  const Outcome tuned = run("train " + recipe("b.json", R"("init": {"from": "run"})", "1") +
+                            " --json --out " + (folder_ / "tuned").string());
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_NE(tuned.err.find("parameters kept"), std::string::npos) << tuned.err;
+  EXPECT_LT(spec::parse_json(tuned.out, "train")["loss"].get<double>(), logged + 0.5);
+  const Outcome other = run("train " +
+                            recipe("c.json",
+                                   R"("init": {"from": "run"},
+                     "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 32, "layers": [
+                     {"mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+                      "ffn": {"type": "glu", "d_hidden": 24}}], "head": "tied"})",
+                                   "1") +
+                            " --out " + (folder_ / "other").string());
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.err.find("the spec wants [256, 32]; the specs differ first at \"spec."),
+            std::string::npos)
+      << other.err;
+}
+
 TEST_F(Cli, ConvertPoolsKeyAndValueHeads) {
   // multi-head attention, trained for a step
   std::ofstream(folder_ / "text.txt") << std::string(400, 'a');

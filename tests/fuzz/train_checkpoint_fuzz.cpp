@@ -16,12 +16,8 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
        {"train",
         {{"steps", 2}, {"batch", 1}, {"length", 4}, {"windows", "carried"}, {"carry_limit", 8}}}},
       "");
-  static train::AdamW optimizer = [] {
-    std::vector<train::AdamW::Slot> slots;
-    for (const auto& [decl, weight] : model.weights().all())
-      slots.push_back({decl.name, decl.elements(), decl.decays()});
-    return train::AdamW(std::move(slots), {});
-  }();
+  static const train::ParameterSet parameters(model, recipe.optimizer);
+  static const auto optimizer = train::make_optimizer(recipe.optimizer, parameters);
   static const fuzz::Folder folder;
   const auto parts = fuzz::parts_of<4>(input);
   spec::Json manifest = {{"version", 1}, {"files", spec::Json::array()}};
@@ -36,7 +32,7 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
   fuzz::run(
       [&] {
         const at::NoGradGuard no_gradients;
-        train::load_checkpoint(folder.path(), recipe, "fuzz", model, optimizer);
+        train::load_checkpoint(folder.path(), {recipe, "fuzz", model, parameters, *optimizer});
       },
       {ErrorKind::file, ErrorKind::spec});
   fuzz::run([&] { train::load_model(folder.path()); }, {ErrorKind::file, ErrorKind::spec});

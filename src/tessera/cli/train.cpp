@@ -94,6 +94,7 @@ int train_model(const TrainArgs& o) {
   options.sequence = o.sequence;
   options.cancel = &cancel_token();
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
+  options.on_start = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const train::TrainResult result = train::train(recipe, o.out, options);
   if (o.json) {
     Json json = {{"step", result.step},

@@ -1,6 +1,6 @@
 #include "tessera/train/adamw.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -33,22 +33,6 @@ void update_range(float* __restrict w,
   }
 }
 
-double sum_of_squares(const float* g, int64_t n) {
-  constexpr int64_t kLanes = 8;
-  std::array<double, kLanes> sums{};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-#pragma omp simd
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const double value = g[i + lane];
-      sums[static_cast<size_t>(lane)] += value * value;
-    }
-  for (; i < n; ++i) sums[0] += static_cast<double>(g[i]) * g[i];
-  double sum = 0;
-  for (const double lane : sums) sum += lane;
-  return sum;
-}
-
 }  // namespace
 
 AdamW::AdamW(std::vector<Slot> slots, AdamWSettings settings)
@@ -64,24 +48,6 @@ AdamW::AdamW(std::vector<Slot> slots, AdamWSettings settings)
   v_.assign(static_cast<size_t>(total), 0);
 }
 
-double AdamW::gradient_norm(std::span<const Parameter> parameters) const {
-  require(parameters.size() == slots_.size(), "adamw", "{} parameters; expected {}",
-          parameters.size(), slots_.size());
-  std::vector<double> sums(chunks_.size());
-  parallel_for(static_cast<int64_t>(chunks_.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) {
-      const Chunk& chunk = chunks_[static_cast<size_t>(c)];
-      const float* gradient = parameters[chunk.slot].gradient;
-      if (gradient != nullptr)
-        sums[static_cast<size_t>(c)] =
-            sum_of_squares(gradient + chunk.begin, chunk.end - chunk.begin);
-    }
-  });
-  double sum = 0;
-  for (const double chunk : sums) sum += chunk;
-  return std::sqrt(sum);
-}
-
 void AdamW::update(std::span<const Parameter> parameters, int64_t t, double lr, double scale) {
   require(parameters.size() == slots_.size(), "adamw", "{} parameters; expected {}",
           parameters.size(), slots_.size());
@@ -90,33 +56,25 @@ void AdamW::update(std::span<const Parameter> parameters, int64_t t, double lr, 
   c.rest1 = static_cast<float>(1 - settings_.beta1);
   c.beta2 = static_cast<float>(settings_.beta2);
   c.rest2 = static_cast<float>(1 - settings_.beta2);
-  c.rate = static_cast<float>(lr / (1 - std::pow(settings_.beta1, static_cast<double>(t))));
   c.root = static_cast<float>(1 / std::sqrt(1 - std::pow(settings_.beta2, static_cast<double>(t))));
   c.eps = static_cast<float>(settings_.eps);
   c.scale = static_cast<float>(scale);
-  const auto decay = static_cast<float>(1 - lr * settings_.weight_decay);
+  const double corrected = 1 - std::pow(settings_.beta1, static_cast<double>(t));
   parallel_for(static_cast<int64_t>(chunks_.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Chunk& chunk = chunks_[static_cast<size_t>(i)];
       const Parameter& parameter = parameters[chunk.slot];
       if (parameter.gradient == nullptr) continue;
+      const Slot& slot = slots_[chunk.slot];
+      const double own_lr = lr * slot.lr_factor;
       Constants mine = c;
-      mine.keep = slots_[chunk.slot].decays ? decay : 1;
+      mine.keep = static_cast<float>(1 - own_lr * slot.weight_decay);
+      mine.rate = static_cast<float>(own_lr / corrected);
       const int64_t at = begins_[chunk.slot] + chunk.begin;
       update_range(parameter.weight + chunk.begin, parameter.gradient + chunk.begin, m_.data() + at,
                    v_.data() + at, chunk.end - chunk.begin, mine);
     }
   });
-}
-
-int64_t last_nonfinite(std::span<const Parameter> parameters,
-                       const std::vector<AdamW::Slot>& slots) {
-  for (size_t s = slots.size(); s-- > 0;) {
-    const float* gradient = parameters[s].gradient;
-    if (gradient != nullptr && !std::isfinite(sum_of_squares(gradient, slots[s].elements)))
-      return static_cast<int64_t>(s);
-  }
-  return -1;
 }
 
 }  // namespace tessera::train

@@ -9,6 +9,7 @@
 
 #include "tessera/base/rng.h"
 #include "tessera/base/threads.h"
+#include "tessera/train/gradients.h"
 
 namespace tessera::train::adamw_test {
 namespace {
@@ -21,13 +22,12 @@ std::vector<float> gen(int n, double a, double b) {
 
 TEST(AdamW, AgainstTorch) {
   std::vector<float> w = gen(6, 0.5, 0.1);
-  AdamW optimizer({{"w", 6, true}},
-                  {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+  AdamW optimizer({{6, 0.1}}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8});
   for (int t = 1; t <= 3; ++t) {
     const std::vector<float> g = gen(6, 0.7, t);
     const std::vector<Parameter> parameters{{w.data(), g.data()}};
     if (t == 1) {
-      EXPECT_NEAR(optimizer.gradient_norm(parameters), 1.86531155, 1e-6);
+      EXPECT_NEAR(norm_of(std::vector<Gradient>{{g.data(), 6}}), 1.86531155, 1e-6);
     }
     optimizer.update(parameters, t, 0.01, 1);
     if (t == 1) {
@@ -54,9 +54,10 @@ TEST(AdamW, SameBitsForAnyThreadCount) {
     set_thread_count(threads);
     std::vector<float> w1 = random_values(100'003, 1), w2 = random_values(17, 2);
     const std::vector<float> g1 = random_values(100'003, 3), g2 = random_values(17, 4);
-    AdamW optimizer({{"a", 100'003, true}, {"b", 17, false}}, {});
+    AdamW optimizer({{100'003, 0.1}, {17}}, {});
     const std::vector<Parameter> parameters{{w1.data(), g1.data()}, {w2.data(), g2.data()}};
-    norms.push_back(static_cast<float>(optimizer.gradient_norm(parameters)));
+    norms.push_back(
+        static_cast<float>(norm_of(std::vector<Gradient>{{g1.data(), 100'003}, {g2.data(), 17}})));
     optimizer.update(parameters, 1, 0.1, 0.5);
     w1.insert(w1.end(), w2.begin(), w2.end());
     results.push_back(w1);
@@ -68,19 +69,17 @@ TEST(AdamW, SameBitsForAnyThreadCount) {
   }
 }
 
-TEST(AdamW, NormIsThatOfDoubleAndDoesNotOverflow) {
+TEST(Gradients, NormIsThatOfDoubleAndDoesNotOverflow) {
   const std::vector<float> huge(40'000, 1e30f);
-  AdamW optimizer({{"a", 40'000, true}}, {});
-  std::vector<float> w(40'000);
-  EXPECT_NEAR(optimizer.gradient_norm(std::vector<Parameter>{{w.data(), huge.data()}}) /
-                  (200 * static_cast<double>(1e30f)),
-              1, 1e-12);
+  EXPECT_NEAR(
+      norm_of(std::vector<Gradient>{{huge.data(), 40'000}}) / (200 * static_cast<double>(1e30f)), 1,
+      1e-12);
 }
 
 TEST(AdamW, DecayOnlyWhereDeclaredAndNothingWithoutGradient) {
   std::vector<float> a{1}, b{1}, c{1};
   const std::vector<float> zero{0};
-  AdamW optimizer({{"a", 1, true}, {"b", 1, false}, {"c", 1, true}}, {.weight_decay = 0.5});
+  AdamW optimizer({{1, 0.5}, {1, 0}, {1, 0.5}}, {});
   optimizer.update(
       std::vector<Parameter>{{a.data(), zero.data()}, {b.data(), zero.data()}, {c.data(), nullptr}},
       1, 0.1, 1);
@@ -89,14 +88,21 @@ TEST(AdamW, DecayOnlyWhereDeclaredAndNothingWithoutGradient) {
   EXPECT_EQ(c[0], 1);
 }
 
-TEST(AdamW, NamesTheBadGradientNearestToTheLoss) {
-  std::vector<float> w(3);
+TEST(AdamW, AGroupMultipliesTheRateAndWithItTheDecay) {
+  std::vector<float> a{1}, b{1};
+  const std::vector<float> g{2};
+  AdamW whole({{1, 0.5}}, {}), tenth({{1, 0.5, 0.1}}, {});
+  whole.update(std::vector<Parameter>{{a.data(), g.data()}}, 1, 0.01, 1);
+  tenth.update(std::vector<Parameter>{{b.data(), g.data()}}, 1, 0.1, 1);
+  EXPECT_FLOAT_EQ(a[0], b[0]);
+  EXPECT_NEAR(a[0], 1 - 0.01 * 0.5 - 0.01, 1e-6);  // the first step is lr long
+}
+
+TEST(Gradients, NamesTheBadOneNearestToTheLoss) {
   const std::vector<float> good{1, 2, 3}, bad{1, std::numeric_limits<float>::infinity(), 3};
-  AdamW optimizer({{"a", 3, true}, {"b", 3, true}, {"c", 3, true}}, {});
-  const std::vector<Parameter> parameters{
-      {w.data(), bad.data()}, {w.data(), bad.data()}, {w.data(), good.data()}};
-  EXPECT_FALSE(std::isfinite(optimizer.gradient_norm(parameters)));
-  EXPECT_EQ(last_nonfinite(parameters, optimizer.slots()), 1);
+  const std::vector<Gradient> gradients{{bad.data(), 3}, {bad.data(), 3}, {good.data(), 3}, {}};
+  EXPECT_FALSE(std::isfinite(norm_of(gradients)));
+  EXPECT_EQ(last_nonfinite(gradients), 1);
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 #include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/checkpoint.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/train/batch_tensors.h"
+#include "tessera/train/objective_testing.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
@@ -77,7 +78,8 @@ std::vector<Passed> walk(const model::Model& model,
   std::vector<Passed> out;
   for (const Window& window : windows_in_order(split.tokens(), length)) {
     const PackedBatch packed = pack(split, std::span(&window, 1));
-    auto [batch, targets] = to_tensors(packed);
+    nn::Batch batch = batch_of(packed);
+    const Tensor targets = targets_of(packed);
     model::State state = rows.enter(batch, packed, {0});
     for (size_t i = 0; i < packed.pieces.size(); ++i)
       out.push_back({0, window.begin + packed.pieces[i].begin, packed.pieces[i].length,
@@ -140,7 +142,8 @@ TEST(CarriedRows, SavedAndLoadedTheyGoOnTheSame) {
   const auto step = [&](CarriedRows& rows, const std::vector<Window>& some) {
     const at::NoGradGuard no_gradients;
     const PackedBatch packed = pack(split, some);
-    auto [batch, targets] = to_tensors(packed);
+    nn::Batch batch = batch_of(packed);
+    const Tensor targets = targets_of(packed);
     model::State state = rows.enter(batch, packed, {0, 1});
     model::ForwardOptions options;
     options.state = &state;
@@ -381,20 +384,21 @@ TEST(CarriedEvaluation, PredictsEveryTokenOnceWithItsPast) {
     begin += length;
     std::vector<int64_t> targets(ids.begin() + 1, ids.end());
     targets.push_back(-1);
-    nats += score(model, model.hidden(nn::Batch::of({ids})), at::tensor(targets, at::kLong)).nats;
+    nats += infer::score(model, model.hidden(nn::Batch::of({ids})), at::tensor(targets, at::kLong))
+                .nats;
   }
-  EvaluateOptions options{.length = 6, .batch = 1};
+  EvaluateOptions options{.batch = 1};
   options.carried = true;
-  const Evaluation carried = evaluate(model, split, options);
+  const Evaluation carried = evaluate_split(model, split, 6, options);
   EXPECT_EQ(carried.tokens, 32 + 3 + 19);
   EXPECT_NEAR(carried.loss, nats / 54, 1e-9);
   // streams begin without a past, but predict as many
   options.batch = 3;
-  EXPECT_EQ(evaluate(model, split, options).tokens, 54);
+  EXPECT_EQ(evaluate_split(model, split, 6, options).tokens, 54);
   options.batches = 1;
-  EXPECT_LE(evaluate(model, split, options).tokens, 18);
-  options = {.length = 6, .batch = 1};
-  EXPECT_GT(std::abs(evaluate(model, split, options).loss - carried.loss), 1e-5);
+  EXPECT_LE(evaluate_split(model, split, 6, options).tokens, 18);
+  options = {.batch = 1};
+  EXPECT_GT(std::abs(evaluate_split(model, split, 6, options).loss - carried.loss), 1e-5);
 }
 
 }  // namespace

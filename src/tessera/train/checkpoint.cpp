@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/train/run_folder.h"
@@ -36,23 +37,6 @@ std::vector<TensorView> parameter_views(const model::Model& model) {
   return views;
 }
 
-/// The moments under the names and shapes of their parameters.
-struct MomentView {
-  std::string name;
-  const std::vector<int64_t>* shape;
-  std::span<float> values;
-};
-
-std::vector<MomentView> moment_views(const model::Model& model, AdamW& optimizer) {
-  std::vector<MomentView> views;
-  for (size_t i = 0; i < optimizer.slots().size(); ++i) {
-    const spec::ParamDecl& decl = model.weights().all()[i].first;
-    views.push_back({"first_moment." + decl.name, &decl.shape, optimizer.first_moment(i)});
-    views.push_back({"second_moment." + decl.name, &decl.shape, optimizer.second_moment(i)});
-  }
-  return views;
-}
-
 /// Copies a stored tensor over memory of a known shape.
 void restore(const format::TensorFile& file,
              const std::string& name,
@@ -67,6 +51,12 @@ void restore(const format::TensorFile& file,
   std::memcpy(to, view.data.data(), view.data.size());
 }
 
+bool holds_gguf(const fs::path& path) {
+  const auto file = MappedFile::open(path);
+  const auto bytes = file->bytes();
+  return bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0;
+}
+
 /// Puts the tokenizer's files beside the model; returns how the model refers to them.
 std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder) {
   if (tokenizer == "bytes") return tokenizer;
@@ -74,15 +64,19 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
     write_file_atomically(folder / from.filename(), read_text_file(from));
   };
   const fs::path path(tokenizer);
-  if (!fs::is_directory(path)) {
-    copy(path);
-    return path.filename().string();
-  }
-  const auto files = text::tokenizer_files_in(path);
-  if (files.empty())
+  const auto text_files =
+      fs::is_directory(path) ? text::tokenizer_files_in(path) : std::vector<fs::path>();
+  for (const fs::path& file : text_files) copy(file);
+  if (!text_files.empty()) return text_files.front().filename().string();
+  // what a model keeps in a form of its own
+  if (fs::is_directory(path) || holds_gguf(path)) {
+    convert::copy_tokenizer(path, folder);
+    for (const char* name : {"tokenizer.gguf", "tokenizer.bin"})
+      if (fs::exists(folder / name)) return name;
     fail(ErrorKind::file, path.string(), "no tokenizer.json or vocab.txt in this folder");
-  for (const fs::path& file : files) copy(file);
-  return files.front().filename().string();
+  }
+  copy(path);
+  return path.filename().string();
 }
 
 int64_t counter(const Json& json, const char* key, const fs::path& file) {
@@ -100,33 +94,31 @@ std::optional<CarriedRows> fresh_rows(const Recipe& recipe, const model::Model& 
   return CarriedRows(model.spec(), how.batch * how.accumulate, how.carry_limit);
 }
 
-fs::path save_checkpoint(const fs::path& run,
-                         const Recipe& recipe,
-                         const std::string& data_key,
-                         const model::Model& model,
-                         AdamW& optimizer,
-                         const Progress& progress) {
+fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progress& progress) {
+  const Recipe& recipe = state.recipe;
   PendingCheckpoint pending(run, progress.step);
   const fs::path& folder = pending.folder();
   const Json resolved = resolve(recipe);
 
   format::StringMap metadata{{"tessera_spec", resolved["spec"].dump()}};
   if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
-  format::write_safetensors(folder / kModel, parameter_views(model), metadata);
-  std::vector<TensorView> moments;
-  for (const MomentView& m : moment_views(model, optimizer))
-    moments.push_back(view_of(m.name, *m.shape, DType::f32, m.values.data(),
-                              static_cast<int64_t>(m.values.size_bytes())));
-  format::write_safetensors(folder / kOptimizer, moments);
+  format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
+  std::vector<TensorView> views;
+  for (const Optimizer::StateTensor& kept : state.optimizer.state())
+    views.push_back(view_of(kept.name, kept.tensor.sizes().vec(), DType::f32,
+                            kept.tensor.const_data_ptr(),
+                            static_cast<int64_t>(kept.tensor.nbytes())));
+  format::write_safetensors(folder / kOptimizer, views);
   if (progress.carried) progress.carried->save(folder / kCarried);
 
   Json trainer = {{"version", 1},
                   {"step", progress.step},
                   {"sample", progress.sample},
                   {"tokens", progress.tokens},
+                  {"updates", state.optimizer.updates()},
                   {"seconds", progress.seconds},
                   {"random", {{"generator", "philox4x32-10"}, {"seed", recipe.train.seed}}},
-                  {"data_sha256", data_key},
+                  {"data_sha256", state.data_key},
                   {"recipe_sha256", sha256(resolved.dump())},
                   {"recipe", resolved}};
   if (progress.unreported) trainer["unreported"] = to_json(*progress.unreported);
@@ -134,11 +126,8 @@ fs::path save_checkpoint(const fs::path& run,
   return pending.commit(recipe.checkpoint.keep);
 }
 
-Progress load_checkpoint(const fs::path& folder,
-                         const Recipe& recipe,
-                         const std::string& data_key,
-                         const model::Model& model,
-                         AdamW& optimizer) {
+Progress load_checkpoint(const fs::path& folder, const RunState& state) {
+  const Recipe& recipe = state.recipe;
   verify_checkpoint(folder);
   const fs::path file = folder / kTrainer;
   const Json trainer = spec::read_json_file(file);
@@ -150,18 +139,19 @@ Progress load_checkpoint(const fs::path& folder,
          "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another "
          "folder",
          key, folder.string());
-  if (trainer.value("data_sha256", Json()) != Json(data_key))
+  if (trainer.value("data_sha256", Json()) != Json(state.data_key))
     fail(ErrorKind::spec, "resume",
          "\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
          folder.string());
 
   const format::TensorFile weights = format::open_safetensors(folder / kModel),
-                           moments = format::open_safetensors(folder / kOptimizer);
-  for (const auto& [decl, weight] : model.weights().all())
+                           kept = format::open_safetensors(folder / kOptimizer);
+  for (const auto& [decl, weight] : state.model.weights().all())
     restore(weights, decl.name, decl.shape, weight->dtype(),
             weight->dense_tensor().mutable_data_ptr());
-  for (const MomentView& m : moment_views(model, optimizer))
-    restore(moments, m.name, *m.shape, DType::f32, m.values.data());
+  for (const Optimizer::StateTensor& tensor : state.optimizer.state())
+    restore(kept, tensor.name, tensor.tensor.sizes().vec(), DType::f32,
+            tensor.tensor.mutable_data_ptr());
 
   Progress progress;
   progress.step = counter(trainer, "step", file);
@@ -171,7 +161,10 @@ Progress load_checkpoint(const fs::path& folder,
   progress.seconds = seconds.is_number() ? seconds.get<double>() : 0;
   if (trainer.contains("unreported"))
     progress.unreported = log_line_of(trainer["unreported"], file.string());
-  progress.carried = fresh_rows(recipe, model);
+  // checkpoints without it come from runs that left no update out
+  state.optimizer.restore_updates(trainer.contains("updates") ? counter(trainer, "updates", file)
+                                                              : progress.step);
+  progress.carried = fresh_rows(recipe, state.model);
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;
 }

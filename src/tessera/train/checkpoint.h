@@ -2,15 +2,15 @@
 //   model.safetensors      parameters under their names; metadata "tessera_spec" (resolved spec,
 //   JSON) and
 //                          "tessera_tokenizer" ("bytes", or the name of a file or folder beside it)
-//   optimizer.safetensors  first_moment.NAME, second_moment.NAME
+//   optimizer.safetensors  the optimiser's state; of AdamW first_moment.NAME, second_moment.NAME
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
 //   carried.safetensors    where windows are carried: the states of the rows
 // Folder, manifest and rename: run_folder.h.
 #pragma once
 
 #include "tessera/model/model.h"
-#include "tessera/train/adamw.h"
 #include "tessera/train/carried.h"
+#include "tessera/train/optimizer.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 
@@ -30,23 +30,25 @@ struct Progress {
 /// The rows that a run begins with: one per sequence of an update; none where windows are isolated.
 std::optional<CarriedRows> fresh_rows(const Recipe& recipe, const model::Model& model);
 
-/// Writes a checkpoint of `run`; returns its folder. Throws Error(resource) and leaves the older
-/// ones.
+/// What a checkpoint is made of, besides where the run stands.
+struct RunState {
+  const Recipe& recipe;
+  const std::string& data_key;
+  const model::Model& model;
+  const ParameterSet& parameters;
+  Optimizer& optimizer;
+};
+
+/// Writes a checkpoint into the folder `run`; returns its own. Throws Error(resource) and leaves
+/// the older ones.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run,
-                                      const Recipe& recipe,
-                                      const std::string& data_key,
-                                      const model::Model& model,
-                                      AdamW& optimizer,
+                                      const RunState& state,
                                       const Progress& progress);
 
 /// Reads `folder` into model and optimizer. Throws Error(file) for damage, naming the file, and
 /// Error(spec) that names the key when the recipe, or the content of the data, is not the one the
 /// checkpoint was made with.
-Progress load_checkpoint(const std::filesystem::path& folder,
-                         const Recipe& recipe,
-                         const std::string& data_key,
-                         const model::Model& model,
-                         AdamW& optimizer);
+Progress load_checkpoint(const std::filesystem::path& folder, const RunState& state);
 
 /// Weights of a checkpoint's model, trainable or mapped from its file.
 model::Model load_model(const std::filesystem::path& checkpoint, bool trainable = false);

@@ -4,39 +4,9 @@
 #include <numeric>
 #include <optional>
 
-#include "tessera/model/prefix.h"
 #include "tessera/train/carried.h"
-#include "tessera/train/loss.h"
 
 namespace tessera::train {
-
-std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed) {
-  nn::Batch batch;
-  // a piece is a sequence of its own, and keeps its place in the sample
-  int64_t row = -1, row_begin = 0;
-  for (const Piece& piece : packed.pieces) {
-    if (piece.row != row) row = piece.row, row_begin = piece.begin;
-    batch.segments.push_back({static_cast<int64_t>(batch.segments.size()), piece.begin,
-                              piece.length, 0, piece.prefix, packed.first_sample + row,
-                              piece.begin - row_begin});
-  }
-  batch.ids_N = at::tensor(packed.ids, at::kLong);
-  batch.number();
-  return {std::move(batch), at::tensor(packed.targets, at::kLong)};
-}
-
-Tensor hidden_of(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 model::ForwardOptions options) {
-  if (packed.sources.empty()) return model.hidden(batch, options);
-  nn::Batch sources = nn::Batch::of(packed.sources);
-  for (nn::Segment& s : sources.segments) s.sample = packed.first_sample + s.row;
-  const nn::Encoded encoded = model.encode(sources, options);
-  options.encoded = &encoded;
-  return model.hidden(batch, options);
-}
-
 namespace {
 
 /// Numbers of the windows, or of the pairs, that each pass computes.
@@ -54,66 +24,43 @@ std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptio
   return out;
 }
 
-/// Over `count` samples, of which fetch(numbers) packs some.
-template <class Fetch>
-Evaluation evaluate_samples(const model::Model& model,
-                            int64_t count,
-                            Fetch fetch,
-                            const EvaluateOptions& options) {
-  const at::NoGradGuard no_grad;
-  std::optional<CarriedRows> carried;
-  if (options.carried) carried.emplace(model.spec(), options.batch, options.carry_limit);
-  Evaluation result;
-  Score sum;
-  for (const auto& pass : passes_of(count, options)) {
-    if (options.cancel != nullptr) options.cancel->check("evaluate");
-    const PackedBatch packed = fetch(pass);
-    auto [batch, targets] = to_tensors(packed);
-    model::ForwardOptions forward;
-    forward.cancel = options.cancel;
-    std::optional<model::State> state;
-    std::vector<int64_t> streams(pass.size());
-    std::iota(streams.begin(), streams.end(), 0);
-    if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
-    const Score some = score(model, hidden_of(model, packed, batch, forward), targets);
-    if (carried) carried->leave(*state, batch, packed, streams);
-    sum.nats += some.nats;
-    sum.hits += some.hits;
-    result.tokens += packed.n_targets;
-  }
-  const auto tokens = static_cast<double>(std::max<int64_t>(1, result.tokens));
-  result.loss = sum.nats / tokens;
-  result.accuracy = static_cast<double>(sum.hits) / tokens;
-  return result;
-}
-
 }  // namespace
 
 Evaluation evaluate(const model::Model& model,
-                    const Source& source,
+                    const Objective& objective,
                     const EvaluateOptions& options) {
-  Evaluation result = evaluate_samples(
-      model, source.valid_samples(),
-      [&](const std::vector<int64_t>& numbers) { return source.valid(numbers); }, options);
-  result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
-  return result;
-}
-
-Evaluation evaluate(const model::Model& model,
-                    const TokenSplit& split,
-                    const EvaluateOptions& options) {
-  const std::vector<Window> windows = windows_in_order(split.tokens(), options.length);
-  Evaluation result = evaluate_samples(
-      model, static_cast<int64_t>(windows.size()),
-      [&](const std::vector<int64_t>& numbers) {
-        PackedBatch batch = pack(split, chosen(windows, numbers));
-        hide_seen(batch, model::longest_prefix(model.spec(), 0));
-        return batch;
-      },
-      options);
-  if (split.text_bytes() > 0)
-    result.bits_per_byte = result.loss * static_cast<double>(split.tokens()) /
-                           static_cast<double>(split.text_bytes()) / std::numbers::ln2;
+  const Source& source = objective.source();
+  const auto passes = passes_of(source.valid_samples(), options);
+  std::optional<CarriedRows> carried;
+  if (options.carried) carried.emplace(model.spec(), options.batch, options.carry_limit);
+  size_t number = 0;
+  PackedBatch packed;
+  nn::Batch batch;
+  std::vector<int64_t> streams;
+  std::optional<model::State> state;
+  const auto next = [&]() -> std::optional<infer::EvalPass> {
+    // what the pass before has left
+    if (state) carried->leave(*state, batch, packed, streams);
+    if (number == passes.size()) return std::nullopt;
+    const std::vector<int64_t>& samples = passes[number++];
+    packed = source.valid(samples);
+    infer::EvalPass pass = objective.question(packed);
+    if (carried) {
+      streams.resize(samples.size());
+      std::iota(streams.begin(), streams.end(), 0);
+      pass.state = &state.emplace(carried->enter(pass.batch, packed, streams));
+      batch = pass.batch;
+    }
+    return pass;
+  };
+  const infer::Score sum = infer::evaluate(model, next, options.cancel);
+  const auto targets = static_cast<double>(std::max<int64_t>(1, sum.targets));
+  Evaluation result;
+  result.tokens = sum.targets;
+  result.loss = sum.nats / targets;
+  result.accuracy = static_cast<double>(sum.hits) / targets;
+  if (objective.counts_bytes())
+    result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
   return result;
 }
 

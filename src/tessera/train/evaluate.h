@@ -1,8 +1,8 @@
-// How well a model predicts a text, or answers a task.
+// How well a model answers what an objective holds out: the evaluator of infer/evaluate.h on the
+// samples of a source.
 #pragma once
 
-#include "tessera/model/model.h"
-#include "tessera/train/source.h"
+#include "tessera/train/objective.h"
 
 namespace tessera::train {
 
@@ -14,9 +14,8 @@ struct Evaluation {
 };
 
 struct EvaluateOptions {
-  int64_t length = 0;   // of a split's windows, in tokens
-  int64_t batch = 1;    // windows per forward pass
-  int64_t batches = 0;  // at most so many passes, spread evenly over the split; 0 = all
+  int64_t batch = 1;    // samples per forward pass
+  int64_t batches = 0;  // at most so many passes, spread evenly over the samples; 0 = all
   /// Windows go on from the state of the one before, in `batch` streams side by side, of which
   /// `batches` takes the first windows. A document begins anew after `carry_limit` tokens, 0 =
   /// never.
@@ -25,23 +24,9 @@ struct EvaluateOptions {
   const CancelToken* cancel = nullptr;
 };
 
-/// The samples that a source holds out. Throws Error(cancelled) between passes.
+/// The samples that the objective holds out. Throws Error(cancelled) between passes.
 Evaluation evaluate(const model::Model& model,
-                    const Source& source,
+                    const Objective& objective,
                     const EvaluateOptions& options);
-
-/// A split's windows in order, without gaps.
-Evaluation evaluate(const model::Model& model,
-                    const TokenSplit& split,
-                    const EvaluateOptions& options);
-
-/// Tensors of a packed batch: the model's input, and the targets [N].
-std::pair<nn::Batch, Tensor> to_tensors(const PackedBatch& packed);
-
-/// Hidden states of a packed batch, its sources read first where it has some.
-Tensor hidden_of(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 model::ForwardOptions options);
 
 }  // namespace tessera::train

@@ -2,17 +2,13 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "tessera/infer/score.h"
 
 namespace tessera::train {
 namespace {
-
-/// Calls visit(begin, length) over chunks of the rows.
-template <class Visit>
-void each_chunk(int64_t n, int64_t vocab, Visit visit) {
-  const int64_t chunk = loss_chunk(vocab);
-  for (int64_t begin = 0; begin < n; begin += chunk) visit(begin, std::min(chunk, n - begin));
-}
 
 /// exp(z - max) in place of the logits; returns {ln sum exp z, sum exp(z - max)}, [N, 1] each.
 std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
@@ -24,13 +20,13 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
 
 /// Without the rows that have no target, where they are the most: a task scores few of its tokens.
 std::pair<Tensor, Tensor> with_targets(const Tensor& hidden_ND, const Tensor& targets_N) {
-  const Tensor rows = (targets_N >= 0).nonzero().squeeze(1);
+  const Tensor rows = infer::rows_with_targets(targets_N);
   if (2 * rows.size(0) > targets_N.size(0)) return {hidden_ND, targets_N};
   return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows)};
 }
 
 double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
-  return at::where(valid_N1, values_N1.to(at::kDouble), 0.0).sum().item<double>();
+  return infer::sum_in_order(at::where(valid_N1, values_N1.to(at::kDouble), 0.0));
 }
 
 }  // namespace
@@ -59,36 +55,24 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
   return nats;
 }
 
-Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
-  const at::NoGradGuard no_grad;
-  const auto [hidden, targets] = with_targets(hidden_ND, targets_N);
-  Score sum;
-  each_chunk(hidden.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {
-    const Tensor wanted = targets.narrow(0, begin, length);
-    Tensor logits = model.logits(hidden.narrow(0, begin, length));
-    logits = logits.to(ops::wide(logits));
-    sum.hits += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
-    const Tensor hit = logits.gather(-1, wanted.clamp_min(0).unsqueeze(-1));
-    sum.nats += masked_sum(exponentiate_(logits).first - hit, (wanted >= 0).unsqueeze(-1));
-  });
-  return sum;
-}
-
 double loss_and_backward(const model::Model& model,
                          const Tensor& hidden_ND,
                          const Tensor& targets_N,
                          const LossOptions& options,
                          const Tensor& added) {
   const auto [scored, targets] = with_targets(hidden_ND, targets_N);
-  const Tensor hidden = scored.detach().requires_grad_(true);
+  // nothing behind the head may be trained
+  const Tensor hidden = scored.detach().requires_grad_(scored.requires_grad());
+  const int64_t n = hidden.size(0), width = infer::head_width(model.spec());
   double nats = 0;
-  each_chunk(hidden.size(0), model.spec().vocab, [&](int64_t begin, int64_t length) {
+  for (int64_t begin = 0; begin < n; begin += loss_chunk(width)) {
+    const int64_t length = std::min(loss_chunk(width), n - begin);
     const Tensor logits = model.logits(hidden.narrow(0, begin, length));
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
     nats += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
-    logits.backward(gradient.to(logits.scalar_type()));
-  });
+    if (logits.requires_grad()) logits.backward(gradient.to(logits.scalar_type()));
+  }
   if (!std::isfinite(nats)) return nats;
   std::vector<Tensor> roots, gradients;
   if (hidden.grad().defined()) {
@@ -97,7 +81,7 @@ double loss_and_backward(const model::Model& model,
   }
   if (added.defined() && added.requires_grad()) {
     roots.push_back(added);
-    gradients.push_back(at::full_like(added, options.scale));
+    gradients.push_back(at::ones_like(added));
   }
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
   return nats;

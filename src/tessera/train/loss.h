@@ -22,18 +22,9 @@ struct LossOptions {
 /// C. Of equal largest logits one is pulled.
 double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 
-struct Score {
-  double nats = 0;   // sum of l_i
-  int64_t hits = 0;  // targets that are the most likely token
-};
-
-/// From hidden states, without gradients.
-Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
-
-/// Sum of l_i, and the gradients of everything behind it added to the parameters; so are those of
-/// `added`, a sum over the same tokens that parts add to the loss (undefined = none), which is not
-/// in the result. A loss that is not finite is returned before any gradient passes the hidden
-/// states.
+/// Sum of l_i, and the gradients of everything behind it, `scale` times, added to the parameters;
+/// so are those of `added`, what parts add to the whole (undefined = none), which is not in the
+/// result. A loss that is not finite is returned before any gradient passes the hidden states.
 double loss_and_backward(const model::Model& model,
                          const Tensor& hidden_ND,
                          const Tensor& targets_N,

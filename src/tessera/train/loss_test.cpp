@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/train/evaluate.h"
+#include "tessera/train/objective_testing.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::loss_test {
@@ -126,7 +126,7 @@ TEST(Loss, GradientsAreSlopes) {
       const double h = 1e-5, before = flat[i].item<double>();
       const auto at_offset = [&](double offset) {
         flat[i].fill_(before + offset);
-        const double value = score(c.model, c.model.hidden(c.batch), c.targets).nats;
+        const double value = infer::score(c.model, c.model.hidden(c.batch), c.targets).nats;
         flat[i].fill_(before);
         return value;
       };
@@ -167,17 +167,17 @@ TEST(Evaluate, CountsEveryTokenOnce) {
   writer.finish();
   const auto split = TokenSplit::open(folder / "t.tokens");
   const Case c = make_case();
-  const Evaluation all = evaluate(c.model, split, {.length = 100, .batch = 3});
+  const Evaluation all = evaluate_split(c.model, split, 100, {.batch = 3});
   EXPECT_EQ(all.tokens, 8);
   const double want =
-      (score(c.model, c.model.hidden(nn::Batch::of({{1, 5, 2, 7}, {10}, {3, 4, 9}})),
-             at::tensor({5, 2, 7, 3, 0, 4, 9, 1}, at::kLong))
+      (infer::score(c.model, c.model.hidden(nn::Batch::of({{1, 5, 2, 7}, {10}, {3, 4, 9}})),
+                    at::tensor({5, 2, 7, 3, 0, 4, 9, 1}, at::kLong))
            .nats) /
       8;
   EXPECT_NEAR(all.loss, want, 1e-12);
   EXPECT_NEAR(all.bits_per_byte, want / std::log(2.0) * 11 / 60, 1e-12);
-  EXPECT_EQ(evaluate(c.model, split, {.length = 3, .batch = 2}).tokens, 8);
-  EXPECT_LT(evaluate(c.model, split, {.length = 3, .batch = 2, .batches = 1}).tokens, 8);
+  EXPECT_EQ(evaluate_split(c.model, split, 3, {.batch = 2}).tokens, 8);
+  EXPECT_LT(evaluate_split(c.model, split, 3, {.batch = 2, .batches = 1}).tokens, 8);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tessera/train/checkpoint.h"
+#include "tessera/train/batch_tensors.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
@@ -195,9 +196,7 @@ TEST(Pairs, ADecoderLearnsToReadItsPrefixAndNeighboursDoNotShow) {
                                      "{\"in\": \"abcd\", \"out\": \"xy\"}\n"
                                      "{\"in\": \"efg\", \"out\": \"uvw\"}\n");
   const at::NoGradGuard no_gradients;
-  const auto hidden = [&](const PackedBatch& packed) {
-    return model.hidden(to_tensors(packed).first);
-  };
+  const auto hidden = [&](const PackedBatch& packed) { return model.hidden(batch_of(packed)); };
   PackedBatch both = pack_prefixed(split, std::vector<int64_t>{0, 1}, std::nullopt, 16);
   const Tensor first = hidden(pack_prefixed(split, std::vector<int64_t>{0}, std::nullopt, 16)),
                second = hidden(pack_prefixed(split, std::vector<int64_t>{1}, std::nullopt, 16));

@@ -1,7 +1,6 @@
 // What a sample draws in training is its own: it does not turn on the batch that it stands in.
-#include "tessera/train/evaluate.h"
-#include "tessera/train/loss.h"
-#include "tessera/train/source.h"
+#include "tessera/train/batch_tensors.h"
+#include "tessera/train/objective.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::randomness_test {
@@ -33,16 +32,12 @@ struct Setting {
                     {"text", counting_text(static_cast<size_t>(3 + i % 7))}}
                    .dump() +
                "\n";
-    Json& spec = json["spec"];
-    const Json layers = spec["layers"];
-    spec["arch"] = "encoder_decoder";
-    spec["encoder"] = {{"layers", layers}};
-    spec["layers"] = {{{"groups", {{{"mixer", layers[0]["mixer"]}},
-                                   {{"cross", {{"type", "cross_attention"}, {"n_heads", 2},
-                                               {"dropout", 0.3}}}},
-                                   {{"ffn", spec["ffn"]}}}}}};
-    spec.erase("ffn");
-    spec["encoder"]["ffn"] = {{"type", "glu"}, {"d_hidden", 32}};
+    json["spec"] = json_of(R"({"tessera": 1, "arch": "encoder_decoder", "vocab": 256, "d_model": 16,
+        "embed": {"type": "token", "dropout": 0.2}, "residual": {"type": "pre_norm", "dropout": 0.2},
+        "mixer": {"type": "attention", "n_heads": 2, "position": "rope", "dropout": 0.3},
+        "cross": {"type": "cross_attention", "n_heads": 2, "dropout": 0.3},
+        "ffn": {"type": "glu", "d_hidden": 32},
+        "stacks": {"encoder": {"layers": [{}]}, "decoder": {"layers": [{}]}}})");
     json["data"] = {{"train", {folder.write("pairs.jsonl", lines)}},
                     {"format", "jsonl"},
                     {"source_key", "source"}};
@@ -52,15 +47,18 @@ struct Setting {
 /// Gradients of the sum of losses over samples, computed `batch` at a time.
 std::vector<Tensor> gradients(const Setting& s, int64_t samples, int64_t batch, bool training) {
   const Recipe recipe = read_recipe(s.json, "");
-  const auto source = open_source(recipe, s.folder / "cache");
+  const auto objective = open_objective(recipe, s.folder / "cache");
   const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 1));
   for (int64_t first = 0; first < samples; first += batch) {
     std::vector<int64_t> begun;
-    const PackedBatch packed = source->train(5 + first, batch, begun);
-    const auto [tensors, targets] = to_tensors(packed);
-    const Tensor hidden = hidden_of(model, packed, tensors,
-                                    {.training = training, .key = RandomKey(3), .step = 2});
-    loss_and_backward(model, hidden, targets, {});
+    const PackedBatch packed = objective->source().train(5 + first, batch, begun);
+    Denominators whole;
+    whole.losses[objective->main_loss()] = 100;  // of all of them, however they are split
+    whole.tokens = 100;
+    model::ForwardOptions forward;
+    forward.training = training;
+    forward.key = RandomKey(3);
+    objective->learn(model, packed, batch_of(packed), forward, whole);
   }
   std::vector<Tensor> out;
   for (const auto& [decl, weight] : model.weights().all())
@@ -86,15 +84,16 @@ void expect_free_of_the_split(const Setting& s) {
 }
 
 TEST(Randomness, ASampleDrawsTheSameInAnySplitOfItsBatch) {
-  for (const char* mixer :
-       {R"({"type": "attention", "n_heads": 2, "position": "rope", "dropout": 0.3})",
-        R"({"type": "attention", "n_heads": 2, "position": {"type": "cope", "n_positions": 8}, "dropout": 0.3})",
-        R"({"type": "differential_attention", "n_heads": 2, "dropout": 0.3})",
-        R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 8, "dropout": 0.3})",
-        R"({"type": "transformer_xl", "n_heads": 2, "segment": 6, "mem_len": 4, "dropout": 0.3})",
-        R"({"type": "compressive", "n_heads": 2, "segment": 8, "mem_len": 8, "n_compressed": 4, "dropout": 0.3})",
-        R"({"type": "memorizing", "n_heads": 2, "segment": 8, "memory": 32, "top_k": 4, "dropout": 0.3})",
-        R"({"type": "gau", "d_key": 8, "weights": "softmax", "dropout": 0.3})"}) {
+  for (
+      const char* mixer :
+      {R"({"type": "attention", "n_heads": 2, "position": "rope", "dropout": 0.3})",
+       R"({"type": "attention", "n_heads": 2, "position": {"type": "cope", "n_positions": 8}, "dropout": 0.3})",
+       R"({"type": "differential_attention", "n_heads": 2, "dropout": 0.3})",
+       R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 8, "dropout": 0.3})",
+       R"({"type": "transformer_xl", "n_heads": 2, "segment": 6, "mem_len": 4, "dropout": 0.3})",
+       R"({"type": "compressive", "n_heads": 2, "segment": 8, "mem_len": 8, "n_compressed": 4, "dropout": 0.3})",
+       R"({"type": "memorizing", "n_heads": 2, "segment": 8, "memory": 32, "top_k": 4, "dropout": 0.3})",
+       R"({"type": "gau", "d_hidden": 16, "d_key": 8, "weights": "softmax", "dropout": 0.3})"}) {
     SCOPED_TRACE(mixer);
     Setting s;
     s.mixer() = json_of(mixer);
@@ -121,7 +120,10 @@ TEST(Randomness, SamplesAndPiecesOfASampleDrawTheirOwn) {
     batch.segments[0].sample = sample;
     batch.segments[0].offset = offset;
     const at::NoGradGuard no_gradients;
-    return model.hidden(batch, {.training = true, .key = RandomKey(3).fold(uint64_t(step))});
+    model::ForwardOptions forward;
+    forward.training = true;
+    forward.key = RandomKey(3).fold(static_cast<uint64_t>(step));
+    return model.hidden(batch, forward);
   };
   const Tensor one = hidden(4, 0, 0);
   EXPECT_TRUE(at::equal(one, hidden(4, 0, 0)));

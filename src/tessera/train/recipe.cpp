@@ -1,8 +1,10 @@
 #include "tessera/train/recipe.h"
 
+#include "tessera/convert/checkpoint.h"
 #include "tessera/model/prefix.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
+#include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
 
 namespace tessera::train {
@@ -17,6 +19,7 @@ struct Sections {
   OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
+  std::optional<InitRecipe> init = {};
 
   static constexpr auto fields() {
     using C = Sections;
@@ -24,7 +27,8 @@ struct Sections {
     return std::tuple{field("train", &C::train, "length and shape of the run", {.required = true}),
                       field("optimizer", &C::optimizer, "how parameters are updated"),
                       field("schedule", &C::schedule, "learning rate over the run"),
-                      field("checkpoint", &C::checkpoint, "when to save")};
+                      field("checkpoint", &C::checkpoint, "when to save"),
+                      field("init", &C::init, "a model to begin from; null = fresh values")};
   }
 };
 
@@ -46,13 +50,16 @@ void inline_spec(Json& json, const fs::path& folder) {
 /// Paths of a recipe that stands in `folder`, made independent of it.
 void rebase(Json& json, const fs::path& folder) {
   inline_spec(json, folder);
-  if (!json.is_object() || !json.contains("data") || !json["data"].is_object()) return;
-  Json& data = json["data"];
+  if (!json.is_object()) return;
   const auto move = [&](Json& path) {
     if (path.is_string())
       path =
           under(fs::current_path() / folder, path.get<std::string>()).lexically_normal().string();
   };
+  if (json.contains("init") && json["init"].is_object() && json["init"].contains("from"))
+    move(json["init"]["from"]);
+  if (!json.contains("data") || !json["data"].is_object()) return;
+  Json& data = json["data"];
   for (const char* key : {"train", "valid"})
     if (data.contains(key) && data[key].is_array())
       for (Json& path : data[key]) move(path);
@@ -76,6 +83,19 @@ Json extended(Json json, const fs::path& folder, int depth = 0) {
   rebase(base, path.parent_path());
   base.merge_patch(json);
   return base;
+}
+
+/// What a recipe that begins with a model takes from it: the spec, and how text becomes tokens.
+void take_from_model(Json& json, const fs::path& folder) {
+  if (!json.is_object() || !json.contains("init") || !json["init"].is_object()) return;
+  const auto from = json["init"].find("from");
+  if (from == json["init"].end() || !from->is_string()) return;
+  const fs::path model = start_of(under(folder, from->get<std::string>()).lexically_normal());
+  if (!json.contains("spec")) json["spec"] = convert::load_checkpoint(model).spec_json;
+  Json& data = json["data"];
+  if (!data.is_object() || data.contains("tokenizer")) return;
+  if (data.contains("type") && data["type"] != "text") return;
+  data["tokenizer"] = tokenizer_of_start(model);
 }
 
 void refuse_keys_of_wsd(const Json& json) {
@@ -260,9 +280,9 @@ Json dump_task(const TaskRecipe& task) {
 Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::string>& overrides) {
   nn::register_mechanisms();
   json = extended(std::move(json), folder);
+  inline_spec(json, folder);
+  take_from_model(json, folder);
   for (const std::string& assignment : overrides) {
-    // into a spec that is still a path: bring it in first
-    if (assignment.starts_with("spec.")) inline_spec(json, folder);
     model::apply_override(json, assignment);
   }
   inline_spec(json, folder);
@@ -270,7 +290,8 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
     fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));
   if (!json.contains("spec"))
     fail(ErrorKind::spec, "recipe",
-         "\"spec\" is missing; expected a path or an object (the architecture)");
+         "\"spec\" is missing; expected a path or an object (the architecture), or \"init\" with a "
+         "model to begin from");
 
   Recipe recipe;
   recipe.spec = model::read_model_spec(json["spec"]);
@@ -283,6 +304,8 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   recipe.optimizer = std::move(sections.optimizer);
   recipe.schedule = sections.schedule;
   recipe.checkpoint = sections.checkpoint;
+  recipe.init = std::move(sections.init);
+  if (recipe.init) recipe.init->from = under(folder, recipe.init->from).lexically_normal().string();
 
   for (auto* files : {&recipe.data.train, &recipe.data.valid})
     for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
@@ -310,6 +333,9 @@ Json resolve(const Recipe& recipe) {
   json["data"] = recipe.task ? dump_task(*recipe.task) : spec::dump_struct(recipe.data);
   json["train"] = spec::dump_struct(recipe.train);
   json["optimizer"] = spec::dump_struct(recipe.optimizer);
+  // absent where there is nothing to say, as in recipes of checkpoints without these keys
+  if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
+  if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   json["schedule"] = spec::dump_struct(recipe.schedule);
   if (recipe.schedule.type != ScheduleType::wsd)
     for (const char* key : {"decay_fraction", "decay"}) json["schedule"].erase(key);
@@ -329,13 +355,14 @@ std::string first_difference(const Json& before, const Json& now) {
 Json recipe_schema() {
   Json schema = spec::struct_schema<Sections>();
   schema["properties"]["spec"] = {
-      {"description", "the architecture: a path, or the object itself"}};
+      {"description",
+       "the architecture: a path, or the object itself; may be left out beside init"}};
   schema["properties"]["data"] = {
       {"description", "files to learn from, or a task whose examples are made"},
       {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};
-  for (const char* key : {"spec", "data"}) schema["required"].push_back(key);
+  schema["required"].push_back("data");
   return schema;
 }
 

@@ -4,6 +4,9 @@
 //     "train": {"steps": 1000, "batch": 16, "length": 256}, "optimizer": {"lr": 1e-3},
 //     "schedule": {"type": "wsd", "warmup": 50}, "checkpoint": {"every": 200} }
 //
+// "init": {"from": MODEL} begins with the weights of a model; "spec" and "data.tokenizer" may then
+// be left out, and are the model's.
+//
 // "data" may also name a task whose examples are made: {"type": "mqar", "items": 8} (tasks.h).
 // "extends": "base.json" takes what the recipe does not say from another one; objects are merged,
 // all else is replaced, null takes a key away. Paths in a recipe are relative to its file. Unknown
@@ -182,12 +185,32 @@ struct TrainRecipe {
   }
 };
 
+/// Parameters that are treated otherwise than the rest.
+struct GroupRecipe {
+  std::vector<std::string> match = {};
+  double lr_factor = 1;
+  std::optional<double> weight_decay = {};
+  bool frozen = false;
+
+  static constexpr auto fields() {
+    using C = GroupRecipe;
+    using spec::field;
+    return std::tuple{
+        field("match", &C::match, "names of parameters, * for any characters", {.required = true}),
+        field("lr_factor", &C::lr_factor, "multiplies the rate", {.min = 0}),
+        field("weight_decay", &C::weight_decay, "of those that decay; null = that of the optimizer",
+              {.min = 0}),
+        field("frozen", &C::frozen, "they stay as they are, and no gradient is computed for them")};
+  }
+};
+
 struct OptimizerRecipe {
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
+  std::vector<GroupRecipe> groups = {};
 
   static constexpr auto fields() {
     using C = OptimizerRecipe;
@@ -198,7 +221,28 @@ struct OptimizerRecipe {
         field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
         field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
         field("weight_decay", &C::weight_decay, "decoupled; of matrices and embeddings alone",
-              {.min = 0})};
+              {.min = 0}),
+        field("groups", &C::groups,
+              "parameters treated otherwise; of several that match the first holds")};
+  }
+};
+
+/// Where the first values of the parameters come from.
+struct InitRecipe {
+  std::string from = {};
+  bool partial = false;
+
+  static constexpr auto fields() {
+    using C = InitRecipe;
+    using spec::field;
+    return std::tuple{
+        field("from", &C::from,
+              "a model: a Hugging Face folder, a GGUF file, a run's folder or one of its "
+              "checkpoints",
+              {.required = true}),
+        field("partial", &C::partial,
+              "parameters that the model lacks begin as the spec declares them, and what the spec "
+              "does not declare is left out; else either is an error")};
   }
 };
 
@@ -224,6 +268,7 @@ struct Recipe {
   OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
+  std::optional<InitRecipe> init = {};  // else as the spec declares them, by train.seed
 };
 
 /// Reads and checks; `folder` is what paths are relative to.

@@ -45,6 +45,7 @@ Json to_json(const LogLine& line) {
   if (line.valid_loss) json["valid_loss"] = *line.valid_loss;
   if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
   if (line.accuracy) json["accuracy"] = *line.accuracy;
+  if (!line.losses.empty()) json["losses"] = line.losses;
   return json;
 }
 
@@ -78,6 +79,17 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   line.valid_loss = number("valid_loss");
   line.valid_bits_per_byte = number("valid_bits_per_byte");
   line.accuracy = number("accuracy");
+  if (const auto losses = json.find("losses"); losses != json.end()) {
+    if (!losses->is_object())
+      fail(ErrorKind::file, where, "\"losses\": found {}; expected an object",
+           spec::kind_of(*losses));
+    for (const auto& [name, value] : losses->items()) {
+      if (!value.is_number())
+        fail(ErrorKind::file, where, "\"losses.{}\": found {}; expected a number", name,
+             spec::kind_of(value));
+      line.losses[name] = value.get<double>();
+    }
+  }
   return line;
 }
 

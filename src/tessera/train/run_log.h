@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@ struct LogLine {
   double seconds = 0;                     // since the start, pauses left out
   std::optional<double> valid_loss = {};  // when evaluated
   std::optional<double> valid_bits_per_byte = {};
-  std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
+  std::optional<double> accuracy = {};        // of the validation's targets, the share ranked first
+  std::map<std::string, double> losses = {};  // those of parts, by name; in log.jsonl alone
 };
 
 spec::Json to_json(const LogLine& line);

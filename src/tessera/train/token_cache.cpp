@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "tessera/text/byte_tokenizer.h"
+#include "tessera/convert/tokenizer.h"
 #include "tessera/train/sha256.h"
 
 namespace tessera::train {
@@ -173,8 +173,11 @@ std::string fingerprint(const std::string& tokenizer) {
   if (tokenizer == "bytes") return "bytes";
   if (!fs::is_directory(tokenizer)) return sha256_file(tokenizer);
   const auto files = text::tokenizer_files_in(tokenizer);
-  if (files.empty())
+  if (files.empty()) {
+    for (const char* name : {"tokenizer.gguf", "tokenizer.bin"})
+      if (fs::exists(fs::path(tokenizer) / name)) return sha256_file(fs::path(tokenizer) / name);
     fail(ErrorKind::file, tokenizer, "no tokenizer.json or vocab.txt in this folder");
+  }
   std::string sums = sha256_file(files[0]);
   // a vocab.txt leaves it to the other files how a text is cut
   if (files[0].filename() == "vocab.txt")
@@ -210,7 +213,7 @@ void check_size(const TokenSplit& split, const char* name) {
 }  // namespace
 
 text::Tokenizer open_tokenizer(const DataRecipe& data) {
-  return data.tokenizer == "bytes" ? text::byte_tokenizer() : text::load_tokenizer(data.tokenizer);
+  return convert::find_tokenizer(data.tokenizer);
 }
 
 TokenData prepare_tokens(const DataRecipe& data,

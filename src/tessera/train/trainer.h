@@ -9,32 +9,9 @@
 // timings) as one that was not.
 #pragma once
 
-#include <functional>
-#include <optional>
-
-#include "tessera/base/cancel.h"
-#include "tessera/nn/sequence_split.h"
-#include "tessera/train/recipe.h"
-#include "tessera/train/run_log.h"
+#include "tessera/train/loop.h"
 
 namespace tessera::train {
-
-struct TrainOptions {
-  bool resume = false;  // from the newest checkpoint; from the start when there is none
-  const CancelToken* cancel = nullptr;
-  /// Attention by the ranks of a ring (ops/attention/ring_attention.h), simulated in this process;
-  /// check_split() before there is a folder.
-  nn::SequenceSplit sequence = {};
-  /// After every step; losses of validation stand in it when evaluated.
-  std::function<void(const LogLine& line, int64_t steps)> on_step = {};
-};
-
-struct TrainResult {
-  int64_t step = 0;
-  double seconds = 0;                // of training, over all resumes
-  std::optional<LogLine> last = {};  // nothing when the run was complete already
-  std::filesystem::path checkpoint = {};
-};
 
 /// Throws Error where `split` finds no mixer "attention" to split (usage), one that cannot be split
 /// (spec), or windows that are carried (usage).

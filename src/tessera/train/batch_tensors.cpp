@@ -1,0 +1,39 @@
+#include "tessera/train/batch_tensors.h"
+
+namespace tessera::train {
+
+nn::Batch batch_of(const PackedBatch& packed) {
+  nn::Batch batch;
+  int64_t row = -1, row_begin = 0;
+  for (const Piece& piece : packed.pieces) {
+    if (piece.row != row) row = piece.row, row_begin = piece.begin;
+    batch.segments.push_back({static_cast<int64_t>(batch.segments.size()), piece.begin,
+                              piece.length, 0, piece.prefix, packed.first_sample + row,
+                              piece.begin - row_begin});
+  }
+  batch.ids_N = at::tensor(packed.ids, at::kLong);
+  batch.number();
+  return batch;
+}
+
+nn::Batch sources_of(const PackedBatch& packed) {
+  nn::Batch sources = nn::Batch::of(packed.sources);
+  for (nn::Segment& s : sources.segments) s.sample = packed.first_sample + s.row;
+  return sources;
+}
+
+Tensor targets_of(const PackedBatch& packed) {
+  return at::tensor(packed.targets, at::kLong);
+}
+
+Tensor hidden_of(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 model::ForwardOptions options) {
+  if (packed.sources.empty()) return model.hidden(batch, options);
+  const nn::Encoded encoded = model.encode(sources_of(packed), options);
+  options.encoded = &encoded;
+  return model.hidden(batch, options);
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,223 @@
+#include "tessera/train/loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "tessera/train/batch_tensors.h"
+#include "tessera/train/evaluate.h"
+#include "tessera/train/run_folder.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Loop::Loop(const Recipe& recipe, fs::path folder, const Parts& parts, const TrainOptions& options)
+    : recipe_(recipe),
+      folder_(std::move(folder)),
+      model_(parts.model),
+      objective_(parts.objective),
+      parameters_(parts.parameters),
+      optimizer_(parts.optimizer),
+      options_(options) {
+  progress_.carried = fresh_rows(recipe, model_);
+}
+
+TrainResult Loop::run() {
+  restore();
+  write_file_atomically(folder_ / "recipe.json", resolve(recipe_).dump(2) + "\n");
+  RunLog log(folder_, progress_.step);
+  log_ = &log;
+  std::optional<LogLine> last;
+  try {
+    while (progress_.step < recipe_.train.steps || progress_.unreported) {
+      check_cancel();
+      last = one_step();
+    }
+  } catch (const Error& error) {
+    // whatever step was under way is forgotten, the completed ones are not
+    if (error.kind() == ErrorKind::cancelled) save();
+    throw;
+  }
+  save();
+  return {progress_.step, progress_.seconds, last, checkpoint_folder(folder_, progress_.step)};
+}
+
+void Loop::restore() {
+  const auto steps = checkpoint_steps(folder_);
+  if (steps.empty()) return;
+  progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), state());
+  saved_ = progress_.step;
+  logged_tokens_ = progress_.tokens;
+}
+
+void Loop::check_cancel() const {
+  if (options_.cancel != nullptr) options_.cancel->check("train");
+}
+
+/// One update, and what is due after it.
+LogLine Loop::one_step() {
+  if (!progress_.unreported) {
+    const double begin = now();
+    progress_.unreported = update();
+    step_seconds_ += now() - begin;
+    progress_.seconds += now() - begin;
+  }
+  // evaluation may be stopped; the line then waits in the checkpoint
+  LogLine line = *progress_.unreported;
+  report(line);
+  progress_.unreported.reset();
+  if (progress_.step < recipe_.train.steps && is_due(recipe_.checkpoint.every)) save();
+  return line;
+}
+
+void Loop::report(LogLine& line) {
+  const bool last = progress_.step == recipe_.train.steps;
+  const bool evaluates =
+      objective_.source().valid_samples() > 0 && (last || is_due(recipe_.train.eval_every));
+  if (evaluates) validate(line, last);
+  line.seconds = progress_.seconds;
+  line.tokens_per_s = step_seconds_ > 0
+                          ? static_cast<double>(progress_.tokens - logged_tokens_) / step_seconds_
+                          : 0;
+  if (progress_.step == 1 || last || evaluates || progress_.step % recipe_.train.log_every == 0) {
+    log_->write(line);
+    logged_tokens_ = progress_.tokens;
+    step_seconds_ = 0;
+  }
+  if (options_.on_step) options_.on_step(line, recipe_.train.steps);
+}
+
+/// Forward, backward and update over `accumulate` batches.
+LogLine Loop::update() {
+  const TrainRecipe& how = recipe_.train;
+  // a step that does not complete leaves the rows as they were
+  std::optional<CarriedRows> carried = progress_.carried;
+  std::vector<PackedBatch> packed;
+  Denominators whole;
+  for (int64_t micro = 0; micro < how.accumulate; ++micro) {
+    std::vector<int64_t> begun;
+    packed.push_back(
+        objective_.source().train(progress_.sample + micro * how.batch, how.batch, begun));
+    for (const int64_t stream : begun) carried->forget(stream);
+    whole += objective_.denominators(packed.back());
+  }
+  parameters_.clear_gradients();
+  LossSums sums;
+  for (int64_t micro = 0; micro < how.accumulate; ++micro)
+    for (const auto& [name, sum] : pass(micro, packed[static_cast<size_t>(micro)], whole, carried))
+      sums[name] += sum;
+  const std::vector<Gradient> gradients = parameters_.gradients();
+  const double norm = norm_of(gradients);
+  if (!std::isfinite(norm)) stop_at_gradient(gradients);
+
+  const double lr = recipe_.optimizer.lr * recipe_.schedule.factor(progress_.step, how.steps);
+  const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
+  // where nothing is asked there is nothing to learn: not even the decay moves a parameter
+  const double asked = whole.of(objective_.main_loss());
+  if (asked > 0) optimizer_.update(lr, scale);
+  progress_.carried = std::move(carried);
+  progress_.step += 1;
+  progress_.sample += how.accumulate * how.batch;
+  progress_.tokens += static_cast<int64_t>(asked);
+  LogLine line{.step = progress_.step, .lr = lr, .grad_norm = norm, .tokens = progress_.tokens};
+  for (const auto& [name, sum] : sums) {
+    const double mean = sum / std::max(1.0, whole.of(name));
+    (name == objective_.main_loss() ? line.loss : line.losses[name]) = mean;
+  }
+  return line;
+}
+
+/// Forward and backward over one batch; returns its sums of losses.
+LossSums Loop::pass(int64_t micro,
+                    const PackedBatch& packed,
+                    const Denominators& whole,
+                    std::optional<CarriedRows>& carried) {
+  nn::Batch batch = batch_of(packed);
+  model::ForwardOptions forward = forward_options();
+  std::vector<int64_t> streams(static_cast<size_t>(recipe_.train.batch));
+  std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
+  std::optional<model::State> state;
+  if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+  LossSums sums = objective_.learn(model_, packed, batch, forward, whole);
+  const double nats = sums.at(objective_.main_loss());
+  if (!std::isfinite(nats)) {
+    if (carried) *state = carried->enter(batch, packed, streams);
+    stop_at_loss(nats, packed, batch, forward);
+  }
+  if (carried) carried->leave(*state, batch, packed, streams);
+  return sums;
+}
+
+model::ForwardOptions Loop::forward_options() const {
+  model::ForwardOptions options;
+  options.training = true;
+  // samples fold in their numbers
+  options.key = RandomKey(static_cast<uint64_t>(recipe_.train.seed))
+                    .fold("dropout")
+                    .fold(static_cast<uint64_t>(progress_.step));
+  options.step = progress_.step;
+  options.cancel = options_.cancel;
+  options.sequence = options_.sequence;
+  return options;
+}
+
+std::string Loop::safe_place() const {
+  return saved_ > 0 ? fmt::format("checkpoint step-{} is kept", saved_)
+                    : std::string("there is no checkpoint yet");
+}
+
+void Loop::stop_at_loss(double nats,
+                        const PackedBatch& packed,
+                        const nn::Batch& batch,
+                        model::ForwardOptions forward) const {
+  // once more, watching every layer's output
+  const at::AutoGradMode as_before(true);
+  std::string place;
+  forward.add_loss = nullptr;
+  forward.probe = [&](const std::string& name, const Tensor& value) {
+    if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
+  };
+  hidden_of(model_, packed, batch, forward);
+  fail(ErrorKind::input, "train",
+       "step {}: the loss is {}; the first output that is not finite is \"{}\": lower "
+       "optimizer.lr or train.clip_norm; {}",
+       progress_.step + 1, nats, place.empty() ? "logits" : place, safe_place());
+}
+
+void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
+  const int64_t bad = last_nonfinite(gradients);
+  fail(ErrorKind::input, "train",
+       "step {}: the gradient of \"{}\" is not finite: lower optimizer.lr; {}", progress_.step + 1,
+       bad >= 0 ? parameters_.trained()[static_cast<size_t>(bad)].decl.name : "?", safe_place());
+}
+
+void Loop::validate(LogLine& line, bool last) {
+  const double begin = now();
+  const Evaluation result = evaluate(model_, objective_,
+                                     {.batch = recipe_.train.batch,
+                                      .batches = last ? 0 : recipe_.train.eval_batches,
+                                      .carried = progress_.carried.has_value(),
+                                      .carry_limit = recipe_.train.carry_limit,
+                                      .cancel = options_.cancel});
+  line.valid_loss = result.loss;
+  line.accuracy = result.accuracy;
+  if (objective_.counts_bytes()) line.valid_bits_per_byte = result.bits_per_byte;
+  progress_.seconds += now() - begin;
+}
+
+void Loop::save() {
+  if (saved_ == progress_.step) return;
+  log_->flush();
+  save_checkpoint(folder_, state(), progress_);
+  saved_ = progress_.step;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,89 @@
+// The steps of a run: micro-batches, clipping, schedule, log, evaluation, checkpoints, resume. What
+// is learned, by which parameters and by which rule stands in its parts.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "tessera/base/cancel.h"
+#include "tessera/nn/sequence_split.h"
+#include "tessera/train/checkpoint.h"
+#include "tessera/train/objective.h"
+#include "tessera/train/optimizer.h"
+
+namespace tessera::train {
+
+struct TrainOptions {
+  bool resume = false;  // from the newest checkpoint; from the start when there is none
+  const CancelToken* cancel = nullptr;
+  /// Attention by the ranks of a ring (ops/attention/ring_attention.h), simulated in this process;
+  /// check_split() before there is a folder.
+  nn::SequenceSplit sequence = {};
+  /// After every step; losses of validation stand in it when evaluated.
+  std::function<void(const LogLine& line, int64_t steps)> on_step = {};
+  /// A line of what the run began with, where that was a model.
+  std::function<void(const std::string&)> on_start = {};
+};
+
+struct TrainResult {
+  int64_t step = 0;
+  double seconds = 0;                // of training, over all resumes
+  std::optional<LogLine> last = {};  // nothing when the run was complete already
+  std::filesystem::path checkpoint = {};
+};
+
+class Loop {
+ public:
+  /// All must outlive the loop.
+  struct Parts {
+    const model::Model& model;
+    const Objective& objective;
+    const ParameterSet& parameters;
+    Optimizer& optimizer;
+  };
+  /// `folder` is that of the run, which this process holds.
+  Loop(const Recipe& recipe,
+       std::filesystem::path folder,
+       const Parts& parts,
+       const TrainOptions& options);
+
+  /// From the newest checkpoint, where there is one, to the end.
+  TrainResult run();
+
+ private:
+  void restore();
+  void check_cancel() const;
+  LogLine one_step();
+  void report(LogLine& line);
+  bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
+  LogLine update();
+  LossSums pass(int64_t micro,
+                const PackedBatch& packed,
+                const Denominators& whole,
+                std::optional<CarriedRows>& carried);
+  model::ForwardOptions forward_options() const;
+  std::string safe_place() const;
+  [[noreturn]] void stop_at_loss(double nats,
+                                 const PackedBatch& packed,
+                                 const nn::Batch& batch,
+                                 model::ForwardOptions forward) const;
+  [[noreturn]] void stop_at_gradient(const std::vector<Gradient>& gradients) const;
+  void validate(LogLine& line, bool last);
+  void save();
+  RunState state() { return {recipe_, objective_.source().key(), model_, parameters_, optimizer_}; }
+
+  const Recipe& recipe_;
+  std::filesystem::path folder_;
+  const model::Model& model_;
+  const Objective& objective_;
+  const ParameterSet& parameters_;
+  Optimizer& optimizer_;
+  const TrainOptions& options_;
+  Progress progress_;
+  RunLog* log_ = nullptr;
+  int64_t saved_ = 0;  // step of the newest checkpoint
+  int64_t logged_tokens_ = 0;
+  double step_seconds_ = 0;  // of steps since the last line
+};
+
+}  // namespace tessera::train

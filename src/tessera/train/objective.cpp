@@ -1,0 +1,113 @@
+#include "tessera/train/objective.h"
+
+#include "tessera/train/batch_tensors.h"
+#include "tessera/train/loss.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr const char* kNextToken = "loss";
+
+class TokenObjective final : public Objective {
+ public:
+  TokenObjective(const Recipe& recipe, std::unique_ptr<Source> source)
+      : Objective(std::move(source)),
+        name_(recipe.task              ? spec::enum_name(recipe.task->type)
+              : recipe.spec.encoder    ? "seq2seq"
+              : recipe.data.source_key ? "prefix_lm"
+                                       : "causal_lm"),
+        counts_bytes_(!recipe.task),
+        z_loss_(recipe.train.z_loss),
+        l2_wrap_(recipe.train.l2_wrap) {
+    if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
+      fail(ErrorKind::spec, "spec.head",
+           "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
+           recipe.spec.vocab);
+  }
+
+  std::string_view name() const override { return name_; }
+  std::string main_loss() const override { return kNextToken; }
+  bool counts_bytes() const override { return counts_bytes_; }
+
+  Denominators denominators(const PackedBatch& packed) const override {
+    Denominators out;
+    out.losses[kNextToken] = static_cast<double>(packed.n_targets);
+    out.tokens = static_cast<double>(packed.ids.size());
+    return out;
+  }
+
+  LossSums learn(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 const model::ForwardOptions& given,
+                 const Denominators& whole) const override {
+    LossSums sums;
+    PartLosses parts(whole);
+    model::ForwardOptions forward = given;
+    forward.add_loss = parts.sink();
+    const Tensor hidden = hidden_of(model, packed, batch, forward);
+    const LossOptions options{
+        .scale = 1 / std::max(1.0, whole.of(kNextToken)), .z_loss = z_loss_, .l2_wrap = l2_wrap_};
+    sums[kNextToken] =
+        loss_and_backward(model, hidden, targets_of(packed), options, parts.weighted());
+    for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
+    return sums;
+  }
+
+  infer::EvalPass question(const PackedBatch& packed) const override {
+    return {.batch = batch_of(packed),
+            .targets_N = targets_of(packed),
+            .sources = packed.sources.empty() ? std::nullopt : std::optional(sources_of(packed))};
+  }
+
+ private:
+  /// Losses that parts add in one forward pass.
+  class PartLosses {
+   public:
+    explicit PartLosses(const Denominators& whole) : whole_(whole) {}
+    nn::LossSink sink() {
+      return [this](const std::string& name, const Tensor& sum) {
+        const auto [known, added] = sums_.emplace(name, sum.detach());
+        if (!added) known->second = known->second + sum.detach();
+        const Tensor share = sum / std::max(1.0, whole_.of(name));
+        weighted_ = weighted_.defined() ? weighted_ + share : share;
+      };
+    }
+    const std::map<std::string, Tensor>& sums() const { return sums_; }
+    const Tensor& weighted() const { return weighted_; }
+
+   private:
+    const Denominators& whole_;
+    std::map<std::string, Tensor> sums_;
+    Tensor weighted_;
+  };
+
+  std::string name_;
+  bool counts_bytes_;
+  double z_loss_, l2_wrap_;
+};
+
+}  // namespace
+
+Denominators& Denominators::operator+=(const Denominators& other) {
+  for (const auto& [name, count] : other.losses) losses[name] += count;
+  tokens += other.tokens;
+  return *this;
+}
+
+double Denominators::of(const std::string& loss) const {
+  const auto found = losses.find(loss);
+  return found != losses.end() ? found->second : tokens;
+}
+
+std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source) {
+  return std::make_unique<TokenObjective>(recipe, std::move(source));
+}
+
+std::unique_ptr<Objective> open_objective(const Recipe& recipe,
+                                          const std::filesystem::path& cache,
+                                          const CancelToken* cancel) {
+  return token_objective(recipe, open_source(recipe, cache, cancel));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,73 @@
+// What a run learns: inputs and targets out of documents, losses by name, each a mean over
+// something of its own, and scores.
+//
+// A loss is a sum of terms over a denominator that is counted from the targets before the first
+// forward pass, over the whole update: gradients are those of the sum over all micro-batches (and,
+// later, ranks) divided once. Parts may add losses of their own (nn/losses.h), sums over the tokens
+// of a call: means over the tokens that the model reads.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "tessera/infer/evaluate.h"
+#include "tessera/train/recipe.h"
+#include "tessera/train/run_log.h"
+#include "tessera/train/source.h"
+
+namespace tessera::train {
+
+/// What losses are means over, in one batch or in several together.
+struct Denominators {
+  std::map<std::string, double> losses;  // the objective's own, by name
+  double tokens = 0;                     // that the model reads, those of sources left out
+  Denominators& operator+=(const Denominators& other);
+  /// Of the objective's loss of that name, else of a part's.
+  double of(const std::string& loss) const;
+};
+
+/// Sums of losses over one batch or several, by name.
+using LossSums = std::map<std::string, double>;
+
+class Objective {
+ public:
+  explicit Objective(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+  virtual ~Objective() = default;
+
+  /// What kind it is, such as "causal_lm".
+  virtual std::string_view name() const = 0;
+  /// Samples to learn from and to be asked.
+  const Source& source() const { return *source_; }
+  /// The loss that is logged as such, one of its own.
+  virtual std::string main_loss() const = 0;
+
+  virtual Denominators denominators(const PackedBatch& packed) const = 0;
+  /// Forward over one batch, whose tensors are `batch`, and back: adds to the parameters the
+  /// gradients of the sums, each over its denominator in `whole`, and returns the sums; those of
+  /// parts among them. Where the main one is not finite no gradient passes the hidden states.
+  virtual LossSums learn(const model::Model& model,
+                         const PackedBatch& packed,
+                         const nn::Batch& batch,
+                         const model::ForwardOptions& forward,
+                         const Denominators& whole) const = 0;
+  /// What an evaluation asks of a batch.
+  virtual infer::EvalPass question(const PackedBatch& packed) const = 0;
+  /// Whether the text that is predicted has bytes to count.
+  virtual bool counts_bytes() const = 0;
+
+ private:
+  std::unique_ptr<Source> source_;
+};
+
+/// Cross-entropy of the tokens that a source names as targets: the next ones of a text, those of an
+/// answer, what a task asks.
+std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source);
+
+/// The objective of a recipe. `cache`: where tokens of files are kept. Throws what open_source()
+/// does, and Error(spec) where the head cannot answer it.
+std::unique_ptr<Objective> open_objective(const Recipe& recipe,
+                                          const std::filesystem::path& cache,
+                                          const CancelToken* cancel = nullptr);
+
+}  // namespace tessera::train

@@ -1,0 +1,102 @@
+#include "tessera/train/parameters.h"
+
+#include <algorithm>
+
+namespace tessera::train {
+namespace {
+
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return matches(name, pattern); });
+}
+
+/// Number of the first rule that speaks of a parameter; their count where none does.
+size_t rule_of(const std::string& name, const std::vector<GroupRecipe>& rules) {
+  size_t i = 0;
+  while (i < rules.size() && !matches_any(name, rules[i].match)) ++i;
+  return i;
+}
+
+}  // namespace
+
+bool matches(std::string_view name, std::string_view pattern) {
+  // greedy, back to the last star where that fails
+  size_t n = 0, p = 0, star = std::string_view::npos, after = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      after = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p, ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++after;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+ParameterSet::ParameterSet(const model::Model& model, const OptimizerRecipe& recipe) {
+  std::vector<bool> used(recipe.groups.size(), false);
+  for (const auto& [decl, weight] : model.weights().all()) {
+    const size_t rule = rule_of(decl.name, recipe.groups);
+    const GroupRecipe* how = rule < recipe.groups.size() ? &recipe.groups[rule] : nullptr;
+    if (how != nullptr) used[rule] = true;
+    Tensor tensor = weight->dense_tensor();
+    const bool trainable =
+        tensor.defined() && tensor.scalar_type() == at::kFloat && (how == nullptr || !how->frozen);
+    if (tensor.defined()) tensor.requires_grad_(trainable);
+    if (!trainable) {
+      frozen_.push_back(decl.name);
+      continue;
+    }
+    ParameterGroup wanted;
+    wanted.name = decl.decays() ? "decayed" : "undecayed";
+    double decay = recipe.weight_decay;
+    if (how != nullptr) {
+      wanted.name = fmt::format("{}.{}", rule, wanted.name);
+      wanted.lr_factor = how->lr_factor;
+      decay = how->weight_decay.value_or(decay);
+    }
+    wanted.weight_decay = decl.decays() ? decay : 0;
+    trained_.push_back({decl, std::move(tensor), group(std::move(wanted))});
+  }
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i])
+      fail(ErrorKind::spec, fmt::format("optimizer.groups[{}].match", i),
+           "\"{}\" matches no parameter of this model that an earlier group has left",
+           fmt::join(recipe.groups[i].match, "\", \""));
+  if (trained_.empty())
+    fail(ErrorKind::spec, "optimizer.groups", "all {} parameters are frozen; expected one to train",
+         frozen_.size());
+}
+
+size_t ParameterSet::group(ParameterGroup wanted) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const ParameterGroup& group) {
+    return group.name == wanted.name;
+  });
+  if (found != groups_.end()) return static_cast<size_t>(found - groups_.begin());
+  groups_.push_back(std::move(wanted));
+  return groups_.size() - 1;
+}
+
+void ParameterSet::clear_gradients() const {
+  for (const Entry& entry : trained_) Tensor(entry.tensor).mutable_grad() = Tensor();
+}
+
+std::vector<Gradient> ParameterSet::gradients() const {
+  std::vector<Gradient> out;
+  for (const Entry& entry : trained_) {
+    const Tensor& gradient = entry.tensor.grad();
+    require(!gradient.defined() || gradient.is_contiguous(), "train",
+            "the gradient of {} is not contiguous", entry.decl.name);
+    out.push_back(
+        {gradient.defined() ? gradient.const_data_ptr<float>() : nullptr, entry.decl.elements()});
+  }
+  return out;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,52 @@
+// Which parameters of a model are trained, and in which groups.
+#pragma once
+
+#include "tessera/model/model.h"
+#include "tessera/train/gradients.h"
+#include "tessera/train/recipe.h"
+
+namespace tessera::train {
+
+/// Parameters that an optimiser treats alike.
+struct ParameterGroup {
+  std::string name;  // "decayed" or "undecayed", behind a rule's number where one made it
+  double lr_factor = 1;
+  double weight_decay = 0;
+};
+
+/// The trained parameters of a model in the order of their declaration. What lies in a file's
+/// storage is never trained, and neither is what a recipe freezes: no gradient is computed for it
+/// and nothing writes to it.
+class ParameterSet {
+ public:
+  struct Entry {
+    spec::ParamDecl decl;
+    Tensor tensor;  // float32, a leaf
+    size_t group;
+  };
+  /// Throws Error(spec) where a rule of optimizer.groups matches no parameter, and where nothing is
+  /// left to train. `model` must outlive the set.
+  ParameterSet(const model::Model& model, const OptimizerRecipe& recipe);
+
+  const std::vector<Entry>& trained() const { return trained_; }
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+  const ParameterGroup& group_of(const Entry& entry) const { return groups_[entry.group]; }
+  /// Names of the others.
+  const std::vector<std::string>& frozen() const { return frozen_; }
+
+  void clear_gradients() const;
+  /// Of trained(), in their order.
+  std::vector<Gradient> gradients() const;
+
+ private:
+  size_t group(ParameterGroup wanted);
+
+  std::vector<Entry> trained_;
+  std::vector<ParameterGroup> groups_;
+  std::vector<std::string> frozen_;
+};
+
+/// Whether a name matches a pattern, in which * stands for any characters.
+bool matches(std::string_view name, std::string_view pattern);
+
+}  // namespace tessera::train
