@@ -47,8 +47,8 @@ class Position {
   virtual Tensor embed(const Tensor& x_ND, Context&, const StateRows* /*rows*/) const {
     return x_ND;
   }
-  /// x_NHD: queries or keys, heads apart.
-  virtual Tensor rotate(const Tensor& x_NHD, Side, Context&) const { return x_NHD; }
+  /// x_NHD: queries or keys, heads apart; written over where nobody else sees it.
+  virtual Tensor rotate(Tensor x_NHD, Side, Context&) const { return x_NHD; }
 };
 
 /// Mixes tokens. Without rows it runs over whole documents; with rows it continues from them and

@@ -30,6 +30,7 @@ class Cuts {
   /// The tokens of document `i` of x. One tensor is the same in several calls. Without gradients
   /// several threads may ask.
   Tensor operator()(const Tensor& x, size_t i) const {
+    if (lengths_.size() == 1 && x.size(0) == lengths_[0]) return x;
     if (lengths_.size() == 1 || !at::GradMode::is_enabled())
       return x.narrow(0, begins_[i], lengths_[i]);
     for (const auto& [whole, pieces] : cut_)

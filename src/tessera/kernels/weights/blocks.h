@@ -2,7 +2,7 @@
 //
 // Values are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads
 // aside). Layouts: ggml-common.h of ggml; an element's value is d * q, d * q + m or d * s * q -
-// dmin * m with every product and sum rounded to float32, never fused.
+// dmin * m, rounded to float32 once: the products alone are exact there.
 #pragma once
 
 #include <cstdint>

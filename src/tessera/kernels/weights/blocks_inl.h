@@ -37,16 +37,6 @@ HWY_INLINE V32 to_float(VI v) {
   return hn::ConvertTo(F32(), v);
 }
 
-HWY_INLINE float half_at(const uint8_t* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  return _cvtsh_ss(bits);
-#else
-  return f16_to_float(bits);
-#endif
-}
-
 // kLanes halves to floats. Highway's own conversion below AVX2 turns infinities into numbers.
 HWY_INLINE V32 halves(const uint16_t* p) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -70,60 +60,161 @@ HWY_INLINE V32 halves(const uint16_t* p) {
 #endif
 }
 
+// one half in all lanes
+HWY_INLINE V32 all_half(const uint8_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  const hn::Rebind<hwy::float16_t, F32> d16;
+  return hn::PromoteTo(F32(), hn::BitCast(d16, hn::Set(U16(), bits)));
+#else
+  return all(f16_to_float(bits));
+#endif
+}
+
 HWY_INLINE V32 bf16s(const uint16_t* p) {
   return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), hn::LoadU(U16(), p))));
 }
 
-// d * q + m without fusing: the format's values are rounded twice.
+// d * q is exact in float32: 11 bits of a half times at most 8 of a code; in K types times a scale
+// of 6 to 8 bits before, at most 24 together. The formats' values, rounded after d * q and again
+// after + m, are therefore those of one fused operation.
 HWY_INLINE V32 scaled(VI q, V32 d) {
   return hn::Mul(to_float(q), d);
 }
 HWY_INLINE V32 scaled_plus(VI q, V32 d, V32 m) {
-  return hn::Add(scaled(q, d), m);
+  return hn::MulAdd(to_float(q), d, m);
 }
 HWY_INLINE V32 scaled_minus(VI q, V32 d, V32 m) {
-  return hn::Sub(scaled(q, d), m);
+  return hn::MulSub(to_float(q), d, m);
 }
 
 // A block type is a struct with `elements`, `bytes`, and unpack(block, emit), which calls
 // emit(e, v) with the values of elements e .. e + kLanes, e ascending: to store them, or to use
-// them in a sum whose order must be that of the elements.
+// them in a sum whose order must be that of the elements. Types of 256 elements do so in groups of
+// 32: group(block, scales, g, emit), after read_scales(block, scales), so that rows can take turns.
+
+// --- codes of four and five bits -----------------------------------------------------------------
+
+// The values of codes, value(q), where many codes share them: in a table of 16 where the target has
+// the permutation.
+template <class Value>
+class FourBits {
+ public:
+#if HWY_TARGET == HWY_AVX3
+  explicit HWY_INLINE FourBits(const Value& value) : table_(value(hn::Iota(I32(), 0))) {}
+  /// Of the low four bits of each lane; the permutation reads no others.
+  HWY_INLINE V32 low(VI v) const {
+    return V32{_mm512_permutexvar_ps(v.raw, table_.raw)};
+  }
+  /// Of the four bits above them.
+  HWY_INLINE V32 high(VI v) const {
+    return low(hn::ShiftRight<4>(v));
+  }
+
+ private:
+  V32 table_;
+#else
+  explicit HWY_INLINE FourBits(const Value& value) : value_(value) {}
+  HWY_INLINE V32 low(VI v) const {
+    return value_(low_bits(v, 15));
+  }
+  HWY_INLINE V32 high(VI v) const {
+    return value_(hn::ShiftRight<4>(v));
+  }
+
+ private:
+  Value value_;
+#endif
+};
+
+// 32 codes: four bits from bytes, and a fifth from bit e of a word for code e
+template <class Value>
+class FiveBits {
+ public:
+#if HWY_TARGET == HWY_AVX3
+  HWY_INLINE FiveBits(const uint8_t* word, const Value& value)
+      : table_(value(hn::Iota(I32(), 0))), table16_(value(hn::Iota(I32(), 16))) {
+    std::memcpy(&word_, word, 4);
+  }
+  /// Of the bytes' low bits, for codes first .. first + 16.
+  HWY_INLINE V32 low(VI v, int first) const {
+    const V32 without = V32{_mm512_permutexvar_ps(v.raw, table_.raw)};
+    return V32{_mm512_mask_permutexvar_ps(without.raw, static_cast<__mmask16>(word_ >> first),
+                                          v.raw, table16_.raw)};
+  }
+  HWY_INLINE V32 high(VI v, int first) const {
+    return low(hn::ShiftRight<4>(v), first);
+  }
+
+ private:
+  V32 table_, table16_;
+  uint32_t word_;
+#else
+  HWY_INLINE FiveBits(const uint8_t* word, const Value& value) : value_(value) {
+    uint32_t bits;
+    std::memcpy(&bits, word, 4);
+    word_ = hn::Set(U32(), bits);
+  }
+  HWY_INLINE V32 low(VI v, int first) const {
+    return value_(hn::Or(low_bits(v, 15), fifth(first)));
+  }
+  HWY_INLINE V32 high(VI v, int first) const {
+    return value_(hn::Or(hn::ShiftRight<4>(v), fifth(first)));
+  }
+
+ private:
+  HWY_INLINE VI fifth(int first) const {
+    const auto shift = hn::Iota(U32(), static_cast<uint32_t>(first));
+    const auto bit = hn::And(hn::Shr(word_, shift), hn::Set(U32(), 1));
+    return hn::BitCast(I32(), hn::ShiftLeft<4>(bit));
+  }
+  Value value_;
+  hn::Vec<U32> word_;
+#endif
+};
 
 // --- 32-element blocks: nibbles low 16, high 16 --------------------------------------------------
 
 constexpr int kHalfVectors = 16 / kLanes;
 
-// emits value(q, e) of the low nibbles of 16 bytes, then of the high ones; e: the first element
-template <class Value, class Emit>
-HWY_INLINE void nibbles(const uint8_t* p, const Value& value, const Emit& emit) {
+// emits low(v, e) of 16 bytes, then high(v, e); e: the first element
+template <class Low, class High, class Emit>
+HWY_INLINE void nibbles(const uint8_t* p, const Low& low, const High& high, const Emit& emit) {
   VI v[kHalfVectors];
 #pragma GCC unroll 4
   for (int i = 0; i < kHalfVectors; ++i) {
     v[i] = unsigned_bytes(p + i * kLanes);
-    emit(i * kLanes, value(low_bits(v[i], 15), i * kLanes));
+    emit(i * kLanes, low(v[i], i * kLanes));
   }
 #pragma GCC unroll 4
-  for (int i = 0; i < kHalfVectors; ++i)
-    emit(16 + i * kLanes, value(hn::ShiftRight<4>(v[i]), 16 + i * kLanes));
+  for (int i = 0; i < kHalfVectors; ++i) emit(16 + i * kLanes, high(v[i], 16 + i * kLanes));
 }
 
-// bit e of a block's 32 high bits, as 0 or 16, for elements first .. first + kLanes
-HWY_INLINE VI fifth_bits(const uint8_t* p, int first) {
-  uint32_t word;
-  std::memcpy(&word, p, 4);
-  const U32 du;
-  const auto shift = hn::Iota(du, static_cast<uint32_t>(first));
-  const auto bit = hn::And(hn::Shr(hn::Set(du, word), shift), hn::Set(du, 1));
-  return hn::BitCast(I32(), hn::ShiftLeft<4>(bit));
+template <class Value, class Emit>
+HWY_INLINE void four_bits(const uint8_t* p, const Value& value, const Emit& emit) {
+  const FourBits<Value> codes(value);
+  nibbles(
+      p, [&](VI v, int) HWY_ATTR { return codes.low(v); },
+      [&](VI v, int) HWY_ATTR { return codes.high(v); }, emit);
+}
+
+// the word of fifth bits lies before the 16 bytes
+template <class Value, class Emit>
+HWY_INLINE void five_bits(const uint8_t* p, const Value& value, const Emit& emit) {
+  const FiveBits<Value> codes(p, value);
+  nibbles(
+      p + 4, [&](VI v, int e) HWY_ATTR { return codes.low(v, e); },
+      [&](VI v, int e) HWY_ATTR { return codes.high(v, e); }, emit);
 }
 
 struct Q4_0 {
   static constexpr int elements = 32, bytes = 18;
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const V32 d = all(half_at(b));
-    nibbles(
-        b + 2, [&](VI q, int) HWY_ATTR { return scaled(hn::Sub(q, int_all(8)), d); }, emit);
+    const V32 d = all_half(b);
+    four_bits(
+        b + 2, [&](VI q) HWY_ATTR { return scaled(hn::Sub(q, int_all(8)), d); }, emit);
   }
 };
 
@@ -131,9 +222,9 @@ struct Q4_1 {
   static constexpr int elements = 32, bytes = 20;
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const V32 d = all(half_at(b)), m = all(half_at(b + 2));
-    nibbles(
-        b + 4, [&](VI q, int) HWY_ATTR { return scaled_plus(q, d, m); }, emit);
+    const V32 d = all_half(b), m = all_half(b + 2);
+    four_bits(
+        b + 4, [&](VI q) HWY_ATTR { return scaled_plus(q, d, m); }, emit);
   }
 };
 
@@ -141,11 +232,9 @@ struct Q5_0 {
   static constexpr int elements = 32, bytes = 22;
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const V32 d = all(half_at(b));
-    const auto value = [&](VI q, int e) HWY_ATTR {
-      return scaled(hn::Sub(hn::Or(q, fifth_bits(b + 2, e)), int_all(16)), d);
-    };
-    nibbles(b + 6, value, emit);
+    const V32 d = all_half(b);
+    five_bits(
+        b + 2, [&](VI q) HWY_ATTR { return scaled(hn::Sub(q, int_all(16)), d); }, emit);
   }
 };
 
@@ -153,10 +242,9 @@ struct Q5_1 {
   static constexpr int elements = 32, bytes = 24;
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const V32 d = all(half_at(b)), m = all(half_at(b + 2));
-    const auto value = [&](VI q, int e)
-                           HWY_ATTR { return scaled_plus(hn::Or(q, fifth_bits(b + 4, e)), d, m); };
-    nibbles(b + 8, value, emit);
+    const V32 d = all_half(b), m = all_half(b + 2);
+    five_bits(
+        b + 4, [&](VI q) HWY_ATTR { return scaled_plus(q, d, m); }, emit);
   }
 };
 
@@ -164,7 +252,7 @@ struct Q8_0 {
   static constexpr int elements = 32, bytes = 34;
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const V32 d = all(half_at(b));
+    const V32 d = all_half(b);
 #pragma GCC unroll 8
     for (int e = 0; e < 32; e += kLanes) emit(e, scaled(signed_bytes(b + 2 + e), d));
   }
@@ -172,133 +260,227 @@ struct Q8_0 {
 
 // --- 256-element blocks --------------------------------------------------------------------------
 
-HWY_INLINE VI shifted(VI v, int count) {
-  return hn::ShiftRightSame(v, count);
+// Codes whose bits lie in several places are joined as bytes, up to 32 at a time.
+using Bytes = hn::CappedTag<uint8_t, 32>;
+using VB = hn::Vec<Bytes>;
+constexpr int kBytes = HWY_MAX_BYTES < 32 ? HWY_MAX_BYTES : 32;
+
+// Bits shift .. of each byte: as many as the mask has, all of them from the same byte.
+HWY_INLINE VB byte_bits(const uint8_t* p, int shift, int mask) {
+  const hn::Repartition<uint16_t, Bytes> pairs;
+  const auto v = hn::ShiftRightSame(hn::BitCast(pairs, hn::LoadU(Bytes(), p)), shift);
+  return hn::And(hn::BitCast(Bytes(), v), hn::Set(Bytes(), static_cast<uint8_t>(mask)));
+}
+// low | high << shift, of bytes that stay below 256
+template <int shift>
+HWY_INLINE VB join_bits(VB low, VB high) {
+  const hn::Repartition<uint16_t, Bytes> pairs;
+  return hn::Or(low, hn::BitCast(Bytes(), hn::ShiftLeft<shift>(hn::BitCast(pairs, high))));
+}
+HWY_INLINE hn::Vec<hn::RebindToSigned<Bytes>> signed_from(VB v, int offset) {
+  return hn::BitCast(hn::RebindToSigned<Bytes>(),
+                     hn::Sub(v, hn::Set(Bytes(), static_cast<uint8_t>(offset))));
 }
 
-// body(half, quarter, sixteen) for the groups of 16 elements that share a scale; element
-// 128 half + 32 quarter + sixteen is the first. Unrolled, so that shift counts are constants.
-template <class Body>
-HWY_INLINE void for_sixteens(const Body& body) {
-  for (int half = 0; half < 2; ++half)
-#pragma GCC unroll 4
-    for (int quarter = 0; quarter < 4; ++quarter)
-#pragma GCC unroll 2
-      for (int sixteen = 0; sixteen < 32; sixteen += 16) body(half, quarter, sixteen);
+// body(i, lanes i .. i + kLanes of a vector of bytes as integers)
+template <class D, class Body>
+HWY_INLINE void each_of_bytes(D, hn::Vec<D> v, int i, const Body& body) {
+  constexpr int kCount = static_cast<int>(hn::MaxLanes(D()));
+  if constexpr (kCount == kLanes) {
+    body(i, hn::PromoteTo(I32(), v));
+  } else {
+    const hn::Half<D> half;
+    each_of_bytes(half, hn::LowerHalf(half, v), i, body);
+    each_of_bytes(half, hn::UpperHalf(half, v), i + kCount / 2, body);
+  }
 }
+template <class Body>
+HWY_INLINE void each_of_bytes(uint64_t low, uint64_t high, const Body& body) {
+  const hn::FixedTag<uint64_t, 2> two;
+  const hn::FixedTag<uint8_t, 16> bytes;
+  each_of_bytes(bytes,
+                hn::BitCast(bytes, hn::InterleaveLower(two, hn::Set(two, low), hn::Set(two, high))),
+                0, body);
+}
+
+template <class Block, class Emit>
+HWY_INLINE void unpack_groups(const uint8_t* b, const Emit& emit) {
+  typename Block::Scales scales;
+  Block::read_scales(b, scales);
+#pragma GCC unroll 1
+  for (int g = 0; g < Block::elements / Block::group_elements; ++g)
+    Block::group(b, scales, g, emit);
+}
+
+// the factors of 16 elements each
+struct Factors {
+  HWY_ALIGN float d[16];
+};
+struct FactorsAndMinima {
+  HWY_ALIGN float d[16], m[16];
+};
 
 struct Q2K {
-  static constexpr int elements = 256, bytes = 84;
+  static constexpr int elements = 256, bytes = 84, group_elements = 32;
+  using Scales = FactorsAndMinima;
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
+    const V32 d = all_half(b + 80), dmin = all_half(b + 82);
+    for (int i = 0; i < 16; i += kLanes) {
+      const VI v = unsigned_bytes(b + i);
+      store(scaled(low_bits(v, 15), d), s.d + i);
+      store(scaled(hn::ShiftRight<4>(v), dmin), s.m + i);
+    }
+  }
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes)
+      each_of_bytes(Bytes(), byte_bits(b + 16 + 32 * (g / 4) + i, 2 * (g % 4), 3), 32 * g + i,
+                    [&](int e, VI q)
+                        HWY_ATTR { emit(e, scaled_minus(q, all(s.d[e / 16]), all(s.m[e / 16]))); });
+  }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const float d = half_at(b + 80), dmin = half_at(b + 82);
-    for_sixteens([&](int half, int quarter, int sixteen) HWY_ATTR {
-      const int e = 128 * half + 32 * quarter + sixteen;
-      const int scale = b[e / 16];
-      const V32 ds = all(d * static_cast<float>(scale & 15));
-      const V32 ms = all(dmin * static_cast<float>(scale >> 4));
-      const uint8_t* qs = b + 16 + 32 * half + sixteen;
-      for (int i = 0; i < 16; i += kLanes)
-        emit(e + i,
-             scaled_minus(low_bits(shifted(unsigned_bytes(qs + i), 2 * quarter), 3), ds, ms));
-    });
+    unpack_groups<Q2K>(b, emit);
   }
 };
 
-HWY_INLINE int scale_q3_k(const uint8_t* s, int j) {
-  const int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4;
-  return (low | (((s[8 + j % 4] >> (2 * (j / 4))) & 3) << 4)) - 32;
+HWY_INLINE uint32_t word_at(const uint8_t* p) {
+  uint32_t word;
+  std::memcpy(&word, p, 4);
+  return word;
+}
+HWY_INLINE uint64_t joined(uint32_t low, uint32_t high) {
+  return low | uint64_t{high} << 32;
 }
 
 struct Q3K {
-  static constexpr int elements = 256, bytes = 110;
+  static constexpr int elements = 256, bytes = 110, group_elements = 32;
+  using Scales = Factors;
+  // sixteen 6-bit scales in 12 bytes: nibbles, then pairs of bits; four bytes in a word
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
+    const uint32_t a0 = word_at(b + 96), a1 = word_at(b + 100), high = word_at(b + 104);
+    const auto four = [&](uint32_t nibbles, uint32_t pairs)
+                          HWY_ATTR { return (nibbles & 0x0f0f0f0fu) | (pairs & 0x30303030u); };
+    const V32 d = all_half(b + 108);
+    each_of_bytes(joined(four(a0, high << 4), four(a1, high << 2)),
+                  joined(four(a0 >> 4, high), four(a1 >> 4, high >> 2)), [&](int i, VI v) HWY_ATTR {
+                    store(scaled(hn::Sub(v, int_all(32)), d), s.d + i);
+                  });
+  }
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes) {
+      const VB low = byte_bits(b + 32 + 32 * (g / 4) + i, 2 * (g % 4), 3);
+      const VB codes = join_bits<2>(low, byte_bits(b + i, g, 1));
+      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes, 4), 32 * g + i,
+                    [&](int e, VI q) HWY_ATTR { emit(e, scaled(q, all(s.d[e / 16]))); });
+    }
+  }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const float d = half_at(b + 108);
-    for_sixteens([&](int half, int quarter, int sixteen) HWY_ATTR {
-      const int e = 128 * half + 32 * quarter + sixteen;
-      const V32 ds = all(d * static_cast<float>(scale_q3_k(b + 96, e / 16)));
-      const uint8_t* qs = b + 32 + 32 * half + sixteen;
-      for (int i = 0; i < 16; i += kLanes) {
-        const VI low = low_bits(shifted(unsigned_bytes(qs + i), 2 * quarter), 3);
-        const VI high = low_bits(shifted(unsigned_bytes(b + sixteen + i), 4 * half + quarter), 1);
-        emit(e + i, scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<2>(high)), int_all(4)), ds));
-      }
-    });
+    unpack_groups<Q3K>(b, emit);
   }
 };
 
+// eight factors, then eight minima, of 32 elements each
 struct ScaleMin {
-  float d[8], m[8];
+  HWY_ALIGN float d_m[16];
+  HWY_INLINE V32 d(int j) const { return all(d_m[j]); }
+  HWY_INLINE V32 m(int j) const { return all(d_m[8 + j]); }
 };
 
-// q4_k and q5_k: eight 6-bit scales and minima in 12 bytes
-HWY_INLINE ScaleMin scales_k4(const uint8_t* b) {
-  const float d = half_at(b), dmin = half_at(b + 2);
-  const uint8_t* s = b + 4;
-  ScaleMin r;
-  for (int j = 0; j < 4; ++j) {
-    r.d[j] = d * static_cast<float>(s[j] & 63);
-    r.m[j] = dmin * static_cast<float>(s[j + 4] & 63);
-    r.d[j + 4] = d * static_cast<float>((s[j + 8] & 15) | ((s[j] >> 6) << 4));
-    r.m[j + 4] = dmin * static_cast<float>((s[j + 8] >> 4) | ((s[j + 4] >> 6) << 4));
-  }
-  return r;
+// q4_k and q5_k: eight 6-bit scales and eight minima in 12 bytes, four bytes in a word
+HWY_INLINE void read_scales_k4(const uint8_t* b, ScaleMin& s) {
+  const uint32_t a0 = word_at(b + 4), a1 = word_at(b + 8), a2 = word_at(b + 12);
+  const auto first = [](uint32_t six) HWY_ATTR { return six & 0x3f3f3f3fu; };
+  const auto last = [](uint32_t nibbles, uint32_t pairs)
+                        HWY_ATTR { return (nibbles & 0x0f0f0f0fu) | ((pairs >> 2) & 0x30303030u); };
+  const V32 d = all_half(b), dmin = all_half(b + 2);
+  each_of_bytes(joined(first(a0), last(a2, a0)), joined(first(a1), last(a2 >> 4, a1)),
+                [&](int i, VI v) HWY_ATTR {
+                  V32 factor = i < 8 ? d : dmin;
+                  if constexpr (kLanes == 16)
+                    factor = hn::IfThenElse(hn::FirstN(F32(), 8), d, dmin);
+                  store(scaled(v, factor), s.d_m + i);
+                });
 }
 
 struct Q4K {
-  static constexpr int elements = 256, bytes = 144;
+  static constexpr int elements = 256, bytes = 144, group_elements = 64;
+  using Scales = ScaleMin;
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) { read_scales_k4(b, s); }
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+    const auto codes = [&](int j) HWY_ATTR {
+      const V32 d = s.d(j), m = s.m(j);
+      return FourBits([d, m](VI q) HWY_ATTR { return scaled_minus(q, d, m); });
+    };
+    const auto first = codes(2 * g), second = codes(2 * g + 1);
+    VI v[32 / kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < 32 / kLanes; ++i) {
+      v[i] = unsigned_bytes(b + 16 + 32 * g + i * kLanes);
+      emit(64 * g + i * kLanes, first.low(v[i]));
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 32 / kLanes; ++i) emit(64 * g + 32 + i * kLanes, second.high(v[i]));
+  }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const ScaleMin s = scales_k4(b);
-    for (int j = 0; j < 8; j += 2) {
-      const uint8_t* qs = b + 16 + 16 * j;
-      const V32 d0 = all(s.d[j]), m0 = all(s.m[j]), d1 = all(s.d[j + 1]), m1 = all(s.m[j + 1]);
-      for (int i = 0; i < 32; i += kLanes)
-        emit(32 * j + i, scaled_minus(low_bits(unsigned_bytes(qs + i), 15), d0, m0));
-      for (int i = 0; i < 32; i += kLanes)
-        emit(32 * j + 32 + i, scaled_minus(hn::ShiftRight<4>(unsigned_bytes(qs + i)), d1, m1));
-    }
+    unpack_groups<Q4K>(b, emit);
   }
 };
 
 struct Q5K {
-  static constexpr int elements = 256, bytes = 176;
+  static constexpr int elements = 256, bytes = 176, group_elements = 32;
+  using Scales = ScaleMin;
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) { read_scales_k4(b, s); }
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+    const V32 d = s.d(g), m = s.m(g);
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes) {
+      const VB low = byte_bits(b + 48 + 32 * (g / 2) + i, 4 * (g % 2), 15);
+      each_of_bytes(Bytes(), join_bits<4>(low, byte_bits(b + 16 + i, g, 1)), 32 * g + i,
+                    [&](int e, VI q) HWY_ATTR { emit(e, scaled_minus(q, d, m)); });
+    }
+  }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const ScaleMin s = scales_k4(b);
-    for (int j = 0; j < 8; ++j) {
-      const uint8_t* qs = b + 48 + 32 * (j / 2);
-      const V32 d = all(s.d[j]), m = all(s.m[j]);
-      for (int i = 0; i < 32; i += kLanes) {
-        const VI low = low_bits(shifted(unsigned_bytes(qs + i), 4 * (j % 2)), 15);
-        const VI high = low_bits(shifted(unsigned_bytes(b + 16 + i), j), 1);
-        emit(32 * j + i, scaled_minus(hn::Or(low, hn::ShiftLeft<4>(high)), d, m));
-      }
-    }
+    unpack_groups<Q5K>(b, emit);
   }
 };
 
 struct Q6K {
-  static constexpr int elements = 256, bytes = 210;
+  static constexpr int elements = 256, bytes = 210, group_elements = 32;
+  using Scales = Factors;
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
+    const V32 d = all_half(b + 208);
+    for (int i = 0; i < 16; i += kLanes) store(scaled(signed_bytes(b + 192 + i), d), s.d + i);
+  }
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+    const int half = g / 4, quarter = g % 4;
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes) {
+      const VB low = byte_bits(b + 64 * half + 32 * (quarter % 2) + i, quarter / 2 * 4, 15);
+      const VB codes = join_bits<4>(low, byte_bits(b + 128 + 32 * half + i, 2 * quarter, 3));
+      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes, 32), 32 * g + i,
+                    [&](int e, VI q) HWY_ATTR { emit(e, scaled(q, all(s.d[e / 16]))); });
+    }
+  }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
-    const float d = half_at(b + 208);
-    for_sixteens([&](int half, int quarter, int sixteen) HWY_ATTR {
-      const int e = 128 * half + 32 * quarter + sixteen;
-      const V32 ds = all(d * static_cast<float>(static_cast<int8_t>(b[192 + e / 16])));
-      const uint8_t* ql = b + 64 * half + 32 * (quarter % 2) + sixteen;
-      const uint8_t* qh = b + 128 + 32 * half + sixteen;
-      for (int i = 0; i < 16; i += kLanes) {
-        const VI low = low_bits(shifted(unsigned_bytes(ql + i), quarter < 2 ? 0 : 4), 15);
-        const VI high = low_bits(shifted(unsigned_bytes(qh + i), 2 * quarter), 3);
-        emit(e + i, scaled(hn::Sub(hn::Or(low, hn::ShiftLeft<4>(high)), int_all(32)), ds));
-      }
-    });
+    unpack_groups<Q6K>(b, emit);
   }
 };
 
-// 16-bit floats as blocks of one vector; the end of a row that fills none is the caller's affair.
+// --- plain floats --------------------------------------------------------------------------------
+
+// As blocks of one vector; the end of a row that fills none is rest(block, n): the last n < kLanes
+// values, zeros above.
 template <V32 (*convert)(const uint16_t*)>
 struct Halves {
   static constexpr int elements = kLanes, bytes = 2 * kLanes;
@@ -306,7 +488,6 @@ struct Halves {
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     emit(0, convert(reinterpret_cast<const uint16_t*>(b)));  // LoadU: any alignment
   }
-  /// The last n < kLanes values, zeros above.
   static HWY_INLINE V32 rest(const uint8_t* b, int64_t n) {
     HWY_ALIGN uint16_t part[kLanes] = {};
     std::memcpy(part, b, static_cast<size_t>(n) * 2);
@@ -316,13 +497,26 @@ struct Halves {
 using F16 = Halves<halves>;
 using BF16 = Halves<bf16s>;
 
-template <class Block>
-constexpr bool is_halves = Block::bytes == 2 * Block::elements;
+struct Floats {
+  static constexpr int elements = kLanes, bytes = 4 * kLanes;
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    emit(0, load(reinterpret_cast<const float*>(b)));
+  }
+  static HWY_INLINE V32 rest(const uint8_t* b, int64_t n) {
+    return load_part(reinterpret_cast<const float*>(b), n);
+  }
+};
 
-/// Calls body.template operator()<Block>() for any readable type but float32.
+template <class Block>
+constexpr bool is_plain = Block::bytes >= 2 * Block::elements;
+
+/// Calls body.template operator()<Block>() for any readable type.
 template <class Body>
 HWY_INLINE void with_block(DType type, const Body& body) {
   switch (type) {
+    case DType::f32:
+      return body.template operator()<Floats>();
     case DType::f16:
       return body.template operator()<F16>();
     case DType::bf16:
@@ -354,21 +548,26 @@ HWY_INLINE void with_block(DType type, const Body& body) {
 
 // --- runs of blocks ------------------------------------------------------------------------------
 
+// Asks for the memory that comes next: hardware stops at the end of a page.
+HWY_INLINE void prefetch(const uint8_t* p) {
+  __builtin_prefetch(p);
+}
+
 template <class Block>
-HWY_INLINE void dequantize_blocks(const uint8_t* src, int64_t n, float* dst) {
+HWY_NOINLINE void dequantize_blocks(const uint8_t* src, int64_t n, float* dst) {
+  constexpr int kAhead = 2048;
   int64_t i = 0;
-  for (; i + Block::elements <= n; i += Block::elements, src += Block::bytes)
+  for (; i + Block::elements <= n; i += Block::elements, src += Block::bytes) {
+#pragma GCC unroll 8
+    for (int line = 0; line < Block::bytes; line += 64) prefetch(src + kAhead + line);
     Block::unpack(src, [&](int e, V32 v) HWY_ATTR { store(v, dst + i + e); });
-  if constexpr (is_halves<Block>)
+  }
+  if constexpr (is_plain<Block>)
     if (i < n) store_part(Block::rest(src, n - i), dst + i, n - i);
 }
 
 // n values, whole blocks of the type, at src
 HWY_INLINE void dequantize_run(DType type, const uint8_t* src, int64_t n, float* dst) {
-  if (type == DType::f32) {
-    std::memcpy(dst, src, static_cast<size_t>(n) * 4);
-    return;
-  }
   with_block(type, [&]<class Block>() HWY_ATTR { dequantize_blocks<Block>(src, n, dst); });
 }
 

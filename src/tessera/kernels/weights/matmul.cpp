@@ -60,6 +60,15 @@ struct Blocking {
   }
 };
 
+// Bytes of a row of w from which on two large blocks side by side are faster than four, as four rows
+// and the next four leave the first cache level; and from which on a row is a stream that hardware
+// follows: asked for besides, rows would push each other out.
+constexpr int64_t kWideRow = 1280, kStream = 6144;
+// Bytes that have to be on their way while others are multiplied.
+constexpr int64_t kAhead = 1600;
+// Rows of x that are multiplied without a panel, in pairs: unpacking twice is as fast as a panel.
+constexpr int64_t kFewRows = 4;
+
 struct Panel {
   const float* w;
   int64_t stride;  // between rows of w
@@ -80,17 +89,23 @@ make_panel(const MatmulProblem& p, bool copy, int64_t first, int64_t columns, fl
   return {buffer, stride};
 }
 
-// y[row][first ...] = sums of the accumulators + bias
+// y[row][first ...] = up to four sums + bias
+HWY_INLINE void store_sums(
+    const MatmulProblem& p, int64_t row, int64_t first, int64_t count, hn::Vec<F32x4> four) {
+  HWY_ALIGN float sums[4];
+  hn::Store(four, F32x4(), sums);
+  float* y = p.y + row * p.y_stride + first;
+  for (int64_t c = 0; c < count; ++c) y[c] = p.bias ? sums[c] + p.bias[first + c] : sums[c];
+}
+
+// the same of as many accumulators' lanes as there are columns
 HWY_INLINE void finish_row(
     const MatmulProblem& p, int64_t row, int64_t first, int64_t columns, const float* acc) {
   for (int64_t j = 0; j < columns; j += 4) {
     const int64_t count = std::min<int64_t>(4, columns - j);
     const auto at = [&](int64_t c)
                         HWY_ATTR { return load(acc + (j + std::min(c, count - 1)) * kLanes); };
-    HWY_ALIGN float sums[4];
-    hn::Store(sums_of_4(at(0), at(1), at(2), at(3)), F32x4(), sums);
-    float* y = p.y + row * p.y_stride + first + j;
-    for (int64_t c = 0; c < count; ++c) y[c] = p.bias ? sums[c] + p.bias[first + j + c] : sums[c];
+    store_sums(p, row, first + j, count, sums_of_4(at(0), at(1), at(2), at(3)));
   }
 }
 
@@ -119,64 +134,113 @@ HWY_INLINE void multiply_strip(const MatmulProblem& p,
     finish_row(p, row0 + r, first, w.count, acc + r * w.count * kLanes);
 }
 
-// sum[j] += one block of four rows of w times x. Four sums hide the latency of each other's
-// additions if they advance together: small blocks follow each other closely enough to go straight
-// from the block into the sum, large ones are unpacked first.
-template <class Block>
-HWY_INLINE void add_blocks(const float* x, const uint8_t* (&w)[4], V32 (&sum)[4]) {
-  if constexpr (Block::elements <= 32) {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      V32 partial = sum[j];
-      Block::unpack(w[j],
-                    [&](int e, V32 v) HWY_ATTR { partial = hn::MulAdd(load(x + e), v, partial); });
-      sum[j] = partial;
-    }
-  } else {
-    HWY_ALIGN float values[4 * Block::elements];
-    for (int j = 0; j < 4; ++j) {
-      float* row = values + j * Block::elements;
-      Block::unpack(w[j], [&](int e, V32 v) HWY_ATTR { store(v, row + e); });
-    }
-    for (int e = 0; e < Block::elements; e += kLanes) {
-      const V32 xs = load(x + e);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j)
-        sum[j] = hn::MulAdd(xs, load(values + j * Block::elements + e), sum[j]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) w[j] += Block::bytes;
+template <int bytes>
+HWY_INLINE void prefetch_bytes(const uint8_t* p) {
+#pragma GCC unroll 16
+  for (int i = 0; i < bytes; i += 64) prefetch(p + i);
 }
 
-// One row of x, without panels. The order of a sum is that of dot_accumulate.
-template <class Block>
-HWY_INLINE void row_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
-  for (int64_t first = begin; first < end; first += 4) {
-    const int64_t columns = std::min<int64_t>(4, end - first);
-    const uint8_t* w[4];
-    V32 sum[4];
+// sum[i][j] += row i of x times one block of row j of w. The sums hide the latency of each other's
+// additions if they advance together, so rows of w take turns block by block, in large blocks group
+// by group. `ahead` is where the blocks of a group of rows to come lie, one after another.
+template <class Block, int rows, int columns>
+HWY_INLINE void add_blocks(const float* const (&x)[rows],
+                           int64_t at,
+                           const uint8_t* const (&w)[columns],
+                           const uint8_t* ahead,
+                           V32 (&sum)[rows][columns]) {
+  const auto times_x = [&](int j) HWY_ATTR {
+    return [&, j](int e, V32 v) HWY_ATTR {
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      w[j] = p.w + (first + std::min<int64_t>(j, columns - 1)) * p.row_bytes;
-      sum[j] = zero();
+      for (int i = 0; i < rows; ++i) sum[i][j] = hn::MulAdd(load(x[i] + at + e), v, sum[i][j]);
+    };
+  };
+  constexpr int kBytes = columns * Block::bytes;
+  if constexpr (Block::elements <= 32) {
+    prefetch_bytes<kBytes>(ahead);
+#pragma GCC unroll 4
+    for (int j = 0; j < columns; ++j) Block::unpack(w[j], times_x(j));
+  } else {
+    typename Block::Scales scales[columns];
+#pragma GCC unroll 4
+    for (int j = 0; j < columns; ++j) Block::read_scales(w[j], scales[j]);
+    constexpr int kGroups = Block::elements / Block::group_elements;
+#pragma GCC unroll 1
+    for (int g = 0; g < kGroups; ++g, ahead += kBytes / kGroups) {
+      prefetch_bytes<kBytes / kGroups>(ahead);
+#pragma GCC unroll 4
+      for (int j = 0; j < columns; ++j) Block::group(w[j], scales[j], g, times_x(j));
     }
-    int64_t c = 0;
-    for (; c + Block::elements <= p.k; c += Block::elements) add_blocks<Block>(p.x + c, w, sum);
-    if constexpr (is_halves<Block>)
-      if (c < p.k)
-        for (int j = 0; j < 4; ++j)
-          sum[j] = hn::MulAdd(load_part(p.x + c, p.k - c), Block::rest(w[j], p.k - c), sum[j]);
-    HWY_ALIGN float acc[4 * kLanes];
-    for (int j = 0; j < 4; ++j) hn::Store(sum[j], F32(), acc + j * kLanes);
-    finish_row(p, 0, first, columns, acc);
   }
+}
+
+// y[row ... row + m][first ... first + count] without a panel; m and count: at most `rows` and
+// `columns`. The order of a sum is that of dot_accumulate.
+//
+// Memory is what few rows wait for: rows of w end after a few hundred bytes, before hardware has
+// seen a stream in them. So while a group of rows is multiplied a later one is asked for, block by
+// block: lines asked for all at once would wait for each other, and the products for them.
+template <class Block, int rows, int columns>
+HWY_INLINE void multiply_group(
+    const MatmulProblem& p, int64_t row, int64_t m, int64_t first, int64_t count) {
+  const float* x[rows];
+  const uint8_t* w[columns];
+  V32 sum[rows][columns];
+#pragma GCC unroll 4
+  for (int i = 0; i < rows; ++i) x[i] = p.x + (row + std::min<int64_t>(i, m - 1)) * p.x_stride;
+#pragma GCC unroll 4
+  for (int j = 0; j < columns; ++j) {
+    w[j] = p.w + (first + std::min<int64_t>(j, count - 1)) * p.row_bytes;
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i) sum[i][j] = zero();
+  }
+  const int64_t group_bytes = std::max<int64_t>(1, columns * p.row_bytes);
+  const bool ask = p.row_bytes < kStream;
+  const uint8_t* ahead = w[0] + (ask ? (kAhead + group_bytes - 1) / group_bytes * group_bytes : 0);
+  const int64_t step = ask ? columns * Block::bytes : 0;
+  int64_t c = 0;
+  for (; c + Block::elements <= p.k; c += Block::elements, ahead += step) {
+    add_blocks<Block>(x, c, w, ahead, sum);
+#pragma GCC unroll 4
+    for (int j = 0; j < columns; ++j) w[j] += Block::bytes;
+  }
+  if constexpr (is_plain<Block>)
+    if (c < p.k)
+      for (int j = 0; j < columns; ++j) {
+        const V32 rest = Block::rest(w[j], p.k - c);
+        for (int i = 0; i < rows; ++i)
+          sum[i][j] = hn::MulAdd(load_part(x[i] + c, p.k - c), rest, sum[i][j]);
+      }
+#pragma GCC unroll 4
+  for (int i = 0; i < rows; ++i)
+    if (i < m)
+      store_sums(p, row + i, first, count,
+                 sums_of_4(sum[i][0], sum[i][1], sum[i][2 % columns], sum[i][3 % columns]));
+}
+
+// the same of columns begin .. end of y
+template <class Block, int rows, int columns>
+HWY_INLINE void multiply_groups(const MatmulProblem& p, int64_t begin, int64_t end) {
+  for (int64_t j = begin; j < end; j += columns)
+    for (int64_t i = 0; i < p.m; i += rows)
+      multiply_group<Block, rows, columns>(p, i, std::min<int64_t>(rows, p.m - i), j,
+                                           std::min<int64_t>(columns, end - j));
+}
+
+// Not inlined: a function that held those of all types would take the compiler minutes.
+template <class Block>
+HWY_NOINLINE void multiply_few(const MatmulProblem& p, int64_t begin, int64_t end) {
+  if (p.m > 1) return multiply_groups<Block, 2, 2>(p, begin, end);
+  if constexpr (Block::elements > 32)
+    if (p.row_bytes > kWideRow && p.row_bytes < kStream)
+      return multiply_groups<Block, 1, 2>(p, begin, end);
+  multiply_groups<Block, 1, 4>(p, begin, end);
 }
 
 // columns begin .. end of y, all rows
 void matmul_columns(const MatmulProblem& p, int64_t begin, int64_t end) {
-  if (p.m == 1 && p.type != DType::f32)
-    return with_block(p.type, [&]<class Block>() HWY_ATTR { row_columns<Block>(p, begin, end); });
+  if (p.m <= kFewRows)
+    return with_block(p.type, [&]<class Block>() HWY_ATTR { multiply_few<Block>(p, begin, end); });
   const Blocking b(p);
   float* buffer = b.copy ? scratch<0>(b.columns * odd_lines(p.k)) : nullptr;
   float* acc = scratch<1>(kTileRows * b.columns * kLanes);

@@ -6,8 +6,9 @@
 //
 // An output is the dot product of a row of x and a row of w: lane l of one vector accumulates
 // the products at k = l, l + lanes, ... in ascending order by fused multiply-add; the lanes are
-// then added in one fixed order. Weights are dequantised a panel at a time into the second
-// cache level, those of a single row in registers.
+// then added in one fixed order: the upper half to the lower one until four are left, these in
+// pairs. Weights are dequantised a panel at a time into the second cache level, for a few rows of x
+// in registers.
 #pragma once
 
 #include <cstdint>

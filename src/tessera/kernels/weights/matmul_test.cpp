@@ -1,5 +1,7 @@
 #include "tessera/kernels/weights/matmul.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/kernels_testing.h"
@@ -103,6 +105,71 @@ TEST(Matmul, HalfTypesWithOddDepth) {
         }
       });
     }
+}
+
+// Any numbers a file may hold, between 1e-20 and 1e6 or zero, one block drawn after another. The
+// first byte lies at an odd address.
+Weights drawn_weights(DType type, int64_t n, int64_t k) {
+  const DTypeLayout& layout = layout_of(type);
+  const int64_t bytes = layout.block_bytes;
+  Weights w{type, n, k, std::vector<uint8_t>(at(storage_bytes(type, n * k) + 1)),
+            std::vector<float>(at(n * k))};
+  const RandomKey key(11);
+  uint64_t counter = 0;
+  const auto usual = [](float v) { return v == 0 || (std::abs(v) > 1e-20f && std::abs(v) < 1e6f); };
+  for (int64_t i = 0; i < n * k / layout.block_elements; ++i) {
+    uint8_t* block = w.bytes.data() + 1 + i * bytes;
+    float* values = w.values.data() + i * layout.block_elements;
+    do {
+      for (int64_t b = 0; b < bytes; ++b) block[b] = static_cast<uint8_t>(key.bits(counter++));
+      dequantize_ref(type, block, layout.block_elements, values);
+    } while (!std::all_of(values, values + layout.block_elements, usual));
+  }
+  return w;
+}
+
+// The product as matmul.h defines it: lanes, then their sum in halves and in pairs.
+float product_by_lanes(const float* x, const float* w, int64_t k) {
+  const std::string target = current_target();
+  const bool fused = target == "AVX3" || target == "AVX2";
+  const size_t lanes = target == "AVX3" ? 16 : target == "AVX2" ? 8 : 4;
+  std::vector<float> sum(lanes, 0.0f);
+  for (int64_t c = 0; c < k; ++c) {
+    float& lane = sum[at(c) % lanes];
+    lane = fused ? std::fma(x[c], w[c], lane) : x[c] * w[c] + lane;
+  }
+  for (size_t half = lanes / 2; half >= 4; half /= 2)
+    for (size_t l = 0; l < half; ++l) sum[l] += sum[l + half];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// Narrow and wide rows, fewer columns than are multiplied side by side, few rows and more.
+TEST(Matmul, EqualsTheDefinitionBitForBit) {
+  const std::vector<int64_t> depths_of_256{256, 1024, 2560}, depths_of_32{32, 96, 576, 2080},
+      depths{1, 17, 65, 1000};
+  for (const DType type : kTypes) {
+    const int64_t block = layout_of(type).block_elements;
+    for (const int64_t k : block == 256 ? depths_of_256 : block == 32 ? depths_of_32 : depths)
+      for (const int64_t n : {1, 2, 3, 5, 13}) {
+        const Weights w = drawn_weights(type, n, k);
+        const Values x(9 * k, 12);
+        const Values bias(n, 13);
+        on_every_target([&] {
+          std::vector<float> y(at(9 * n + 1)), want(at(9 * n));
+          for (int64_t i = 0; i < 9; ++i)
+            for (int64_t j = 0; j < n; ++j)
+              want[at(i * n + j)] =
+                  product_by_lanes(x.data() + i * k, w.values.data() + j * k, k) + bias[j];
+          for (const int64_t m : {1, 2, 3, 4, 5, 9}) {
+            std::fill(y.begin(), y.end(), 77.0f);
+            matmul(x.data(), m, k, k, type, w.bytes.data() + 1, n, bias.data(), y.data(), n);
+            expect_same_bits(y.data(), want.data(), m * n,
+                             fmt::format("{}, k {}, n {}, m {}", name_of(type), k, n, m));
+            EXPECT_EQ(y[at(m * n)], 77.0f) << "wrote past the end";
+          }
+        });
+      }
+  }
 }
 
 // One row at a time, in groups, all at once, from other places in memory, on other threads.

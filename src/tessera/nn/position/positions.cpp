@@ -71,11 +71,11 @@ class Rope final : public Position {
   explicit Rope(const RopeConfig& config)
       : config_(config), key_("rope " + spec::dump_struct(config).dump()) {}
 
-  Tensor rotate(const Tensor& x_NHD, Side, Context& context) const override {
+  Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
     const auto type = ops::wide(x_NHD);
     const auto& table =
         context.once<ops::RotaryTable>(key_, [&] { return make_table(*context.batch, type); });
-    return ops::rope(x_NHD, table, config_.layout == RopeLayout::interleaved);
+    return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
   }
 
  private:

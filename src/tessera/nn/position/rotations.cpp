@@ -19,13 +19,13 @@ class PRope final : public Position {
  public:
   explicit PRope(const PRopeConfig& config) : config_(config) {}
 
-  Tensor rotate(const Tensor& x_NHD, Side, Context& context) const override {
+  Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
     const int64_t width = x_NHD.size(2);
     const auto& table = context.once<ops::RotaryTable>(key_of("p_rope", config_, width), [&] {
       return ops::rotary_table(context.batch->positions_N, config_.frequencies(width), 1,
                                ops::wide(x_NHD));
     });
-    return ops::rope(x_NHD, table, config_.layout == RopeLayout::interleaved);
+    return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
   }
 
  private:
@@ -36,12 +36,12 @@ class Xpos final : public Position {
  public:
   explicit Xpos(const XposConfig& config) : config_(config) {}
 
-  Tensor rotate(const Tensor& x_NHD, Side side, Context& context) const override {
+  Tensor rotate(Tensor x_NHD, Side side, Context& context) const override {
     const int64_t width = x_NHD.size(2);
     const std::string key = key_of(side == Side::query ? "xpos q" : "xpos k", config_, width);
     const auto& table = context.once<ops::RotaryTable>(
         key, [&] { return make_table(context.batch->positions_N, width, side, ops::wide(x_NHD)); });
-    return ops::rope(x_NHD, table, config_.layout == RopeLayout::interleaved);
+    return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
   }
 
  private:
@@ -73,12 +73,12 @@ class MRope final : public Position {
  public:
   explicit MRope(const MRopeConfig& config) : config_(config) {}
 
-  Tensor rotate(const Tensor& x_NHD, Side, Context& context) const override {
+  Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
     const int64_t width = x_NHD.size(2);
     const auto& table = context.once<ops::RotaryTable>(key_of("m_rope", config_, width), [&] {
       return make_table(*context.batch, width, ops::wide(x_NHD));
     });
-    return ops::rope(x_NHD, table, false);
+    return ops::rope(std::move(x_NHD), table, false);
   }
 
  private:

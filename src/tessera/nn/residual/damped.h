@@ -7,12 +7,12 @@
 
 namespace tessera::nn {
 
-/// scale * dropout(f)
+/// scale * dropout(f), f [N, D]
 inline Tensor damped(const ResidualConfig& config,
-                     const Tensor& f_ND,
+                     Tensor f,
                      const Branch& branch,
                      const Context& context) {
-  const Tensor f = dropout(f_ND, config.dropout, branch.name + ".residual", context);
+  f = dropout(f, config.dropout, branch.name + ".residual", context);
   return config.scale == 1 ? f : f * config.scale;
 }
 

@@ -15,7 +15,7 @@ class PreNorm final : public Residual {
                  std::span<const Branch> branches,
                  Context& context) const override {
     const Branch& f = branches[0];
-    return x_ND + damped(config_, f.run(f.input(x_ND, context), context), f, context);
+    return ops::plus(x_ND, damped(config_, f.run(f.input(x_ND, context), context), f, context));
   }
 
  private:
@@ -30,7 +30,8 @@ class PostNorm final : public Residual {
                  Context& context) const override {
     const Branch& f = branches[0];
     const Tensor stream_ND = config_.stream == 1 ? x_ND : x_ND * config_.stream;
-    return f.norms[0]->forward(stream_ND + damped(config_, f.run(x_ND, context), f, context));
+    return f.norms[0]->forward(
+        ops::plus(stream_ND, damped(config_, f.run(x_ND, context), f, context)));
   }
 
  private:
@@ -44,8 +45,8 @@ class Sandwich final : public Residual {
                  std::span<const Branch> branches,
                  Context& context) const override {
     const Branch& f = branches[0];
-    return x_ND + damped(config_, f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND), context)), f,
-                         context);
+    Tensor out = f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND), context));
+    return ops::plus(x_ND, damped(config_, std::move(out), f, context));
   }
 
  private:
@@ -59,7 +60,7 @@ class Reordered final : public Residual {
                  std::span<const Branch> branches,
                  Context& context) const override {
     const Branch& f = branches[0];
-    return x_ND + damped(config_, f.norms[0]->forward(f.run(x_ND, context)), f, context);
+    return ops::plus(x_ND, damped(config_, f.norms[0]->forward(f.run(x_ND, context)), f, context));
   }
 
  private:
@@ -76,7 +77,7 @@ class Parallel final : public Residual {
     for (const Branch& f : branches) {
       if (!f.norms.empty())
         normed = f.norms[0]->forward(x_ND);  // the first branch's norm serves those without
-      sum = sum + damped(config_, f.run(normed, context), f, context);
+      sum = ops::plus(sum, damped(config_, f.run(normed, context), f, context));
     }
     return sum;
   }

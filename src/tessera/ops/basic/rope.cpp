@@ -27,11 +27,13 @@ RotaryTable rotary_table(const Tensor& positions_N,
   return {table.cos_NR.to(positions_N.device(), type), table.sin_NR.to(positions_N.device(), type)};
 }
 
-Tensor rope(const Tensor& x_NHD, const RotaryTable& table, bool interleaved) {
+Tensor rope(Tensor x_NHD, const RotaryTable& table, bool interleaved) {
   const int64_t n = x_NHD.size(0), heads = x_NHD.size(1), d = x_NHD.size(2),
                 r = 2 * table.cos_NR.size(1);
   if (use_kernels(x_NHD)) {
-    Tensor y = x_NHD.contiguous().clone();
+    Tensor y = !x_NHD.is_contiguous() ? x_NHD.contiguous()
+               : sole_owner(x_NHD)    ? std::move(x_NHD)
+                                      : x_NHD.clone();
     kernels::rope(y.data_ptr<float>(),
                   {.tokens = n,
                    .heads = heads,

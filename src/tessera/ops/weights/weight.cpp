@@ -59,6 +59,9 @@ Weight Weight::stored(std::string name,
   w.dtype_ = dtype;
   w.shape_ = std::move(shape);
   w.data_ = data;
+  if (dtype == DType::f32 && reinterpret_cast<uintptr_t>(data) % alignof(float) == 0)
+    w.view_ = at::from_blob(
+        const_cast<void*>(data), w.shape_, [owner](void*) {}, at::kFloat);
   w.owner_ = std::move(owner);
   return w;
 }
@@ -117,6 +120,7 @@ Weight Weight::slice(int64_t index) const {
           shape_.empty() ? 0 : shape_[0]);
   Weight out = *this;
   out.shape_.erase(out.shape_.begin());
+  if (view_.defined()) out.view_ = view_.select(0, index);
   if (tensor_.defined())
     out.tensor_ = tensor_.select(0, index);
   else
@@ -151,11 +155,7 @@ Tensor Weight::tensor() const {
   if (adapted_)
     return adapted_->w->tensor() +
            adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
-  if (dtype_ == DType::f32 && reinterpret_cast<uintptr_t>(data_) % alignof(float) == 0) {
-    auto owner = owner_;
-    return at::from_blob(
-        const_cast<void*>(data_), shape_, [owner](void*) {}, at::kFloat);
-  }
+  if (view_.defined()) return view_;
   Tensor out = at::empty(shape_, at::kFloat);
   if (dtype_ == DType::f64) {
     out.copy_(at::from_blob(const_cast<void*>(data_), shape_, at::kDouble));
@@ -396,16 +396,18 @@ Tensor grouped_linear(const Tensor& x_NI,
 
 Tensor rows(const Weight& w, const Tensor& ids_N) {
   const int64_t n = ids_N.numel(), d = w.size(1), limit = w.size(0);
-  if (n > 0 && ids_N.device().is_cpu()) {
-    const auto [low, high] = at::aminmax(ids_N);
-    if (low.item<int64_t>() < 0 || high.item<int64_t>() >= limit)
+  const bool dense = w.dense_tensor().defined() || w.parts() != nullptr;
+  Tensor ids;
+  if (ids_N.device().is_cpu() || !dense) {
+    ids = ids_N.to(at::kCPU, at::kLong).contiguous();
+    const auto* id = ids.const_data_ptr<int64_t>();
+    const auto* wrong = std::find_if(id, id + n, [&](int64_t i) { return i < 0 || i >= limit; });
+    if (wrong != id + n)
       fail(ErrorKind::input, "embedding", "{}: id {} is out of range; expected 0 to {}", w.name(),
-           low.item<int64_t>() < 0 ? low.item<int64_t>() : high.item<int64_t>(), limit - 1);
+           *wrong, limit - 1);
   }
-  if (w.dense_tensor().defined()) return at::embedding(w.dense_tensor(), ids_N);
-  if (w.parts() != nullptr) return at::embedding(w.tensor(), ids_N);
+  if (dense) return at::embedding(w.tensor(), ids_N);
   // only the rows asked for are dequantised
-  const Tensor ids = ids_N.to(at::kLong).contiguous();
   Tensor out = at::empty({n, d}, at::kFloat);
   const int64_t row_bytes = storage_bytes(w.dtype(), d);
   for (int64_t i = 0; i < n; ++i)

@@ -76,6 +76,7 @@ class Weight {
   std::vector<int64_t> shape_;
   Tensor tensor_;
   const void* data_ = nullptr;
+  Tensor view_;  // of stored f32
   std::shared_ptr<const void> owner_;
   std::shared_ptr<const Adapted> adapted_;
 };

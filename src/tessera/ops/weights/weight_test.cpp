@@ -1,5 +1,6 @@
 #include "tessera/ops/weights/weight.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -7,6 +8,7 @@
 
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/ops/live_bytes_testing.h"
+#include "tessera/ops/ops_testing.h"
 
 namespace tessera::ops::weight_test {
 namespace {
@@ -150,6 +152,39 @@ TEST(Weight, ConvertedRoundsOnceAndRefusesTypesThatNothingWrites) {
   EXPECT_TRUE(at::equal(w.converted(DType::f32).tensor(), w.tensor()));
   EXPECT_EQ(w.converted(DType::bf16).bytes(), 70);
   EXPECT_THROW(w.converted(DType::q4_0), Error);
+}
+
+TEST(Weight, StoredFloatsAreOneView) {
+  const std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
+  const Weight w = Weight::stored("w", DType::f32, {2, 3}, numbers.data(), nullptr);
+  EXPECT_EQ(w.tensor().const_data_ptr(), numbers.data());
+  EXPECT_FALSE(w.dense_tensor().defined());
+  // what takes a tensor by value does not take these numbers for its own
+  EXPECT_GT(w.tensor().use_count(), 1);
+}
+
+TEST(Weight, RowsNamesTheFirstIdOutOfRange) {
+  const std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
+  const Weight stored = Weight::stored("w", DType::f32, {2, 3}, numbers.data(), nullptr),
+               dense = Weight::dense("w", tensor({1, 2, 3, 4, 5, 6}, {2, 3}).to(at::kFloat));
+  for (const Weight* w : {&stored, &dense}) {
+    const auto at_ids = [&](const std::vector<int64_t>& ids, at::ScalarType type) {
+      return rows(*w, at::tensor(ids, at::kLong).to(type));
+    };
+    for (const at::ScalarType type : {at::kLong, at::kInt})
+      expect_near(at_ids({1, 0, 1}, type), tensor({4, 5, 6, 1, 2, 3, 4, 5, 6}, {3, 3}), 0);
+    EXPECT_EQ(at_ids({}, at::kLong).sizes(), at::IntArrayRef({0, 3}));
+    for (const auto& [ids, wrong] :
+         {std::pair<std::vector<int64_t>, const char*>{{0, 2, -1}, "2"}, {{1, -1, 5}, "-1"}}) {
+      try {
+        at_ids(ids, at::kLong);
+        ADD_FAILURE() << "no error";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), testing::HasSubstr(std::string("w: id ") + wrong +
+                                                     " is out of range; expected 0 to 1"));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -42,11 +42,11 @@ class Attention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
-    const Tensor unrotated = tempered(queries(q_, x_ND), context);
-    const Projected x{position_->rotate(unrotated, Side::query, context),
+    Tensor unrotated = tempered(queries(q_, x_ND), context);
+    Tensor far = mask_.far_queries(unrotated, *position_, context);
+    const Projected x{position_->rotate(std::move(unrotated), Side::query, context),
                       position_->rotate(keys(x_ND), Side::key, context), values(v_, x_ND)};
-    const PatternedScores scores =
-        mask_.scores(options(context), context, mask_.far_queries(unrotated, *position_, context));
+    const PatternedScores scores = mask_.scores(options(context), context, far);
     if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
       fail(
           ErrorKind::spec, name_,

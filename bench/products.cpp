@@ -1,0 +1,78 @@
+// Rows of products of one row of x, which decoding consists of: bytes of packed weights a second,
+// beside what reading alone reaches.
+//   products_rows [ROW ...] [--repeats N] [--json] [--list]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "machine.h"
+#include "rows.h"
+#include "tessera/base/rng.h"
+#include "tessera/kernels/weights/matmul.h"
+
+namespace tessera::bench {
+namespace {
+
+struct Shape {
+  DType type;
+  int64_t n, k;
+};
+
+// y [n] = w x; copies of w take turns, so that no cache holds them
+class OneRow {
+ public:
+  explicit OneRow(const Shape& shape)
+      : shape_(shape), bytes_(storage_bytes(shape.type, shape.n * shape.k)) {
+    constexpr int64_t kFar = int64_t{160} << 20;  // several times the last cache level
+    copies_ = std::max<int64_t>(2, kFar / bytes_);
+    w_.resize(static_cast<size_t>(copies_ * bytes_));
+    x_.resize(static_cast<size_t>(shape.k));
+    y_.resize(static_cast<size_t>(shape.n));
+    const RandomKey key(5);
+    // bytes below 64 are no scale that is not finite
+    for (size_t i = 0; i < w_.size(); ++i) w_[i] = static_cast<uint8_t>(key.bits(i) & 0x3f);
+    for (size_t i = 0; i < x_.size(); ++i) x_[i] = key.uniform(i) - 0.5f;
+  }
+
+  int64_t bytes() const { return bytes_; }
+  void operator()() {
+    kernels::matmul(x_.data(), 1, shape_.k, shape_.k, shape_.type,
+                    w_.data() + turn_++ % copies_ * bytes_, shape_.n, nullptr, y_.data(), shape_.n);
+  }
+
+ private:
+  Shape shape_;
+  int64_t bytes_, copies_, turn_ = 0;
+  std::vector<uint8_t> w_;
+  std::vector<float> x_, y_;
+};
+
+void product_rows(Report& report) {
+  // of SmolLM2-135M in Q4_1: queries, gates, down, head; of Gemma 3 270M in Q4_K_M: gates, queries,
+  // output, down twice, head
+  for (const Shape& shape :
+       {Shape{DType::q4_1, 576, 576}, Shape{DType::q4_1, 1536, 576}, Shape{DType::q4_1, 576, 1536},
+        Shape{DType::q8_0, 49152, 576}, Shape{DType::q5_0, 2048, 640},
+        Shape{DType::q5_0, 1024, 640}, Shape{DType::q4_k, 640, 1024}, Shape{DType::q4_k, 640, 2048},
+        Shape{DType::q6_k, 640, 2048}, Shape{DType::q8_0, 262144, 640}}) {
+    const std::string name = fmt::format("one_row/{}/{}x{}", name_of(shape.type), shape.n, shape.k);
+    report.group(name, [&] {
+      OneRow product(shape);
+      const double before = read_rate(0.3), s = report.seconds({[&] { product(); }})[0],
+                   limit = std::max(before, read_rate(0.3));
+      const double rate = static_cast<double>(product.bytes()) / s;
+      report.add({name, rate / 1e9, "GB/s", Aim::none, 0,
+                  fmt::format("{:.1f} us; {:.2f} of reading alone, {:.1f} GB/s", s * 1e6,
+                              rate / limit, limit / 1e9)});
+    });
+  }
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  using namespace tessera::bench;
+  return run(argc, argv, "products", {product_rows});
+}
