@@ -11,10 +11,6 @@ namespace {
 /// Prompts are cut where blocks of queries end.
 constexpr int64_t kBlock = 16;
 
-int64_t size_of(const std::vector<int64_t>& ids) {
-  return static_cast<int64_t>(ids.size());
-}
-
 }  // namespace
 
 Feeder::Feeder(const model::Model& model, const Options& options)

@@ -12,10 +12,6 @@ using Kinds = spec::StateDecl::Kind;
 constexpr size_t kKeyHead = 4;
 constexpr int64_t kTokenBytes = sizeof(int64_t);
 
-int64_t size_of(const std::vector<int64_t>& ids) {
-  return static_cast<int64_t>(ids.size());
-}
-
 /// "" when a document's first tokens are the same whatever follows them.
 std::string reads_ahead(const model::ModelSpec& spec) {
   std::string reason;

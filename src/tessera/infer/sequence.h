@@ -12,4 +12,8 @@ struct Sequence {
   int64_t prefix = 0;  // the first of the tokens, which were given at once (nn::Segment::prefix)
 };
 
+inline int64_t size_of(const std::vector<int64_t>& ids) {
+  return static_cast<int64_t>(ids.size());
+}
+
 }  // namespace tessera::infer
