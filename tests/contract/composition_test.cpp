@@ -17,6 +17,7 @@
 #include "exceptions.h"
 #include "kit.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"

@@ -124,28 +124,6 @@ std::string read_text_file(const std::filesystem::path& path, size_t limit) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path partial = path.string() + ".partial";
-  const auto give_up = [&](const char* step) {
-    const int error = errno;
-    ::unlink(partial.c_str());
-    fail(ErrorKind::resource, "file", "{}: cannot {}: {}", path.string(), step,
-         std::strerror(error));
-  };
-  {
-    const FileDescriptor file(partial, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    if (file.get() < 0) give_up("create");
-    for (size_t done = 0; done < content.size();) {
-      const ssize_t n = ::write(file.get(), content.data() + done, content.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) give_up("write");
-      done += static_cast<size_t>(n);
-    }
-    if (fsync(file.get()) != 0) give_up("flush");
-  }
-  if (rename(partial.c_str(), path.c_str()) != 0) give_up("rename");
-}
-
 void create_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);

@@ -37,11 +37,6 @@ void install_truncation_guard();
 /// Whole small file as text; throws Error(file) when missing, unreadable or over `limit` bytes.
 std::string read_text_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
-/// Writes next to `path` and renames, so that a reader sees the old file or the new one, never a
-/// part. Flushes to disk first. Throws Error(resource) and leaves the old file when the disk is
-/// full.
-void write_file_atomically(const std::filesystem::path& path, std::string_view content);
-
 /// With those it lies in. Throws Error(resource) when it cannot be made.
 void create_folder(const std::filesystem::path& path);
 

@@ -12,6 +12,7 @@
 #include "tessera/analysis/mixer_bench.h"
 #include "tessera/base/cpu.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 
@@ -145,7 +146,7 @@ int bench_mixers(BenchMixersArgs& o) {
     print_json(analysis::to_json(run));
   else
     fmt::print("{}", analysis::cost_text(run));
-  std::fflush(stdout);
+  flush_output();
   if (!o.csv.empty()) write_file_atomically(o.csv, analysis::cost_csv(run));
   if (!o.svg.empty())
     write_file_atomically(

@@ -5,8 +5,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <new>
+#include <sstream>
 #include <system_error>
 
 #include <unistd.h>
@@ -37,7 +39,9 @@ int exit_code_of(ErrorKind kind) {
 
 /// On one line, whatever names out of files the message holds: a terminal obeys control characters.
 void complain(const std::string& message) {
-  fmt::print(stderr, "tessera: {}\n", format::printable(message, message.size()));
+  const std::string line =
+      fmt::format("tessera: {}\n", format::printable(message, message.size()));
+  std::fputs(line.c_str(), stderr);  // which may be closed as well: there is nobody to tell
 }
 
 /// Every number with a range goes through here: CLI::Range takes what is not a number for one.
@@ -70,6 +74,16 @@ void expect_known(const std::string& verb, const CLI::App& app) {
   const std::string nearest = spec::nearest_name(verb, names);
   fail(ErrorKind::usage, "tessera", "there is no verb \"{}\"{}; `tessera --help` lists them", verb,
        nearest.empty() ? "" : fmt::format("; did you mean \"{}\"?", nearest));
+}
+
+/// Help and version, which the parser takes for errors.
+int print_help(const CLI::App& app, const CLI::ParseError& asked) {
+  std::ostringstream out, err;
+  const int code = app.exit(asked, out, err);
+  const std::string text = out.str() + err.str();
+  if (std::fputs(text.c_str(), stdout) != EOF && std::fflush(stdout) == 0) return code;
+  complain(fmt::format("[output] cannot write the help: {}", std::strerror(errno)));
+  return kExitFailed;
 }
 
 }  // namespace
@@ -113,6 +127,11 @@ void print_json(const Json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
+void flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  fail(ErrorKind::resource, "output", "cannot write the result: {}", std::strerror(errno));
+}
+
 void examples(CLI::App& app, std::initializer_list<const char*> lines) {
   std::string text = "Examples:\n";
   for (const char* line : lines) text += std::string("  ") + line + "\n";
@@ -122,7 +141,9 @@ void examples(CLI::App& app, std::initializer_list<const char*> lines) {
 int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector<Verb>& elsewhere) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
-  std::signal(SIGPIPE, SIG_DFL);
+  // a closed pipe and a file at its limit are errors of the call that writes
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   install_truncation_guard();
 
   CLI::App app("tessera: Transformer architectures, and what came after them, as data", "tessera");
@@ -139,7 +160,7 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
     if (argc > 1) expect_known(argv[1], app);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // help and version
+    if (error.get_exit_code() == 0) return print_help(app, error);
     const std::string verb = verb_of(app);
     complain(fmt::format("[{}] {}; `tessera {}--help` lists what there is",
                          verb.empty() ? "tessera" : verb, error.what(),
@@ -153,8 +174,7 @@ int run(int argc, char** argv, const std::vector<Verb>& verbs, const std::vector
     for (const auto& [sub, verb] : runs)
       if (sub->parsed()) {
         const int code = verb();
-        if (std::fflush(stdout) != 0)
-          fail(ErrorKind::resource, "output", "cannot write the result: {}", std::strerror(errno));
+        flush_output();
         return code;
       }
   } catch (const Error& error) {

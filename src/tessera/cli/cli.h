@@ -54,6 +54,9 @@ CLI::Option* add_texts(CLI::App& app,
 
 /// "--json" on what reports: the flag and the printing.
 void print_json(const Json& json);
+/// What was printed is out; throws Error(resource) where stdout takes no more: a full disk, a pipe
+/// that nobody reads any longer.
+void flush_output();
 
 /// Help text under the options: "Examples:" and the given lines.
 void examples(CLI::App& app, std::initializer_list<const char*> lines);

@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
 #include "tessera/model/mechanism_pages.h"
 

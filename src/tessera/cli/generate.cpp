@@ -144,7 +144,7 @@ void report_text(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache) {
-  std::fflush(stdout);
+  flush_output();
   fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
              result.prefill_tokens, speeds.prefill, result.decode_tokens, speeds.decode);
   if (o.generate.speculation.on())
@@ -223,7 +223,7 @@ int generate(GenerateArgs& o) {
     if (!quiet) g.on_start = [&o] { fmt::print("{}", o.prompts.front()); };
     g.on_text = [](size_t, std::string_view text) {
       fmt::print("{}", text);
-      std::fflush(stdout);
+      flush_output();
     };
   }
   const infer::Generations result =

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
@@ -263,9 +264,7 @@ std::vector<std::string> copy_tokenizer_files(const fs::path& from, const fs::pa
   if (fs::equivalent(from, to, error)) return copied;
   for (const char* name : kTokenizerFiles) {
     if (!fs::is_regular_file(from / name, error)) continue;
-    fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
-    if (error)
-      fail(ErrorKind::resource, (to / name).string(), "cannot be written: {}", error.message());
+    write_file_atomically(to / name, read_text_file(from / name));
     copied.emplace_back(name);
   }
   return copied;

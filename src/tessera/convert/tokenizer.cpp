@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/convert/checkpoint.h"
 #include "tessera/text/byte_tokenizer.h"
 #include "tessera/text/gguf_tokenizer.h"

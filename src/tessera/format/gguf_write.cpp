@@ -5,7 +5,7 @@
 #include "tessera/format/file_source.h"
 #include "tessera/format/gguf.h"
 #include "tessera/format/gguf_types.h"
-#include "tessera/format/output_file.h"
+#include "tessera/base/output_file.h"
 
 namespace tessera::format {
 namespace {

@@ -7,7 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/format/file_source.h"
-#include "tessera/format/output_file.h"
+#include "tessera/base/output_file.h"
 
 namespace tessera::format {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
-#include "tessera/format/output_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/format/safetensors_types.h"
 #include "tessera/spec/json.h"

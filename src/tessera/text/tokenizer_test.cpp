@@ -1,3 +1,4 @@
+#include "tessera/base/output_file.h"
 #include "tessera/text/tokenizer.h"
 
 #include <filesystem>

@@ -4,6 +4,7 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/convert/tokenizer.h"
+#include "tessera/base/output_file.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/train/run_folder.h"

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
 #include "tessera/train/sha256.h"
 

@@ -1,3 +1,4 @@
+#include "tessera/base/output_file.h"
 #include "tessera/train/run_folder.h"
 
 #include <signal.h>

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::train {

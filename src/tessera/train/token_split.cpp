@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
 
 namespace tessera::train {
@@ -129,7 +130,7 @@ void TokenWriter::flush() {
   std::span<const uint32_t> rest = held_;
   while (!rest.empty()) {
     if (!shard_)
-      shard_ = std::make_unique<format::OutputFile>(shard_path(folder_, shards_++)),
+      shard_ = std::make_unique<OutputFile>(shard_path(folder_, shards_++)),
       shard_tokens_ = 0;
     const auto n = static_cast<size_t>(
         std::min<int64_t>(static_cast<int64_t>(rest.size()), kShardTokens - shard_tokens_));
@@ -150,7 +151,7 @@ void TokenWriter::flush() {
 void TokenWriter::finish() {
   flush();
   if (shard_) shard_->commit(), shard_.reset();
-  format::OutputFile ends(folder_ / "ends.bin");
+  OutputFile ends(folder_ / "ends.bin");
   ends.write(std::as_bytes(std::span(ends_)));
   ends.commit();
   const Json index = {{"tokens", tokens_},

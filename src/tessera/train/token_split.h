@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tessera/base/mapped_file.h"
-#include "tessera/format/output_file.h"
+#include "tessera/base/output_file.h"
 
 namespace tessera::train {
 
@@ -63,7 +63,7 @@ class TokenWriter {
   int64_t tokens_ = 0, text_bytes_ = 0;
   std::vector<int64_t> ends_;
   std::vector<uint32_t> held_;  // not yet written
-  std::unique_ptr<format::OutputFile> shard_;
+  std::unique_ptr<OutputFile> shard_;
   int64_t shard_tokens_ = 0;
   int shards_ = 0;
 };
