@@ -126,8 +126,31 @@ Tensor attention_plain(const Tensor& q_BHTD,
 
 namespace {
 
-/// The definition; `lse`, where given, receives the log of each row's sum of exponentials.
-Tensor defined_attention(const Tensor& q_BHTD,
+/// visible_keys() from the predicate alone, one pair at a time: a pattern's ranges and rows of
+/// counts, which the fast forms trust, have no say.
+Tensor defined_keys(int64_t start,
+                    int64_t t,
+                    int64_t first,
+                    int64_t s,
+                    const ScoreOptions& options,
+                    int64_t heads,
+                    at::Device device) {
+  if (!options.visibility) return visible_keys(start, t, first, s, options, heads, device);
+  Tensor count = at::empty({heads, t, s}, at::kChar);
+  auto* out = count.data_ptr<int8_t>();
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t j = 0; j < s; ++j)
+        *out++ = static_cast<int8_t>(options.visibility->multiplicity(h, start + i, first + j));
+  return count.to(device);
+}
+
+using KeyCounts = decltype(&visible_keys);
+
+/// The formula, with keys counted by `counted`; `lse`, where given, receives the log of each row's
+/// sum of exponentials.
+Tensor defined_attention(KeyCounts counted,
+                         const Tensor& q_BHTD,
                          const Tensor& k_BGSD,
                          const Tensor& v_BGSD,
                          int64_t start,
@@ -153,7 +176,7 @@ Tensor defined_attention(const Tensor& q_BHTD,
     const Tensor added =
         added_by_term(options.term, {q, k_range, start, range.begin, options.scale});
     if (added.defined()) terms.push_back(added);
-    counts.push_back(visible_keys(start, t, range.begin, n, options, h, q.device()));
+    counts.push_back(counted(start, t, range.begin, n, options, h, q.device()));
     row += n;
   }
   if (!terms.empty()) scores = scores + joined(terms).to(type);
@@ -200,7 +223,16 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        int64_t start,
                        const std::vector<kernels::KeyRange>& held,
                        const ScoreOptions& options) {
-  return defined_attention(q_BHTD, k_BGSD, v_BGSD, start, held, options, nullptr);
+  return defined_attention(defined_keys, q_BHTD, k_BGSD, v_BGSD, start, held, options, nullptr);
+}
+
+Tensor attention_of_block(const Tensor& q_BHTD,
+                          const Tensor& k_BGSD,
+                          const Tensor& v_BGSD,
+                          int64_t start,
+                          const std::vector<kernels::KeyRange>& held,
+                          const ScoreOptions& options) {
+  return defined_attention(visible_keys, q_BHTD, k_BGSD, v_BGSD, start, held, options, nullptr);
 }
 
 namespace {
@@ -254,8 +286,8 @@ PartialAttention attention_part(const Tensor& q_BHTD,
                                 int64_t first,
                                 const ScoreOptions& options) {
   PartialAttention part;
-  part.out = defined_attention(q_BHTD, k_BGSD, v_BGSD, start, {{first, first + k_BGSD.size(2)}},
-                               options, &part.lse);
+  part.out = defined_attention(visible_keys, q_BHTD, k_BGSD, v_BGSD, start,
+                               {{first, first + k_BGSD.size(2)}}, options, &part.lse);
   return part;
 }
 

@@ -116,7 +116,8 @@ Tensor attention_kernel_of_weights(const Tensor& q_THD,
                                    const ScoreOptions& options);
 
 /// The definition: softmax over visible keys in float32 or double. q_BHTD at positions start ..,
-/// k and v_BGSD at positions first ... Keeps all T x S scores.
+/// k and v_BGSD at positions first ... Keeps all T x S scores. What a pattern shows is asked of its
+/// predicate (Visibility::multiplicity) alone, pair by pair.
 Tensor attention_plain(const Tensor& q_BHTD,
                        const Tensor& k_BGSD,
                        const Tensor& v_BGSD,
@@ -141,6 +142,14 @@ Tensor attention_plain(const Tensor& q_BHTD,
                        const std::vector<kernels::KeyRange>& held,
                        const ScoreOptions& options);
 
+/// The formula on a block of queries, keys counted as the pattern's ranges and rows tell.
+Tensor attention_of_block(const Tensor& q_BHTD,
+                          const Tensor& k_BGSD,
+                          const Tensor& v_BGSD,
+                          int64_t start,
+                          const std::vector<kernels::KeyRange>& held,
+                          const ScoreOptions& options);
+
 /// The definition on blocks of queries, each with the keys that it can see, recomputed for the
 /// gradient: memory is that of one block's scores.
 Tensor attention_chunked(const Tensor& q_BHTD,
@@ -157,7 +166,7 @@ Tensor attention_chunked(const Tensor& q_BHTD,
 Tensor added_by_term(const ScoreTerm& term, const ScoreBlock& block);
 
 /// Dense multiplicities [T, S], or [H, T, S] where heads differ: query positions start .., key
-/// positions first ...
+/// positions first ... A pattern is asked for its ranges, and for rows of counts within them.
 Tensor visible_keys(int64_t start,
                     int64_t t,
                     int64_t first,

@@ -73,7 +73,7 @@ Tensor attention_chunked(const Tensor& q_BHTD,
     for (Tensor* x : {&own.sinks_H, &own.term.bias_HR, &own.far_q})
       if (x->defined()) *x = cuts[at++];
     own.term.inputs.assign(cuts.begin() + static_cast<std::ptrdiff_t>(at), cuts.end());
-    return attention_plain(cuts[0], cuts[1], cuts[2], start + block.query, block.positions, own);
+    return attention_of_block(cuts[0], cuts[1], cuts[2], start + block.query, block.positions, own);
   };
   return by_query_blocks(std::move(how), inputs);
 }

@@ -160,6 +160,38 @@ TEST(AttentionTerm, APatternCountsKeysAsOftenAsItSays) {
       want, 1e-12);
 }
 
+/// A pattern whose ranges forget the first key, whose rows count every key once, and whose heads
+/// are said to be alike.
+class ForgetfulKeys final : public kernels::Visibility {
+ public:
+  int64_t multiplicity(int64_t head, int64_t query, int64_t key) const override {
+    return EvenKeys().multiplicity(head, query, key);
+  }
+  void counts(int64_t,
+              kernels::KeyRange queries,
+              kernels::KeyRange keys,
+              int8_t* out,
+              int64_t stride) const override {
+    for (int64_t query = queries.begin; query < queries.end; ++query, out += stride)
+      std::fill_n(out, keys.end - keys.begin, int8_t{1});
+  }
+  std::vector<kernels::KeyRange> ranges(int64_t, int64_t, int64_t end) const override {
+    return {{1, std::max<int64_t>(end, 2)}};
+  }
+};
+
+TEST(AttentionTerm, TheDefinitionAsksThePredicateAlone) {
+  const EvenKeys who;
+  const Tensor want = by_hand(nothing, [&](int64_t h, int64_t i, int64_t j) {
+    return static_cast<double>(who.multiplicity(h, i, j));
+  });
+  const Input in(at::kDouble);
+  const auto heads = [](const Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
+  const ScoreOptions options{.scale = 0.5, .visibility = std::make_shared<ForgetfulKeys>()};
+  const Tensor found = attention_plain(heads(in.q), heads(in.k), heads(in.v), 0, 0, options);
+  expect_near(found.squeeze(0).transpose(0, 1), want, 1e-12);
+}
+
 struct Everything {
   Tensor q, k, v, sinks, table, rows;
   std::vector<Tensor> all() const { return {q, k, v, sinks, table, rows}; }
