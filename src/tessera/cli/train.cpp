@@ -88,6 +88,8 @@ int train_model(const TrainArgs& o) {
   fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n",
              plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
              recipe.train.batch * recipe.train.length * recipe.train.accumulate);
+  if (const std::string note = recipe.spec.selection_note(); !note.empty())
+    fmt::print(stderr, "tessera: {}\n", note);
   TrainProgress progress;
   train::TrainOptions options;
   options.resume = o.resume;

@@ -120,6 +120,11 @@ struct ModelSpec {
   int64_t longest_sequence() const;
   /// "" when every part can continue from a state; else the reason why not.
   std::string no_state_reason() const;
+  /// What whoever trains a decoder must know of parts whose selection for a token hangs on later
+  /// ones (Causality::selection), in one line; "" where there are none.
+  std::string selection_note() const;
+  /// "" when text can be generated; else which part selects by tokens that are not there yet.
+  std::string no_generation_reason() const;
   /// How long a sequence of `length` tokens can become before all of its angles change
   /// (PositionConfig::angles_until): a state goes on up to there; beyond, it is computed anew.
   int64_t angles_until(int64_t length) const;

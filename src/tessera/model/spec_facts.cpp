@@ -1,6 +1,9 @@
 // What follows from a spec: surroundings and names of its parts, how long a sequence it takes,
 // whether it can continue from a state.
 #include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
 
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/position/position_config.h"
@@ -135,6 +138,43 @@ void check_streams(const ModelSpec& spec, const std::string& path) {
       }
       before = &group;
     }
+}
+
+namespace {
+
+/// The types of a decoder's selecting parts that `chosen` holds for, each once: "a, b".
+std::string selecting(const ModelSpec& spec, const std::function<bool(const AnyPart&)>& chosen) {
+  std::string names;
+  std::set<std::string> seen;
+  if (!spec.causal()) return names;
+  for_each_part(spec, [&](const AnyPart& part) {
+    if (part.info().causality == spec::Causality::selection && chosen(part) &&
+        seen.insert(part.type()).second)
+      names += (names.empty() ? "" : ", ") + part.type();
+  });
+  return names;
+}
+
+}  // namespace
+
+std::string ModelSpec::selection_note() const {
+  const std::string parts = selecting(*this, [](const AnyPart&) { return true; });
+  if (parts.empty()) return "";
+  const std::string refused = no_generation_reason();
+  return fmt::format(
+      "{}: what a token sees is selected from its whole document, later tokens included, so the "
+      "losses of training may flatter the model{}",
+      parts, refused.empty() ? "" : "; it will not generate: " + refused);
+}
+
+std::string ModelSpec::no_generation_reason() const {
+  const std::string parts = selecting(
+      *this, [](const AnyPart& part) { return !part.config->selects_without_future(); });
+  if (parts.empty()) return "";
+  return fmt::format(
+      "{} selects by tokens that are not there yet; expected a causal predictor, or routing that "
+      "drops nothing",
+      parts);
 }
 
 std::string ModelSpec::no_state_reason() const {

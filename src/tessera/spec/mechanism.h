@@ -257,6 +257,10 @@ struct Config {
   virtual std::vector<StateDecl> state(const Scope&) const { return {}; }
   /// Why this config cannot continue from a state although its mechanism can, "" when it can.
   virtual std::string no_state_reason() const { return ""; }
+  /// Of a mechanism whose causality is `selection`: whether what it selects for the last token of a
+  /// text is what the trained model selects, so that text can be generated: by a causal predictor,
+  /// by routing that drops nothing, or since the method itself decodes by whole passes.
+  virtual bool selects_without_future() const { return false; }
   /// Longest document that it can take (a table of positions, a matrix over tokens), 0 = any: the
   /// least of all parts bounds a model's context.
   virtual int64_t max_positions() const { return 0; }

@@ -108,6 +108,8 @@ struct LshAttentionConfig final : spec::Config {
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
+  /// Reformer decodes so: a whole pass over the text so far, of which no later token is left out.
+  bool selects_without_future() const override { return true; }
 };
 
 }  // namespace tessera::nn

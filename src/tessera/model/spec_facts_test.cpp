@@ -1,0 +1,81 @@
+// Parts whose selection for a token hangs on later ones: said when training starts, refused where
+// text is generated unless the part can do without the future.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/model/model_spec.h"
+#include "tessera/nn/registry.h"
+#include "tessera/spec/fields.h"
+
+namespace tessera::model {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// A feed-forward layer of the tokens that win a place in a document of limited room.
+struct LimitedRoomConfig final : spec::Config {
+  bool predicts = false;
+  static constexpr auto fields() {
+    return std::tuple{spec::field("predicts", &LimitedRoomConfig::predicts, "who wins, causally")};
+  }
+  static spec::Info info() {
+    return {.summary = "s", .paper = "p", .year = 2024, .causality = spec::Causality::selection};
+  }
+  bool selects_without_future() const override { return predicts; }
+};
+
+ModelSpec read(const std::string& layers, const char* arch = "decoder") {
+  nn::register_mechanisms();
+  if (spec::find_mechanism(spec::Slot::ffn, "limited_room") == nullptr)
+    spec::add_mechanism(spec::make_mechanism<LimitedRoomConfig>(spec::Slot::ffn, "limited_room"));
+  return read_model_spec(spec::parse_json(
+      fmt::format(R"({{"tessera": 1, "arch": "{}", "vocab": 8, "d_model": 8, "norm": "rms_norm",
+                      "layers": [{}], "head": "linear"}})",
+                  arch, layers),
+      "test"));
+}
+
+const std::string kLimited =
+    R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": "limited_room"})";
+const std::string kPredicted =
+    R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "limited_room", "predicts": true}})";
+const std::string kPlain =
+    R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "act": "gelu"}})";
+const std::string kHashed =
+    R"({"mixer": {"type": "lsh_attention", "n_heads": 2}, "ffn": {"type": "mlp", "act": "gelu"}})";
+
+TEST(Selection, IsSaidOnceAndRefusedWithoutAPredictor) {
+  const ModelSpec spec = read(kLimited + "," + kPlain + "," + kLimited);
+  const std::string note = spec.selection_note();
+  EXPECT_THAT(note, AllOf(HasSubstr("limited_room: what a token sees"), HasSubstr("later tokens"),
+                          HasSubstr("will not generate")));
+  EXPECT_EQ(note.find('\n'), std::string::npos);
+  EXPECT_THAT(spec.no_generation_reason(),
+              AllOf(HasSubstr("limited_room selects by tokens that are not there yet"),
+                    HasSubstr("causal predictor"), HasSubstr("drops nothing")));
+}
+
+TEST(Selection, GeneratesWithAPredictor) {
+  const ModelSpec spec = read(kPredicted);
+  EXPECT_THAT(spec.selection_note(), HasSubstr("limited_room: what a token sees"));
+  EXPECT_EQ(spec.selection_note().find("generate"), std::string::npos);
+  EXPECT_EQ(spec.no_generation_reason(), "");
+  // one part that cannot is enough
+  EXPECT_THAT(read(kPredicted + "," + kLimited).no_generation_reason(), HasSubstr("limited_room"));
+}
+
+TEST(Selection, OfReformerIsSaidAndDecodesByWholePasses) {
+  const ModelSpec spec = read(kHashed);
+  EXPECT_THAT(spec.selection_note(), HasSubstr("lsh_attention: what a token sees"));
+  EXPECT_EQ(spec.no_generation_reason(), "");
+}
+
+TEST(Selection, IsNoMatterWithoutAFuture) {
+  EXPECT_EQ(read(kPlain).selection_note(), "");
+  EXPECT_EQ(read(kPlain).no_generation_reason(), "");
+  EXPECT_EQ(read(kLimited, "encoder").selection_note(), "");  // sees everything anyway
+}
+
+}  // namespace
+}  // namespace tessera::model
