@@ -1,7 +1,9 @@
 // The command line as scripts see it: bad input is one clear line on stderr, the right exit code,
 // nothing on stdout and nothing half-written.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -749,11 +751,167 @@ TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;
 }
 
-TEST_F(Cli, AFullDiskLeavesNothingBehind) {
+/// What the verbs of the next tests read.
+class CliOutput : public Cli {
+ protected:
+  void SetUp() override {
+    folder_.write("text.txt", std::string(400, 'a'));
+    recipe_ = folder_.write("recipe.json", R"({"spec": {"tessera": 1, "arch": "decoder",
+        "vocab": 256, "d_model": 16, "layers": [{"mixer": {"type": "attention", "n_heads": 2},
+        "ffn": {"type": "glu", "d_hidden": 24}}], "head": "tied"},
+        "data": {"train": ["text.txt"]}, "train": {"steps": 1, "batch": 1, "length": 16}})");
+    measured_ = folder_.write("run.json", R"({"command": "c", "cpu": "p", "target": "avx2",
+        "threads": 1, "repeats": 1, "width": 64, "fit_from": 1, "rows": [{"slot": "pattern",
+        "mechanism": "window", "config": {}, "passes": [{"pass": "forward", "points": [
+        {"length": 1024, "seconds": 0.001, "peak_bytes": 1048576},
+        {"length": 2048, "seconds": 0.002, "peak_bytes": 2097152},
+        {"length": 4096, "seconds": 0.004, "peak_bytes": 4194304}]}]}]})");
+    input_ = (folder_ / "in.safetensors").string();
+    write_ids(input_, false);
+  }
+
+  /// Ends with 1, and one line of complaint that holds these words.
+  void expect_complaint(const std::string& how, const Outcome& outcome, const std::string& words) {
+    EXPECT_EQ(outcome.code, 1) << how << "\n" << outcome.err;
+    std::istringstream lines(outcome.err);
+    int complaints = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("tessera: [") == std::string::npos) continue;
+      ++complaints;
+      EXPECT_NE(line.find(words), std::string::npos) << how << "\n" << line;
+    }
+    EXPECT_EQ(complaints, 1) << how << "\n" << outcome.err;
+  }
+  void expect_nothing_half_written() {
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path()))
+      EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
+  }
+
+  /// Every verb that prints its result.
+  std::vector<std::string> printing() const {
+    const std::string spec = kZoo + "/gpt2/gpt2.json",
+                      text = " --text " + (folder_ / "text.txt").string();
+    return {"--help",
+            "--version",
+            "show --help",
+            "list mechanisms",
+            "show " + spec + " --resolved",
+            "plan " + spec,
+            "tokenize bytes --text x",
+            "doctor",
+            "generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 4",
+            "generate " + kGoldens + "/llama/gguf/base.gguf --prompt '!' --max-new-tokens 4",
+            "embed " + kGoldens + "/llama/gguf/base.gguf --pooling mean --text '!'",
+            "eval --ngram 2 --train-fraction 0.5" + text,
+            "train " + recipe_ + " --out " + (folder_ / "trained").string(),
+            "verify " + tiny() + " --tokens 8",
+            "bench " + tiny() + " --repeats 1 --prefill 8 --decode 2",
+            "bench mixers --from " + measured_};
+  }
+  /// Every verb that writes files, with the one or the folder that it writes in `where`.
+  std::vector<std::string> writing(const std::string& where) const {
+    const std::string mixers = "bench mixers --from " + measured_;
+    std::string texts;
+    for (const char* text : {"!", "#", "%", "&", "(", ")"})
+      texts += fmt::format(" --text '{}'", text);
+    return {
+        "forward " + tiny() + " --input " + input_ + " --output " + where + "/logits",
+        "embed " + kGoldens + "/llama/gguf/base.gguf --pooling mean" + texts + " --output " +
+            where + "/vectors.npy",
+        "convert " + tiny() + " --out " + where + "/ours",
+        "convert " + tiny() + " --to hf --out " + where + "/theirs",
+        "docs --out " + where + "/pages",
+        "train " + recipe_ + " --out " + where + "/run",
+        "generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 4 --session " + where + "/tale",
+        mixers + " --svg " + where + "/a.svg",
+        mixers + " --out " + where + "/cost"};
+  }
+
+  std::string recipe_, measured_, input_;
+};
+
+TEST_F(CliOutput, AFullDiskIsSaid) {
   if (!fs::exists("/dev/full")) GTEST_SKIP();
-  const Outcome outcome = run("show " + kZoo + "/gpt2/gpt2.json --resolved > /dev/full");
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.err.find("cannot write"), std::string::npos) << outcome.err;
+  for (const std::string& arguments : printing())
+    expect_complaint(arguments, run(arguments + " > /dev/full"), "cannot write");
+}
+
+TEST_F(CliOutput, APipeThatNobodyReadsIsSaid) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  constexpr int kClosed = 9;  // the shell names one digit
+  ASSERT_EQ(dup2(ends[1], kClosed), kClosed);
+  for (const std::string& arguments : printing())
+    expect_complaint(arguments, run(arguments + " >&9"), "cannot write");
+  close(ends[1]);
+  close(kClosed);
+}
+
+TEST_F(CliOutput, AFullDiskLeavesNoHalfFile) {
+  fs::create_directory(folder_ / "full");
+  // files end after 512 bytes
+  for (const std::string& arguments : writing((folder_ / "full").string()))
+    expect_complaint(arguments, run(arguments, "ulimit -f 1; "), "cannot");
+  expect_nothing_half_written();
+}
+
+TEST_F(CliOutput, AReadOnlyFolderIsSaid) {
+  const std::string where = (folder_ / "shut").string();
+  fs::create_directory(where);
+  fs::permissions(where, fs::perms::owner_read | fs::perms::owner_exec);
+  // root may write anywhere, unless it lays that power down
+  std::string as_user;
+  if (geteuid() == 0) {
+    as_user = "setpriv --bounding-set=-dac_override --inh-caps=-dac_override ";
+    if (std::system((as_user + "true 2>/dev/null").c_str()) != 0) GTEST_SKIP() << "no setpriv";
+  }
+  for (const std::string& arguments : writing(where)) {
+    expect_complaint(arguments, run(arguments, as_user), "ermission denied");
+    EXPECT_TRUE(fs::is_empty(where)) << arguments;
+  }
+  fs::permissions(where, fs::perms::owner_all);
+}
+
+TEST_F(CliOutput, WhatStandsAtAPathIsWrittenThrough) {
+  const std::string forward = "forward " + tiny() + " --input " + input_ + " --output ";
+  const std::string plain = (folder_ / "plain").string(), link = (folder_ / "link").string(),
+                    target = folder_.write("target", "old");
+  ASSERT_EQ(run(forward + plain).code, 0);
+  const std::string want = read_text_file(plain);
+  fs::create_symlink("target", link);
+  ASSERT_EQ(run(forward + link).code, 0);
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read_text_file(target), want);
+  EXPECT_EQ(run(forward + "/dev/stdout").out, want);
+  // through a FIFO, and into a device
+  const std::string fifo = (folder_ / "fifo").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const Outcome piped = run(forward + fifo, "cat '" + fifo + "' & ");
+  EXPECT_EQ(piped.code, 0) << piped.err;
+  EXPECT_EQ(piped.out, want);
+  EXPECT_TRUE(fs::is_fifo(fifo));
+  if (!fs::exists("/dev/full")) return;
+  fs::create_symlink("/dev/full", folder_ / "full");  // renaming would replace the link alone
+  expect_complaint("a device", run(forward + (folder_ / "full").string()), "No space left");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "full") && fs::is_character_file("/dev/full"));
+  expect_nothing_half_written();
+}
+
+TEST_F(CliOutput, TrainingSaysOnceWhatSelectsByLaterTokens) {
+  const auto said = [&](const std::string& mixer) {
+    const std::string run_folder = (folder_ / ("run_" + mixer)).string();
+    const Outcome outcome = run("train " + recipe_ + " --out " + run_folder +
+                                " --set spec.layers[0].mixer.type=" + mixer);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    size_t times = 0;
+    for (size_t at = 0; (at = outcome.err.find("later tokens included", at)) != std::string::npos;
+         ++at)
+      ++times;
+    return times;
+  };
+  EXPECT_EQ(said("lsh_attention"), 1u);
+  EXPECT_EQ(said("attention"), 0u);
 }
 
 TEST_F(Cli, BenchMixersReportsWhatItMeasured) {

@@ -1,11 +1,12 @@
 """Goldens of the checkpoint families: tiny models of transformers, what they compute, and why.
 
-    python tools/golden/families.py --out tests/golden/families [--only llama]
+    python tools/golden/families.py --out tests/golden/families [--only llama] [--missing]
 
 Writes, per family, a folder per case (config.json, io.safetensors, case.json and, where a case
 needs its own, model.safetensors), keys.json (what each config key does), rejects.json (what must
 be refused) and gguf/ (the same weights in llama.cpp's dialect). README.md beside this file
-explains the layout. A second run gives the same bytes.
+explains the layout. A second run gives the same bytes. With --missing, cases that have their folder
+already are read instead of made anew.
 """
 
 import argparse
@@ -55,8 +56,8 @@ def changed_keys(before, after):
 class Writer:
     """Writes one family; remembers config, weights and results of every case."""
 
-    def __init__(self, family, folder):
-        self.family, self.folder = family, folder
+    def __init__(self, family, folder, missing):
+        self.family, self.folder, self.missing = family, folder, missing
         self.configs, self.results, self.weights, self.io = {}, {}, {}, {}
         vocab = family.settings["vocab_size"]
         if family.pair:
@@ -71,7 +72,9 @@ class Writer:
 
     def write(self):
         for case in self.family.cases:
-            if isinstance(case, family_cases.Case):
+            if self.missing and (self.folder / case.name / "case.json").exists():
+                self.read_case(case.name)
+            elif isinstance(case, family_cases.Case):
                 self.write_case(case)
             else:
                 self.write_rewrite(case)
@@ -116,8 +119,18 @@ class Writer:
             self.io[case.name] = self.io[case.of]
         else:
             self.io[case.name] = case.name
-            facts.update(self.write_io(loaded, result, folder))
+            facts.update(self.write_io(loaded, result, folder, case.text))
         self.write_facts(case, facts, architecture)
+
+    def read_case(self, name):
+        """What an earlier run made."""
+        folder = self.folder / name
+        facts = json.loads((folder / "case.json").read_text())
+        self.configs[name] = json.loads((folder / "config.json").read_text())
+        self.weights[name], self.io[name] = facts["weights"], facts["io"]
+        results = load_file(self.folder / facts["io"] / "io.safetensors")
+        self.results[name] = {key: results[key] for key in reference.RESULTS if key in results}
+        self.rows.append((name, facts))
 
     def architecture_of(self, name):
         case = next(c for c in self.family.cases if c.name == name)
@@ -151,7 +164,7 @@ class Writer:
         if not case.neutral and moved <= MOVED:
             raise RuntimeError(f"{self.family.name}/{case.name}: moved by {moved} only")
 
-    def write_io(self, model, result, folder):
+    def write_io(self, model, result, folder, text=True):
         tensors, facts = dict(self.inputs), {}
         if self.family.padding == "none":
             del tensors["attention_mask"]
@@ -162,7 +175,7 @@ class Writer:
             if not name.startswith("encoder_")
         )
         masked = type(model).__name__.endswith("ForMaskedLM")  # no next token
-        if "logits" in result and not self.family.no_text and not masked:
+        if "logits" in result and text and not self.family.no_text and not masked:
             found, facts["greedy"] = reference.greedy(
                 model, self.family.name, self.family.settings["vocab_size"]
             )
@@ -244,6 +257,8 @@ class Writer:
         }
         if case.reference_refuses:
             facts["reference_refuses"] = case.reference_refuses
+        if case.unread:
+            facts["unread"] = self.check_unread(case, config, result)
         if case.same_result:
             if moved > STILL:
                 raise RuntimeError(f"{self.family.name}/{case.name}: rewritten, moved by {moved}")
@@ -256,12 +271,29 @@ class Writer:
         case.why = case.why or ("class defaults" if case.name == "defaults" else "older spelling")
         self.write_facts(case, facts, architecture)
 
+    def check_unread(self, case, config, result):
+        """The keys, of which another value gives the same."""
+        for key in case.unread:
+            changed = json.loads(json.dumps(config))
+            at = changed
+            *path, last = key.split(".")
+            for part in path:
+                at = at[part]
+            at[last] = mutations(at[last])[0] if last != "partial_rotary_factor" else 0.75
+            found = reference.run(self.load(changed, case.name), self.inputs, self.family.padding)
+            moved = reference.difference(found, result, self.mask)
+            if moved > STILL:
+                raise RuntimeError(f"{self.family.name}/{case.name}: {key} is read: {moved}")
+        return list(case.unread)
+
     # -- other files -------------------------------------------------------------------------
 
     def write_gguf(self):
         for name, architecture in self.family.gguf.items():
             tensors = load_file(self.weights_file(name))
             path = self.folder / "gguf" / f"{name}.gguf"
+            if self.missing and path.exists():
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             gguf_dialect.write(path, architecture, self.configs[name], tensors)
 
@@ -298,19 +330,19 @@ class Writer:
             if isinstance(case, family_cases.Case) and not case.neutral:
                 for key in facts.get("changed", {}):
                     moving.setdefault(key, []).append(name)
+        config = self.configs["base"]
+        tops = {key.split(".")[0] for key in moving}
         keys = {
             "mathematics": moving,
-            "shape": self.family.shape_keys,
+            "shape": self.measured_shapes(config, tops),
             "neutral": {},
             "refused": {},
             "moved": {},
         }
-        config = self.configs["base"]
-        tops = {key.split(".")[0] for key in moving}
         for key, value in config.items():
             if (
                 key in tops
-                or key in self.family.shape_keys
+                or key in keys["shape"]
                 or key in ("model_type", "architectures")
             ):
                 continue
@@ -331,6 +363,16 @@ class Writer:
         keys["neutral"] = sorted(keys["neutral"])
         keys["refused"] = {key: tried[0][1] for key, tried in sorted(keys["refused"].items())}
         write_json(self.folder / "keys.json", keys)
+
+    def measured_shapes(self, config, tops):
+        """The shape keys that do betray themselves; those that a case changes are taken as said."""
+        return [
+            key
+            for key in self.family.shape_keys
+            if key in tops
+            or key not in config
+            or any(self.try_mutation({**config, key: v})[0] == "refused" for v in mutations(config[key]))
+        ]
 
     def try_mutation(self, config):
         try:
@@ -359,6 +401,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--only", action="append", help="a family; repeatable")
+    parser.add_argument("--missing", action="store_true", help="makes only what is not there")
     options = parser.parse_args()
     known = [family.name for family in family_cases.FAMILIES]
     for name in options.only or []:
@@ -369,8 +412,9 @@ def main():
             continue
         print(family.name)
         folder = options.out / family.name
-        shutil.rmtree(folder, ignore_errors=True)
-        Writer(family, folder).write()
+        if not options.missing:
+            shutil.rmtree(folder, ignore_errors=True)
+        Writer(family, folder, options.missing).write()
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         print(f"  {size / 1e3:.0f} kB")
 

@@ -23,6 +23,7 @@ class Case:
     length_dependent: bool = False  # rope factors follow the length seen
     architecture: str = ""  # another head than the family's
     padding_leaks: str = ""  # why the reference lets padding into a row: such rows do not count
+    text: bool = True  # whether a greedy text is kept beside the logits
     why: str = ""
 
 
@@ -34,6 +35,7 @@ class Rewrite:
     tensors: object = None  # tensors of `of` -> tensors of this case
     same_result: bool = True  # False: defaults apply, the result is this case's own
     reference_refuses: str = ""  # why this version fails on a spelling that files carry
+    unread: tuple = ()  # dotted keys of this spelling whose value changes nothing
     why: str = ""
 
 
@@ -107,6 +109,11 @@ def older_with(drop=(), **more):
         return {**{k: v for k, v in older(config).items() if k not in drop}, **more}
 
     return rewrite
+
+
+def without(*names, **more):
+    """A config.json without the named keys, with others beside."""
+    return lambda config: {**{k: v for k, v in config.items() if k not in names}, **more}
 
 
 TINY = dict(
@@ -256,6 +263,129 @@ def scaled(*kinds, **more):
     return [Case(f"rope_{kind}", rope(kind=kind, **keys[kind], **more)) for kind in kinds]
 
 
+def scaling_keys(width):
+    """Every key of every rope_type that has some, none at its default; width: rotated channels."""
+    trained = dict(factor=4.0, original_max_position_embeddings=16)
+    yarn = dict(beta_fast=2.0, beta_slow=0.25, **trained)
+    return {
+        "yarn": dict(truncate=False, mscale=0.7, mscale_all_dim=1.3, **yarn),
+        "yarn_attention_factor": dict(attention_factor=1.5, **yarn),
+        "llama3": dict(
+            factor=8.0, low_freq_factor=0.5, high_freq_factor=6.0, original_max_position_embeddings=32
+        ),
+        "longrope": dict(
+            short_factor=SHORT[: width // 2],
+            long_factor=LONG[: width // 2],
+            attention_factor=1.5,
+            **trained,
+        ),
+    }
+
+
+def rope_within(name, **more):
+    """The parameters under another name, with the first spelling of the type and all they hold."""
+
+    def rewrite(config):
+        result = {k: v for k, v in config.items() if k != "rope_parameters"}
+        parameters = {**config["rope_parameters"]}
+        parameters["type"] = parameters.pop("rope_type")
+        return {**result, name: parameters, **more}
+
+    return rewrite
+
+
+def rope_at_top(config):
+    """theta and share beside rope_scaling, as older files have them."""
+    result = {k: v for k, v in config.items() if k != "rope_parameters"}
+    parameters = {**config["rope_parameters"]}
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if key in parameters:
+            result[key] = parameters.pop(key)
+    return {**result, "rope_scaling": parameters}
+
+
+def every_rope(width, of="base", kinds=("yarn", "llama3", "longrope"), share=None, top=rope_at_top):
+    """All keys of rope parameters in all spellings: every key that a family may read is read once.
+
+    share: the part of a head that rotates, where the class has one; top: how older files of the
+    family say it.
+    """
+    given = {} if share is None else {"partial_rotary_factor": share}
+    cases = []
+    for name, keys in scaling_keys(width).items():
+        kind = name.split("_")[0]
+        if kind not in kinds:
+            continue
+        case = f"every_{name}"
+        cases.append(
+            Case(
+                case,
+                rope(kind=kind, **keys, **given),
+                of=of,
+                text=False,
+                length_dependent=kind == "longrope",
+                why="every key of the kind",
+            )
+        )
+        if name == "yarn_attention_factor":
+            cases.append(Case("every_linear", rope(kind="linear", factor=4.0, **given), of=of, text=False))
+            cases.append(Rewrite(f"{case}_scaling", case, top, why="under rope_scaling"))
+            continue
+        cases += [
+            Rewrite(f"{case}_scaling", case, top, why="under rope_scaling"),
+            Rewrite(f"{case}_type", case, rope_within("rope_parameters"), why='"type"'),
+            Rewrite(
+                f"{case}_scaling_type", case, rope_within("rope_scaling"), why="all in rope_scaling"
+            ),
+        ]
+    return cases
+
+
+def dynamic_rope(of="base", **given):
+    return Case(
+        "every_dynamic",
+        {**rope(kind="dynamic", factor=4.0, **given), "max_position_embeddings": 12},
+        of=of,
+        text=False,
+        length_dependent=True,
+        why="the length that it was trained on is max_position_embeddings",
+    )
+
+
+def whole_rotary(top=True):
+    """A share that the class does not read, wherever it may stand.
+
+    top: whether the class has a plain rope where no parameters are given.
+    """
+    share = dict(partial_rotary_factor=0.5)
+    why = "the class rotates all of a head"
+    return [
+        Case("partial_rotary_factor", rope(**share), neutral=True, why=why),
+        Rewrite(
+            "partial_rotary_factor_scaling",
+            "partial_rotary_factor",
+            rope_within("rope_scaling"),
+            unread=("rope_scaling.partial_rotary_factor",),
+            why=why,
+        ),
+        Rewrite(
+            "partial_rotary_factor_top",
+            "base",
+            without("rope_parameters", rope_theta=1000.0, **share) if top else without(**share),
+            unread=("partial_rotary_factor",),
+            why=why,
+        ),
+    ]
+
+
+def partial_spellings(of):
+    """A share of each head, not the default one, outside rope_parameters."""
+    return [
+        Rewrite(f"{of}_top", of, rope_at_top, why="at the top of the config"),
+        Rewrite(f"{of}_scaling", of, rope_within("rope_scaling"), why="in rope_scaling"),
+    ]
+
+
 PARTIAL_SCALED = {
     "name": "partial_scaled",
     "set": {
@@ -309,6 +439,8 @@ def llama():
             Case("head_dim", {"head_dim": 8}),
             Case("num_key_value_heads", {"num_key_value_heads": 4}),
             Case("body", {}, architecture="LlamaModel", why="no output matrix: bare names, last_hidden_state"),
+            *every_rope(12),
+            *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
         ]
         + scaled_rope_cases()
@@ -338,6 +470,8 @@ def llama():
             "attention_bias": "llama",
             "rope_yarn": "llama",
             "rope_llama3": "llama",
+            "every_linear": "llama",
+            "every_yarn_attention_factor": "llama",
         },
         missing="model.layers.1.self_attn.o_proj.weight",
         rejects=[
@@ -347,6 +481,7 @@ def llama():
                 "expect": "lm_head.weight",
                 "why": "config says tied, the file holds another head",
             },
+            PARTIAL_SCALED,
             {"name": "bad_rope_type", "set": {"rope_parameters.rope_type": "frobnicate"}},
         ],
     )
@@ -365,6 +500,8 @@ def mistral():
             Case("sliding_window_null", {"sliding_window": None}),
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
             Case("body", {}, architecture="MistralModel", why="no output matrix: bare names, last_hidden_state"),
+            *every_rope(12),
+            *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite(
@@ -419,11 +556,14 @@ def qwen2():
         + qwen_window()
         + [
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            *every_rope(8),
+            *whole_rotary(),
+            Case("head_dim", {"head_dim": 12}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
         ],
         shape_keys=SHAPES_GQA,
-        gguf={"base": "qwen2"},
+        gguf={"base": "qwen2", "every_linear": "qwen2", "every_yarn_attention_factor": "qwen2"},
         missing="model.layers.1.self_attn.k_proj.bias",
     )
 
@@ -444,6 +584,8 @@ def qwen3():
         + qwen_window()
         + [
             Case("attention_bias", {"attention_bias": True}),
+            *every_rope(12),
+            *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite(
                 "defaults",
@@ -453,7 +595,7 @@ def qwen3():
             ),
         ],
         shape_keys=SHAPES_GQA + ["head_dim"],
-        gguf={"base": "qwen3"},
+        gguf={"base": "qwen3", "every_linear": "qwen3", "every_yarn_attention_factor": "qwen3"},
         missing="model.layers.1.self_attn.q_norm.weight",
         rejects=[
             {
@@ -538,6 +680,14 @@ def older_neox(config):
     return result
 
 
+def neox_at_top(config):
+    """As rope_at_top, by the family's own names."""
+    result = rope_at_top(config)
+    result["rotary_emb_base"] = result.pop("rope_theta")
+    result["rotary_pct"] = result.pop("partial_rotary_factor")
+    return result
+
+
 def gpt_neox():
     partial = lambda factor, theta=1000.0: rope(theta, partial_rotary_factor=factor)
     return Family(
@@ -556,13 +706,14 @@ def gpt_neox():
             Case("hidden_act_gelu_new", {"hidden_act": "gelu_new"}),
             Case("hidden_act_relu", {"hidden_act": "relu"}),
             Case("attention_bias", {"attention_bias": False}),
+            *every_rope(4, share=0.5, top=neox_at_top),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older_neox, why="rotary_pct and rotary_emb_base"),
             Rewrite("defaults", "base", keep(*KEEP_TINY[:-1]), same_result=False),
         ],
         shape_keys=SHAPES + ["num_attention_heads"],
         missing="gpt_neox.layers.1.attention.dense.bias",
-        gguf={"base": "gptneox"},
+        gguf={"base": "gptneox", "every_linear": "gptneox", "every_yarn_attention_factor": "gptneox"},
     )
 
 
@@ -621,6 +772,59 @@ def phi3():
                 of="partial_rotary_factor",
                 length_dependent=True,
             ),
+            Case(
+                "rope_longrope_factor",
+                {**rope(kind="longrope", partial_rotary_factor=1.0, short_factor=SHORT[:4], long_factor=LONG[:4], factor=9.0), **trained},
+                of="rope_longrope",
+                text=False,
+                length_dependent=True,
+            ),
+            Case(
+                "rope_longrope_attention_factor",
+                {**rope(kind="longrope", partial_rotary_factor=1.0, short_factor=SHORT[:4], long_factor=LONG[:4], attention_factor=1.5), **trained},
+                of="rope_longrope",
+                text=False,
+                length_dependent=True,
+            ),
+            Case(
+                "rope_longrope_others",
+                rope(
+                    kind="longrope",
+                    partial_rotary_factor=1.0,
+                    short_factor=SHORT[:4],
+                    long_factor=LONG[:4],
+                    beta_fast=2.0,
+                    beta_slow=0.25,
+                    truncate=False,
+                    mscale=0.7,
+                    mscale_all_dim=1.3,
+                    low_freq_factor=0.5,
+                    high_freq_factor=6.0,
+                ),
+                of="rope_longrope",
+                neutral=True,
+                length_dependent=True,
+                why="keys of other kinds, which the class does not know",
+            ),
+            *(
+                Rewrite(f"{name}_scaling", name, rope_within("rope_scaling"), why="in rope_scaling")
+                for name in ("partial_rotary_factor", "rope_longrope", "rope_longrope_factor")
+                + ("rope_longrope_attention_factor",)
+            ),
+            Rewrite(
+                "rope_longrope_others_scaling",
+                "rope_longrope_others",
+                rope_within("rope_scaling"),
+                unread=tuple(
+                    f"rope_scaling.{key}"
+                    for key in ("beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim")
+                    + ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+                ),
+                why="in rope_scaling",
+            ),
+            Rewrite("rope_longrope_type", "rope_longrope", rope_within("rope_parameters"), why='"type"'),
+            Rewrite("rope_longrope_top", "rope_longrope_partial", rope_at_top, why="under rope_scaling"),
+            Case("head_dim", {"head_dim": 12}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite(
@@ -635,7 +839,7 @@ def phi3():
             Rewrite("defaults", "base", keep(*KEEP_TINY, "pad_token_id"), same_result=False),
         ],
         shape_keys=SHAPES_GQA,
-        gguf={"base": "phi3", "rope_longrope": "phi3", "rope_longrope_partial": "phi3"},
+        gguf={case: "phi3" for case in ("base", "rope_longrope", "rope_longrope_partial", "head_dim")},
         missing="model.layers.0.self_attn.qkv_proj.weight",
         rejects=[
             {
@@ -659,6 +863,9 @@ def olmo2():
         + [
             Case("attention_bias", {"attention_bias": True}),
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            *every_rope(8),
+            *whole_rotary(),
+            Case("head_dim", {"head_dim": 12}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
@@ -702,6 +909,8 @@ def gemma2():
                 why="not read by the eager path, whose mask stays causal",
             ),
             Case("attention_bias", {"attention_bias": True}),
+            *every_rope(12),
+            *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite(
                 "v4",
@@ -719,7 +928,7 @@ def gemma2():
         ],
         shape_keys=SHAPES_GQA + ["head_dim"],
         zero_centred_norms=True,
-        gguf={"base": "gemma2"},
+        gguf={"base": "gemma2", "every_linear": "gemma2", "every_yarn_attention_factor": "gemma2"},
         missing="model.layers.1.pre_feedforward_layernorm.weight",
     )
 
@@ -753,6 +962,32 @@ def older_gemma3(**more):
         return {**result, **more}
 
     return rewrite
+
+
+def older_gemma3_within(config):
+    """As `older_gemma3`, with theta among the others."""
+    result = older_gemma3()(config)
+    parameters = {**result["rope_scaling"], "rope_theta": result.pop("rope_theta")}
+    return {**result, "rope_scaling": parameters}
+
+
+def every_gemma_rope(width):
+    """As every_rope, of the layers that see all."""
+    cases = []
+    for name, keys in {**scaling_keys(width), "linear": dict(factor=4.0)}.items():
+        case, kind = f"every_{name}", name.split("_")[0]
+        cases += [
+            Case(
+                case,
+                gemma_rope(rope_type=kind, **keys),
+                text=False,
+                length_dependent=kind == "longrope",
+                why="every key of the kind",
+            ),
+            Rewrite(f"{case}_scaling", case, older_gemma3(), why="under rope_scaling"),
+            Rewrite(f"{case}_within", case, older_gemma3_within, why="all in rope_scaling"),
+        ]
+    return cases
 
 
 def gemma3_text():
@@ -793,7 +1028,36 @@ def gemma3_text():
                 why="the window of the file w becomes |i - j| < w // 2 + 1",
             ),
             Case("attention_bias", {"attention_bias": True}),
+            *every_gemma_rope(12),
+            Case(
+                "rope_linear_sliding",
+                {
+                    "rope_parameters": {
+                        "full_attention": {"rope_theta": 2000.0, "rope_type": "default"},
+                        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0},
+                    }
+                },
+                text=False,
+            ),
+            Rewrite(
+                "partial_rotary_factor_top",
+                "base",
+                lambda config: {**older_gemma3()(config), "partial_rotary_factor": 0.5},
+                unread=("partial_rotary_factor",),
+                why="the class rotates all of a head",
+            ),
+            Rewrite(
+                "partial_rotary_factor_scaling",
+                "base",
+                lambda config: {
+                    **older_gemma3()(config),
+                    "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},
+                },
+                unread=("rope_scaling.partial_rotary_factor",),
+                why="the class rotates all of a head",
+            ),
             Rewrite("v4", "base", older_gemma3()),
+            Rewrite("v4_rope_local_base_freq", "rope_local_base_freq", older_gemma3()),
             Rewrite("v4_rope_linear", "rope_linear", older_gemma3()),
             Rewrite(
                 "v4_sliding_window_pattern", "layer_types", older_gemma3(sliding_window_pattern=3)
@@ -808,8 +1072,56 @@ def gemma3_text():
         ],
         shape_keys=SHAPES_GQA + ["head_dim"],
         zero_centred_norms=True,
-        gguf={"base": "gemma3"},
+        gguf={
+            name: "gemma3"
+            for name in ("base", "every_linear", "every_yarn_attention_factor")
+            + ("final_logit_softcapping", "layer_types", "rope_local_base_freq")
+        },
         missing="model.layers.5.self_attn.k_norm.weight",
+        rejects=[
+            {
+                "name": "one_rope",
+                "unset": ["rope_parameters"],
+                "set": {
+                    "rope_parameters.rope_theta": 2000.0,
+                    "rope_parameters.rope_type": "linear",
+                    "rope_parameters.type": "linear",
+                    "rope_parameters.factor": 8.0,
+                    "rope_parameters.partial_rotary_factor": 0.5,
+                    "rope_parameters.original_max_position_embeddings": 16,
+                    "rope_parameters.low_freq_factor": 1.0,
+                    "rope_parameters.high_freq_factor": 4.0,
+                    "rope_parameters.short_factor": SHORT,
+                    "rope_parameters.long_factor": LONG,
+                    "rope_parameters.beta_fast": 2.0,
+                    "rope_parameters.beta_slow": 0.25,
+                    "rope_parameters.attention_factor": 1.5,
+                    "rope_parameters.mscale": 0.7,
+                    "rope_parameters.mscale_all_dim": 1.3,
+                    "rope_parameters.truncate": False,
+                },
+                "expect": "rope_parameters without full_attention",
+                "why": "one set of parameters, where each type of layers has its own",
+            },
+            {
+                "name": "rope_scaling_type",
+                "unset": ["rope_parameters"],
+                "set": {"rope_scaling.type": "linear", "rope_scaling.factor": 4.0},
+                "expect": "rope_scaling.type",
+                "why": "the class reads rope_type alone",
+            },
+            {
+                "name": "partial_scaled",
+                "unset": ["rope_parameters"],
+                "set": {
+                    "rope_scaling.rope_type": "linear",
+                    "rope_scaling.factor": 4.0,
+                    "rope_scaling.partial_rotary_factor": 0.5,
+                },
+                "expect": "partial_rotary_factor",
+                "why": "the class computes angles of half a head and multiplies them with a whole one",
+            },
+        ],
     )
 
 
@@ -944,7 +1256,7 @@ def bert():
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", {}, architecture="BertModel", why="bare names, pooler, last_hidden_state"),
-            classifiers("Bert")[0],
+            *classifiers("Bert"),
             Rewrite(
                 "hub",
                 "base",
@@ -1367,11 +1679,24 @@ def recurrent_gemma():
             Case("lru_width", {"lru_width": 16}, of="tie_word_embeddings"),
             Rewrite("v4", "base", older_recurrent_gemma),
             Rewrite(
+                "v4_partial_rotary_factor", "partial_rotary_factor", older_recurrent_gemma
+            ),
+            Rewrite(
                 "defaults",
                 "lru_width",
                 keep(*KEEP_TINY),
                 same_result=False,
                 why="cap 30, window 2048, kernel 4, half of each head rotates, attention third",
+            ),
+            Rewrite(
+                "sliding_window", "base", without("attention_window_size", sliding_window=6), why="its other name"
+            ),
+            Rewrite(
+                "_block_types",
+                "block_types",
+                lambda config: without("block_types", "layers_block_type", _block_types=config["block_types"])(config),
+                reference_refuses="knows block_types alone",
+                why="the name of the hub",
             ),
         ],
         shape_keys=SHAPES_GQA + ["lru_width"],
@@ -1426,6 +1751,7 @@ def jamba():
             Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
             Case("mamba_dt_rank", {"mamba_dt_rank": "auto"}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("num_local_experts", "base", without("num_experts", num_local_experts=1), why="its other name"),
         ],
         shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "num_experts"],
         init_only=("num_experts_per_tok",),
@@ -1463,6 +1789,13 @@ def bamba():
             Case("rope_theta", rope(50.0, **half)),
             *scaled("linear", "yarn", **half),
             Rewrite("v4", "rope_yarn", older),
+            Case("partial_rotary_factor", rope(partial_rotary_factor=1.0), text=False),
+            Rewrite(
+                "partial_rotary_factor_scaling",
+                "partial_rotary_factor",
+                rope_within("rope_scaling"),
+                why="in rope_scaling",
+            ),
             Case("attn_layer_indices", {"attn_layer_indices": [0]}),
             Case("no_attention", {"attn_layer_indices": None}),
             Case("all_attention", {"attn_layer_indices": [0, 1]}),
@@ -1476,6 +1809,8 @@ def bamba():
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
             Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            *every_rope(4, share=0.5),
+            dynamic_rope(partial_rotary_factor=0.5),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
         ],
         shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_d_head", "mamba_n_heads"],
@@ -1513,7 +1848,27 @@ def qwen3_next():
             Case("hidden_act", {"hidden_act": "gelu"}, of="all_attention"),
             Case("linear_conv_kernel_dim", {"linear_conv_kernel_dim": 3}),
             Case("linear_num_key_heads", {"linear_num_key_heads": 4}),
+            *every_rope(4, share=0.5),
+            dynamic_rope(partial_rotary_factor=0.5),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite(
+                "full_attention_interval",
+                "base",
+                without("layer_types", full_attention_interval=2),
+                why="every second layer",
+            ),
+            Rewrite(
+                "mlp_only_layers",
+                "base",
+                without(num_experts=4, mlp_only_layers=[0, 1, 2]),
+                why="no layer is left for the experts",
+            ),
+            Rewrite(
+                "decoder_sparse_step",
+                "base",
+                without(num_experts=4, decoder_sparse_step=9),
+                why="no layer is left for the experts",
+            ),
         ],
         shape_keys=SHAPES_GQA
         + ["head_dim", "num_experts", "linear_num_value_heads"]
@@ -1560,6 +1915,14 @@ def xlstm():
             Case("v_dim_factor", {"v_dim_factor": 2.0}),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
             Case("num_blocks", {"num_blocks": 1}, why="the depth, whatever num_hidden_layers says"),
+            Rewrite(
+                "embedding_dim",
+                "base",
+                without("hidden_size"),
+                reference_refuses="knows hidden_size alone",
+                why="the name of the first files",
+            ),
+            Rewrite("num_hidden_layers", "base", without("num_blocks"), why="its other name"),
         ],
         shape_keys=["vocab_size", "hidden_size", "num_hidden_layers", "qk_dim_factor"]
         + ["ffn_proj_factor", "ffn_round_up_to_multiple_of", "embedding_dim", "num_blocks"],
@@ -1653,6 +2016,13 @@ def nemotron_h():
             Case("use_bias", {"use_bias": True}, padding_leaks=BIASED_PADDING),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
             Rewrite("pattern", "base", older_nemotron_h),
+            Rewrite(
+                "layer_types",
+                "base",
+                lambda config: without("layers_block_type", layer_types=config["layers_block_type"])(config),
+                why="its other name",
+            ),
+            Rewrite("mamba_n_groups", "base", without("n_groups", mamba_n_groups=2), why="its other name"),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
         init_only=("rescale_prenorm_residual",),
@@ -1703,12 +2073,7 @@ def falcon_h1():
             Case("base", why="all factors are 1"),
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}, why="of the recurrence's norm too"),
             Case("rope_theta", rope(5.0)),
-            Case(
-                "partial_rotary_factor",
-                rope(partial_rotary_factor=0.5),
-                neutral=True,
-                why="the class rotates all of a head",
-            ),
+            *whole_rotary(),
             *scaled("linear", "llama3"),
             *(Case(key, {key: value}) for key, value in factors.items()),
             Case("attention_bias", {"attention_bias": True}),
@@ -1727,6 +2092,9 @@ def falcon_h1():
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_n_groups", {"mamba_n_groups": 3}),
             Case("mamba_chunk_size", {"mamba_chunk_size": 5}, neutral=True),
+            *every_rope(8),
+            dynamic_rope(),
+            Case("head_dim", {"head_dim": 12}),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
         ],
         shape_keys=SHAPES_GQA
@@ -1768,12 +2136,7 @@ def minimax():
                 lambda config: {k: v for k, v in config.items() if k != "rope_parameters"},
                 why="a million, not ten thousand",
             ),
-            Case(
-                "partial_rotary_factor",
-                rope(partial_rotary_factor=0.5),
-                neutral=True,
-                why="the class rotates all of a head",
-            ),
+            *whole_rotary(),
             *scaled("linear", "yarn", "llama3"),
             Case(
                 "layer_types",
@@ -1790,6 +2153,8 @@ def minimax():
             Case("mlp_beta_factor", {"mlp_beta_factor": 0.6}),
             Case("sliding_window", {"sliding_window": 4}),
             Case("block_size", {"block_size": 5}, neutral=True),
+            *every_rope(6),
+            dynamic_rope(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
@@ -1921,6 +2286,8 @@ def deberta():
         no_text="an encoder",
         missing="deberta.encoder.layer.1.attention.self.v_bias",
         rejects=[
+            {"name": "embedding_size", "set": {"embedding_size": 8}, "expect": "embedding_size"},
+            {"name": "attention_head_size", "set": {"attention_head_size": 8}, "expect": "attention_head_size"},
             {
                 "name": "p2p",
                 "set": {"pos_att_type": ["c2p", "p2c", "p2p"]},
@@ -1965,7 +2332,11 @@ def deberta_v2():
         types=2,
         no_text="an encoder",
         missing="deberta.encoder.layer.1.attention.self.value_proj.bias",
-        rejects=[{"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"}],
+        rejects=[
+            {"name": "embedding_size", "set": {"embedding_size": 8}, "expect": "embedding_size"},
+            {"name": "attention_head_size", "set": {"attention_head_size": 8}, "expect": "attention_head_size"},
+            {"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"},
+        ],
     )
 
 
@@ -2244,11 +2615,6 @@ FAMILIES = [
 # --- variations of the decoder: positions that come and go, parallel branches, other norms ---------
 
 
-def without(*names, **more):
-    """A config.json without the named keys, with others beside."""
-    return lambda config: {**{k: v for k, v in config.items() if k not in names}, **more}
-
-
 def smollm3():
     slides = {"use_sliding_window": True, "sliding_window": 5}
     return Family(
@@ -2281,6 +2647,9 @@ def smollm3():
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
             Case("attention_bias", {"attention_bias": True}),
             Case("mlp_bias", {"mlp_bias": True}),
+            *every_rope(4),
+            *whole_rotary(),
+            Case("head_dim", {"head_dim": 8}),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite("v4", "base", older),
             Rewrite("no_rope_layers_absent", "base", without("no_rope_layers", "layer_types")),
@@ -2297,7 +2666,7 @@ def smollm3():
         ],
         shape_keys=SHAPES_GQA,
         missing="model.layers.3.self_attn.o_proj.weight",
-        gguf={"base": "smollm3"},
+        gguf={"base": "smollm3", "every_linear": "smollm3", "every_yarn_attention_factor": "smollm3"},
     )
 
 
@@ -2333,8 +2702,10 @@ def phi():
             Case("num_key_value_heads", {"num_key_value_heads": 3}),
             Case("qk_layernorm", {"qk_layernorm": True}),
             Case("body", {}, architecture="PhiModel", why="no output matrix: bare names, last_hidden_state"),
+            *every_rope(4, share=0.5),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}, why="the bias stays"),
             Rewrite("v4", "base", older_partial),
+            *partial_spellings("partial_rotary_factor"),
             Rewrite(
                 "num_key_value_heads_absent", "num_key_value_heads", without("num_key_value_heads")
             ),
@@ -2342,7 +2713,7 @@ def phi():
         ],
         shape_keys=SHAPES_GQA,
         missing="model.layers.1.self_attn.dense.bias",
-        gguf={"base": "phi2"},
+        gguf={"base": "phi2", "every_linear": "phi2", "every_yarn_attention_factor": "phi2"},
     )
 
 
@@ -2569,12 +2940,15 @@ def cohere():
             Case("use_qk_norm", {"use_qk_norm": True}, why="a norm for every head, as in R+"),
             Case("rope_linear", rope(kind="linear", factor=4.0)),
             Case("attention_bias", {"attention_bias": True}),
+            *every_rope(6),
+            *whole_rotary(),
+            Case("head_dim", {"head_dim": 8}),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite("v4", "base", older),
             Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False, why="factor 0.0625"),
         ],
         shape_keys=SHAPES_GQA,
-        gguf={"base": "command-r", "use_qk_norm": "command-r"},
+        gguf={"base": "command-r", "use_qk_norm": "command-r", "every_linear": "command-r", "every_yarn_attention_factor": "command-r"},
         missing="model.layers.1.self_attn.o_proj.weight",
     )
 
@@ -2616,14 +2990,23 @@ def cohere2():
             Case("layer_types", {"layer_types": [full, slide, full, slide]}),
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
             Case("attention_bias", {"attention_bias": True}),
+            *every_rope(6),
+            *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite("hub", "base", older_with(drop=("layer_types",), **hub)),
+            Case("every_second_slides", {"layer_types": [slide, full, slide, full]}, text=False),
+            Rewrite(
+                "sliding_window_pattern",
+                "every_second_slides",
+                without("layer_types", "_sliding_window_pattern", sliding_window_pattern=2),
+                why="by their number",
+            ),
             Rewrite(
                 "defaults", "base", keep(*KEEP_TINY), same_result=False, why="factor 0.0625"
             ),
         ],
         shape_keys=SHAPES_GQA,
-        gguf={"base": "cohere2"},
+        gguf={"base": "cohere2", "every_linear": "cohere2", "every_yarn_attention_factor": "cohere2"},
         missing="model.layers.3.self_attn.o_proj.weight",
         rejects=[
             {"name": "use_qk_norm", "set": {"use_qk_norm": True}, "expect": "use_qk_norm"},
@@ -2646,6 +3029,7 @@ def stablelm():
             Case("use_qkv_bias", {"use_qkv_bias": True}),
             Case("qk_layernorm", {"qk_layernorm": True}, why="a norm for every head"),
             Case("use_parallel_residual", {"use_parallel_residual": True}),
+            *every_rope(4, share=0.5),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older_partial),
             Rewrite("defaults", "base", keep(*KEEP_TINY), same_result=False),
@@ -2654,7 +3038,8 @@ def stablelm():
         missing="model.layers.1.post_attention_layernorm.bias",
         gguf={
             name: "stablelm"
-            for name in ("base", "use_parallel_residual", "use_qkv_bias", "qk_layernorm")
+            for name in ("base", "use_parallel_residual", "use_qkv_bias", "qk_layernorm", "every_linear")
+            + ("every_yarn_attention_factor",)
         },
     )
 
@@ -2671,6 +3056,8 @@ def diffllama():
             Case("attention_bias", {"attention_bias": True}),
             Case("head_dim", {"head_dim": 12}),
             Case("rope_yarn", rope(kind="yarn", factor=4.0, original_max_position_embeddings=16)),
+            *every_rope(8),
+            *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite("head_dim_absent", "base", without("head_dim", lambda_std_dev=0.3)),
@@ -2713,6 +3100,8 @@ def deepseek_v3():
                 of="rope_yarn",
                 why="as the released model: the scores are scaled, cos and sin are not",
             ),
+            *every_rope(4),
+            dynamic_rope(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite("v4_rope_yarn", "rope_yarn_mscale_all_dim", older_type),
@@ -2774,6 +3163,9 @@ def bloom():
             ),
             Rewrite("hub", "base", older_with(drop=("hidden_size", "n_head"), **hub), bare),
             Rewrite("defaults", "base", keep("vocab_size", "hidden_size", "n_layer", "n_head")),
+            Rewrite(
+                "num_hidden_layers", "base", without("n_layer", num_hidden_layers=2), why="its other name"
+            ),
         ],
         shape_keys=["vocab_size", "hidden_size", "n_layer"],
         missing="transformer.h.1.self_attention.query_key_value.bias",
@@ -2832,6 +3224,7 @@ def falcon():
             Case("activation_gelu_new", {"activation": "gelu_new"}),
             Case("rope_theta", rope(50.0)),
             Case("rope_yarn", yarn),
+            *every_rope(4),
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Rewrite("v4", "base", older),
             Rewrite(
@@ -2852,6 +3245,14 @@ def falcon():
                 ),
                 same_result=False,
             ),
+            Rewrite("n_embed", "base", without("hidden_size", n_embed=16), why="its other name"),
+            Rewrite(
+                "n_head_kv",
+                "new_decoder_architecture",
+                without("num_kv_heads", n_head_kv=2),
+                reference_refuses="does not know n_head_kv",
+                why="the name of the first files",
+            ),
         ],
         shape_keys=[
             "vocab_size",
@@ -2870,7 +3271,7 @@ def falcon():
                 "why": "the reference fails on it",
             }
         ],
-        gguf={"base": "falcon", "new_decoder_architecture": "falcon"},
+        gguf={"base": "falcon", "new_decoder_architecture": "falcon", "every_linear": "falcon", "every_yarn_attention_factor": "falcon"},
     )
 
 
@@ -2964,6 +3365,8 @@ def llama4_text():
             Case("attn_scale", {"attn_scale": 0.2}),
             Case("rope_llama3", rope(kind="llama3", **llama3)),
             Case("attention_bias", {"attention_bias": True}),
+            *every_rope(8, kinds=("llama3",)),
+            *every_rope(8, kinds=("yarn", "longrope"), of="use_qk_norm"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
             Rewrite("no_rope_layers_absent", "base", without("no_rope_layers", "layer_types")),
@@ -3039,6 +3442,8 @@ def gpt_oss():
             Case("swiglu_alpha", {"swiglu_alpha": 1.0}),
             Case("swiglu_limit", {"swiglu_limit": 0.5}),
             Case("attention_bias", {"attention_bias": False}),
+            *every_rope(8),
+            *whole_rotary(top=False),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Case("hidden_act", {"hidden_act": "gelu"}, neutral=True),
             Rewrite(
@@ -3058,6 +3463,7 @@ def gpt_oss():
                 same_result=False,
                 why="class defaults: yarn, theta 150000, a window of 128, limit 7",
             ),
+            Rewrite("num_experts", "base", without("num_local_experts", num_experts=1), why="its other name"),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
         missing="model.layers.1.self_attn.sinks",
@@ -3149,6 +3555,29 @@ def zamba():
                 without("attention_hidden_size", "attention_head_dim"),
                 why="attention reads twice the stream's width, divided among its heads",
             ),
+            Rewrite(
+                "layer_types",
+                "base",
+                lambda config: without("layers_block_type", layer_types=config["layers_block_type"])(config),
+                why="its other name",
+            ),
+            Case(
+                "attn_layer_period_twice",
+                {
+                    "layers_block_type": None,
+                    "num_hidden_layers": 7,
+                    "attn_layer_period": 2,
+                    "attn_layer_offset": 1,
+                },
+                text=False,
+                why="mamba, mamba, hybrid, then two in four hybrid",
+            ),
+            Rewrite(
+                "period_twice",
+                "attn_layer_period_twice",
+                without("layers_block_type", "layer_types"),
+                why="the period alone says which layers are hybrid",
+            ),
         ],
         shape_keys=SHAPES_GQA
         + ["attention_hidden_size", "attention_head_dim", "head_dim", "n_mamba_heads"]
@@ -3203,6 +3632,8 @@ def zamba2():
             Case("use_mem_rope", {"use_mem_rope": True, **rope()}),
             Case("rope_theta", rope(50.0), of="use_mem_rope"),
             Case("use_long_context", {"use_long_context": True}, of="use_mem_rope", neutral=True),
+            *every_rope(4, of="use_mem_rope"),
+            dynamic_rope("use_mem_rope"),
             Case("add_bias_linear", {"add_bias_linear": True}, padding_leaks=BIASED_PADDING),
             Case("mamba_ngroups", {"mamba_ngroups": 1}),
             Case("mamba_d_conv", {"mamba_d_conv": 3}),
@@ -3210,6 +3641,12 @@ def zamba2():
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
             Case("use_conv_bias", {"use_conv_bias": False}, neutral=True),
             Rewrite("hub", "base", older_zamba(), why="the first names of the kinds of layers"),
+            Rewrite(
+                "layer_types",
+                "base",
+                lambda config: without("layers_block_type", layer_types=config["layers_block_type"])(config),
+                why="its other name",
+            ),
         ],
         shape_keys=SHAPES
         + ["num_attention_heads", "num_key_value_heads", "attention_hidden_size"]
@@ -3234,3 +3671,25 @@ def zamba2():
 
 
 FAMILIES += [make() for make in (gpt_oss, zamba, zamba2)]
+
+
+# families whose files are read with their head alone; Zamba's is always tied
+HEADED = ("mamba", "falcon_mamba", "mamba2", "rwkv", "xlstm", "nemotron_h", "zamba", "zamba2")
+
+
+def with_body(family):
+    """Adds the model without its head, where the family has no such case."""
+    body = family.architecture
+    for head in ("ForCausalLM", "LMHeadModel", "ModelWithLMHead"):
+        body = body.removesuffix(head)
+    several = {"Llama4": "Llama4Text", "Gemma3": "Gemma3Text"}  # whose Model reads images too
+    body = several.get(body, body) + "Model"
+    known = any(case.name == "body" for case in family.cases)
+    if not (known or family.pair or body == family.architecture or family.name in HEADED):
+        why = "no output matrix, and untied: bare names, last_hidden_state"
+        untied = {"tie_word_embeddings": False}  # a tied head is there all the same
+        family.cases.append(Case("body", untied, architecture=body, text=False, why=why))
+    return family
+
+
+FAMILIES = [with_body(family) for family in FAMILIES]

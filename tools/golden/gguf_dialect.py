@@ -162,7 +162,8 @@ def add_metadata(writer, architecture, config):
         writer.add_layer_norm_eps(first_of(config, *keys))
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    if "head_dim" in config and architecture not in ("smollm3",) + COHERE:
+    scaled = full_rope(config).get("rope_type", "default") != "default"
+    if scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
         writer.add_value_length(head)
     if "rope_parameters" in config:
@@ -190,17 +191,34 @@ def add_metadata(writer, architecture, config):
                 add(config[key])
     if architecture == "phi3":
         writer.add_sliding_window(config["sliding_window"] or 0)
+    if architecture == "gemma3":
+        add_gemma3(writer, config)
+
+
+def full_rope(config):
+    """The rope parameters, or those of the layers that see all; empty where there are none."""
+    rope = config.get("rope_parameters", {})
+    return rope.get("full_attention", rope)
+
+
+def add_gemma3(writer, config):
+    """What is not as in the released models, and hence stated."""
+    period = config["layer_types"].index("full_attention") + 1
+    if period != 6:
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", period)
+    theta = config["rope_parameters"]["sliding_attention"]["rope_theta"]
+    if theta != 10000.0:
+        writer.add_float32("gemma3.rope.freq_base_swa", theta)
 
 
 def add_rope(writer, architecture, config, head):
-    rope = config["rope_parameters"]
-    rope = rope.get("full_attention", rope)
+    rope = full_rope(config)
     if architecture != "gemma2":  # whose converter leaves the base to its default 10000
         writer.add_rope_freq_base(rope["rope_theta"])
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
     partial = ("llama", "smollm3", "phi3", "phi2", "gptneox", "stablelm") + COHERE
-    if architecture in partial:
+    if architecture in partial or rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
     if architecture == "phi3":
         trained = config["original_max_position_embeddings"]
@@ -211,12 +229,18 @@ def add_rope(writer, architecture, config, head):
                 math.sqrt(1 + math.log(scale) / math.log(trained)) if scale > 1 else 1.0
             )
     elif rope["rope_type"] == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-        writer.add_rope_scaling_factor(rope["factor"])
+        # by the key of the first files
+        writer.add_float32(f"{architecture}.rope.scale_linear", rope["factor"])
     elif rope["rope_type"] == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "attention_factor" in rope:
+            usual = 0.1 * math.log(rope["factor"]) + 1
+            writer.add_rope_scaling_attn_factors(rope["attention_factor"] / usual)
+        for key in ("beta_fast", "beta_slow"):
+            if key in rope:
+                writer.add_float32(f"{architecture}.rope.scaling.yarn_{key}", rope[key])
 
 
 def add_tokenizer(writer, size):

@@ -28,6 +28,7 @@ ROWS, LENGTH, PADDED = 2, 19, 6  # row 0 is full, row 1 starts (or ends) with 6 
 TARGET_LENGTH, TARGET_PADDED = 13, 4  # of an encoder-decoder; there row 0 is the padded one
 PROMPT_LENGTH, NEW_TOKENS = 5, 16
 MIN_DISTINCT, MIN_MARGIN = 8, 1e-2
+RESULTS = ("logits", "last_hidden_state", "pooler_output", "encoder_last_hidden_state")
 DRAWS, MOST_DRAWS = 8, 64  # of 64 prompts each; the second while no varied text is free of near ties
 AT_ONCE = 14  # draws of the rest that run as one batch, which takes little longer than one draw
 
@@ -183,7 +184,7 @@ def run(model, batch, padding):
         model.config.use_cache = False
     output = model(**arguments)
     result = {}
-    for name in ("logits", "prediction_logits", "last_hidden_state", "pooler_output", "encoder_last_hidden_state"):
+    for name in RESULTS + ("prediction_logits",):
         if getattr(output, name, None) is not None:
             result["logits" if name == "prediction_logits" else name] = getattr(output, name)
     return {name: value.detach().float().contiguous() for name, value in result.items()}

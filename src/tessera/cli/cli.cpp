@@ -39,8 +39,7 @@ int exit_code_of(ErrorKind kind) {
 
 /// On one line, whatever names out of files the message holds: a terminal obeys control characters.
 void complain(const std::string& message) {
-  const std::string line =
-      fmt::format("tessera: {}\n", format::printable(message, message.size()));
+  const std::string line = fmt::format("tessera: {}\n", format::printable(message, message.size()));
   std::fputs(line.c_str(), stderr);  // which may be closed as well: there is nobody to tell
 }
 

@@ -176,6 +176,8 @@ TEST_P(Families, RejectsNameTheCulprit) {
     SCOPED_TRACE(name);
     const fs::path folder = materialise(scratch, GetParam(), base);
     Json config = spec::read_json_file(folder / "config.json");
+    if (reject.contains("unset"))
+      for (const Json& key : reject["unset"]) config.erase(key.get<std::string>());
     if (reject.contains("set"))
       for (const auto& [path, value] : reject["set"].items()) {
         Json* at = &config;
@@ -183,8 +185,6 @@ TEST_P(Families, RejectsNameTheCulprit) {
         for (std::string part; std::getline(parts, part, '.');) at = &(*at)[part];
         *at = value;
       }
-    if (reject.contains("unset"))
-      for (const Json& key : reject["unset"]) config.erase(key.get<std::string>());
     std::ofstream(folder / "config.json") << config.dump();
 
     const format::TensorFile source = format::open_safetensors(folder / "model.safetensors");

@@ -25,12 +25,12 @@ Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>
 }
 
 void check_generates(const model::Model& model) {
-  if (model.spec().causal() && model.has_head()) return;
-  fail(ErrorKind::usage, "generate",
-       "this model {} and cannot generate;
+  if (!model.spec().causal() || !model.has_head())
+    fail(ErrorKind::usage, "generate",
+         "this model {} and cannot generate; expected a decoder with a head",
+         model.spec().causal() ? "has no head" : "is an encoder");
   if (const std::string reason = model.spec().no_generation_reason(); !reason.empty())
-    fail(ErrorKind::usage, "generate", "{}", reason); expected a decoder with a head",
-       model.spec().causal() ? "has no head" : "is an encoder");
+    fail(ErrorKind::usage, "generate", "{}", reason);
 }
 
 void check_prompt(const model::ModelSpec& spec,

@@ -168,8 +168,8 @@ std::string ModelSpec::selection_note() const {
 }
 
 std::string ModelSpec::no_generation_reason() const {
-  const std::string parts = selecting(
-      *this, [](const AnyPart& part) { return !part.config->selects_without_future(); });
+  const std::string parts =
+      selecting(*this, [](const AnyPart& part) { return !part.config->selects_without_future(); });
   if (parts.empty()) return "";
   return fmt::format(
       "{} selects by tokens that are not there yet; expected a causal predictor, or routing that "

@@ -41,9 +41,9 @@ const std::string kLimited =
 const std::string kPredicted =
     R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "limited_room", "predicts": true}})";
 const std::string kPlain =
-    R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "act": "gelu"}})";
+    R"({"mixer": {"type": "attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 8}})";
 const std::string kHashed =
-    R"({"mixer": {"type": "lsh_attention", "n_heads": 2}, "ffn": {"type": "mlp", "act": "gelu"}})";
+    R"({"mixer": {"type": "lsh_attention", "n_heads": 2}, "ffn": {"type": "mlp", "d_hidden": 8}})";
 
 TEST(Selection, IsSaidOnceAndRefusedWithoutAPredictor) {
   const ModelSpec spec = read(kLimited + "," + kPlain + "," + kLimited);

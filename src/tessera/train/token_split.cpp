@@ -130,8 +130,7 @@ void TokenWriter::flush() {
   std::span<const uint32_t> rest = held_;
   while (!rest.empty()) {
     if (!shard_)
-      shard_ = std::make_unique<OutputFile>(shard_path(folder_, shards_++)),
-      shard_tokens_ = 0;
+      shard_ = std::make_unique<OutputFile>(shard_path(folder_, shards_++)), shard_tokens_ = 0;
     const auto n = static_cast<size_t>(
         std::min<int64_t>(static_cast<int64_t>(rest.size()), kShardTokens - shard_tokens_));
     if (width_ == 4) {

@@ -47,8 +47,9 @@ struct Defined {
 
 /// Philox's numbers, as four of a counter; known answers hold the function (base/rng_test.cpp).
 std::array<uint32_t, 4> philox_of(uint64_t key, uint64_t counter, uint32_t third) {
-  return philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), third, 0},
-                    {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
+  return philox4x32(
+      {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), third, 0},
+      {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
 }
 
 /// The `count` of [0, n) that a row of blocks draws, by the words of random_blocks.h: a key made of
@@ -68,7 +69,8 @@ std::set<int64_t> drawn_by_hand(
   count = std::max<int64_t>(0, std::min(n, count));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t top = n - count + i;
-    const uint64_t bits = philox_of(key, static_cast<uint64_t>(i / 4), 0)[static_cast<size_t>(i % 4)];
+    const uint64_t bits =
+        philox_of(key, static_cast<uint64_t>(i / 4), 0)[static_cast<size_t>(i % 4)];
     const auto pick = static_cast<int64_t>(bits * static_cast<uint64_t>(top + 1) >> 32);
     chosen.insert(chosen.count(pick) > 0 ? top : pick);
   }
@@ -168,8 +170,7 @@ std::vector<Defined> all_defined() {
          std::vector<int64_t> left;
          for (int64_t x = 1; x < (s.causal ? a : n - 1); ++x)
            if (std::abs(x - a) > 1) left.push_back(x);
-         for (const int64_t k :
-              drawn_by_hand(7, s, h, a, static_cast<int64_t>(left.size()), 2))
+         for (const int64_t k : drawn_by_hand(7, s, h, a, static_cast<int64_t>(left.size()), 2))
            if (left[static_cast<size_t>(k)] == b) return int64_t{1};
          return int64_t{0};
        }},
