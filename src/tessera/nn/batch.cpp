@@ -30,9 +30,12 @@ Batch Batch::of(const std::vector<std::vector<int64_t>>& rows, const std::vector
   Batch batch;
   std::vector<int64_t> ids;
   for (size_t r = 0; r < rows.size(); ++r) {
-    batch.segments.push_back({static_cast<int64_t>(r), static_cast<int64_t>(ids.size()),
-                              static_cast<int64_t>(rows[r].size()),
-                              starts.empty() ? 0 : starts[r], 0, static_cast<int64_t>(r)});
+    const auto row = static_cast<int64_t>(r);
+    batch.segments.push_back({.row = row,
+                              .begin = static_cast<int64_t>(ids.size()),
+                              .length = static_cast<int64_t>(rows[r].size()),
+                              .start = starts.empty() ? 0 : starts[r],
+                              .sample = row});
     ids.insert(ids.end(), rows[r].begin(), rows[r].end());
   }
   batch.ids_N = at::tensor(ids, at::kLong);
@@ -43,7 +46,8 @@ Batch Batch::of(const std::vector<std::vector<int64_t>>& rows, const std::vector
 Batch Batch::of(const Tensor& ids_BT) {
   Batch batch;
   for (int64_t r = 0; r < ids_BT.size(0); ++r)
-    batch.segments.push_back({r, r * ids_BT.size(1), ids_BT.size(1), 0, 0, r});
+    batch.segments.push_back(
+        {.row = r, .begin = r * ids_BT.size(1), .length = ids_BT.size(1), .sample = r});
   batch.ids_N = ids_BT.reshape({-1}).to(at::kLong);
   batch.number();
   return batch;

@@ -7,9 +7,12 @@ nn::Batch batch_of(const PackedBatch& packed) {
   int64_t row = -1, row_begin = 0;
   for (const Piece& piece : packed.pieces) {
     if (piece.row != row) row = piece.row, row_begin = piece.begin;
-    batch.segments.push_back({static_cast<int64_t>(batch.segments.size()), piece.begin,
-                              piece.length, 0, piece.prefix, packed.first_sample + row,
-                              piece.begin - row_begin});
+    batch.segments.push_back({.row = static_cast<int64_t>(batch.segments.size()),
+                              .begin = piece.begin,
+                              .length = piece.length,
+                              .prefix = piece.prefix,
+                              .sample = packed.first_sample + row,
+                              .offset = piece.begin - row_begin});
   }
   batch.ids_N = at::tensor(packed.ids, at::kLong);
   batch.number();

@@ -3,8 +3,8 @@
 //
 // A loss is a sum of terms over a denominator that is counted from the targets before the first
 // forward pass, over the whole update: gradients are those of the sum over all micro-batches (and,
-// later, ranks) divided once. Parts may add losses of their own (nn/losses.h), sums over the tokens
-// of a call: means over the tokens that the model reads.
+// later, ranks) divided once. Parts may add losses of their own (nn::LossSink), sums over the
+// tokens of a call: means over the tokens that the model reads.
 #pragma once
 
 #include <map>

@@ -46,8 +46,9 @@ ParameterSet::ParameterSet(const model::Model& model, const OptimizerRecipe& rec
     const GroupRecipe* how = rule < recipe.groups.size() ? &recipe.groups[rule] : nullptr;
     if (how != nullptr) used[rule] = true;
     Tensor tensor = weight->dense_tensor();
-    const bool trainable =
-        tensor.defined() && tensor.scalar_type() == at::kFloat && (how == nullptr || !how->frozen);
+    const bool trainable = decl.trainable && tensor.defined() && (how == nullptr || !how->frozen);
+    require(!trainable || tensor.scalar_type() == at::kFloat, "parameters",
+            "{} is to be trained, but not of float32", decl.name);
     if (tensor.defined()) tensor.requires_grad_(trainable);
     if (!trainable) {
       frozen_.push_back(decl.name);

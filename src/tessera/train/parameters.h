@@ -15,8 +15,8 @@ struct ParameterGroup {
 };
 
 /// The trained parameters of a model in the order of their declaration. What lies in a file's
-/// storage is never trained, and neither is what a recipe freezes: no gradient is computed for it
-/// and nothing writes to it.
+/// storage is never trained, and neither is what its declaration or a recipe freezes: no gradient
+/// is computed for it and nothing writes to it.
 class ParameterSet {
  public:
   struct Entry {
