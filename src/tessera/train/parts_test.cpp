@@ -147,6 +147,7 @@ TEST(StartWeights, AreThoseOfAConvertedModel) {
   s.json["spec"]["context"] = 2048;
   s.json["spec"]["ffn"] = {{"type", "glu"}, {"act", "silu"}, {"d_hidden", 32}};
   const TrainResult first = s.train("first", {"train.steps=40"});
+  s.json["data"]["tokenizer"] = "bytes";  // of which such a folder says nothing
   const convert::Checkpoint own = convert::load_checkpoint(first.checkpoint);
   const fs::path hf = s.folder / "hf";
   convert::HfOptions how;
