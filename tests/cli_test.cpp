@@ -383,7 +383,7 @@ TEST_F(Cli, EvalOfACheckpointIsWhatTheRunLoggedAndARunMayBeginFromIt) {
                       "ffn": {"type": "glu", "d_hidden": 24}}], "head": "tied"})",
                                    "1") +
                             " --out " + (folder_ / "other").string());
-  EXPECT_EQ(other.code, 1);
+  EXPECT_EQ(other.code, 2);
   EXPECT_NE(other.err.find("the spec wants [256, 32]; the specs differ first at \"spec."),
             std::string::npos)
       << other.err;
