@@ -148,8 +148,11 @@ Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds,
   nn::Batch batch;
   Ids ids;
   for (const Feed& f : feeds) {
-    batch.segments.push_back({f.row, static_cast<int64_t>(ids.size()),
-                              static_cast<int64_t>(f.ids.size()), state.length(f.row), 0, pending});
+    batch.segments.push_back({.row = f.row,
+                              .begin = static_cast<int64_t>(ids.size()),
+                              .length = static_cast<int64_t>(f.ids.size()),
+                              .start = state.length(f.row),
+                              .pending = pending});
     ids.insert(ids.end(), f.ids.begin(), f.ids.end());
   }
   batch.ids_N = at::tensor(ids, at::kLong);

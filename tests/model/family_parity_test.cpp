@@ -207,8 +207,9 @@ TEST(FamilyGoldens, GreedyTextsAreVaried) {
     SCOPED_TRACE(c.title());
     if (!ids.defined()) {
       // only what reads whole rows is without a next token
-      if (c.name == "base")
+      if (c.name == "base") {
         EXPECT_EQ(infer::load_model(folder.path()).model.spec().arch, model::Arch::encoder);
+      }
       continue;
     }
     EXPECT_EQ(ids.numel(), 16);
@@ -217,8 +218,9 @@ TEST(FamilyGoldens, GreedyTextsAreVaried) {
     // a variation may be listed by the generator, with its reason; a base case never
     const spec::Json& story = folder.story();
     const bool listed = story.contains("greedy") && story["greedy"].contains("few");
-    if (c.name == "base" || (story["io"] == c.name && !listed))
+    if (c.name == "base" || (story["io"] == c.name && !listed)) {
       EXPECT_GE(distinct.size(), kDistinct);
+    }
   }
 }
 

@@ -22,7 +22,11 @@ const model::Model& checked(const model::Model& model) {
 // the last guess is never fed
 Draft::Draft(const model::Model& model, int64_t most, const CancelToken* cancel)
     : model_(checked(model)),
-      feeder_(model, {.max_pending = std::max<int64_t>(0, most - 1), .cancel = cancel}) {
+      feeder_(model,
+              {.max_pending = std::max<int64_t>(0, most - 1),
+               .cache = nullptr,
+               .kv = {},
+               .cancel = cancel}) {
   for (const int64_t limit : {model.spec().max_positions(), model.spec().angles_until(1)})
     if (limit > 0) limit_ = limit_ > 0 ? std::min(limit_, limit) : limit;
 }

@@ -153,8 +153,12 @@ void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
     call.sources.push_back(work.sequence);
     call.readers.push_back(static_cast<int64_t>(work.row));
   }
-  call.batch.segments.push_back({static_cast<int64_t>(work.row), size_of(call.ids), n, begin,
-                                 work.sequence->prefix, pending});
+  call.batch.segments.push_back({.row = static_cast<int64_t>(work.row),
+                                 .begin = size_of(call.ids),
+                                 .length = n,
+                                 .start = begin,
+                                 .prefix = work.sequence->prefix,
+                                 .pending = pending});
   call.works.push_back(&work);
   for (int64_t i = begin; i < begin + n; ++i)
     call.ids.push_back(i < own ? tokens[static_cast<size_t>(i)]

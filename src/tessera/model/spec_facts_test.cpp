@@ -20,7 +20,11 @@ struct LimitedRoomConfig final : spec::Config {
     return std::tuple{spec::field("predicts", &LimitedRoomConfig::predicts, "who wins, causally")};
   }
   static spec::Info info() {
-    return {.summary = "s", .paper = "p", .year = 2024, .causality = spec::Causality::selection};
+    return {.summary = "s",
+            .paper = "p",
+            .year = 2024,
+            .causality = spec::Causality::selection,
+            .forms = {}};
   }
   bool selects_without_future() const override { return predicts; }
 };

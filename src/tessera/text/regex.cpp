@@ -24,7 +24,6 @@ struct Free {
     free_function(pointer);
   }
 };
-using CodePointer = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 using MatchDataPointer = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data_free>>;
 using MatchContextPointer = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context_free>>;
 using CompileContextPointer =
@@ -208,7 +207,7 @@ std::string translate_pattern(std::string_view pattern, std::string_view where) 
 }
 
 struct Regex::Compiled {
-  CodePointer code;
+  std::shared_ptr<pcre2_code> code;
   std::string pattern;
 };
 
@@ -224,10 +223,11 @@ Regex::Regex(std::string_view pattern, std::string_view where) : where_(where) {
   size_t offset = 0;
   auto compiled = std::make_shared<Compiled>();
   compiled->pattern = pattern.substr(0, 200);
-  compiled->code.reset(
+  compiled->code = {
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code,
-                    &offset, context.get()));
+                    &offset, context.get()),
+      pcre2_code_free};
   if (!compiled->code)
     fail(ErrorKind::file, where, "pattern \"{}\": {}", compiled->pattern, message_of(code));
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it, the interpreter runs

@@ -87,7 +87,10 @@ Json extended(Json json, const fs::path& folder, int depth = 0) {
 
 /// What a recipe that begins with a model takes from it: the spec, and how text becomes tokens.
 void take_from_model(Json& json, const fs::path& folder) {
-  if (!json.is_object() || !json.contains("init") || !json["init"].is_object()) return;
+  if (!json.is_object() || !json.contains("init") || json["init"].is_null()) return;
+  // without a spec of its own the recipe stands on it
+  if (!json.contains("spec")) spec::read_struct<InitRecipe>(json["init"], spec::Scope().at("init"));
+  if (!json["init"].is_object()) return;
   const auto from = json["init"].find("from");
   if (from == json["init"].end() || !from->is_string()) return;
   const fs::path model = start_of(under(folder, from->get<std::string>()).lexically_normal());

@@ -105,6 +105,22 @@ TEST(Recipe, ErrorsNamePathAndRemedy) {
             std::string::npos);
 }
 
+TEST(Recipe, AnInitWithoutASpecIsReadFirst) {
+  const auto error = [](const char* init) -> std::string {
+    try {
+      read_recipe(spec::parse_json(fmt::format(R"({{"init": {}}})", init), "recipe"), {}, {});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error(R"({"form": "a"})").find("[init] unknown key \"form\" (did you mean \"from\"?)"),
+            std::string::npos);
+  EXPECT_NE(error("7").find("[init]"), std::string::npos);
+  EXPECT_NE(error("{}").find("from"), std::string::npos);
+  EXPECT_NE(error("null").find("[recipe] \"spec\" is missing"), std::string::npos);
+}
+
 TEST(Recipe, DifferencesThatMatterAreNamed) {
   const auto resolved = [](const std::vector<std::string>& overrides) {
     return resolve(read_recipe(tiny_recipe("a.txt"), "/data", overrides));
