@@ -356,9 +356,7 @@ spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const B
   branch.part.config->params(part, spec.scope(layer, branch));
   const auto product = [&](const std::string& name) -> const spec::ParamDecl* {
     for (const spec::ParamDecl& decl : part.all())
-      if (decl.name == name + ".weight" && decl.kind == spec::ParamKind::matrix &&
-          decl.shape.size() == 2)
-        return &decl;
+      if (decl.name == name + ".weight" && decl.adapts() && decl.shape.size() == 2) return &decl;
     return nullptr;
   };
   for (size_t k = 0; k < branch.adapters.size(); ++k) {

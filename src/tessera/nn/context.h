@@ -86,6 +86,12 @@ class LayerValues {
     require(value != nullptr, "context", "no earlier layer left \"{}\"", name);
     return *value;
   }
+  /// The value, made by the first layer that asks.
+  template <class Make>
+  const Tensor& once(const std::string& name, Make make) {
+    if (find(name) == nullptr) put(name, make());
+    return at(name);
+  }
   const std::map<std::string, Tensor>& all() const { return values_; }
   std::map<std::string, Tensor>& all() { return values_; }
 

@@ -116,7 +116,7 @@ class Builder {
 
   /// The weight `prefix.name`; throws Error(internal) when it was not declared.
   WeightPtr weight(std::string_view name) const;
-  /// The same, or nullptr.
+  /// The same, or nullptr where its declaration goes without it (spec::ParamList::without).
   WeightPtr optional(std::string_view name) const;
   /// For parameters declared with ParamList::shared.
   Builder shared(std::string_view id) const {

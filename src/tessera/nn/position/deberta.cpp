@@ -23,8 +23,7 @@ class Deberta final : public Position {
 
   ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
     site.scale /= std::sqrt(1.0 + (config_.c2p ? 1 : 0) + (config_.p2c ? 1 : 0));
-    if (context.values.find(name_) == nullptr) context.values.put(name_, table());
-    const Tensor rows = context.values.at(name_);
+    const Tensor rows = context.values.once(name_, [&] { return table(); });
     const bool own = config_.projections == DebertaProjections::own;
     ops::ScoreTerm term;
     if (config_.c2p) term.inputs.push_back(per_head(own ? key_(rows) : site.project_k(rows), site));

@@ -8,11 +8,6 @@
 namespace tessera::nn {
 namespace {
 
-/// Projected positions, [H, P, D]; with an untied token 0 the extra row comes first.
-struct Compared {
-  Tensor q_HPD, k_HPD;
-};
-
 class Tupe final : public Position {
  public:
   Tupe(const TupeConfig& config, const Builder& builder) : config_(config) {
@@ -31,14 +26,15 @@ class Tupe final : public Position {
 
   ops::ScoreTerm score_term(ScoreSite& site, Context& context) const override {
     site.scale /= std::sqrt(2.0);
-    const std::string q = name_ + " q", k = name_ + " k";
-    if (context.values.find(q) == nullptr) {
-      const Compared made = compared(site);
-      context.values.put(q, made.q_HPD);
-      context.values.put(k, made.k_HPD);
-    }
     ops::ScoreTerm term;
-    term.inputs = {context.values.at(q), context.values.at(k)};
+    // the places that the longest document has, [P, D]
+    const Tensor rows = context.values.once(name_, [&] { return table(site.longest); });
+    const auto per_head = [&](const Tensor& x) {
+      return x.reshape({x.size(0), site.n_heads, site.head_dim}).transpose(0, 1);
+    };
+    // projected, [H, P, D]; with an untied token 0 the extra row comes first
+    term.inputs = {context.values.once(name_ + " q", [&] { return per_head(q_(rows)); }),
+                   context.values.once(name_ + " k", [&] { return per_head(k_(rows)); })};
     if (relative_) term.inputs.push_back(relative_->tensor());
     const double scale = 1 / std::sqrt(2.0 * static_cast<double>(site.head_dim));
     term.bias = [config = config_, scale](const ops::ScoreBlock& block,
@@ -52,13 +48,9 @@ class Tupe final : public Position {
   }
 
  private:
-  Compared compared(const ScoreSite& site) const {
-    Tensor rows = table_->tensor().narrow(0, 0, site.longest + (config_.untie_cls ? 1 : 0));
-    if (norm_) rows = norm_->forward(rows);
-    const auto per_head = [&](const Tensor& x) {
-      return x.reshape({x.size(0), site.n_heads, site.head_dim}).transpose(0, 1);
-    };
-    return {per_head(q_(rows)), per_head(k_(rows))};
+  Tensor table(int64_t longest) const {
+    const Tensor rows = table_->tensor().narrow(0, 0, longest + (config_.untie_cls ? 1 : 0));
+    return norm_ ? norm_->forward(rows) : rows;
   }
 
   /// `from` where the query is token 0, else `to` where the key is, else x.

@@ -7,7 +7,6 @@
 #include <functional>
 #include <optional>
 
-#include "tessera/base/half.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
@@ -80,38 +79,13 @@ Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale) {
   return out;
 }
 
-namespace {
-
-/// Rows of a matrix, [begin, end), in storage `to`.
-void store_rows(const float* from, int64_t n, DType to, char* out) {
-  for (int64_t i = 0; i < n; ++i) switch (to) {
-      case DType::f32:
-        reinterpret_cast<float*>(out)[i] = from[i];
-        break;
-      case DType::bf16:
-        reinterpret_cast<uint16_t*>(out)[i] = float_to_bf16(from[i]);
-        break;
-      default:
-        reinterpret_cast<uint16_t*>(out)[i] = float_to_f16(from[i]);
-    }
-}
-
-}  // namespace
-
 Weight Weight::converted(DType dtype) const {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
     fail(ErrorKind::usage, "weight", "{}: no form writes {}; expected f32, bf16 or f16", name_,
          tessera::name_of(dtype));
-  const Tensor numbers = tensor().detach().to(at::kCPU, at::kFloat).contiguous();
-  auto memory =
-      std::make_shared<std::vector<char>>(static_cast<size_t>(storage_bytes(dtype, elements())));
-  const auto* from = numbers.const_data_ptr<float>();
-  const int64_t bytes = storage_bytes(dtype, 1);
-  parallel_for(elements(), 4096, [&](int64_t begin, int64_t end) {
-    store_rows(from + begin, end - begin, dtype, memory->data() + begin * bytes);
-  });
-  const void* data = memory->data();
-  return stored(name_, dtype, shape_, data, std::move(memory));
+  const auto numbers = std::make_shared<const Tensor>(
+      tensor().detach().to(at::kCPU, scalar_type_of(dtype), false, true).contiguous());
+  return stored(name_, dtype, shape_, numbers->const_data_ptr(), numbers);
 }
 
 Weight Weight::slice(int64_t index) const {
@@ -212,16 +186,20 @@ bool frozen_in_storage(const Weight& w) {
          w.dtype() != DType::f64;
 }
 
-Tensor product(const Tensor& x, const Weight& w, const Tensor& bias) {
-  const Tensor input = x.contiguous();
+/// y [.., O] = x [.., I] w_OI^T (+ bias_O), all dense float32.
+void multiply(const Tensor& x, const Weight& w, const Tensor& bias_O, const Tensor& y) {
+  const Tensor b = bias_O.defined() ? bias_O.to(at::kFloat).contiguous() : Tensor();
+  kernels::matmul(x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, w.size(1)), w.size(1),
+                  w.size(1), w.dtype(), w.data(), w.size(0),
+                  b.defined() ? b.const_data_ptr<float>() : nullptr, y.data_ptr<float>(),
+                  w.size(0));
+}
+
+Tensor product(const Tensor& x, const Weight& w, const Tensor& bias_O) {
   auto sizes = x.sizes().vec();
   sizes.back() = w.size(0);
   Tensor y = at::empty(sizes, x.options());
-  const Tensor b = bias.defined() ? bias.to(at::kFloat).contiguous() : Tensor();
-  kernels::matmul(input.const_data_ptr<float>(), input.numel() / std::max<int64_t>(1, w.size(1)),
-                  w.size(1), w.size(1), w.dtype(), w.data(), w.size(0),
-                  b.defined() ? b.const_data_ptr<float>() : nullptr, y.data_ptr<float>(),
-                  w.size(0));
+  multiply(x.contiguous(), w, bias_O, y);
   return y;
 }
 
@@ -267,7 +245,7 @@ Tensor transposed_product(const Tensor& y, const Weight& w) {
   if (const Weight::Adapted* parts = w.parts())
     return transposed_product(y, *parts->w) +
            parts->scale * transposed_product(transposed_product(y, *parts->b), *parts->a);
-  if (w.dense_tensor().defined() || w.dtype() == DType::f32 || !by_kernel(y, w)) {
+  if (!frozen_in_storage(w) || !by_kernel(y, w)) {
     const auto type = widen_products(y) ? at::kFloat : y.scalar_type();
     return at::matmul(y.to(type), w.tensor().to(y.device(), type)).to(y.scalar_type());
   }
@@ -339,12 +317,8 @@ struct Grouped : torch::autograd::Function<Grouped> {
     const Tensor input = x_NI.contiguous();
     Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
-      const Weight own = w.slice(e);
-      const Tensor b = bias_EO ? bias_EO->select(0, e).to(at::kFloat).contiguous() : Tensor();
-      kernels::matmul(input.const_data_ptr<float>() + begin * w.size(2), n, w.size(2), w.size(2),
-                      own.dtype(), own.data(), w.size(1),
-                      b.defined() ? b.const_data_ptr<float>() : nullptr,
-                      y_NO.data_ptr<float>() + begin * w.size(1), w.size(1));
+      multiply(input.narrow(0, begin, n), w.slice(e), bias_EO ? bias_EO->select(0, e) : Tensor(),
+               y_NO.narrow(0, begin, n));
     });
     return y_NO;
   }
