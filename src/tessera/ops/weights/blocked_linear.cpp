@@ -13,7 +13,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // enough blocks for many threads, as long as each has rows for a product at full speed
-constexpr int64_t kBlocks = 16, kLeast = 16, kMost = 256;
+constexpr int64_t kBlocks = 8, kLeast = 16, kMost = 512;
 
 /// Rows of a block of a side of n: at least two blocks where there are two rows, so that each is
 /// computed within a parallel region, where the library has one thread.
