@@ -16,7 +16,7 @@ constexpr int64_t better_than(int64_t target) {
 int64_t forbidden(CpuTarget allowed) {
   switch (allowed) {
     case CpuTarget::generic:
-      return better_than(HWY_SSE4);
+      return better_than(HWY_STATIC_TARGET);
     case CpuTarget::avx2:
       return better_than(HWY_AVX2);
     default:
@@ -36,7 +36,7 @@ int64_t supported_targets() {
 std::vector<int64_t> target_bits() {
   std::vector<int64_t> bits;
   const int64_t supported = supported_targets();
-  for (const int64_t bit : {HWY_AVX3, HWY_AVX2, HWY_SSE4})
+  for (const int64_t bit : {HWY_AVX3, HWY_AVX2})
     if ((supported & HWY_TARGETS & bit) != 0) bits.push_back(bit);
   bits.push_back(HWY_STATIC_TARGET);
   return bits;

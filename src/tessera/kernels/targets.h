@@ -1,6 +1,6 @@
 // Which instruction set the kernels run on. Each kernel is one source that Highway compiles for
-// AVX-512, AVX2, SSE4 and portable 128-bit code; the best one that the processor has and
-// TESSERA_CPU allows (base/cpu.h) is chosen at run time. TESSERA_CPU=generic means SSE4 at most.
+// AVX-512, AVX2 and portable 128-bit code; the best one that the processor has and
+// TESSERA_CPU allows (base/cpu.h) is chosen at run time. TESSERA_CPU=generic means the portable code.
 //
 // Results are bit-equal between runs on one target, not between targets.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace tessera::kernels {
 
-/// Highway's names of the targets usable here, best first: "AVX3", "AVX2", "SSE4", "EMU128".
+/// Highway's names of the targets usable here, best first: "AVX3", "AVX2", "EMU128".
 std::vector<std::string> available_targets();
 /// The one that the kernels use now.
 std::string current_target();
