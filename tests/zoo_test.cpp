@@ -53,7 +53,8 @@ void collect(const spec::AnyPart& part, std::set<std::string>& found) {
 void collect(const model::ModelSpec& spec, std::set<std::string>& found) {
   for (const spec::AnyPart* part : {&spec.embed, &spec.final_norm, &spec.head, &spec.pooler})
     collect(*part, found);
-  for (const model::LayerSpec& layer : spec.layers)
+  for (const model::LayerSpec& layer : spec.layers) {
+    collect(layer.depth, found);
     for (const model::GroupSpec& group : layer.groups) {
       collect(group.residual, found);
       for (const model::BranchSpec& branch : group.branches) {
@@ -61,6 +62,7 @@ void collect(const model::ModelSpec& spec, std::set<std::string>& found) {
         for (const spec::AnyPart& norm : branch.norms) collect(norm, found);
       }
     }
+  }
   if (spec.encoder) collect(*spec.encoder, found);
 }
 

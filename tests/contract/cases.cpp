@@ -356,6 +356,13 @@ constexpr Sample kSamples[] = {
     {Slot::residual, "reversible", "scaled", R"({"merge": "concat", "scale": 0.6})"},
     {Slot::residual, "post_norm", "deep", R"({"stream": 1.7, "scale": 0.6})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
+    {Slot::residual, "pre_norm", "gain", R"({"gain": "channel", "gain_init": 0.3})"},
+    {Slot::residual, "parallel", "gain", R"({"gain": "scalar", "gain_init": 0.3})"},
+    {Slot::residual, "reversible", "gain", R"({"gain": "channel", "gain_init": 0.3})"},
+    {Slot::depth, "mixture_of_depths", "", R"({"capacity": 0.5})"},
+    {Slot::depth, "mixture_of_depths", "mlp", R"({"capacity": 0.4, "predictor": "mlp"})"},
+    {Slot::residual, "hyper_connections", "static", R"({"streams": 3, "dynamic": false})"},
+    {Slot::residual, "manifold_hyper_connections", "three", R"({"streams": 3, "iterations": 5})"},
 };
 
 Json parse(const char* text) {
@@ -578,6 +585,9 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
       break;
     case Slot::residual:
       json["residual"] = part;
+      break;
+    case Slot::depth:
+      json["depth"] = part;
       break;
     case Slot::embed:
       json["embed"] = part;

@@ -144,6 +144,7 @@ class Drawer {
     add(d, path + ".residual", json, "residual", Slot::residual);
     add(d, path + ".norm", json, "norm", Slot::norm);
     add_mixer(d, path + ".mixer", json, position);
+    if (chance(1, 6)) add(d, path + ".depth", json, "depth", Slot::depth);
     if (chance(3, 4))
       add(d, path + ".ffn", json, "ffn", Slot::ffn);
     else

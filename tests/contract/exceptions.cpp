@@ -46,6 +46,10 @@ const std::vector<ExceptionEntry>& exceptions() {
        "the compression learns from its reconstruction loss alone"},
       {Exception::learns_from_its_own_loss, "mixer_compressive_compression_dilated_conv",
        "parameters", "the compression learns from its reconstruction loss alone"},
+      {Exception::learns_from_its_own_loss, "depth_mixture_of_depths_mlp", "parameters",
+       "the predictor learns which tokens are chosen from a loss of its own alone"},
+      {Exception::learns_from_its_own_loss, "depth_mixture_of_depths_predictor_mlp", "parameters",
+       "the predictor learns which tokens are chosen from a loss of its own alone"},
       {Exception::learns_from_its_own_loss, "mixer_compressive_short", "parameters",
        "the compression learns from its reconstruction loss alone"},
   };

@@ -232,6 +232,16 @@ void check_documents(const Case& c, Report& report) {
 
 // --- causality ----------------------------------------------------------------------------------
 
+/// Hidden states of whole documents as training computes them.
+Tensor in_training(const Rig& rig, const Rows& rows) {
+  const nn::Batch batch = nn::Batch::of(rows);
+  const auto encoded = encode_sources(rig, batch);
+  model::ForwardOptions options;
+  options.encoded = encoded ? &*encoded : nullptr;
+  options.training = true;
+  return rig.model.hidden(batch, options);
+}
+
 spec::Causality shown_causality(const Json& json) {
   const Rig f64 = make_rig(json, at::kDouble), f32 = make_rig(json, at::kFloat);
   constexpr int64_t kTokens = 14;
@@ -250,6 +260,10 @@ spec::Causality shown_causality(const Json& json) {
                       same_bits(past(plain(f32, {ids})), past(plain(f32, {other}))) &&
                       same_bits(past(fast(f32, {ids})), past(fast(f32, {other}))) &&
                       same_bits(past(fast(f32, {ids})), fast(f32, {cut}));
+    if (in_training(f64, {ids}).size(0) == kTokens &&
+        difference(past(in_training(f64, {ids})), past(in_training(f64, {other}))) > 1e-12 &&
+        difference(before, past(plain(f64, {other}))) <= 1e-12)
+      at_least(spec::Causality::selection);  // inference chooses without the future
     if (bits && !length_matters) continue;
     // does it matter which tokens follow? One other future may select the same by accident
     bool tokens_matter = difference(past(plain(f64, {other})), before) > 1e-12;

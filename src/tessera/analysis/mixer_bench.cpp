@@ -144,7 +144,7 @@ class Layer {
     const at::NoGradGuard no_gradients;
     const nn::StateRows at_position{&rows.position}, at_mixer{&rows.mixer};
     const Tensor x_TD = embedded(x_TD_.narrow(0, start, n), context, &at_position);
-    rows.position.end_call(x_TD, n, /*pending=*/false);
+    rows.position.end_call(x_TD, {.length = n});
     nn::run_mixer(*mixer_, x_TD, context, &at_mixer);
   }
   nn::Batch batch_of(int64_t tokens) const {

@@ -9,11 +9,11 @@ std::string key_of(const ModelSpec& spec, const std::string& name) {
 
 class Aside final : public nn::Residual {
  public:
-  Tensor forward(const Tensor& x_ND,
-                 std::span<const nn::Branch> branches,
-                 nn::Context& context) const override {
-    branches[0].run(branches[0].input(x_ND, context), context);
-    return x_ND;
+  nn::Stream forward(nn::Stream stream,
+                     std::span<const nn::Branch> branches,
+                     nn::Context& context) const override {
+    branches[0].run(branches[0].input(stream.front(), context), context);
+    return stream;
   }
 };
 
@@ -52,6 +52,16 @@ nn::Builder norm_builder(const ModelSpec& spec,
     return layer_builder.absolute(weight);
   };
   return {source, spec.prefix(layer, branch) + "_" + name, spec.scope(layer, branch)};
+}
+
+nn::Builder residual_builder(const ModelSpec& spec,
+                             int64_t layer,
+                             const BranchSpec& branch,
+                             const nn::Builder& layer_builder) {
+  const nn::WeightSource source = [layer_builder](const std::string& weight) {
+    return layer_builder.absolute(weight);
+  };
+  return {source, spec.prefix(layer, branch) + "_residual", spec.residual_scope(layer, branch)};
 }
 
 std::function<Tensor(const Tensor& x_ND, nn::Context&)> reader_of(const ModelSpec& spec,

@@ -19,6 +19,12 @@ nn::Builder norm_builder(const ModelSpec& spec,
                          const std::string& name,
                          const nn::Builder& layer_builder);
 
+/// The same for what its residual keeps for it: "mixer_residual".
+nn::Builder residual_builder(const ModelSpec& spec,
+                             int64_t layer,
+                             const BranchSpec& branch,
+                             const nn::Builder& layer_builder);
+
 /// Branch::read of a branch; null where it reads the stream alone.
 std::function<Tensor(const Tensor& x_ND, nn::Context&)> reader_of(const ModelSpec& spec,
                                                                   const BranchSpec& branch);

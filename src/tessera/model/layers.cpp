@@ -12,8 +12,8 @@ namespace {
 using spec::Scope;
 
 constexpr int64_t kMaxRank = 1 << 20;
-const std::vector<std::string> kLayerKeys = {"repeat", "mixer",    "cross",    "ffn",
-                                             "norm",   "residual", "branches", "share"};
+const std::vector<std::string> kLayerKeys = {"repeat",   "mixer",    "cross", "ffn",  "norm",
+                                             "residual", "branches", "share", "depth"};
 const std::vector<std::string> kBranchKeys = {"name",   "mixer", "ffn",   "norm",     "residual",
                                               "inputs", "add",   "share", "adapters", "parallel"};
 const std::vector<std::string> kParallelKeys = {"name",   "mixer", "ffn",   "norm",
@@ -87,6 +87,8 @@ class LayerReader {
           "null for a whole layer; expected a residual, and null in branches that later ones read");
     if (const Json* share = get(json, "share"))
       layer_.share = read_id(*share, scope_.path + ".share");
+    if (const Json depth = json.value("depth", defaults_.depth); !depth.is_null())
+      layer_.depth = spec::read_part(Slot::depth, depth, scope_.at("depth"));
     if (const Json* branches = get(json, "branches")) {
       for (const char* key : {"mixer", "cross", "ffn"})
         if (get(json, key) != nullptr)
@@ -96,9 +98,10 @@ class LayerReader {
       for (size_t i = 0; i < branches->size(); ++i)
         read_group((*branches)[i], fmt::format("{}.branches[{}]", scope_.path, i), norm, residual);
       check_asides();
-      return std::move(layer_);
+    } else {
+      read_short(json, norm, residual);
     }
-    read_short(json, norm, residual);
+    check_depth();
     return std::move(layer_);
   }
 
@@ -266,6 +269,29 @@ class LayerReader {
     }
   }
 
+  /// What passes by a layer brings nothing to it, and takes nothing from it.
+  void check_depth() {
+    if (!layer_.depth) return;
+    for (const GroupSpec& group : layer_.groups) {
+      if (!group.residual_config().carries().empty())
+        fail(ErrorKind::spec, scope_.path + ".depth",
+             "\"{}\" under residual \"{}\", whose streams run through all layers; expected one "
+             "that carries x alone",
+             layer_.depth.type(), group.residual.type());
+      for (const BranchSpec& branch : group.branches)
+        if (const auto* part =
+                dynamic_cast<const spec::ReadsEarlierParts*>(branch.part.config.get());
+            part != nullptr && part->shares())
+          fail(ErrorKind::spec, scope_.path + ".depth",
+               "\"{}\" with \"{}\", which shares values with other layers; take another mixer",
+               layer_.depth.type(), branch.part.type());
+    }
+    if (layer_.reads(kEmbedding))
+      fail(ErrorKind::spec, scope_.path + ".depth",
+           "\"{}\" in a layer that reads \"embedding\"; expected branches that read the stream",
+           layer_.depth.type());
+  }
+
   const LayerDefaults& defaults_;
   Scope scope_;
   std::vector<spec::Placed>& before_;
@@ -306,6 +332,7 @@ LayerSpec read_layer(const Json& json,
 Json dump_layer(const LayerSpec& layer) {
   Json json = Json::object();
   if (!layer.share.empty()) json["share"] = layer.share;
+  if (layer.depth) json["depth"] = spec::dump_part(layer.depth);
   Json groups = Json::array();
   for (const GroupSpec& group : layer.groups) {
     Json branches = Json::array();

@@ -7,6 +7,7 @@
 
 #include "tessera/model/kept_bits.h"
 #include "tessera/model/spec_reader.h"
+#include "tessera/nn/depth/depth_config.h"
 #include "tessera/nn/head/head_list.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
@@ -20,12 +21,12 @@ constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 const std::vector<std::string> kTopKeys = {
-    "tessera",   "arch",       "vocab", "d_model", "context", "embed",  "norm",
-    "residual",  "mixer",      "cross", "ffn",     "layers",  "cycles", "n_layers",
-    "overrides", "final_norm", "head",  "heads",   "stacks",  "start",  "tokens"};
-const std::vector<std::string> kStackKeys = {"embed",    "norm",      "residual",  "mixer",
-                                             "cross",    "ffn",       "layers",    "cycles",
-                                             "n_layers", "overrides", "final_norm"};
+    "tessera",    "arch",  "vocab", "d_model", "context", "embed",  "norm",     "residual",
+    "depth",      "mixer", "cross", "ffn",     "layers",  "cycles", "n_layers", "overrides",
+    "final_norm", "head",  "heads", "stacks",  "start",   "tokens"};
+const std::vector<std::string> kStackKeys = {"embed",  "norm",     "residual",  "mixer",
+                                             "depth",  "cross",    "ffn",       "layers",
+                                             "cycles", "n_layers", "overrides", "final_norm"};
 
 /// A key within the stack `stack`, "" for a spec of one stack.
 std::string at(const std::string& stack, const std::string& key) {
@@ -77,7 +78,7 @@ std::vector<Json> expand_layers(const Json& json, const std::string& stack) {
                -n_layers, n_layers - 1);
         Json& target = expanded[static_cast<size_t>(layer)];
         // what the layer inherits is what the override changes
-        for (const char* key : {"mixer", "cross", "ffn", "norm", "residual"})
+        for (const char* key : {"mixer", "cross", "ffn", "norm", "residual", "depth"})
           if (patch.contains(key) && !target.contains(key) && json.contains(key))
             target[key] = json[key];
         target.merge_patch(patch);
@@ -129,6 +130,7 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   LayerDefaults defaults;
   defaults.norm = json.value("norm", Json("rms_norm"));
   defaults.residual = json.value("residual", Json("pre_norm"));
+  defaults.depth = json.value("depth", Json());
   defaults.mixer = get(json, "mixer");
   defaults.cross = get(json, "cross");
   defaults.ffn = get(json, "ffn");
@@ -241,10 +243,12 @@ ParamTable parameter_table(const ModelSpec& spec) {
   ParamTable table;
   std::vector<spec::ParamDecl>& all = table.all;
   std::map<std::string, std::vector<int64_t>> shapes;
+  double share = 1;  // of the tokens that the layer at hand computes
   const auto add = [&](const spec::ParamList& list, const std::string& prefix, const Scope& scope) {
     for (spec::ParamDecl decl : list.all()) {
       decl.elements();
       decl.name = spec.kept_as(decl.name);
+      decl.share *= share;
       const auto [known, is_new] = shapes.emplace(decl.name, decl.shape);
       if (is_new)
         all.push_back(decl);
@@ -267,7 +271,10 @@ ParamTable parameter_table(const ModelSpec& spec) {
   }
   take(spec.embed, spec.under("embed"), spec.scope(0));
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i) {
-    for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups) {
+    const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    take(layer.depth, spec.prefix(i) + ".depth", spec.scope(i));
+    share = layer.share_of_tokens();
+    for (const GroupSpec& group : layer.groups) {
       const auto norm_names = group.norm_names();
       for (const BranchSpec& branch : group.branches) {
         const std::string prefix = spec.prefix(i, branch);
@@ -275,9 +282,21 @@ ParamTable parameter_table(const ModelSpec& spec) {
         for (size_t n = 0; n < branch.norms.size(); ++n)
           take(branch.norms[n], prefix + "_" + norm_names[n], scope);
         take(branch.part, prefix, scope);
+        if (!group.aside) {
+          const Scope around = spec.residual_scope(i, branch);
+          take(group.residual, prefix + "_residual", around);
+          spec::ParamList leaving(prefix + "_residual.leave");
+          group.residual_config().leave_params(leaving, around);
+          if (spec.run_of(group).ends)
+            add(leaving, prefix, around);
+          else
+            for (const spec::ParamDecl& decl : leaving.all())
+              table.absent.insert(spec.kept_as(decl.name));
+        }
         add(adapter_parameters(spec, i, branch), prefix, scope);
       }
     }
+    share = 1;
   }
   take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
   take(spec.head, "head", spec.scope_out());
@@ -299,7 +318,10 @@ std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) 
             for (spec::StateDecl& decl : tensors) decl = stored_as(decl, type, name);
             any = true;
           }
-          layout.push_back({name, std::move(tensors)});
+          const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+          layout.push_back({name, std::move(tensors),
+                            layer.depth && layer.depth_config()->selective(),
+                            layer.share_of_tokens()});
         }
   if (type != spec::KvType::f32 && !any) {
     const std::vector<std::string> full = kept_in_full(spec);
@@ -401,6 +423,7 @@ Json spec_schema() {
                                  {"ffn", ref("ffn")},
                                  {"norm", ref("norm")},
                                  {"residual", ref("residual")},
+                                 {"depth", ref("depth")},
                                  {"branches", {{"type", "array"}, {"items", ref("branch")}}},
                                  {"share", {{"type", "string"}}}};
   defs["layer"] = {
@@ -408,6 +431,7 @@ Json spec_schema() {
   const Json stack = {{"embed", ref("embed")},
                       {"norm", ref("norm")},
                       {"residual", ref("residual")},
+                      {"depth", ref("depth")},
                       {"mixer", ref("mixer")},
                       {"cross", ref("mixer")},
                       {"ffn", ref("ffn")},

@@ -13,8 +13,9 @@
 #include "tessera/spec/mechanism.h"
 
 namespace tessera::nn {
+struct DepthConfig;
 struct ResidualConfig;
-}
+}  // namespace tessera::nn
 
 namespace tessera::model {
 
@@ -64,15 +65,25 @@ struct GroupSpec {
 
   std::vector<std::string> norm_names() const;
   const nn::ResidualConfig& residual_config() const;
+  /// Where it stands among neighbours that carry one kind of stream (ResidualConfig::carries),
+  /// which is not x_ND alone.
+  struct Run {
+    bool begins = false, ends = false;
+  };
 };
 
 /// One invocation of a layer.
 struct LayerSpec {
   std::vector<GroupSpec> groups;
+  AnyPart depth;      // decides which tokens it computes; absent: all
   std::string share;  // invocations with one id use the same parameters, each with its own state
 
   /// Whether a branch reads what `name` stands for.
   bool reads(std::string_view name) const;
+  /// Null where all tokens are computed.
+  const nn::DepthConfig* depth_config() const;
+  /// Of the tokens, how many it computes in inference.
+  double share_of_tokens() const;
 };
 
 /// One stack of layers with what stands before and behind it. An encoder_decoder is a decoder
@@ -92,11 +103,15 @@ struct ModelSpec {
   AnyPart head;    // gives logits; may be absent (encoders): the model then ends with hidden states
   AnyPart pooler;  // may be absent
 
+  /// Of a group of this spec.
+  GroupSpec::Run run_of(const GroupSpec& group) const;
   bool causal() const { return arch != Arch::encoder; }
   /// Surroundings of the parts of layer `i`.
   spec::Scope scope(int64_t layer, std::string path = "") const;
   /// The same for a branch and its first norm, which see what the branch reads.
   spec::Scope scope(int64_t layer, const BranchSpec& branch) const;
+  /// The same for what the residual keeps for a branch: `earlier` counts the groups before its own.
+  spec::Scope residual_scope(int64_t layer, const BranchSpec& branch) const;
   /// Width of the hidden states: d_model, or twice that where the stack ends with two streams.
   int64_t width_out() const;
   /// Surroundings of what reads them: the final norm and the heads.
@@ -157,6 +172,8 @@ spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const B
 struct BranchState {
   std::string name;
   std::vector<spec::StateDecl> tensors;
+  bool selective = false;  // it may see some tokens of a row alone
+  double share = 1;        // of the tokens that it sees, as its layer means to
 };
 /// Keys and values stored as `type`, where they can be (kept_bits.h); Error(spec) where none can.
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type = spec::KvType::f32);

@@ -10,22 +10,50 @@ namespace tessera::model {
 
 namespace {
 
+/// Of products with the matrices of a list, for one token.
+double products(const spec::ParamList& list) {
+  double flops = 0;
+  for (const spec::ParamDecl& decl : list.all())
+    if (decl.kind == spec::ParamKind::matrix)
+      flops += 2.0 * decl.share * static_cast<double>(decl.elements());
+  return flops;
+}
+
+double products(const spec::AnyPart& part, const spec::Scope& scope) {
+  spec::ParamList list;
+  part.config->params(list, scope);
+  return products(list);
+}
+
 /// A shared layer is stored once and computed at every invocation.
 double layer_flops(const ModelSpec& spec, int64_t context) {
   double flops = 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
-    for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
+  for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i) {
+    const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    const double share = layer.share_of_tokens();
+    const auto seen = static_cast<int64_t>(std::ceil(share * static_cast<double>(context)));
+    if (layer.depth) flops += products(layer.depth, spec.scope(i));
+    for (const GroupSpec& group : layer.groups)
       for (const BranchSpec& branch : group.branches) {
         spec::ParamList list;
         const spec::Scope scope = spec.scope(i, branch);
         branch.part.config->params(list, scope);
         list.append(adapter_parameters(spec, i, branch));
-        for (const spec::ParamDecl& decl : list.all())
-          if (decl.kind == spec::ParamKind::matrix)
-            flops += 2.0 * decl.share * static_cast<double>(decl.elements());
-        flops += branch.part.config->extra_flops(scope, context);
+        flops += share * (products(list) + branch.part.config->extra_flops(scope, seen));
+        flops += share * products(group.residual, spec.residual_scope(i, branch));
       }
+  }
   return flops;
+}
+
+/// Tokens of `length` that a branch means to see, and the bytes that say which.
+int64_t seen_by(const BranchState& branch, int64_t length) {
+  return branch.selective
+             ? static_cast<int64_t>(std::ceil(branch.share * static_cast<double>(length)))
+             : length;
+}
+int64_t places_bytes(const BranchState& branch, int64_t length) {
+  return branch.selective ? seen_by(branch, length) * static_cast<int64_t>(sizeof(int64_t)) : 0;
 }
 
 /// What a row holds; nothing where the model cannot continue from a state.
@@ -61,11 +89,13 @@ Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvT
   plan.flops_per_token = flops;
 
   for (const BranchState& branch : held(spec, kv)) {
-    plan.state_bytes += spec::state_bytes(branch.tensors, context, source);
+    plan.state_bytes += spec::state_bytes(branch.tensors, seen_by(branch, context), source) +
+                        places_bytes(branch, context);
     for (const spec::StateDecl& decl : branch.tensors) {
       using Kind = spec::StateDecl::Kind;
       if (decl.kind == Kind::per_token && decl.keep == 0)
-        plan.state_bytes_per_token += decl.bytes_per_entry() / decl.every;
+        plan.state_bytes_per_token += static_cast<int64_t>(
+            branch.share * static_cast<double>(decl.bytes_per_entry() / decl.every));
       else if (decl.kind == Kind::per_source)
         plan.state_bytes_fixed += decl.bytes_per_entry() * source;
       else
@@ -81,7 +111,9 @@ void add_snapshots(Plan& plan, const ModelSpec& spec, int64_t every, spec::KvTyp
   const auto bytes_at = [&](int64_t length) {
     int64_t bytes = spec.width_out() * storage_bytes(DType::f32, 1);  // the last hidden state
     for (const BranchState& branch : layout)
-      bytes += spec::state_bytes(branch.tensors, length, spec.encoder ? plan.context : 0);
+      bytes += spec::state_bytes(branch.tensors, seen_by(branch, length),
+                                 spec.encoder ? plan.context : 0) +
+               places_bytes(branch, length);
     return bytes;
   };
   const bool cuts = std::all_of(layout.begin(), layout.end(), [](const BranchState& branch) {

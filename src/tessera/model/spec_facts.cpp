@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tessera/model/spec_reader.h"
+#include "tessera/nn/depth/depth_config.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -14,9 +15,11 @@ namespace {
 
 void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit) {
   spec::for_each_part(spec.embed, visit);
-  for (const LayerSpec& layer : spec.layers)
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.depth) spec::for_each_part(layer.depth, visit);
     for (const GroupSpec& group : layer.groups)
       for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
+  }
 }
 
 template <class Visit>
@@ -54,8 +57,31 @@ spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
   return scope;
 }
 
+spec::Scope ModelSpec::residual_scope(int64_t layer, const BranchSpec& branch) const {
+  spec::Scope scope = this->scope(layer, branch);
+  scope.d_in = 0;
+  scope.width = d_model;
+  scope.earlier = 0;
+  for (int64_t i = 0; i <= layer; ++i)
+    for (const GroupSpec& group : layers[static_cast<size_t>(i)].groups) {
+      if (i == layer)
+        for (const BranchSpec& own : group.branches)
+          if (own.name == branch.name) return scope;
+      ++scope.earlier;
+    }
+  return scope;
+}
+
 std::vector<std::string> GroupSpec::norm_names() const {
   return residual.as<nn::ResidualConfig>().norms();
+}
+
+const nn::DepthConfig* LayerSpec::depth_config() const {
+  return dynamic_cast<const nn::DepthConfig*>(depth.config.get());
+}
+
+double LayerSpec::share_of_tokens() const {
+  return depth ? depth_config()->share() : 1;
 }
 
 bool LayerSpec::reads(std::string_view name) const {
@@ -80,6 +106,26 @@ std::string ModelSpec::adapter_prefix(int64_t layer,
 
 const nn::ResidualConfig& GroupSpec::residual_config() const {
   return residual.as<nn::ResidualConfig>();
+}
+
+GroupSpec::Run ModelSpec::run_of(const GroupSpec& group) const {
+  const std::string kind = group.residual_config().carries();
+  if (kind.empty()) return {};
+  std::string before, behind;  // what its neighbours carry
+  bool found = false, done = false;
+  for (const LayerSpec& layer : layers)
+    for (const GroupSpec& other : layer.groups) {
+      if (done) continue;
+      if (&other == &group) {
+        found = true;
+      } else if (found) {
+        behind = other.residual_config().carries();
+        done = true;
+      } else {
+        before = other.residual_config().carries();
+      }
+    }
+  return {before != kind, behind != kind};
 }
 
 int64_t ModelSpec::width_out() const {
@@ -127,12 +173,13 @@ void check_streams(const ModelSpec& spec, const std::string& path) {
   const GroupSpec* before = nullptr;
   for (size_t i = 0; i < spec.layers.size(); ++i)
     for (const GroupSpec& group : spec.layers[i].groups) {
-      if (before != nullptr && group.residual_config().streams() == 1) {
+      if (before != nullptr &&
+          group.residual_config().carries() != before->residual_config().carries()) {
         const int64_t left = before->residual_config().streams_left();
         if (left > 1)
           fail(ErrorKind::spec,
                fmt::format("{}layers[{}].residual", path.empty() ? "" : path + ".", i),
-               "\"{}\" reads one stream, and \"{}\" before it leaves {} side by side; give that "
+               "\"{}\" reads x alone, and \"{}\" before it leaves {} side by side; give that "
                "\"merge\": \"mean\"",
                group.residual.type(), before->residual.type(), left);
       }

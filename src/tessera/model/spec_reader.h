@@ -24,7 +24,7 @@ const Json* get(const Json& json, const char* key);
 
 /// What a layer uses when it says nothing itself.
 struct LayerDefaults {
-  Json norm, residual;  // parts
+  Json norm, residual, depth;  // parts; depth may be null
   const Json* mixer = nullptr;
   const Json* cross = nullptr;
   const Json* ffn = nullptr;

@@ -15,34 +15,20 @@ Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source) : spec_(spec
   size_t state_index = embed_has_state_ ? 1 : 0;  // in the order of state_layout
   for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
     build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
-  mark_runs();
   if (spec_.final_norm)
     final_norm_ =
         nn::build_norm(spec_.final_norm, root.under(spec_.under("final_norm"), spec_.scope_out()));
 }
 
-void Stack::mark_runs() {
-  Group* before = nullptr;
-  int64_t streams_before = 1;
-  for (size_t i = 0; i < layers_.size(); ++i)
-    for (size_t g = 0; g < layers_[i].size(); ++g) {
-      const int64_t streams =
-          dynamic_cast<const nn::ResidualConfig&>(*spec_.layers[i].groups[g].residual.config)
-              .streams();
-      layers_[i][g].enters = streams != streams_before;
-      if (before != nullptr) before->leaves = streams != streams_before && streams_before > 1;
-      before = &layers_[i][g];
-      streams_before = streams;
-    }
-  before->leaves = streams_before > 1;
-}
-
 void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index) {
-  std::vector<Group> groups;
+  Layer built;
+  std::vector<Group>& groups = built.groups;
+  const size_t first_state = state_index;
   for (const GroupSpec& group_spec : spec_.layers[static_cast<size_t>(layer)].groups) {
     Group group;
-    group.residual =
-        group_spec.aside ? build_aside() : nn::build_residual(group_spec.residual, builder);
+    const GroupSpec::Run run = spec_.run_of(group_spec);
+    group.enters = run.begins;
+    group.leaves = run.ends;
     const auto norm_names = group_spec.norm_names();
     for (const BranchSpec& branch_spec : group_spec.branches) {
       nn::Branch branch;
@@ -55,6 +41,8 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
                 ? nn::build_norm(branch_spec.norms[n],
                                  norm_builder(spec_, layer, branch_spec, norm_names[n], noted))
                 : nullptr);
+      if (!group_spec.aside)
+        branch.gain = residual_builder(spec_, layer, branch_spec, noted).optional("gain");
       branch.read = reader_of(spec_, branch_spec);
       const nn::Builder here = part_builder(spec_, layer, branch_spec, noted);
       if (branch_spec.slot == Slot::ffn) {
@@ -89,9 +77,17 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
       };
       group.branches.push_back(std::move(branch));
     }
+    group.residual =
+        group_spec.aside
+            ? build_aside()
+            : nn::build_residual(group_spec.residual,
+                                 residual_builder(spec_, layer, group_spec.branches[0], builder));
     groups.push_back(std::move(group));
   }
-  layers_.push_back(std::move(groups));
+  if (state_index > first_state) built.state = static_cast<int64_t>(first_state);
+  if (const AnyPart& depth = spec_.layers[static_cast<size_t>(layer)].depth)
+    built.depth = nn::build_depth(depth, builder.under("depth"));
+  layers_.push_back(std::move(built));
 }
 
 Tensor Stack::embedded(nn::Context& context) const {
@@ -101,20 +97,42 @@ Tensor Stack::embedded(nn::Context& context) const {
   return nn::run_embed(*embed_, context, &rows);
 }
 
+nn::Stream Stack::run(const Layer& layer, nn::Stream stream, nn::Context& context) const {
+  for (const Group& group : layer.groups) {
+    if (group.enters) stream = group.residual->enter(stream.front(), context);
+    stream = group.residual->forward(std::move(stream), group.branches, context);
+    if (group.leaves) stream = {group.residual->leave(stream)};
+  }
+  return stream;
+}
+
 Tensor Stack::forward(nn::Context& context) const {
   Tensor x = embedded(context);
   if (context.probe) context.probe(spec_.under("embed"), x);
   if (std::any_of(spec_.layers.begin(), spec_.layers.end(),
                   [](const LayerSpec& layer) { return layer.reads(kEmbedding); }))
     keep(context, spec_, kEmbedding, x);
-  for (const auto& layer : layers_) {
+  nn::Stream stream{x};
+  for (const Layer& layer : layers_) {
     if (context.cancel != nullptr) context.cancel->check("model");
-    for (const Group& group : layer) {
-      if (group.enters) x = group.residual->enter(x, context);
-      x = group.residual->forward(x, group.branches, context);
-      if (group.leaves) x = group.residual->leave(x);
+    if (!layer.depth) {
+      stream = run(layer, std::move(stream), context);
+      continue;
     }
+    const nn::DepthLayer some{
+        .run = [&](const Tensor& x, nn::Context& here) { return run(layer, {x}, here).front(); },
+        .seen =
+            [&](const nn::Context& here, const nn::Segment& segment) {
+              nn::BranchStates* states = here.call.state;
+              if (states == nullptr || layer.state < 0) return segment.start;
+              nn::Batch one;
+              one.segments = {segment};
+              return states->branch(static_cast<size_t>(layer.state), one).front()->length();
+            }};
+    stream = {layer.depth->forward(stream.front(), some, context)};
   }
+  context.keys.end();
+  x = stream.front();
   if (final_norm_) x = final_norm_->forward(x);
   if (context.probe) context.probe(spec_.under("final"), x);
   return x;

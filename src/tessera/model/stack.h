@@ -20,16 +20,21 @@ class Stack {
   struct Group {
     std::unique_ptr<nn::Residual> residual;
     std::vector<nn::Branch> branches;
-    bool enters = false, leaves = false;  // it begins, or ends, a run of groups with other streams
+    bool enters = false, leaves = false;  // GroupSpec::Run
+  };
+  struct Layer {
+    std::vector<Group> groups;
+    std::unique_ptr<nn::Depth> depth;  // may be null
+    int64_t state = -1;                // index of a state that its branches keep, -1 = none do
   };
   Tensor embedded(nn::Context& context) const;
+  nn::Stream run(const Layer& layer, nn::Stream stream, nn::Context& context) const;
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
-  void mark_runs();
 
   const ModelSpec& spec_;
   std::unique_ptr<nn::Embed> embed_;
   bool embed_has_state_ = false;
-  std::vector<std::vector<Group>> layers_;
+  std::vector<Layer> layers_;
   std::unique_ptr<nn::Norm> final_norm_;
 };
 

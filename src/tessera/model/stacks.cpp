@@ -14,7 +14,7 @@ Json own_stack(const Json& json, const std::string& name) {
     fail(ErrorKind::spec, path, "missing; expected {{\"layers\": [...], ...}}");
   check_keys(stacks[name], stack_keys(), path);
   Json own = stacks[name];
-  for (const char* key : {"embed", "norm", "residual", "mixer", "cross", "ffn"})
+  for (const char* key : {"embed", "norm", "residual", "depth", "mixer", "cross", "ffn"})
     if (!own.contains(key) && json.contains(key) &&
         (name == "decoder" || key != std::string("cross")))
       own[key] = json[key];

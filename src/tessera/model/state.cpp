@@ -15,11 +15,12 @@ bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchStat
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep &&
            x.every == y.every && x.first == y.first && x.dtype == y.dtype;
   };
-  return std::equal(
-      a.begin(), a.end(), b.begin(), b.end(), [&](const BranchState& x, const BranchState& y) {
-        return x.name == y.name && std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(),
-                                              y.tensors.end(), same_tensor);
-      });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const BranchState& x, const BranchState& y) {
+                      return x.name == y.name && x.selective == y.selective &&
+                             std::equal(x.tensors.begin(), x.tensors.end(), y.tensors.begin(),
+                                        y.tensors.end(), same_tensor);
+                    });
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ State::State(const ModelSpec& spec,
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<nn::RowState> row;
     for (const BranchState& branch : *layout_)
-      row.emplace_back(branch.tensors, max_pending, options, pool_);
+      row.emplace_back(branch.tensors, max_pending, options, pool_, branch.selective);
     rows_.push_back(std::move(row));
   }
 }
@@ -58,7 +59,9 @@ void State::commit(int64_t row, int64_t n) {
   if (n < 0 || n > length.pending)
     fail(ErrorKind::input, "state", "commit of {} tokens; row {} has {} pending", n, row,
          length.pending);
-  for (nn::RowState& branch : rows_[static_cast<size_t>(row)]) branch.commit(n);
+  // a branch that sees some tokens alone has fewer of them pending
+  for (nn::RowState& branch : rows_[static_cast<size_t>(row)])
+    branch.commit(branch.seen_before(length.committed + n) - (branch.length() - branch.pending()));
   length.committed += n;
   length.pending = 0;
 }
@@ -120,12 +123,13 @@ bool State::can_cut(int64_t row, int64_t n) const {
   if (length.spoilt || length.pending > 0 || n < 0 || n > length.committed) return false;
   if (n == length.committed) return true;
   using Kind = spec::StateDecl::Kind;
-  for (const BranchState& branch : *layout_)
-    for (const spec::StateDecl& decl : branch.tensors)
+  for (size_t b = 0; b < layout_->size(); ++b) {
+    const int64_t seen = rows_[static_cast<size_t>(row)][b].length();
+    for (const spec::StateDecl& decl : (*layout_)[b].tensors)
       if (decl.kind == Kind::fixed ||
-          (decl.kind == Kind::per_token &&
-           decl.kept(length.committed) < decl.entries(length.committed)))
+          (decl.kind == Kind::per_token && decl.kept(seen) < decl.entries(seen)))
         return false;
+  }
   return true;
 }
 
@@ -137,7 +141,7 @@ State State::cut(int64_t row, int64_t n) const {
          row, length(row), n);
   State out = select({row});
   if (n == length(row)) return out;
-  for (nn::RowState& branch : out.rows_[0]) branch = branch.cut(n);
+  for (nn::RowState& branch : out.rows_[0]) branch = branch.cut(branch.seen_before(n));
   out.lengths_[0].committed = n;
   return out;
 }

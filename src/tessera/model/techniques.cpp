@@ -16,6 +16,20 @@ const std::vector<Technique>& techniques() {
        "Child et al.: Generating Long Sequences with Sparse Transformers, arXiv:1904.10509, sec. "
        "4.3",
        2019, "\"combine\": alternate, multihead or merged, of patterns strided and fixed"},
+      {"arrangement", "cross_layer_attention",
+       "Layers that use the keys and values of an earlier one: fewer parameters, a smaller cache.",
+       "Brandon et al.: Reducing Transformer Key-Value Cache Size with Cross-Layer Attention, "
+       "arXiv:2405.12981",
+       2024, "attention's \"kv_name\" and \"kv_of\", as in zoo/cross_layer_attention"},
+      {"arrangement", "rezero",
+       "A learned factor on every branch that begins at 0; no norm is needed.",
+       "Bachlechner et al.: ReZero is All You Need, arXiv:2003.04887", 2020,
+       "a residual's \"gain\": \"scalar\", with \"norm\": null"},
+      {"arrangement", "layer_scale",
+       "A learned factor on every channel of a branch that begins small.",
+       "Touvron et al.: Going deeper with Image Transformers, arXiv:2103.17239", 2021,
+       "a residual's \"gain\": \"channel\" and \"gain_init\": 0.1 (18 layers), 1e-5 (24), 1e-6 "
+       "(36)"},
       {"arrangement", "encoder",
        "A stack that sees its whole text: hidden states, sentence vectors, masked tokens, classes.",
        "Devlin et al.: BERT, arXiv:1810.04805", 2018, "\"arch\": \"encoder\""},

@@ -23,7 +23,8 @@ void Batch::number() {
   positions_N = at::empty({n_tokens()}, at::kLong);
   auto* out = positions_N.data_ptr<int64_t>();
   for (const Segment& s : segments)
-    for (int64_t i = 0; i < s.length; ++i) out[s.begin + i] = s.start + i;
+    for (int64_t i = 0; i < s.length; ++i)
+      out[s.begin + i] = s.places ? (*s.places)[static_cast<size_t>(i)] : s.start + i;
 }
 
 Batch Batch::of(const std::vector<std::vector<int64_t>>& rows, const std::vector<int64_t>& starts) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tessera/base/rng.h"
@@ -19,6 +20,9 @@ struct Segment {
   int64_t start = 0;   // position of the first token in its document: what the state already holds
   int64_t prefix = 0;  // first tokens of the document that were given (pattern prefix)
   bool pending = false;  // the state leaves its tokens uncommitted (guesses, State::commit)
+  /// Where its tokens stand in their row, rising, where a branch is given some of them alone; else
+  /// null: one after another from `start`. Then `start` counts those that the branch has seen.
+  std::shared_ptr<const std::vector<int64_t>> places = nullptr;
   /// Whose random numbers it draws in training: the number of a sample, and where in the sample the
   /// segment begins. They do not turn on what else a call holds.
   int64_t sample = 0, offset = 0;
@@ -45,8 +49,8 @@ struct Batch {
   /// Longest document so far, past included.
   int64_t longest() const;
 
-  /// Rows of token ids, each a sample of its own; `starts` are the lengths their state already holds
-  /// (empty = 0).
+  /// Rows of token ids, each a sample of its own; `starts` are the lengths their state already
+  /// holds (empty = 0).
   static Batch of(const std::vector<std::vector<int64_t>>& rows,
                   const std::vector<int64_t>& starts = {});
   /// B rows of T tokens, ids_BT int64.

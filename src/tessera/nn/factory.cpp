@@ -66,7 +66,14 @@ void replay(const Mixer& mixer, const Tensor& x_ND, Context& context, const Stat
     if (!rows[s]->replay().defined()) continue;
     const int64_t n = rows[s]->replay().size(0);
     inputs.push_back(rows[s]->replay().to(x_ND.options()));
-    batch.segments.push_back({context.batch->segments[s].row, begin, n, rows[s]->replay_start()});
+    Segment segment{.row = context.batch->segments[s].row,
+                    .begin = begin,
+                    .length = n,
+                    .start = rows[s]->replay_start()};
+    if (const auto& seen = rows[s]->places(); !seen.empty())
+      segment.places = std::make_shared<const std::vector<int64_t>>(
+          seen.begin() + segment.start, seen.begin() + segment.start + n);
+    batch.segments.push_back(std::move(segment));
     affected.push_back(rows[s]);
     begin += n;
   }
@@ -87,8 +94,7 @@ void replay(const Mixer& mixer, const Tensor& x_ND, Context& context, const Stat
 void book(const StateRows& rows, const Tensor& x_ND, const Batch& batch) {
   for (size_t s = 0; s < rows.size(); ++s) {
     const Segment& segment = batch.segments[s];
-    rows[s]->end_call(x_ND.narrow(0, segment.begin, segment.length), segment.length,
-                      segment.pending);
+    rows[s]->end_call(x_ND.narrow(0, segment.begin, segment.length), segment);
   }
 }
 
@@ -96,7 +102,11 @@ void book(const StateRows& rows, const Tensor& x_ND, const Batch& batch) {
 
 Tensor run_mixer(const Mixer& mixer, const Tensor& x_ND, Context& context, const StateRows* rows) {
   if (rows == nullptr) return mixer.forward(x_ND, context, nullptr);
+  for (RowState* row : *rows)
+    if (row->length() == 0) mixer.begin(*row);
   replay(mixer, x_ND, context, *rows);
+  for (size_t s = 0; s < rows->size(); ++s)
+    (*rows)[s]->begin_call(context.batch->segments[s].pending);
   const Tensor y_ND = mixer.forward(x_ND, context, rows);
   book(*rows, x_ND, *context.batch);
   return y_ND;

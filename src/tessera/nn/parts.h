@@ -57,6 +57,8 @@ class Mixer {
  public:
   virtual ~Mixer() = default;
   virtual Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const = 0;
+  /// What a row without tokens begins with, where that is a parameter (RowState::begin_at).
+  virtual void begin(RowState&) const {}
 };
 
 class Ffn {
@@ -65,12 +67,17 @@ class Ffn {
   virtual Tensor forward(const Tensor& x_ND, Context& context) const = 0;
 };
 
+/// What the layers hand on: x_ND alone, or what residuals make of it between entering and leaving
+/// (streams side by side, what earlier branches gave).
+using Stream = std::vector<Tensor>;
+
 /// A branch as its residual sees it.
 struct Branch {
   std::vector<std::unique_ptr<Norm>> norms;  // parallel to ResidualConfig::norms(); may be empty
   std::function<Tensor(const Tensor& x_ND, Context&)> run;
   std::string name;                // "layers.3.mixer", keys its random numbers
   std::vector<WeightPtr> weights;  // all that norms and run read
+  WeightPtr gain;  // factors on its output, one [1] or by channel [D]; null where it has none
   /// What it reads instead of the stream alone; null where it reads just that.
   std::function<Tensor(const Tensor& x_ND, Context&)> read;
   /// What it runs on: what it reads, normalised by the first norm where it has one.
@@ -83,13 +90,28 @@ struct Branch {
 class Residual {
  public:
   virtual ~Residual() = default;
-  virtual Tensor forward(const Tensor& x_ND,
+  virtual Stream forward(Stream stream,
                          std::span<const Branch> branches,
                          Context& context) const = 0;
-  /// The stream as it reads and writes it, of one that is [N, D]; and back, where a run of branches
-  /// that carry theirs in another form ends.
-  virtual Tensor enter(const Tensor& x_ND, Context&) const { return x_ND; }
-  virtual Tensor leave(const Tensor& x) const { return x; }
+  /// Where a run of residuals that carry one kind of stream begins (ResidualConfig::carries), and
+  /// where it ends: of the first and of the last of the run.
+  virtual Stream enter(const Tensor& x_ND, Context&) const { return {x_ND}; }
+  virtual Tensor leave(const Stream& stream) const { return stream.front(); }
+};
+
+/// A layer as what decides on its tokens sees it.
+struct DepthLayer {
+  /// Its branches, on the tokens of the context's batch: the stream in and out, [M, D].
+  std::function<Tensor(const Tensor& x_MD, Context& context)> run;
+  /// Tokens of a segment's row that its branches have seen in earlier calls.
+  std::function<int64_t(const Context& context, const Segment& segment)> seen;
+};
+
+/// Decides which tokens a layer computes, and how what it makes of them joins the stream.
+class Depth {
+ public:
+  virtual ~Depth() = default;
+  virtual Tensor forward(const Tensor& x_ND, const DepthLayer& layer, Context& context) const = 0;
 };
 
 /// Without rows it runs over whole documents; with rows it continues from them and updates them.

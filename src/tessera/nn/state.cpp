@@ -18,8 +18,10 @@ std::vector<int64_t> with_front(int64_t n, const std::vector<int64_t>& shape) {
 RowState::RowState(const std::vector<spec::StateDecl>& decls,
                    int64_t max_pending,
                    at::TensorOptions options,
-                   const std::shared_ptr<PagePool>& pool)
+                   const std::shared_ptr<PagePool>& pool,
+                   bool selective)
     : decls_(std::make_shared<const std::vector<spec::StateDecl>>(decls)),
+      selective_(selective),
       max_pending_(max_pending) {
   for (const spec::StateDecl& decl : decls) {
     if (decl.kind != spec::StateDecl::Kind::fixed) {
@@ -27,17 +29,35 @@ RowState::RowState(const std::vector<spec::StateDecl>& decls,
       tokens_.emplace_back(decl, max_pending, options, pool);
     } else {
       slot_.push_back(working_.size());
-      working_.push_back(at::zeros(decl.shape, options));
+      working_.push_back(at::full(decl.shape, decl.start, options));
     }
   }
   committed_fixed_ = working_;
+  shared_.resize(working_.size());
+}
+
+int64_t RowState::seen_before(int64_t place) const {
+  if (!selective_) return std::min(place, length());
+  return std::lower_bound(places_.begin(), places_.end(), place) - places_.begin();
 }
 
 Tensor& RowState::fixed_in_place(size_t declaration) {
-  Tensor& value = working_[slot_[declaration]];
-  // shared with a clone or needed for a roll-back: leave the old value alone
-  if (max_pending_ > 0 || value.use_count() > 2) value = value.clone();
-  return value;
+  const size_t i = slot_[declaration];
+  const bool is_committed = working_[i].is_same(committed_fixed_[i]);
+  if (shared_[i].value || (pending_call_ && is_committed)) {
+    working_[i] = working_[i].clone();
+    shared_[i].value = false;
+    // nothing goes back to the old value
+    if (!pending_call_ && is_committed) committed_fixed_[i] = working_[i];
+  }
+  return working_[i];
+}
+
+void RowState::begin_at(size_t declaration, const Tensor& value) {
+  require(length() == 0, "state", "a row of {} tokens has begun already", length());
+  const size_t i = slot_[declaration];
+  working_[i] = committed_fixed_[i] = value;
+  shared_[i].value = true;
 }
 
 void RowState::end_replay() {
@@ -45,8 +65,13 @@ void RowState::end_replay() {
   replay_ = Tensor();
 }
 
-void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
-  if (!pending) {
+void RowState::end_call(const Tensor& x_TD, const Segment& segment) {
+  const int64_t t = segment.length;
+  pending_call_ = true;
+  require(selective_ == (segment.places != nullptr), "state", "a call names {} of the row's tokens",
+          selective_ ? "none" : "some");
+  if (selective_) places_.insert(places_.end(), segment.places->begin(), segment.places->end());
+  if (!segment.pending) {
     require(pending_ == 0, "state", "tokens are pending; commit them first");
     committed_ += t;
     committed_fixed_ = working_;
@@ -63,6 +88,7 @@ void RowState::end_call(const Tensor& x_TD, int64_t t, bool pending) {
 void RowState::commit(int64_t n) {
   if (n < 0 || n > pending_)
     fail(ErrorKind::input, "state", "commit of {} tokens; {} are pending", n, pending_);
+  if (pending_ == 0) return;
   int64_t kept_tokens = committed_ + n;
   if (!working_.empty()) {
     if (n == pending_) {
@@ -77,6 +103,7 @@ void RowState::commit(int64_t n) {
   }
   committed_ += n;
   pending_ = 0;
+  if (selective_) places_.resize(static_cast<size_t>(committed_));
   for (size_t i = 0; i < decls_->size(); ++i)
     if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
       tokens_[slot_[i]].truncate((*decls_)[i].entries(kept_tokens));
@@ -87,6 +114,7 @@ RowState RowState::cut(int64_t n) const {
           "cut after {} of {} tokens, {} of them pending", n, length(), pending_);
   RowState out = clone();
   out.committed_ = n;
+  if (selective_) out.places_.resize(static_cast<size_t>(n));
   for (size_t i = 0; i < decls_->size(); ++i)
     if ((*decls_)[i].kind == spec::StateDecl::Kind::per_token)
       out.tokens_[slot_[i]].truncate((*decls_)[i].entries(n));
@@ -108,8 +136,7 @@ std::vector<const Page*> RowState::pages() const {
 
 void RowState::detach() {
   for (TokenBuffer& buffer : tokens_) buffer.detach();
-  // a detached handle shares its memory unseen by fixed_in_place, which would then write into a
-  // fork
+  // a graph may hold the memory, which fixed_in_place would write into
   for (auto* list : {&working_, &committed_fixed_})
     for (Tensor& t : *list)
       if (t.requires_grad()) t = t.detach().clone();
@@ -122,6 +149,22 @@ void RowState::to(at::Device device) {
   if (replay_.defined()) replay_ = replay_.to(device);
 }
 
+int64_t RowState::load_places(const Tensor& places, int64_t length) {
+  if (!places.defined() || places.dim() != 1 || places.scalar_type() != at::kLong)
+    fail(ErrorKind::file, "state", "\"places\" is missing or no list of integers");
+  const Tensor here = places.cpu().contiguous();
+  const auto* first = here.const_data_ptr<int64_t>();
+  places_.assign(first, first + here.numel());
+  int64_t least = 0;
+  for (const int64_t place : places_) {
+    if (place < least || place >= length)
+      fail(ErrorKind::file, "state", "\"places\" holds {}; expected {} to {}", place, least,
+           length - 1);
+    least = place + 1;
+  }
+  return here.numel();
+}
+
 std::vector<std::pair<std::string, Tensor>> RowState::save() const {
   if (pending_ != 0)
     fail(ErrorKind::input, "state", "{} tokens are pending; commit them before saving", pending_);
@@ -132,11 +175,14 @@ std::vector<std::pair<std::string, Tensor>> RowState::save() const {
                                     ? tokens_[slot_[i]].dump()
                                     : committed_fixed_[slot_[i]]);
   }
+  for (const Shared& shared : shared_) shared.value = true;
   if (replay_.defined()) out.emplace_back("replay", replay_);
+  if (selective_) out.emplace_back("places", at::tensor(places_, at::kLong));
   return out;
 }
 
 void RowState::load(const std::function<Tensor(const std::string&)>& tensor, int64_t length) {
+  if (selective_) length = load_places(tensor("places"), length);
   const Tensor replay = tensor("replay");
   if (replay.defined() && (replay.dim() != 2 || replay.size(0) > length))
     fail(ErrorKind::file, "state", "\"replay\" has shape [{}]; expected at most {} rows",

@@ -3,6 +3,10 @@
 // entries per token of the source (cross-attention's keys and values, filled once) and tensors of
 // fixed size (recurrent states). Written once for every mechanism.
 //
+// A branch may see some tokens of its row alone (Mixture of Depths): then it keeps, beside what it
+// declares, where in the row the tokens stand that it has seen; length, roll-back and cut are its
+// own.
+//
 // Roll-back: a call may leave its tokens pending. commit(n) keeps the first n of them and drops the
 // rest. Where there are only per-token entries, they are cut. Where there are fixed tensors, the
 // inputs of the pending tokens are kept; the first n are replayed before the next call, from the
@@ -21,13 +25,19 @@ namespace tessera::nn {
 
 class RowState {
  public:
+  /// `selective`: it may see some tokens of its row alone.
   RowState(const std::vector<spec::StateDecl>& decls,
            int64_t max_pending,
            at::TensorOptions options,
-           const std::shared_ptr<PagePool>& pool = PagePool::make());
+           const std::shared_ptr<PagePool>& pool = PagePool::make(),
+           bool selective = false);
 
   /// Tokens seen, pending ones included.
   int64_t length() const { return committed_ + pending_; }
+  /// Of those, the ones that stand before `place` in the row.
+  int64_t seen_before(int64_t place) const;
+  /// Where in the row each token seen stands; empty where it sees all of them.
+  const std::vector<int64_t>& places() const { return places_; }
   int64_t pending() const { return pending_; }
   int64_t max_pending() const { return max_pending_; }
 
@@ -37,8 +47,11 @@ class RowState {
   int64_t source_length() const;
   /// The working value of a fixed tensor; assign to change it.
   Tensor& fixed(size_t declaration) { return working_[slot_[declaration]]; }
-  /// The same, safe to overwrite: copied first when someone else still needs the old value.
+  /// The same, safe to overwrite: copied first where a copy of this row shares it, or a roll-back
+  /// of the call would need the old value.
   Tensor& fixed_in_place(size_t declaration);
+  /// What a fixed tensor of a row without tokens begins as, instead of what its declaration says.
+  void begin_at(size_t declaration, const Tensor& value);
   bool has_fixed() const { return !working_.empty(); }
 
   /// Inputs that must pass through the mechanism before the next call, [n, D], or undefined; they
@@ -46,8 +59,10 @@ class RowState {
   const Tensor& replay() const { return replay_; }
   int64_t replay_start() const { return committed_ - replay_.size(0); }
   void end_replay();
-  /// After a call of `t` new tokens with inputs x_TD.
-  void end_call(const Tensor& x_TD, int64_t t, bool pending);
+  /// Before a call whose tokens stay pending or not.
+  void begin_call(bool pending) { pending_call_ = pending; }
+  /// After a call of the segment's tokens with inputs x_TD.
+  void end_call(const Tensor& x_TD, const Segment& segment);
   /// Keeps the first n pending tokens. Throws Error(input) when fewer are pending.
   void commit(int64_t n);
 
@@ -60,20 +75,44 @@ class RowState {
   void to(at::Device device);
   /// Bytes of the entries and tensors held, as spec::state_bytes counts them. The pages that they
   /// lie in are whole ones: pages() says what is allocated.
-  int64_t bytes() const { return spec::state_bytes(*decls_, length(), source_length()); }
+  int64_t bytes() const {
+    return spec::state_bytes(*decls_, length(), source_length()) +
+           static_cast<int64_t>(places_.size() * sizeof(int64_t));
+  }
   /// The pages of all entries; those shared with clones too.
   std::vector<const Page*> pages() const;
   /// The committed value as named tensors, and back. Throws Error(input) with tokens pending.
   std::vector<std::pair<std::string, Tensor>> save() const;
+  /// `length` is the row's.
   void load(const std::function<Tensor(const std::string&)>& tensor, int64_t length);
 
  private:
+  /// Whether a copy of the row may hold the same memory: copying marks both.
+  struct Shared {
+    mutable bool value = false;
+    Shared() = default;
+    Shared(const Shared& other) : value(true) { other.value = true; }
+    Shared& operator=(const Shared& other) {
+      value = other.value = true;
+      return *this;
+    }
+    Shared(Shared&&) = default;
+    Shared& operator=(Shared&&) = default;
+    ~Shared() = default;
+  };
+
+  int64_t load_places(const Tensor& places, int64_t length);
+
   std::shared_ptr<const std::vector<spec::StateDecl>> decls_;
   std::vector<size_t> slot_;  // declaration -> index in tokens_ or working_
   std::vector<TokenBuffer> tokens_;
   std::vector<Tensor> working_, committed_fixed_;
+  std::vector<Shared> shared_;  // parallel to them
   std::vector<Tensor> pending_inputs_;
   Tensor replay_;
+  bool selective_ = false;
+  bool pending_call_ = true;  // of the call under way
+  std::vector<int64_t> places_;
   int64_t max_pending_ = 0, committed_ = 0, pending_ = 0;
 };
 

@@ -226,6 +226,7 @@ struct StateDecl {
   int64_t keep = 0;            // per_token: how many of the last entries are kept, 0 = all
   DType dtype = DType::f32;
   int64_t first = 0;  // per_token, with keep: how many of the first entries are kept besides
+  double start = 0;   // fixed: the value of every number before the first token
   int64_t every = 1;  // per_token: one entry for this many tokens, once the last of them is seen
   /// Keys or values [heads, width] that only attention reads, where they lie: they may be kept in
   /// fewer bits (kv_type.h).

@@ -21,6 +21,8 @@ class ReadsEarlierParts {
   /// `before`: mixers and feed-forward layers in the order in which they run. Throws Error(spec)
   /// with a reason and a suggestion when what the part reads is not among them.
   virtual void check_behind(const std::vector<Placed>& before, const Scope& scope) const = 0;
+  /// Whether this config makes its part do so, or leave something for later ones.
+  virtual bool shares() const { return true; }
 };
 
 }  // namespace tessera::spec

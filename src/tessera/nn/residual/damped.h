@@ -7,12 +7,13 @@
 
 namespace tessera::nn {
 
-/// scale * dropout(f), f [N, D]
+/// scale * gain * dropout(f), f [N, D]
 inline Tensor damped(const ResidualConfig& config,
                      Tensor f,
                      const Branch& branch,
                      const Context& context) {
   f = dropout(f, config.dropout, branch.name + ".residual", context);
+  if (branch.gain) f = f * branch.gain->tensor().to(f.device(), f.scalar_type());
   return config.scale == 1 ? f : f * config.scale;
 }
 

@@ -5,9 +5,25 @@
 
 namespace tessera::nn {
 
+/// Learned factors on a branch's output.
+enum class Gain { none, scalar, channel };
+
+}  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::Gain> {
+  static constexpr std::array names{std::pair{nn::Gain::none, "none"},
+                                    std::pair{nn::Gain::scalar, "scalar"},
+                                    std::pair{nn::Gain::channel, "channel"}};
+};
+
+namespace tessera::nn {
+
 struct ResidualConfig : spec::Config {
   double scale = 1;
   double dropout = 0;
+  Gain gain = Gain::none;
+  double gain_init = 0;
 
   /// Names of the norms of one branch, after the branch's own name: "norm" gives mixer_norm.
   virtual std::vector<std::string> norms() const = 0;
@@ -20,14 +36,29 @@ struct ResidualConfig : spec::Config {
   virtual bool takes_inputs() const { return false; }
   /// Whether the stream is left unnormalised, so that the stack ends with a norm.
   virtual bool wants_final_norm() const { return true; }
-  /// Streams of d_model that it carries from branch to branch, and that it leaves side by side
-  /// where the next branch carries one.
-  virtual int64_t streams() const { return 1; }
+  /// What it carries from branch to branch: residuals that name the same hand it on as it is, and
+  /// between others the stream is x_ND. "" = x_ND alone.
+  virtual std::string carries() const { return ""; }
+  /// Streams of d_model side by side that it leaves where its run ends.
   virtual int64_t streams_left() const { return 1; }
+
+  /// Of each branch, after the branch's own name: "mixer_residual.gain".
+  void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    list.add_if(gain != Gain::none, {.name = "gain",
+                                     .shape = {gain == Gain::channel ? scope.d_model : 1},
+                                     .init = spec::Init::constant(gain_init),
+                                     .kind = spec::ParamKind::structural});
+  }
+  /// Of a run of residuals that carry a stream of their own, declared where it ends:
+  /// "ffn_residual.leave.*" of the last branch.
+  virtual void leave_params(spec::ParamList&, const spec::Scope&) const {}
 
   void check(const spec::Scope& scope) const override {
     if (dropout >= 1)
       fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
+    if (gain == Gain::none && gain_init != 0)
+      fail(ErrorKind::spec, scope.path,
+           "gain_init = {} without a gain; expected gain \"scalar\" or \"channel\"", gain_init);
   }
 
  protected:
@@ -37,7 +68,11 @@ struct ResidualConfig : spec::Config {
         spec::field<C>("scale", static_cast<double C::*>(&C::scale),
                        "factor on the branch's output"),
         spec::field<C>("dropout", static_cast<double C::*>(&C::dropout),
-                       "probability on the branch's output, in training", {.min = 0})};
+                       "probability on the branch's output, in training", {.min = 0}),
+        spec::field<C>("gain", static_cast<Gain C::*>(&C::gain),
+                       "learned factors on the branch's output: one (ReZero) or one a channel "
+                       "(LayerScale)"),
+        spec::field<C>("gain_init", static_cast<double C::*>(&C::gain_init), "what they begin as")};
   }
 };
 

@@ -11,11 +11,10 @@ namespace {
 class PreNorm final : public Residual {
  public:
   explicit PreNorm(const PreNormConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND,
-                 std::span<const Branch> branches,
-                 Context& context) const override {
+  Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
+    const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    return ops::plus(x_ND, damped(config_, f.run(f.input(x_ND, context), context), f, context));
+    return {ops::plus(x_ND, damped(config_, f.run(f.input(x_ND, context), context), f, context))};
   }
 
  private:
@@ -25,13 +24,12 @@ class PreNorm final : public Residual {
 class PostNorm final : public Residual {
  public:
   explicit PostNorm(const PostNormConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND,
-                 std::span<const Branch> branches,
-                 Context& context) const override {
+  Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
+    const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    const Tensor stream_ND = config_.stream == 1 ? x_ND : x_ND * config_.stream;
-    return f.norms[0]->forward(
-        ops::plus(stream_ND, damped(config_, f.run(x_ND, context), f, context)));
+    const Tensor scaled_ND = config_.stream == 1 ? x_ND : x_ND * config_.stream;
+    return {f.norms[0]->forward(
+        ops::plus(scaled_ND, damped(config_, f.run(x_ND, context), f, context)))};
   }
 
  private:
@@ -41,12 +39,11 @@ class PostNorm final : public Residual {
 class Sandwich final : public Residual {
  public:
   explicit Sandwich(const SandwichConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND,
-                 std::span<const Branch> branches,
-                 Context& context) const override {
+  Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
+    const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
     Tensor out = f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND), context));
-    return ops::plus(x_ND, damped(config_, std::move(out), f, context));
+    return {ops::plus(x_ND, damped(config_, std::move(out), f, context))};
   }
 
  private:
@@ -56,11 +53,11 @@ class Sandwich final : public Residual {
 class Reordered final : public Residual {
  public:
   explicit Reordered(const ReorderedConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND,
-                 std::span<const Branch> branches,
-                 Context& context) const override {
+  Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
+    const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    return ops::plus(x_ND, damped(config_, f.norms[0]->forward(f.run(x_ND, context)), f, context));
+    return {
+        ops::plus(x_ND, damped(config_, f.norms[0]->forward(f.run(x_ND, context)), f, context))};
   }
 
  private:
@@ -70,16 +67,15 @@ class Reordered final : public Residual {
 class Parallel final : public Residual {
  public:
   explicit Parallel(const ParallelConfig& config) : config_(config) {}
-  Tensor forward(const Tensor& x_ND,
-                 std::span<const Branch> branches,
-                 Context& context) const override {
+  Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
+    const Tensor& x_ND = stream.front();
     Tensor normed, sum = x_ND;
     for (const Branch& f : branches) {
       if (!f.norms.empty())
         normed = f.norms[0]->forward(x_ND);  // the first branch's norm serves those without
       sum = ops::plus(sum, damped(config_, f.run(normed, context), f, context));
     }
-    return sum;
+    return {sum};
   }
 
  private:

@@ -77,26 +77,26 @@ class Reversible final : public Residual {
  public:
   explicit Reversible(const ReversibleConfig& config) : config_(config) {}
 
-  Tensor enter(const Tensor& x_ND, Context& context) const override {
+  Stream enter(const Tensor& x_ND, Context& context) const override {
     context.reversible = std::make_shared<ReversibleChain>();
-    return at::stack({x_ND, x_ND});
+    return {at::stack({x_ND, x_ND})};
   }
 
-  Tensor leave(const Tensor& x_2ND) const override {
+  Tensor leave(const Stream& stream) const override {
+    const Tensor& x_2ND = stream.front();
     return config_.merge == StreamMerge::concat ? at::cat({x_2ND[0], x_2ND[1]}, 1)
                                                 : (x_2ND[0] + x_2ND[1]) * 0.5;
   }
 
-  Tensor forward(const Tensor& x_2ND,
-                 std::span<const Branch> branches,
-                 Context& context) const override {
+  Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
+    const Tensor& x_2ND = stream.front();
     const Branch& branch = branches[0];
     const auto f = [config = config_, &branch](const Tensor& x_ND, Context& here) {
       return damped(config, branch.run(branch.norms[0]->forward(x_ND), here), branch, here);
     };
     const Tensor x1 = x_2ND[0], x2 = x_2ND[1];
     if (!at::GradMode::is_enabled() || context.call.runs_once())
-      return at::stack({x2, x1 + f(x2, context)});
+      return {at::stack({x2, x1 + f(x2, context)})};
 
     auto step = c10::make_intrusive<Step>();
     step->region = std::make_shared<Region>(f, branch.weights, x2, context);
@@ -112,7 +112,7 @@ class Reversible final : public Residual {
     inputs.insert(inputs.end(), read.begin(), read.end());
     const variable_list outputs = Reverse::apply(step, at::TensorList(inputs));
     step->region->publish(outputs, context);
-    return outputs[0];
+    return {outputs[0]};
   }
 
  private:

@@ -53,7 +53,7 @@ struct ReversibleConfig final : ResidualConfig {
         .forms = {.recurrent = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
-  int64_t streams() const override { return 2; }
+  std::string carries() const override { return "two streams"; }
   int64_t streams_left() const override { return merge == StreamMerge::concat ? 2 : 1; }
 };
 

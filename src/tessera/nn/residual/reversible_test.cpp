@@ -50,10 +50,10 @@ struct Net {
   }
 
   Tensor run(const Tensor& x_ND, Context& context) const {
-    Tensor x = residual->enter(x_ND, context);
+    Stream stream = residual->enter(x_ND, context);
     for (size_t i = 0; i < branches.size(); ++i)
-      x = residual->forward(x, std::span(branches).subspan(i, 1), context);
-    return residual->leave(x);
+      stream = residual->forward(stream, std::span(branches).subspan(i, 1), context);
+    return residual->leave(stream);
   }
 };
 

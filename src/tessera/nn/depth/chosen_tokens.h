@@ -1,0 +1,19 @@
+// Some tokens of a batch as a batch of their own.
+#pragma once
+
+#include "tessera/nn/parts.h"
+
+namespace tessera::nn {
+
+struct ChosenTokens {
+  std::vector<int64_t> tokens;  // in the whole batch, rising
+  Batch batch;                  // of them; segments without any are left out
+
+  /// `chosen`: one for each token of `whole`. `layer` says what it has seen of a segment's row.
+  static ChosenTokens of(const Batch& whole,
+                         const std::vector<uint8_t>& chosen,
+                         const DepthLayer& layer,
+                         const Context& context);
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,18 @@
+// Several streams a token as one tensor, H_NSD.
+#pragma once
+
+#include "tessera/ops/tensor.h"
+
+namespace tessera::nn {
+
+/// sum_s w_NS[:, s] H_NSD[:, s]: [N, D], added in the order of the streams for every token.
+inline Tensor weighed_sum(const Tensor& w_NS, const Tensor& h_NSD) {
+  Tensor sum;
+  for (int64_t s = 0; s < h_NSD.size(1); ++s) {
+    const Tensor term = w_NS.select(1, s).unsqueeze(-1) * h_NSD.select(1, s);
+    sum = sum.defined() ? sum + term : term;
+  }
+  return sum;
+}
+
+}  // namespace tessera::nn
