@@ -8,12 +8,14 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/cancel.h"
 #include "tessera/base/rng.h"
 #include "tessera/nn/batch.h"
 #include "tessera/nn/sequence_split.h"
 #include "tessera/nn/state.h"
+#include "tessera/ops/attention/attention.h"
 
 namespace tessera::nn {
 
@@ -99,6 +101,30 @@ class LayerValues {
   std::map<std::string, Tensor> values_;
 };
 
+/// Keys and values of a call, by segment, with those that its row holds before it, that one layer
+/// leaves for later ones: with a state what LayerValues are without.
+class LayerKeys {
+ public:
+  using Lists = std::vector<std::vector<ops::KeyValues>>;
+  void put(const std::string& name, Lists lists) { lists_[name] = std::move(lists); }
+  /// Throws Error(internal) when no earlier layer left them.
+  const Lists& at(const std::string& name) const {
+    const auto found = lists_.find(name);
+    require(found != lists_.end(), "context", "no earlier layer left keys \"{}\"", name);
+    return found->second;
+  }
+  /// What is done when the last layer has run: rows that keep a window let go of its oldest keys.
+  void at_end(std::function<void()> act) { ends_.push_back(std::move(act)); }
+  void end() {
+    for (const auto& act : ends_) act();
+    ends_.clear();
+  }
+
+ private:
+  std::map<std::string, Lists> lists_;
+  std::vector<std::function<void()>> ends_;
+};
+
 struct Recomputation;    // rerun.h
 struct ReversibleChain;  // residual/reversible.cpp
 
@@ -117,6 +143,7 @@ struct Context {
   StatisticSink add_statistic;  // empty where nobody asks
   SequenceSplit split;          // of documents over ranks, where gradients are recorded
   LayerValues values;
+  LayerKeys keys;
   std::shared_ptr<Recomputation> recomputation;  // of regions that run again
   std::shared_ptr<ReversibleChain> reversible;   // between entering and leaving two streams
   /// Values that follow from the weights alone and are kept from call to call beside a state (keys
@@ -143,6 +170,7 @@ struct Context {
     Context inner = *this;
     inner.batch = &other;
     inner.values = {};
+    inner.keys = {};
     inner.made_ = std::make_shared<Made>();
     return inner;
   }

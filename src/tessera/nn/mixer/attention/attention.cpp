@@ -1,6 +1,7 @@
 #include "tessera/nn/mixer/attention/attention.h"
 
 #include <algorithm>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -19,17 +20,24 @@ class Attention final : public Mixer {
         name_(builder.prefix()),
         layer_(builder.scope().layer),
         q_(builder, "q"),
-        k_(builder, "k"),
-        v_(builder, "v"),
         o_(builder, "o"),
         q_norm_(builder, "q_norm", config.qk_norm, config.qk_norm_over, config.n_heads),
-        k_norm_(builder, "k_norm", config.qk_norm, config.qk_norm_over, config.n_kv_heads),
+        k_norm_(builder,
+                "k_norm",
+                config.kv_of.empty() ? static_cast<const spec::AnyPart&>(config.qk_norm)
+                                     : spec::AnyPart(),
+                config.qk_norm_over,
+                config.n_kv_heads),
         v_norm_(builder, "v_norm", config.v_norm, QkNormOver::head, config.n_kv_heads),
         scale_(builder, config.scale),
         position_(build_position(
             config.position,
             builder.under("position", config.child_scope(builder.scope(), "position")))),
         mask_(builder, config.pattern, config.n_heads) {
+    if (config.kv_of.empty()) {
+      k_ = Linear(builder, "k");
+      v_ = Linear(builder, "v");
+    }
     if (config.pattern_config().global_projections()) {
       q_global_ = Linear(builder, "q_global");
       k_global_ = Linear(builder, "k_global");
@@ -44,15 +52,16 @@ class Attention final : public Mixer {
     // projections, norms, rotation
     Tensor unrotated = tempered(queries(q_, x_ND), context);
     Tensor far = mask_.far_queries(unrotated, *position_, context);
-    const Projected x{position_->rotate(std::move(unrotated), Side::query, context),
-                      position_->rotate(keys(x_ND), Side::key, context), values(v_, x_ND)};
+    Projected x{position_->rotate(std::move(unrotated), Side::query, context), {}, {}};
+    own_or_shared(x, x_ND, context);
     const PatternedScores scores = mask_.scores(options(context), context, far);
     if (rows != nullptr && context.split.ranks > 1 && !ops::use_kernels(x_ND))
       fail(
           ErrorKind::spec, name_,
           "a sequence that goes on from a state is not split over ranks; use windows \"isolated\"");
-    Tensor o_NHD =
-        rows != nullptr ? with_state(x, scores, context, *rows) : whole(x, scores, context);
+    Tensor o_NHD = rows != nullptr        ? with_state(x, scores, context, *rows)
+                   : reads_state(context) ? after_keys(x, scores, context)
+                                          : whole(x, scores, context);
     if (config_.pattern_config().global_projections())
       o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
     o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
@@ -64,6 +73,24 @@ class Attention final : public Mixer {
   struct Projected {
     Tensor q_NHD, k_NGD, v_NGD;
   };
+
+  /// Keys and values: its own, or an earlier layer's.
+  void own_or_shared(Projected& x, const Tensor& x_ND, Context& context) const {
+    if (!config_.kv_of.empty()) {
+      x.k_NGD = context.values.at("keys " + config_.kv_of);
+      x.v_NGD = context.values.at("values " + config_.kv_of);
+      return;
+    }
+    x.k_NGD = position_->rotate(keys(x_ND), Side::key, context);
+    x.v_NGD = values(v_, x_ND);
+    if (config_.kv_name.empty()) return;
+    context.values.put("keys " + config_.kv_name, x.k_NGD);
+    context.values.put("values " + config_.kv_name, x.v_NGD);
+  }
+  /// Whether it reads what another layer's state holds.
+  bool reads_state(const Context& context) const {
+    return !config_.kv_of.empty() && context.call.state != nullptr;
+  }
 
   Tensor projected(const Linear& linear, const Tensor& x_ND) const {
     const Tensor y = linear(x_ND);
@@ -166,12 +193,36 @@ class Attention final : public Mixer {
       const Segment& s = context.batch->segments[i];
       pasts.push_back(mask_.past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, rows[i]->tokens(0),
                                  &rows[i]->tokens(1)));
-      calls.push_back({part(x.q_NHD, i), pasts[i].kv, s.start,
-                       dropout.in(scores.in_document(part, i), s)});
+      calls.push_back(
+          {part(x.q_NHD, i), pasts[i].kv, s.start, dropout.in(scores.in_document(part, i), s)});
     }
     const Tensor out = ops::attention(calls);
-    for (PatternMask::Past& past : pasts) past.keep();
+    if (config_.kv_name.empty()) {
+      for (PatternMask::Past& past : pasts) past.keep();
+      return out;
+    }
+    LayerKeys::Lists lists;
+    for (const PatternMask::Past& past : pasts) lists.push_back(past.kv);
+    context.keys.put(config_.kv_name, std::move(lists));
+    context.keys.at_end(
+        [kept = std::make_shared<std::vector<PatternMask::Past>>(std::move(pasts))] {
+          for (PatternMask::Past& past : *kept) past.keep();
+        });
     return out;
+  }
+
+  /// Each segment after what another layer's rows hold.
+  Tensor after_keys(const Projected& x, const PatternedScores& scores, Context& context) const {
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
+    const BySegment part(*context.batch);
+    const LayerKeys::Lists& lists = context.keys.at(config_.kv_of);
+    std::vector<ops::AttentionCall> calls;
+    for (size_t i = 0; i < lists.size(); ++i) {
+      const Segment& s = context.batch->segments[i];
+      calls.push_back(
+          {part(x.q_NHD, i), lists[i], s.start, dropout.in(scores.in_document(part, i), s)});
+    }
+    return ops::attention(calls);
   }
 
   /// PatternMask::after_past with the buffers of declarations `slot` and `slot` + 1.
@@ -193,8 +244,7 @@ class Attention final : public Mixer {
     const Tensor q = queries(q_global_, x_ND), k = k_norm_(projected(k_global_, x_ND));
     const Projected x{position_->rotate(tempered(q, context), Side::query, context),
                       position_->rotate(k, Side::key, context), values(v_global_, x_ND)};
-    const WeightDropout dropout =
-        weight_dropout(context, name_, config_.dropout, "global_weights");
+    const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, "global_weights");
     const BySegment part(batch);
     std::vector<Tensor> found, numbers;
     for (size_t i = 0; i < batch.segments.size(); ++i) {

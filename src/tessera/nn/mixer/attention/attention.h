@@ -6,6 +6,9 @@
 //   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position
 // add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
 // besides, without a position and without a place in the state.
+// A layer may use the keys and values of an earlier one (`kv_of`), as it made them: then it has
+// queries and an output of its own and keeps no state. Gemma 3n; Brandon et al. 2024,
+// arXiv:2405.12981 (cross-layer attention). Successors of attention 4.
 // Vaswani et al. 2017, arXiv:1706.03762; Shazeer 2019, arXiv:1911.02150 (MQA); Ainslie et
 // al. 2023, arXiv:2305.13245 (GQA); gates: Qiu et al. 2025, arXiv:2505.06708. Golden: attention G1,
 // G2.
@@ -13,6 +16,7 @@
 
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/position/position_config.h"
+#include "tessera/spec/placed.h"
 
 namespace tessera::nn {
 
@@ -135,7 +139,7 @@ void check_score_scale(ScoreScale scale, double value, const spec::Scope& scope)
 /// Throws Error(spec) where `over` is given and there is no norm.
 void check_qk_norm(const spec::AnyPart& norm, QkNormOver over, const spec::Scope& scope);
 
-struct AttentionConfig final : spec::Config {
+struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;
@@ -158,6 +162,8 @@ struct AttentionConfig final : spec::Config {
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
   double dropout = 0;
+  std::string kv_name;
+  std::string kv_of;
 
   static constexpr auto fields() {
     using C = AttentionConfig;
@@ -193,7 +199,10 @@ struct AttentionConfig final : spec::Config {
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
-              {.min = 0})};
+              {.min = 0}),
+        field("kv_name", &C::kv_name, "a name under which later layers use its keys and values"),
+        field("kv_of", &C::kv_of,
+              "the kv_name of an earlier layer whose keys and values it uses; \"\" = its own")};
   }
   static spec::Info info() {
     return {.summary = "Softmax attention with any number of key/value heads (MHA, GQA, MQA).",
@@ -223,6 +232,9 @@ struct AttentionConfig final : spec::Config {
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }
   void check(const spec::Scope& scope) const override;
+  void check_behind(const std::vector<spec::Placed>& before,
+                    const spec::Scope& scope) const override;
+  bool shares() const override { return !kv_name.empty() || !kv_of.empty(); }
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override;
   double extra_flops(const spec::Scope& scope, int64_t context) const override;

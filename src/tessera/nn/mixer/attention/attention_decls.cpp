@@ -32,6 +32,22 @@ void check_scale_on(const AttentionConfig& c, const spec::Scope& scope) {
          c.position.type());
 }
 
+/// What a layer without keys and values of its own cannot do with them.
+void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
+  if (!c.shares()) return;
+  const auto refuse = [&](const std::string& what) {
+    fail(ErrorKind::spec, scope.path, "{} where keys and values are shared with other layers; {}",
+         what, "leave it out");
+  };
+  if (c.pattern_config().global_projections()) refuse("global tokens with projections");
+  if (c.kv_of.empty()) return;
+  if (!c.kv_name.empty()) refuse("kv_name beside kv_of");
+  if (c.bias.k || c.bias.v) refuse("bias of k or v");
+  if (c.v_norm) refuse("v_norm");
+  if (c.gate_at == GatePlace::after_value) refuse("gate_at after_value");
+  if (c.position.type() == "deberta") refuse("position \"deberta\", which projects keys,");
+}
+
 }  // namespace
 
 void AttentionConfig::check(const spec::Scope& scope) const {
@@ -56,6 +72,30 @@ void AttentionConfig::check(const spec::Scope& scope) const {
          "gate headwise has no heads to act on behind the output projection; use elementwise, or "
          "gate_at after_sdpa");
   check_pattern(pattern, position, n_heads, scope);
+  check_shared(*this, scope);
+}
+
+void AttentionConfig::check_behind(const std::vector<spec::Placed>& before,
+                                   const spec::Scope& scope) const {
+  if (kv_of.empty()) return;
+  const AttentionConfig* source = nullptr;
+  for (const spec::Placed& placed : before)
+    if (const auto* other = dynamic_cast<const AttentionConfig*>(placed.part.config.get());
+        other != nullptr && other->kv_name == kv_of)
+      source = other;
+  if (source == nullptr)
+    fail(ErrorKind::spec, scope.path + ".kv_of",
+         "no earlier layer has kv_name \"{}\"; give one that name", kv_of);
+  if (source->n_kv_heads != n_kv_heads || source->head_dim != head_dim)
+    fail(ErrorKind::spec, scope.path,
+         "{} key/value heads of {}, and those of \"{}\" are {} of {}; expected the same",
+         n_kv_heads, head_dim, kv_of, source->n_kv_heads, source->head_dim);
+  if (spec::dump_part(source->pattern) != spec::dump_part(pattern) ||
+      spec::dump_part(source->position) != spec::dump_part(position))
+    fail(ErrorKind::spec, scope.path,
+         "pattern \"{}\" and position \"{}\" are not those of \"{}\", \"{}\" and \"{}\"; "
+         "expected the same",
+         pattern.type(), position.type(), kv_of, source->pattern.type(), source->position.type());
 }
 
 std::string AttentionConfig::no_split_reason(int64_t longest) const {
@@ -82,8 +122,10 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t width = scope.input_width();
   list.linear("q", n_heads * head_dim, width, bias.q);
-  list.linear("k", n_kv_heads * head_dim, width, bias.k);
-  list.linear("v", n_kv_heads * head_dim, width, bias.v);
+  if (kv_of.empty()) {
+    list.linear("k", n_kv_heads * head_dim, width, bias.k);
+    list.linear("v", n_kv_heads * head_dim, width, bias.v);
+  }
   if (pattern_config().global_projections()) {
     list.linear("q_global", n_heads * head_dim, width, bias.q);
     list.linear("k_global", n_kv_heads * head_dim, width, bias.k);
@@ -108,11 +150,13 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
               {spec::Role::head}});
   position.config->params_under(list, "position", child_scope(scope, "position"));
   declare_head_norms(list, "q_norm", qk_norm, qk_norm_over, n_heads, head_dim, scope);
-  declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
+  if (kv_of.empty())
+    declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
   declare_head_norms(list, "v_norm", v_norm, QkNormOver::head, n_kv_heads, head_dim, scope);
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {
+  if (!kv_of.empty()) return {};
   const spec::StateDecl entry{"", spec::StateDecl::Kind::per_token, {n_kv_heads, head_dim}};
   std::vector<spec::StateDecl> decls(pattern_config().global_projections() ? 4 : 2, entry);
   for (size_t i = 0; const char* name : {"k", "v", "k_global", "v_global"})
