@@ -21,7 +21,7 @@ struct HyperConnectionsConfig final : ResidualConfig {
         std::tuple{spec::field("streams", &C::streams, "n", {.min = 1}),
                    spec::field("dynamic", &C::dynamic, "weights that follow from the streams"),
                    spec::field("norm", &C::norm, "M, of dynamic ones; null = rms_norm")},
-        common_fields<C>());
+        output_fields<C>());
   }
   static spec::Info info() {
     return {.summary = "Several streams, mixed by learned weights around every branch.",

@@ -25,7 +25,7 @@ struct ManifoldHyperConnectionsConfig final : ResidualConfig {
             spec::field("iterations", &C::iterations, "of Sinkhorn's normalisation", {.min = 1}),
             spec::field("eps", &C::eps, "added to weights and sums", {.min = 0}),
             spec::field("norm_eps", &C::norm_eps, "within the root of rms", {.min = 0})},
-        common_fields<C>());
+        output_fields<C>());
   }
   static spec::Info info() {
     return {.summary = "Several streams, mixed by doubly stochastic weights around every branch.",

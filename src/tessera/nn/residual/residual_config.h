@@ -64,15 +64,22 @@ struct ResidualConfig : spec::Config {
  protected:
   template <class C>
   static constexpr auto common_fields() {
+    return std::tuple_cat(
+        output_fields<C>(),
+        std::tuple{spec::field<C>("gain", static_cast<Gain C::*>(&C::gain),
+                                  "learned factors on the branch's output: one (ReZero) or one a "
+                                  "channel (LayerScale)"),
+                   spec::field<C>("gain_init", static_cast<double C::*>(&C::gain_init),
+                                  "what they begin as")});
+  }
+  /// Those of residuals that have learned factors of their own.
+  template <class C>
+  static constexpr auto output_fields() {
     return std::tuple{
         spec::field<C>("scale", static_cast<double C::*>(&C::scale),
                        "factor on the branch's output"),
         spec::field<C>("dropout", static_cast<double C::*>(&C::dropout),
-                       "probability on the branch's output, in training", {.min = 0}),
-        spec::field<C>("gain", static_cast<Gain C::*>(&C::gain),
-                       "learned factors on the branch's output: one (ReZero) or one a channel "
-                       "(LayerScale)"),
-        spec::field<C>("gain_init", static_cast<double C::*>(&C::gain_init), "what they begin as")};
+                       "probability on the branch's output, in training", {.min = 0})};
   }
 };
 
