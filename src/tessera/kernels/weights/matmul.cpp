@@ -60,14 +60,20 @@ struct Blocking {
   }
 };
 
-// Bytes of a row of w from which on two large blocks side by side are faster than four, as four rows
-// and the next four leave the first cache level; and from which on a row is a stream that hardware
-// follows: asked for besides, rows would push each other out.
+// Bytes of a row of w from which on two large blocks side by side are faster than four, as four
+// rows and the next four leave the first cache level; and from which on a row is a stream that
+// hardware follows: asked for besides, rows would push each other out.
 constexpr int64_t kWideRow = 1280, kStream = 6144;
 // Bytes that have to be on their way while others are multiplied.
 constexpr int64_t kAhead = 1600;
-// Rows of x that are multiplied without a panel, in pairs: unpacking twice is as fast as a panel.
-constexpr int64_t kFewRows = 4;
+// Rows of x that are multiplied without a panel, and at a time. With 32 registers the sums of eight
+// rows and two columns stay in them, beside a block of each column that is unpacked once for all
+// rows; with 16 those of two, and unpacking twice is as fast as a panel.
+#if HWY_MAX_BYTES == 64
+constexpr int kFewRows = 8, kFewAtOnce = 8;
+#else
+constexpr int kFewRows = 4, kFewAtOnce = 2;
+#endif
 
 struct Panel {
   const float* w;
@@ -140,6 +146,29 @@ HWY_INLINE void prefetch_bytes(const uint8_t* p) {
   for (int i = 0; i < bytes; i += 64) prefetch(p + i);
 }
 
+// sum[i][j] += row i of x times elements `first` .. of a block of row j of w that unpack(j, emit)
+// gives. A vector of x serves all columns: with many rows, loads are as dear as products.
+template <int elements, int rows, int columns, class Unpack>
+HWY_INLINE void add_unpacked(const float* const (&x)[rows],
+                             int64_t at,
+                             int first,
+                             const Unpack& unpack,
+                             V32 (&sum)[rows][columns]) {
+  constexpr int kVectors = elements / kLanes;
+  V32 ws[columns][kVectors];
+#pragma GCC unroll 4
+  for (int j = 0; j < columns; ++j)
+    unpack(j, [&](int e, V32 v) HWY_ATTR { ws[j][(e - first) / kLanes] = v; });
+#pragma GCC unroll 4
+  for (int e = 0; e < kVectors; ++e)
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i) {
+      const V32 xs = load(x[i] + at + first + e * kLanes);
+#pragma GCC unroll 4
+      for (int j = 0; j < columns; ++j) sum[i][j] = hn::MulAdd(xs, ws[j][e], sum[i][j]);
+    }
+}
+
 // sum[i][j] += row i of x times one block of row j of w. The sums hide the latency of each other's
 // additions if they advance together, so rows of w take turns block by block, in large blocks group
 // by group. `ahead` is where the blocks of a group of rows to come lie, one after another.
@@ -156,10 +185,16 @@ HWY_INLINE void add_blocks(const float* const (&x)[rows],
     };
   };
   constexpr int kBytes = columns * Block::bytes;
+  constexpr bool kOnce = rows > 2;
   if constexpr (Block::elements <= 32) {
     prefetch_bytes<kBytes>(ahead);
+    if constexpr (kOnce) {
+      const auto unpack = [&](int j, const auto& emit) HWY_ATTR { Block::unpack(w[j], emit); };
+      add_unpacked<Block::elements>(x, at, 0, unpack, sum);
+    } else {
 #pragma GCC unroll 4
-    for (int j = 0; j < columns; ++j) Block::unpack(w[j], times_x(j));
+      for (int j = 0; j < columns; ++j) Block::unpack(w[j], times_x(j));
+    }
   } else {
     typename Block::Scales scales[columns];
 #pragma GCC unroll 4
@@ -168,8 +203,14 @@ HWY_INLINE void add_blocks(const float* const (&x)[rows],
 #pragma GCC unroll 1
     for (int g = 0; g < kGroups; ++g, ahead += kBytes / kGroups) {
       prefetch_bytes<kBytes / kGroups>(ahead);
+      if constexpr (kOnce) {
+        const auto unpack = [&](int j, const auto& emit)
+                                HWY_ATTR { Block::group(w[j], scales[j], g, emit); };
+        add_unpacked<Block::group_elements>(x, at, g * Block::group_elements, unpack, sum);
+      } else {
 #pragma GCC unroll 4
-      for (int j = 0; j < columns; ++j) Block::group(w[j], scales[j], g, times_x(j));
+        for (int j = 0; j < columns; ++j) Block::group(w[j], scales[j], g, times_x(j));
+      }
     }
   }
 }
@@ -186,12 +227,12 @@ HWY_INLINE void multiply_group(
   const float* x[rows];
   const uint8_t* w[columns];
   V32 sum[rows][columns];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < rows; ++i) x[i] = p.x + (row + std::min<int64_t>(i, m - 1)) * p.x_stride;
 #pragma GCC unroll 4
   for (int j = 0; j < columns; ++j) {
     w[j] = p.w + (first + std::min<int64_t>(j, count - 1)) * p.row_bytes;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < rows; ++i) sum[i][j] = zero();
   }
   const int64_t group_bytes = std::max<int64_t>(1, columns * p.row_bytes);
@@ -206,16 +247,35 @@ HWY_INLINE void multiply_group(
   }
   if constexpr (is_plain<Block>)
     if (c < p.k)
+#pragma GCC unroll 4
       for (int j = 0; j < columns; ++j) {
         const V32 rest = Block::rest(w[j], p.k - c);
+#pragma GCC unroll 8
         for (int i = 0; i < rows; ++i)
           sum[i][j] = hn::MulAdd(load_part(x[i] + c, p.k - c), rest, sum[i][j]);
       }
+  if constexpr (rows > columns) {
+    // four rows at a time
+    HWY_ALIGN float sums[columns][(rows + 3) / 4 * 4];
 #pragma GCC unroll 4
-  for (int i = 0; i < rows; ++i)
-    if (i < m)
-      store_sums(p, row + i, first, count,
-                 sums_of_4(sum[i][0], sum[i][1], sum[i][2 % columns], sum[i][3 % columns]));
+    for (int j = 0; j < columns; ++j)
+#pragma GCC unroll 2
+      for (int i = 0; i < rows; i += 4)
+        hn::Store(sums_of_4(sum[i][j], sum[i + 1][j], sum[std::min(i + 2, rows - 1)][j],
+                            sum[std::min(i + 3, rows - 1)][j]),
+                  F32x4(), sums[j] + i);
+    for (int64_t i = 0; i < m; ++i) {
+      float* y = p.y + (row + i) * p.y_stride + first;
+      for (int64_t j = 0; j < count; ++j)
+        y[j] = p.bias ? sums[j][i] + p.bias[first + j] : sums[j][i];
+    }
+  } else {
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; ++i)
+      if (i < m)
+        store_sums(p, row + i, first, count,
+                   sums_of_4(sum[i][0], sum[i][1], sum[i][2 % columns], sum[i][3 % columns]));
+  }
 }
 
 // the same of columns begin .. end of y
@@ -230,6 +290,11 @@ HWY_INLINE void multiply_groups(const MatmulProblem& p, int64_t begin, int64_t e
 // Not inlined: a function that held those of all types would take the compiler minutes.
 template <class Block>
 HWY_NOINLINE void multiply_few(const MatmulProblem& p, int64_t begin, int64_t end) {
+  if constexpr (kFewAtOnce > 2) {
+    if (p.m > 6) return multiply_groups<Block, kFewAtOnce, 2>(p, begin, end);
+    if (p.m > 4) return multiply_groups<Block, 6, 2>(p, begin, end);
+    if (p.m > 2) return multiply_groups<Block, 4, 2>(p, begin, end);
+  }
   if (p.m > 1) return multiply_groups<Block, 2, 2>(p, begin, end);
   if constexpr (Block::elements > 32)
     if (p.row_bytes > kWideRow && p.row_bytes < kStream)
