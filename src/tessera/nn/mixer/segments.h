@@ -21,6 +21,13 @@ struct BySegment : ops::Cuts {
   explicit BySegment(const Batch& batch) : ops::Cuts(lengths_of(batch)) {}
 };
 
+/// Tokens of every segment times those that they may see: what attention costs, up to a factor.
+inline std::vector<int64_t> pairs_of(const Batch& batch) {
+  std::vector<int64_t> pairs;
+  for (const Segment& s : batch.segments) pairs.push_back(s.length * (s.start + s.length));
+  return pairs;
+}
+
 /// f(index, segment) for every segment, its results [tokens, ...] joined.
 template <class F>
 Tensor over_segments(const Batch& batch, const F& f) {
@@ -30,13 +37,22 @@ Tensor over_segments(const Batch& batch, const F& f) {
 }
 
 /// The same, and where `kernels` compute without gradients in one parallel region: f then writes
-/// nothing but the state of its row.
+/// nothing but the state of its row. costs: of each segment (ops::side_by_side).
 template <class F>
-Tensor over_segments(const Batch& batch, bool kernels, const F& f) {
+Tensor over_segments(const Batch& batch,
+                     bool kernels,
+                     const std::vector<int64_t>& costs,
+                     const F& f) {
   if (!kernels) return over_segments(batch, f);
   std::vector<Tensor> out(batch.segments.size());
-  ops::side_by_side(lengths_of(batch), [&](size_t i) { out[i] = f(i, batch.segments[i]); });
+  ops::side_by_side(costs, [&](size_t i) { out[i] = f(i, batch.segments[i]); });
   return out.size() == 1 ? out[0] : at::cat(out);
+}
+
+/// The same where a segment costs its tokens.
+template <class F>
+Tensor over_segments(const Batch& batch, bool kernels, const F& f) {
+  return over_segments(batch, kernels, lengths_of(batch), f);
 }
 
 /// The input before each token, zero before a document's first. `slot` is the place of the last

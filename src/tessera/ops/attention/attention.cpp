@@ -362,16 +362,17 @@ Tensor attention(const Tensor& q_THD,
   return out.squeeze(0).transpose(0, 1);
 }
 
+bool may_go_side_by_side(const Tensor& q, const ScoreOptions& options) {
+  return use_kernels(q) && !options.dropout && !options.term.bias && !options.term.values;
+}
+
 Tensor attention(const std::vector<AttentionCall>& calls) {
-  const auto by_kernel = [](const AttentionCall& c) {
-    return use_kernels(c.q_THD) && !c.options.dropout && !c.options.term.bias &&
-           !c.options.term.values;
-  };
   std::vector<Tensor> out(calls.size());
   const auto compute = [&](size_t i) {
     out[i] = attention(calls[i].q_THD, calls[i].kv, calls[i].start, calls[i].options);
   };
-  if (std::all_of(calls.begin(), calls.end(), by_kernel)) {
+  if (std::all_of(calls.begin(), calls.end(),
+                  [](const AttentionCall& c) { return may_go_side_by_side(c.q_THD, c.options); })) {
     std::vector<int64_t> scores;
     for (const AttentionCall& c : calls) {
       int64_t keys = 0;

@@ -87,6 +87,10 @@ Tensor attention(const Tensor& q_THD,
                  int64_t start,
                  const ScoreOptions& options);
 
+/// Whether sequences under these options are computed by kernels alone, whatever is computed beside
+/// them.
+bool may_go_side_by_side(const Tensor& q, const ScoreOptions& options);
+
 /// One of several sequences that go on side by side.
 struct AttentionCall {
   Tensor q_THD;

@@ -105,34 +105,34 @@ class DifferentialAttention final : public Mixer {
     return {one(0, "first"), one(1, "second")};
   }
 
-  /// Each segment after what its row holds.
+  /// Each segment after what its row holds; both maps of all of them side by side.
   Maps with_state(const Tensor& q_NHK,
                   const Tensor& k_NGK,
                   const Tensor& v_NGV,
                   const BothScores& how,
                   const Context& context,
                   const StateRows& rows) const {
-    std::vector<Tensor> firsts, seconds;
     const BySegment part(*context.batch);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const Segment& s = context.batch->segments[i];
-      const Tensor q = part(q_NHK, i);
-      const auto compute = [&](const std::vector<ops::KeyValues>& held) {
-        const auto one = [&](int64_t map, const std::string& site) {
-          const WeightDropout dropout = weight_dropout(context, name_, config_.dropout, site);
-          std::vector<ops::KeyValues> kv;
-          for (const auto& [k, v, first] : held) kv.push_back({of_map(k, map), v, first});
-          return ops::attention(
-              of_map(q, map), kv, s.start,
-              dropout.in(how.at(static_cast<size_t>(map)).in_document(part, i), s));
-        };
-        firsts.push_back(one(0, "first"));
-        seconds.push_back(one(1, "second"));
-      };
-      mask_.after_past({part(k_NGK, i), part(v_NGV, i), s.start}, rows[i]->tokens(0),
-                       &rows[i]->tokens(1), compute);
+    std::vector<PatternMask::Past> pasts;
+    for (size_t i = 0; i < rows.size(); ++i)
+      pasts.push_back(mask_.past({part(k_NGK, i), part(v_NGV, i), context.batch->segments[i].start},
+                                 rows[i]->tokens(0), &rows[i]->tokens(1)));
+    std::vector<ops::AttentionCall> calls;
+    for (const int64_t map : {0, 1}) {
+      const WeightDropout dropout =
+          weight_dropout(context, name_, config_.dropout, map == 0 ? "first" : "second");
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const Segment& s = context.batch->segments[i];
+        std::vector<ops::KeyValues> kv;
+        for (const auto& [k, v, first] : pasts[i].kv) kv.push_back({of_map(k, map), v, first});
+        calls.push_back({of_map(part(q_NHK, i), map), std::move(kv), s.start,
+                         dropout.in(how.at(static_cast<size_t>(map)).in_document(part, i), s)});
+      }
     }
-    return {at::cat(firsts), at::cat(seconds)};
+    const Tensor both = ops::attention(calls);
+    for (PatternMask::Past& past : pasts) past.keep();
+    const int64_t n = q_NHK.size(0);
+    return {both.narrow(0, 0, n), both.narrow(0, n, n)};
   }
 
   DifferentialAttentionConfig config_;

@@ -48,7 +48,8 @@ class FlashGau final : public Mixer {
       mixed_NE = whole(folded, how).reshape(v_NE.sizes()).to(v_NE.scalar_type());
     } else {
       const BySegment part(batch);
-      mixed_NE = over_segments(batch, [&](size_t i, const Segment& s) {
+      const bool apart = ops::may_go_side_by_side(v_NE, how);
+      mixed_NE = over_segments(batch, apart, [&](size_t i, const Segment& s) {
         const Copies own = all.map([&](const Tensor& x) { return part(x, i).to(ops::wide(x)); });
         Tensor y;
         if (rows != nullptr)

@@ -28,7 +28,14 @@ class Gau final : public Mixer {
     const Tensor q_NS = parts_.copy(z_NS, 0, context), k_NS = parts_.copy(z_NS, 1, context);
     const Tensor v = v_NE;
     const BySegment part(*context.batch);
-    const Tensor mixed_NE = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+    // the terms of positions are made here: a context is for one thread
+    std::vector<ops::ScoreOptions> how;
+    for (const Segment& s : context.batch->segments)
+      how.push_back(weight_dropout(context, name_, config_.dropout).in(options(s, context), s));
+    const bool apart = std::all_of(how.begin(), how.end(), [&](const ops::ScoreOptions& o) {
+      return ops::may_go_side_by_side(q_NS, o);
+    });
+    const auto of_segment = [&](size_t i, const Segment& s) {
       const Tensor keys = part(k_NS, i).unsqueeze(1), values = part(v, i).unsqueeze(1);
       std::vector<ops::KeyValues> kv{{keys, values, 0}};
       if (rows != nullptr) {
@@ -37,33 +44,36 @@ class Gau final : public Mixer {
         held_v.append(values);
         kv = held_keys(held_k, held_v, 0, held_k.length());
       }
-      return attend(part(q_NS, i), kv, rows != nullptr ? s.start : 0, s, context);
-    });
+      return attend(part(q_NS, i), kv, rows != nullptr ? s.start : 0, how[i]);
+    };
+    const Tensor mixed_NE =
+        over_segments(*context.batch, apart, pairs_of(*context.batch), of_segment);
     return out_(u_NE * mixed_NE);
   }
 
  private:
+  bool softmax() const { return config_.weights == GauWeights::softmax; }
+  /// What scores of weights without a softmax are divided by, at all queries after so many keys.
+  double divisor(int64_t keys) const {
+    return static_cast<double>(config_.divisor == GauDivisor::max_length ? config_.max_length
+                                                                         : keys);
+  }
+
+  /// Of the document of a segment, with what the position adds.
+  ops::ScoreOptions options(const Segment& segment, Context& context) const {
+    const double scale = softmax() ? 1 / std::sqrt(static_cast<double>(config_.d_key))
+                         : config_.grows(context.causal)
+                             ? 1
+                             : 1 / divisor(segment.start + segment.length);
+    return parts_.with_term({.scale = scale, .causal = context.causal}, context);
+  }
+
   /// One document: its queries from `start` on, and all keys up to them.
   Tensor attend(const Tensor& q_TS,
                 const std::vector<ops::KeyValues>& kv,
                 int64_t start,
-                const Segment& segment,
-                Context& context) const {
-    const bool softmax = config_.weights == GauWeights::softmax;
-    int64_t keys = 0;
-    for (const ops::KeyValues& part : kv) keys += part.k_SGD.size(0);
-    const double n =
-        static_cast<double>(config_.divisor == GauDivisor::max_length ? config_.max_length : keys);
-    const bool growing = config_.grows(context.causal);
-    ops::ScoreOptions how{.scale = softmax   ? 1 / std::sqrt(static_cast<double>(config_.d_key))
-                                   : growing ? 1
-                                             : 1 / n,
-                          .causal = context.causal};
-    how = parts_.with_term(std::move(how), context);
-    if (softmax)
-      return ops::attention(q_TS.unsqueeze(1), kv, start,
-                            weight_dropout(context, name_, config_.dropout).in(how, segment))
-          .squeeze(1);
+                const ops::ScoreOptions& how) const {
+    if (softmax()) return ops::attention(q_TS.unsqueeze(1), kv, start, how).squeeze(1);
     std::vector<Tensor> k_parts, v_parts;
     for (const ops::KeyValues& part : kv) {
       k_parts.push_back(part.k_SGD.squeeze(1));
@@ -72,12 +82,14 @@ class Gau final : public Mixer {
     const int64_t t = q_TS.size(0);
     const auto options = q_TS.options().dtype(ops::wide(q_TS));
     // a position scheme may have changed the factor
-    const Tensor divisor = growing ? at::arange(start + 1, start + t + 1, options) / how.scale
-                                   : at::full({t}, how.term ? 1 / how.scale : n, options);
+    const Tensor divisor_T =
+        config_.grows(how.causal)
+            ? at::arange(start + 1, start + t + 1, options) / how.scale
+            : at::full({t}, how.term ? 1 / how.scale : divisor(start + t), options);
     ops::UnitScores scores{
-        divisor,
+        divisor_T,
         config_.weights == GauWeights::relu2 ? ops::ScoreAct::relu2 : ops::ScoreAct::laplace,
-        context.causal, start};
+        how.causal, start};
     if (ops::use_kernels(q_TS)) return by_kernel(q_TS, k_parts, v_parts, scores, how);
     return ops::unit_attention_blocks(q_TS.to(options), joined(k_parts).to(options),
                                       joined(v_parts).to(options), scores, how.term, how.scale)

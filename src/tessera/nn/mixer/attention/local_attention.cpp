@@ -89,7 +89,7 @@ class LocalAttention final : public Mixer {
                    : whole(fold(q), fold(k), fold(v), context.causal);
     } else {
       const BySegment part(batch);
-      o = over_segments(batch, [&](size_t i, const Segment& s) {
+      o = over_segments(batch, ops::may_go_side_by_side(q, how), [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) { return part(x, i); };
         if (rows != nullptr) return continued(cut(q), cut(k), cut(v), how, s.start, (*rows)[i]);
         if (ops::use_kernels(x_ND) && context.causal)

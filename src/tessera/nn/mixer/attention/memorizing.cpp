@@ -72,11 +72,13 @@ class Memorizing final : public Mixer {
     const ops::ScoreOptions how = options(context);
     const WeightDropout dropout = weight_dropout(context, name_, config_.dropout);
     const BySegment part(*context.batch);
-    const Tensor o_NHD = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const bool apart = ops::may_go_side_by_side(q_NHD, how) && dropout.p == 0;
+    const auto of_segment = [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return part(x, i); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       return document(cut(q_NHD), {cut(k_NHD), cut(v_NHD), s.start}, row, how, dropout, s);
-    });
+    };
+    const Tensor o_NHD = over_segments(*context.batch, apart, pairs_of(*context.batch), of_segment);
     return o_(o_NHD.reshape({x_ND.size(0), config_.n_heads * config_.head_dim}));
   }
 

@@ -74,7 +74,8 @@ class MultiLevelAttention final : public Mixer {
       o_NLHD = document(fold(q_NHD), fold(k_NGD), fold(v_NGD), how, 0, nullptr, context);
     } else {
       const BySegment part(batch);
-      o_NLHD = over_segments(batch, [&](size_t i, const Segment& s) {
+      const bool apart = ops::may_go_side_by_side(q_NHD, how);
+      o_NLHD = over_segments(batch, apart, pairs_of(batch), [&](size_t i, const Segment& s) {
         const auto cut = [&](const Tensor& x) { return part(x, i).unsqueeze(0); };
         return document(cut(q_NHD), cut(k_NGD), cut(v_NGD), how, rows != nullptr ? s.start : 0,
                         rows != nullptr ? (*rows)[i] : nullptr, context)

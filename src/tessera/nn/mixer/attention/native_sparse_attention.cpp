@@ -176,7 +176,8 @@ class NativeSparseAttention final : public Mixer {
         ops::activate(gate_(x_ND), ops::Activation::sigmoid).reshape({n, h, 3});
     const ops::ScoreOptions how = by_blocks(q, context), of_window = options(k_window_, context);
     const BySegment part(*context.batch);
-    const Tensor mixed = over_segments(*context.batch, [&](size_t i, const Segment& s) {
+    const bool apart = ops::may_go_side_by_side(q, how) && ops::may_go_side_by_side(q, of_window);
+    const auto of_segment = [&](size_t i, const Segment& s) {
       const auto cut = [&](const Tensor& x) { return part(x, i); };
       RowState* row = rows != nullptr ? (*rows)[i] : nullptr;
       const int64_t start = row != nullptr ? s.start : 0;
@@ -185,7 +186,8 @@ class NativeSparseAttention final : public Mixer {
       const Tensor recent = windowed(cut(q), cut(k_window), cut(v_window), of_window, start, row);
       const auto gate = [&](int64_t branch) { return cut(gates_NH3).narrow(2, branch, 1); };
       return gate(0) * compressed + gate(1) * selected + gate(2) * recent;
-    });
+    };
+    const Tensor mixed = over_segments(*context.batch, apart, pairs_of(*context.batch), of_segment);
     return o_(mixed.reshape({n, h * d}));
   }
 

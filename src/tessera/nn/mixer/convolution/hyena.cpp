@@ -98,7 +98,8 @@ class Hyena final : public Mixer {
     if (rows == nullptr && at::GradMode::is_enabled())
       return ops::fft_conv(z_ND, k_LD, lengths_of(batch));
     const BySegment part(batch);
-    return over_segments(batch, [&](size_t i, const Segment& s) {
+    const bool apart = ops::use_kernels(z_ND);
+    return over_segments(batch, apart, pairs_of(batch), [&](size_t i, const Segment& s) {
       if (rows == nullptr) return ops::long_conv({part(z_ND, i)}, k_LD, s.length);
       TokenBuffer& past = (*rows)[i]->tokens(slot);
       past.append(part(z_ND, i));
