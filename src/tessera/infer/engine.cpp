@@ -12,6 +12,7 @@ struct Engine::Job {
   std::vector<size_t> rows;  // of the feeder, parallel to the task's
   const CancelToken* cancel = nullptr;
   bool cancelled = false, keep = false, search = false;
+  bool read = false;   // what it begins with
   bool begun = false;  // has chosen a token
   bool alone = false;  // a call with it failed: it is fed by itself until it decodes
   std::exception_ptr error = nullptr;
@@ -19,7 +20,7 @@ struct Engine::Job {
 };
 
 Engine::Engine(const model::Model& model, const Options& options)
-    : model_((check_generates(model), model)),
+    : model_(model),
       options_(options),
       feeder_(model,
               {options.speculation.max_pending(), options.cache, options.kv, options.cancel}) {
@@ -32,6 +33,9 @@ Engine::Id Engine::submit(const Request& request) {
   const model::ModelSpec& spec = model_.spec();
   const Sequence& begin = request.begin;
   check_writing(spec, request.writing);
+  check_targets(model_, request);
+  const bool scores = request.writing.max_new_tokens == 0 && !request.targets.ids.empty();
+  if (!scores || request.beams) check_generates(model_);
   const bool answers = spec.encoder != nullptr;
   if (!request.resumed)
     check_prompt(spec, answers ? begin.source : begin.tokens, request.writing.context,
@@ -46,8 +50,8 @@ Engine::Id Engine::submit(const Request& request) {
          "a search of {} beams: expected at least 1, no memory of one row, and no stop strings",
          request.beams->beams);
   auto job = std::make_unique<Job>();
-  job->task = request.beams ? make_search(spec, options_.tokenizer, request)
-                            : make_writer(spec, options_.tokenizer, request);
+  job->task = request.beams ? make_search(model_, options_.tokenizer, request)
+                            : make_writer(model_, options_.tokenizer, request);
   job->cancel = request.cancel;
   job->keep = request.keep;
   job->search = request.beams.has_value();
@@ -83,6 +87,12 @@ bool Engine::step(int64_t budget) {
   end_what_is_over();
   return std::any_of(jobs_.begin(), jobs_.end(),
                      [](const auto& j) { return !j.second->rows.empty(); });
+}
+
+Engine::Job& Engine::owner(size_t row) {
+  for (auto& [id, job] : jobs_)
+    if (std::find(job->rows.begin(), job->rows.end(), row) != job->rows.end()) return *job;
+  fail(ErrorKind::internal, "engine", "row {} belongs to no request", row);
 }
 
 /// The rows of a request that is done go.
@@ -123,7 +133,9 @@ std::vector<Feeder::Work> Engine::plan(int64_t budget) {
     if (job->rows.empty()) continue;
     const std::vector<const Sequence*> sequences = job->task->rows();
     std::vector<Feeder::Work> own;
-    for (size_t r = 0; r < job->rows.size(); ++r) own.push_back({job->rows[r], sequences[r]});
+    for (size_t r = 0; r < job->rows.size(); ++r)
+      own.push_back(
+          {.row = job->rows[r], .sequence = sequences[r], .own = job->task->wants_from()});
     if (job->alone) return own;
     work.insert(work.end(), own.begin(), own.end());
   }
@@ -135,14 +147,11 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
   std::vector<Draft::Ask> asks;
   std::vector<size_t> which;
   for (size_t w = 0; w < work.size(); ++w) {
-    const auto owner = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& j) {
-      return j.second->rows.size() == 1 && j.second->rows[0] == work[w].row;
-    });
+    Job& job = owner(work[w].row);
     // what has not said a word, or is computed anew, goes on by one token
-    if (owner == jobs_.end() || !owner->second->begun || owner->second->alone ||
+    if (job.rows.size() > 1 || !job.begun || job.alone ||
         feeder_.changes(work[w].row, *work[w].sequence))
       continue;
-    Job& job = *owner->second;
     const Task& task = *job.task;
     const auto length = static_cast<int64_t>(work[w].sequence->tokens.size());
     const int64_t count = std::min({options_.speculation.guesses, task.may_guess(),
@@ -193,6 +202,7 @@ void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
                              static_cast<double>(std::max<int64_t>(1, feeder_.called_tokens()));
   counts_.prefill_seconds += seconds * share;
   counts_.decode_seconds += seconds * (1 - share);
+  hear();
 }
 
 /// A call that fails does not say for whom: its rows are computed anew, each request by itself, and
@@ -217,6 +227,34 @@ void Engine::begin_again() {
   }
 }
 
+/// Hands on what a call has made of tokens.
+void Engine::hear() {
+  for (const Feeder::Fed& fed : feeder_.fed()) {
+    Job& job = owner(fed.row);
+    if (job.error || job.cancelled || job.read) continue;
+    try {
+      job.task->hear(fed.begin, fed.hidden_ND);
+    } catch (...) {
+      job.error = std::current_exception();
+    }
+  }
+}
+
+/// All that a request begins with has been read: whether it goes on.
+bool Engine::read(Job& job) {
+  if (job.read) return true;
+  job.read = true;
+  job.task->book(feeder_.reused(job.rows[0]));
+  const Generation& result = job.task->result();
+  counts_.prefill_tokens += result.prompt_tokens - result.cached_tokens;
+  try {
+    job.task->begin();
+  } catch (...) {
+    job.error = std::current_exception();
+  }
+  return !job.error && !job.task->done();
+}
+
 /// Rows that have been fed all choose what follows, and tell who listens.
 void Engine::decide(const std::vector<Feeder::Work>& work) {
   struct Ready {
@@ -228,15 +266,13 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
   std::vector<Tensor> hidden;
   int64_t n = 0;
   for (size_t w = 0; w < work.size();) {
-    const auto owner = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& j) {
-      return !j.second->rows.empty() && j.second->rows[0] == work[w].row;
-    });
-    Job* const job = owner->second.get();
+    Job* const job = &owner(work[w].row);
     const size_t end = w + job->rows.size();
     const bool all = !job->error && !job->cancelled &&
                      std::all_of(work.begin() + static_cast<std::ptrdiff_t>(w),
                                  work.begin() + static_cast<std::ptrdiff_t>(end),
-                                 [&](const Feeder::Work& x) { return feeder_.ready(x); });
+                                 [&](const Feeder::Work& x) { return feeder_.ready(x); }) &&
+                     read(*job);
     const int64_t begin = n;
     for (size_t i = w; i < end && all; ++i) {
       hidden.push_back(feeder_.hidden(work[i].row));
@@ -269,11 +305,6 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
 }
 
 void Engine::apply(Job& job, const std::vector<int64_t>& guesses) {
-  if (!job.begun) {
-    job.task->book(feeder_.reused(job.rows[0]));
-    const Generation& result = job.task->result();
-    counts_.prefill_tokens += result.prompt_tokens - result.cached_tokens;
-  }
   job.alone = false;
   const auto rows = static_cast<int64_t>(job.rows.size());
   const Task::Outcome outcome = job.task->take();

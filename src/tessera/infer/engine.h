@@ -1,5 +1,7 @@
-// Where texts are made: requests come and go between steps, and a step is one call of the model, in
-// which rows that decode go on by a token (with guesses, by several) and prompts are read in cuts.
+// Where texts are made and read: requests come and go between steps, and a step is one call of the
+// model, in which rows that decode go on by a token (with guesses, by several) and prompts are read
+// in cuts. A request may ask how likely its own tokens are, and for nothing else: then any model
+// with a head answers.
 //
 // What a request says follows from the model, the request and how keys and values are kept: not
 // from the requests beside it, nor from when it came, how its prompt was cut, what the budget of a
@@ -33,14 +35,14 @@ class Engine {
     spec::KvOptions kv = {};
     const CancelToken* cancel = nullptr;  // ends all requests, also within a call of the model
   };
-  /// The model, and all that the options name, must outlive it. Throws Error(usage) for a model
-  /// that cannot generate, and for options that do not suit it.
+  /// The model, and all that the options name, must outlive it. Throws Error(usage) for options
+  /// that do not suit it.
   Engine(const model::Model& model, const Options& options);
   ~Engine();
 
   using Id = int64_t;
   /// Takes part from the next step on. Throws Error(usage) or Error(input) for a request that
-  /// cannot be served.
+  /// cannot be served, as of new tokens by a model that cannot generate.
   Id submit(const Request& request);
   /// Ends a request before the next step.
   void cancel(Id id);
@@ -62,12 +64,16 @@ class Engine {
 
  private:
   struct Job;
+  /// That a row belongs to.
+  Job& owner(size_t row);
   void end(Job& job);
   void end_what_is_over();
   std::vector<Feeder::Work> plan(int64_t budget);
   void guess(std::vector<Feeder::Work>& work, int64_t budget);
   void feed(const std::vector<Feeder::Work>& work, int64_t budget);
   void begin_again();
+  void hear();
+  bool read(Job& job);
   void decide(const std::vector<Feeder::Work>& work);
   void apply(Job& job, const std::vector<int64_t>& guesses);
 

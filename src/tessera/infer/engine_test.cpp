@@ -70,6 +70,17 @@ model::Model model_named(const std::string& name) {
         R"({"mixer": {"type": "lsh_attention", "n_heads": 2, "n_buckets": [4], "chunk": 4}})", 7);
   for (const auto& [kind, layers] : tiny_memories())
     if (kind == name) return tiny_model(layers, 7);
+  // relatives of attention, whose rows go side by side
+  for (const auto& [kind, mixer] : std::map<std::string, std::string>{
+           {"differential", R"({"type": "differential_attention", "n_heads": 2})"},
+           {"multi_level",
+            R"({"type": "multi_level_attention", "n_heads": 2, "position": "rope"})"},
+           {"native_sparse", R"({"type": "native_sparse_attention", "n_heads": 2, "block": 4,
+                                 "stride": 2, "select_block": 4, "window": 6})"},
+           {"gau", R"({"type": "gau", "d_hidden": 20, "d_key": 8, "position": "rope"})"},
+           {"flash_gau", R"({"type": "flash_gau", "d_hidden": 20, "d_key": 8, "group": 5})"},
+           {"hyena", R"({"type": "hyena", "max_length": 128})"}})
+    if (kind == name) return tiny_model(fmt::format(R"({{"repeat": 2, "mixer": {}}})", mixer), 7);
   throw std::logic_error("no model " + name);
 }
 
@@ -94,6 +105,92 @@ TEST_P(Together, ARequestSaysWhatItSaysAlone) {
   }
 }
 
+/// ln p of every token behind the first `given`, of one pass without a state.
+std::vector<double> log_p_of(const model::Model& model, const Sequence& text, int64_t given) {
+  const at::NoGradGuard no_gradients;
+  model::ForwardOptions forward;
+  nn::Encoded encoded;
+  if (!text.source.empty()) {
+    encoded = model.encode(nn::Batch::of(std::vector<Ids>{text.source}));
+    forward.encoded = &encoded;
+  }
+  nn::Batch batch = nn::Batch::of(std::vector<Ids>{text.tokens});
+  batch.segments[0].prefix = text.prefix;
+  const Tensor log_p_TC =
+      at::log_softmax(model.logits(model.hidden(batch, forward)).to(at::kDouble), -1);
+  std::vector<double> out;
+  for (size_t i = static_cast<size_t>(given); i < text.tokens.size(); ++i)
+    out.push_back(log_p_TC[static_cast<int64_t>(i) - 1][text.tokens[i]].item<double>());
+  return out;
+}
+
+void expect_log_p(const Generation& got, const std::vector<double>& want) {
+  ASSERT_EQ(got.log_p.size(), want.size());
+  double nats = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(got.log_p[i], want[i], 1e-12) << i;
+    nats -= want[i];
+  }
+  EXPECT_NEAR(got.score.nats, nats, 1e-10);
+  EXPECT_EQ(got.score.targets, static_cast<int64_t>(want.size()));
+}
+
+// texts that are read for their likelihood alone, beside others that go on, of which some are asked
+// for theirs too
+TEST_P(Together, TargetsAreAnsweredAsByOnePass) {
+  const model::Model model = model_named(GetParam());
+  const bool pair = model.spec().encoder != nullptr;
+  std::vector<Request> requests;
+  std::vector<std::vector<double>> likely;
+  std::vector<Ids> said;
+  for (const auto& [length, given, tokens] :
+       {std::tuple{40, 1, 0}, {40, 33, 0}, {23, 20, 0}, {12, 11, 6}, {21, 1, 3}, {9, 9, 4}}) {
+    const Ids ids = random_tokens(length, 5 + length);
+    const Sequence text = pair ? Sequence{random_tokens(7, 3), ids, 0} : Sequence{{}, ids, length};
+    Request request = scoring(text, next_tokens(text, given));
+    request.writing.max_new_tokens = tokens;
+    request.writing.context = 100;
+    likely.push_back(log_p_of(model, text, given));
+    Request silent = request;
+    silent.targets = {};
+    said.push_back(alone(model, silent));
+    requests.push_back(request);
+  }
+  requests.push_back(requests[3]);
+  requests.back().beams = BeamOptions{.beams = 3};
+  likely.push_back(likely[3]);
+  Request silent = requests.back();
+  silent.targets = {};
+  said.push_back(alone(model, silent));
+  const auto check = [&](const Engine::Options& options, int64_t budget, int64_t apart) {
+    Engine engine(model, options);
+    std::vector<Engine::Id> ids;
+    for (const Request& request : requests) {
+      ids.push_back(engine.submit(request));
+      for (int64_t i = 0; i < apart; ++i) engine.step(budget);
+    }
+    while (engine.step(budget)) {
+    }
+    for (size_t r = 0; r < ids.size(); ++r) {
+      SCOPED_TRACE(fmt::format("request {} budget {} apart {}", r, budget, apart));
+      const Generation got = engine.take(ids[r]).generation;
+      EXPECT_EQ(got.finish_reason, "length");
+      EXPECT_EQ(got.token_ids, said[r]);
+      expect_log_p(got, likely[r]);
+    }
+    EXPECT_EQ(engine.state().page_bytes(), 0);
+  };
+  for (const auto& [budget, apart] : {std::pair{1024, 0}, {1, 1}, {5, 2}, {17, 1}}) {
+    check({}, budget, apart);
+    if (GetParam() == "stateless") continue;
+    check({.speculation = {nullptr, 3, 4}}, budget, apart);
+    PrefixCache cache(model, {.snapshot_every = 8, .least = 4});
+    check({.cache = &cache}, budget, apart);
+    check({.cache = &cache}, budget, apart);
+    EXPECT_GT(cache.stats().hits, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds,
                          Together,
                          ::testing::Values("attention",
@@ -104,6 +201,14 @@ INSTANTIATE_TEST_SUITE_P(Kinds,
                                            "latent",
                                            "sinks",
                                            "transformer_xl",
+                                           "memorizing",
+                                           "local",
+                                           "differential",
+                                           "multi_level",
+                                           "native_sparse",
+                                           "gau",
+                                           "flash_gau",
+                                           "hyena",
                                            "long_rope",
                                            "encoder_decoder",
                                            "encoder_mamba2",
@@ -145,6 +250,76 @@ TEST(Engine, PromptsAreCutAndDecodingRowsGoOn) {
     EXPECT_EQ(said.size(), steps);                                              // one a step
     EXPECT_EQ(engine.state().length(1), 32 * static_cast<int64_t>(steps - 1));  // beside 32 of 200
   }
+}
+
+// what is asked for is computed, and nothing before it that somebody has computed already
+TEST(Engine, TargetsBeginWhereACacheEnds) {
+  const model::Model model = model_named("attention");
+  PrefixCache cache(model, {.least = 4});
+  const Sequence text{{}, random_tokens(30, 1), 30};
+  for (const auto& [given, cached] : {std::pair<int64_t, int64_t>{1, 0}, {21, 20}, {3, 0}}) {
+    Engine engine(model, {.cache = &cache});
+    const Engine::Id id = engine.submit(scoring(text, next_tokens(text, given)));
+    while (engine.step(64)) {
+    }
+    const Generation got = engine.take(id).generation;
+    EXPECT_EQ(got.cached_tokens, cached) << given;
+    expect_log_p(got, log_p_of(model, text, given));
+  }
+}
+
+TEST(Engine, WhatIsReadGoesOn) {
+  for (const char* name : {"attention", "window", "hybrid"}) {
+    SCOPED_TRACE(name);
+    const model::Model model = model_named(name);
+    const Sequence all{{}, random_tokens(50, 1), 0};
+    Engine engine(model, {});
+    std::vector<double> log_p;
+    std::optional<Kept> kept;
+    for (const auto& [from, to] : {std::pair{0, 17}, {17, 18}, {18, 50}}) {
+      const Sequence text{{}, {all.tokens.begin(), all.tokens.begin() + to}, 0};
+      Targets next{from,
+                   {all.tokens.begin() + from + 1, all.tokens.begin() + std::min(50, to + 1)}};
+      Request request = scoring(text, next);
+      request.keep = true;
+      request.resumed = std::move(kept);
+      const Engine::Id id = engine.submit(request);
+      while (engine.step(64)) {
+      }
+      Engine::Result result = engine.take(id);
+      kept = std::move(result.kept);
+      log_p.insert(log_p.end(), result.generation.log_p.begin(), result.generation.log_p.end());
+    }
+    const std::vector<double> want = log_p_of(model, all, 1);
+    ASSERT_EQ(log_p.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(log_p[i], want[i], 1e-12) << i;
+  }
+}
+
+// any token may be asked for, of any model with a head
+TEST(Engine, AnEncoderIsAskedForItsTokens) {
+  const model::Model model = tiny_model_of(
+      R"({"tessera": 1, "arch": "encoder", "vocab": 23, "d_model": 16, "head": "linear",
+          "ffn": {"type": "mlp", "d_hidden": 24}, "layers": [{"repeat": 2}],
+          "mixer": {"type": "attention", "n_heads": 2, "position": "rope"}})",
+      7);
+  Engine engine(model, {});
+  std::vector<Engine::Id> ids;
+  std::vector<std::vector<double>> want;
+  const at::NoGradGuard no_gradients;
+  for (const int64_t length : {9, 30, 4}) {
+    const Ids tokens = random_tokens(length, 2);
+    const Tensor log_p_TC = at::log_softmax(
+        model.logits(model.hidden(nn::Batch::of(std::vector<Ids>{tokens}))).to(at::kDouble), -1);
+    ids.push_back(engine.submit(scoring({{}, tokens, 0}, {1, {22, -1, 0}})));
+    want.push_back({log_p_TC[1][22].item<double>(), log_p_TC[3][0].item<double>()});
+  }
+  while (engine.step(16)) {
+  }
+  for (size_t i = 0; i < ids.size(); ++i) expect_log_p(engine.take(ids[i]).generation, want[i]);
+  test::expect_error(ErrorKind::usage, "is an encoder and cannot generate", [&] {
+    engine.submit(request_of(model, {1, 2}, 3));
+  });
 }
 
 TEST(Engine, SlotsAreStableAndUsedAgain) {
@@ -306,6 +481,15 @@ TEST(Engine, RefusesWhatItCannotServe) {
   request = request_of(model, {1, 2}, 3);
   request.beams = BeamOptions{.beams = 0};
   refused(engine, request, ErrorKind::usage, "a search of 0 beams");
+  request = request_of(model, {1, 2, 3}, 0);
+  request.targets = {1, {4, 5, 6}};
+  refused(engine, request, ErrorKind::usage, "targets at tokens 1 to 4; expected some of 0 to 3");
+  request.targets = {-1, {4}};
+  refused(engine, request, ErrorKind::usage, "targets at tokens -1 to 0");
+  request.targets = {0, {4, -2}};
+  refused(engine, request, ErrorKind::input, "target -2; expected 0 to 22");
+  request.targets = {0, {23}};
+  refused(engine, request, ErrorKind::input, "target 23");
   Engine answers(pair, {});
   EXPECT_FALSE(answers.step(1));
 }

@@ -8,23 +8,35 @@
 namespace tessera::infer {
 
 Score evaluate(const model::Model& model,
-               const std::function<std::optional<EvalPass>()>& next,
+               const NextPass& next,
+               const spec::KvOptions& kv,
                const CancelToken* cancel) {
-  const at::NoGradGuard no_gradients;
+  Engine engine(model, {.kv = kv, .cancel = cancel});
   Score sum;
-  for (std::optional<EvalPass> pass; (pass = next());) {
+  std::vector<Engine::Result> results;
+  for (;;) {
+    std::vector<Request> requests = next(results);
+    if (requests.empty()) return sum;
     if (cancel != nullptr) cancel->check("evaluate");
-    model::ForwardOptions forward;
-    forward.cancel = cancel;
-    forward.state = pass->state;
-    nn::Encoded encoded;
-    if (pass->sources) {
-      encoded = model.encode(*pass->sources, forward);
-      forward.encoded = &encoded;
+    int64_t tokens = 0;
+    std::vector<Engine::Id> ids;
+    for (const Request& request : requests) {
+      tokens += size_of(request.begin.source) + size_of(request.begin.tokens);
+      ids.push_back(engine.submit(request));
     }
-    sum += score(model, model.hidden(pass->batch, forward), pass->targets_N);
+    // a memory that only its row holds is written in place
+    requests.clear();
+    while (engine.step(tokens)) {
+    }
+    results.clear();
+    for (const Engine::Id id : ids) {
+      results.push_back(engine.take(id));
+      const Generation& answer = results.back().generation;
+      if (answer.error) std::rethrow_exception(answer.error);
+      if (answer.finish_reason == "cancelled" && cancel != nullptr) cancel->check("evaluate");
+      sum += answer.score;
+    }
   }
-  return sum;
 }
 
 namespace {
@@ -68,47 +80,44 @@ EvalResult evaluate(const model::Model& model,
   // the last token is never an input there, so that a window of inputs gives as many targets
   const int64_t last = options.carry ? total - 1 : total;
   if (options.carry) check_carried(model.spec(), last, options.window);
-  const auto empty = [&] {
-    return model::State(model.spec(), 1, 0, at::TensorOptions().dtype(at::kFloat), options.kv);
-  };
   const int64_t prefix = model::longest_prefix(model.spec(), 0);
   if (prefix > options.window)
     fail(ErrorKind::usage, "eval",
          "window = {}; the first {} tokens see each other: expected a longer window",
          options.window, prefix);
-  const bool stored = options.kv.type != spec::KvType::f32;
-  std::optional<model::State> state;
-  if (options.carry) state = empty();
   const int64_t stride = options.carry        ? options.window
                          : options.stride > 0 ? std::min(options.stride, options.window - 1)
                                               : options.window - 1;
   EvalResult result;
   int64_t begin = -stride, counted = 1;
-  const auto next = [&]() -> std::optional<EvalPass> {
+  Sequence text;  // what is carried, with the window
+  const NextPass next = [&](std::vector<Engine::Result>& before) -> std::vector<Request> {
     if (result.windows > 0 && options.progress) options.progress(counted, total);
     int64_t end = 0, predicted = 0;  // one past the last input, and one past the last target
     do {
-      if (counted >= total) return std::nullopt;
+      if (counted >= total) return {};
       begin += stride;
       end = std::min(begin + options.window, last);
       predicted = options.carry ? end + 1 : end;
     } while (predicted <= counted);
-    if (stored && !options.carry) state = empty();
     // position i predicts token i + 1
     const int64_t unseen = options.carry ? prefix : begin + prefix;
-    std::vector<int64_t> targets(static_cast<size_t>(end - begin), -1);
+    Targets targets{options.carry ? begin : 0,
+                    std::vector<int64_t>(static_cast<size_t>(end - begin), -1)};
     for (int64_t i = std::max(counted, unseen) - 1; i < predicted - 1; ++i) {
-      targets[static_cast<size_t>(i - begin)] = ids[static_cast<size_t>(i + 1)];
+      targets.ids[static_cast<size_t>(i - begin)] = ids[static_cast<size_t>(i + 1)];
       result.target_ids.push_back(ids[static_cast<size_t>(i + 1)]);
     }
-    const std::vector<std::vector<int64_t>> rows{{ids.begin() + begin, ids.begin() + end}};
     ++result.windows;
     counted = predicted;
-    return EvalPass{.batch = options.carry ? nn::Batch::of(rows, {begin}) : nn::Batch::of(rows),
-                    .targets_N = at::tensor(targets, at::kLong),
-                    .state = state ? &*state : nullptr};
+    if (!options.carry) text.tokens.clear();
+    text.tokens.insert(text.tokens.end(), ids.begin() + begin, ids.begin() + end);
+    Request request = scoring(text, std::move(targets));
+    request.keep = options.carry;
+    if (options.carry && !before.empty()) request.resumed = std::move(before[0].kept);
+    return {std::move(request)};
   };
-  const double sum = evaluate(model, next, options.cancel).nats;
+  const double sum = evaluate(model, next, options.kv, options.cancel).nats;
   result.targets = static_cast<int64_t>(result.target_ids.size());
   if (result.targets == 0)
     fail(ErrorKind::input, "eval",

@@ -1,24 +1,19 @@
-// Evaluation: passes of a model over given tokens, each asked for its targets. `eval` and training
-// differ in the passes alone.
+// Evaluation: requests for the likelihood of targets, which an engine serves. `eval` and training
+// differ in what they ask alone.
 #pragma once
 
-#include "tessera/infer/score.h"
-#include "tessera/model/model.h"
+#include "tessera/infer/engine.h"
 
 namespace tessera::infer {
 
-/// What one forward pass reads, and what it is asked.
-struct EvalPass {
-  nn::Batch batch;
-  Tensor targets_N;                       // int64, -1: none
-  std::optional<nn::Batch> sources = {};  // what an encoder reads first
-  model::State* state = nullptr;          // which the pass goes on from
-};
+/// The requests of the next pass, which are read in one call of a model that has room for them;
+/// none at the end. `before`: what became of those of the pass before.
+using NextPass = std::function<std::vector<Request>(std::vector<Engine::Result>& before)>;
 
-/// Computes passes until `next` gives none; it is called when the one before is done. Throws
-/// Error(cancelled) between them.
+/// The scores of all passes together. Throws Error(cancelled), and what makes a request fail.
 Score evaluate(const model::Model& model,
-               const std::function<std::optional<EvalPass>()>& next,
+               const NextPass& next,
+               const spec::KvOptions& kv = {},
                const CancelToken* cancel = nullptr);
 
 struct EvalOptions {
@@ -26,7 +21,6 @@ struct EvalOptions {
   int64_t stride = 0;      // new targets per window after the first; 0 = window (no overlap)
   int64_t max_tokens = 0;  // of the text; 0 = all
   bool carry = false;      // every window goes on from the state of the one before; no stride
-  /// With another type than f32 every window goes through a state that keeps keys and values so.
   spec::KvOptions kv = {};
   const CancelToken* cancel = nullptr;
   std::function<void(int64_t done, int64_t total)> progress = {};

@@ -11,6 +11,16 @@ namespace {
 /// Prompts are cut where blocks of queries end.
 constexpr int64_t kBlock = 16;
 
+/// What a model computes in, and a state keeps: doubles where weights are.
+at::ScalarType numbers_of(const model::Model& model) {
+  const auto& all = model.weights().all();
+  const bool doubles = std::any_of(all.begin(), all.end(), [](const auto& named) {
+    const Tensor& tensor = named.second->dense_tensor();
+    return tensor.defined() && tensor.scalar_type() == at::kDouble;
+  });
+  return doubles ? at::kDouble : at::kFloat;
+}
+
 }  // namespace
 
 Feeder::Feeder(const model::Model& model, const Options& options)
@@ -19,8 +29,8 @@ Feeder::Feeder(const model::Model& model, const Options& options)
           "the prefix cache belongs to another model");
   model::check_kv_type(model.spec(), options.kv.type);
   if (!stateful_) return;
-  empty_ = model::State(model.spec(), 1, options.max_pending, at::TensorOptions().dtype(at::kFloat),
-                        options.kv);
+  empty_ = model::State(model.spec(), 1, options.max_pending,
+                        at::TensorOptions().dtype(numbers_of(model)), options.kv);
   state_ = empty_.select({});
 }
 
@@ -166,6 +176,7 @@ void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
 }
 
 void Feeder::step(std::span<const Work> work, int64_t budget) {
+  fed_.clear();
   called_.clear();
   called_tokens_ = 0;
   if (!stateful_) return whole(work, budget);
@@ -204,6 +215,7 @@ void Feeder::run(const Call& call) {
       row.ahead = row.ahead.defined() ? at::cat({row.ahead, own}) : own;
       continue;
     }
+    fed_.push_back({call.works[i]->row, segment.start, own});
     row.fed += segment.length;
     row.last = own.select(0, -1).clone();
     if (options_.cache != nullptr) settle(call.works[i]->row, *call.works[i]->sequence);
@@ -212,22 +224,44 @@ void Feeder::run(const Call& call) {
 }
 
 void Feeder::whole(std::span<const Work> work, int64_t budget) {
+  std::vector<const Work*> works;
+  std::vector<std::vector<int64_t>> documents;
   for (const Work& w : work) {
-    if (ready(w) || (called_tokens_ > 0 && called_tokens_ >= budget)) continue;
-    called_ = {w.row};
-    Row& row = rows_[w.row];
-    model::ForwardOptions forward;
-    forward.cancel = options_.cancel;
-    if (model_.spec().encoder) {
-      if (!row.encoded) row.encoded = encode({w.sequence}, {0});
-      forward.encoded = &*row.encoded;
-    }
-    auto batch = nn::Batch::of(std::vector<std::vector<int64_t>>{w.sequence->tokens});
-    batch.segments[0].prefix = w.sequence->prefix;
-    row.last = model_.hidden(batch, forward).select(0, -1).clone();
-    row.fed = size_of(w.sequence->tokens);
-    called_tokens_ += row.fed;
+    const int64_t length = size_of(w.sequence->tokens);
+    if (ready(w) || (!works.empty() && called_tokens_ + length > budget)) continue;
+    works.push_back(&w);
+    documents.push_back(w.sequence->tokens);
+    called_.push_back(w.row);
+    called_tokens_ += length;
   }
+  if (works.empty()) return;
+  nn::Batch batch = nn::Batch::of(documents);
+  for (size_t i = 0; i < works.size(); ++i) batch.segments[i].prefix = works[i]->sequence->prefix;
+  model::ForwardOptions forward;
+  forward.cancel = options_.cancel;
+  std::optional<nn::Encoded> encoded;
+  if (model_.spec().encoder) forward.encoded = &encoded.emplace(encoded_once(works));
+  const Tensor hidden = model_.hidden(batch, forward);
+  for (size_t i = 0; i < works.size(); ++i) {
+    const nn::Segment& segment = batch.segments[i];
+    Row& row = rows_[works[i]->row];
+    const Tensor own = hidden.narrow(0, segment.begin, segment.length);
+    fed_.push_back({works[i]->row, 0, own});
+    row.last = own.select(0, -1).clone();
+    row.fed = segment.length;
+  }
+}
+
+nn::Encoded Feeder::encoded_once(const std::vector<const Work*>& works) {
+  std::vector<std::vector<int64_t>> sources;
+  std::vector<Tensor> x;
+  for (const Work* work : works) {
+    std::optional<nn::Encoded>& own = rows_[work->row].encoded;
+    if (!own) own = encode({work->sequence}, {0});
+    sources.push_back(work->sequence->source);
+    x.push_back(own->x_SD);
+  }
+  return {nn::Batch::of(sources), at::cat(x)};
 }
 
 nn::Encoded Feeder::encode(const std::vector<const Sequence*>& sequences,
@@ -251,7 +285,7 @@ PrefixCache::Kind Feeder::kind_after(int64_t n) const {
 void Feeder::share(std::span<const Work> work) {
   std::vector<size_t> near;
   std::vector<const Sequence*> sequences;
-  std::vector<int64_t> fed;
+  std::vector<int64_t> fed, most;
   for (const Work& w : work) {
     Row& row = rows_[w.row];
     row.wait.reset();
@@ -259,8 +293,9 @@ void Feeder::share(std::span<const Work> work) {
     if (!row.fresh) continue;
     if (!row.sought) {
       row.sought = true;
+      const PrefixCache::Kind kind = kind_after(size_of(w.sequence->tokens));
       if (const auto hit =
-              options_.cache->find(*w.sequence, kind_after(size_of(w.sequence->tokens)))) {
+              w.own > 0 ? options_.cache->find(*w.sequence, kind, w.own) : std::nullopt) {
         begin_with(w.row, *hit->state, 0, hit->last);
         options_.cache->count_hit(row.reused);
       }
@@ -274,8 +309,9 @@ void Feeder::share(std::span<const Work> work) {
     near.push_back(w.row);
     sequences.push_back(w.sequence);
     fed.push_back(row.fed);
+    most.push_back(w.own);
   }
-  const auto waits = shared_prefixes(sequences, fed, options_.cache->options().least);
+  const auto waits = shared_prefixes(sequences, fed, most, options_.cache->options().least);
   for (size_t i = 0; i < near.size(); ++i) {
     plan_stops(near[i], *sequences[i]);
     if (waits[i]) rows_[near[i]].wait = Wait{near[waits[i]->row], waits[i]->at};

@@ -38,11 +38,12 @@ class Feeder {
 
   /// What a row is fed: its sequence, which goes on from what it was in the last call, and guesses
   /// behind it. The guesses, and in a call that has both the last token before them, stay pending
-  /// until keep().
+  /// until keep(). Of the tokens before `own` it may take over what others have computed.
   struct Work {
     size_t row = 0;
     const Sequence* sequence = nullptr;
     std::vector<int64_t> guesses = {};
+    int64_t own = PrefixCache::kAll;
   };
   /// One call of the model, with at most `budget` tokens: rows with one token left, or with
   /// guesses, all take part; what is left of the budget goes to the others in order. At least one
@@ -61,6 +62,14 @@ class Feeder {
   /// Whether the row has come to where all angles change: the next step computes it anew.
   bool changes(size_t row, const Sequence& sequence) const;
 
+  /// Hidden states of tokens of a row from number `begin` on.
+  struct Fed {
+    size_t row = 0;
+    int64_t begin = 0;
+    Tensor hidden_ND;
+  };
+  /// What the last call made of its tokens, pending ones apart.
+  const std::vector<Fed>& fed() const { return fed_; }
   /// The rows of the last call, and its tokens.
   const std::vector<size_t>& called() const { return called_; }
   int64_t called_tokens() const { return called_tokens_; }
@@ -88,6 +97,8 @@ class Feeder {
     int64_t pending() const { return ahead.defined() ? ahead.size(0) : 0; }
   };
   void whole(std::span<const Work> work, int64_t budget);
+  /// Of the sources of the rows that documents belong to, each encoded once.
+  nn::Encoded encoded_once(const std::vector<const Work*>& works);
   /// The sources of some rows, read by the rows `readers` of the call that follows.
   nn::Encoded encode(const std::vector<const Sequence*>& sequences,
                      const std::vector<int64_t>& readers) const;
@@ -112,6 +123,7 @@ class Feeder {
   bool stateful_;
   model::State empty_, state_;  // empty_: of one row
   std::vector<Row> rows_;
+  std::vector<Fed> fed_;
   std::vector<size_t> called_;
   int64_t called_tokens_ = 0;
 };

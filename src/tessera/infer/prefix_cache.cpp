@@ -94,9 +94,11 @@ PrefixCache::Place PrefixCache::descend(const Key& key) const {
   return place;
 }
 
-std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence, Kind kind) {
+std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
+                                                  Kind kind,
+                                                  int64_t most) {
   const int64_t length = size_of(sequence.tokens), source = size_of(sequence.source);
-  const Key key = key_of(sequence, length, kind);
+  const Key key = key_of(sequence, std::min(most, length), kind);
   const auto head = static_cast<int64_t>(kKeyHead) + source;
   const Place place = descend(key);
 

@@ -14,6 +14,7 @@
 // before costs nothing at all.
 #pragma once
 
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -59,14 +60,15 @@ class PrefixCache {
     spec::KvType kv = spec::KvType::f32;
     int64_t angles_until = nn::kAnglesStay;  // of their sequences
   };
+  static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   struct Hit {
     std::shared_ptr<const model::State> state;  // one row
     Tensor last;         // [D], hidden state of its last token; undefined where it was cut
     int64_t tokens = 0;  // that it holds
   };
   /// The longest usable beginning of the sequence: all of it where its last hidden state is known,
-  /// else one token less at most.
-  std::optional<Hit> find(const Sequence& sequence, Kind kind);
+  /// else one token less at most; no more than the first `most` tokens.
+  std::optional<Hit> find(const Sequence& sequence, Kind kind, int64_t most = kAll);
   /// Whether a snapshot of the first n tokens adds anything; touches what makes it needless.
   bool wants(const Sequence& sequence, int64_t n, Kind kind);
   /// Keeps the state (of one row) after the first n tokens of the sequence.

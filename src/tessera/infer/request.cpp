@@ -24,6 +24,20 @@ Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>
   return {{}, prompt, static_cast<int64_t>(prompt.size())};
 }
 
+Request scoring(Sequence text, Targets targets) {
+  Request request{std::move(text)};
+  request.writing.max_new_tokens = 0;
+  request.writing.context = std::max(size_of(request.begin.source), size_of(request.begin.tokens));
+  request.targets = std::move(targets);
+  return request;
+}
+
+Targets next_tokens(const Sequence& text, int64_t given) {
+  require(given >= 1 && given <= size_of(text.tokens), "engine", "{} given tokens of {}", given,
+          text.tokens.size());
+  return {given - 1, {text.tokens.begin() + given, text.tokens.end()}};
+}
+
 void check_generates(const model::Model& model) {
   if (!model.spec().causal() || !model.has_head())
     fail(ErrorKind::usage, "generate",
@@ -50,6 +64,25 @@ void check_writing(const model::ModelSpec& spec, const Writing& writing) {
   writing.sampling.check();
   check_ids(writing.forced_begin, spec.vocab, "forced id");
   if (writing.forced_end) check_ids({*writing.forced_end}, spec.vocab, "forced id");
+}
+
+void check_targets(const model::Model& model, const Request& request) {
+  const Targets& targets = request.targets;
+  if (targets.ids.empty()) return;
+  if (!model.has_head())
+    fail(ErrorKind::usage, "engine", "targets for a model without logits of every token");
+  const int64_t held = request.resumed && request.resumed->state.rows() > 0
+                           ? request.resumed->state.length(0)
+                           : 0,
+                end = targets.begin + size_of(targets.ids), fed = size_of(request.begin.tokens);
+  if (targets.begin < held || end > fed)
+    fail(ErrorKind::usage, "engine", "targets at tokens {} to {}; expected some of {} to {}",
+         targets.begin, end, held, fed);
+  const int64_t width = head_width(model.spec());
+  for (const int64_t id : targets.ids)
+    if (id < -1 || id >= width)
+      fail(ErrorKind::input, "engine", "target {}; expected 0 to {}, or -1 for none", id,
+           width - 1);
 }
 
 std::optional<int64_t> forced_id(const Writing& writing, int64_t made) {

@@ -10,6 +10,7 @@
 
 #include "tessera/base/cancel.h"
 #include "tessera/infer/sampling.h"
+#include "tessera/infer/score.h"
 #include "tessera/infer/sequence.h"
 #include "tessera/model/model.h"
 
@@ -38,9 +39,17 @@ struct Kept {
   Tensor last;  // [D], hidden state of the last token fed; may be undefined where some are left
 };
 
+/// Tokens whose likelihood is asked for: ids[i] by the hidden state of token number `begin` + i of
+/// what a request begins with, -1 = none there.
+struct Targets {
+  int64_t begin = 0;
+  std::vector<int64_t> ids = {};
+};
+
 struct Request {
   Sequence begin;  // what is read before the first new token
   Writing writing = {};
+  Targets targets = {};
   std::optional<BeamOptions> beams = {};  // a search in place of samples
   std::optional<Kept> resumed = {};       // the memory that `begin` goes on from
   bool keep = false;                      // hands back the memory where it ended
@@ -56,6 +65,8 @@ struct Generation {
   std::string text;                // of the new tokens; empty without a tokenizer
   int64_t prompt_tokens = 0;       // all before the new ones; of the source, beside an encoder
   int64_t cached_tokens = 0;       // those of them that were not computed for it
+  Score score;                     // of the targets
+  std::vector<double> log_p;       // ln p of each target that is not -1, in order
   std::string finish_reason;       // "stop", "length", "cancelled" or "error"
   std::exception_ptr error;        // why, with finish_reason "error"
 };
@@ -67,6 +78,11 @@ int64_t longest_sequence(const model::ModelSpec& spec, int64_t context);
 /// A decoder continues its prompt; beside an encoder it answers it, from the start token on.
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt);
 
+/// Asks for the likelihood of targets, however long a text, and for no new token.
+Request scoring(Sequence text, Targets targets);
+/// The tokens of a text behind its first `given`, at least 1, each as what follows those before.
+Targets next_tokens(const Sequence& text, int64_t given = 1);
+
 /// Throws Error(usage) for a model that cannot generate.
 void check_generates(const model::Model& model);
 /// Throws Error(input) for a prompt (named `which`) that is empty, longer than the model's context
@@ -76,6 +92,9 @@ void check_prompt(const model::ModelSpec& spec,
                   int64_t context,
                   const std::string& which);
 void check_writing(const model::ModelSpec& spec, const Writing& writing);
+/// Throws Error(usage) for a model without logits of every token, or targets beside the tokens that
+/// are fed, Error(input) for those that the head has no number for.
+void check_targets(const model::Model& model, const Request& request);
 
 /// The id that must be chosen when `made` new tokens are there, if any must.
 std::optional<int64_t> forced_id(const Writing& writing, int64_t made);

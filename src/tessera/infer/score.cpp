@@ -48,19 +48,45 @@ double nll_sum(const Tensor& logits_NC, const Tensor& targets_N) {
 }
 
 Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N) {
-  const at::NoGradGuard no_grad;
+  Scorer scorer(model);
+  scorer.add(hidden_ND, targets_N);
+  return scorer.finish();
+}
+
+Scorer::Scorer(const model::Model& model)
+    : model_(&model), at_once_(rows_at_once(head_width(model.spec()))) {}
+
+void Scorer::add(const Tensor& hidden_ND, const Tensor& targets_N) {
+  const at::NoGradGuard no_gradients;
   const Tensor rows = rows_with_targets(targets_N);
-  Score sum;
-  sum.targets = rows.size(0);
-  const int64_t chunk = rows_at_once(head_width(model.spec()));
-  for (int64_t begin = 0; begin < sum.targets; begin += chunk) {
-    const Tensor some = rows.narrow(0, begin, std::min(chunk, sum.targets - begin));
-    const Tensor wanted = targets_N.index_select(0, some);
-    const Tensor logits = model.logits(hidden_ND.index_select(0, some)).to(at::kDouble);
-    sum.nats += sum_in_order(losses(logits, wanted));
-    sum.hits += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
+  for (int64_t begin = 0, n = 0; begin < rows.size(0); begin += n) {
+    n = std::min(at_once_ - waiting_, rows.size(0) - begin);
+    const Tensor some = rows.narrow(0, begin, n);
+    hidden_.push_back(hidden_ND.index_select(0, some));
+    targets_.push_back(targets_N.index_select(0, some));
+    waiting_ += n;
+    if (waiting_ == at_once_) score_waiting();
   }
-  return sum;
+}
+
+Score Scorer::finish(std::vector<double>* log_p) {
+  if (waiting_ > 0) score_waiting();
+  if (log_p != nullptr) *log_p = std::move(log_p_);
+  return sum_;
+}
+
+void Scorer::score_waiting() {
+  const at::NoGradGuard no_gradients;
+  const Tensor wanted = at::cat(targets_);
+  const Tensor logits = model_->logits(at::cat(hidden_)).to(at::kDouble);
+  const Tensor nats = losses(logits, wanted).contiguous();
+  sum_.nats += sum_in_order(nats);
+  sum_.hits += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
+  sum_.targets += waiting_;
+  for (int64_t i = 0; i < waiting_; ++i) log_p_.push_back(-nats.const_data_ptr<double>()[i]);
+  hidden_.clear();
+  targets_.clear();
+  waiting_ = 0;
 }
 
 }  // namespace tessera::infer

@@ -23,6 +23,25 @@ Tensor rows_with_targets(const Tensor& targets_N);
 /// row's share does not turn on the other rows, nor on the number of threads.
 Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& targets_N);
 
+/// The same of rows that come by and by: nothing shows how they were cut. Holds few of them.
+class Scorer {
+ public:
+  explicit Scorer(const model::Model& model);  // which must outlive it
+  /// As score() takes them, behind those before.
+  void add(const Tensor& hidden_ND, const Tensor& targets_N);
+  /// Of all of them, after the last; log_p: ln p(target) of each.
+  Score finish(std::vector<double>* log_p = nullptr);
+
+ private:
+  void score_waiting();
+
+  const model::Model* model_;
+  int64_t at_once_ = 0, waiting_ = 0;
+  std::vector<Tensor> hidden_, targets_;  // of the rows that wait
+  Score sum_;
+  std::vector<double> log_p_;
+};
+
 /// Sum of -ln p(target) over rows of logits, in double.
 double nll_sum(const Tensor& logits_NC, const Tensor& targets_N);
 

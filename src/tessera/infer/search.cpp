@@ -27,14 +27,17 @@ struct Candidate {
 /// Beam search (beam.h): the hypotheses are its rows.
 class Search final : public Task {
  public:
-  Search(const model::ModelSpec& spec, const text::Tokenizer* tokenizer, const Request& request)
-      : request_(request), writing_(request_.writing), beams_(*request_.beams) {
+  Search(const model::Model& model, const text::Tokenizer* tokenizer, const Request& request)
+      : Task(model, request),
+        request_(request),
+        writing_(request_.writing),
+        beams_(*request_.beams) {
     live_.push_back({request.begin, {}, 0});
     const bool answers = !request.begin.source.empty();
     // one step more than the positions hold: the last token is never fed
     const auto held = static_cast<int64_t>(request.begin.tokens.size());
     result_.prompt_tokens = answers ? static_cast<int64_t>(request.begin.source.size()) : held;
-    const int64_t longest = longest_sequence(spec, writing_.context);
+    const int64_t longest = longest_sequence(model.spec(), writing_.context);
     most_ = longest > 0 ? std::min(writing_.max_new_tokens, longest + 1 - held)
                         : writing_.max_new_tokens;
     if (tokenizer != nullptr) {
@@ -43,7 +46,7 @@ class Search final : public Task {
         decoder_->prime(
             std::vector<int32_t>(request.begin.tokens.begin(), request.begin.tokens.end()));
     }
-    if (over()) settle(false);
+    if (!wants_targets()) open();
   }
 
   std::vector<const Sequence*> rows() const override {
@@ -83,6 +86,10 @@ class Search final : public Task {
   }
 
  private:
+  void open() override {
+    if (over()) settle(false);
+  }
+
   bool over() const { return live_.empty() || length_ >= most_ || !can_improve(); }
 
   bool ends(int64_t id) const {
@@ -168,10 +175,10 @@ class Search final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_search(const model::ModelSpec& spec,
+std::unique_ptr<Task> make_search(const model::Model& model,
                                   const text::Tokenizer* tokenizer,
                                   const Request& request) {
-  return std::make_unique<Search>(spec, tokenizer, request);
+  return std::make_unique<Search>(model, tokenizer, request);
 }
 
 }  // namespace tessera::infer

@@ -18,6 +18,7 @@ int64_t common(const Sequence& a, const Sequence& b) {
 
 std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequence*>& sequences,
                                                  const std::vector<int64_t>& fed,
+                                                 const std::vector<int64_t>& most,
                                                  int64_t least) {
   std::vector<std::optional<Wait>> waits(sequences.size());
   std::vector<size_t> order(sequences.size());
@@ -30,7 +31,7 @@ std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequenc
   for (size_t i = 1; i < order.size(); ++i) {
     const size_t row = order[i];
     size_t other = order[i - 1];
-    const int64_t at = common(*sequences[row], *sequences[other]);
+    const int64_t at = std::min(most[row], common(*sequences[row], *sequences[other]));
     // one that itself waits for as much or more does not pass that point on its own
     while (waits[other] && waits[other]->at >= at) other = waits[other]->row;
     const int64_t source =

@@ -8,12 +8,16 @@ namespace {
 using Ids = std::vector<int64_t>;
 
 /// "row@at" of each sequence, "-" where it waits for none.
-std::vector<std::string> plan(const std::vector<Sequence>& sequences, int64_t least, Ids fed = {}) {
+std::vector<std::string> plan(const std::vector<Sequence>& sequences,
+                              int64_t least,
+                              Ids fed = {},
+                              Ids most = {}) {
   fed.resize(sequences.size(), 0);
+  most.resize(sequences.size(), 1 << 20);
   std::vector<const Sequence*> pointers;
   for (const Sequence& s : sequences) pointers.push_back(&s);
   std::vector<std::string> out;
-  for (const auto& wait : shared_prefixes(pointers, fed, least))
+  for (const auto& wait : shared_prefixes(pointers, fed, most, least))
     out.push_back(wait ? std::to_string(wait->row) + "@" + std::to_string(wait->at) : "-");
   return out;
 }
@@ -44,6 +48,12 @@ TEST(SharedPrefixes, NobodyWaitsForWhatIsPast) {
   EXPECT_EQ(plan({a, b}, 1, {2, 0}), (Plan{"-", "0@3"}));
 }
 
+TEST(SharedPrefixes, NobodyTakesMoreThanItMay) {
+  const Sequence a{{}, {1, 2, 3, 4}}, b{{}, {1, 2, 3, 5}}, c{{}, {1, 2, 3, 5, 6}};
+  EXPECT_EQ(plan({a, b, c}, 1, {}, {4, 2, 5}), (Plan{"-", "0@2", "1@4"}));
+  EXPECT_EQ(plan({a, b, c}, 1, {}, {4, 0, 3}), (Plan{"-", "-", "1@3"}));
+}
+
 TEST(SharedPrefixes, SourcesAreAsOne) {
   const Sequence a{{5, 6, 7}, {1}}, b{{5, 6, 7}, {1}}, c{{5, 6}, {1}};
   EXPECT_EQ(plan({a, b, c}, 4), (Plan{"-", "0@1", "-"}));
@@ -65,7 +75,8 @@ TEST(SharedPrefixes, ChainsEndAtARowThatRuns) {
   }
   std::vector<const Sequence*> pointers;
   for (const Sequence& s : sequences) pointers.push_back(&s);
-  const auto waits = shared_prefixes(pointers, Ids(sequences.size(), 0), 1);
+  const auto waits =
+      shared_prefixes(pointers, Ids(sequences.size(), 0), Ids(sequences.size(), 6), 1);
   int64_t waiting = 0;
   for (size_t i = 0; i < waits.size(); ++i) {
     if (!waits[i]) continue;

@@ -11,7 +11,16 @@ namespace tessera::infer {
 
 class Task {
  public:
+  /// The model, which is asked for the request's targets, must outlive it.
+  Task(const model::Model& model, const Request& request);
   virtual ~Task() = default;
+
+  /// First token whose hidden state it wants; behind all where it wants none.
+  int64_t wants_from() const;
+  /// Takes hidden states [n, D] of what it begins with, from token `begin` on, as they are made.
+  void hear(int64_t begin, const Tensor& hidden_ND);
+  /// All that it begins with has been read. It is done then if it has nothing to say.
+  void begin();
 
   bool done() const { return !result_.finish_reason.empty(); }
   Generation& result() { return result_; }
@@ -39,15 +48,24 @@ class Task {
   void book(int64_t reused) { result_.cached_tokens = std::min(reused, result_.prompt_tokens); }
 
  protected:
+  /// Ends it if it has nothing to say. Called once more, by the task itself, where no targets are
+  /// to be heard first.
+  virtual void open() = 0;
+  bool wants_targets() const { return scorer_.has_value(); }
   Generation result_;
+
+ private:
+  Targets targets_;
+  int64_t heard_;                 // up to which token
+  std::optional<Scorer> scorer_;  // until all are heard
 };
 
 /// One row that samples.
-std::unique_ptr<Task> make_writer(const model::ModelSpec& spec,
+std::unique_ptr<Task> make_writer(const model::Model& model,
                                   const text::Tokenizer* tokenizer,
                                   const Request& request);
 /// Rows side by side, of which the best is wanted.
-std::unique_ptr<Task> make_search(const model::ModelSpec& spec,
+std::unique_ptr<Task> make_search(const model::Model& model,
                                   const text::Tokenizer* tokenizer,
                                   const Request& request);
 

@@ -1,8 +1,36 @@
 #include <algorithm>
+#include <limits>
 
 #include "tessera/infer/task.h"
 
 namespace tessera::infer {
+
+Task::Task(const model::Model& model, const Request& request)
+    : targets_(request.targets), heard_(targets_.begin) {
+  if (!targets_.ids.empty()) scorer_.emplace(model);
+}
+
+int64_t Task::wants_from() const {
+  return scorer_ ? heard_ : std::numeric_limits<int64_t>::max();
+}
+
+void Task::hear(int64_t begin, const Tensor& hidden_ND) {
+  const int64_t end = std::min(begin + hidden_ND.size(0), targets_.begin + size_of(targets_.ids));
+  // what is computed anew was heard before
+  if (!scorer_ || end <= heard_) return;
+  require(begin <= heard_, "engine", "hidden states from {} on; expected those of {}", begin,
+          heard_);
+  const auto first = targets_.ids.begin() + (heard_ - targets_.begin);
+  scorer_->add(hidden_ND.narrow(0, heard_ - begin, end - heard_),
+               at::tensor(std::vector<int64_t>(first, first + (end - heard_)), at::kLong));
+  heard_ = end;
+}
+
+void Task::begin() {
+  if (scorer_) result_.score = scorer_->finish(&result_.log_p);
+  scorer_.reset();
+  if (!done()) open();
+}
 
 int64_t Task::guess(std::span<const float>, const std::vector<int64_t>&) const {
   fail(ErrorKind::internal, "engine", "guesses for a request that makes no use of them");
@@ -18,13 +46,14 @@ namespace {
 /// A row's tokens, its text, and whether it is done.
 class Writer final : public Task {
  public:
-  Writer(const model::ModelSpec& spec, const text::Tokenizer* tokenizer, const Request& request)
-      : writing_(request.writing),
+  Writer(const model::Model& model, const text::Tokenizer* tokenizer, const Request& request)
+      : Task(model, request),
+        writing_(request.writing),
         on_token_(request.on_token),
         on_text_(request.on_text),
         sequence_(request.begin),
         begin_(static_cast<int64_t>(sequence_.tokens.size())),
-        longest_(longest_sequence(spec, request.writing.context)),
+        longest_(longest_sequence(model.spec(), request.writing.context)),
         key_(RandomKey(request.writing.sampling.seed).fold("sampling")) {
     const bool answers = !sequence_.source.empty();
     result_.prompt_tokens =
@@ -36,7 +65,7 @@ class Writer final : public Task {
                                      sequence_.tokens.end());
       decoder_->prime(ids);
     }
-    check_limits();
+    if (!wants_targets()) check_limits();
   }
 
   std::vector<const Sequence*> rows() const override { return {&sequence_}; }
@@ -82,6 +111,8 @@ class Writer final : public Task {
   }
 
  private:
+  void open() override { check_limits(); }
+
   void accept(int64_t id) {
     if (std::find(writing_.stop_ids.begin(), writing_.stop_ids.end(), id) !=
         writing_.stop_ids.end())
@@ -139,10 +170,10 @@ class Writer final : public Task {
 
 }  // namespace
 
-std::unique_ptr<Task> make_writer(const model::ModelSpec& spec,
+std::unique_ptr<Task> make_writer(const model::Model& model,
                                   const text::Tokenizer* tokenizer,
                                   const Request& request) {
-  return std::make_unique<Writer>(spec, tokenizer, request);
+  return std::make_unique<Writer>(model, tokenizer, request);
 }
 
 }  // namespace tessera::infer

@@ -31,7 +31,7 @@ model::State CarriedRows::enter(nn::Batch& batch,
     if (piece.row != window) {
       window = piece.row;
       const int64_t stream = streams[static_cast<size_t>(window)];
-      if (limit_ == 0 || length(stream) + piece.length <= limit_) {
+      if (fits(length(stream), piece.length, limit_)) {
         segment.start = length(stream);
         state.append(rows_[static_cast<size_t>(stream)]);
         continue;

@@ -7,6 +7,12 @@
 
 namespace tessera::train {
 
+/// Whether a document of `held` tokens goes on with `length` more, where it begins anew after
+/// `limit` tokens; 0 = never.
+inline bool fits(int64_t held, int64_t length, int64_t limit) {
+  return limit == 0 || held + length <= limit;
+}
+
 /// One state per stream of consecutive windows. A document begins anew where it begins in the text,
 /// where its stream begins, and where it would pass `limit` tokens.
 class CarriedRows {

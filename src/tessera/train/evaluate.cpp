@@ -1,7 +1,6 @@
 #include "tessera/train/evaluate.h"
 
 #include <numbers>
-#include <numeric>
 #include <optional>
 
 #include "tessera/train/carried.h"
@@ -24,6 +23,54 @@ std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptio
   return out;
 }
 
+/// Documents that go on from window to window, one in each stream (CarriedRows).
+class CarriedTexts {
+ public:
+  CarriedTexts(int64_t streams, int64_t limit)
+      : limit_(limit), texts_(static_cast<size_t>(streams)) {}
+
+  /// Window w of `packed` is the next of stream w: its first piece goes on, the last one is kept.
+  void enter(std::vector<infer::Request>& requests, const PackedBatch& packed) {
+    ends_.clear();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const auto window = static_cast<size_t>(packed.pieces[i].row);
+      infer::Request& request = requests[i];
+      Text& text = texts_[window];
+      if (ends_.size() <= window) {
+        ends_.push_back(i);
+        if (text.kept && fits(infer::size_of(text.tokens), packed.pieces[i].length, limit_)) {
+          request.targets.begin = infer::size_of(text.tokens);
+          std::vector<int64_t>& tokens = request.begin.tokens;
+          tokens.insert(tokens.begin(), text.tokens.begin(), text.tokens.end());
+          request.resumed = std::move(text.kept);
+        }
+        text = {};
+      }
+      ends_[window] = i;
+    }
+    for (size_t window = 0; window < ends_.size(); ++window) {
+      if (!packed.goes_on[window]) continue;
+      requests[ends_[window]].keep = true;
+      texts_[window].tokens = requests[ends_[window]].begin.tokens;
+    }
+  }
+
+  void leave(std::vector<infer::Engine::Result>& results) {
+    for (size_t window = 0; window < ends_.size(); ++window)
+      texts_[window].kept = std::move(results[ends_[window]].kept);
+    ends_.clear();
+  }
+
+ private:
+  struct Text {
+    std::vector<int64_t> tokens;
+    std::optional<infer::Kept> kept;
+  };
+  int64_t limit_;
+  std::vector<Text> texts_;
+  std::vector<size_t> ends_;  // of each window of a pass, its last request
+};
+
 }  // namespace
 
 Evaluation evaluate(const model::Model& model,
@@ -31,29 +78,19 @@ Evaluation evaluate(const model::Model& model,
                     const EvaluateOptions& options) {
   const Source& source = objective.source();
   const auto passes = passes_of(source.valid_samples(), options);
-  std::optional<CarriedRows> carried;
-  if (options.carried) carried.emplace(model.spec(), options.batch, options.carry_limit);
+  std::optional<CarriedTexts> carried;
+  if (options.carried) carried.emplace(options.batch, options.carry_limit);
   size_t number = 0;
-  PackedBatch packed;
-  nn::Batch batch;
-  std::vector<int64_t> streams;
-  std::optional<model::State> state;
-  const auto next = [&]() -> std::optional<infer::EvalPass> {
-    // what the pass before has left
-    if (state) carried->leave(*state, batch, packed, streams);
-    if (number == passes.size()) return std::nullopt;
-    const std::vector<int64_t>& samples = passes[number++];
-    packed = source.valid(samples);
-    infer::EvalPass pass = objective.question(packed);
-    if (carried) {
-      streams.resize(samples.size());
-      std::iota(streams.begin(), streams.end(), 0);
-      pass.state = &state.emplace(carried->enter(pass.batch, packed, streams));
-      batch = pass.batch;
-    }
-    return pass;
+  const infer::NextPass next = [&](std::vector<infer::Engine::Result>& before) {
+    if (carried) carried->leave(before);
+    std::vector<infer::Request> requests;
+    if (number == passes.size()) return requests;
+    const PackedBatch packed = source.valid(passes[number++]);
+    requests = objective.questions(packed);
+    if (carried) carried->enter(requests, packed);
+    return requests;
   };
-  const infer::Score sum = infer::evaluate(model, next, options.cancel);
+  const infer::Score sum = infer::evaluate(model, next, {}, options.cancel);
   const auto targets = static_cast<double>(std::max<int64_t>(1, sum.targets));
   Evaluation result;
   result.tokens = sum.targets;

@@ -54,10 +54,19 @@ class TokenObjective final : public Objective {
     return sums;
   }
 
-  infer::EvalPass question(const PackedBatch& packed) const override {
-    return {.batch = batch_of(packed),
-            .targets_N = targets_of(packed),
-            .sources = packed.sources.empty() ? std::nullopt : std::optional(sources_of(packed))};
+  std::vector<infer::Request> questions(const PackedBatch& packed) const override {
+    std::vector<infer::Request> out;
+    for (size_t i = 0; i < packed.pieces.size(); ++i) {
+      const Piece& piece = packed.pieces[i];
+      const auto of_piece = [&](const std::vector<int64_t>& all) {
+        return std::vector<int64_t>(all.begin() + piece.begin,
+                                    all.begin() + piece.begin + piece.length);
+      };
+      infer::Sequence text{{}, of_piece(packed.ids), piece.prefix};
+      if (!packed.sources.empty()) text.source = packed.sources[i];
+      out.push_back(infer::scoring(std::move(text), {0, of_piece(packed.targets)}));
+    }
+    return out;
   }
 
  private:

@@ -51,8 +51,8 @@ class Objective {
                          const nn::Batch& batch,
                          const model::ForwardOptions& forward,
                          const Denominators& whole) const = 0;
-  /// What an evaluation asks of a batch.
-  virtual infer::EvalPass question(const PackedBatch& packed) const = 0;
+  /// What an evaluation asks of each piece of a batch, as a document of its own.
+  virtual std::vector<infer::Request> questions(const PackedBatch& packed) const = 0;
   /// Whether the text that is predicted has bytes to count.
   virtual bool counts_bytes() const = 0;
 
