@@ -93,6 +93,28 @@ TEST(Evaluate, RefusesATypeThatNothingIsKeptIn) {
           "int8 for a model that keeps no keys and values: lsh_attention");
 }
 
+// whether rows have a memory or are read as a whole
+TEST(Evaluate, WindowsApartHaveTheBitsOfPassesWithoutAState) {
+  auto models = tiny_memories();
+  models.emplace_back("stateless", R"({"mixer": {"type": "lsh_attention", "n_heads": 2,
+                                                 "n_buckets": [4], "chunk": 4}})");
+  const std::vector<int64_t> ids = random_tokens(50, 4);
+  for (const auto& [name, layers] : models) {
+    const model::Model model = tiny_model(layers, 7);
+    const at::NoGradGuard no_gradients;
+    double want = 0;
+    for (int64_t begin = 0; begin + 1 < 50; begin += 11) {
+      std::vector<int64_t> inputs(ids.begin() + begin,
+                                  ids.begin() + std::min<int64_t>(50, begin + 12));
+      std::vector<int64_t> targets(inputs.begin() + 1, inputs.end());
+      targets.push_back(-1);
+      want +=
+          score(model, model.hidden(nn::Batch::of({inputs})), at::tensor(targets, at::kLong)).nats;
+    }
+    EXPECT_EQ(evaluate(model, ids, {.window = 12}).nll, want / 49) << name;
+  }
+}
+
 TEST(Evaluate, WindowsApartCountEveryTargetOnce) {
   const model::Model model = tiny();
   std::vector<int64_t> ids;
