@@ -17,7 +17,7 @@ TESSERA_FUZZ_TARGET(run_folder) {
   fuzz::run([&] { train::verify_checkpoint(folder.path()); });
   fuzz::run([&] {
     const spec::Json now = {{"schedule", {{"type", "constant"}}}, {"train", {{"steps", 3}}}};
-    train::first_difference(spec::parse_json(parts[1], "recipe"), now);
+    train::differing_key(spec::parse_json(parts[1], "recipe"), now);
   });
   fuzz::run(
       [&] { train::to_json(train::log_line_of(spec::parse_json(parts[2], "line"), "line")); });

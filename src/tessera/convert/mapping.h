@@ -73,7 +73,4 @@ Exported export_checkpoint(const Family& family,
 /// (spec.stacks.encoder.layers).
 Json spec_view(const Json& resolved);
 
-/// Where two JSON values first differ: "layers[3].mixer.n_heads: 4; 8", or "".
-std::string first_difference(const Json& a, const Json& b, const std::string& path = "");
-
 }  // namespace tessera::convert

@@ -1,14 +1,30 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/convert/expr_node.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
+#include "tessera/spec/json_difference.h"
 
 namespace tessera::convert {
 namespace {
 
 Json resolved(const Json& spec_json) {
   return model::resolve(model::read_model_spec(spec_json));
+}
+
+/// Throws Error(spec) "[family] `what` at layers[3].mixer.n_heads: 4; 8" unless the specs are one.
+void expect_same(const std::string& family,
+                 const Json& wanted,
+                 const Json& said,
+                 const std::string& what) {
+  const auto found = spec::first_difference(wanted, said);
+  if (!found) return;
+  const auto text = [](const std::optional<Json>& value) {
+    return shown(value.value_or(absent()));
+  };
+  fail(ErrorKind::spec, family, "{} at {}: {}; {}", what, found->path, text(found->before),
+       text(found->after));
 }
 
 class Exporter {
@@ -31,11 +47,8 @@ class Exporter {
 
   Exported run(bool float32) {
     // the values must say the whole spec
-    if (const std::string difference =
-            first_difference(checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)));
-        !difference.empty())
-      fail(ErrorKind::spec, family_.name,
-           "this family cannot say the architecture; its nearest differs at {}", difference);
+    expect_same(family_.name, checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)),
+                "this family cannot say the architecture; its nearest differs");
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
     float32_ = float32;
@@ -67,11 +80,10 @@ class Exporter {
     const Foreign foreign{kind_, out.config, &tensors, "the config to be written"};
     Importer importer(family_, foreign, unmathematical_);
     const Json wanted = resolved(family_.spec->evaluate(canonical_));
-    if (const std::string difference = first_difference(wanted, resolved(importer.spec_json()));
-        !difference.empty())
-      fail(ErrorKind::spec, family_.name,
-           "this family's {} config cannot say the architecture; read back it differs at {}", kind_,
-           difference);
+    expect_same(
+        family_.name, wanted, resolved(importer.spec_json()),
+        fmt::format("this family's {} config cannot say the architecture; read back it differs",
+                    kind_));
   }
 
   /// Keys without mathematics come along.

@@ -336,27 +336,4 @@ Json spec_view(const Json& resolved) {
   return view;
 }
 
-std::string first_difference(const Json& a, const Json& b, const std::string& path) {
-  if (a.is_object() && b.is_object()) {
-    for (const auto& [key, value] : a.items()) {
-      const std::string at = path.empty() ? key : path + "." + key;
-      if (!b.contains(key)) return fmt::format("{}: {}; nothing", at, shown(value));
-      if (std::string difference = first_difference(value, b[key], at); !difference.empty())
-        return difference;
-    }
-    for (const auto& [key, value] : b.items())
-      if (!a.contains(key))
-        return fmt::format("{}: nothing; {}", path.empty() ? key : path + "." + key, shown(value));
-    return "";
-  }
-  if (a.is_array() && b.is_array()) {
-    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-      if (std::string difference = first_difference(a[i], b[i], fmt::format("{}[{}]", path, i));
-          !difference.empty())
-        return difference;
-    return a.size() == b.size() ? "" : fmt::format("{}: {} entries; {}", path, a.size(), b.size());
-  }
-  return equal(a, b) ? "" : fmt::format("{}: {}; {}", path, shown(a), shown(b));
-}
-
 }  // namespace tessera::convert

@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/testing.h"
+#include "tessera/spec/json_difference.h"
 
 namespace tessera::spec::json_test {
 namespace {
@@ -42,6 +43,35 @@ TEST(Json, CommentsOnlyWhereAllowed) {
   JsonLimits limits;
   limits.comments = true;
   EXPECT_EQ(parse_json("// c\n{\"a\": /* d */ 1}", "test", limits)["a"], 1);
+}
+
+/// "path: before; after" of the first difference.
+std::string difference(const char* before, const char* after) {
+  const auto found =
+      first_difference(parse_json(before, "test"), parse_json(after, "test"),
+                       [](const std::string& path) { return path == "free" || path == "a.free"; });
+  if (!found) return "";
+  const auto text = [](const std::optional<Json>& value) { return value ? value->dump() : "-"; };
+  return found->path + ": " + text(found->before) + "; " + text(found->after);
+}
+
+TEST(FirstDifference, NamesThePlaceAndBothValues) {
+  EXPECT_EQ(difference(R"({"a": [1, {"b": 2}]})", R"({"a": [1, {"b": 3}]})"), "a[1].b: 2; 3");
+  EXPECT_EQ(difference(R"({"a": {"b": 2, "c": 1}})", R"({"a": {"b": 2}})"), "a.c: 1; -");
+  EXPECT_EQ(difference(R"({"a": {"b": 2}})", R"({"a": {"c": 1, "b": 2}})"), "a.c: -; 1");
+  EXPECT_EQ(difference("[1, 2]", "[1, 2, 3]"), "[2]: -; 3");
+  EXPECT_EQ(difference("[1, 2]", "[1]"), "[1]: 2; -");
+  EXPECT_EQ(difference("{}", "[]"), ": {}; []");
+  EXPECT_EQ(difference(R"({"a": null})", R"({"a": false})"), "a: null; false");
+}
+
+TEST(FirstDifference, NeitherOrderNorWhatIsSkippedCounts) {
+  EXPECT_EQ(
+      difference(R"({"a": 1, "b": [{"c": 1, "d": 2}]})", R"({"b": [{"d": 2, "c": 1}], "a": 1.0})"),
+      "");
+  EXPECT_EQ(difference(R"({"free": 1, "a": {"free": [1]}})", R"({"a": {"free": {}}})"), "");
+  EXPECT_EQ(difference(R"({"free": 1, "b": {"free": 1}})", R"({"b": {"free": 2}})"),
+            "b.free: 1; 2");
 }
 
 TEST(NearestName, FindsNearAndNothingFar) {

@@ -135,7 +135,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   if (!trainer.is_object() || !trainer.contains("recipe") ||
       trainer.value("version", Json()) != Json(1))
     fail(ErrorKind::file, "checkpoint", "{}: not a trainer state of version 1", file.string());
-  if (const std::string key = first_difference(trainer["recipe"], resolve(recipe)); !key.empty())
+  if (const std::string key = differing_key(trainer["recipe"], resolve(recipe)); !key.empty())
     fail(ErrorKind::spec, "resume",
          "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another "
          "folder",

@@ -4,6 +4,7 @@
 #include "tessera/model/prefix.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
+#include "tessera/spec/json_difference.h"
 #include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
 
@@ -253,24 +254,6 @@ bool is_free(const std::string& path, bool constant_schedule) {
   return false;
 }
 
-std::string difference(const Json& before,
-                       const Json& now,
-                       const std::string& path,
-                       bool constant_schedule) {
-  if (before == now || is_free(path, constant_schedule)) return "";
-  if (!before.is_object() || !now.is_object()) return path.empty() ? "recipe" : path;
-  for (const auto& [key, value] : now.items()) {
-    const std::string here = path.empty() ? key : path + "." + key;
-    const auto old = before.find(key);
-    const std::string found =
-        old == before.end() ? here : difference(*old, value, here, constant_schedule);
-    if (!found.empty()) return found;
-  }
-  for (const auto& [key, value] : before.items())
-    if (!now.contains(key)) return path.empty() ? key : path + "." + key;
-  return "";
-}
-
 Json dump_task(const TaskRecipe& task) {
   Json json = spec::dump_struct(task);
   if (task.type != DataType::mqar) json.erase("filler");
@@ -346,13 +329,17 @@ Json resolve(const Recipe& recipe) {
   return json;
 }
 
-std::string first_difference(const Json& before, const Json& now) {
+std::string differing_key(const Json& before, const Json& now) {
   const auto constant = [](const Json& json) {
     // `before` comes from a file
     const Json::json_pointer type("/schedule/type");
     return json.contains(type) && json[type] == "constant";
   };
-  return difference(before, now, "", constant(before) && constant(now));
+  const bool both = constant(before) && constant(now);
+  const auto found = spec::first_difference(
+      before, now, [&](const std::string& path) { return is_free(path, both); });
+  if (!found) return "";
+  return found->path.empty() ? "recipe" : found->path;
 }
 
 Json recipe_schema() {

@@ -285,7 +285,7 @@ Json resolve(const Recipe& recipe);
 /// `before`; "" when none does. Both resolved. What only steers reporting, saving and speed may
 /// differ, as may the paths of the data (its content is compared elsewhere) and, under a constant
 /// schedule, the number of steps.
-std::string first_difference(const Json& before, const Json& now);
+std::string differing_key(const Json& before, const Json& now);
 
 /// JSON schema of the format; "spec" refers to the schema of model::spec_schema().
 Json recipe_schema();

@@ -126,21 +126,21 @@ TEST(Recipe, DifferencesThatMatterAreNamed) {
     return resolve(read_recipe(tiny_recipe("a.txt"), "/data", overrides));
   };
   const Json before = resolved({});
-  EXPECT_EQ(first_difference(before, resolved({"optimizer.lr=0.02"})), "optimizer.lr");
-  EXPECT_EQ(first_difference(before, resolved({"train.seed=1"})), "train.seed");
-  EXPECT_EQ(first_difference(before, resolved({"spec.ffn.d_hidden=48"})), "spec.layers");
-  EXPECT_EQ(first_difference(before, resolved({"train.steps=99"})), "train.steps");
-  EXPECT_EQ(first_difference(before, resolved({"train.log_every=7", "checkpoint.keep=9",
-                                               "train.threads=1", "data.train=[\"b.txt\"]"})),
+  EXPECT_EQ(differing_key(before, resolved({"optimizer.lr=0.02"})), "optimizer.lr");
+  EXPECT_EQ(differing_key(before, resolved({"train.seed=1"})), "train.seed");
+  EXPECT_EQ(differing_key(before, resolved({"spec.ffn.d_hidden=48"})),
+            "spec.layers[0].branches[1].ffn.d_hidden");
+  EXPECT_EQ(differing_key(before, resolved({"train.steps=99"})), "train.steps");
+  EXPECT_EQ(differing_key(before, resolved({"train.log_every=7", "checkpoint.keep=9",
+                                            "train.threads=1", "data.train=[\"b.txt\"]"})),
             "");
   // a constant rate does not depend on where the run ends
   const Json constant = resolved({R"(schedule={"type":"constant"})"});
   EXPECT_EQ(
-      first_difference(constant, resolved({R"(schedule={"type":"constant"})", "train.steps=99"})),
-      "");
+      differing_key(constant, resolved({R"(schedule={"type":"constant"})", "train.steps=99"})), "");
   // what a file holds may be anything
   for (const char* text : {"[]", "{}", R"({"schedule": [1]})", R"({"schedule": {"type": 2}})"})
-    EXPECT_NE(first_difference(json_of(text), constant), "") << text;
+    EXPECT_NE(differing_key(json_of(text), constant), "") << text;
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ StartWeights start_weights(const Recipe& recipe) {
   StartReport report;
   report.from = recipe.init->from;
   report.differs =
-      first_difference({{"spec", checkpoint.spec_json}}, {{"spec", model::resolve(recipe.spec)}});
+      differing_key({{"spec", checkpoint.spec_json}}, {{"spec", model::resolve(recipe.spec)}});
   for (const auto& [decl, weight] : out.weights.all()) {
     const auto found =
         std::find_if(checkpoint.tensors.begin(), checkpoint.tensors.end(),
