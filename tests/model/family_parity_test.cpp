@@ -10,6 +10,7 @@
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
+#include "tessera/convert/families_testing.h"
 #include "tessera/convert/family.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/generate.h"
@@ -32,14 +33,6 @@ bool stays_beyond(const model::ModelSpec& spec) {
   const int64_t trained = spec.angles_until(1);
   return trained != nn::kAnglesStay && spec.angles_until(trained + 1) == nn::kAnglesStay;
 }
-
-/// What the toolkit refuses, with the reason that its error must hold. Anything else must be met.
-const std::map<std::string, std::string> kRefused = {
-    {"bloom/apply_residual_connection_post_layernorm", "apply_residual_connection_post_layernorm"},
-    {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
-    {"mamba2/hidden_act_gelu", "hidden_act"},
-    {"xlnet/bi_data", "bi_data"},
-};
 
 struct Case {
   std::string family, name, file;  // file: the folder, or the GGUF
@@ -125,7 +118,9 @@ class FamilyParity : public ::testing::TestWithParam<Case> {};
 TEST_P(FamilyParity, LogitsAndGreedyText) {
   const Case& c = GetParam();
   const CaseFolder folder(c);
-  if (const auto refused = kRefused.find(c.family + "/" + c.name); refused != kRefused.end()) {
+  const auto& all_refused = convert::refused_cases();
+  if (const auto refused = all_refused.find(c.family + "/" + c.name);
+      refused != all_refused.end()) {
     EXPECT_THAT(test::error_of([&] { infer::load_model(folder.path()); }),
                 testing::HasSubstr(refused->second));
     return;

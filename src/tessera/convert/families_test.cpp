@@ -14,6 +14,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/families_testing.h"
 #include "tessera/convert/family.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/tensor_ops.h"
@@ -68,18 +69,6 @@ std::vector<std::string> cases(const std::string& family) {
   return names;
 }
 
-/// What no mechanism of ours computes: refused with this text in the message.
-const std::map<std::string, std::string>& refused() {
-  static const std::map<std::string, std::string> list = {
-      {"bloom/apply_residual_connection_post_layernorm",
-       "apply_residual_connection_post_layernorm"},
-      {"falcon_h1/mamba_norm_before_gate", "mamba_norm_before_gate"},
-      {"mamba2/hidden_act_gelu", "hidden_act"},
-      {"xlnet/bi_data", "bi_data"},
-  };
-  return list;
-}
-
 void expect_equal(const std::vector<TensorView>& a,
                   const std::vector<TensorView>& b,
                   const std::string& where) {
@@ -102,7 +91,7 @@ TEST_P(Families, EveryCaseLoadsAndComesBack) {
   for (const std::string& name : cases(GetParam())) {
     const std::string where = GetParam() + "/" + name;
     const fs::path folder = materialise(scratch, GetParam(), name);
-    if (const auto found = refused().find(where); found != refused().end()) {
+    if (const auto found = refused_cases().find(where); found != refused_cases().end()) {
       EXPECT_THAT(error_of(folder), HasSubstr(found->second)) << where;
       continue;
     }
@@ -148,7 +137,7 @@ TEST_P(Families, KeysThatMatterMoveTheSpecOrTheTensors) {
   for (const std::string& name : cases(GetParam())) {
     const Json facts = read_facts(golden() / GetParam() / name / "case.json");
     if (!facts.contains("base") || !facts.contains("moved_by") ||
-        refused().contains(GetParam() + "/" + name))
+        refused_cases().contains(GetParam() + "/" + name))
       continue;
     SCOPED_TRACE(name);
     const std::string base = facts["base"];
