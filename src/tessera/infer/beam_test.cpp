@@ -9,6 +9,7 @@
 
 #include "tessera/base/testing.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/model/large_weights_testing.h"
 
 namespace tessera::infer::beam_test {
 namespace {
@@ -41,11 +42,9 @@ const std::pair<const char*, const char*> kModels[] = {
 
 model::Model make_model(const char* text) {
   const model::ModelSpec spec = model::read_model_spec(spec::parse_json(text, "test"));
-  model::Weights weights = model::Weights::initial(spec, 3);
+  model::Weights weights = model::large_weights(spec, 3);
   const at::NoGradGuard no_gradients;
-  for (const auto& [decl, weight] : weights.all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      Tensor(weight->dense_tensor()).mul_(decl.name == "head.weight" ? 25 : 15);
+  if (const auto head = weights.find("head.weight")) Tensor(head->dense_tensor()).mul_(25.0 / 15);
   return {spec, std::move(weights)};
 }
 

@@ -8,19 +8,14 @@ namespace tessera::infer::evaluate_test {
 namespace {
 
 model::Model tiny() {
-  model::ModelSpec spec = model::read_model_spec(spec::parse_json(
+  const model::ModelSpec spec = model::read_model_spec(spec::parse_json(
       R"({"tessera": 1, "arch": "decoder", "vocab": 13, "d_model": 8, "head": "linear",
           "layers": [{"repeat": 2}],
           "mixer": {"type": "transformer_xl", "n_heads": 2, "segment": 4, "mem_len": 6},
           "ffn": {"type": "mlp", "d_hidden": 12}})",
       "test"));
-  model::Weights weights = model::Weights::initial(spec, 3);
   // large enough that the past shows in the likelihood
-  const at::NoGradGuard no_gradients;
-  for (const auto& [decl, weight] : weights.all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      Tensor(weight->dense_tensor()).mul_(20);
-  return {std::move(spec), std::move(weights)};
+  return {spec, model::large_weights(spec, 3, 20)};
 }
 
 TEST(Evaluate, CarriedWindowsAreOnePass) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/model/model.h"
+#include "tessera/model/large_weights_testing.h"
 #include "tessera/nn/registry.h"
 
 namespace tessera::infer {
@@ -80,14 +80,9 @@ inline model::Model tiny_pair(const std::string& mixer, uint64_t seed) {
 inline model::Model tiny_model_of(const std::string& spec_text, uint64_t seed) {
   nn::register_mechanisms();
   auto spec = model::read_model_spec(spec::parse_json(spec_text, "test"));
-  model::Weights weights = model::Weights::initial(spec, seed);
-  const at::NoGradGuard no_gradients;
-  for (const auto& [decl, weight] : weights.all()) {
-    Tensor tensor = weight->dense_tensor();
-    tensor.requires_grad_(false);
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      tensor.mul_(5);
-  }
+  model::Weights weights = model::large_weights(spec, seed, 5);
+  for (const auto& [decl, weight] : weights.all())
+    Tensor(weight->dense_tensor()).requires_grad_(false);
   return model::Model(std::move(spec), std::move(weights));
 }
 

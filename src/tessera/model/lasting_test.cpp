@@ -1,7 +1,7 @@
 // What a state keeps besides its tokens: keys of distances and filters, computed once.
 #include <gtest/gtest.h>
 
-#include "tessera/model/model.h"
+#include "tessera/model/large_weights_testing.h"
 
 namespace tessera::model::lasting_test {
 namespace {
@@ -12,12 +12,7 @@ Model make_model(const std::string& mixer) {
           "mixer": )" +
           mixer + R"(, "ffn": {"type": "mlp", "d_hidden": 12}})",
       "test"));
-  Weights weights = Weights::initial(spec, 5);
-  const at::NoGradGuard no_gradients;
-  for (const auto& [decl, weight] : weights.all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      Tensor(weight->dense_tensor()).mul_(15);
-  return {spec, std::move(weights)};
+  return {spec, large_weights(spec, 5)};
 }
 
 std::vector<int64_t> some_ids(int64_t n) {

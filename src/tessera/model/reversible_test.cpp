@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/testing.h"
-#include "tessera/model/model.h"
+#include "tessera/model/large_weights_testing.h"
 #include "tessera/model/plan.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
@@ -25,12 +25,7 @@ Json tiny(const std::string& more) {
 
 Model make_model(const Json& json) {
   const ModelSpec spec = read_model_spec(json);
-  Weights weights = Weights::initial(spec, 5, at::kDouble);
-  const at::NoGradGuard no_gradients;
-  for (const auto& [decl, weight] : weights.all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      Tensor(weight->dense_tensor()).mul_(15);
-  return {spec, std::move(weights)};
+  return {spec, large_weights(spec, 5, 15, at::kDouble)};
 }
 
 const std::vector<std::vector<int64_t>> kRows = {{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5},

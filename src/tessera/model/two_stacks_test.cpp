@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "tessera/base/testing.h"
-#include "tessera/model/model.h"
+#include "tessera/model/large_weights_testing.h"
 
 namespace tessera::model::two_stacks_test {
 namespace {
@@ -21,12 +21,7 @@ Model make_model(const std::string& position = "rope") {
                                                  position),
                                      "test");
   const ModelSpec spec = read_model_spec(json);
-  Weights weights = Weights::initial(spec, 5);
-  const at::NoGradGuard no_gradients;
-  for (const auto& [decl, weight] : weights.all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      Tensor(weight->dense_tensor()).mul_(15);
-  return {spec, std::move(weights)};
+  return {spec, large_weights(spec, 5)};
 }
 
 nn::Encoded encode(const Model& model, const Rows& sources, const std::vector<int64_t>& readers) {

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/model/large_weights_testing.h"
 #include "tessera/train/objective_testing.h"
 #include "tessera/train/train_testing.h"
 
@@ -20,14 +21,8 @@ struct Case {
 
 Case make_case() {
   const auto spec = model::read_model_spec(kSpec);
-  Case c{model::Model(spec, model::Weights::initial(spec, 3, at::kDouble)),
-         nn::Batch::of({{1, 5, 2, 7}, {10, 0, 3}}), at::tensor({5, 2, 7, -1, 0, 3, 9}, at::kLong)};
-  // at the usual small initial values a wrong formula hardly shows
-  const at::NoGradGuard no_grad;
-  for (const auto& [decl, weight] : c.model.weights().all())
-    if (decl.kind == spec::ParamKind::matrix || decl.kind == spec::ParamKind::embedding)
-      Tensor(weight->dense_tensor()).mul_(15);
-  return c;
+  return {model::Model(spec, model::large_weights(spec, 3, 15, at::kDouble)),
+          nn::Batch::of({{1, 5, 2, 7}, {10, 0, 3}}), at::tensor({5, 2, 7, -1, 0, 3, 9}, at::kLong)};
 }
 
 /// The definition, out of torch's own operations.
