@@ -1,5 +1,6 @@
 #include "cases.h"
 
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -394,6 +395,59 @@ Json derived(const spec::Mechanism& mechanism, std::string& problem) {
   return part;
 }
 
+/// The derived config, or the sample that stands in its place.
+Json base_part(const spec::Mechanism& mechanism, std::string& problem) {
+  Json base = derived(mechanism, problem);
+  for (const Sample& sample : kSamples)
+    if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
+        *sample.label == '\0') {
+      base.update(parse(sample.fields));
+      problem.clear();
+    }
+  return base;
+}
+
+/// The slot of the parts that a property of a schema holds, nullopt where it holds none.
+std::optional<Slot> slot_of(const Json& property) {
+  if (property.contains("anyOf")) return slot_of(property["anyOf"][0]);
+  const std::string ref = property.value("$ref", std::string());
+  for (int s = 0; s < spec::kSlotCount; ++s)
+    if (ref == std::string("#/$defs/") + spec::name_of(static_cast<Slot>(s)))
+      return static_cast<Slot>(s);
+  return std::nullopt;
+}
+
+/// Puts the part into the first field for its slot: of `json`, which has this schema, else of a
+/// part in it. False where there is no such field.
+bool place_within(Json& json, const Json& schema, Slot slot, const Json& part) {
+  for (const auto& [name, property] : schema["properties"].items())
+    if (slot_of(property) == slot) {
+      json[name] = part;
+      return true;
+    }
+  for (auto& [name, value] : json.items()) {
+    const auto inner = slot_of(schema["properties"].value(name, Json::object()));
+    if (inner && value.is_object() &&
+        place_within(value,
+                     spec::find_mechanism(*inner, value["type"].get<std::string>())->schema(), slot,
+                     part))
+      return true;
+  }
+  return false;
+}
+
+/// The same; where no part there has such a field, it comes with the first mechanism that has one.
+void place(Json& json, const Json& schema, Slot slot, const Json& part) {
+  if (place_within(json, schema, slot, part)) return;
+  for (const spec::Mechanism& outer : spec::mechanisms()) {
+    std::string problem;
+    Json around = base_part(outer, problem);
+    if (place_within(around, outer.schema(), slot, part))
+      return place(json, schema, outer.slot, around);
+  }
+  fail(ErrorKind::internal, "contract", "no mechanism has a field for slot {}", name_of(slot));
+}
+
 std::string label_of(const std::string& field, const Json& value) {
   return field + "_" + (value.is_string() ? value.get<std::string>() : value.dump());
 }
@@ -471,15 +525,8 @@ std::vector<Case> make_cases() {
     if (names.insert(c.name).second) out.push_back(std::move(c));
   };
   for (const spec::Mechanism& mechanism : spec::mechanisms()) {
-    std::string problem;
-    const Json required = derived(mechanism, problem);
-    Json base = required;
-    for (const Sample& sample : kSamples)
-      if (sample.slot == mechanism.slot && mechanism.name == sample.mechanism &&
-          *sample.label == '\0') {
-        base.update(parse(sample.fields));
-        problem.clear();
-      }
+    std::string problem, unused;
+    const Json required = derived(mechanism, unused), base = base_part(mechanism, problem);
     add(make_case(mechanism, "", base, problem));
     if (!out.back().problem.empty()) continue;
     const Json completed =
@@ -539,6 +586,7 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
 }
 
 Json host(const spec::Mechanism& mechanism, const Json& part, const std::string& arch) {
+  static const Json spec_schema = model::spec_schema();
   Json json = {{"tessera", 1},
                {"arch", arch},
                {"vocab", kVocab},
@@ -550,59 +598,31 @@ Json host(const spec::Mechanism& mechanism, const Json& part, const std::string&
                  {"position", {{"type", "rope"}, {"theta", 100}}}}},
                {"ffn", {{"type", "mlp"}, {"d_hidden", 12}, {"act", "gelu"}}},
                {"layers", parse(R"([{"repeat": 2}])")}};
-  switch (mechanism.slot) {
-    case Slot::norm:
-      json["norm"] = part;
-      break;
-    case Slot::position:
-      // a scheme acts in one place; where it adds to the embedding, nothing else tells the order
-      if (mechanism.info.place == spec::Place::embedding ||
-          mechanism.info.place == spec::Place::nowhere)
-        json["embed"] = {{"type", "token"}, {"position", part}};
-      json["mixer"]["position"] =
-          mechanism.info.place == spec::Place::embedding ? Json("none") : part;
-      break;
-    case Slot::rope_scaling:
-      json["mixer"]["position"]["scaling"] = part;
-      break;
-    case Slot::pattern:
-      json["mixer"]["pattern"] = part;
-      break;
-    case Slot::mixer:
-      if (mechanism.name == "cross_attention" && arch == "decoder") {
-        json.erase("layers");
-        json["arch"] = "encoder_decoder";
-        json["cross"] = part;
-        json["start"] = 1;
-        json["stacks"] =
-            parse(R"({"encoder": {"layers": [{}]}, "decoder": {"layers": [{"repeat": 2}]}})");
-        break;
-      }
-      json["mixer"] = part;
-      break;
-    case Slot::ffn:
-      json["ffn"] = part;
-      break;
-    case Slot::residual:
-      json["residual"] = part;
-      break;
-    case Slot::depth:
-      json["depth"] = part;
-      break;
-    case Slot::embed:
-      json["embed"] = part;
-      break;
-    case Slot::head:
-      if (mechanism.name == "classifier" && part.value("of", "pooled") == "pooled") {
-        json.erase("head");
-        json["heads"] = {part, "pooler"};
-      } else {
-        json["head"] = part;
-        if (part.is_object() && part.contains("width"))
-          json["embed"] = {{"type", "token"}, {"width", part["width"]}, {"project", "token"}};
-      }
-      break;
+  const auto is = [&](Slot slot, const char* name) {
+    return mechanism.slot == slot && mechanism.name == name;
+  };
+  if (is(Slot::mixer, "cross_attention") && arch == "decoder") {
+    json.erase("layers");
+    json["arch"] = "encoder_decoder";
+    json["cross"] = part;
+    json["start"] = 1;
+    json["stacks"] =
+        parse(R"({"encoder": {"layers": [{}]}, "decoder": {"layers": [{"repeat": 2}]}})");
+    return json;
   }
+  if (is(Slot::head, "classifier") && part.value("of", "pooled") == "pooled") {
+    json.erase("head");
+    json["heads"] = {part, "pooler"};
+    return json;
+  }
+  place(json, spec_schema, mechanism.slot, part);
+  // a scheme acts in one place; where it adds to the embedding, nothing else tells the order
+  if (mechanism.slot == Slot::position && (mechanism.info.place == spec::Place::embedding ||
+                                           mechanism.info.place == spec::Place::nowhere))
+    json["embed"] = {{"type", "token"}, {"position", part}};
+  if (mechanism.info.place == spec::Place::embedding) json["mixer"]["position"] = "none";
+  if (mechanism.slot == Slot::head && part.is_object() && part.contains("width"))
+    json["embed"] = {{"type", "token"}, {"width", part["width"]}, {"project", "token"}};
   return json;
 }
 
