@@ -1,5 +1,6 @@
 #include "tessera/model/model.h"
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/ops/random.h"
 
@@ -124,6 +125,7 @@ nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options
          name_of(spec_->arch));
   check_length(*spec_->encoder, source);
   nn::Context context = context_of(*spec_->encoder, source, options);
+  const ops::InputDrops drops(nn::input_drops(context, source));
   return {source, encoder_->forward(context)};
 }
 
@@ -138,6 +140,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   context.encoded = options.encoded;
   context.call = {options.state, options.replace};
   if (options.state != nullptr) context.lasting = &options.state->lasting();
+  const ops::InputDrops drops(nn::input_drops(context, batch));
 
   Tensor x_ND;
   try {

@@ -42,11 +42,14 @@ std::vector<Overlay> fresh_overlays(const ModelSpec& spec,
       if (r < 1 || r > std::min(o, i))
         fail(ErrorKind::usage, "adapter", "rank = {} beside {} [{}, {}]; expected 1 to {}", r,
              decl.name, o, i, std::min(o, i));
+      if (!(targets[t].dropout >= 0 && targets[t].dropout < 1))
+        fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
+             targets[t].dropout, decl.name);
       const double bound = 1 / std::sqrt(static_cast<double>(i));
       const spec::ParamDecl a{decl.name + ".lora_a", {r, i}, spec::Init::uniform(-bound, bound)};
       overlays.push_back({decl.name, trainable(a.name, ops::initial_values(a, key, at::kFloat)),
                           trainable(decl.name + ".lora_b", at::zeros({o, r}, at::kFloat)),
-                          targets[t].alpha / static_cast<double>(r)});
+                          targets[t].alpha / static_cast<double>(r), targets[t].dropout});
       used[t] = true;
       break;
     }
@@ -76,8 +79,11 @@ Model with_overlays(const Model& model, const std::vector<Overlay>& overlays) {
       fail(ErrorKind::usage, "adapter",
            "\"{}\" is [{}]; found A [{}] and B [{}], expected [r, I] and [O, r]", overlay.weight,
            fmt::join(w->shape(), ", "), fmt::join(a, ", "), fmt::join(b, ", "));
+    if (!(overlay.dropout >= 0 && overlay.dropout < 1))
+      fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
+           overlay.dropout, overlay.weight);
     found->second = std::make_shared<const ops::Weight>(
-        ops::Weight::adapted(w, overlay.a, overlay.b, overlay.scale));
+        ops::Weight::adapted(w, overlay.a, overlay.b, overlay.scale, overlay.dropout));
   }
   return Model(model.spec(), Weights::check(model.spec(), std::move(weights)));
 }

@@ -3,14 +3,18 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tessera/base/testing.h"
+#include "tessera/nn/dropout.h"
+#include "tessera/nn/rerun.h"
+
 namespace tessera::model::overlay_test {
 namespace {
 
-ModelSpec tiny() {
+ModelSpec tiny(const std::string& ffn = R"({"type": "glu", "d_hidden": 24})") {
   return read_model_spec(spec::parse_json(R"({
     "tessera": 1, "arch": "decoder", "vocab": 50, "d_model": 16,
     "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1}}],
-    "ffn": {"type": "glu", "d_hidden": 24}})",
+    "ffn": )" + ffn + "}",
                                           "tiny"));
 }
 
@@ -78,6 +82,152 @@ TEST(Overlay, RefusesWhatItCannotAdapt) {
   EXPECT_THROW(with_overlays(model, overlays), Error);
   overlays[0].weight = "layers.0.mixer.k.weight";
   EXPECT_THROW(with_overlays(model, overlays), Error);
+}
+
+// --- dropout -------------------------------------------------------------------------------------
+
+const std::vector<std::vector<int64_t>> kDocuments = {{3, 1, 4, 1}, {5, 9, 2, 6, 5, 3, 5}};
+
+/// The tiny model with drawn overlays everywhere.
+Model with_dropout(double p) {
+  const Model model(tiny(), Weights::initial(tiny(), 1));
+  const auto overlays = fresh_overlays(model.spec(), {{"", 4, 8, p}}, 7);
+  draw(overlays);
+  return with_overlays(model, overlays);
+}
+
+Tensor hidden(const Model& model, const nn::Batch& batch, bool training, uint64_t key = 3) {
+  ForwardOptions options;
+  options.training = training;
+  options.key = RandomKey(key);
+  return model.hidden(batch, options).detach();
+}
+
+TEST(OverlayDropout, OfZeroOrOutsideTrainingIsNone) {
+  const nn::Batch batch = nn::Batch::of(kDocuments);
+  const Model none = with_dropout(0), half = with_dropout(0.5);
+  const Tensor want = hidden(none, batch, false);
+  EXPECT_TRUE(at::equal(hidden(none, batch, true), want));
+  EXPECT_TRUE(at::equal(hidden(half, batch, false), want));
+  EXPECT_GT((hidden(half, batch, true) - want).abs().max().item<double>(), 1e-2);
+}
+
+TEST(OverlayDropout, ASampleDropsTheSameInAnyBatch) {
+  const Model model = with_dropout(0.5);
+  const Tensor both = hidden(model, nn::Batch::of(kDocuments), true);
+  const auto alone = [&](int64_t document, int64_t sample, uint64_t key) {
+    nn::Batch batch = nn::Batch::of({kDocuments[static_cast<size_t>(document)]});
+    batch.segments[0].sample = sample;
+    return hidden(model, batch, true, key);
+  };
+  const Tensor second = both.narrow(0, 4, 7);
+  EXPECT_TRUE(at::allclose(alone(0, 0, 3), both.narrow(0, 0, 4), 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(alone(1, 1, 3), second, 1e-5, 1e-5));
+  // another sample or step draws others, as does a later place in the sample
+  for (const Tensor& other : {alone(1, 0, 3), alone(1, 1, 4)})
+    EXPECT_GT((other - second).abs().max().item<double>(), 1e-2);
+  nn::Batch later = nn::Batch::of({kDocuments[1]});
+  later.segments[0].sample = 1, later.segments[0].offset = 4;
+  EXPECT_GT((hidden(model, later, true) - second).abs().max().item<double>(), 1e-2);
+}
+
+/// W = 0 with B A = I beside it: a product gives what A reads.
+WeightPtr reader(const std::string& name, int64_t n, double p) {
+  const auto dense = [&](Tensor t) {
+    return std::make_shared<const ops::Weight>(ops::Weight::dense(name, std::move(t)));
+  };
+  return std::make_shared<const ops::Weight>(ops::Weight::adapted(
+      dense(at::zeros({n, n})), dense(at::eye(n).requires_grad_(true)), dense(at::eye(n)), 1, p));
+}
+
+nn::Context training(const nn::Batch& batch) {
+  nn::Context context;
+  context.batch = &batch;
+  context.training = true;
+  context.key = RandomKey(3);
+  return context;
+}
+
+TEST(OverlayDropout, LeavesTheExpectationAsItIs) {
+  constexpr int64_t kTokens = 500, kWidth = 16;
+  constexpr double kP = 0.25;
+  const nn::Batch batch = nn::Batch::of(at::zeros({1, kTokens}, at::kLong));
+  const Tensor x = at::sin(at::arange(kTokens * kWidth, at::kFloat)).reshape({kTokens, kWidth}) + 2;
+  const auto read = [&](const std::string& name) {
+    const ops::InputDrops drops(nn::input_drops(training(batch), batch));
+    return ops::linear(x, *reader(name, kWidth, kP)).detach();
+  };
+  const Tensor y = read("a"), dropped = y == 0;
+  EXPECT_TRUE(at::allclose(y, at::where(dropped, 0.0, x / (1 - kP)), 1e-6, 1e-6));
+  // 8000 draws: three deviations are 0.015
+  EXPECT_NEAR(dropped.to(at::kDouble).mean().item<double>(), kP, 0.015);
+  EXPECT_NEAR(y.mean().item<double>(), x.mean().item<double>(), 0.05);
+  // every matrix draws its own
+  EXPECT_FALSE(at::equal(read("b") == 0, dropped));
+  EXPECT_TRUE(at::equal(read("a"), y));
+}
+
+TEST(OverlayDropout, IsTheSameWhereThePassIsComputedAgain) {
+  const nn::Batch batch = nn::Batch::of(kDocuments);
+  const Tensor x = at::sin(at::arange(11 * 16, at::kFloat)).reshape({11, 16});
+  const auto gradient = [&](bool again) {
+    const std::vector<WeightPtr> weights{reader("w", 16, 0.5)};
+    const auto body = [&](const Tensor& in, nn::Context&) {
+      return ops::linear(in, *weights[0]).square();
+    };
+    nn::Context context = training(batch);
+    Tensor y;
+    {
+      const ops::InputDrops drops(nn::input_drops(context, batch));
+      const Tensor in = x.clone().requires_grad_(true);
+      y = again ? nn::recomputed(body, weights, in, context) : body(in, context);
+    }
+    y.sum().backward();
+    return weights[0]->parts()->a->dense_tensor().grad();
+  };
+  ASSERT_TRUE(gradient(true).defined());
+  EXPECT_TRUE(at::equal(gradient(true), gradient(false)));
+}
+
+TEST(OverlayDropout, RefusesRowsThatAreNoTokens) {
+  const ModelSpec spec =
+      tiny(R"({"type": "chunked", "chunk": 2, "inner": {"type": "glu", "d_hidden": 24}})");
+  const Model model(spec, Weights::initial(spec, 1));
+  const auto overlays = fresh_overlays(model.spec(), {{"up", 4, 8, 0.5}}, 7);
+  test::expect_error(ErrorKind::usage, "reads 2 rows in a call of 11 tokens", [&] {
+    hidden(with_overlays(model, overlays), nn::Batch::of(kDocuments), true);
+  });
+  for (const double bad : {-0.1, 1.0, std::nan("")})
+    test::expect_error(ErrorKind::usage, "expected 0 to below 1", [&] {
+      fresh_overlays(model.spec(), {{"up", 4, 8, bad}}, 7);
+    });
+}
+
+TEST(Overlay, GradientsReachItThroughWhatIsComputedAgain) {
+  const auto gradients = [&](const std::string& ffn) {
+    const ModelSpec spec = tiny(ffn);
+    std::map<std::string, WeightPtr> weights;
+    const Weights fresh = Weights::initial(spec, 1);
+    for (const auto& [decl, weight] : fresh.all())
+      weights[decl.name] = std::make_shared<const ops::Weight>(ops::Weight::dense(
+          decl.name, at::sin(at::arange(decl.elements(), at::kFloat) * 0.7).reshape(decl.shape)));
+    const Model model(spec, Weights::check(spec, weights));
+    auto overlays = fresh_overlays(model.spec(), {{"up", 4, 8}}, 7);
+    for (const Overlay& overlay : overlays) {
+      const at::NoGradGuard guard;
+      Tensor(overlay.a->dense_tensor()).fill_(0.25);
+    }
+    draw(overlays);
+    logits(with_overlays(model, overlays)).square().sum().backward();
+    return std::pair{overlays[1].a->dense_tensor().grad(), overlays[0].b->dense_tensor().grad()};
+  };
+  const std::string glu = R"({"type": "glu", "d_hidden": 24})";
+  const auto [a, b] = gradients(glu);
+  const auto [a_again, b_again] =
+      gradients(R"({"type": "chunked", "chunk": 4, "inner": )" + glu + "}");
+  ASSERT_TRUE(a_again.defined() && b_again.defined());
+  EXPECT_TRUE(at::allclose(a_again, a, 1e-4, 1e-4 * a.abs().max().item<double>()));
+  EXPECT_TRUE(at::allclose(b_again, b, 1e-4, 1e-4 * b.abs().max().item<double>()));
 }
 
 TEST(Weights, APartThatAsksForWhatNoneDeclaresFails) {

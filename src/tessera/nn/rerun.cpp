@@ -94,7 +94,7 @@ struct Region::Run {
 };
 
 Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, Context& context)
-    : body_(std::move(body)) {
+    : body_(std::move(body)), drops_(ops::InputDrops::current()) {
   if (!context.recomputation) context.recomputation = std::make_shared<Recomputation>();
   Recomputation& common = *context.recomputation;
   batch_ = kept(context.batch, common.batch, common.batch_of);
@@ -112,7 +112,13 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
     if (input.defined() && input.requires_grad() && seen.insert(input.unsafeGetTensorImpl()).second)
       inputs_.push_back(input);
   };
-  for (const WeightPtr& weight : weights) add(weight->dense_tensor());
+  const std::function<void(const ops::Weight&)> add_weight = [&](const ops::Weight& weight) {
+    if (const ops::Weight::Adapted* parts = weight.parts())
+      for (const WeightPtr* part : {&parts->w, &parts->a, &parts->b}) add_weight(**part);
+    else
+      add(weight.dense_tensor());
+  };
+  for (const WeightPtr& weight : weights) add_weight(*weight);
   n_weights_ = inputs_.size();
   if (encoded_) add(encoded_->x_SD);
   for (const auto& [name, value] : frozen_.values.all()) add(value);
@@ -164,6 +170,7 @@ void Region::publish(std::span<const Tensor> outputs, Context& context) const {
 
 Region::Gradients Region::again(const Tensor& x, std::span<const Tensor> gradients) const {
   Context context = frozen_;
+  const ops::InputDrops drops(drops_);
   auto choices = std::make_shared<Choices>();
   choices->made = choices_;
   choices->repeating = true;

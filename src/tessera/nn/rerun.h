@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/nn/parts.h"
+#include "tessera/ops/weights/input_drops.h"
 
 namespace tessera::nn {
 
@@ -69,6 +70,7 @@ class Region {
   std::shared_ptr<const Batch> batch_;
   std::shared_ptr<const Encoded> encoded_;
   Context frozen_;
+  ops::InputDrops::DropPtr drops_;
   std::vector<Tensor> inputs_, outputs_;
   size_t n_weights_ = 0;                               // the first of the inputs
   std::vector<std::pair<bool, std::string>> written_;  // whether it is a loss, and its name

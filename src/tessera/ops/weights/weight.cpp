@@ -11,6 +11,7 @@
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/weights/blocked_linear.h"
+#include "tessera/ops/weights/input_drops.h"
 
 namespace tessera::ops {
 namespace {
@@ -65,7 +66,7 @@ Weight Weight::stored(std::string name,
   return w;
 }
 
-Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale) {
+Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale, double dropout) {
   require(w->shape().size() == 2 && a->size(1) == w->size(1) && b->size(0) == w->size(0) &&
               b->size(1) == a->size(0),
           "adapter", "{}: [{}, {}] and [{}, {}] beside a weight of {} axes", w->name(), a->size(0),
@@ -74,9 +75,14 @@ Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale) {
   out.name_ = w->name();
   out.dtype_ = w->dtype();
   out.shape_ = w->shape();
-  out.adapted_ =
-      std::make_shared<const Adapted>(Adapted{std::move(w), std::move(a), std::move(b), scale});
+  out.adapted_ = std::make_shared<const Adapted>(
+      Adapted{std::move(w), std::move(a), std::move(b), scale, dropout});
   return out;
+}
+
+Tensor Weight::Adapted::input(const Tensor& x) const {
+  const auto& drop = InputDrops::current();
+  return dropout == 0 || !drop ? x : (*drop)(x, dropout, w->name());
 }
 
 Weight Weight::converted(DType dtype) const {
@@ -125,10 +131,15 @@ const void* Weight::data() const {
 
 Tensor Weight::tensor() const {
   if (tensor_.defined()) return tensor_;
-  // columns of B A, by the products that kernels and gradients share
-  if (adapted_)
+  if (adapted_) {
+    if (adapted_->dropout > 0 && InputDrops::current())
+      fail(ErrorKind::usage, "adapter",
+           "{} is read as a matrix, whose inputs cannot be dropped; expected dropout 0 beside it",
+           name_);
+    // columns of B A, by the products that kernels and gradients share
     return adapted_->w->tensor() +
            adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
+  }
   if (view_.defined()) return view_;
   Tensor out = at::empty(shape_, at::kFloat);
   if (dtype_ == DType::f64) {
@@ -263,7 +274,8 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
           w.name(), x.size(-1), w.size(0), w.size(1));
   if (const Weight::Adapted* parts = w.parts())
-    return linear(x, *parts->w, bias) + parts->scale * linear(linear(x, *parts->a), *parts->b);
+    return linear(x, *parts->w, bias) +
+           parts->scale * linear(linear(parts->input(x), *parts->a), *parts->b);
   const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
   if (by_kernel(x, w)) {
     if (!at::GradMode::is_enabled()) return product(x, w, b_O);

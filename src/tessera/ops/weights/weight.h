@@ -32,8 +32,10 @@ class Weight {
                        std::shared_ptr<const void> owner);
 
   /// W + scale B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I]
-  /// and B [O, r]. All three stay as they are, and are trained where they are trainable.
-  static Weight adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1);
+  /// and B [O, r]. All three stay as they are, and are trained where they are trainable. `dropout`
+  /// is the probability with which training drops a number that A reads (input_drops.h).
+  static Weight adapted(
+      WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
 
   /// The numbers rounded to another storage type, in memory of its own; never trainable. Throws
   /// Error(usage) where nothing writes that type.
@@ -56,6 +58,7 @@ class Weight {
 
   /// The numbers as a float tensor. Dense weights return their own tensor, which gradients reach;
   /// stored f32 is a view, other storage types a fresh float32 copy (small weights, conversions).
+  /// Throws Error(usage) where an adapted one is to drop inputs, of which a matrix knows none.
   Tensor tensor() const;
   /// The tensor behind a dense weight, for optimisers and gradients; undefined for a stored one.
   const Tensor& dense_tensor() const { return tensor_; }
@@ -67,6 +70,9 @@ class Weight {
   struct Adapted {
     WeightPtr w, a, b;
     double scale = 1;
+    double dropout = 0;  // of the inputs of A
+    /// What A reads of x.
+    Tensor input(const Tensor& x) const;
   };
   const Adapted* parts() const { return adapted_.get(); }
 

@@ -1,5 +1,6 @@
 #include "tessera/nn/mixer/attention/cross_attention.h"
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/ops/attention/attention_form.h"
 #include "tessera/ops/attention/flash_attention.h"
@@ -31,6 +32,7 @@ class CrossAttention final : public Mixer {
     ops::KeyValues sources;
     if (context.encoded != nullptr) {
       const Tensor& e_SD = context.encoded->x_SD;
+      const ops::InputDrops of_sources(input_drops(context, context.encoded->source));
       sources = {k_norm_(k_(e_SD)),
                  v_(e_SD).reshape({e_SD.size(0), config_.n_kv_heads, config_.head_dim}), 0};
     }
