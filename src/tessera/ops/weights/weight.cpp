@@ -10,6 +10,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/kernels/weights/quantize.h"
 #include "tessera/ops/weights/blocked_linear.h"
 #include "tessera/ops/weights/input_drops.h"
 
@@ -86,12 +87,28 @@ Tensor Weight::Adapted::input(const Tensor& x) const {
 }
 
 Weight Weight::converted(DType dtype) const {
+  if (kernels::can_quantize(dtype)) return quantized(dtype);
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
-    fail(ErrorKind::usage, "weight", "{}: no form writes {}; expected f32, bf16 or f16", name_,
+    fail(ErrorKind::usage, "weight",
+         "{}: no form writes {}; expected f32, bf16, f16, q8_0, q4_0, q4_1, q5_0 or q5_1", name_,
          tessera::name_of(dtype));
   const auto numbers = std::make_shared<const Tensor>(
       tensor().detach().to(at::kCPU, scalar_type_of(dtype), false, true).contiguous());
   return stored(name_, dtype, shape_, numbers->const_data_ptr(), numbers);
+}
+
+Weight Weight::quantized(DType dtype) const {
+  const int32_t block = layout_of(dtype).block_elements;
+  if (shape_.empty() || shape_.back() % block != 0)
+    fail(ErrorKind::usage, "weight",
+         "{}: rows of {} numbers; expected a multiple of {}, a block of {}", name_,
+         shape_.empty() ? 1 : shape_.back(), block, tessera::name_of(dtype));
+  const Tensor numbers = tensor().detach().to(at::kCPU, at::kFloat).contiguous();
+  const auto blocks =
+      std::make_shared<const Tensor>(at::empty({storage_bytes(dtype, numbers.numel())}, at::kByte));
+  kernels::quantize(dtype, numbers.const_data_ptr<float>(), numbers.numel(),
+                    blocks->mutable_data_ptr());
+  return stored(name_, dtype, shape_, blocks->const_data_ptr(), blocks);
 }
 
 Weight Weight::slice(int64_t index) const {

@@ -37,8 +37,9 @@ class Weight {
   static Weight adapted(
       WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
 
-  /// The numbers rounded to another storage type, in memory of its own; never trainable. Throws
-  /// Error(usage) where nothing writes that type.
+  /// The numbers rounded to the nearest of another storage type, in memory of its own; never
+  /// trainable. Throws Error(usage) where nothing writes that type (a plain float, q8_0, q4_0,
+  /// q4_1, q5_0 and q5_1 are written), or rows are no whole blocks of it.
   Weight converted(DType dtype) const;
   /// Matrix `index` of matrices [E, O, I], one per expert: [O, I], where it lies. Gradients reach
   /// the whole of a trainable one.
@@ -77,6 +78,8 @@ class Weight {
   const Adapted* parts() const { return adapted_.get(); }
 
  private:
+  Weight quantized(DType dtype) const;
+
   std::string name_;
   DType dtype_ = DType::f32;
   std::vector<int64_t> shape_;

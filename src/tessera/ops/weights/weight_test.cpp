@@ -165,7 +165,32 @@ TEST(Weight, ConvertedRoundsToNearestEvenAndRefusesTypesThatNothingWrites) {
   const Weight kept = w.converted(DType::f32);
   EXPECT_NE(kept.data(), w.data());
   EXPECT_FALSE(kept.trainable());
-  EXPECT_THROW(w.converted(DType::q4_0), Error);
+  EXPECT_THROW(w.converted(DType::q4_0), Error);  // rows of 3
+}
+
+TEST(Weight, ConvertedToBlocksIsAnotherStoredWeight) {
+  const Weight w = Weight::dense("w", drawn({5, 64}, 1).requires_grad_(true));
+  const Tensor x = drawn({7, 64}, 2), want = at::matmul(x, w.tensor().detach().t());
+  for (const auto& [dtype, error] : {std::pair{DType::q8_0, 0.02},
+                                     {DType::q5_1, 0.1},
+                                     {DType::q5_0, 0.1},
+                                     {DType::q4_1, 0.2},
+                                     {DType::q4_0, 0.2}}) {
+    const Weight blocks = w.converted(dtype);
+    EXPECT_EQ(blocks.dtype(), dtype);
+    EXPECT_EQ(blocks.shape(), w.shape());
+    EXPECT_EQ(blocks.bytes(), storage_bytes(dtype, 5 * 64));
+    EXPECT_FALSE(blocks.trainable());
+    // rounding is what it lost, and a product is computed from what is left
+    const Tensor numbers = blocks.tensor();
+    EXPECT_LT((numbers - w.tensor()).norm().item<double>(),
+              error * w.tensor().norm().item<double>());
+    expect_near(linear(x, blocks), at::matmul(x, numbers.t()), 1e-4);
+    EXPECT_LT((linear(x, blocks) - want).norm().item<double>(), error * want.norm().item<double>());
+    // what it can say already stays
+    EXPECT_TRUE(at::equal(blocks.converted(dtype).tensor(), numbers)) << name_of(dtype);
+  }
+  EXPECT_THROW(w.converted(DType::q4_k), Error);
 }
 
 TEST(Weight, StoredFloatsAreOneView) {
