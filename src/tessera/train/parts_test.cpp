@@ -3,6 +3,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/format/gguf.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/train/batch_tensors.h"
@@ -167,6 +168,76 @@ TEST(StartWeights, AreThoseOfAConvertedModel) {
     EXPECT_TRUE(weight->dense_tensor().requires_grad());
   }
   EXPECT_LT(s.train("second", {"train.steps=1", "schedule.warmup=0"}).last->loss, 3.2);
+}
+
+/// The golden file, or the same with its matrices in blocks.
+fs::path gguf_file(const TemporaryFolder& folder, std::optional<DType> blocks) {
+  const fs::path golden =
+      fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/llama/gguf/base.gguf";
+  if (!blocks) return golden;
+  const format::GgufFile file = format::open_gguf(golden);
+  std::vector<format::TensorView> tensors;
+  for (const format::TensorView& view : file.tensors.tensors()) {
+    tensors.push_back(view);
+    if (view.shape.size() < 2 || view.shape.back() % 32 != 0) continue;
+    const auto weight = std::make_shared<const ops::Weight>(
+        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner)
+            .converted(*blocks));
+    tensors.back() = {
+        view.name,
+        *blocks,
+        view.shape,
+        {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())},
+        weight};
+  }
+  format::write_gguf(folder / "blocks.gguf", file.metadata.entries(), tensors);
+  return folder / "blocks.gguf";
+}
+
+TEST(StartWeights, AreThoseOfAGgufFile) {
+  for (const std::optional<DType> blocks : {std::optional<DType>(), {DType::q8_0}}) {
+    Setting s;
+    const fs::path file = gguf_file(s.folder, blocks);
+    const infer::LoadedModel from = infer::load_model(file);
+    // the file's own spec and tokenizer, which knows digits and capitals
+    std::string text;
+    for (int i = 0; i < 900; ++i)
+      text += static_cast<char>(i % 3 == 0 ? '0' + i % 10 : 'A' + i % 7);
+    s.json["data"]["train"] = {s.folder.write("capitals.txt", text)};
+    s.json["init"] = {{"from", file.string()}};
+    s.json.erase("spec");
+    const Recipe recipe = s.recipe();
+    EXPECT_EQ(model::resolve(recipe.spec), from.source.spec_json);
+    const StartWeights start = start_weights(recipe);
+    ASSERT_TRUE(start.report);
+    EXPECT_EQ(start.report->kept, std::ssize(start.weights.all()));
+    EXPECT_TRUE(start.report->fresh.empty() && start.report->dropped.empty());
+    EXPECT_EQ(start.report->differs, "");
+    for (const auto& [decl, weight] : start.weights.all()) {
+      EXPECT_TRUE(at::equal(weight->dense_tensor(), from.model.weights().find(decl.name)->tensor()))
+          << decl.name;
+      EXPECT_TRUE(weight->trainable());
+    }
+    // what it learns is a model with that tokenizer, and goes on
+    const std::vector<std::string> constant = {"schedule.type=constant", "optimizer.lr=0.003",
+                                               "train.steps=2"};
+    const TrainResult first = s.train("run", constant);
+    EXPECT_TRUE(std::isfinite(first.last->loss));
+    const infer::LoadedModel learned = infer::load_model(first.checkpoint);
+    ASSERT_TRUE(learned.tokenizer);
+    EXPECT_EQ(learned.tokenizer->encode("B3A!\""), from.tokenizer->encode("B3A!\""));
+    const std::vector<std::string> longer = {"schedule.type=constant", "optimizer.lr=0.003",
+                                             "train.steps=60"};
+    EXPECT_LT(s.train("run", longer, {.resume = true}).last->loss, first.last->loss - 0.5);
+  }
+}
+
+TEST(StartWeights, OfAGgufFileThatIsNoneAreRefused) {
+  Setting s;
+  s.json["init"] = {{"from", s.folder.write("half.gguf", "GGUF\x03")}};
+  expect_error(ErrorKind::file, "half.gguf", [&] { s.recipe(); });
+  s.json["data"]["tokenizer"] = "bytes";
+  expect_error(ErrorKind::file, "half.gguf", [&] { start_weights(s.recipe()); });
 }
 
 TEST(StartWeights, SayWhatIsNewAndWhatIsDropped) {
