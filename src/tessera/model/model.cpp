@@ -96,7 +96,12 @@ nn::Context context_of(const ModelSpec& spec,
   context.step = options.step;
   context.cancel = options.cancel;
   context.probe = options.probe;
-  context.add_loss = options.add_loss;
+  if (options.add_loss)
+    context.add_loss = [take = options.add_loss, &spec](const std::string& name,
+                                                        const Tensor& loss) {
+      // shared parts do not say so themselves
+      take(name.starts_with(spec.under("")) ? name : spec.under(name), loss);
+    };
   context.add_statistic = options.add_statistic;
   context.split = options.sequence;
   return context;

@@ -44,7 +44,9 @@ struct ForwardOptions {
   /// Called with the input of every branch ("layers.3.mixer.in") where set; what it returns takes
   /// its place.
   std::function<Tensor(const std::string& name, const Tensor& x_ND)> replace;
-  nn::LossSink add_loss;            // takes the losses of parts that have some of their own
+  /// Takes the losses of parts that have some of their own. Where there are two stacks, names begin
+  /// with the stack's, as those of parameters do ("encoder.layers.3.mixer.reconstruction").
+  nn::LossSink add_loss;
   nn::StatisticSink add_statistic;  // takes what parts count
   nn::SequenceSplit sequence;       // of the attention mixers where gradients are recorded
 };

@@ -2,11 +2,13 @@
 
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/loss.h"
+#include "tessera/train/part_losses.h"
 
 namespace tessera::train {
 namespace {
 
 constexpr const char* kNextToken = "loss";
+constexpr const char* kOfEncoder = "encoder.";
 
 class TokenObjective final : public Objective {
  public:
@@ -33,6 +35,8 @@ class TokenObjective final : public Objective {
     Denominators out;
     out.losses[kNextToken] = static_cast<double>(packed.n_targets);
     out.tokens = static_cast<double>(packed.ids.size());
+    for (const auto& source : packed.sources)
+      out.source_tokens += static_cast<double>(source.size());
     return out;
   }
 
@@ -70,27 +74,6 @@ class TokenObjective final : public Objective {
   }
 
  private:
-  /// Losses that parts add in one forward pass.
-  class PartLosses {
-   public:
-    explicit PartLosses(const Denominators& whole) : whole_(whole) {}
-    nn::LossSink sink() {
-      return [this](const std::string& name, const Tensor& sum) {
-        const auto [known, added] = sums_.emplace(name, sum.detach());
-        if (!added) known->second = known->second + sum.detach();
-        const Tensor share = sum / std::max(1.0, whole_.of(name));
-        weighted_ = weighted_.defined() ? weighted_ + share : share;
-      };
-    }
-    const std::map<std::string, Tensor>& sums() const { return sums_; }
-    const Tensor& weighted() const { return weighted_; }
-
-   private:
-    const Denominators& whole_;
-    std::map<std::string, Tensor> sums_;
-    Tensor weighted_;
-  };
-
   std::string name_;
   bool counts_bytes_;
   double z_loss_, l2_wrap_;
@@ -101,12 +84,14 @@ class TokenObjective final : public Objective {
 Denominators& Denominators::operator+=(const Denominators& other) {
   for (const auto& [name, count] : other.losses) losses[name] += count;
   tokens += other.tokens;
+  source_tokens += other.source_tokens;
   return *this;
 }
 
 double Denominators::of(const std::string& loss) const {
   const auto found = losses.find(loss);
-  return found != losses.end() ? found->second : tokens;
+  if (found != losses.end()) return found->second;
+  return loss.starts_with(kOfEncoder) ? source_tokens : tokens;
 }
 
 std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source) {

@@ -4,7 +4,7 @@
 // A loss is a sum of terms over a denominator that is counted from the targets before the first
 // forward pass, over the whole update: gradients are those of the sum over all micro-batches (and,
 // later, ranks) divided once. Parts may add losses of their own (nn::LossSink), sums over the
-// tokens of a call: means over the tokens that the model reads.
+// tokens of a call: means over the tokens that their stack reads.
 #pragma once
 
 #include <map>
@@ -22,8 +22,10 @@ namespace tessera::train {
 struct Denominators {
   std::map<std::string, double> losses;  // the objective's own, by name
   double tokens = 0;                     // that the model reads, those of sources left out
+  double source_tokens = 0;              // that the encoder beside it reads
   Denominators& operator+=(const Denominators& other);
-  /// Of the objective's loss of that name, else of a part's.
+  /// Of the objective's loss of that name, else of a part's: where it begins with "encoder.", of a
+  /// part of the encoder beside the model (model::ForwardOptions::add_loss).
   double of(const std::string& loss) const;
 };
 

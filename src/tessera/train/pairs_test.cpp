@@ -4,6 +4,7 @@
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/part_losses.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/token_cache.h"
@@ -155,6 +156,55 @@ TEST(Pairs, RecipeAndArchitectureMustAgree) {
   json = pair_recipe("a.txt");
   json["data"]["format"] = "text";
   expect_error(ErrorKind::spec, "expected format \"jsonl\"", [&] { read_recipe(json, ""); });
+}
+
+TEST(Pairs, LossesOfPartsAreMeansOverTheTokensOfTheirStack) {
+  const TemporaryFolder folder;
+  const Recipe recipe = read_recipe(pair_recipe(folder.write("pairs.jsonl", letter_pairs(40))), "");
+  const auto objective = open_objective(recipe, folder / "cache");
+  std::vector<int64_t> begun;
+  const PackedBatch packed = objective->source().train(0, 4, begun);
+  int64_t sources = 0;
+  for (const auto& source : packed.sources) sources += std::ssize(source);
+  const auto texts = std::ssize(packed.ids);
+  ASSERT_NE(sources, texts);
+  Denominators whole = objective->denominators(packed);
+  whole += objective->denominators(packed);
+  EXPECT_EQ(whole.of("encoder.layers.0.ffn.balance"), 2 * sources);
+  EXPECT_EQ(whole.of("decoder.layers.0.ffn.balance"), 2 * texts);
+  EXPECT_EQ(whole.of("loss"), 2 * packed.n_targets);
+
+  PartLosses parts(whole);
+  const nn::LossSink add = parts.sink();
+  const Tensor of_encoder = at::full({}, 3.0).requires_grad_(true),
+               of_decoder = at::full({}, 5.0).requires_grad_(true);
+  add("encoder.layers.0.ffn.balance", of_encoder);
+  add("decoder.layers.0.ffn.balance", of_decoder);
+  add("encoder.layers.0.ffn.balance", of_encoder);
+  EXPECT_EQ(parts.sums().at("encoder.layers.0.ffn.balance").item<double>(), 6);
+  parts.weighted().backward();
+  EXPECT_FLOAT_EQ(of_encoder.grad().item<float>(), 1 / static_cast<float>(sources));
+  EXPECT_FLOAT_EQ(of_decoder.grad().item<float>(), 0.5F / static_cast<float>(texts));
+}
+
+/// A part that two stacks may share does not say in which it stands.
+TEST(Pairs, LossesOfPartsBearTheNameOfTheirStack) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += Json{{"in", "abc"}, {"out", "uvwxyzuvwxyz"}}.dump() + "\n";
+  Json json = pair_recipe(folder.write("pairs.jsonl", lines));
+  json["spec"]["stacks"]["decoder"]["layers"][0] = json_of(R"({"share": "one", "mixer": {
+      "type": "compressive", "n_heads": 2, "segment": 2, "mem_len": 2, "n_compressed": 2, "rate": 2}})");
+  const Recipe recipe = read_recipe(json, "");
+  const auto objective = open_objective(recipe, folder / "cache");
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 1));
+  std::vector<int64_t> begun;
+  const PackedBatch packed = objective->source().train(0, 4, begun);
+  model::ForwardOptions forward;
+  forward.training = true;
+  const LossSums sums =
+      objective->learn(model, packed, batch_of(packed), forward, objective->denominators(packed));
+  EXPECT_TRUE(sums.contains("decoder.shared.one.mixer.reconstruction"));
 }
 
 TEST(Pairs, ModelLearnsToReadItsSourceAndResumesBitForBit) {
