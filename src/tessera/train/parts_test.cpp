@@ -1,7 +1,4 @@
 // The parts of a run: parameters and their groups, start weights, losses of parts, one evaluator.
-#include <ATen/Parallel.h>
-
-#include "tessera/base/threads.h"
 #include "tessera/convert/checkpoint.h"
 #include "tessera/format/gguf.h"
 #include "tessera/format/safetensors.h"
@@ -332,42 +329,6 @@ TEST(Evaluation, OfACheckpointIsWhatTheRunLogged) {
                                                   {.window = s.recipe().train.length + 1});
   EXPECT_EQ(again.targets, 699);
   EXPECT_NEAR(again.nll, *result.last->valid_loss, 1e-12 * again.nll);
-}
-
-// --- threads -------------------------------------------------------------------------------------
-
-TEST(Trainer, LossCurvesAreTheSameForAnyNumberOfThreads) {
-  Setting s;
-  s.json["spec"]["layers"][0]["mixer"]["dropout"] = 0.1;
-  s.json["train"]["z_loss"] = 1e-3;
-  const int before = thread_count();
-  std::vector<fs::path> checkpoints;
-  for (const int threads : {1, 2}) {
-    set_thread_count(threads);
-    checkpoints.push_back(s.train(fmt::format("threads{}", threads)).checkpoint);
-  }
-  set_thread_count(before);
-  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    EXPECT_TRUE(values_in(checkpoints[0] / file) == values_in(checkpoints[1] / file)) << file;
-  const auto one = s.log("threads1"), two = s.log("threads2");
-  ASSERT_EQ(one.size(), two.size());
-  for (size_t i = 0; i < one.size(); ++i)
-    for (const char* key : {"loss", "grad_norm", "valid_loss"})
-      EXPECT_EQ(one[i].value(key, Json()), two[i].value(key, Json())) << i << " " << key;
-}
-
-/// More rows than libtorch sums in one go.
-TEST(Trainer, SumsOfManyTokensDoNotTurnOnTheThreads) {
-  const Tensor values = at::sin(at::arange(200'000, at::kFloat));
-  const int before = at::get_num_threads();
-  std::vector<double> sums;
-  for (const int threads : {1, 2, 3}) {
-    at::set_num_threads(threads);
-    sums.push_back(infer::sum_in_order(values));
-  }
-  at::set_num_threads(before);
-  EXPECT_EQ(sums[0], sums[1]);
-  EXPECT_EQ(sums[0], sums[2]);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "tessera/nn/position/relative.h"
+#include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 namespace {
@@ -12,11 +14,12 @@ namespace {
 Tensor plain(const ops::ScoreBlock& block, const Tensor& table) {
   const Tensor &q = block.q_BHTD, &k = block.k_BHSD;
   const Tensor future_TS = distances(block).gt(0);
-  const Tensor gates_BHTS =
-      at::sigmoid(at::matmul(q, k.transpose(-1, -2)) * block.scale).masked_fill(future_TS, 0);
+  const Tensor gates_BHTS = ops::elementwise(ops::Elementwise::sigmoid,
+                                             ops::product(q, k.transpose(-1, -2)) * block.scale)
+                                .masked_fill(future_TS, 0);
   const auto last = static_cast<double>(table.size(-2) - 1);
   const Tensor place = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp_max(last);
-  const Tensor z_BHTP = at::matmul(q, table.to(q.scalar_type()).transpose(-1, -2));
+  const Tensor z_BHTP = ops::product(q, table.to(q.scalar_type()).transpose(-1, -2));
   const Tensor low = place.detach().floor(), part = place - low;
   const auto row = [&](const Tensor& index) { return z_BHTP.gather(-1, index.to(at::kLong)); };
   return part * row(place.detach().ceil()) + (1 - part) * row(low);

@@ -8,7 +8,9 @@
 #include "tessera/ops/attention/flash_attention.h"
 #include "tessera/ops/attention/kv_rows.h"
 #include "tessera/ops/attention/scattered_attention.h"
+#include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/side_by_side.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -35,10 +37,10 @@ Tensor products(const Tensor& q,
   if (options.far_q.defined())
     for (const kernels::KeyRange& range : held)
       far += std::max<int64_t>(0, std::min(range.end, options.far_end) - range.begin);
-  if (far == 0) return at::matmul(q, k.transpose(-1, -2));
+  if (far == 0) return ops::product(q, k.transpose(-1, -2));
   const Tensor far_q = options.far_q.to(q.scalar_type());
-  return at::cat({at::matmul(far_q, k.narrow(2, 0, far).transpose(-1, -2)),
-                  at::matmul(q, k.narrow(2, far, k.size(2) - far).transpose(-1, -2))},
+  return at::cat({ops::product(far_q, k.narrow(2, 0, far).transpose(-1, -2)),
+                  ops::product(q, k.narrow(2, far, k.size(2) - far).transpose(-1, -2))},
                  -1);
 }
 
@@ -194,14 +196,14 @@ Tensor defined_attention(KeyCounts counted,
   if (lse != nullptr) *lse = log_sum(scores);
   Tensor weights;
   if (sinks) {
-    weights = at::softmax(scores, -1).narrow(-1, 0, s);
+    weights = ops::softmax(scores).narrow(-1, 0, s);
   } else {
-    weights = at::softmax(scores, -1);
+    weights = ops::softmax(scores);
     // a row without keys: all its weights are 0, never NaN
     if (hidden.all(-1).any().item<bool>()) weights = weights.masked_fill(hidden, 0);
   }
   if (options.dropout) weights = options.dropout(weights);
-  Tensor out = at::matmul(weights, v);
+  Tensor out = ops::product(weights, v);
   if (options.term.values) {
     row = 0;
     for (const kernels::KeyRange& range : held) {
@@ -387,7 +389,7 @@ Tensor attention(const std::vector<AttentionCall>& calls) {
 }
 
 Tensor row_products(const Tensor& x, const Tensor& w) {
-  if (!use_kernels(x)) return at::matmul(x, w.transpose(-1, -2));
+  if (!use_kernels(x)) return ops::product(x, w.transpose(-1, -2));
   const int64_t t = x.size(-2), d = x.size(-1), s = w.size(-2);
   auto batch = at::infer_size(x.sizes().slice(0, static_cast<size_t>(x.dim() - 2)),
                               w.sizes().slice(0, static_cast<size_t>(w.dim() - 2)));

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/weights/product.h"
+
 namespace tessera::ops {
 namespace {
 
@@ -157,11 +160,11 @@ Tensor gathered(const Tensor& q_THK,
       return x.select(1, run * heads / (h / g)).index_select(0, rows).unflatten(0, {t, longest});
     };
     const Tensor scores =
-        at::matmul(q_THK.narrow(1, run * heads, heads), pick(k_SGK).transpose(1, 2)) * scale +
+        ops::product(q_THK.narrow(1, run * heads, heads), pick(k_SGK).transpose(1, 2)) * scale +
         b_T1M;
     const Tensor empty = b_T1M.detach().amax(-1, true).eq(-kInfinity);
-    const Tensor weights = at::softmax(scores.masked_fill(empty, 0), -1).masked_fill(empty, 0);
-    out.push_back(at::matmul(weights, pick(v_SGV)));
+    const Tensor weights = ops::softmax(scores.masked_fill(empty, 0)).masked_fill(empty, 0);
+    out.push_back(ops::product(weights, pick(v_SGV)));
   }
   return at::cat(out, 1);
 }
@@ -380,12 +383,12 @@ Attended biased_attention(const Tensor& q_BHTK,
   const int64_t per_group = q_BHTK.size(1) / k_BGSK.size(1);
   const Tensor k = k_BGSK.to(type).repeat_interleave(per_group, 1),
                v = v_BGSV.to(type).repeat_interleave(per_group, 1);
-  const Tensor scores = at::matmul(q_BHTK.to(type), k.transpose(-1, -2)) * scale + bias.to(type);
+  const Tensor scores = ops::product(q_BHTK.to(type), k.transpose(-1, -2)) * scale + bias.to(type);
   // a row without keys would give exp(-inf - -inf) = NaN, here and in the gradient of lse
   const Tensor empty = scores.detach().amax(-1, true).eq(-kInfinity);
   const Tensor lse = at::logsumexp(scores.masked_fill(empty, 0), -1);
   const Tensor weights = (scores - lse.unsqueeze(-1)).exp();
-  return {at::matmul(weights, v).to(q_BHTK.scalar_type()),
+  return {ops::product(weights, v).to(q_BHTK.scalar_type()),
           lse.masked_fill(empty.squeeze(-1), -kInfinity)};
 }
 

@@ -9,6 +9,7 @@
 
 #include "tessera/ops/attention/listed_attention.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/weight.h"
 
 namespace tessera::ops {
@@ -221,7 +222,7 @@ Tensor by_chunks(const Tensor& q,
     return at::cat(parts, 2);
   };
   const Tensor query = token.reshape({heads, chunks, c}), key = in_reach(query);
-  Tensor scores = at::matmul(listed(q), in_reach(listed(k)).transpose(-1, -2));
+  Tensor scores = ops::product(listed(q), in_reach(listed(k)).transpose(-1, -2));
   if (const Tensor bias_HR = distance_bias(how, q); bias_HR.defined()) {
     const Tensor index =
         (key.unsqueeze(2) - query.unsqueeze(3) + how.zero).clamp(0, bias_HR.size(1) - 1);
@@ -243,12 +244,12 @@ Tensor by_chunks(const Tensor& q,
     // how often each key is shown to a query
     const Tensor shown = hidden.logical_not().logical_or(itself).to(near.scalar_type()),
                  same = key.unsqueeze(2).eq(key.unsqueeze(3)).to(near.scalar_type());
-    near = near - at::matmul(shown, same).clamp_min(1).log();
+    near = near - ops::product(shown, same).clamp_min(1).log();
   }
   const Tensor rest = at::logsumexp(near, -1);
   const Tensor weights = (near - rest.unsqueeze(-1)).exp();
   const Tensor lse = rest.to(at::kDouble) + alone;
-  const Tensor out = at::matmul(weights, in_reach(listed(v)));
+  const Tensor out = ops::product(weights, in_reach(listed(v)));
   // back to the order of the tokens
   const int64_t width = v.size(2);
   const Tensor out_RTHV = out.reshape({heads, sorted.places, width})
@@ -319,7 +320,7 @@ Tensor lsh_buckets(const Tensor& qk_THD, const Lsh& how) {
   for (const Tensor& rotation : how.rotations) {
     Tensor turned;  // [R, H, T, n / 2]
     if (!use_kernels(x)) {
-      turned = at::einsum("thd,rhdn->rhtn", {x, rotation.to(x.device(), x.scalar_type())});
+      turned = ops::einsum("thd,rhdn->rhtn", x, rotation.to(x.device(), x.scalar_type()));
     } else {
       std::vector<Tensor> parts;
       for (int64_t r = 0; r < rounds; ++r)

@@ -4,9 +4,10 @@
 #include <numbers>
 
 #include "tessera/base/threads.h"
-#include "tessera/kernels/weights/matmul.h"
 #include "tessera/kernels/basic/weighted_sum.h"
+#include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/attention/query_blocks.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -37,12 +38,12 @@ Tensor unit_attention(const Tensor& q_BTK,
                       const Tensor& v_BSV,
                       const UnitScores& how) {
   const auto type = wide(q_BTK);
-  Tensor scores = at::matmul(q_BTK.to(type), k_BSK.to(type).transpose(-1, -2)) /
+  Tensor scores = ops::product(q_BTK.to(type), k_BSK.to(type).transpose(-1, -2)) /
                   how.divisor_T.to(type).unsqueeze(-1);
   if (how.bias_TS.defined()) scores = scores + how.bias_TS.to(type);
   Tensor weights = acted(scores, how.act);
   if (how.causal) weights = weights.tril(how.start);
-  return at::matmul(weights, v_BSV.to(type)).to(q_BTK.scalar_type());
+  return ops::product(weights, v_BSV.to(type)).to(q_BTK.scalar_type());
 }
 
 Tensor unit_attention_blocks(const Tensor& q_TK,

@@ -1,6 +1,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/threads.h"
+#include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/basic/fused.h"
 
 namespace tessera::ops {
@@ -30,7 +31,7 @@ void backward_range(const float* __restrict g,
 struct SwiGlu : torch::autograd::Function<SwiGlu> {
   static Tensor forward(AutogradContext* context, const Tensor& gate, const Tensor& up) {
     const Tensor g = gate.contiguous(), u = up.contiguous();
-    Tensor y = at::sigmoid(g);  // becomes the result, in place
+    Tensor y = elementwise_value(Elementwise::sigmoid, g);  // becomes the result, in place
     const auto *g_data = g.const_data_ptr<float>(), *u_data = u.const_data_ptr<float>();
     auto* y_data = y.data_ptr<float>();
     parallel_for(g.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -43,7 +44,7 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &g = saved[0], &u = saved[1], dy = gradients[0].contiguous();
-    Tensor dg = at::sigmoid(g), du = at::empty_like(u);
+    Tensor dg = elementwise_value(Elementwise::sigmoid, g), du = at::empty_like(u);
     const auto *g_data = g.const_data_ptr<float>(), *u_data = u.const_data_ptr<float>(),
                *dy_data = dy.const_data_ptr<float>();
     auto *dg_data = dg.data_ptr<float>(), *du_data = du.data_ptr<float>();

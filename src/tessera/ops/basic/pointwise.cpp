@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "tessera/kernels/basic/rowwise.h"
+#include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/basic/fused.h"
+#include "tessera/ops/basic/over_rows.h"
 
 namespace tessera::ops {
 namespace {
@@ -50,7 +52,15 @@ Tensor layer_norm(
   const Tensor w =
       weight.defined() ? (offset == 0 ? weight : weight + offset).to(wide(x)) : Tensor();
   const Tensor b = bias.defined() ? bias.to(wide(x)) : Tensor();
-  return at::layer_norm(x.to(wide(x)), {x.size(-1)}, w, b, eps).to(x.scalar_type());
+  const auto normed = [&](const Tensor& factor, const Tensor& added) {
+    return at::layer_norm(x.to(wide(x)), {x.size(-1)}, factor, added, eps);
+  };
+  if (!at::GradMode::is_enabled()) return normed(w, b).to(x.scalar_type());
+  // the gradients of both come as sums over the rows
+  Tensor y = normed({}, {});
+  if (w.defined()) y = y * over_rows(w, y);
+  if (b.defined()) y = y + over_rows(b, y);
+  return y.to(x.scalar_type());
 }
 
 Tensor activate(const Tensor& x, Activation act) {
@@ -68,13 +78,13 @@ Tensor activate(const Tensor& x, Activation act) {
     case Activation::gelu:
       return at::gelu(x);
     case Activation::gelu_tanh:
-      return at::gelu(x, "tanh");
+      return elementwise(Elementwise::gelu_tanh, x);
     case Activation::quick_gelu:
-      return x * at::sigmoid(1.702 * x);
+      return x * elementwise(Elementwise::sigmoid, 1.702 * x);
     case Activation::silu:
-      return at::silu(x);
+      return elementwise(Elementwise::silu, x);
     case Activation::sigmoid:
-      return at::sigmoid(x);
+      return elementwise(Elementwise::sigmoid, x);
     case Activation::relu2:
       return at::relu(x).square();
     case Activation::tanh:
@@ -108,7 +118,7 @@ Tensor softcap(const Tensor& x, double c) {
 }
 
 Tensor softplus(const Tensor& x) {
-  if (!use_kernels(x)) return at::softplus(x);
+  if (!use_kernels(x)) return elementwise(Elementwise::softplus, x);
   const Tensor input = x.contiguous();
   Tensor y = at::empty_like(input);
   const auto* from = input.const_data_ptr<float>();

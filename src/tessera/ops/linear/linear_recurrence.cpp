@@ -6,6 +6,7 @@
 
 #include "tessera/kernels/linear/linear_recurrence.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -93,10 +94,10 @@ struct Chunks {
 
   /// P[i, j] = sum_c x_i[c] y_j[c] exp(sums_i[c] - until_j[c]) for j <= i, or j < i when strict.
   Tensor scores(const Tensor& x, const Tensor& y, const Tensor& sums, bool strict) const {
-    if (!until.defined()) return at::matmul(x, y.mT()).tril(strict ? -1 : 0);
+    if (!until.defined()) return ops::product(x, y.mT()).tril(strict ? -1 : 0);
     if (until.size(4) > 1) return channel_scores(x, y, sums, strict);
     // masked before exp, so that no inf arises
-    return at::matmul(x, y.mT()) * masked_exp(sums - until.mT(), strict, 0);
+    return ops::product(x, y.mT()) * masked_exp(sums - until.mT(), strict, 0);
   }
 
  private:
@@ -124,8 +125,8 @@ struct Chunks {
       if (i > 0) {
         const Tensor start = until.narrow(3, i - 1, 1);
         row.push_back(
-            at::matmul(block(x) * exp_of(block(sums) - start, type),
-                       (y.narrow(3, 0, i) * exp_of(start - until.narrow(3, 0, i), type)).mT()));
+            ops::product(block(x) * exp_of(block(sums) - start, type),
+                         (y.narrow(3, 0, i) * exp_of(start - until.narrow(3, 0, i), type)).mT()));
       }
       row.push_back(inside);
       if (i + n < length)
@@ -153,18 +154,18 @@ using Result = std::pair<Tensor, Tensor>;  // y [B, H, chunks, C, V] and the fin
 Result chunked_plain(const LinearRecurrence& in, const Chunks& c, Tensor state) {
   const bool bonus = in.u_HK.defined();
   const Tensor& seen = bonus ? c.before : c.until;
-  Tensor y = at::matmul(c.scores(c.q, c.k, seen, bonus), c.v);
+  Tensor y = ops::product(c.scores(c.q, c.k, seen, bonus), c.v);
   if (bonus) {
     const Tensor u = in.u_HK.to(c.type).reshape({1, c.heads, 1, 1, -1});
     y = y + (c.q * u * c.k).sum(-1, true) * c.v;
   }
-  const Tensor writes = at::matmul(c.to_end(c.k).mT(), c.v);
+  const Tensor writes = ops::product(c.to_end(c.k).mT(), c.v);
   std::vector<Tensor> before;
   for (int64_t i = 0; i < c.count; ++i) {
     before.push_back(state);
     state = advance(c, state, i) + writes.select(2, i);
   }
-  return {y + at::matmul(c.from_start(c.q, seen), at::stack(before, 2)), state};
+  return {y + ops::product(c.from_start(c.q, seen), at::stack(before, 2)), state};
 }
 
 /// With errors e_i = v_i - P_i^T k_i the rule is plain with values e and keys beta k, and
@@ -177,11 +178,11 @@ Result chunked_delta(const LinearRecurrence&, const Chunks& c, Tensor state) {
   std::vector<Tensor> before, errors;
   for (int64_t i = 0; i < c.count; ++i) {
     before.push_back(state);
-    errors.push_back(u.select(2, i) - at::matmul(w.select(2, i), state));
-    state = advance(c, state, i) + at::matmul(ended.select(2, i), errors.back());
+    errors.push_back(u.select(2, i) - ops::product(w.select(2, i), state));
+    state = advance(c, state, i) + ops::product(ended.select(2, i), errors.back());
   }
-  return {at::matmul(c.scores(c.q, key, c.until, false), at::stack(errors, 2)) +
-              at::matmul(c.from_start(c.q, c.until), at::stack(before, 2)),
+  return {ops::product(c.scores(c.q, key, c.until, false), at::stack(errors, 2)) +
+              ops::product(c.from_start(c.q, c.until), at::stack(before, 2)),
           state};
 }
 
@@ -189,18 +190,18 @@ Result chunked_delta(const LinearRecurrence&, const Chunks& c, Tensor state) {
 /// (I - A_ab) z = A_ak v + (a decayed from the start) S_in.
 Result chunked_rank_one(const LinearRecurrence&, const Chunks& c, Tensor state) {
   const Tensor ab = c.scores(c.a, c.b, c.before, true), ak = c.scores(c.a, c.k, c.before, true);
-  const Tensor u = solve(-ab, at::matmul(ak, c.v)), w = solve(-ab, c.from_start(c.a, c.before));
-  const Tensor writes = at::matmul(c.to_end(c.k).mT(), c.v), ended = c.to_end(c.b).mT();
+  const Tensor u = solve(-ab, ops::product(ak, c.v)), w = solve(-ab, c.from_start(c.a, c.before));
+  const Tensor writes = ops::product(c.to_end(c.k).mT(), c.v), ended = c.to_end(c.b).mT();
   std::vector<Tensor> before, along;
   for (int64_t i = 0; i < c.count; ++i) {
     before.push_back(state);
-    along.push_back(u.select(2, i) + at::matmul(w.select(2, i), state));
+    along.push_back(u.select(2, i) + ops::product(w.select(2, i), state));
     state =
-        advance(c, state, i) + writes.select(2, i) + at::matmul(ended.select(2, i), along.back());
+        advance(c, state, i) + writes.select(2, i) + ops::product(ended.select(2, i), along.back());
   }
-  return {at::matmul(c.scores(c.q, c.k, c.until, false), c.v) +
-              at::matmul(c.scores(c.q, c.b, c.until, false), at::stack(along, 2)) +
-              at::matmul(c.from_start(c.q, c.until), at::stack(before, 2)),
+  return {ops::product(c.scores(c.q, c.k, c.until, false), c.v) +
+              ops::product(c.scores(c.q, c.b, c.until, false), at::stack(along, 2)) +
+              ops::product(c.from_start(c.q, c.until), at::stack(before, 2)),
           state};
 }
 
@@ -304,8 +305,8 @@ Tensor linear_recurrence_whole(const LinearRecurrence& in) {
   const auto by_head = [&](const Tensor& x) {
     return for_heads(x, in.v_BTHV.size(2)).to(type).transpose(1, 2);
   };
-  const Tensor state = at::matmul(by_head(in.k_BTHK).mT(), by_head(in.v_BTHV));
-  return at::matmul(by_head(in.q_BTHK), state).transpose(1, 2).to(in.v_BTHV.scalar_type());
+  const Tensor state = ops::product(by_head(in.k_BTHK).mT(), by_head(in.v_BTHV));
+  return ops::product(by_head(in.q_BTHK), state).transpose(1, 2).to(in.v_BTHV.scalar_type());
 }
 
 Tensor row_dots(const Tensor& x, const Tensor& w) {

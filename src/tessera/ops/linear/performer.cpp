@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/kernels/linear/performer.h"
+#include "tessera/ops/weights/product.h"
 #include "tessera/ops/weights/weight.h"
 
 namespace tessera::ops {
@@ -118,8 +119,8 @@ Tensor favor_bidirectional(const Favor& in) {
   const Tensor features = exponential(in) ? (keys.log_BTHM - top).exp() : keys.log_BTHM;
   const Tensor phi_k = (features + in.eps) * std::sqrt(product_factor(in, features.size(-1)));
   const Tensor v = with_one(in.v_BTHV.to(phi_q.scalar_type()));
-  const Tensor sums = at::einsum("bthm,bthu->bhmu", {phi_k, v});
-  return normalised(at::einsum("bthm,bhmu->bthu", {phi_q, sums}), in.eps)
+  const Tensor sums = ops::einsum("bthm,bthu->bhmu", phi_k, v);
+  return normalised(ops::einsum("bthm,bhmu->bthu", phi_q, sums), in.eps)
       .to(in.q_BTHD.scalar_type());
 }
 
@@ -157,19 +158,19 @@ std::pair<Tensor, FavorState> favor_chunked(const Favor& in,
     const Tensor rescale = (by_head.unsqueeze(2) - by_head.unsqueeze(3))
                                .masked_fill(future, -kInfinity)
                                .exp();  // [B, H, query, key]
-    const Tensor products = at::einsum("bihm,bjhm->bhij", {q, e}) * rescale +
+    const Tensor products = ops::einsum("bihm,bjhm->bhij", q, e) * rescale +
                             flat.squeeze(-1).transpose(1, 2).unsqueeze(-1).masked_fill(future, 0);
-    const Tensor inside = at::einsum("bhij,bjhu->bihu", {products, rows});
+    const Tensor inside = ops::einsum("bhij,bjhu->bihu", products, rows);
     // what came before it
     const Tensor fade = (top.unsqueeze(1) - upto).exp().unsqueeze(-1);
     const Tensor before =
-        at::einsum("bihm,bhmu->bihu", {q, sums}) * fade + flat * values.unsqueeze(1);
+        ops::einsum("bihm,bhmu->bihu", q, sums) * fade + flat * values.unsqueeze(1);
     out.push_back(normalised((inside + before) * factor, in.eps));
     // hand over to the next chunk
     const Tensor last = upto.select(1, n - 1);
     const Tensor to_last = (upto - last.unsqueeze(1)).exp().unsqueeze(-1);
     sums = sums * (top - last).exp().unsqueeze(-1).unsqueeze(-1) +
-           at::einsum("bjhm,bjhu->bhmu", {e * to_last, rows});
+           ops::einsum("bjhm,bjhu->bhmu", e * to_last, rows);
     values = values + rows.sum(1);
     top = last;
   }

@@ -5,6 +5,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -22,7 +23,7 @@ Tensor magnitudes_plain(const Tensor& q_THK, const Tensor& k_THK, const Tensor& 
   std::vector<Tensor> sums;
   for (int64_t first = 0; first < t; first += kRetentionQueryBlockPlain) {
     const int64_t n = std::min(kRetentionQueryBlockPlain, t - first), seen = first + n;
-    const Tensor scores = at::matmul(q_HTK.narrow(1, first, n), k_HKT.narrow(2, 0, seen)).abs();
+    const Tensor scores = ops::product(q_HTK.narrow(1, first, n), k_HKT.narrow(2, 0, seen)).abs();
     const Tensor distance =
         position.narrow(0, first, n).unsqueeze(1) - position.narrow(0, 0, seen).unsqueeze(0);
     sums.push_back((scores * at::exp(log_decay * distance.clamp_min(0))).tril(first).sum(-1));

@@ -11,6 +11,7 @@
 
 #include "tessera/kernels/scan/cauchy.h"
 #include "tessera/kernels/scan/lti_scan.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -134,8 +135,8 @@ Tensor cauchy_plain(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& 
   const auto over = [&](const Tensor& poles) {
     return (z_HL.unsqueeze(1) - poles.unsqueeze(2)).reciprocal();
   };
-  return at::matmul(w_HKM, over(lambda_HM)) +
-         at::matmul(w_HKM.conj().resolve_conj(), over(lambda_HM.conj().resolve_conj()));
+  return ops::product(w_HKM, over(lambda_HM)) +
+         ops::product(w_HKM.conj().resolve_conj(), over(lambda_HM.conj().resolve_conj()));
 }
 
 Tensor cauchy(const Tensor& lambda_HM, const Tensor& w_HKM, const Tensor& z_HL) {
@@ -182,8 +183,8 @@ Tensor diagonal_kernel(const LtiSystem& s, int64_t length) {
   const Tensor inner = (log_decay * powers).exp();
   const Tensor outer = (log_decay * (powers * static_cast<double>(block))).exp() *
                        (s.out_HM * s.gain_HM).unsqueeze(-1);
-  const Tensor k_Hqq = 2 * (at::bmm(at::real(outer).transpose(1, 2), at::real(inner)) -
-                            at::bmm(at::imag(outer).transpose(1, 2), at::imag(inner)));
+  const Tensor k_Hqq = 2 * (ops::product(at::real(outer).transpose(1, 2), at::real(inner)) -
+                            ops::product(at::imag(outer).transpose(1, 2), at::imag(inner)));
   return k_Hqq.flatten(1, 2).narrow(1, 0, length).t();
 }
 
@@ -243,11 +244,11 @@ Tensor dense_kernel(const DenseLtiSystem& s, int64_t length) {
   if (length == 0) return at::zeros({0, s.skip_H.size(0)}, s.skip_H.options());
   // A^j B for the j of a block, then C A^(block i) for all blocks: twice as many a product
   Tensor columns = s.gain_HN.unsqueeze(2), rows = s.out_HN.unsqueeze(1), power = s.matrix_HNN;
-  for (; columns.size(2) * columns.size(2) < length; power = at::bmm(power, power))
-    columns = at::cat({columns, at::bmm(power, columns)}, 2);
-  for (; rows.size(1) * columns.size(2) < length; power = at::bmm(power, power))
-    rows = at::cat({rows, at::bmm(rows, power)}, 1);
-  return at::bmm(rows, columns).flatten(1, 2).narrow(1, 0, length).t();
+  for (; columns.size(2) * columns.size(2) < length; power = ops::product(power, power))
+    columns = at::cat({columns, ops::product(power, columns)}, 2);
+  for (; rows.size(1) * columns.size(2) < length; power = ops::product(power, power))
+    rows = at::cat({rows, ops::product(rows, power)}, 1);
+  return ops::product(rows, columns).flatten(1, 2).narrow(1, 0, length).t();
 }
 
 std::pair<Tensor, Tensor> lti_recurrent(const DenseLtiSystem& s,
@@ -260,7 +261,7 @@ std::pair<Tensor, Tensor> lti_recurrent(const DenseLtiSystem& s,
   std::vector<Tensor> ys;
   for (int64_t t = 0; t < u_TH.size(0); ++t) {
     const Tensor u = u_TH.select(0, t).to(type);
-    x_HN = at::bmm(matrix, x_HN.unsqueeze(2)).squeeze(2) + gain * u.unsqueeze(1);
+    x_HN = ops::product(matrix, x_HN.unsqueeze(2)).squeeze(2) + gain * u.unsqueeze(1);
     ys.push_back((out * x_HN).sum(1) + skip * u);
   }
   return {ys.empty() ? u_TH : at::stack(ys).to(u_TH.scalar_type()),
@@ -338,7 +339,7 @@ LtiChunk chunk_from(const Tensor& k_HL,
   c.read_HLS = reads_HLS;
   c.write_HLS = inputs_HLS.flip(1);
   c.carry_HSS = step_HSS;
-  for (int64_t n = 1; n < kChunk; n *= 2) c.carry_HSS = at::bmm(c.carry_HSS, c.carry_HSS);
+  for (int64_t n = 1; n < kChunk; n *= 2) c.carry_HSS = ops::product(c.carry_HSS, c.carry_HSS);
   return c;
 }
 
@@ -363,10 +364,10 @@ LtiChunk chunk_of(const LtiSystem& s) {
 LtiChunk chunk_of(const DenseLtiSystem& s) {
   const Tensor step = s.matrix_HNN.transpose(1, 2);  // of rows
   std::vector<Tensor> inputs{s.gain_HN.unsqueeze(1)},
-      reads{at::bmm(s.out_HN.unsqueeze(1), s.matrix_HNN)};
+      reads{ops::product(s.out_HN.unsqueeze(1), s.matrix_HNN)};
   while (static_cast<int64_t>(inputs.size()) < kChunk) {
-    inputs.push_back(at::bmm(inputs.back(), step));
-    reads.push_back(at::bmm(reads.back(), s.matrix_HNN));
+    inputs.push_back(ops::product(inputs.back(), step));
+    reads.push_back(ops::product(reads.back(), s.matrix_HNN));
   }
   const Tensor inputs_HLN = at::cat(inputs, 1);
   return chunk_from((s.out_HN.unsqueeze(1) * inputs_HLN).sum(-1), inputs_HLN, at::cat(reads, 1),
@@ -386,15 +387,15 @@ std::pair<Tensor, Tensor> in_chunks(const System& s,
   const auto type = wide(u_TH);
   // [H, chunks, tokens]
   const Tensor u = u_TH.narrow(0, 0, whole).to(type).t().reshape({h, chunks, c.tokens});
-  const Tensor written = at::bmm(u, c.write_HLS.to(type)), carry = c.carry_HSS.to(type);
+  const Tensor written = ops::product(u, c.write_HLS.to(type)), carry = c.carry_HSS.to(type);
   Tensor x = state_2MH.to(type).permute({2, 0, 1}).reshape({h, 1, -1});
   std::vector<Tensor> before;
   for (const Tensor& one : written.split(1, 1)) {
     before.push_back(x);
-    x = at::bmm(x, carry) + one;
+    x = ops::product(x, carry) + one;
   }
-  const Tensor y = at::bmm(u, c.within_HLL.to(type).transpose(1, 2)) +
-                   at::bmm(at::cat(before, 1), c.read_HLS.to(type).transpose(1, 2)) +
+  const Tensor y = ops::product(u, c.within_HLL.to(type).transpose(1, 2)) +
+                   ops::product(at::cat(before, 1), c.read_HLS.to(type).transpose(1, 2)) +
                    s.skip_H.to(type).view({h, 1, 1}) * u;
   const Tensor y_TH = y.reshape({h, whole}).t().to(u_TH.scalar_type()),
                state = x.reshape({h, 2, -1}).permute({1, 2, 0});

@@ -5,6 +5,7 @@
 
 #include "tessera/kernels/scan/mamba2.h"
 #include "tessera/ops/linear/linear_recurrence.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -53,19 +54,19 @@ std::pair<Tensor, Tensor> ssd_chunked(const Ssd& in, int64_t chunk, const Tensor
   const Tensor l = (s.unsqueeze(3) - s.unsqueeze(2))
                        .masked_fill(above, -std::numeric_limits<double>::infinity())
                        .exp();
-  const Tensor scores = at::einsum("bcihn,bcjhn->bcijh", {c, b}) * l;
-  Tensor y = at::einsum("bcijh,bcjhp->bcihp", {scores, x_dt});
+  const Tensor scores = ops::einsum("bcihn,bcjhn->bcijh", c, b) * l;
+  Tensor y = ops::einsum("bcijh,bcjhp->bcihp", scores, x_dt);
 
   // across chunks: each chunk's contribution to the state, then the recurrence over chunks
   const Tensor end = s.select(2, q - 1);  // [B, c, H]
   const Tensor gain =
-      at::einsum("bcjhn,bcjh,bcjhp->bchpn", {b, (end.unsqueeze(2) - s).exp(), x_dt});
+      ops::einsum("bcjhn,bcjhp->bchpn", b * (end.unsqueeze(2) - s).exp().unsqueeze(-1), x_dt);
   std::vector<Tensor> before;
   for (int64_t i = 0; i < chunks; ++i) {
     before.push_back(state);
     state = state * end.select(1, i).exp().unsqueeze(-1).unsqueeze(-1) + gain.select(1, i);
   }
-  y = y + at::einsum("bcihn,bchpn,bcih->bcihp", {c, at::stack(before, 1), s.exp()});
+  y = y + ops::einsum("bcihn,bchpn->bcihp", c * s.exp().unsqueeze(-1), at::stack(before, 1));
   y = y.reshape({batch, chunks * q, h, p}).narrow(1, 0, t);
   if (in.d_H.defined()) y = y + in.d_H.to(type).unsqueeze(-1) * in.x_BTHP.to(type);
   return {y.to(in.x_BTHP.scalar_type()), state};

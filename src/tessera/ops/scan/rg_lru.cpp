@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/rg_lru.h"
+#include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
@@ -110,14 +111,14 @@ std::pair<Tensor, Tensor> chunked_rows(const Tensor& x,
                                        const Tensor& scale_W,
                                        int64_t chunk,
                                        const Tensor& state_BW) {
-  const Tensor log_decay = -scale_W * at::sigmoid(rec_gate);
+  const Tensor log_decay = -scale_W * elementwise(Elementwise::sigmoid, rec_gate);
   Tensor a = log_decay.exp(), m = BoundedSqrt::apply(-at::expm1(2 * log_decay));
   if (!state_BW.defined() && x.size(1) > 0) {
     const int64_t rest = x.size(1) - 1;
     a = at::cat({at::zeros_like(a.narrow(1, 0, 1)), a.narrow(1, 1, rest)}, 1);
     m = at::cat({at::ones_like(m.narrow(1, 0, 1)), m.narrow(1, 1, rest)}, 1);
   }
-  return linear_scan(a, m * at::sigmoid(in_gate) * x, chunk, state_BW);
+  return linear_scan(a, m * elementwise(Elementwise::sigmoid, in_gate) * x, chunk, state_BW);
 }
 
 }  // namespace

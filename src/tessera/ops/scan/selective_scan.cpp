@@ -4,6 +4,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/selective_scan.h"
+#include "tessera/ops/basic/elementwise.h"
 #include "tessera/ops/scan/linear_scan.h"
 #include "tessera/ops/recurrence_function.h"
 #include "tessera/ops/scan/channel_groups.h"
@@ -197,7 +198,7 @@ struct Rows {
     const auto type = wide(in.x_TE);
     const auto view = [&](const Tensor& t) { return rows_of(t).to(type); };
     x_BTE = view(in.x_TE);
-    delta_BTE = at::softplus(view(in.dt_TE) + in.dt_bias_E.to(type));
+    delta_BTE = elementwise(Elementwise::softplus, view(in.dt_TE) + in.dt_bias_E.to(type));
     a_NE = in.a_NE.to(type);
     b_BTN = view(in.b_TN);
     c_BTN = view(in.c_TN);
@@ -266,7 +267,8 @@ std::pair<Tensor, Tensor> selective_scan_recurrent(const SelectiveScan& in,
   for (int64_t i = 0; i < t; ++i) {
     const Tensor x = in.x_TE.select(0, i).to(type), b = in.b_TN.select(0, i).to(type),
                  c = in.c_TN.select(0, i).to(type);
-    const Tensor delta = at::softplus(in.dt_TE.select(0, i).to(type) + in.dt_bias_E.to(type));
+    const Tensor delta =
+        elementwise(Elementwise::softplus, in.dt_TE.select(0, i).to(type) + in.dt_bias_E.to(type));
     h = (delta * a).exp() * h + (delta * x) * b.unsqueeze(1);
     ys.push_back((h * c.unsqueeze(1)).sum(0) + d * x);
   }

@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scan/slstm.h"
 #include "tessera/ops/recurrence_function.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -106,9 +107,14 @@ struct Cell : torch::autograd::Function<Cell> {
       if (lengths[i] > 1)
         before.narrow(0, offsets[i] + 1, lengths[i] - 1)
             .copy_(y.narrow(0, offsets[i], lengths[i] - 1));
-    const Tensor dr =
-        at::einsum("nghp,nhq->ghpq", {dgates.view({n, 4, heads, p}), before.view({n, heads, p})});
-    return {dgates, dr.reshape({4, d, p}), start.defined() ? dstate : Tensor(), Tensor()};
+    Tensor dr_4HPP = at::empty({4, heads, p, p}, dy.options());
+    for (int64_t head = 0; head < heads; ++head) {
+      const Tensor of_head = at::empty({4 * p, p}, dy.options());
+      multiply_into(of_head, dgates.narrow(2, head * p, p).reshape({n, 4 * p}).t(),
+                    before.narrow(1, head * p, p));
+      dr_4HPP.select(1, head).copy_(of_head.view({4, p, p}));
+    }
+    return {dgates, dr_4HPP.view({4, d, p}), start.defined() ? dstate : Tensor(), Tensor()};
   }
 };
 
@@ -127,7 +133,7 @@ std::pair<Tensor, Tensor> recurrent_rows(const Tensor& pre,
   for (int64_t i = 0; i < t; ++i) {
     const Tensor gates =
         pre.select(1, i) +
-        at::einsum("bhq,ghpq->bghp", {h.reshape({b, heads, p}), r}).reshape({b, 4, d});
+        ops::einsum("bhq,ghpq->bghp", h.reshape({b, heads, p}), r).reshape({b, 4, d});
     const auto g = gates.unbind(1);
     const Tensor log_forget = at::log_sigmoid(g[1]);
     // h does not depend on m, which counts as a constant

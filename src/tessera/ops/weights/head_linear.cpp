@@ -2,6 +2,8 @@
 
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 
@@ -26,8 +28,11 @@ Tensor head_linear(const Tensor& x_NHI, const Weight& w, const Weight* bias) {
   }
   const auto type = widen_products(x_NHI) ? at::kFloat : x_NHI.scalar_type();
   const Tensor matrices = w.tensor().to(x_NHI.device(), type).reshape({heads, out, in});
-  Tensor y = at::einsum("nhi,hoi->nho", {x_NHI.to(type), matrices});
-  if (bias != nullptr) y = y + bias->tensor().to(x_NHI.device(), type).reshape({heads, out});
+  Tensor y = ops::einsum("nhi,hoi->nho", x_NHI.to(type), matrices);
+  if (bias != nullptr) {
+    const Tensor flat = y.flatten(1);
+    y = (flat + over_rows(bias->tensor().to(flat.device(), type), flat)).reshape(y.sizes());
+  }
   return y.to(x_NHI.scalar_type());
 }
 

@@ -11,8 +11,9 @@
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/kernels/weights/quantize.h"
-#include "tessera/ops/weights/blocked_linear.h"
+#include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/weights/input_drops.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::ops {
 namespace {
@@ -223,7 +224,7 @@ void multiply(const Tensor& x, const Weight& w, const Tensor& bias_O, const Tens
                   w.size(0));
 }
 
-Tensor product(const Tensor& x, const Weight& w, const Tensor& bias_O) {
+Tensor by_rows(const Tensor& x, const Weight& w, const Tensor& bias_O) {
   auto sizes = x.sizes().vec();
   sizes.back() = w.size(0);
   Tensor y = at::empty(sizes, x.options());
@@ -251,7 +252,7 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
                         const Weight& w) {
     context->saved_data["w"] = Handle::keep(w);
     context->saved_data["biased"] = bias.has_value();
-    return product(x, w, bias.value_or(Tensor()));
+    return by_rows(x, w, bias.value_or(Tensor()));
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Tensor& dy = gradients[0];
@@ -260,7 +261,7 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
       dx = transposed_product(dy, Handle::kept(context->saved_data["w"]));
     // given tensors alone are counted
     if (context->saved_data["biased"].toBool() && context->needs_input_grad(1))
-      dbias = dy.reshape({-1, dy.size(-1)}).sum(0);
+      dbias = sum_of_rows(dy);
     return {dx, dbias, Tensor()};
   }
 };
@@ -275,12 +276,12 @@ Tensor transposed_product(const Tensor& y, const Weight& w) {
            parts->scale * transposed_product(transposed_product(y, *parts->b), *parts->a);
   if (!frozen_in_storage(w) || !by_kernel(y, w)) {
     const auto type = widen_products(y) ? at::kFloat : y.scalar_type();
-    return at::matmul(y.to(type), w.tensor().to(y.device(), type)).to(y.scalar_type());
+    return product(y.to(type), w.tensor().to(y.device(), type)).to(y.scalar_type());
   }
   const Tensor rows = y.reshape({-1, y.size(-1)});
   Tensor x = at::zeros({rows.size(0), w.size(1)}, y.options());
   for_row_tiles(w.dtype(), w.data(), w.size(0), w.size(1), [&](int64_t first, const Tensor& tile) {
-    x.addmm_(rows.narrow(1, first, tile.size(0)), tile);
+    multiply_into(x, rows.narrow(1, first, tile.size(0)), tile, /*add=*/true);
   });
   auto sizes = y.sizes().vec();
   sizes.back() = w.size(1);
@@ -295,7 +296,7 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
            parts->scale * linear(linear(parts->input(x), *parts->a), *parts->b);
   const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
   if (by_kernel(x, w)) {
-    if (!at::GradMode::is_enabled()) return product(x, w, b_O);
+    if (!at::GradMode::is_enabled()) return by_rows(x, w, b_O);
     if (frozen_in_storage(w))
       return FrozenLinear::apply(x, b_O.defined() ? std::optional<Tensor>(b_O) : std::nullopt, w);
   }
@@ -303,9 +304,10 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   const Tensor matrix = w.tensor().to(x.device(), product_type);
   const Tensor b = b_O.defined() ? b_O.to(x.device(), product_type) : Tensor();
   const Tensor input = x.to(product_type);
-  if (input.device().is_cpu() && product_type == at::kFloat && at::GradMode::is_enabled())
-    return blocked_linear(input, matrix, b).to(x.scalar_type());
-  return at::linear(input, matrix, b).to(x.scalar_type());
+  if (!input.device().is_cpu() || product_type != at::kFloat || !at::GradMode::is_enabled())
+    return at::linear(input, matrix, b).to(x.scalar_type());
+  const Tensor y = product(input, matrix.t());
+  return (b.defined() ? y + over_rows(b, y) : y).to(x.scalar_type());
 }
 
 namespace {
@@ -366,10 +368,9 @@ struct Grouped : torch::autograd::Function<Grouped> {
       const Tensor dy = dy_NO.narrow(0, begin, n);
       if (dx.defined()) dx.narrow(0, begin, n).copy_(transposed_product(dy, w.slice(e)));
       if (dw.defined()) {
-        Tensor own = dw.select(0, e);
-        at::mm_out(own, dy.t(), x_NI.narrow(0, begin, n));
+        multiply_into(dw.select(0, e), dy.t(), x_NI.narrow(0, begin, n));
       }
-      if (db.defined()) db.select(0, e).copy_(dy.sum(0));
+      if (db.defined()) db.select(0, e).copy_(sum_of_rows(dy));
     });
     return {dx, dw, db, Tensor(), Tensor()};
   }

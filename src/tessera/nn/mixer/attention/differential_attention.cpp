@@ -5,6 +5,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/over_rows.h"
 
 namespace tessera::nn {
 namespace {
@@ -47,7 +48,7 @@ class DifferentialAttention final : public Mixer {
     const auto [first, second] = rows != nullptr
                                      ? with_state(q_NHK, k_NGK, v_NGV, how, context, *rows)
                                      : whole(q_NHK, k_NGK, v_NGV, how, context);
-    const Tensor o_NHV = first - lambda().to(first.scalar_type()) * second;
+    const Tensor o_NHV = first - ops::over_rows(lambda().to(first.scalar_type()), second) * second;
     const Tensor normed = norm_->forward(o_NHV) * (1 - lambda_init_);
     return o_(normed.reshape({n, 2 * h * e}));
   }

@@ -4,6 +4,7 @@
 #include "tessera/nn/mixer/attention/gau_parts.h"
 #include "tessera/ops/attention/unit_attention.h"
 #include "tessera/ops/basic/weighted_sum.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 namespace {
@@ -97,7 +98,7 @@ class FlashGau final : public Mixer {
     if (const Tensor bias = biases(in.q, in.k, t, c, how); bias.defined())
       scores.bias_TS = bias.expand({b, groups, c, c}).reshape({b * groups, c, c});
     const Tensor quadratic = ops::unit_attention(g.q, g.k, g.v, scores);
-    const Tensor gains = at::matmul(g.k_linear.transpose(1, 2), g.v)
+    const Tensor gains = ops::product(g.k_linear.transpose(1, 2), g.v)
                              .reshape({b, groups, config_.d_key, config_.d_hidden});
     Tensor sums;
     if (how.causal) {
@@ -108,7 +109,7 @@ class FlashGau final : public Mixer {
       sums = gains.sum(1, true).expand_as(gains) / static_cast<double>(t);
     }
     const Tensor linear =
-        at::matmul(g.q_linear, sums.reshape({b * groups, config_.d_key, config_.d_hidden}));
+        ops::product(g.q_linear, sums.reshape({b * groups, config_.d_key, config_.d_hidden}));
     return (quadratic + linear).reshape({b, groups * c, config_.d_hidden}).narrow(1, 0, t);
   }
 

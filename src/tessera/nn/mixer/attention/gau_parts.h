@@ -3,6 +3,7 @@
 
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -67,7 +68,7 @@ class GauParts {
     const auto row = [&](const WeightPtr& w) {
       return w->tensor().select(0, i).to(z_NS.device(), z_NS.scalar_type());
     };
-    return z_NS * row(gamma_) + row(beta_);
+    return z_NS * ops::over_rows(row(gamma_), z_NS) + ops::over_rows(row(beta_), z_NS);
   }
 
   int64_t hidden_, key_;

@@ -3,8 +3,9 @@
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/position/position_config.h"
-#include "tessera/ops/weights/head_linear.h"
 #include "tessera/ops/attention/kv_rows.h"
+#include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 namespace {
@@ -137,7 +138,7 @@ class LatentAttention final : public Mixer {
     const int64_t n = c_NC.size(0), h = config_.n_heads, c = config_.kv_lora_rank;
     const auto type = ops::widen_products(c_NC) ? at::kFloat : c_NC.scalar_type();
     const Tensor k_b = k_b_->tensor().to(c_NC.device(), type).reshape({h, c, -1});
-    const Tensor kn_NHK = at::einsum("nc,hck->nhk", {c_NC.to(type), k_b}).to(c_NC.scalar_type());
+    const Tensor kn_NHK = ops::einsum("nc,hck->nhk", c_NC.to(type), k_b).to(c_NC.scalar_type());
     const Tensor v_NHV = ops::linear(c_NC, *v_b_).reshape({n, h, config_.v_head_dim});
     const Tensor k_NHK = at::cat({kn_NHK, r_N1R.expand({n, h, r_N1R.size(2)})}, -1);
     return attend_documents(at::cat({q.n_NHK, q.r_NHR}, -1), k_NHK, v_NHV, *context.batch,

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/linear/recurrence.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -32,8 +33,7 @@ class LinearAttention final : public Mixer {
  private:
   Tensor queries(const Tensor& x_NE) const {
     if (config_.feature != FeatureMap::softmax) return feature(x_NE);
-    return at::softmax(x_NE.to(ops::wide(x_NE)).unflatten(1, {config_.n_heads, config_.key_dim}),
-                       -1)
+    return ops::softmax(x_NE.to(ops::wide(x_NE)).unflatten(1, {config_.n_heads, config_.key_dim}))
         .flatten(1);
   }
   Tensor keys(const Tensor& x_NE, const Batch& batch) const {

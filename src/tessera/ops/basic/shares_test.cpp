@@ -1,0 +1,114 @@
+// Forms for training whose bits do not turn on the number of threads: elementwise functions,
+// softmax, parameters over rows.
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tessera/base/threads.h"
+#include "tessera/ops/basic/elementwise.h"
+#include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/ops_testing.h"
+
+namespace tessera::ops::shares_test {
+namespace {
+
+using Inputs = std::vector<Tensor>;
+
+/// What f makes of the inputs, and their gradients of a sum over it.
+Inputs run(const std::function<Tensor(const Inputs&)>& f,
+           const Inputs& given,
+           at::ScalarType type) {
+  Inputs leaves;
+  for (const Tensor& x : given)
+    leaves.push_back(x.to(type, false, /*copy=*/true).requires_grad_(true));
+  const Tensor y = f(leaves);
+  (y * gen(y.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
+  Inputs out{y.detach()};
+  for (const Tensor& leaf : leaves) out.push_back(leaf.grad());
+  return out;
+}
+
+/// In float32 the same bits for any number of threads, and the numbers of `plain` in double.
+void expect_form(const std::function<Tensor(const Inputs&)>& f,
+                 const std::function<Tensor(const Inputs&)>& plain,
+                 const Inputs& given) {
+  const Inputs want = run(plain, given, at::kDouble);
+  const int before = thread_count(), torch_before = at::get_num_threads();
+  Inputs first;
+  for (const int threads : {1, 2, 3}) {
+    set_thread_count(threads);
+    at::set_num_threads(threads);
+    const Inputs got = run(f, given, at::kFloat);
+    if (first.empty()) first = got;
+    for (size_t k = 0; k < want.size(); ++k) {
+      ASSERT_EQ(got[k].sizes(), want[k].sizes());
+      EXPECT_TRUE(at::equal(got[k], first[k])) << threads << " threads, " << k;
+      const double size = std::max(1.0, want[k].abs().max().item<double>());
+      EXPECT_LT((got[k] - want[k]).abs().max().item<double>(), 1e-5 * size) << k;
+    }
+  }
+  set_thread_count(before);
+  at::set_num_threads(torch_before);
+}
+
+// more than libtorch computes in one thread (2^15), and shares that end within a vector
+const Tensor kX = gen({601, 97}, 0.37, 0.1) * 6;
+
+TEST(Shares, ElementwiseFunctions) {
+  using F = Elementwise;
+  const auto plain = [](F f, const Tensor& x) {
+    return f == F::sigmoid    ? at::sigmoid(x)
+           : f == F::silu     ? at::silu(x)
+           : f == F::softplus ? at::softplus(x)
+                              : at::gelu(x, "tanh");
+  };
+  for (const F f : {F::sigmoid, F::silu, F::softplus, F::gelu_tanh})
+    for (const Tensor& x : {kX, kX.t(), kX.narrow(0, 0, 1).narrow(1, 0, 5)}) {
+      SCOPED_TRACE(static_cast<int>(f));
+      expect_form([&](const Inputs& in) { return elementwise(f, in[0]); },
+                  [&](const Inputs& in) { return plain(f, in[0]); }, {x});
+    }
+}
+
+TEST(Shares, GradientsOfGradients) {
+  const Tensor x = kX.narrow(0, 0, 7).to(at::kFloat).requires_grad_(true);
+  const auto second = [&](const Tensor& y) {
+    const auto first = torch::autograd::grad({y.square().sum()}, {x}, {}, true, true);
+    return torch::autograd::grad({first[0].square().sum()}, {x})[0];
+  };
+  const auto expect = [&](const Tensor& got, const Tensor& want) {
+    EXPECT_TRUE(at::allclose(second(got), second(want), 1e-3, 1e-4));
+  };
+  expect(elementwise(Elementwise::silu, x), at::silu(x));
+  expect(elementwise(Elementwise::softplus, x), at::softplus(x));
+  expect(softmax(x), at::softmax(x, -1));
+}
+
+TEST(Shares, Softmax) {
+  for (const Tensor& x : {kX, kX.narrow(1, 0, 61), kX.reshape({1, -1, 97})})
+    expect_form([](const Inputs& in) { return softmax(in[0]); },
+                [](const Inputs& in) { return at::softmax(in[0], -1); }, {x});
+}
+
+TEST(Shares, ParametersOverRows) {
+  const auto both = [](const Inputs& in) {
+    return in[0] * over_rows(in[1], in[0]) + over_rows(in[2], in[0]);
+  };
+  const auto plain = [](const Inputs& in) { return in[0] * in[1] + in[2]; };
+  for (const int64_t c : {97, 64, 1}) {
+    const Tensor x = gen({3, 601, c}, 0.37, 0.1);
+    expect_form(both, plain, {x, gen({c}, 0.5, 0.1), gen({c}, 0.7, 0.2)});
+  }
+  // one number, of any shape
+  expect_form(both, plain, {kX, gen({1}, 0.5, 0.1), gen({1}, 0.7, 0.2).squeeze(0)});
+}
+
+TEST(Shares, LayerNorm) {
+  expect_form([](const Inputs& in) { return layer_norm(in[0], in[1], in[2], 0, 1e-5); },
+              [](const Inputs& in) { return at::layer_norm(in[0], {97}, in[1], in[2], 1e-5); },
+              {kX, gen({97}, 0.5, 0.1), gen({97}, 0.7, 0.2)});
+}
+
+}  // namespace
+}  // namespace tessera::ops::shares_test

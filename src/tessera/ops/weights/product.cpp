@@ -1,0 +1,171 @@
+#include "tessera/ops/weights/product.h"
+
+#include <ATen/ExpandUtils.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tessera/base/threads.h"
+
+namespace tessera::ops {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// enough blocks for many threads, as long as each has rows for a product at full speed
+constexpr int64_t kBlocks = 8, kLeast = 16, kMost = 512;
+
+/// Rows of a block of a side of n: at least two blocks where there are two rows, so that each is
+/// computed within a parallel region, where the library has one thread.
+int64_t step_of(int64_t n) {
+  const int64_t even = (n + kBlocks - 1) / kBlocks;
+  const int64_t whole = std::clamp((even + kLeast - 1) / kLeast * kLeast, kLeast, kMost);
+  return std::max<int64_t>(1, std::min(whole, (n + 1) / 2));
+}
+
+/// Multiply-adds that are worth a task of their own.
+constexpr int64_t kTask = 1 << 18;
+
+/// a_BMK b_BKN without a graph.
+Tensor batched(const Tensor& a, const Tensor& b) {
+  const int64_t n = a.size(0);
+  const Tensor out = at::empty({n, a.size(1), b.size(2)}, a.options());
+  if (out.numel() == 0) return out;
+  if (n == 1) {
+    multiply_into(out[0], a[0], b[0]);
+    return out;
+  }
+  // some matrices together where they are small; of fewer than two tasks none is within a region
+  const int64_t work = std::max<int64_t>(1, a.size(1) * a.size(2) * b.size(2));
+  const int64_t step = std::clamp<int64_t>(kTask / work, 1, (n + 1) / 2);
+  parallel_in_turn((n + step - 1) / step, 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard no_graph;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t begin = i * step, size = std::min(step, n - begin);
+      Tensor block = out.narrow(0, begin, size);
+      at::bmm_out(block, a.narrow(0, begin, size), b.narrow(0, begin, size));
+    }
+  });
+  return out;
+}
+
+struct Product : torch::autograd::Function<Product> {
+  /// a_BMK b_BKN
+  static Tensor forward(AutogradContext* context, const Tensor& a, const Tensor& b) {
+    context->save_for_backward({a, b});
+    return batched(a.detach(), b.detach());
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &a = saved[0], &b = saved[1], &g = gradients[0];
+    // a gradient that is to have one itself is computed by operations that have
+    const auto times = [](const Tensor& x, const Tensor& y) {
+      return at::GradMode::is_enabled() ? at::bmm(x, y) : batched(x, y);
+    };
+    return {context->needs_input_grad(0) ? times(g, b.mT()) : Tensor(),
+            context->needs_input_grad(1) ? times(a.mT(), g) : Tensor()};
+  }
+};
+
+bool is_blocked(const Tensor& a, const Tensor& b) {
+  const auto plain = [](const Tensor& x) {
+    return x.device().is_cpu() && x.scalar_type() == at::kFloat;
+  };
+  return plain(a) && plain(b) && at::GradMode::is_enabled();
+}
+
+}  // namespace
+
+void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
+  const int64_t m = a.size(0), n = b.size(1);
+  if (m == 0 || n == 0) return;
+  // along the longer side
+  const int axis = m >= n ? 0 : 1;
+  const int64_t length = std::max(m, n), step = step_of(length);
+  parallel_in_turn((length + step - 1) / step, 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard no_graph;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t begin = i * step, size = std::min(step, length - begin);
+      Tensor block = out.narrow(axis, begin, size);
+      const Tensor &rows = axis == 0 ? a.narrow(0, begin, size) : a,
+                   &columns = axis == 0 ? b : b.narrow(1, begin, size);
+      if (add)
+        block.addmm_(rows, columns);
+      else
+        at::mm_out(block, rows, columns);
+    }
+  });
+}
+
+Tensor product(const Tensor& a, const Tensor& b) {
+  if (!is_blocked(a, b) || a.dim() < 2 || b.dim() < 2) return at::matmul(a, b);
+  const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1);
+  require(b.size(-2) == k, "product", "{} and {} channels", k, b.size(-2));
+  // one matrix for all rows
+  if (b.dim() == 2) {
+    auto sizes = a.sizes().vec();
+    sizes.back() = n;
+    const int64_t rows = c10::multiply_integers(a.sizes().slice(0, a.dim() - 1));
+    return Product::apply(a.reshape({1, rows, k}), b.unsqueeze(0)).reshape(sizes);
+  }
+  const auto leading = [](const Tensor& x) { return x.sizes().slice(0, x.dim() - 2); };
+  const std::vector<int64_t> batch = at::infer_size(leading(a), leading(b));
+  const auto with = [&](int64_t rows, int64_t columns) {
+    std::vector<int64_t> sizes = batch;
+    sizes.insert(sizes.end(), {rows, columns});
+    return sizes;
+  };
+  const int64_t count = c10::multiply_integers(batch);
+  return Product::apply(a.expand(with(m, k)).reshape({count, m, k}),
+                        b.expand(with(k, n)).reshape({count, k, n}))
+      .reshape(with(m, n));
+}
+
+Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b) {
+  if (!is_blocked(a, b)) return at::einsum(equation, {a, b});
+  const size_t comma = equation.find(','), arrow = equation.find("->");
+  require(comma < arrow && arrow != std::string_view::npos, "einsum", "\"{}\" of two tensors",
+          equation);
+  const std::string_view left = equation.substr(0, comma),
+                         right = equation.substr(comma + 1, arrow - comma - 1),
+                         result = equation.substr(arrow + 2);
+  const auto in = [](std::string_view letters, char c) {
+    return letters.find(c) != std::string_view::npos;
+  };
+  // what stands in both and in the result, in one alone, and in both alone
+  std::string both, of_a, of_b, summed;
+  for (const char c : result) (in(left, c) ? (in(right, c) ? both : of_a) : of_b) += c;
+  for (const char c : left)
+    if (!in(result, c)) summed += c;
+  const auto sizes_of = [](const Tensor& x, std::string_view letters, const std::string& some) {
+    std::vector<int64_t> sizes;
+    for (const char c : some) sizes.push_back(x.size(static_cast<int64_t>(letters.find(c))));
+    return sizes;
+  };
+  const auto count = [](const std::vector<int64_t>& sizes) {
+    return c10::multiply_integers(sizes);
+  };
+  const auto arranged = [&](const Tensor& x, std::string_view letters, const std::string& rows,
+                            const std::string& columns) {
+    std::vector<int64_t> order;
+    for (const char c : both + rows + columns)
+      order.push_back(static_cast<int64_t>(letters.find(c)));
+    require(order.size() == letters.size() && x.dim() == std::ssize(order), "einsum",
+            "\"{}\": {} for a tensor of {} axes", equation, letters, x.dim());
+    return x.permute(order).reshape({count(sizes_of(x, letters, both)),
+                                     count(sizes_of(x, letters, rows)),
+                                     count(sizes_of(x, letters, columns))});
+  };
+  const Tensor y =
+      Product::apply(arranged(a, left, of_a, summed), arranged(b, right, summed, of_b));
+  std::vector<int64_t> sizes = sizes_of(a, left, both + of_a);
+  for (const int64_t size : sizes_of(b, right, of_b)) sizes.push_back(size);
+  std::vector<int64_t> order;
+  const std::string have = both + of_a + of_b;
+  for (const char c : result) order.push_back(static_cast<int64_t>(have.find(c)));
+  return y.reshape(sizes).permute(order);
+}
+
+}  // namespace tessera::ops

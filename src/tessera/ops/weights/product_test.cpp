@@ -1,0 +1,150 @@
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/threads.h"
+#include "tessera/ops/ops_testing.h"
+#include "tessera/ops/weights/product.h"
+
+namespace tessera::ops::product_test {
+namespace {
+
+struct Shape {
+  int64_t n, i, o;
+};
+// small and odd ones among them, which libtorch cuts by its threads
+const Shape kShapes[] = {{1, 5, 1},   {1, 8, 70},   {7, 64, 64},   {64, 16, 256},
+                         {37, 16, 1}, {300, 33, 7}, {520, 24, 96}, {16, 40, 1030}};
+
+struct Case {
+  Tensor x, w, b;
+  explicit Case(const Shape& s, at::ScalarType type = at::kFloat)
+      : x(gen({s.n, s.i}, 0.9, 0.1).to(type).requires_grad_(true)),
+        w(gen({s.o, s.i}, 0.7, 0.3).to(type).requires_grad_(true)),
+        b(gen({s.o}, 0.4, 0.2).to(type).requires_grad_(true)) {}
+  /// y and the gradients of x, w and b.
+  template <class Linear>
+  std::vector<Tensor> run(Linear linear) const {
+    const Tensor y = linear(x, w, b);
+    (y * gen(y.sizes().vec(), 0.31, 0.5).to(y.scalar_type())).sum().backward();
+    return {y.detach(), x.grad(), w.grad(), b.grad()};
+  }
+};
+
+Tensor map(const Tensor& x, const Tensor& w, const Tensor& b) {
+  return product(x, w.t()) + b;
+}
+
+TEST(Product, IsTheDefinition) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(fmt::format("{} x {} by {}", shape.n, shape.i, shape.o));
+    const auto got = Case(shape).run(map);
+    const auto want = Case(shape, at::kDouble).run([](auto&... t) { return at::linear(t...); });
+    for (size_t k = 0; k < want.size(); ++k) {
+      const double size = want[k].abs().max().item<double>();
+      EXPECT_LE((got[k] - want[k]).abs().max().item<double>(), 2e-6 * std::max(size, 1.0)) << k;
+    }
+  }
+}
+
+TEST(Product, SameBitsForAnyNumberOfThreads) {
+  const int before = thread_count(), torch_before = at::get_num_threads();
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(fmt::format("{} x {} by {}", shape.n, shape.i, shape.o));
+    std::vector<Tensor> first;
+    for (const int threads : {1, 2, 3, 8}) {
+      set_thread_count(threads);
+      at::set_num_threads(threads);
+      const auto got = Case(shape).run(map);
+      if (first.empty()) first = got;
+      for (size_t k = 0; k < got.size(); ++k)
+        EXPECT_TRUE(at::equal(got[k], first[k])) << threads << " " << k;
+    }
+  }
+  set_thread_count(before);
+  at::set_num_threads(torch_before);
+}
+
+/// Two tensors, what makes one of them, and gradients of a sum over it.
+template <class Make>
+std::vector<Tensor> with_gradients(at::ScalarType type,
+                                   const std::vector<int64_t>& a_sizes,
+                                   const std::vector<int64_t>& b_sizes,
+                                   Make make) {
+  const Tensor a = gen(a_sizes, 0.9, 0.1).to(type).requires_grad_(true),
+               b = gen(b_sizes, 0.7, 0.3).to(type).requires_grad_(true);
+  const Tensor y = make(a, b);
+  (y * gen(y.sizes().vec(), 0.31, 0.5).to(type)).sum().backward();
+  return {y.detach(), a.grad(), b.grad()};
+}
+
+template <class Ours, class Theirs>
+void expect_definition(const std::vector<int64_t>& a,
+                       const std::vector<int64_t>& b,
+                       Ours ours,
+                       Theirs theirs) {
+  SCOPED_TRACE(fmt::format("[{}] [{}]", fmt::join(a, ", "), fmt::join(b, ", ")));
+  const auto want = with_gradients(at::kDouble, a, b, theirs);
+  std::vector<Tensor> first;
+  for (const int threads : {1, 2, 3}) {
+    const int before = thread_count(), torch_before = at::get_num_threads();
+    set_thread_count(threads);
+    at::set_num_threads(threads);
+    const auto got = with_gradients(at::kFloat, a, b, ours);
+    set_thread_count(before);
+    at::set_num_threads(torch_before);
+    if (first.empty()) first = got;
+    for (size_t k = 0; k < want.size(); ++k) {
+      ASSERT_EQ(got[k].sizes(), want[k].sizes());
+      EXPECT_TRUE(at::equal(got[k], first[k])) << threads << " " << k;
+      EXPECT_TRUE(at::allclose(got[k].to(at::kDouble), want[k], 1e-4, 1e-4)) << k;
+    }
+  }
+}
+
+TEST(Product, LeadingDimensionsBroadcast) {
+  const auto theirs = [](const Tensor& x, const Tensor& y) { return at::matmul(x, y); };
+  using Sizes = std::vector<int64_t>;
+  for (const auto& [a, b] : {std::pair<Sizes, Sizes>{{3, 5, 16}, {16, 9}},
+                             {{7, 64}, {2, 64, 10}},
+                             {{2, 1, 7, 16}, {3, 16, 4}},
+                             {{1, 7, 64}, {1, 64, 64}},  // which libtorch cuts by its threads
+                             {{1, 1, 7, 64}, {64, 64}},
+                             {{40, 9, 33}, {40, 33, 17}},
+                             {{2, 300, 64}, {2, 64, 300}},
+                             {{5, 0, 4}, {5, 4, 3}},
+                             {{5, 2, 0}, {5, 0, 3}},
+                             {{0, 2, 4}, {0, 4, 3}}})
+    expect_definition(a, b, product, theirs);
+}
+
+TEST(Product, EinsumOfTwoIsTheDefinition) {
+  using Sizes = std::vector<int64_t>;
+  for (const auto& [equation, a, b] :
+       {std::tuple<const char*, Sizes, Sizes>{"nc,hck->nhk", {11, 6}, {3, 6, 5}},
+        {"bcihn,bcjhn->bcijh", {2, 3, 4, 2, 5}, {2, 3, 6, 2, 5}},
+        {"bthm,bthu->bhmu", {1, 37, 1, 7}, {1, 37, 1, 64}},
+        {"bhq,ghpq->bghp", {4, 2, 3}, {4, 2, 5, 3}},
+        {"i,j->ij", {3}, {4}},
+        {"thd,rhdn->rhtn", {9, 2, 6}, {3, 2, 6, 4}}})
+    expect_definition(
+        a, b, [e = equation](const Tensor& x, const Tensor& y) { return einsum(e, x, y); },
+        [e = equation](const Tensor& x, const Tensor& y) {
+          return at::einsum(e, {x, y});
+        });
+}
+
+TEST(Product, GradientsOfGradients) {
+  const Tensor a = gen({2, 3, 4}, 0.9, 0.1).to(at::kFloat).requires_grad_(true),
+               b = gen({2, 4, 5}, 0.7, 0.3).to(at::kFloat).requires_grad_(true);
+  const auto second = [&](const Tensor& y) {
+    const auto first = torch::autograd::grad({y.square().sum()}, {a}, {}, true, true);
+    return torch::autograd::grad({first[0].square().sum()}, {b})[0];
+  };
+  EXPECT_TRUE(at::allclose(second(product(a, b)), second(at::matmul(a, b)), 1e-4, 1e-4));
+}
+
+}  // namespace
+}  // namespace tessera::ops::product_test
