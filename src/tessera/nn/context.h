@@ -1,6 +1,7 @@
 // What the parts of one call share.
 #pragma once
 
+#include <algorithm>
 #include <any>
 #include <concepts>
 #include <functional>
@@ -125,6 +126,17 @@ class LayerKeys {
   std::vector<std::function<void()>> ends_;
 };
 
+/// Rows that lie sorted by expert: those of expert e are [offsets[e], offsets[e + 1]).
+struct Groups {
+  std::vector<int64_t> offsets;  // one more than experts
+  /// The same of rows [begin, begin + n) alone.
+  Groups cut(int64_t begin, int64_t n) const {
+    Groups out;
+    for (const int64_t at : offsets) out.offsets.push_back(std::clamp<int64_t>(at - begin, 0, n));
+    return out;
+  }
+};
+
 struct Recomputation;    // rerun.h
 struct ReversibleChain;  // residual/reversible.cpp
 
@@ -144,6 +156,8 @@ struct Context {
   SequenceSplit split;          // of documents over ranks, where gradients are recorded
   LayerValues values;
   LayerKeys keys;
+  /// Where a part computes as many experts at once: its rows by expert, its weights one for each.
+  std::shared_ptr<const Groups> groups;
   std::shared_ptr<Recomputation> recomputation;  // of regions that run again
   std::shared_ptr<ReversibleChain> reversible;   // between entering and leaving two streams
   /// Values that follow from the weights alone and are kept from call to call beside a state (keys

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "tessera/nn/context.h"
@@ -70,6 +71,26 @@ class Ffn {
 /// What the layers hand on: x_ND alone, or what residuals make of it between entering and leaving
 /// (streams side by side, what earlier branches gave).
 using Stream = std::vector<Tensor>;
+
+/// What a router says of the N tokens of a call.
+struct Routing {
+  /// The experts of every token in the order in which their outputs are added: int64 on the CPU,
+  /// -1 = none. Gradients reach a router by the weights alone, float32 or double.
+  Tensor expert_NK, weight_NK;
+  /// Instead of choices: what experts read, rows sorted by expert, and the way back to the tokens.
+  struct Slots {
+    Tensor x_SD;
+    Groups groups;
+    std::function<Tensor(const Tensor& y_SD)> combine;  // [N, D]
+  };
+  std::optional<Slots> slots = {};
+};
+
+class Router {
+ public:
+  virtual ~Router() = default;
+  virtual Routing route(const Tensor& x_ND, Context& context) const = 0;
+};
 
 /// A branch as its residual sees it.
 struct Branch {
@@ -180,6 +201,12 @@ struct Linear {
   Linear(const Builder& builder, const std::string& name)
       : weight(builder.weight(name + ".weight")), bias(builder.optional(name + ".bias")) {}
   Tensor operator()(const Tensor& x) const { return ops::linear(x, *weight, bias.get()); }
+  /// The same; of experts, where the call computes many of them at once.
+  Tensor operator()(const Tensor& x, const Context& context) const {
+    return context.groups == nullptr
+               ? (*this)(x)
+               : ops::grouped_linear(x, *weight, context.groups->offsets, bias.get());
+  }
 };
 
 }  // namespace tessera::nn

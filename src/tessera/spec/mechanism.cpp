@@ -175,6 +175,7 @@ void ParamList::add(ParamDecl decl) {
   require(decl.roles.size() == decl.shape.size(), "parameters", "{}: {} roles of {} dimensions",
           decl.name, decl.roles.size(), decl.shape.size());
   decl.name = full(decl.name);
+  if (decl.rule) decl.rule.statistic = full(decl.rule.statistic);
   decls_.push_back(std::move(decl));
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,8 +96,9 @@ struct Scope {
   int64_t width = 0;    // for norms: channels; for positions: width of one head or of the embedding
   int64_t rotated = 0;  // for rotations: how many channels of a head they turn, 0 = width
   int64_t n_heads = 0;  // for positions that act on scores: query heads
-  Places places;        // for positions: where the parent lets them act
-  std::string path;     // "layers[3].mixer", for messages
+  int64_t n_experts = 0;  // for routers: experts to choose from
+  Places places;          // for positions: where the parent lets them act
+  std::string path;       // "layers[3].mixer", for messages
   int64_t turned() const { return rotated > 0 ? rotated : width; }
   int64_t input_width() const { return d_in > 0 ? d_in : d_model; }
   Scope at(std::string_view child) const {
@@ -154,6 +156,16 @@ enum class Role {
 };
 const char* name_of(Role role);
 
+/// How a parameter that no gradient reaches moves in training: after every update, by what the
+/// parts counted over the whole of it.
+struct UpdateRule {
+  /// Whose sum over the update (nn::Context::add_statistic) the rule reads; below the parameter's
+  /// own prefix.
+  std::string statistic;
+  std::function<void(std::span<float> values, std::span<const double> counts)> apply;
+  explicit operator bool() const { return apply != nullptr; }
+};
+
 /// Whether weight decay acts.
 enum class Decay { by_kind, yes, no };
 
@@ -169,6 +181,7 @@ struct ParamDecl {
   double share = 1;  // of its numbers that one token uses: k / E of routed experts
   bool trainable = true;
   Decay decay = Decay::by_kind;
+  UpdateRule rule = {};  // of what is not trainable
 
   int64_t elements() const;
   bool decays() const {

@@ -17,12 +17,19 @@ class ChunkedFfn final : public Ffn {
   Tensor forward(const Tensor& x_ND, Context& context) const override {
     const int64_t n = x_ND.size(0);
     if (chunk_ == 0) return inner_->forward(x_ND, context);
-    const auto slice = [this](const Tensor& x, Context& here) { return inner_->forward(x, here); };
     std::vector<Tensor> out;
-    for (int64_t begin = 0; begin < n; begin += chunk_)
-      out.push_back(recomputed(slice, *weights_, x_ND.narrow(0, begin, std::min(chunk_, n - begin)),
-                               context));
-    return out.size() == 1 ? out[0] : at::cat(out);
+    for (int64_t begin = 0; begin < n; begin += chunk_) {
+      const int64_t rows = std::min(chunk_, n - begin);
+      const auto slice = [this, begin, rows](const Tensor& x, Context& here) {
+        const std::shared_ptr<const Groups> all = here.groups;
+        if (all) here.groups = std::make_shared<const Groups>(all->cut(begin, rows));
+        Tensor y = inner_->forward(x, here);
+        here.groups = all;
+        return y;
+      };
+      out.push_back(recomputed(slice, *weights_, x_ND.narrow(0, begin, rows), context));
+    }
+    return out.size() == 1 ? out[0] : out.empty() ? inner_->forward(x_ND, context) : at::cat(out);
   }
 
  private:

@@ -10,7 +10,7 @@
 // The parameters have the names of `inner`, as if it stood alone: a checkpoint fits both.
 #pragma once
 
-#include "tessera/spec/fields.h"
+#include "tessera/nn/router/router_config.h"
 
 namespace tessera::nn {
 
@@ -35,6 +35,14 @@ struct ChunkedFfnConfig final : spec::Config {
   void check(const spec::Scope& scope) const override {
     if (!inner)
       fail(ErrorKind::spec, scope.path + ".inner", "found null; expected a feed-forward layer");
+    spec::for_each_part(inner, [&](const spec::AnyPart& part) {
+      const auto* router = dynamic_cast<const RouterConfig*>(part.config.get());
+      if (chunk > 0 && router != nullptr && !router->by_token())
+        fail(ErrorKind::spec, scope.path + ".inner",
+             "router \"{}\" reads the tokens of a whole call, which slices cut; expected one that "
+             "reads a token alone, or the slices inside the experts",
+             part.type());
+    });
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     inner.config->params(list, scope);

@@ -12,8 +12,8 @@ class Mlp final : public Ffn {
  public:
   Mlp(const MlpConfig& config, const Builder& builder)
       : act_(kernel_of(config.act)), up_(builder, "up"), down_(builder, "down") {}
-  Tensor forward(const Tensor& x_ND, Context&) const override {
-    return down_(ops::activate(up_(x_ND), act_));
+  Tensor forward(const Tensor& x_ND, Context& context) const override {
+    return down_(ops::activate(up_(x_ND, context), act_), context);
   }
 
  private:
@@ -29,15 +29,15 @@ class Glu final : public Ffn {
         gate_(builder, "gate"),
         up_(builder, "up"),
         down_(builder, "down") {}
-  Tensor forward(const Tensor& x_ND, Context&) const override {
-    Tensor gate = gate_(x_ND), up = up_(x_ND);
+  Tensor forward(const Tensor& x_ND, Context& context) const override {
+    Tensor gate = gate_(x_ND, context), up = up_(x_ND, context);
     if (config_.limit > 0) {
       gate = gate.clamp_max(config_.limit);
       up = up.clamp(-config_.limit, config_.limit);
     }
     if (config_.up_offset != 0) up = up + config_.up_offset;
-    if (config_.slope == 1) return down_(ops::gated(gate, up, act_));
-    return down_(ops::gated(gate * config_.slope, up, act_) / config_.slope);
+    if (config_.slope == 1) return down_(ops::gated(gate, up, act_), context);
+    return down_(ops::gated(gate * config_.slope, up, act_) / config_.slope, context);
   }
 
  private:
@@ -49,7 +49,9 @@ class Glu final : public Ffn {
 class LinearFfn final : public Ffn {
  public:
   explicit LinearFfn(const Builder& builder) : out_(builder, "out") {}
-  Tensor forward(const Tensor& x_ND, Context&) const override { return out_(x_ND); }
+  Tensor forward(const Tensor& x_ND, Context& context) const override {
+    return out_(x_ND, context);
+  }
 
  private:
   Linear out_;

@@ -1,0 +1,132 @@
+#include "tessera/nn/ffn/moe.h"
+
+#include "tessera/nn/parts.h"
+#include "tessera/ops/basic/pointwise.h"
+
+namespace tessera::nn {
+namespace {
+
+/// Where choices [N, K] lie among the rows sorted by expert: those of experts alone, in the order
+/// of tokens within an expert.
+struct Sorted {
+  std::shared_ptr<const Groups> groups;
+  Tensor token_S;   // whose row it is
+  Tensor choice_S;  // its place in [N * K]
+  Tensor row_NK;    // the way back; 0 where a choice has no row
+  bool all = true;  // whether every choice has one
+};
+
+Sorted sort_by_expert(const Tensor& expert_NK, int64_t experts) {
+  const Tensor chosen = expert_NK.contiguous();
+  const auto* expert = chosen.const_data_ptr<int64_t>();
+  const int64_t n = chosen.numel(), k = chosen.size(1);
+  const auto is_row = [&](int64_t i) { return expert[i] >= 0 && expert[i] < experts; };
+  Groups groups{std::vector<int64_t>(static_cast<size_t>(experts) + 1, 0)};
+  for (int64_t i = 0; i < n; ++i)
+    if (is_row(i)) ++groups.offsets[static_cast<size_t>(expert[i]) + 1];
+  for (size_t e = 1; e < groups.offsets.size(); ++e) groups.offsets[e] += groups.offsets[e - 1];
+  Sorted out;
+  const int64_t rows = groups.offsets.back();
+  out.all = rows == n;
+  out.token_S = at::empty({rows}, at::kLong);
+  out.choice_S = at::empty({rows}, at::kLong);
+  out.row_NK = at::zeros({chosen.size(0), k}, at::kLong);
+  std::vector<int64_t> next = groups.offsets;
+  auto *token = out.token_S.data_ptr<int64_t>(), *choice = out.choice_S.data_ptr<int64_t>(),
+       *row = out.row_NK.data_ptr<int64_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    if (!is_row(i)) continue;
+    const int64_t at = next[static_cast<size_t>(expert[i])]++;
+    token[at] = i / k;
+    choice[at] = i;
+    row[i] = at;
+  }
+  out.groups = std::make_shared<const Groups>(std::move(groups));
+  return out;
+}
+
+class Moe final : public Ffn {
+ public:
+  Moe(const MoeConfig& config, const Builder& builder)
+      : config_(config),
+        router_(build_router(
+            config.router, builder.under("router", config.child_scope(builder.scope(), "router")))),
+        expert_(build_ffn(config.expert, builder.under("experts"))) {
+    if (config.shared) shared_ = build_ffn(config.shared, builder.under("shared"));
+    if (config.shared_gate) gate_ = Linear(builder, "shared_gate");
+  }
+
+  Tensor forward(const Tensor& x_ND, Context& context) const override {
+    const Routing routing = router_->route(x_ND, context);
+    Tensor y_ND =
+        routing.slots ? of_slots(*routing.slots, context) : of_choices(x_ND, routing, context);
+    if (shared_ == nullptr) return y_ND;
+    Tensor shared_ND = shared_->forward(x_ND, context);
+    if (config_.shared_gate)
+      shared_ND = shared_ND * ops::activate(gate_(x_ND), ops::Activation::sigmoid);
+    return y_ND + shared_ND;
+  }
+
+ private:
+  Tensor of_experts(const Tensor& x_SD,
+                    std::shared_ptr<const Groups> groups,
+                    Context& context) const {
+    context.groups = std::move(groups);
+    Tensor y_SD = expert_->forward(x_SD, context);
+    context.groups = nullptr;
+    return y_SD;
+  }
+
+  Tensor of_slots(const Routing::Slots& slots, Context& context) const {
+    const Tensor y_SD =
+        of_experts(slots.x_SD, std::make_shared<const Groups>(slots.groups), context);
+    return slots.combine(config_.scale == 1 ? y_SD : y_SD * config_.scale);
+  }
+
+  Tensor of_choices(const Tensor& x_ND, const Routing& routing, Context& context) const {
+    const Sorted sorted = sort_by_expert(routing.expert_NK, config_.n_experts);
+    const auto device = x_ND.device();
+    const Tensor weight_NK =
+        config_.scale == 1 ? routing.weight_NK : routing.weight_NK * config_.scale;
+    Tensor x_SD = x_ND.index_select(0, sorted.token_S.to(device));
+    if (config_.scale_input)
+      x_SD = x_SD * weight_NK.reshape({-1})
+                        .index_select(0, sorted.choice_S.to(device))
+                        .unsqueeze(1)
+                        .to(x_SD.scalar_type());
+    const Tensor y_SD = of_experts(x_SD, sorted.groups, context);
+    // added up in the order of the choices, in float32 or double
+    Tensor sum = at::zeros({x_ND.size(0), y_SD.size(1)}, y_SD.options().dtype(ops::wide(y_SD)));
+    for (int64_t j = 0; j < routing.expert_NK.size(1); ++j) {
+      const Tensor expert_N = routing.expert_NK.select(1, j);
+      const Tensor weight_N1 = weight_NK.narrow(1, j, 1).to(sum.scalar_type());
+      if (y_SD.size(0) > 0) {
+        Tensor term = y_SD.index_select(0, sorted.row_NK.select(1, j).contiguous().to(device))
+                          .to(sum.scalar_type());
+        if (!config_.scale_input) term = term * weight_N1;
+        sum = sorted.all
+                  ? sum + term
+                  : at::where(
+                        ((expert_N >= 0) & (expert_N < config_.n_experts)).unsqueeze(1).to(device),
+                        sum + term, sum);
+      }
+      if (config_.identity > 0)
+        sum = at::where((expert_N >= config_.n_experts + config_.zero).unsqueeze(1).to(device),
+                        sum + x_ND.to(sum.scalar_type()) * weight_N1, sum);
+    }
+    return sum.to(y_SD.scalar_type());
+  }
+
+  MoeConfig config_;
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Ffn> expert_, shared_;
+  Linear gate_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ffn> build(const MoeConfig& config, const Builder& builder) {
+  return std::make_unique<Moe>(config, builder);
+}
+
+}  // namespace tessera::nn

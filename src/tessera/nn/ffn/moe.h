@@ -1,0 +1,69 @@
+// Mixture of experts: a router gives every token a few of E feed-forward layers.
+//   y = scale * sum_j w_j F_{e_j}(x)  [+ S(x), or sigmoid(W_s x) S(x), of a shared expert S]
+// in the order of the choices j. With scale_input an expert reads w_j x and its output is added as
+// it is (Llama 4). Behind the E experts the router may choose `zero` ones that add nothing and
+// `identity` ones that add w_j x (LongCat-Flash, arXiv:2509.01322, sec. 2.1; MoE++,
+// arXiv:2410.07348).
+//
+// Experts are any feed-forward layer that is made of products: their weights are stacked,
+// experts.up.weight [E, out, in], and tokens are sorted by expert, so that each product is one call
+// over all experts. A token's output does not turn on what else a call holds, unless the router
+// says so (capacity.h). Shazeer et al. 2017, arXiv:1701.06538; shared experts: Dai et al. 2024,
+// arXiv:2401.06066 (DeepSeekMoE).
+#pragma once
+
+#include "tessera/nn/router/router_config.h"
+
+namespace tessera::nn {
+
+struct MoeConfig final : spec::Config {
+  int64_t n_experts = 0;
+  spec::Part<spec::Slot::router> router;
+  spec::Part<spec::Slot::ffn> expert;
+  spec::Part<spec::Slot::ffn> shared;
+  bool shared_gate = false;
+  bool scale_input = false;
+  double scale = 1;
+  int64_t zero = 0;
+  int64_t identity = 0;
+
+  static constexpr auto fields() {
+    using C = MoeConfig;
+    return std::tuple{
+        spec::field("n_experts", &C::n_experts, "E", {.min = 1, .required = true}),
+        spec::field("zero", &C::zero, "further choices that add nothing", {.min = 0}),
+        spec::field("identity", &C::identity, "further choices that add the token itself",
+                    {.min = 0}),
+        spec::field("router", &C::router, "who computes which token", {.part = "top_k"}),
+        spec::field("expert", &C::expert, "the layer that each expert is", {.required = true}),
+        spec::field("shared", &C::shared, "a layer besides that computes every token"),
+        spec::field("shared_gate", &C::shared_gate,
+                    "whether a learned gate of the token scales the shared layer's output"),
+        spec::field("scale_input", &C::scale_input,
+                    "whether weights act on what experts read instead of what they make"),
+        spec::field("scale", &C::scale, "factor on the weights")};
+  }
+  static spec::Info info() {
+    return {.summary = "A few experts of many for every token, chosen by a router.",
+            .paper =
+                "Shazeer et al.: Outrageously Large Neural Networks: The Sparsely-Gated "
+                "Mixture-of-Experts Layer, arXiv:1701.06538; Dai et al.: DeepSeekMoE, "
+                "arXiv:2401.06066",
+            .year = 2017,
+            .forms = {.recurrent = true},
+            .any_width = true};
+  }
+  static spec::Json example(const spec::Scope& scope, int64_t length);
+  spec::Scope child_scope(spec::Scope scope, std::string_view field) const;
+  void check(const spec::Scope& scope) const override;
+  void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  std::string no_state_reason() const override { return router.config->no_state_reason(); }
+  double extra_flops(const spec::Scope& scope, int64_t context) const override;
+  /// What the router chooses from.
+  int64_t choices() const { return n_experts + zero + identity; }
+
+ private:
+  double used_share(const spec::Scope& scope) const;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,90 @@
+#include "tessera/nn/ffn/moe.h"
+
+#include <algorithm>
+
+namespace tessera::nn {
+namespace {
+
+/// What one expert declares, as the stack of all of them.
+spec::ParamDecl stacked(spec::ParamDecl decl, int64_t experts, double share) {
+  decl.shape.insert(decl.shape.begin(), experts);
+  decl.roles.insert(decl.roles.begin(), spec::Role::expert);
+  decl.share *= share;
+  return decl;
+}
+
+/// Matrices and biases of products alone can be those of many experts at once.
+bool stacks(const spec::ParamDecl& decl) {
+  return (decl.kind == spec::ParamKind::matrix && decl.shape.size() == 2) ||
+         (decl.kind == spec::ParamKind::bias && decl.shape.size() == 1);
+}
+
+}  // namespace
+
+spec::Json MoeConfig::example(const spec::Scope& scope, int64_t) {
+  return {{"n_experts", 8}, {"expert", {{"type", "glu"}, {"d_hidden", scope.d_model * 2}}}};
+}
+
+spec::Scope MoeConfig::child_scope(spec::Scope scope, std::string_view field) const {
+  if (field == "router") scope.n_experts = choices();
+  return scope;
+}
+
+void MoeConfig::check(const spec::Scope& scope) const {
+  if (!router)
+    fail(ErrorKind::spec, scope.at("router").path,
+         "found null; expected a router, such as \"top_k\"");
+  if (!expert)
+    fail(ErrorKind::spec, scope.at("expert").path, "found null; expected a feed-forward layer");
+  if (shared_gate && !shared)
+    fail(ErrorKind::spec, scope.path, "shared_gate without a shared layer; expected \"shared\"");
+  if (identity > 0 && scope.input_width() != scope.d_model)
+    fail(ErrorKind::spec, scope.path, "identity = {}: it reads {} channels and adds to {}",
+         identity, scope.input_width(), scope.d_model);
+  if (!router.as<RouterConfig>().chooses() && (zero > 0 || identity > 0 || scale_input))
+    fail(
+        ErrorKind::spec, scope.path,
+        "router \"{}\" mixes tokens and chooses none: zero, identity and scale_input need one that "
+        "chooses",
+        router.type());
+  spec::for_each_part(expert, [&](const spec::AnyPart& part) {
+    if (dynamic_cast<const RouterConfig*>(part.config.get()) != nullptr)
+      fail(ErrorKind::spec, scope.at("expert").path,
+           "experts of experts: expected a layer without a router; two levels are router "
+           "\"hierarchical\"");
+  });
+  spec::ParamList list;
+  expert.config->params(list, scope);
+  for (const spec::ParamDecl& decl : list.all())
+    if (!stacks(decl))
+      fail(ErrorKind::spec, scope.at("expert").path,
+           "\"{}\" cannot be an expert: its {} is no matrix or bias of a product", expert.type(),
+           decl.name);
+}
+
+double MoeConfig::used_share(const spec::Scope& scope) const {
+  const spec::Scope inner = child_scope(scope, "router");
+  return std::min(1.0, router.as<RouterConfig>().used(inner) /
+                           static_cast<double>(std::max<int64_t>(1, choices())));
+}
+
+void MoeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
+  router.config->params_under(list, "router", child_scope(scope, "router"));
+  spec::ParamList one = list.under("experts");
+  expert.config->params(one, scope);
+  spec::ParamList all;
+  for (const spec::ParamDecl& decl : one.all())
+    all.add(stacked(decl, n_experts, used_share(scope)));
+  for (const std::string& name : one.absent()) all.without(name);
+  list.append(all);
+  if (shared) shared.config->params_under(list, "shared", scope);
+  if (shared_gate) list.linear("shared_gate", 1, scope.input_width(), /*bias=*/false);
+}
+
+double MoeConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
+  const double used = used_share(scope) * static_cast<double>(n_experts);
+  return used * expert.config->extra_flops(scope, context) +
+         (shared ? shared.config->extra_flops(scope, context) : 0);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,46 @@
+#include "tessera/nn/router/hash.h"
+
+#include <cmath>
+
+#include "tessera/nn/router/routing.h"
+
+namespace tessera::nn {
+namespace {
+
+class HashedRouter final : public Router {
+ public:
+  HashedRouter(const HashRouterConfig&, const Builder& builder) : name_(builder.prefix()) {
+    const WeightPtr table = builder.weight("table");
+    n_experts_ = builder.scope().n_experts;
+    expert_V_ = table->tensor().detach().to(at::kCPU, at::kDouble).contiguous();
+    const auto* expert = expert_V_.const_data_ptr<double>();
+    for (int64_t v = 0; v < expert_V_.numel(); ++v)
+      if (!(expert[v] >= 0 && expert[v] < static_cast<double>(n_experts_)) ||
+          expert[v] != std::floor(expert[v]))
+        fail(ErrorKind::file, table->name(), "expert {} of token {}; expected one of 0 to {}",
+             expert[v], v, n_experts_ - 1);
+    expert_V_ = expert_V_.to(at::kLong);
+  }
+
+  Routing route(const Tensor& x_ND, Context& context) const override {
+    const Tensor ids_N = context.batch->ids_N.to(at::kCPU, at::kLong);
+    require(ids_N.size(0) == x_ND.size(0), name_, "{} token ids of a call; {} are routed",
+            ids_N.size(0), x_ND.size(0));
+    const Tensor expert_N1 = expert_V_.index_select(0, ids_N).unsqueeze(1);
+    if (context.add_statistic) context.add_statistic(name_ + ".load", loads(expert_N1, n_experts_));
+    return {expert_N1, at::ones({x_ND.size(0), 1}, x_ND.options().dtype(ops::wide(x_ND)))};
+  }
+
+ private:
+  std::string name_;
+  int64_t n_experts_ = 0;
+  Tensor expert_V_;
+};
+
+}  // namespace
+
+std::unique_ptr<Router> build(const HashRouterConfig& config, const Builder& builder) {
+  return std::make_unique<HashedRouter>(config, builder);
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,215 @@
+#include "tessera/nn/router/routing.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tessera/base/threads.h"
+#include "tessera/nn/mixer/segments.h"
+#include "tessera/nn/rerun.h"
+
+namespace tessera::nn {
+namespace {
+
+/// c_ji / N of the experts' choices: [K, E], without gradients.
+Tensor choice_fractions(const Tensor& expert_NK, const Tensor& p_NE) {
+  const int64_t n = expert_NK.size(0), e = p_NE.size(1);
+  std::vector<Tensor> rows;
+  for (int64_t j = 0; j < expert_NK.size(1); ++j)
+    rows.push_back(loads(expert_NK.narrow(1, j, 1), e) /
+                   static_cast<double>(std::max<int64_t>(1, n)));
+  return at::stack(rows).to(p_NE.options());
+}
+
+/// hf_topk of all layers so far, whose difference to that of the layers before is this layer's: the
+/// sum over layers is the loss of all their tokens together.
+Tensor hf_topk_of_layers(const Tensor& f_KE, const Tensor& mean_E, LayerValues& values) {
+  const int64_t e = f_KE.size(1);
+  const std::string name = fmt::format("router.hf_topk.{}.{}", e, f_KE.size(0));
+  const auto loss = [&](const Tensor& f, const Tensor& p, double layers) {
+    return (f * p).sum() * (static_cast<double>(e) / (layers * layers));
+  };
+  const Tensor* before_f = values.find(name + ".f");
+  if (before_f == nullptr) {
+    values.put(name + ".f", f_KE);
+    values.put(name + ".p", mean_E);
+    values.put(name + ".layers", at::ones({}, at::kDouble));
+    return loss(f_KE, mean_E, 1);
+  }
+  const Tensor f = *before_f, p = values.at(name + ".p");
+  const auto layers = values.at(name + ".layers").item<double>();
+  const Tensor sum_f = f + f_KE, sum_p = p + mean_E;
+  values.put(name + ".f", sum_f);
+  values.put(name + ".p", sum_p);
+  values.put(name + ".layers", at::full({}, layers + 1, at::kDouble));
+  return loss(sum_f, sum_p, layers + 1) - loss(f, p, layers);
+}
+
+}  // namespace
+
+Tensor loads(const Tensor& expert_NK, int64_t n_experts) {
+  const Tensor chosen = expert_NK.contiguous();
+  Tensor counts = at::zeros({n_experts}, at::kDouble);
+  const auto* expert = chosen.const_data_ptr<int64_t>();
+  auto* count = counts.data_ptr<double>();
+  for (int64_t i = 0; i < chosen.numel(); ++i)
+    if (expert[i] >= 0) count[expert[i]] += 1;
+  return counts;
+}
+
+Tensor largest(const Tensor& scores_NE, int64_t k) {
+  const Tensor scores = scores_NE.detach().to(at::kCPU, at::kDouble).contiguous();
+  const int64_t n = scores.size(0), e = scores.size(1);
+  Tensor out = at::empty({n, k}, at::kLong);
+  const auto* score = scores.const_data_ptr<double>();
+  auto* to = out.data_ptr<int64_t>();
+  parallel_for(n, 256, [&](int64_t begin, int64_t end) {
+    std::vector<bool> taken(static_cast<size_t>(e));
+    for (int64_t i = begin; i < end; ++i) {
+      std::fill(taken.begin(), taken.end(), false);
+      for (int64_t j = 0; j < k; ++j) {
+        int64_t best = -1;
+        for (int64_t c = 0; c < e; ++c)
+          if (!taken[static_cast<size_t>(c)] &&
+              (best < 0 || score[i * e + c] > score[i * e + best]))
+            best = c;
+        taken[static_cast<size_t>(best)] = true;
+        to[i * k + j] = best;
+      }
+    }
+  });
+  return out;
+}
+
+Tensor balance_loss(BalanceLoss kind,
+                    const Tensor& p_NE,
+                    const Tensor& expert_NK,
+                    const std::vector<int64_t>& lengths) {
+  const auto e = static_cast<double>(p_NE.size(1)), k = static_cast<double>(expert_NK.size(1));
+  const Tensor f_KE = choice_fractions(expert_NK, p_NE), mean_E = p_NE.mean(0);
+  switch (kind) {
+    case BalanceLoss::none:
+      return at::zeros({}, p_NE.options());
+    case BalanceLoss::switch_:
+      return (f_KE[0] * mean_E).sum() * e;
+    case BalanceLoss::hf_topk:
+      return (f_KE * mean_E).sum() * e;
+    case BalanceLoss::per_choice_mean:
+      return (f_KE.sum(0) * mean_E).sum() * (e / k);
+    case BalanceLoss::sequence: {
+      Tensor sum = at::zeros({}, p_NE.options());
+      int64_t begin = 0;
+      for (const int64_t n : lengths) {
+        sum = sum + static_cast<double>(n) * balance_loss(BalanceLoss::per_choice_mean,
+                                                          p_NE.narrow(0, begin, n),
+                                                          expert_NK.narrow(0, begin, n), {});
+        begin += n;
+      }
+      require(begin == p_NE.size(0), "router", "documents of {} tokens; {} are routed", begin,
+              p_NE.size(0));
+      return sum / static_cast<double>(std::max<int64_t>(1, begin));
+    }
+  }
+  fail(ErrorKind::internal, "router", "unknown balance loss");
+}
+
+Tensor router_z_loss(const Tensor& z_NE) {
+  return at::logsumexp(z_NE, {1}).square().mean();
+}
+
+Tensor cv_squared(const Tensor& values_E, bool unbiased) {
+  return values_E.var(unbiased) / (values_E.mean().square() + 1e-10);
+}
+
+Tensor chance_to_be_chosen(const Tensor& clean_NE,
+                           const Tensor& deviation_NE,
+                           const Tensor& noisy_NE,
+                           int64_t k) {
+  const Tensor order_NK = largest(noisy_NE, k + 1).to(noisy_NE.device());
+  const Tensor ranked_NK = noisy_NE.gather(1, order_NK);
+  // without one that is chosen, the k-th of the others is the one behind
+  const Tensor inside_N1 = ranked_NK.narrow(1, k, 1), outside_N1 = ranked_NK.narrow(1, k - 1, 1);
+  const Tensor is_chosen = at::zeros(noisy_NE.sizes(), noisy_NE.options().dtype(at::kBool))
+                               .scatter(1, order_NK.narrow(1, 0, k), true);
+  const Tensor bound_NE = at::where(is_chosen, inside_N1, outside_N1);
+  return at::special_ndtr((clean_NE - bound_NE) / deviation_NE);
+}
+
+Tensor within_capacity(const Tensor& expert_NK,
+                       const Tensor& token_N,
+                       int64_t n_experts,
+                       const std::vector<int64_t>& lengths,
+                       const std::vector<int64_t>& room) {
+  const Tensor chosen = expert_NK.contiguous(), tokens = token_N.contiguous();
+  const int64_t k = chosen.size(1);
+  Tensor kept = at::zeros(chosen.sizes(), at::kBool);
+  const auto *expert = chosen.const_data_ptr<int64_t>(), *order = tokens.const_data_ptr<int64_t>();
+  auto* keep = kept.data_ptr<bool>();
+  int64_t begin = 0;
+  for (size_t g = 0; g < lengths.size(); begin += lengths[g++]) {
+    std::vector<int64_t> count(static_cast<size_t>(n_experts), 0);
+    for (int64_t j = 0; j < k; ++j)
+      for (int64_t t = begin; t < begin + lengths[g]; ++t) {
+        const int64_t at = order[t] * k + j;
+        if (expert[at] >= 0) keep[at] = count[static_cast<size_t>(expert[at])]++ < room[g];
+      }
+  }
+  return kept;
+}
+
+Tensor drawn_by_token(const Context& context,
+                      const std::string& site,
+                      int64_t n_tokens,
+                      int64_t width,
+                      const std::function<double(const RandomKey&, uint64_t)>& draw) {
+  require(context.batch->n_tokens() == n_tokens, site, "{} tokens of a call of {}", n_tokens,
+          context.batch->n_tokens());
+  Tensor out = at::empty({n_tokens, width}, at::kFloat);
+  auto* to = out.data_ptr<float>();
+  const RandomKey key = context.key.fold(site);
+  for (const Segment& s : context.batch->segments) {
+    const RandomKey stream = s.stream(key);
+    parallel_for(s.length * width, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[s.begin * width + i] = static_cast<float>(draw(stream, static_cast<uint64_t>(i)));
+    });
+  }
+  return out;
+}
+
+Tensor LearnedRouter::logits(const Tensor& x_ND, Context& context) const {
+  Tensor x = x_ND.to(ops::wide(x_ND));
+  if (context.training && jitter_ > 0)
+    x = x * drawn_by_token(context, name_ + ".jitter", x.size(0), x.size(1),
+                           [this](const RandomKey& stream, uint64_t i) {
+                             return 1 + jitter_ * (2.0 * stream.uniform(i) - 1);
+                           })
+                .to(x.options());
+  return gate_(x);
+}
+
+void LearnedRouter::report(const Tensor& z_NE,
+                           const Tensor& p_NE,
+                           const Tensor& expert_NK,
+                           Context& context,
+                           const std::string& level) const {
+  const auto n = static_cast<double>(p_NE.size(0));
+  if (context.add_loss && losses_.balance != BalanceLoss::none && losses_.balance_weight > 0) {
+    const std::vector<int64_t> lengths = losses_.balance == BalanceLoss::sequence
+                                             ? lengths_of(*context.batch)
+                                             : std::vector<int64_t>();
+    const Tensor loss =
+        losses_.balance == BalanceLoss::hf_topk
+            ? hf_topk_of_layers(choice_fractions(expert_NK, p_NE), p_NE.mean(0), context.values)
+            : balance_loss(losses_.balance, p_NE, expert_NK, lengths);
+    context.add_loss("balance" + level, loss * (losses_.balance_weight * n));
+  }
+  if (context.add_loss && losses_.z_weight > 0)
+    context.add_loss("router_z" + level, router_z_loss(z_NE) * (losses_.z_weight * n));
+  if (!context.add_statistic) return;
+  const at::NoGradGuard no_gradients;
+  context.add_statistic(name_ + level + ".load", loads(expert_NK, p_NE.size(1)));
+  context.add_statistic(name_ + level + ".entropy",
+                        at::special_entr(p_NE).sum().to(at::kCPU, at::kDouble));
+}
+
+}  // namespace tessera::nn

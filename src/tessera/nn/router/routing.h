@@ -1,0 +1,79 @@
+// What routers compute alike: choices, losses, statistics, random numbers by token.
+#pragma once
+
+#include "tessera/nn/parts.h"
+#include "tessera/nn/router/router_config.h"
+
+namespace tessera::nn {
+
+/// The k largest of every row, the largest first and the lower index first among equals: [N, k]
+/// int64 on the CPU. What is -inf comes last.
+Tensor largest(const Tensor& scores_NE, int64_t k);
+
+/// balance_loss() of BalanceLoss but hf_topk over layers: `first_N` documents' lengths are needed
+/// by `sequence` alone. A scalar; gradients reach p_NE.
+Tensor balance_loss(BalanceLoss kind,
+                    const Tensor& p_NE,
+                    const Tensor& expert_NK,
+                    const std::vector<int64_t>& lengths);
+/// mean over rows of ln(sum_i e^{z_i})^2
+Tensor router_z_loss(const Tensor& z_NE);
+/// var / (mean^2 + 1e-10), of all or of a sample of them (divided by n - 1).
+Tensor cv_squared(const Tensor& values_E, bool unbiased = false);
+/// P(x, i) of noisy_top_k.h.
+Tensor chance_to_be_chosen(const Tensor& clean_NE,
+                           const Tensor& deviation_NE,
+                           const Tensor& noisy_NE,
+                           int64_t k);
+
+/// Which choices [N, K] have room: all first choices in the order `token_N` of tokens, then all
+/// second ones; `room` for each of E experts within every group of tokens, lengths[g] of them.
+/// Choices past the room count on.
+Tensor within_capacity(const Tensor& expert_NK,
+                       const Tensor& token_N,
+                       int64_t n_experts,
+                       const std::vector<int64_t>& lengths,
+                       const std::vector<int64_t>& room);
+
+/// float32 [N, width] with draw(stream of the token's segment, index in it), in training.
+Tensor drawn_by_token(const Context& context,
+                      const std::string& site,
+                      int64_t n_tokens,
+                      int64_t width,
+                      const std::function<double(const RandomKey&, uint64_t)>& draw);
+
+/// What routers with a learned gate share.
+class LearnedRouter : public Router {
+ protected:
+  LearnedRouter(const LearnedRouterConfig& config, const Builder& builder)
+      : losses_(config.losses),
+        jitter_(config.jitter),
+        name_(builder.prefix()),
+        n_experts_(builder.scope().n_experts),
+        gate_(builder, "gate") {}
+
+  /// In float32, or double: of the token, times jitter in training.
+  Tensor logits(const Tensor& x_ND, Context& context) const;
+  /// Adds the losses and statistics of choices [N, K], made by z_NE, with probabilities p_NE.
+  /// `level`: part of a loss's name where a router has several.
+  void report(const Tensor& z_NE,
+              const Tensor& p_NE,
+              const Tensor& expert_NK,
+              Context& context,
+              const std::string& level = "") const;
+  const std::string& name() const { return name_; }
+  int64_t n_experts() const { return n_experts_; }
+
+  RouterLosses losses_;
+  double jitter_;
+
+ private:
+  std::string name_;
+  int64_t n_experts_;
+  Linear gate_;
+};
+
+/// How many of the choices are each expert's, float64 [E].
+Tensor loads(const Tensor& expert_NK, int64_t n_experts);
+
+}  // namespace tessera::nn
