@@ -111,8 +111,10 @@ LogLine Loop::update() {
   }
   parameters_.clear_gradients();
   LossSums sums;
+  std::map<std::string, Tensor> counts;
   for (int64_t micro = 0; micro < how.accumulate; ++micro)
-    for (const auto& [name, sum] : pass(micro, packed[static_cast<size_t>(micro)], whole, carried))
+    for (const auto& [name, sum] :
+         pass(micro, packed[static_cast<size_t>(micro)], whole, carried, counts))
       sums[name] += sum;
   const std::vector<Gradient> gradients = parameters_.gradients();
   const double norm = norm_of(gradients);
@@ -122,7 +124,10 @@ LogLine Loop::update() {
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
   // where nothing is asked there is nothing to learn: not even the decay moves a parameter
   const double asked = whole.of(objective_.main_loss());
-  if (asked > 0) optimizer_.update(lr, scale);
+  if (asked > 0) {
+    optimizer_.update(lr, scale);
+    parameters_.follow_rules(counts);
+  }
   progress_.carried = std::move(carried);
   progress_.step += 1;
   progress_.sample += how.accumulate * how.batch;
@@ -139,13 +144,20 @@ LogLine Loop::update() {
 LossSums Loop::pass(int64_t micro,
                     const PackedBatch& packed,
                     const Denominators& whole,
-                    std::optional<CarriedRows>& carried) {
+                    std::optional<CarriedRows>& carried,
+                    std::map<std::string, Tensor>& counts) {
   nn::Batch batch = batch_of(packed);
   model::ForwardOptions forward = forward_options();
   std::vector<int64_t> streams(static_cast<size_t>(recipe_.train.batch));
   std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
   std::optional<model::State> state;
   if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
+  // over all micro-batches, for parameters that follow them
+  if (!parameters_.ruled().empty())
+    forward.add_statistic = [&counts](const std::string& name, const Tensor& value) {
+      const auto [known, added] = counts.emplace(name, value);
+      if (!added) known->second = known->second + value;
+    };
   LossSums sums = objective_.learn(model_, packed, batch, forward, whole);
   const double nats = sums.at(objective_.main_loss());
   if (!std::isfinite(nats)) {
@@ -182,6 +194,7 @@ void Loop::stop_at_loss(double nats,
   const at::AutoGradMode as_before(true);
   std::string place;
   forward.add_loss = nullptr;
+  forward.add_statistic = nullptr;
   forward.probe = [&](const std::string& name, const Tensor& value) {
     if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
   };

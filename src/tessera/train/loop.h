@@ -60,7 +60,8 @@ class Loop {
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
                 const Denominators& whole,
-                std::optional<CarriedRows>& carried);
+                std::optional<CarriedRows>& carried,
+                std::map<std::string, Tensor>& counts);
   model::ForwardOptions forward_options() const;
   std::string safe_place() const;
   [[noreturn]] void stop_at_loss(double nats,

@@ -52,6 +52,11 @@ ParameterSet::ParameterSet(const model::Model& model, const OptimizerRecipe& rec
     if (tensor.defined()) tensor.requires_grad_(trainable);
     if (!trainable) {
       frozen_.push_back(decl.name);
+      if (decl.rule && tensor.defined() && (how == nullptr || !how->frozen)) {
+        require(tensor.scalar_type() == at::kFloat, "parameters",
+                "{} follows a rule, but not in float32", decl.name);
+        ruled_.push_back({decl, std::move(tensor), 0});
+      }
       continue;
     }
     ParameterGroup wanted;
@@ -86,6 +91,20 @@ size_t ParameterSet::group(ParameterGroup wanted) {
 
 void ParameterSet::clear_gradients() const {
   for (const Entry& entry : trained_) Tensor(entry.tensor).mutable_grad() = Tensor();
+}
+
+void ParameterSet::follow_rules(const std::map<std::string, Tensor>& counts) const {
+  for (const Entry& entry : ruled_) {
+    const auto found = counts.find(entry.decl.rule.statistic);
+    if (found == counts.end()) continue;
+    const Tensor sums = found->second.to(at::kCPU, at::kDouble).contiguous();
+    require(sums.numel() == entry.decl.elements(), "train",
+            "{} counts of \"{}\" for {} numbers of {}", sums.numel(), entry.decl.rule.statistic,
+            entry.decl.elements(), entry.decl.name);
+    entry.decl.rule.apply(
+        {static_cast<float*>(entry.tensor.mutable_data_ptr()), static_cast<size_t>(sums.numel())},
+        {sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
+  }
 }
 
 std::vector<Gradient> ParameterSet::gradients() const {

@@ -1,6 +1,8 @@
 // Which parameters of a model are trained, and in which groups.
 #pragma once
 
+#include <map>
+
 #include "tessera/model/model.h"
 #include "tessera/train/gradients.h"
 #include "tessera/train/recipe.h"
@@ -34,6 +36,13 @@ class ParameterSet {
   /// Names of the others.
   const std::vector<std::string>& frozen() const { return frozen_; }
 
+  /// Those of the others that follow a rule of their own (spec::UpdateRule), unless a recipe
+  /// freezes them.
+  const std::vector<Entry>& ruled() const { return ruled_; }
+  /// Moves them by what parts counted over an update, by the statistics' names. A parameter whose
+  /// statistic nobody counted stays as it is.
+  void follow_rules(const std::map<std::string, Tensor>& counts) const;
+
   void clear_gradients() const;
   /// Of trained(), in their order.
   std::vector<Gradient> gradients() const;
@@ -41,7 +50,7 @@ class ParameterSet {
  private:
   size_t group(ParameterGroup wanted);
 
-  std::vector<Entry> trained_;
+  std::vector<Entry> trained_, ruled_;
   std::vector<ParameterGroup> groups_;
   std::vector<std::string> frozen_;
 };

@@ -1,0 +1,172 @@
+// Training mixtures of experts: the balancing bias that follows loads, and the losses of routers.
+#include <stdexcept>
+
+#include "tessera/format/safetensors.h"
+#include "tessera/train/loop.h"
+#include "tessera/train/train_testing.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::train::experts_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kExperts = 6, kLayers = 2;
+constexpr const char* kBalance = "layers.{}.ffn.router.balance";
+
+struct Setting {
+  TemporaryFolder folder;
+  Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));
+
+  explicit Setting(const std::string& router) {
+    json["spec"]["ffn"] = {{"type", "moe"},
+                           {"n_experts", kExperts},
+                           {"router", json_of(router)},
+                           {"expert", {{"type", "glu"}, {"d_hidden", 8}}}};
+  }
+  TrainResult train(const std::string& name,
+                    const std::vector<std::string>& overrides = {},
+                    const TrainOptions& options = {}) const {
+    return train::train(read_recipe(json, "", overrides), folder / name, options);
+  }
+  std::vector<float> bias(const fs::path& checkpoint, int64_t layer) const {
+    const format::TensorFile file = format::open_safetensors(checkpoint / "model.safetensors");
+    const auto& view = file.at(fmt::format(fmt::runtime(kBalance), layer));
+    const auto* from = reinterpret_cast<const float*>(view.data.data());
+    return {from, from + kExperts};
+  }
+};
+
+constexpr const char* kSigmoid =
+    R"({"type": "top_k", "k": 2, "score": "sigmoid", "balance": true, "balance_rate": 0.03125})";
+
+/// Where the first batch of a run goes, by a model that nothing has trained.
+std::vector<std::vector<double>> first_loads(const Recipe& recipe) {
+  const model::Model model(
+      recipe.spec, model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed)));
+  std::vector<std::vector<double>> loads;
+  const TemporaryFolder cache;
+  const auto objective = open_objective(recipe, cache.path());
+  std::vector<int64_t> begun;
+  const PackedBatch packed =
+      objective->source().train(0, recipe.train.batch * recipe.train.accumulate, begun);
+  model::ForwardOptions forward;
+  forward.add_statistic = [&](const std::string& name, const Tensor& value) {
+    if (!name.ends_with(".load")) return;
+    const Tensor counts = value.contiguous();
+    loads.emplace_back(counts.data_ptr<double>(), counts.data_ptr<double>() + counts.numel());
+  };
+  const at::NoGradGuard no_gradients;
+  model.hidden(objective->question(packed).batch, forward);
+  return loads;
+}
+
+TEST(Experts, BalancingBiasFollowsTheLoadsOfAnUpdate) {
+  const Setting s(kSigmoid);
+  const std::vector<std::string> one = {"train.steps=1", "train.batch=2", "train.accumulate=3",
+                                        "schedule.warmup=0"};
+  const TrainResult result = s.train("a", one);
+  const auto loads = first_loads(read_recipe(s.json, "", one));
+  ASSERT_EQ(loads.size(), static_cast<size_t>(kLayers));
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::vector<double>& counts = loads[static_cast<size_t>(layer)];
+    double mean = 0;
+    for (const double count : counts) mean += count / kExperts;
+    EXPECT_GT(mean, 0);
+    const std::vector<float> bias = s.bias(result.checkpoint, layer);
+    for (size_t e = 0; e < counts.size(); ++e)
+      EXPECT_EQ(bias[e], counts[e] < mean   ? 0.03125f
+                         : counts[e] > mean ? -0.03125f
+                                            : 0.0f)
+          << layer << " " << e << ": " << counts[e] << " of " << mean;
+  }
+}
+
+TEST(Experts, BalancingBiasEvensTheLoads) {
+  // scores of fresh weights differ by about 0.02: steps that are small beside that
+  const Setting s(
+      R"({"type": "top_k", "k": 2, "score": "sigmoid", "balance": true, "balance_rate": 0.001})");
+  const auto loads_of = [&](const fs::path& checkpoint) {
+    const Recipe recipe = read_recipe(s.json, "", {"train.steps=1", "schedule.warmup=0"});
+    const format::TensorFile file = format::open_safetensors(checkpoint / "model.safetensors");
+    std::map<std::string, model::WeightPtr> weights;
+    for (const auto& view : file.tensors())
+      weights[view.name] = std::make_shared<ops::Weight>(ops::Weight::dense(
+          view.name,
+          at::from_blob(const_cast<std::byte*>(view.data.data()), view.shape, at::kFloat).clone()));
+    const model::Model model(recipe.spec, model::Weights::check(recipe.spec, std::move(weights)));
+    const TemporaryFolder cache;
+    const auto objective = open_objective(recipe, cache.path());
+    std::vector<int64_t> begun;
+    double most = 0;
+    model::ForwardOptions forward;
+    forward.add_statistic = [&](const std::string& name, const Tensor& value) {
+      if (name.ends_with(".load"))
+        most = std::max(most, (value.max() / value.mean()).item<double>());
+    };
+    const at::NoGradGuard no_gradients;
+    model.hidden(objective->question(objective->source().train(0, 64, begun)).batch, forward);
+    return most;
+  };
+  // the weights stay as they are: what changes is the bias alone
+  const std::vector<std::string> still = {"optimizer.lr=0", "optimizer.weight_decay=0",
+                                          "schedule.warmup=0"};
+  const auto with = [&](const char* steps) {
+    std::vector<std::string> all = still;
+    all.push_back(steps);
+    return all;
+  };
+  const double before = loads_of(s.train("short", with("train.steps=1")).checkpoint);
+  const double after = loads_of(s.train("long", with("train.steps=40")).checkpoint);
+  EXPECT_GT(before, 1.3);
+  EXPECT_LT(after, 1 + (before - 1) / 2) << before;
+}
+
+TEST(Experts, RunsResumeWithTheirBalance) {
+  const Setting s(kSigmoid);
+  const TrainResult whole = s.train("whole", {"train.steps=7"});
+  TrainOptions crash;
+  crash.on_step = [](const LogLine& line, int64_t) {
+    if (line.step == 6) throw std::runtime_error("crash");
+  };
+  EXPECT_THROW(s.train("cut", {"train.steps=7"}, crash), std::runtime_error);
+  const TrainResult resumed = s.train("cut", {"train.steps=7"}, {.resume = true});
+  EXPECT_EQ(resumed.step, 7);
+  for (int64_t layer = 0; layer < kLayers; ++layer)
+    EXPECT_EQ(s.bias(resumed.checkpoint, layer), s.bias(whole.checkpoint, layer));
+}
+
+TEST(Experts, AFrozenBalanceStays) {
+  Setting s(kSigmoid);
+  s.json["optimizer"]["groups"] = json_of(R"([{"match": ["*.balance"], "frozen": true}])");
+  const TrainResult result = s.train("a", {"train.steps=3"});
+  EXPECT_EQ(s.bias(result.checkpoint, 0), std::vector<float>(kExperts, 0.0f));
+}
+
+TEST(Experts, RouterLossesAreLoggedAsMeans) {
+  const Setting s(
+      R"({"type": "top_k", "k": 2, "losses": {"balance": "per_choice_mean", "balance_weight": 1, "z_weight": 0.1}})");
+  const TrainResult result = s.train("a", {"train.steps=2", "train.accumulate=2"});
+  ASSERT_TRUE(result.last);
+  // of two layers, near 1 each where the experts are in balance
+  EXPECT_NEAR(result.last->losses.at("balance"), 2, 0.3);
+  EXPECT_GT(result.last->losses.at("router_z"), 0.1 * kLayers * 2);  // ln(6)^2 = 3.2
+}
+
+TEST(Experts, EveryRouterTrains) {
+  for (const char* router :
+       {R"({"type": "switch", "losses": {"z_weight": 0.001}})", R"({"type": "gshard"})",
+        R"({"type": "noisy_top_k"})", R"({"type": "sparse_mixer", "jitter": 0.01})",
+        R"({"type": "hierarchical"})", R"({"type": "top_p"})", R"({"type": "hash"})",
+        R"({"type": "random"})", R"({"type": "top_k", "losses": {"balance": "hf_topk"}})"}) {
+    const Setting s(router);
+    std::vector<double> losses;
+    TrainOptions options;
+    options.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); };
+    s.train("a", {"train.steps=30", "train.eval_every=0"}, options);
+    EXPECT_LT(losses.back(), losses.front() - 0.3) << router;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train::experts_test
