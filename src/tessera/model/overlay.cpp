@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-/// A matrix of a layer, which adapters may stand beside.
+/// A matrix of a layer, which adapters may stand beside. Stacks of experts have none.
 bool adapts(const spec::ParamDecl& decl) {
-  return decl.adapts() && decl.name.find("layers.") != std::string::npos;
+  return decl.adapts() && decl.shape.size() == 2 && decl.name.find("layers.") != std::string::npos;
 }
 
 /// Whether `name` without ".weight" ends in the words of `target`.

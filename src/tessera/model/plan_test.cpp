@@ -40,6 +40,22 @@ TEST(Plan, ParametersOfPublicModels) {
     EXPECT_EQ(make_plan(zoo(name), 1).parameters, parameters) << name;
 }
 
+TEST(Plan, ParametersOfPublicMixturesOfExperts) {
+  // specification, families 3.3; the active ones count every parameter that a token uses
+  struct Expected {
+    const char* name;
+    int64_t parameters, active;
+  };
+  for (const auto& [name, parameters, active] :
+       {Expected{"mixtral/mixtral-8x7b", 46'702'792'704, 12'879'925'248},
+        Expected{"qwen3/qwen3-30b-a3b", 30'532'122'624, 3'353'032'704},
+        Expected{"deepseek/deepseek-v3", 671'026'419'200, 37'552'297'472}}) {
+    const Plan plan = make_plan(zoo(name), 1);
+    EXPECT_EQ(plan.parameters, parameters) << name;
+    EXPECT_EQ(plan.active_parameters, active) << name;
+  }
+}
+
 ModelSpec read(const std::string& json) {
   return read_model_spec(spec::parse_json(json, "test"));
 }
