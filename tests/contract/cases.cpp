@@ -354,6 +354,21 @@ constexpr Sample kSamples[] = {
     {Slot::ffn, "chunked", "", R"({"chunk": 3, "inner": {"type": "glu", "d_hidden": 10}})"},
     {Slot::ffn, "chunked", "one_token",
      R"({"chunk": 1, "inner": {"type": "mlp", "d_hidden": 12, "act": "relu"}})"},
+    {Slot::ffn, "moe", "", R"({"n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}})"},
+    {Slot::ffn, "moe", "shared_gate_true",
+     R"({"n_experts": 4, "expert": {"type": "mlp", "d_hidden": 6}, "shared": {"type": "glu", "d_hidden": 5},
+        "shared_gate": true, "scale": 1.5})"},
+    {Slot::ffn, "moe", "further_choices",
+     R"({"n_experts": 3, "zero": 1, "identity": 2, "router": {"type": "top_k", "k": 4},
+        "expert": {"type": "chunked", "chunk": 2, "inner": {"type": "glu", "d_hidden": 5, "bias": true}}})"},
+    {Slot::ffn, "chunked", "experts",
+     R"({"chunk": 3, "inner": {"type": "moe", "n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}}})"},
+    {Slot::router, "top_k", "of_groups",
+     R"({"k": 2, "score": "sigmoid", "balance": true, "n_groups": 2, "keep_groups": 1, "group_score": "sum_of_two"})"},
+    {Slot::router, "top_k", "norm_of_two", R"({"k": 3, "norm": 2, "bias": true})"},
+    {Slot::router, "top_k", "balance_true", R"({"k": 3, "score": "sigmoid", "balance": true})"},
+    {Slot::router, "top_p", "", R"({"probability": 0.8})"},
+    {Slot::router, "sparse_mixer", "", R"({"eps": 1})"},
     {Slot::residual, "reversible", "scaled", R"({"merge": "concat", "scale": 0.6})"},
     {Slot::residual, "post_norm", "deep", R"({"stream": 1.7, "scale": 0.6})"},
     {Slot::residual, "parallel", "scaled", R"({"norms": "each", "scale": 0.7})"},
@@ -574,6 +589,7 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
           : kWidth;
   if (mechanism.info.place == spec::Place::score_bias) scope.width = kWidth / kHeads;
   scope.n_heads = kHeads;
+  scope.n_experts = 4;
   // a mixer whose scores take a term rotates as well
   scope.places = {.embedding = mechanism.info.place == spec::Place::embedding,
                   .rotation = mechanism.info.place == spec::Place::rotation ||

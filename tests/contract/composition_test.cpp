@@ -592,7 +592,22 @@ std::string composability_page() {
     }
     by_shape.add_row(mixer->mechanism->name, row);
   }
-  page += by_position.text() + by_mixer.text() + by_pattern.text() + by_shape.text();
+  PairTable by_router("Routers in architectures, and sliced (ffn chunked)",
+                      {"decoder", "encoder", "continued from a state", "sliced"});
+  for (const Case* router : plain_cases(Slot::router)) {
+    const Json decoder = host(*router->mechanism, router->part, "decoder"),
+               encoder = host(*router->mechanism, router->part, "encoder");
+    Json sliced = router->encoder_only ? encoder : decoder;
+    sliced["ffn"] = {{"type", "chunked"}, {"chunk", 3}, {"inner", sliced["ffn"]}};
+    const std::string no_decoder = refusal(decoder);
+    by_router.add_row(
+        router->mechanism->name,
+        {no_decoder, refusal(encoder),
+         no_decoder.empty() ? model::read_model_spec(decoder).no_state_reason() : no_decoder,
+         refusal(sliced)});
+  }
+  page +=
+      by_position.text() + by_mixer.text() + by_pattern.text() + by_shape.text() + by_router.text();
   page.pop_back();
   return page;
 }

@@ -178,11 +178,18 @@ void check_parameters(const Case& c, Report& report) {
     const auto grads = gradients(rig, [&] {
       return whole(rig, Rows{random_ids(9, 1), random_ids(5, 2)});
     });
+    std::map<std::string, bool> trainable;
+    for (const auto& [decl, weight] : rig.model.weights().all())
+      trainable[decl.name] = decl.trainable;
     double largest = 0;
     for (const auto& [name, grad] : grads)
       if (grad.defined()) largest = std::max(largest, grad.abs().max().item<double>());
     for (const auto& [name, grad] : grads) {
       const double size = grad.defined() ? grad.abs().max().item<double>() : 0;
+      if (!trainable.at(name)) {
+        report.expect(size == 0, "{} is not trainable, but has a gradient of {}", name, size);
+        continue;
+      }
       report.expect(size > 1e-9 * largest,
                     "{} is declared but changes nothing (gradient {}, the largest is {})", name,
                     size, largest);

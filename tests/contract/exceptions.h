@@ -14,6 +14,7 @@ enum class Exception {
   gradients_stop_at_a_memory,       // so that they are no derivative of a pass over many segments
   scores_sums_held_constant,        // what a row is divided by, which a norm behind it undoes
   learns_from_its_own_loss,         // the output's gradient stops before it
+  acts_in_training_alone,           // so that no gradient reaches it outside
 };
 
 struct ExceptionEntry {

@@ -23,7 +23,8 @@ Tensor draw(const spec::ParamDecl& decl) {
       break;
   }
   Tensor values = ops::initial_values(spread, key, at::kDouble);
-  if (spread.init.fixed()) {
+  // what nothing trains may hold no numbers that could be moved a little (a table of experts)
+  if (spread.init.fixed() && (decl.trainable || decl.kind == spec::ParamKind::bias)) {
     spread.init = spec::Init::normal(0.25);
     values = values + ops::initial_values(spread, key, at::kDouble);
   }
