@@ -3083,12 +3083,32 @@ def deepseek_v3():
             "qk_nope_head_dim": 6,
             "qk_rope_head_dim": 4,
             "v_head_dim": 8,
-            "first_k_dense_replace": 2,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 8,
+            "moe_intermediate_size": 12,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
             "num_mtp_layers": 0,
         },
         cases=[Case("base", why="norms of the latents have eps 1e-6 whatever rms_norm_eps")]
         + common_cases()
         + [
+            Case("first_k_dense_replace", {"first_k_dense_replace": 2}, why="all layers are dense"),
+            Case("first_k_dense_replace_none", {"first_k_dense_replace": 0}),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 2}),
+            Case("norm_topk_prob", {"norm_topk_prob": False}),
+            Case("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            Case("n_group", {"n_group": 2}, why="the same experts in other groups"),
+            Case("topk_group", {"topk_group": 4}, why="every group offers candidates"),
+            Case("n_shared_experts", {"n_shared_experts": 2}),
+            Rewrite(
+                "num_local_experts",
+                "base",
+                without("n_routed_experts", num_local_experts=8),
+                why="its other name",
+            ),
             Case("rope_interleave", {"rope_interleave": False}),
             Case("q_lora_rank", {"q_lora_rank": None}),
             Case("attention_bias", {"attention_bias": True}),
@@ -3108,14 +3128,15 @@ def deepseek_v3():
         ],
         shape_keys=SHAPES
         + ["num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"]
-        + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"],
+        + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"]
+        + ["n_routed_experts", "n_shared_experts", "moe_intermediate_size"],
         missing="model.layers.1.self_attn.kv_b_proj.weight",
         rejects=[
             {
-                "name": "experts",
-                "set": {"first_k_dense_replace": 1},
-                "expect": "first_k_dense_replace",
-                "why": "layers of experts",
+                "name": "n_group",
+                "set": {"n_group": 3},
+                "expect": "n_groups",
+                "why": "does not divide the experts",
             }
         ],
     )
@@ -3346,9 +3367,11 @@ def llama4_text():
             "hidden_size": 16,
             "head_dim": 8,
             "num_hidden_layers": 4,
-            "intermediate_size": 24,
+            "intermediate_size": 8,
             "intermediate_size_mlp": 16,
-            "moe_layers": [],
+            "moe_layers": [1, 2],
+            "num_local_experts": 3,
+            "num_experts_per_tok": 1,
             "attention_chunk_size": 5,
             "floor_scale": 3,
             "attn_scale": 0.5,
@@ -3356,6 +3379,14 @@ def llama4_text():
         cases=[Case("base", why="the fourth layer sees all and grows with the position")]
         + common_cases()
         + [
+            Case("num_experts_per_tok", {"num_experts_per_tok": 2}),
+            Case("moe_layers", {"moe_layers": []}, why="all layers are dense"),
+            Rewrite(
+                "interleave_moe_layer_step",
+                "moe_layers",
+                without("moe_layers", interleave_moe_layer_step=9),
+                why="no layer is a ninth one",
+            ),
             Case("attention_chunk_size", {"attention_chunk_size": 3}),
             Case("use_qk_norm", {"use_qk_norm": False}),
             Case("no_rope_layers", {"no_rope_layers": [0, 1, 0, 1]}),
@@ -3373,15 +3404,15 @@ def llama4_text():
             Rewrite(
                 "defaults",
                 "base",
-                keep(*KEEP_TINY, "head_dim", "intermediate_size_mlp", "moe_layers", "pad_token_id"),
+                keep(*KEEP_TINY, "head_dim", "intermediate_size_mlp", "moe_layers", "num_local_experts", "pad_token_id"),
                 same_result=False,
             ),
         ],
-        shape_keys=SHAPES_GQA + ["head_dim", "intermediate_size_mlp", "interleave_moe_layer_step"],
+        shape_keys=SHAPES_GQA + ["head_dim", "intermediate_size_mlp", "interleave_moe_layer_step"]
+        + ["moe_layers", "num_local_experts"],
         padding="right",  # the reference counts padding on the left as positions
         missing="model.layers.3.self_attn.o_proj.weight",
         rejects=[
-            {"name": "experts", "set": {"moe_layers": [1]}, "expect": "moe_layers"},
             {
                 "name": "rope_yarn",
                 "set": {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0},
@@ -3426,13 +3457,15 @@ def gpt_oss():
             **rope(),
             "hidden_size": 16,
             "head_dim": 8,
-            "num_local_experts": 1,
-            "num_experts_per_tok": 1,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
             "sliding_window": 5,
             "swiglu_limit": 1.5,
         },
         cases=[
-            Case("base", why="one expert is a dense layer; the limit is reached"),
+            Case("base", why="the limit is reached"),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case("one_expert", {"num_local_experts": 1, "num_experts_per_tok": 1}),
             Case("rms_norm_eps", {"rms_norm_eps": 0.05}),
             Case("rope_theta", rope(50.0)),
             Case("rope_yarn", rope(truncate=False, **yarn)),
@@ -3451,7 +3484,7 @@ def gpt_oss():
                 "rope_yarn",
                 older_with(
                     drop=("layer_types", "swiglu_alpha", "attention_bias"),
-                    experts_per_token=1,
+                    experts_per_token=2,
                     initial_context_length=64,
                 ),
                 why="keys of the released files; every other layer slides",
@@ -3463,20 +3496,15 @@ def gpt_oss():
                 same_result=False,
                 why="class defaults: yarn, theta 150000, a window of 128, limit 7",
             ),
-            Rewrite("num_experts", "base", without("num_local_experts", num_experts=1), why="its other name"),
+            Rewrite("num_experts", "base", without("num_local_experts", num_experts=4), why="its other name"),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
         missing="model.layers.1.self_attn.sinks",
         rejects=[
             {
-                "name": "experts",
-                "set": {"num_local_experts": 4},
-                "expect": "num_local_experts",
-            },
-            {
                 "name": "experts_absent",
                 "unset": ["num_local_experts"],
-                "expect": "num_local_experts",
+                "expect": "experts",
                 "why": "the default of the class is 128",
             },
         ],
@@ -3671,6 +3699,303 @@ def zamba2():
 
 
 FAMILIES += [make() for make in (gpt_oss, zamba, zamba2)]
+
+
+EXPERTS = dict(hidden_size=16, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2)
+
+
+def mixtral():
+    return Family(
+        name="mixtral",
+        model_type="mixtral",
+        architecture="MixtralForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={**GQA, **rope(), **EXPERTS, "head_dim": 8, "rms_norm_eps": 1e-5},
+        cases=[Case("base")]
+        + common_cases()
+        + [
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case("sliding_window", {"sliding_window": 4}),
+            Case("head_dim", {"head_dim": None}, why="hidden_size / num_attention_heads"),
+            *every_rope(8),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "num_experts",
+                "base",
+                without("num_local_experts", num_experts=4),
+                why="its other name",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(*KEEP_TINY, "num_local_experts", "head_dim"),
+                same_result=False,
+                why="theta is a million",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
+        missing="model.layers.1.block_sparse_moe.experts.2.w3.weight",
+    )
+
+
+def sparse_layers():
+    """Which layers are dense, and how their experts are weighed."""
+    return [
+        Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+        Case("norm_topk_prob", {"norm_topk_prob": True}),
+        Case("mlp_only_layers", {"mlp_only_layers": []}, why="all layers have experts"),
+        Case("decoder_sparse_step", {"decoder_sparse_step": 2}, of="mlp_only_layers"),
+    ]
+
+
+def qwen3_moe():
+    return Family(
+        name="qwen3_moe",
+        model_type="qwen3_moe",
+        architecture="Qwen3MoeForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 16,
+            "head_dim": 12,
+            "moe_intermediate_size": 12,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "mlp_only_layers": [0],
+            "rms_norm_eps": 1e-5,
+        },
+        cases=[Case("base")]
+        + common_cases()
+        + sparse_layers()
+        + [
+            Case("attention_bias", {"attention_bias": True}),
+            Case("sliding_window", {"use_sliding_window": True, "sliding_window": 6}),
+            *every_rope(12),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "num_experts",
+                "base",
+                without("num_local_experts", num_experts=5),
+                why="its name in hub files",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["head_dim", "moe_intermediate_size", "num_experts"],
+        missing="model.layers.1.mlp.experts.2.up_proj.weight",
+    )
+
+
+def qwen2_moe():
+    on = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+    return Family(
+        name="qwen2_moe",
+        model_type="qwen2_moe",
+        architecture="Qwen2MoeForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 16,
+            "moe_intermediate_size": 12,
+            "shared_expert_intermediate_size": 8,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "mlp_only_layers": [0],
+            "rms_norm_eps": 1e-5,
+        },
+        cases=[Case("base")]
+        + common_cases()
+        + sparse_layers()
+        + [
+            Case("qkv_bias", {"qkv_bias": False}),
+            Case("use_sliding_window", on),
+            Case("sliding_window", {"sliding_window": 4}, of="use_sliding_window"),
+            Case(
+                "layer_types",
+                {"layer_types": ["full_attention", "sliding_attention"]},
+                of="use_sliding_window",
+                why="the list wins over max_window_layers",
+            ),
+            Rewrite(
+                "v4_use_sliding_window",
+                "use_sliding_window",
+                without_layer_types(),
+                why="even layers below max_window_layers slide",
+            ),
+            *every_rope(4),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Case("head_dim", {"head_dim": 12}),
+            Rewrite("v4", "base", without_layer_types()),
+            Rewrite(
+                "v4_max_window_layers",
+                "base",
+                without_layer_types(use_sliding_window=True, sliding_window=6, max_window_layers=0),
+                why="no layer is below: none slides",
+            ),
+        ],
+        shape_keys=SHAPES_GQA
+        + ["moe_intermediate_size", "num_experts", "shared_expert_intermediate_size"],
+        missing="model.layers.1.mlp.shared_expert_gate.weight",
+    )
+
+
+def granitemoe():
+    return Family(
+        name="granitemoe",
+        model_type="granitemoe",
+        architecture="GraniteMoeForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            **EXPERTS,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.4,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 0.5,
+            "rms_norm_eps": 1e-5,
+        },
+        cases=[Case("base")]
+        + common_cases()
+        + [
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case("embedding_multiplier", {"embedding_multiplier": 1.0}),
+            Case("attention_multiplier", {"attention_multiplier": 1.0}),
+            Case("residual_multiplier", {"residual_multiplier": 1.0}),
+            Case("logits_scaling", {"logits_scaling": 1.0}),
+            Case("attention_bias", {"attention_bias": True}),
+            *every_rope(4),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+        ],
+        shape_keys=SHAPES_GQA + ["num_local_experts"],
+        missing="model.layers.1.block_sparse_moe.router.layer.weight",
+    )
+
+
+def deepseek_v2():
+    yarn = dict(factor=4.0, original_max_position_embeddings=16)
+    return Family(
+        name="deepseek_v2",
+        model_type="deepseek_v2",
+        architecture="DeepseekV2ForCausalLM",
+        settings={
+            **TINY,
+            **rope(),
+            "num_key_value_heads": 4,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 10,
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 8,
+            "moe_intermediate_size": 12,
+            "n_shared_experts": 2,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "routed_scaling_factor": 4.0,
+        },
+        cases=[Case("base", why="norms of the latents have eps 1e-6 whatever rms_norm_eps")]
+        + common_cases()
+        + [
+            Case("first_k_dense_replace", {"first_k_dense_replace": 2}, why="all layers are dense"),
+            Case("first_k_dense_replace_none", {"first_k_dense_replace": 0}),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 2}),
+            Case("routed_scaling_factor", {"routed_scaling_factor": 1.0}),
+            Case("topk_method", {"topk_method": "greedy"}, why="as the smaller model"),
+            Case("n_group", {"n_group": 2}, why="the same experts in other groups"),
+            Case("topk_group", {"topk_group": 4}, why="every group offers candidates"),
+            Case("n_shared_experts", {"n_shared_experts": 1}),
+            Case("norm_topk_prob", {"norm_topk_prob": True}, neutral=True, why="the class does not read it"),
+            Rewrite(
+                "num_experts", "base", without("n_routed_experts", num_experts=8), why="its other name"
+            ),
+            Case("q_lora_rank", {"q_lora_rank": None}),
+            Case("attention_bias", {"attention_bias": True}),
+            Case(
+                "rope_yarn_mscale_all_dim",
+                rope(kind="yarn", mscale=0.707, mscale_all_dim=0.707, **yarn),
+                why="as the released model",
+            ),
+            *every_rope(4),
+            dynamic_rope(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite("v4_rope_yarn", "rope_yarn_mscale_all_dim", older_type),
+        ],
+        shape_keys=SHAPES
+        + ["num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"]
+        + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"]
+        + ["n_routed_experts", "n_shared_experts", "moe_intermediate_size"],
+        missing="model.layers.1.mlp.shared_experts.up_proj.weight",
+        rejects=[
+            {
+                "name": "topk_method",
+                "set": {"topk_method": "noaux_tc"},
+                "expect": "topk_method",
+                "why": "unknown to this class",
+            },
+            {"name": "mlp_bias", "set": {"mlp_bias": True}, "expect": "mlp_bias"},
+        ],
+    )
+
+
+def dbrx():
+    def ffn(**keys):
+        own = {"ffn_hidden_size": 12, "moe_num_experts": 4, "moe_top_k": 2, **keys}
+        return {"ffn_config": own}
+
+    def attention(**keys):
+        # the class asks for a base of the rope here, and does not use it
+        return {"attn_config": {"kv_n_heads": 2, "clip_qkv": 0.6, "rope_theta": 7.0, **keys}}
+
+    return Family(
+        name="dbrx",
+        model_type="dbrx",
+        architecture="DbrxForCausalLM",
+        gains={"norm_f.weight": 1},
+        settings=dict(
+            vocab_size=64,
+            d_model=16,
+            n_layers=2,
+            n_heads=4,
+            max_seq_len=64,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            **rope(),
+            **ffn(),
+            **attention(),
+        ),
+        cases=[
+            Case("base", why="the projections reach the clamp"),
+            Case("rope_theta", rope(50.0)),
+            Case("clip_qkv", attention(clip_qkv=0.3)),
+            Case("moe_top_k", ffn(moe_top_k=3)),
+            Case("moe_normalize_expert_weights", ffn(moe_normalize_expert_weights=2.0)),
+            Case("moe_normalize_expert_weights_null", ffn(moe_normalize_expert_weights=None)),
+            Case("ffn_act_fn", ffn(ffn_act_fn={"name": "gelu"})),
+            *every_rope(4),
+            Rewrite("v4", "base", older),
+        ],
+        shape_keys=["vocab_size", "d_model", "n_layers", "n_heads", "attn_config.kv_n_heads"]
+        + ["ffn_config.ffn_hidden_size", "ffn_config.moe_num_experts"],
+        missing="transformer.blocks.1.ffn.experts.mlp.v1",
+    )
+
+
+FAMILIES += [
+    make() for make in (mixtral, qwen3_moe, qwen2_moe, granitemoe, deepseek_v2, dbrx)
+]
 
 
 # families whose files are read with their head alone; Zamba's is always tied

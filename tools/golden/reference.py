@@ -91,7 +91,7 @@ def build(family, architecture, model_type, settings, zero_centred_norms=False, 
                 if name.endswith(ending):
                     parameter.copy_(amplify(family, name, parameter, zero_centred_norms, gain))
         for name, buffer in model.named_buffers():
-            if name.endswith("logits_bias"):
+            if name.endswith(("logits_bias", "e_score_correction_bias")):
                 buffer.copy_(draw(family, name, buffer.shape, zero_centred_norms))
     model.tie_weights()
     return model
