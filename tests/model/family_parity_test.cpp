@@ -16,6 +16,7 @@
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/tensor_files.h"
+#include "tessera/model/call_plan.h"
 #include "tessera/model/padding.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/position/position_config.h"
@@ -30,8 +31,9 @@ constexpr double kTolerance = 1e-4;
 
 /// Whether angles change once, and then stay (LongRoPE).
 bool stays_beyond(const model::ModelSpec& spec) {
-  const int64_t trained = spec.angles_until(1);
-  return trained != nn::kAnglesStay && spec.angles_until(trained + 1) == nn::kAnglesStay;
+  const model::CallPlan calls(spec);
+  const int64_t trained = calls.until_in_cuts();
+  return trained != nn::kAnglesStay && calls.until(trained + 1) == nn::kAnglesStay;
 }
 
 struct Case {

@@ -6,6 +6,7 @@
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/model/call_plan.h"
 
 namespace tessera::cli {
 namespace {
@@ -62,6 +63,7 @@ constexpr int64_t kFill = 1024;  // tokens of a call that makes the depth
 /// Every limit that a row would meet, before anything is measured.
 void check_depths(const BenchArgs& o, const model::ModelSpec& spec) {
   const int64_t positions = spec.max_positions();
+  const model::CallPlan calls(spec);
   for (const int64_t depth : o.depths) {
     const auto check = [&](const char* what, int64_t tokens, int64_t call) {
       const int64_t end = depth + tokens;
@@ -72,13 +74,12 @@ void check_depths(const BenchArgs& o, const model::ModelSpec& spec) {
              tokens, end, positions);
       // a call that begins the row may be of any length
       const int64_t fill = depth > 0 ? std::min(depth, kFill) : std::min(call, tokens);
-      if (const int64_t until = spec.angles_until(std::max<int64_t>(fill, 1));
-          end > fill && end > until)
+      if (const int64_t until = calls.until(std::max<int64_t>(fill, 1)); end > fill && end > until)
         fail(
             ErrorKind::usage, "bench",
             "--depth {} and --{} {} are {} tokens, and all angles of this model change after {}: a "
             "state does not go on from there; expected fewer",
-            depth, what, tokens, end, spec.angles_until(1));
+            depth, what, tokens, end, calls.until_in_cuts());
     };
     check("prefill", o.prefill, o.prefill);
     check("decode", o.decode, 1);
@@ -156,7 +157,7 @@ int bench(BenchArgs& o) {
     fail(ErrorKind::usage, "bench",
          "{} answers a source; prefill and decode of a decoder are measured", o.model);
   o.kv.check(model.spec());
-  const std::string stateless = model.spec().no_state_reason();
+  const std::string stateless = model::CallPlan(model.spec()).whole_reason();
   bool left_out = false;
   if (!stateless.empty()) {
     check_stateless(o, stateless);

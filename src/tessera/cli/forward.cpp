@@ -5,7 +5,7 @@
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 #include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/pattern/longformer.h"
@@ -62,7 +62,7 @@ void check_names(const format::TensorFile& file, const model::ModelSpec& spec) {
   std::vector<std::string> known = kInputs;
   if (has_types(spec)) known.push_back(kTypes);
   if (layers_have<nn::LongformerPatternConfig>(spec)) known.push_back(kGlobal);
-  if (model::reads_prefix(spec)) known.push_back(kPrefixes);
+  if (model::CallPlan(spec).reads_given()) known.push_back(kPrefixes);
   if (pair) known.insert(known.end(), kTargets.begin(), kTargets.end());
   for (const format::TensorView& view : file.tensors())
     if (std::find(known.begin(), known.end(), view.name) == known.end())

@@ -5,6 +5,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/model/call_plan.h"
 
 namespace tessera::cli {
 namespace {
@@ -53,13 +54,14 @@ Tokens tokens_of(const VerifyArgs& o, const infer::LoadedModel& loaded) {
 
 /// What of the tokens a state is continued through: not across a length where all angles change.
 int64_t continued(const model::ModelSpec& spec, int64_t tokens) {
-  return spec.no_state_reason().empty() ? std::min(tokens, spec.angles_until(1)) : 0;
+  const model::CallPlan calls(spec);
+  return calls.goes_on() ? std::min(tokens, calls.until_in_cuts()) : 0;
 }
 
 void print_scope(const VerifyArgs& o, const Tokens& tokens, const model::ModelSpec& spec) {
   const auto n = static_cast<int64_t>(tokens.ids.size());
   if (!tokens.fewer.empty()) fmt::print("{} of {} tokens: {}\n", n, o.tokens, tokens.fewer);
-  if (const std::string reason = spec.no_state_reason(); !reason.empty())
+  if (const std::string reason = model::CallPlan(spec).whole_reason(); !reason.empty())
     fmt::print(
         "not compared: chunked, token by token, rolled back; no state to continue from: {}\n",
         reason);

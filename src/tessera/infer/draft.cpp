@@ -27,8 +27,7 @@ Draft::Draft(const model::Model& model, int64_t most, const CancelToken* cancel)
                .cache = nullptr,
                .kv = {},
                .cancel = cancel}) {
-  for (const int64_t limit : {model.spec().max_positions(), model.spec().angles_until(1)})
-    if (limit > 0) limit_ = limit_ > 0 ? std::min(limit_, limit) : limit;
+  limit_ = feeder_.calls().longest_in_cuts();
 }
 
 bool Draft::reads(const Sequence& sequence) const {

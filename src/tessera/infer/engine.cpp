@@ -156,7 +156,7 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
     const auto length = static_cast<int64_t>(work[w].sequence->tokens.size());
     const int64_t count = std::min({options_.speculation.guesses, task.may_guess(),
                                     // no guess goes where all angles change
-                                    model_.spec().angles_until(length) - length});
+                                    feeder_.calls().until(length) - length});
     if (count <= 0) continue;
     asks.push_back({work[w].row, work[w].sequence, count,
                     [&job](std::span<const float> logits, const std::vector<int64_t>& tokens) {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tessera/model/kept_bits.h"
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 
 namespace tessera::infer {
 
@@ -43,7 +43,8 @@ namespace {
 
 /// One row goes on through all of the text: every limit is met before anything is computed.
 void check_carried(const model::ModelSpec& spec, int64_t tokens, int64_t window) {
-  if (const std::string reason = spec.no_state_reason(); !reason.empty())
+  const model::CallPlan calls(spec);
+  if (const std::string& reason = calls.whole_reason(); !reason.empty())
     fail(ErrorKind::usage, "eval",
          "carry needs a state, but {}; leave it out, and every window stands alone", reason);
   const auto check = [&](int64_t limit, const char* why) {
@@ -55,7 +56,7 @@ void check_carried(const model::ModelSpec& spec, int64_t tokens, int64_t window)
   };
   check(spec.max_positions(), "the positions of this model end");
   // the first window begins with the angles of its own length
-  check(spec.angles_until(window), "all angles of this model change");
+  check(calls.until(window), "all angles of this model change");
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ EvalResult evaluate(const model::Model& model,
   // the last token is never an input there, so that a window of inputs gives as many targets
   const int64_t last = options.carry ? total - 1 : total;
   if (options.carry) check_carried(model.spec(), last, options.window);
-  const int64_t prefix = model::longest_prefix(model.spec(), 0);
+  const int64_t prefix = model::CallPlan(model.spec()).first_call(0);
   if (prefix > options.window)
     fail(ErrorKind::usage, "eval",
          "window = {}; the first {} tokens see each other: expected a longer window",

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/model/kept_bits.h"
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 
 namespace tessera::infer {
 namespace {
@@ -24,7 +24,7 @@ at::ScalarType numbers_of(const model::Model& model) {
 }  // namespace
 
 Feeder::Feeder(const model::Model& model, const Options& options)
-    : model_(model), options_(options), stateful_(model.spec().no_state_reason().empty()) {
+    : model_(model), options_(options), calls_(model.spec()), stateful_(calls_.goes_on()) {
   require(options.cache == nullptr || &options.cache->model() == &model, "feeder",
           "the prefix cache belongs to another model");
   model::check_kv_type(model.spec(), options.kv.type);
@@ -116,11 +116,11 @@ void Feeder::keep(size_t row, int64_t n) {
 
 bool Feeder::changes(size_t row, const Sequence& sequence) const {
   const int64_t fed = rows_[row].fed;
-  return stateful_ && fed > 0 && size_of(sequence.tokens) > model_.spec().angles_until(fed);
+  return stateful_ && fed > 0 && size_of(sequence.tokens) > calls_.until(fed);
 }
 
 bool Feeder::far(const Sequence& sequence) const {
-  return size_of(sequence.tokens) > model_.spec().angles_until(1);
+  return size_of(sequence.tokens) > calls_.until_in_cuts();
 }
 
 // --- calls
@@ -141,7 +141,7 @@ int64_t Feeder::room(const Work& work, int64_t left, int64_t budget) const {
   if (const int64_t over = (row.fed + room) % kBlock; room < left && over < room) room -= over;
   if (far(*work.sequence)) room = std::max(room, left);  // not cut where angles change
   // nor where tokens see each other
-  room = std::max(room, model::longest_prefix(model_.spec(), work.sequence->prefix) - row.fed);
+  room = std::max(room, calls_.first_call(work.sequence->prefix) - row.fed);
   if (const auto stop = row.stops.upper_bound(row.fed); stop != row.stops.end())
     room = std::min(room, *stop - row.fed);
   return std::min(left, room);
@@ -279,7 +279,7 @@ nn::Encoded Feeder::encode(const std::vector<const Sequence*>& sequences,
 
 /// Of a row after n tokens in one go: its angles are those of its length then.
 PrefixCache::Kind Feeder::kind_after(int64_t n) const {
-  return {options_.max_pending, options_.kv.type, model_.spec().angles_until(n)};
+  return {options_.max_pending, options_.kv.type, calls_.until(n)};
 }
 
 void Feeder::share(std::span<const Work> work) {

@@ -11,6 +11,7 @@
 
 #include "tessera/infer/prefix_cache.h"
 #include "tessera/infer/shared_prefix.h"
+#include "tessera/model/call_plan.h"
 #include "tessera/model/model.h"
 
 namespace tessera::infer {
@@ -80,6 +81,7 @@ class Feeder {
   /// What resume() takes: a state of this row alone, none where the model has none.
   model::State state(size_t row) const;
   const Tensor& last(size_t row) const { return rows_[row].last; }
+  const model::CallPlan& calls() const { return calls_; }
   /// Of all slots, empty ones too.
   const model::State& state() const { return state_; }
 
@@ -120,6 +122,7 @@ class Feeder {
 
   const model::Model& model_;
   Options options_;
+  model::CallPlan calls_;
   bool stateful_;
   model::State empty_, state_;  // empty_: of one row
   std::vector<Row> rows_;

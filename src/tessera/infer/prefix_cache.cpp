@@ -1,4 +1,5 @@
 #include "tessera/infer/prefix_cache.h"
+#include "tessera/model/call_plan.h"
 
 #include <algorithm>
 #include <deque>
@@ -109,7 +110,7 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
   // what is shared with a longer one that can be cut there; the last token is fed for its logits
   const int64_t shared = std::min(static_cast<int64_t>(place.depth) - head, length - 1);
   // no call begins before where all angles change and ends behind it
-  const bool possible = model_.spec().angles_until(shared) == kind.angles_until;
+  const bool possible = model::CallPlan(model_.spec()).until(shared) == kind.angles_until;
   if (possible && shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&
       shared + source >= options_.least)
     if (const Node* node = nearest_cuttable(place.node, shared)) {

@@ -7,7 +7,6 @@
 #include "tessera/infer/generate.h"
 #include "tessera/infer/infer_testing.h"
 #include "tessera/infer/verify.h"
-#include "tessera/model/prefix.h"
 
 namespace tessera::infer::prefix_test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tessera/format/safetensors.h"
 #include "tessera/model/kept_bits.h"
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 
 namespace tessera::infer {
 namespace {
@@ -237,7 +237,7 @@ Session load_session(const std::filesystem::path& path,
     Sequence row;
     row.tokens = reader.ids(fmt::format("tokens.{}", r), spec.vocab);
     if (spec.encoder) row.source = reader.ids(fmt::format("source.{}", r), spec.encoder->vocab);
-    if (model::reads_prefix(spec)) {
+    if (model::CallPlan(spec).reads_given()) {
       const uint64_t prefix = reader.number(fmt::format("prefix.{}", r));
       if (prefix > row.tokens.size())
         reader.bad("\"prefix.{}\" is {}; expected at most the {} tokens of the row", r, prefix,

@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 
 namespace tessera::infer {
 namespace {
@@ -57,13 +57,13 @@ std::vector<Form> forms_without_state() {
 
 /// A text beyond where all angles change: one call from an empty state to there at least, as
 /// generation computes it anew, and on from there as far as the angles stay.
-Form form_anew(const model::ModelSpec& spec,
+Form form_anew(const model::CallPlan& calls,
                int64_t tokens,
                int64_t prefix,
                const VerifyOptions& options) {
   Form form{"computed anew"};
-  const int64_t first = std::max(spec.angles_until(1) + 1, prefix);
-  if (spec.angles_until(first) < tokens) {
+  const int64_t first = std::max(calls.until_in_cuts() + 1, prefix);
+  if (calls.until(first) < tokens) {
     form.steps = {{tokens, tokens}};
     return form;
   }
@@ -103,7 +103,7 @@ struct Run {
 
 /// Of the tokens, those that count as given: some, where that makes a difference.
 int64_t given_of(const model::ModelSpec& spec, int64_t tokens) {
-  return model::reads_prefix(spec) ? std::max<int64_t>(1, tokens / 2) : 0;
+  return model::CallPlan(spec).reads_given() ? std::max<int64_t>(1, tokens / 2) : 0;
 }
 
 /// What an encoder says of each of the texts, as much as it takes.
@@ -242,18 +242,19 @@ Verification verify(const model::Model& model,
     fail(ErrorKind::input, "verify", "{} tokens; expected at least 2", ids.size());
   const at::NoGradGuard no_gradients;
   Verification result;
-  if (!spec.no_state_reason().empty()) {
+  const model::CallPlan calls(spec);
+  if (!calls.goes_on()) {
     compare_forms(result, model, ids, forms_without_state(), options);
     return result;
   }
   const auto tokens = static_cast<int64_t>(ids.size());
   // no state is continued across a length where all angles change
-  const int64_t continued = std::min(tokens, spec.angles_until(1));
-  const auto prefix = [&](int64_t n) { return model::longest_prefix(spec, given_of(spec, n)); };
+  const int64_t continued = std::min(tokens, calls.until_in_cuts());
+  const auto prefix = [&](int64_t n) { return calls.first_call(given_of(spec, n)); };
   compare_forms(result, model, {ids.begin(), ids.begin() + continued},
                 forms_of(continued, prefix(continued), options), options);
   if (continued < tokens)
-    compare_forms(result, model, ids, {form_anew(spec, tokens, prefix(tokens), options)}, options);
+    compare_forms(result, model, ids, {form_anew(calls, tokens, prefix(tokens), options)}, options);
   return result;
 }
 

@@ -38,7 +38,7 @@ struct Verification {
 /// tokens count as given: every form reads in one call what of them sees each other. A model
 /// without a state to continue from (an encoder, a decoder with an LSH layer): its forms are as in
 /// training, and in a batch between two other texts. Where all angles change on the way
-/// (ModelSpec::angles_until), these forms are of the tokens before, and all of them are compared
+/// (model::CallPlan), these forms are of the tokens before, and all of them are compared
 /// computed anew: from an empty state in one call across the change, and on from there where angles
 /// stay again. Throws Error(input) for fewer than 2 tokens.
 Verification verify(const model::Model& model,

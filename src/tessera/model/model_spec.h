@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -140,10 +141,10 @@ struct ModelSpec {
   std::string selection_note() const;
   /// "" when text can be generated; else which part selects by tokens that are not there yet.
   std::string no_generation_reason() const;
-  /// How long a sequence of `length` tokens can become before all of its angles change
-  /// (PositionConfig::angles_until): a state goes on up to there; beyond, it is computed anew.
-  int64_t angles_until(int64_t length) const;
 };
+
+/// Calls `visit` with the parts of a stack, and with the parts inside them, in order of use.
+void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit);
 
 /// Throws Error(spec) with the path of the key and what was expected.
 ModelSpec read_model_spec(const Json& json);

@@ -11,8 +11,6 @@
 #include "tessera/nn/residual/residual_config.h"
 
 namespace tessera::model {
-namespace {
-
 void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit) {
   spec::for_each_part(spec.embed, visit);
   for (const LayerSpec& layer : spec.layers) {
@@ -21,16 +19,6 @@ void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart
       for (const BranchSpec& branch : group.branches) spec::for_each_part(branch.part, visit);
   }
 }
-
-template <class Visit>
-void for_each_position(const ModelSpec& spec, Visit visit) {
-  for_each_part(spec, [&](const AnyPart& part) {
-    if (const auto* position = dynamic_cast<const nn::PositionConfig*>(part.config.get()))
-      visit(*position);
-  });
-}
-
-}  // namespace
 
 spec::Scope ModelSpec::scope(int64_t layer, std::string path) const {
   spec::Scope scope;
@@ -159,14 +147,6 @@ int64_t ModelSpec::max_positions() const {
 int64_t ModelSpec::longest_sequence() const {
   const int64_t positions = max_positions();
   return context == 0 ? positions : positions == 0 ? context : std::min(context, positions);
-}
-
-int64_t ModelSpec::angles_until(int64_t length) const {
-  int64_t until = nn::kAnglesStay;
-  for_each_position(*this, [&](const nn::PositionConfig& position) {
-    until = std::min(until, position.angles_until(length));
-  });
-  return until;
 }
 
 void check_streams(const ModelSpec& spec, const std::string& path) {

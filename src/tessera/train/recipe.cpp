@@ -1,7 +1,7 @@
 #include "tessera/train/recipe.h"
 
 #include "tessera/convert/checkpoint.h"
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/spec/json_difference.h"
@@ -173,12 +173,12 @@ void check_model(const Recipe& recipe) {
         ErrorKind::spec, "data.source_key",
         "missing; an encoder_decoder learns from pairs: expected the key of what the encoder reads "
         "in every line of a jsonl file");
-  if (!recipe.spec.encoder && recipe.data.source_key && !model::reads_prefix(recipe.spec))
+  if (!recipe.spec.encoder && recipe.data.source_key && !model::CallPlan(recipe.spec).reads_given())
     fail(ErrorKind::spec, "data.source_key",
          "given for a \"{}\" without a prefix, which reads no source; expected arch "
          "\"encoder_decoder\", or attention with pattern \"prefix\"",
          name_of(recipe.spec.arch));
-  if (const int64_t prefix = model::longest_prefix(recipe.spec, 0);
+  if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
       prefix > length && !recipe.data.source_key && !recipe.task)
     fail(ErrorKind::spec, "train.length",
          "{} tokens; the first {} of a document see each other, which leaves none to predict: "
@@ -216,9 +216,10 @@ void check_carried(const Recipe& recipe) {
   if (recipe.data.source_key)
     fail(ErrorKind::spec, kWhere,
          "\"carried\" reads on in a document, but pairs stand alone; use \"isolated\"");
-  if (const std::string reason = recipe.spec.no_state_reason(); !reason.empty())
+  const model::CallPlan calls(recipe.spec);
+  if (const std::string& reason = calls.whole_reason(); !reason.empty())
     fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);
-  if (const int64_t prefix = model::longest_prefix(recipe.spec, 0); prefix > 0)
+  if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0); prefix > 0)
     fail(ErrorKind::spec, kWhere,
          "\"carried\" cuts documents anywhere, but the first {} tokens of each see each other and "
          "are read in one call; use \"isolated\", or pattern \"prefix\" with length 0",
@@ -229,13 +230,19 @@ void check_carried(const Recipe& recipe) {
   if (train.carry_limit > 0 && train.carry_limit < train.length)
     fail(ErrorKind::spec, "train.carry_limit", "found {}; expected at least train.length = {}",
          train.carry_limit, train.length);
-  for (const int64_t limit : {recipe.spec.max_positions(), recipe.spec.angles_until(1)})
-    if (limit > 0 && limit != nn::kAnglesStay &&
-        (train.carry_limit == 0 || train.carry_limit > limit))
-      fail(ErrorKind::spec, "train.carry_limit",
-           "found {}; expected 1 to {}: rows go on through a document, and the positions of this "
-           "spec end there",
-           train.carry_limit, limit);
+  if (const int64_t limit = calls.longest_in_cuts();
+      limit > 0 && (train.carry_limit == 0 || train.carry_limit > limit))
+    fail(ErrorKind::spec, "train.carry_limit",
+         "found {}; expected 1 to {}: rows go on through a document, and the positions of this "
+         "spec end there",
+         train.carry_limit, limit);
+  for (const model::LayerSpec& layer : recipe.spec.layers)
+    if (layer.depth)
+      fail(
+          ErrorKind::spec, kWhere,
+          "\"carried\" with layers that choose among the tokens of whole documents (depth \"{}\"); "
+          "use \"isolated\"",
+          layer.depth.type());
   for (const model::BranchState& branch : layout)
     for (const spec::StateDecl& decl : branch.tensors)
       if (train.carry_limit == 0 && decl.kind == spec::StateDecl::Kind::per_token && decl.keep == 0)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "tessera/model/prefix.h"
+#include "tessera/model/call_plan.h"
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -193,7 +193,7 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
       prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
   if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe);
   return std::make_unique<TextSource>(std::move(data), recipe.train,
-                                      model::longest_prefix(recipe.spec, 0));
+                                      model::CallPlan(recipe.spec).first_call(0));
 }
 
 }  // namespace tessera::train

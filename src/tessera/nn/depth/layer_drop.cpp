@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/nn/depth/chosen_tokens.h"
+#include "tessera/nn/dropout.h"
 
 namespace tessera::nn {
 namespace {
@@ -28,6 +29,7 @@ class LayerDrop final : public Depth {
     if (some.tokens.empty()) return x_ND;
     const Tensor tokens = at::tensor(some.tokens, at::kLong).to(x_ND.device());
     Context inner = context.over(some.batch);
+    const ops::InputDrops drops(input_drops(context, some.batch));
     return x_ND.index_copy(0, tokens, layer.run(x_ND.index_select(0, tokens), inner));
   }
 
