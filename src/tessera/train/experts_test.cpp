@@ -2,6 +2,7 @@
 #include <stdexcept>
 
 #include "tessera/format/safetensors.h"
+#include "tessera/train/batch_tensors.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/trainer.h"
@@ -57,7 +58,7 @@ std::vector<std::vector<double>> first_loads(const Recipe& recipe) {
     loads.emplace_back(counts.data_ptr<double>(), counts.data_ptr<double>() + counts.numel());
   };
   const at::NoGradGuard no_gradients;
-  model.hidden(objective->question(packed).batch, forward);
+  model.hidden(batch_of(packed), forward);
   return loads;
 }
 
@@ -105,7 +106,7 @@ TEST(Experts, BalancingBiasEvensTheLoads) {
         most = std::max(most, (value.max() / value.mean()).item<double>());
     };
     const at::NoGradGuard no_gradients;
-    model.hidden(objective->question(objective->source().train(0, 64, begun)).batch, forward);
+    model.hidden(batch_of(objective->source().train(0, 64, begun)), forward);
     return most;
   };
   // the weights stay as they are: what changes is the bias alone
