@@ -1,6 +1,7 @@
 #include "checks.h"
 #include "tessera/base/testing.h"
 #include "tessera/infer/generate.h"
+#include "tessera/model/call_plan.h"
 #include "tessera/model/kept_bits.h"
 #include "tessera/nn/position/position_config.h"
 
@@ -542,7 +543,7 @@ void check_prefix_cache(const Case& c, Report& report) {
   if (reads_ahead)
     return report.refuses(ErrorKind::usage, "lets tokens see later ones", "a prefix cache",
                           [&] { infer::PrefixCache(rig.model, {}); });
-  const bool switches = rig.spec().angles_until(1) != nn::kAnglesStay;
+  const bool switches = model::CallPlan(rig.spec()).until(1) != nn::kAnglesStay;
   if (!switches) check_cut(rig, report);
 
   const auto behind = [](Ids begin, const Ids& rest) {

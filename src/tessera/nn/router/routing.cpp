@@ -20,28 +20,26 @@ Tensor choice_fractions(const Tensor& expert_NK, const Tensor& p_NE) {
   return at::stack(rows).to(p_NE.options());
 }
 
-/// hf_topk of all layers so far, whose difference to that of the layers before is this layer's: the
-/// sum over layers is the loss of all their tokens together.
-Tensor hf_topk_of_layers(const Tensor& f_KE, const Tensor& mean_E, LayerValues& values) {
+/// hf_topk of the tokens of all layers so far, whose difference to that of the layers before is
+/// this layer's: the sum over layers is the loss of all their tokens together.
+Tensor hf_topk_of_layers(const Tensor& f_KE, const Tensor& p_NE, LayerValues& values) {
   const int64_t e = f_KE.size(1);
+  const auto n = static_cast<double>(p_NE.size(0));
   const std::string name = fmt::format("router.hf_topk.{}.{}", e, f_KE.size(0));
-  const auto loss = [&](const Tensor& f, const Tensor& p, double layers) {
-    return (f * p).sum() * (static_cast<double>(e) / (layers * layers));
+  const auto loss = [&](const Tensor& counts, const Tensor& p, double tokens) {
+    return (counts * p).sum() * (static_cast<double>(e) / (tokens * tokens));
   };
-  const Tensor* before_f = values.find(name + ".f");
-  if (before_f == nullptr) {
-    values.put(name + ".f", f_KE);
-    values.put(name + ".p", mean_E);
-    values.put(name + ".layers", at::ones({}, at::kDouble));
-    return loss(f_KE, mean_E, 1);
-  }
-  const Tensor f = *before_f, p = values.at(name + ".p");
-  const auto layers = values.at(name + ".layers").item<double>();
-  const Tensor sum_f = f + f_KE, sum_p = p + mean_E;
-  values.put(name + ".f", sum_f);
-  values.put(name + ".p", sum_p);
-  values.put(name + ".layers", at::full({}, layers + 1, at::kDouble));
-  return loss(sum_f, sum_p, layers + 1) - loss(f, p, layers);
+  const Tensor *counts = values.find(name + ".counts"), *p = values.find(name + ".p"),
+               *tokens = values.find(name + ".tokens");
+  const double before = tokens == nullptr ? 0 : tokens->item<double>();
+  const Tensor all_counts = counts == nullptr ? f_KE * n : *counts + f_KE * n,
+               all_p = p == nullptr ? p_NE.sum(0) : *p + p_NE.sum(0);
+  Tensor own = loss(all_counts, all_p, before + n);
+  if (before > 0) own = own - loss(*counts, *p, before);
+  values.put(name + ".counts", all_counts);
+  values.put(name + ".p", all_p);
+  values.put(name + ".tokens", at::full({}, before + n, at::kDouble));
+  return own;
 }
 
 }  // namespace
@@ -199,7 +197,7 @@ void LearnedRouter::report(const Tensor& z_NE,
                                              : std::vector<int64_t>();
     const Tensor loss =
         losses_.balance == BalanceLoss::hf_topk
-            ? hf_topk_of_layers(choice_fractions(expert_NK, p_NE), p_NE.mean(0), context.values)
+            ? hf_topk_of_layers(choice_fractions(expert_NK, p_NE), p_NE, context.values)
             : balance_loss(losses_.balance, p_NE, expert_NK, lengths);
     context.add_loss("balance" + level, loss * (losses_.balance_weight * n));
   }
