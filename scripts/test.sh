@@ -27,7 +27,7 @@ for test in json.load(sys.stdin)["tests"]:
   wait
   p=$(sum 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p')
   s=$(sum 's/^\[  SKIPPED \] \([0-9]*\) test.*/\1/p')
-  f=$(sum 's/^ *\([0-9]*\) FAILED TEST.*/\1/p')
+  f=$(cat "$logs"/*.log | grep -c '^\[  FAILED  \] .*ms)$')
   for one in "$logs"/*.failed; do
     [ -e "$one" ] || continue
     [ "$f" -gt 0 ] || f=1  # it crashed

@@ -145,6 +145,13 @@ TEST(Branches, PartsReadTheWidthsThatTheyDeclare) {
       EXPECT_TRUE(report.ok()) << report.text();
       continue;
     }
+    if (c.part.is_object() && c.part.value("identity", 0) > 0) {
+      Report report;
+      report.refuses(ErrorKind::spec, "reads 16 channels and adds to 8", "experts that add x",
+                     [&] { model::read_model_spec(json); });
+      EXPECT_TRUE(report.ok()) << report.text();
+      continue;
+    }
     const Rig rig = make_rig(json, at::kDouble);
     const Ids ids = random_ids(9, 5);
     for (const auto& [name, gradient] : gradients(rig, [&] { return whole(rig, {ids}); }))

@@ -120,6 +120,8 @@ class Drawer {
     const Case* part = pick(slot);
     to[key] = part->part;
     d.parts[path] = part;
+    if (slot == Slot::ffn && takes(*part->mechanism, "router") && chance(3, 4))
+      add(d, path + ".router", to[key], "router", Slot::router);
   }
 
   Json layers(Draw& d, const std::string& path, const Case* position) {

@@ -242,11 +242,28 @@ Tensor in_training(const Rig& rig, const Rows& rows) {
   return rig.model.hidden(batch, options);
 }
 
+namespace {
+
+/// Whether tokens are sorted by expert: a row then stands where the others' choices put it, and
+/// torch operations, which compute with gradients and in double, round the last rows in other ways.
+bool sorts_tokens(const model::ModelSpec& spec) {
+  bool sorts = false;
+  model::for_each_part(
+      spec, [&](const spec::AnyPart& part) { sorts |= part.mechanism->slot == Slot::router; });
+  return sorts;
+}
+
+}  // namespace
+
 spec::Causality shown_causality(const Json& json) {
   const Rig f64 = make_rig(json, at::kDouble), f32 = make_rig(json, at::kFloat);
   constexpr int64_t kTokens = 14;
   spec::Causality worst = spec::Causality::bitwise;
   const auto at_least = [&](spec::Causality shown) { worst = std::max(worst, shown); };
+  const auto same_plain = [sorts = sorts_tokens(f64.spec())](const Tensor& a, const Tensor& b,
+                                                             double rounding) {
+    return sorts ? difference(a, b) <= rounding : same_bits(a, b);
+  };
   for (const int64_t seen : {1, 4, 9, 13}) {
     Ids ids = random_ids(kTokens, 21), other = ids;
     for (int64_t i = seen; i < kTokens; ++i)
@@ -256,8 +273,8 @@ spec::Causality shown_causality(const Json& json) {
     const auto past = [&](const Tensor& y) { return y.narrow(0, 0, seen); };
     const Tensor before = past(plain(f64, {ids}));
     const bool length_matters = difference(before, plain(f64, {cut})) > kDouble;
-    const bool bits = same_bits(before, past(plain(f64, {other}))) &&
-                      same_bits(past(plain(f32, {ids})), past(plain(f32, {other}))) &&
+    const bool bits = same_plain(before, past(plain(f64, {other})), 1e-12) &&
+                      same_plain(past(plain(f32, {ids})), past(plain(f32, {other})), kFloat) &&
                       same_bits(past(fast(f32, {ids})), past(fast(f32, {other}))) &&
                       same_bits(past(fast(f32, {ids})), fast(f32, {cut}));
     if (in_training(f64, {ids}).size(0) == kTokens &&

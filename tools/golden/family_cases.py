@@ -3869,6 +3869,7 @@ def granitemoe():
             Case("residual_multiplier", {"residual_multiplier": 1.0}),
             Case("logits_scaling", {"logits_scaling": 1.0}),
             Case("attention_bias", {"attention_bias": True}),
+            Case("head_dim", {"head_dim": 8}),
             *every_rope(4),
             *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),

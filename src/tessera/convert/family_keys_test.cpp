@@ -261,19 +261,23 @@ void hold_by_measurement(Goldens& goldens, Held& held) {
   const Json keys = goldens.file("keys.json"), config = goldens.config("base");
   const format::TensorFile& tensors = goldens.tensors("base");
   const std::string whole = held.outcome(config, tensors, false);
+  const Flat members = flat(config);  // keys of objects within it
+  const auto has = [&](const std::string& path) {
+    return config.contains(path) || members.contains(path);
+  };
   const auto changed = [&](const std::string& path) {
-    const Json value = other(config.at(path));
+    const Json value = other(config.contains(path) ? config.at(path) : members.at(path));
     return held.outcome(with(config, path, &value), tensors, false);
   };
   // a wrong size does not fit the tensors
   for (const Json& key : keys.at("shape"))
-    if (const std::string path = key; config.contains(path)) {
+    if (const std::string path = key; has(path)) {
       const std::string found = changed(path);
       EXPECT_TRUE(Held::refused(found) || found == whole) << path << " gives another model";
       if (Held::refused(found)) held.hold(path);
     }
   const auto expect_idle = [&](const std::string& path) {
-    if (!config.contains(path)) return;
+    if (!has(path)) return;
     const std::string found = changed(path);
     EXPECT_TRUE(found == whole || Held::refused(found))
         << path << ": the reference does not care, and we do";
@@ -284,7 +288,7 @@ void hold_by_measurement(Goldens& goldens, Held& held) {
     if (keys.contains(kind))
       for (const auto& [path, tried] : keys[kind].items()) expect_idle(path);
   for (const auto& [path, error] : keys.at("refused").items())
-    if (config.contains(path) && Held::refused(changed(path))) held.hold(path);
+    if (has(path) && Held::refused(changed(path))) held.hold(path);
   // what it says of the cases is what they do
   for (const auto& [path, cases] : keys.at("mathematics").items())
     for (const Json& name : cases)

@@ -24,6 +24,7 @@ struct CapacityConfig : LearnedRouterConfig {
   Dropping drop = Dropping::training;
 
   bool by_token() const override { return false; }
+  bool selects_without_future() const override { return drop == Dropping::training; }
   void check(const spec::Scope& scope) const override {
     if (capacity == 0 && capacity_factor == 0)
       fail(ErrorKind::spec, scope.path,

@@ -36,6 +36,7 @@ struct GshardConfig final : CapacityConfig {
                 "Lepikhin et al.: GShard: Scaling Giant Models with Conditional Computation "
                 "and Automatic Sharding, arXiv:2006.16668",
             .year = 2020,
+            .causality = spec::Causality::selection,
             .forms = {.recurrent = true}};
   }
   void check(const spec::Scope& scope) const override {

@@ -29,6 +29,7 @@ struct SwitchConfig final : CapacityConfig {
                 "Fedus, Zoph, Shazeer: Switch Transformers: Scaling to Trillion Parameter "
                 "Models with Simple and Efficient Sparsity, arXiv:2101.03961",
             .year = 2021,
+            .causality = spec::Causality::selection,
             .forms = {.recurrent = true}};
   }
   double used(const spec::Scope&) const override { return 1; }

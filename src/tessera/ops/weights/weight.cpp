@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <optional>
 
 #include "tessera/base/threads.h"
@@ -332,24 +331,8 @@ void for_experts(const std::vector<int64_t>& offsets, Body body) {
       body(static_cast<int64_t>(e), offsets[e], offsets[e + 1] - offsets[e]);
 }
 
-/// y = x w^T (+ b) of one expert's rows; of a row by itself, so that its bits do not turn on how
-/// many others have the same expert.
-void multiply_rows(const Tensor& x_RI, const Weight& w, const Tensor& bias_O, Tensor y_RO) {
-  if (x_RI.scalar_type() == at::kFloat) return multiply(x_RI, w, bias_O, y_RO);
-  const Tensor matrix = w.tensor().detach().to(x_RI.options()).contiguous();
-  const auto *x = x_RI.const_data_ptr<double>(), *m = matrix.const_data_ptr<double>();
-  auto* y = y_RO.data_ptr<double>();
-  const int64_t o = matrix.size(0), n = matrix.size(1);
-  parallel_for(x_RI.size(0), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r)
-      for (int64_t c = 0; c < o; ++c)
-        y[r * o + c] = std::inner_product(x + r * n, x + (r + 1) * n, m + c * n, 0.0);
-  });
-  if (bias_O.defined()) y_RO.add_(bias_O.detach().to(y_RO.options()));
-}
-
-/// grouped_linear() in float32 by kernels and in double, on a CPU. The weight's own gradient is
-/// asked for where it is trainable; w_EOI is its tensor, for autograd alone.
+/// grouped_linear() in float32 on a CPU. The weight's own gradient is asked for where it is
+/// trainable; w_EOI is its tensor, for autograd alone.
 struct Grouped : torch::autograd::Function<Grouped> {
   static Tensor forward(AutogradContext* context,
                         const Tensor& x_NI,
@@ -365,8 +348,8 @@ struct Grouped : torch::autograd::Function<Grouped> {
     const Tensor input = x_NI.contiguous();
     Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
-      multiply_rows(input.narrow(0, begin, n), w.slice(e),
-                    bias_EO ? bias_EO->select(0, e) : Tensor(), y_NO.narrow(0, begin, n));
+      multiply(input.narrow(0, begin, n), w.slice(e), bias_EO ? bias_EO->select(0, e) : Tensor(),
+               y_NO.narrow(0, begin, n));
     });
     return y_NO;
   }
@@ -401,7 +384,7 @@ Tensor grouped_linear(const Tensor& x_NI,
                       const Weight* bias_EO) {
   check_groups(x_NI, w_EOI, offsets);
   const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
-  if (by_kernel(x_NI, w_EOI) || (x_NI.device().is_cpu() && x_NI.scalar_type() == at::kDouble)) {
+  if (by_kernel(x_NI, w_EOI)) {
     const auto given = [](const Tensor& t) {
       return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
     };
