@@ -36,6 +36,24 @@ TEST(Verify, AnAnswerInEveryForm) {
   }
 }
 
+// its branches see other rows than the call has; the layer as a whole is compared
+TEST(Verify, LayersThatChooseTokens) {
+  const model::Model model = tiny_model(
+      R"({"mixer": {"type": "attention", "n_heads": 2, "position": "rope"}},
+         {"depth": {"type": "mixture_of_depths", "capacity": 0.5},
+          "mixer": {"type": "attention", "n_heads": 2, "position": "rope"}},
+         {"depth": {"type": "mixture_of_depths", "capacity": 0.5},
+          "mixer": {"type": "mamba2", "n_heads": 4, "d_state": 8}})",
+      3);
+  const Verification result = verify(model, random_tokens(40, 5));
+  std::set<std::string> places;
+  for (const Difference& d : result.branches) places.insert(d.place);
+  EXPECT_TRUE(places.contains("layers.1.depth") && places.contains("layers.2.depth"));
+  EXPECT_FALSE(places.contains("layers.1.mixer"));
+  EXPECT_LE(Verification::worst(result.branches)->error, 1e-5);
+  EXPECT_LE(Verification::worst(result.logits)->error, 1e-4);
+}
+
 TEST(Verify, AnEncoderBesideOtherTexts) {
   for (const char* mixer : {R"({"type": "attention", "n_heads": 2, "position": "rope"})",
                             R"({"type": "attention", "n_heads": 2,

@@ -85,8 +85,10 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
     groups.push_back(std::move(group));
   }
   if (state_index > first_state) built.state = static_cast<int64_t>(first_state);
-  if (const AnyPart& depth = spec_.layers[static_cast<size_t>(layer)].depth)
+  if (const AnyPart& depth = spec_.layers[static_cast<size_t>(layer)].depth) {
     built.depth = nn::build_depth(depth, builder.under("depth"));
+    built.depth_name = spec_.under(fmt::format("layers.{}.depth", layer));
+  }
   layers_.push_back(std::move(built));
 }
 
@@ -129,7 +131,12 @@ Tensor Stack::forward(nn::Context& context) const {
               one.segments = {segment};
               return states->branch(static_cast<size_t>(layer.state), one).front()->length();
             }};
-    stream = {layer.depth->forward(stream.front(), some, context)};
+    const auto& replace = context.call.replace;
+    const Tensor given =
+        replace ? replace(layer.depth_name + ".in", stream.front()) : stream.front();
+    if (context.probe) context.probe(layer.depth_name + ".in", given);
+    stream = {layer.depth->forward(given, some, context)};
+    if (context.probe) context.probe(layer.depth_name + ".out", stream.front());
   }
   context.keys.end();
   x = stream.front();

@@ -25,6 +25,7 @@ class Stack {
   struct Layer {
     std::vector<Group> groups;
     std::unique_ptr<nn::Depth> depth;  // may be null
+    std::string depth_name;            // of its input and output where somebody looks on
     int64_t state = -1;                // index of a state that its branches keep, -1 = none do
   };
   Tensor embedded(nn::Context& context) const;

@@ -42,4 +42,11 @@ ChosenTokens ChosenTokens::of(const Batch& whole,
   return out;
 }
 
+Context ChosenTokens::context(const Context& whole) const {
+  Context inner = whole.over(batch);
+  inner.probe = {};
+  inner.call.replace = nullptr;
+  return inner;
+}
+
 }  // namespace tessera::nn

@@ -14,6 +14,9 @@ struct ChosenTokens {
                          const std::vector<uint8_t>& chosen,
                          const DepthLayer& layer,
                          const Context& context);
+  /// The call over them. Nobody looks on there, nor replaces inputs: its rows are not those of the
+  /// call.
+  Context context(const Context& whole) const;
 };
 
 }  // namespace tessera::nn

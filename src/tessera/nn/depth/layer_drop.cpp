@@ -28,7 +28,7 @@ class LayerDrop final : public Depth {
     for (Segment& s : some.batch.segments) s.places = nullptr;  // all tokens of their rows
     if (some.tokens.empty()) return x_ND;
     const Tensor tokens = at::tensor(some.tokens, at::kLong).to(x_ND.device());
-    Context inner = context.over(some.batch);
+    Context inner = some.context(context);
     const ops::InputDrops drops(input_drops(context, some.batch));
     return x_ND.index_copy(0, tokens, layer.run(x_ND.index_select(0, tokens), inner));
   }

@@ -41,7 +41,7 @@ class MixtureOfDepths final : public Depth {
 
     const Tensor tokens = at::tensor(some.tokens, at::kLong).to(x_ND.device());
     const Tensor x_MD = x_ND.index_select(0, tokens);
-    Context inner = context.over(some.batch);
+    Context inner = some.context(context);
     const ops::InputDrops drops(input_drops(context, some.batch));
     const Tensor f_MD = layer.run(x_MD, inner) - x_MD;
     return x_ND.index_copy(0, tokens, x_MD + r_N.index_select(0, tokens).unsqueeze(-1) * f_MD);
