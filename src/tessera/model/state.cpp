@@ -13,7 +13,7 @@ namespace {
 bool same_layout(const std::vector<BranchState>& a, const std::vector<BranchState>& b) {
   const auto same_tensor = [](const spec::StateDecl& x, const spec::StateDecl& y) {
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.keep == y.keep &&
-           x.every == y.every && x.first == y.first && x.dtype == y.dtype;
+           x.every == y.every && x.first == y.first && x.dtype == y.dtype && x.start == y.start;
   };
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [&](const BranchState& x, const BranchState& y) {

@@ -64,40 +64,50 @@ TEST(Trainer, LossCurvesAreTheSameForAnyNumberOfThreads) {
       EXPECT_EQ(one[i].value(key, Json()), two[i].value(key, Json())) << i << " " << key;
 }
 
-// --- every mixer ---------------------------------------------------------------------------------
+// --- every part
+// -----------------------------------------------------------------------------------
 
 constexpr int64_t kWidth = 64, kVocab = 97;
 // one longer than the blocks of mixers, and two whose lengths are no multiple of anything; together
 // more numbers than libtorch sums in one thread (2^15)
 const std::vector<int64_t> kLengths = {401, 37, 163};
 
-/// Two layers of the mixer's example: of a decoder, else of an encoder, else beside an encoder.
-model::ModelSpec around(const spec::Mechanism& mixer) {
+/// Two layers with the part's example: of a decoder, else of an encoder, else beside an encoder.
+model::ModelSpec around(const spec::Mechanism& part) {
   std::string refusals;
   for (const char* arch : {"decoder", "encoder", "encoder_decoder"}) try {
       spec::Scope scope;
       scope.d_model = scope.width = scope.source = kWidth;
       scope.vocab = kVocab;
+      scope.n_layers = 2;
+      scope.n_experts = 4;
       scope.causal = arch != std::string("encoder");
       scope.path = "test";
       Json json = {{"tessera", 1},     {"arch", arch},
                    {"vocab", kVocab},  {"d_model", kWidth},
                    {"head", "linear"}, {"ffn", {{"type", "glu"}, {"d_hidden", 96}}}};
-      const Json part = spec::example_part(mixer, scope, kLengths[0]);
+      const Json example = spec::example_part(part, scope, kLengths[0]);
+      json["mixer"] = {{"type", "attention"}, {"n_heads", 2}, {"position", "rope"}};
+      if (part.slot == spec::Slot::router)
+        json["ffn"] = {{"type", "moe"},
+                       {"n_experts", 4},
+                       {"router", example},
+                       {"expert", {{"type", "glu"}, {"d_hidden", 24}}}};
+      else
+        json[spec::name_of(part.slot)] = example;
       if (arch == std::string("encoder_decoder")) {
-        json["cross"] = part;
+        json["cross"] = example;
         json["mixer"] = {{"type", "attention"}, {"n_heads", 2}};
         json["stacks"] = json_of(
             R"({"encoder": {"layers": [{"repeat": 2}]}, "decoder": {"layers": [{"repeat": 2}]}})");
       } else {
-        json["mixer"] = part;
         json["layers"] = json_of(R"([{"repeat": 2}])");
       }
       return model::read_model_spec(json);
     } catch (const Error& error) {
       refusals += std::string(error.what()) + "; ";
     }
-  fail(ErrorKind::internal, "test", "{} fits nowhere: {}", mixer.name, refusals);
+  fail(ErrorKind::internal, "test", "{} fits nowhere: {}", part.name, refusals);
 }
 
 nn::Batch documents(uint64_t seed) {
@@ -149,11 +159,10 @@ Learned learn(const model::ModelSpec& spec) {
   return out;
 }
 
-class EveryMixer : public testing::TestWithParam<std::string> {};
+class EveryPart : public testing::TestWithParam<const spec::Mechanism*> {};
 
-TEST_P(EveryMixer, LearnsTheSameForAnyNumberOfThreads) {
-  nn::register_mechanisms();
-  const model::ModelSpec spec = around(*spec::find_mechanism(spec::Slot::mixer, GetParam()));
+TEST_P(EveryPart, LearnsTheSameForAnyNumberOfThreads) {
+  const model::ModelSpec spec = around(*GetParam());
   std::optional<Learned> one;
   for (const int threads : {1, 2, 3}) {
     const Threads of(threads);
@@ -168,16 +177,18 @@ TEST_P(EveryMixer, LearnsTheSameForAnyNumberOfThreads) {
   }
 }
 
-std::vector<std::string> mixers() {
+std::vector<const spec::Mechanism*> parts() {
   nn::register_mechanisms();
-  std::vector<std::string> names;
+  using spec::Slot;
+  std::vector<const spec::Mechanism*> all;
   for (const spec::Mechanism& mechanism : spec::mechanisms())
-    if (mechanism.slot == spec::Slot::mixer) names.push_back(mechanism.name);
-  return names;
+    for (const Slot slot : {Slot::mixer, Slot::router, Slot::residual, Slot::depth})
+      if (mechanism.slot == slot) all.push_back(&mechanism);
+  return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EveryMixer, testing::ValuesIn(mixers()), [](const auto& info) {
-  return info.param;
+INSTANTIATE_TEST_SUITE_P(All, EveryPart, testing::ValuesIn(parts()), [](const auto& info) {
+  return fmt::format("{}_{}", spec::name_of(info.param->slot), info.param->name);
 });
 
 // --- sums ----------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ class MixtureOfDepths final : public Depth {
     const Tensor r_N = router_(x_ND).squeeze(-1);
     const bool by_rank = context.training || !context.causal;
     const Tensor chosen_N = chosen(context, [&] {
-      return by_rank ? largest(r_N, *context.batch) : (predicted(x_ND) > 0).cpu();
+      if (by_rank) return largest(r_N, *context.batch);
+      const bool own = config_.predictor == DepthPredictor::router;
+      return ((own ? r_N.detach() : predicted(x_ND)) > 0).cpu();
     });
     const Tensor bytes = chosen_N.to(at::kByte).contiguous();
     const auto* first = bytes.const_data_ptr<uint8_t>();

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/capacity_room.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -16,7 +17,7 @@ class GshardRouter final : public BoundedRouter {
       : BoundedRouter(config, builder), config_(config) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    const Tensor z_NE = logits(x_ND, context), p_NE = at::softmax(z_NE, -1);
+    const Tensor z_NE = logits(x_ND, context), p_NE = ops::softmax(z_NE);
     const Tensor two_N2 = chosen(context, [&] {
       const at::NoGradGuard no_gradients;
       return choices(z_NE, context);
@@ -36,11 +37,7 @@ class GshardRouter final : public BoundedRouter {
   Tensor choices(const Tensor& z_NE, const Context& context) const {
     if (!context.training || config_.second != SecondExpert::sampling) return largest(z_NE, 2);
     const Tensor first_N1 = largest(z_NE, 1);
-    const Tensor gumbel =
-        drawn_by_token(context, name() + ".gumbel", z_NE.size(0), z_NE.size(1),
-                       [](const RandomKey& stream, uint64_t i) {
-                         return -std::log(-std::log(0.5 * 0x1p-24 + stream.uniform(i)));
-                       });
+    const Tensor gumbel = gumbel_by_token(context, name() + ".gumbel", z_NE.size(0), z_NE.size(1));
     const Tensor rest_NE =
         (z_NE + gumbel.to(z_NE.options())).scatter(1, first_N1.to(z_NE.device()), kOut);
     return at::cat({first_N1, largest(rest_NE, 1)}, 1);

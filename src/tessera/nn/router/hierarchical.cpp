@@ -2,14 +2,15 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
 
 /// The weights of the chosen columns: softmax over these, or of the only one its probability.
 Tensor weights(const Tensor& z, const Tensor& chosen) {
-  return chosen.size(1) == 1 ? at::softmax(z, -1).gather(1, chosen)
-                             : at::softmax(z.gather(1, chosen), -1);
+  return chosen.size(1) == 1 ? ops::softmax(z).gather(1, chosen)
+                             : ops::softmax(z.gather(1, chosen));
 }
 
 class HierarchicalRouter final : public LearnedRouter {
@@ -33,9 +34,9 @@ class HierarchicalRouter final : public LearnedRouter {
     const Tensor expert_NK =
         (inner_RK.reshape({n, -1, config_.k}) + group_NJ.unsqueeze(-1) * each).reshape({n, -1});
     const Tensor w_NK = (b_RK.reshape({n, -1, config_.k}) * a_NJ.unsqueeze(-1)).reshape({n, -1});
-    report(z_NG, at::softmax(z_NG, -1), group_NJ, context, ".groups");
+    report(z_NG, ops::softmax(z_NG), group_NJ, context, ".groups");
     const Tensor p_NE =
-        (at::softmax(z_NE.reshape({n, groups, each}), -1) * at::softmax(z_NG, -1).unsqueeze(-1))
+        (ops::softmax(z_NE.reshape({n, groups, each})) * ops::softmax(z_NG).unsqueeze(-1))
             .reshape({n, -1});
     report(z_NE, p_NE, expert_NK, context);
     return {expert_NK, w_NK};

@@ -2,6 +2,8 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -15,7 +17,7 @@ class NoisyTopKRouter final : public LearnedRouter {
     const Tensor clean_NE = logits(x_ND, context);
     Tensor deviation_NE, h_NE = clean_NE;
     if (context.training) {
-      deviation_NE = at::softplus(noise_(x_ND.to(clean_NE.scalar_type()))) + kLeastDeviation;
+      deviation_NE = ops::softplus(noise_(x_ND.to(clean_NE.scalar_type()))) + kLeastDeviation;
       h_NE = clean_NE + deviation_NE * drawn_by_token(context, name() + ".noise", x_ND.size(0),
                                                       n_experts(),
                                                       [](const RandomKey& stream, uint64_t i) {
@@ -25,8 +27,8 @@ class NoisyTopKRouter final : public LearnedRouter {
     }
     const Tensor expert_NK = chosen(context, [&] { return largest(h_NE, config_.k); });
     const Tensor at_NK = expert_NK.to(x_ND.device());
-    const Tensor w_NK = at::softmax(h_NE.gather(1, at_NK), -1);
-    report(clean_NE, at::softmax(clean_NE, -1), expert_NK, context);
+    const Tensor w_NK = ops::softmax(h_NE.gather(1, at_NK));
+    report(clean_NE, ops::softmax(clean_NE), expert_NK, context);
     if (context.training && context.add_loss) {
       const auto n = static_cast<double>(x_ND.size(0));
       const Tensor gates_NE = at::zeros(h_NE.sizes(), h_NE.options()).scatter(1, at_NK, w_NK);

@@ -1,6 +1,7 @@
 #include "tessera/nn/router/routing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "tessera/base/threads.h"
@@ -172,6 +173,15 @@ Tensor drawn_by_token(const Context& context,
     });
   }
   return out;
+}
+
+Tensor gumbel_by_token(const Context& context,
+                       const std::string& site,
+                       int64_t n_tokens,
+                       int64_t width) {
+  return drawn_by_token(context, site, n_tokens, width, [](const RandomKey& stream, uint64_t i) {
+    return -std::log(-std::log(0.5 * 0x1p-24 + stream.uniform(i)));
+  });
 }
 
 Tensor LearnedRouter::logits(const Tensor& x_ND, Context& context) const {

@@ -42,6 +42,12 @@ Tensor drawn_by_token(const Context& context,
                       int64_t width,
                       const std::function<double(const RandomKey&, uint64_t)>& draw);
 
+/// The same of standard Gumbel numbers: the largest of logits + these is a draw from their softmax.
+Tensor gumbel_by_token(const Context& context,
+                       const std::string& site,
+                       int64_t n_tokens,
+                       int64_t width);
+
 /// What routers with a learned gate share.
 class LearnedRouter : public Router {
  protected:

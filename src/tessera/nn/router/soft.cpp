@@ -2,6 +2,8 @@
 
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/softmax.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 namespace {
@@ -23,8 +25,8 @@ class SoftMixtures final : public Router {
     std::vector<Tensor> inputs, back;
     for (size_t i = 0; i < static_cast<size_t>(documents); ++i) {
       const Tensor z_TS = pieces(z_NS, i);
-      inputs.push_back(at::matmul(at::softmax(z_TS, 0).t(), pieces(x, i)));
-      back.push_back(at::softmax(z_TS, 1));
+      inputs.push_back(ops::product(ops::softmax(z_TS.t()), pieces(x, i)));
+      back.push_back(ops::softmax(z_TS));
     }
     // by document to by expert, and back
     const int64_t each = config_.slots;
@@ -43,7 +45,7 @@ class SoftMixtures final : public Router {
                            .reshape({documents, experts * each, -1});
       std::vector<Tensor> rows;
       for (size_t i = 0; i < back.size(); ++i)
-        rows.push_back(at::matmul(back[i], y.select(0, static_cast<int64_t>(i))));
+        rows.push_back(ops::product(back[i], y.select(0, static_cast<int64_t>(i))));
       return at::cat(rows).to(y_SD.scalar_type());
     };
     return out;

@@ -4,6 +4,7 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -38,7 +39,7 @@ class SparseMixerRouter final : public LearnedRouter {
       left_NE = left_NE.scatter(1, at_N1, kOut);
     }
     const Tensor expert_NK = at::cat(experts, 1);
-    report(z_NE, at::softmax(z_NE, -1), expert_NK, context);
+    report(z_NE, ops::softmax(z_NE), expert_NK, context);
     return {expert_NK, at::cat(weights, 1)};
   }
 
@@ -47,15 +48,12 @@ class SparseMixerRouter final : public LearnedRouter {
     const Tensor most_N1 = left_NE.amax(-1, /*keepdim=*/true).detach();
     const Tensor out =
         (most_N1 - z_NE.detach()) / at::maximum(z_NE.detach().abs(), most_N1) > 2 * config_.eps;
-    return at::softmax(left_NE.masked_fill(out, kOut), -1);
+    return ops::softmax(left_NE.masked_fill(out, kOut));
   }
 
   Tensor with_noise(const Tensor& scores_NE, int64_t round, const Context& context) const {
-    const Tensor gumbel =
-        drawn_by_token(context, fmt::format("{}.draw.{}", name(), round), scores_NE.size(0),
-                       scores_NE.size(1), [](const RandomKey& stream, uint64_t i) {
-                         return -std::log(-std::log(0.5 * 0x1p-24 + stream.uniform(i)));
-                       });
+    const Tensor gumbel = gumbel_by_token(context, fmt::format("{}.draw.{}", name(), round),
+                                          scores_NE.size(0), scores_NE.size(1));
     return scores_NE + gumbel.to(scores_NE.options());
   }
 

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/capacity_room.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -12,7 +13,7 @@ class SwitchRouter final : public BoundedRouter {
       : BoundedRouter(config, builder), config_(config) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    const Tensor z_NE = logits(x_ND, context), p_NE = at::softmax(z_NE, -1);
+    const Tensor z_NE = logits(x_ND, context), p_NE = ops::softmax(z_NE);
     const Tensor best_N1 = chosen(context, [&] { return largest(p_NE, 1); });
     const Tensor p_N1 = p_NE.gather(1, best_N1.to(p_NE.device()));
     report(z_NE, p_NE, best_N1, context);

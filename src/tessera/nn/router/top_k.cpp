@@ -5,6 +5,7 @@
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/pointwise.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -20,7 +21,7 @@ class TopKRouter final : public LearnedRouter {
     const Tensor z_NE = logits(x_ND, context);
     const Tensor s_NE = config_.score == RouterScore::sigmoid
                             ? ops::activate(z_NE, ops::Activation::sigmoid)
-                            : at::softmax(z_NE, -1);
+                            : ops::softmax(z_NE);
     const Tensor expert_NK = chosen(context, [&] {
       const at::NoGradGuard no_gradients;
       return largest(candidates(config_.score == RouterScore::softmax_of_chosen ? z_NE : s_NE),
@@ -29,7 +30,7 @@ class TopKRouter final : public LearnedRouter {
     const Tensor at_NK = expert_NK.to(x_ND.device());
     Tensor w_NK;
     if (config_.score == RouterScore::softmax_of_chosen) {
-      w_NK = at::softmax(z_NE.gather(1, at_NK), -1);
+      w_NK = ops::softmax(z_NE.gather(1, at_NK));
     } else {
       w_NK = s_NE.gather(1, at_NK);
       if (config_.norm > 0) w_NK = w_NK / (size_of(w_NK) + 1e-20);

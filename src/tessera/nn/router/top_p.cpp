@@ -2,6 +2,7 @@
 
 #include "tessera/nn/rerun.h"
 #include "tessera/nn/router/routing.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
 namespace {
@@ -12,7 +13,7 @@ class TopPRouter final : public LearnedRouter {
       : LearnedRouter(config, builder), config_(config) {}
 
   Routing route(const Tensor& x_ND, Context& context) const override {
-    const Tensor z_NE = logits(x_ND, context), p_NE = at::softmax(z_NE, -1);
+    const Tensor z_NE = logits(x_ND, context), p_NE = ops::softmax(z_NE);
     const Tensor expert_NK = chosen(context, [&] {
       const at::NoGradGuard no_gradients;
       return enough(p_NE);

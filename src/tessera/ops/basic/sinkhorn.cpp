@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "tessera/base/threads.h"
+#include "tessera/ops/basic/softmax.h"
 
 namespace tessera::ops {
 namespace {
 
 Tensor plain(const Tensor& z_NSS, int64_t iterations, double eps) {
-  Tensor c = at::softmax(z_NSS, -1) + eps;
+  Tensor c = softmax(z_NSS) + eps;
   c = c / (c.sum(-2, true) + eps);
   for (int64_t i = 1; i < iterations; ++i) {
     c = c / (c.sum(-1, true) + eps);

@@ -274,17 +274,23 @@ Tensor transposed_product(const Tensor& y, const Weight& w) {
   if (const Weight::Adapted* parts = w.parts())
     return transposed_product(y, *parts->w) +
            parts->scale * transposed_product(transposed_product(y, *parts->b), *parts->a);
+  const Tensor rows = y.reshape({-1, y.size(-1)});
+  auto sizes = y.sizes().vec();
+  sizes.back() = w.size(1);
   if (!frozen_in_storage(w) || !by_kernel(y, w)) {
     const auto type = widen_products(y) ? at::kFloat : y.scalar_type();
-    return product(y.to(type), w.tensor().to(y.device(), type)).to(y.scalar_type());
+    const Tensor matrix = w.tensor().to(y.device(), type);
+    if (!y.device().is_cpu() || type != at::kFloat || at::GradMode::is_enabled())
+      return product(y.to(type), matrix).to(y.scalar_type());
+    // within a backward pass
+    const Tensor x = at::empty({rows.size(0), w.size(1)}, y.options().dtype(type));
+    multiply_into(x, rows.to(type), matrix);
+    return x.view(sizes).to(y.scalar_type());
   }
-  const Tensor rows = y.reshape({-1, y.size(-1)});
-  Tensor x = at::zeros({rows.size(0), w.size(1)}, y.options());
+  const Tensor x = at::zeros({rows.size(0), w.size(1)}, y.options());
   for_row_tiles(w.dtype(), w.data(), w.size(0), w.size(1), [&](int64_t first, const Tensor& tile) {
     multiply_into(x, rows.narrow(1, first, tile.size(0)), tile, /*add=*/true);
   });
-  auto sizes = y.sizes().vec();
-  sizes.back() = w.size(1);
   return x.view(sizes);
 }
 
@@ -367,9 +373,7 @@ struct Grouped : torch::autograd::Function<Grouped> {
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
       const Tensor dy = dy_NO.narrow(0, begin, n);
       if (dx.defined()) dx.narrow(0, begin, n).copy_(transposed_product(dy, w.slice(e)));
-      if (dw.defined()) {
-        multiply_into(dw.select(0, e), dy.t(), x_NI.narrow(0, begin, n));
-      }
+      if (dw.defined()) multiply_into(dw.select(0, e), dy.t(), x_NI.narrow(0, begin, n));
       if (db.defined()) db.select(0, e).copy_(sum_of_rows(dy));
     });
     return {dx, dw, db, Tensor(), Tensor()};
