@@ -157,7 +157,7 @@ void report_text(const GenerateArgs& o,
 void check_options(const GenerateArgs& o, const CLI::App& app) {
   const auto given = [&](const char* name) { return app.count(name) > 0; };
   if (o.beams.beams > 1) {
-    for (const char* guess : {"--draft", "--lookup"})
+    for (const char* guess : {"--draft", "--lookup", "--predictors", "--exit-layer"})
       if (given(guess))
         fail(ErrorKind::usage, "generate",
              "{} with --beams {}: guesses are checked against one text, and a search keeps many; "
@@ -183,7 +183,8 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
              choice);
   if (given("--guesses") && !o.generate.speculation.on() && o.draft.empty())
     fail(ErrorKind::usage, "generate",
-         "--guesses without who makes them; expected --draft or --lookup");
+         "--guesses without who makes them; expected --draft, --lookup, --predictors or "
+         "--exit-layer");
 }
 
 int generate(GenerateArgs& o) {
@@ -306,11 +307,24 @@ std::function<int()> add_generate(CLI::App& app) {
       "--draft", o->draft,
       "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
       "the draft has one too");
-  app.add_option("--lookup", g.speculation.lookup,
-                 "guess what followed the last (at most N) tokens where they stood before")
+  auto* lookup =
+      app.add_option("--lookup", g.speculation.lookup,
+                     "guess what followed the last (at most N) tokens where they stood before")
+          ->excludes(draft)
+          ->check(positive());
+  auto* predictors = app.add_flag("--predictors", g.speculation.predictors,
+                                  "guess by the model's own predictors of tokens further ahead")
+                         ->excludes(draft)
+                         ->excludes(lookup);
+  app.add_option("--exit-layer", g.speculation.exit_layer,
+                 "guess by the first N layers of the model itself, which gives what it says early "
+                 "when it was trained to")
       ->excludes(draft)
+      ->excludes(lookup)
+      ->excludes(predictors)
       ->check(positive());
-  app.add_option("--guesses", g.speculation.guesses, "of --draft and --lookup, per step")
+  app.add_option("--guesses", g.speculation.guesses,
+                 "of whoever guesses, per step; predictors make one each at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   o->kv.add(app);
@@ -342,6 +356,7 @@ std::function<int()> add_generate(CLI::App& app) {
             "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
             "--seed 7 --json",
             "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
+            "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
             "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
             "tessera generate model.gguf --session tale",
             "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "

@@ -20,13 +20,14 @@ const model::Model& checked(const model::Model& model) {
 }  // namespace
 
 // the last guess is never fed
-Draft::Draft(const model::Model& model, int64_t most, const CancelToken* cancel)
+Draft::Draft(const model::Model& model, int64_t most, const CancelToken* cancel, int64_t layers)
     : model_(checked(model)),
       feeder_(model,
               {.max_pending = std::max<int64_t>(0, most - 1),
                .cache = nullptr,
                .kv = {},
-               .cancel = cancel}) {
+               .cancel = cancel,
+               .layers = layers}) {
   limit_ = feeder_.calls().longest_in_cuts();
 }
 

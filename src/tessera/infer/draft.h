@@ -1,4 +1,4 @@
-// A smaller model that guesses what a larger one will say.
+// A smaller model that guesses what a larger one will say: another one, or its first layers.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace tessera::infer {
 class Draft {
  public:
   /// Throws Error(usage) for a model that cannot continue from a state. most: guesses per row and
-  /// call.
-  Draft(const model::Model& model, int64_t most, const CancelToken* cancel);
+  /// call. layers: 0 = all; else the first ones, with final norm and head behind them.
+  Draft(const model::Model& model, int64_t most, const CancelToken* cancel, int64_t layers = 0);
 
   /// A row that wants guesses.
   struct Ask {

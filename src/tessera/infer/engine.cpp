@@ -231,6 +231,7 @@ void Engine::begin_again() {
 void Engine::hear() {
   for (const Feeder::Fed& fed : feeder_.fed()) {
     Job& job = owner(fed.row);
+    if (guesser_ && !job.search) guesser_->hear(fed.row, fed.begin, fed.hidden_ND);
     if (job.error || job.cancelled || job.read) continue;
     try {
       job.task->hear(fed.begin, fed.hidden_ND);
@@ -307,10 +308,12 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
 void Engine::apply(Job& job, const std::vector<int64_t>& guesses) {
   job.alone = false;
   const auto rows = static_cast<int64_t>(job.rows.size());
+  const int64_t last = size_of(job.task->rows().front()->tokens) - 1;  // that has been fed
   const Task::Outcome outcome = job.task->take();
   if (job.begun) counts_.decode_tokens += rows + outcome.right;
   job.begun = true;
   if (!guesses.empty()) {
+    guesser_->hear(job.rows[0], last, feeder_.hidden(job.rows[0]).narrow(0, 0, outcome.right + 1));
     feeder_.keep(job.rows[0], outcome.right + 1);
     guesser_->keep(job.rows[0], outcome.right);
     counts_.guessed_tokens += static_cast<int64_t>(guesses.size());

@@ -11,7 +11,8 @@ namespace {
 /// Prompts are cut where blocks of queries end.
 constexpr int64_t kBlock = 16;
 
-/// What a model computes in, and a state keeps: doubles where weights are.
+}  // namespace
+
 at::ScalarType numbers_of(const model::Model& model) {
   const auto& all = model.weights().all();
   const bool doubles = std::any_of(all.begin(), all.end(), [](const auto& named) {
@@ -20,8 +21,6 @@ at::ScalarType numbers_of(const model::Model& model) {
   });
   return doubles ? at::kDouble : at::kFloat;
 }
-
-}  // namespace
 
 Feeder::Feeder(const model::Model& model, const Options& options)
     : model_(model), options_(options), calls_(model.spec()), stateful_(calls_.goes_on()) {
@@ -201,6 +200,7 @@ void Feeder::run(const Call& call) {
   if (!call.sources.empty()) encoded = encode(call.sources, call.readers);
   model::ForwardOptions forward;
   forward.state = &state_;
+  forward.layers = options_.layers;
   forward.encoded = encoded ? &*encoded : nullptr;
   // one token, or a few guesses: the rows stay whole, and what was said so far can be kept
   const bool brief = std::all_of(batch.segments.begin(), batch.segments.end(),

@@ -16,6 +16,9 @@
 
 namespace tessera::infer {
 
+/// What a model computes in, and a state keeps: doubles where weights are.
+at::ScalarType numbers_of(const model::Model& model);
+
 class Feeder {
  public:
   struct Options {
@@ -23,6 +26,7 @@ class Feeder {
     PrefixCache* cache = nullptr;         // of this model; must outlive the feeder
     spec::KvOptions kv;                   // how keys and values are kept
     const CancelToken* cancel = nullptr;  // of all rows: a call that it ends spoils those in it
+    int64_t layers = 0;                   // only the first ones, of a model with a state; 0 = all
   };
   Feeder(const model::Model& model, const Options& options);
 

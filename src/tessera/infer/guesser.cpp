@@ -11,9 +11,13 @@ Guesser::Guesser(const model::Model& model, const Speculation& how, const Cancel
          "guesses need a state to roll back, which this model cannot continue from: {}", reason);
   if (how_.guesses < 1)
     fail(ErrorKind::usage, "generate", "{} guesses; expected at least 1", how_.guesses);
+  if ((how_.draft != nullptr) + (how_.lookup > 0) + how_.predictors + (how_.exit_layer > 0) > 1)
+    fail(ErrorKind::usage, "generate",
+         "several ways to guess: expected one of a draft, a look-up, the predictors and an exit "
+         "layer");
+  if (how_.predictors) self_.emplace(model, cancel);
+  if (how_.exit_layer > 0) draft_.emplace(model, how_.guesses, cancel, how_.exit_layer);
   if (how_.draft == nullptr) return;
-  if (how_.lookup > 0)
-    fail(ErrorKind::usage, "generate", "both a draft and a look-up; expected one of them");
   const model::ModelSpec &own = model.spec(), &drafts = how_.draft->spec();
   if (own.encoder && !drafts.encoder)
     fail(ErrorKind::usage, "generate",
@@ -37,10 +41,15 @@ Guesser::Guesser(const model::Model& model, const Speculation& how, const Cancel
 std::vector<std::vector<int64_t>> Guesser::guess(const std::vector<Draft::Ask>& asks,
                                                  int64_t budget) {
   if (draft_) return draft_->guess(asks, budget);
+  if (self_) return self_->guess(asks, budget);
   std::vector<std::vector<int64_t>> guesses;
   for (const Draft::Ask& ask : asks)
     guesses.push_back(look_up(ask.sequence->tokens, how_.lookup, ask.count));
   return guesses;
+}
+
+void Guesser::hear(size_t row, int64_t begin, const Tensor& hidden_ND) {
+  if (self_) self_->hear(row, begin, hidden_ND);
 }
 
 void Guesser::keep(size_t row, int64_t right) {
@@ -49,6 +58,7 @@ void Guesser::keep(size_t row, int64_t right) {
 
 void Guesser::drop(size_t row) {
   if (draft_) draft_->drop(row);
+  if (self_) self_->drop(row);
 }
 
 }  // namespace tessera::infer

@@ -1,9 +1,10 @@
-// Where the guesses of speculation come from: a draft model, or the text itself.
+// Where the guesses of speculation come from: a draft model, the model itself, or the text.
 #pragma once
 
 #include <optional>
 
 #include "tessera/infer/draft.h"
+#include "tessera/infer/self_draft.h"
 
 namespace tessera::infer {
 
@@ -15,8 +16,12 @@ struct Speculation {
   const model::Model* draft = nullptr;  // a smaller model with the same tokens guesses
   int64_t lookup =
       0;  // or: what followed the last (at most so many) tokens where they stood before
-  int64_t guesses = 4;  // per pass
-  bool on() const { return draft != nullptr || lookup > 0; }
+  int64_t guesses = 4;      // per pass
+  bool predictors = false;  // or: the model's own predictors, at most one guess each
+  /// Or: its first layers, from which final norm and head give logits as they do from the last.
+  /// Elhoushi et al. 2024, arXiv:2404.16710, sec. 3.3.
+  int64_t exit_layer = 0;
+  bool on() const { return draft != nullptr || lookup > 0 || predictors || exit_layer > 0; }
   /// Tokens that a state leaves pending.
   int64_t max_pending() const { return on() ? guesses + 1 : 0; }
 };
@@ -26,6 +31,8 @@ class Guesser {
   /// Throws Error(usage) when `how` asks for what cannot be with this model.
   Guesser(const model::Model& model, const Speculation& how, const CancelToken* cancel);
 
+  /// Hidden states of a row's tokens from number `begin` on, as they are made.
+  void hear(size_t row, int64_t begin, const Tensor& hidden_ND);
   /// Guesses for what follows each of the rows.
   std::vector<std::vector<int64_t>> guess(const std::vector<Draft::Ask>& asks, int64_t budget);
   /// How many of the row's guesses were right; told for every row that got some.
@@ -36,6 +43,7 @@ class Guesser {
  private:
   Speculation how_;
   std::optional<Draft> draft_;
+  std::optional<SelfDraft> self_;
 };
 
 }  // namespace tessera::infer

@@ -63,6 +63,8 @@ Model::Model(ModelSpec spec, Weights weights)
   };
   if (spec_->encoder) encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder));
   stack_ = std::make_unique<Stack>(*spec_, source(*spec_));
+  for (const PredictorSpec& predictor : spec_->predictors)
+    predictors_.push_back(std::make_unique<Predictor>(predictor, source(*predictor.stack)));
   // a tied head means the token vectors of its own stack
   const nn::WeightSource of_head = [all = source(*spec_), this](const std::string& name) {
     return all(name == kTokenTable ? spec_->under(name) : name);
@@ -103,6 +105,7 @@ nn::Context context_of(const ModelSpec& spec,
       take(name.starts_with(spec.under("")) ? name : spec.under(name), loss);
     };
   context.add_statistic = options.add_statistic;
+  context.recompute = options.recompute;
   context.split = options.sequence;
   return context;
 }
@@ -124,39 +127,111 @@ void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
 
 }  // namespace
 
+namespace {
+
+/// The batch, with the ids before its tokens where parts read them.
+nn::Batch with_ids_before(const ModelSpec& spec, const nn::Batch& batch, const State* state) {
+  nn::Batch out = batch;
+  const int64_t n = spec.ids_before();
+  if (n == 0) return out;
+  const std::vector<std::vector<int64_t>> held =
+      state == nullptr ? std::vector<std::vector<int64_t>>(batch.segments.size())
+                       : state->last_ids(batch);
+  const Tensor ids_N = batch.ids_N.to(at::kCPU, at::kLong).contiguous();
+  out.before_NM = at::full({batch.n_tokens(), n}, -1, at::kLong);
+  const auto* ids = ids_N.const_data_ptr<int64_t>();
+  auto* before = out.before_NM.data_ptr<int64_t>();
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    const nn::Segment& s = batch.segments[i];
+    if (state == nullptr && s.start > 0)
+      fail(ErrorKind::usage, "model",
+           "a part reads the {} ids before a token, and row {} starts at position {}: expected "
+           "whole documents, or a state",
+           n, s.row, s.start);
+    const auto have = static_cast<int64_t>(held[i].size());
+    for (int64_t t = 0; t < s.length; ++t)
+      for (int64_t m = 0; m < n; ++m) {
+        const int64_t at = t - 1 - m;  // negative: among those that the state holds
+        if (at + have >= 0)
+          before[(s.begin + t) * n + m] =
+              at >= 0 ? ids[s.begin + at] : held[i][static_cast<size_t>(at + have)];
+      }
+  }
+  return out;
+}
+
+}  // namespace
+
 nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options) const {
   if (!encoder_)
     fail(ErrorKind::usage, "model", "this model is a {} and has no encoder beside it",
          name_of(spec_->arch));
   check_length(*spec_->encoder, source);
-  nn::Context context = context_of(*spec_->encoder, source, options);
-  const ops::InputDrops drops(nn::input_drops(context, source));
+  const nn::Batch read = with_ids_before(*spec_->encoder, source, nullptr);
+  nn::Context context = context_of(*spec_->encoder, read, options);
+  const ops::InputDrops drops(nn::input_drops(context, read));
   return {source, encoder_->forward(context)};
 }
 
+namespace {
+
+/// `run` on a context for a call of `stack` on the batch; books its tokens in the state.
+template <class Run>
+Tensor called(const ModelSpec& stack,
+              const nn::Batch& batch,
+              const ForwardOptions& options,
+              const Run& run) {
+  const nn::Batch read = with_ids_before(stack, batch, options.state);
+  nn::Context context = context_of(stack, read, options);
+  context.encoded = options.encoded;
+  context.call = {options.state, options.replace};
+  if (options.state != nullptr) context.lasting = &options.state->lasting();
+  const ops::InputDrops drops(nn::input_drops(context, read));
+  Tensor x_ND;
+  try {
+    x_ND = run(context);
+  } catch (...) {
+    if (options.state != nullptr) options.state->spoil(batch);
+    throw;
+  }
+  if (options.state != nullptr) options.state->advance(batch);
+  return x_ND;
+}
+
+}  // namespace
+
+Tensor Model::exit(const Tensor& x_ND, int64_t layers) const {
+  if (const std::string reason = spec_->no_exit_reason(layers); !reason.empty())
+    fail(ErrorKind::usage, "early exit", "{}", reason);
+  return stack_->normed(x_ND);
+}
+
 Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {
+  if (options.layers != 0)
+    if (const std::string reason = spec_->no_exit_reason(options.layers); !reason.empty())
+      fail(ErrorKind::usage, "early exit", "{}", reason);
   check_length(*spec_, batch);
   if (options.state != nullptr) options.state->check(batch);
   if (encoder_)
     check_sources(batch, options);
   else if (options.encoded != nullptr)
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
-  nn::Context context = context_of(*spec_, batch, options);
-  context.encoded = options.encoded;
-  context.call = {options.state, options.replace};
-  if (options.state != nullptr) context.lasting = &options.state->lasting();
-  const ops::InputDrops drops(nn::input_drops(context, batch));
+  return called(*spec_, batch, options,
+                [&](nn::Context& context) { return stack_->forward(context, options.layers); });
+}
 
-  Tensor x_ND;
-  try {
-    x_ND = stack_->forward(context);
-  } catch (...) {
-    if (options.state != nullptr) options.state->spoil(batch);
-    throw;
-  }
-  if (options.state != nullptr)
-    for (const nn::Segment& s : batch.segments) options.state->advance(s);
-  return x_ND;
+Tensor Model::predict(size_t index,
+                      const Tensor& hidden_ND,
+                      const nn::Batch& batch,
+                      const ForwardOptions& options) const {
+  const ModelSpec& own = *spec_->predictors.at(index).stack;
+  check_length(own, batch);
+  require(hidden_ND.dim() == 2 && hidden_ND.size(0) == batch.n_tokens(), own.stack,
+          "hidden states of {} tokens; the batch has {}", hidden_ND.size(0), batch.n_tokens());
+  if (options.state != nullptr) options.state->check(batch);
+  return called(own, batch, options, [&](nn::Context& context) {
+    return predictors_[index]->forward(hidden_ND, *stack_, context);
+  });
 }
 
 bool Model::has_head() const {

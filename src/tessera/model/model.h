@@ -2,7 +2,7 @@
 // data.
 #pragma once
 
-#include "tessera/model/stack.h"
+#include "tessera/model/predictor.h"
 
 namespace tessera::model {
 
@@ -19,8 +19,8 @@ class Weights {
   static Weights initial(const ModelSpec& spec, uint64_t seed, at::ScalarType type = at::kFloat);
 
   WeightPtr find(const std::string& name) const;
-  /// What a part asks for: null where its spec leaves it out. Throws Error(internal) for a name that
-  /// no part declares.
+  /// What a part asks for: null where its spec leaves it out. Throws Error(internal) for a name
+  /// that no part declares.
   WeightPtr asked(const std::string& name) const;
   /// In the order of model::parameters().
   const std::vector<std::pair<spec::ParamDecl, WeightPtr>>& all() const { return all_; }
@@ -36,6 +36,9 @@ struct ForwardOptions {
   State* state = nullptr;  // continue from here, and leave the new tokens in it, uncommitted where
                            // their segment says pending
   const nn::Encoded* encoded = nullptr;  // sources of the rows that have none in the state yet
+  /// Of hidden(): the first layers alone, with the final norm behind them; 0 = all. A state must
+  /// have been given no others. Elhoushi et al. 2024, arXiv:2404.16710, sec. 3.2.
+  int64_t layers = 0;
   bool training = false;
   RandomKey key{0};
   int64_t step = 0;  // of training
@@ -48,6 +51,7 @@ struct ForwardOptions {
   /// with the stack's, as those of parameters do ("encoder.layers.3.mixer.reconstruction").
   nn::LossSink add_loss;
   nn::StatisticSink add_statistic;  // takes what parts count
+  nn::Recompute recompute;          // where gradients are recorded and no state is continued
   nn::SequenceSplit sequence;       // of the attention mixers where gradients are recorded
 };
 
@@ -65,6 +69,18 @@ class Model {
   /// Hidden states after the final norm, [N, spec().width_out()]. Throws Error(input) on an empty
   /// batch, one longer than the positions allow, or a row without the source that it reads.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
+  /// What predictor `index` makes of hidden states [N, D], from which the head gives the logits of
+  /// the tokens index + 2 places behind those of `batch`: the hidden states are what it reads (its
+  /// `reads`) at the batch's positions. Where it reads tokens, the batch's ids are those index + 1
+  /// places behind. A state is one of the predictor's own stack. Throws Error(input) as hidden()
+  /// does.
+  Tensor predict(size_t index,
+                 const Tensor& hidden_ND,
+                 const nn::Batch& batch,
+                 const ForwardOptions& options = {}) const;
+  /// What hidden() with so many `layers` ends with, from what the probe saw behind the last of them
+  /// ("layers.3.out"). Throws Error(usage) where a residual carries more than one stream there.
+  Tensor exit(const Tensor& x_ND, int64_t layers) const;
   /// Logits [R, C] from the rows that the head reads: hidden states, or pooled() where it
   /// classifies whole documents. Throws Error(usage) when the model has no head.
   Tensor logits(const Tensor& rows_RD) const;
@@ -80,6 +96,7 @@ class Model {
   std::unique_ptr<const ModelSpec> spec_;
   std::unique_ptr<const Weights> weights_;
   std::unique_ptr<Stack> encoder_, stack_;
+  std::vector<std::unique_ptr<Predictor>> predictors_;
   std::unique_ptr<nn::Head> head_, pooler_;
 };
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tessera/model/kept_bits.h"
+#include "tessera/model/predictor_spec.h"
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
 #include "tessera/nn/head/head_list.h"
@@ -21,9 +22,9 @@ constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 24;
 
 const std::vector<std::string> kTopKeys = {
-    "tessera",    "arch",  "vocab", "d_model", "context", "embed",  "norm",     "residual",
-    "depth",      "mixer", "cross", "ffn",     "layers",  "cycles", "n_layers", "overrides",
-    "final_norm", "head",  "heads", "stacks",  "start",   "tokens"};
+    "tessera",    "arch",  "vocab", "d_model", "context", "embed",  "norm",      "residual",
+    "depth",      "mixer", "cross", "ffn",     "layers",  "cycles", "n_layers",  "overrides",
+    "final_norm", "head",  "heads", "stacks",  "start",   "tokens", "predictors"};
 const std::vector<std::string> kStackKeys = {"embed",  "norm",     "residual",  "mixer",
                                              "depth",  "cross",    "ffn",       "layers",
                                              "cycles", "n_layers", "overrides", "final_norm"};
@@ -143,8 +144,9 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
         out.scope(static_cast<int64_t>(i), at(path, fmt::format("layers[{}]", i))), before);
   check_streams(out, path);
 
-  out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
-                              out.scope(0, at(path, "embed")));
+  if (!out.is_predictor())
+    out.embed = spec::read_part(Slot::embed, json.value("embed", Json("token")),
+                                out.scope(0, at(path, "embed")));
   // the last group of the stack says whether the stream still needs a norm
   const auto& last =
       dynamic_cast<const nn::ResidualConfig&>(*out.layers.back().groups.back().residual.config);
@@ -184,6 +186,7 @@ ModelSpec read_model_spec(const Json& json) {
              arch);
     read_stack(json, "", out);
   }
+  read_predictors(json, out);
   const Json fallback = out.causal() ? Json("tied") : Json(nullptr);
   const nn::HeadList heads = nn::read_heads(json, fallback, out.embed, out.scope_out());
   out.head = heads.logits;
@@ -198,7 +201,7 @@ ModelSpec read_model_spec(const Json& json) {
 
 Json resolve_stack(const ModelSpec& spec) {
   Json json = Json::object();
-  json["embed"] = spec::dump_part(spec.embed);
+  if (spec.embed) json["embed"] = spec::dump_part(spec.embed);
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.layers) {
     Json dump = dump_layer(layer);
@@ -231,6 +234,7 @@ Json resolve(const ModelSpec& spec) {
   } else {
     json.update(resolve_stack(spec));
   }
+  if (!spec.predictors.empty()) json["predictors"] = resolve_predictors(spec);
   nn::dump_heads({spec.head, spec.pooler}, json);
   return json;
 }
@@ -301,14 +305,23 @@ ParamTable parameter_table(const ModelSpec& spec) {
   take(spec.final_norm, spec.under("final_norm"), spec.scope_out());
   take(spec.head, "head", spec.scope_out());
   take(spec.pooler, "pooler", spec.scope_out());
+  for (const PredictorSpec& predictor : spec.predictors) {
+    const std::string& prefix = predictor.stack->stack;
+    add(join_parameters(predictor), prefix, predictor.stack->scope(0, prefix));
+    const ParamTable own = parameter_table(*predictor.stack);
+    for (const spec::ParamDecl& decl : own.all)
+      if (shapes.emplace(decl.name, decl.shape).second) all.push_back(decl);
+    table.absent.insert(own.absent.begin(), own.absent.end());
+  }
   return table;
 }
 
 std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) {
   std::vector<BranchState> layout;
   bool any = false;
-  if (auto tensors = spec.embed.config->state(spec.scope(0)); !tensors.empty())
-    layout.push_back({"embed", std::move(tensors)});
+  if (spec.embed)
+    if (auto tensors = spec.embed.config->state(spec.scope(0)); !tensors.empty())
+      layout.push_back({"embed", std::move(tensors)});
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i)
     for (const GroupSpec& group : spec.layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& branch : group.branches)
@@ -323,6 +336,9 @@ std::vector<BranchState> state_layout(const ModelSpec& spec, spec::KvType type) 
                             layer.depth && layer.depth_config()->selective(),
                             layer.share_of_tokens()});
         }
+  // as float32, which is exact for every id that a vocabulary may have
+  if (const int64_t n = spec.ids_before(); n > 0)
+    layout.push_back({kIds, {{.name = "id", .shape = {}, .keep = n}}});
   if (type != spec::KvType::f32 && !any) {
     const std::vector<std::string> full = kept_in_full(spec);
     fail(ErrorKind::spec, "kv-type",
@@ -454,6 +470,7 @@ Json spec_schema() {
                      {"d_model", integer},
                      {"context", {{"type", "integer"}, {"minimum", 0}}}};
   properties.update(stack);
+  properties["predictors"] = predictors_schema(stack);
   properties["head"] = ref("head");
   properties["heads"] = {{"type", "array"}, {"items", ref("head")}};
   properties["stacks"] = stacks;

@@ -87,6 +87,17 @@ struct LayerSpec {
   double share_of_tokens() const;
 };
 
+struct ModelSpec;
+
+/// What a predictor of tokens further ahead reads (predictor_spec.h).
+enum class PredictorReads { trunk, previous };
+struct PredictorSpec {
+  PredictorReads reads = PredictorReads::previous;
+  bool token = true;
+  AnyPart norm;                            // of what is joined, one for each; may be absent
+  std::shared_ptr<const ModelSpec> stack;  // named "predictors.0", without an embedding
+};
+
 /// One stack of layers with what stands before and behind it. An encoder_decoder is a decoder
 /// beside its encoder: embed, layers and final_norm are the decoder's.
 struct ModelSpec {
@@ -103,10 +114,14 @@ struct ModelSpec {
   AnyPart final_norm;             // may be absent
   AnyPart head;    // gives logits; may be absent (encoders): the model then ends with hidden states
   AnyPart pooler;  // may be absent
+  /// Of a decoder: predictor k gives the logits of the token k + 2 places on.
+  std::vector<PredictorSpec> predictors;
 
   /// Of a group of this spec.
   GroupSpec::Run run_of(const GroupSpec& group) const;
   bool causal() const { return arch != Arch::encoder; }
+  /// Whether it is the stack of a predictor, which has no embedding.
+  bool is_predictor() const { return stack.starts_with("predictors."); }
   /// Surroundings of the parts of layer `i`.
   spec::Scope scope(int64_t layer, std::string path = "") const;
   /// The same for a branch and its first norm, which see what the branch reads.
@@ -134,6 +149,10 @@ struct ModelSpec {
   int64_t max_positions() const;
   /// The smaller of `context` and max_positions(), 0 = neither limits.
   int64_t longest_sequence() const;
+  /// "" when logits can be made from the output of the first `layers` layers; else why not.
+  std::string no_exit_reason(int64_t layers) const;
+  /// Most ids before a token's own that a part reads.
+  int64_t ids_before() const;
   /// "" when every part can continue from a state; else the reason why not.
   std::string no_state_reason() const;
   /// What whoever trains a decoder must know of parts whose selection for a token hangs on later
@@ -167,6 +186,9 @@ std::vector<spec::ParamDecl> parameters(const ModelSpec& spec);
 
 /// Declares the parameters of a branch's adapters; throws Error(spec) where a product is not there.
 spec::ParamList adapter_parameters(const ModelSpec& spec, int64_t layer, const BranchSpec& branch);
+
+/// The last ids of a row, where parts read those before a token: the last entry of a layout.
+inline constexpr const char* kIds = "ids";
 
 /// What one row keeps of a layer invocation's branch ("layers.3.mixer"), or of what gives the
 /// layers their input ("embed", before them). Of an encoder_decoder, the decoder's.

@@ -12,7 +12,7 @@
 
 namespace tessera::model {
 void for_each_part(const ModelSpec& spec, const std::function<void(const AnyPart&)>& visit) {
-  spec::for_each_part(spec.embed, visit);
+  if (spec.embed) spec::for_each_part(spec.embed, visit);
   for (const LayerSpec& layer : spec.layers) {
     if (layer.depth) spec::for_each_part(layer.depth, visit);
     for (const GroupSpec& group : layer.groups)
@@ -133,6 +133,22 @@ std::string ModelSpec::prefix(int64_t layer) const {
 
 std::string ModelSpec::kept_as(const std::string& name) const {
   return shared_tokens && name == under(kTokenTable) ? kTokenTable : name;
+}
+
+std::string ModelSpec::no_exit_reason(int64_t layers) const {
+  const auto all = static_cast<int64_t>(this->layers.size());
+  if (layers < 1 || layers > all) return fmt::format("layer {}; expected 1 to {}", layers, all);
+  const GroupSpec& last = this->layers[static_cast<size_t>(layers) - 1].groups.back();
+  if (!last.aside && !last.residual_config().carries().empty() && !run_of(last).ends)
+    return fmt::format("behind layer {} residual \"{}\" carries more than one stream", layers,
+                       last.residual.type());
+  return "";
+}
+
+int64_t ModelSpec::ids_before() const {
+  int64_t n = 0;
+  for_each_part(*this, [&](const AnyPart& part) { n = std::max(n, part.config->ids_before()); });
+  return n;
 }
 
 int64_t ModelSpec::max_positions() const {

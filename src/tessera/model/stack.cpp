@@ -10,8 +10,10 @@ namespace tessera::model {
 
 Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source) : spec_(spec) {
   const nn::Builder root(source, "", spec_.scope(0));
-  embed_ = nn::build_embed(spec_.embed, root.under(spec_.under("embed")));
-  embed_has_state_ = !spec_.embed.config->state(spec_.scope(0)).empty();
+  if (spec_.embed) {
+    embed_ = nn::build_embed(spec_.embed, root.under(spec_.under("embed")));
+    embed_has_state_ = !spec_.embed.config->state(spec_.scope(0)).empty();
+  }
   size_t state_index = embed_has_state_ ? 1 : 0;  // in the order of state_layout
   for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
     build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
@@ -20,8 +22,10 @@ Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source) : spec_(spec
         nn::build_norm(spec_.final_norm, root.under(spec_.under("final_norm"), spec_.scope_out()));
 }
 
-void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index) {
+void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_index) {
   Layer built;
+  const auto all_weights = std::make_shared<std::vector<nn::WeightPtr>>();
+  const nn::Builder builder = nn::noting(plain, all_weights);
   std::vector<Group>& groups = built.groups;
   const size_t first_state = state_index;
   for (const GroupSpec& group_spec : spec_.layers[static_cast<size_t>(layer)].groups) {
@@ -29,6 +33,8 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
     const GroupSpec::Run run = spec_.run_of(group_spec);
     group.enters = run.begins;
     group.leaves = run.ends;
+    const bool recomputes = !group_spec.aside && group_spec.residual_config().recomputes();
+    built.recomputes = built.recomputes || recomputes;
     const auto norm_names = group_spec.norm_names();
     for (const BranchSpec& branch_spec : group_spec.branches) {
       nn::Branch branch;
@@ -62,6 +68,16 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
         if (has_state) ++state_index;
       }
       branch.weights = *weights;
+      if (!recomputes) {
+        using Of = nn::RecomputeOf;
+        branch.run = [of = branch_spec.slot == Slot::ffn ? Of::ffns : Of::mixers, layer,
+                      weights = branch.weights,
+                      run = std::move(branch.run)](const Tensor& x, nn::Context& context) {
+          if (!context.recompute.acts(of, layer) || context.call.runs_once())
+            return run(x, context);
+          return nn::recomputed(run, weights, x, context);
+        };
+      }
       // intermediates are named by branch
       const bool is_read = spec_.layers[static_cast<size_t>(layer)].reads(branch_spec.name);
       branch.run = [spec = &spec_, run = std::move(branch.run), name = branch.name, layer, is_read,
@@ -89,6 +105,7 @@ void Stack::build_layer(int64_t layer, const nn::Builder& builder, size_t& state
     built.depth = nn::build_depth(depth, builder.under("depth"));
     built.depth_name = spec_.under(fmt::format("layers.{}.depth", layer));
   }
+  built.weights = *all_weights;
   layers_.push_back(std::move(built));
 }
 
@@ -108,39 +125,64 @@ nn::Stream Stack::run(const Layer& layer, nn::Stream stream, nn::Context& contex
   return stream;
 }
 
-Tensor Stack::forward(nn::Context& context) const {
-  Tensor x = embedded(context);
+nn::Stream Stack::compute(size_t index, nn::Stream stream, nn::Context& context) const {
+  const Layer& layer = layers_[index];
+  if (!layer.depth) return run(layer, std::move(stream), context);
+  const nn::DepthLayer some{
+      .run = [&](const Tensor& x, nn::Context& here) { return run(layer, {x}, here).front(); },
+      .seen =
+          [&](const nn::Context& here, const nn::Segment& segment) {
+            nn::BranchStates* states = here.call.state;
+            if (states == nullptr || layer.state < 0) return segment.start;
+            nn::Batch one;
+            one.segments = {segment};
+            return states->branch(static_cast<size_t>(layer.state), one).front()->length();
+          }};
+  const auto& replace = context.call.replace;
+  const Tensor given = replace ? replace(layer.depth_name + ".in", stream.front()) : stream.front();
+  if (context.probe) context.probe(layer.depth_name + ".in", given);
+  stream = {layer.depth->forward(given, some, context)};
+  if (context.probe) context.probe(layer.depth_name + ".out", stream.front());
+  return stream;
+}
+
+nn::Stream Stack::recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const {
+  // streams side by side enter and leave the region as one tensor
+  const auto joined = [](const nn::Stream& list) {
+    return list.size() == 1 ? list.front() : at::stack(list);
+  };
+  const auto apart = [](const Tensor& x, size_t n) { return n == 1 ? nn::Stream{x} : x.unbind(0); };
+  const auto n_out = std::make_shared<size_t>(0);
+  const Tensor y = nn::recomputed(
+      [this, index, apart, joined, n_in = stream.size(), n_out](const Tensor& x,
+                                                                nn::Context& inner) {
+        const nn::Stream out = compute(index, apart(x, n_in), inner);
+        *n_out = out.size();
+        return joined(out);
+      },
+      layers_[index].weights, joined(stream), context);
+  return apart(y, *n_out);
+}
+
+Tensor Stack::forward(const Tensor& x_ND, nn::Context& context, int64_t layers) const {
+  Tensor x = x_ND;
   if (context.probe) context.probe(spec_.under("embed"), x);
   if (std::any_of(spec_.layers.begin(), spec_.layers.end(),
                   [](const LayerSpec& layer) { return layer.reads(kEmbedding); }))
     keep(context, spec_, kEmbedding, x);
   nn::Stream stream{x};
-  for (const Layer& layer : layers_) {
+  const size_t n = layers > 0 ? static_cast<size_t>(layers) : layers_.size();
+  for (size_t i = 0; i < n; ++i) {
     if (context.cancel != nullptr) context.cancel->check("model");
-    if (!layer.depth) {
-      stream = run(layer, std::move(stream), context);
-      continue;
-    }
-    const nn::DepthLayer some{
-        .run = [&](const Tensor& x, nn::Context& here) { return run(layer, {x}, here).front(); },
-        .seen =
-            [&](const nn::Context& here, const nn::Segment& segment) {
-              nn::BranchStates* states = here.call.state;
-              if (states == nullptr || layer.state < 0) return segment.start;
-              nn::Batch one;
-              one.segments = {segment};
-              return states->branch(static_cast<size_t>(layer.state), one).front()->length();
-            }};
-    const auto& replace = context.call.replace;
-    const Tensor given =
-        replace ? replace(layer.depth_name + ".in", stream.front()) : stream.front();
-    if (context.probe) context.probe(layer.depth_name + ".in", given);
-    stream = {layer.depth->forward(given, some, context)};
-    if (context.probe) context.probe(layer.depth_name + ".out", stream.front());
+    const bool again = context.recompute.acts(nn::RecomputeOf::layers, static_cast<int64_t>(i)) &&
+                       !layers_[i].recomputes && !context.call.runs_once() &&
+                       at::GradMode::is_enabled();
+    stream = again ? recomputed(i, stream, context) : compute(i, std::move(stream), context);
+    if (context.probe && stream.size() == 1)
+      context.probe(spec_.under(fmt::format("layers.{}.out", i)), stream.front());
   }
   context.keys.end();
-  x = stream.front();
-  if (final_norm_) x = final_norm_->forward(x);
+  x = normed(stream.front());
   if (context.probe) context.probe(spec_.under("final"), x);
   return x;
 }

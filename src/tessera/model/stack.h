@@ -13,8 +13,18 @@ class Stack {
   /// `spec` must outlive the stack.
   Stack(const ModelSpec& spec, const nn::WeightSource& source);
 
-  /// Hidden states of the context's batch after the final norm, [N, ModelSpec::width_out()].
-  Tensor forward(nn::Context& context) const;
+  /// What the context's batch gives the layers to read, [N, D].
+  Tensor embedded(nn::Context& context) const;
+  /// Hidden states after the final norm, [N, ModelSpec::width_out()], of what the layers read; of
+  /// the first `layers` of them alone where that is not 0.
+  Tensor forward(const Tensor& x_ND, nn::Context& context, int64_t layers = 0) const;
+  Tensor forward(nn::Context& context, int64_t layers = 0) const {
+    return forward(embedded(context), context, layers);
+  }
+  /// The final norm of what a layer hands on.
+  Tensor normed(const Tensor& x_ND) const {
+    return final_norm_ ? final_norm_->forward(x_ND) : x_ND;
+  }
 
  private:
   struct Group {
@@ -27,8 +37,13 @@ class Stack {
     std::unique_ptr<nn::Depth> depth;  // may be null
     std::string depth_name;            // of its input and output where somebody looks on
     int64_t state = -1;                // index of a state that its branches keep, -1 = none do
+    std::vector<nn::WeightPtr> weights;
+    bool recomputes = false;  // its residuals run their branches again by themselves
   };
-  Tensor embedded(nn::Context& context) const;
+  /// Layer `index`, on the tokens that its depth chooses.
+  nn::Stream compute(size_t index, nn::Stream stream, nn::Context& context) const;
+  /// The same, keeping for the backward pass what goes in alone.
+  nn::Stream recomputed(size_t index, const nn::Stream& stream, nn::Context& context) const;
   nn::Stream run(const Layer& layer, nn::Stream stream, nn::Context& context) const;
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
 

@@ -325,9 +325,34 @@ void State::spoil(const nn::Batch& batch) {
   for (const nn::Segment& s : batch.segments) lengths_.at(static_cast<size_t>(s.row)).spoilt = true;
 }
 
-void State::advance(const nn::Segment& segment) {
-  auto& length = lengths_.at(static_cast<size_t>(segment.row));
-  (segment.pending ? length.pending : length.committed) += segment.length;
+void State::advance(const nn::Batch& batch) {
+  for (const nn::Segment& s : batch.segments) {
+    Length& length = lengths_.at(static_cast<size_t>(s.row));
+    (s.pending ? length.pending : length.committed) += s.length;
+    if (!holds_ids()) continue;
+    nn::RowState& ids = rows_[static_cast<size_t>(s.row)].back();
+    ids.begin_call(s.pending);
+    ids.tokens(0).append(batch.ids_N.narrow(0, s.begin, s.length).to(options_));
+    ids.end_call(Tensor(), s);
+  }
+}
+
+bool State::holds_ids() const {
+  return layout_ && !layout_->empty() && layout_->back().name == kIds;
+}
+
+std::vector<std::vector<int64_t>> State::last_ids(const nn::Batch& batch) const {
+  std::vector<std::vector<int64_t>> all(batch.segments.size());
+  if (!holds_ids()) return all;
+  const int64_t keep = layout_->back().tensors.front().keep;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const nn::RowState& row = rows_.at(static_cast<size_t>(batch.segments[i].row)).back();
+    const int64_t length = row.length(), from = std::max<int64_t>(0, length - keep);
+    if (length == 0) continue;
+    const Tensor ids = row.tokens(0).joined(from, length).to(at::kCPU, at::kLong).contiguous();
+    all[i].assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel());
+  }
+  return all;
 }
 
 }  // namespace tessera::model

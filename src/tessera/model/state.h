@@ -89,8 +89,10 @@ class State final : public nn::BranchStates {
   /// Marks the rows of a call that failed half way: some of their layers have advanced, some have
   /// not. Every later call with them is refused.
   void spoil(const nn::Batch& batch);
-  /// Books the new tokens of a row.
-  void advance(const nn::Segment& segment);
+  /// Books the tokens of a call.
+  void advance(const nn::Batch& batch);
+  /// Of each segment, the ids before its first token that its row holds, the oldest first.
+  std::vector<std::vector<int64_t>> last_ids(const nn::Batch& batch) const;
   /// What calls without gradients keep for later ones and could make again from the weights. Not
   /// saved, and not counted by bytes().
   std::map<std::string, std::any>& lasting() { return lasting_; }
@@ -101,6 +103,7 @@ class State final : public nn::BranchStates {
     int64_t committed = 0, pending = 0;
     bool spoilt = false;
   };
+  bool holds_ids() const;
   void check_alike(const State& other) const;
   int64_t checked(int64_t row) const;
   void unpack_row(const format::TensorFile& file, int64_t row, int64_t length);

@@ -36,6 +36,8 @@ struct Segment {
 struct Batch {
   std::vector<Segment> segments;
   Tensor ids_N;        // int64
+  Tensor before_NM;    // int64: the ids before each in its document, the nearest first, -1 where it
+                       // begins; as many as parts read (spec::Config::ids_before), else undefined
   Tensor types_N;      // int64 token types; may be undefined
   Tensor positions_N;  // int64; from the segments unless given
   Tensor axes_3N;      // int64 positions in time, height and width (m_rope); may be undefined

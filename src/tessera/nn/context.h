@@ -14,6 +14,7 @@
 #include "tessera/base/cancel.h"
 #include "tessera/base/rng.h"
 #include "tessera/nn/batch.h"
+#include "tessera/nn/recompute.h"
 #include "tessera/nn/sequence_split.h"
 #include "tessera/nn/state.h"
 #include "tessera/ops/attention/attention.h"
@@ -153,6 +154,7 @@ struct Context {
   Probe probe;
   LossSink add_loss;            // empty where nobody asks
   StatisticSink add_statistic;  // empty where nobody asks
+  Recompute recompute;          // where gradients are recorded
   SequenceSplit split;          // of documents over ranks, where gradients are recorded
   LayerValues values;
   LayerKeys keys;

@@ -33,13 +33,21 @@ std::shared_ptr<Choices> choices_of(const Context& context) {
   return context.recomputation ? context.recomputation->choices : nullptr;
 }
 
+/// Whether they hold the same tensors: what stands at an address may be another batch by now.
+bool same_tensors(const Batch& a, const Batch& b) {
+  return a.ids_N.is_same(b.ids_N) && a.positions_N.is_same(b.positions_N);
+}
+bool same_tensors(const Encoded& a, const Encoded& b) {
+  return a.x_SD.is_same(b.x_SD);
+}
+
 /// A copy of `value` that outlives the call, one for all its regions; a region that runs again
 /// finds the copy itself in its context.
 template <class T>
 std::shared_ptr<const T> kept(const T* value, std::shared_ptr<const T>& copy, const T*& copy_of) {
   if (value == nullptr) return nullptr;
   if (copy.get() == value) return copy;
-  if (copy_of != value) {
+  if (copy_of != value || !same_tensors(*copy, *value)) {
     copy = std::make_shared<const T>(*value);
     copy_of = value;
   }

@@ -43,6 +43,7 @@ class RowState {
 
   /// The entries of a declaration per token or per token of the source.
   TokenBuffer& tokens(size_t declaration) { return tokens_[slot_[declaration]]; }
+  const TokenBuffer& tokens(size_t declaration) const { return tokens_[slot_[declaration]]; }
   /// Tokens of the source that the row holds entries of, 0 = none yet.
   int64_t source_length() const;
   /// The working value of a fixed tensor; assign to change it.

@@ -275,6 +275,8 @@ struct Config {
   /// text is what the trained model selects, so that text can be generated: by a causal predictor,
   /// by routing that drops nothing, or since the method itself decodes by whole passes.
   virtual bool selects_without_future() const { return false; }
+  /// How many ids before a token's own it reads (nn::Batch::before_NM).
+  virtual int64_t ids_before() const { return 0; }
   /// Longest document that it can take (a table of positions, a matrix over tokens), 0 = any: the
   /// least of all parts bounds a model's context.
   virtual int64_t max_positions() const { return 0; }

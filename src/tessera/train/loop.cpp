@@ -178,6 +178,7 @@ model::ForwardOptions Loop::forward_options() const {
   options.step = progress_.step;
   options.cancel = options_.cancel;
   options.sequence = options_.sequence;
+  options.recompute = recipe_.train.recompute;
   return options;
 }
 

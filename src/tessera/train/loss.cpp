@@ -55,11 +55,10 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
   return nats;
 }
 
-double loss_and_backward(const model::Model& model,
-                         const Tensor& hidden_ND,
-                         const Tensor& targets_N,
-                         const LossOptions& options,
-                         const Tensor& added) {
+HeadLoss head_loss(const model::Model& model,
+                   const Tensor& hidden_ND,
+                   const Tensor& targets_N,
+                   const LossOptions& options) {
   const auto [scored, targets] = with_targets(hidden_ND, targets_N);
   // nothing behind the head may be trained
   const Tensor hidden = scored.detach().requires_grad_(scored.requires_grad());
@@ -73,11 +72,21 @@ double loss_and_backward(const model::Model& model,
     nats += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
     if (logits.requires_grad()) logits.backward(gradient.to(logits.scalar_type()));
   }
+  return hidden.grad().defined() ? HeadLoss{nats, scored, hidden.grad()}
+                                 : HeadLoss{nats, Tensor(), Tensor()};
+}
+
+double loss_and_backward(const model::Model& model,
+                         const Tensor& hidden_ND,
+                         const Tensor& targets_N,
+                         const LossOptions& options,
+                         const Tensor& added) {
+  const auto [nats, root, gradient] = head_loss(model, hidden_ND, targets_N, options);
   if (!std::isfinite(nats)) return nats;
   std::vector<Tensor> roots, gradients;
-  if (hidden.grad().defined()) {
-    roots.push_back(scored);
-    gradients.push_back(hidden.grad());
+  if (root.defined()) {
+    roots.push_back(root);
+    gradients.push_back(gradient);
   }
   if (added.defined() && added.requires_grad()) {
     roots.push_back(added);

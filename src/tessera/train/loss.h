@@ -22,6 +22,17 @@ struct LossOptions {
 /// C. Of equal largest logits one is pulled.
 double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 
+/// The head alone: the sum of l_i, whose gradients reach the head's parameters, and those that
+/// reach `hidden_ND`, `scale` times: of `root` [M, D], its rows with targets (undefined: none do).
+struct HeadLoss {
+  double nats = 0;
+  Tensor root, gradient;
+};
+HeadLoss head_loss(const model::Model& model,
+                   const Tensor& hidden_ND,
+                   const Tensor& targets_N,
+                   const LossOptions& options);
+
 /// Sum of l_i, and the gradients of everything behind it, `scale` times, added to the parameters;
 /// so are those of `added`, what parts add to the whole (undefined = none), which is not in the
 /// result. A loss that is not finite is returned before any gradient passes the hidden states.

@@ -216,6 +216,15 @@ void check_carried(const Recipe& recipe) {
   if (recipe.data.source_key)
     fail(ErrorKind::spec, kWhere,
          "\"carried\" reads on in a document, but pairs stand alone; use \"isolated\"");
+  if (train.recompute.of != nn::RecomputeOf::none)
+    fail(ErrorKind::spec, "train.recompute",
+         "\"carried\" rows go on from a state, which a second run would move on twice; use "
+         "\"isolated\", or recompute nothing");
+  if (!recipe.spec.predictors.empty() && train.predictors > 0)
+    fail(ErrorKind::spec, "train.predictors",
+         "{} of them, and \"carried\" rows whose state they do not share; use \"isolated\", or a "
+         "factor of 0",
+         recipe.spec.predictors.size());
   const model::CallPlan calls(recipe.spec);
   if (const std::string& reason = calls.whole_reason(); !reason.empty())
     fail(ErrorKind::spec, kWhere, "\"carried\" needs a state, but {}; use \"isolated\"", reason);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tessera/model/model_spec.h"
+#include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
 #include "tessera/train/schedule.h"
 
@@ -152,6 +153,8 @@ struct TrainRecipe {
   double clip_norm = 1;
   double z_loss = 0;
   double l2_wrap = 0;
+  nn::Recompute recompute = {};
+  double predictors = 0.3;
 
   static constexpr auto fields() {
     using C = TrainRecipe;
@@ -181,7 +184,10 @@ struct TrainRecipe {
         field("l2_wrap", &C::l2_wrap,
               "share of every token's largest logit that is added to its gradient (RWKV-4: 1e-4); "
               "0 = none",
-              {.min = 0})};
+              {.min = 0}),
+        field("recompute", &C::recompute, "activations that are not kept for the backward pass"),
+        field("predictors", &C::predictors,
+              "factor on the mean of the losses of the spec's predictors", {.min = 0})};
   }
 };
 

@@ -35,6 +35,7 @@ ChosenTokens ChosenTokens::of(const Batch& whole,
   }
   const Tensor tokens = at::tensor(out.tokens, at::kLong);
   out.batch.ids_N = taken(whole.ids_N, 0, tokens);
+  out.batch.before_NM = taken(whole.before_NM, 0, tokens);
   out.batch.types_N = taken(whole.types_N, 0, tokens);
   out.batch.positions_N = taken(whole.positions_N, 0, tokens);
   out.batch.axes_3N = taken(whole.axes_3N, 1, tokens);

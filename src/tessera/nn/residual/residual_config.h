@@ -39,6 +39,8 @@ struct ResidualConfig : spec::Config {
   /// What it carries from branch to branch: residuals that name the same hand it on as it is, and
   /// between others the stream is x_ND. "" = x_ND alone.
   virtual std::string carries() const { return ""; }
+  /// Whether it runs its branches again in the backward pass by itself, activations not kept.
+  virtual bool recomputes() const { return false; }
   /// Streams of d_model side by side that it leaves where its run ends.
   virtual int64_t streams_left() const { return 1; }
 

@@ -54,6 +54,7 @@ struct ReversibleConfig final : ResidualConfig {
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   std::string carries() const override { return "two streams"; }
+  bool recomputes() const override { return true; }
   int64_t streams_left() const override { return merge == StreamMerge::concat ? 2 : 1; }
 };
 

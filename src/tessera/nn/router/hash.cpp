@@ -9,9 +9,10 @@ namespace {
 
 class HashedRouter final : public Router {
  public:
-  HashedRouter(const HashRouterConfig&, const Builder& builder) : name_(builder.prefix()) {
-    const WeightPtr table = builder.weight("table");
-    n_experts_ = builder.scope().n_experts;
+  HashedRouter(const HashRouterConfig& config, const Builder& builder)
+      : config_(config), name_(builder.prefix()), n_experts_(builder.scope().n_experts) {
+    const WeightPtr table = builder.optional("table");
+    if (table == nullptr) return;
     expert_V_ = table->tensor().detach().to(at::kCPU, at::kDouble).contiguous();
     const auto* expert = expert_V_.const_data_ptr<double>();
     for (int64_t v = 0; v < expert_V_.numel(); ++v)
@@ -26,15 +27,32 @@ class HashedRouter final : public Router {
     const Tensor ids_N = context.batch->ids_N.to(at::kCPU, at::kLong);
     require(ids_N.size(0) == x_ND.size(0), name_, "{} token ids of a call; {} are routed",
             ids_N.size(0), x_ND.size(0));
-    const Tensor expert_N1 = expert_V_.index_select(0, ids_N).unsqueeze(1);
+    const Tensor expert_N1 = expert_V_.defined() ? expert_V_.index_select(0, ids_N).unsqueeze(1)
+                                                 : hashed(ids_N, context.batch->before_NM);
     if (context.add_statistic) context.add_statistic(name_ + ".load", loads(expert_N1, n_experts_));
     return {expert_N1, at::ones({x_ND.size(0), 1}, x_ND.options().dtype(ops::wide(x_ND)))};
   }
 
  private:
+  Tensor hashed(const Tensor& ids_N, const Tensor& before_NM) const {
+    require(before_NM.defined() && before_NM.size(1) >= config_.ids - 1, name_,
+            "a call without the {} ids before each token", config_.ids - 1);
+    const Tensor run_NM =
+        at::cat({ids_N.unsqueeze(1), before_NM.narrow(1, 0, config_.ids - 1)}, 1).contiguous();
+    Tensor expert_N1 = at::empty({ids_N.size(0), 1}, at::kLong);
+    const std::span<const int64_t> runs(run_NM.const_data_ptr<int64_t>(),
+                                        static_cast<size_t>(run_NM.numel()));
+    const auto n = static_cast<size_t>(config_.ids);
+    for (int64_t i = 0; i < ids_N.size(0); ++i)
+      expert_N1.data_ptr<int64_t>()[i] =
+          config_.expert(runs.subspan(static_cast<size_t>(i) * n, n), n_experts_);
+    return expert_N1;
+  }
+
+  HashRouterConfig config_;
   std::string name_;
   int64_t n_experts_ = 0;
-  Tensor expert_V_;
+  Tensor expert_V_;  // undefined where runs of ids are hashed
 };
 
 }  // namespace
