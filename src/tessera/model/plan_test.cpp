@@ -49,7 +49,10 @@ TEST(Plan, ParametersOfPublicMixturesOfExperts) {
   for (const auto& [name, parameters, active] :
        {Expected{"mixtral/mixtral-8x7b", 46'702'792'704, 12'879'925'248},
         Expected{"qwen3/qwen3-30b-a3b", 30'532'122'624, 3'353'032'704},
-        Expected{"deepseek/deepseek-v3", 671'026'419'200, 37'552'297'472}}) {
+        Expected{"deepseek/deepseek-v3", 671'026'419'200, 37'552'297'472},
+        // its module: 11,610,068,224, of which 248 of 256 experts of 44,040,192 rest
+        Expected{"deepseek/deepseek-v3-mtp", 671'026'419'200 + 11'610'068'224,
+                 37'552'297'472 + 11'610'068'224 - int64_t{248} * 44'040'192}}) {
     const Plan plan = make_plan(zoo(name), 1);
     EXPECT_EQ(plan.parameters, parameters) << name;
     EXPECT_EQ(plan.active_parameters, active) << name;

@@ -72,6 +72,24 @@ const std::vector<Technique>& techniques() {
        "Brandon et al.: Striped Attention: Faster Ring Attention for Causal Transformers, "
        "arXiv:2311.09431",
        2023, "train --sequence-parallel N:striped (simulated in one process)"},
+      {"arrangement", "multi_token_prediction",
+       "Heads beside the decoder that predict tokens further ahead; trained with it, they guess "
+       "for "
+       "it.",
+       "Gloeckle et al.: Better & Faster Large Language Models via Multi-token Prediction, "
+       "arXiv:2404.19737; DeepSeek-AI: DeepSeek-V3 Technical Report, arXiv:2412.19437",
+       2024, "a spec's \"predictors\", as in zoo/multi_token; generate --predictors"},
+      {"computation", "early_exit",
+       "Losses at earlier layers, which then say what the model will; as a draft they share its "
+       "weights.",
+       "Elhoushi et al.: LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding, "
+       "arXiv:2404.16710",
+       2024, "train.early_exit in a recipe; generate --exit-layer N"},
+      {"computation", "gradient_checkpointing",
+       "Layers, mixers or feed-forward layers that run once more in the backward pass instead of "
+       "keeping their activations; the same bits.",
+       "Chen et al.: Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174", 2016,
+       "train.recompute in a recipe"},
       {"computation", "speculative_decoding",
        "A smaller model, or the text itself, guesses several tokens that one pass checks; the text "
        "is the same.",

@@ -145,6 +145,56 @@ TEST(Ahead, RecipesThatDoNotFitAreRefused) {
   EXPECT_EQ(with("train.predictors=0"), "");
 }
 
+TEST(ExitLosses, GradientsAreThoseOfTheWeightedSum) {
+  const TemporaryFolder folder;
+  Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));
+  json["spec"]["layers"][0]["repeat"] = 3;
+  json["train"]["early_exit"] = {{"scale", 0.5}, {"curriculum", "all"}};
+  const Recipe recipe = read_recipe(json, "", {});
+  const auto objective = token_objective(recipe, nullptr);
+  const PackedBatch packed = documents();
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3)),
+      twin(recipe.spec, model::Weights::initial(recipe.spec, 3));
+  model::ForwardOptions forward;
+  forward.training = true;
+  const Denominators whole = objective->denominators(packed);
+  const LossSums sums = objective->learn(model, packed, batch_of(packed), forward, whole);
+
+  // e = 0, 0.5, 2 + 0.5
+  Tensor expected = at::zeros({});
+  for (const int64_t layers : {2, 3}) {
+    forward.layers = layers;
+    const Tensor logits = twin.logits(twin.hidden(batch_of(packed), forward));
+    const Tensor nll =
+        at::nll_loss(at::log_softmax(logits, -1), targets_of(packed), {}, at::Reduction::Mean, -1);
+    EXPECT_NEAR(sums.at(layers == 2 ? "exit_2" : "loss") / 6, nll.item<double>(), 1e-5);
+    expected = expected + (layers == 2 ? 0.5 : 2.5) / 3 * nll;
+  }
+  EXPECT_FALSE(sums.contains("exit_1"));
+  expected.backward();
+  for (size_t i = 0; i < model.weights().all().size(); ++i) {
+    const auto& [decl, weight] = model.weights().all()[i];
+    EXPECT_TRUE(at::allclose(weight->dense_tensor().grad(),
+                             twin.weights().all()[i].second->dense_tensor().grad(), 1e-4, 1e-6))
+        << decl.name;
+  }
+}
+
+TEST(ExitLosses, AreLoggedAndRefusedWhereNoLogitsAre) {
+  const TemporaryFolder folder;
+  Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));
+  json["train"]["early_exit"] = {{"scale", 0.5}, {"curriculum", "all"}};
+  json["spec"]["layers"][0]["repeat"] = 3;
+  std::map<std::string, double> last;
+  TrainOptions options;
+  options.on_step = [&](const LogLine& line, int64_t) { last = line.losses; };
+  train(read_recipe(json, "", {}), folder / "run", options);
+  EXPECT_TRUE(last.contains("exit_2"));
+  json["spec"]["residual"] = "hyper_connections";
+  EXPECT_THAT(test::error_of(ErrorKind::spec, [&] { read_recipe(json, "", {}); }),
+              HasSubstr("[train.early_exit] behind layer 1"));
+}
+
 TEST(Recompute, GivesTheSameRun) {
   const TemporaryFolder folder;
   Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));

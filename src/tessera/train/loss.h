@@ -27,6 +27,8 @@ double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOpti
 struct HeadLoss {
   double nats = 0;
   Tensor root, gradient;
+  /// A number whose gradients are those; undefined where none reach it.
+  Tensor share() const { return root.defined() ? (root * gradient).sum() : Tensor(); }
 };
 HeadLoss head_loss(const model::Model& model,
                    const Tensor& hidden_ND,

@@ -1,5 +1,7 @@
 #include "tessera/train/objective.h"
 
+#include <fmt/format.h>
+
 #include "tessera/model/predictor_spec.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
@@ -24,7 +26,10 @@ class TokenObjective final : public Objective {
         z_loss_(recipe.train.z_loss),
         l2_wrap_(recipe.train.l2_wrap),
         ahead_(recipe.train.predictors > 0 ? std::ssize(recipe.spec.predictors) : 0),
-        ahead_weight_(recipe.train.predictors) {
+        ahead_weight_(recipe.train.predictors),
+        exit_(recipe.train.early_exit),
+        steps_(recipe.train.steps),
+        layers_(std::ssize(recipe.spec.layers)) {
     if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
       fail(ErrorKind::spec, "spec.head",
            "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
@@ -38,6 +43,9 @@ class TokenObjective final : public Objective {
   Denominators denominators(const PackedBatch& packed) const override {
     Denominators out;
     out.losses[kNextToken] = static_cast<double>(packed.n_targets);
+    if (exit_.scale > 0)
+      for (int64_t layer = 0; layer + 1 < layers_; ++layer)
+        out.losses[exit_loss(layer)] = out.losses[kNextToken];
     for (int64_t k = 0; k < ahead_; ++k)
       out.losses[ahead_loss(k)] = static_cast<double>(targets_ahead(packed, k));
     out.tokens = static_cast<double>(packed.ids.size());
@@ -55,15 +63,37 @@ class TokenObjective final : public Objective {
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
     forward.add_loss = parts.sink();
+    const std::vector<double> weights =
+        exit_.scale > 0 ? exit_.weights(layers_, forward.step, steps_) : std::vector<double>();
+    std::map<std::string, int64_t>
+        exits;  // layers that take part, by the name of what they hand on
+    for (int64_t layer = 0; layer + 1 < std::ssize(weights); ++layer)
+      if (weights[static_cast<size_t>(layer)] > 0)
+        exits[fmt::format("layers.{}.out", layer)] = layer;
+    std::map<int64_t, Tensor> handed_on;
+    if (!exits.empty())
+      forward.probe = {
+          [&](const std::string& name, const Tensor& x_ND) { handed_on[exits.at(name)] = x_ND; },
+          [&](const std::string& name) { return exits.contains(name); }};
     const Tensor hidden = hidden_of(model, packed, batch, forward);
-    const LossOptions options{
+    forward.probe = {};
+    const Tensor targets = targets_of(packed);
+    LossOptions options{
         .scale = 1 / std::max(1.0, whole.of(kNextToken)), .z_loss = z_loss_, .l2_wrap = l2_wrap_};
-    const Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, sums);
-    const Tensor& of_parts = parts.weighted();
-    sums[kNextToken] = loss_and_backward(model, hidden, targets_of(packed), options,
-                                         !added.defined()     ? of_parts
-                                         : of_parts.defined() ? added + of_parts
-                                                              : added);
+    Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, sums);
+    const auto add = [&added](const Tensor& share) {
+      if (share.defined()) added = added.defined() ? added + share : share;
+    };
+    for (const auto& [layer, x_ND] : handed_on) {
+      LossOptions early = options;
+      early.scale *= weights[static_cast<size_t>(layer)];
+      const HeadLoss loss = head_loss(model, model.exit(x_ND, layer + 1), targets, early);
+      sums[exit_loss(layer)] = loss.nats;
+      add(loss.share());
+    }
+    add(parts.weighted());
+    if (!weights.empty()) options.scale *= weights.back();
+    sums[kNextToken] = loss_and_backward(model, hidden, targets, options, added);
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     return sums;
   }
@@ -84,6 +114,8 @@ class TokenObjective final : public Objective {
   }
 
  private:
+  /// "exit_2": behind the first two layers.
+  static std::string exit_loss(int64_t layer) { return fmt::format("exit_{}", layer + 1); }
   /// The losses of the predictors one after the other, so that the logits of one are there at a
   /// time, and a number with their gradients on what they read (undefined = none have any).
   Tensor look_ahead(const model::Model& model,
@@ -111,13 +143,11 @@ class TokenObjective final : public Objective {
           .scale = ahead_weight_ / static_cast<double>(ahead_) / std::max(1.0, whole.of(name)),
           .z_loss = z_loss_,
           .l2_wrap = l2_wrap_};
-      const auto [nats, root, gradient] =
+      const HeadLoss loss =
           head_loss(model, previous, at::tensor(ahead.targets, at::kLong), options);
-      sums[name] += nats;
-      if (root.defined()) {
-        const Tensor share = (root * gradient).sum();
+      sums[name] += loss.nats;
+      if (const Tensor share = loss.share(); share.defined())
         added = added.defined() ? added + share : share;
-      }
       before = std::move(ahead);
     }
     return added;
@@ -139,6 +169,8 @@ class TokenObjective final : public Objective {
   double z_loss_, l2_wrap_;
   int64_t ahead_;  // predictors that learn
   double ahead_weight_;
+  EarlyExit exit_;
+  int64_t steps_, layers_;
 };
 
 }  // namespace

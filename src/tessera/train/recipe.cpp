@@ -193,6 +193,14 @@ void check_model(const Recipe& recipe) {
   else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
     fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
          recipe.task->valid_length, limit);
+  if (recipe.train.early_exit.scale > 0) {
+    if (recipe.spec.encoder)
+      fail(ErrorKind::spec, "train.early_exit",
+           "beside an encoder: expected a \"decoder\", or scale 0");
+    for (int64_t layers = 1; layers <= std::ssize(recipe.spec.layers); ++layers)
+      if (const std::string reason = recipe.spec.no_exit_reason(layers); !reason.empty())
+        fail(ErrorKind::spec, "train.early_exit", "{}; expected scale 0", reason);
+  }
   // one forward pass must stay addressable, whatever the recipe asks for
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
   if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)

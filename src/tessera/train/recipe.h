@@ -21,6 +21,7 @@
 #include "tessera/model/model_spec.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
+#include "tessera/train/early_exit.h"
 #include "tessera/train/schedule.h"
 
 namespace tessera::train {
@@ -155,6 +156,7 @@ struct TrainRecipe {
   double l2_wrap = 0;
   nn::Recompute recompute = {};
   double predictors = 0.3;
+  EarlyExit early_exit = {};
 
   static constexpr auto fields() {
     using C = TrainRecipe;
@@ -187,7 +189,8 @@ struct TrainRecipe {
               {.min = 0}),
         field("recompute", &C::recompute, "activations that are not kept for the backward pass"),
         field("predictors", &C::predictors,
-              "factor on the mean of the losses of the spec's predictors", {.min = 0})};
+              "factor on the mean of the losses of the spec's predictors", {.min = 0}),
+        field("early_exit", &C::early_exit, "losses at the outputs of earlier layers")};
   }
 };
 
