@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tessera/infer/score.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::train {
 namespace {
@@ -36,23 +37,37 @@ int64_t loss_chunk(int64_t vocab) {
   return std::max<int64_t>(16, (int64_t{1} << 22) / vocab);
 }
 
-double cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options) {
+TokenLosses& TokenLosses::operator+=(const TokenLosses& other) {
+  nll += other.nll;
+  smoothed += other.smoothed;
+  z += other.z;
+  return *this;
+}
+
+TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options) {
   const Tensor valid = (targets_N >= 0).unsqueeze(-1),
                targets = targets_N.clamp_min(0).unsqueeze(-1);
+  const int64_t classes = logits_NC.size(-1);
+  const double e = options.smoothing.over_all(classes);
   const Tensor hit = logits_NC.gather(-1, targets);
-  Tensor largest, where_largest;
+  Tensor mean, largest, where_largest;
+  if (e != 0) mean = logits_NC.mean(-1, true);
   if (options.l2_wrap != 0) std::tie(largest, where_largest) = logits_NC.max(-1, true);
   const auto [lse, sum] = exponentiate_(logits_NC);
-  const double nats = masked_sum(lse - hit, valid);
-  // softmax times the row's factor, less one at the target
+  TokenLosses out;
+  out.nll = masked_sum(lse - hit, valid);
+  out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
+  if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
+  // softmax times the row's factor, less what the targets are to have
   const Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
   Tensor factor = weight / sum;
   if (options.z_loss != 0) factor = factor * (1 + 2 * options.z_loss * lse);
   logits_NC.mul_(factor);
-  logits_NC.scatter_add_(-1, targets, -weight);
+  if (e != 0) logits_NC.sub_(weight * (e / static_cast<double>(classes)));
+  logits_NC.scatter_add_(-1, targets, weight * (e - 1));
   if (options.l2_wrap != 0)
     logits_NC.scatter_add_(-1, where_largest, weight * largest * options.l2_wrap);
-  return nats;
+  return out;
 }
 
 HeadLoss head_loss(const model::Model& model,
@@ -60,40 +75,45 @@ HeadLoss head_loss(const model::Model& model,
                    const Tensor& targets_N,
                    const LossOptions& options) {
   const auto [scored, targets] = with_targets(hidden_ND, targets_N);
-  // nothing behind the head may be trained
-  const Tensor hidden = scored.detach().requires_grad_(scored.requires_grad());
-  const int64_t n = hidden.size(0), width = infer::head_width(model.spec());
-  double nats = 0;
-  for (int64_t begin = 0; begin < n; begin += loss_chunk(width)) {
-    const int64_t length = std::min(loss_chunk(width), n - begin);
-    const Tensor logits = model.logits(hidden.narrow(0, begin, length));
+  const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
+                chunk = loss_chunk(width);
+  const bool behind = scored.requires_grad();  // or nothing behind the head is trained
+  HeadLoss out;
+  if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
+  const ops::InPlaceGradients of_the_head;
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t length = std::min(chunk, n - begin);
+    const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(behind);
+    const Tensor logits = model.logits(rows);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
-    nats += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
-    if (logits.requires_grad()) logits.backward(gradient.to(logits.scalar_type()));
+    out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
+    if (!logits.requires_grad()) continue;
+    logits.backward(gradient.to(logits.scalar_type()));
+    if (behind) out.gradient.narrow(0, begin, length).copy_(rows.grad());
   }
-  return hidden.grad().defined() ? HeadLoss{nats, scored, hidden.grad()}
-                                 : HeadLoss{nats, Tensor(), Tensor()};
+  if (behind) out.root = scored;
+  return out;
 }
 
-double loss_and_backward(const model::Model& model,
-                         const Tensor& hidden_ND,
-                         const Tensor& targets_N,
-                         const LossOptions& options,
-                         const Tensor& added) {
-  const auto [nats, root, gradient] = head_loss(model, hidden_ND, targets_N, options);
-  if (!std::isfinite(nats)) return nats;
+TokenLosses loss_and_backward(const model::Model& model,
+                              const Tensor& hidden_ND,
+                              const Tensor& targets_N,
+                              const LossOptions& options,
+                              const Tensor& added) {
+  const HeadLoss head = head_loss(model, hidden_ND, targets_N, options);
+  if (!std::isfinite(head.sums.smoothed)) return head.sums;
   std::vector<Tensor> roots, gradients;
-  if (root.defined()) {
-    roots.push_back(root);
-    gradients.push_back(gradient);
+  if (head.root.defined()) {
+    roots.push_back(head.root);
+    gradients.push_back(head.gradient);
   }
   if (added.defined() && added.requires_grad()) {
     roots.push_back(added);
     gradients.push_back(at::ones_like(added));
   }
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
-  return nats;
+  return head.sums;
 }
 
 }  // namespace tessera::train

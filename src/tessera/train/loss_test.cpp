@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/model/large_weights_testing.h"
+#include "tessera/ops/live_bytes_testing.h"
 #include "tessera/train/objective_testing.h"
 #include "tessera/train/train_testing.h"
 
@@ -49,7 +50,8 @@ TEST(Loss, GradientsEqualTheDefinition) {
       want.push_back(weight->dense_tensor().grad());
     clear_gradients(c);
     const double nats = loss_and_backward(c.model, c.model.hidden(c.batch), c.targets,
-                                          {.scale = 0.25, .z_loss = z_loss});
+                                          {.scale = 0.25, .z_loss = z_loss})
+                            .nll;
     EXPECT_NEAR(nats, plain_loss(c, 0).item<double>(), 1e-11);
     for (size_t i = 0; i < want.size(); ++i) {
       const auto& [decl, weight] = c.model.weights().all()[i];
@@ -99,7 +101,8 @@ TEST(Loss, L2WrapEqualsTheDefinition) {
   });
   const auto got = gradients([&] {
     const double nats = loss_and_backward(c.model, c.model.hidden(c.batch), c.targets,
-                                          {.scale = 1.0 / 6, .l2_wrap = 0.05});
+                                          {.scale = 1.0 / 6, .l2_wrap = 0.05})
+                            .nll;
     EXPECT_NEAR(nats, plain_loss(c, 0).item<double>(), 1e-11);
   });
   for (size_t i = 0; i < want.size(); ++i) {
@@ -145,10 +148,71 @@ TEST(Loss, ChunksDoNotShow) {
   want.backward();
   const Tensor gradient = hidden.grad().clone();
   hidden.mutable_grad() = Tensor();
-  EXPECT_NEAR(loss_and_backward(model, hidden * 1, targets, {}), want.item<double>(),
+  EXPECT_NEAR(loss_and_backward(model, hidden * 1, targets, {}).nll, want.item<double>(),
               1e-5 * want.item<double>());
   EXPECT_LT((hidden.grad() - gradient).abs().max().item<double>(),
             1e-5 * gradient.abs().max().item<double>());
+}
+
+struct Golden {
+  Tensor logits = at::tensor({2., 1., 0., 0., 0., 3., 1., -1., .5}, at::kDouble).view({3, 3});
+  Tensor targets = at::tensor({0, 1, 2}, at::kLong);
+  TokenLosses losses(const LossOptions& options, Tensor* gradient = nullptr) const {
+    Tensor z = logits.clone();
+    const TokenLosses out = cross_entropy_(z, targets, options);
+    if (gradient != nullptr) *gradient = z;
+    return out;
+  }
+};
+
+// specification, feed-forward layers, 12.1, 12.2
+TEST(Loss, GoldensOfTheSpecification) {
+  const Golden g;
+  EXPECT_NEAR(g.losses({}).nll / 3, 1.51916195, 1e-8);
+  const LossOptions all{.smoothing = {0.1, SmoothedOver::all}},
+      others{.smoothing = {0.1, SmoothedOver::others}};
+  EXPECT_NEAR(g.losses(all).nll / 3, 1.51916195, 1e-8);
+  EXPECT_NEAR(g.losses(all).smoothed / 3, 1.53027306, 1e-8);
+  EXPECT_NEAR(g.losses(others).smoothed / 3, 1.53582861, 1e-8);
+  Tensor z = at::tensor({2., 1., 0., -1.}, at::kDouble).view({1, 4});
+  const Tensor before = z.clone();
+  const TokenLosses with_z = cross_entropy_(z, at::tensor({0}, at::kLong), {.z_loss = 1e-4});
+  EXPECT_NEAR(with_z.z, 5.95452577e-4, 1e-12);  // 1e-4 * 2.44018970^2
+  const Tensor of_z = z - (at::softmax(before, -1) - at::tensor({1., 0., 0., 0.}, at::kDouble));
+  EXPECT_TRUE(at::allclose(
+      of_z, at::tensor({3.1425e-4, 1.1561e-4, 4.253e-5, 1.565e-5}, at::kDouble).view({1, 4}), 0,
+      5e-9));
+}
+
+TEST(Loss, SmoothedGradientsEqualTorchs) {
+  const Golden g;
+  for (const auto over : {SmoothedOver::all, SmoothedOver::others}) {
+    Tensor gradient;
+    const LossOptions options{.scale = 0.5, .smoothing = {0.1, over}};
+    const double smoothed = g.losses(options, &gradient).smoothed;
+    const Tensor logits = g.logits.clone().requires_grad_(true);
+    const double e = over == SmoothedOver::all ? 0.1 : 0.1 * 3 / 2;
+    const Tensor want = at::cross_entropy_loss(logits, g.targets, {}, at::Reduction::Sum, -100, e);
+    EXPECT_NEAR(smoothed, want.item<double>(), 1e-12);
+    (want * 0.5).backward();
+    EXPECT_TRUE(at::allclose(gradient, logits.grad(), 0, 1e-14));
+  }
+}
+
+// parameters and their gradients apart
+TEST(Loss, HoldsATenthOfTheLogits) {
+  constexpr int64_t kVocab = 1 << 17, kTokens = 1 << 12, kWidth = 16;
+  const auto spec = model::read_model_spec(
+      json_of(R"({"tessera": 1, "arch": "decoder", "vocab": 131072, "d_model": 16,
+      "layers": [{"mixer": {"type": "attention", "n_heads": 1}}], "ffn": {"type": "mlp", "d_hidden": 4}, "head": {"type": "linear"}})"));
+  const model::Model model(spec, model::Weights::initial(spec, 3));
+  const Tensor hidden = at::randn({kTokens, kWidth}).requires_grad_(true);
+  const Tensor targets = at::arange(kTokens, at::kLong) * 7;
+  ops::LiveBytes live;
+  loss_and_backward(model, hidden, targets, {.z_loss = 1e-4, .smoothing = {0.1}});
+  const int64_t gradients = (kVocab + kTokens) * kWidth * 4, logits = kTokens * kVocab * 4;
+  EXPECT_LT(live.most() - gradients, logits / 10)
+      << live.most() << " bytes, " << gradients << " of them gradients; logits " << logits;
 }
 
 TEST(Evaluate, CountsEveryTokenOnce) {

@@ -12,6 +12,8 @@ namespace tessera::train {
 namespace {
 
 constexpr const char* kNextToken = "loss";
+constexpr const char* kSmoothed = "smoothed";
+constexpr const char* kZLoss = "z_loss";
 constexpr const char* kOfEncoder = "encoder.";
 
 class TokenObjective final : public Objective {
@@ -23,8 +25,9 @@ class TokenObjective final : public Objective {
               : recipe.data.source_key ? "prefix_lm"
                                        : "causal_lm"),
         counts_bytes_(!recipe.task),
-        z_loss_(recipe.train.z_loss),
-        l2_wrap_(recipe.train.l2_wrap),
+        loss_{.z_loss = recipe.train.z_loss,
+              .l2_wrap = recipe.train.l2_wrap,
+              .smoothing = recipe.train.label_smoothing},
         ahead_(recipe.train.predictors > 0 ? std::ssize(recipe.spec.predictors) : 0),
         ahead_weight_(recipe.train.predictors),
         exit_(recipe.train.early_exit),
@@ -43,6 +46,8 @@ class TokenObjective final : public Objective {
   Denominators denominators(const PackedBatch& packed) const override {
     Denominators out;
     out.losses[kNextToken] = static_cast<double>(packed.n_targets);
+    // the same targets
+    for (const char* name : {kSmoothed, kZLoss}) out.losses[name] = out.losses[kNextToken];
     if (exit_.scale > 0)
       for (int64_t layer = 0; layer + 1 < layers_; ++layer)
         out.losses[exit_loss(layer)] = out.losses[kNextToken];
@@ -78,8 +83,8 @@ class TokenObjective final : public Objective {
     const Tensor hidden = hidden_of(model, packed, batch, forward);
     forward.probe = {};
     const Tensor targets = targets_of(packed);
-    LossOptions options{
-        .scale = 1 / std::max(1.0, whole.of(kNextToken)), .z_loss = z_loss_, .l2_wrap = l2_wrap_};
+    LossOptions options = loss_;
+    options.scale = 1 / std::max(1.0, whole.of(kNextToken));
     Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, sums);
     const auto add = [&added](const Tensor& share) {
       if (share.defined()) added = added.defined() ? added + share : share;
@@ -88,12 +93,15 @@ class TokenObjective final : public Objective {
       LossOptions early = options;
       early.scale *= weights[static_cast<size_t>(layer)];
       const HeadLoss loss = head_loss(model, model.exit(x_ND, layer + 1), targets, early);
-      sums[exit_loss(layer)] = loss.nats;
+      sums[exit_loss(layer)] = loss.sums.nll;
       add(loss.share());
     }
     add(parts.weighted());
     if (!weights.empty()) options.scale *= weights.back();
-    sums[kNextToken] = loss_and_backward(model, hidden, targets, options, added);
+    const TokenLosses own = loss_and_backward(model, hidden, targets, options, added);
+    sums[kNextToken] = own.nll;
+    if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
+    if (loss_.z_loss > 0) sums[kZLoss] = own.z;
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     return sums;
   }
@@ -139,13 +147,11 @@ class TokenObjective final : public Objective {
                                  ? previous.index_select(0, rows_in(*before, ahead))
                                  : trunk_ND.index_select(0, at::tensor(ahead.tokens, at::kLong));
       previous = model.predict(index, read_MD, ahead.batch, forward);
-      const LossOptions options{
-          .scale = ahead_weight_ / static_cast<double>(ahead_) / std::max(1.0, whole.of(name)),
-          .z_loss = z_loss_,
-          .l2_wrap = l2_wrap_};
+      LossOptions options = loss_;
+      options.scale = ahead_weight_ / static_cast<double>(ahead_) / std::max(1.0, whole.of(name));
       const HeadLoss loss =
           head_loss(model, previous, at::tensor(ahead.targets, at::kLong), options);
-      sums[name] += loss.nats;
+      sums[name] += loss.sums.nll;
       if (const Tensor share = loss.share(); share.defined())
         added = added.defined() ? added + share : share;
       before = std::move(ahead);
@@ -166,8 +172,8 @@ class TokenObjective final : public Objective {
 
   std::string name_;
   bool counts_bytes_;
-  double z_loss_, l2_wrap_;
-  int64_t ahead_;  // predictors that learn
+  LossOptions loss_;  // but for its scale
+  int64_t ahead_;     // predictors that learn
   double ahead_weight_;
   EarlyExit exit_;
   int64_t steps_, layers_;

@@ -41,7 +41,8 @@ class Tuning {
     options.training = true;
     const Tensor hidden = model_.hidden(batch, options);
     const double sum = loss_and_backward(model_, hidden, at::tensor(next, at::kLong),
-                                         {.scale = 1 / static_cast<double>(n - 1)});
+                                         {.scale = 1 / static_cast<double>(n - 1)})
+                           .nll;
     const at::NoGradGuard no_gradients;
     for (const Tensor& t : trained()) Tensor(t).sub_(t.grad(), 0.02);
     return {sum / static_cast<double>(n - 1), live.most()};

@@ -193,6 +193,9 @@ void check_model(const Recipe& recipe) {
   else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
     fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
          recipe.task->valid_length, limit);
+  if (recipe.train.label_smoothing.share >= 1)
+    fail(ErrorKind::spec, "train.label_smoothing.share", "found {}; expected less than 1",
+         recipe.train.label_smoothing.share);
   if (recipe.train.early_exit.scale > 0) {
     if (recipe.spec.encoder)
       fail(ErrorKind::spec, "train.early_exit",

@@ -22,6 +22,7 @@
 #include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
 #include "tessera/train/early_exit.h"
+#include "tessera/train/label_smoothing.h"
 #include "tessera/train/schedule.h"
 
 namespace tessera::train {
@@ -154,6 +155,7 @@ struct TrainRecipe {
   double clip_norm = 1;
   double z_loss = 0;
   double l2_wrap = 0;
+  LabelSmoothing label_smoothing = {};
   nn::Recompute recompute = {};
   double predictors = 0.3;
   EarlyExit early_exit = {};
@@ -187,6 +189,7 @@ struct TrainRecipe {
               "share of every token's largest logit that is added to its gradient (RWKV-4: 1e-4); "
               "0 = none",
               {.min = 0}),
+        field("label_smoothing", &C::label_smoothing, "targets that are not all certain"),
         field("recompute", &C::recompute, "activations that are not kept for the backward pass"),
         field("predictors", &C::predictors,
               "factor on the mean of the losses of the spec's predictors", {.min = 0}),

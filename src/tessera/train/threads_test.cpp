@@ -145,7 +145,8 @@ Learned learn(const model::ModelSpec& spec) {
     if (spec.encoder) options.encoded = &encoded.emplace(model.encode(documents(3), options));
     const Tensor hidden = model.hidden(batch, options);
     out.losses.push_back(loss_and_backward(model, hidden, batch.ids_N.roll(-1), {.scale = 0.004},
-                                           added.defined() ? added * 0.004 : added));
+                                           added.defined() ? added * 0.004 : added)
+                             .nll);
     if (added.defined()) out.losses.push_back(added.item<double>());
     const at::NoGradGuard no_gradients;
     for (const auto& [decl, weight] : model.weights().all()) {

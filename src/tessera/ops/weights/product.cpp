@@ -99,6 +99,40 @@ void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add
   });
 }
 
+namespace {
+
+struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
+  static Tensor forward(AutogradContext* context, const Tensor& x_NI, const Tensor& w_OI) {
+    context->save_for_backward({x_NI, w_OI});
+    Tensor y = at::empty({x_NI.size(0), w_OI.size(0)}, x_NI.options());
+    multiply_into(y, x_NI.detach(), w_OI.detach().t());
+    return y;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &x_NI = saved[0], &w_OI = saved[1], &dy = gradients[0];
+    require(!at::GradMode::is_enabled(), "product", "a gradient in place has none itself");
+    Tensor dx;
+    if (context->needs_input_grad(0)) {
+      dx = at::empty(x_NI.sizes(), x_NI.options());
+      multiply_into(dx, dy, w_OI.detach());
+    }
+    if (context->needs_input_grad(1)) {
+      Tensor& dw = w_OI.mutable_grad();
+      const bool add = dw.defined();
+      if (!add) dw = at::empty(w_OI.sizes(), w_OI.options());
+      multiply_into(dw, dy.t(), x_NI, add);
+    }
+    return {dx, Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI) {
+  return InPlaceProduct::apply(x_NI, w_OI);
+}
+
 Tensor product(const Tensor& a, const Tensor& b) {
   if (!is_blocked(a, b) || a.dim() < 2 || b.dim() < 2) return at::matmul(a, b);
   const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1);

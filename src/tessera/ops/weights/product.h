@@ -17,6 +17,26 @@ Tensor product(const Tensor& a, const Tensor& b);
 /// one that the result has not stands in both.
 Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b);
 
+/// While one lives on a thread, linear() through a trainable weight in float32 on a CPU adds the
+/// weight's gradient to the one that it has, in place, where backward() would make a tensor of its
+/// size first. For pieces of a loss that go back one by one (train/loss.h): only backward() may be
+/// called, and not torch::autograd::grad of the weight.
+class InPlaceGradients {
+ public:
+  InPlaceGradients() : before_(active_) { active_ = true; }
+  ~InPlaceGradients() { active_ = before_; }
+  InPlaceGradients(const InPlaceGradients&) = delete;
+  InPlaceGradients& operator=(const InPlaceGradients&) = delete;
+  static bool active() { return active_; }
+
+ private:
+  inline static thread_local bool active_ = false;
+  bool before_;
+};
+
+/// x_NI w_OI^T for a leaf w, as InPlaceGradients says.
+Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI);
+
 /// out_MN = a_MK b_KN, or out_MN += it, without a graph; float32 on a CPU.
 void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add = false);
 

@@ -312,7 +312,9 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   const Tensor input = x.to(product_type);
   if (!input.device().is_cpu() || product_type != at::kFloat || !at::GradMode::is_enabled())
     return at::linear(input, matrix, b).to(x.scalar_type());
-  const Tensor y = product(input, matrix.t());
+  const bool in_place = InPlaceGradients::active() && input.dim() == 2 && matrix.is_leaf() &&
+                        matrix.requires_grad() && matrix.is_same(w.dense_tensor());
+  const Tensor y = in_place ? product_in_place(input, matrix) : product(input, matrix.t());
   return (b.defined() ? y + over_rows(b, y) : y).to(x.scalar_type());
 }
 
