@@ -11,7 +11,7 @@ SEED = 11
 # type -> offsets of the float16 scales in a block; they are made finite, everything else is random
 SCALES = {
     "F16": [0], "BF16": [], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
-    "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [],
 }
 
 rng = np.random.default_rng(SEED)
@@ -24,6 +24,8 @@ for name, offsets in SCALES.items():
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
     if name == "BF16":
         blocks[:, 1] = rng.choice([0x3F, 0xBF, 0x40, 0x00, 0x80], count)
+    if name == "MXFP4":
+        blocks[:, 0] = [2, 3, 127, 252]  # a power of two: from the least normal number to the largest without infinities
     for offset in offsets:
         scale = rng.normal(0, 0.1, count).astype(np.float16)
         scale[0] = np.float16(3e-6)  # subnormal

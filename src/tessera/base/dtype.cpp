@@ -31,6 +31,7 @@ constexpr std::array kLayouts = {
     DTypeLayout{DType::q4_k, "q4_k", 256, 2 + 2 + 12 + 128, false},
     DTypeLayout{DType::q5_k, "q5_k", 256, 2 + 2 + 12 + 32 + 128, false},
     DTypeLayout{DType::q6_k, "q6_k", 256, 128 + 64 + 16 + 2, false},
+    DTypeLayout{DType::mxfp4, "mxfp4", 32, 1 + 16, false},
 };
 
 }  // namespace

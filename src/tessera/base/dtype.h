@@ -27,6 +27,7 @@ enum class DType : uint8_t {
   q4_k,
   q5_k,
   q6_k,
+  mxfp4,
 };
 
 /// How a storage type is laid out: `block_elements` values share `block_bytes` bytes.

@@ -61,7 +61,7 @@ inline constexpr std::array kGgmlTypes = {
     GgmlType{30, "BF16", 1, 2, DType::bf16},
     GgmlType{34, "TQ1_0", 256, 54, std::nullopt},
     GgmlType{35, "TQ2_0", 256, 66, std::nullopt},
-    GgmlType{39, "MXFP4", 32, 17, std::nullopt},
+    GgmlType{39, "MXFP4", 32, 17, DType::mxfp4},
     GgmlType{40, "NVFP4", 64, 36, std::nullopt},
     GgmlType{41, "Q1_0", 128, 18, std::nullopt},
 };

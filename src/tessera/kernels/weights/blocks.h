@@ -1,8 +1,9 @@
 // Storage types to float32: plain 16-bit floats and the block types of GGUF.
 //
 // Values are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads
-// aside). Layouts: ggml-common.h of ggml; an element's value is d * q, d * q + m or d * s * q -
-// dmin * m, rounded to float32 once: the products alone are exact there.
+// aside, and blocks of MXFP4 whose scale is below 2^-125, which are 0 here). Layouts: ggml-common.h
+// of ggml; an element's value is d * q, d * q + m or d * s * q - dmin * m, rounded to float32 once:
+// the products alone are exact there.
 #pragma once
 
 #include <cstdint>

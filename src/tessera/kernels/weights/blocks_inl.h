@@ -258,6 +258,25 @@ struct Q8_0 {
   }
 };
 
+// MXFP4: a power of two, and codes of a sign, two bits of exponent and one of fraction, of which
+// `twice` is the value doubled: 0, 1, 2, 3, 4, 6, 8, 12. OCP Microscaling Formats 1.0, sec. 5.
+struct MxFp4 {
+  static constexpr int elements = 32, bytes = 17;
+  static HWY_INLINE VI twice(VI q) {
+    const VI m = low_bits(q, 7), zero = int_all(0);
+    const VI above4 = hn::Max(hn::Sub(m, int_all(4)), zero);
+    const VI above6 = hn::Max(hn::Sub(m, int_all(6)), zero);
+    const VI value = hn::Add(m, hn::Add(above4, hn::ShiftLeft<1>(above6)));
+    return hn::IfThenElse(hn::Gt(low_bits(q, 8), zero), hn::Sub(zero, value), value);
+  }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(half_of_e8m0(b[0]));
+    four_bits(
+        b + 1, [&](VI q) HWY_ATTR { return scaled(twice(q), d); }, emit);
+  }
+};
+
 // --- 256-element blocks --------------------------------------------------------------------------
 
 // Codes whose bits lie in several places are joined as bytes, up to 32 at a time.
@@ -541,6 +560,8 @@ HWY_INLINE void with_block(DType type, const Body& body) {
       return body.template operator()<Q5K>();
     case DType::q6_k:
       return body.template operator()<Q6K>();
+    case DType::mxfp4:
+      return body.template operator()<MxFp4>();
     default:
       return;
   }

@@ -100,6 +100,12 @@ float value_of(DType type, const uint8_t* b, int e) {
       const int high = (b[128 + 32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32))) & 3;
       return d * static_cast<float>(((e % 128 < 64 ? low & 15 : low >> 4) | (high << 4)) - 32);
     }
+    case DType::mxfp4: {
+      // doubled, so that they are whole: the power is half of what the byte says
+      constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};
+      const int q = nibble(b + 1, e);
+      return half_of_e8m0(b[0]) * static_cast<float>(q < 8 ? kTwice[q] : -kTwice[q - 8]);
+    }
     default:
       break;
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr DType kReadable[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1,
                                DType::q5_0, DType::q5_1, DType::q8_0, DType::q2_k, DType::q3_k,
-                               DType::q4_k, DType::q5_k, DType::q6_k};
+                               DType::q4_k, DType::q5_k, DType::q6_k, DType::mxfp4};
 
 std::vector<uint8_t> from_hex(const std::string& hex) {
   std::vector<uint8_t> bytes(hex.size() / 2);
