@@ -194,6 +194,22 @@ INSTANTIATE_TEST_SUITE_P(Goldens,
                          ::testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.title(); });
 
+TEST(FamilyGgufs, ExpertsAreMultipliedFromTheirBlocks) {
+  // their parity above is that of numbers which stay as they lie in the file
+  for (const auto& [family, dtype] :
+       {std::pair{"mixtral", DType::q4_0}, std::pair{"gpt_oss", DType::mxfp4}}) {
+    const auto loaded = infer::load_model(kFamilies / family / "gguf/blocks.gguf");
+    int stacks = 0;
+    for (const auto& [decl, weight] : loaded.model.weights().all()) {
+      if (decl.shape.size() != 3) continue;
+      ++stacks;
+      EXPECT_EQ(weight->dtype(), dtype) << decl.name;
+      EXPECT_EQ(weight->slice(1).dtype(), dtype) << decl.name;
+    }
+    EXPECT_EQ(stacks, 6) << family;
+  }
+}
+
 TEST(FamilyGoldens, GreedyTextsAreVaried) {
   // a text that repeats one token would be met by a model that is wrong in much
   constexpr size_t kDistinct = 8;

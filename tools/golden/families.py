@@ -94,6 +94,7 @@ class Writer:
             family_cases.settings_of(family, case),
             family.zero_centred_norms,
             family.gains,
+            case.storage,
         )
         folder = self.folder / case.name
         reference.save(model, folder)
@@ -295,7 +296,15 @@ class Writer:
             if self.missing and path.exists():
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            gguf_dialect.write(path, architecture, self.configs[name], tensors)
+            case = next(c for c in self.family.cases if c.name == name)
+            gguf_dialect.write(
+                path,
+                architecture,
+                self.configs[name],
+                tensors,
+                older=name in self.family.gguf_older,
+                storage=getattr(case, "storage", ""),
+            )
 
     def write_rejects(self):
         family = self.family

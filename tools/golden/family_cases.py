@@ -24,6 +24,7 @@ class Case:
     architecture: str = ""  # another head than the family's
     padding_leaks: str = ""  # why the reference lets padding into a row: such rows do not count
     text: bool = True  # whether a greedy text is kept beside the logits
+    storage: str = ""  # the block type of GGUF in which experts are stored; drawn numbers are rounded to it
     why: str = ""
 
 
@@ -57,6 +58,7 @@ class Family:
     gains: dict = dataclasses.field(default_factory=dict)  # of drawn weights, see reference.build
     draw: int = 0  # another number draws other weights
     gguf: dict = dataclasses.field(default_factory=dict)  # case -> llama.cpp architecture
+    gguf_older: tuple = ()  # of these, those in the layout of the first files
     init_only: tuple = ()  # keys of initialisation that this version applies to loaded weights too
     precision: tuple = ()  # keys that choose the precision of the reference's own arithmetic
     missing: str = ""  # a tensor to leave out in the rejects
@@ -339,6 +341,15 @@ def every_rope(width, of="base", kinds=("yarn", "llama3", "longrope"), share=Non
             ),
         ]
     return cases
+
+
+def implied_rope(width, of, **more):
+    """Scaled ropes of a case of which GGUF files say no more than that."""
+    yarn = scaling_keys(width)["yarn_attention_factor"]
+    return [
+        Case("implied_linear", rope(kind="linear", factor=4.0), of=of, text=False),
+        Case("implied_yarn", rope(kind="yarn", **yarn, **more), of=of, text=False),
+    ]
 
 
 def dynamic_rope(of="base", **given):
@@ -1750,16 +1761,21 @@ def jamba():
             Case("mamba_conv_bias", {"mamba_conv_bias": False}),
             Case("mamba_proj_bias", {"mamba_proj_bias": True}, padding_leaks=BIASED_PADDING),
             Case("mamba_dt_rank", {"mamba_dt_rank": "auto"}),
+            Case(
+                "experts",
+                {"num_experts": 4, "num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1},
+                why="experts in the layer that attends",
+            ),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}, of="experts"),
+            Case("expert_layer_offset", {"expert_layer_offset": 0}, of="experts"),
+            Case("expert_layer_period", {"expert_layer_period": 1}, of="expert_layer_offset"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("num_local_experts", "base", without("num_experts", num_local_experts=1), why="its other name"),
         ],
         shape_keys=SHAPES_GQA + ["mamba_d_state", "mamba_expand", "mamba_dt_rank", "num_experts"],
         init_only=("num_experts_per_tok",),
         missing="model.layers.0.mamba.dt_layernorm.weight",
-        rejects=[
-            {"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"},
-            HYBRID_ACT,
-        ],
+        rejects=[HYBRID_ACT],
     )
 
 
@@ -1850,6 +1866,20 @@ def qwen3_next():
             Case("linear_num_key_heads", {"linear_num_key_heads": 4}),
             *every_rope(4, share=0.5),
             dynamic_rope(partial_rotary_factor=0.5),
+            Case(
+                "experts",
+                {
+                    "num_experts": 5,
+                    "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 8,
+                    "shared_expert_intermediate_size": 10,
+                },
+                why="experts in every layer, and a shared one with a gate",
+            ),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}, of="experts"),
+            Case("norm_topk_prob", {"norm_topk_prob": False}, of="experts"),
+            Case("mlp_only_layers_some", {"mlp_only_layers": [1]}, of="experts"),
+            Case("decoder_sparse_step_some", {"decoder_sparse_step": 2}, of="experts"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite(
                 "full_attention_interval",
@@ -1872,11 +1902,11 @@ def qwen3_next():
         ],
         shape_keys=SHAPES_GQA
         + ["head_dim", "num_experts", "linear_num_value_heads"]
-        + ["linear_key_head_dim", "linear_value_head_dim"],
+        + ["linear_key_head_dim", "linear_value_head_dim"]
+        + ["moe_intermediate_size", "shared_expert_intermediate_size"],
         zero_centred_norms=True,
         missing="model.layers.0.linear_attn.in_proj_ba.weight",
         rejects=[
-            {"name": "experts", "set": {"num_experts": 4}, "expect": "num_experts"},
             {"name": "bias", "set": {"attention_bias": True}, "expect": "attention_bias"},
             HYBRID_ACT,
         ],
@@ -1978,7 +2008,7 @@ def led():
 def older_nemotron_h(config):
     """The hub's spelling: a string of kinds and mamba's names."""
     result = older(config)
-    kinds = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    kinds = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
     result["hybrid_override_pattern"] = "".join(kinds[k] for k in result.pop("layers_block_type"))
     result.pop("layer_types", None)
     return result
@@ -2015,6 +2045,30 @@ def nemotron_h():
             Case("use_conv_bias", {"use_conv_bias": False}),
             Case("use_bias", {"use_bias": True}, padding_leaks=BIASED_PADDING),
             Case("chunk_size", {"chunk_size": 5}, neutral=True),
+            Case(
+                "experts",
+                {
+                    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+                    "n_routed_experts": 12,
+                    "num_experts_per_tok": 3,
+                    "moe_intermediate_size": 8,
+                    "moe_shared_expert_intermediate_size": 10,
+                    "n_group": 4,
+                    "topk_group": 2,
+                    "routed_scaling_factor": 1.7,
+                },
+                why="of the best groups by sigmoid scores with a bias, and a shared one",
+            ),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 2}, of="experts"),
+            Case("n_group", {"n_group": 2}, of="experts"),
+            Case("topk_group", {"topk_group": 4}, of="experts"),
+            Case("norm_topk_prob", {"norm_topk_prob": False}, of="experts"),
+            Case("routed_scaling_factor", {"routed_scaling_factor": 1.0}, of="experts"),
+            Case("shared_bias", {"mlp_bias": True}, of="experts", why="of the shared expert alone"),
+            Rewrite("experts_pattern", "experts", older_nemotron_h),
+            Rewrite(
+                "num_local_experts", "experts", without("n_routed_experts", num_local_experts=12), why="its other name"
+            ),
             Rewrite("pattern", "base", older_nemotron_h),
             Rewrite(
                 "layer_types",
@@ -2024,14 +2078,16 @@ def nemotron_h():
             ),
             Rewrite("mamba_n_groups", "base", without("n_groups", mamba_n_groups=2), why="its other name"),
         ],
-        shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"],
+        shape_keys=SHAPES_GQA + ["head_dim", "ssm_state_size", "mamba_head_dim", "mamba_num_heads"]
+        + ["n_routed_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size"],
         init_only=("rescale_prenorm_residual",),
         missing="backbone.layers.0.mixer.dt_bias",
         rejects=[
             {
-                "name": "experts",
-                "set": {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
-                "expect": "moe",
+                "name": "latent",
+                "set": {"moe_latent_size": 8},
+                "expect": "moe_latent_size",
+                "why": "experts that read a projection of the token",
             },
         ],
     )
@@ -2155,13 +2211,20 @@ def minimax():
             Case("block_size", {"block_size": 5}, neutral=True),
             *every_rope(6),
             dynamic_rope(),
+            Case("experts", {"num_local_experts": 4, "num_experts_per_tok": 2}, why="as the released model"),
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}, of="experts"),
+            Rewrite(
+                "num_experts",
+                "experts",
+                without("num_local_experts", num_experts=4),
+                why="its other name",
+            ),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
         init_only=("num_experts_per_tok",),
         missing="model.layers.0.self_attn.output_gate.weight",
         rejects=[
-            {"name": "experts", "set": {"num_local_experts": 4}, "expect": "num_local_experts"},
             PARTIAL_SCALED,
             HYBRID_ACT,
         ],
@@ -3130,6 +3193,12 @@ def deepseek_v3():
         + ["num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"]
         + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"]
         + ["n_routed_experts", "n_shared_experts", "moe_intermediate_size"],
+        gguf={
+            case: "deepseek2"
+            for case in ("base", "q_lora_rank", "rope_yarn_mscale_all_dim", "every_linear")
+            + ("every_yarn_attention_factor", "norm_topk_prob")
+        },
+        gguf_older=("q_lora_rank",),
         missing="model.layers.1.self_attn.kv_b_proj.weight",
         rejects=[
             {
@@ -3396,6 +3465,26 @@ def llama4_text():
             Case("attn_scale", {"attn_scale": 0.2}),
             Case("rope_llama3", rope(kind="llama3", **llama3)),
             Case("attention_bias", {"attention_bias": True}),
+            Case(
+                "implied",
+                {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1, "moe_layers": [1, 3]},
+                why="what the released models have and GGUF files do not say",
+            ),
+            Case("implied_llama3", rope(kind="llama3", **scaling_keys(8)["llama3"]), of="implied", text=False),
+            Case("implied_linear", rope(kind="linear", factor=4.0), of="implied", text=False),
+            Case(
+                "implied_yarn",
+                {
+                    **rope(kind="yarn", **scaling_keys(8)["yarn_attention_factor"]),
+                    "num_local_experts": 128,
+                    "intermediate_size": 4,
+                    "moe_layers": [3],
+                    "use_qk_norm": False,
+                },
+                of="implied",
+                text=False,
+                why="without norms of queries and keys, as the larger one",
+            ),
             *every_rope(8, kinds=("llama3",)),
             *every_rope(8, kinds=("yarn", "longrope"), of="use_qk_norm"),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -3411,6 +3500,9 @@ def llama4_text():
         shape_keys=SHAPES_GQA + ["head_dim", "intermediate_size_mlp", "interleave_moe_layer_step"]
         + ["moe_layers", "num_local_experts"],
         padding="right",  # the reference counts padding on the left as positions
+        gguf={
+            case: "llama4" for case in ("implied", "implied_llama3", "implied_linear", "implied_yarn")
+        },
         missing="model.layers.3.self_attn.o_proj.weight",
         rejects=[
             {
@@ -3475,6 +3567,15 @@ def gpt_oss():
             Case("swiglu_alpha", {"swiglu_alpha": 1.0}),
             Case("swiglu_limit", {"swiglu_limit": 0.5}),
             Case("attention_bias", {"attention_bias": False}),
+            Case("implied", {"swiglu_limit": 7.0}, why="what GGUF files do not say"),
+            *implied_rope(8, of="implied", truncate=False),
+            Case(
+                "blocks",
+                {"hidden_size": 32, "intermediate_size": 32},
+                of="implied",
+                storage="MXFP4",
+                why="numbers that the block type of the released files holds",
+            ),
             *every_rope(8),
             *whole_rotary(top=False),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -3499,6 +3600,7 @@ def gpt_oss():
             Rewrite("num_experts", "base", without("num_local_experts", num_experts=4), why="its other name"),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
+        gguf={case: "gpt-oss" for case in ("implied", "implied_linear", "implied_yarn", "blocks")},
         missing="model.layers.1.self_attn.sinks",
         rejects=[
             {
@@ -3717,6 +3819,12 @@ def mixtral():
             Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
             Case("sliding_window", {"sliding_window": 4}),
             Case("head_dim", {"head_dim": None}, why="hidden_size / num_attention_heads"),
+            Case(
+                "blocks",
+                {"hidden_size": 32, "intermediate_size": 32},
+                storage="Q4_0",
+                why="numbers that the block type holds",
+            ),
             *every_rope(8),
             *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -3736,6 +3844,11 @@ def mixtral():
             ),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "num_local_experts"],
+        gguf={
+            case: "llama"
+            for case in ("base", "num_experts_per_tok", "blocks", "every_linear", "every_yarn_attention_factor")
+        },
+        gguf_older=("num_experts_per_tok",),
         missing="model.layers.1.block_sparse_moe.experts.2.w3.weight",
     )
 
@@ -3774,6 +3887,8 @@ def qwen3_moe():
             Case("attention_bias", {"attention_bias": True}),
             Case("sliding_window", {"use_sliding_window": True, "sliding_window": 6}),
             *every_rope(12),
+            Case("implied", {"norm_topk_prob": True, "mlp_only_layers": []}, why="what GGUF files do not say"),
+            *implied_rope(12, of="implied"),
             *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
             Rewrite("v4", "base", older),
@@ -3785,6 +3900,7 @@ def qwen3_moe():
             ),
         ],
         shape_keys=SHAPES_GQA + ["head_dim", "moe_intermediate_size", "num_experts"],
+        gguf={case: "qwen3moe" for case in ("implied", "implied_linear", "implied_yarn")},
         missing="model.layers.1.mlp.experts.2.up_proj.weight",
     )
 
@@ -3826,6 +3942,7 @@ def qwen2_moe():
                 without_layer_types(),
                 why="even layers below max_window_layers slide",
             ),
+            *implied_rope(4, of="mlp_only_layers"),
             *every_rope(4),
             *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
@@ -3840,6 +3957,7 @@ def qwen2_moe():
         ],
         shape_keys=SHAPES_GQA
         + ["moe_intermediate_size", "num_experts", "shared_expert_intermediate_size"],
+        gguf={case: "qwen2moe" for case in ("mlp_only_layers", "implied_linear", "implied_yarn")},
         missing="model.layers.1.mlp.shared_expert_gate.weight",
     )
 
@@ -3876,6 +3994,7 @@ def granitemoe():
             Rewrite("v4", "base", older),
         ],
         shape_keys=SHAPES_GQA + ["num_local_experts"],
+        gguf={case: "granitemoe" for case in ("base", "every_linear", "every_yarn_attention_factor")},
         missing="model.layers.1.block_sparse_moe.router.layer.weight",
     )
 
@@ -3937,6 +4056,12 @@ def deepseek_v2():
         + ["num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"]
         + ["v_head_dim", "num_key_value_heads", "first_k_dense_replace", "head_dim"]
         + ["n_routed_experts", "n_shared_experts", "moe_intermediate_size"],
+        gguf={
+            case: "deepseek2"
+            for case in ("base", "q_lora_rank", "rope_yarn_mscale_all_dim", "every_linear")
+            + ("every_yarn_attention_factor", "topk_method")
+        },
+        gguf_older=("q_lora_rank",),
         missing="model.layers.1.mlp.shared_experts.up_proj.weight",
         rejects=[
             {
@@ -3997,6 +4122,144 @@ def dbrx():
 FAMILIES += [
     make() for make in (mixtral, qwen3_moe, qwen2_moe, granitemoe, deepseek_v2, dbrx)
 ]
+
+
+def olmoe():
+    return Family(
+        name="olmoe",
+        model_type="olmoe",
+        architecture="OlmoeForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            "hidden_size": 16,
+            "intermediate_size": 12,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+        },
+        cases=[Case("base")]
+        + common_cases()
+        + [
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case("norm_topk_prob", {"norm_topk_prob": True}),
+            Case("attention_bias", {"attention_bias": True}),
+            *every_rope(4),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "num_local_experts",
+                "base",
+                without("num_experts", num_local_experts=5),
+                why="its other name",
+            ),
+        ],
+        shape_keys=SHAPES_GQA + ["num_experts"],
+        gguf={case: "olmoe" for case in ("base", "every_linear", "every_yarn_attention_factor")},
+        missing="model.layers.1.self_attn.k_norm.weight",
+        rejects=[
+            {
+                "name": "clip_qkv",
+                "set": {"clip_qkv": 8.0},
+                "expect": "clip_qkv",
+                "why": "a clamp after the norms; no released checkpoint has it",
+            },
+        ],
+    )
+
+
+def switch_transformers():
+    return Family(
+        name="switch_transformers",
+        model_type="switch_transformers",
+        architecture="SwitchTransformersForConditionalGeneration",
+        draw=1,
+        gains={"decoder.final_layer_norm.weight": 4},
+        settings=dict(
+            vocab_size=64,
+            d_model=16,
+            d_kv=5,
+            d_ff=12,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=3,
+            num_experts=4,
+            num_sparse_encoder_layers=1,
+            num_sparse_decoder_layers=1,
+            relative_attention_num_buckets=8,
+            relative_attention_max_distance=12,
+            decoder_start_token_id=0,
+        ),
+        cases=[
+            Case("base", why="the second layer of each stack has experts"),
+            Case("layer_norm_epsilon", {"layer_norm_epsilon": 0.05}),
+            Case("relative_attention_max_distance", {"relative_attention_max_distance": 30}),
+            Case("dense_act_fn", {"dense_act_fn": "gelu"}),
+            Case("num_sparse_encoder_layers", {"num_sparse_encoder_layers": 2}, why="all layers"),
+            Case("num_sparse_decoder_layers", {"num_sparse_decoder_layers": 3}, why="all layers"),
+            Case(
+                "sparse_by_default",
+                {"num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0},
+                neutral=True,
+                why="none are asked for, and the second layer of a stack has experts all the same",
+            ),
+            Case("dense_encoder", {"num_sparse_encoder_layers": 3}, why="more than there are: none"),
+            Case("dense_decoder", {"num_sparse_decoder_layers": 4}, why="more than there are: none"),
+            Case(
+                "expert_capacity",
+                {"expert_capacity": 2},
+                of="dense_decoder",
+                why="an expert takes the first two tokens of a source",
+            ),
+            Rewrite(
+                "hub",
+                "base",
+                without(
+                    "num_sparse_encoder_layers",
+                    num_sparse_encoder_layers=1,
+                    encoder_sparse_step=2,
+                    decoder_sparse_step=3,
+                    router_type="tokens_masked",
+                    batch_prioritized_routing=False,
+                    feed_forward_proj="relu",
+                    is_gated_act=False,
+                    n_positions=512,
+                    pad_token_id=0,
+                ),
+                why="keys of the released files",
+            ),
+            Rewrite(
+                "defaults",
+                "base",
+                keep(
+                    "vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads", "num_experts",
+                    "num_decoder_layers", "num_sparse_encoder_layers", "num_sparse_decoder_layers",
+                    "relative_attention_num_buckets", "decoder_start_token_id",
+                ),
+                same_result=False,
+                why="distance 128, epsilon 1e-6, relu",
+            ),
+        ],
+        shape_keys=["vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers"]
+        + ["num_heads", "relative_attention_num_buckets", "num_experts"],
+        precision=("router_dtype",),
+        padding="right",
+        pair=True,
+        missing="decoder.block.1.layer.2.mlp.experts.expert_2.wi.weight",
+        rejects=[
+            {"name": "router_bias", "set": {"router_bias": True}, "expect": "router_bias"},
+            {
+                "name": "untied",
+                "set": {"tie_word_embeddings": False},
+                "expect": "tie_word_embeddings",
+                "why": "the class then has three embeddings",
+            },
+        ],
+    )
+
+
+FAMILIES += [make() for make in (olmoe, switch_transformers)]
 
 
 # families whose files are read with their head alone; Zamba's is always tied

@@ -4,12 +4,18 @@ llama: rows of q and k in pairs (the original order), llama3 scaling as rope_fre
 phi3: fused attn_qkv, fused ffn_up (gate rows, then up rows), rope factors as tensors.
 gpt2: matrices (out, in). gemma: norm weights stored with their 1 added; query scale, local rope
 base and the layer pattern are not stored but implied (1 / sqrt(key length), 10000, every 6th).
-smollm3: as llama. bloom, falcon, gptneox: rows of all queries, then all keys, then all values.
+smollm3, granitemoe, llama of Mixtral: as llama. bloom, falcon, gptneox: rows of all queries, then all keys, then all values.
+Experts: one stack per layer and matrix, (expert, out, in); of the first files one tensor each.
+deepseek2: the rows that make keys and values of the latent apart, those of keys transposed, and heads
+as long as the latent; of the first files as in Hugging Face's. What llama.cpp takes for granted is not
+stored: gpt-oss' limit and windows on every other layer, llama4's chunks, temperatures and layers
+without positions, qwen3moe's normed weights.
 Other families: names by the gguf package's own table, values as they are.
-Tensors are F32. The tokenizer is a stand-in of the byte-level kind.
+Tensors are F32, but for experts that a case stores in a block type. The tokenizer is a stand-in of the byte-level kind.
 """
 
 import math
+import re
 
 import gguf
 import numpy
@@ -52,8 +58,9 @@ FOUR_NORMS = {
 }
 
 
+SPARSE = ("olmoe", "qwen2moe", "qwen3moe", "granitemoe", "deepseek2", "llama4", "gpt-oss")
 LISTED = ("llama", "phi3", "gpt2", "gemma2", "gemma3", "qwen2", "qwen3")  # in the tables above
-PAIRED = ("llama", "smollm3")  # rows of a head in pairs
+PAIRED = ("llama", "smollm3", "granitemoe")  # rows of a head in pairs
 COHERE = ("cohere2", "command-r")
 LAYER_NORMS = ("gpt2", "phi2", "gptneox", "bloom", "falcon", "mpt", "stablelm") + COHERE
 
@@ -139,7 +146,7 @@ def head_count(config):
     return first_of(config, "num_attention_heads", "n_head", "n_heads")
 
 
-def add_metadata(writer, architecture, config):
+def add_metadata(writer, architecture, config, older):
     heads = head_count(config)
     width = first_of(config, "hidden_size", "n_embd", "d_model")
     head = config.get("head_dim") or width // heads
@@ -149,12 +156,13 @@ def add_metadata(writer, architecture, config):
     writer.add_context_length(first_of(config, *lengths) or 2048)
     writer.add_embedding_length(width)
     writer.add_block_count(first_of(config, "num_hidden_layers", "n_layer", "n_layers"))
-    writer.add_feed_forward_length(
-        first_of(config, "intermediate_size", "ffn_hidden_size") or 4 * width
-    )
+    feed_forward = ("intermediate_size_mlp", "intermediate_size", "ffn_hidden_size")
+    writer.add_feed_forward_length(first_of(config, *feed_forward) or 4 * width)
     writer.add_head_count(heads)
     if architecture in ("bloom", "falcon"):
         writer.add_head_count_kv(query_groups(config)[1])
+    elif architecture == "deepseek2":
+        add_deepseek2(writer, config, older)
     elif "num_key_value_heads" in config:
         writer.add_head_count_kv(config["num_key_value_heads"])
     if architecture in LAYER_NORMS:
@@ -163,12 +171,14 @@ def add_metadata(writer, architecture, config):
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     scaled = full_rope(config).get("rope_type", "default") != "default"
-    if scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
+    if architecture == "deepseek2":
+        pass
+    elif scaled or "head_dim" in config and architecture not in ("smollm3",) + COHERE:
         writer.add_key_length(head)
         writer.add_value_length(head)
     if "rope_parameters" in config:
         add_rope(writer, architecture, config, head)
-    if architecture in ("llama", "smollm3") + COHERE:
+    if architecture in ("llama", "smollm3") + SPARSE + COHERE:
         writer.add_vocab_size(config["vocab_size"])
     if architecture in ("gptneox", "stablelm"):
         writer.add_parallel_residual(config["use_parallel_residual"])
@@ -193,6 +203,60 @@ def add_metadata(writer, architecture, config):
         writer.add_sliding_window(config["sliding_window"] or 0)
     if architecture == "gemma3":
         add_gemma3(writer, config)
+    if expert_count(config):
+        add_experts(writer, architecture, config)
+
+
+def expert_count(config):
+    return first_of(config, "num_local_experts", "num_experts", "n_routed_experts") or 0
+
+
+def add_experts(writer, architecture, config):
+    writer.add_expert_count(expert_count(config))
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if architecture in ("qwen2moe", "qwen3moe", "deepseek2"):
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if architecture in ("llama4", "gpt-oss"):
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if architecture == "llama4":
+        writer.add_interleave_moe_layer_step(2)
+    if architecture == "gpt-oss":
+        writer.add_sliding_window(config["sliding_window"])
+    if architecture == "granitemoe":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+
+
+def add_deepseek2(writer, config, older):
+    """In the first files a head is as long as its own key and value, later as long as the latent."""
+    latent, rotary = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    key, value = config["qk_nope_head_dim"] + rotary, config["v_head_dim"]
+    writer.add_head_count_kv(config["num_attention_heads"] if older else 1)
+    writer.add_key_length(key if older else latent + rotary)
+    writer.add_value_length(value if older else latent)
+    if not older:
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(value)
+    writer.add_rope_dimension_count(rotary)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(latent)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    third = config["model_type"] == "deepseek_v3"
+    kinds = gguf.ExpertGatingFuncType
+    writer.add_expert_gating_func(kinds.SIGMOID if third else kinds.SOFTMAX)
+    writer.add_expert_weights_norm(third and config["norm_topk_prob"])
+    if third or config["topk_method"] != "greedy":
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if (mscale := config["rope_parameters"].get("mscale_all_dim")) is not None:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
 
 
 def full_rope(config):
@@ -218,7 +282,9 @@ def add_rope(writer, architecture, config, head):
     elif rope["rope_theta"] != 10000.0:
         writer.add_rope_freq_base(rope["rope_theta"])
     partial = ("llama", "smollm3", "phi3", "phi2", "gptneox", "stablelm") + COHERE
-    if architecture in partial or rope["rope_type"] in ("linear", "yarn"):
+    if architecture == "deepseek2":
+        pass
+    elif architecture in partial or rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1.0)))
     if architecture == "phi3":
         trained = config["original_max_position_embeddings"]
@@ -275,10 +341,81 @@ def heads_stacked(tensors):
     return result
 
 
-def write(path, architecture, config, tensors):
-    """tensors are those of model.safetensors, by their Hugging Face names."""
+def experts_together(tensors, older):
+    """Experts of a layer as one stack, names as the table has them; matrices (expert, out, in)."""
+    result, stacks = {}, {}
+    for name, value in tensors.items():
+        alone = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)\.weight", name)
+        if alone and older and alone[3] in ("w1", "w2", "w3"):
+            part = {"w1": "gate", "w3": "up", "w2": "down"}[alone[3]]
+            result[f"blk.{name.split('.')[2]}.ffn_{part}.{alone[2]}.weight"] = value
+        elif alone:
+            stacks.setdefault(f"{alone[1]}.{alone[3]}.weight", {})[int(alone[2])] = value
+        elif name.endswith("block_sparse_moe.input_linear.weight"):  # granite
+            stem = name.removesuffix("input_linear.weight")
+            gate, up = value.chunk(2, dim=1)
+            result[f"{stem}experts.w1.weight"], result[f"{stem}experts.w3.weight"] = gate, up
+        elif name.endswith("block_sparse_moe.output_linear.weight"):
+            result[name.replace("output_linear", "experts.w2")] = value
+        elif name.endswith("feed_forward.experts.gate_up_proj"):  # llama 4: (expert, in, out)
+            stem = name.removesuffix("gate_up_proj")
+            gate, up = value.transpose(1, 2).chunk(2, dim=1)
+            result[f"{stem}gate_proj.weight"], result[f"{stem}up_proj.weight"] = gate, up
+        elif name.endswith("mlp.experts.gate_up_proj"):  # gpt-oss: columns gate, up, gate, up
+            stem, rows = name.removesuffix("gate_up_proj"), value.transpose(1, 2)
+            result[f"{stem}gate_proj.weight"], result[f"{stem}up_proj.weight"] = rows[:, ::2], rows[:, 1::2]
+        elif name.endswith("experts.gate_up_proj_bias"):
+            stem = name.removesuffix("gate_up_proj_bias")
+            result[f"{stem}gate_proj.bias"], result[f"{stem}up_proj.bias"] = value[:, ::2], value[:, 1::2]
+        elif name.endswith("experts.down_proj"):
+            result[f"{name}.weight"] = value.transpose(1, 2)
+        elif name.endswith("experts.down_proj_bias"):
+            result[name.replace("_bias", ".bias")] = value
+        elif name.endswith("self_attn.sinks"):
+            result[f"{name}.weight"] = value
+        elif name.endswith("mlp.gate.e_score_correction_bias"):
+            result[name.replace("e_score_correction_bias", "e_score_correction.bias")] = value
+        elif name.endswith("shared_expert_gate.weight"):
+            result[name] = value.squeeze(0)
+        else:
+            result[name] = value
+    for name, parts in stacks.items():
+        result[name] = torch.stack([parts[index] for index in sorted(parts)])
+    return result
+
+
+def latents_apart(tensors, config):
+    """kv_b of deepseek2 as the matrices that attention over latents multiplies with."""
+    result = {}
+    for name, value in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            result[name] = value
+            continue
+        key, width = config["qk_nope_head_dim"], config["v_head_dim"]
+        heads = value.reshape(config["num_attention_heads"], key + width, -1)
+        k, v = heads.split([key, width], dim=1)
+        result[name.replace("kv_b_proj", "k_b_proj")] = k.transpose(1, 2)
+        result[name.replace("kv_b_proj", "v_b_proj")] = v
+    return result
+
+
+def in_storage(value, kind):
+    """The bytes of a block type, of numbers that it holds exactly."""
+    kind = gguf.GGMLQuantizationType[kind]
+    data = gguf.quants.quantize(value, kind)
+    if not numpy.array_equal(gguf.quants.dequantize(data, kind), value):
+        raise RuntimeError(f"numbers that {kind.name} does not hold")
+    return data, kind
+
+
+def write(path, architecture, config, tensors, older=False, storage=""):
+    """tensors are those of model.safetensors, by their Hugging Face names.
+
+    older: in the layout of the first files of experts and of latent attention.
+    storage: the block type of experts.
+    """
     writer = gguf.GGUFWriter(str(path), architecture)
-    add_metadata(writer, architecture, config)
+    add_metadata(writer, architecture, config, older)
     add_tokenizer(writer, config["vocab_size"])
     names = {**NAMES, **(FOUR_NORMS if architecture.startswith("gemma") else TWO_NORMS)}
     extra = {}
@@ -291,12 +428,22 @@ def write(path, architecture, config, tensors):
     for name, value in extra.items():
         writer.add_tensor(name, value)
     layers = first_of(config, "num_hidden_layers", "n_layer", "n_layers")
-    tensors = heads_stacked(tensors)
+    tensors = experts_together(heads_stacked(tensors), older)
+    if architecture == "deepseek2" and not older:
+        tensors = latents_apart(tensors, config)
     for name in sorted(tensors):
         value = converted(architecture, config, name, tensors[name].numpy())
-        listed = architecture in LISTED
-        given = gguf_name(name, names) if listed else package_name(architecture, name, layers)
-        writer.add_tensor(given, numpy.ascontiguousarray(value))
+        listed = architecture in LISTED and "block_sparse_moe" not in name
+        if name.startswith("blk."):
+            given = name
+        else:
+            given = gguf_name(name, names) if listed else package_name(architecture, name, layers)
+        value = numpy.ascontiguousarray(value)
+        if storage and ".experts." in name and value.ndim == 3:
+            data, kind = in_storage(value, storage)
+            writer.add_tensor(given, data, raw_dtype=kind)
+        else:
+            writer.add_tensor(given, value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

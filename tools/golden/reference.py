@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import tempfile
 
+import gguf
 import numpy
 import torch
 import transformers
@@ -30,6 +31,7 @@ PROMPT_LENGTH, NEW_TOKENS = 5, 16
 MIN_DISTINCT, MIN_MARGIN = 8, 1e-2
 RESULTS = ("logits", "last_hidden_state", "pooler_output", "encoder_last_hidden_state")
 DRAWS, MOST_DRAWS = 8, 64  # of 64 prompts each; the second while no varied text is free of near ties
+INPUT_FIRST = ("gpt_oss", "llama4_text")  # whose experts are (expert, in, out)
 AT_ONCE = 14  # draws of the rest that run as one batch, which takes little longer than one draw
 
 
@@ -74,8 +76,21 @@ def model_class(architecture):
     return getattr(transformers, architecture)
 
 
-def build(family, architecture, model_type, settings, zero_centred_norms=False, gains=None):
+def rounded(value, storage, input_first):
+    """Experts as the block type holds them; blocks lie along what a matrix is multiplied with."""
+    kind = gguf.GGMLQuantizationType[storage]
+    matrices = value.transpose(1, 2) if input_first else value
+    blocks = gguf.quants.quantize(matrices.contiguous().numpy(), kind)
+    result = torch.from_numpy(gguf.quants.dequantize(blocks, kind).copy())
+    return result.transpose(1, 2) if input_first else result
+
+
+def build(
+    family, architecture, model_type, settings, zero_centred_norms=False, gains=None, storage=""
+):
     """A model of the architecture whose weights are drawn; settings are config keywords.
+
+    storage: a block type of GGUF that experts are rounded to.
 
     gains: endings of weights' names -> what they are amplified by. A tied head finds the last
     token again and repeats it; with random signs in the norm before the head it does not.
@@ -87,6 +102,8 @@ def build(family, architecture, model_type, settings, zero_centred_norms=False, 
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:  # fixed tables stay as the reference makes them
                 parameter.copy_(draw(family, name, parameter.shape, zero_centred_norms))
+            if storage and ".experts." in name and parameter.dim() == 3:
+                parameter.copy_(rounded(parameter, storage, model_type in INPUT_FIRST))
             for ending, gain in (gains or {}).items():
                 if name.endswith(ending):
                     parameter.copy_(amplify(family, name, parameter, zero_centred_norms, gain))

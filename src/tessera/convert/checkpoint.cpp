@@ -39,7 +39,7 @@ format::TensorFile open_folder(const fs::path& folder) {
 }
 
 Checkpoint import(const Foreign& foreign, std::string_view type, FamilySet& families) {
-  const Family& family = families.of_type(foreign.dialect, type, foreign.file);
+  const Family& family = families.of_type(foreign.dialect, type, foreign.config, foreign.file);
   Importer importer(family, foreign, families.unmathematical(foreign.dialect));
   Checkpoint checkpoint;
   checkpoint.family = family.name;
@@ -60,7 +60,7 @@ Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
   if (type == foreign.config.end() || !type->is_string())
     fail(ErrorKind::file, path.string(), "\"model_type\" is {}; expected the name of a family",
          type == foreign.config.end() ? "missing" : type->dump());
-  families.of_type("hf", type->get<std::string>(),
+  families.of_type("hf", type->get<std::string>(), foreign.config,
                    path.string());  // before the tensors are looked at
   const format::TensorFile tensors = open_folder(folder);
   foreign.tensors = &tensors;

@@ -20,6 +20,7 @@
 #include "tessera/convert/tensor_ops.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/attention/latent_attention.h"
 #include "tessera/nn/position/rope.h"
 
 namespace tessera::convert::families_test {
@@ -316,11 +317,13 @@ std::vector<GgufCase> gguf_cases() {
   return list;
 }
 
-const nn::AttentionConfig& attention_of(const Checkpoint& checkpoint, size_t layer) {
-  return checkpoint.spec.layers[layer].groups[0].branches[0].part.as<nn::AttentionConfig>();
+const spec::Part<spec::Slot::position>& position_of(const Checkpoint& checkpoint, size_t layer) {
+  const auto& mixer = checkpoint.spec.layers[layer].groups[0].branches[0].part;
+  return mixer.type() == "attention" ? mixer.as<nn::AttentionConfig>().position
+                                     : mixer.as<nn::LatentAttentionConfig>().position;
 }
 const nn::RopeConfig& rope_of(const Checkpoint& checkpoint, size_t layer) {
-  return attention_of(checkpoint, layer).position.as<nn::RopeConfig>();
+  return position_of(checkpoint, layer).as<nn::RopeConfig>();
 }
 
 TEST(FamiliesGguf, TurnsIntoTheFolderItWasMadeFrom) {
@@ -339,14 +342,15 @@ TEST(FamiliesGguf, TurnsIntoTheFolderItWasMadeFrom) {
     for (size_t i = 0; i < written.tensors.size(); ++i)
       EXPECT_LE(largest_difference(written.tensors[i], source.tensors[i]), 2.5e-7)
           << written.tensors[i].name;
-    if (name == "base") {
+    // a scaling of the rope may be said in other words
+    if (name == "base" || name == "implied" || name == "blocks" || name == "q_lora_rank") {
       EXPECT_EQ(written.spec_json, source.spec_json);
     }
     // however the file says it, every layer's angles are those of the source, within and beyond the
     // trained length
     for (size_t layer = 0; layer < source.spec.layers.size(); ++layer) {
-      const std::string& position = attention_of(source, layer).position.type();
-      ASSERT_EQ(attention_of(gguf, layer).position.type(), position);
+      const std::string& position = position_of(source, layer).type();
+      ASSERT_EQ(position_of(gguf, layer).type(), position);
       if (position != "rope") continue;
       for (const int64_t length : {8, 40, 100}) {
         const auto ours = rope_of(gguf, layer).frequencies(length),
@@ -365,6 +369,21 @@ TEST(FamiliesGguf, PairedRowsStayInTheMappedFile) {
   EXPECT_EQ(rope_of(checkpoint, 0).layout, nn::RopeLayout::interleaved);
   for (const TensorView& tensor : checkpoint.tensors)
     EXPECT_EQ(tensor.owner.get(), checkpoint.tensors.front().owner.get()) << tensor.name;
+}
+
+TEST(FamiliesGguf, ExpertsStayInTheirBlocks) {
+  for (const auto& [family, dtype] :
+       {std::pair{"mixtral", DType::q4_0}, std::pair{"gpt_oss", DType::mxfp4}}) {
+    const Checkpoint checkpoint = load_checkpoint(golden() / family / "gguf/blocks.gguf");
+    int stacks = 0;
+    for (const TensorView& tensor : checkpoint.tensors) {
+      if (tensor.shape.size() != 3) continue;
+      ++stacks;
+      EXPECT_EQ(tensor.dtype, dtype) << tensor.name;
+      EXPECT_EQ(tensor.owner.get(), checkpoint.tensors.front().owner.get()) << tensor.name;
+    }
+    EXPECT_EQ(stacks, 3 * std::ssize(checkpoint.spec.layers)) << family;
+  }
 }
 
 // --- families of the user's own ---------------------------------------------------------------
@@ -476,6 +495,33 @@ TEST(FamiliesOfTheUser, FragmentsMayStandInShared) {
       R"({"family": "x", "include": ["words"], "spec": {}, "dialects": {"hf": {"read_only": "w"}}})");
   FamilySet set = FamilySet::load(scratch / "families");
   EXPECT_EQ(set.named("x").tables.at("colours"), Json({{"red", 1}}));
+}
+
+TEST(FamiliesOfTheUser, AConditionTellsFilesOfOneTypeApart) {
+  // of a type that two know: one with a condition first, and one of the user's before all
+  const TemporaryFolder scratch;
+  const auto family = [](const std::string& name, const std::string& when) {
+    return fmt::format(
+        R"({{"family": "{}", "spec": {{}}, "dialects": {{"gguf": {{"types": ["shared"], {}"read_only": "w"}}}}}})",
+        name, when);
+  };
+  scratch.write("families/a.json", family("a", ""));
+  scratch.write("families/b.json", family("b", R"("when": "config.n > 1", )"));
+  scratch.write("families/c.json", family("c", R"("when": "config.n > 2", )"));
+  FamilySet set = FamilySet::load(scratch / "families");
+  EXPECT_EQ(set.of_type("gguf", "shared", {{"n", 1}}, "test").name, "a");
+  EXPECT_EQ(set.of_type("gguf", "shared", {{"n", 2}}, "test").name, "b");
+  EXPECT_EQ(set.of_type("gguf", "shared", {{"n", 3}}, "test").name, "c");
+  EXPECT_EQ(set.of_type("gguf", "llama", {{"expert_count", 8}}, "test").name, "mixtral");
+  EXPECT_EQ(set.of_type("gguf", "llama", Json::object(), "test").name, "llama");
+  scratch.write(
+      "mine/llama.json",
+      R"({"family": "mine", "spec": {}, "dialects": {"gguf": {"types": ["llama"], "read_only": "w"}}})");
+  FamilySet mine = FamilySet::load(scratch / "mine");
+  EXPECT_EQ(mine.of_type("gguf", "llama", {{"expert_count", 8}}, "test").name, "mine");
+  scratch.write("broken/x.json", family("x", R"("when": "1 +", )"));
+  EXPECT_THAT(test::error_of([&] { FamilySet::load(scratch / "broken").named("x"); }),
+              HasSubstr("x.gguf.when"));
 }
 
 TEST(FamiliesOfTheUser, MalformedFilesAreRefused) {

@@ -140,12 +140,15 @@ TensorRule rule_of(const Json& json,
 // --- dialects and families --------------------------------------------------------------------
 
 Dialect dialect_of(const Json& json, const std::string& where) {
-  spec::check_keys(json,
-                   {"types", "lift", "read", "write", "read_only", "written", "fixed", "expect",
-                    "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
-                   where);
+  spec::check_keys(
+      json,
+      {"types", "when", "lift", "read", "write", "read_only", "written", "fixed", "expect",
+       "ignored_keys", "ignored_tensors", "ignored_heads", "claims", "about"},
+      where);
   Dialect dialect;
   if (const Json* types = get(json, "types")) dialect.types = strings_of(*types, where + ".types");
+  if (const Json* when = get(json, "when"))
+    dialect.when = Expr::parse(string_of(*when, where + ".when"), where + ".when");
   if (const Json* lift = get(json, "lift")) dialect.lift = string_of(*lift, where + ".lift");
   dialect.read = templates_of(get(json, "read"), where + ".read");
   if (const Json* write = get(json, "write"); write != nullptr && !write->is_null())
@@ -161,6 +164,7 @@ Dialect dialect_of(const Json& json, const std::string& where) {
     if (!expect->is_object())
       fail(ErrorKind::spec, where, "expect: expected {{\"key\": [values]}}");
     for (const auto& [key, values] : expect->items()) {
+      if (values.is_null()) continue;  // takes back what a fragment expects
       if (!values.is_array())
         fail(ErrorKind::spec, where, "expect.{}: expected the list of values it may have", key);
       dialect.expect[key] = values;
@@ -174,6 +178,7 @@ Dialect dialect_of(const Json& json, const std::string& where) {
       dialect.claims.insert(claim);
   for (const auto& [name, body] : dialect.read) body->collect_paths("config", dialect.claims);
   for (const auto& [key, values] : dialect.expect) dialect.claims.insert(key);
+  if (dialect.when) dialect.when->collect_paths("config", dialect.claims);
   return dialect;
 }
 
@@ -213,6 +218,14 @@ const Dialect& Family::dialect(std::string_view kind) const {
   if (found == dialects.end())
     fail(ErrorKind::usage, "convert", "family {} has no dialect \"{}\"", name, kind);
   return found->second;
+}
+
+bool Family::reads(std::string_view kind, const Json& config) const {
+  const Dialect& of_kind = dialect(kind);
+  if (!of_kind.when) return true;
+  Environment env;
+  env.constant("config", config);
+  return of_kind.when->test(env);
 }
 
 void merge_family(Json& base, const Json& over) {
@@ -276,6 +289,20 @@ Family compile_family(const Json& json, const std::string& name) {
   return family;
 }
 
+void FamilySet::add_readers(const std::string& family, const Json& dialects) {
+  for (const auto& [kind, dialect] : dialects.items()) {
+    if (!dialect.is_object() || !dialect.contains("types")) continue;
+    const int rank = (of_user_ ? 0 : 2) + (dialect.contains("when") ? 0 : 1);
+    for (const std::string& type : strings_of(dialect["types"], family + "." + kind + ".types")) {
+      std::vector<Reader>& known = readers_[kind][type];
+      std::erase_if(known, [&](const Reader& other) { return other.family == family; });
+      const auto place = std::find_if(known.begin(), known.end(),
+                                      [&](const Reader& other) { return other.rank >= rank; });
+      known.insert(place, {family, rank});
+    }
+  }
+}
+
 void FamilySet::add(std::string_view name, std::string_view text, bool fragment) {
   spec::JsonLimits limits;
   limits.max_bytes = kMaxFamilyBytes;
@@ -301,10 +328,7 @@ void FamilySet::add(std::string_view name, std::string_view text, bool fragment)
     fail(ErrorKind::spec, name, "\"family\" is missing; expected a family file");
   const std::string family = string_of(json["family"], std::string(name) + ".family");
   if (const Json* dialects = get(json, "dialects"); dialects != nullptr && dialects->is_object())
-    for (const auto& [kind, dialect] : dialects->items())
-      if (dialect.is_object() && dialect.contains("types"))
-        for (const std::string& type : strings_of(dialect["types"], family + "." + kind + ".types"))
-          by_type_[kind][type] = family;
+    add_readers(family, *dialects);
   families_.insert_or_assign(family, Source{std::move(json), nullptr});
 }
 
@@ -330,6 +354,7 @@ FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
   for (const EmbeddedFile& file : embedded_fragment_files()) set.add(file.name, file.text, true);
   for (const EmbeddedFile& file : embedded_family_files()) set.add(file.name, file.text, false);
   if (user_folder.empty()) return set;
+  set.of_user_ = true;
   const auto add = [&](const std::filesystem::path& file, bool fragment) {
     set.add(file.stem().string(), read_text_file(file, kMaxFamilyBytes), fragment);
   };
@@ -341,12 +366,17 @@ FamilySet FamilySet::load(const std::filesystem::path& user_folder) {
 
 const Family& FamilySet::of_type(std::string_view kind,
                                  std::string_view type,
+                                 const Json& config,
                                  std::string_view where) {
-  const auto of_kind = by_type_.find(kind);
-  if (of_kind != by_type_.end()) {
-    if (type.empty() && !of_kind->second.empty()) return compile(of_kind->second.begin()->second);
-    if (const auto found = of_kind->second.find(type); found != of_kind->second.end())
-      return compile(found->second);
+  const auto of_kind = readers_.find(kind);
+  if (of_kind != readers_.end() && !of_kind->second.empty()) {
+    const auto found = type.empty() ? of_kind->second.begin() : of_kind->second.find(type);
+    if (found != of_kind->second.end())
+      for (const Reader& reader : found->second)
+        // the last one says itself what it misses
+        if (const Family& family = compile(reader.family);
+            &reader == &found->second.back() || family.reads(kind, config))
+          return family;
   }
   fail(ErrorKind::file, where,
        "model type {} is not known; known types: {}; another can be described by a file in "
@@ -369,8 +399,8 @@ std::vector<std::string> FamilySet::names() const {
 
 std::vector<std::string> FamilySet::types(std::string_view kind) const {
   std::vector<std::string> list;
-  if (const auto found = by_type_.find(kind); found != by_type_.end())
-    for (const auto& [type, family] : found->second) list.push_back(type);
+  if (const auto found = readers_.find(kind); found != readers_.end())
+    for (const auto& [type, readers] : found->second) list.push_back(type);
   return list;
 }
 

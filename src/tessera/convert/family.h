@@ -52,9 +52,10 @@ struct TensorRule {
 
 struct Dialect {
   std::vector<std::string>
-      types;            // values of model_type or general.architecture that this family reads
-  std::string lift;     // a key whose members stand above the others (a model inside a model)
-  NamedTemplates read;  // value <- config
+      types;                 // values of model_type or general.architecture that this family reads
+  std::optional<Expr> when;  // of the files of these types, those of which this holds
+  std::string lift;          // a key whose members stand above the others (a model inside a model)
+  NamedTemplates read;       // value <- config
   std::shared_ptr<const Template> write;  // config <- values; null: read only
   std::string read_only;                  // why it cannot be written
   NamedTemplates written;  // values that only this dialect's writing needs (a prefix)
@@ -78,6 +79,8 @@ struct Family {
   std::map<std::string, Dialect, std::less<>> dialects;
 
   const Dialect& dialect(std::string_view kind) const;
+  /// Whether this family reads a file of one of its types with this config.
+  bool reads(std::string_view kind, const Json& config) const;
 };
 
 /// The built-in families and those of a folder of the user's, which win where both know a type.
@@ -87,9 +90,13 @@ class FamilySet {
   /// Throws Error(spec) for a malformed file, Error(file) for an unreadable one.
   static FamilySet load(const std::filesystem::path& user_folder = {});
 
-  /// The family that reads `type` in dialect `kind` ("" = the one type of that dialect).
-  /// Throws Error(file) with `where` that lists the known types.
-  const Family& of_type(std::string_view kind, std::string_view type, std::string_view where);
+  /// The family that reads `type` in dialect `kind` ("" = the one type of that dialect): of several
+  /// one whose condition holds of the config, before the one that has none. Throws Error(file) with
+  /// `where` that lists the known types.
+  const Family& of_type(std::string_view kind,
+                        std::string_view type,
+                        const Json& config,
+                        std::string_view where);
   const Family& named(std::string_view name);
   std::vector<std::string> names() const;
   /// Types known in a dialect, sorted.
@@ -103,12 +110,18 @@ class FamilySet {
     std::shared_ptr<const Family> compiled;
   };
   void add(std::string_view name, std::string_view text, bool fragment);
+  void add_readers(const std::string& family, const Json& dialects);
   const Family& compile(const std::string& name);
 
   std::map<std::string, Source, std::less<>> families_;
   std::map<std::string, Json, std::less<>> fragments_;
-  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>>
-      by_type_;  // dialect -> type -> family
+  struct Reader {
+    std::string family;
+    int rank;  // who is asked first: the user's, then those with a condition
+  };
+  using Readers = std::map<std::string, std::vector<Reader>, std::less<>>;  // by type
+  std::map<std::string, Readers, std::less<>> readers_;                     // by dialect
+  bool of_user_ = false;                                                    // what is being added
   std::map<std::string, std::vector<std::string>, std::less<>> unmathematical_;
 };
 

@@ -121,6 +121,9 @@ void Importer::add_tensor_functions() {
 }
 
 Json Importer::spec_json() {
+  if (!family_.reads(foreign_.dialect, foreign_.config))
+    fail(ErrorKind::file, foreign_.file, "is not of family {}, which reads files where {}",
+         family_.name, dialect_.when->text());
   check_claims(config_, "");
   check_expected();
   return family_.spec->evaluate(env_);

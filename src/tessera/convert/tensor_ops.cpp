@@ -195,11 +195,17 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
     refuse(tensor, "has {} axes; {} is no permutation of them", rank,
            format::shape_text(permutation));
   if (std::is_sorted(permutation.begin(), permutation.end())) return tensor;
-  if (is_block_type(tensor.dtype)) return transposed(as_float32(tensor), permutation);
+  // where the last axis stays, rows move as they are stored
+  const bool whole_rows = permutation.back() == static_cast<int64_t>(rank) - 1;
+  if (is_block_type(tensor.dtype) && !whole_rows)
+    return transposed(as_float32(tensor), permutation);
 
-  const auto size = static_cast<size_t>(layout_of(tensor.dtype).block_bytes);
+  const int64_t row_bytes = storage_bytes(tensor.dtype, tensor.shape.back());
+  const auto size =
+      static_cast<size_t>(whole_rows ? row_bytes : layout_of(tensor.dtype).block_bytes);
   std::vector<size_t> strides(rank, size);  // bytes
-  for (size_t k = rank; k-- > 1;)
+  if (rank > 1) strides[rank - 2] = static_cast<size_t>(row_bytes);
+  for (size_t k = rank - 1; k-- > 1;)
     strides[k - 1] = strides[k] * static_cast<size_t>(tensor.shape[k]);
   Shape shape(rank);
   std::vector<size_t> steps(rank);
@@ -208,7 +214,7 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
     steps[k] = strides[static_cast<size_t>(permutation[k])];
   }
   Buffer result = allocate(tensor, tensor.dtype, shape);
-  const int64_t last = shape[rank - 1];
+  const int64_t last = shape[rank - 1], count = whole_rows ? 1 : last;  // moves of a row
   const int64_t rows = last == 0 ? 0 : format::element_count(shape) / last;
   parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -218,8 +224,8 @@ TensorView transposed(const TensorView& tensor, std::span<const int64_t> permuta
         from += static_cast<size_t>(rest % shape[k]) * steps[k];
         rest /= shape[k];
       }
-      std::byte* out = result.bytes->data() + static_cast<size_t>(row * last) * size;
-      for (int64_t i = 0; i < last; ++i)
+      std::byte* out = result.bytes->data() + static_cast<size_t>(row * count) * size;
+      for (int64_t i = 0; i < count; ++i)
         std::memcpy(out + static_cast<size_t>(i) * size,
                     tensor.data.data() + from + static_cast<size_t>(i) * steps[rank - 1], size);
     }

@@ -50,6 +50,22 @@ std::vector<TensorView> both_ways(const char* json, const TensorView& tensor) {
   return tensors;
 }
 
+TEST(TensorSteps, TransposedRowsKeepTheirBlocks) {
+  // rows of one block each; the last axis stays
+  const size_t bytes = static_cast<size_t>(storage_bytes(DType::q8_0, 2 * 3 * 32));
+  auto owner = std::make_shared<std::vector<std::byte>>(bytes);
+  for (size_t i = 0; i < bytes; ++i) (*owner)[i] = static_cast<std::byte>(i * 7 % 50);
+  const TensorView blocks{"t", DType::q8_0, {2, 3, 32}, *owner, owner};
+  const auto out = both_ways(R"([{"transpose": [1, 0, 2]}])", blocks);
+  EXPECT_EQ(out[0].dtype, DType::q8_0);
+  const std::vector<float> from = values_of(blocks), to = values_of(out[0]);
+  for (size_t a = 0; a < 2; ++a)
+    for (size_t b = 0; b < 3; ++b)
+      for (size_t i = 0; i < 32; ++i)
+        EXPECT_EQ(to[(b * 2 + a) * 32 + i], from[(a * 3 + b) * 32 + i]);
+  EXPECT_EQ(both_ways(R"([{"transpose": [0, 2, 1]}])", blocks)[0].dtype, DType::f32);
+}
+
 TEST(TensorSteps, RepeatMakesEqualParts) {
   const auto out = both_ways(R"([{"repeat": {"axis": 1, "count": 3}}])", counted({2, 1, 2}));
   EXPECT_EQ(out[0].shape, (Shape{2, 3, 2}));
