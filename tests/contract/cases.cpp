@@ -317,6 +317,16 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "rwkv7", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "value_residual": false})"},
     {Slot::mixer, "rwkv_channel_mix", "narrow", R"({"d_hidden": 5})"},
+    {Slot::mixer, "bidirectional", "", R"({"inner": {"type": "mamba", "d_state": 3, "chunk": 4}})"},
+    {Slot::mixer, "bidirectional", "vision_mamba",
+     R"({"inner": {"type": "mamba", "d_state": 3, "chunk": 4}, "share": ["in", "out"], "combine": "mean"})"},
+    {Slot::mixer, "bidirectional", "combine_gate",
+     R"({"inner": {"type": "gated_delta_net", "n_heads": 2, "norm_eps": 0.01}, "combine": "gate"})"},
+    {Slot::mixer, "bidirectional", "of_values",
+     R"({"inner": {"type": "rwkv7", "n_heads": 2, "decay_rank": 2, "rate_rank": 2, "value_rank": 3, "gate_rank": 3}})"},
+    {Slot::mixer, "bidirectional", "of_bounds", R"({"inner": "hgrn", "combine": "concat"})"},
+    {Slot::mixer, "bidirectional", "one_set",
+     R"({"inner": {"type": "slstm", "n_heads": 2, "norm_eps": 0.01}, "share": ["*"], "combine": "concat"})"},
     // segments longer than the documents whose gradients are differentiated: a gradient that stops
     // at a memory is no derivative; the shorter ones say so in exceptions.cpp
     {Slot::mixer, "transformer_xl", "", R"({"n_heads": 2, "segment": 10, "mem_len": 6})"},
