@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "tessera/infer/expert_use.h"
 #include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
@@ -121,7 +122,8 @@ struct Speeds {
 void report_json(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
-                 const infer::PrefixCache* cache) {
+                 const infer::PrefixCache* cache,
+                 const infer::ExpertUse& experts) {
   Json rows = Json::array();
   for (const infer::Generation& row : result.rows) {
     rows.push_back({{"text", row.text},
@@ -136,6 +138,8 @@ void report_json(const GenerateArgs& o,
       rows.back()["accepted_tokens"] = result.accepted_tokens;
     }
     if (cache != nullptr) rows.back()["prefix_cache"] = to_json(*cache);
+    // of all rows together
+    if (!experts.empty()) rows.back()["experts"] = experts.to_json();
   }
   print_json(rows.size() == 1 ? rows[0] : rows);
 }
@@ -216,6 +220,11 @@ int generate(GenerateArgs& o) {
     g.stop_ids.push_back(*tokenizer->eos());
   force_ids(g, loaded, !o.ignore_eos);
   g.cancel = &cancel_token();
+  infer::ExpertUse experts;
+  if (o.json)
+    g.statistics = [&experts](const std::string& name, const at::Tensor& value) {
+      experts.add(name, value);
+    };
 
   // an answer stands alone, a continuation behind what it continues
   const bool quiet = o.quiet || o.prompts.empty() || loaded.model.spec().encoder != nullptr;
@@ -234,7 +243,7 @@ int generate(GenerateArgs& o) {
       static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9),
       static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9)};
   if (o.json) {
-    report_json(o, result, speeds, g.prefix_cache);
+    report_json(o, result, speeds, g.prefix_cache, experts);
   } else {
     if (stream) fmt::print("\n");
     for (size_t r = 0; r < result.rows.size() && !stream; ++r) {

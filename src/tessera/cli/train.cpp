@@ -2,6 +2,7 @@
 #include <chrono>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ int64_t resident_megabytes() {
 class TrainProgress {
  public:
   void operator()(const train::LogLine& line, int64_t steps) {
+    alarm(line);
     const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
     const auto now = std::chrono::steady_clock::now();
     const double since = std::chrono::duration<double>(now - shown_).count();
@@ -56,6 +58,17 @@ class TrainProgress {
   }
 
  private:
+  /// Once for every router that collapses, and again where it had recovered.
+  void alarm(const train::LogLine& line) {
+    const std::set<std::string> told = std::exchange(alarms_, {});
+    for (const std::string& text : line.alarms) {
+      const std::string& router = *alarms_.insert(text.substr(0, text.find(':'))).first;
+      if (!told.contains(router))
+        fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
+    }
+  }
+
+  std::set<std::string> alarms_;  // routers that are told of
   bool terminal_ = isatty(STDERR_FILENO) != 0;
   std::chrono::steady_clock::time_point shown_{};
 };
@@ -90,6 +103,7 @@ int train_model(const TrainArgs& o) {
              recipe.train.batch * recipe.train.length * recipe.train.accumulate);
   if (const std::string note = recipe.spec.selection_note(); !note.empty())
     fmt::print(stderr, "tessera: {}\n", note);
+  for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
   TrainProgress progress;
   train::TrainOptions options;
   options.resume = o.resume;

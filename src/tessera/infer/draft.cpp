@@ -27,6 +27,7 @@ Draft::Draft(const model::Model& model, int64_t most, const CancelToken* cancel,
                .cache = nullptr,
                .kv = {},
                .cancel = cancel,
+               .statistics = nullptr,
                .layers = layers}) {
   limit_ = feeder_.calls().longest_in_cuts();
 }

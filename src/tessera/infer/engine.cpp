@@ -23,7 +23,11 @@ Engine::Engine(const model::Model& model, const Options& options)
     : model_(model),
       options_(options),
       feeder_(model,
-              {options.speculation.max_pending(), options.cache, options.kv, options.cancel}) {
+              {.max_pending = options.speculation.max_pending(),
+               .cache = options.cache,
+               .kv = options.kv,
+               .cancel = options.cancel,
+               .statistics = options.statistics}) {
   if (options.speculation.on()) guesser_.emplace(model, options.speculation, options.cancel);
 }
 

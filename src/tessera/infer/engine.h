@@ -33,7 +33,8 @@ class Engine {
     Speculation speculation = {};
     PrefixCache* cache = nullptr;  // of this model
     spec::KvOptions kv = {};
-    const CancelToken* cancel = nullptr;  // ends all requests, also within a call of the model
+    nn::StatisticSink statistics = nullptr;  // takes what parts of the model count
+    const CancelToken* cancel = nullptr;     // ends all requests, also within a call of the model
   };
   /// The model, and all that the options name, must outlive it. Throws Error(usage) for options
   /// that do not suit it.

@@ -201,6 +201,7 @@ void Feeder::run(const Call& call) {
   model::ForwardOptions forward;
   forward.state = &state_;
   forward.layers = options_.layers;
+  forward.add_statistic = options_.statistics;
   forward.encoded = encoded ? &*encoded : nullptr;
   // one token, or a few guesses: the rows stay whole, and what was said so far can be kept
   const bool brief = std::all_of(batch.segments.begin(), batch.segments.end(),
@@ -239,6 +240,7 @@ void Feeder::whole(std::span<const Work> work, int64_t budget) {
   for (size_t i = 0; i < works.size(); ++i) batch.segments[i].prefix = works[i]->sequence->prefix;
   model::ForwardOptions forward;
   forward.cancel = options_.cancel;
+  forward.add_statistic = options_.statistics;
   std::optional<nn::Encoded> encoded;
   if (model_.spec().encoder) forward.encoded = &encoded.emplace(encoded_once(works));
   const Tensor hidden = model_.hidden(batch, forward);

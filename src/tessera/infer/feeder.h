@@ -22,11 +22,12 @@ at::ScalarType numbers_of(const model::Model& model);
 class Feeder {
  public:
   struct Options {
-    int64_t max_pending = 0;              // most tokens of a row that keep() has not decided on
-    PrefixCache* cache = nullptr;         // of this model; must outlive the feeder
-    spec::KvOptions kv;                   // how keys and values are kept
-    const CancelToken* cancel = nullptr;  // of all rows: a call that it ends spoils those in it
-    int64_t layers = 0;                   // only the first ones, of a model with a state; 0 = all
+    int64_t max_pending = 0;                 // most tokens of a row that keep() has not decided on
+    PrefixCache* cache = nullptr;            // of this model; must outlive the feeder
+    spec::KvOptions kv;                      // how keys and values are kept
+    const CancelToken* cancel = nullptr;     // of all rows: a call that it ends spoils those in it
+    nn::StatisticSink statistics = nullptr;  // takes what parts count
+    int64_t layers = 0;  // only the first ones, of a model with a state; 0 = all
   };
   Feeder(const model::Model& model, const Options& options);
 

@@ -110,8 +110,12 @@ Generations run_requests(const model::Model& model,
                          const GenerateOptions& options,
                          const std::optional<BeamOptions>& beams) {
   check(model, prompts, options);
-  Engine engine(model,
-                {tokenizer, options.speculation, options.prefix_cache, options.kv, options.cancel});
+  Engine engine(model, {.tokenizer = tokenizer,
+                        .speculation = options.speculation,
+                        .cache = options.prefix_cache,
+                        .kv = options.kv,
+                        .statistics = options.statistics,
+                        .cancel = options.cancel});
   std::vector<Request> requests;
   std::vector<Engine::Id> ids;
   for (size_t r = 0; r < prompts.size(); ++r) {

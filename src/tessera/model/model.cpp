@@ -105,6 +105,7 @@ nn::Context context_of(const ModelSpec& spec,
       take(name.starts_with(spec.under("")) ? name : spec.under(name), loss);
     };
   context.add_statistic = options.add_statistic;
+  context.update = options.update;
   context.recompute = options.recompute;
   context.split = options.sequence;
   return context;

@@ -74,6 +74,10 @@ using LossSink = std::function<void(const std::string& name, const Tensor& loss)
 /// Takes what a part counts while it computes (loads of experts), without gradients.
 using StatisticSink = std::function<void(const std::string& name, const Tensor& value)>;
 
+/// What parts have counted in the calls of one update of training so far, by name: losses that are
+/// products of means over the update (balance of experts) read it.
+using UpdateCounts = std::map<std::string, Tensor>;
+
 /// Tensors that one layer of a call makes and later ones read, gradients included: outputs of
 /// branches, values of the first layer, tables of distances. What a spec has to hold for them is
 /// checked when it is read (spec::ReadsEarlierParts, inputs of branches).
@@ -152,10 +156,11 @@ struct Context {
   const CancelToken* cancel = nullptr;
   Call call;
   Probe probe;
-  LossSink add_loss;            // empty where nobody asks
-  StatisticSink add_statistic;  // empty where nobody asks
-  Recompute recompute;          // where gradients are recorded
-  SequenceSplit split;          // of documents over ranks, where gradients are recorded
+  LossSink add_loss;               // empty where nobody asks
+  StatisticSink add_statistic;     // empty where nobody asks
+  UpdateCounts* update = nullptr;  // null where the call stands for itself
+  Recompute recompute;             // where gradients are recorded
+  SequenceSplit split;             // of documents over ranks, where gradients are recorded
   LayerValues values;
   LayerKeys keys;
   /// Where a part computes as many experts at once: its rows by expert, its weights one for each.

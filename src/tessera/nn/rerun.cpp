@@ -112,6 +112,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   frozen_.encoded = encoded_.get();
   frozen_.probe = {};
   frozen_.add_statistic = nullptr;
+  frozen_.update = nullptr;
   frozen_.cancel = nullptr;
   frozen_.lasting = nullptr;
 
@@ -135,6 +136,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   first.probe = context.probe;
   first.cancel = context.cancel;
   first.add_statistic = context.add_statistic;
+  first.update = context.update;
   auto choices = std::make_shared<Choices>();
   choices->outer = choices_of(context);
   choose_by(first, choices);

@@ -169,5 +169,121 @@ TEST(Experts, EveryRouterTrains) {
   }
 }
 
+TEST(Experts, BalanceIsOfTheWholeUpdate) {
+  // two calls of an update: each one's fractions are of both so far, and a call alone stands for
+  // itself
+  const Setting s(
+      R"({"type": "top_k", "k": 1, "losses": {"balance": "switch", "balance_weight": 1}})");
+  const Recipe recipe = read_recipe(s.json, "", {"spec.layers[0].repeat=1"});
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
+  const std::vector<nn::Batch> calls = {nn::Batch::of(std::vector<std::vector<int64_t>>{{1, 2, 3}}),
+                                        nn::Batch::of(std::vector<std::vector<int64_t>>{{7, 8}})};
+  struct Seen {
+    double loss = 0;
+    std::vector<double> load;
+  };
+  const auto run = [&](const nn::Batch& batch, nn::UpdateCounts* update) {
+    Seen seen;
+    model::ForwardOptions forward;
+    forward.training = true;
+    forward.update = update;
+    forward.add_loss = [&](const std::string&, const Tensor& loss) {
+      seen.loss += loss.item<double>() / static_cast<double>(batch.n_tokens());
+    };
+    forward.add_statistic = [&](const std::string& name, const Tensor& value) {
+      if (name.ends_with(".load"))
+        for (int64_t e = 0; e < kExperts; ++e) seen.load.push_back(value[e].item<double>());
+    };
+    model.hidden(batch, forward);
+    return seen;
+  };
+  nn::UpdateCounts update;
+  const Seen first = run(calls[0], &update), second = run(calls[1], &update),
+             alone = run(calls[1], nullptr);
+  EXPECT_EQ(first.loss, run(calls[0], nullptr).loss);
+  // of probabilities that are near 1 / E in a fresh router, E sum f p is near 1 whatever f is: the
+  // exact p is found from calls that count other fractions
+  Tensor p_E = at::empty({kExperts}, at::kDouble);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    nn::UpdateCounts one;  // as if a thousand million tokens before had all gone to e
+    Tensor choices = at::zeros({1, kExperts}, at::kDouble);
+    choices[0][e] = 1e15;
+    one["layers.0.ffn.router.choices"] = choices;
+    one["layers.0.ffn.router.tokens"] = at::full({}, 1e15, at::kDouble);
+    p_E[e] = run(calls[1], &one).loss / kExperts;
+  }
+  EXPECT_NEAR(p_E.sum().item<double>(), 1, 1e-6);
+  double want = 0, want_alone = 0;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const auto i = static_cast<size_t>(e);
+    const double p = p_E[e].item<double>();
+    want += kExperts * p * (first.load[i] + second.load[i]) / 5;
+    want_alone += kExperts * p * second.load[i] / 2;
+  }
+  EXPECT_NEAR(second.loss, want, 1e-6);
+  EXPECT_NEAR(alone.loss, want_alone, 1e-6);
+  EXPECT_GT(std::abs(want - want_alone), 1e-4);
+}
+
+TEST(Experts, RoutersWithoutLossesAreBalanced) {
+  const auto recipe_of = [](const char* router) {
+    return read_recipe(Setting(router).json, "", {});
+  };
+  for (const char* router : {R"("top_k")", R"({"type": "top_k", "k": 2})", R"("hierarchical")"}) {
+    const Recipe recipe = recipe_of(router);
+    EXPECT_EQ(recipe.notes.size(), 1U) << router;
+    EXPECT_NE(resolve(recipe).dump().find(R"("balance":"per_choice_mean")"), std::string::npos);
+    // what is written out says so, and says nothing more when it is read
+    EXPECT_TRUE(read_recipe(resolve(recipe), "", {}).notes.empty());
+  }
+  for (const char* router :
+       {R"({"type": "top_k", "losses": {"balance": "none"}})", kSigmoid, R"("hash")"}) {
+    EXPECT_TRUE(recipe_of(router).notes.empty()) << router;
+    EXPECT_EQ(resolve(recipe_of(router)).dump().find("per_choice_mean"), std::string::npos);
+  }
+}
+
+TEST(Experts, TheirUseAndCollapseAreLogged) {
+  // a router that nothing balances and that begins by sending all to two experts
+  const Setting s(R"({"type": "top_k", "k": 2, "losses": {"balance": "none"}})");
+  const Recipe recipe = read_recipe(s.json, "", {});
+  infer::ExpertUse use;
+  use.add("layers.1.ffn.router.load", at::tensor({90., 2., 0., 1., 87., 0.}, at::kDouble));
+  use.add("layers.1.ffn.router.tokens", at::full({}, 90., at::kDouble));
+  use.add("layers.1.ffn.router.entropy", at::full({}, 45., at::kDouble));
+  use.add("layers.1.ffn.router.dropped", at::full({}, 9., at::kDouble));
+  Tensor together = at::zeros({6, 6}, at::kDouble);
+  together[0][4] = together[4][0] = 86;
+  together[1][3] = together[3][1] = 1;
+  use.add("layers.1.ffn.router.together", together);
+  use.add("layers.1.depth.share", at::ones({}));  // another's
+  const Json json = use.to_json();
+  EXPECT_EQ(json.size(), 1U);
+  const Json& of = json["layers.1.ffn.router"];
+  EXPECT_EQ(of["load"], Json({0.5, 0.0111, 0.0, 0.0056, 0.4833, 0.0}));
+  EXPECT_EQ(of["entropy"], 0.5);
+  EXPECT_EQ(of["dropped"], 0.05);
+  EXPECT_EQ(of["together"], Json({{0, 4, 0.9556}, {1, 3, 0.0111}}));
+  ASSERT_EQ(use.collapsed().size(), 1U);
+  EXPECT_EQ(use.collapsed()[0].text().find("layers.1.ffn.router: 4 of 6 experts"), 0U);
+  infer::ExpertUse few;
+  few.add("r.load", at::tensor({9., 0., 0., 0.}, at::kDouble));
+  EXPECT_TRUE(few.collapsed().empty());  // chance
+
+  std::vector<LogLine> lines;
+  TrainOptions options;
+  options.on_step = [&](const LogLine& line, int64_t) { lines.push_back(line); };
+  s.train("run", {"train.steps=2"}, options);
+  ASSERT_FALSE(lines.empty());
+  const Json& first = lines[0].experts["layers.0.ffn.router"];
+  double sum = 0;
+  for (const Json& share : first["load"]) sum += share.get<double>();
+  EXPECT_NEAR(sum, 1, 1e-3);
+  EXPECT_EQ(first["load"].size(), static_cast<size_t>(kExperts));
+  EXPECT_TRUE(first.contains("entropy") && first.contains("together"));
+  const LogLine back = log_line_of(to_json(lines[0]), "test");
+  EXPECT_EQ(to_json(back), to_json(lines[0]));
+}
+
 }  // namespace
 }  // namespace tessera::train::experts_test

@@ -28,6 +28,14 @@ Loop::Loop(const Recipe& recipe, fs::path folder, const Parts& parts, const Trai
       optimizer_(parts.optimizer),
       options_(options) {
   progress_.carried = fresh_rows(recipe, model_);
+  const auto look = [this](const model::ModelSpec& stack) {
+    model::for_each_part(stack, [this](const spec::AnyPart& part) {
+      routes_ = routes_ || part.mechanism->slot == spec::Slot::router;
+    });
+  };
+  look(recipe.spec);
+  if (recipe.spec.encoder) look(*recipe.spec.encoder);
+  for (const model::PredictorSpec& predictor : recipe.spec.predictors) look(*predictor.stack);
 }
 
 TrainResult Loop::run() {
@@ -111,7 +119,7 @@ LogLine Loop::update() {
   }
   parameters_.clear_gradients();
   LossSums sums;
-  std::map<std::string, Tensor> counts;
+  Counts counts;
   for (int64_t micro = 0; micro < how.accumulate; ++micro)
     for (const auto& [name, sum] :
          pass(micro, packed[static_cast<size_t>(micro)], whole, carried, counts))
@@ -126,7 +134,7 @@ LogLine Loop::update() {
   const double asked = whole.of(objective_.main_loss());
   if (asked > 0) {
     optimizer_.update(lr, scale);
-    parameters_.follow_rules(counts);
+    parameters_.follow_rules(counts.ruled);
   }
   progress_.carried = std::move(carried);
   progress_.step += 1;
@@ -137,6 +145,11 @@ LogLine Loop::update() {
     const double mean = sum / std::max(1.0, whole.of(name));
     (name == objective_.main_loss() ? line.loss : line.losses[name]) = mean;
   }
+  if (!counts.experts.empty()) {
+    line.experts = counts.experts.to_json();
+    for (const infer::ExpertUse::Collapse& collapse : counts.experts.collapsed())
+      line.alarms.push_back(collapse.text());
+  }
   return line;
 }
 
@@ -145,18 +158,19 @@ LossSums Loop::pass(int64_t micro,
                     const PackedBatch& packed,
                     const Denominators& whole,
                     std::optional<CarriedRows>& carried,
-                    std::map<std::string, Tensor>& counts) {
+                    Counts& counts) {
   nn::Batch batch = batch_of(packed);
   model::ForwardOptions forward = forward_options();
   std::vector<int64_t> streams(static_cast<size_t>(recipe_.train.batch));
   std::iota(streams.begin(), streams.end(), micro * recipe_.train.batch);
   std::optional<model::State> state;
   if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
-  // over all micro-batches, for parameters that follow them
-  if (!parameters_.ruled().empty())
+  forward.update = &counts.update;
+  if (routes_ || !parameters_.ruled().empty())
     forward.add_statistic = [&counts](const std::string& name, const Tensor& value) {
-      const auto [known, added] = counts.emplace(name, value);
+      const auto [known, added] = counts.ruled.emplace(name, value);
       if (!added) known->second = known->second + value;
+      counts.experts.add(name, value);
     };
   LossSums sums = objective_.learn(model_, packed, batch, forward, whole);
   const double nats = sums.at(objective_.main_loss());

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tessera/base/cancel.h"
+#include "tessera/infer/expert_use.h"
 #include "tessera/nn/sequence_split.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/objective.h"
@@ -51,6 +52,12 @@ class Loop {
   TrainResult run();
 
  private:
+  /// What parts count over the micro-batches of an update.
+  struct Counts {
+    std::map<std::string, Tensor> ruled;  // for parameters that follow them
+    nn::UpdateCounts update;
+    infer::ExpertUse experts;
+  };
   void restore();
   void check_cancel() const;
   LogLine one_step();
@@ -61,7 +68,7 @@ class Loop {
                 const PackedBatch& packed,
                 const Denominators& whole,
                 std::optional<CarriedRows>& carried,
-                std::map<std::string, Tensor>& counts);
+                Counts& counts);
   model::ForwardOptions forward_options() const;
   std::string safe_place() const;
   [[noreturn]] void stop_at_loss(double nats,
@@ -84,6 +91,7 @@ class Loop {
   RunLog* log_ = nullptr;
   int64_t saved_ = 0;  // step of the newest checkpoint
   int64_t logged_tokens_ = 0;
+  bool routes_ = false;      // whether experts are chosen
   double step_seconds_ = 0;  // of steps since the last line
 };
 

@@ -211,6 +211,27 @@ void check_model(const Recipe& recipe) {
          recipe.train.batch, length, kMaxTokens);
 }
 
+/// Gives routers of a spec that say nothing of losses one that balances; returns how many.
+int64_t balance_routers(Json& json) {
+  int64_t n = 0;
+  if (json.is_array()) {
+    for (Json& one : json) n += balance_routers(one);
+  } else if (json.is_object()) {
+    for (auto& [key, value] : json.items()) n += balance_routers(value);
+    if (json.value("type", Json()) != "moe") return n;
+    Json router = json.value("router", Json("top_k"));
+    if (router.is_string()) router = {{"type", router}};
+    const Json type = router.is_object() ? router.value("type", Json()) : Json();
+    const bool learns =
+        type == "top_k" || type == "top_p" || type == "sparse_mixer" || type == "hierarchical";
+    if (!learns || router.contains("losses") || router.value("balance", Json()) == true) return n;
+    router["losses"] = {{"balance", "per_choice_mean"}};
+    json["router"] = std::move(router);
+    ++n;
+  }
+  return n;
+}
+
 /// What a row that goes on from step to step needs.
 void check_carried(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
@@ -307,6 +328,11 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
          "model to begin from");
 
   Recipe recipe;
+  if (const int64_t routers = balance_routers(json["spec"]); routers > 0)
+    recipe.notes.push_back(fmt::format(
+        "{} router{} without \"losses\" learn{} with \"balance\": \"per_choice_mean\"; \"none\" "
+        "leaves it out",
+        routers, routers == 1 ? "" : "s", routers == 1 ? "s" : ""));
   recipe.spec = model::read_model_spec(json["spec"]);
   json.erase("spec");
   read_data(json, recipe);

@@ -281,9 +281,13 @@ struct Recipe {
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};  // else as the spec declares them, by train.seed
+  /// What reading it has decided and whoever trains should know, a line each.
+  std::vector<std::string> notes = {};
 };
 
-/// Reads and checks; `folder` is what paths are relative to.
+/// Reads and checks; `folder` is what paths are relative to. Learned routers whose spec says
+/// nothing of losses, and that no bias balances, get a balance loss: a router that only follows the
+/// text soon sends all of it to few experts.
 Recipe read_recipe(Json json,
                    const std::filesystem::path& folder,
                    const std::vector<std::string>& overrides = {});

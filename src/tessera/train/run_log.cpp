@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -47,6 +48,8 @@ Json to_json(const LogLine& line) {
   if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
   if (line.accuracy) json["accuracy"] = *line.accuracy;
   if (!line.losses.empty()) json["losses"] = line.losses;
+  if (!line.experts.empty()) json["experts"] = line.experts;
+  if (!line.alarms.empty()) json["alarms"] = line.alarms;
   return json;
 }
 
@@ -90,6 +93,19 @@ LogLine log_line_of(const Json& json, const std::string& where) {
              spec::kind_of(value));
       line.losses[name] = value.get<double>();
     }
+  }
+  if (const auto experts = json.find("experts"); experts != json.end()) {
+    if (!experts->is_object())
+      fail(ErrorKind::file, where, "\"experts\": found {}; expected an object",
+           spec::kind_of(*experts));
+    line.experts = *experts;
+  }
+  if (const auto alarms = json.find("alarms"); alarms != json.end()) {
+    const auto text = [](const Json& alarm) { return alarm.is_string(); };
+    if (!alarms->is_array() || !std::all_of(alarms->begin(), alarms->end(), text))
+      fail(ErrorKind::file, where, "\"alarms\": found {}; expected a list of texts",
+           spec::kind_of(*alarms));
+    line.alarms = alarms->get<std::vector<std::string>>();
   }
   return line;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/spec/json.h"
 
@@ -25,8 +26,11 @@ struct LogLine {
   double seconds = 0;                     // since the start, pauses left out
   std::optional<double> valid_loss = {};  // when evaluated
   std::optional<double> valid_bits_per_byte = {};
-  std::optional<double> accuracy = {};        // of the validation's targets, the share ranked first
-  std::map<std::string, double> losses = {};  // those of parts, by name; in log.jsonl alone
+  std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
+  // in log.jsonl alone:
+  std::map<std::string, double> losses = {};  // those of parts, by name
+  spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
+  std::vector<std::string> alarms = {};       // routers that have collapsed
 };
 
 spec::Json to_json(const LogLine& line);

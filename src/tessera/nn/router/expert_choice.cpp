@@ -21,8 +21,7 @@ class ExpertChoiceRouter final : public Router {
       const at::NoGradGuard no_gradients;
       return of_tokens(p_NE, lengths_of(*context.batch));
     });
-    if (context.add_statistic)
-      context.add_statistic(name_ + ".load", loads(expert_NK, p_NE.size(1)));
+    count_choices(context, name_, expert_NK, p_NE.size(1));
     return {expert_NK, p_NE.gather(1, expert_NK.clamp_min(0).to(p_NE.device()))};
   }
 

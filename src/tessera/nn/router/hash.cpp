@@ -29,7 +29,7 @@ class HashedRouter final : public Router {
             ids_N.size(0), x_ND.size(0));
     const Tensor expert_N1 = expert_V_.defined() ? expert_V_.index_select(0, ids_N).unsqueeze(1)
                                                  : hashed(ids_N, context.batch->before_NM);
-    if (context.add_statistic) context.add_statistic(name_ + ".load", loads(expert_N1, n_experts_));
+    count_choices(context, name_, expert_N1, n_experts_);
     return {expert_N1, at::ones({x_ND.size(0), 1}, x_ND.options().dtype(ops::wide(x_ND)))};
   }
 

@@ -14,7 +14,7 @@ class ChanceRouter final : public Router {
   Routing route(const Tensor& x_ND, Context& context) const override {
     const Tensor expert_NK =
         chosen(context, [&] { return largest(scores(x_ND.size(0), context), config_.k); });
-    if (context.add_statistic) context.add_statistic(name_ + ".load", loads(expert_NK, n_experts_));
+    count_choices(context, name_, expert_NK, n_experts_);
     return {expert_NK, at::full(expert_NK.sizes(), 1.0 / static_cast<double>(config_.k),
                                 x_ND.options().dtype(ops::wide(x_ND)))};
   }

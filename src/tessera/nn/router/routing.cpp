@@ -11,16 +11,6 @@
 namespace tessera::nn {
 namespace {
 
-/// c_ji / N of the experts' choices: [K, E], without gradients.
-Tensor choice_fractions(const Tensor& expert_NK, const Tensor& p_NE) {
-  const int64_t n = expert_NK.size(0), e = p_NE.size(1);
-  std::vector<Tensor> rows;
-  for (int64_t j = 0; j < expert_NK.size(1); ++j)
-    rows.push_back(loads(expert_NK.narrow(1, j, 1), e) /
-                   static_cast<double>(std::max<int64_t>(1, n)));
-  return at::stack(rows).to(p_NE.options());
-}
-
 /// hf_topk of the tokens of all layers so far, whose difference to that of the layers before is
 /// this layer's: the sum over layers is the loss of all their tokens together.
 Tensor hf_topk_of_layers(const Tensor& f_KE, const Tensor& p_NE, LayerValues& values) {
@@ -44,6 +34,36 @@ Tensor hf_topk_of_layers(const Tensor& f_KE, const Tensor& p_NE, LayerValues& va
 }
 
 }  // namespace
+
+Tensor choice_fractions(const Tensor& expert_NK, int64_t n_experts) {
+  std::vector<Tensor> rows;
+  for (int64_t j = 0; j < expert_NK.size(1); ++j)
+    rows.push_back(loads(expert_NK.narrow(1, j, 1), n_experts) /
+                   static_cast<double>(std::max<int64_t>(1, expert_NK.size(0))));
+  return at::stack(rows);
+}
+
+void count_choices(const Context& context,
+                   const std::string& name,
+                   const Tensor& expert_NK,
+                   int64_t n_experts) {
+  if (!context.add_statistic) return;
+  context.add_statistic(name + ".load", loads(expert_NK, n_experts));
+  context.add_statistic(name + ".tokens",
+                        at::full({}, static_cast<double>(expert_NK.size(0)), at::kDouble));
+  const int64_t k = expert_NK.size(1);
+  if (k < 2) return;
+  Tensor together = at::zeros({n_experts, n_experts}, at::kDouble);
+  const Tensor chosen = expert_NK.contiguous();
+  const auto* expert = chosen.const_data_ptr<int64_t>();
+  auto* count = together.data_ptr<double>();
+  for (int64_t n = 0; n < chosen.size(0); ++n, expert += k)
+    for (int64_t i = 0; i < k; ++i)
+      for (int64_t j = 0; j < k; ++j)
+        if (i != j && expert[i] >= 0 && expert[j] >= 0)
+          count[expert[i] * n_experts + expert[j]] += 1;
+  context.add_statistic(name + ".together", together);
+}
 
 Tensor loads(const Tensor& expert_NK, int64_t n_experts) {
   const Tensor chosen = expert_NK.contiguous();
@@ -79,36 +99,44 @@ Tensor largest(const Tensor& scores_NE, int64_t k) {
   return out;
 }
 
-Tensor balance_loss(BalanceLoss kind,
-                    const Tensor& p_NE,
-                    const Tensor& expert_NK,
-                    const std::vector<int64_t>& lengths) {
-  const auto e = static_cast<double>(p_NE.size(1)), k = static_cast<double>(expert_NK.size(1));
-  const Tensor f_KE = choice_fractions(expert_NK, p_NE), mean_E = p_NE.mean(0);
+Tensor balance_loss(BalanceLoss kind, const Tensor& p_NE, const Tensor& f_KE) {
+  const auto e = static_cast<double>(p_NE.size(1)), k = static_cast<double>(f_KE.size(0));
+  const Tensor f = f_KE.to(p_NE.options()), mean_E = p_NE.mean(0);
   switch (kind) {
     case BalanceLoss::none:
       return at::zeros({}, p_NE.options());
     case BalanceLoss::switch_:
-      return (f_KE[0] * mean_E).sum() * e;
+      return (f[0] * mean_E).sum() * e;
     case BalanceLoss::hf_topk:
-      return (f_KE * mean_E).sum() * e;
+      return (f * mean_E).sum() * e;
     case BalanceLoss::per_choice_mean:
-      return (f_KE.sum(0) * mean_E).sum() * (e / k);
-    case BalanceLoss::sequence: {
-      Tensor sum = at::zeros({}, p_NE.options());
-      int64_t begin = 0;
-      for (const int64_t n : lengths) {
-        sum = sum + static_cast<double>(n) * balance_loss(BalanceLoss::per_choice_mean,
-                                                          p_NE.narrow(0, begin, n),
-                                                          expert_NK.narrow(0, begin, n), {});
-        begin += n;
-      }
-      require(begin == p_NE.size(0), "router", "documents of {} tokens; {} are routed", begin,
-              p_NE.size(0));
-      return sum / static_cast<double>(std::max<int64_t>(1, begin));
-    }
+      return (f.sum(0) * mean_E).sum() * (e / k);
+    case BalanceLoss::sequence:
+      break;
   }
-  fail(ErrorKind::internal, "router", "unknown balance loss");
+  fail(ErrorKind::internal, "router", "no balance loss of fractions alone");
+}
+
+Tensor balance_loss(BalanceLoss kind,
+                    const Tensor& p_NE,
+                    const Tensor& expert_NK,
+                    const std::vector<int64_t>& lengths) {
+  const auto fractions = [&](const Tensor& chosen) {
+    const at::NoGradGuard no_gradients;
+    return choice_fractions(chosen, p_NE.size(1));
+  };
+  if (kind != BalanceLoss::sequence) return balance_loss(kind, p_NE, fractions(expert_NK));
+  Tensor sum = at::zeros({}, p_NE.options());
+  int64_t begin = 0;
+  for (const int64_t n : lengths) {
+    sum = sum + static_cast<double>(n) * balance_loss(BalanceLoss::per_choice_mean,
+                                                      p_NE.narrow(0, begin, n),
+                                                      fractions(expert_NK.narrow(0, begin, n)));
+    begin += n;
+  }
+  require(begin == p_NE.size(0), "router", "documents of {} tokens; {} are routed", begin,
+          p_NE.size(0));
+  return sum / static_cast<double>(std::max<int64_t>(1, begin));
 }
 
 Tensor router_z_loss(const Tensor& z_NE) {
@@ -195,6 +223,22 @@ Tensor LearnedRouter::logits(const Tensor& x_ND, Context& context) const {
   return gate_(x);
 }
 
+Tensor LearnedRouter::fractions_so_far(const Tensor& expert_NK,
+                                       int64_t n_experts,
+                                       const Context& context,
+                                       const std::string& level) const {
+  const at::NoGradGuard no_gradients;
+  const Tensor own = choice_fractions(expert_NK, n_experts);
+  if (context.update == nullptr) return own;
+  const auto n = static_cast<double>(expert_NK.size(0));
+  const auto add = [&](const char* what, const Tensor& value) -> const Tensor& {
+    Tensor& sum = (*context.update)[name_ + level + what];
+    sum = sum.defined() ? sum + value : value;
+    return sum;
+  };
+  return add(".choices", own * n) / add(".tokens", at::full({}, n, at::kDouble)).clamp_min(1);
+}
+
 void LearnedRouter::report(const Tensor& z_NE,
                            const Tensor& p_NE,
                            const Tensor& expert_NK,
@@ -202,20 +246,23 @@ void LearnedRouter::report(const Tensor& z_NE,
                            const std::string& level) const {
   const auto n = static_cast<double>(p_NE.size(0));
   if (context.add_loss && losses_.balance != BalanceLoss::none && losses_.balance_weight > 0) {
-    const std::vector<int64_t> lengths = losses_.balance == BalanceLoss::sequence
-                                             ? lengths_of(*context.batch)
-                                             : std::vector<int64_t>();
+    const auto fractions = [&] {
+      return chosen(context,
+                    [&] { return fractions_so_far(expert_NK, p_NE.size(1), context, level); });
+    };
     const Tensor loss =
-        losses_.balance == BalanceLoss::hf_topk
-            ? hf_topk_of_layers(choice_fractions(expert_NK, p_NE), p_NE, context.values)
-            : balance_loss(losses_.balance, p_NE, expert_NK, lengths);
+        losses_.balance == BalanceLoss::sequence
+            ? balance_loss(losses_.balance, p_NE, expert_NK, lengths_of(*context.batch))
+        : losses_.balance == BalanceLoss::hf_topk
+            ? hf_topk_of_layers(fractions().to(p_NE.options()), p_NE, context.values)
+            : balance_loss(losses_.balance, p_NE, fractions());
     context.add_loss("balance" + level, loss * (losses_.balance_weight * n));
   }
   if (context.add_loss && losses_.z_weight > 0)
     context.add_loss("router_z" + level, router_z_loss(z_NE) * (losses_.z_weight * n));
   if (!context.add_statistic) return;
   const at::NoGradGuard no_gradients;
-  context.add_statistic(name_ + level + ".load", loads(expert_NK, p_NE.size(1)));
+  count_choices(context, name_ + level, expert_NK, p_NE.size(1));
   context.add_statistic(name_ + level + ".entropy",
                         at::special_entr(p_NE).sum().to(at::kCPU, at::kDouble));
 }

@@ -10,12 +10,16 @@ namespace tessera::nn {
 /// int64 on the CPU. What is -inf comes last.
 Tensor largest(const Tensor& scores_NE, int64_t k);
 
-/// balance_loss() of BalanceLoss but hf_topk over layers: `first_N` documents' lengths are needed
-/// by `sequence` alone. A scalar; gradients reach p_NE.
+/// c_ji / N of the experts' choices: [K, E], double on the CPU.
+Tensor choice_fractions(const Tensor& expert_NK, int64_t n_experts);
+/// balance_loss() of BalanceLoss but hf_topk over layers: documents' lengths are needed by
+/// `sequence` alone. A scalar; gradients reach p_NE.
 Tensor balance_loss(BalanceLoss kind,
                     const Tensor& p_NE,
                     const Tensor& expert_NK,
                     const std::vector<int64_t>& lengths);
+/// The same of fractions, which may be of more tokens than these; not of `sequence`.
+Tensor balance_loss(BalanceLoss kind, const Tensor& p_NE, const Tensor& f_KE);
 /// mean over rows of ln(sum_i e^{z_i})^2
 Tensor router_z_loss(const Tensor& z_NE);
 /// var / (mean^2 + 1e-10), of all or of a sample of them (divided by n - 1).
@@ -74,6 +78,12 @@ class LearnedRouter : public Router {
   double jitter_;
 
  private:
+  /// Of the choices of an update so far, these among them; of these alone outside one.
+  Tensor fractions_so_far(const Tensor& expert_NK,
+                          int64_t n_experts,
+                          const Context& context,
+                          const std::string& level) const;
+
   std::string name_;
   int64_t n_experts_;
   Linear gate_;
@@ -81,5 +91,12 @@ class LearnedRouter : public Router {
 
 /// How many of the choices are each expert's, float64 [E].
 Tensor loads(const Tensor& expert_NK, int64_t n_experts);
+
+/// Counts choices where somebody asks: NAME.load [E], NAME.tokens and, of several choices a token,
+/// NAME.together [E, E], how many tokens have chosen both (0 on the diagonal).
+void count_choices(const Context& context,
+                   const std::string& name,
+                   const Tensor& expert_NK,
+                   int64_t n_experts);
 
 }  // namespace tessera::nn
