@@ -171,6 +171,23 @@ TEST_P(FamilyParity, LogitsAndGreedyText) {
   expect_close(model::to_padded(has_logits ? loaded.model.logits(hidden) : hidden, ids, mask),
                has_logits ? get("logits") : get("last_hidden_state"), real);
 
+  // modules for tokens further ahead: what each makes of the row before it, and of its own tokens
+  if (const fs::path ahead = fs::path(c.file) / "ahead.safetensors"; fs::exists(ahead)) {
+    const format::TensorFile goldens = format::open_safetensors(ahead);
+    ASSERT_EQ(goldens.tensors().size(), spec.predictors.size());
+    const Tensor row = ids[0];
+    Tensor h = loaded.model.hidden(model::from_padded(ids.narrow(0, 0, 1), Tensor()));
+    for (size_t k = 0; k < spec.predictors.size(); ++k) {
+      const int64_t n = row.numel() - static_cast<int64_t>(k) - 1;
+      h = loaded.model.predict(
+          k, h.narrow(0, 0, n),
+          model::from_padded(row.narrow(0, row.numel() - n, n).unsqueeze(0), Tensor()));
+      const Tensor want = infer::tensor_or_undefined(goldens, fmt::format("ahead_{}", k));
+      ASSERT_TRUE(want.defined());
+      expect_close(loaded.model.logits(h), want, at::ones({n}, at::kBool));
+    }
+  }
+
   // an encoder's logits are not of the next token
   if (!get("greedy_ids").defined() || spec.arch == model::Arch::encoder) return;
   const auto list = [&](const char* name) {
@@ -196,9 +213,10 @@ INSTANTIATE_TEST_SUITE_P(Goldens,
 
 TEST(FamilyGgufs, ExpertsAreMultipliedFromTheirBlocks) {
   // their parity above is that of numbers which stay as they lie in the file
-  for (const auto& [family, dtype] :
-       {std::pair{"mixtral", DType::q4_0}, std::pair{"gpt_oss", DType::mxfp4}}) {
-    const auto loaded = infer::load_model(kFamilies / family / "gguf/blocks.gguf");
+  for (const auto& [file, dtype] : {std::pair{"mixtral/gguf/blocks.gguf", DType::q4_0},
+                                    std::pair{"gpt_oss/gguf/blocks.gguf", DType::mxfp4},
+                                    std::pair{"gpt_oss/mxfp4", DType::mxfp4}}) {
+    const auto loaded = infer::load_model(kFamilies / file);
     int stacks = 0;
     for (const auto& [decl, weight] : loaded.model.weights().all()) {
       if (decl.shape.size() != 3) continue;
@@ -206,7 +224,7 @@ TEST(FamilyGgufs, ExpertsAreMultipliedFromTheirBlocks) {
       EXPECT_EQ(weight->dtype(), dtype) << decl.name;
       EXPECT_EQ(weight->slice(1).dtype(), dtype) << decl.name;
     }
-    EXPECT_EQ(stacks, 6) << family;
+    EXPECT_EQ(stacks, 6) << file;
   }
 }
 

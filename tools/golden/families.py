@@ -249,6 +249,9 @@ class Writer:
         else:
             loaded = self.load(config, case.name, extra_allowed=bool(case.tensors))
             result = reference.run(loaded, self.inputs, self.family.padding)
+        if case.ahead:
+            found = reference.ahead(loaded, tensors, self.inputs["input_ids"][0])
+            save_file(found, folder / "ahead.safetensors")
         self.results[case.name] = result
         moved = reference.difference(result, self.results[case.of], self.mask)
         facts = {

@@ -9,6 +9,8 @@ left to their defaults).
 import copy
 import dataclasses
 
+import gguf
+import numpy
 import torch
 
 import reference
@@ -36,6 +38,7 @@ class Rewrite:
     tensors: object = None  # tensors of `of` -> tensors of this case
     same_result: bool = True  # False: defaults apply, the result is this case's own
     reference_refuses: str = ""  # why this version fails on a spelling that files carry
+    ahead: bool = False  # the tensors hold modules that predict tokens further ahead
     unread: tuple = ()  # dotted keys of this spelling whose value changes nothing
     why: str = ""
 
@@ -2064,6 +2067,7 @@ def nemotron_h():
             Case("topk_group", {"topk_group": 4}, of="experts"),
             Case("norm_topk_prob", {"norm_topk_prob": False}, of="experts"),
             Case("routed_scaling_factor", {"routed_scaling_factor": 1.0}, of="experts"),
+            Case("moe_latent_size", {"moe_latent_size": 8}, of="experts", why="experts between two projections"),
             Case("shared_bias", {"mlp_bias": True}, of="experts", why="of the shared expert alone"),
             Rewrite("experts_pattern", "experts", older_nemotron_h),
             Rewrite(
@@ -2084,10 +2088,11 @@ def nemotron_h():
         missing="backbone.layers.0.mixer.dt_bias",
         rejects=[
             {
-                "name": "latent",
-                "set": {"moe_latent_size": 8},
+                "name": "latent_bias",
+                "base": "experts",
+                "set": {"moe_latent_size": 8, "mlp_bias": True},
                 "expect": "moe_latent_size",
-                "why": "experts that read a projection of the token",
+                "why": "biases of the projections around experts",
             },
         ],
     )
@@ -3131,6 +3136,27 @@ def diffllama():
     )
 
 
+def with_modules(count):
+    """DeepSeek's modules for tokens further ahead, which repeat embedding and head."""
+
+    def rewrite(tensors):
+        result, layers = dict(tensors), 2
+        like = {n.removeprefix("model.layers.1."): v for n, v in tensors.items() if n.startswith("model.layers.1.")}
+        width = tensors["model.norm.weight"].shape[0]
+        own = {"enorm.weight": (width,), "hnorm.weight": (width,), "shared_head.norm.weight": (width,)}
+        own["eh_proj.weight"] = (width, 2 * width)
+        own.update({name: tuple(value.shape) for name, value in like.items()})
+        for k in range(count):
+            for name, shape in own.items():
+                full = f"model.layers.{layers + k}.{name}"
+                result[full] = reference.draw("deepseek_v3", full, shape, False)
+            result[f"model.layers.{layers + k}.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+            result[f"model.layers.{layers + k}.shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+        return result
+
+    return rewrite
+
+
 def deepseek_v3():
     yarn = dict(factor=4.0, original_max_position_embeddings=16)
     return Family(
@@ -3186,6 +3212,14 @@ def deepseek_v3():
             *every_rope(4),
             dynamic_rope(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite(
+                "modules",
+                "base",
+                without(num_nextn_predict_layers=2),
+                with_modules(2),
+                ahead=True,
+                why="two modules for further tokens behind the last layer",
+            ),
             Rewrite("v4", "base", older),
             Rewrite("v4_rope_yarn", "rope_yarn_mscale_all_dim", older_type),
         ],
@@ -3536,6 +3570,22 @@ FAMILIES += [
 ]
 
 
+def in_mxfp4(tensors):
+    """Experts as released files hold them: codes of neighbours in a byte, and scales."""
+    kind, result = gguf.GGMLQuantizationType.MXFP4, {}
+    for name, value in tensors.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            result[name] = value
+            continue
+        rows = value.transpose(1, 2).contiguous().numpy()
+        blocks = gguf.quants.quantize(rows, kind).reshape(*rows.shape[:2], -1, 17)
+        codes = numpy.concatenate([blocks[..., 1:] & 15, blocks[..., 1:] >> 4], axis=-1)
+        pairs = codes[..., ::2] | codes[..., 1::2] << 4
+        result[f"{name}_blocks"] = torch.from_numpy(numpy.ascontiguousarray(pairs))
+        result[f"{name}_scales"] = torch.from_numpy(numpy.ascontiguousarray(blocks[..., 0]))
+    return result
+
+
 def gpt_oss():
     sliding, full = "sliding_attention", "full_attention"
     yarn = dict(kind="yarn", factor=4.0, original_max_position_embeddings=64)
@@ -3575,6 +3625,19 @@ def gpt_oss():
                 of="implied",
                 storage="MXFP4",
                 why="numbers that the block type of the released files holds",
+            ),
+            Rewrite(
+                "mxfp4",
+                "blocks",
+                without(
+                    quantization_config={
+                        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]
+                        + ["model.embed_tokens", "lm_head"],
+                        "quant_method": "mxfp4",
+                    }
+                ),
+                in_mxfp4,
+                why="as the released files store experts",
             ),
             *every_rope(8),
             *whole_rotary(top=False),
@@ -4169,6 +4232,66 @@ def olmoe():
     )
 
 
+def phimoe():
+    long = dict(
+        kind="longrope",
+        short_factor=SHORT[:2],
+        long_factor=LONG[:2],
+        short_mscale=1.3,
+        long_mscale=1.3,
+        original_max_position_embeddings=32,
+    )
+    return Family(
+        name="phimoe",
+        model_type="phimoe",
+        architecture="PhimoeForCausalLM",
+        draw=1,
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            **EXPERTS,
+            "router_jitter_noise": 0.2,
+            "attention_bias": True,
+            "lm_head_bias": True,
+        },
+        cases=[Case("base", why="some experts come near the best, others do not")]
+        + common_cases()
+        + [
+            Case("router_jitter_noise", {"router_jitter_noise": 0.05}),
+            Case("attention_bias", {"attention_bias": False}),
+            Case("lm_head_bias", {"lm_head_bias": False}),
+            Case("sliding_window", {"sliding_window": 4}),
+            Case("rope_longrope", rope(**long), why="within the trained length; beyond it the class keeps these factors"),
+            Case("rope_longrope_factors", rope(**{**long, "short_factor": [1.5, 3.0]}), of="rope_longrope"),
+            Case("rope_longrope_mscale", rope(**{**long, "short_mscale": 1.0, "long_mscale": 1.0}), of="rope_longrope"),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "hub",
+                "rope_longrope",
+                lambda config: {**older_type(config), "original_max_position_embeddings": 32},
+                why="keys of the released files",
+            ),
+            Rewrite("rope_in_scaling", "rope_longrope", rope_within("rope_scaling"), why="all in rope_scaling"),
+            Rewrite("rope_scaling", "rope_longrope", rope_at_top, why="under rope_scaling"),
+            Rewrite("rope_type", "rope_longrope", rope_within("rope_parameters"), why='"type"'),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+        ],
+        shape_keys=SHAPES_GQA + ["num_local_experts"],
+        missing="model.layers.1.block_sparse_moe.experts.2.w3.weight",
+        rejects=[
+            {
+                "name": "mscales",
+                "base": "rope_longrope",
+                "set": {"rope_parameters.long_mscale": 1.4},
+                "expect": "short_mscale differs",
+                "why": "one factor of a rotation here; the released ones are equal",
+            },
+            {"name": "three_experts", "set": {"num_experts_per_tok": 3}, "expect": "num_experts_per_tok"},
+        ],
+    )
+
+
 def switch_transformers():
     return Family(
         name="switch_transformers",
@@ -4259,7 +4382,7 @@ def switch_transformers():
     )
 
 
-FAMILIES += [make() for make in (olmoe, switch_transformers)]
+FAMILIES += [make() for make in (olmoe, phimoe, switch_transformers)]
 
 
 # families whose files are read with their head alone; Zamba's is always tied

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -17,6 +18,9 @@ import gguf
 import numpy
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+from transformers.modeling_layers import MtpModel
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -123,6 +127,19 @@ def save(model, folder):
             shutil.copyfile(pathlib.Path(scratch, name), folder / name)
 
 
+def unpacked(tensors):
+    """Experts in MXFP4 as the numbers that the reference makes of them."""
+    result = {}
+    for name, value in tensors.items():
+        if name.endswith("_blocks"):
+            stem = name.removesuffix("_blocks")
+            scales = tensors[f"{stem}_scales"]
+            result[stem] = convert_moe_packed_tensors(value, scales, dtype=torch.float32).contiguous()
+        elif not name.endswith("_scales"):
+            result[name] = value
+    return result
+
+
 def load(architecture, config, weights, attention="eager", extra_allowed=False):
     """What from_pretrained makes of a config (a dict) and a weights file; every name must match.
 
@@ -130,8 +147,13 @@ def load(architecture, config, weights, attention="eager", extra_allowed=False):
     extra_allowed: the file may hold tensors that the architecture does not use.
     """
     with tempfile.TemporaryDirectory() as scratch:
+        packed = "quantization_config" in config
+        if packed:  # the loader of packed experts wants a GPU; what unpacks them does not
+            config = {key: value for key, value in config.items() if key != "quantization_config"}
+            save_file(unpacked(load_file(weights)), pathlib.Path(scratch, "model.safetensors"))
+        else:
+            shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
         pathlib.Path(scratch, "config.json").write_text(json.dumps(config))
-        shutil.copyfile(weights, pathlib.Path(scratch, "model.safetensors"))
         model, info = model_class(architecture).from_pretrained(
             scratch, attn_implementation=attention, dtype=torch.float32, output_loading_info=True
         )
@@ -205,6 +227,43 @@ def run(model, batch, padding):
         if getattr(output, name, None) is not None:
             result["logits" if name == "prediction_logits" else name] = getattr(output, name)
     return {name: value.detach().float().contiguous() for name, value in result.items()}
+
+
+@torch.no_grad()
+def ahead(model, tensors, ids):
+    """Logits of the modules that predict tokens further ahead, of one row: {"ahead_0": [T - 1, C]}.
+
+    tensors: those of the checkpoint, where the modules are layers behind the last one.
+    """
+    first = model.config.num_hidden_layers
+    state = {}
+    for name, value in tensors.items():
+        found = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        if not found or int(found[1]) < first or found[2] in ("embed_tokens.weight", "shared_head.head.weight"):
+            continue
+        rest = found[2].replace("shared_head.norm.", "post_norm.")
+        inner = rest if rest.startswith(("enorm", "hnorm", "eh_proj", "post_norm")) else f"mtp_block.{rest}"
+        state[f"layers.{int(found[1]) - first}.{inner}"] = value
+    for name in [name for name in state if name.endswith(".experts.0.gate_proj.weight")]:
+        stem = name.removesuffix("0.gate_proj.weight")
+        count = sum(other.startswith(stem) for other in state) // 3
+        parts = {
+            part: torch.stack([state.pop(f"{stem}{e}.{part}_proj.weight") for e in range(count)])
+            for part in ("gate", "up", "down")
+        }
+        state[f"{stem}gate_up_proj"] = torch.cat([parts["gate"], parts["up"]], dim=1)
+        state[f"{stem}down_proj"] = parts["down"]
+    modules = MtpModel(model, model.config.num_mtp_layers).eval()
+    missing, unexpected = modules.load_state_dict(state, strict=False)
+    if unexpected or any(name.startswith("layers.") for name in missing):
+        raise RuntimeError(f"modules for further tokens: missing {missing}, unexpected {unexpected}")
+    hidden, result = model.model(input_ids=ids[None], use_cache=False).last_hidden_state, {}
+    for k in range(model.config.num_mtp_layers):
+        token = ids[None, k + 1 :]
+        places = torch.arange(k + 1, len(ids))[None]
+        hidden = modules.forward_layer(k, hidden[:, : token.shape[1]], places, None, input_ids=token)
+        result[f"ahead_{k}"] = modules._project_to_logits(hidden)[0].contiguous()
+    return result
 
 
 def counted(value, mask):

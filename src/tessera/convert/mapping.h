@@ -70,7 +70,7 @@ Exported export_checkpoint(const Family& family,
 
 /// A resolved spec as expressions see it: layers unfolded, and in each layer the branches by name:
 /// layer.mixer, layer.mixer_norm, layer.mixer_residual. Where there are two stacks, in each of them
-/// (spec.stacks.encoder.layers).
+/// (spec.stacks.encoder.layers); predictors are a list of such stacks.
 Json spec_view(const Json& resolved);
 
 }  // namespace tessera::convert

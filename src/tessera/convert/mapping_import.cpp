@@ -336,6 +336,13 @@ Json spec_view(const Json& resolved) {
     for (int64_t i = layer.value("repeat", int64_t{1}); i > 0; --i) layers.push_back(flat);
   }
   view["layers"] = std::move(layers);
+  if (resolved.contains("predictors")) {
+    Json predictors = Json::array();
+    for (const Json& predictor : resolved["predictors"])
+      for (int64_t i = predictor.value("repeat", int64_t{1}); i > 0; --i)
+        predictors.push_back(spec_view(predictor));
+    view["predictors"] = std::move(predictors);
+  }
   return view;
 }
 

@@ -308,6 +308,61 @@ TensorView mean_of(std::span<const TensorView> tensors) {
   return from_doubles(first.name, first.dtype, first.shape, sum);
 }
 
+namespace {
+
+constexpr int64_t kMxHalf = 16;  // bytes of codes of a block, which follow its scale in GGUF
+
+/// Code i of 32: neighbours share a byte in Hugging Face files, halves of a block do in GGUF.
+uint8_t code_of(const std::byte* codes, int64_t i, bool neighbours) {
+  const auto byte = static_cast<uint8_t>(codes[neighbours ? i / 2 : i % kMxHalf]);
+  return (neighbours ? i % 2 : i / kMxHalf) == 0 ? byte & 15 : byte >> 4;
+}
+
+void repack(const std::byte* from, std::byte* to, bool to_neighbours) {
+  for (int64_t b = 0; b < kMxHalf; ++b) {
+    const int64_t low = to_neighbours ? 2 * b : b, high = to_neighbours ? low + 1 : b + kMxHalf;
+    to[b] = static_cast<std::byte>(code_of(from, low, !to_neighbours) |
+                                   code_of(from, high, !to_neighbours) << 4);
+  }
+}
+
+}  // namespace
+
+TensorView mxfp4_of(const TensorView& codes, const TensorView& scales) {
+  if (codes.dtype != DType::u8 || codes.shape.empty() || codes.shape.back() != kMxHalf)
+    refuse(codes, "of type {} has shape {}; expected u8 and {} bytes a block", name_of(codes.dtype),
+           format::shape_text(codes.shape), kMxHalf);
+  Shape shape = codes.shape;
+  shape.pop_back();
+  if (scales.dtype != DType::u8 || scales.shape != shape || shape.empty())
+    refuse(scales, "of type {} has shape {}; expected u8 and {}", name_of(scales.dtype),
+           format::shape_text(scales.shape), format::shape_text(shape));
+  shape.back() *= layout_of(DType::mxfp4).block_elements;
+  Buffer result = allocate(codes, DType::mxfp4, shape);
+  for (int64_t block = 0; block < std::ssize(scales.data); ++block) {
+    std::byte* to = result.bytes->data() + block * (kMxHalf + 1);
+    to[0] = scales.data[static_cast<size_t>(block)];
+    repack(codes.data.data() + block * kMxHalf, to + 1, false);
+  }
+  return result.view;
+}
+
+std::vector<TensorView> mxfp4_parts(const TensorView& tensor) {
+  if (tensor.dtype != DType::mxfp4)
+    refuse(tensor, "has type {}; expected mxfp4", name_of(tensor.dtype));
+  Shape shape = tensor.shape;
+  shape.back() /= layout_of(DType::mxfp4).block_elements;
+  Buffer scales = allocate(tensor, DType::u8, shape);
+  shape.push_back(kMxHalf);
+  Buffer codes = allocate(tensor, DType::u8, shape);
+  for (int64_t block = 0; block < std::ssize(*scales.bytes); ++block) {
+    const std::byte* from = tensor.data.data() + block * (kMxHalf + 1);
+    (*scales.bytes)[static_cast<size_t>(block)] = from[0];
+    repack(from + 1, codes.bytes->data() + block * kMxHalf, true);
+  }
+  return {codes.view, scales.view};
+}
+
 TensorView from_doubles(std::string name,
                         DType dtype,
                         const Shape& shape,

@@ -36,6 +36,11 @@ TensorView as_plain_float(const TensorView& tensor);
 TensorView with_padding(const TensorView& tensor, int64_t count, double value);
 /// Element by element, summed in double, stored as the first one's type (block types: float32).
 TensorView mean_of(std::span<const TensorView> tensors);
+/// MXFP4 as Hugging Face files hold it, codes u8 [.., G, 16] of pairs of neighbours and scales u8
+/// [.., G], as blocks of GGUF: [.., 32 G].
+TensorView mxfp4_of(const TensorView& codes, const TensorView& scales);
+/// The inverse: codes and scales.
+std::vector<TensorView> mxfp4_parts(const TensorView& tensor);
 /// These numbers stored as a type (block types: float32).
 TensorView from_doubles(std::string name,
                         DType dtype,

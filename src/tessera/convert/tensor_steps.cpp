@@ -132,21 +132,15 @@ TensorView repeated(const TensorView& tensor,
 }  // namespace
 
 TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
-  static const std::pair<const char*, Kind> kNames[] = {{"transpose", Kind::transpose},
-                                                        {"reshape", Kind::reshape},
-                                                        {"squeeze", Kind::squeeze},
-                                                        {"unsqueeze", Kind::unsqueeze},
-                                                        {"split", Kind::split},
-                                                        {"join", Kind::join},
-                                                        {"stack", Kind::stack},
-                                                        {"unstack", Kind::unstack},
-                                                        {"interleave", Kind::interleave},
-                                                        {"deinterleave", Kind::deinterleave},
-                                                        {"first_rows", Kind::first_rows},
-                                                        {"repeat", Kind::repeat},
-                                                        {"add", Kind::add},
-                                                        {"scale", Kind::scale},
-                                                        {"apply", Kind::apply}};
+  static const std::pair<const char*, Kind> kNames[] = {
+      {"transpose", Kind::transpose},   {"reshape", Kind::reshape},
+      {"squeeze", Kind::squeeze},       {"unsqueeze", Kind::unsqueeze},
+      {"split", Kind::split},           {"join", Kind::join},
+      {"stack", Kind::stack},           {"unstack", Kind::unstack},
+      {"interleave", Kind::interleave}, {"deinterleave", Kind::deinterleave},
+      {"first_rows", Kind::first_rows}, {"repeat", Kind::repeat},
+      {"mxfp4", Kind::mxfp4},           {"add", Kind::add},
+      {"scale", Kind::scale},           {"apply", Kind::apply}};
   TensorSteps steps;
   if (!json.is_array())
     fail(ErrorKind::spec, where, "found {}; expected a list of steps", spec::kind_of(json));
@@ -300,6 +294,16 @@ void TensorSteps::run(const Step& step,
       break;
     case Kind::repeat:
       each([&](const TensorView& t) { return repeated(t, argument, forward, where); });
+      break;
+    case Kind::mxfp4:
+      if (forward) {
+        if (tensors.size() != 2)
+          fail(ErrorKind::spec, where, "this step takes codes and scales, not {} tensors",
+               tensors.size());
+        tensors = {mxfp4_of(tensors[0], tensors[1])};
+      } else {
+        tensors = mxfp4_parts(one());
+      }
       break;
     case Kind::add: {
       const auto c = static_cast<float>(number(argument, where));

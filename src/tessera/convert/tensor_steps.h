@@ -11,6 +11,7 @@
 //   back
 //   {"first_rows": {"count": n, "of": m, "padding": 0}}   the first n of m rows; inverted: padded
 //   {"repeat": {"axis": 0, "count": n}}            an axis of one element becomes n equal ones
+//   {"mxfp4": true}                                codes and scales become one tensor of MXFP4
 //   {"add": c} {"scale": c} {"apply": "exp" | "log" | "neg"}
 //   {"$if": "condition", "then": [...], "else": [...]}
 // "only": [0, 1] beside a step restricts it to those of several tensors. Numbers may be
@@ -45,6 +46,7 @@ class TensorSteps {
     deinterleave,
     first_rows,
     repeat,
+    mxfp4,
     add,
     scale,
     apply,

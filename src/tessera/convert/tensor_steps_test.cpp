@@ -66,6 +66,34 @@ TEST(TensorSteps, TransposedRowsKeepTheirBlocks) {
   EXPECT_EQ(both_ways(R"([{"transpose": [0, 2, 1]}])", blocks)[0].dtype, DType::f32);
 }
 
+TEST(TensorSteps, Mxfp4JoinsCodesAndScales) {
+  const auto bytes = [](Shape shape, std::vector<uint8_t> values) {
+    auto owner = std::make_shared<std::vector<uint8_t>>(std::move(values));
+    return TensorView{"t", DType::u8, std::move(shape), std::as_bytes(std::span(*owner)), owner};
+  };
+  // two rows of a block each; byte j holds codes 2 j and 2 j + 1, the first one in its low bits
+  std::vector<uint8_t> codes(32);
+  for (uint8_t j = 0; j < 32; ++j)
+    codes[j] = static_cast<uint8_t>(2 * j % 16 | (2 * j + 1) % 16 << 4);
+  const std::vector<TensorView> parts = {bytes({2, 1, 16}, codes), bytes({2, 1}, {128, 126})};
+  const auto out = apply(R"([{"mxfp4": true}])", parts);
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(out[0].dtype, DType::mxfp4);
+  EXPECT_EQ(out[0].shape, (Shape{2, 32}));
+  const float kCodes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const std::vector<float> values = values_of(out[0]);
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(values[i], kCodes[i % 8] * (i % 16 < 8 ? 1 : -1) * (i < 32 ? 2.0f : 0.5f)) << i;
+  Environment env;
+  std::vector<TensorView> back = out;
+  TensorSteps::compile(Json::parse(R"([{"mxfp4": true}])"), "test").invert(back, env, nullptr);
+  ASSERT_EQ(back.size(), 2U);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(equal_values(back[i], parts[i])) << i;
+  EXPECT_THROW(apply(R"([{"mxfp4": true}])", {parts[0]}), Error);
+  EXPECT_THROW(apply(R"([{"mxfp4": true}])", {parts[1], parts[0]}), Error);
+  EXPECT_THROW(apply(R"([{"mxfp4": true}])", {parts[0], parts[0]}), Error);
+}
+
 TEST(TensorSteps, RepeatMakesEqualParts) {
   const auto out = both_ways(R"([{"repeat": {"axis": 1, "count": 3}}])", counted({2, 1, 2}));
   EXPECT_EQ(out[0].shape, (Shape{2, 3, 2}));
