@@ -31,6 +31,7 @@ TEST(Plan, ParametersOfPublicModels) {
       {"mamba2/mamba2-130m", 128'989'632},
       {"zamba/zamba-7b-v1", 7'232'490'496},
       {"zamba/zamba2-2.7b", 2'662'214'560},
+      {"t5/switch-base-8", 619'339'008},
       {"reformer/reformer-crime-and-punishment",
        2'747'904},  // without an unused bias of the logits
       {"bert/bert-base-uncased",
@@ -49,6 +50,15 @@ TEST(Plan, ParametersOfPublicMixturesOfExperts) {
   for (const auto& [name, parameters, active] :
        {Expected{"mixtral/mixtral-8x7b", 46'702'792'704, 12'879'925'248},
         Expected{"qwen3/qwen3-30b-a3b", 30'532'122'624, 3'353'032'704},
+        Expected{"qwen2/qwen1.5-moe-a2.7b", 14'315'784'192, 2'689'173'504},
+        Expected{"deepseek/deepseek-v2-lite", 15'706'484'224, 2'661'150'208},
+        Expected{"llama4/llama4-scout", 107'769'861'120, 17'172'894'720},
+        Expected{"hybrid/jamba-v0.1", 51'570'323'328, 12'110'311'296},
+        // 28 of 32 experts of 3 * 2880^2 + 3 * 2880 numbers idle in each of 24 layers
+        Expected{"gpt_oss/gpt-oss-20b", 20'914'757'184,
+                 20'914'757'184 - int64_t{24 * 28} * 24'891'840},
+        // published totals: 6.92e9 and 1.28e9
+        Expected{"moe/olmoe-1b-7b", 6'919'161'856, 1'282'017'280},
         Expected{"deepseek/deepseek-v3", 671'026'419'200, 37'552'297'472},
         // its module: 11,610,068,224, of which 248 of 256 experts of 44,040,192 rest
         Expected{"deepseek/deepseek-v3-mtp", 671'026'419'200 + 11'610'068'224,
