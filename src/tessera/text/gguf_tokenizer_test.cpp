@@ -1,5 +1,6 @@
 #include "tessera/text/gguf_tokenizer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
@@ -134,6 +135,28 @@ TEST(GgufTokenizer, RefusesBrokenMetadata) {
   data.tokens[3 + 7] = "x";
   EXPECT_EQ(error_of(data),
             "[g] no unknown token, and no byte token <0x07>; a text could not be encoded");
+}
+
+TEST(GgufTokenizer, PatternsCutOneAfterAnother) {
+  // the pieces that the PyPI package tokenizers makes of the same patterns
+  const spec::Json table = spec::parse_json(kGgufTokenizersJson, "table");
+  for (const spec::Json& entry : table.at("pre")) {
+    if (entry.at("names")[0] != "deepseek-llm") continue;
+    std::vector<std::string> pieces = {"Hello Äpfel 12345\n\n你好，世界! x+=1;  end  "};
+    for (const spec::Json& pattern : entry.at("split")) {
+      std::vector<std::string> cut;
+      for (const std::string& piece : pieces)
+        for (const auto part : split(piece, Pattern(Regex(pattern.get<std::string>(), "table")),
+                                     SplitBehavior::isolated))
+          cut.emplace_back(part);
+      pieces = std::move(cut);
+    }
+    EXPECT_THAT(pieces,
+                testing::ElementsAre("Hello", " Ä", "pfel", " ", "12345", "\n", "\n", "你好", "，",
+                                     "世界", "!", " x", "+=", "1", ";", " ", " end", "  "));
+    return;
+  }
+  FAIL() << "no such entry";
 }
 
 TEST(GgufTokenizer, EveryPatternOfTheTableCutsText) {
