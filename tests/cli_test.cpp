@@ -436,6 +436,39 @@ TEST_F(Cli, ConvertPoolsKeyAndValueHeads) {
   EXPECT_FALSE(fs::exists(folder_ / "never"));
 }
 
+TEST_F(Cli, ConvertsExperts) {
+  const std::string from = kGoldens + "/llama/base", experts = (folder_ / "experts").string(),
+                    fewer = (folder_ / "fewer").string(), dense = (folder_ / "dense").string(),
+                    use = (folder_ / "use.json").string();
+  ASSERT_EQ(run("convert " + from + " --upcycle 4 --experts-per-token 2 --out " + experts).code, 0);
+  const auto text = [&](const std::string& model) {
+    const Outcome outcome =
+        run("generate " + model + " --input-ids 1,2,3,4,5,6,7,8 --max-new-tokens 8 --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "generate");
+  };
+  const spec::Json said = text(experts), plain = text(from);
+  EXPECT_EQ(said["token_ids"], plain["token_ids"]);
+  EXPECT_FALSE(plain.contains("experts"));
+  ASSERT_TRUE(said.contains("experts"));
+  EXPECT_EQ(said["experts"]["layers.0.ffn.router"]["load"].size(), 4U);
+  std::ofstream(use) << said.dump();
+  const Outcome kept =
+      run("convert " + experts + " --keep-experts 2 --expert-use " + use + " --out " + fewer);
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  EXPECT_EQ(text(fewer)["token_ids"], plain["token_ids"]);  // copies of one layer
+  ASSERT_EQ(run("convert " + experts + " --merge-experts --out " + dense).code, 0);
+  EXPECT_EQ(text(dense)["token_ids"], plain["token_ids"]);
+  const std::string out = " --out " + (folder_ / "never").string();
+  expect_refused("convert " + experts + " --keep-experts 2" + out, 2,
+                 "--keep-experts requires --expert-use");
+  expect_refused("convert " + from + " --upcycle 2 --experts-per-token 3" + out, 2,
+                 "3 of 2 experts");
+  expect_refused("convert " + from + " --merge-experts" + out, 2, "no mixture of experts");
+  expect_refused("convert " + from + " --upcycle 2 --merge-experts" + out, 2, "excludes");
+  EXPECT_FALSE(fs::exists(folder_ / "never"));
+}
+
 /// Named int64 tensors.
 void write_numbers(
     const std::string& path,

@@ -1,5 +1,6 @@
 #include "tessera/cli/cli.h"
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/experts.h"
 #include "tessera/convert/kv_heads.h"
 #include "tessera/convert/tokenizer.h"
 
@@ -12,7 +13,9 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
 
 struct ConvertArgs {
   std::string model, out, to, tokenizer, families, family, pool = "mean";
-  int64_t kv_heads = 0;
+  std::string use;
+  int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0;
+  bool merge_experts = false;
   uint64_t seed = 0;
   bool float32 = false;
 };
@@ -26,8 +29,17 @@ int convert_model(const ConvertArgs& o) {
   if (o.kv_heads > 0)
     checkpoint = convert::with_kv_heads(
         std::move(checkpoint), {.kv_heads = o.kv_heads, .pool = kPools.at(o.pool), .seed = o.seed});
-  // fewer heads are no change of format: a Hugging Face folder stays one
-  const bool stays = o.kv_heads > 0 && checkpoint.dialect == "hf";
+  const convert::ExpertLoads use =
+      o.use.empty() ? convert::ExpertLoads() : convert::read_expert_loads(o.use);
+  if (o.upcycle > 0)
+    checkpoint =
+        convert::upcycled(std::move(checkpoint),
+                          {.n_experts = o.upcycle, .k = o.k, .every = o.every, .seed = o.seed});
+  if (o.keep_experts > 0)
+    checkpoint = convert::pruned_experts(std::move(checkpoint), o.keep_experts, use);
+  if (o.merge_experts) checkpoint = convert::merged_experts(std::move(checkpoint), use);
+  // fewer heads, or experts, are no change of format: a Hugging Face folder stays one
+  const bool stays = (o.kv_heads > 0 || o.keep_experts > 0) && checkpoint.dialect == "hf";
   if (o.to == "hf" || (o.to.empty() && stays)) {
     convert::write_hf_folder(checkpoint, o.out,
                              {.family = o.family, .families = o.families, .float32 = o.float32});
@@ -52,7 +64,8 @@ std::function<int()> add_convert(CLI::App& app) {
       ->required();
   app.add_option("--out", o->out, "the folder to write")->required();
   app.add_option("--to", o->to,
-                 "what to write; default tessera, or with --kv-heads what the folder is")
+                 "what to write; default tessera, or with --kv-heads and --keep-experts what the "
+                 "folder is")
       ->check(CLI::IsMember({"tessera", "hf"}));
   app.add_option("--tokenizer", o->tokenizer,
                  "tokenizer to put beside the weights (llama2.c keeps it apart)");
@@ -66,11 +79,43 @@ std::function<int()> add_convert(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"mean", "first", "random"}))
       ->needs("--kv-heads");
-  app.add_option("--seed", o->seed, "of --pool random")->needs("--pool")->check(seed());
+  app.add_option("--seed", o->seed, "of --pool random and of the routers of --upcycle")
+      ->check(seed());
+  auto* upcycle =
+      app.add_option(
+             "--upcycle", o->upcycle,
+             "so many copies of every feed-forward layer as experts, and a fresh router: the "
+             "same function, to be trained on")
+          ->check(positive());
+  app.add_option("--experts-per-token", o->k, "with --upcycle: experts that a token uses")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(positive());
+  app.add_option("--upcycle-every", o->every, "with --upcycle: in every so many layers alone")
+      ->capture_default_str()
+      ->needs(upcycle)
+      ->check(positive());
+  auto* keep = app.add_option("--keep-experts", o->keep_experts,
+                              "only so many experts of every mixture, the most used ones")
+                   ->excludes(upcycle)
+                   ->check(positive());
+  auto* use =
+      app.add_option("--expert-use", o->use,
+                     "how experts are used: what generate --json has printed, or a log.jsonl");
+  keep->needs(use);
+  app.add_flag(
+         "--merge-experts", o->merge_experts,
+         "one dense layer of every mixture: the mean of its experts, weighted by --expert-use")
+      ->excludes(upcycle)
+      ->excludes(keep);
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
-  examples(app, {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
-                 "tessera convert model.gguf --to hf --out folder",
-                 "tessera convert Llama-2-7b --kv-heads 8 --out llama-gqa"});
+  examples(app,
+           {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
+            "tessera convert model.gguf --to hf --out folder",
+            "tessera convert Llama-2-7b --kv-heads 8 --out llama-gqa",
+            "tessera convert SmolLM2-135M --upcycle 8 --experts-per-token 2 --out smol-experts",
+            "tessera generate mixtral --prompt 'A text' --json > use.json; tessera convert "
+            "mixtral --keep-experts 6 --expert-use use.json --out mixtral-6"});
   return [o] { return convert_model(*o); };
 }
 
