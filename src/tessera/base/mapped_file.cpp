@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -113,6 +114,23 @@ void install_truncation_guard() {
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &action, nullptr);
+}
+
+bool is_mapped(std::span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
+  return std::any_of(g_ranges.begin(), g_ranges.end(), [&](const Range& range) {
+    return range.begin != 0 && begin >= range.begin && end <= range.end;
+  });
+}
+
+size_t let_go_of_pages(std::span<const std::byte> bytes) {
+  if (!is_mapped(bytes)) return 0;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + page - 1) / page * page,
+             end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()) / page * page;
+  if (end <= begin) return 0;
+  // read-only and private: nothing is lost
+  return madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) == 0 ? end - begin : 0;
 }
 
 std::string read_text_file(const std::filesystem::path& path, size_t limit) {

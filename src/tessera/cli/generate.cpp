@@ -20,7 +20,7 @@ struct GenerateArgs {
   KvFlags kv;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   bool seed_given = false;
-  int64_t prefix_cache_mib = 0, snapshot_every = 256;
+  int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
   int threads = 0;
 };
 
@@ -220,6 +220,7 @@ int generate(GenerateArgs& o) {
     g.stop_ids.push_back(*tokenizer->eos());
   force_ids(g, loaded, !o.ignore_eos);
   g.cancel = &cancel_token();
+  g.expert_memory = o.expert_mib << 20;
   infer::ExpertUse experts;
   if (o.json)
     g.statistics = [&experts](const std::string& name, const at::Tensor& value) {
@@ -351,6 +352,11 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str()
       ->needs(prefix_cache)
       ->check(not_negative());
+  app.add_option("--expert-memory", o->expert_mib,
+                 "most MiB of routed experts that stay in memory, the most used ones; others are "
+                 "read from the file again when they are chosen. 0 = any")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   app.add_flag("--ignore-eos", o->ignore_eos, "go on after the end-of-text token");
   app.add_flag("--parse-special", o->parse_special,
                "special tokens written in the prompt become those tokens");

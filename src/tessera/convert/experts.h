@@ -1,7 +1,7 @@
 // Dense feed-forward layers into mixtures of experts, and experts into fewer or one.
 //
 // upcycled   E copies of every layer and a fresh router N(0, 0.02) whose k weights sum to 1: the
-//            same function until training tells the copies apart. Komatsuzaki et al. 2023,
+//            same function until training tells the copies apart. Komatsuzaki et al. 2022,
 //            arXiv:2212.05055
 // merged     one dense layer of every mixture, the mean of its experts, weighted by their use where
 //            that is known: exact where they are equal, else a start for further training

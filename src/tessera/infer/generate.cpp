@@ -1,5 +1,7 @@
 #include "tessera/infer/generate.h"
 
+#include "tessera/infer/expert_memory.h"
+
 #include <algorithm>
 
 namespace tessera::infer {
@@ -110,11 +112,20 @@ Generations run_requests(const model::Model& model,
                          const GenerateOptions& options,
                          const std::optional<BeamOptions>& beams) {
   check(model, prompts, options);
+  std::optional<ExpertMemory> memory;
+  nn::StatisticSink statistics = options.statistics;
+  if (options.expert_memory > 0) {
+    memory.emplace(model, options.expert_memory);
+    statistics = [&](const std::string& name, const Tensor& value) {
+      memory->count(name, value);
+      if (options.statistics) options.statistics(name, value);
+    };
+  }
   Engine engine(model, {.tokenizer = tokenizer,
                         .speculation = options.speculation,
                         .cache = options.prefix_cache,
                         .kv = options.kv,
-                        .statistics = options.statistics,
+                        .statistics = statistics,
                         .cancel = options.cancel});
   std::vector<Request> requests;
   std::vector<Engine::Id> ids;
@@ -124,8 +135,8 @@ Generations run_requests(const model::Model& model,
     ids.push_back(engine.submit(requests.back()));
   }
   if (options.on_start) options.on_start();
-  while (engine.step(options.prefill_chunk)) {
-  }
+  while (engine.step(options.prefill_chunk))
+    if (memory) memory->settle();
   std::vector<Engine::Result> results;
   for (const Engine::Id id : ids) results.push_back(engine.take(id));
   const auto failed = [](const Engine::Result& r) { return r.generation.error != nullptr; };

@@ -21,6 +21,7 @@ struct GenerateOptions : Writing {  // forced_begin: not of a row of a session, 
   /// with the prompts. Afterwards it holds where they ended, with the seed; after an error it is as
   /// it was. The end token of a text is no part of it, as it is none of the result.
   Session* session = nullptr;
+  int64_t expert_memory = 0;     // most bytes of routed experts (expert_memory.h); 0 = any
   nn::StatisticSink statistics;  // takes what parts count (expert_use.h), guesses among it
   const CancelToken* cancel =
       nullptr;  // ends generation after the current token; what exists is returned
