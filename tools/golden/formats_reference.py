@@ -242,6 +242,21 @@ def make_gguf():
         return path.read_bytes()
 
 
+def make_split_gguf():
+    """One model in three files of two tensors at most, as gguf's own writer cuts it."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = gguf.GGUFWriter(None, "llama", split_max_tensors=2)
+        writer.add_string("t.string", "of the first part")
+        values = ramp(64, torch.float32).numpy()
+        for index, name in enumerate(("a", "b", "c", "d", "e")):
+            writer.add_tensor(name, values[: index + 1])
+        writer.write_header_to_file(pathlib.Path(folder) / "split.gguf")
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return {path.name: path.read_bytes() for path in sorted(pathlib.Path(folder).iterdir())}
+
+
 def make_npy(array, version=None):
     out = io.BytesIO()
     np.lib.format.write_array(out, array, version)
@@ -256,10 +271,12 @@ def make_all():
              "bool_3.npy": make_npy(np.array([True, False, True])),
              "f16_0x4.npy": make_npy(np.zeros((0, 4), np.float16)),
              "f64_v2.npy": make_npy(np.array([0.1, -2.0]), (2, 0))}
+    files |= make_split_gguf()
     files["README.json"] = dump({
         "files": {
             "mixed.safetensors": story("safetensors", "every type; values 0 1 2 ... 100 0 ..."),
             "mixed.gguf": story("gguf", "every metadata type, tensors of ten types"),
+            "split-*.gguf": story("gguf", "one model in three files"),
             "*.npy": story("numpy", "numpy.lib.format.write_array; *_v2: version 2.0"),
             "safetensors_cases.json": "tells its own story"}})
     return files

@@ -250,10 +250,63 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
   return result;
 }
 
-GgufFile open_gguf(const std::filesystem::path& path) {
+namespace {
+
+GgufFile open_part(const std::filesystem::path& path) {
   auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
   return read_gguf(bytes, path.string(), std::move(file));
+}
+
+std::string part_suffix(uint64_t part, uint64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", part + 1, count);
+}
+
+uint64_t metadata_or(const GgufMetadata& metadata, std::string_view key, uint64_t otherwise) {
+  return metadata.find(key) == nullptr ? otherwise : metadata.get_u64(key);
+}
+
+/// The tensors of the other parts beside those of the first.
+void add_parts(GgufFile& first, const std::filesystem::path& path, uint64_t count) {
+  const std::string file = path.string();
+  const FileSource source{"gguf", file};
+  if (const uint64_t part = metadata_or(first.metadata, "split.no", 0); part != 0)
+    source.fail("is part {} of {}; expected the first one, whose name ends with {}", part + 1,
+                count, part_suffix(0, count));
+  const std::string name = path.filename().string(), suffix = part_suffix(0, count);
+  if (!name.ends_with(suffix))
+    source.fail("is the first of {} parts; expected a name that ends with {}", count, suffix);
+  const std::string stem = name.substr(0, name.size() - suffix.size());
+  std::vector<TensorView> tensors = first.tensors.tensors();
+  std::vector<UnsupportedTensor> unsupported = first.tensors.unsupported();
+  for (uint64_t part = 1; part < count; ++part) {
+    const auto other_path = path.parent_path() / (stem + part_suffix(part, count));
+    const GgufFile other = open_part(other_path);
+    const std::string other_name = other_path.string();
+    if (metadata_or(other.metadata, "split.no", 0) != part ||
+        metadata_or(other.metadata, "split.count", 1) != count)
+      FileSource{"gguf", other_name}.fail("says that it is part {} of {}; its name says {} of {}",
+                                          metadata_or(other.metadata, "split.no", 0) + 1,
+                                          metadata_or(other.metadata, "split.count", 1), part + 1,
+                                          count);
+    tensors.insert(tensors.end(), other.tensors.tensors().begin(), other.tensors.tensors().end());
+    unsupported.insert(unsupported.end(), other.tensors.unsupported().begin(),
+                       other.tensors.unsupported().end());
+  }
+  const uint64_t found = tensors.size() + unsupported.size(),
+                 stated = metadata_or(first.metadata, "split.tensors.count", found);
+  if (found != stated)
+    source.fail("its {} parts hold {} tensors; split.tensors.count is {}", count, found, stated);
+  first.tensors = TensorFile("gguf", file, std::move(tensors), {}, std::move(unsupported));
+}
+
+}  // namespace
+
+GgufFile open_gguf(const std::filesystem::path& path) {
+  GgufFile file = open_part(path);
+  if (const uint64_t count = metadata_or(file.metadata, "split.count", 1); count > 1)
+    add_parts(file, path, count);
+  return file;
 }
 
 }  // namespace tessera::format

@@ -164,9 +164,12 @@ struct GgufFile {
   TensorFile tensors;
 };
 
-/// Supported types: F32 F16 BF16 F64, I8 to I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K. Tensors of
-/// ggml's other types are checked and listed by TensorFile::unsupported(), and asking for one is an
-/// error with its name and type; a type number that ggml does not have is an error at once.
+/// A model that was split over several files (split.count) is opened by the first of them,
+/// "NAME-00001-of-00003.gguf", beside the others; metadata are the first one's.
+/// Supported types: F32 F16 BF16 F64, I8 to I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, MXFP4.
+/// Tensors of ggml's other types are checked and listed by TensorFile::unsupported(), and asking
+/// for one is an error with its name and type; a type number that ggml does not have is an error at
+/// once.
 GgufFile open_gguf(const std::filesystem::path& path);
 
 /// The same from memory; `file` stands in messages, `owner` is kept by every view.

@@ -1,5 +1,6 @@
 // Against what the reference libraries write and refuse: tests/golden/formats, made by
 // tools/golden/formats_reference.py.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/format/gguf.h"
@@ -124,6 +125,38 @@ TEST(GgufReference, WritesTheSameBytes) {
   const test::TemporaryFolder folder;
   write_gguf(folder / "again.gguf", file.metadata.entries(), file.tensors.tensors());
   EXPECT_EQ(read_text_file(folder / "again.gguf"), read_text_file(golden("mixed.gguf")));
+}
+
+TEST(GgufReference, ReadsModelsInParts) {
+  const GgufFile file = open_gguf(golden("split-00001-of-00003.gguf"));
+  EXPECT_EQ(file.metadata.get_string("t.string"), "of the first part");
+  ASSERT_EQ(file.tensors.tensors().size(), 5u);
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    std::vector<float> values;
+    for (char c = 'a'; c <= name[0]; ++c) values.push_back(static_cast<float>(c - 'a'));
+    EXPECT_EQ(values_of<float>(file.tensors.at(name)), values) << name;
+  }
+}
+
+TEST(GgufReference, RefusesPartsThatAreNotWhole) {
+  const auto error = [](const std::filesystem::path& path) {
+    return test::error_of([&] { open_gguf(path); });
+  };
+  EXPECT_THAT(error(golden("split-00002-of-00003.gguf")),
+              testing::HasSubstr("is part 2 of 3; expected the first one, whose name ends with "
+                                 "-00001-of-00003.gguf"));
+  const test::TemporaryFolder folder;
+  const auto copy = [&](const char* from, const char* to) {
+    std::filesystem::copy_file(golden(from), folder / to,
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  copy("split-00001-of-00003.gguf", "renamed.gguf");
+  EXPECT_THAT(error(folder / "renamed.gguf"), testing::HasSubstr("is the first of 3 parts"));
+  copy("split-00001-of-00003.gguf", "x-00001-of-00003.gguf");
+  EXPECT_THAT(error(folder / "x-00001-of-00003.gguf"), testing::HasSubstr("x-00002-of-00003.gguf"));
+  copy("split-00003-of-00003.gguf", "x-00002-of-00003.gguf");
+  EXPECT_THAT(error(folder / "x-00001-of-00003.gguf"),
+              testing::HasSubstr("says that it is part 3 of 3; its name says 2 of 3"));
 }
 
 TEST(NpyReference, ReadsArrays) {
