@@ -57,6 +57,13 @@ TEST(Plan, ParametersOfPublicMixturesOfExperts) {
         // 28 of 32 experts of 3 * 2880^2 + 3 * 2880 numbers idle in each of 24 layers
         Expected{"gpt_oss/gpt-oss-20b", 20'914'757'184,
                  20'914'757'184 - int64_t{24 * 28} * 24'891'840},
+        // totals of the published files; what idles is experts
+        Expected{"hybrid/qwen3-next-80b-a3b", 79'674'391'296,
+                 79'674'391'296 - int64_t{48} * 502 * 3 * 2048 * 512},
+        Expected{"hybrid/nemotron-3-nano-30b-a3b", 31'577'937'344 + 23 * 128,
+                 31'577'937'344 + 23 * 128 - int64_t{23} * 122 * 2 * 2688 * 1856},
+        Expected{"lightning_attention/minimax-text-01", 456'089'655'296,
+                 456'089'655'296 - int64_t{80} * 30 * 3 * 6144 * 9216},
         // published totals: 6.92e9 and 1.28e9
         Expected{"moe/olmoe-1b-7b", 6'919'161'856, 1'282'017'280},
         Expected{"deepseek/deepseek-v3", 671'026'419'200, 37'552'297'472},
