@@ -147,6 +147,8 @@ void require_plain(const Json& moe) {
   const auto refuse = [](const char* what, const std::string& expected) {
     fail(ErrorKind::usage, kWhere, "a mixture with {}; expected {}", what, expected);
   };
+  if (moe.value("d_latent", 0) > 0)
+    refuse("projections around its experts", "experts that read the token");
   if (!moe["shared"].is_null()) refuse("a shared layer", "experts alone");
   if (moe.value("scale_input", false)) refuse("scaled inputs", "weights on what experts make");
   if (moe.value("scale", 1.0) != 1.0) refuse("a factor on the weights", "scale 1");

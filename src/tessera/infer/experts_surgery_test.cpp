@@ -14,9 +14,9 @@ using convert::Checkpoint;
 using convert::ExpertLoads;
 using testing::HasSubstr;
 
-Checkpoint golden(const std::string& family) {
+Checkpoint golden(const std::string& family, const char* name = "base") {
   return convert::load_checkpoint(std::filesystem::path(TESSERA_SOURCE_DIR) /
-                                  "tests/golden/families" / family / "base");
+                                  "tests/golden/families" / family / name);
 }
 
 model::Model model_of(const Checkpoint& checkpoint) {
@@ -133,6 +133,9 @@ TEST(ExpertSurgery, WhatCannotBeIsRefused) {
               HasSubstr("no mixture of experts"));
   EXPECT_THAT(refused([&] { convert::merged_experts(golden("qwen2_moe"), {}); }),
               HasSubstr("a mixture with a shared layer"));
+  EXPECT_THAT(
+      refused([&] { convert::merged_experts(golden("nemotron_h", "moe_latent_size"), {}); }),
+      HasSubstr("a mixture with projections around its experts"));
   EXPECT_THAT(refused([&] { convert::pruned_experts(golden("mixtral"), 2, {}); }),
               HasSubstr("which experts are used is not known"));
   EXPECT_THAT(
