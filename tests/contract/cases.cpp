@@ -387,6 +387,7 @@ constexpr Sample kSamples[] = {
     {Slot::residual, "parallel", "gain", R"({"gain": "scalar", "gain_init": 0.3})"},
     {Slot::residual, "reversible", "gain", R"({"gain": "channel", "gain_init": 0.3})"},
     {Slot::depth, "mixture_of_depths", "", R"({"capacity": 0.5})"},
+    {Slot::depth, "adaptive_computation", "early", R"({"threshold": 0.3})"},
     {Slot::depth, "mixture_of_depths", "mlp", R"({"capacity": 0.4, "predictor": "mlp"})"},
     {Slot::residual, "hyper_connections", "static", R"({"streams": 3, "dynamic": false})"},
     {Slot::residual, "manifold_hyper_connections", "three", R"({"streams": 3, "iterations": 5})"},

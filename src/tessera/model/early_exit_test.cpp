@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tessera/base/testing.h"
+#include "tessera/model/large_weights_testing.h"
 #include "tessera/model/model.h"
 #include "tessera/model/model_testing.h"
 
@@ -55,7 +56,49 @@ TEST(EarlyExit, BetweenStreamsIsRefused) {
   EXPECT_THAT(spec_of(R"({"residual": "hyper_connections"})").no_exit_reason(2),
               HasSubstr("carries more than one stream"));
   EXPECT_EQ(spec_of(R"({"residual": "hyper_connections"})").no_exit_reason(3), "");
+  const ModelSpec loop = spec_of(R"({"depth": "adaptive_computation"})");
+  EXPECT_THAT(loop.no_exit_reason(2), HasSubstr("a step of a loop"));
+  EXPECT_EQ(loop.no_exit_reason(3), "");
   EXPECT_THAT(spec_of("{}").no_exit_reason(0), HasSubstr("layer 0; expected 1 to 3"));
+}
+
+TEST(Loops, NeighboursOfOneNameAreSteps) {
+  const ModelSpec spec = spec_of(R"({"layers": [
+      {"repeat": 2, "share": "a", "depth": {"type": "adaptive_computation", "gate": "one"}},
+      {"depth": {"type": "adaptive_computation", "gate": "two"}}, {},
+      {"depth": {"type": "adaptive_computation", "gate": "two"}}]})");
+  std::vector<std::pair<bool, bool>> where;
+  for (int64_t i = 0; i < 5; ++i) where.emplace_back(spec.loop_of(i).begins, spec.loop_of(i).ends);
+  using testing::ElementsAre;
+  using testing::Pair;
+  EXPECT_THAT(where, ElementsAre(Pair(true, false), Pair(false, true), Pair(true, true),
+                                 Pair(true, true), Pair(true, true)));
+}
+
+TEST(Loops, TokensTakeAsManyStepsInAnyCuts) {
+  const ModelSpec spec = spec_of(R"({"layers": [{"repeat": 5, "share": "step"}],
+      "depth": {"type": "adaptive_computation", "threshold": 0.2}})");
+  const Model model(spec, large_weights(spec, 5));
+  const at::NoGradGuard no_gradients;
+  const std::vector<int64_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
+  std::map<std::string, double> steps;
+  ForwardOptions options;
+  options.add_statistic = [&](const std::string& name, const Tensor& value) {
+    steps[name] += value.item<double>();
+  };
+  const Tensor whole = model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{ids}), options);
+  // some tokens halt before the last step, and not all after the first
+  EXPECT_EQ(steps.size(), 1U);  // the layers share their names
+  EXPECT_GT(steps.begin()->second, 12 + 6);
+  EXPECT_LT(steps.begin()->second, 5 * 12 - 6);
+  State state(spec, 1);
+  std::vector<Tensor> parts;
+  for (int64_t t = 0; t < 12; ++t) {
+    ForwardOptions one;
+    one.state = &state;
+    parts.push_back(model.hidden(nn::Batch::of({{ids[static_cast<size_t>(t)]}}, {t}), one));
+  }
+  EXPECT_TRUE(at::equal(at::cat(parts), whole));
 }
 
 }  // namespace

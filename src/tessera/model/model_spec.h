@@ -119,6 +119,11 @@ struct ModelSpec {
 
   /// Of a group of this spec.
   GroupSpec::Run run_of(const GroupSpec& group) const;
+  /// Where a layer stands among neighbours whose depths are of one loop (DepthConfig::loop).
+  struct Loop {
+    bool begins = true, ends = true;
+  };
+  Loop loop_of(int64_t layer) const;
   bool causal() const { return arch != Arch::encoder; }
   /// Whether it is the stack of a predictor, which has no embedding.
   bool is_predictor() const { return stack.starts_with("predictors."); }

@@ -135,9 +135,21 @@ std::string ModelSpec::kept_as(const std::string& name) const {
   return shared_tokens && name == under(kTokenTable) ? kTokenTable : name;
 }
 
+ModelSpec::Loop ModelSpec::loop_of(int64_t layer) const {
+  const auto name = [this](int64_t i) {
+    const bool there = i >= 0 && i < static_cast<int64_t>(layers.size());
+    const nn::DepthConfig* depth = there ? layers[static_cast<size_t>(i)].depth_config() : nullptr;
+    return depth == nullptr ? std::string() : depth->loop();
+  };
+  const std::string own = name(layer);
+  return {own.empty() || name(layer - 1) != own, own.empty() || name(layer + 1) != own};
+}
+
 std::string ModelSpec::no_exit_reason(int64_t layers) const {
   const auto all = static_cast<int64_t>(this->layers.size());
   if (layers < 1 || layers > all) return fmt::format("layer {}; expected 1 to {}", layers, all);
+  if (!loop_of(layers - 1).ends)
+    return fmt::format("layer {} is a step of a loop that goes on behind it", layers);
   const GroupSpec& last = this->layers[static_cast<size_t>(layers) - 1].groups.back();
   if (!last.aside && !last.residual_config().carries().empty() && !run_of(last).ends)
     return fmt::format("behind layer {} residual \"{}\" carries more than one stream", layers,

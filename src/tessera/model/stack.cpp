@@ -103,6 +103,9 @@ void Stack::build_layer(int64_t layer, const nn::Builder& plain, size_t& state_i
   if (state_index > first_state) built.state = static_cast<int64_t>(first_state);
   if (const AnyPart& depth = spec_.layers[static_cast<size_t>(layer)].depth) {
     built.depth = nn::build_depth(depth, builder.under("depth"));
+    const ModelSpec::Loop loop = spec_.loop_of(layer);
+    built.begins_loop = loop.begins;
+    built.ends_loop = loop.ends;
     built.depth_name = spec_.under(fmt::format("layers.{}.depth", layer));
   }
   built.weights = *all_weights;
@@ -137,7 +140,9 @@ nn::Stream Stack::compute(size_t index, nn::Stream stream, nn::Context& context)
             nn::Batch one;
             one.segments = {segment};
             return states->branch(static_cast<size_t>(layer.state), one).front()->length();
-          }};
+          },
+      .first = layer.begins_loop,
+      .last = layer.ends_loop};
   const auto& replace = context.call.replace;
   const Tensor given = replace ? replace(layer.depth_name + ".in", stream.front()) : stream.front();
   if (context.probe) context.probe(layer.depth_name + ".in", given);

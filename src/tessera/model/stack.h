@@ -34,9 +34,10 @@ class Stack {
   };
   struct Layer {
     std::vector<Group> groups;
-    std::unique_ptr<nn::Depth> depth;  // may be null
-    std::string depth_name;            // of its input and output where somebody looks on
-    int64_t state = -1;                // index of a state that its branches keep, -1 = none do
+    std::unique_ptr<nn::Depth> depth;           // may be null
+    bool begins_loop = true, ends_loop = true;  // DepthConfig::loop
+    std::string depth_name;                     // of its input and output where somebody looks on
+    int64_t state = -1;  // index of a state that its branches keep, -1 = none do
     std::vector<nn::WeightPtr> weights;
     bool recomputes = false;  // its residuals run their branches again by themselves
   };

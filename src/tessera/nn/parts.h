@@ -126,6 +126,8 @@ struct DepthLayer {
   std::function<Tensor(const Tensor& x_MD, Context& context)> run;
   /// Tokens of a segment's row that its branches have seen in earlier calls.
   std::function<int64_t(const Context& context, const Segment& segment)> seen;
+  /// Where it stands among neighbours of one loop (DepthConfig::loop); alone: both.
+  bool first = true, last = true;
 };
 
 /// Decides which tokens a layer computes, and how what it makes of them joins the stream.

@@ -138,5 +138,69 @@ TEST(LayerDrop, PassesSamplesByInTrainingAlone) {
   EXPECT_EQ(again.seen.empty(), some.seen.back() != 399);
 }
 
+// --- adaptive computation ----------------------------------------------------------------------
+
+/// Steps that add 1 to the first channel; the gate reads the second, w = (0, 1), b = 0.
+struct Steps {
+  Values values = {{"shared.halting.weight", at::tensor({0., 1.}, at::kDouble).view({1, 2})},
+                   {"shared.halting.bias", at::zeros({1}, at::kDouble)}};
+  double ponder = 0;
+  std::vector<double> steps;
+
+  Tensor run(Tensor x_ND, int64_t n, const Batch& batch) {
+    Context context;
+    context.batch = &batch;
+    context.training = true;
+    context.add_loss = [&](const std::string&, const Tensor& own) { ponder += own.item<double>(); };
+    context.add_statistic = [&](const std::string&, const Tensor& value) {
+      steps.push_back(value.item<double>());
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      const auto depth =
+          depth_of(R"({"type": "adaptive_computation", "threshold": 0.05, "ponder": 1})", values,
+                   scope_of(2, i, n));
+      DepthLayer layer{.run =
+                           [](const Tensor& x, Context&) {
+                             return x + at::tensor({1., 0.}, at::kDouble);
+                           },
+                       .seen = [](const Context&, const Segment& s) { return s.start; },
+                       .first = i == 0,
+                       .last = i == n - 1};
+      x_ND = depth->forward(x_ND, layer, context);
+    }
+    return x_ND;
+  }
+};
+
+TEST(AdaptiveComputation, WeighsTheStatesOfItsSteps) {
+  const Batch batch = Batch::of(std::vector<std::vector<int64_t>>{{0, 1, 2}});
+  // h = 0.5, 0.3, 0.97 in every step
+  const auto logit = [](double p) { return std::log(p / (1 - p)); };
+  const Tensor x = at::tensor({10., logit(0.5), 20., logit(0.3), 30., logit(0.97)}, at::kDouble)
+                       .view({3, 2})
+                       .requires_grad_(true);
+  Steps run;
+  const Tensor y = run.run(x, 3, batch);
+  // the first halts after two steps (0.5 + 0.5), the second takes all three, the third one
+  const double second = 0.3 * 21 + 0.3 * 22 + 0.4 * 23;
+  EXPECT_TRUE(at::allclose(y.select(1, 0),
+                           at::tensor({0.5 * 11 + 0.5 * 12, second, 31.}, at::kDouble), 0, 1e-12))
+      << y;
+  EXPECT_TRUE(at::allclose(y.select(1, 1), x.select(1, 1), 0, 1e-12));
+  // N + R of each
+  EXPECT_NEAR(run.ponder, (2 + 0.5) + (3 + 0.4) + (1 + 1.0), 1e-12);
+  EXPECT_EQ(run.steps, (std::vector<double>{3, 2, 1}));
+  // the first token: y = h 11 + (1 - h) 12, of which the slope is -h (1 - h)
+  y.select(1, 0)[0].backward();
+  EXPECT_NEAR(x.grad()[0][1].item<double>(), -0.25, 1e-12);
+}
+
+TEST(AdaptiveComputation, OneStepIsTheLayer) {
+  const Batch batch = Batch::of(std::vector<std::vector<int64_t>>{{0}});
+  Steps run;
+  const Tensor y = run.run(at::tensor({10., -3.}, at::kDouble).view({1, 2}), 1, batch);
+  EXPECT_TRUE(at::equal(y, at::tensor({11., -3.}, at::kDouble).view({1, 2})));
+}
+
 }  // namespace
 }  // namespace tessera::nn::depth_test

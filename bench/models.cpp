@@ -1,0 +1,98 @@
+// Rows of whole models: what experts cost in decoding, and what computing layers again saves and
+// costs in training.
+//   models_rows [ROW ...] [--repeats N] [--json] [--list]
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "rows.h"
+#include "tessera/model/model.h"
+#include "tessera/model/plan.h"
+#include "tessera/train/loss.h"
+
+namespace tessera::bench {
+namespace {
+
+model::Model model_of(const std::string& layers) {
+  const model::ModelSpec spec = model::read_model_spec(spec::parse_json(
+      fmt::format(R"({{"tessera": 1, "arch": "decoder", "vocab": 256, {}}})", layers), "bench"));
+  return {spec, model::Weights::initial(spec, 1)};
+}
+
+/// Token after token of one row, without gradients.
+class Decoding {
+ public:
+  explicit Decoding(const std::string& layers)
+      : model_(model_of(layers)), state_(model_.spec(), 1) {}
+  void operator()() {
+    const at::NoGradGuard no_gradients;
+    model::ForwardOptions options;
+    options.state = &state_;
+    model_.logits(
+        model_.hidden(nn::Batch::of({{next_++ * 37 % 256}}, {state_.length(0)}), options));
+  }
+  int64_t parameters() const { return model::make_plan(model_.spec(), 1).parameters; }
+
+ private:
+  model::Model model_;
+  model::State state_;
+  int64_t next_ = 1;
+};
+
+void experts(Report& report) {
+  // 64 experts of 512 x 256 in each of four layers, and the dense layer that is as large
+  report.group("experts/decode", [&] {
+    const std::string around = R"("d_model": 512, "layers": [{"repeat": 4}],
+        "mixer": {"type": "attention", "n_heads": 8, "position": "rope"}, "ffn": )";
+    Decoding some(around + R"({"type": "moe", "n_experts": 64, "router": {"type": "top_k", "k": 8},
+                              "expert": {"type": "glu", "d_hidden": 256}})"),
+        dense(around + R"({"type": "glu", "d_hidden": 16384})");
+    const auto s = report.seconds({[&] { some(); }, [&] { dense(); }});
+    report.add({"experts/decode", s[0] / s[1], "x", Aim::at_most, 0.3,
+                fmt::format("8 of 64 experts {}, dense {} a token; {:.0f} and {:.0f} M parameters",
+                            milliseconds(s[0]), milliseconds(s[1]),
+                            static_cast<double>(some.parameters()) / 1e6,
+                            static_cast<double>(dense.parameters()) / 1e6)});
+  });
+}
+
+void recompute(Report& report) {
+  report.group("recompute", [&] {
+    const model::Model model = model_of(R"("d_model": 256, "layers": [{"repeat": 24}],
+        "mixer": {"type": "attention", "n_heads": 4, "position": "rope"},
+        "ffn": {"type": "glu", "d_hidden": 688})");
+    const Tensor ids = at::arange(8 * 128).remainder(251).view({8, 128});
+    const nn::Batch batch = nn::Batch::of(ids);
+    const Tensor targets = batch.ids_N.roll(-1);
+    const auto hidden = [&](nn::RecomputeOf of) {
+      model::ForwardOptions options;
+      options.training = true;
+      options.recompute.of = of;
+      return model.hidden(batch, options);
+    };
+    const auto step = [&](nn::RecomputeOf of) {
+      train::loss_and_backward(model, hidden(of), targets, {.scale = 1e-3});
+    };
+    step(nn::RecomputeOf::none);  // gradients lie ready
+    const auto s = report.seconds(
+        {[&] { step(nn::RecomputeOf::layers); }, [&] { step(nn::RecomputeOf::none); }});
+    report.add({"recompute/time", s[0] / s[1], "x", Aim::at_most, 1.35,
+                fmt::format("layers {}, none {} a step of 1,024 tokens, 24 layers of 256",
+                            milliseconds(s[0]), milliseconds(s[1]))});
+    const auto kept = [&](nn::RecomputeOf of) {
+      return static_cast<double>(peak_bytes([&] { hidden(of); }));
+    };
+    const double layers = kept(nn::RecomputeOf::layers), none = kept(nn::RecomputeOf::none);
+    report.add(
+        {"recompute/memory", layers / none, "x", Aim::at_most, 0.2,
+         fmt::format("forward pass: layers {:.0f} MB, none {:.0f} MB", layers / 1e6, none / 1e6)});
+  });
+}
+
+}  // namespace
+}  // namespace tessera::bench
+
+int main(int argc, char** argv) {
+  using namespace tessera::bench;
+  return run(argc, argv, "models", {experts, recompute});
+}
