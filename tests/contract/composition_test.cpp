@@ -81,7 +81,7 @@ class Drawer {
               {"arch", decoder ? "decoder" : "encoder"},
               {"vocab", kVocab},
               {"d_model", kWidth}};
-    add(d, "embed", d.json, "embed", Slot::embed);
+    add_embed(d, decoder);
     const Case* position = pick(Slot::position);
     if (acts_on_embedding(*position)) {
       d.json["embed"]["position"] = position->part;
@@ -122,6 +122,13 @@ class Drawer {
     d.parts[path] = part;
     if (slot == Slot::ffn && takes(*part->mechanism, "router") && chance(3, 4))
       add(d, path + ".router", to[key], "router", Slot::router);
+  }
+
+  /// Every model has one: those that a decoder refuses would refuse most of them.
+  void add_embed(Draw& d, bool decoder) {
+    do {
+      add(d, "embed", d.json, "embed", Slot::embed);
+    } while (decoder && d.parts["embed"]->encoder_only && chance(7, 8));
   }
 
   Json layers(Draw& d, const std::string& path, const Case* position) {

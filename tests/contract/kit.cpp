@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "tessera/nn/embed/feature_batch.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/ops/random.h"
 
@@ -141,8 +142,30 @@ Tensor whole(const Rig& rig, const nn::Batch& batch) {
   return at::cat(rows);
 }
 
+nn::Batch batch_of(const Rig& rig, const Rows& rows) {
+  const auto* embed = dynamic_cast<const nn::FeatureEmbedConfig*>(rig.spec().embed.config.get());
+  if (embed == nullptr) return nn::Batch::of(rows);
+  std::vector<Tensor> features;
+  for (const Ids& ids : rows) {
+    const auto n = static_cast<int64_t>(ids.size());
+    const std::vector<int64_t> shape = embed->shape_of(n);
+    const int64_t width = shape.back();
+    const Tensor at_W = (at::arange(width, at::kLong) * n).div(width, "floor");
+    const Tensor of_W = at::tensor(ids, at::kLong).index_select(0, at_W).to(at::kDouble);
+    const Tensor place =
+        at::arange(at::tensor(shape, at::kLong).prod().item<int64_t>(), at::kDouble).reshape(shape);
+    features.push_back(at::cos(place * 0.7 + of_W).to(at::kFloat));
+  }
+  return nn::feature_batch(*embed, std::move(features));
+}
+
 Tensor whole(const Rig& rig, const Rows& rows) {
-  return whole(rig, nn::Batch::of(rows));
+  const nn::Batch batch = batch_of(rig, rows);
+  const Tensor y = whole(rig, batch);
+  std::vector<Tensor> first;
+  for (size_t i = 0; i < rows.size(); ++i)
+    first.push_back(y.narrow(0, batch.segments[i].begin, static_cast<int64_t>(rows[i].size())));
+  return at::cat(first);
 }
 
 Tensor feed(const Rig& rig, model::State& state, const std::vector<Feed>& feeds, bool pending) {

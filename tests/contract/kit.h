@@ -68,7 +68,12 @@ std::optional<nn::Encoded> encode_sources(const Rig& rig,
 /// The spec with one layer to a stack.
 Json shallow(Json json);
 
-/// Logits (or hidden states without a head) of whole documents, [N, C].
+/// A batch of these documents. Where the model reads features, those of a document follow from its
+/// ids, and are the fewest that make at least as many tokens.
+nn::Batch batch_of(const Rig& rig, const Rows& rows);
+
+/// Logits (or hidden states without a head) of whole documents, [N, C]; of rows as many tokens as
+/// they have ids.
 Tensor whole(const Rig& rig, const nn::Batch& batch);
 Tensor whole(const Rig& rig, const Rows& rows);
 

@@ -2,10 +2,14 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/format/wav.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/infer/log_mel.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/nn/embed/feature_batch.h"
+#include "tessera/nn/embed/frames.h"
 #include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/pattern/longformer.h"
@@ -15,7 +19,7 @@ namespace tessera::cli {
 namespace {
 
 struct ForwardArgs {
-  std::string model, input, output, families;
+  std::string model, input, audio, output, families;
   std::vector<std::string> probes;
   int threads = 0;
 };
@@ -56,10 +60,17 @@ bool has_types(const model::ModelSpec& spec) {
   return embed.type() == "token" && embed.as<nn::TokenEmbedConfig>().n_types > 0;
 }
 
+/// What that stack reads instead of ids, nullptr where it reads ids.
+const nn::FeatureEmbedConfig* features_of(const model::ModelSpec& spec) {
+  return dynamic_cast<const nn::FeatureEmbedConfig*>(reader_of(spec).embed.config.get());
+}
+
 /// An input that the model has no place for would change nothing, and nobody would know.
 void check_names(const format::TensorFile& file, const model::ModelSpec& spec) {
   const bool pair = spec.encoder != nullptr;
-  std::vector<std::string> known = kInputs;
+  const nn::FeatureEmbedConfig* features = features_of(spec);
+  std::vector<std::string> known =
+      features != nullptr ? std::vector<std::string>{features->input()} : kInputs;
   if (has_types(spec)) known.push_back(kTypes);
   if (layers_have<nn::LongformerPatternConfig>(spec)) known.push_back(kGlobal);
   if (model::CallPlan(spec).reads_given()) known.push_back(kPrefixes);
@@ -69,8 +80,12 @@ void check_names(const format::TensorFile& file, const model::ModelSpec& spec) {
       fail(ErrorKind::input, "forward",
            "{}: tensor \"{}\" is not an input of this model; known: {}", file.file(), view.name,
            fmt::join(known, ", "));
+  if (features != nullptr && file.find(features->input()) == nullptr)
+    fail(ErrorKind::input, "forward",
+         "{}: tensor \"{}\" is missing; expected floats [B, ...], each {}", file.file(),
+         features->input(), features->shape_text());
   for (const char* name : {"input_ids", "decoder_input_ids"})
-    if ((pair || name == kInputs[0]) && file.find(name) == nullptr)
+    if ((name == kInputs[0] ? features == nullptr : pair) && file.find(name) == nullptr)
       fail(ErrorKind::input, "forward", "{}: tensor \"{}\" is missing; expected int64 [B, T]",
            file.file(), name);
 }
@@ -90,25 +105,56 @@ Input source_of(const format::TensorFile& file) {
   return in;
 }
 
+/// Rows of features as a call has them.
+Input source_of(const nn::FeatureEmbedConfig& embed, const Tensor& features) {
+  if (features.dim() < 2 || features.size(0) == 0)
+    fail(ErrorKind::input, "forward", "{} is [{}]; expected [B, ...], each {}", embed.input(),
+         fmt::join(features.sizes(), ", "), embed.shape_text());
+  Input in;
+  in.batch = nn::feature_batch(embed, features.unbind());
+  in.ids = in.batch.ids_N.reshape({features.size(0), -1});
+  return in;
+}
+
+/// The log-mel spectrogram of a sound [1, mels, frames], as a model with embed "frames" reads it.
+Tensor spectrogram(const std::string& path, const model::ModelSpec& spec) {
+  const auto* frames = dynamic_cast<const nn::FramesConfig*>(features_of(spec));
+  if (frames == nullptr)
+    fail(ErrorKind::usage, "forward", "--audio with a model that reads no sound; expected --input");
+  if (spec.encoder)
+    fail(ErrorKind::usage, "forward",
+         "--audio with a model that has a decoder; expected --input, with input_features and "
+         "decoder_input_ids");
+  infer::LogMelOptions options;
+  options.mels = frames->channels;
+  return infer::log_mel(format::mono(format::open_wav(path)), options).unsqueeze(0);
+}
+
 Input target_of(const format::TensorFile& file, const Input& source) {
   const auto get = [&](const char* name) { return numbers(file, name); };
   Input in{get("decoder_input_ids"), get("decoder_attention_mask"), {}};
   in.batch = model::from_padded(in.ids, in.mask);
   if (in.ids.size(0) != source.ids.size(0))
     fail(ErrorKind::input, "forward",
-         "{}: decoder_input_ids has {} rows, input_ids {}; expected one target for every source",
+         "{}: decoder_input_ids has {} rows, the sources {}; expected one target for every source",
          file.file(), in.ids.size(0), source.ids.size(0));
   return in;
 }
 
 int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  const format::TensorFile file = format::open_safetensors(o.input);
+  const format::TensorFile file =
+      o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_lost_heads(loaded.source);
   const bool pair = loaded.model.spec().encoder != nullptr;
-  check_names(file, loaded.model.spec());
-  const Input source = source_of(file);
+  if (o.audio.empty()) check_names(file, loaded.model.spec());
+  const nn::FeatureEmbedConfig* features = features_of(loaded.model.spec());
+  const Input source =
+      !o.audio.empty() ? source_of(*features, spectrogram(o.audio, loaded.model.spec()))
+      : features != nullptr
+          ? source_of(*features, infer::tensor_or_undefined(file, features->input()))
+          : source_of(file);
   Input read = pair ? target_of(file, source) : source;
   if (const Tensor lengths = numbers(file, kPrefixes.c_str()); lengths.defined())
     model::set_prefixes(read.batch, lengths);
@@ -160,14 +206,21 @@ int forward(const ForwardArgs& o) {
 std::function<int()> add_forward(CLI::App& app) {
   auto o = std::make_shared<ForwardArgs>();
   app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
-  app.add_option("--input", o->input,
-                 "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
-                 "token_type_ids (a model with types), global_attention_mask (pattern longformer), "
-                 "prefix_lengths [B] (pattern prefix); position_ids may be [3,B,T] (m_rope); "
-                 "beside an encoder also decoder_input_ids "
-                 "[B,T] and, where wanted, decoder_attention_mask. A mask may be 0 at the ends of "
-                 "a row only; without position_ids the row's tokens count from 0")
-      ->required();
+  auto* input = app.add_option(
+      "--input", o->input,
+      "safetensors: input_ids [B,T], and where wanted attention_mask, position_ids, "
+      "token_type_ids (a model with types), global_attention_mask (pattern longformer), "
+      "prefix_lengths [B] (pattern prefix); position_ids may be [3,B,T] (m_rope); a model that "
+      "reads features has them in place of input_ids (pixel_values [B,C,H,W], "
+      "input_features [B,mels,frames]); "
+      "beside an encoder also decoder_input_ids "
+      "[B,T] and, where wanted, decoder_attention_mask. A mask may be 0 at the ends of "
+      "a row only; without position_ids the row's tokens count from 0");
+  auto* audio =
+      app.add_option("--audio", o->audio,
+                     "instead of --input: a WAV file of 16 kHz, for an encoder with embed "
+                     "\"frames\"; cut or filled to 30 s, as a log-mel spectrogram");
+  audio->excludes(input);
   app.add_option("--output", o->output,
                  "safetensors to write: last_hidden_state and, where the model has them, logits, "
                  "pooler_output and encoder_last_hidden_state; float32, padding is 0")
@@ -178,7 +231,11 @@ std::function<int()> add_forward(CLI::App& app) {
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera forward folder --input in.safetensors --output out.safetensors --probe "
                  "layers.0.mixer.out"});
-  return [o] { return forward(*o); };
+  return [o, input, audio] {
+    if (input->empty() && audio->empty())
+      fail(ErrorKind::usage, "forward", "nothing to read; expected --input or --audio");
+    return forward(*o);
+  };
 }
 
 }  // namespace tessera::cli

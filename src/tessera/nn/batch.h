@@ -42,6 +42,8 @@ struct Batch {
   Tensor positions_N;  // int64; from the segments unless given
   Tensor axes_3N;      // int64 positions in time, height and width (m_rope); may be undefined
   Tensor global_N;     // bool: tokens that are global besides the pattern's own; may be undefined
+  /// One for each segment where the embedding reads features instead of ids; else empty.
+  std::vector<Tensor> features = {};
 
   int64_t n_tokens() const {
     return segments.empty() ? 0 : segments.back().begin + segments.back().length;

@@ -56,8 +56,13 @@ HeadList read_heads(const Json& spec,
     fail(ErrorKind::spec, where,
          "\"{}\" reads what a pooler makes, and there is none; add \"pooler\" to \"heads\"",
          heads.logits.type());
-  if (const int64_t width = token_width(embed, scope);
-      logits.tied() && logits.table_width(scope) != width)
+  const int64_t width = token_width(embed, scope);
+  if (logits.tied() && width == 0)
+    fail(ErrorKind::spec, where,
+         "\"{}\" multiplies by token vectors, and embed \"{}\" has none; use \"linear\" or "
+         "\"classifier\"",
+         heads.logits.type(), embed.type());
+  if (logits.tied() && logits.table_width(scope) != width)
     fail(ErrorKind::spec, where,
          "\"{}\" multiplies vectors of width {} by token vectors of width {}; give the head "
          "\"width\": {}",
