@@ -89,6 +89,10 @@ constexpr Sample kSamples[] = {
         "position": "rope"})"},
     {Slot::mixer, "attention", "tempered",
      R"({"n_heads": 2, "temperature": {"scale": 0.5, "floor": 3}, "position": "rope"})"},
+    {Slot::mixer, "attention", "temperature_log_below_true",
+     R"({"n_heads": 2, "temperature": {"log_length": 4, "log_below": true}, "position": "rope"})"},
+    {Slot::mixer, "attention", "log_n",
+     R"({"n_heads": 2, "temperature": {"log_length": 6}, "position": "rope"})"},
     {Slot::mixer, "attention", "clipped_and_gated",
      R"({"n_heads": 2, "clip": 0.3, "gate": "elementwise", "gate_bias": true, "position": "rope"})"},
     {Slot::mixer, "attention", "gate_per_head", R"({"n_heads": 2, "gate": "headwise"})"},
@@ -193,6 +197,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "performer", "", R"({"n_heads": 2, "n_features": 6, "position": "rope"})"},
     {Slot::mixer, "performer", "features_relu_deterministic",
      R"({"n_heads": 2, "features": "relu_deterministic", "position": "rope", "chunk": 3, "eps": 0.5})"},
+    {Slot::mixer, "performer", "rows_hadamard",
+     R"({"n_heads": 2, "n_features": 6, "rows": "hadamard", "position": "rope"})"},
     // many directions: the denominators of few may vanish
     {Slot::mixer, "performer", "features_trigonometric",
      R"({"n_heads": 2, "n_features": 64, "features": "trigonometric", "position": "rope"})"},
@@ -256,6 +262,7 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "rwkv4", "wide", R"({"width": 19})"},
     {Slot::mixer, "short_conv", "one_tap", R"({"d_conv": 1})"},
     {Slot::mixer, "fourier", "", R"({"max_length": 40})"},
+    {Slot::mixer, "fourier", "blended", R"({"max_length": 40, "real": "each", "blend": 0.7})"},
     {Slot::mixer, "s4d", "", R"({"d_state": 6})"},
     {Slot::mixer, "s4", "", R"({"d_state": 6})"},
     // four channels of a head can be nearly equal: a larger eps keeps their norm well conditioned
@@ -270,6 +277,8 @@ constexpr Sample kSamples[] = {
     // linear recurrences; small chunks, so that 17 tokens cross several
     // heads this narrow may be nearly zero: a larger eps keeps norms and quotients well conditioned
     {Slot::mixer, "retention", "", R"({"n_heads": 2, "norm_eps": 0.1})"},
+    {Slot::mixer, "retention", "decay_learned",
+     R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "decay": "learned", "decay_offset": 1, "norm_eps": 0.1})"},
     {Slot::mixer, "retention", "wide",
      R"({"n_heads": 3, "key_dim": 4, "value_dim": 5, "chunk": 4, "decay_offset": 1, "norm_weight": true, "norm_eps": 0.01})"},
     {Slot::mixer, "linear_attention", "", R"({"n_heads": 2, "eps": 0.1})"},

@@ -71,7 +71,41 @@ Keys keys_of(const Favor& in) {
 
 }  // namespace
 
+namespace {
+
+/// x <- H x / sqrt(d), d numbers, a power of two.
+void hadamard(double* x, int64_t d) {
+  for (int64_t half = 1; half < d; half *= 2)
+    for (int64_t begin = 0; begin < d; begin += 2 * half)
+      for (int64_t i = begin; i < begin + half; ++i) {
+        const double a = x[i], b = x[i + half];
+        x[i] = a + b, x[i + half] = a - b;
+      }
+  for (int64_t i = 0; i < d; ++i) x[i] /= std::sqrt(static_cast<double>(d));
+}
+
+/// Row r of the product of three is D_3 H D_2 H D_1 H e_r.
+Tensor hadamard_directions(const RandomKey& key, int64_t m, int64_t d) {
+  require((d & (d - 1)) == 0, "performer", "{} channels of hadamard directions", d);
+  const RandomKey signs = key.fold("signs");
+  Tensor w = at::zeros({m, d}, at::kDouble);
+  for (int64_t r = 0; r < m; ++r) {
+    double* row = w.data_ptr<double>() + r * d;
+    row[r % d] = std::sqrt(static_cast<double>(d));
+    for (int64_t factor = 0; factor < 3; ++factor) {
+      hadamard(row, d);
+      for (int64_t c = 0; c < d; ++c)
+        if (signs.bits(static_cast<uint64_t>((r / d * 3 + factor) * d + c)) % 2 == 0)
+          row[c] = -row[c];
+    }
+  }
+  return w;
+}
+
+}  // namespace
+
 Tensor favor_directions(const RandomKey& key, int64_t m, int64_t d, FavorRows rows) {
+  if (rows == FavorRows::hadamard) return hadamard_directions(key, m, d);
   Tensor w = at::empty({m, d}, at::kDouble);
   auto* out = w.data_ptr<double>();
   const RandomKey values = key.fold("rows"), norms = key.fold("norms");

@@ -34,7 +34,9 @@ struct FavorState {
 
 /// Directions w_r: standard normal rows, or rows orthogonal in blocks of D with the norms of such
 /// rows (or sqrt(D) each). In double.
-enum class FavorRows { gaussian, orthogonal, orthogonal_sqrt_dim };
+/// hadamard: of norm sqrt(D), D a power of two; a block is sqrt(D) H D_1 H D_2 H D_3 with H = H_D /
+/// sqrt(D) and diagonals of random signs.
+enum class FavorRows { gaussian, orthogonal, orthogonal_sqrt_dim, hadamard };
 Tensor favor_directions(const RandomKey& key, int64_t m, int64_t d, FavorRows rows);
 
 /// phi of queries x_BTHD (one maximum per row): [B, T, H, M], or 2 M.

@@ -145,6 +145,26 @@ TEST(Favor, DirectionsAreOrthogonalInBlocks) {
   EXPECT_NEAR(g.square().sum(1).mean().item<double>(), 4, 0.2);
 }
 
+TEST(Favor, HadamardDirectionsAreProductsOfSigns) {
+  constexpr int64_t kD = 8;
+  const Tensor w = favor_directions(RandomKey(3), 19, kD, FavorRows::hadamard);
+  for (int64_t begin = 0; begin < 19; begin += kD) {
+    const int64_t n = std::min<int64_t>(kD, 19 - begin);
+    const Tensor block = w.narrow(0, begin, n);
+    expect_near(at::matmul(block, block.t()), at::eye(n, at::kDouble) * kD, 1e-13);
+  }
+  // three matrices of signs, each over sqrt(8), times sqrt(8): multiples of 1 / 8, other ones for
+  // each block and key
+  const Tensor steps = w * 8;
+  expect_near(steps, steps.round(), 1e-12);
+  EXPECT_FALSE(at::equal(w.narrow(0, 0, kD), w.narrow(0, kD, kD)));
+  EXPECT_FALSE(at::equal(w, favor_directions(RandomKey(4), 19, kD, FavorRows::hadamard)));
+  // as for Gaussian rows, the mean of exp(w . x) is exp(|x|^2 / 2)
+  const Tensor many = favor_directions(RandomKey(3), 64 * 200, 64, FavorRows::hadamard);
+  const Tensor x = gen({64}, 0.7, 0.3), unit = x / x.norm();
+  EXPECT_NEAR(at::mv(many, unit).exp().mean().item<double>(), std::exp(0.5), 0.04);
+}
+
 TEST(Favor, ManyFeaturesEstimateSoftmaxAttention) {
   Favor in = golden(at::kDouble, FavorKernel::softmax, 0);
   in.w_MD = favor_directions(RandomKey(1), 40000, 2, FavorRows::orthogonal);

@@ -117,7 +117,7 @@ class Attention final : public Mixer {
     const Tensor q_NHD = config_.scale_on == ScaleOn::query
                              ? projected_NHD * config_.score_scale(layer_)
                              : projected_NHD;
-    if (config_.temperature.scale == 0) return q_NHD;
+    if (!config_.temperature.acts()) return q_NHD;
     const Tensor positions = context.batch->positions_N.to(at::kCPU).contiguous();
     Tensor factors = at::empty({positions.numel(), 1, 1}, at::kDouble);
     for (int64_t i = 0; i < positions.numel(); ++i)

@@ -3,7 +3,8 @@
 //   s_ij = scale * t_i q_i . k_j;  s <- softcap * tanh(s / softcap);  p_i = softmax over visible j
 //   o_i = sum_j p_ij v_j;   o_i <- o_i * sigmoid(W_g x_i + b_g) where there is a gate; gate_at puts
 //   it on the values or behind the output projection instead
-//   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position
+//   t_i = 1 + a ln(1 + floor((i + c) / floor)) where the temperature follows the position,
+//   times ln(i + c) / ln n (log-n attention), where asked for only beyond 1
 // add_zero_attn is torch.nn.MultiheadAttention's: a key and value of zeros that every query sees
 // besides, without a position and without a place in the state.
 // A layer may use the keys and values of an earlier one (`kv_of`), as it made them: then it has
@@ -53,17 +54,28 @@ enum class GatePlace {
 enum class GateActivation { sigmoid, silu };
 
 /// Queries grow with their position, so that a softmax over many keys stays sharp:
-/// q_i <- q_i (1 + scale ln(1 + floor((i + offset) / floor))).
+/// q_i <- q_i (1 + scale ln(1 + floor((i + offset) / floor))), and by log-n attention, which keeps
+/// the entropy of equal scores, times ln(i + offset) / ln(log_length). Llama 4; Su 2021 (kexue.fm
+/// 8823), Chiang, Cholak 2022, arXiv:2202.12172 and Qwen, arXiv:2309.16609, 2.3.
 struct QueryTemperature {
   double scale = 0;
   int64_t floor = 8192;
   int64_t offset = 1;
+  int64_t log_length = 0;
+  bool log_below = false;
+  bool acts() const { return scale != 0 || log_length != 0; }
   static constexpr auto fields() {
     using C = QueryTemperature;
     return std::tuple{
         spec::field("scale", &C::scale, "growth; 0 = none", {.min = 0}),
         spec::field("floor", &C::floor, "positions of one step", {.min = 1}),
-        spec::field("offset", &C::offset, "added to positions, which begin at 0", {.min = 0})};
+        spec::field("offset", &C::offset, "added to positions, which begin at 0", {.min = 0}),
+        spec::field("log_length", &C::log_length,
+                    "n, usually the length of training, in a further factor ln(i + offset) / ln n; "
+                    "0 = none",
+                    {.min = 0}),
+        spec::field("log_below", &C::log_below,
+                    "whether that factor also shrinks the queries before n")};
   }
 };
 
@@ -182,7 +194,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("v_norm", &C::v_norm,
               "norm of each head's values, one weight for all (Gemma 3n: rms_norm, weight none)"),
         field("temperature", &C::temperature,
-              "growth of the queries with their position (Llama 4)"),
+              "growth of the queries with their position (Llama 4, log-n attention)"),
         field("scale", &C::scale, "factor on the scores"),
         field("scale_value", &C::scale_value,
               "the number that `value` and `rsqrt_of` take, and where a learned factor begins"),

@@ -12,9 +12,14 @@ namespace {
 
 void check_temperature(const QueryTemperature& t, const spec::Scope& scope) {
   const QueryTemperature plain;
-  if (t.scale == 0 && (t.floor != plain.floor || t.offset != plain.offset))
-    fail(ErrorKind::spec, scope.at("temperature").path,
+  const std::string path = scope.at("temperature").path;
+  if (t.scale == 0 && (t.floor != plain.floor || (t.offset != plain.offset && !t.acts())))
+    fail(ErrorKind::spec, path,
          "floor and offset without a scale: nothing grows; set scale, or leave them out");
+  if (t.log_length == 1)
+    fail(ErrorKind::spec, path, "log_length = 1; expected at least 2, whose logarithm is not 0");
+  if (t.log_below && t.log_length == 0)
+    fail(ErrorKind::spec, path, "log_below without a log_length; set it, or leave log_below out");
 }
 
 void check_scale_on(const AttentionConfig& c, const spec::Scope& scope) {
@@ -231,7 +236,11 @@ double score_scale(ScoreScale scale, double value, int64_t head_dim, int64_t lay
 
 double AttentionConfig::query_factor(int64_t position) const {
   const int64_t steps = (position + temperature.offset) / temperature.floor;
-  return 1 + temperature.scale * std::log1p(static_cast<double>(steps));
+  const double grown = 1 + temperature.scale * std::log1p(static_cast<double>(steps));
+  if (temperature.log_length == 0) return grown;
+  const double counted = static_cast<double>(std::max<int64_t>(1, position + temperature.offset)),
+               factor = std::log(counted) / std::log(static_cast<double>(temperature.log_length));
+  return grown * (temperature.log_below ? factor : std::max(1.0, factor));
 }
 
 }  // namespace tessera::nn

@@ -85,7 +85,8 @@ class Performer final : public Mixer {
   }
 
   Tensor draw(const RandomKey& key) const {
-    const auto rows = config_.rows == FeatureRows::gaussian ? ops::FavorRows::gaussian
+    const auto rows = config_.rows == FeatureRows::gaussian   ? ops::FavorRows::gaussian
+                      : config_.rows == FeatureRows::hadamard ? ops::FavorRows::hadamard
                       : config_.rows == FeatureRows::orthogonal
                           ? ops::FavorRows::orthogonal
                           : ops::FavorRows::orthogonal_sqrt_dim;

@@ -6,6 +6,9 @@
 // of both signs, which large keys and small denominators make inaccurate. Choromanski et al. 2020,
 // arXiv:2009.14794. Golden: attention G5.
 //
+// Rows of three Hadamard matrices with random signs between them (H-ORF, for which no direction is
+// stored but its signs) are from Choromanski, Rowland, Weller 2017, arXiv:1703.00864.
+//
 // The directions w are no parameters: they follow from `seed` and the layer's name, as initial
 // values do. A causal row takes the largest score c of the keys it sees; the released code takes it
 // over all keys, which lets eps leak the future. Forms: chunked without a state, recurrent with
@@ -28,6 +31,7 @@ enum class RandomFeatures {
 enum class FeatureRows {
   orthogonal,           // in blocks of head_dim, with the norms of Gaussian rows
   orthogonal_sqrt_dim,  // with norm sqrt(head_dim)
+  hadamard,  // the same, rows of H D_1 H D_2 H D_3: Hadamard matrices and diagonals of random signs
   gaussian,
 };
 
@@ -46,6 +50,7 @@ struct tessera::spec::EnumNames<tessera::nn::FeatureRows> {
   using R = nn::FeatureRows;
   static constexpr std::array names{std::pair{R::orthogonal, "orthogonal"},
                                     std::pair{R::orthogonal_sqrt_dim, "orthogonal_sqrt_dim"},
+                                    std::pair{R::hadamard, "hadamard"},
                                     std::pair{R::gaussian, "gaussian"}};
 };
 
@@ -78,7 +83,8 @@ struct PerformerConfig final : spec::Config {
             "features", &C::features,
             "what a direction gives; trigonometric features have both signs, and where their sums "
             "nearly cancel, rounding shows"),
-        field("rows", &C::rows, "how the directions are drawn"),
+        field("rows", &C::rows,
+              "how the directions are drawn; hadamard needs a head_dim that is a power of two"),
         field("redraw_every", &C::redraw_every,
               "steps of training after which it draws new directions; 0 = never. Evaluation keeps "
               "the first ones",

@@ -26,6 +26,9 @@ void PerformerConfig::check(const spec::Scope& scope) const {
          "n_features, rows, redraw_every and seed say what directions there are, and "
          "relu_deterministic "
          "has none; leave them out");
+  if (rows == FeatureRows::hadamard && (head_dim & (head_dim - 1)) != 0)
+    fail(ErrorKind::spec, scope.path,
+         "head_dim = {} with rows hadamard; expected a power of two, or rows orthogonal", head_dim);
   if (features == RandomFeatures::trigonometric && added() != 0)
     fail(ErrorKind::spec, scope.path,
          "eps = {} with features trigonometric, which have both signs; expected 0", added());

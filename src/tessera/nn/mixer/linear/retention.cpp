@@ -36,6 +36,7 @@ class Retention final : public Mixer {
         g_(builder, "g"),
         o_(builder, "o"),
         norm_(builder.optional("norm.weight")),
+        decay_(builder.optional("decay")),
         log_decay_H_(at::tensor(config.log_decays(), at::kDouble)) {
     if (config.angles != RetentionAngles::none) rotation_ = build(rotation(config), builder);
   }
@@ -49,24 +50,36 @@ class Retention final : public Mixer {
       q_NHK = rotation_->rotate(q_NHK, Side::query, context);
       k_NHK = rotation_->rotate(k_NHK, Side::key, context);
     }
-    const Tensor log_decay_H = log_decay_H_.to(x_ND.device());
+    const Tensor log_decay_H = log_decays(x_ND);
+    // the gradient of decays is that of a number for each token
+    const Tensor log_decay_NH = log_decay_H.requires_grad() ? log_decay_H.expand({n, h}) : Tensor();
     const Tensor y_NE = for_runs(x_ND, context, rows, [&](const Run& run) {
-      return recur(
-          run, {run.of(q_NHK, {h, k}), run.of(k_NHK, {h, k}), run.of(v_NE, {h, v}), log_decay_H},
-          config_.chunk, 0);
+      return recur(run,
+                   {run.of(q_NHK, {h, k}), run.of(k_NHK, {h, k}), run.of(v_NE, {h, v}),
+                    log_decay_NH.defined() ? run.of(log_decay_NH, {h}) : log_decay_H},
+                   config_.chunk, 0);
     });
     Tensor y_NHV = y_NE.reshape({n, h, v});
     if (config_.normalise != RetentionNormalise::none)
-      y_NHV = (y_NHV / divisors(q_NHK, k_NHK, *context.batch).unsqueeze(-1)).to(y_NE.scalar_type());
+      y_NHV = (y_NHV / divisors(q_NHK, k_NHK, log_decay_H.detach(), *context.batch).unsqueeze(-1))
+                  .to(y_NE.scalar_type());
     const Tensor normed =
         ops::rms_norm(y_NHV, norm_ ? norm_->tensor() : Tensor(), 0, config_.norm_eps);
     return o_(ops::gated(g_(x_ND), normed.reshape({n, h * v}), ops::Activation::silu));
   }
 
  private:
+  /// ln gamma [H].
+  Tensor log_decays(const Tensor& like) const {
+    if (!decay_) return log_decay_H_.to(like.device());
+    return -ops::softplus(-decay_->tensor().to(ops::wide(like)));
+  }
+
   /// [N, H], constant for gradients.
-  Tensor divisors(const Tensor& q_NHK, const Tensor& k_NHK, const Batch& batch) const {
-    const Tensor log_decay_H = log_decay_H_.to(q_NHK.device());
+  Tensor divisors(const Tensor& q_NHK,
+                  const Tensor& k_NHK,
+                  const Tensor& log_decay_H,
+                  const Batch& batch) const {
     const BySegment part(batch);
     return over_segments(batch,
                          [&](size_t i, const Segment& s) {
@@ -83,7 +96,7 @@ class Retention final : public Mixer {
   static constexpr double kLargestSum = 5e4;  // as published: within float16
   RetentionConfig config_;
   Linear q_, k_, v_, g_, o_;
-  WeightPtr norm_;
+  WeightPtr norm_, decay_;
   Tensor log_decay_H_;
   std::unique_ptr<Position> rotation_;
 };

@@ -1,6 +1,7 @@
 // Retention: linear attention whose state fades at a fixed rate per head, from fast to slow.
 //   q = rot(W_q x), k = rot(K^{-1/2} W_k x), v = W_v x;  gamma_h = 1 - 2^{-5-h}
 //   S_t = gamma S_{t-1} + k_t v_t^T,  y_t = S_t^T q_t;  out = W_o( silu(W_g x) * RMSNorm_head(y) )
+// or, learned, gamma_h = sigmoid(a_h).
 // Sun et al. 2023, arXiv:2307.08621. Forms: chunked (parallel when chunk >= T), recurrent. The norm
 // undoes whatever `normalise` divides a row by, but for eps; "scores" needs all of a row's scores,
 // which no state of fixed size holds, and is refused with one.
@@ -15,6 +16,10 @@ enum class RetentionAngles {
   rope,    // theta^{-2m/K}, pairs (m, m + K/2): flash-linear-attention
   none,
 };
+enum class RetentionDecay {
+  fixed,
+  learned,  // gamma_h = sigmoid(a_h), which begins as the fixed one
+};
 enum class RetentionNormalise {
   none,
   decays,  // y_t / sqrt(sum_{j <= t} gamma^{t-j}): the published recurrence
@@ -23,6 +28,11 @@ enum class RetentionNormalise {
 
 }  // namespace tessera::nn
 
+template <>
+struct tessera::spec::EnumNames<tessera::nn::RetentionDecay> {
+  using D = nn::RetentionDecay;
+  static constexpr std::array names{std::pair{D::fixed, "fixed"}, std::pair{D::learned, "learned"}};
+};
 template <>
 struct tessera::spec::EnumNames<tessera::nn::RetentionNormalise> {
   using N = nn::RetentionNormalise;
@@ -42,6 +52,7 @@ struct RetentionConfig final : RecurrentConfig {
   RetentionAngles angles = RetentionAngles::linear;
   double theta = 10000;
   double decay_offset = 5;
+  RetentionDecay decay = RetentionDecay::fixed;
   RetentionNormalise normalise = RetentionNormalise::none;
   bool norm_weight = false;
   double norm_eps = 1e-6;
@@ -57,6 +68,7 @@ struct RetentionConfig final : RecurrentConfig {
             field("theta", &C::theta, "base of the angles", {.min = 1}),
             field("decay_offset", &C::decay_offset,
                   "head h keeps 1 - 2^-(decay_offset + h) of its state per token", {.min = 0.5}),
+            field("decay", &C::decay, "whether that is where a learned number begins"),
             field("normalise", &C::normalise,
                   "what a row is divided by before the norm: decays = the root of its decays' sum, "
                   "scores = besides the sum of its scores' magnitudes, without a state"),
@@ -71,7 +83,7 @@ struct RetentionConfig final : RecurrentConfig {
             .year = 2023,
             .forms = {.parallel = true, .chunked = true, .recurrent = true}};
   }
-  /// ln gamma_h.
+  /// ln gamma_h of fixed decays.
   std::vector<double> log_decays() const;
 
   void complete(const spec::Scope& scope) override {

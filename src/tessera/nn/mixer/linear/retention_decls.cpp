@@ -40,6 +40,12 @@ void RetentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   list.linear("v", values(), d, false, xavier(gain, values(), d));
   list.linear("g", values(), d, false, xavier(gain, values(), d));
   list.linear("o", d, values(), false, xavier(0.5, d, values()));
+  std::vector<double> logits;  // sigmoid^-1(gamma)
+  for (const double log_decay : log_decays())
+    logits.push_back(log_decay - std::log(-std::expm1(log_decay)));
+  list.add_if(
+      decay == RetentionDecay::learned,
+      {"decay", {n_heads}, spec::Init::repeat(logits), Kind::structural, {spec::Role::head}});
   list.add_if(norm_weight, {"norm.weight", {value_dim}, spec::Init::constant(1), Kind::norm});
 }
 

@@ -19,32 +19,39 @@ void check_lengths(const Batch& batch, int64_t max_length) {
 /// x [.., T, D] -> Re(F_T x F_D).
 class Dft final : public Mixer {
  public:
-  explicit Dft(int64_t max_length) : max_length_(max_length) {}
+  explicit Dft(const FourierConfig& config)
+      : max_length_(config.max_length), each_(config.real == RealPart::each) {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
     check_lengths(*context.batch, max_length_);
-    const auto type = ops::wide(x_ND);
-    if (at::GradMode::is_enabled())
-      return ops::over_documents(lengths_of(*context.batch),
-                                 [&](const auto& rows_of) {
-                                   return ops::real_dft(rows_of(x_ND).to(type)).flatten(0, 1);
-                                 })
-          .to(x_ND.scalar_type());
-    // each document alone: its bits must not depend on its neighbours
-    const BySegment part(*context.batch);
-    return over_segments(*context.batch, [&](size_t i, const Segment&) {
-      return ops::real_dft(part(x_ND, i).to(type)).to(x_ND.scalar_type());
-    });
+    const Tensor y_ND = transformed(x_ND, context);
+    // Re F_T Re(X F_D) has no product of two sines; that part changes its sign with the channel's
+    return each_ ? ((y_ND + y_ND.flip(1).roll(1, 1)) * 0.5).to(x_ND.scalar_type())
+                 : y_ND.to(x_ND.scalar_type());
   }
 
  private:
+  Tensor transformed(const Tensor& x_ND, Context& context) const {
+    const auto type = ops::wide(x_ND);
+    if (at::GradMode::is_enabled())
+      return ops::over_documents(lengths_of(*context.batch), [&](const auto& rows_of) {
+        return ops::real_dft(rows_of(x_ND).to(type)).flatten(0, 1);
+      });
+    // each document alone: its bits must not depend on its neighbours
+    const BySegment part(*context.batch);
+    return over_segments(*context.batch, [&](size_t i, const Segment&) {
+      return ops::real_dft(part(x_ND, i).to(type));
+    });
+  }
+
   int64_t max_length_;
+  bool each_;
 };
 
 class MatrixMixing final : public Mixer {
  public:
   MatrixMixing(const FourierConfig& config, const Builder& builder) : config_(config) {
-    if (config.transform == Transform::learned) {
+    if (config.learns()) {
       tokens_ = builder.weight("tokens.weight");
       channels_ = builder.weight("channels.weight");
       return;
@@ -78,10 +85,29 @@ class MatrixMixing final : public Mixer {
   WeightPtr tokens_, channels_;
 };
 
+/// a of one mixing and 1 - a of another.
+class Blend final : public Mixer {
+ public:
+  Blend(const FourierConfig& config, const Builder& builder)
+      : share_(config.blend), fourier_(config), learned_(config, builder) {}
+
+  Tensor forward(const Tensor& x_ND, Context& context, const StateRows*) const override {
+    return share_ * fourier_.forward(x_ND, context, nullptr) +
+           (1 - share_) * learned_.forward(x_ND, context, nullptr);
+  }
+
+ private:
+  double share_;
+  Dft fourier_;
+  MatrixMixing learned_;
+};
+
 }  // namespace
 
 std::unique_ptr<Mixer> build(const FourierConfig& config, const Builder& builder) {
-  if (config.transform == Transform::fourier) return std::make_unique<Dft>(config.max_length);
+  if (config.transform == Transform::fourier && config.learns())
+    return std::make_unique<Blend>(config, builder);
+  if (config.transform == Transform::fourier) return std::make_unique<Dft>(config);
   return std::make_unique<MatrixMixing>(config, builder);
 }
 

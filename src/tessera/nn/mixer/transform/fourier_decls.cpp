@@ -14,13 +14,18 @@ void FourierConfig::check(const spec::Scope& scope) const {
          "seed = {} with transform {}, which draws nothing; set transform to random, or leave it "
          "out",
          seed, spec::enum_name(transform));
-  if (transform != Transform::fourier && max_length == 0)
+  if (transform != Transform::fourier && (real != RealPart::once || blend != 1))
+    fail(ErrorKind::spec, scope.path,
+         "real and blend are of transform fourier, and it is {}; leave them out",
+         spec::enum_name(transform));
+  if (blend > 1) fail(ErrorKind::spec, scope.path, "blend = {}; expected 0 to 1", blend);
+  if ((transform != Transform::fourier || learns()) && max_length == 0)
     fail(ErrorKind::spec, scope.path,
          "max_length = 0; expected the longest document, which the matrix over tokens is made for");
 }
 
 void FourierConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
-  if (transform != Transform::learned) return;
+  if (!learns()) return;
   list.linear("tokens", max_length, max_length, false);
   list.linear("channels", scope.d_model, scope.d_model, false);
 }
@@ -29,7 +34,8 @@ double FourierConfig::extra_flops(const spec::Scope& scope, int64_t context) con
   const auto d = static_cast<double>(scope.d_model), t = static_cast<double>(context);
   if (transform == Transform::learned) return 2 * t * d;
   if (transform == Transform::random) return 2 * (t + d) * d;
-  return 5 * d * (std::log2(std::max(d, 2.0)) + std::log2(std::max(t, 2.0)));
+  return 5 * d * (std::log2(std::max(d, 2.0)) + std::log2(std::max(t, 2.0))) +
+         (learns() ? 2 * t * d : 0);
 }
 
 }  // namespace tessera::nn
