@@ -51,7 +51,13 @@ class Moe final : public Ffn {
       : config_(config),
         router_(build_router(
             config.router, builder.under("router", config.child_scope(builder.scope(), "router")))),
-        expert_(build_ffn(config.expert, builder.under("experts"))) {
+        expert_(
+            build_ffn(config.expert,
+                      builder.under("experts", config.child_scope(builder.scope(), "expert")))) {
+    if (config.d_latent > 0) {
+      latent_in_ = Linear(builder, "latent_in");
+      latent_out_ = Linear(builder, "latent_out");
+    }
     if (config.shared) shared_ = build_ffn(config.shared, builder.under("shared"));
     if (config.shared_gate) gate_ = Linear(builder, "shared_gate");
   }
@@ -78,8 +84,8 @@ class Moe final : public Ffn {
   }
 
   Tensor of_slots(const Routing::Slots& slots, Context& context) const {
-    const Tensor y_SD =
-        of_experts(slots.x_SD, std::make_shared<const Groups>(slots.groups), context);
+    const Tensor y_SD = of_latent(
+        of_experts(latent(slots.x_SD), std::make_shared<const Groups>(slots.groups), context));
     return slots.combine(config_.scale == 1 ? y_SD : y_SD * config_.scale);
   }
 
@@ -88,7 +94,8 @@ class Moe final : public Ffn {
     const auto device = x_ND.device();
     const Tensor weight_NK =
         config_.scale == 1 ? routing.weight_NK : routing.weight_NK * config_.scale;
-    Tensor x_SD = x_ND.index_select(0, sorted.token_S.to(device));
+    const Tensor read_ND = latent(x_ND);
+    Tensor x_SD = read_ND.index_select(0, sorted.token_S.to(device));
     if (config_.scale_input)
       x_SD = x_SD * weight_NK.reshape({-1})
                         .index_select(0, sorted.choice_S.to(device))
@@ -114,13 +121,19 @@ class Moe final : public Ffn {
         sum = at::where((expert_N >= config_.n_experts + config_.zero).unsqueeze(1).to(device),
                         sum + x_ND.to(sum.scalar_type()) * weight_N1, sum);
     }
-    return sum.to(y_SD.scalar_type());
+    return of_latent(sum.to(y_SD.scalar_type()));
+  }
+
+  /// What experts read, and what is made of their sum.
+  Tensor latent(const Tensor& x_ND) const { return latent_in_.weight ? latent_in_(x_ND) : x_ND; }
+  Tensor of_latent(const Tensor& y_ND) const {
+    return latent_out_.weight ? latent_out_(y_ND) : y_ND;
   }
 
   MoeConfig config_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Ffn> expert_, shared_;
-  Linear gate_;
+  Linear gate_, latent_in_, latent_out_;
 };
 
 }  // namespace

@@ -5,6 +5,9 @@
 // `identity` ones that add w_j x (LongCat-Flash, arXiv:2509.01322, sec. 2.1; MoE++,
 // arXiv:2410.07348).
 //
+// With d_latent experts work in a space of their own, cheaper to reach than the token's: an expert
+// reads W_in x, and W_out acts on the weighted sum; router and shared layer read x (Nemotron 3).
+//
 // Experts are any feed-forward layer that is made of products: their weights are stacked,
 // experts.up.weight [E, out, in], and tokens are sorted by expert, so that each product is one call
 // over all experts. A token's output does not turn on what else a call holds, unless the router
@@ -22,6 +25,7 @@ struct MoeConfig final : spec::Config {
   spec::Part<spec::Slot::ffn> expert;
   spec::Part<spec::Slot::ffn> shared;
   bool shared_gate = false;
+  int64_t d_latent = 0;
   bool scale_input = false;
   double scale = 1;
   int64_t zero = 0;
@@ -39,6 +43,10 @@ struct MoeConfig final : spec::Config {
         spec::field("shared", &C::shared, "a layer besides that computes every token"),
         spec::field("shared_gate", &C::shared_gate,
                     "whether a learned gate of the token scales the shared layer's output"),
+        spec::field("d_latent", &C::d_latent,
+                    "channels that experts read and make, between two projections; 0 = those of "
+                    "the layer",
+                    {.min = 0}),
         spec::field("scale_input", &C::scale_input,
                     "whether weights act on what experts read instead of what they make"),
         spec::field("scale", &C::scale, "factor on the weights")};

@@ -27,6 +27,10 @@ spec::Json MoeConfig::example(const spec::Scope& scope, int64_t) {
 
 spec::Scope MoeConfig::child_scope(spec::Scope scope, std::string_view field) const {
   if (field == "router") scope.n_experts = choices();
+  if (field == "expert" && d_latent > 0) {
+    scope.d_model = d_latent;
+    scope.d_in = 0;
+  }
   return scope;
 }
 
@@ -41,6 +45,10 @@ void MoeConfig::check(const spec::Scope& scope) const {
   if (identity > 0 && scope.input_width() != scope.d_model)
     fail(ErrorKind::spec, scope.path, "identity = {}: it reads {} channels and adds to {}",
          identity, scope.input_width(), scope.d_model);
+  if (identity > 0 && d_latent > 0)
+    fail(ErrorKind::spec, scope.path,
+         "identity = {} beside d_latent = {}: it would add {} channels to {}", identity, d_latent,
+         scope.input_width(), d_latent);
   if (!router.as<RouterConfig>().chooses() && (zero > 0 || identity > 0 || scale_input))
     fail(
         ErrorKind::spec, scope.path,
@@ -54,7 +62,7 @@ void MoeConfig::check(const spec::Scope& scope) const {
            "\"hierarchical\"");
   });
   spec::ParamList list;
-  expert.config->params(list, scope);
+  expert.config->params(list, child_scope(scope, "expert"));
   for (const spec::ParamDecl& decl : list.all())
     if (!stacks(decl))
       fail(ErrorKind::spec, scope.at("expert").path,
@@ -71,19 +79,23 @@ double MoeConfig::used_share(const spec::Scope& scope) const {
 void MoeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   router.config->params_under(list, "router", child_scope(scope, "router"));
   spec::ParamList one = list.under("experts");
-  expert.config->params(one, scope);
+  expert.config->params(one, child_scope(scope, "expert"));
   spec::ParamList all;
   for (const spec::ParamDecl& decl : one.all())
     all.add(stacked(decl, n_experts, used_share(scope)));
   for (const std::string& name : one.absent()) all.without(name);
   list.append(all);
+  if (d_latent > 0) {
+    list.linear("latent_in", d_latent, scope.input_width(), /*bias=*/false);
+    list.linear("latent_out", scope.d_model, d_latent, /*bias=*/false);
+  }
   if (shared) shared.config->params_under(list, "shared", scope);
   if (shared_gate) list.linear("shared_gate", 1, scope.input_width(), /*bias=*/false);
 }
 
 double MoeConfig::extra_flops(const spec::Scope& scope, int64_t context) const {
   const double used = used_share(scope) * static_cast<double>(n_experts);
-  return used * expert.config->extra_flops(scope, context) +
+  return used * expert.config->extra_flops(child_scope(scope, "expert"), context) +
          (shared ? shared.config->extra_flops(scope, context) : 0);
 }
 

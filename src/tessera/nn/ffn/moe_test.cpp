@@ -114,6 +114,29 @@ TEST(Moe, GradientsAreThoseOfTheSum) {
   }
 }
 
+TEST(Moe, ExpertsMayWorkInASpaceOfTheirOwn) {
+  // y = W_out sum_j w_j F_j(W_in x) + S(x), with weights of x
+  const std::string expert = R"({"type": "mlp", "d_hidden": 7})";
+  const Tested all(moe(R"({"type": "top_k", "k": 2})", expert,
+                       R"(, "d_latent": 4, "scale": 1.5, "shared": {"type": "linear"})"));
+  const Tensor x = gen({13, kD}, 1.3, 0.2);
+  const Tensor w = dense_weights(x, all.value("router.gate.weight"), 2) * 1.5;
+  const Tensor latent = at::matmul(x, all.value("latent_in.weight").t());
+  ASSERT_EQ(latent.size(1), 4);
+  Tensor sum = at::zeros({13, 4}, at::kDouble);
+  for (int64_t e = 0; e < kE; ++e) {
+    Values own;
+    for (const char* name : {"up.weight", "up.bias", "down.weight", "down.bias"})
+      if (const auto found = all.part.values.find(std::string("experts.") + name);
+          found != all.part.values.end())
+        own[name] = found->second.detach().select(0, e).clone();
+    sum = sum + w.narrow(1, e, 1) * Tested(expert, own, 4).run(latent);
+  }
+  const Tensor want = at::matmul(sum, all.value("latent_out.weight").t()) +
+                      at::matmul(x, all.value("shared.out.weight").t());
+  expect_near(all.run(x), want.detach(), 1e-12, "latent");
+}
+
 TEST(Moe, EqualExpertsAreOne) {
   Tested all(moe(R"({"type": "top_k", "k": 3})"));
   const at::NoGradGuard no_gradients;
@@ -283,6 +306,9 @@ TEST(Moe, RefusesInOneLine) {
     EXPECT_NE(error.find(text), std::string::npos) << json << ": " << error;
   };
   expect(moe(R"({"type": "top_k", "k": 5})"), "[part.router] k = 5 of 4 experts");
+  expect(moe(R"({"type": "top_k", "k": 2})", R"({"type": "mlp", "d_hidden": 7})",
+             R"(, "d_latent": 4, "identity": 1)"),
+         "identity = 1 beside d_latent = 4: it would add 6 channels to 4");
   expect(moe(R"("attention")"), "unknown router \"attention\"");
   expect(moe(R"({"type": "top_k", "n_heads": 2})"), "[part.router] unknown key \"n_heads\"");
   expect(moe("null"), "[part.router] found null; expected a router");
