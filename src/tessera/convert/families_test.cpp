@@ -267,7 +267,11 @@ fs::path with_head(const TemporaryFolder& scratch,
 }
 
 TEST(FamiliesHeads, AreNamedWhereTheyAreLeftOut) {
-  const TemporaryFolder a, b, c;
+  const TemporaryFolder a, b, c, d;
+  EXPECT_THAT(
+      load_checkpoint(with_head(d, "qwen3_next", "Qwen3NextForCausalLM", "", "mtp.fc.weight"))
+          .lost_heads,
+      testing::ElementsAre("prediction of further tokens (mtp.*)"));
   EXPECT_THAT(
       load_checkpoint(with_head(a, "bert", "BertForQuestionAnswering", "", "qa_outputs.weight"))
           .lost_heads,
