@@ -52,6 +52,8 @@ const std::vector<ExceptionEntry>& exceptions() {
        "the predictor learns which tokens are chosen from a loss of its own alone"},
       {Exception::learns_from_its_own_loss, "mixer_compressive_short", "parameters",
        "the compression learns from its reconstruction loss alone"},
+      {Exception::learns_from_its_own_loss, "router_policy_gradient", "parameters",
+       "the gate learns from the losses of its tokens, not by gradients"},
       {Exception::acts_in_training_alone, "router_noisy_top_k", "parameters",
        "its noise is drawn in training alone"},
       {Exception::acts_in_training_alone, "router_noisy_top_k_losses_balance_switch", "parameters",

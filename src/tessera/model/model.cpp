@@ -196,6 +196,7 @@ Tensor called(const ModelSpec& stack,
     throw;
   }
   if (options.state != nullptr) options.state->advance(batch);
+  if (options.take_values) options.take_values(context.values);
   return x_ND;
 }
 

@@ -50,7 +50,9 @@ struct ForwardOptions {
   /// Takes the losses of parts that have some of their own. Where there are two stacks, names begin
   /// with the stack's, as those of parameters do ("encoder.layers.3.mixer.reconstruction").
   nn::LossSink add_loss;
-  nn::StatisticSink add_statistic;     // takes what parts count
+  nn::StatisticSink add_statistic;  // takes what parts count
+  /// What layers have left for later ones when hidden() ends (nn::LayerValues), gradients included.
+  std::function<void(const nn::LayerValues& values)> take_values;
   nn::UpdateCounts* update = nullptr;  // of the update that the call is part of
   nn::Recompute recompute;             // where gradients are recorded and no state is continued
   nn::SequenceSplit sequence;          // of the attention mixers where gradients are recorded

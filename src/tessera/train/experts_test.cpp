@@ -285,5 +285,69 @@ TEST(Experts, TheirUseAndCollapseAreLogged) {
   EXPECT_EQ(to_json(back), to_json(lines[0]));
 }
 
+TEST(Experts, APolicyMovesAgainstTheLossesOfItsTokens) {
+  const Setting s(
+      R"({"type": "policy_gradient", "k": 2, "weight": 0.7, "losses": {"balance": "none"}})");
+  const Recipe recipe = read_recipe(s.json, "", {"spec.layers[0].repeat=1"});
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3));
+  const auto objective = token_objective(recipe, nullptr);
+  PackedBatch packed;
+  packed.ids = {3, 1, 4, 1, 5, 9};
+  packed.targets = {1, 4, 1, -1, 9, 2};
+  packed.pieces = {{0, 0, 4}, {1, 4, 2}};
+  packed.n_targets = 5;
+  model::ForwardOptions forward;
+  forward.training = true;
+  forward.key = RandomKey(4);
+  const Denominators whole = objective->denominators(packed);
+  objective->learn(model, packed, batch_of(packed), forward, whole);
+  const Tensor gate = model.weights().find("layers.0.ffn.router.gate.weight")->dense_tensor();
+  const Tensor got = gate.grad().clone();
+  EXPECT_GT(got.abs().max().item<double>(), 1e-6);
+
+  // the definition, with the choices that the same random numbers make
+  gate.mutable_grad() = Tensor();
+  Tensor x_ND, policy_N;
+  forward.probe = [&](const std::string& name, const Tensor& value) {
+    if (name == "layers.0.ffn.in") x_ND = value.detach();
+  };
+  forward.take_values = [&](const nn::LayerValues& values) {
+    policy_N = values.at("policy of layers.0.ffn.router");
+  };
+  const Tensor hidden = model.hidden(batch_of(packed), forward);
+  const Tensor nll_N = at::nll_loss(at::log_softmax(model.logits(hidden), -1).detach(),
+                                    targets_of(packed), {}, at::Reduction::None, -1);
+  const Tensor asked = (targets_of(packed) >= 0).to(at::kFloat);
+  const Tensor worse = (nll_N - nll_N.sum() / 5) * asked / 5;
+  (policy_N * worse).sum().backward();
+  EXPECT_TRUE(at::allclose(gate.grad(), got, 1e-4, 1e-7)) << gate.grad() << got;
+  // ln pi of two draws, one after the other
+  const Tensor p_NE = at::softmax(at::matmul(x_ND, gate.detach().t()), -1);
+  bool found = false;
+  for (int64_t a = 0; a < kExperts; ++a)
+    for (int64_t b = 0; b < kExperts; ++b) {
+      const double pa = p_NE[0][a].item<double>(), pb = p_NE[0][b].item<double>();
+      if (a != b)
+        found = found ||
+                std::abs(0.7 * std::log(pa * pb / (1 - pa)) - policy_N[0].item<double>()) < 1e-5;
+    }
+  EXPECT_TRUE(found);
+}
+
+TEST(Experts, APolicyFindsTheExpertThatSuits) {
+  // training with it lowers the loss as training by gradients does
+  const Setting s(R"({"type": "policy_gradient", "k": 1})");
+  std::vector<double> losses;
+  TrainOptions options;
+  options.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); };
+  s.train("run", {"train.steps=60"}, options);
+  EXPECT_LT(losses.back(), 0.7 * losses.front());
+  Json json = s.json;
+  json["spec"]["depth"] = "layer_drop";
+  EXPECT_NE(
+      test::error_of(ErrorKind::spec, [&] { read_recipe(json, "", {}); }).find("takes them apart"),
+      std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::train::experts_test

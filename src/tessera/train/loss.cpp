@@ -55,7 +55,10 @@ TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const Los
   if (options.l2_wrap != 0) std::tie(largest, where_largest) = logits_NC.max(-1, true);
   const auto [lse, sum] = exponentiate_(logits_NC);
   TokenLosses out;
-  out.nll = masked_sum(lse - hit, valid);
+  const Tensor nll = lse - hit;
+  out.nll = masked_sum(nll, valid);
+  if (options.nll_N != nullptr)
+    *options.nll_N = at::where(valid, nll.to(at::kDouble), 0.0).squeeze(-1);
   out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
   if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
   // softmax times the row's factor, less what the targets are to have
@@ -81,28 +84,35 @@ HeadLoss head_loss(const model::Model& model,
   HeadLoss out;
   if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
   const ops::InPlaceGradients of_the_head;
+  LossOptions here = options;
+  Tensor of_chunk;
+  std::vector<Tensor> nll;
+  if (options.nll_N != nullptr) here.nll_N = &of_chunk;
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const int64_t length = std::min(chunk, n - begin);
     const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(behind);
     const Tensor logits = model.logits(rows);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
-    out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), options);
+    out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), here);
+    if (of_chunk.defined()) nll.push_back(of_chunk);
     if (!logits.requires_grad()) continue;
     logits.backward(gradient.to(logits.scalar_type()));
     if (behind) out.gradient.narrow(0, begin, length).copy_(rows.grad());
   }
   if (behind) out.root = scored;
+  if (options.nll_N != nullptr) {
+    const bool some = scored.size(0) < hidden_ND.size(0);
+    Tensor all = nll.empty() ? at::zeros({0}, at::kDouble) : at::cat(nll);
+    if (some)
+      all = at::zeros({hidden_ND.size(0)}, at::kDouble)
+                .index_copy(0, infer::rows_with_targets(targets_N), all);
+    *options.nll_N = all;
+  }
   return out;
 }
 
-TokenLosses loss_and_backward(const model::Model& model,
-                              const Tensor& hidden_ND,
-                              const Tensor& targets_N,
-                              const LossOptions& options,
-                              const Tensor& added) {
-  const HeadLoss head = head_loss(model, hidden_ND, targets_N, options);
-  if (!std::isfinite(head.sums.smoothed)) return head.sums;
+void backward_behind(const HeadLoss& head, const Tensor& added) {
   std::vector<Tensor> roots, gradients;
   if (head.root.defined()) {
     roots.push_back(head.root);
@@ -113,6 +123,15 @@ TokenLosses loss_and_backward(const model::Model& model,
     gradients.push_back(at::ones_like(added));
   }
   if (!roots.empty()) torch::autograd::backward(roots, gradients);
+}
+
+TokenLosses loss_and_backward(const model::Model& model,
+                              const Tensor& hidden_ND,
+                              const Tensor& targets_N,
+                              const LossOptions& options,
+                              const Tensor& added) {
+  const HeadLoss head = head_loss(model, hidden_ND, targets_N, options);
+  if (std::isfinite(head.sums.smoothed)) backward_behind(head, added);
   return head.sums;
 }
 

@@ -19,6 +19,7 @@ struct LossOptions {
   double z_loss = 0;
   double l2_wrap = 0;  // u
   LabelSmoothing smoothing = {};
+  Tensor* nll_N = nullptr;  // where set: takes l_i of every row, 0 without a target, double
 };
 
 /// Sums over rows, as doubles.
@@ -50,6 +51,10 @@ HeadLoss head_loss(const model::Model& model,
 /// The sums, and the gradients of everything behind it, `scale` times, added to the parameters;
 /// so are those of `added`, what parts add to the whole (undefined = none), which is not in the
 /// result. A loss that is not finite is returned before any gradient passes the hidden states.
+/// The gradients of everything behind `head`, and of `added`, which parts add to the whole
+/// (undefined = none).
+void backward_behind(const HeadLoss& head, const Tensor& added);
+
 TokenLosses loss_and_backward(const model::Model& model,
                               const Tensor& hidden_ND,
                               const Tensor& targets_N,

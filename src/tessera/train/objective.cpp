@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tessera/model/predictor_spec.h"
+#include "tessera/nn/router/policy_gradient.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/loss.h"
@@ -80,8 +81,14 @@ class TokenObjective final : public Objective {
       forward.probe = {
           [&](const std::string& name, const Tensor& x_ND) { handed_on[exits.at(name)] = x_ND; },
           [&](const std::string& name) { return exits.contains(name); }};
+    std::vector<Tensor> policies;
+    forward.take_values = [&](const nn::LayerValues& values) {
+      for (const auto& [name, value] : values.all())
+        if (name.starts_with(nn::kPolicy)) policies.push_back(value);
+    };
     const Tensor hidden = hidden_of(model, packed, batch, forward);
     forward.probe = {};
+    forward.take_values = nullptr;
     const Tensor targets = targets_of(packed);
     LossOptions options = loss_;
     options.scale = 1 / std::max(1.0, whole.of(kNextToken));
@@ -98,7 +105,19 @@ class TokenObjective final : public Objective {
     }
     add(parts.weighted());
     if (!weights.empty()) options.scale *= weights.back();
-    const TokenLosses own = loss_and_backward(model, hidden, targets, options, added);
+    Tensor nll_N;
+    if (!policies.empty()) options.nll_N = &nll_N;
+    const HeadLoss head = head_loss(model, hidden, targets, options);
+    const TokenLosses& own = head.sums;
+    // how much worse than the others a token was, times what chose for it
+    for (const Tensor& policy_N : policies) {
+      const Tensor asked = (targets >= 0).to(at::kDouble);
+      const Tensor worse =
+          (nll_N - own.nll / std::max(1.0, static_cast<double>(packed.n_targets))) * asked /
+          std::max(1.0, whole.of(kNextToken));
+      add((policy_N * worse.to(policy_N.options().requires_grad(false))).sum());
+    }
+    if (std::isfinite(own.smoothed)) backward_behind(head, added);
     sums[kNextToken] = own.nll;
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
     if (loss_.z_loss > 0) sums[kZLoss] = own.z;

@@ -1,5 +1,7 @@
 #include "tessera/train/recipe.h"
 
+#include "tessera/nn/router/router_config.h"
+
 #include "tessera/convert/checkpoint.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/nn/position/position_config.h"
@@ -193,6 +195,19 @@ void check_model(const Recipe& recipe) {
   else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
     fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
          recipe.task->valid_length, limit);
+  for (const model::LayerSpec& layer : recipe.spec.layers) {
+    if (!layer.depth) continue;
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches)
+        spec::for_each_part(branch.part, [&](const spec::AnyPart& part) {
+          const auto* router = dynamic_cast<const nn::RouterConfig*>(part.config.get());
+          if (router != nullptr && router->by_reward())
+            fail(ErrorKind::spec, "spec",
+                 "router \"{}\" learns from the losses of its tokens, and depth \"{}\" takes them "
+                 "apart; expected another router, or no depth there",
+                 part.type(), layer.depth.type());
+        });
+  }
   if (recipe.train.label_smoothing.share >= 1)
     fail(ErrorKind::spec, "train.label_smoothing.share", "found {}; expected less than 1",
          recipe.train.label_smoothing.share);
@@ -222,8 +237,8 @@ int64_t balance_routers(Json& json) {
     Json router = json.value("router", Json("top_k"));
     if (router.is_string()) router = {{"type", router}};
     const Json type = router.is_object() ? router.value("type", Json()) : Json();
-    const bool learns =
-        type == "top_k" || type == "top_p" || type == "sparse_mixer" || type == "hierarchical";
+    const bool learns = type == "top_k" || type == "top_p" || type == "sparse_mixer" ||
+                        type == "hierarchical" || type == "policy_gradient";
     if (!learns || router.contains("losses") || router.value("balance", Json()) == true) return n;
     router["losses"] = {{"balance", "per_choice_mean"}};
     json["router"] = std::move(router);

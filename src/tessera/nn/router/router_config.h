@@ -39,6 +39,8 @@ struct RouterConfig : spec::Config {
   /// Whether a token's choice turns on that token's input alone, so that a call may be cut between
   /// any two tokens.
   virtual bool by_token() const { return true; }
+  /// Whether it learns from the losses of its tokens instead of by gradients (policy_gradient.h).
+  virtual bool by_reward() const { return false; }
   /// Whether it chooses experts for tokens, rather than mixing tokens for experts.
   virtual bool chooses() const { return true; }
 
