@@ -58,14 +58,11 @@ class TrainProgress {
   }
 
  private:
-  /// Once for every router that collapses, and again where it had recovered.
+  /// Once for every router that collapses; the log tells every step.
   void alarm(const train::LogLine& line) {
-    const std::set<std::string> told = std::exchange(alarms_, {});
-    for (const std::string& text : line.alarms) {
-      const std::string& router = *alarms_.insert(text.substr(0, text.find(':'))).first;
-      if (!told.contains(router))
+    for (const std::string& text : line.alarms)
+      if (alarms_.insert(text.substr(0, text.find(':'))).second)
         fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
-    }
   }
 
   std::set<std::string> alarms_;  // routers that are told of

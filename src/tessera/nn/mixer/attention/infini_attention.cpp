@@ -108,7 +108,7 @@ class InfiniAttention final : public Mixer {
     return with_term({.scale = 1 / std::sqrt(static_cast<double>(config_.head_dim))}, *position_,
                      {.n_heads = config_.n_heads,
                       .head_dim = config_.head_dim,
-                      .longest = std::min(context.batch->longest(), config_.segment),
+                      .longest = context.batch->longest(),
                       .project_q = [this](const Tensor& x) { return heads(q_(x)); },
                       .project_k = [this](const Tensor& x) { return heads(k_(x)); }},
                      context);
