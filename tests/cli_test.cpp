@@ -536,6 +536,83 @@ TEST_F(Cli, ForwardReadsPrefixesAndAxes) {
             std::string::npos);
 }
 
+/// A file of named float tensors, their values 0, 0.1, 0.2, ...; with a spec a model.
+void write_floats(const std::string& path,
+                  const std::vector<std::pair<std::string, std::vector<int64_t>>>& all,
+                  const std::string& spec = "") {
+  spec::Json header = spec::Json::object();
+  if (!spec.empty()) header["__metadata__"] = {{"format", "pt"}, {"tessera_spec", spec}};
+  std::vector<float> values;
+  for (const auto& [name, shape] : all) {
+    const size_t begin = 4 * values.size();
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    for (int64_t i = 0; i < count; ++i) values.push_back(0.1F * static_cast<float>(i % 7));
+    header[name] = {
+        {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, 4 * values.size()}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = text.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), 8);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  file.write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(4 * values.size()));
+}
+
+TEST_F(Cli, ForwardReadsFeaturesAndSound) {
+  const fs::path model = folder_ / "sound";
+  fs::create_directories(model);
+  const char* spec = R"({"tessera": 1, "arch": "encoder", "vocab": 1, "d_model": 2,
+      "embed": {"type": "frames", "channels": 2}, "layers": [{"ffn": {"type": "linear"}}]})";
+  write_floats((model / "model.safetensors").string(),
+               {{"embed.conv0.weight", {2, 6}},
+                {"embed.conv0.bias", {2}},
+                {"embed.conv1.weight", {2, 6}},
+                {"embed.conv1.bias", {2}},
+                {"layers.0.ffn_norm.weight", {2}},
+                {"layers.0.ffn.out.weight", {2, 2}},
+                {"final_norm.weight", {2}}},
+               spec);
+  const std::string input = (folder_ / "in").string(), output = (folder_ / "out").string();
+  const auto forward = [&](const std::string& more) {
+    return run("forward " + model.string() + " --output " + output + more);
+  };
+  const auto complains = [](const Outcome& outcome, int code, const std::string& words) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  };
+  write_floats(input, {{"input_features", {2, 2, 9}}});
+  const Outcome read = forward(" --input " + input);
+  ASSERT_EQ(read.code, 0) << read.err;
+  EXPECT_NE(read_text_file(output).find(R"("shape":[2,5,2])"), std::string::npos);
+  write_floats(input, {{"input_features", {1, 3, 9}}});
+  complains(forward(" --input " + input), 1,
+            "input_features of document 0 is float [3, 9]; expected floats [2, frames]");
+  write_numbers(input, {{"input_ids", {1, 3}, {9, 8, 7}}});
+  complains(forward(" --input " + input), 1, "is not an input of this model");
+
+  std::ofstream(folder_ / "no.wav") << "no sound";
+  complains(forward(" --audio " + (folder_ / "no.wav").string()), 1, "no WAV file");
+  std::string wav = "RIFF....WAVEfmt ";
+  const auto number = [&](uint32_t value, int bytes) {
+    wav.append(reinterpret_cast<const char*>(&value), static_cast<size_t>(bytes));
+  };
+  number(16, 4), number(1, 2), number(1, 2), number(16000, 4), number(32000, 4), number(2, 2);
+  number(16, 2), wav += "data", number(3200, 4), wav.append(3200, '\3');
+  std::ofstream(folder_ / "a.wav", std::ios::binary) << wav;
+  const Outcome heard = forward(" --audio " + (folder_ / "a.wav").string());
+  ASSERT_EQ(heard.code, 0) << heard.err;
+  EXPECT_NE(read_text_file(output).find(R"("shape":[1,1500,2])"), std::string::npos);
+  complains(run("forward " + kGoldens + "/bert/base --output " + output + " --audio " +
+                (folder_ / "a.wav").string()),
+            2, "--audio with a model that reads no sound");
+  expect_refused("forward " + model.string() + " --output " + output, 2,
+                 "expected --input or --audio");
+}
+
 TEST_F(Cli, ForwardTakesNoInputThatChangesNothing) {
   const std::string input = (folder_ / "in").string();
   const auto said = [&](const std::string& family, const std::string& name) {

@@ -150,11 +150,10 @@ int forward(const ForwardArgs& o) {
   const bool pair = loaded.model.spec().encoder != nullptr;
   if (o.audio.empty()) check_names(file, loaded.model.spec());
   const nn::FeatureEmbedConfig* features = features_of(loaded.model.spec());
-  const Input source =
-      !o.audio.empty() ? source_of(*features, spectrogram(o.audio, loaded.model.spec()))
-      : features != nullptr
-          ? source_of(*features, infer::tensor_or_undefined(file, features->input()))
-          : source_of(file);
+  const Tensor given = !o.audio.empty()      ? spectrogram(o.audio, loaded.model.spec())
+                       : features != nullptr ? infer::tensor_or_undefined(file, features->input())
+                                             : Tensor();
+  const Input source = given.defined() ? source_of(*features, given) : source_of(file);
   Input read = pair ? target_of(file, source) : source;
   if (const Tensor lengths = numbers(file, kPrefixes.c_str()); lengths.defined())
     model::set_prefixes(read.batch, lengths);
