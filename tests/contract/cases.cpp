@@ -67,6 +67,7 @@ constexpr Sample kSamples[] = {
     {Slot::pattern, "big_bird", "", R"({"block": 2, "random": 1})"},
     {Slot::pattern, "big_bird", "first_block_twice",
      R"({"block": 3, "random": 2, "draw": "first_block"})"},
+    {Slot::pattern, "block_sparse", "", R"({"block": 2, "local": 2, "stride": 3})"},
     {Slot::pattern, "fixed", "summaries", R"({"stride": 5, "summary": 2, "sub_blocks": 2})"},
     {Slot::pattern, "fixed", "self_false",
      R"({"stride": 4, "combine": "alternate", "self": false})"},

@@ -128,6 +128,18 @@ std::vector<Defined> all_defined() {
        [](const auto& s, auto, auto i, auto j) {
          return one_if(s.layer % 2 == 0 ? i / 4 == j / 4 : j % 4 == 3);
        }},
+      {R"({"type": "block_sparse", "block": 2, "local": 2, "stride": 3})",
+       [](const auto& s, auto h, auto i, auto j) {
+         const int64_t step = s.n_heads >= 3 ? 1 : 3 / s.n_heads;
+         return one_if(std::abs(i / 2 - j / 2) < 2 || (j / 2 + h * step + 1) % 3 == 0);
+       }},
+      {R"({"type": "block_sparse", "block": 1, "local": 1, "stride": 9})",
+       [](const auto& s, auto h, auto i, auto j) {
+         const int64_t step = s.n_heads >= 9 ? 1 : 9 / s.n_heads;
+         return one_if(i == j || (j + h * step + 1) % 9 == 0);
+       }},
+      {R"({"type": "block_sparse", "block": 3, "local": 1, "stride": 4, "shift": false})",
+       [](const auto&, auto, auto i, auto j) { return one_if(i / 3 == j / 3 || j / 3 % 4 == 3); }},
       {R"({"type": "big_bird", "block": 3, "random": 2, "draw": "first_block"})",
        [](const auto& s, auto, auto i, auto j) {
          const int64_t n = (s.length + 2) / 3, a = i / 3, b = j / 3;
@@ -297,6 +309,13 @@ TEST(Pattern, GoldenMasksOfTheSparseTransformer) {
                "...x...x"});
 }
 
+// The rule of Phi-3-small's code: heads that differ, (block + head step + 1) % stride == 0.
+TEST(Pattern, GoldenMaskOfPhi3Small) {
+  expect_mask(R"({"type": "block_sparse", "block": 1, "local": 2, "stride": 3})", 0,
+              {"x.......", "xx......", ".xx.....", "..xx....", "..xxx...", "..x.xx..", "..x..xx.",
+               "..x..xxx"});
+}
+
 /// Whether every earlier token is reached by one step of each layer.
 bool connected(const char* json, int64_t n) {
   const spec::AnyPart part = read(json);
@@ -323,6 +342,8 @@ TEST(Pattern, WideEnoughIsFull) {
        {R"({"type": "chunked", "size": 31})", R"({"type": "window", "width": 31})",
         R"({"type": "sink_window", "first": 4, "width": 27})",
         R"({"type": "strided", "stride": 31})", R"({"type": "strided", "stride": 1})",
+        R"({"type": "block_sparse", "block": 4, "stride": 1})",
+        R"({"type": "block_sparse", "block": 2, "local": 16, "stride": 99})",
         R"({"type": "fixed", "stride": 31})", R"({"type": "big_bird", "block": 16, "random": 0})",
         R"({"type": "dilated", "segments": [31], "dilations": [1]})"}) {
     SCOPED_TRACE(json);
