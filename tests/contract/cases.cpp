@@ -355,6 +355,10 @@ constexpr Sample kSamples[] = {
      R"({"n_heads": 3, "head_dim": 3, "segment": 3, "mem_len": 4, "memory": 7, "top_k": 7})"},
     {Slot::mixer, "memorizing", "search_approximate",
      R"({"n_heads": 2, "segment": 4, "memory": 12, "top_k": 12, "search": "approximate", "n_hashes": 2, "n_buckets": 4})"},
+    {Slot::mixer, "attention_experts", "", R"({"n_heads": 2, "position": "rope"})"},
+    {Slot::mixer, "attention_experts", "windowed",
+     R"({"n_heads": 2, "head_dim": 3, "n_experts": 5, "bias": true, "pattern": {"type": "window", "width": 5},
+        "router": {"type": "top_k", "k": 3, "score": "softmax_of_chosen"}})"},
     {Slot::mixer, "infini_attention", "", R"({"n_heads": 2, "segment": 4, "position": "rope"})"},
     {Slot::mixer, "infini_attention", "grouped",
      R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 3, "segment": 3, "bias": {"q": true, "k": true, "v": true, "o": true}})"},
@@ -493,6 +497,8 @@ bool place_within(Json& json, const Json& schema, Slot slot, const Json& part) {
 void place(Json& json, const Json& schema, Slot slot, const Json& part) {
   if (place_within(json, schema, slot, part)) return;
   for (const spec::Mechanism& outer : spec::mechanisms()) {
+    if (slot == Slot::router && outer.slot != Slot::ffn)
+      continue;  // some mix tokens, for these alone
     std::string problem;
     Json around = base_part(outer, problem);
     if (place_within(around, outer.schema(), slot, part))
