@@ -26,6 +26,7 @@ TEST(Plan, ParametersOfPublicModels) {
       {"qwen3/qwen3-0.6b", 596'049'920},
       {"phi3/phi3-mini-4k", 3'821'079'552},
       {"olmo2/olmo2-7b", 7'298'617'344},
+      {"xielu/apertus-8b", 8'053'338'176},
       {"gemma2/gemma2-2b", 2'614'341'888},
       {"gemma3/gemma3-1b", 999'885'952},
       {"mamba2/mamba2-130m", 128'989'632},

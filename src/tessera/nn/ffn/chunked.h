@@ -10,6 +10,7 @@
 // The parameters have the names of `inner`, as if it stood alone: a checkpoint fits both.
 #pragma once
 
+#include "tessera/nn/ffn/ffn_dropout.h"
 #include "tessera/nn/router/router_config.h"
 
 namespace tessera::nn {
@@ -35,6 +36,7 @@ struct ChunkedFfnConfig final : spec::Config {
   void check(const spec::Scope& scope) const override {
     if (!inner)
       fail(ErrorKind::spec, scope.path + ".inner", "found null; expected a feed-forward layer");
+    if (chunk > 0) FfnDropout::refuse(inner, "slices", scope.at("inner"));
     spec::for_each_part(inner, [&](const spec::AnyPart& part) {
       const auto* router = dynamic_cast<const RouterConfig*>(part.config.get());
       if (chunk > 0 && router != nullptr && !router->by_token())

@@ -1,23 +1,30 @@
 // Gated linear unit: y = W_down (act(W_gate x) * W_up x). SwiGLU is act silu, GEGLU gelu, ReGLU
 // relu, GLU sigmoid. Shazeer 2020, arXiv:2002.05202.
 // With g = min(W_gate x, limit) and u = W_up x clamped to [-limit, limit], in general
-//   y = W_down (act(slope g) / slope * (u + up_offset));
-// gpt-oss: silu, slope 1.702, limit 7, offset 1. OpenAI 2025, arXiv:2508.10925.
+//   y = W_down N(act(slope g) / slope * (u + up_offset));
+// gpt-oss: silu, slope 1.702, limit 7, offset 1. OpenAI 2025, arXiv:2508.10925. A learned slope is
+// the beta of Swish (arXiv:1710.05941), N the inner norm of sub-LN (arXiv:2210.06423); without it,
+// nothing.
 #pragma once
 
 #include <cmath>
 
 #include "tessera/nn/activation.h"
+#include "tessera/nn/ffn/ffn_dropout.h"
+#include "tessera/nn/ffn/slope.h"
 
 namespace tessera::nn {
 
-struct GluConfig final : spec::Config {
+struct GluConfig final : spec::Config, FfnDropout {
   Activation act = Activation::silu;
   int64_t d_hidden = 0;
   bool bias = false;
   double slope = 1;
   double limit = 0;
   double up_offset = 0;
+  bool learned_slope = false;
+  spec::Part<spec::Slot::norm> inner_norm;
+  double dropout = 0;
 
   static constexpr auto fields() {
     using C = GluConfig;
@@ -31,7 +38,12 @@ struct GluConfig final : spec::Config {
         spec::field("limit", &C::limit,
                     "clamps the gate from above and the values on both sides; 0 = it does not",
                     {.min = 0}),
-        spec::field("up_offset", &C::up_offset, "added to the values (gpt-oss: 1)")};
+        spec::field("up_offset", &C::up_offset, "added to the values (gpt-oss: 1)"),
+        spec::field("learned_slope", &C::learned_slope, "whether s is learned; of silu alone"),
+        spec::field("inner_norm", &C::inner_norm,
+                    "norm of the hidden values before the last product (sub-LN)"),
+        spec::field("dropout", &C::dropout, "probability on the hidden values, in training",
+                    {.min = 0})};
   }
   static spec::Info info() {
     return {.summary =
@@ -42,16 +54,21 @@ struct GluConfig final : spec::Config {
             .forms = {.recurrent = true},
             .any_width = true};
   }
+  double hidden_dropout() const override { return dropout; }
+  spec::Scope child_scope(spec::Scope scope, std::string_view) const {
+    scope.width = d_hidden;
+    return scope;
+  }
   void check(const spec::Scope& scope) const override {
-    if (slope != 1 && (act == Activation::relu || act == Activation::identity))
-      fail(ErrorKind::spec, scope.path,
-           "slope = {} with act {}, for which act(s g) / s is act(g); leave it out", slope,
-           spec::enum_name(act));
+    check_slope(act, slope, learned_slope, scope);
+    FfnDropout::check(dropout, scope);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("gate", d_hidden, scope.input_width(), bias);
     list.linear("up", d_hidden, scope.input_width(), bias);
     list.linear("down", scope.d_model, d_hidden, bias, spec::Init::into_stream(scope.n_layers));
+    declare_slope(list, slope, learned_slope);
+    if (inner_norm) inner_norm.config->params_under(list, "inner_norm", child_scope(scope, ""));
   }
 };
 

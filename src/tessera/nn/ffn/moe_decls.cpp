@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/nn/ffn/ffn_dropout.h"
+
 namespace tessera::nn {
 namespace {
 
@@ -61,6 +63,7 @@ void MoeConfig::check(const spec::Scope& scope) const {
            "experts of experts: expected a layer without a router; two levels are router "
            "\"hierarchical\"");
   });
+  FfnDropout::refuse(expert, "an expert", scope.at("expert"));
   spec::ParamList list;
   expert.config->params(list, child_scope(scope, "expert"));
   for (const spec::ParamDecl& decl : list.all())

@@ -1,8 +1,12 @@
+#include "tessera/nn/norm/dyt.h"
+#include "tessera/nn/norm/gated_norm.h"
+#include "tessera/nn/norm/group_norm.h"
 #include "tessera/nn/norm/l2_norm.h"
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/basic/l2_norm.h"
+#include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -56,8 +60,72 @@ class L2Norm final : public Norm {
   WeightPtr weight_;
 };
 
+/// x * w + b of every channel, in x's type.
+Tensor affine(const Tensor& x, const Tensor& w, const Tensor& b) {
+  const auto type = x.scalar_type();
+  return x * ops::over_rows(w.to(type), x) + ops::over_rows(b.to(type), x);
+}
+
+class GroupNorm final : public Norm {
+ public:
+  GroupNorm(const GroupNormConfig& config, const Builder& builder)
+      : config_(config), weight_(builder.optional("weight")), bias_(builder.optional("bias")) {}
+  Tensor forward(const Tensor& x) const override {
+    const Tensor groups = x.reshape({-1, x.size(-1) / config_.groups});
+    const Tensor y = ops::layer_norm(groups, {}, {}, 0, config_.eps).reshape(x.sizes());
+    return weight_ ? affine(y, weight_->tensor(), bias_->tensor()) : y;
+  }
+
+ private:
+  GroupNormConfig config_;
+  WeightPtr weight_, bias_;
+};
+
+class GatedNorm final : public Norm {
+ public:
+  GatedNorm(const GatedNormConfig& config, const Builder& builder)
+      : config_(config),
+        weight_(builder.weight("weight")),
+        down_(builder, "down"),
+        up_(builder, "up") {}
+  Tensor forward(const Tensor& x) const override {
+    const Tensor n = ops::rms_norm(x.reshape({-1, x.size(-1)}), weight_->tensor(), 0, config_.eps);
+    const Tensor gate = up_(ops::activate(down_(n), ops::Activation::silu));
+    return ops::gated(gate, n, ops::Activation::sigmoid).reshape(x.sizes());
+  }
+
+ private:
+  GatedNormConfig config_;
+  WeightPtr weight_;
+  Linear down_, up_;
+};
+
+class Dyt final : public Norm {
+ public:
+  explicit Dyt(const Builder& builder)
+      : alpha_(builder.weight("alpha")),
+        weight_(builder.weight("weight")),
+        bias_(builder.weight("bias")) {}
+  Tensor forward(const Tensor& x) const override {
+    const Tensor scaled = x * ops::over_rows(alpha_->tensor().to(x.scalar_type()), x);
+    return affine(ops::activate(scaled, ops::Activation::tanh), weight_->tensor(), bias_->tensor());
+  }
+
+ private:
+  WeightPtr alpha_, weight_, bias_;
+};
+
 }  // namespace
 
+std::unique_ptr<Norm> build(const GroupNormConfig& config, const Builder& builder) {
+  return std::make_unique<GroupNorm>(config, builder);
+}
+std::unique_ptr<Norm> build(const GatedNormConfig& config, const Builder& builder) {
+  return std::make_unique<GatedNorm>(config, builder);
+}
+std::unique_ptr<Norm> build(const DytConfig&, const Builder& builder) {
+  return std::make_unique<Dyt>(builder);
+}
 std::unique_ptr<Norm> build(const L2NormConfig& config, const Builder& builder) {
   return std::make_unique<L2Norm>(config, builder);
 }

@@ -44,6 +44,10 @@ class Attention final : public Mixer {
       v_global_ = Linear(builder, "v_global");
     }
     if (config.gate != OutputGate::none) gate_ = Linear(builder, "gate");
+    if (config.inner_norm)
+      inner_norm_ = build_norm(
+          config.inner_norm,
+          builder.under("inner_norm", config.child_scope(builder.scope(), "inner_norm")));
     if (config.sinks) sinks_ = builder.weight("sinks");
   }
 
@@ -65,7 +69,9 @@ class Attention final : public Mixer {
     if (config_.pattern_config().global_projections())
       o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
     o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
-    return gated(o_(o_NHD.reshape({n, h * d})), x_ND, GatePlace::after_o);
+    Tensor merged = o_NHD.reshape({n, h * d});
+    if (inner_norm_) merged = inner_norm_->forward(merged);
+    return gated(o_(merged), x_ND, GatePlace::after_o);
   }
 
  private:
@@ -279,6 +285,7 @@ class Attention final : public Mixer {
   std::string name_;
   int64_t layer_ = 0;
   Linear q_, k_, v_, o_, gate_, q_global_, k_global_, v_global_;
+  std::unique_ptr<Norm> inner_norm_;
   WeightPtr sinks_;
   HeadNorms q_norm_, k_norm_, v_norm_;
   LearnedScale scale_;

@@ -173,6 +173,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
   bool gate_bias = false;
   spec::Part<spec::Slot::pattern> pattern;
   spec::Part<spec::Slot::position> position;
+  spec::Part<spec::Slot::norm> inner_norm;
   double dropout = 0;
   std::string kv_name;
   std::string kv_of;
@@ -210,6 +211,8 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
         field("gate_bias", &C::gate_bias, "whether that projection has a bias"),
         field("pattern", &C::pattern, "who sees whom", {.part = "full"}),
         field("position", &C::position, "how order enters", {.part = "none"}),
+        field("inner_norm", &C::inner_norm,
+              "norm of the heads' outputs side by side, before the last product (sub-LN)"),
         field("dropout", &C::dropout, "probability on the attention weights, in training",
               {.min = 0}),
         field("kv_name", &C::kv_name, "a name under which later layers use its keys and values"),
@@ -229,7 +232,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
     return head_dim > 0 ? head_dim : n_heads > 0 ? scope.input_width() / n_heads : 0;
   }
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {
-    scope.width = width_of_head(scope);
+    scope.width = width_of_head(scope) * (name == "inner_norm" ? n_heads : 1);
     scope.n_heads = n_heads;
     scope.d_model = scope.input_width();  // a scheme's vectors meet the same projections
     if (name == "position") scope.places = {.rotation = true, .score_bias = true};

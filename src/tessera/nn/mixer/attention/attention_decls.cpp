@@ -158,6 +158,8 @@ void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   if (kv_of.empty())
     declare_head_norms(list, "k_norm", qk_norm, qk_norm_over, n_kv_heads, head_dim, scope);
   declare_head_norms(list, "v_norm", v_norm, QkNormOver::head, n_kv_heads, head_dim, scope);
+  if (inner_norm)
+    inner_norm.config->params_under(list, "inner_norm", child_scope(scope, "inner_norm"));
 }
 
 std::vector<spec::StateDecl> AttentionConfig::state(const spec::Scope&) const {

@@ -1,0 +1,28 @@
+// Dropout inside a feed-forward layer: of hidden values, by token.
+#pragma once
+
+#include "tessera/spec/fields.h"
+
+namespace tessera::nn {
+
+struct FfnDropout {
+  virtual ~FfnDropout() = default;
+  virtual double hidden_dropout() const = 0;
+
+  /// Throws Error(spec) where a part within `part` drops: `who` gives it rows that are not the
+  /// tokens of a call, which have no random numbers of their own.
+  static void refuse(const spec::AnyPart& part, const std::string& who, const spec::Scope& scope) {
+    spec::for_each_part(part, [&](const spec::AnyPart& inner) {
+      const auto* drops = dynamic_cast<const FfnDropout*>(inner.config.get());
+      if (drops != nullptr && drops->hidden_dropout() > 0)
+        fail(ErrorKind::spec, scope.path,
+             "\"{}\" with dropout = {} in {}; expected 0 there, or dropout of the residual",
+             inner.type(), drops->hidden_dropout(), who);
+    });
+  }
+  static void check(double p, const spec::Scope& scope) {
+    if (p >= 1) fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", p);
+  }
+};
+
+}  // namespace tessera::nn
