@@ -58,14 +58,22 @@ class TrainProgress {
   }
 
  private:
-  /// Once for every router that collapses; the log tells every step.
+  /// Once for every router whose experts stay idle for a while; the log tells every step.
   void alarm(const train::LogLine& line) {
-    for (const std::string& text : line.alarms)
-      if (alarms_.insert(text.substr(0, text.find(':'))).second)
+    constexpr int64_t kLong = 50;  // steps; the first ones of a run are uneven in any case
+    std::map<std::string, int64_t> idle;
+    for (const std::string& text : line.alarms) {
+      const std::string router = text.substr(0, text.find(':'));
+      const auto before = idle_.find(router);
+      idle[router] = before == idle_.end() ? 1 : before->second + 1;
+      if (idle[router] == kLong && told_.insert(router).second)
         fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
+    }
+    idle_ = std::move(idle);
   }
 
-  std::set<std::string> alarms_;  // routers that are told of
+  std::map<std::string, int64_t> idle_;  // for how many steps, by router
+  std::set<std::string> told_;
   bool terminal_ = isatty(STDERR_FILENO) != 0;
   std::chrono::steady_clock::time_point shown_{};
 };

@@ -13,8 +13,8 @@ Guesser::Guesser(const model::Model& model, const Speculation& how, const Cancel
     fail(ErrorKind::usage, "generate", "{} guesses; expected at least 1", how_.guesses);
   if ((how_.draft != nullptr) + (how_.lookup > 0) + how_.predictors + (how_.exit_layer > 0) > 1)
     fail(ErrorKind::usage, "generate",
-         "several ways to guess: expected one of a draft, a look-up, the predictors and an exit "
-         "layer");
+         "several ways to guess; expected one of them: a draft, a look-up, the predictors or an "
+         "exit layer");
   if (how_.predictors) self_.emplace(model, cancel);
   if (how_.exit_layer > 0) draft_.emplace(model, how_.guesses, cancel, how_.exit_layer);
   if (how_.draft == nullptr) return;

@@ -146,11 +146,17 @@ Run compute(const model::Model& model,
       all.narrow(0, first, tokens).copy_(inputs->at(name));
       return all;
     };
+  const auto is_layer = [&](const std::string& name) {
+    const std::string begin = model.spec().under("layers.");
+    return name.find('.', begin.size()) == name.size() - std::string_view(".out").size();
+  };
   forward.probe = [&](const std::string& name, const Tensor& value) {
     if (!name.starts_with(model.spec().under("layers."))) return;
     if (name.ends_with(".in") && inputs == nullptr && form.steps.empty())
       in[name].push_back(value.detach().clone());
-    if (name.ends_with(".out")) out[name].push_back(value.detach().narrow(0, first, keep).clone());
+    // of branches and of layers that choose tokens; what a layer hands on has no input of its own
+    if (name.ends_with(".out") && !is_layer(name))
+      out[name].push_back(value.detach().narrow(0, first, keep).clone());
   };
   std::optional<nn::Encoded> encoded;
   if (model.spec().encoder)

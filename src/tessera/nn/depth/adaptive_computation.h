@@ -48,7 +48,7 @@ struct AdaptiveComputationConfig final : DepthConfig {
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     spec::ParamList shared = spec::ParamList::shared(gate);
-    shared.add({.name = "weight", .shape = {1, scope.d_model}});
+    shared.add({.name = "weight", .shape = {1, scope.d_model}, .init = spec::Init::normal(0.02)});
     // towards few steps at first: Graves 2016, sec. 3
     shared.add({.name = "bias",
                 .shape = {1},
