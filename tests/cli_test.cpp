@@ -164,7 +164,7 @@ TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
   for (const std::string with : {"--top-k 3", "--top-p 0.5 --temperature 0", "--min-p 0.1"})
     expect_refused(start + with, 2, "expected --temperature above 0");
   expect_refused(start + "--length-penalty 2", 2, "expected --beams of 2 or more");
-  expect_refused(start + "--guesses 2", 2, "expected --draft or --lookup");
+  expect_refused(start + "--guesses 2", 2, "expected --draft, --lookup, --predictors");
   EXPECT_EQ(run(start + "--max-new-tokens 1 --beams 1 --temperature 0.5 --seed 1").code, 0);
 }
 
