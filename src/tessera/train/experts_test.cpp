@@ -1,7 +1,9 @@
 // Training mixtures of experts: the balancing bias that follows loads, and the losses of routers.
+#include <set>
 #include <stdexcept>
 
 #include "tessera/format/safetensors.h"
+#include "tessera/model/large_weights_testing.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/loop.h"
 #include "tessera/train/train_testing.h"
@@ -208,8 +210,8 @@ TEST(Experts, BalanceIsOfTheWholeUpdate) {
     nn::UpdateCounts one;  // as if a thousand million tokens before had all gone to e
     Tensor choices = at::zeros({1, kExperts}, at::kDouble);
     choices[0][e] = 1e15;
-    one["layers.0.ffn.router.choices"] = choices;
-    one["layers.0.ffn.router.tokens"] = at::full({}, 1e15, at::kDouble);
+    one["layers.0.ffn.router 0.choices"] = choices;
+    one["layers.0.ffn.router 0.tokens"] = at::full({}, 1e15, at::kDouble);
     p_E[e] = run(calls[1], &one).loss / kExperts;
   }
   EXPECT_NEAR(p_E.sum().item<double>(), 1, 1e-6);
@@ -225,22 +227,79 @@ TEST(Experts, BalanceIsOfTheWholeUpdate) {
   EXPECT_GT(std::abs(want - want_alone), 1e-4);
 }
 
+TEST(Experts, AnUpdateMayHaveCallsWithMoreChoicesAToken) {
+  const Setting s(
+      R"({"type": "top_p", "probability": 0.35, "losses": {"balance": "per_choice_mean"}})");
+  const Recipe recipe = read_recipe(s.json, "", {});
+  const model::Model model(recipe.spec, model::large_weights(recipe.spec, 3));
+  const auto loss_of = [&](const std::vector<int64_t>& ids, nn::UpdateCounts* update) {
+    double loss = 0;
+    model::ForwardOptions forward;
+    forward.training = true;
+    forward.update = update;
+    forward.add_loss = [&](const std::string&, const Tensor& own) { loss += own.item<double>(); };
+    model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{ids}), forward);
+    return loss;
+  };
+  nn::UpdateCounts update;
+  for (int64_t first = 0; first < 24; first += 2)
+    EXPECT_TRUE(std::isfinite(loss_of({first, first + 1}, &update)));
+  std::set<int64_t> rows;  // as many as some token chose
+  for (int64_t id = 0; id < 24; ++id) {
+    nn::UpdateCounts one;
+    loss_of({id}, &one);
+    rows.insert(one.at("layers.0.ffn.router 0.choices").size(0));
+  }
+  EXPECT_GT(rows.size(), 1U);
+  EXPECT_EQ(update.at("layers.0.ffn.router 0.choices").size(0), *rows.rbegin());
+}
+
+TEST(Experts, LayersThatShareARouterHaveFractionsOfTheirOwn) {
+  const Setting s(R"({"type": "top_k", "losses": {"balance": "switch"}})");
+  const Recipe recipe = read_recipe(s.json, "", {"spec.layers[0].share=one"});
+  const model::Model model(recipe.spec, model::large_weights(recipe.spec, 3));
+  std::vector<double> with, without;
+  for (const bool together : {true, false}) {
+    nn::UpdateCounts update;
+    model::ForwardOptions forward;
+    forward.training = true;
+    forward.update = together ? &update : nullptr;
+    forward.add_loss = [&](const std::string&, const Tensor& own) {
+      (together ? with : without).push_back(own.item<double>());
+    };
+    model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{{1, 2, 3, 4, 5}}), forward);
+  }
+  EXPECT_EQ(with.size(), 2U);
+  EXPECT_EQ(with, without);  // one call is the whole update
+}
+
 TEST(Experts, RoutersWithoutLossesAreBalanced) {
   const auto recipe_of = [](const char* router) {
     return read_recipe(Setting(router).json, "", {});
   };
-  for (const char* router : {R"("top_k")", R"({"type": "top_k", "k": 2})", R"("hierarchical")"}) {
+  for (const char* router :
+       {R"("top_k")", R"({"type": "top_k", "k": 2})", R"("hierarchical")",
+        R"({"type": "noisy_top_k", "importance_weight": 0, "load_weight": 0})"}) {
     const Recipe recipe = recipe_of(router);
     EXPECT_EQ(recipe.notes.size(), 1U) << router;
     EXPECT_NE(resolve(recipe).dump().find(R"("balance":"per_choice_mean")"), std::string::npos);
     // what is written out says so, and says nothing more when it is read
     EXPECT_TRUE(read_recipe(resolve(recipe), "", {}).notes.empty());
   }
-  for (const char* router :
-       {R"({"type": "top_k", "losses": {"balance": "none"}})", kSigmoid, R"("hash")"}) {
+  for (const char* router : {R"({"type": "top_k", "losses": {"balance": "none"}})", kSigmoid,
+                             R"("hash")", R"("noisy_top_k")", R"("switch")"}) {
     EXPECT_TRUE(recipe_of(router).notes.empty()) << router;
     EXPECT_EQ(resolve(recipe_of(router)).dump().find("per_choice_mean"), std::string::npos);
   }
+  // those of attention experts, too
+  Setting attention(R"("hash")");
+  attention.json["spec"]["layers"][0]["mixer"] = {
+      {"type", "attention_experts"}, {"n_heads", 2}, {"n_experts", 4}};
+  EXPECT_EQ(read_recipe(attention.json, "", {}).notes.size(), 1U);
+  // a wrong key is told by the spec
+  EXPECT_NE(test::error_of(ErrorKind::spec, [&] { recipe_of(R"({"type": "top_k", "kk": 2})"); })
+                .find("[layers[0].ffn.router] unknown key \"kk\""),
+            std::string::npos);
 }
 
 TEST(Experts, TheirUseAndCollapseAreLogged) {
@@ -312,7 +371,7 @@ TEST(Experts, APolicyMovesAgainstTheLossesOfItsTokens) {
     if (name == "layers.0.ffn.in") x_ND = value.detach();
   };
   forward.take_values = [&](const nn::LayerValues& values) {
-    policy_N = values.at("policy of layers.0.ffn.router");
+    policy_N = values.at("policy of layers.0.ffn.router 0");
   };
   const Tensor hidden = model.hidden(batch_of(packed), forward);
   const Tensor nll_N = at::nll_loss(at::log_softmax(model.logits(hidden), -1).detach(),

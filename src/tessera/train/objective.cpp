@@ -71,8 +71,8 @@ class TokenObjective final : public Objective {
     forward.add_loss = parts.sink();
     const std::vector<double> weights =
         exit_.scale > 0 ? exit_.weights(layers_, forward.step, steps_) : std::vector<double>();
-    std::map<std::string, int64_t>
-        exits;  // layers that take part, by the name of what they hand on
+    // layers that take part, by the name of what they hand on
+    std::map<std::string, int64_t> exits;
     for (int64_t layer = 0; layer + 1 < std::ssize(weights); ++layer)
       if (weights[static_cast<size_t>(layer)] > 0)
         exits[fmt::format("layers.{}.out", layer)] = layer;
@@ -109,14 +109,8 @@ class TokenObjective final : public Objective {
     if (!policies.empty()) options.nll_N = &nll_N;
     const HeadLoss head = head_loss(model, hidden, targets, options);
     const TokenLosses& own = head.sums;
-    // how much worse than the others a token was, times what chose for it
-    for (const Tensor& policy_N : policies) {
-      const Tensor asked = (targets >= 0).to(at::kDouble);
-      const Tensor worse =
-          (nll_N - own.nll / std::max(1.0, static_cast<double>(packed.n_targets))) * asked /
-          std::max(1.0, whole.of(kNextToken));
-      add((policy_N * worse.to(policy_N.options().requires_grad(false))).sum());
-    }
+    for (const Tensor& policy_N : policies)
+      add(policy_loss(policy_N, nll_N, targets, whole.of(kNextToken)));
     if (std::isfinite(own.smoothed)) backward_behind(head, added);
     sums[kNextToken] = own.nll;
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
@@ -143,6 +137,16 @@ class TokenObjective final : public Objective {
  private:
   /// "exit_2": behind the first two layers.
   static std::string exit_loss(int64_t layer) { return fmt::format("exit_{}", layer + 1); }
+  /// How much worse than the mean of its batch each token was, times what chose for it.
+  static Tensor policy_loss(const Tensor& policy_N,
+                            const Tensor& nll_N,
+                            const Tensor& targets_N,
+                            double denominator) {
+    const Tensor asked = (targets_N >= 0).to(at::kDouble);
+    const Tensor mean = nll_N.sum() / asked.sum().clamp_min(1);
+    return (policy_N * ((nll_N - mean) * asked / std::max(1.0, denominator)).to(policy_N.options()))
+        .sum();
+  }
   /// The losses of the predictors one after the other, so that the logits of one are there at a
   /// time, and a number with their gradients on what they read (undefined = none have any).
   Tensor look_ahead(const model::Model& model,

@@ -1,11 +1,10 @@
 #include "tessera/train/recipe.h"
 
-#include "tessera/nn/router/router_config.h"
-
 #include "tessera/convert/checkpoint.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
+#include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
 #include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
@@ -161,6 +160,28 @@ void check_optimizer(const OptimizerRecipe& optimizer) {
       fail(ErrorKind::spec, "optimizer.betas", "found {}; expected numbers in [0, 1)", beta);
 }
 
+/// Throws Error(spec) where a router learns by the losses of tokens that do not come back to it:
+/// those of an encoder, of predictors, of layers that choose among tokens.
+void check_rewards(const model::ModelSpec& stack, std::string_view why) {
+  const auto refuse = [](const spec::AnyPart& part, std::string_view reason) {
+    spec::for_each_part(part, [&](const spec::AnyPart& inner) {
+      const auto* router = dynamic_cast<const nn::RouterConfig*>(inner.config.get());
+      if (router != nullptr && router->by_reward())
+        fail(
+            ErrorKind::spec, "spec",
+            "router \"{}\" learns from the losses of its tokens, {}; expected another router there",
+            inner.type(), reason);
+    });
+  };
+  for (const model::LayerSpec& layer : stack.layers)
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches) {
+        if (!why.empty()) refuse(branch.part, why);
+        if (layer.depth)
+          refuse(branch.part, fmt::format("and depth \"{}\" takes them apart", layer.depth.type()));
+      }
+}
+
 void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
   if (!recipe.spec.causal())
@@ -195,19 +216,11 @@ void check_model(const Recipe& recipe) {
   else if (limit > 0 && recipe.task && recipe.task->valid_length > limit)
     fail(ErrorKind::spec, "data.valid_length", "{} tokens; the spec has {} positions",
          recipe.task->valid_length, limit);
-  for (const model::LayerSpec& layer : recipe.spec.layers) {
-    if (!layer.depth) continue;
-    for (const model::GroupSpec& group : layer.groups)
-      for (const model::BranchSpec& branch : group.branches)
-        spec::for_each_part(branch.part, [&](const spec::AnyPart& part) {
-          const auto* router = dynamic_cast<const nn::RouterConfig*>(part.config.get());
-          if (router != nullptr && router->by_reward())
-            fail(ErrorKind::spec, "spec",
-                 "router \"{}\" learns from the losses of its tokens, and depth \"{}\" takes them "
-                 "apart; expected another router, or no depth there",
-                 part.type(), layer.depth.type());
-        });
-  }
+  check_rewards(recipe.spec, "");
+  if (recipe.spec.encoder)
+    check_rewards(*recipe.spec.encoder, "and what an encoder reads has none");
+  for (const model::PredictorSpec& predictor : recipe.spec.predictors)
+    check_rewards(*predictor.stack, "which those of a predictor do not reach");
   if (recipe.train.label_smoothing.share >= 1)
     fail(ErrorKind::spec, "train.label_smoothing.share", "found {}; expected less than 1",
          recipe.train.label_smoothing.share);
@@ -226,25 +239,44 @@ void check_model(const Recipe& recipe) {
          recipe.train.batch, length, kMaxTokens);
 }
 
-/// Gives routers of a spec that say nothing of losses one that balances; returns how many.
+/// Whether parts of this type have a router.
+bool routes(const Json& type) {
+  if (!type.is_string()) return false;
+  for (const spec::Slot slot : {spec::Slot::ffn, spec::Slot::mixer})
+    if (const auto* mechanism = spec::find_mechanism(slot, type.get<std::string>()))
+      for (const spec::FieldDoc& field : mechanism->fields())
+        if (field.name == "router") return true;
+  return false;
+}
+
+/// Whether a router that says nothing of losses wants one; of what cannot be read, the spec's own
+/// error tells.
+bool wants_balance(const Json& router) {
+  if (!router.is_object() || router.contains("losses")) return false;
+  spec::Scope any;
+  any.n_experts = int64_t{1} << 20;
+  try {
+    const spec::AnyPart part = spec::read_part(spec::Slot::router, router, any);
+    return part && part.as<nn::RouterConfig>().wants_balance();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Gives routers of a spec that want one a balance loss; returns how many.
 int64_t balance_routers(Json& json) {
   int64_t n = 0;
-  if (json.is_array()) {
+  if (json.is_array())
     for (Json& one : json) n += balance_routers(one);
-  } else if (json.is_object()) {
-    for (auto& [key, value] : json.items()) n += balance_routers(value);
-    if (json.value("type", Json()) != "moe") return n;
-    Json router = json.value("router", Json("top_k"));
-    if (router.is_string()) router = {{"type", router}};
-    const Json type = router.is_object() ? router.value("type", Json()) : Json();
-    const bool learns = type == "top_k" || type == "top_p" || type == "sparse_mixer" ||
-                        type == "hierarchical" || type == "policy_gradient";
-    if (!learns || router.contains("losses") || router.value("balance", Json()) == true) return n;
-    router["losses"] = {{"balance", "per_choice_mean"}};
-    json["router"] = std::move(router);
-    ++n;
-  }
-  return n;
+  if (!json.is_object()) return n;
+  for (auto& [key, value] : json.items()) n += balance_routers(value);
+  if (!routes(json.value("type", Json()))) return n;
+  Json router = json.value("router", Json("top_k"));
+  if (router.is_string()) router = {{"type", router}};
+  if (!wants_balance(router)) return n;
+  router["losses"] = {{"balance", "per_choice_mean"}};
+  json["router"] = std::move(router);
+  return n + 1;
 }
 
 /// What a row that goes on from step to step needs.
@@ -342,6 +374,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
          "\"spec\" is missing; expected a path or an object (the architecture), or \"init\" with a "
          "model to begin from");
 
+  nn::register_mechanisms();
   Recipe recipe;
   if (const int64_t routers = balance_routers(json["spec"]); routers > 0)
     recipe.notes.push_back(fmt::format(

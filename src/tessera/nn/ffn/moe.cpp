@@ -69,16 +69,7 @@ class Moe final : public Ffn {
     for (int64_t j = 0; j < routing.expert_NK.size(1); ++j) {
       const Tensor expert_N = routing.expert_NK.select(1, j);
       const Tensor weight_N1 = weight_NK.narrow(1, j, 1).to(sum.scalar_type());
-      if (y_SD.size(0) > 0) {
-        Tensor term = y_SD.index_select(0, sorted.row_NK.select(1, j).contiguous().to(device))
-                          .to(sum.scalar_type());
-        if (!config_.scale_input) term = term * weight_N1;
-        sum = sorted.all
-                  ? sum + term
-                  : at::where(
-                        ((expert_N >= 0) & (expert_N < config_.n_experts)).unsqueeze(1).to(device),
-                        sum + term, sum);
-      }
+      sum = with_choice(sum, j, y_SD, sorted, config_.scale_input ? Tensor() : weight_N1);
       if (config_.identity > 0)
         sum = at::where((expert_N >= config_.n_experts + config_.zero).unsqueeze(1).to(device),
                         sum + x_ND.to(sum.scalar_type()) * weight_N1, sum);

@@ -46,6 +46,9 @@ struct NoisyTopKConfig final : LearnedRouterConfig {
                   spec::Init::constant(0));
   }
   double used(const spec::Scope&) const override { return static_cast<double>(k); }
+  bool wants_balance() const override {
+    return importance_weight == 0 && load_weight == 0 && LearnedRouterConfig::wants_balance();
+  }
 };
 
 }  // namespace tessera::nn

@@ -28,7 +28,7 @@ class PolicyGradientRouter final : public LearnedRouter {
       const Tensor p_NK = p_NE.gather(1, expert_NK.to(p_NE.device()));
       // what is left to each draw
       const Tensor left_NK = (1 - (p_NK.cumsum(1) - p_NK)).clamp_min(1e-9);
-      context.values.put(kPolicy + name(),
+      context.values.put(fmt::format("{}{} {}", kPolicy, name(), context.layer),
                          (p_NK.clamp_min(1e-9) / left_NK).log().sum(1) * config_.weight);
     }
     return {expert_NK, at::full(expert_NK.sizes(), 1.0 / static_cast<double>(config_.k),

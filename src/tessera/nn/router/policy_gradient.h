@@ -40,7 +40,7 @@ struct PolicyGradientConfig final : LearnedRouterConfig {
 };
 
 /// Where its part of an update is found among the values of a call: weight * ln pi [N], of every
-/// such router by its name.
+/// such router by its name and layer.
 inline constexpr const char* kPolicy = "policy of ";
 
 }  // namespace tessera::nn

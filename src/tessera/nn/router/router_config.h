@@ -41,6 +41,8 @@ struct RouterConfig : spec::Config {
   virtual bool by_token() const { return true; }
   /// Whether it learns from the losses of its tokens instead of by gradients (policy_gradient.h).
   virtual bool by_reward() const { return false; }
+  /// Whether it learns, and nothing that its config says keeps its experts in use.
+  virtual bool wants_balance() const { return false; }
   /// Whether it chooses experts for tokens, rather than mixing tokens for experts.
   virtual bool chooses() const { return true; }
 
@@ -61,6 +63,7 @@ struct LearnedRouterConfig : RouterConfig {
   double jitter = 0;
 
   bool by_token() const override { return jitter == 0 && losses.balance != BalanceLoss::sequence; }
+  bool wants_balance() const override { return losses.balance == BalanceLoss::none; }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("gate", scope.n_experts, scope.input_width(), /*bias=*/false);
   }

@@ -231,12 +231,23 @@ Tensor LearnedRouter::fractions_so_far(const Tensor& expert_NK,
   const Tensor own = choice_fractions(expert_NK, n_experts);
   if (context.update == nullptr) return own;
   const auto n = static_cast<double>(expert_NK.size(0));
-  const auto add = [&](const char* what, const Tensor& value) -> const Tensor& {
-    Tensor& sum = (*context.update)[name_ + level + what];
-    sum = sum.defined() ? sum + value : value;
-    return sum;
-  };
-  return add(".choices", own * n) / add(".tokens", at::full({}, n, at::kDouble)).clamp_min(1);
+  // layers may share a router, and each has a loss of its own
+  const std::string place = fmt::format("{}{} {}", name_, level, context.layer);
+  Tensor &choices = (*context.update)[place + ".choices"],
+         &tokens = (*context.update)[place + ".tokens"];
+  if (!choices.defined()) {
+    choices = own * n;
+    tokens = at::full({}, n, at::kDouble);
+  } else {
+    // of routers by need a call may have more choices a token than those before it
+    const int64_t most = std::max(choices.size(0), own.size(0));
+    const auto padded = [most](const Tensor& f_KE) {
+      return at::constant_pad_nd(f_KE, {0, 0, 0, most - f_KE.size(0)});
+    };
+    choices = padded(choices) + padded(own * n);
+    tokens = tokens + n;
+  }
+  return choices / tokens.clamp_min(1);
 }
 
 void LearnedRouter::report(const Tensor& z_NE,

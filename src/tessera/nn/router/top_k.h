@@ -65,6 +65,7 @@ struct TopKConfig final : LearnedRouterConfig {
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
   double used(const spec::Scope&) const override { return static_cast<double>(k); }
+  bool wants_balance() const override { return !balance && LearnedRouterConfig::wants_balance(); }
 };
 
 }  // namespace tessera::nn

@@ -58,8 +58,8 @@ class AttentionExperts final : public Mixer {
                                             *q_.weight, sorted.groups->offsets);
     if (q_SE.size(0) == 0) return at::zeros({n, g * k, d}, q_SE.options());
     Tensor q_CE = q_SE.index_select(0, sorted.row_NK.reshape({-1}).to(device));
-    if (!sorted.all)
-      q_CE = q_CE.masked_fill(routing.expert_NK.lt(0).reshape({-1, 1}).to(device), 0);
+    if (!sorted.all())
+      q_CE = q_CE.masked_fill(sorted.has_NK.logical_not().reshape({-1, 1}).to(device), 0);
     return q_CE.reshape({n, k, g, d}).transpose(1, 2).reshape({n, g * k, d});
   }
 
@@ -92,13 +92,9 @@ class AttentionExperts final : public Mixer {
     const Tensor y_SD = ops::grouped_linear(o_CE.index_select(0, sorted.choice_S.to(device)),
                                             *o_.weight, sorted.groups->offsets);
     Tensor sum = at::zeros({n, y_SD.size(1)}, y_SD.options().dtype(ops::wide(y_SD)));
-    for (int64_t j = 0; j < k && y_SD.size(0) > 0; ++j) {
-      const Tensor term = y_SD.index_select(0, sorted.row_NK.select(1, j).contiguous().to(device))
-                              .to(sum.scalar_type()) *
-                          routing.weight_NK.narrow(1, j, 1).to(sum.scalar_type());
-      const Tensor none_N1 = routing.expert_NK.narrow(1, j, 1).lt(0).to(device);
-      sum = sorted.all ? sum + term : at::where(none_N1, sum, sum + term);
-    }
+    for (int64_t j = 0; j < k; ++j)
+      sum = with_choice(sum, j, y_SD, sorted,
+                        routing.weight_NK.narrow(1, j, 1).to(sum.scalar_type()));
     return bias_ ? sum + bias_->tensor().to(sum.scalar_type()) : sum;
   }
 
