@@ -5,6 +5,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/model/model.h"
 #include "tessera/model/model_testing.h"
+#include "tessera/model/state_testing.h"
 #include "tessera/nn/router/hash.h"
 
 namespace tessera::model::ids_before_test {
@@ -24,28 +25,14 @@ Json tiny(const char* patch = "{}") {
   return json;
 }
 
-struct Tiny {
-  explicit Tiny(const char* patch = "{}")
-      : model{read_model_spec(tiny(patch)), Weights::initial(read_model_spec(tiny(patch)), 3)} {}
-  Model model;
-  std::vector<int64_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
-  const at::NoGradGuard no_gradients;
-
-  Tensor whole() const {
-    return model.hidden(nn::Batch::of(std::vector<std::vector<int64_t>>{ids}));
-  }
-  Tensor feed(State& state, int64_t from, int64_t n, bool pending = false) const {
-    nn::Batch batch = nn::Batch::of({{ids.begin() + from, ids.begin() + from + n}}, {from});
-    batch.segments[0].pending = pending;
-    ForwardOptions options;
-    options.state = &state;
-    return model.hidden(batch, options);
-  }
-};
+Continued decoder(const char* patch = "{}") {
+  const ModelSpec spec = read_model_spec(tiny(patch));
+  return Continued(Model(spec, Weights::initial(spec, 3)));
+}
 
 TEST(IdsBefore, AreTheLastOnesOfTheDocument) {
-  // with as many tokens as experts of one expert each, loads tell who computed what
-  const Tiny run;
+  // loads tell which runs of ids the router was given: every wrong one changes its expert
+  const Continued run = decoder();
   nn::HashRouterConfig config;
   config.ids = 3;
   config.seed = 4;
@@ -62,7 +49,7 @@ TEST(IdsBefore, AreTheLastOnesOfTheDocument) {
     if (name != "layers.0.ffn.router.load") return;
     for (int64_t e = 0; e < 5; ++e) loads[static_cast<size_t>(e)] += value[e].item<int64_t>();
   };
-  run.model.hidden(nn::Batch::of(rows), options);
+  run.model().hidden(nn::Batch::of(rows), options);
   EXPECT_EQ(loads, expected);
 }
 
@@ -83,53 +70,23 @@ TEST(IdsBefore, SpreadRunsOverTheExperts) {
 }
 
 TEST(IdsBefore, ComeFromTheStateInAnyCuts) {
-  const Tiny run;
-  const Tensor whole = run.whole();
-  for (const std::vector<int64_t>& calls :
-       {std::vector<int64_t>{12}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {5, 7}, {4, 1, 5, 2}}) {
-    State state(run.model.spec(), 1);
-    std::vector<Tensor> parts;
-    int64_t at = 0;
-    for (const int64_t n : calls) {
-      parts.push_back(run.feed(state, at, n));
-      at += n;
-    }
-    EXPECT_TRUE(at::equal(at::cat(parts), whole)) << calls.size() << " calls";
-  }
+  decoder().expect_any_cuts();
 }
 
 TEST(IdsBefore, FollowARollBackAForkAndAFile) {
-  const Tiny run;
-  State state(run.model.spec(), 1, 4), straight(run.model.spec(), 1, 4);
-  run.feed(straight, 0, 7);
-  const Tensor expected = run.feed(straight, 7, 5);
-  run.feed(state, 0, 6);
-  run.feed(state, 6, 3, /*pending=*/true);
-  state.commit(0, 1);
-  State fork = state.fork();
-  const test::TemporaryFolder folder;
-  state.save(folder / "state.safetensors", "model");
-  State loaded(run.model.spec(), 1, 4);
-  loaded.load(folder / "state.safetensors", "model");
-  for (State* each : {&state, &fork, &loaded})
-    EXPECT_TRUE(at::equal(run.feed(*each, 7, 5), expected));
+  decoder().expect_roll_back();
 }
 
 TEST(IdsBefore, AreTheDocumentsWhereALayerChoosesTokens) {
-  const Tiny run(R"({"depth": {"type": "mixture_of_depths", "capacity": 0.5}})");
-  const Tensor whole = run.whole();
-  State state(run.model.spec(), 1);
-  std::vector<Tensor> parts;
-  for (int64_t t = 0; t < 12; ++t) parts.push_back(run.feed(state, t, 1));
   // inference chooses by the predictor, token by token
-  EXPECT_TRUE(at::equal(at::cat(parts), whole));
+  decoder(R"({"depth": {"type": "mixture_of_depths", "capacity": 0.5}})").expect_any_cuts();
 }
 
 TEST(IdsBefore, OfARowWithoutAStateAreRefused) {
-  const Tiny run;
+  const Continued run = decoder();
   EXPECT_THAT(test::error_of(ErrorKind::usage,
                              [&] {
-                               run.model.hidden(nn::Batch::of({{1, 2}}, {3}));
+                               run.model().hidden(nn::Batch::of({{1, 2}}, {3}));
                              }),
               HasSubstr("2 ids before a token"));
   EXPECT_THAT(error_of(tiny(R"({"ffn": {"router": {"table": "modulo"}}})")),

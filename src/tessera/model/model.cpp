@@ -111,30 +111,25 @@ nn::Context context_of(const ModelSpec& spec,
   return context;
 }
 
-/// Every row that reads a source has exactly one: its state's, or one that the call brings.
-void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
-  for (const nn::Segment& s : batch.segments) {
-    const bool held = options.state != nullptr && options.state->source_length(s.row) > 0;
-    const bool brought = options.encoded != nullptr && options.encoded->of_row(s.row) != nullptr;
-    if (!held && !brought)
-      fail(ErrorKind::input, "model",
-           "row {} has no source; encode one and give it with the row's first call", s.row);
-    if (held && brought)
-      fail(ErrorKind::input, "model",
-           "row {} has a source of {} tokens already; a source is given with the row's first call",
-           s.row, options.state->source_length(s.row));
+/// A batch as a call reads it: with the n ids before its tokens where parts read them (n > 0).
+class Read {
+ public:
+  Read(const nn::Batch& batch, int64_t n, const State* state) : batch_(&batch) {
+    if (n > 0) batch_ = &own_.emplace(with_ids_before(batch, n, state));
   }
-}
+  Read(const Read&) = delete;
+  Read& operator=(const Read&) = delete;
+  const nn::Batch& batch() const { return *batch_; }
 
-}  // namespace
+ private:
+  static nn::Batch with_ids_before(const nn::Batch& batch, int64_t n, const State* state);
 
-namespace {
+  std::optional<nn::Batch> own_;
+  const nn::Batch* batch_;
+};
 
-/// The batch, with the ids before its tokens where parts read them.
-nn::Batch with_ids_before(const ModelSpec& spec, const nn::Batch& batch, const State* state) {
+nn::Batch Read::with_ids_before(const nn::Batch& batch, int64_t n, const State* state) {
   nn::Batch out = batch;
-  const int64_t n = spec.ids_before();
-  if (n == 0) return out;
   const std::vector<std::vector<int64_t>> held =
       state == nullptr ? std::vector<std::vector<int64_t>>(batch.segments.size())
                        : state->last_ids(batch);
@@ -161,33 +156,18 @@ nn::Batch with_ids_before(const ModelSpec& spec, const nn::Batch& batch, const S
   return out;
 }
 
-}  // namespace
-
-nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options) const {
-  if (!encoder_)
-    fail(ErrorKind::usage, "model", "this model is a {} and has no encoder beside it",
-         name_of(spec_->arch));
-  check_length(*spec_->encoder, source);
-  const nn::Batch read = with_ids_before(*spec_->encoder, source, nullptr);
-  nn::Context context = context_of(*spec_->encoder, read, options);
-  const ops::InputDrops drops(nn::input_drops(context, read));
-  return {source, encoder_->forward(context)};
-}
-
-namespace {
-
 /// `run` on a context for a call of `stack` on the batch; books its tokens in the state.
 template <class Run>
-Tensor called(const ModelSpec& stack,
+Tensor called(const Stack& stack,
               const nn::Batch& batch,
               const ForwardOptions& options,
               const Run& run) {
-  const nn::Batch read = with_ids_before(stack, batch, options.state);
-  nn::Context context = context_of(stack, read, options);
+  const Read read(batch, stack.ids_before(), options.state);
+  nn::Context context = context_of(stack.spec(), read.batch(), options);
   context.encoded = options.encoded;
   context.call = {options.state, options.replace};
   if (options.state != nullptr) context.lasting = &options.state->lasting();
-  const ops::InputDrops drops(nn::input_drops(context, read));
+  const ops::InputDrops drops(nn::input_drops(context, read.batch()));
   Tensor x_ND;
   try {
     x_ND = run(context);
@@ -200,7 +180,33 @@ Tensor called(const ModelSpec& stack,
   return x_ND;
 }
 
+/// Every row that reads a source has exactly one: its state's, or one that the call brings.
+void check_sources(const nn::Batch& batch, const ForwardOptions& options) {
+  for (const nn::Segment& s : batch.segments) {
+    const bool held = options.state != nullptr && options.state->source_length(s.row) > 0;
+    const bool brought = options.encoded != nullptr && options.encoded->of_row(s.row) != nullptr;
+    if (!held && !brought)
+      fail(ErrorKind::input, "model",
+           "row {} has no source; encode one and give it with the row's first call", s.row);
+    if (held && brought)
+      fail(ErrorKind::input, "model",
+           "row {} has a source of {} tokens already; a source is given with the row's first call",
+           s.row, options.state->source_length(s.row));
+  }
+}
+
 }  // namespace
+
+nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options) const {
+  if (!encoder_)
+    fail(ErrorKind::usage, "model", "this model is a {} and has no encoder beside it",
+         name_of(spec_->arch));
+  check_length(*spec_->encoder, source);
+  const Read read(source, encoder_->ids_before(), nullptr);
+  nn::Context context = context_of(*spec_->encoder, read.batch(), options);
+  const ops::InputDrops drops(nn::input_drops(context, read.batch()));
+  return {source, encoder_->forward(context)};
+}
 
 Tensor Model::exit(const Tensor& x_ND, int64_t layers) const {
   if (const std::string reason = spec_->no_exit_reason(layers); !reason.empty())
@@ -218,7 +224,7 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
     check_sources(batch, options);
   else if (options.encoded != nullptr)
     fail(ErrorKind::usage, "model", "a source is given to a model that has no encoder");
-  return called(*spec_, batch, options,
+  return called(*stack_, batch, options,
                 [&](nn::Context& context) { return stack_->forward(context, options.layers); });
 }
 
@@ -231,7 +237,7 @@ Tensor Model::predict(size_t index,
   require(hidden_ND.dim() == 2 && hidden_ND.size(0) == batch.n_tokens(), own.stack,
           "hidden states of {} tokens; the batch has {}", hidden_ND.size(0), batch.n_tokens());
   if (options.state != nullptr) options.state->check(batch);
-  return called(own, batch, options, [&](nn::Context& context) {
+  return called(predictors_[index]->stack(), batch, options, [&](nn::Context& context) {
     return predictors_[index]->forward(hidden_ND, *stack_, context);
   });
 }

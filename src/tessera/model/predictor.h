@@ -11,7 +11,7 @@ class Predictor {
   /// `spec` must outlive it.
   Predictor(const PredictorSpec& spec, const nn::WeightSource& source);
 
-  const PredictorSpec& spec() const { return spec_; }
+  const Stack& stack() const { return stack_; }
   /// Hidden states [N, D] after its final norm, of tokens whose hidden states it reads and, where
   /// it reads tokens, whose ids in the context's batch are those that many places further on.
   /// `trunk` embeds them.

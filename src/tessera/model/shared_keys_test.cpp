@@ -6,6 +6,7 @@
 #include "tessera/model/model.h"
 #include "tessera/model/model_testing.h"
 #include "tessera/model/plan.h"
+#include "tessera/model/state_testing.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/weights_testing.h"
 
@@ -72,50 +73,17 @@ TEST(SharedKeys, AreThoseOfTheEarlierLayer) {
   EXPECT_TRUE(at::allclose(out, expected, 0, 1e-12));
 }
 
-struct Tiny {
-  Model model{read_model_spec(tiny()), Weights::initial(read_model_spec(tiny()), 3)};
-  std::vector<int64_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8};
-  const at::NoGradGuard no_gradients;
-
-  Tensor feed(State& state, int64_t from, int64_t n, bool pending = false) const {
-    nn::Batch batch = nn::Batch::of({{ids.begin() + from, ids.begin() + from + n}}, {from});
-    batch.segments[0].pending = pending;
-    ForwardOptions options;
-    options.state = &state;
-    return model.hidden(batch, options);
-  }
-};
+Continued decoder() {
+  const ModelSpec spec = read_model_spec(tiny());
+  return Continued(Model(spec, Weights::initial(spec, 3)));
+}
 
 TEST(SharedKeys, AreReadFromTheOtherLayersState) {
-  const Tiny run;
-  const Tensor whole = run.model.hidden(nn::Batch::of({run.ids}));
-  for (const std::vector<int64_t>& calls :
-       {std::vector<int64_t>{12}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {5, 7}, {4, 1, 5, 2}}) {
-    State state(run.model.spec(), 1);
-    std::vector<Tensor> parts;
-    int64_t at = 0;
-    for (const int64_t n : calls) {
-      parts.push_back(run.feed(state, at, n));
-      at += n;
-    }
-    EXPECT_TRUE(at::equal(at::cat(parts), whole)) << calls.size() << " calls";
-  }
+  decoder().expect_any_cuts();
 }
 
 TEST(SharedKeys, FollowARollBackAndAFile) {
-  const Tiny run;
-  State state(run.model.spec(), 1, 4), straight(run.model.spec(), 1, 4);
-  run.feed(straight, 0, 7);
-  const Tensor expected = run.feed(straight, 7, 5);
-  run.feed(state, 0, 6);
-  run.feed(state, 6, 3, /*pending=*/true);
-  state.commit(0, 1);
-  const test::TemporaryFolder folder;
-  state.save(folder / "state.safetensors", "model");
-  State loaded(run.model.spec(), 1, 4);
-  loaded.load(folder / "state.safetensors", "model");
-  EXPECT_TRUE(at::equal(run.feed(state, 7, 5), expected));
-  EXPECT_TRUE(at::equal(run.feed(loaded, 7, 5), expected));
+  decoder().expect_roll_back();
 }
 
 TEST(SharedKeys, CostNoStateAndNoParameters) {

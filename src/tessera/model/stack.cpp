@@ -8,7 +8,8 @@
 
 namespace tessera::model {
 
-Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source) : spec_(spec) {
+Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source)
+    : spec_(spec), ids_before_(spec.ids_before()) {
   const nn::Builder root(source, "", spec_.scope(0));
   if (spec_.embed) {
     embed_ = nn::build_embed(spec_.embed, root.under(spec_.under("embed")));

@@ -13,6 +13,9 @@ class Stack {
   /// `spec` must outlive the stack.
   Stack(const ModelSpec& spec, const nn::WeightSource& source);
 
+  const ModelSpec& spec() const { return spec_; }
+  /// Most ids before a token's own that its parts read.
+  int64_t ids_before() const { return ids_before_; }
   /// What the context's batch gives the layers to read, [N, D].
   Tensor embedded(nn::Context& context) const;
   /// Hidden states after the final norm, [N, ModelSpec::width_out()], of what the layers read; of
@@ -49,6 +52,7 @@ class Stack {
   void build_layer(int64_t layer, const nn::Builder& builder, size_t& state_index);
 
   const ModelSpec& spec_;
+  int64_t ids_before_;
   std::unique_ptr<nn::Embed> embed_;
   bool embed_has_state_ = false;
   std::vector<Layer> layers_;

@@ -99,7 +99,9 @@ TEST(Ahead, GradientsAreThoseOfTheSumOfLosses) {
       const Tensor own = weight->dense_tensor().grad(),
                    other = twin.weights().all()[i].second->dense_tensor().grad();
       ASSERT_EQ(own.defined(), other.defined()) << decl.name;
-      if (own.defined()) EXPECT_TRUE(at::allclose(own, other, 1e-4, 1e-6)) << decl.name;
+      if (own.defined()) {
+        EXPECT_TRUE(at::allclose(own, other, 1e-4, 1e-6)) << decl.name;
+      }
     }
   }
 }
