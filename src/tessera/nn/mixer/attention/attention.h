@@ -15,6 +15,7 @@
 // G2.
 #pragma once
 
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/pattern/pattern_config.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/spec/placed.h"
@@ -239,10 +240,7 @@ struct AttentionConfig final : spec::Config, spec::ReadsEarlierParts {
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (const int64_t width = scope.input_width(); head_dim == 0 && width % n_heads != 0)
-      fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide {} = {}; give head_dim, or another n_heads", n_heads,
-           width == scope.d_model ? "d_model" : "the inputs' width", width);
+    require_heads_divide(head_dim, n_heads, scope.input_width(), scope);
     head_dim = width_of_head(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
@@ -56,9 +57,7 @@ void check_shared(const AttentionConfig& c, const spec::Scope& scope) {
 }  // namespace
 
 void AttentionConfig::check(const spec::Scope& scope) const {
-  if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
-         n_heads);
+  require_groups(n_kv_heads, n_heads, scope);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_score_scale(scale, scale_value, scope);

@@ -1,15 +1,13 @@
 #include <algorithm>
 
 #include "tessera/nn/mixer/attention/attention_experts.h"
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
 void AttentionExpertsConfig::complete(const spec::Scope& scope) {
-  if (head_dim == 0 && scope.d_model % n_heads != 0)
-    fail(ErrorKind::spec, scope.path,
-         "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-         scope.d_model);
+  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
   head_dim = width_of_head(scope);
 }
 

@@ -1,15 +1,13 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/attention/cross_attention.h"
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
 void CrossAttentionConfig::complete(const spec::Scope& scope) {
-  if (head_dim == 0 && scope.d_model % n_heads != 0)
-    fail(ErrorKind::spec, scope.path,
-         "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-         scope.d_model);
+  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
   head_dim = width_of_head(scope);
   if (n_kv_heads == 0) n_kv_heads = n_heads;
 }
@@ -19,9 +17,7 @@ void CrossAttentionConfig::check(const spec::Scope& scope) const {
     fail(ErrorKind::spec, scope.path,
          "cross_attention stands where no encoder is; expected it in \"stacks.decoder\" of arch "
          "\"encoder_decoder\"");
-  if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
-         n_heads);
+  require_groups(n_kv_heads, n_heads, scope);
   if (dropout >= 1)
     fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", dropout);
   check_score_scale(scale, scale_value, scope);

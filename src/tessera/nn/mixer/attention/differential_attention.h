@@ -8,6 +8,7 @@
 // Ye et al. 2024, arXiv:2410.05258. Golden: attention G4.
 #pragma once
 
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
 
 #include "tessera/nn/mixer/attention/attention.h"
@@ -78,10 +79,7 @@ struct DifferentialAttentionConfig final : spec::Config {
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (head_dim == 0 && scope.d_model % (2 * n_heads) != 0)
-      fail(ErrorKind::spec, scope.path,
-           "2 n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads",
-           2 * n_heads, scope.d_model);
+    require_heads_divide(head_dim, 2 * n_heads, scope.d_model, scope, "2 n_heads");
     head_dim = width_of_map(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }

@@ -1,14 +1,13 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/attention/differential_attention.h"
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/kv_type.h"
 
 namespace tessera::nn {
 
 void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
-  if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
-         n_heads);
+  require_groups(n_kv_heads, n_heads, scope);
   if (!norm)
     fail(ErrorKind::spec, scope.path,
          "norm is null; the difference of two maps has no fixed scale: give a norm, such as "

@@ -2,24 +2,20 @@
 
 #include "tessera/nn/mixer/attention/infini_attention.h"
 #include "tessera/nn/mixer/causal.h"
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/position/position_config.h"
 
 namespace tessera::nn {
 
 void InfiniAttentionConfig::complete(const spec::Scope& scope) {
-  if (head_dim == 0 && scope.d_model % n_heads != 0)
-    fail(ErrorKind::spec, scope.path,
-         "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-         scope.d_model);
+  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
   head_dim = width_of_head(scope);
   if (n_kv_heads == 0) n_kv_heads = n_heads;
 }
 
 void InfiniAttentionConfig::check(const spec::Scope& scope) const {
   require_causal(scope, "infini_attention", "attention");
-  if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
-         n_heads);
+  require_groups(n_kv_heads, n_heads, scope);
 }
 
 void InfiniAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {

@@ -4,6 +4,7 @@
 // Kitaev, Kaiser, Levskaya 2020, arXiv:2001.04451.
 #pragma once
 
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
 
 #include "tessera/nn/mixer/attention/attention.h"
@@ -55,10 +56,7 @@ struct LocalAttentionConfig final : spec::Config {
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (head_dim == 0 && scope.d_model % n_heads != 0)
-      fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-           scope.d_model);
+    require_heads_divide(head_dim, n_heads, scope.d_model, scope);
     head_dim = width_of_head(scope);
   }
   void check(const spec::Scope& scope) const override;

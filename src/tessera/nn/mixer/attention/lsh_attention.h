@@ -10,6 +10,7 @@
 // scheme by distance alone adds to the scores; hashes do not know it.
 #pragma once
 
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/spec/fields.h"
 
@@ -98,12 +99,8 @@ struct LshAttentionConfig final : spec::Config {
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (head_dim != 0) return;
-    if (scope.d_model % n_heads != 0)
-      fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-           scope.d_model);
-    head_dim = scope.d_model / n_heads;
+    require_heads_divide(head_dim, n_heads, scope.d_model, scope);
+    if (head_dim == 0) head_dim = scope.d_model / n_heads;
   }
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;

@@ -15,6 +15,7 @@
 // last one perhaps shorter. Blocks are counted from the document's beginning.
 #pragma once
 
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
 
 #include "tessera/nn/mixer/attention/attention.h"
@@ -131,10 +132,7 @@ struct MultiLevelAttentionConfig final : spec::Config {
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (head_dim == 0 && scope.d_model % n_heads != 0)
-      fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-           scope.d_model);
+    require_heads_divide(head_dim, n_heads, scope.d_model, scope);
     head_dim = width_of_head(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
     if (pool == LevelPool::mlp && pool_hidden == 0) pool_hidden = 2 * head_dim;

@@ -2,13 +2,12 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/attention/multi_level_attention.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 
 void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
-  if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
-         n_heads);
+  require_groups(n_kv_heads, n_heads, scope);
   if (ratios.empty() || ratios[0] != 1)
     fail(ErrorKind::spec, scope.path, "ratios = [{}]; expected a list that begins with 1",
          fmt::join(ratios, ", "));

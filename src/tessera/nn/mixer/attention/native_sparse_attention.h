@@ -16,6 +16,7 @@
 #pragma once
 
 #include "tessera/nn/mixer/attention/attention.h"
+#include "tessera/nn/mixer/heads.h"
 #include "tessera/spec/fields.h"
 
 namespace tessera::nn {
@@ -90,10 +91,7 @@ struct NativeSparseAttentionConfig final : spec::Config {
     return scope;
   }
   void complete(const spec::Scope& scope) override {
-    if (head_dim == 0 && scope.d_model % n_heads != 0)
-      fail(ErrorKind::spec, scope.path,
-           "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-           scope.d_model);
+    require_heads_divide(head_dim, n_heads, scope.d_model, scope);
     head_dim = width_of_head(scope);
     if (n_kv_heads == 0) n_kv_heads = n_heads;
   }

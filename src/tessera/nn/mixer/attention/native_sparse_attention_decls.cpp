@@ -5,14 +5,13 @@
 #include "tessera/nn/mixer/attention/native_sparse_attention.h"
 
 #include "tessera/nn/mixer/causal.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 
 void NativeSparseAttentionConfig::check(const spec::Scope& scope) const {
   require_causal(scope, "native_sparse_attention", "attention");
-  if (n_heads % n_kv_heads != 0)
-    fail(ErrorKind::spec, scope.path, "n_kv_heads = {} does not divide n_heads = {}", n_kv_heads,
-         n_heads);
+  require_groups(n_kv_heads, n_heads, scope);
   if (block % stride != 0)
     fail(ErrorKind::spec, scope.path, "block = {} is no multiple of stride = {}", block, stride);
   if (select_block % stride != 0)

@@ -1,16 +1,13 @@
 #include "tessera/nn/mixer/attention/segment_config.h"
+#include "tessera/nn/mixer/heads.h"
 
 #include <algorithm>
 
 namespace tessera::nn {
 
 void SegmentConfig::complete(const spec::Scope& scope) {
-  if (head_dim != 0) return;
-  if (scope.d_model % n_heads != 0)
-    fail(ErrorKind::spec, scope.path,
-         "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-         scope.d_model);
-  head_dim = scope.d_model / n_heads;
+  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
+  if (head_dim == 0) head_dim = scope.d_model / n_heads;
 }
 
 void SegmentConfig::check(const spec::Scope& scope) const {

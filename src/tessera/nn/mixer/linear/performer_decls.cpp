@@ -2,14 +2,12 @@
 #include <cmath>
 
 #include "tessera/nn/mixer/linear/performer.h"
+#include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
 
 void PerformerConfig::complete(const spec::Scope& scope) {
-  if (head_dim == 0 && scope.d_model % n_heads != 0)
-    fail(ErrorKind::spec, scope.path,
-         "n_heads = {} does not divide d_model = {}; give head_dim, or another n_heads", n_heads,
-         scope.d_model);
+  require_heads_divide(head_dim, n_heads, scope.d_model, scope);
   head_dim = width_of_head(scope);
   if (n_features == 0 && !deterministic()) {
     const auto d = static_cast<double>(head_dim);
