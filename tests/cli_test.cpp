@@ -12,12 +12,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 #include <sstream>
 
 #include <fmt/format.h>
 
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
+#include "tessera/format/safetensors.h"
 #include "tessera/spec/json.h"
 
 namespace tessera {
@@ -302,19 +304,29 @@ TEST_F(Cli, ConvertLeavesNothingWhenItFails) {
   EXPECT_FALSE(fs::exists(out));
 }
 
+/// A file of one named tensor after another.
+template <class T>
+void write_tensors(
+    const std::string& path,
+    DType type,
+    const std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<T>>>& all,
+    const format::StringMap& metadata = {}) {
+  std::vector<format::TensorView> views;
+  for (const auto& [name, shape, values] : all)
+    views.push_back({name, type, shape, std::as_bytes(std::span(values))});
+  format::write_safetensors(path, views, metadata);
+}
+
+using Numbers = std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>;
+void write_numbers(const std::string& path, const std::vector<Numbers>& all) {
+  write_tensors(path, DType::i64, all);
+}
+
 /// A safetensors file with four ids of a source and, of a pair, four of its target.
 void write_ids(const std::string& path, bool pair) {
-  std::string header = R"({"input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[0,32]})";
-  if (pair)
-    header += R"(,"decoder_input_ids":{"dtype":"I64","shape":[1,4],"data_offsets":[32,64]})";
-  header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  const uint64_t size = header.size();
-  const int64_t ids[] = {1, 5, 9, 3, 2, 7, 4, 6};
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&size), 8);
-  file.write(header.data(), static_cast<std::streamsize>(header.size()));
-  file.write(reinterpret_cast<const char*>(ids), pair ? 64 : 32);
+  std::vector<Numbers> all = {{"input_ids", {1, 4}, {1, 5, 9, 3}}};
+  if (pair) all.push_back({"decoder_input_ids", {1, 4}, {2, 7, 4, 6}});
+  write_numbers(path, all);
 }
 
 TEST_F(Cli, ConvertBothWaysKeepsTheLogits) {
@@ -466,29 +478,11 @@ TEST_F(Cli, ConvertsExperts) {
                  "3 of 2 experts");
   expect_refused("convert " + from + " --merge-experts" + out, 2, "no mixture of experts");
   expect_refused("convert " + from + " --upcycle 2 --merge-experts" + out, 2, "excludes");
+  expect_refused("convert " + from + " --expert-use " + use + out, 2,
+                 "--expert-use with nothing that reads it");
+  expect_refused("convert " + from + " --kv-heads 1 --seed 1" + out, 2,
+                 "--seed with nothing to draw");
   EXPECT_FALSE(fs::exists(folder_ / "never"));
-}
-
-/// Named int64 tensors.
-void write_numbers(
-    const std::string& path,
-    const std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>>>& all) {
-  spec::Json header = spec::Json::object();
-  std::vector<int64_t> values;
-  for (const auto& [name, shape, numbers] : all) {
-    const size_t begin = 8 * values.size();
-    values.insert(values.end(), numbers.begin(), numbers.end());
-    header[name] = {
-        {"dtype", "I64"}, {"shape", shape}, {"data_offsets", {begin, 8 * values.size()}}};
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t size = text.size();
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&size), 8);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.write(reinterpret_cast<const char*>(values.data()),
-             static_cast<std::streamsize>(8 * values.size()));
 }
 
 TEST_F(Cli, ForwardReadsPrefixesAndAxes) {
@@ -536,29 +530,19 @@ TEST_F(Cli, ForwardReadsPrefixesAndAxes) {
             std::string::npos);
 }
 
-/// A file of named float tensors, their values 0, 0.1, 0.2, ...; with a spec a model.
+/// A file of named float tensors, their values 0, 0.1, .. 0.6, 0, ...; with a spec a model.
 void write_floats(const std::string& path,
                   const std::vector<std::pair<std::string, std::vector<int64_t>>>& all,
                   const std::string& spec = "") {
-  spec::Json header = spec::Json::object();
-  if (!spec.empty()) header["__metadata__"] = {{"format", "pt"}, {"tessera_spec", spec}};
-  std::vector<float> values;
+  std::vector<std::tuple<std::string, std::vector<int64_t>, std::vector<float>>> tensors;
   for (const auto& [name, shape] : all) {
-    const size_t begin = 4 * values.size();
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    for (int64_t i = 0; i < count; ++i) values.push_back(0.1F * static_cast<float>(i % 7));
-    header[name] = {
-        {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, 4 * values.size()}}};
+    std::vector<float> values(static_cast<size_t>(format::element_count(shape)));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.1F * static_cast<float>(i % 7);
+    tensors.emplace_back(name, shape, std::move(values));
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t size = text.size();
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&size), 8);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.write(reinterpret_cast<const char*>(values.data()),
-             static_cast<std::streamsize>(4 * values.size()));
+  format::StringMap metadata;
+  if (!spec.empty()) metadata = {{"format", "pt"}, {"tessera_spec", spec}};
+  write_tensors(path, DType::f32, tensors, metadata);
 }
 
 TEST_F(Cli, ForwardReadsFeaturesAndSound) {

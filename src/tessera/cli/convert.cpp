@@ -79,8 +79,9 @@ std::function<int()> add_convert(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"mean", "first", "random"}))
       ->needs("--kv-heads");
-  app.add_option("--seed", o->seed, "of --pool random and of the routers of --upcycle")
-      ->check(seed());
+  auto* drawn =
+      app.add_option("--seed", o->seed, "of --pool random and of the routers of --upcycle")
+          ->check(seed());
   auto* upcycle =
       app.add_option(
              "--upcycle", o->upcycle,
@@ -103,11 +104,12 @@ std::function<int()> add_convert(CLI::App& app) {
       app.add_option("--expert-use", o->use,
                      "how experts are used: what generate --json has printed, or a log.jsonl");
   keep->needs(use);
-  app.add_flag(
-         "--merge-experts", o->merge_experts,
-         "one dense layer of every mixture: the mean of its experts, weighted by --expert-use")
-      ->excludes(upcycle)
-      ->excludes(keep);
+  auto* merge =
+      app.add_flag(
+             "--merge-experts", o->merge_experts,
+             "one dense layer of every mixture: the mean of its experts, weighted by --expert-use")
+          ->excludes(upcycle)
+          ->excludes(keep);
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
@@ -116,7 +118,15 @@ std::function<int()> add_convert(CLI::App& app) {
             "tessera convert SmolLM2-135M --upcycle 8 --experts-per-token 2 --out smol-experts",
             "tessera generate mixtral --prompt 'A text' --json > use.json; tessera convert "
             "mixtral --keep-experts 6 --expert-use use.json --out mixtral-6"});
-  return [o] { return convert_model(*o); };
+  return [=] {
+    if (!drawn->empty() && o->pool != "random" && upcycle->empty())
+      fail(ErrorKind::usage, "convert",
+           "--seed with nothing to draw; expected --pool random or --upcycle");
+    if (!use->empty() && keep->empty() && merge->empty())
+      fail(ErrorKind::usage, "convert",
+           "--expert-use with nothing that reads it; expected --keep-experts or --merge-experts");
+    return convert_model(*o);
+  };
 }
 
 }  // namespace tessera::cli

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kWhere = "experts";
 
-/// Calls visit with every feed-forward part that a branch of a resolved spec holds.
+/// Calls visit with every feed-forward part that a branch holds within resolved layers.
 void for_each_ffn(Json& json, const std::function<void(Json& ffn)>& visit) {
   if (json.is_array())
     for (Json& one : json) for_each_ffn(one, visit);
@@ -45,6 +45,14 @@ void unfold(Json& stack) {
 std::vector<Json*> stacks_of(Json& spec) {
   if (!spec.contains("stacks")) return {&spec};
   return {&spec["stacks"]["encoder"], &spec["stacks"]["decoder"]};
+}
+
+/// The same of mixtures of experts in the layers of a spec; its predictors stay as they are.
+void for_each_mixture(Json& spec, const std::function<void(Json& ffn)>& visit) {
+  for (Json* stack : stacks_of(spec))
+    for_each_ffn((*stack)["layers"], [&](Json& ffn) {
+      if (ffn["type"] == "moe") visit(ffn);
+    });
 }
 
 class Old {
@@ -233,8 +241,7 @@ Checkpoint upcycled(Checkpoint checkpoint, const UpcycleOptions& options) {
 Checkpoint merged_experts(Checkpoint checkpoint, const ExpertLoads& use) {
   Json json = checkpoint.spec_json;
   int64_t changed = 0;
-  for_each_ffn(json, [&](Json& ffn) {
-    if (ffn["type"] != "moe") return;
+  for_each_mixture(json, [&](Json& ffn) {
     require_plain(ffn);
     ffn = Json(ffn["expert"]);
     ++changed;
@@ -260,8 +267,7 @@ Checkpoint pruned_experts(Checkpoint checkpoint, int64_t n_experts, const Expert
          "which experts are used is not known; expected what generate --json prints of a text");
   Json json = checkpoint.spec_json;
   int64_t changed = 0;
-  for_each_ffn(json, [&](Json& ffn) {
-    if (ffn["type"] != "moe") return;
+  for_each_mixture(json, [&](Json& ffn) {
     const int64_t present = ffn["n_experts"];
     if (n_experts < 1 || n_experts > present)
       fail(ErrorKind::usage, kWhere, "{} experts to keep; expected 1 to {}", n_experts, present);

@@ -8,9 +8,8 @@
 // pruned     the most used experts of every mixture and their rows of the router; exact for tokens
 //            that chose none of the others. Lu et al. 2024, arXiv:2402.14800, sec. 3
 // A router's use is each expert's share of the choices, as `generate --json` and a run's log give
-// it
-// ("layers.3.ffn.router": {"load": [..]}). Errors: Error(usage) for a model without such layers, or
-// with parts that the result could not say.
+// it ("layers.3.ffn.router": {"load": [..]}). Errors: Error(usage) for a model without such layers,
+// or with parts that the result could not say.
 #pragma once
 
 #include <map>

@@ -79,8 +79,7 @@ spec::Json ExpertUse::to_json() const {
 
 std::string ExpertUse::Collapse::text() const {
   return fmt::format(
-      "{}: {} of {} experts get under a tenth of an even share; give its losses a \"balance\", or "
-      "a "
+      "{}: {} of {} experts get under a tenth of an even share; give its losses a \"balance\", or a "
       "larger balance_weight",
       router, idle, experts);
 }

@@ -104,7 +104,6 @@ std::vector<std::vector<int64_t>> SelfDraft::guess(const std::vector<Draft::Ask>
     std::vector<int64_t> tokens;  // guesses behind them
     Tensor last;                  // what the predictor at hand made of the last token heard
     Tensor ahead;                 // what it made of its pending tokens, behind its certain ones
-    Tensor tail;                  // what it made of its last certain ones, as many as are needed
   };
   std::vector<std::vector<int64_t>> guesses(asks.size());
   std::vector<Going> going;
@@ -113,7 +112,7 @@ std::vector<std::vector<int64_t>> SelfDraft::guess(const std::vector<Draft::Ask>
     if (found == rows_.end()) continue;
     Row& row = found->second;
     if (row.begin + row.heard != size_of(asks[a].sequence->tokens) - 1) continue;
-    going.push_back({a, &row, asks[a].sequence->tokens, {}, {}, {}});
+    going.push_back({a, &row, asks[a].sequence->tokens, {}, {}});
   }
   for (size_t k = 0; k < states_.size() && !going.empty(); ++k) {
     std::erase_if(going,
