@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "schema.h"
 #include "tessera/nn/registry.h"
 
 namespace tessera::contract {
@@ -450,7 +451,7 @@ Json derived(const spec::Mechanism& mechanism, std::string& problem) {
   for (const Json& required : schema["required"]) {
     const auto name = required.get<std::string>();
     const Json& property = schema["properties"][name];
-    const std::string type = property.value("type", std::string());
+    const std::string type = first_type(property);
     if (property.contains("enum"))
       part[name] = property["enum"][0];
     else if (type == "integer")
@@ -534,7 +535,7 @@ std::vector<std::pair<std::string, Json>> variants(const spec::Mechanism& mechan
   std::vector<std::pair<std::string, Json>> out;
   const auto values_of = [](const Json& property) {
     return property.contains("enum")                            ? property["enum"]
-           : property.value("type", std::string()) == "boolean" ? Json{false, true}
+           : first_type(property) == "boolean" ? Json{false, true}
                                                                 : Json::array();
   };
   const Json schema = mechanism.schema();
@@ -650,6 +651,7 @@ spec::Scope scope_for(const spec::Mechanism& mechanism, bool causal) {
   if (mechanism.info.place == spec::Place::score_bias) scope.width = kWidth / kHeads;
   scope.n_heads = kHeads;
   scope.n_experts = 4;
+  scope.of_batch = true;
   // a mixer whose scores take a term rotates as well
   scope.places = {.embedding = mechanism.info.place == spec::Place::embedding,
                   .rotation = mechanism.info.place == spec::Place::rotation ||

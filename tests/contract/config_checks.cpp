@@ -52,11 +52,11 @@ void check_bad_values(const Case& c, Report& report) {
     if (property.contains("minimum")) {
       bad = c.part;
       bad[name] = property["minimum"].get<double>() - 1;
-      if (property.value("type", std::string()) == "integer")
+      if (first_type(property) == "integer")
         bad[name] = property["minimum"].get<int64_t>() - 1;
       report.refuses(ErrorKind::spec, name, "a value below the minimum of " + name, read(bad));
     }
-    if (property.value("type", std::string()) == "integer") {
+    if (first_type(property) == "integer") {
       bad = c.part;
       bad[name] = std::numeric_limits<int64_t>::max();
       report.refuses(ErrorKind::spec, name, "the largest integer as " + name, read(bad));
@@ -100,6 +100,14 @@ void check_initialiser(const spec::ParamDecl& decl, Report& report) {
     case Kind::normal:
       moments(values, 0, a);
       break;
+    case Kind::truncated_normal: {
+      // variance of a standard normal within [-b, b]
+      const double mass = std::erf(b / std::sqrt(2.0));
+      const double density = std::exp(-b * b / 2) / std::sqrt(2 * M_PI);
+      moments(values, 0, a * std::sqrt(1 - 2 * b * density / mass));
+      within(values, -a * b, a * b);
+      break;
+    }
     case Kind::uniform:
       moments(values, (a + b) / 2, (b - a) / spread);
       within(values, a, b);

@@ -1,5 +1,6 @@
 #include "schema.h"
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -19,7 +20,18 @@ bool has_type(const Json& value, const std::string& type) {
   return type == "null" && value.is_null();
 }
 
+bool has_type(const Json& value, const Json& types) {
+  if (types.is_string()) return has_type(value, types.get<std::string>());
+  return std::any_of(types.begin(), types.end(),
+                     [&](const Json& type) { return has_type(value, type.get<std::string>()); });
+}
+
 }  // namespace
+
+std::string first_type(const Json& property) {
+  const Json type = property.value("type", Json(""));
+  return (type.is_array() ? type[0] : type).get<std::string>();
+}
 
 std::string violation(const Json& value,
                       const Json& schema,

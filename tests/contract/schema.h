@@ -14,4 +14,7 @@ std::string violation(const spec::Json& value,
                       const spec::Json& root,
                       const std::string& path = "$");
 
+/// The type of a property, the first where it may have several, "" where it is no type's.
+std::string first_type(const spec::Json& property);
+
 }  // namespace tessera::contract

@@ -217,6 +217,7 @@ class LayerReader {
     Scope scope = scope_;
     scope.path = scope_.path + ".norm";
     scope.width = width;
+    scope.of_batch = true;
     const bool none = written.norm.is_null() && residual.takes_inputs();
     for (size_t i = 0; i < residual.norms().size(); ++i)
       branch.norms.push_back(none ? AnyPart() : spec::read_part(Slot::norm, written.norm, scope));

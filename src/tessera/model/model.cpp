@@ -211,7 +211,7 @@ nn::Encoded Model::encode(const nn::Batch& source, const ForwardOptions& options
 Tensor Model::exit(const Tensor& x_ND, int64_t layers) const {
   if (const std::string reason = spec_->no_exit_reason(layers); !reason.empty())
     fail(ErrorKind::usage, "early exit", "{}", reason);
-  return stack_->normed(x_ND);
+  return stack_->normed(x_ND, {});
 }
 
 Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) const {

@@ -9,7 +9,9 @@
 #include "tessera/model/predictor_spec.h"
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
+#include "tessera/nn/head/head_config.h"
 #include "tessera/nn/head/head_list.h"
+#include "tessera/nn/init/init_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -24,7 +26,7 @@ constexpr int64_t kMaxWidth = int64_t{1} << 24;
 const std::vector<std::string> kTopKeys = {
     "tessera",    "arch",  "vocab", "d_model", "context", "embed",  "norm",      "residual",
     "depth",      "mixer", "cross", "ffn",     "layers",  "cycles", "n_layers",  "overrides",
-    "final_norm", "head",  "heads", "stacks",  "start",   "tokens", "predictors"};
+    "final_norm", "head",  "heads", "stacks",  "start",   "tokens", "predictors", "init"};
 const std::vector<std::string> kStackKeys = {"embed",  "norm",     "residual",  "mixer",
                                              "depth",  "cross",    "ffn",       "layers",
                                              "cycles", "n_layers", "overrides", "final_norm"};
@@ -153,8 +155,11 @@ void read_stack(const Json& json, const std::string& path, ModelSpec& out) {
   const Json final_norm = json.contains("final_norm") ? json["final_norm"]
                           : last.wants_final_norm()   ? defaults.norm
                                                       : Json(nullptr);
-  if (!final_norm.is_null())
-    out.final_norm = spec::read_part(Slot::norm, final_norm, out.scope_out(at(path, "final_norm")));
+  if (!final_norm.is_null()) {
+    spec::Scope scope = out.scope_out(at(path, "final_norm"));
+    scope.of_batch = true;
+    out.final_norm = spec::read_part(Slot::norm, final_norm, scope);
+  }
   check_shared(out, path);
 }
 
@@ -177,6 +182,10 @@ ModelSpec read_model_spec(const Json& json) {
 
   out.context = read_integer(json, "context", 0, std::numeric_limits<int64_t>::max(), 0, "");
 
+  out.init = spec::read_part(Slot::init, json.value("init", Json("residual_scaled")),
+                             Scope().at("init"));
+  if (!out.init) fail(ErrorKind::spec, "init", "found null; expected an initialisation");
+
   if (out.arch == Arch::encoder_decoder) {
     read_stacks(json, out);
   } else {
@@ -194,6 +203,10 @@ ModelSpec read_model_spec(const Json& json) {
   if (out.arch == Arch::encoder_decoder && !out.head)
     fail(ErrorKind::spec, "head",
          "an encoder-decoder needs a head; expected \"tied\" or \"linear\"");
+
+  if (const auto* head = dynamic_cast<const nn::HeadConfig*>(out.head.config.get());
+      head != nullptr && head->of_vocabulary())
+    out.init.as<nn::InitConfig>().check_head(head->tied(), head->scale, out.scope_out("head"));
 
   parameters(out);  // sizes overflow here, not later
   return out;
@@ -227,6 +240,7 @@ Json resolve(const ModelSpec& spec) {
   json["vocab"] = spec.vocab;
   json["d_model"] = spec.d_model;
   json["context"] = spec.context;
+  json["init"] = spec::dump_part(spec.init);
   if (spec.encoder) {
     json["start"] = spec.start;
     json["tokens"] = spec.shared_tokens ? "shared" : "own";
@@ -248,11 +262,15 @@ ParamTable parameter_table(const ModelSpec& spec) {
   std::vector<spec::ParamDecl>& all = table.all;
   std::map<std::string, std::vector<int64_t>> shapes;
   double share = 1;  // of the tokens that the layer at hand computes
+  const auto& init = spec.init.as<nn::InitConfig>();
+  const nn::InitSite site = spec.init_site();
   const auto add = [&](const spec::ParamList& list, const std::string& prefix, const Scope& scope) {
     for (spec::ParamDecl decl : list.all()) {
       decl.elements();
       decl.name = spec.kept_as(decl.name);
       decl.share *= share;
+      decl.lr_factor = init.lr_factor(decl, site);
+      if (decl.init.use != spec::Init::Use::own) decl.init = init.draw(decl, site);
       const auto [known, is_new] = shapes.emplace(decl.name, decl.shape);
       if (is_new)
         all.push_back(decl);
@@ -468,7 +486,8 @@ Json spec_schema() {
                      {"arch", {{"enum", {"decoder", "encoder", "encoder_decoder"}}}},
                      {"vocab", integer},
                      {"d_model", integer},
-                     {"context", {{"type", "integer"}, {"minimum", 0}}}};
+                     {"context", {{"type", "integer"}, {"minimum", 0}}},
+                     {"init", ref("init")}};
   properties.update(stack);
   properties["predictors"] = predictors_schema(stack);
   properties["head"] = ref("head");

@@ -16,6 +16,7 @@
 namespace tessera::nn {
 struct DepthConfig;
 struct ResidualConfig;
+struct InitSite;
 }  // namespace tessera::nn
 
 namespace tessera::model {
@@ -105,10 +106,12 @@ struct ModelSpec {
   std::string stack;  // "encoder" and "decoder" where there are two: the prefix of its parameters
   std::shared_ptr<const ModelSpec> encoder;  // of an encoder_decoder; it has no head
   bool shared_tokens = false;                // both stacks embed tokens by one table
+  int64_t decoder_layers = 0;  // of an encoder: layers of the decoder beside it
   int64_t start = 0;  // of an encoder_decoder: the id that every target begins with
   int64_t vocab = 0;
   int64_t d_model = 0;
   int64_t context = 0;  // longest sequence it is made for, 0 = not stated
+  AnyPart init;       // how matrices are drawn; of all stacks
   AnyPart embed;
   std::vector<LayerSpec> layers;  // in order of invocation
   AnyPart final_norm;             // may be absent
@@ -133,6 +136,7 @@ struct ModelSpec {
   spec::Scope scope(int64_t layer, const BranchSpec& branch) const;
   /// The same for what the residual keeps for a branch: `earlier` counts the groups before its own.
   spec::Scope residual_scope(int64_t layer, const BranchSpec& branch) const;
+  nn::InitSite init_site() const;
   /// Width of the hidden states: d_model, or twice that where the stack ends with two streams.
   int64_t width_out() const;
   /// Surroundings of what reads them: the final norm and the heads.

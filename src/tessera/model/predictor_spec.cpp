@@ -41,6 +41,7 @@ PredictorSpec read_one(const Json& json,
   stack->vocab = of.vocab;
   stack->d_model = of.d_model;
   stack->context = of.context;
+  stack->init = of.init;
   read_stack(own, path, *stack);
   if (stack->width_out() != of.d_model)
     fail(ErrorKind::spec, path, "ends with {} channels; the head reads {}", stack->width_out(),

@@ -75,9 +75,10 @@ TEST(Recompute, GivesTheSameGradients) {
       EXPECT_EQ(again.losses, plain.losses) << name;
       for (size_t i = 0; i < plain.gradients.size(); ++i) {
         ASSERT_EQ(again.gradients[i].defined(), plain.gradients[i].defined()) << name;
-        if (plain.gradients[i].defined())
+        if (plain.gradients[i].defined()) {
           EXPECT_TRUE(at::equal(again.gradients[i], plain.gradients[i]))
               << name << ", " << parameters(spec)[i].name;
+        }
       }
     }
   }

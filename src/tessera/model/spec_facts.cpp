@@ -7,6 +7,7 @@
 
 #include "tessera/model/spec_reader.h"
 #include "tessera/nn/depth/depth_config.h"
+#include "tessera/nn/init/init_config.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/residual/residual_config.h"
 
@@ -124,6 +125,19 @@ spec::Scope ModelSpec::scope_out(std::string path) const {
   spec::Scope out = scope(0, std::move(path));
   out.d_model = out.width = width_out();
   return out;
+}
+
+nn::InitSite ModelSpec::init_site() const {
+  nn::InitSite site{.d_model = d_model, .n_layers = std::ssize(layers)};
+  if (encoder) {
+    site.encoder_layers = std::ssize(encoder->layers);
+    site.decoder_layers = site.n_layers;
+  } else if (decoder_layers > 0) {
+    site.of_encoder = true;
+    site.encoder_layers = site.n_layers;
+    site.decoder_layers = decoder_layers;
+  }
+  return site;
 }
 
 std::string ModelSpec::prefix(int64_t layer) const {

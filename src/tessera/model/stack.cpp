@@ -188,7 +188,7 @@ Tensor Stack::forward(const Tensor& x_ND, nn::Context& context, int64_t layers) 
       context.probe(spec_.under(fmt::format("layers.{}.out", i)), stream.front());
   }
   context.keys.end();
-  x = normed(stream.front());
+  x = normed(stream.front(), context);
   if (context.probe) context.probe(spec_.under("final"), x);
   return x;
 }

@@ -25,8 +25,8 @@ class Stack {
     return forward(embedded(context), context, layers);
   }
   /// The final norm of what a layer hands on.
-  Tensor normed(const Tensor& x_ND) const {
-    return final_norm_ ? final_norm_->forward(x_ND) : x_ND;
+  Tensor normed(const Tensor& x_ND, const nn::Context& context) const {
+    return final_norm_ ? final_norm_->forward(x_ND, context) : x_ND;
   }
 
  private:

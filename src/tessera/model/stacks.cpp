@@ -53,11 +53,13 @@ void read_stacks(const Json& json, ModelSpec& out) {
   encoder->d_model = out.d_model;
   encoder->context = out.context;
   encoder->shared_tokens = out.shared_tokens;
+  encoder->init = out.init;
   read_stack(own_stack(json, "encoder"), "stacks.encoder", *encoder);
-  out.encoder = std::move(encoder);
+  out.encoder = encoder;
   out.stack = "decoder";
   out.start = read_integer(json, "start", 0, out.vocab - 1, 0, "");
   read_stack(own_stack(json, "decoder"), "stacks.decoder", out);
+  encoder->decoder_layers = std::ssize(out.layers);
   if (!reads_the_encoder(out))
     fail(ErrorKind::spec, "stacks.decoder",
          "no layer reads the encoder; expected a branch with mixer \"cross_attention\"");

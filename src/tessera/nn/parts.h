@@ -22,6 +22,8 @@ class Norm {
  public:
   virtual ~Norm() = default;
   virtual Tensor forward(const Tensor& x) const = 0;
+  /// The same of all tokens of a call, where training may differ from inference.
+  virtual Tensor forward(const Tensor& x, const Context&) const { return forward(x); }
 };
 
 /// What a mixer tells a position scheme about the scores it will make.
@@ -104,7 +106,7 @@ struct Branch {
   /// What it runs on: what it reads, normalised by the first norm where it has one.
   Tensor input(const Tensor& x_ND, Context& context) const {
     const Tensor x = read ? read(x_ND, context) : x_ND;
-    return norms.empty() || norms[0] == nullptr ? x : norms[0]->forward(x);
+    return norms.empty() || norms[0] == nullptr ? x : norms[0]->forward(x, context);
   }
 };
 

@@ -109,6 +109,12 @@ Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::Sca
     switch (init.kind) {
       case Kind::normal:
         return init.a * stream.normal(index);
+      case Kind::truncated_normal: {
+        double z = stream.normal(index);
+        for (uint64_t again = 1; std::abs(z) > init.b; ++again)
+          z = stream.fold(again).normal(index);
+        return init.a * z;
+      }
       case Kind::uniform:
         return init.a + (init.b - init.a) * stream.uniform(index);
       case Kind::log_of_uniform:

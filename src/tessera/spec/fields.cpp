@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tessera/spec/names.h"
+#include "tessera/spec/width_rule.h"
 
 namespace tessera::spec::detail {
 namespace {
@@ -63,6 +64,7 @@ Json object_schema(const ObjectType& type) {
   Json required = Json::array();
   for (const FieldEntry& f : type.fields) {
     Json property = f.type->schema();
+    if (f.rules.width) property["type"] = {"integer", "string"};
     property["description"] = f.doc;
     if (std::isfinite(f.rules.min)) property["minimum"] = f.rules.min;
     properties[f.name] = property;
@@ -80,7 +82,8 @@ std::vector<FieldDoc> object_docs(const void* defaults, const ObjectType& type) 
     std::string fallback =
         *f.rules.part != '\0' ? f.rules.part : f.type->dump(f.value(defaults)).dump();
     if (f.rules.required) fallback.clear();
-    docs.push_back({f.name, f.type->name(), fallback, f.doc, f.rules.required});
+    docs.push_back({f.name, f.type->name() + (f.rules.width ? " or rule" : ""), fallback, f.doc,
+                    f.rules.required});
   }
   return docs;
 }
@@ -104,6 +107,8 @@ bool read_boolean(const Json& json, const Scope& scope) {
 }
 
 int64_t read_integer(const Json& json, const FieldRules& rules, const Scope& scope) {
+  if (rules.width && json.is_string())
+    return width_by_rule(json.get<std::string>(), scope.d_model, scope);
   if (!json.is_number_integer()) wrong(json, scope, "an integer");
   if (json.is_number_unsigned() &&
       json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))

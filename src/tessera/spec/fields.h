@@ -54,6 +54,7 @@ struct FieldRules {
   double min = -std::numeric_limits<double>::infinity();
   bool required = false;
   const char* part = "";  // for Part fields: the mechanism used when the key is absent ("" = none)
+  bool width = false;     // for integers: a rule on d_model may stand for it (width_rule.h)
 };
 
 template <class C, class T>

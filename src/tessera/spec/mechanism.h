@@ -97,6 +97,7 @@ struct Scope {
   int64_t rotated = 0;  // for rotations: how many channels of a head they turn, 0 = width
   int64_t n_heads = 0;  // for positions that act on scores: query heads
   int64_t n_experts = 0;  // for routers: experts to choose from
+  bool of_batch = false;  // for norms: they get all tokens of a call at once, one row each
   Places places;          // for positions: where the parent lets them act
   std::string path;       // "layers[3].mixer", for messages
   int64_t turned() const { return rotated > 0 ? rotated : width; }
@@ -118,6 +119,7 @@ struct Init {
   enum class Kind {
     constant,        // a
     normal,          // mean 0, standard deviation a
+    truncated_normal,  // the same, drawn again while further than b deviations from 0
     uniform,         // in [a, b)
     log_of_uniform,  // ln of a uniform in [a, b)                                  (Mamba: A_log)
     softplus_log_uniform,     // x with softplus(x) log-uniform in [a, b), at least c     (Mamba:
@@ -125,17 +127,34 @@ struct Init {
     sigmoid_root_of_uniform,  // x with sigmoid(-x)^2 uniform in [a, b)            (RG-LRU: lambda)
     repeat,                   // `values`, over and over in row-major order
   };
+  /// What a matrix is there for, where the spec's `init` chooses its values (nn/init).
+  enum class Use {
+    own,      // drawn as said here, whatever the spec chooses
+    product,  // y = x W^T within a branch
+    query,    // the same, of queries of width `count`
+    content,  // the same, of values and hidden units, which a branch's output is made of
+    output,   // back into the residual stream of `count` layers
+    table,    // rows that are looked up
+    logits,
+  };
   Kind kind = Kind::normal;
   double a = 0.02, b = 0, c = 0;
   std::vector<double> values = {};
+  Use use = Use::own;
+  int64_t count = 0;
 
   static Init constant(double value) { return {Kind::constant, value, 0, 0}; }
   static Init normal(double deviation) { return {Kind::normal, deviation, 0, 0}; }
-  /// Projections back into the residual stream: smaller the deeper the stack. Radford et al. 2019
-  /// (GPT-2), 2.3.
-  static Init into_stream(int64_t n_layers) {
-    return normal(0.02 / std::sqrt(2.0 * static_cast<double>(n_layers)));
+  static Init truncated_normal(double deviation, double cut) {
+    return {Kind::truncated_normal, deviation, cut, 0};
   }
+  static Init chosen(Use use, int64_t count = 0) { return {Kind::normal, 0.02, 0, 0, {}, use, count}; }
+  static Init product() { return chosen(Use::product); }
+  static Init query(int64_t width) { return chosen(Use::query, width); }
+  static Init content() { return chosen(Use::content); }
+  static Init into_stream(int64_t n_layers) { return chosen(Use::output, n_layers); }
+  static Init table() { return chosen(Use::table); }
+  static Init logits() { return chosen(Use::logits); }
   static Init uniform(double low, double high) { return {Kind::uniform, low, high, 0}; }
   static Init repeat(std::vector<double> values) {
     return {Kind::repeat, 0, 0, 0, std::move(values)};
@@ -163,6 +182,7 @@ struct UpdateRule {
   /// own prefix.
   std::string statistic;
   std::function<void(std::span<float> values, std::span<const double> counts)> apply;
+  int64_t n_counts = 0;  // 0 = one for each of the parameter's numbers
   explicit operator bool() const { return apply != nullptr; }
 };
 
@@ -182,6 +202,7 @@ struct ParamDecl {
   bool trainable = true;
   Decay decay = Decay::by_kind;
   UpdateRule rule = {};  // of what is not trainable
+  double lr_factor = 1;  // on the rate of an optimiser whose steps do not turn on the gradient's size
 
   int64_t elements() const;
   bool decays() const {
@@ -209,7 +230,7 @@ class ParamList {
   void add_if(bool present, ParamDecl decl);
   /// y = x W^T (+ b): declares `name`.weight [out, in] and, if asked, `name`.bias [out].
   void linear(
-      std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::normal(0.02));
+      std::string_view name, int64_t out, int64_t in, bool bias, Init init = Init::product());
   /// Declares under a further prefix.
   ParamList under(std::string_view name) const;
   /// Declares for the whole model under an id, once for all parts that name it (Builder::shared).

@@ -67,6 +67,11 @@ ParameterSet::ParameterSet(const model::Model& model, const OptimizerRecipe& rec
       wanted.lr_factor = how->lr_factor;
       decay = how->weight_decay.value_or(decay);
     }
+    if (decl.lr_factor != 1) {
+      wanted.name += fmt::format(" at {:.6g}", decl.lr_factor);
+      wanted.lr_factor *= decl.lr_factor;
+      decay /= decl.lr_factor;  // what a step takes from the weights does not turn on the width
+    }
     wanted.weight_decay = decl.decays() ? decay : 0;
     trained_.push_back({decl, std::move(tensor), group(std::move(wanted))});
   }
@@ -98,11 +103,13 @@ void ParameterSet::follow_rules(const std::map<std::string, Tensor>& counts) con
     const auto found = counts.find(entry.decl.rule.statistic);
     if (found == counts.end()) continue;
     const Tensor sums = found->second.to(at::kCPU, at::kDouble).contiguous();
-    require(sums.numel() == entry.decl.elements(), "train",
-            "{} counts of \"{}\" for {} numbers of {}", sums.numel(), entry.decl.rule.statistic,
-            entry.decl.elements(), entry.decl.name);
-    entry.decl.rule.apply(
-        {static_cast<float*>(entry.tensor.mutable_data_ptr()), static_cast<size_t>(sums.numel())},
+    const spec::UpdateRule& rule = entry.decl.rule;
+    const int64_t expected = rule.n_counts > 0 ? rule.n_counts : entry.decl.elements();
+    require(sums.numel() == expected, "train", "{} counts of \"{}\" for {}; expected {}",
+            sums.numel(), rule.statistic, entry.decl.name, expected);
+    rule.apply(
+        {static_cast<float*>(entry.tensor.mutable_data_ptr()),
+         static_cast<size_t>(entry.decl.elements())},
         {sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
   }
 }

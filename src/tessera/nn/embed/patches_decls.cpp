@@ -9,7 +9,7 @@ void PatchesConfig::check(const spec::Scope& scope) const {
 void PatchesConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("patch", scope.d_model, pixels(), bias);
   if (class_token != ClassToken::none)
-    list.add({"class", {scope.d_model}, spec::Init::normal(0.02), spec::ParamKind::structural});
+    list.add({"class", {scope.d_model}, spec::Init::table(), spec::ParamKind::structural});
   declare_position_and_norm(list, scope);
 }
 

@@ -78,12 +78,12 @@ struct TokenEmbedConfig final : spec::Config {
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"token.weight",
               {scope.vocab, width},
-              spec::Init::normal(0.02),
+              spec::Init::table(),
               spec::ParamKind::embedding,
               {spec::Role::vocabulary, spec::Role::in}});
     list.add_if(n_types > 0, {"type.weight",
                               {n_types, project == EmbedProjection::sum ? width : scope.d_model},
-                              spec::Init::normal(0.02),
+                              spec::Init::table(),
                               spec::ParamKind::embedding,
                               {spec::Role::vocabulary, spec::Role::none}});
     if (project != EmbedProjection::none)

@@ -30,7 +30,8 @@ struct GluConfig final : spec::Config, FfnDropout {
     using C = GluConfig;
     return std::tuple{
         spec::field("act", &C::act, "activation of the gate"),
-        spec::field("d_hidden", &C::d_hidden, "hidden width", {.min = 1, .required = true}),
+        spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
+                    {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of all three products"),
         spec::field("slope", &C::slope,
                     "s in act(s g) / s: silu with 1.702 approximates gelu (gpt-oss)",
@@ -64,8 +65,8 @@ struct GluConfig final : spec::Config, FfnDropout {
     FfnDropout::check(dropout, scope);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("gate", d_hidden, scope.input_width(), bias);
-    list.linear("up", d_hidden, scope.input_width(), bias);
+    list.linear("gate", d_hidden, scope.input_width(), bias, spec::Init::content());
+    list.linear("up", d_hidden, scope.input_width(), bias, spec::Init::content());
     list.linear("down", scope.d_model, d_hidden, bias, spec::Init::into_stream(scope.n_layers));
     declare_slope(list, slope, learned_slope);
     if (inner_norm) inner_norm.config->params_under(list, "inner_norm", child_scope(scope, ""));

@@ -26,7 +26,8 @@ struct MlpConfig final : spec::Config, FfnDropout {
     using C = MlpConfig;
     return std::tuple{
         spec::field("act", &C::act, "activation"),
-        spec::field("d_hidden", &C::d_hidden, "hidden width", {.min = 1, .required = true}),
+        spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
+                    {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of both products"),
         spec::field("slope", &C::slope, "s in act(s h) / s: with silu the beta of Swish",
                     {.min = 1e-9}),
@@ -54,7 +55,7 @@ struct MlpConfig final : spec::Config, FfnDropout {
     FfnDropout::check(dropout, scope);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("up", d_hidden, scope.input_width(), bias);
+    list.linear("up", d_hidden, scope.input_width(), bias, spec::Init::content());
     list.linear("down", scope.d_model, d_hidden, bias, spec::Init::into_stream(scope.n_layers));
     declare_slope(list, slope, learned_slope);
     if (inner_norm) inner_norm.config->params_under(list, "inner_norm", child_scope(scope, ""));

@@ -23,7 +23,8 @@ struct XieluConfig final : spec::Config, FfnDropout {
   static constexpr auto fields() {
     using C = XieluConfig;
     return std::tuple{
-        spec::field("d_hidden", &C::d_hidden, "hidden width", {.min = 1, .required = true}),
+        spec::field("d_hidden", &C::d_hidden, "hidden width, or a rule such as \"8/3, multiple of 256\" of d_model",
+                    {.min = 1, .required = true, .width = true}),
         spec::field("bias", &C::bias, "bias of both products"),
         spec::field("alpha_p", &C::alpha_p, "what a_p begins as", {.min = 1e-6}),
         spec::field("alpha_n", &C::alpha_n, "what a_n begins as, above beta", {.min = 1e-6}),
@@ -49,7 +50,7 @@ struct XieluConfig final : spec::Config, FfnDropout {
     FfnDropout::check(dropout, scope);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.linear("up", d_hidden, scope.input_width(), bias);
+    list.linear("up", d_hidden, scope.input_width(), bias, spec::Init::content());
     list.linear("down", scope.d_model, d_hidden, bias, spec::Init::into_stream(scope.n_layers));
     for (const auto& [name, first] : {std::pair{"alpha_p", alpha_p}, {"alpha_n", alpha_n - beta}})
       list.add({name,

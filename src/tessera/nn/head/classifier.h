@@ -42,7 +42,7 @@ struct ClassifierConfig final : HeadConfig {
   }
   void check(const spec::Scope& scope) const override { require_encoder("classifier", scope); }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.add({"weight", {n_labels, scope.d_model}, spec::Init::normal(0.02)});
+    list.add({"weight", {n_labels, scope.d_model}, spec::Init::logits()});
     list.add({"bias", {n_labels}, spec::Init::constant(0), spec::ParamKind::bias});
   }
 };

@@ -22,7 +22,7 @@ struct LinearHeadConfig final : HeadConfig {
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"weight",
               {scope.vocab, scope.d_model},
-              spec::Init::normal(0.02),
+              spec::Init::logits(),
               spec::ParamKind::matrix,
               {spec::Role::vocabulary, spec::Role::in}});
     list.add_if(bias, {"bias",

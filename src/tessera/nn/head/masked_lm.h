@@ -53,7 +53,7 @@ struct MaskedLmHeadConfig final : HeadConfig {
     if (!is_tied)
       list.add({"weight",
                 {scope.vocab, width},
-                spec::Init::normal(0.02),
+                spec::Init::logits(),
                 spec::ParamKind::matrix,
                 {spec::Role::vocabulary, spec::Role::in}});
     list.add({"bias",

@@ -26,7 +26,7 @@ struct PoolerConfig final : HeadConfig {
   }
   void check(const spec::Scope& scope) const override { require_encoder("pooler", scope); }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
-    list.add({"weight", {scope.d_model, scope.d_model}, spec::Init::normal(0.02)});
+    list.add({"weight", {scope.d_model, scope.d_model}, spec::Init::product()});
     list.add({"bias", {scope.d_model}, spec::Init::constant(0), spec::ParamKind::bias});
   }
 };

@@ -1,3 +1,5 @@
+#include "tessera/nn/context.h"
+#include "tessera/nn/norm/batch_norm.h"
 #include "tessera/nn/norm/dyt.h"
 #include "tessera/nn/norm/gated_norm.h"
 #include "tessera/nn/norm/group_norm.h"
@@ -5,6 +7,7 @@
 #include "tessera/nn/norm/layer_norm.h"
 #include "tessera/nn/norm/rms_norm.h"
 #include "tessera/nn/parts.h"
+#include "tessera/ops/basic/batch_norm.h"
 #include "tessera/ops/basic/l2_norm.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
@@ -81,6 +84,42 @@ class GroupNorm final : public Norm {
   WeightPtr weight_, bias_;
 };
 
+class BatchNorm final : public Norm {
+ public:
+  BatchNorm(const BatchNormConfig& config, const Builder& builder)
+      : config_(config),
+        name_(builder.prefix()),
+        weight_(builder.optional("weight")),
+        bias_(builder.optional("bias")),
+        mean_(builder.weight("running_mean")),
+        var_(builder.weight("running_var")) {}
+  Tensor forward(const Tensor& x) const override {
+    const Tensor root = (var_->tensor().detach() + config_.eps).rsqrt();
+    const Tensor y = affine(x, root, -mean_->tensor().detach() * root);
+    return weight_ ? affine(y, weight_->tensor(), bias_->tensor()) : y;
+  }
+  Tensor forward(const Tensor& x, const Context& context) const override {
+    if (!context.training) return forward(x);
+    if (x.size(0) < 2)
+      fail(ErrorKind::input, name_, "a batch of one token has no variance; expected two or more");
+    if (context.add_statistic) context.add_statistic(name_ + ".moments", moments(x.detach()));
+    const Tensor y = ops::batch_norm(x, config_.eps);
+    return weight_ ? affine(y, weight_->tensor(), bias_->tensor()) : y;
+  }
+
+ private:
+  /// Tokens, sums and sums of squares of x [N, C].
+  static Tensor moments(const Tensor& x) {
+    const Tensor exact = x.to(at::kDouble);
+    return at::cat({at::full({1}, x.size(0), exact.options()), exact.sum(0),
+                    exact.square().sum(0)});
+  }
+
+  BatchNormConfig config_;
+  std::string name_;
+  WeightPtr weight_, bias_, mean_, var_;
+};
+
 class GatedNorm final : public Norm {
  public:
   GatedNorm(const GatedNormConfig& config, const Builder& builder)
@@ -119,6 +158,9 @@ class Dyt final : public Norm {
 
 std::unique_ptr<Norm> build(const GroupNormConfig& config, const Builder& builder) {
   return std::make_unique<GroupNorm>(config, builder);
+}
+std::unique_ptr<Norm> build(const BatchNormConfig& config, const Builder& builder) {
+  return std::make_unique<BatchNorm>(config, builder);
 }
 std::unique_ptr<Norm> build(const GatedNormConfig& config, const Builder& builder) {
   return std::make_unique<GatedNorm>(config, builder);

@@ -1,6 +1,8 @@
 // Norms against torch in float64 (tools/golden/norms.py) and the specification's numbers.
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
+#include "tessera/nn/context.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/weights_testing.h"
 
@@ -71,6 +73,110 @@ TEST(Norms, GroupNormIsTorchs) {
     return build_norm(part_of(json, 6), Builder(weights_from(values), "", scope_of(6)))->forward(x);
   };
   ops::expect_near(norm(R"({"type": "group_norm"})"), norm(R"({"type": "layer_norm"})"), 1e-14);
+}
+
+struct BatchNormUnderTest {
+  const char* json;
+  Values values;
+  spec::AnyPart part;
+  std::unique_ptr<Norm> norm;
+  BatchNormUnderTest(const char* config, Values with, at::ScalarType type = at::kDouble)
+      : json(config), values(std::move(with)) {
+    register_mechanisms();
+    spec::Scope scope = scope_of(4);
+    scope.of_batch = true;
+    part = spec::read_part(spec::Slot::norm, spec::parse_json(json, "test"), scope);
+    norm = build_norm(part, Builder(weights_from(values, type), "n", scope));
+  }
+};
+
+Values batch_norm_values() {
+  return {{"n.weight", 1 + 0.2 * gen({4}, 0.5, 0.1)},
+          {"n.bias", 0.3 * gen({4}, 0.9, 0.2)},
+          {"n.running_mean", 0.4 * gen({4}, 0.3, 0.8)},
+          {"n.running_var", 1.5 + gen({4}, 0.6, 0.4)}};
+}
+
+TEST(Norms, BatchNormIsTorchs) {
+  const Values v = batch_norm_values();
+  const Tensor x = 2 * gen({7, 4}, 0.7, 0.3) + 0.4, g = gen({7, 4}, 0.4, 0.6);
+  for (const bool training : {false, true})
+    for (const auto type : {at::kDouble, at::kFloat}) {
+      SCOPED_TRACE(training);
+      const BatchNormUnderTest own(R"({"type": "batch_norm", "eps": 1e-3})", v, type);
+      Context context;
+      context.training = training;
+      const Tensor a = x.to(type).clone().requires_grad_(true);
+      const Tensor y = own.norm->forward(a, context);
+      (y * g.to(type)).sum().backward();
+      const Tensor b = x.clone().requires_grad_(true);
+      const Tensor want =
+          at::batch_norm(b, v.at("n.weight"), v.at("n.bias"), v.at("n.running_mean").clone(),
+                         v.at("n.running_var").clone(), training, 0.1, 1e-3, false);
+      (want * g).sum().backward();
+      const double tolerance = type == at::kDouble ? 1e-12 : 3e-6;
+      ops::expect_near(y.to(at::kDouble), want, tolerance, "y");
+      ops::expect_near(a.grad().to(at::kDouble), b.grad(), tolerance, "dx");
+    }
+}
+
+TEST(Norms, BatchNormRunsAfterTheTokensOfAnUpdate) {
+  const Values v = batch_norm_values();
+  const Tensor x = 2 * gen({7, 4}, 0.7, 0.3) + 0.4;
+  const BatchNormUnderTest own(R"({"type": "batch_norm", "momentum": 0.3})", v);
+  // two calls of one update: torch sees both at once
+  Tensor counts;
+  Context context;
+  context.training = true;
+  context.add_statistic = [&](const std::string& name, const Tensor& value) {
+    EXPECT_EQ(name, "n.moments");
+    counts = counts.defined() ? counts + value : value;
+  };
+  own.norm->forward(x.narrow(0, 0, 3), context);
+  own.norm->forward(x.narrow(0, 3, 4), context);
+  Tensor mean = v.at("n.running_mean").clone(), var = v.at("n.running_var").clone();
+  at::batch_norm(x, {}, {}, mean, var, true, 0.3, 1e-5, false);
+
+  spec::Scope scope = scope_of(4);
+  scope.of_batch = true;
+  spec::ParamList list("n");
+  own.part.config->params(list, scope);
+  int ruled = 0;
+  for (const spec::ParamDecl& decl : list.all()) {
+    if (!decl.rule) continue;
+    ++ruled;
+    EXPECT_FALSE(decl.trainable || decl.decays());
+    EXPECT_EQ(decl.rule.statistic, "n.moments");
+    EXPECT_EQ(decl.rule.n_counts, counts.numel());
+    Tensor values = v.at(decl.name).to(at::kFloat).clone();
+    decl.rule.apply({values.data_ptr<float>(), 4}, {counts.data_ptr<double>(), 9});
+    ops::expect_near(values.to(at::kDouble), decl.name == "n.running_mean" ? mean : var, 1e-6,
+                     decl.name.c_str());
+  }
+  EXPECT_EQ(ruled, 2);
+}
+
+TEST(Norms, BatchNormStandsWhereABatchIs) {
+  register_mechanisms();
+  const auto refusal = [](bool causal, bool of_batch, const char* json) {
+    spec::Scope scope = scope_of(4);
+    scope.causal = causal;
+    scope.of_batch = of_batch;
+    return test::error_of(
+        [&] { spec::read_part(spec::Slot::norm, spec::parse_json(json, "test"), scope); });
+  };
+  EXPECT_NE(refusal(true, true, R"("batch_norm")").find("needs an encoder"), std::string::npos);
+  EXPECT_NE(refusal(false, false, R"("batch_norm")").find("inside a part"), std::string::npos);
+  EXPECT_NE(refusal(false, true, R"({"type": "batch_norm", "momentum": 1.5})").find("at most 1"),
+            std::string::npos);
+  EXPECT_EQ(refusal(false, true, R"("batch_norm")"), "");
+  // the variance of one token is none
+  const BatchNormUnderTest own(R"("batch_norm")", batch_norm_values());
+  Context context;
+  context.training = true;
+  EXPECT_NE(test::error_of([&] { own.norm->forward(at::zeros({1, 4}, at::kDouble), context); })
+                .find("one token"),
+            std::string::npos);
 }
 
 TEST(Norms, GatedNormIsItsFormula) {

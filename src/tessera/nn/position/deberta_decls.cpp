@@ -22,7 +22,7 @@ void DebertaConfig::params(spec::ParamList& list, const spec::Scope& scope) cons
   declare(list, share, [&](spec::ParamList& to) {
     to.add({"weight",
             {2 * span(), scope.d_model},
-            spec::Init::normal(0.02),
+            spec::Init::table(),
             spec::ParamKind::embedding,
             {spec::Role::position, spec::Role::in}});
     if (norm) norm.config->params_under(to, "norm", child_scope(scope, "norm"));

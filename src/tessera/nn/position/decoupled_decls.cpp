@@ -9,13 +9,13 @@ void DecoupledConfig::params(spec::ParamList& list, const spec::Scope& scope) co
     if (variant == DecoupledVariant::diet_rel)
       return to.add({"weight",
                      {scope.n_heads, 1 + max_distance * (scope.causal ? 1 : 2)},
-                     spec::Init::normal(0.02),
+                     spec::Init::table(),
                      Kind::embedding,
                      {spec::Role::head, spec::Role::position}});
     for (const char* name : {"q.weight", "k.weight"})
       to.add({name,
               {n_positions, scope.n_heads, rank},
-              spec::Init::normal(0.02),
+              spec::Init::table(),
               Kind::embedding,
               {spec::Role::position, spec::Role::head, spec::Role::none}});
   });

@@ -59,7 +59,7 @@ struct LearnedPositionConfig final : PositionConfig {
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"weight",
               {n_positions, scope.width},
-              spec::Init::normal(0.02),
+              spec::Init::table(),
               spec::ParamKind::embedding,
               {spec::Role::position, spec::Role::none}});
   }

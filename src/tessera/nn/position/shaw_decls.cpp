@@ -8,7 +8,7 @@ void ShawConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
     if (values || std::string_view(name) == "key.weight")
       list.add({name,
                 {rows, scope.width},
-                spec::Init::normal(0.02),
+                spec::Init::table(),
                 spec::ParamKind::embedding,
                 {spec::Role::position, spec::Role::none}});
 }

@@ -21,7 +21,7 @@ void TupeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   declare(list, share, [&](spec::ParamList& to) {
     to.add({"weight",
             {n_positions + (untie_cls ? 1 : 0), scope.d_model},
-            spec::Init::normal(0.02),
+            spec::Init::table(),
             spec::ParamKind::embedding,
             {spec::Role::position, spec::Role::in}});
     if (norm) norm.config->params_under(to, "norm", child_scope(scope, "norm"));
@@ -30,7 +30,7 @@ void TupeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
     if (buckets > 0)
       to.add({"relative.weight",
               {buckets + (untie_cls ? 1 : 0), scope.n_heads},
-              spec::Init::normal(0.02),
+              spec::Init::table(),
               spec::ParamKind::embedding,
               {spec::Role::position, spec::Role::head}});
   });

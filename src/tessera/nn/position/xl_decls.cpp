@@ -8,7 +8,7 @@ void XlConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
     for (const char* name : {"u", "w"})
       to.add({name,
               {scope.n_heads, scope.width},
-              spec::Init::normal(0.02),
+              spec::Init::table(),
               spec::ParamKind::structural,
               {spec::Role::head, spec::Role::none}});
   });

@@ -42,7 +42,7 @@ class HyperConnections final : public Residual {
       beta_NS = beta_NS + scaled(*beta_scale_, beta_of_(m_NSD).squeeze(-1));
     }
     const Tensor u_ND = weighed_sum(alpha_NSC.select(2, 0), h_NSD);
-    const Tensor y_ND = damped(config_, f.run(f.norms[0]->forward(u_ND), context), f, context);
+    const Tensor y_ND = damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
     std::vector<Tensor> next;
     for (int64_t t = 0; t < s; ++t)
       next.push_back(weighed_sum(alpha_NSC.select(2, 1 + t), h_NSD) +

@@ -50,7 +50,7 @@ class ManifoldHyperConnections final : public Residual {
                                                   config_.iterations, config_.eps)
                                .to(type);
     const Tensor u_ND = weighed_sum(pre_NS, h_NSD);
-    const Tensor y_ND = damped(config_, f.run(f.norms[0]->forward(u_ND), context), f, context);
+    const Tensor y_ND = damped(config_, f.run(f.norms[0]->forward(u_ND, context), context), f, context);
     std::vector<Tensor> next;
     for (int64_t t = 0; t < s; ++t)
       next.push_back(post_NS.select(1, t).unsqueeze(-1) * y_ND +

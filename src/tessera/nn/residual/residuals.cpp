@@ -29,7 +29,7 @@ class PostNorm final : public Residual {
     const Branch& f = branches[0];
     const Tensor scaled_ND = config_.stream == 1 ? x_ND : x_ND * config_.stream;
     return {f.norms[0]->forward(
-        ops::plus(scaled_ND, damped(config_, f.run(x_ND, context), f, context)))};
+        ops::plus(scaled_ND, damped(config_, f.run(x_ND, context), f, context)), context)};
   }
 
  private:
@@ -42,7 +42,7 @@ class Sandwich final : public Residual {
   Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
     const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    Tensor out = f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND), context));
+    Tensor out = f.norms[1]->forward(f.run(f.norms[0]->forward(x_ND, context), context), context);
     return {ops::plus(x_ND, damped(config_, std::move(out), f, context))};
   }
 
@@ -56,8 +56,8 @@ class Reordered final : public Residual {
   Stream forward(Stream stream, std::span<const Branch> branches, Context& context) const override {
     const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
-    return {
-        ops::plus(x_ND, damped(config_, f.norms[0]->forward(f.run(x_ND, context)), f, context))};
+    const Tensor y_ND = f.norms[0]->forward(f.run(x_ND, context), context);
+    return {ops::plus(x_ND, damped(config_, y_ND, f, context))};
   }
 
  private:
@@ -72,7 +72,7 @@ class Parallel final : public Residual {
     Tensor normed, sum = x_ND;
     for (const Branch& f : branches) {
       if (!f.norms.empty())
-        normed = f.norms[0]->forward(x_ND);  // the first branch's norm serves those without
+        normed = f.norms[0]->forward(x_ND, context);  // the first branch's norm serves those without
       sum = ops::plus(sum, damped(config_, f.run(normed, context), f, context));
     }
     return {sum};

@@ -92,7 +92,7 @@ class Reversible final : public Residual {
     const Tensor& x_2ND = stream.front();
     const Branch& branch = branches[0];
     const auto f = [config = config_, &branch](const Tensor& x_ND, Context& here) {
-      return damped(config, branch.run(branch.norms[0]->forward(x_ND), here), branch, here);
+      return damped(config, branch.run(branch.norms[0]->forward(x_ND, here), here), branch, here);
     };
     const Tensor x1 = x_2ND[0], x2 = x_2ND[1];
     if (!at::GradMode::is_enabled() || context.call.runs_once())

@@ -125,15 +125,15 @@ std::string AttentionConfig::no_split_reason(int64_t longest) const {
 
 void AttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t width = scope.input_width();
-  list.linear("q", n_heads * head_dim, width, bias.q);
+  list.linear("q", n_heads * head_dim, width, bias.q, spec::Init::query(head_dim));
   if (kv_of.empty()) {
     list.linear("k", n_kv_heads * head_dim, width, bias.k);
-    list.linear("v", n_kv_heads * head_dim, width, bias.v);
+    list.linear("v", n_kv_heads * head_dim, width, bias.v, spec::Init::content());
   }
   if (pattern_config().global_projections()) {
-    list.linear("q_global", n_heads * head_dim, width, bias.q);
+    list.linear("q_global", n_heads * head_dim, width, bias.q, spec::Init::query(head_dim));
     list.linear("k_global", n_kv_heads * head_dim, width, bias.k);
-    list.linear("v_global", n_kv_heads * head_dim, width, bias.v);
+    list.linear("v_global", n_kv_heads * head_dim, width, bias.v, spec::Init::content());
   }
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::into_stream(scope.n_layers));

@@ -46,10 +46,10 @@ void AttentionExpertsConfig::params(spec::ParamList& list, const spec::Scope& sc
     decl.share = used(scope) / static_cast<double>(n_experts);
     list.add(std::move(decl));
   };
-  experts("q.weight", width, scope.d_model, spec::Init::normal(0.02));
+  experts("q.weight", width, scope.d_model, spec::Init::query(head_dim));
   list.without("q.bias");
   list.linear("k", width, scope.d_model, false);
-  list.linear("v", width, scope.d_model, false);
+  list.linear("v", width, scope.d_model, false, spec::Init::content());
   experts("o.weight", scope.d_model, width, spec::Init::into_stream(scope.n_layers));
   list.without("o.bias");
   list.add_if(bias, {"bias", {scope.d_model}, spec::Init::constant(0), spec::ParamKind::bias});

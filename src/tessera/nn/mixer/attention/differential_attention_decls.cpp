@@ -26,9 +26,9 @@ void DifferentialAttentionConfig::check(const spec::Scope& scope) const {
 
 void DifferentialAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t q = 2 * n_heads * head_dim, kv = 2 * n_kv_heads * head_dim;
-  list.linear("q", q, scope.d_model, bias.q);
+  list.linear("q", q, scope.d_model, bias.q, spec::Init::query(head_dim));
   list.linear("k", kv, scope.d_model, bias.k);
-  list.linear("v", kv, scope.d_model, bias.v);
+  list.linear("v", kv, scope.d_model, bias.v, spec::Init::content());
   list.linear("o", scope.d_model, q, bias.o, spec::Init::into_stream(scope.n_layers));
   for (const char* name : {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"})
     list.add({name, {head_dim}, spec::Init::normal(0.1), spec::ParamKind::structural});

@@ -22,7 +22,8 @@ struct FlashGauConfig final : spec::Config {
     using C = FlashGauConfig;
     using spec::field;
     return std::tuple{
-        field("d_hidden", &C::d_hidden, "e, width of U and V; 0 = 2 d_model", {.min = 0}),
+        field("d_hidden", &C::d_hidden, "e, width of U and V; 0 = 2 d_model",
+              {.min = 0, .width = true}),
         field("d_key", &C::d_key, "s, width of queries and keys", {.min = 1}),
         field("group", &C::group, "c, tokens that see each other quadratically", {.min = 1}),
         field("position", &C::position, "how order enters", {.part = "none"})};

@@ -56,7 +56,8 @@ struct GauConfig final : spec::Config {
     using C = GauConfig;
     using spec::field;
     return std::tuple{
-        field("d_hidden", &C::d_hidden, "e, width of U and V; 0 = 2 d_model", {.min = 0}),
+        field("d_hidden", &C::d_hidden, "e, width of U and V; 0 = 2 d_model",
+              {.min = 0, .width = true}),
         field("d_key", &C::d_key, "s, width of queries and keys", {.min = 1}),
         field("weights", &C::weights,
               "what a score becomes; new weights make scores near 0 (gamma is drawn with standard "

@@ -19,9 +19,9 @@ void InfiniAttentionConfig::check(const spec::Scope& scope) const {
 }
 
 void InfiniAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
-  list.linear("q", n_heads * head_dim, scope.d_model, bias.q);
+  list.linear("q", n_heads * head_dim, scope.d_model, bias.q, spec::Init::query(head_dim));
   list.linear("k", n_kv_heads * head_dim, scope.d_model, bias.k);
-  list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v);
+  list.linear("v", n_kv_heads * head_dim, scope.d_model, bias.v, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * head_dim, bias.o,
               spec::Init::into_stream(scope.n_layers));
   list.add({"gate",

@@ -59,14 +59,14 @@ void LatentAttentionConfig::params(spec::ParamList& list, const spec::Scope& sco
     norm("q_norm", q_lora_rank);
     list.linear("q_b", n_heads * head_dim(), q_lora_rank, false);
   } else {
-    list.linear("q", n_heads * head_dim(), scope.d_model, false);
+    list.linear("q", n_heads * head_dim(), scope.d_model, false, spec::Init::query(head_dim()));
   }
   list.linear("kv_a", entry(), scope.d_model, bias);
   norm("kv_norm", kv_lora_rank);
   // rows of a head together, each as it is multiplied when absorbed: the key's matrix from the
   // right
   list.linear("k_b", n_heads * kv_lora_rank, qk_nope_head_dim, false);
-  list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false);
+  list.linear("v_b", n_heads * v_head_dim, kv_lora_rank, false, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * v_head_dim, bias,
               spec::Init::into_stream(scope.n_layers));
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));

@@ -36,9 +36,9 @@ void LinformerConfig::check(const spec::Scope& scope) const {
 
 void LinformerConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t inner = n_heads * head_dim;
-  list.linear("q", inner, scope.d_model, bias.q);
+  list.linear("q", inner, scope.d_model, bias.q, spec::Init::query(head_dim));
   list.linear("k", inner, scope.d_model, bias.k);
-  list.linear("v", inner, scope.d_model, bias.v);
+  list.linear("v", inner, scope.d_model, bias.v, spec::Init::content());
   list.linear("o", scope.d_model, inner, bias.o, spec::Init::into_stream(scope.n_layers));
   const auto compress = [&](spec::ParamList& to, const char* name) {
     if (method == SlotMethod::linear) {

@@ -34,7 +34,7 @@ void LshAttentionConfig::check(const spec::Scope& scope) const {
 
 void LshAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("qk", n_heads * head_dim, scope.d_model, false);
-  list.linear("v", n_heads * head_dim, scope.d_model, false);
+  list.linear("v", n_heads * head_dim, scope.d_model, false, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * head_dim, false,
               spec::Init::into_stream(scope.n_layers));
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));

@@ -30,7 +30,7 @@ void NativeSparseAttentionConfig::check(const spec::Scope& scope) const {
 
 void NativeSparseAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   const int64_t kv = n_kv_heads * head_dim;
-  list.linear("q", n_heads * head_dim, scope.d_model, false);
+  list.linear("q", n_heads * head_dim, scope.d_model, false, spec::Init::query(head_dim));
   for (const char* name : {"k", "v", "k_window", "v_window"})
     list.linear(name, kv, scope.d_model, false);
   list.linear("gate", 3 * n_heads, scope.d_model, true);

@@ -22,8 +22,9 @@ void SegmentConfig::check(const spec::Scope& scope) const {
 }
 
 void SegmentConfig::declare(spec::ParamList& list, const spec::Scope& scope) const {
-  for (const char* name : {"q", "k", "v"})
-    list.linear(name, n_heads * head_dim, scope.d_model, false);
+  list.linear("q", n_heads * head_dim, scope.d_model, false, spec::Init::query(head_dim));
+  list.linear("k", n_heads * head_dim, scope.d_model, false);
+  list.linear("v", n_heads * head_dim, scope.d_model, false, spec::Init::content());
   list.linear("o", scope.d_model, n_heads * head_dim, false,
               spec::Init::into_stream(scope.n_layers));
   position.config->params_under(list, "position", child_scope(scope, "position"));

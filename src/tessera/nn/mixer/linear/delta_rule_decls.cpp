@@ -14,7 +14,7 @@ void delta_params(spec::ParamList& list,
   const int64_t keys = n_key_heads * config.key_dim, values = config.values();
   list.linear("q", keys, scope.d_model, false);
   list.linear("k", keys, scope.d_model, false);
-  list.linear("v", values, scope.d_model, false);
+  list.linear("v", values, scope.d_model, false, spec::Init::content());
   list.linear("beta", config.n_heads, scope.d_model, false);
   if (d_conv > 0)
     declare_conv(list, "conv", {2 * keys + values, d_conv}, conv_init(d_conv), nullptr);

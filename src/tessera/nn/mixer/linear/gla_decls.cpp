@@ -18,7 +18,7 @@ void GlaConfig::complete(const spec::Scope& scope) {
 void GlaConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", keys(), scope.d_model, false);
   list.linear("k", keys(), scope.d_model, false);
-  list.linear("v", values(), scope.d_model, false);
+  list.linear("v", values(), scope.d_model, false, spec::Init::content());
   list.linear("g", values(), scope.d_model, false);
   list.linear("decay_down", decay_rank, scope.d_model, false);
   list.linear("decay_up", keys(), decay_rank, true);

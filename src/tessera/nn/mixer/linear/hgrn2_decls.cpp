@@ -9,7 +9,7 @@ using Kind = spec::ParamKind;
 void Hgrn2Config::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", keys(), scope.d_model, false);
   list.linear("f", keys(), scope.d_model, false);
-  list.linear("v", values(), scope.d_model, false);
+  list.linear("v", values(), scope.d_model, false, spec::Init::content());
   if (d_conv > 0)
     declare_conv(list, "conv", {2 * keys() + values(), d_conv}, conv_init(d_conv), nullptr);
   declare_lower_bounds(list, scope, lower_bound, kShared, keys());

@@ -22,7 +22,7 @@ std::vector<double> LightningAttentionConfig::log_decays(const spec::Scope& scop
 void LightningAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", keys(), scope.d_model, false);
   list.linear("k", keys(), scope.d_model, false);
-  list.linear("v", values(), scope.d_model, false);
+  list.linear("v", values(), scope.d_model, false, spec::Init::content());
   list.linear("g", values(), scope.d_model, false);
   list.add({"norm.weight", {values()}, spec::Init::constant(1), Kind::norm});
   list.linear("o", scope.d_model, values(), false, spec::Init::into_stream(scope.n_layers));

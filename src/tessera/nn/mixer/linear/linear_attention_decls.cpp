@@ -19,7 +19,7 @@ void LinearAttentionConfig::check(const spec::Scope& scope) const {
 void LinearAttentionConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
   list.linear("q", keys(), scope.d_model, bias);
   list.linear("k", keys(), scope.d_model, bias);
-  list.linear("v", values(), scope.d_model, bias);
+  list.linear("v", values(), scope.d_model, bias, spec::Init::content());
   list.linear("o", scope.d_model, values(), bias, spec::Init::into_stream(scope.n_layers));
 }
 

@@ -79,7 +79,7 @@ void MlstmConfig::params(spec::ParamList& list, const spec::Scope& scope) const 
   if (up_projection) return up_projected_params(list, scope);
   list.linear("q", keys(), scope.d_model, bias);
   list.linear("k", keys(), scope.d_model, bias);
-  list.linear("v", values(), scope.d_model, bias);
+  list.linear("v", values(), scope.d_model, bias, spec::Init::content());
   list.linear("g", values(), scope.d_model, bias);
   // the input gate starts closed, the forget gate open
   list.linear("i", n_heads, scope.d_model, false);

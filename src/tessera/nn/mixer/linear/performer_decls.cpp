@@ -36,7 +36,7 @@ void PerformerConfig::params(spec::ParamList& list, const spec::Scope& scope) co
   const int64_t inner = n_heads * head_dim;
   list.linear("q", inner, scope.d_model, bias.q);
   list.linear("k", inner, scope.d_model, bias.k);
-  list.linear("v", inner, scope.d_model, bias.v);
+  list.linear("v", inner, scope.d_model, bias.v, spec::Init::content());
   list.linear("o", scope.d_model, inner, bias.o, spec::Init::into_stream(scope.n_layers));
 }
 

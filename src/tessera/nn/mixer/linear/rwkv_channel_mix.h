@@ -32,7 +32,8 @@ struct RwkvChannelMixConfig final : spec::Config {
     return std::tuple{
         field("version", &C::version, "how the token before enters, and whether there is a gate"),
         field("d_hidden", &C::d_hidden,
-              "F; 0 = 4 * d_model, in rwkv5 and rwkv6 3.5 * d_model in whole 32s", {.min = 0})};
+              "F; 0 = 4 * d_model, in rwkv5 and rwkv6 3.5 * d_model in whole 32s",
+              {.min = 0, .width = true})};
   }
   static spec::Info info() {
     return {.summary = "RWKV's feed-forward layer, which mixes each token with the one before.",

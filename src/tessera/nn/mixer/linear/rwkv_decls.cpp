@@ -7,7 +7,7 @@ using Kind = spec::ParamKind;
 void time_mix_params(spec::ParamList& list, const spec::Scope& scope, const RecurrentConfig& c) {
   list.linear("r", c.keys(), scope.d_model, false);
   list.linear("k", c.keys(), scope.d_model, false);
-  list.linear("v", c.values(), scope.d_model, false);
+  list.linear("v", c.values(), scope.d_model, false, spec::Init::content());
   list.add({"norm.weight", {c.values()}, spec::Init::constant(1), Kind::norm});
   list.add({"norm.bias", {c.values()}, spec::Init::constant(0), Kind::bias});
   list.linear("o", scope.d_model, c.values(), false, spec::Init::into_stream(scope.n_layers));

@@ -18,7 +18,7 @@ struct GmlpConfig final : spec::Config {
     using C = GmlpConfig;
     using spec::field;
     return std::tuple{field("d_hidden", &C::d_hidden, "channels of u and v together; even",
-                            {.min = 2, .required = true}),
+                            {.min = 2, .required = true, .width = true}),
                       field("max_length", &C::max_length, "longest document, which W_s is made for",
                             {.min = 1, .required = true}),
                       field("norm", &C::norm, "norm of v", {.part = "layer_norm"})};
