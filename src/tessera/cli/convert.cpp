@@ -28,6 +28,10 @@ int convert_model(const ConvertArgs& o, const Distiller& distiller) {
   if (!o.tokenizer.empty())
     convert::find_tokenizer(
         o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
+  const std::string tokenizer = !o.tokenizer.empty()  ? o.tokenizer
+                                : checkpoint.of_bytes ? "bytes"
+                                                      : o.model;
+  checkpoint.of_bytes = tokenizer == "bytes";
   if (o.kv_heads > 0)
     checkpoint = convert::with_kv_heads(
         std::move(checkpoint), {.kv_heads = o.kv_heads, .pool = kPools.at(o.pool), .seed = o.seed});
@@ -45,13 +49,12 @@ int convert_model(const ConvertArgs& o, const Distiller& distiller) {
         use);
   if (o.merge_experts) checkpoint = convert::merged_experts(std::move(checkpoint), use);
   if (o.distill_experts)
-    checkpoint =
-        distiller(std::move(checkpoint), {.text = o.text,
-                                          .tokenizer = o.tokenizer.empty() ? o.model : o.tokenizer,
-                                          .use = use,
-                                          .tokens = o.tokens,
-                                          .steps = o.steps,
-                                          .seed = o.seed});
+    checkpoint = distiller(std::move(checkpoint), {.text = o.text,
+                                                   .tokenizer = tokenizer,
+                                                   .use = use,
+                                                   .tokens = o.tokens,
+                                                   .steps = o.steps,
+                                                   .seed = o.seed});
   // other heads, or experts, are no change of format: a Hugging Face folder stays one
   const bool stays =
       (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0) && checkpoint.dialect == "hf";
