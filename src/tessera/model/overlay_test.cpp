@@ -102,7 +102,7 @@ void draw_all(const std::vector<Overlay>& overlays) {
 TEST(OverlayOfExperts, EachHasItsOwn) {
   const ModelSpec spec = tiny(kMoe);
   const Model model(spec, Weights::initial(spec, 1));
-  const auto overlays = fresh_overlays(spec, {{"", 4, 8}}, 7);
+  const auto overlays = fresh_overlays(spec, {{"", 2, 8}}, 7);
   EXPECT_EQ(overlays.size(), 2U * (4 + 1 + 3));  // q, k, v, o, the router, gate, up, down
   {
     const at::NoGradGuard guard;
