@@ -469,11 +469,21 @@ TEST_F(Cli, ConvertsExperts) {
       run("convert " + experts + " --keep-experts 2 --expert-use " + use + " --out " + fewer);
   ASSERT_EQ(kept.code, 0) << kept.err;
   EXPECT_EQ(text(fewer)["token_ids"], plain["token_ids"]);  // copies of one layer
+  const std::string more = (folder_ / "more").string();
+  const Outcome grown = run("convert " + experts + " --grow-experts 6 --noise 0 --expert-use " +
+                            use + " --out " + more);
+  ASSERT_EQ(grown.code, 0) << grown.err;
+  EXPECT_EQ(text(more)["token_ids"], plain["token_ids"]);
   ASSERT_EQ(run("convert " + experts + " --merge-experts --out " + dense).code, 0);
   EXPECT_EQ(text(dense)["token_ids"], plain["token_ids"]);
   const std::string out = " --out " + (folder_ / "never").string();
   expect_refused("convert " + experts + " --keep-experts 2" + out, 2,
                  "--keep-experts requires --expert-use");
+  expect_refused("convert " + experts + " --grow-experts 4 --expert-use " + use + out, 2,
+                 "no mixture of fewer than 4 experts");
+  expect_refused("convert " + experts + " --distill-experts" + out, 2,
+                 "--distill-experts requires --text");
+  expect_refused("convert " + experts + " --text x" + out, 2, "--text requires --distill-experts");
   expect_refused("convert " + from + " --upcycle 2 --experts-per-token 3" + out, 2,
                  "3 of 2 experts");
   expect_refused("convert " + from + " --merge-experts" + out, 2, "no mixture of experts");
@@ -482,6 +492,38 @@ TEST_F(Cli, ConvertsExperts) {
                  "--expert-use with nothing that reads it");
   expect_refused("convert " + from + " --kv-heads 1 --seed 1" + out, 2,
                  "--seed with nothing to draw");
+  EXPECT_FALSE(fs::exists(folder_ / "never"));
+}
+
+TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i) lines += std::to_string(i * i % 97) + " ";
+  std::ofstream(folder_ / "text.txt") << lines;
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16,
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2, "position": "rope"}}],
+             "ffn": {"type": "moe", "n_experts": 3, "expert": {"type": "glu", "d_hidden": 16}},
+             "head": {"type": "tied"}},
+    "data": {"train": ["text.txt"]}, "train": {"steps": 3, "batch": 2, "length": 16},
+    "experts": {"grow": [{"at": 2, "to": 4}]}})";
+  const std::string model = (folder_ / "run").string(), text = (folder_ / "text.txt").string(),
+                    dense = (folder_ / "distilled").string();
+  const Outcome trained = run("train " + (folder_ / "recipe.json").string() + " --out " + model);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.err.find("step 2: layers.0.ffn 3 -> 4 experts, copies of "), std::string::npos)
+      << trained.err;
+  const Outcome distilled = run("convert " + model + "/latest --distill-experts --text " + text +
+                                " --distill-steps 20 --out " + dense);
+  ASSERT_EQ(distilled.code, 0) << distilled.err;
+  EXPECT_NE(distilled.err.find("layers.0.ffn: misses 0."), std::string::npos) << distilled.err;
+  const Outcome measured = run("eval " + dense + " --text " + text + " --json");
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  const spec::Json spec = spec::read_json_file(dense + "/spec.json");
+  EXPECT_EQ(spec.dump().find("moe"), std::string::npos);
+  std::ofstream(folder_ / "short.txt") << "little";
+  expect_refused("convert " + model + "/latest --distill-experts --text " +
+                     (folder_ / "short.txt").string() + " --out " + (folder_ / "never").string(),
+                 2, "expected at least 128");
   EXPECT_FALSE(fs::exists(folder_ / "never"));
 }
 

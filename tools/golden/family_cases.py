@@ -4265,6 +4265,12 @@ def phimoe():
             Case("rope_longrope", rope(**long), why="within the trained length; beyond it the class keeps these factors"),
             Case("rope_longrope_factors", rope(**{**long, "short_factor": [1.5, 3.0]}), of="rope_longrope"),
             Case("rope_longrope_mscale", rope(**{**long, "short_mscale": 1.0, "long_mscale": 1.0}), of="rope_longrope"),
+            Case(
+                "rope_longrope_mscales",
+                rope(**{**long, "short_mscale": 1.0}),
+                of="rope_longrope",
+                why="another factor beyond the trained length",
+            ),
             Rewrite("v4", "base", older),
             Rewrite(
                 "hub",
@@ -4280,13 +4286,6 @@ def phimoe():
         shape_keys=SHAPES_GQA + ["num_local_experts"],
         missing="model.layers.1.block_sparse_moe.experts.2.w3.weight",
         rejects=[
-            {
-                "name": "mscales",
-                "base": "rope_longrope",
-                "set": {"rope_parameters.long_mscale": 1.4},
-                "expect": "short_mscale differs",
-                "why": "one factor of a rotation here; the released ones are equal",
-            },
             {"name": "three_experts", "set": {"num_experts_per_tok": 3}, "expect": "num_experts_per_tok"},
         ],
     )
@@ -4335,6 +4334,7 @@ def switch_transformers():
                 of="dense_decoder",
                 why="an expert takes the first two tokens of a source",
             ),
+            Case("router_bias", {"router_bias": True}),
             Rewrite(
                 "hub",
                 "base",
@@ -4371,7 +4371,6 @@ def switch_transformers():
         pair=True,
         missing="decoder.block.1.layer.2.mlp.experts.expert_2.wi.weight",
         rejects=[
-            {"name": "router_bias", "set": {"router_bias": True}, "expect": "router_bias"},
             {
                 "name": "untied",
                 "set": {"tie_word_embeddings": False},

@@ -80,6 +80,8 @@ std::function<int()> add_bench_mixers(CLI::App& bench);
 std::function<int()> add_bench_sampling(CLI::App& bench);
 std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
+/// `convert` where it distils.
+std::function<int()> add_distilling_convert(CLI::App&);
 
 const std::vector<Verb>& plain_verbs();
 const std::vector<Verb>& tensor_verbs();

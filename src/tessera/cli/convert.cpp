@@ -1,6 +1,6 @@
+#include "tessera/cli/convert.h"
+
 #include "tessera/cli/cli.h"
-#include "tessera/convert/checkpoint.h"
-#include "tessera/convert/experts.h"
 #include "tessera/convert/kv_heads.h"
 #include "tessera/convert/tokenizer.h"
 
@@ -13,19 +13,25 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
 
 struct ConvertArgs {
   std::string model, out, to, tokenizer, families, family, pool = "mean";
-  std::string use;
-  int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0;
-  bool merge_experts = false;
+  std::string use, text;
+  int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
+  int64_t steps = 500, tokens = 16384;
+  double noise = 0.01;
+  bool merge_experts = false, distill_experts = false;
   uint64_t seed = 0;
   bool float32 = false;
 };
 
-int convert_model(const ConvertArgs& o) {
+int convert_model(const ConvertArgs& o, const Distiller& distiller) {
   convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
   if (!o.tokenizer.empty())
     convert::find_tokenizer(
         o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
+  const std::string tokenizer = !o.tokenizer.empty()  ? o.tokenizer
+                                : checkpoint.of_bytes ? "bytes"
+                                                      : o.model;
+  checkpoint.of_bytes = tokenizer == "bytes";
   if (o.kv_heads > 0)
     checkpoint = convert::with_kv_heads(
         std::move(checkpoint), {.kv_heads = o.kv_heads, .pool = kPools.at(o.pool), .seed = o.seed});
@@ -37,9 +43,21 @@ int convert_model(const ConvertArgs& o) {
                           {.n_experts = o.upcycle, .k = o.k, .every = o.every, .seed = o.seed});
   if (o.keep_experts > 0)
     checkpoint = convert::pruned_experts(std::move(checkpoint), o.keep_experts, use);
+  if (o.grow_experts > 0)
+    checkpoint = convert::grown_experts(
+        std::move(checkpoint), {.n_experts = o.grow_experts, .noise = o.noise, .seed = o.seed},
+        use);
   if (o.merge_experts) checkpoint = convert::merged_experts(std::move(checkpoint), use);
-  // fewer heads, or experts, are no change of format: a Hugging Face folder stays one
-  const bool stays = (o.kv_heads > 0 || o.keep_experts > 0) && checkpoint.dialect == "hf";
+  if (o.distill_experts)
+    checkpoint = distiller(std::move(checkpoint), {.text = o.text,
+                                                   .tokenizer = tokenizer,
+                                                   .use = use,
+                                                   .tokens = o.tokens,
+                                                   .steps = o.steps,
+                                                   .seed = o.seed});
+  // other heads, or experts, are no change of format: a Hugging Face folder stays one
+  const bool stays =
+      (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0) && checkpoint.dialect == "hf";
   if (o.to == "hf" || (o.to.empty() && stays)) {
     convert::write_hf_folder(checkpoint, o.out,
                              {.family = o.family, .families = o.families, .float32 = o.float32});
@@ -58,14 +76,19 @@ int convert_model(const ConvertArgs& o) {
 }  // namespace
 
 std::function<int()> add_convert(CLI::App& app) {
+  // main() has handed what needs one to the other program
+  return add_convert(app, nullptr);
+}
+
+std::function<int()> add_convert(CLI::App& app, Distiller distiller) {
   auto o = std::make_shared<ConvertArgs>();
   app.add_option("model", o->model,
                  "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
       ->required();
   app.add_option("--out", o->out, "the folder to write")->required();
   app.add_option("--to", o->to,
-                 "what to write; default tessera, or with --kv-heads and --keep-experts what the "
-                 "folder is")
+                 "what to write; default tessera, or with --kv-heads, --keep-experts and "
+                 "--grow-experts what the folder is")
       ->check(CLI::IsMember({"tessera", "hf"}));
   app.add_option("--tokenizer", o->tokenizer,
                  "tokenizer to put beside the weights (llama2.c keeps it apart)");
@@ -80,7 +103,9 @@ std::function<int()> add_convert(CLI::App& app) {
       ->check(CLI::IsMember({"mean", "first", "random"}))
       ->needs("--kv-heads");
   auto* drawn =
-      app.add_option("--seed", o->seed, "of --pool random and of the routers of --upcycle")
+      app.add_option("--seed", o->seed,
+                     "of --pool random, the routers of --upcycle, the noise of --grow-experts and "
+                     "the rows of --distill-experts")
           ->check(seed());
   auto* upcycle =
       app.add_option(
@@ -104,12 +129,45 @@ std::function<int()> add_convert(CLI::App& app) {
       app.add_option("--expert-use", o->use,
                      "how experts are used: what generate --json has printed, or a log.jsonl");
   keep->needs(use);
+  auto* grow = app.add_option("--grow-experts", o->grow_experts,
+                              "so many experts in every mixture: those there are, and copies of "
+                              "the most used ones")
+                   ->excludes(upcycle)
+                   ->excludes(keep)
+                   ->needs(use)
+                   ->check(positive());
+  app.add_option("--noise", o->noise,
+                 "with --grow-experts: what tells a copy from its original, of its size")
+      ->capture_default_str()
+      ->needs(grow)
+      ->check(not_negative());
   auto* merge =
       app.add_flag(
              "--merge-experts", o->merge_experts,
              "one dense layer of every mixture: the mean of its experts, weighted by --expert-use")
           ->excludes(upcycle)
-          ->excludes(keep);
+          ->excludes(keep)
+          ->excludes(grow);
+  auto* distill =
+      app.add_flag(kDistillExperts, o->distill_experts,
+                   "the same, then fitted layer by layer to what the mixtures make of --text")
+          ->excludes(upcycle)
+          ->excludes(keep)
+          ->excludes(grow)
+          ->excludes(merge);
+  auto* text =
+      app.add_option("--text", o->text, "with --distill-experts: a file, or - for standard input")
+          ->needs(distill);
+  distill->needs(text);
+  app.add_option("--distill-tokens", o->tokens,
+                 "with --distill-experts: tokens of the text at most")
+      ->capture_default_str()
+      ->needs(distill)
+      ->check(positive());
+  app.add_option("--distill-steps", o->steps, "with --distill-experts: steps for every layer")
+      ->capture_default_str()
+      ->needs(distill)
+      ->check(positive());
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
@@ -117,15 +175,19 @@ std::function<int()> add_convert(CLI::App& app) {
             "tessera convert Llama-2-7b --kv-heads 8 --out llama-gqa",
             "tessera convert SmolLM2-135M --upcycle 8 --experts-per-token 2 --out smol-experts",
             "tessera generate mixtral --prompt 'A text' --json > use.json; tessera convert "
-            "mixtral --keep-experts 6 --expert-use use.json --out mixtral-6"});
+            "mixtral --keep-experts 6 --expert-use use.json --out mixtral-6",
+            "tessera convert mixtral --distill-experts --text text.txt --out dense"});
   return [=] {
-    if (!drawn->empty() && o->pool != "random" && upcycle->empty())
+    if (!drawn->empty() && o->pool != "random" && upcycle->empty() && grow->empty() &&
+        distill->empty())
       fail(ErrorKind::usage, "convert",
-           "--seed with nothing to draw; expected --pool random or --upcycle");
-    if (!use->empty() && keep->empty() && merge->empty())
+           "--seed with nothing to draw; expected --pool random, --upcycle, --grow-experts or "
+           "--distill-experts");
+    if (!use->empty() && keep->empty() && grow->empty() && merge->empty() && distill->empty())
       fail(ErrorKind::usage, "convert",
-           "--expert-use with nothing that reads it; expected --keep-experts or --merge-experts");
-    return convert_model(*o);
+           "--expert-use with nothing that reads it; expected --keep-experts, --grow-experts, "
+           "--merge-experts or --distill-experts");
+    return convert_model(*o, distiller);
   };
 }
 

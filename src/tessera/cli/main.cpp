@@ -1,25 +1,43 @@
 // tessera: verbs that need no tensors run here; the others in tessera-tensors beside this program.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <span>
+#include <string_view>
 
 #include <unistd.h>
 
 #include "tessera/cli/cli.h"
+#include "tessera/cli/convert.h"
 #include "tessera/cli/tensor_verbs.h"
+
+namespace {
+
+bool needs_tensors(std::span<char*> args) {
+  using namespace tessera::cli;
+  if (args.size() < 2) return false;
+  const std::string_view verb = args[1];
+  if (std::any_of(std::begin(kTensorVerbs), std::end(kTensorVerbs),
+                  [&](const VerbName& own) { return verb == own.name; }))
+    return true;
+  return verb == "convert" && std::any_of(args.begin(), args.end(), [](const char* arg) {
+           return std::string_view(arg) == kDistillExperts;
+         });
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace tessera::cli;
-  if (argc > 1)
-    for (const VerbName& verb : kTensorVerbs)
-      if (std::strcmp(argv[1], verb.name) == 0) {
-        std::error_code error;
-        const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-        const std::string program = (self.parent_path() / "tessera-tensors").string();
-        execv(program.c_str(), argv);
-        fmt::print(stderr, "tessera: [install] {}: {}; build the target tessera-tensors\n", program,
-                   std::strerror(errno));
-        return kExitFailed;
-      }
+  if (needs_tensors({argv, static_cast<size_t>(argc)})) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    const std::string program = (self.parent_path() / "tessera-tensors").string();
+    execv(program.c_str(), argv);
+    fmt::print(stderr, "tessera: [install] {}: {}; build the target tessera-tensors\n", program,
+               std::strerror(errno));
+    return kExitFailed;
+  }
   std::vector<Verb> elsewhere;
   for (const VerbName& verb : kTensorVerbs) elsewhere.push_back({verb.name, verb.summary, nullptr});
   return run(argc, argv, plain_verbs(), elsewhere);

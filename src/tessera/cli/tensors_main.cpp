@@ -20,5 +20,6 @@ int main(int argc, char** argv) {
   std::vector<Verb> verbs;
   for (size_t i = 0; i < std::size(kAdd); ++i)
     verbs.push_back({kTensorVerbs[i].name, kTensorVerbs[i].summary, kAdd[i]});
+  verbs.push_back({"convert", "Experts into dense layers by a text", add_distilling_convert});
   return run(argc, argv, verbs, {});
 }

@@ -35,6 +35,9 @@ class TrainProgress {
  public:
   void operator()(const train::LogLine& line, int64_t steps) {
     alarm(line);
+    if (!line.expert_changes.empty())
+      fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step,
+                 train::text_of_changes(line.expert_changes));
     const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
     const auto now = std::chrono::steady_clock::now();
     const double since = std::chrono::duration<double>(now - shown_).count();

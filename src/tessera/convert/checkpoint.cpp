@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr std::string_view kGgufMagic = "GGUF";
 constexpr std::string_view kGgmfMagic = "fmgg";  // format::kGgmfMagic as it lies in the file
+constexpr const char* kTokenizer = "tessera_tokenizer";
 constexpr std::string_view kKept = "kept.";  // prefix in our folders of what the model does not use
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
@@ -136,6 +137,8 @@ Checkpoint load_tessera(const fs::path& folder, const format::TensorFile& file) 
   checkpoint.spec_json = model::resolve(checkpoint.spec);
   read_in_order(file, checkpoint);
   checkpoint.folder = folder;
+  if (const auto found = file.metadata().find(kTokenizer); found != file.metadata().end())
+    checkpoint.of_bytes = found->second == "bytes";
   if (const auto found = file.metadata().find("tessera_origin"); found != file.metadata().end()) {
     const Json origin =
         parse_hf_config(found->second, fmt::format("{}, tessera_origin", file.file()));
@@ -248,6 +251,7 @@ void write_tessera_folder(const Checkpoint& checkpoint,
     options.metadata["tessera_origin"] = hf_config_text({{"family", checkpoint.family},
                                                          {"dialect", checkpoint.foreign_dialect},
                                                          {"config", checkpoint.foreign_config}});
+  if (checkpoint.of_bytes) options.metadata[kTokenizer] = "bytes";
   if (options.tokenizer.empty() && !checkpoint.gguf) options.tokenizer = checkpoint.folder;
   std::vector<TensorView> tensors = checkpoint.tensors;
   for (const TensorView& tensor : checkpoint.kept) {

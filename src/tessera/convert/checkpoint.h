@@ -40,7 +40,8 @@ struct Checkpoint {
   std::vector<std::string> lost_heads;  // heads of the file that the model is without, one a line
   std::filesystem::path folder;  // where tokenizer files may lie: the folder, or that of the file
   std::shared_ptr<const format::GgufFile>
-      gguf;  // its metadata hold the tokenizer; null for other dialects
+      gguf;               // its metadata hold the tokenizer; null for other dialects
+  bool of_bytes = false;  // its tokens are bytes of text, and no file says so
 
   /// The tensor of a parameter; throws Error(internal) when there is none.
   const TensorView& tensor(std::string_view name) const;

@@ -55,6 +55,45 @@ void for_each_mixture(Json& spec, const std::function<void(Json& ffn)>& visit) {
     });
 }
 
+/// The same, layer by layer, with the prefix of each one's parameters. Those of layers that share
+/// them come once for each.
+void for_each_mixture(Json& json,
+                      const model::ModelSpec& spec,
+                      const std::function<void(const std::string& name, Json& ffn)>& visit) {
+  const std::vector<Json*> stacks = stacks_of(json);
+  for (size_t s = 0; s < stacks.size(); ++s) {
+    const model::ModelSpec& own = stacks.size() == 2 && s == 0 ? *spec.encoder : spec;
+    unfold(*stacks[s]);
+    Json& layers = (*stacks[s])["layers"];
+    for (size_t i = 0; i < layers.size(); ++i) {
+      std::vector<std::string> names;  // of feed-forward branches, in the order of the layer
+      for (const model::GroupSpec& group : own.layers[i].groups)
+        for (const model::BranchSpec& branch : group.branches)
+          if (branch.slot == spec::Slot::ffn)
+            names.push_back(own.prefix(static_cast<int64_t>(i), branch));
+      size_t at = 0;
+      for_each_ffn(layers[i], [&](Json& ffn) {
+        require(at < names.size(), kWhere, "layer {} has {} feed-forward branches", i,
+                names.size());
+        const std::string& name = names[at++];
+        if (ffn["type"] == "moe") visit(name, ffn);
+      });
+    }
+  }
+}
+
+/// Why the experts of a mixture do not stand alone; "" where they do.
+std::string no_change_reason(const Json& moe) {
+  const Json& router = moe["router"];
+  if (const std::string type = router["type"]; type != "top_k" && type != "top_p")
+    return fmt::format("router \"{}\"; expected top_k or top_p, whose experts stand alone", type);
+  if (router.value("n_groups", 1) > 1)
+    return fmt::format("experts in {} groups; expected one", router["n_groups"].dump());
+  if (moe.value("zero", 0) + moe.value("identity", 0) > 0)
+    return "a mixture with zero or identity experts; expected experts that compute";
+  return "";
+}
+
 class Old {
  public:
   explicit Old(const std::vector<TensorView>& tensors) {
@@ -150,7 +189,39 @@ TensorView weighted_mean(std::span<const TensorView> tensors, const std::vector<
   return from_doubles(tensors[0].name, tensors[0].dtype, tensors[0].shape, total);
 }
 
-/// Throws for what one dense layer, or fewer experts, cannot say.
+/// Numbers of experts, the most used first, the first among equals.
+std::vector<int64_t> by_use(const std::vector<double>& load) {
+  std::vector<int64_t> order(load.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+/// What belongs to one expert plus `noise` times its own size; a single number stays.
+TensorView with_noise(const TensorView& tensor, double noise, const RandomKey& key) {
+  const TensorView plain = as_float32(tensor);
+  const auto* values = reinterpret_cast<const float*>(plain.data.data());
+  const size_t n = plain.data.size() / sizeof(float);
+  if (n < 2 || noise == 0) return tensor;
+  double squares = 0;
+  for (size_t i = 0; i < n; ++i) squares += static_cast<double>(values[i]) * values[i];
+  const double size = noise * std::sqrt(squares / static_cast<double>(n));
+  std::vector<double> out(n);
+  for (size_t i = 0; i < n; ++i) out[i] = values[i] + size * key.normal(i);
+  return from_doubles(tensor.name, tensor.dtype, tensor.shape, out);
+}
+
+/// The checkpoint with other experts.
+Checkpoint changed(Checkpoint checkpoint, const ExpertChange& change) {
+  const Json json = with_experts(checkpoint.spec, change);
+  return with_spec(std::move(checkpoint), json, [&](const Old& old, const spec::ParamDecl& decl) {
+    return with_experts(old.at(decl.name), change);
+  });
+}
+
+/// Throws for what one dense layer cannot say.
 void require_plain(const Json& moe) {
   const auto refuse = [](const char* what, const std::string& expected) {
     fail(ErrorKind::usage, kWhere, "a mixture with {}; expected {}", what, expected);
@@ -261,55 +332,107 @@ Checkpoint merged_experts(Checkpoint checkpoint, const ExpertLoads& use) {
   });
 }
 
+std::map<std::string, Mixture> mixtures(const model::ModelSpec& spec) {
+  Json json = model::resolve(spec);
+  std::map<std::string, Mixture> out;
+  for_each_mixture(json, spec, [&](const std::string& name, Json& ffn) {
+    out[name] = {ffn["n_experts"], ffn["router"].value("k", int64_t{0}), no_change_reason(ffn)};
+  });
+  return out;
+}
+
+std::vector<int64_t> most_used(const std::vector<double>& load, int64_t n) {
+  std::vector<int64_t> order = by_use(load);
+  order.resize(static_cast<size_t>(n));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+std::vector<int64_t> grown(const std::vector<double>& load, int64_t n) {
+  const std::vector<int64_t> order = by_use(load);
+  std::vector<int64_t> from(load.size());
+  std::iota(from.begin(), from.end(), int64_t{0});
+  for (size_t i = 0; std::ssize(from) < n; ++i) from.push_back(order[i % order.size()]);
+  return from;
+}
+
+Json with_experts(const model::ModelSpec& spec, const ExpertChange& change) {
+  Json json = model::resolve(spec);
+  size_t changed = 0;
+  for_each_mixture(json, spec, [&](const std::string& name, Json& ffn) {
+    const auto found = change.from.find(name);
+    if (found == change.from.end()) return;
+    if (const std::string reason = no_change_reason(ffn); !reason.empty())
+      fail(ErrorKind::usage, kWhere, "{}: {}", name, reason);
+    Json& router = ffn["router"];
+    if (change.k > 0 && !router.contains("k"))
+      fail(ErrorKind::usage, kWhere, "{}: router {} has no number of choices", name,
+           router["type"].dump());
+    const int64_t n = std::ssize(found->second),
+                  k = change.k > 0 ? change.k : router.value("k", int64_t{1});
+    if (k > n)
+      fail(ErrorKind::usage, kWhere, "{} experts of {}, of which a token uses {}", n, name, k);
+    if (change.k > 0) router["k"] = change.k;
+    ffn["n_experts"] = n;
+    ++changed;
+  });
+  if (changed == 0 && !change.from.empty())
+    fail(ErrorKind::usage, kWhere, "no mixture \"{}\" in the model", change.from.begin()->first);
+  return json;
+}
+
+TensorView with_experts(const TensorView& tensor, const ExpertChange& change) {
+  for (const auto& [mixture, from] : change.from) {
+    if (!tensor.name.starts_with(mixture + ".router.") &&
+        !tensor.name.starts_with(mixture + ".experts."))
+      continue;
+    const std::vector<TensorView> all = slices(tensor);
+    const RandomKey key = RandomKey(change.seed).fold(tensor.name);
+    std::vector<bool> taken(all.size(), false);
+    std::vector<TensorView> rows;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const auto e = static_cast<size_t>(from[i]);
+      require(from[i] >= 0 && e < all.size(), kWhere, "{} has no expert {}", tensor.name, from[i]);
+      rows.push_back(taken[e] ? with_noise(all[e], change.noise, key.fold(i)) : all[e]);
+      taken[e] = true;
+    }
+    return named(stacked(rows), tensor.name);
+  }
+  return tensor;
+}
+
 Checkpoint pruned_experts(Checkpoint checkpoint, int64_t n_experts, const ExpertLoads& use) {
   if (use.empty())
     fail(ErrorKind::usage, kWhere,
          "which experts are used is not known; expected what generate --json prints of a text");
-  Json json = checkpoint.spec_json;
-  int64_t changed = 0;
-  for_each_mixture(json, [&](Json& ffn) {
-    const int64_t present = ffn["n_experts"];
-    if (n_experts < 1 || n_experts > present)
-      fail(ErrorKind::usage, kWhere, "{} experts to keep; expected 1 to {}", n_experts, present);
-    if (const std::string type = ffn["router"]["type"]; type != "top_k" && type != "top_p")
-      fail(ErrorKind::usage, kWhere,
-           "router \"{}\"; expected top_k or top_p, whose experts stand alone", type);
-    if (ffn["router"].value("n_groups", 1) > 1)
-      fail(ErrorKind::usage, kWhere, "experts in {} groups; expected one",
-           ffn["router"]["n_groups"].dump());
-    if (const int64_t k = ffn["router"].value("k", 1); k > n_experts)
-      fail(ErrorKind::usage, kWhere, "{} experts to keep, of which a token uses {}", n_experts, k);
-    if (ffn.value("zero", 0) + ffn.value("identity", 0) > 0)
-      fail(ErrorKind::usage, kWhere,
-           "a mixture with zero or identity experts; expected experts that compute");
-    ffn["n_experts"] = n_experts;
-    ++changed;
-  });
-  if (changed == 0) fail(ErrorKind::usage, kWhere, "no mixture of experts to prune");
-  // the most used, the first among equals, in the order in which they stood
-  const auto kept = [&](const std::string& ffn, int64_t experts) {
-    const std::vector<double> load = load_of(use, ffn, experts);
-    std::vector<int64_t> order(load.size());
-    std::iota(order.begin(), order.end(), int64_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)];
-    });
-    order.resize(static_cast<size_t>(n_experts));
-    std::sort(order.begin(), order.end());
-    return order;
-  };
-  return with_spec(std::move(checkpoint), json, [&](const Old& old, const spec::ParamDecl& decl) {
-    const TensorView& before = old.at(decl.name);
-    if (before.shape == decl.shape) return before;
-    const size_t router = decl.name.rfind(".router.");
-    const auto [ffn, name] = within_experts(decl.name);
-    const std::vector<int64_t> order =
-        kept(router != std::string::npos ? decl.name.substr(0, router) : ffn, before.shape[0]);
-    std::vector<TensorView> rows;
-    const std::vector<TensorView> all = slices(before);
-    for (const int64_t e : order) rows.push_back(all[static_cast<size_t>(e)]);
-    return stacked(rows);
-  });
+  ExpertChange change;
+  for (const auto& [name, mixture] : mixtures(checkpoint.spec)) {
+    if (n_experts < 1 || n_experts > mixture.n_experts)
+      fail(ErrorKind::usage, kWhere, "{} experts to keep; expected 1 to {}", n_experts,
+           mixture.n_experts);
+    change.from[name] = most_used(load_of(use, name, mixture.n_experts), n_experts);
+  }
+  if (change.from.empty()) fail(ErrorKind::usage, kWhere, "no mixture of experts to prune");
+  return changed(std::move(checkpoint), change);
+}
+
+Checkpoint grown_experts(Checkpoint checkpoint,
+                         const GrowOptions& options,
+                         const ExpertLoads& use) {
+  if (use.empty())
+    fail(ErrorKind::usage, kWhere,
+         "which experts are used is not known; expected what generate --json prints of a text");
+  ExpertChange change;
+  change.k = options.k;
+  change.noise = options.noise;
+  change.seed = options.seed;
+  for (const auto& [name, mixture] : mixtures(checkpoint.spec))
+    if (mixture.n_experts < options.n_experts)
+      change.from[name] = grown(load_of(use, name, mixture.n_experts), options.n_experts);
+  if (change.from.empty())
+    fail(ErrorKind::usage, kWhere, "no mixture of fewer than {} experts to grow",
+         options.n_experts);
+  return changed(std::move(checkpoint), change);
 }
 
 }  // namespace tessera::convert

@@ -125,6 +125,35 @@ TEST(ExpertSurgery, PruningKeepsTheMostUsed) {
   EXPECT_LT(error_of(logits_of(pruned), logits_of(golden("llama"))), 1e-5);
 }
 
+TEST(ExpertSurgery, GrowingCopiesTheMostUsed) {
+  const Checkpoint mixtral = golden("mixtral");
+  const int64_t experts = mixtral.spec_json["layers"][0]["branches"][1]["ffn"]["n_experts"];
+  const ExpertLoads use = loads_of(mixtral);
+  // twice the experts and twice the choices, whose weights are normalised
+  const Checkpoint twice =
+      convert::grown_experts(mixtral, {.n_experts = 2 * experts, .k = 4, .noise = 0}, use);
+  EXPECT_LT(error_of(logits_of(twice), logits_of(mixtral)), 1e-5);
+  EXPECT_EQ(convert::mixtures(twice.spec).at("layers.1.ffn").k, 4);
+  // one more: the most used, a little apart
+  const Checkpoint more = convert::grown_experts(mixtral, {.n_experts = experts + 1}, use);
+  const std::vector<double>& load = use.at("layers.0.ffn.router");
+  const int64_t most = std::max_element(load.begin(), load.end()) - load.begin();
+  for (const char* name : {"experts.up.weight", "router.gate.weight"}) {
+    const auto rows = [&](const Checkpoint& c) {
+      return weights_of(c).find(std::string("layers.0.ffn.") + name)->tensor();
+    };
+    const Tensor old = rows(mixtral), now = rows(more);
+    EXPECT_TRUE(at::equal(now.narrow(0, 0, experts), old)) << name;
+    const double apart = error_of(now[experts], old[most]);
+    EXPECT_GT(apart, 0.002) << name;
+    EXPECT_LT(apart, 0.03) << name;
+  }
+  EXPECT_THAT(refused([&] { convert::grown_experts(mixtral, {.n_experts = experts}, use); }),
+              HasSubstr("no mixture of fewer than"));
+  EXPECT_THAT(refused([&] { convert::grown_experts(mixtral, {.n_experts = 2 * experts}, {}); }),
+              HasSubstr("which experts are used is not known"));
+}
+
 TEST(ExpertSurgery, WhatCannotBeIsRefused) {
   EXPECT_THAT(refused([&] { convert::upcycled(golden("llama"), {.n_experts = 2, .k = 3}); }),
               HasSubstr("3 of 2 experts"));

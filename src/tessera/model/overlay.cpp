@@ -9,9 +9,11 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-/// A matrix of a layer, which adapters may stand beside. Stacks of experts have none.
+/// A matrix of a layer, or those of its experts, which adapters may stand beside.
 bool adapts(const spec::ParamDecl& decl) {
-  return decl.adapts() && decl.shape.size() == 2 && decl.name.find("layers.") != std::string::npos;
+  const bool stack = decl.shape.size() == 3 && decl.axis_of(spec::Role::expert) == 0;
+  return decl.adapts() && (decl.shape.size() == 2 || stack) &&
+         decl.name.find("layers.") != std::string::npos;
 }
 
 /// Whether `name` without ".weight" ends in the words of `target`.
@@ -38,7 +40,8 @@ std::vector<Overlay> fresh_overlays(const ModelSpec& spec,
     if (!adapts(decl)) continue;
     for (size_t t = 0; t < targets.size(); ++t) {
       if (!named(decl.name, targets[t].name)) continue;
-      const int64_t o = decl.shape[0], i = decl.shape[1], r = targets[t].rank;
+      const size_t axes = decl.shape.size();
+      const int64_t o = decl.shape[axes - 2], i = decl.shape[axes - 1], r = targets[t].rank;
       if (r < 1 || r > std::min(o, i))
         fail(ErrorKind::usage, "adapter", "rank = {} beside {} [{}, {}]; expected 1 to {}", r,
              decl.name, o, i, std::min(o, i));
@@ -46,9 +49,11 @@ std::vector<Overlay> fresh_overlays(const ModelSpec& spec,
         fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
              targets[t].dropout, decl.name);
       const double bound = 1 / std::sqrt(static_cast<double>(i));
-      const spec::ParamDecl a{decl.name + ".lora_a", {r, i}, spec::Init::uniform(-bound, bound)};
+      std::vector<int64_t> down = decl.shape, up = decl.shape;
+      down[axes - 2] = up[axes - 1] = r;
+      const spec::ParamDecl a{decl.name + ".lora_a", down, spec::Init::uniform(-bound, bound)};
       overlays.push_back({decl.name, trainable(a.name, ops::initial_values(a, key, at::kFloat)),
-                          trainable(decl.name + ".lora_b", at::zeros({o, r}, at::kFloat)),
+                          trainable(decl.name + ".lora_b", at::zeros(up, at::kFloat)),
                           targets[t].alpha / static_cast<double>(r), targets[t].dropout});
       used[t] = true;
       break;
@@ -73,12 +78,16 @@ Model with_overlays(const Model& model, const std::vector<Overlay>& overlays) {
     const WeightPtr& w = found->second;
     if (w->parts() != nullptr)
       fail(ErrorKind::usage, "adapter", "\"{}\" has an adapter already", overlay.weight);
-    const auto &a = overlay.a->shape(), &b = overlay.b->shape();
-    if (w->shape().size() != 2 || a.size() != 2 || b.size() != 2 || a[1] != w->size(1) ||
-        b[0] != w->size(0) || a[0] != b[1])
+    const auto &whole = w->shape(), &a = overlay.a->shape(), &b = overlay.b->shape();
+    const size_t axes = whole.size();
+    std::vector<int64_t> down = whole, up = whole;
+    const bool fits = (axes == 2 || axes == 3) && a.size() == axes && b.size() == axes;
+    if (fits) down[axes - 2] = up[axes - 1] = a[axes - 2];
+    if (!fits || a != down || b != up)
       fail(ErrorKind::usage, "adapter",
-           "\"{}\" is [{}]; found A [{}] and B [{}], expected [r, I] and [O, r]", overlay.weight,
-           fmt::join(w->shape(), ", "), fmt::join(a, ", "), fmt::join(b, ", "));
+           "\"{}\" is [{}]; found A [{}] and B [{}], expected [r, I] and [O, r], of experts one "
+           "each",
+           overlay.weight, fmt::join(whole, ", "), fmt::join(a, ", "), fmt::join(b, ", "));
     if (!(overlay.dropout >= 0 && overlay.dropout < 1))
       fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
            overlay.dropout, overlay.weight);

@@ -10,7 +10,8 @@
 
 namespace tessera::model {
 
-/// A product of low rank beside one matrix [O, I]: A [r, I], B [O, r].
+/// A product of low rank beside one matrix [O, I]: A [r, I], B [O, r]. Beside those of E experts,
+/// [E, O, I], each has its own: A [E, r, I], B [E, O, r].
 struct Overlay {
   std::string weight;  // full name, "layers.3.mixer.q.weight"
   WeightPtr a, b;

@@ -84,6 +84,93 @@ TEST(Overlay, RefusesWhatItCannotAdapt) {
   EXPECT_THROW(with_overlays(model, overlays), Error);
 }
 
+// --- experts -------------------------------------------------------------------------------------
+
+constexpr const char* kMoe = R"({"type": "moe", "n_experts": 3, "router": {"type": "top_k", "k": 2},
+    "expert": {"type": "glu", "d_hidden": 24}})";
+
+/// B and A of numbers that differ from expert to expert.
+void draw_all(const std::vector<Overlay>& overlays) {
+  const at::NoGradGuard guard;
+  for (const Overlay& overlay : overlays)
+    for (const WeightPtr& part : {overlay.a, overlay.b}) {
+      Tensor tensor = part->dense_tensor();
+      tensor.copy_(at::sin(at::arange(tensor.numel(), at::kFloat) * 0.7).reshape(tensor.sizes()));
+    }
+}
+
+TEST(OverlayOfExperts, EachHasItsOwn) {
+  const ModelSpec spec = tiny(kMoe);
+  const Model model(spec, Weights::initial(spec, 1));
+  const auto overlays = fresh_overlays(spec, {{"", 2, 8}}, 7);
+  EXPECT_EQ(overlays.size(), 2U * (4 + 1 + 3));  // q, k, v, o, the router, gate, up, down
+  {
+    const at::NoGradGuard guard;
+    EXPECT_TRUE(at::allclose(logits(with_overlays(model, overlays)), logits(model), 1e-6, 1e-6));
+  }
+  const auto of_experts = fresh_overlays(spec, {{"experts.up", 4, 8}, {"experts.down", 3, 3}}, 7);
+  ASSERT_EQ(of_experts.size(), 4U);
+  EXPECT_EQ(of_experts[0].a->shape(), (std::vector<int64_t>{3, 4, 16}));
+  EXPECT_EQ(of_experts[0].b->shape(), (std::vector<int64_t>{3, 24, 4}));
+  EXPECT_FALSE(at::equal(of_experts[0].a->tensor()[0], of_experts[0].a->tensor()[1]));
+}
+
+TEST(OverlayOfExperts, EqualsTheModelOfTheMergedWeights) {
+  const ModelSpec spec = tiny(kMoe);
+  for (const DType storage : {DType::f32, DType::q8_0}) {
+    std::map<std::string, WeightPtr> frozen;
+    const Weights fresh = Weights::initial(spec, 1);
+    for (const auto& [decl, weight] : fresh.all())
+      frozen[decl.name] = storage == DType::q8_0 &&
+                                  decl.name.find(".experts.") != std::string::npos &&
+                                  decl.shape.back() % 32 == 0
+                              ? std::make_shared<const ops::Weight>(weight->converted(storage))
+                              : std::make_shared<const ops::Weight>(
+                                    ops::Weight::dense(decl.name, weight->tensor().detach()));
+    const Model model(spec, Weights::check(spec, frozen));
+    const auto overlays = fresh_overlays(spec, {{"experts.up", 4, 2}, {"experts.down", 3, 1}}, 7);
+    draw_all(overlays);
+    // W + s B A of every expert, as parameters of their own
+    std::map<std::string, WeightPtr> weights = frozen;
+    std::map<std::string, Tensor> by_hand;
+    for (const Overlay& overlay : overlays) {
+      const Tensor w = model.weights().find(overlay.weight)->tensor();
+      std::vector<Tensor> experts;
+      for (int64_t e = 0; e < 3; ++e)
+        experts.push_back(w[e] + overlay.scale * at::matmul(overlay.b->tensor().detach()[e],
+                                                            overlay.a->tensor().detach()[e]));
+      by_hand[overlay.weight] = at::stack(experts).requires_grad_(true);
+      EXPECT_TRUE(
+          at::allclose(merged(model.weights(), overlay), by_hand[overlay.weight], 1e-5, 1e-6));
+      weights[overlay.weight] = std::make_shared<const ops::Weight>(
+          ops::Weight::dense(overlay.weight, by_hand[overlay.weight]));
+    }
+    const Model plain(spec, Weights::check(spec, weights)),
+        adapted = with_overlays(model, overlays);
+    const Tensor got = logits(adapted), want = logits(plain);
+    EXPECT_TRUE(at::allclose(got, want, 1e-4, 1e-5));
+    EXPECT_GT((got - logits(model)).abs().max().item<double>(), 1e-3);
+    {
+      const at::NoGradGuard guard;
+      EXPECT_TRUE(at::allclose(logits(adapted), got, 1e-4, 1e-5));
+    }
+    // dB = s dW A^T, dA = s B^T dW
+    got.square().sum().backward();
+    want.square().sum().backward();
+    for (const Overlay& overlay : overlays) {
+      const Tensor dw = by_hand.at(overlay.weight).grad();
+      const Tensor a = overlay.a->tensor().detach(), b = overlay.b->tensor().detach();
+      const Tensor db = overlay.scale * at::bmm(dw, a.transpose(1, 2)),
+                   da = overlay.scale * at::bmm(b.transpose(1, 2), dw);
+      const auto near = [](const Tensor& x, const Tensor& y) {
+        return (x - y).norm().item<double>() <= 1e-3 * y.norm().item<double>();
+      };
+      EXPECT_TRUE(near(overlay.b->dense_tensor().grad(), db)) << overlay.weight;
+      EXPECT_TRUE(near(overlay.a->dense_tensor().grad(), da)) << overlay.weight;
+    }
+  }
+}
+
 // --- dropout -------------------------------------------------------------------------------------
 
 const std::vector<std::vector<int64_t>> kDocuments = {{3, 1, 4, 1}, {5, 9, 2, 6, 5, 3, 5}};
@@ -187,6 +274,23 @@ TEST(OverlayDropout, IsTheSameWhereThePassIsComputedAgain) {
   };
   ASSERT_TRUE(gradient(true).defined());
   EXPECT_TRUE(at::equal(gradient(true), gradient(false)));
+}
+
+TEST(OverlayDropout, OfExpertsIsByTokenAndExpert) {
+  const ModelSpec spec = tiny(kMoe);
+  const Model model(spec, Weights::initial(spec, 1));
+  const auto drop = [&](double p) {
+    const auto overlays = fresh_overlays(spec, {{"experts.up", 4, 8, p}}, 7);
+    draw_all(overlays);
+    return with_overlays(model, overlays);
+  };
+  const Model half = drop(0.5);
+  const Tensor both = hidden(half, nn::Batch::of(kDocuments), true);
+  EXPECT_GT((both - hidden(drop(0), nn::Batch::of(kDocuments), true)).abs().max().item<double>(),
+            1e-2);
+  nn::Batch second = nn::Batch::of({kDocuments[1]});
+  second.segments[0].sample = 1;
+  EXPECT_TRUE(at::allclose(hidden(half, second, true), both.narrow(0, 4, 7), 1e-5, 1e-5));
 }
 
 TEST(OverlayDropout, RefusesRowsThatAreNoTokens) {

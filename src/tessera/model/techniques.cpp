@@ -79,6 +79,17 @@ const std::vector<Technique>& techniques() {
        "Gloeckle et al.: Better & Faster Large Language Models via Multi-token Prediction, "
        "arXiv:2404.19737; DeepSeek-AI: DeepSeek-V3 Technical Report, arXiv:2412.19437",
        2024, "a spec's \"predictors\", as in zoo/multi_token; generate --predictors"},
+      {"arrangement", "changing_experts",
+       "Experts that come and go in training: copies of the most used ones, without those that are "
+       "hardly used.",
+       "Guo et al.: Dynamic Mixture of Experts: An Auto-Tuning Approach, arXiv:2405.14297; Chen et "
+       "al.: Task-Specific Expert Pruning, arXiv:2206.00277",
+       2022, "experts.grow and experts.remove in a recipe; convert --grow-experts, --keep-experts"},
+      {"arrangement", "distilled_experts",
+       "A mixture of experts as one dense layer that computes nearly the same on a text.",
+       "Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network, arXiv:1503.02531; "
+       "Romero et al.: FitNets, arXiv:1412.6550",
+       2014, "convert --distill-experts --text FILE"},
       {"computation", "early_exit",
        "Losses at earlier layers, which then say what the model will; as a draft they share its "
        "weights.",

@@ -134,10 +134,13 @@ class LayerKeys {
 /// Rows that lie sorted by expert: those of expert e are [offsets[e], offsets[e + 1]).
 struct Groups {
   std::vector<int64_t> offsets;  // one more than experts
+  Tensor token_S = {};           // int64 on the CPU: the token of the call that each row is, rising
+                                 // within an expert; undefined where rows are mixtures of tokens
   /// The same of rows [begin, begin + n) alone.
   Groups cut(int64_t begin, int64_t n) const {
     Groups out;
     for (const int64_t at : offsets) out.offsets.push_back(std::clamp<int64_t>(at - begin, 0, n));
+    if (token_S.defined()) out.token_S = token_S.narrow(0, begin, n);
     return out;
   }
 };

@@ -8,13 +8,38 @@
 
 namespace tessera::nn {
 
-/// x_ND with dropout at the site `name`, in training; every segment draws from a stream of its own.
+/// The random numbers of rows by expert: a site draws for each expert as if that computed all
+/// tokens of the call.
+inline std::vector<ops::StreamRow> expert_streams(const Groups& groups,
+                                                  const RandomKey& site,
+                                                  const std::vector<Segment>& segments) {
+  require(groups.token_S.defined(), "dropout", "rows of experts that are no tokens");
+  const auto* token = groups.token_S.const_data_ptr<int64_t>();
+  std::vector<ops::StreamRow> rows;
+  rows.reserve(static_cast<size_t>(groups.offsets.back()));
+  for (size_t e = 0; e + 1 < groups.offsets.size(); ++e) {
+    const RandomKey own = site.fold(e);
+    auto s = segments.begin();
+    for (int64_t i = groups.offsets[e]; i < groups.offsets[e + 1]; ++i) {
+      while (s != segments.end() && token[i] >= s->begin + s->length) ++s;
+      require(s != segments.end() && token[i] >= s->begin, "dropout", "no segment has token {}",
+              token[i]);
+      rows.push_back({s->stream(own), token[i] - s->begin});
+    }
+  }
+  return rows;
+}
+
+/// x_ND with dropout at the site `name`, in training; every segment draws from a stream of its own,
+/// and where a call computes many experts at once, every expert.
 inline Tensor dropout(const Tensor& x_ND,
                       double p,
                       const std::string& name,
                       const Context& context) {
   if (!context.training || p == 0) return x_ND;
   const RandomKey site = context.key.fold(name);
+  if (context.groups)
+    return ops::dropout(x_ND, p, expert_streams(*context.groups, site, context.batch->segments));
   std::vector<RandomKey> streams;
   for (const Segment& s : context.batch->segments) streams.push_back(s.stream(site));
   return ops::dropout(x_ND, p, lengths_of(*context.batch), streams);
@@ -39,6 +64,23 @@ inline ops::InputDrops::DropPtr input_drops(const Context& context, const Batch&
         std::vector<RandomKey> streams;
         for (const Segment& s : segments) streams.push_back(s.stream(key.fold(weight)));
         return ops::dropout(rows, p, lengths, streams).reshape(x.sizes());
+      });
+}
+
+/// The same of what adapters of experts read of their rows; null where nothing is dropped in any
+/// case.
+inline ops::InputDrops::DropPtr expert_input_drops(std::shared_ptr<const Groups> groups,
+                                                   const Context& context) {
+  if (!context.training || !ops::InputDrops::current()) return nullptr;
+  return std::make_shared<const ops::InputDrops::Drop>(
+      [key = context.key.fold("adapter"), segments = context.batch->segments,
+       groups = std::move(groups)](const Tensor& x, double p, const std::string& weight) {
+        if (!groups->token_S.defined() || x.size(0) != groups->offsets.back())
+          fail(ErrorKind::usage, "adapter",
+               "{} reads {} rows that are no tokens of a call; dropout is of tokens: expected "
+               "dropout 0 beside it",
+               weight, x.size(0));
+        return ops::dropout(x, p, expert_streams(*groups, key.fold(weight), segments));
       });
 }
 

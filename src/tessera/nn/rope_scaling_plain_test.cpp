@@ -259,6 +259,12 @@ TEST(RopeScaling, LongRopeSwitchesListsBeyondTheTrainedLength) {
   EXPECT_EQ(within.factor, beyond.factor);
   expect_from(within.omega, 0, {1, 0.005});
   expect_from(beyond.omega, 0, {0.25, 0.002});
+  // factors that are given, one for either side of the trained length
+  const char* two =
+      R"({"type": "longrope", "short_factor": [1, 2], "long_factor": [4, 5], "original_length": 4096,
+          "attention_factor": 1.25, "long_attention_factor": 1.5})";
+  EXPECT_EQ(frequencies(4, 1e4, two, 4096).factor, 1.25);
+  EXPECT_EQ(frequencies(4, 1e4, two, 4097).factor, 1.5);
 }
 
 TEST(RopeScaling, FactorOneIsPlainRope) {

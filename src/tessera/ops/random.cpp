@@ -96,6 +96,24 @@ Tensor dropout(const Tensor& x,
   return x * mask.to(x.device(), x.scalar_type());
 }
 
+Tensor dropout(const Tensor& x, double p, const std::vector<StreamRow>& rows) {
+  if (p <= 0) return x;
+  require(static_cast<int64_t>(rows.size()) == x.size(0), "dropout", "{} rows named; x has {}",
+          rows.size(), x.size(0));
+  const Dropout dropout{p};
+  Tensor mask = factors_like(x);
+  auto* out = mask.data_ptr<float>();
+  const int64_t width = x.numel() / std::max<int64_t>(x.size(0), 1);
+  parallel_for(x.size(0), std::max<int64_t>(1, 4096 / std::max<int64_t>(width, 1)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const StreamRow& row = rows[static_cast<size_t>(i)];
+                   fill_factors(dropout, row.stream, row.index * width, width, out + i * width);
+                 }
+               });
+  return x * mask.to(x.device(), x.scalar_type());
+}
+
 Tensor initial_values(const spec::ParamDecl& decl, const RandomKey& key, at::ScalarType type) {
   using Kind = spec::Init::Kind;
   const spec::Init& init = decl.init;

@@ -14,12 +14,19 @@ namespace tessera::ops {
 
 /// x with each element zeroed with probability p and the others scaled by 1 / (1 - p).
 Tensor dropout(const Tensor& x, double p, const RandomKey& key);
-/// The same of documents one after another, `lengths` of the rows of x [N, ..] in all, each with the
-/// random numbers of its own stream, as if it stood alone.
+/// The same of documents one after another, `lengths` of the rows of x [N, ..] in all, each with
+/// the random numbers of its own stream, as if it stood alone.
 Tensor dropout(const Tensor& x,
                double p,
                const std::vector<int64_t>& lengths,
                const std::vector<RandomKey>& streams);
+/// Where a row stands among those that a stream numbers.
+struct StreamRow {
+  RandomKey stream;
+  int64_t index = 0;
+};
+/// The same of rows in any order, each with the random numbers of its place.
+Tensor dropout(const Tensor& x, double p, const std::vector<StreamRow>& rows);
 
 /// Dropout of a matrix of weights, or of a part of one.
 struct Dropout {

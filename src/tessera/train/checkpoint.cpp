@@ -80,6 +80,13 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
   return path.filename().string();
 }
 
+model::ModelSpec spec_in(const format::TensorFile& file) {
+  const auto text = file.metadata().find("tessera_spec");
+  if (text == file.metadata().end())
+    fail(ErrorKind::file, "checkpoint", "{}: no \"tessera_spec\" in its metadata", file.file());
+  return model::read_model_spec(spec::parse_json(text->second, file.file()));
+}
+
 int64_t counter(const Json& json, const char* key, const fs::path& file) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
@@ -89,10 +96,10 @@ int64_t counter(const Json& json, const char* key, const fs::path& file) {
 
 }  // namespace
 
-std::optional<CarriedRows> fresh_rows(const Recipe& recipe, const model::Model& model) {
+std::optional<CarriedRows> fresh_rows(const Recipe& recipe) {
   const TrainRecipe& how = recipe.train;
   if (how.windows != WindowOrder::carried) return std::nullopt;
-  return CarriedRows(model.spec(), how.batch * how.accumulate, how.carry_limit);
+  return CarriedRows(recipe.spec, how.batch * how.accumulate, how.carry_limit);
 }
 
 fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progress& progress) {
@@ -101,7 +108,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   const fs::path& folder = pending.folder();
   const Json resolved = resolve(recipe);
 
-  format::StringMap metadata{{"tessera_spec", resolved["spec"].dump()}};
+  format::StringMap metadata{{"tessera_spec", model::resolve(state.model.spec()).dump()}};
   if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
   format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
   std::vector<TensorView> views;
@@ -122,6 +129,8 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                   {"data_sha256", state.data_key},
                   {"recipe_sha256", sha256(resolved.dump())},
                   {"recipe", resolved}};
+  if (recipe.experts && recipe.experts->changes())
+    trainer["expert_counts"] = progress.expert_counts.to_json();
   if (progress.unreported) trainer["unreported"] = to_json(*progress.unreported);
   write_file_atomically(folder / kTrainer, trainer.dump(2) + "\n");
   return pending.commit(recipe.checkpoint.keep);
@@ -165,17 +174,21 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   // checkpoints without it come from runs that left no update out
   state.optimizer.restore_updates(trainer.contains("updates") ? counter(trainer, "updates", file)
                                                               : progress.step);
-  progress.carried = fresh_rows(recipe, state.model);
+  if (recipe.experts && recipe.experts->changes())
+    progress.expert_counts =
+        ExpertCounts::of(trainer.value("expert_counts", Json()), file.string());
+  progress.carried = fresh_rows(recipe);
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;
 }
 
+model::ModelSpec spec_of(const fs::path& checkpoint) {
+  return spec_in(format::open_safetensors(checkpoint / kModel));
+}
+
 model::Model load_model(const fs::path& checkpoint, bool trainable) {
   const format::TensorFile file = format::open_safetensors(checkpoint / kModel);
-  const auto text = file.metadata().find("tessera_spec");
-  if (text == file.metadata().end())
-    fail(ErrorKind::file, "checkpoint", "{}: no \"tessera_spec\" in its metadata", file.file());
-  model::ModelSpec spec = model::read_model_spec(spec::parse_json(text->second, file.file()));
+  model::ModelSpec spec = spec_in(file);
   std::map<std::string, model::WeightPtr> weights;
   for (const TensorView& view : file.tensors()) {
     ops::Weight weight =

@@ -10,6 +10,7 @@
 
 #include "tessera/model/model.h"
 #include "tessera/train/carried.h"
+#include "tessera/train/expert_changes.h"
 #include "tessera/train/optimizer.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
@@ -25,10 +26,11 @@ struct Progress {
   std::optional<LogLine> unreported =
       {};  // of `step`, when the run stopped before it was evaluated and logged
   std::optional<CarriedRows> carried = {};  // under train.windows "carried"
+  ExpertCounts expert_counts = {};          // where experts come and go
 };
 
 /// The rows that a run begins with: one per sequence of an update; none where windows are isolated.
-std::optional<CarriedRows> fresh_rows(const Recipe& recipe, const model::Model& model);
+std::optional<CarriedRows> fresh_rows(const Recipe& recipe);
 
 /// What a checkpoint is made of, besides where the run stands.
 struct RunState {
@@ -49,6 +51,9 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run,
 /// Error(spec) that names the key when the recipe, or the content of the data, is not the one the
 /// checkpoint was made with.
 Progress load_checkpoint(const std::filesystem::path& folder, const RunState& state);
+
+/// What the model of a checkpoint is; experts that came or went tell it from the recipe's.
+model::ModelSpec spec_of(const std::filesystem::path& checkpoint);
 
 /// Weights of a checkpoint's model, trainable or mapped from its file.
 model::Model load_model(const std::filesystem::path& checkpoint, bool trainable = false);

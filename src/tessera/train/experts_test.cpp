@@ -139,6 +139,24 @@ TEST(Experts, RunsResumeWithTheirBalance) {
     EXPECT_EQ(s.bias(resumed.checkpoint, layer), s.bias(whole.checkpoint, layer));
 }
 
+TEST(Experts, BalanceStopsWhereTheRecipeSays) {
+  Setting s(kSigmoid);
+  s.json["optimizer"]["lr"] = 0;
+  const auto bias_after = [&](const char* name, int64_t steps, int64_t balance_steps) {
+    s.json["train"]["steps"] = steps;
+    s.json["experts"] = {{"balance_steps", balance_steps}};
+    return s.bias(s.train(name).checkpoint, 0);
+  };
+  const std::vector<float> three = bias_after("three", 3, 0);
+  EXPECT_EQ(bias_after("stopped", 6, 3), three);
+  EXPECT_NE(bias_after("on", 6, 0), three);
+  Json without = Setting(R"({"type": "top_k"})").json;
+  without["experts"] = {{"balance_steps", 3}};
+  EXPECT_NE(test::error_of(ErrorKind::spec, [&] { read_recipe(without, "", {}); })
+                .find("no router has a balancing bias"),
+            std::string::npos);
+}
+
 TEST(Experts, AFrozenBalanceStays) {
   Setting s(kSigmoid);
   s.json["optimizer"]["groups"] = json_of(R"([{"match": ["*.balance"], "frozen": true}])");

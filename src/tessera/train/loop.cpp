@@ -19,15 +19,17 @@ double now() {
 
 }  // namespace
 
-Loop::Loop(const Recipe& recipe, fs::path folder, const Parts& parts, const TrainOptions& options)
+Loop::Loop(const Recipe& recipe,
+           fs::path folder,
+           const Objective& objective,
+           std::unique_ptr<Learner> learner,
+           const TrainOptions& options)
     : recipe_(recipe),
       folder_(std::move(folder)),
-      model_(parts.model),
-      objective_(parts.objective),
-      parameters_(parts.parameters),
-      optimizer_(parts.optimizer),
+      objective_(objective),
+      learner_(std::move(learner)),
       options_(options) {
-  progress_.carried = fresh_rows(recipe, model_);
+  progress_.carried = fresh_rows(recipe);
   const auto look = [this](const model::ModelSpec& stack) {
     model::for_each_part(stack, [this](const spec::AnyPart& part) {
       routes_ = routes_ || part.mechanism->slot == spec::Slot::router;
@@ -95,7 +97,8 @@ void Loop::report(LogLine& line) {
   line.tokens_per_s = step_seconds_ > 0
                           ? static_cast<double>(progress_.tokens - logged_tokens_) / step_seconds_
                           : 0;
-  if (progress_.step == 1 || last || evaluates || progress_.step % recipe_.train.log_every == 0) {
+  if (progress_.step == 1 || last || evaluates || !line.expert_changes.empty() ||
+      progress_.step % recipe_.train.log_every == 0) {
     log_->write(line);
     logged_tokens_ = progress_.tokens;
     step_seconds_ = 0;
@@ -117,14 +120,14 @@ LogLine Loop::update() {
     for (const int64_t stream : begun) carried->forget(stream);
     whole += objective_.denominators(packed.back());
   }
-  parameters_.clear_gradients();
+  learner_->parameters.clear_gradients();
   LossSums sums;
   Counts counts;
   for (int64_t micro = 0; micro < how.accumulate; ++micro)
     for (const auto& [name, sum] :
          pass(micro, packed[static_cast<size_t>(micro)], whole, carried, counts))
       sums[name] += sum;
-  const std::vector<Gradient> gradients = parameters_.gradients();
+  const std::vector<Gradient> gradients = learner_->parameters.gradients();
   const double norm = norm_of(gradients);
   if (!std::isfinite(norm)) stop_at_gradient(gradients);
 
@@ -133,8 +136,9 @@ LogLine Loop::update() {
   // where nothing is asked there is nothing to learn: not even the decay moves a parameter
   const double asked = whole.of(objective_.main_loss());
   if (asked > 0) {
-    optimizer_.update(lr, scale);
-    parameters_.follow_rules(counts.ruled);
+    learner_->optimizer->update(lr, scale);
+    const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;
+    if (balance == 0 || progress_.step < balance) learner_->parameters.follow_rules(counts.ruled);
   }
   progress_.carried = std::move(carried);
   progress_.step += 1;
@@ -150,7 +154,27 @@ LogLine Loop::update() {
     for (const infer::ExpertUse::Collapse& collapse : counts.experts.collapsed())
       line.alarms.push_back(collapse.text());
   }
+  if (recipe_.experts && recipe_.experts->changes()) change_experts(counts, line);
   return line;
+}
+
+/// What the recipe says of experts, after an update whose choices are `counts`.
+void Loop::change_experts(const Counts& counts, LogLine& line) {
+  constexpr std::string_view kLoad = ".load";
+  ExpertCounts& known = progress_.expert_counts;
+  ++known.updates;
+  for (const auto& [name, value] : counts.ruled) {
+    if (!name.ends_with(kLoad)) continue;
+    const Tensor load = value.to(at::kCPU, at::kDouble).contiguous();
+    std::vector<double>& sums = known.by_router[name.substr(0, name.size() - kLoad.size())];
+    sums.resize(static_cast<size_t>(load.numel()), 0.0);
+    for (size_t e = 0; e < sums.size(); ++e) sums[e] += load.const_data_ptr<double>()[e];
+  }
+  const auto change = due_change(*recipe_.experts, learner_->model.spec(), progress_.step,
+                                 static_cast<uint64_t>(recipe_.train.seed), known);
+  if (!change) return;
+  line.expert_changes = describe(*change, learner_->model.spec());
+  learner_ = with_experts(*learner_, recipe_.optimizer, *change);
 }
 
 /// Forward and backward over one batch; returns its sums of losses.
@@ -166,13 +190,13 @@ LossSums Loop::pass(int64_t micro,
   std::optional<model::State> state;
   if (carried) forward.state = &state.emplace(carried->enter(batch, packed, streams));
   forward.update = &counts.update;
-  if (routes_ || !parameters_.ruled().empty())
+  if (routes_ || !learner_->parameters.ruled().empty())
     forward.add_statistic = [&counts](const std::string& name, const Tensor& value) {
       const auto [known, added] = counts.ruled.emplace(name, value);
       if (!added) known->second = known->second + value;
       counts.experts.add(name, value);
     };
-  LossSums sums = objective_.learn(model_, packed, batch, forward, whole);
+  LossSums sums = objective_.learn(learner_->model, packed, batch, forward, whole);
   const double nats = sums.at(objective_.main_loss());
   if (!std::isfinite(nats)) {
     if (carried) *state = carried->enter(batch, packed, streams);
@@ -213,7 +237,7 @@ void Loop::stop_at_loss(double nats,
   forward.probe = [&](const std::string& name, const Tensor& value) {
     if (place.empty() && !at::isfinite(value).all().item<bool>()) place = name;
   };
-  hidden_of(model_, packed, batch, forward);
+  hidden_of(learner_->model, packed, batch, forward);
   fail(ErrorKind::input, "train",
        "step {}: the loss is {}; the first output that is not finite is \"{}\": lower "
        "optimizer.lr or train.clip_norm; {}",
@@ -224,12 +248,13 @@ void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
   const int64_t bad = last_nonfinite(gradients);
   fail(ErrorKind::input, "train",
        "step {}: the gradient of \"{}\" is not finite: lower optimizer.lr; {}", progress_.step + 1,
-       bad >= 0 ? parameters_.trained()[static_cast<size_t>(bad)].decl.name : "?", safe_place());
+       bad >= 0 ? learner_->parameters.trained()[static_cast<size_t>(bad)].decl.name : "?",
+       safe_place());
 }
 
 void Loop::validate(LogLine& line, bool last) {
   const double begin = now();
-  const Evaluation result = evaluate(model_, objective_,
+  const Evaluation result = evaluate(learner_->model, objective_,
                                      {.batch = recipe_.train.batch,
                                       .batches = last ? 0 : recipe_.train.eval_batches,
                                       .carried = progress_.carried.has_value(),

@@ -9,8 +9,8 @@
 #include "tessera/infer/expert_use.h"
 #include "tessera/nn/sequence_split.h"
 #include "tessera/train/checkpoint.h"
+#include "tessera/train/learner.h"
 #include "tessera/train/objective.h"
-#include "tessera/train/optimizer.h"
 
 namespace tessera::train {
 
@@ -35,17 +35,12 @@ struct TrainResult {
 
 class Loop {
  public:
-  /// All must outlive the loop.
-  struct Parts {
-    const model::Model& model;
-    const Objective& objective;
-    const ParameterSet& parameters;
-    Optimizer& optimizer;
-  };
-  /// `folder` is that of the run, which this process holds.
+  /// Recipe, objective and options must outlive the loop. `folder` is that of the run, which this
+  /// process holds.
   Loop(const Recipe& recipe,
        std::filesystem::path folder,
-       const Parts& parts,
+       const Objective& objective,
+       std::unique_ptr<Learner> learner,
        const TrainOptions& options);
 
   /// From the newest checkpoint, where there is one, to the end.
@@ -64,6 +59,7 @@ class Loop {
   void report(LogLine& line);
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
   LogLine update();
+  void change_experts(const Counts& counts, LogLine& line);
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
                 const Denominators& whole,
@@ -78,14 +74,15 @@ class Loop {
   [[noreturn]] void stop_at_gradient(const std::vector<Gradient>& gradients) const;
   void validate(LogLine& line, bool last);
   void save();
-  RunState state() { return {recipe_, objective_.source().key(), model_, parameters_, optimizer_}; }
+  RunState state() {
+    return {recipe_, objective_.source().key(), learner_->model, learner_->parameters,
+            *learner_->optimizer};
+  }
 
   const Recipe& recipe_;
   std::filesystem::path folder_;
-  const model::Model& model_;
   const Objective& objective_;
-  const ParameterSet& parameters_;
-  Optimizer& optimizer_;
+  std::unique_ptr<Learner> learner_;
   const TrainOptions& options_;
   Progress progress_;
   RunLog* log_ = nullptr;

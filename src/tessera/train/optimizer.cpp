@@ -25,7 +25,8 @@ class AdamWOptimizer final : public Optimizer {
     for (size_t i = 0; i < parameters_.trained().size(); ++i) {
       const spec::ParamDecl& decl = parameters_.trained()[i].decl;
       const auto add = [&](const char* what, std::span<float> values) {
-        out.push_back({what + decl.name, at::from_blob(values.data(), decl.shape, at::kFloat)});
+        out.push_back(
+            {what + decl.name, decl.name, at::from_blob(values.data(), decl.shape, at::kFloat)});
       };
       add("first_moment.", adamw_.first_moment(i));
       add("second_moment.", adamw_.second_moment(i));

@@ -25,6 +25,7 @@ class Optimizer {
   /// shares memory with the optimiser.
   struct StateTensor {
     std::string name;
+    std::string parameter;  // that it belongs to, and whose shape it has
     Tensor tensor;
   };
   virtual std::vector<StateTensor> state() = 0;

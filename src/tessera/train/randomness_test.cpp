@@ -103,6 +103,24 @@ TEST(Randomness, ASampleDrawsTheSameInAnySplitOfItsBatch) {
   }
 }
 
+TEST(Randomness, ExpertsDrawTheSameInAnySplitOfTheBatch) {
+  Setting s;
+  for (const char* more :
+       {R"("expert": {"type": "glu", "d_hidden": 8, "dropout": 0.4})",
+        R"("expert_dropout": 0.3, "jitter": 0.2, "expert": {"type": "mlp", "d_hidden": 8})"}) {
+    SCOPED_TRACE(more);
+    s.json["spec"]["ffn"] = json_of(fmt::format(R"({{"type": "moe", "n_experts": 5,
+        "router": {{"type": "top_k", "k": 2, "losses": {{"balance": "none"}}}}, {}}})",
+                                                more));
+    s.json["spec"]["embed"] = "token";
+    s.json["spec"]["residual"] = "pre_norm";
+    s.mixer().erase("dropout");
+    expect_free_of_the_split(s);
+    s.of_documents();
+    expect_free_of_the_split(s);
+  }
+}
+
 TEST(Randomness, PairsDrawTheSameInAnySplitOfTheirBatch) {
   Setting s;
   s.of_pairs();

@@ -1,6 +1,7 @@
 #include "tessera/train/recipe.h"
 
 #include "tessera/convert/checkpoint.h"
+#include "tessera/convert/experts.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
@@ -22,15 +23,18 @@ struct Sections {
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};
+  std::optional<ExpertsRecipe> experts = {};
 
   static constexpr auto fields() {
     using C = Sections;
     using spec::field;
-    return std::tuple{field("train", &C::train, "length and shape of the run", {.required = true}),
-                      field("optimizer", &C::optimizer, "how parameters are updated"),
-                      field("schedule", &C::schedule, "learning rate over the run"),
-                      field("checkpoint", &C::checkpoint, "when to save"),
-                      field("init", &C::init, "a model to begin from; null = fresh values")};
+    return std::tuple{
+        field("train", &C::train, "length and shape of the run", {.required = true}),
+        field("optimizer", &C::optimizer, "how parameters are updated"),
+        field("schedule", &C::schedule, "learning rate over the run"),
+        field("checkpoint", &C::checkpoint, "when to save"),
+        field("init", &C::init, "a model to begin from; null = fresh values"),
+        field("experts", &C::experts, "experts that come and go, and balance; null = none")};
   }
 };
 
@@ -340,6 +344,47 @@ void check_carried(const Recipe& recipe) {
              branch.name);
 }
 
+/// What experts that come and go need, of the spec and of one another.
+void check_experts(const Recipe& recipe) {
+  if (!recipe.experts) return;
+  if (recipe.experts->balance_steps > 0) {
+    const std::vector<spec::ParamDecl> all = model::parameters(recipe.spec);
+    if (std::none_of(all.begin(), all.end(),
+                     [](const spec::ParamDecl& decl) { return static_cast<bool>(decl.rule); }))
+      fail(ErrorKind::spec, "experts.balance_steps",
+           "found {}, but no router has a balancing bias; expected \"balance\": true of a top_k",
+           recipe.experts->balance_steps);
+  }
+  if (!recipe.experts->changes()) return;
+  constexpr int64_t kMost = 65536;
+  const std::map<std::string, convert::Mixture> mixtures = convert::mixtures(recipe.spec);
+  if (mixtures.empty())
+    fail(ErrorKind::spec, "experts", "no mixture of experts in the layers of this spec");
+  for (const auto& [name, mixture] : mixtures)
+    if (!mixture.reason.empty()) fail(ErrorKind::spec, "experts", "{}: {}", name, mixture.reason);
+  if (recipe.experts->remove && recipe.experts->remove->below > 1)
+    fail(ErrorKind::spec, "experts.remove.below",
+         "found {}; expected a part of an even share, 0 to 1", recipe.experts->remove->below);
+  int64_t before = 0;
+  for (size_t i = 0; i < recipe.experts->grow.size(); ++i) {
+    const GrowRecipe& grow = recipe.experts->grow[i];
+    const std::string where = fmt::format("experts.grow[{}]", i);
+    if (grow.at <= before || grow.at >= recipe.train.steps)
+      fail(ErrorKind::spec, where + ".at",
+           "found {}; expected {} to {}: behind the one before, and "
+           "before the last of the run",
+           grow.at, before + 1, recipe.train.steps - 1);
+    if (grow.to > kMost)
+      fail(ErrorKind::spec, where + ".to", "found {}; expected at most {}", grow.to, kMost);
+    if (grow.k > grow.to)
+      fail(ErrorKind::spec, where + ".k", "found {} of {} experts", grow.k, grow.to);
+    for (const auto& [name, mixture] : mixtures)
+      if (grow.k > 0 && mixture.k == 0)
+        fail(ErrorKind::spec, where + ".k", "{} has no number of choices; leave it out", name);
+    before = grow.at;
+  }
+}
+
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
@@ -405,8 +450,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   if (!recipe.task) check_data(recipe.data);
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
+  recipe.experts = std::move(sections.experts);
   check_model(recipe);
   check_carried(recipe);
+  check_experts(recipe);
   return recipe;
 }
 
@@ -423,6 +470,7 @@ Json resolve(const Recipe& recipe) {
   // absent where there is nothing to say, as in recipes of checkpoints without these keys
   if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
+  if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
   if (recipe.schedule.type != ScheduleType::wsd)
     for (const char* key : {"decay_fraction", "decay"}) json["schedule"].erase(key);

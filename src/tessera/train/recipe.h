@@ -258,6 +258,66 @@ struct InitRecipe {
   }
 };
 
+/// Experts that a run adds: copies of those that were used most, in every mixture that has fewer.
+struct GrowRecipe {
+  int64_t at = 0;
+  int64_t to = 0;
+  int64_t k = 0;
+  double noise = 0.01;
+
+  static constexpr auto fields() {
+    using C = GrowRecipe;
+    using spec::field;
+    return std::tuple{
+        field("at", &C::at, "updates behind which they come", {.min = 1, .required = true}),
+        field("to", &C::to, "experts of a mixture then", {.min = 1, .required = true}),
+        field("k", &C::k, "experts of a token from then on; 0 = as before", {.min = 0}),
+        field("noise", &C::noise,
+              "what tells a copy from its original, of the size of its matrices and its row of the "
+              "router",
+              {.min = 0})};
+  }
+};
+
+/// Experts that a run removes: those that are hardly used.
+struct RemoveRecipe {
+  double below = 0;
+  int64_t after = 0;
+  int64_t keep = 1;
+
+  static constexpr auto fields() {
+    using C = RemoveRecipe;
+    using spec::field;
+    return std::tuple{
+        field("below", &C::below, "the part of an even share that an expert needs to stay",
+              {.min = 0, .required = true}),
+        field("after", &C::after,
+              "updates that it is judged by, counted from the last judgement or change",
+              {.min = 1, .required = true}),
+        field("keep", &C::keep, "experts of a mixture that stay in any case", {.min = 1})};
+  }
+};
+
+struct ExpertsRecipe {
+  std::vector<GrowRecipe> grow = {};
+  std::optional<RemoveRecipe> remove = {};
+  int64_t balance_steps = 0;
+
+  /// Whether any come or go.
+  bool changes() const { return !grow.empty() || remove; }
+
+  static constexpr auto fields() {
+    using C = ExpertsRecipe;
+    using spec::field;
+    return std::tuple{field("grow", &C::grow, "experts that come, in the order of their steps"),
+                      field("remove", &C::remove, "experts that go; null = none"),
+                      field("balance_steps", &C::balance_steps,
+                            "updates behind which balancing biases stay as they are (DeepSeek-V3: "
+                            "for the last 500 of 14,800 billion tokens); 0 = never",
+                            {.min = 0})};
+  }
+};
+
 struct CheckpointRecipe {
   int64_t every = 0;
   int64_t keep = 2;
@@ -281,6 +341,8 @@ struct Recipe {
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};  // else as the spec declares them, by train.seed
+  std::optional<ExpertsRecipe> experts =
+      {};  // how they are treated; the spec is that of the beginning
   /// What reading it has decided and whoever trains should know, a line each.
   std::vector<std::string> notes = {};
 };

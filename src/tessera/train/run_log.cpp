@@ -50,6 +50,7 @@ Json to_json(const LogLine& line) {
   if (!line.losses.empty()) json["losses"] = line.losses;
   if (!line.experts.empty()) json["experts"] = line.experts;
   if (!line.alarms.empty()) json["alarms"] = line.alarms;
+  if (!line.expert_changes.empty()) json["expert_changes"] = line.expert_changes;
   return json;
 }
 
@@ -94,11 +95,14 @@ LogLine log_line_of(const Json& json, const std::string& where) {
       line.losses[name] = value.get<double>();
     }
   }
-  if (const auto experts = json.find("experts"); experts != json.end()) {
-    if (!experts->is_object())
-      fail(ErrorKind::file, where, "\"experts\": found {}; expected an object",
-           spec::kind_of(*experts));
-    line.experts = *experts;
+  for (const auto& [key, to] :
+       {std::pair{"experts", &line.experts}, {"expert_changes", &line.expert_changes}}) {
+    const auto found = json.find(key);
+    if (found == json.end()) continue;
+    if (!found->is_object())
+      fail(ErrorKind::file, where, "\"{}\": found {}; expected an object", key,
+           spec::kind_of(*found));
+    *to = *found;
   }
   if (const auto alarms = json.find("alarms"); alarms != json.end()) {
     const auto text = [](const Json& alarm) { return alarm.is_string(); };

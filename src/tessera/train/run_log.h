@@ -31,6 +31,7 @@ struct LogLine {
   std::map<std::string, double> losses = {};  // those of parts, by name
   spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
+  spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
 };
 
 spec::Json to_json(const LogLine& line);

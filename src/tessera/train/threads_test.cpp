@@ -47,6 +47,9 @@ TEST(Trainer, LossCurvesAreTheSameForAnyNumberOfThreads) {
   const TemporaryFolder folder;
   Json json = tiny_recipe(folder.write("text.txt", counting_text(3000)));
   json["spec"]["layers"][0]["mixer"]["dropout"] = 0.1;
+  json["spec"]["ffn"] = json_of(R"({"type": "moe", "n_experts": 4, "expert_dropout": 0.1,
+                                    "expert": {"type": "glu", "d_hidden": 16, "dropout": 0.2},
+                                    "shared": {"type": "glu", "d_hidden": 32}})");
   json["train"]["z_loss"] = 1e-3;
   std::vector<fs::path> checkpoints;
   for (const int threads : {1, 2}) {

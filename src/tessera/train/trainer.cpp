@@ -29,10 +29,24 @@ int64_t count_split(const model::ModelSpec& spec, int64_t longest) {
   return count;
 }
 
-/// A run that goes on takes its weights from its checkpoint, and needs the model no more.
-StartWeights first_weights(const Recipe& recipe, const fs::path& folder) {
-  if (checkpoint_steps(folder).empty()) return start_weights(recipe);
-  return {model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed))};
+/// The model of a run that begins, or, with whatever values, that of its newest checkpoint: a run
+/// that goes on takes them from there, and needs no model to begin from.
+model::Model first_model(const Recipe& recipe,
+                         const fs::path& folder,
+                         const TrainOptions& options) {
+  const auto steps = checkpoint_steps(folder);
+  if (!steps.empty()) {
+    // experts may have come and gone since the recipe's
+    model::ModelSpec spec = recipe.experts && recipe.experts->changes()
+                                ? spec_of(checkpoint_folder(folder, steps.back()))
+                                : recipe.spec;
+    auto weights = model::Weights::initial(spec, static_cast<uint64_t>(recipe.train.seed));
+    return {std::move(spec), std::move(weights)};
+  }
+  StartWeights start = start_weights(recipe);
+  if (start.report && options.on_start)
+    for (const std::string& line : start.report->lines()) options.on_start(line);
+  return {recipe.spec, std::move(start.weights)};
 }
 
 }  // namespace
@@ -67,13 +81,8 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   ops::use_block_cache();
 
   const auto objective = open_objective(recipe, folder / "cache", options.cancel);
-  StartWeights start = first_weights(recipe, folder);
-  if (start.report && options.on_start)
-    for (const std::string& line : start.report->lines()) options.on_start(line);
-  const model::Model model(recipe.spec, std::move(start.weights));
-  const ParameterSet parameters(model, recipe.optimizer);
-  const auto optimizer = make_optimizer(recipe.optimizer, parameters);
-  return Loop(recipe, folder, {model, *objective, parameters, *optimizer}, options).run();
+  auto learner = std::make_unique<Learner>(first_model(recipe, folder, options), recipe.optimizer);
+  return Loop(recipe, folder, *objective, std::move(learner), options).run();
 }
 
 }  // namespace tessera::train

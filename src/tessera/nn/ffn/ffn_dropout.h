@@ -1,4 +1,4 @@
-// Dropout inside a feed-forward layer: of hidden values, by token.
+// Dropout inside a feed-forward layer, by token: of hidden values, of experts.
 #pragma once
 
 #include "tessera/spec/fields.h"
@@ -8,6 +8,8 @@ namespace tessera::nn {
 struct FfnDropout {
   virtual ~FfnDropout() = default;
   virtual double hidden_dropout() const = 0;
+  /// The option that says so.
+  virtual std::string_view dropout_name() const { return "dropout"; }
 
   /// Throws Error(spec) where a part within `part` drops: `who` gives it rows that are not the
   /// tokens of a call, which have no random numbers of their own.
@@ -16,12 +18,12 @@ struct FfnDropout {
       const auto* drops = dynamic_cast<const FfnDropout*>(inner.config.get());
       if (drops != nullptr && drops->hidden_dropout() > 0)
         fail(ErrorKind::spec, scope.path,
-             "\"{}\" with dropout = {} in {}; expected 0 there, or dropout of the residual",
-             inner.type(), drops->hidden_dropout(), who);
+             "\"{}\" with {} = {} in {}; expected 0 there, or dropout of the residual",
+             inner.type(), drops->dropout_name(), drops->hidden_dropout(), who);
     });
   }
-  static void check(double p, const spec::Scope& scope) {
-    if (p >= 1) fail(ErrorKind::spec, scope.path, "dropout = {}; expected less than 1", p);
+  static void check(double p, const spec::Scope& scope, std::string_view name = "dropout") {
+    if (p >= 1) fail(ErrorKind::spec, scope.path, "{} = {}; expected less than 1", name, p);
   }
 };
 

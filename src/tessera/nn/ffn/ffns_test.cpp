@@ -139,10 +139,6 @@ TEST(Ffns, RefuseSlopesThatDoNothing) {
             std::string::npos);
   EXPECT_NE(refusal(R"({"type": "mlp", "d_hidden": 4, "dropout": 1})").find("less than 1"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"type": "moe", "n_experts": 2,
-                        "expert": {"type": "mlp", "d_hidden": 4, "dropout": 0.1}})")
-                .find("dropout = 0.1 in an expert"),
-            std::string::npos);
   EXPECT_NE(refusal(R"({"type": "chunked", "chunk": 2,
                         "inner": {"type": "glu", "d_hidden": 4, "dropout": 0.1}})")
                 .find("dropout = 0.1 in slices"),

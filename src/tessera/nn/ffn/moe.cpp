@@ -1,6 +1,8 @@
 #include "tessera/nn/ffn/moe.h"
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/parts.h"
+#include "tessera/nn/router/routing.h"
 #include "tessera/nn/router/sorted_choices.h"
 #include "tessera/ops/basic/pointwise.h"
 
@@ -11,6 +13,7 @@ class Moe final : public Ffn {
  public:
   Moe(const MoeConfig& config, const Builder& builder)
       : config_(config),
+        name_(builder.prefix()),
         router_(build_router(
             config.router, builder.under("router", config.child_scope(builder.scope(), "router")))),
         expert_(
@@ -25,9 +28,10 @@ class Moe final : public Ffn {
   }
 
   Tensor forward(const Tensor& x_ND, Context& context) const override {
-    const Routing routing = router_->route(x_ND, context);
+    const Tensor read_ND = jittered(x_ND, context);
+    const Routing routing = router_->route(read_ND, context);
     Tensor y_ND =
-        routing.slots ? of_slots(*routing.slots, context) : of_choices(x_ND, routing, context);
+        routing.slots ? of_slots(*routing.slots, context) : of_choices(read_ND, routing, context);
     if (shared_ == nullptr) return y_ND;
     Tensor shared_ND = shared_->forward(x_ND, context);
     if (config_.shared_gate)
@@ -36,10 +40,20 @@ class Moe final : public Ffn {
   }
 
  private:
+  Tensor jittered(const Tensor& x_ND, const Context& context) const {
+    if (!context.training || config_.jitter == 0) return x_ND;
+    return x_ND * drawn_by_token(context, name_ + ".jitter", x_ND.size(0), x_ND.size(1),
+                                 [this](const RandomKey& stream, uint64_t i) {
+                                   return 1 + config_.jitter * (2.0 * stream.uniform(i) - 1);
+                                 })
+                      .to(x_ND.options());
+  }
+
   Tensor of_experts(const Tensor& x_SD,
                     std::shared_ptr<const Groups> groups,
                     Context& context) const {
     context.groups = std::move(groups);
+    const ops::InputDrops drops(expert_input_drops(context.groups, context));
     Tensor y_SD = expert_->forward(x_SD, context);
     context.groups = nullptr;
     return y_SD;
@@ -52,7 +66,9 @@ class Moe final : public Ffn {
   }
 
   Tensor of_choices(const Tensor& x_ND, const Routing& routing, Context& context) const {
-    const SortedChoices sorted = sort_by_expert(routing.expert_NK, config_.n_experts);
+    const bool masks = context.training && config_.expert_dropout > 0;
+    const Tensor expert_NK = masks ? masked(routing.expert_NK, context) : routing.expert_NK;
+    const SortedChoices sorted = sort_by_expert(expert_NK, config_.n_experts);
     const auto device = x_ND.device();
     const Tensor weight_NK =
         config_.scale == 1 ? routing.weight_NK : routing.weight_NK * config_.scale;
@@ -66,15 +82,35 @@ class Moe final : public Ffn {
     const Tensor y_SD = of_experts(x_SD, sorted.groups, context);
     // added up in the order of the choices, in float32 or double
     Tensor sum = at::zeros({x_ND.size(0), y_SD.size(1)}, y_SD.options().dtype(ops::wide(y_SD)));
-    for (int64_t j = 0; j < routing.expert_NK.size(1); ++j) {
-      const Tensor expert_N = routing.expert_NK.select(1, j);
+    for (int64_t j = 0; j < expert_NK.size(1); ++j) {
+      const Tensor expert_N = expert_NK.select(1, j);
       const Tensor weight_N1 = weight_NK.narrow(1, j, 1).to(sum.scalar_type());
       sum = with_choice(sum, j, y_SD, sorted, config_.scale_input ? Tensor() : weight_N1);
       if (config_.identity > 0)
         sum = at::where((expert_N >= config_.n_experts + config_.zero).unsqueeze(1).to(device),
                         sum + x_ND.to(sum.scalar_type()) * weight_N1, sum);
     }
+    if (masks) sum = sum / (1 - config_.expert_dropout);
     return of_latent(sum.to(y_SD.scalar_type()));
+  }
+
+  /// Choices [N, K] without those that are left out: -1.
+  Tensor masked(const Tensor& expert_NK, const Context& context) const {
+    require(context.batch->n_tokens() == expert_NK.size(0), name_, "{} tokens of a call of {}",
+            expert_NK.size(0), context.batch->n_tokens());
+    Tensor kept = expert_NK.clone(at::MemoryFormat::Contiguous);
+    auto* expert = kept.data_ptr<int64_t>();
+    const int64_t k = kept.size(1);
+    const RandomKey site = context.key.fold(name_ + ".expert_dropout");
+    for (const Segment& s : context.batch->segments) {
+      const RandomKey stream = s.stream(site);
+      for (int64_t i = 0; i < s.length * k; ++i)
+        if (int64_t& e = expert[s.begin * k + i];
+            e >= 0 && stream.uniform(static_cast<uint64_t>(i / k * config_.choices() + e)) <
+                          config_.expert_dropout)
+          e = -1;
+    }
+    return kept;
   }
 
   /// What experts read, and what is made of their sum.
@@ -84,6 +120,7 @@ class Moe final : public Ffn {
   }
 
   MoeConfig config_;
+  std::string name_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Ffn> expert_, shared_;
   Linear gate_, latent_in_, latent_out_;

@@ -8,6 +8,14 @@
 // With d_latent experts work in a space of their own, cheaper to reach than the token's: an expert
 // reads W_in x, and W_out acts on the weighted sum; router and shared layer read x (Nemotron 3).
 //
+// In training an expert may drop hidden values (its own `dropout`: Fedus et al. 2021,
+// arXiv:2101.03961, sec. 2.4), and with expert_dropout p a token's choices are left out, each with
+// probability p, and the others count 1 / (1 - p): expert output masking, NLLB Team 2022,
+// arXiv:2207.04672, sec. 6.2. What routers count and lose stays as it was chosen. Both draw by
+// token and expert, so that no split of a batch changes them. With jitter e router and experts read
+// x times numbers of [1 - e, 1 + e) then (Mixtral's router_jitter_noise; that of Fedus et al. is
+// the router's own).
+//
 // Experts are any feed-forward layer that is made of products: their weights are stacked,
 // experts.up.weight [E, out, in], and tokens are sorted by expert, so that each product is one call
 // over all experts. A token's output does not turn on what else a call holds, unless the router
@@ -15,11 +23,12 @@
 // arXiv:2401.06066 (DeepSeekMoE).
 #pragma once
 
+#include "tessera/nn/ffn/ffn_dropout.h"
 #include "tessera/nn/router/router_config.h"
 
 namespace tessera::nn {
 
-struct MoeConfig final : spec::Config {
+struct MoeConfig final : spec::Config, FfnDropout {
   int64_t n_experts = 0;
   spec::Part<spec::Slot::router> router;
   spec::Part<spec::Slot::ffn> expert;
@@ -30,6 +39,8 @@ struct MoeConfig final : spec::Config {
   double scale = 1;
   int64_t zero = 0;
   int64_t identity = 0;
+  double expert_dropout = 0;
+  double jitter = 0;
 
   static constexpr auto fields() {
     using C = MoeConfig;
@@ -49,7 +60,13 @@ struct MoeConfig final : spec::Config {
                     {.min = 0}),
         spec::field("scale_input", &C::scale_input,
                     "whether weights act on what experts read instead of what they make"),
-        spec::field("scale", &C::scale, "factor on the weights")};
+        spec::field("scale", &C::scale, "factor on the weights"),
+        spec::field("expert_dropout", &C::expert_dropout,
+                    "probability that a token's expert is left out, in training", {.min = 0}),
+        spec::field("jitter", &C::jitter,
+                    "in training what router and experts read is multiplied by numbers of [1 - "
+                    "jitter, 1 + jitter)",
+                    {.min = 0})};
   }
   static spec::Info info() {
     return {.summary = "A few experts of many for every token, chosen by a router.",
@@ -65,6 +82,10 @@ struct MoeConfig final : spec::Config {
   spec::Scope child_scope(spec::Scope scope, std::string_view field) const;
   void check(const spec::Scope& scope) const override;
   void params(spec::ParamList& list, const spec::Scope& scope) const override;
+  double hidden_dropout() const override { return expert_dropout > 0 ? expert_dropout : jitter; }
+  std::string_view dropout_name() const override {
+    return expert_dropout > 0 ? "expert_dropout" : "jitter";
+  }
   std::string no_state_reason() const override { return router.config->no_state_reason(); }
   double extra_flops(const spec::Scope& scope, int64_t context) const override;
   /// What the router chooses from.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "tessera/nn/ffn/ffn_dropout.h"
-
 namespace tessera::nn {
 namespace {
 
@@ -63,7 +61,15 @@ void MoeConfig::check(const spec::Scope& scope) const {
            "experts of experts: expected a layer without a router; two levels are router "
            "\"hierarchical\"");
   });
-  FfnDropout::refuse(expert, "an expert", scope.at("expert"));
+  FfnDropout::check(expert_dropout, scope, "expert_dropout");
+  if (!router.as<RouterConfig>().chooses()) {
+    if (expert_dropout > 0)
+      fail(ErrorKind::spec, scope.path,
+           "expert_dropout = {}: router \"{}\" mixes tokens and chooses no experts for them",
+           expert_dropout, router.type());
+    FfnDropout::refuse(expert, fmt::format("an expert of router \"{}\"", router.type()),
+                       scope.at("expert"));
+  }
   spec::ParamList list;
   expert.config->params(list, child_scope(scope, "expert"));
   for (const spec::ParamDecl& decl : list.all())

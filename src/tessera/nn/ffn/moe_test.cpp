@@ -248,6 +248,128 @@ TEST(Moe, DroppedTokensAddNothing) {
   y.sum().backward();  // experts without a token have no gradient but zeros
 }
 
+/// 13 tokens of two documents in training, with the random numbers of key 5.
+struct Dropping {
+  Batch batch = batch_of_lengths({8, 5});
+  Tensor x = gen({13, kD}, 1.3, 0.2);
+
+  Tensor run(const Tested& tested, const Tensor& input, Heard* heard = nullptr) const {
+    Context context;
+    context.batch = &batch;
+    context.training = true;
+    context.key = RandomKey(5);
+    if (heard != nullptr) heard->listen(context);
+    return tested.ffn->forward(input, context);
+  }
+  /// Bits of element `column` of `width` that a site draws for every token.
+  Tensor bits(const RandomKey& site, int64_t column, int64_t width) const {
+    Tensor out = at::empty({13}, at::kDouble);
+    for (const Segment& s : batch.segments)
+      for (int64_t t = 0; t < s.length; ++t)
+        out[s.begin + t] =
+            static_cast<double>(s.stream(site).bits(static_cast<uint64_t>(t * width + column)));
+    return out;
+  }
+};
+
+TEST(Moe, ExpertsDropAsIfEachComputedAllTokens) {
+  constexpr int64_t kHidden = 7;
+  constexpr double kP = 0.5;
+  const Dropping d;
+  const Tested all(moe(R"({"type": "top_k", "k": 2})",
+                       R"({"type": "mlp", "act": "relu", "d_hidden": 7, "bias": false,
+                           "dropout": 0.5})"));
+  Tensor of_x[2], y[2];
+  for (const bool by_hand : {false, true}) {
+    const Tensor x = d.x.clone().requires_grad_(true);
+    if (by_hand) {
+      const Tensor w = dense_weights(x, all.value("router.gate.weight").detach(), 2);
+      y[1] = at::zeros({13, kD}, at::kDouble);
+      for (int64_t e = 0; e < kE; ++e) {
+        const RandomKey site = RandomKey(5).fold("experts").fold(static_cast<uint64_t>(e));
+        std::vector<Tensor> kept;
+        for (int64_t c = 0; c < kHidden; ++c)
+          kept.push_back((d.bits(site, c, kHidden) >= kP * 4294967296.0).to(at::kDouble));
+        const Tensor h = at::relu(at::matmul(x, all.value("experts.up.weight").detach()[e].t())) *
+                         at::stack(kept, 1) / (1 - kP);
+        y[1] = y[1] +
+               w.narrow(1, e, 1) * at::matmul(h, all.value("experts.down.weight").detach()[e].t());
+      }
+    } else {
+      y[0] = d.run(all, x);
+    }
+    (y[by_hand] * gen({13, kD}, 0.31, 0.2)).sum().backward();
+    of_x[by_hand] = x.grad();
+  }
+  expect_near(y[0].detach(), y[1].detach(), 1e-12);
+  expect_near(of_x[0], of_x[1], 1e-12);
+  EXPECT_FALSE(at::allclose(y[0], all.run(d.x)));  // in training alone
+}
+
+TEST(Moe, ExpertDropoutLeavesOutChoices) {
+  constexpr double kP = 0.25;
+  const Dropping d;
+  const std::string router =
+      R"({"type": "top_k", "k": 5, "losses": {"balance": "per_choice_mean"}})";
+  for (const char* more :
+       {R"(, "zero": 1, "identity": 1)", R"(, "zero": 1, "identity": 1, "scale_input": true)"}) {
+    const bool scales_input = std::string(more).find("scale_input") != std::string::npos;
+    const Tested whole(moe(router, kExperts[1], more));
+    const Tested all(moe(router, kExperts[1], std::string(more) + R"(, "expert_dropout": 0.25)"),
+                     whole.part.values);
+    const Tensor w = dense_weights(d.x, all.value("router.gate.weight"), 5);
+    Tensor want = at::zeros({13, kD}, at::kDouble);
+    int64_t left_out = 0;
+    for (int64_t e = 0; e < 6; ++e) {
+      const Tensor out =
+          (d.bits(RandomKey(5).fold(".expert_dropout"), e, 6) < kP * 4294967296.0).unsqueeze(1);
+      const Tensor w_N1 = w.narrow(1, e, 1);
+      left_out += (out & (w_N1 > 0)).sum().item<int64_t>();
+      Tensor term = at::zeros({13, kD}, at::kDouble);
+      if (e < kE) {
+        const Tested expert = expert_of(all, kExperts[1], e, at::kDouble);
+        term = scales_input ? expert.run(d.x * w_N1) * (w_N1 > 0) : expert.run(d.x) * w_N1;
+      } else if (e == 5) {
+        term = d.x * w_N1;
+      }
+      want = want + at::where(out, at::zeros_like(term), term / (1 - kP));
+    }
+    EXPECT_GT(left_out, 5);
+    EXPECT_LT(left_out, 30);
+    Heard heard, before;
+    expect_near(d.run(all, d.x, &heard).detach(), want.detach(), 1e-12, more);
+    d.run(whole, d.x, &before);
+    // what is counted and lost is what was chosen
+    ASSERT_FALSE(heard.losses.empty());
+    for (const auto& [name, value] : before.losses)
+      EXPECT_TRUE(at::equal(value, heard.losses.at(name))) << name;
+    for (const auto& [name, value] : before.statistics)
+      EXPECT_TRUE(at::equal(value, heard.statistics.at(name))) << name;
+    // in training alone
+    EXPECT_TRUE(at::equal(all.run(d.x), whole.run(d.x)));
+  }
+}
+
+TEST(Moe, JitterIsOfWhatRouterAndExpertsRead) {
+  constexpr double kJitter = 0.4;
+  const Dropping d;
+  const std::string rest = R"(, "identity": 1, "shared": {"type": "linear"})";
+  const Tested whole(moe(R"({"type": "top_k", "k": 3})", kExperts[1], rest));
+  const Tested all(moe(R"({"type": "top_k", "k": 3})", kExperts[1], rest + R"(, "jitter": 0.4)"),
+                   whole.part.values);
+  std::vector<Tensor> factors;
+  for (int64_t c = 0; c < kD; ++c) {
+    // 24 bits of the 32
+    const Tensor u = (d.bits(RandomKey(5).fold(".jitter"), c, kD) / 256).floor() / 16777216;
+    factors.push_back(1 + kJitter * (2 * u - 1));
+  }
+  const Tensor read = d.x * at::stack(factors, 1);
+  // the shared layer reads the token itself
+  const Tensor want = whole.run(read) + at::matmul(d.x - read, all.value("shared.out.weight").t());
+  expect_near(d.run(all, d.x).detach(), want.detach(), 1e-6);
+  EXPECT_TRUE(at::equal(all.run(d.x), whole.run(d.x)));
+}
+
 TEST(Moe, SoftGolden) {
   const Values values = {
       {"router.slots.weight", tensor({1, 0, 0, 2}, {2, 2})},
@@ -317,6 +439,19 @@ TEST(Moe, RefusesInOneLine) {
   expect(moe("\"top_k\"", moe("\"top_k\"")), "experts of experts");
   expect(R"({"type": "chunked", "chunk": 2, "inner": )" + moe("\"hash\"") + "}",
          "reads the tokens of a whole call");
+  expect(moe("\"top_k\"", kExperts[0], R"(, "expert_dropout": 1)"),
+         "expert_dropout = 1; expected less");
+  expect(R"({"type": "chunked", "chunk": 2, "inner": )" +
+             moe("\"top_k\"", kExperts[0], R"(, "expert_dropout": 0.1)") + "}",
+         "expert_dropout = 0.1 in slices");
+  const auto expect_soft = [&](const std::string& expert, const char* more, const char* text) {
+    const std::string error =
+        test::error_of([&] { Tested(moe("\"soft\"", expert, more), {}, kD, /*causal=*/false); });
+    EXPECT_NE(error.find(text), std::string::npos) << error;
+  };
+  expect_soft(kExperts[0], R"(, "expert_dropout": 0.1)", "mixes tokens");
+  expect_soft(R"({"type": "mlp", "d_hidden": 7, "dropout": 0.1})", "",
+              "dropout = 0.1 in an expert of router \"soft\"");
   expect(moe(R"({"type": "top_k"})").replace(0, 1, R"({"capacity": 0, )"),
          "unknown key \"capacity\"");
 }

@@ -11,7 +11,7 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
   std::vector<double> short_factor, long_factor;
   int64_t original_length = 0;
   double factor = 1;
-  std::optional<double> attention_factor;
+  std::optional<double> attention_factor, long_attention_factor;
 
   static constexpr auto fields() {
     using C = LongRopeScalingConfig;
@@ -25,7 +25,9 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
         spec::field("factor", &C::factor, "s = longest length / L0, for the attention factor",
                     {.min = 0}),
         spec::field("attention_factor", &C::attention_factor,
-                    "factor on cos and sin; null = sqrt(1 + ln s / ln L0)")};
+                    "factor on cos and sin; null = sqrt(1 + ln s / ln L0)"),
+        spec::field("long_attention_factor", &C::long_attention_factor,
+                    "the same beyond L0; null = that up to L0 (Phi-3.5-MoE may have two)")};
   }
   static spec::Info info() {
     return {
@@ -54,8 +56,11 @@ struct LongRopeScalingConfig final : RopeScalingConfig {
         factor <= 1
             ? 1
             : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original_length)));
-    RopeFrequencies f{plain_frequencies(theta, rotary_dim), attention_factor.value_or(automatic)};
-    const std::vector<double>& divisors = length > original_length ? long_factor : short_factor;
+    const double up_to = attention_factor.value_or(automatic);
+    const bool beyond = length > original_length;
+    RopeFrequencies f{plain_frequencies(theta, rotary_dim),
+                      beyond ? long_attention_factor.value_or(up_to) : up_to};
+    const std::vector<double>& divisors = beyond ? long_factor : short_factor;
     for (size_t m = 0; m < f.omega.size(); ++m) f.omega[m] /= divisors[m];
     return f;
   }

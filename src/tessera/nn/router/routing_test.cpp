@@ -270,6 +270,14 @@ TEST(SwitchRouter, DropsWhatHasNoRoom) {
             (std::vector<bool>{true, true, true, false, true, false}));
 }
 
+TEST(SwitchRouter, ABiasIsOfTheLogits) {
+  Tested router(R"({"type": "switch", "bias": true, "jitter": 0})", 3,
+                {{"gate.bias", tensor({0, 0, 50})}});
+  const Routing r = router.route(six());
+  EXPECT_TRUE((r.expert_NK == 2).all().item<bool>());
+  EXPECT_NEAR(r.weight_NK.min().item<double>(), 1, 1e-12);
+}
+
 TEST(SwitchRouter, TheSurestFirst) {
   Tested router(R"({"type": "switch", "capacity": 2, "order": "by_probability", "jitter": 0})", 3);
   router.training = true;

@@ -7,7 +7,7 @@ SortedChoices sort_by_expert(const Tensor& expert_NK, int64_t experts) {
   const auto* expert = chosen.const_data_ptr<int64_t>();
   const int64_t n = chosen.numel(), k = chosen.size(1);
   const auto is_row = [&](int64_t i) { return expert[i] >= 0 && expert[i] < experts; };
-  Groups groups{std::vector<int64_t>(static_cast<size_t>(experts) + 1, 0)};
+  Groups groups{.offsets = std::vector<int64_t>(static_cast<size_t>(experts) + 1, 0)};
   for (int64_t i = 0; i < n; ++i)
     if (is_row(i)) ++groups.offsets[static_cast<size_t>(expert[i]) + 1];
   for (size_t e = 1; e < groups.offsets.size(); ++e) groups.offsets[e] += groups.offsets[e - 1];
@@ -27,6 +27,7 @@ SortedChoices sort_by_expert(const Tensor& expert_NK, int64_t experts) {
     choice[at] = i;
     row[i] = at;
   }
+  groups.token_S = out.token_S;
   out.groups = std::make_shared<const Groups>(std::move(groups));
   return out;
 }

@@ -12,6 +12,7 @@ enum class FillOrder { position, by_probability };
 
 struct SwitchConfig final : CapacityConfig {
   FillOrder order = FillOrder::position;
+  bool bias = false;
 
   SwitchConfig() {
     losses.balance = BalanceLoss::switch_;
@@ -20,7 +21,8 @@ struct SwitchConfig final : CapacityConfig {
   static constexpr auto fields() {
     using C = SwitchConfig;
     return std::tuple_cat(
-        std::tuple{spec::field("order", &C::order, "which tokens have room first")},
+        std::tuple{spec::field("order", &C::order, "which tokens have room first"),
+                   spec::field("bias", &C::bias, "whether p = softmax(W x + b)")},
         capacity_fields<C>());
   }
   static spec::Info info() {
@@ -33,6 +35,9 @@ struct SwitchConfig final : CapacityConfig {
             .forms = {.recurrent = true}};
   }
   double used(const spec::Scope&) const override { return 1; }
+  void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    list.linear("gate", scope.n_experts, scope.input_width(), bias);
+  }
 };
 
 }  // namespace tessera::nn

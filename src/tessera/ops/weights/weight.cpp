@@ -69,10 +69,14 @@ Weight Weight::stored(std::string name,
 }
 
 Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale, double dropout) {
-  require(w->shape().size() == 2 && a->size(1) == w->size(1) && b->size(0) == w->size(0) &&
-              b->size(1) == a->size(0),
-          "adapter", "{}: [{}, {}] and [{}, {}] beside a weight of {} axes", w->name(), a->size(0),
-          a->size(1), b->size(0), b->size(1), w->shape().size());
+  const auto &whole = w->shape(), &down = a->shape(), &up = b->shape();
+  const size_t axes = whole.size();
+  require((axes == 2 || axes == 3) && down.size() == axes && up.size() == axes &&
+              (axes == 2 || (down[0] == whole[0] && up[0] == whole[0])) &&
+              down[axes - 1] == whole[axes - 1] && up[axes - 2] == whole[axes - 2] &&
+              up[axes - 1] == down[axes - 2],
+          "adapter", "{}: [{}] and [{}] beside a weight [{}]", w->name(), fmt::join(down, ", "),
+          fmt::join(up, ", "), fmt::join(whole, ", "));
   Weight out;
   out.name_ = w->name();
   out.dtype_ = w->dtype();
@@ -116,6 +120,13 @@ Weight Weight::slice(int64_t index) const {
   require(shape_.size() == 3 && index >= 0 && index < shape_[0], "weight",
           "{}: slice {} of a weight of {} axes, {} slices", name_, index, shape_.size(),
           shape_.empty() ? 0 : shape_[0]);
+  if (adapted_) {
+    const auto of = [index](const WeightPtr& part) {
+      return std::make_shared<const Weight>(part->slice(index));
+    };
+    return adapted(of(adapted_->w), of(adapted_->a), of(adapted_->b), adapted_->scale,
+                   adapted_->dropout);
+  }
   Weight out = *this;
   out.shape_.erase(out.shape_.begin());
   if (view_.defined()) out.view_ = view_.select(0, index);
@@ -154,6 +165,9 @@ Tensor Weight::tensor() const {
       fail(ErrorKind::usage, "adapter",
            "{} is read as a matrix, whose inputs cannot be dropped; expected dropout 0 beside it",
            name_);
+    if (shape_.size() == 3)
+      return adapted_->w->tensor() +
+             adapted_->scale * at::bmm(adapted_->b->tensor(), adapted_->a->tensor());
     // columns of B A, by the products that kernels and gradients share
     return adapted_->w->tensor() +
            adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
@@ -389,6 +403,10 @@ Tensor grouped_linear(const Tensor& x_NI,
                       const std::vector<int64_t>& offsets,
                       const Weight* bias_EO) {
   check_groups(x_NI, w_EOI, offsets);
+  if (const Weight::Adapted* parts = w_EOI.parts())
+    return grouped_linear(x_NI, *parts->w, offsets, bias_EO) +
+           parts->scale * grouped_linear(grouped_linear(parts->input(x_NI), *parts->a, offsets),
+                                         *parts->b, offsets);
   const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
   if (by_kernel(x_NI, w_EOI)) {
     const auto given = [](const Tensor& t) {

@@ -32,8 +32,9 @@ class Weight {
                        std::shared_ptr<const void> owner);
 
   /// W + scale B A: a matrix W [O, I] of any storage with a product of low rank beside it, A [r, I]
-  /// and B [O, r]. All three stay as they are, and are trained where they are trainable. `dropout`
-  /// is the probability with which training drops a number that A reads (input_drops.h).
+  /// and B [O, r]; or E of each, one per expert: [E, O, I], [E, r, I], [E, O, r]. All three stay as
+  /// they are, and are trained where they are trainable. `dropout` is the probability with which
+  /// training drops a number that A reads (input_drops.h).
   static Weight adapted(
       WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tessera/nn/dropout.h"
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/parts.h"
 #include "tessera/nn/router/sorted_choices.h"
@@ -28,7 +29,7 @@ class AttentionExperts final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const Routing routing = router_->route(x_ND, context);
     const SortedChoices sorted = sort_by_expert(routing.expert_NK, config_.n_experts);
-    const Tensor unrotated = queries(x_ND, routing, sorted);
+    const Tensor unrotated = queries(x_ND, routing, sorted, context);
     const Tensor far = mask_.far_queries(unrotated, *position_, context);
     const Tensor q_NHD = position_->rotate(unrotated, Side::query, context),
                  k_NGD = position_->rotate(heads(k_(x_ND)), Side::key, context),
@@ -40,7 +41,7 @@ class AttentionExperts final : public Mixer {
     const Tensor o_NHD = rows != nullptr
                              ? with_state(q_NHD, k_NGD, v_NGD, scores, context, *rows)
                              : attend_documents(q_NHD, k_NGD, v_NGD, *context.batch, scores);
-    return outputs(o_NHD, routing, sorted).to(x_ND.scalar_type());
+    return outputs(o_NHD, routing, sorted, context).to(x_ND.scalar_type());
   }
 
  private:
@@ -50,7 +51,11 @@ class AttentionExperts final : public Mixer {
 
   /// Those of the chosen experts, [N, G K, D], the experts of a head one after another: they read
   /// one head of keys. Zero where a choice is none.
-  Tensor queries(const Tensor& x_ND, const Routing& routing, const SortedChoices& sorted) const {
+  Tensor queries(const Tensor& x_ND,
+                 const Routing& routing,
+                 const SortedChoices& sorted,
+                 const Context& context) const {
+    const ops::InputDrops drops(expert_input_drops(sorted.groups, context));
     const int64_t n = x_ND.size(0), k = routing.expert_NK.size(1), g = config_.n_heads,
                   d = config_.head_dim;
     const auto device = x_ND.device();
@@ -84,7 +89,11 @@ class AttentionExperts final : public Mixer {
   }
 
   /// Added up in the order of the choices, in float32 or double.
-  Tensor outputs(const Tensor& o_NHD, const Routing& routing, const SortedChoices& sorted) const {
+  Tensor outputs(const Tensor& o_NHD,
+                 const Routing& routing,
+                 const SortedChoices& sorted,
+                 const Context& context) const {
+    const ops::InputDrops drops(expert_input_drops(sorted.groups, context));
     const int64_t n = o_NHD.size(0), k = routing.expert_NK.size(1), g = config_.n_heads,
                   d = config_.head_dim;
     const auto device = o_NHD.device();

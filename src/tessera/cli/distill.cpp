@@ -1,0 +1,36 @@
+// What `convert` does with tensors.
+#include <unistd.h>
+
+#include "tessera/base/text_input.h"
+#include "tessera/cli/cli.h"
+#include "tessera/cli/convert.h"
+#include "tessera/convert/tokenizer.h"
+#include "tessera/train/distill_experts.h"
+
+namespace tessera::cli {
+namespace {
+
+convert::Checkpoint distil(convert::Checkpoint checkpoint, const DistillArgs& args) {
+  const text::Tokenizer tokenizer =
+      convert::find_tokenizer(args.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));
+  const auto all = tokenizer.encode(read_text_input(args.text, &cancel_token()), {});
+  std::vector<int64_t> ids(all.begin(), all.end());
+  if (std::ssize(ids) > args.tokens) ids.resize(static_cast<size_t>(args.tokens));
+  const auto report = [](const train::DistilledLayer& line) {
+    fmt::print(stderr,
+               "tessera: {}: misses {:.4f} of what the mixture makes of {} other tokens, {:.4f} as "
+               "the mean of its experts\n",
+               line.mixture, line.after, line.held_out, line.before);
+  };
+  return train::distilled_experts(
+      checkpoint, args.use, ids,
+      {.steps = args.steps, .seed = args.seed, .cancel = &cancel_token()}, report);
+}
+
+}  // namespace
+
+std::function<int()> add_distilling_convert(CLI::App& app) {
+  return add_convert(app, distil);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,28 @@
+// What a run changes: a model, which of its parameters are trained, and what trains them.
+#pragma once
+
+#include "tessera/convert/experts.h"
+#include "tessera/train/optimizer.h"
+
+namespace tessera::train {
+
+struct Learner {
+  Learner(model::Model trained, const OptimizerRecipe& recipe)
+      : model(std::move(trained)),
+        parameters(model, recipe),
+        optimizer(make_optimizer(recipe, parameters)) {}
+  Learner(const Learner&) = delete;
+  Learner& operator=(const Learner&) = delete;
+
+  model::Model model;
+  ParameterSet parameters;
+  std::unique_ptr<Optimizer> optimizer;
+};
+
+/// The same with other experts: copies begin with the moments of their originals, and what does not
+/// change is shared with `before`, which is not used again.
+std::unique_ptr<Learner> with_experts(const Learner& before,
+                                      const OptimizerRecipe& recipe,
+                                      const convert::ExpertChange& change);
+
+}  // namespace tessera::train
