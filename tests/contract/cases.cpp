@@ -262,6 +262,8 @@ constexpr Sample kSamples[] = {
     {Slot::mixer, "rg_lru", "wide", R"({"n_heads": 3, "width": 9, "d_conv": 2, "chunk": 3})"},
     {Slot::mixer, "rwkv4", "wide", R"({"width": 19})"},
     {Slot::mixer, "short_conv", "one_tap", R"({"d_conv": 1})"},
+    {Slot::mixer, "convolution", "even", R"({"kernel": 4, "groups": 2, "act": "gelu"})"},
+    {Slot::mixer, "convolution", "of_each_channel", R"({"groups": 8, "bias": false})"},
     {Slot::mixer, "fourier", "", R"({"max_length": 40})"},
     {Slot::mixer, "fourier", "blended", R"({"max_length": 40, "real": "each", "blend": 0.7})"},
     {Slot::mixer, "s4d", "", R"({"d_state": 6})"},

@@ -61,6 +61,8 @@ INPUTS = (
 UNSAID = {
     "bamba": ["no_attention", "all_attention", "time_step_limit_open"],
     "falcon_h1": ["time_step_limit_open"],
+    "deberta_v2": ["conv_kernel_size"],
+    "vit": ["qkv_bias", "patch_size"],
     "jamba": ["no_attention", "all_attention"],
     "mamba2": ["time_step_limit_open"],
     "qwen3_next": ["no_attention", "all_attention"],

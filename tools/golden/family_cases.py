@@ -2394,6 +2394,10 @@ def deberta_v2():
             Case("position_buckets", {"position_buckets": -1}, why="every distance has its row"),
             Case("norm_rel_ebd", {"norm_rel_ebd": "none"}),
             Case("share_att_key", {"share_att_key": False}),
+            Case("conv_kernel_size", {"conv_kernel_size": 3}),
+            Case("conv_kernel_size_5", {"conv_kernel_size": 5}, of="conv_kernel_size"),
+            Case("conv_act", {"conv_act": "gelu"}, of="conv_kernel_size"),
+            Case("conv_groups", {"conv_groups": 4}, of="conv_kernel_size"),
         ],
         shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
         padding="right",
@@ -2403,7 +2407,7 @@ def deberta_v2():
         rejects=[
             {"name": "embedding_size", "set": {"embedding_size": 8}, "expect": "embedding_size"},
             {"name": "attention_head_size", "set": {"attention_head_size": 8}, "expect": "attention_head_size"},
-            {"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"},
+            {"name": "conv_even", "set": {"conv_kernel_size": 4}, "expect": "conv_kernel_size"},
         ],
     )
 
