@@ -397,6 +397,8 @@ constexpr Sample kSamples[] = {
     {Slot::ffn, "moe", "shared_gate_true",
      R"({"n_experts": 4, "expert": {"type": "mlp", "d_hidden": 6}, "shared": {"type": "glu", "d_hidden": 5},
         "shared_gate": true, "scale": 1.5})"},
+    {Slot::ffn, "moe", "bias_true",
+     R"({"n_experts": 4, "expert": {"type": "glu", "d_hidden": 5}, "shared": {"type": "mlp", "d_hidden": 3}, "bias": true})"},
     {Slot::ffn, "moe", "in_a_space_of_their_own",
      R"({"n_experts": 4, "d_latent": 3, "expert": {"type": "mlp", "d_hidden": 6},
         "shared": {"type": "glu", "d_hidden": 5}})"},

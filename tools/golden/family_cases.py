@@ -4066,6 +4066,56 @@ def granitemoe():
     )
 
 
+def jetmoe():
+    return Family(
+        name="jetmoe",
+        model_type="jetmoe",
+        architecture="JetMoeForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            **EXPERTS,
+            "kv_channels": 8,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+        },
+        cases=[Case("base")]
+        + common_cases(act="activation_function")
+        + [
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case(
+                "num_key_value_heads",
+                {"num_key_value_heads": 4, "kv_channels": 4},
+                why="more heads in the same width",
+            ),
+            *every_rope(8),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "defaults",
+                "tie_word_embeddings",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "intermediate_size",
+                    "num_hidden_layers",
+                    "num_key_value_heads",
+                    "num_local_experts",
+                    "kv_channels",
+                ),
+                same_result=False,
+            ),
+        ],
+        shape_keys=SHAPES + ["num_key_value_heads", "kv_channels", "num_local_experts"],
+        missing="model.layers.1.self_attention.experts.bias",
+        rejects=[
+            {"name": "head_dim", "set": {"head_dim": 4}, "expect": "head_dim"},
+        ],
+    )
+
+
 def deepseek_v2():
     yarn = dict(factor=4.0, original_max_position_embeddings=16)
     return Family(
@@ -4187,7 +4237,7 @@ def dbrx():
 
 
 FAMILIES += [
-    make() for make in (mixtral, qwen3_moe, qwen2_moe, granitemoe, deepseek_v2, dbrx)
+    make() for make in (mixtral, qwen3_moe, qwen2_moe, granitemoe, jetmoe, deepseek_v2, dbrx)
 ]
 
 

@@ -13,9 +13,9 @@ class Moe final : public Ffn {
       : config_(config),
         router_(build_router(
             config.router, builder.under("router", config.child_scope(builder.scope(), "router")))),
-        expert_(
-            build_ffn(config.expert,
-                      builder.under("experts", config.child_scope(builder.scope(), "expert")))) {
+        expert_(build_ffn(config.expert,
+                          builder.under("experts", config.child_scope(builder.scope(), "expert")))),
+        bias_(builder.optional("bias")) {
     if (config.d_latent > 0) {
       latent_in_ = Linear(builder, "latent_in");
       latent_out_ = Linear(builder, "latent_out");
@@ -28,6 +28,7 @@ class Moe final : public Ffn {
     const Routing routing = router_->route(x_ND, context);
     Tensor y_ND =
         routing.slots ? of_slots(*routing.slots, context) : of_choices(x_ND, routing, context);
+    if (bias_ != nullptr) y_ND = y_ND + bias_->tensor().to(y_ND.device(), y_ND.scalar_type());
     if (shared_ == nullptr) return y_ND;
     Tensor shared_ND = shared_->forward(x_ND, context);
     if (config_.shared_gate)
@@ -86,6 +87,7 @@ class Moe final : public Ffn {
   MoeConfig config_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Ffn> expert_, shared_;
+  WeightPtr bias_;
   Linear gate_, latent_in_, latent_out_;
 };
 
