@@ -55,6 +55,8 @@ INPUTS = (
     "global_attention_mask",
     "decoder_input_ids",
     "decoder_attention_mask",
+    "input_features",
+    "pixel_values",
 )
 
 # models that leave keys of their class unsaid

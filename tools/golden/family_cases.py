@@ -53,6 +53,7 @@ class Family:
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
     pair: bool = False  # an encoder-decoder: sources and targets
+    features: tuple = ()  # name and shape of what is read instead of token ids
     global_tokens: tuple = ()  # of row 0, which see everything; row 1 has the first
     types: int = 0
     no_text: str = ""  # why there is no greedy text
@@ -4437,6 +4438,90 @@ def switch_transformers():
 
 
 FAMILIES += [make() for make in (olmoe, phimoe, switch_transformers)]
+
+
+# --- what is read instead of text ---------------------------------------------------------------------
+
+
+def whisper():
+    return Family(
+        name="whisper",
+        model_type="whisper",
+        architecture="WhisperForConditionalGeneration",
+        gains={"decoder.layer_norm.weight": 1, "decoder.embed_positions.weight": 4},
+        settings=dict(
+            vocab_size=64,
+            num_mel_bins=8,
+            d_model=16,
+            encoder_layers=2,
+            encoder_attention_heads=2,
+            encoder_ffn_dim=12,
+            decoder_layers=2,
+            decoder_attention_heads=4,
+            decoder_ffn_dim=20,
+            max_source_positions=9,
+            max_target_positions=40,
+            activation_function="relu",
+            decoder_start_token_id=3,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("activation_function", {"activation_function": "gelu"}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(
+                    suppress_tokens=[1, 2],
+                    begin_suppress_tokens=[4],
+                    forced_decoder_ids=[[1, 5], [2, 6]],
+                    max_length=40,
+                ),
+                why="keys of the released files",
+            ),
+            Rewrite(
+                "defaults",
+                "activation_function",
+                keep(
+                    "vocab_size",
+                    "num_mel_bins",
+                    "d_model",
+                    "encoder_layers",
+                    "encoder_attention_heads",
+                    "encoder_ffn_dim",
+                    "decoder_layers",
+                    "decoder_attention_heads",
+                    "decoder_ffn_dim",
+                    "max_source_positions",
+                    "max_target_positions",
+                    "decoder_start_token_id",
+                    "pad_token_id",
+                ),
+                why="gelu, a tied head",
+            ),
+        ],
+        shape_keys=["vocab_size", "num_mel_bins", "d_model", "encoder_layers", "encoder_ffn_dim"]
+        + ["decoder_layers", "decoder_ffn_dim", "max_target_positions"],
+        padding="right",
+        pair=True,
+        features=("input_features", (8, 18)),
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+        rejects=[
+            {
+                "name": "use_weighted_layer_sum",
+                "set": {"use_weighted_layer_sum": True},
+                "expect": "use_weighted_layer_sum",
+            },
+        ],
+    )
+
+
+FAMILIES += [make() for make in (whisper,)]
 
 
 # families whose files are read with their head alone; Zamba's is always tied
