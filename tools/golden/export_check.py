@@ -59,12 +59,12 @@ INPUTS = (
     "pixel_values",
 )
 
-# models that leave keys of their class unsaid
+# models that leave keys of their class unsaid, or have a tensor more than the base
 UNSAID = {
-    "bamba": ["no_attention", "all_attention", "time_step_limit_open"],
-    "falcon_h1": ["time_step_limit_open"],
     "deberta_v2": ["conv_kernel_size"],
     "vit": ["qkv_bias", "patch_size"],
+    "bamba": ["no_attention", "all_attention", "time_step_limit_open"],
+    "falcon_h1": ["time_step_limit_open"],
     "jamba": ["no_attention", "all_attention"],
     "mamba2": ["time_step_limit_open"],
     "qwen3_next": ["no_attention", "all_attention"],

@@ -4521,7 +4521,61 @@ def whisper():
     )
 
 
-FAMILIES += [make() for make in (whisper,)]
+def vit():
+    return Family(
+        name="vit",
+        model_type="vit",
+        architecture="ViTForImageClassification",
+        settings=dict(
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=20,
+            image_size=[8, 12],
+            patch_size=4,
+            num_labels=5,
+            layer_norm_eps=1e-5,
+            hidden_act="relu",
+        ),
+        cases=[
+            Case("base", why="six patches, the class of the first token"),
+            Case("hidden_act", {"hidden_act": "gelu"}),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("num_attention_heads", {"num_attention_heads": 2}),
+            Case("qkv_bias", {"qkv_bias": False}),
+            Case(
+                "patch_size",
+                {"patch_size": [2, 6]},
+                why="patches that are no squares",
+            ),
+            Case("body", architecture="ViTModel", why="hidden states and a pooler's vector"),
+            Case("pooler_act", {"pooler_act": "gelu"}, of="body", architecture="ViTModel"),
+            Rewrite("v4", "base", older, why="older spelling"),
+            Rewrite(
+                "defaults",
+                "layer_norm_eps",
+                keep(
+                    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                    "image_size", "patch_size", "id2label", "label2id",
+                ),
+                same_result=False,
+                why="epsilon 1e-12, gelu",
+            ),
+        ],
+        shape_keys=["hidden_size", "num_hidden_layers", "intermediate_size", "num_channels"]
+        + ["image_size", "patch_size"],
+        padding="none",
+        features=("pixel_values", (3, 8, 12)),
+        no_text="an encoder",
+        missing="vit.encoder.layer.1.attention.attention.key.bias",
+        rejects=[
+            {"name": "image_size", "set": {"image_size": [8, 8]}, "expect": "position_embeddings"},
+            {"name": "pooler_output_size", "set": {"pooler_output_size": 8}, "expect": "pooler_output_size"},
+        ],
+    )
+
+
+FAMILIES += [make() for make in (whisper, vit)]
 
 
 # families whose files are read with their head alone; Zamba's is always tied
