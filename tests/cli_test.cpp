@@ -637,6 +637,22 @@ TEST_F(Cli, ForwardReadsFeaturesAndSound) {
             2, "--audio with a model that reads no sound");
   expect_refused("forward " + model.string() + " --output " + output, 2,
                  "expected --input or --audio");
+
+  // and what an encoder with a decoder beside it answers
+  const std::string audio = " --audio " + (folder_ / "a.wav").string(),
+                    say = " --max-new-tokens 4 --answer-prefix 7 --json";
+  const Outcome answered = run("generate " + kGoldens + "/whisper/base" + audio + say);
+  ASSERT_EQ(answered.code, 0) << answered.err;
+  const spec::Json answer = spec::parse_json(answered.out, "generate --json");
+  EXPECT_EQ(answer["prompt_tokens"], 1500);
+  EXPECT_EQ(answer["token_ids"].size(), 4u);
+  EXPECT_EQ(answer["token_ids"][0], 7);
+  complains(run("generate " + kGoldens + "/t5/base" + audio), 2,
+            "--audio with a model that reads no sound");
+  complains(run("generate " + kGoldens + "/whisper/base --input-ids 1"), 2,
+            "this model answers input_features [8, frames], not ids");
+  complains(run("forward " + kGoldens + "/whisper/base --output " + output + audio), 2,
+            "--audio with a model that has a decoder");
 }
 
 TEST_F(Cli, ForwardTakesNoInputThatChangesNothing) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -13,11 +14,14 @@
 #include "tessera/convert/families_testing.h"
 #include "tessera/convert/family.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/format/wav.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/infer/log_mel.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/model/padding.h"
+#include "tessera/nn/embed/feature_batch.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/spec/json.h"
@@ -132,8 +136,18 @@ TEST_P(FamilyParity, LogitsAndGreedyText) {
   const auto get = [&](const char* name) { return infer::tensor_or_undefined(io, name); };
   Tensor ids = get("input_ids"), mask = get("attention_mask");
   const at::NoGradGuard no_gradients;
-  nn::Batch batch = model::from_padded(ids, mask, get("position_ids"), get("token_type_ids"),
-                                       get("global_attention_mask"));
+  nn::Batch batch;
+  const model::ModelSpec& reader =
+      loaded.model.spec().encoder ? *loaded.model.spec().encoder : loaded.model.spec();
+  if (const auto* features =
+          dynamic_cast<const nn::FeatureEmbedConfig*>(reader.embed.config.get())) {
+    batch = nn::feature_batch(*features, get(features->input().c_str()).unbind());
+    ids = batch.ids_N.reshape({static_cast<int64_t>(batch.segments.size()), -1});
+    mask = at::ones_like(ids);
+  } else {
+    batch = model::from_padded(ids, mask, get("position_ids"), get("token_type_ids"),
+                               get("global_attention_mask"));
+  }
   // beside an encoder, what was read so far is its source
   const bool pair = get("decoder_input_ids").defined();
   ASSERT_EQ(pair, loaded.model.spec().encoder != nullptr);
@@ -201,15 +215,60 @@ TEST_P(FamilyParity, LogitsAndGreedyText) {
   // factors of such models follow the length seen: the uncached text is defined by whole passes
   // only
   if (folder.length_dependent() && stays_beyond(loaded.model.spec())) return;
-  EXPECT_EQ(
-      infer::generate(loaded.model, nullptr, {list("greedy_prompt")}, options).rows[0].token_ids,
-      list("greedy_ids"));
+  std::vector<std::vector<int64_t>> prompts;
+  if (const Tensor prompt = get("greedy_prompt"); prompt.is_floating_point())
+    options.features.push_back(prompt);
+  else
+    prompts.push_back(list("greedy_prompt"));
+  EXPECT_EQ(infer::generate(loaded.model, nullptr, prompts, options).rows[0].token_ids,
+            list("greedy_ids"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens,
                          FamilyParity,
                          ::testing::ValuesIn(all_cases()),
                          [](const auto& info) { return info.param.title(); });
+
+/// A rising tone from `first` Hz on and noise, 1.25 s of 16 bits, as tools/golden/sound.py makes
+/// it.
+void write_sweep(const fs::path& path, double first) {
+  constexpr uint32_t kSamples = 20000;
+  std::string wav = "RIFF....WAVEfmt ";
+  const auto number = [&](uint32_t value, int bytes) {
+    wav.append(reinterpret_cast<const char*>(&value), static_cast<size_t>(bytes));
+  };
+  number(16, 4), number(1, 2), number(1, 2), number(16000, 4), number(32000, 4), number(2, 2);
+  number(16, 2), wav += "data", number(2 * kSamples, 4);
+  for (int64_t n = 0; n < kSamples; ++n) {
+    const double s = static_cast<double>(n) / 16000;
+    const double tone = std::sin(2 * M_PI * (first * s + 1500 * s * s)),
+                 noise = static_cast<double>((n * 7919 + 104729) % 65537) / 32768 - 1;
+    number(static_cast<uint32_t>(
+               static_cast<int32_t>(std::nearbyint((0.4 * tone + 0.05 * noise) * 32767))),
+           2);
+  }
+  std::ofstream(path, std::ios::binary) << wav;
+}
+
+TEST(FamilySounds, AFileIsAnsweredAsTheReferenceAnswersIt) {
+  const fs::path folder = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/sound";
+  const infer::LoadedModel loaded = infer::load_model(folder);
+  const test::TemporaryFolder scratch;
+  infer::GenerateOptions options;
+  options.max_new_tokens = 16;
+  infer::LogMelOptions mels;
+  mels.mels = 8;
+  const spec::Json answers = read_story(folder / "case.json")["answers"];
+  ASSERT_EQ(answers.size(), 2u);
+  for (const spec::Json& answer : answers) {
+    write_sweep(scratch / "a.wav", answer["first_hz"]);
+    options.features.push_back(
+        infer::log_mel(format::mono(format::open_wav(scratch / "a.wav")), mels));
+  }
+  const infer::Generations got = infer::generate(loaded.model, nullptr, {}, options);
+  for (size_t i = 0; i < answers.size(); ++i)
+    EXPECT_EQ(got.rows[i].token_ids, answers[i]["token_ids"].get<std::vector<int64_t>>());
+}
 
 TEST(FamilyGgufs, ExpertsAreMultipliedFromTheirBlocks) {
   // their parity above is that of numbers which stay as they lie in the file

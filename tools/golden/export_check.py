@@ -55,10 +55,14 @@ INPUTS = (
     "global_attention_mask",
     "decoder_input_ids",
     "decoder_attention_mask",
+    "input_features",
+    "pixel_values",
 )
 
-# models that leave keys of their class unsaid
+# models that leave keys of their class unsaid, or have a tensor more than the base
 UNSAID = {
+    "deberta_v2": ["conv_kernel_size"],
+    "vit": ["qkv_bias", "patch_size"],
     "bamba": ["no_attention", "all_attention", "time_step_limit_open"],
     "falcon_h1": ["time_step_limit_open"],
     "jamba": ["no_attention", "all_attention"],

@@ -59,10 +59,12 @@ class Writer:
     def __init__(self, family, folder, missing):
         self.family, self.folder, self.missing = family, folder, missing
         self.configs, self.results, self.weights, self.io = {}, {}, {}, {}
-        vocab = family.settings["vocab_size"]
+        vocab = family.settings.get("vocab_size")
         if family.pair:
-            self.inputs = reference.pair_inputs(family.name, vocab)
+            self.inputs = reference.pair_inputs(family.name, vocab, family.features)
             self.mask = self.inputs["decoder_attention_mask"]
+        elif family.features:
+            self.inputs, self.mask = reference.feature_inputs(family.name, *family.features), None
         else:
             self.inputs = reference.inputs(family.name, vocab, family.padding, family.types)
             self.mask = self.inputs["attention_mask"]
@@ -168,7 +170,7 @@ class Writer:
     def write_io(self, model, result, folder, text=True):
         tensors, facts = dict(self.inputs), {}
         if self.family.padding == "none":
-            del tensors["attention_mask"]
+            tensors.pop("attention_mask", None)
         tensors.update(result)
         facts["largest"] = max(
             round(float(reference.counted(value, self.mask).abs().max()), 3)
@@ -178,7 +180,7 @@ class Writer:
         masked = type(model).__name__.endswith("ForMaskedLM")  # no next token
         if "logits" in result and text and not self.family.no_text and not masked:
             found, facts["greedy"] = reference.greedy(
-                model, self.family.name, self.family.settings["vocab_size"]
+                model, self.family.name, self.family.settings["vocab_size"], self.family.features
             )
             self.check_greedy(folder.name, facts["greedy"])
             tensors.update(found)

@@ -53,6 +53,7 @@ class Family:
     shape_keys: list  # keys that a wrong value of betrays itself by a tensor's shape
     padding: str = "left"  # left, right or none
     pair: bool = False  # an encoder-decoder: sources and targets
+    features: tuple = ()  # name and shape of what is read instead of token ids
     global_tokens: tuple = ()  # of row 0, which see everything; row 1 has the first
     types: int = 0
     no_text: str = ""  # why there is no greedy text
@@ -2394,6 +2395,10 @@ def deberta_v2():
             Case("position_buckets", {"position_buckets": -1}, why="every distance has its row"),
             Case("norm_rel_ebd", {"norm_rel_ebd": "none"}),
             Case("share_att_key", {"share_att_key": False}),
+            Case("conv_kernel_size", {"conv_kernel_size": 3}),
+            Case("conv_kernel_size_5", {"conv_kernel_size": 5}, of="conv_kernel_size"),
+            Case("conv_act", {"conv_act": "gelu"}, of="conv_kernel_size"),
+            Case("conv_groups", {"conv_groups": 4}, of="conv_kernel_size"),
         ],
         shape_keys=ENCODER_SHAPES + ["pooler_hidden_size"],
         padding="right",
@@ -2403,7 +2408,7 @@ def deberta_v2():
         rejects=[
             {"name": "embedding_size", "set": {"embedding_size": 8}, "expect": "embedding_size"},
             {"name": "attention_head_size", "set": {"attention_head_size": 8}, "expect": "attention_head_size"},
-            {"name": "conv", "set": {"conv_kernel_size": 3}, "expect": "conv_kernel_size"},
+            {"name": "conv_even", "set": {"conv_kernel_size": 4}, "expect": "conv_kernel_size"},
         ],
     )
 
@@ -4062,6 +4067,56 @@ def granitemoe():
     )
 
 
+def jetmoe():
+    return Family(
+        name="jetmoe",
+        model_type="jetmoe",
+        architecture="JetMoeForCausalLM",
+        gains={"model.norm.weight": 1},
+        settings={
+            **GQA,
+            **rope(),
+            **EXPERTS,
+            "kv_channels": 8,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+        },
+        cases=[Case("base")]
+        + common_cases(act="activation_function")
+        + [
+            Case("num_experts_per_tok", {"num_experts_per_tok": 3}),
+            Case(
+                "num_key_value_heads",
+                {"num_key_value_heads": 4, "kv_channels": 4},
+                why="more heads in the same width",
+            ),
+            *every_rope(8),
+            *whole_rotary(),
+            Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            Rewrite("v4", "base", older),
+            Rewrite(
+                "defaults",
+                "tie_word_embeddings",
+                keep(
+                    "vocab_size",
+                    "hidden_size",
+                    "intermediate_size",
+                    "num_hidden_layers",
+                    "num_key_value_heads",
+                    "num_local_experts",
+                    "kv_channels",
+                ),
+                same_result=False,
+            ),
+        ],
+        shape_keys=SHAPES + ["num_key_value_heads", "kv_channels", "num_local_experts"],
+        missing="model.layers.1.self_attention.experts.bias",
+        rejects=[
+            {"name": "head_dim", "set": {"head_dim": 4}, "expect": "head_dim"},
+        ],
+    )
+
+
 def deepseek_v2():
     yarn = dict(factor=4.0, original_max_position_embeddings=16)
     return Family(
@@ -4183,7 +4238,7 @@ def dbrx():
 
 
 FAMILIES += [
-    make() for make in (mixtral, qwen3_moe, qwen2_moe, granitemoe, deepseek_v2, dbrx)
+    make() for make in (mixtral, qwen3_moe, qwen2_moe, granitemoe, jetmoe, deepseek_v2, dbrx)
 ]
 
 
@@ -4382,6 +4437,144 @@ def switch_transformers():
 
 
 FAMILIES += [make() for make in (olmoe, phimoe, switch_transformers)]
+
+
+# --- what is read instead of text ---------------------------------------------------------------------
+
+
+def whisper():
+    return Family(
+        name="whisper",
+        model_type="whisper",
+        architecture="WhisperForConditionalGeneration",
+        gains={"decoder.layer_norm.weight": 1, "decoder.embed_positions.weight": 4},
+        settings=dict(
+            vocab_size=64,
+            num_mel_bins=8,
+            d_model=16,
+            encoder_layers=2,
+            encoder_attention_heads=2,
+            encoder_ffn_dim=12,
+            decoder_layers=2,
+            decoder_attention_heads=4,
+            decoder_ffn_dim=20,
+            max_source_positions=9,
+            max_target_positions=40,
+            activation_function="relu",
+            decoder_start_token_id=3,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        cases=[
+            Case("base"),
+            Case("activation_function", {"activation_function": "gelu"}),
+            Case("encoder_attention_heads", {"encoder_attention_heads": 4}),
+            Case("decoder_attention_heads", {"decoder_attention_heads": 2}),
+            Case("tie_word_embeddings", {"tie_word_embeddings": False}),
+            Rewrite(
+                "hub",
+                "base",
+                older_with(
+                    suppress_tokens=[1, 2],
+                    begin_suppress_tokens=[4],
+                    forced_decoder_ids=[[1, 5], [2, 6]],
+                    max_length=40,
+                ),
+                why="keys of the released files",
+            ),
+            Rewrite(
+                "defaults",
+                "activation_function",
+                keep(
+                    "vocab_size",
+                    "num_mel_bins",
+                    "d_model",
+                    "encoder_layers",
+                    "encoder_attention_heads",
+                    "encoder_ffn_dim",
+                    "decoder_layers",
+                    "decoder_attention_heads",
+                    "decoder_ffn_dim",
+                    "max_source_positions",
+                    "max_target_positions",
+                    "decoder_start_token_id",
+                    "pad_token_id",
+                ),
+                why="gelu, a tied head",
+            ),
+        ],
+        shape_keys=["vocab_size", "num_mel_bins", "d_model", "encoder_layers", "encoder_ffn_dim"]
+        + ["decoder_layers", "decoder_ffn_dim", "max_target_positions"],
+        padding="right",
+        pair=True,
+        features=("input_features", (8, 18)),
+        missing="model.decoder.layers.1.encoder_attn.v_proj.bias",
+        rejects=[
+            {
+                "name": "use_weighted_layer_sum",
+                "set": {"use_weighted_layer_sum": True},
+                "expect": "use_weighted_layer_sum",
+            },
+        ],
+    )
+
+
+def vit():
+    return Family(
+        name="vit",
+        model_type="vit",
+        architecture="ViTForImageClassification",
+        settings=dict(
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=20,
+            image_size=[8, 12],
+            patch_size=4,
+            num_labels=5,
+            layer_norm_eps=1e-5,
+            hidden_act="relu",
+        ),
+        cases=[
+            Case("base", why="six patches, the class of the first token"),
+            Case("hidden_act", {"hidden_act": "gelu"}),
+            Case("layer_norm_eps", {"layer_norm_eps": 0.05}),
+            Case("num_attention_heads", {"num_attention_heads": 2}),
+            Case("qkv_bias", {"qkv_bias": False}),
+            Case(
+                "patch_size",
+                {"patch_size": [2, 6]},
+                why="patches that are no squares",
+            ),
+            Case("body", architecture="ViTModel", why="hidden states and a pooler's vector"),
+            Case("pooler_act", {"pooler_act": "gelu"}, of="body", architecture="ViTModel"),
+            Rewrite("v4", "base", older, why="older spelling"),
+            Rewrite(
+                "defaults",
+                "layer_norm_eps",
+                keep(
+                    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                    "image_size", "patch_size", "id2label", "label2id",
+                ),
+                same_result=False,
+                why="epsilon 1e-12, gelu",
+            ),
+        ],
+        shape_keys=["hidden_size", "num_hidden_layers", "intermediate_size", "num_channels"]
+        + ["image_size", "patch_size"],
+        padding="none",
+        features=("pixel_values", (3, 8, 12)),
+        no_text="an encoder",
+        missing="vit.encoder.layer.1.attention.attention.key.bias",
+        rejects=[
+            {"name": "image_size", "set": {"image_size": [8, 8]}, "expect": "position_embeddings"},
+            {"name": "pooler_output_size", "set": {"pooler_output_size": 8}, "expect": "pooler_output_size"},
+        ],
+    )
+
+
+FAMILIES += [make() for make in (whisper, vit)]
 
 
 # families whose files are read with their head alone; Zamba's is always tied

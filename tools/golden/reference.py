@@ -194,9 +194,18 @@ def inputs(family, vocab, padding, types=0):
     }
 
 
-def pair_inputs(family, vocab):
-    """Sources and targets of an encoder-decoder, both padded on the right; of unequal lengths."""
-    result = inputs(family, vocab, "right")
+def feature_inputs(family, name, shape):
+    """What is read instead of token ids: rows of numbers of one shape."""
+    values = generator(family, name).standard_normal((ROWS, *shape))
+    return {name: torch.from_numpy(values.astype(numpy.float32))}
+
+
+def pair_inputs(family, vocab, features=None):
+    """Sources and targets of an encoder-decoder, padded on the right; of unequal lengths.
+
+    features: the name and shape of what the encoder reads instead of ids.
+    """
+    result = feature_inputs(family, *features) if features else inputs(family, vocab, "right")
     ids = generator(family, "decoder_input_ids").integers(3, vocab, (ROWS, TARGET_LENGTH))
     mask = numpy.ones((ROWS, TARGET_LENGTH), numpy.int64)
     mask[0, TARGET_LENGTH - TARGET_PADDED :] = 0
@@ -218,7 +227,7 @@ def run(model, batch, padding):
     """logits and, for a model without a head, last_hidden_state."""
     arguments = dict(batch)
     if padding == "none":
-        arguments.pop("attention_mask")
+        arguments.pop("attention_mask", None)
     with contextlib.suppress(AttributeError):
         model.config.use_cache = False
     output = model(**arguments)
@@ -267,14 +276,18 @@ def ahead(model, tensors, ids):
 
 
 def counted(value, mask):
-    """The values that count: of real positions, or all where a row has one result."""
-    return value[mask.bool()] if value.dim() == 3 else value
+    """The values that count: of real positions, or all where a row has one result or no padding."""
+    return value[mask.bool()] if value.dim() == 3 and mask is not None else value
 
 
 def difference(left, right, mask):
     """max |left - right| over what counts."""
-    name = "logits" if "logits" in left else "last_hidden_state"
-    return float((counted(left[name], mask) - counted(right[name], mask)).abs().max())
+    names = ["logits"] if "logits" in left else ["last_hidden_state", "pooler_output"]
+    return max(
+        float((counted(left[name], mask) - counted(right[name], mask)).abs().max())
+        for name in names
+        if name in left
+    )
 
 
 @torch.no_grad()
@@ -282,11 +295,12 @@ def continue_greedily(model, prompts):
     """Uncached greedy continuation: new ids and the margins between first and second."""
     ids, margins = prompts.clone(), []
     pair = model.config.is_encoder_decoder
+    source = "input_features" if prompts.is_floating_point() else "input_ids"
     if pair:  # the prompt is what the encoder reads
         ids = torch.full((len(prompts), 1), model.config.decoder_start_token_id)
     first = ids.shape[1]
     for _ in range(NEW_TOKENS):
-        given = dict(input_ids=prompts, decoder_input_ids=ids) if pair else dict(input_ids=ids)
+        given = {source: prompts, "decoder_input_ids": ids} if pair else {source: ids}
         logits = model(**given, use_cache=False).logits[:, -1].float()
         best = logits.topk(2, dim=-1)
         margins.append(best.values[:, 0] - best.values[:, 1])
@@ -294,12 +308,15 @@ def continue_greedily(model, prompts):
     return ids[:, first:], torch.stack(margins, 1)
 
 
-def draw_prompts(family, vocab, attempt):
+def draw_prompts(family, vocab, attempt, features=None):
     words = (family, "prompts", attempt)
+    if features:
+        values = generator(*words).standard_normal((64, *features[1]))
+        return torch.from_numpy(values.astype(numpy.float32))
     return torch.from_numpy(generator(*words).integers(3, vocab, (64, PROMPT_LENGTH)))
 
 
-def greedy(model, family, vocab):
+def greedy(model, family, vocab, features=None):
     """A drawn prompt whose continuation has no near tie and is varied, and how it fared.
 
     The first with MIN_DISTINCT tokens and a wide margin; where there is none, one with a fair
@@ -310,7 +327,7 @@ def greedy(model, family, vocab):
     for start, end in zip(starts, starts[1:]):
         if start >= DRAWS and best[:2] == (True, MIN_DISTINCT):
             break
-        prompts = torch.cat([draw_prompts(family, vocab, k) for k in range(start, end)])
+        prompts = torch.cat([draw_prompts(family, vocab, k, features) for k in range(start, end)])
         tokens, margins = continue_greedily(model, prompts)
         for row in range(len(prompts)):
             margin = float(margins[row].min())

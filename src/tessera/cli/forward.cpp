@@ -1,15 +1,13 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/features.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/format/safetensors.h"
-#include "tessera/format/wav.h"
 #include "tessera/infer/load_model.h"
-#include "tessera/infer/log_mel.h"
 #include "tessera/infer/tensor_files.h"
 #include "tessera/model/padding.h"
 #include "tessera/model/call_plan.h"
 #include "tessera/nn/embed/feature_batch.h"
-#include "tessera/nn/embed/frames.h"
 #include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/head_config.h"
 #include "tessera/nn/pattern/longformer.h"
@@ -37,11 +35,6 @@ struct Input {
   Tensor padded(const Tensor& x_N) const { return model::to_padded(x_N, ids, mask); }
 };
 
-/// The stack that reads input_ids.
-const model::ModelSpec& reader_of(const model::ModelSpec& spec) {
-  return spec.encoder ? *spec.encoder : spec;
-}
-
 /// Whether a layer of that stack has the mechanism of this config in it.
 template <class Config>
 bool layers_have(const model::ModelSpec& spec) {
@@ -58,11 +51,6 @@ bool layers_have(const model::ModelSpec& spec) {
 bool has_types(const model::ModelSpec& spec) {
   const model::AnyPart& embed = reader_of(spec).embed;
   return embed.type() == "token" && embed.as<nn::TokenEmbedConfig>().n_types > 0;
-}
-
-/// What that stack reads instead of ids, nullptr where it reads ids.
-const nn::FeatureEmbedConfig* features_of(const model::ModelSpec& spec) {
-  return dynamic_cast<const nn::FeatureEmbedConfig*>(reader_of(spec).embed.config.get());
 }
 
 /// An input that the model has no place for would change nothing, and nobody would know.
@@ -116,18 +104,13 @@ Input source_of(const nn::FeatureEmbedConfig& embed, const Tensor& features) {
   return in;
 }
 
-/// The log-mel spectrogram of a sound [1, mels, frames], as a model with embed "frames" reads it.
-Tensor spectrogram(const std::string& path, const model::ModelSpec& spec) {
-  const auto* frames = dynamic_cast<const nn::FramesConfig*>(features_of(spec));
-  if (frames == nullptr)
-    fail(ErrorKind::usage, "forward", "--audio with a model that reads no sound; expected --input");
+/// What the model reads of a sound, [1, mels, frames].
+Tensor heard(const std::string& path, const model::ModelSpec& spec) {
   if (spec.encoder)
     fail(ErrorKind::usage, "forward",
          "--audio with a model that has a decoder; expected --input, with input_features and "
-         "decoder_input_ids");
-  infer::LogMelOptions options;
-  options.mels = frames->channels;
-  return infer::log_mel(format::mono(format::open_wav(path)), options).unsqueeze(0);
+         "decoder_input_ids, or `tessera generate`");
+  return spectrogram(path, spec, "forward").unsqueeze(0);
 }
 
 Input target_of(const format::TensorFile& file, const Input& source) {
@@ -150,7 +133,7 @@ int forward(const ForwardArgs& o) {
   const bool pair = loaded.model.spec().encoder != nullptr;
   if (o.audio.empty()) check_names(file, loaded.model.spec());
   const nn::FeatureEmbedConfig* features = features_of(loaded.model.spec());
-  const Tensor given = !o.audio.empty()      ? spectrogram(o.audio, loaded.model.spec())
+  const Tensor given = !o.audio.empty()      ? heard(o.audio, loaded.model.spec())
                        : features != nullptr ? infer::tensor_or_undefined(file, features->input())
                                              : Tensor();
   const Input source = given.defined() ? source_of(*features, given) : source_of(file);

@@ -4,6 +4,7 @@
 #include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
+#include "tessera/cli/features.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/infer/load_model.h"
@@ -13,7 +14,7 @@ namespace {
 
 struct GenerateArgs {
   std::string model, families, draft, session;
-  std::vector<std::string> prompts;
+  std::vector<std::string> prompts, audio;
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
@@ -29,6 +30,7 @@ std::vector<std::vector<int64_t>> prompt_ids(const GenerateArgs& o,
                                              const infer::LoadedModel& loaded,
                                              const infer::Session& session) {
   const bool resumed = !session.rows.empty();
+  if (!o.audio.empty()) return {};
   if (!o.input_ids.empty()) return {o.input_ids};
   if (o.prompts.empty()) {
     if (!resumed)
@@ -216,6 +218,8 @@ int generate(GenerateArgs& o) {
         loaded.model, infer::PrefixCacheOptions{.budget_bytes = o.prefix_cache_mib << 20,
                                                 .snapshot_every = o.snapshot_every});
   const auto prompts = prompt_ids(o, loaded, session);
+  for (const std::string& file : o.audio)
+    g.features.push_back(spectrogram(file, loaded.model.spec(), "generate"));
   if (!o.ignore_eos && tokenizer != nullptr && tokenizer->eos())
     g.stop_ids.push_back(*tokenizer->eos());
   force_ids(g, loaded, !o.ignore_eos);
@@ -229,7 +233,7 @@ int generate(GenerateArgs& o) {
 
   // an answer stands alone, a continuation behind what it continues
   const bool quiet = o.quiet || o.prompts.empty() || loaded.model.spec().encoder != nullptr;
-  const bool stream = !o.json && prompts.size() == 1 && tokenizer != nullptr;
+  const bool stream = !o.json && prompts.size() + o.audio.size() == 1 && tokenizer != nullptr;
   if (stream) {
     if (!quiet) g.on_start = [&o] { fmt::print("{}", o.prompts.front()); };
     g.on_text = [](size_t, std::string_view text) {
@@ -276,6 +280,13 @@ std::function<int()> add_generate(CLI::App& app) {
                   ->delimiter(',')
                   ->check(not_negative());
   prompt->excludes(ids);
+  auto* audio = app.add_option("--audio", o->audio,
+                               "instead of a text: a WAV file of 16 kHz that an encoder with embed "
+                               "\"frames\" hears; cut or filled to 30 s, as a log-mel "
+                               "spectrogram; repeat it for a batch")
+                    ->allow_extra_args(false);
+  audio->excludes(prompt);
+  audio->excludes(ids);
   app.add_option("--max-new-tokens", g.max_new_tokens, "at most so many")
       ->capture_default_str()
       ->check(not_negative());
@@ -373,12 +384,14 @@ std::function<int()> add_generate(CLI::App& app) {
             "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
             "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
             "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
+            "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
             "tessera generate model.gguf --session tale",
             "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
             "--prefix-cache 256"});
-  return [o, prompt, ids, session, seed, &app] {
-    if (prompt->empty() && ids->empty() && session->empty())
-      fail(ErrorKind::usage, "generate", "nothing to continue; expected --prompt or --input-ids");
+  return [o, prompt, ids, audio, session, seed, &app] {
+    if (prompt->empty() && ids->empty() && audio->empty() && session->empty())
+      fail(ErrorKind::usage, "generate",
+           "nothing to continue; expected --prompt, --input-ids or --audio");
     check_options(*o, app);
     o->seed_given = !seed->empty();
     return generate(*o);

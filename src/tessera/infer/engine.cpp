@@ -41,9 +41,16 @@ Engine::Id Engine::submit(const Request& request) {
   const bool scores = request.writing.max_new_tokens == 0 && !request.targets.ids.empty();
   if (!scores || request.beams) check_generates(model_);
   const bool answers = spec.encoder != nullptr;
-  if (!request.resumed)
-    check_prompt(spec, answers ? begin.source : begin.tokens, request.writing.context,
-                 "the prompt");
+  const bool features = begin.features != nullptr;
+  if (!request.resumed) {
+    check_source(spec, begin);
+    // the context is that of what is written
+    check_prompt(spec, answers ? begin.source : begin.tokens,
+                 features ? 0 : request.writing.context, "the prompt");
+  }
+  if (features && options_.cache != nullptr)
+    fail(ErrorKind::usage, "engine",
+         "a prefix cache for answers to features, which share no beginning; leave it out");
   if (begin.tokens.empty() || begin.source.empty() == answers)
     fail(ErrorKind::usage, "engine", "{} tokens and a source of {}; expected {}",
          begin.tokens.size(), begin.source.size(),
@@ -200,10 +207,10 @@ void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const int64_t decoding = static_cast<int64_t>(work.size()) - prefill;
+  const int64_t called = feeder_.called_tokens(), sources = feeder_.called_source_tokens();
+  const int64_t read = sources + (prefill == 0 ? 0 : called - std::min(decoding, called));
   const double share =
-      prefill == 0 ? 0
-                   : 1 - static_cast<double>(std::min(decoding, feeder_.called_tokens())) /
-                             static_cast<double>(std::max<int64_t>(1, feeder_.called_tokens()));
+      static_cast<double>(read) / static_cast<double>(std::max<int64_t>(1, called + sources));
   counts_.prefill_seconds += seconds * share;
   counts_.decode_seconds += seconds * (1 - share);
   hear();

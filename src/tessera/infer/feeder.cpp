@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "tessera/model/kept_bits.h"
+#include "tessera/infer/request.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/nn/embed/feature_batch.h"
 
 namespace tessera::infer {
 namespace {
@@ -177,7 +179,7 @@ void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
 void Feeder::step(std::span<const Work> work, int64_t budget) {
   fed_.clear();
   called_.clear();
-  called_tokens_ = 0;
+  called_tokens_ = called_source_tokens_ = 0;
   if (!stateful_) return whole(work, budget);
   for (const Work& w : work)
     if (changes(w.row, *w.sequence)) restart(w.row);
@@ -193,6 +195,7 @@ void Feeder::step(std::span<const Work> work, int64_t budget) {
 void Feeder::run(const Call& call) {
   for (const Work* work : call.works) called_.push_back(work->row);
   called_tokens_ = size_of(call.ids);
+  called_source_tokens_ = call.source_tokens;
   nn::Batch batch = call.batch;
   batch.ids_N = at::tensor(call.ids, at::kLong);
   batch.number();
@@ -259,7 +262,10 @@ nn::Encoded Feeder::encoded_once(const std::vector<const Work*>& works) {
   std::vector<Tensor> x;
   for (const Work* work : works) {
     std::optional<nn::Encoded>& own = rows_[work->row].encoded;
-    if (!own) own = encode({work->sequence}, {0});
+    if (!own) {
+      own = encode({work->sequence}, {0});
+      called_source_tokens_ += size_of(work->sequence->source);
+    }
     sources.push_back(work->sequence->source);
     x.push_back(own->x_SD);
   }
@@ -269,8 +275,14 @@ nn::Encoded Feeder::encoded_once(const std::vector<const Work*>& works) {
 nn::Encoded Feeder::encode(const std::vector<const Sequence*>& sequences,
                            const std::vector<int64_t>& readers) const {
   std::vector<std::vector<int64_t>> sources;
-  for (const Sequence* sequence : sequences) sources.push_back(sequence->source);
-  nn::Batch batch = nn::Batch::of(sources);
+  std::vector<Tensor> features;
+  for (const Sequence* sequence : sequences) {
+    sources.push_back(sequence->source);
+    if (sequence->features) features.push_back(*sequence->features);
+  }
+  nn::Batch batch = sequences.front()->features != nullptr
+                        ? nn::feature_batch(*feature_source(model_.spec()), features)
+                        : nn::Batch::of(sources);
   for (size_t i = 0; i < readers.size(); ++i) batch.segments[i].row = readers[i];
   model::ForwardOptions forward;
   forward.cancel = options_.cancel;

@@ -76,9 +76,10 @@ class Feeder {
   };
   /// What the last call made of its tokens, pending ones apart.
   const std::vector<Fed>& fed() const { return fed_; }
-  /// The rows of the last call, and its tokens.
+  /// The rows of the last call, its tokens, and those of the sources that it read.
   const std::vector<size_t>& called() const { return called_; }
   int64_t called_tokens() const { return called_tokens_; }
+  int64_t called_source_tokens() const { return called_source_tokens_; }
   /// Puts what a row has seen into the cache, where there is one.
   void remember(size_t row, const Sequence& sequence);
   /// Tokens of the row, its source included, that it did not have to compute: resumed, or shared.
@@ -133,7 +134,7 @@ class Feeder {
   std::vector<Row> rows_;
   std::vector<Fed> fed_;
   std::vector<size_t> called_;
-  int64_t called_tokens_ = 0;
+  int64_t called_tokens_ = 0, called_source_tokens_ = 0;
 };
 
 }  // namespace tessera::infer

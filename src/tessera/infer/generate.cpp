@@ -51,6 +51,11 @@ void check(const model::Model& model,
            const GenerateOptions& options) {
   check_generates(model);
   check_writing(model.spec(), options);
+  if (!options.features.empty() && (!prompts.empty() || options.session != nullptr))
+    fail(ErrorKind::usage, "generate",
+         "features beside {}; expected them alone: a prompt is not read, and a session does not "
+         "keep them",
+         prompts.empty() ? "a session" : "prompts");
   if (resumes(options)) check_session(model.spec(), prompts, *options.session);
   if (options.prefill_chunk < 1)
     fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token",
@@ -58,9 +63,10 @@ void check(const model::Model& model,
   check_prompts(model.spec(), prompts, options);
 }
 
-/// What row r begins with: its prompt, behind its row of a session where there is one.
+/// What row r begins with: its prompt, behind its row of a session where there is one, or the
+/// features that it answers.
 Request request_of(const model::ModelSpec& spec,
-                   const std::vector<int64_t>& prompt,
+                   const std::vector<std::vector<int64_t>>& prompts,
                    size_t r,
                    const GenerateOptions& options) {
   Request request;
@@ -68,6 +74,11 @@ Request request_of(const model::ModelSpec& spec,
   request.keep = options.session != nullptr;
   if (options.on_text)
     request.on_text = [&options, r](std::string_view text) { options.on_text(r, text); };
+  if (!options.features.empty()) {
+    request.begin = first_sequence(spec, options.features[r]);
+    return request;
+  }
+  const std::vector<int64_t>& prompt = prompts[r];
   if (!resumes(options)) {
     request.begin = first_sequence(spec, prompt);
     return request;
@@ -129,8 +140,8 @@ Generations run_requests(const model::Model& model,
                         .cancel = options.cancel});
   std::vector<Request> requests;
   std::vector<Engine::Id> ids;
-  for (size_t r = 0; r < prompts.size(); ++r) {
-    requests.push_back(request_of(model.spec(), prompts[r], r, options));
+  for (size_t r = 0; r < std::max(prompts.size(), options.features.size()); ++r) {
+    requests.push_back(request_of(model.spec(), prompts, r, options));
     requests.back().beams = beams;
     ids.push_back(engine.submit(requests.back()));
   }

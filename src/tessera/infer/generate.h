@@ -17,6 +17,8 @@ struct GenerateOptions : Writing {  // forced_begin: not of a row of a session, 
   Speculation speculation;
   spec::KvOptions kv;  // how keys and values are kept; those of a draft model in full
   PrefixCache* prefix_cache = nullptr;  // of this model: prompts that begin alike share the work
+  /// What is answered instead of prompts, where an encoder reads features: one for each row.
+  std::vector<Tensor> features;
   /// Rows go on from here: every prompt continues its row, and may be empty. Without rows it begins
   /// with the prompts. Afterwards it holds where they ended, with the seed; after an error it is as
   /// it was. The end token of a text is no part of it, as it is none of the result.

@@ -2,8 +2,11 @@
 
 #include <set>
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include "tessera/base/testing.h"
 #include "tessera/infer/infer_testing.h"
+#include "tessera/nn/embed/feature_batch.h"
 
 namespace tessera::infer::generate_test {
 namespace {
@@ -205,6 +208,115 @@ TEST(Generate, SpeculationThatCannotBeIsRefused) {
   options.speculation = {&model, 0, 4};
   test::expect_error(ErrorKind::usage, "the draft has no encoder and cannot read the source",
                      [&] { generate(pair, nullptr, prompts(), options); });
+}
+
+// --- features ---------------------------------------------------------------------------------
+
+model::Model listener(uint64_t seed, const char* layers = R"({"repeat": 2})") {
+  return tiny_model_of(fmt::format(R"({{"tessera": 1, "arch": "encoder_decoder", "vocab": 23,
+      "d_model": 16, "start": 1, "mixer": {{"type": "attention", "n_heads": 2}},
+      "ffn": {{"type": "mlp", "d_hidden": 24}},
+      "cross": {{"type": "cross_attention", "n_heads": 2}},
+      "stacks": {{"encoder": {{"embed": {{"type": "frames", "channels": 3}}, "layers": [{{}}]}},
+                  "decoder": {{"layers": [{}]}}}},
+      "head": "linear"}})",
+                                   layers),
+                       seed);
+}
+
+Tensor sound(int64_t frames, uint64_t seed) {
+  return at::randn({3, frames}, at::make_generator<at::CPUGeneratorImpl>(seed), at::kFloat);
+}
+
+// the encoder's output was compared with the formula's elsewhere: here the loop is
+TEST(Features, AreAnsweredAsTheModelAnswersThemTokenByToken) {
+  const model::Model model = listener(5);
+  const Tensor x = sound(11, 1);
+  GenerateOptions options;
+  options.max_new_tokens = 12;
+  options.context = 13;  // of the answer: a source of 6 tokens has its own
+  options.features = {x};
+  const at::NoGradGuard no_gradients;
+  const nn::Encoded encoded =
+      model.encode(nn::feature_batch(*feature_source(model.spec()), {x}), {});
+  std::vector<int64_t> ids{1};
+  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    model::ForwardOptions call;
+    call.encoded = &encoded;
+    const Tensor hidden = model.hidden(nn::Batch::of({ids}), call);
+    ids.push_back(model.logits(hidden.narrow(0, hidden.size(0) - 1, 1)).argmax().item<int64_t>());
+  }
+  const Generations got = generate(model, nullptr, {}, options);
+  EXPECT_EQ(got.rows.at(0).token_ids, std::vector<int64_t>(ids.begin() + 1, ids.end()));
+  EXPECT_GE(std::set<int64_t>(ids.begin(), ids.end()).size(), 4u);
+  EXPECT_EQ(got.rows[0].prompt_tokens, 6);
+  // what the encoder takes is time of reading
+  EXPECT_GT(got.prefill_seconds, 0);
+  EXPECT_GT(got.decode_seconds, 0);
+}
+
+TEST(Features, RowsSayWhatTheySayAlone) {
+  // an LSH layer leaves no state to go on from: whole passes, with each source encoded once
+  for (const char* layers :
+       {R"({"repeat": 2})", R"({"mixer": {"type": "lsh_attention", "n_heads": 2, "chunk": 4}})"}) {
+    const model::Model model = listener(6, layers);
+    GenerateOptions options;
+    options.max_new_tokens = 9;
+    options.prefill_chunk = 5;
+    options.features = {sound(9, 1), sound(4, 2), sound(17, 3)};
+    const auto together = tokens_of(generate(model, nullptr, {}, options));
+    for (size_t r = 0; r < together.size(); ++r) {
+      GenerateOptions alone = options;
+      alone.features = {options.features[r]};
+      EXPECT_EQ(tokens_of(generate(model, nullptr, {}, alone)).at(0), together[r]) << layers << r;
+    }
+    EXPECT_NE(together[0], together[2]) << layers;
+  }
+}
+
+TEST(Features, ADraftHearsTheSameSound) {
+  const model::Model model = listener(5), draft = listener(5);
+  GenerateOptions options;
+  options.max_new_tokens = 12;
+  options.features = {sound(11, 1)};
+  const Generations want = generate(model, nullptr, {}, options);
+  options.speculation = {&draft, 0, 3};
+  const Generations got = generate(model, nullptr, {}, options);
+  EXPECT_EQ(tokens_of(got), tokens_of(want));
+  EXPECT_GT(got.accepted_tokens, 0);
+  EXPECT_EQ(got.accepted_tokens, got.guessed_tokens);
+}
+
+TEST(Features, WhatDoesNotFitIsRefused) {
+  const model::Model model = listener(5);
+  const auto refused = [](const model::Model& asked, const std::vector<std::vector<int64_t>>& ids,
+                          const GenerateOptions& options, const char* words) {
+    EXPECT_NE(test::error_of([&] { generate(asked, nullptr, ids, options); }).find(words),
+              std::string::npos)
+        << test::error_of([&] { generate(asked, nullptr, ids, options); });
+  };
+  refused(model, {{1, 2}}, {}, "this model answers input_features [3, frames], not ids");
+  GenerateOptions options;
+  options.features = {sound(5, 1).narrow(0, 0, 2)};
+  refused(model, {}, options, "input_features of document 0 is float [2, 5]; expected floats");
+  options.features = {sound(5, 1)};
+  refused(model, {{1}}, options, "features beside prompts");
+  Session session;
+  options.session = &session;
+  refused(model, {}, options, "features beside a session");
+  options.session = nullptr;
+  PrefixCache cache(model, {});
+  options.prefix_cache = &cache;
+  refused(model, {}, options, "a prefix cache for answers to features");
+  options.prefix_cache = nullptr;
+  refused(tiny_model(tiny_layers()[0].second, 7), {}, options, "this model answers no features");
+  const model::Model reader = tiny_model_of(R"({"tessera": 1, "arch": "encoder_decoder",
+      "vocab": 23, "d_model": 16, "start": 1, "mixer": {"type": "attention", "n_heads": 2},
+      "ffn": {"type": "mlp", "d_hidden": 24}, "cross": {"type": "cross_attention", "n_heads": 2},
+      "stacks": {"encoder": {"layers": [{}]}, "decoder": {"layers": [{}]}}, "head": "linear"})",
+                                            7);
+  options.speculation = {&reader, 0, 3};
+  refused(model, {}, options, "the draft's encoder reads ids, the model's input_features");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tessera/infer/guesser.h"
 
 #include "tessera/infer/lookup.h"
+#include "tessera/infer/request.h"
 
 namespace tessera::infer {
 
@@ -35,6 +36,14 @@ Guesser::Guesser(const model::Model& model, const Speculation& how, const Cancel
     fail(ErrorKind::usage, "generate",
          "the draft's encoder has {} tokens, the model's {}; expected the same tokens",
          drafts.encoder->vocab, own.encoder->vocab);
+  const auto read_by = [](const model::ModelSpec& spec) {
+    const nn::FeatureEmbedConfig* features = feature_source(spec);
+    return features == nullptr ? std::string("ids") : features->input();
+  };
+  if (read_by(own) != read_by(drafts))
+    fail(ErrorKind::usage, "generate",
+         "the draft's encoder reads {}, the model's {}; expected the same source", read_by(drafts),
+         read_by(own));
   draft_.emplace(*how_.draft, how_.guesses, cancel);
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tessera/nn/embed/feature_batch.h"
+
 namespace tessera::infer {
 namespace {
 
@@ -22,6 +24,32 @@ int64_t longest_sequence(const model::ModelSpec& spec, int64_t context) {
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt) {
   if (spec.encoder) return {prompt, {spec.start}, 1};
   return {{}, prompt, static_cast<int64_t>(prompt.size())};
+}
+
+const nn::FeatureEmbedConfig* feature_source(const model::ModelSpec& spec) {
+  return spec.encoder
+             ? dynamic_cast<const nn::FeatureEmbedConfig*>(spec.encoder->embed.config.get())
+             : nullptr;
+}
+
+Sequence first_sequence(const model::ModelSpec& spec, const Tensor& features) {
+  const nn::FeatureEmbedConfig* embed = feature_source(spec);
+  if (embed == nullptr)
+    fail(ErrorKind::usage, "generate",
+         "this model answers no features (images, sound); expected a prompt");
+  Sequence sequence = first_sequence(spec, std::vector<int64_t>());
+  sequence.source.resize(static_cast<size_t>(nn::feature_batch(*embed, {features}).n_tokens()));
+  sequence.features = std::make_shared<const Tensor>(features);
+  return sequence;
+}
+
+void check_source(const model::ModelSpec& spec, const Sequence& begin) {
+  const nn::FeatureEmbedConfig* embed = feature_source(spec);
+  if (embed != nullptr && begin.features == nullptr)
+    fail(ErrorKind::usage, "generate", "this model answers {} {}, not ids; give these",
+         embed->input(), embed->shape_text());
+  if (embed == nullptr && begin.features != nullptr)
+    fail(ErrorKind::usage, "generate", "features for a model that reads ids; expected a prompt");
 }
 
 Request scoring(Sequence text, Targets targets) {

@@ -13,6 +13,7 @@
 #include "tessera/infer/score.h"
 #include "tessera/infer/sequence.h"
 #include "tessera/model/model.h"
+#include "tessera/nn/embed/feature_embed.h"
 
 namespace tessera::infer {
 
@@ -78,6 +79,12 @@ int64_t longest_sequence(const model::ModelSpec& spec, int64_t context);
 /// A decoder continues its prompt; beside an encoder it answers it, from the start token on.
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt);
 
+/// What an encoder reads instead of ids; nullptr where it reads ids, or there is none.
+const nn::FeatureEmbedConfig* feature_source(const model::ModelSpec& spec);
+/// The answer to features (pixels, frames of sound). Throws Error(usage) for a model whose encoder
+/// reads none, Error(input) for those of another shape.
+Sequence first_sequence(const model::ModelSpec& spec, const Tensor& features);
+
 /// Asks for the likelihood of targets, however long a text, and for no new token.
 Request scoring(Sequence text, Targets targets);
 /// The tokens of a text behind its first `given`, at least 1, each as what follows those before.
@@ -92,6 +99,8 @@ void check_prompt(const model::ModelSpec& spec,
                   int64_t context,
                   const std::string& which);
 void check_writing(const model::ModelSpec& spec, const Writing& writing);
+/// Throws Error(usage) for ids where the encoder reads features, and the other way round.
+void check_source(const model::ModelSpec& spec, const Sequence& begin);
 /// Throws Error(usage) for a model without logits of every token, or targets beside the tokens that
 /// are fed, Error(input) for those that the head has no number for.
 void check_targets(const model::Model& model, const Request& request);

@@ -2,7 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+namespace at {
+class Tensor;
+}
 
 namespace tessera::infer {
 
@@ -10,6 +15,9 @@ namespace tessera::infer {
 struct Sequence {
   std::vector<int64_t> source, tokens;
   int64_t prefix = 0;  // the first of the tokens, which were given at once (nn::Segment::prefix)
+  /// What an encoder reads instead of ids (nn/embed/feature_embed.h), where it does; `source` then
+  /// has an id of no meaning for each token that it makes of it.
+  std::shared_ptr<const at::Tensor> features = nullptr;
 };
 
 inline int64_t size_of(const std::vector<int64_t>& ids) {

@@ -216,9 +216,9 @@ class LayerReader {
     if (!group.branches.empty() && residual.shares_norm()) return;
     Scope scope = scope_;
     scope.path = scope_.path + ".norm";
-    scope.width = width;
+    scope.width = residual.norms_input() ? width : scope.d_model;
     scope.of_batch = true;
-    const bool none = written.norm.is_null() && residual.takes_inputs();
+    const bool none = written.norm.is_null() && residual.norms_input();
     for (size_t i = 0; i < residual.norms().size(); ++i)
       branch.norms.push_back(none ? AnyPart() : spec::read_part(Slot::norm, written.norm, scope));
   }
@@ -232,7 +232,7 @@ class LayerReader {
     if (!branch.reads_stream_alone() && !group.residual_config().takes_inputs())
       fail(ErrorKind::spec, path,
            "residual \"{}\" lets a branch read the stream alone; \"inputs\" and \"add\" need "
-           "residual \"pre_norm\" or null",
+           "residual \"pre_norm\", \"post_norm\" or null",
            group.residual.type());
     if (!branch.add.empty() && branch.inputs.size() != 1)
       fail(ErrorKind::spec, path + ".add", "{} inputs side by side; expected one to add to",

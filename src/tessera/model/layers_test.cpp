@@ -96,8 +96,8 @@ TEST(Branches, WhatCannotWorkIsRefused) {
   EXPECT_THAT(with(0, "add", R"(["stream"])"), HasSubstr("2 inputs side by side; expected one"));
   EXPECT_THAT(with(0, "name", R"("embedding")"), HasSubstr("names what branches read"));
   EXPECT_THAT(with(3, "inputs", R"(["stream", "linear"])"), HasSubstr("2 inputs side by side"));
-  EXPECT_THAT(with(3, "residual", R"("post_norm")"),
-              HasSubstr("residual \"post_norm\" lets a branch read the stream alone"));
+  EXPECT_THAT(with(3, "residual", R"("reordered")"),
+              HasSubstr("residual \"reordered\" lets a branch read the stream alone"));
   EXPECT_THAT(with(3, "add", R"(["block"])"),
               HasSubstr("\"linear\" has residual null, and no later branch of the layer reads it"));
   EXPECT_THAT(with(0, "adapters", R"([{"rank": 2, "of": ["qq"]}])"),
@@ -110,6 +110,22 @@ TEST(Branches, WhatCannotWorkIsRefused) {
   EXPECT_THAT(with(0, "adapters", R"([{"rank": 2}])"),
               HasSubstr("[layers[0].branches[0].adapters"));
   EXPECT_THAT(with(0, "share", R"("One")"), HasSubstr("expected lower-case letters"));
+}
+
+// whose norm stands behind the sum with the stream, whatever the branch reads
+TEST(Branches, APostNormIsAsWideAsTheStream) {
+  Json json = tiny();
+  branch(json, 1)["residual"] = "post_norm";
+  branch(json, 1)["inputs"] = {"stream", "embedding", "block"};
+  branch(json, 2)["inputs"] = {"block"};
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const spec::ParamDecl& decl : parameters(read_model_spec(json)))
+    shapes.emplace(decl.name, decl.shape);
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(shapes["shared.one.block_ffn.gate.weight"], (Shape{10, 24}));
+  EXPECT_EQ(shapes["shared.one.block_ffn_norm.weight"], (Shape{8}));
+  EXPECT_EQ(resolve(read_model_spec(resolve(read_model_spec(json)))),
+            resolve(read_model_spec(json)));
 }
 
 TEST(Branches, SomePartsReadTheWidthOfTheStreamAlone) {

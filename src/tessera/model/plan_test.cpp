@@ -35,6 +35,10 @@ TEST(Plan, ParametersOfPublicModels) {
       {"t5/switch-base-8", 619'339'008},
       {"reformer/reformer-crime-and-punishment",
        2'747'904},  // without an unused bias of the logits
+      {"vit/vit-base-patch16-224", 86'567'656},
+      {"whisper/whisper-tiny", 37'184'640},  // without the encoder's table of sines and cosines
+      {"attention_experts/jetmoe-8b", 8'522'237'952},
+      {"deberta/deberta-v2-xlarge", 884'593'152},
       {"bert/bert-base-uncased",
        109'482'240 - (768 * 768 + 768)},  // the public figure counts a pooler
   };

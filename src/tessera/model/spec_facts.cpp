@@ -40,7 +40,11 @@ spec::Scope ModelSpec::scope(int64_t layer, const BranchSpec& branch) const {
   for (int64_t i = 0; i <= layer; ++i)
     for (const GroupSpec& group : layers[static_cast<size_t>(i)].groups)
       for (const BranchSpec& other : group.branches) {
-        if (i == layer && other.name == branch.name) return scope;
+        if (i == layer && other.name == branch.name) {
+          // a norm behind the part sees the stream
+          if (!group.residual_config().norms_input()) scope.width = d_model;
+          return scope;
+        }
         if (other.part.mechanism == branch.part.mechanism) ++scope.earlier;
       }
   return scope;

@@ -18,7 +18,7 @@ struct FeatureEmbedConfig : spec::Config {
   virtual std::string shape_text() const = 0;
   /// Tokens of a document whose features have this shape; 0 = it can have none.
   virtual int64_t tokens(const std::vector<int64_t>& shape) const = 0;
-  /// The shape of the smallest features with at least `n` tokens.
+  /// The shape of the smallest features with at least `n` tokens; where all have one shape, that.
   virtual std::vector<int64_t> shape_of(int64_t n) const = 0;
 
   spec::Scope child_scope(spec::Scope scope, std::string_view name) const {

@@ -117,6 +117,14 @@ TEST(Features, RefusedInOneLine) {
        {std::vector<int64_t>{3, 3, 9}, {3, 9, 3}, {2, 9, 9}, {9, 9}, {3, 9, 9, 1}, {3, 0, 9}})
     refused("expected floats [3, height, width], no smaller than 4 x 4", ErrorKind::input,
             [&] { feature_batch(embed.config(), {at::zeros(shape)}); });
+  const EmbedUnderTest sized(R"({"type": "patches", "patch": 4, "height": 8, "width": 12})");
+  EXPECT_EQ(sized.config().tokens({3, 8, 12}), 6);
+  EXPECT_EQ(sized.config().shape_of(20), (std::vector<int64_t>{3, 8, 12}));
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 12, 8}, {3, 8, 8}, {3, 16, 12}})
+    refused("expected floats [3, 8, 12]", ErrorKind::input,
+            [&] { feature_batch(sized.config(), {at::zeros(shape)}); });
+  refused("images of 8 x 3 pixels hold no patch of 4 x 4", ErrorKind::spec,
+          [] { EmbedUnderTest(R"({"type": "patches", "patch": 4, "height": 8, "width": 3})"); });
   refused("pixel_values of document 1 is long int", ErrorKind::input, [&] {
     feature_batch(embed.config(), {at::zeros({3, 4, 4}), at::zeros({3, 4, 4}, at::kLong)});
   });

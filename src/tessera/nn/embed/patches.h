@@ -30,6 +30,8 @@ struct PatchesConfig final : FeatureEmbedConfig {
   int64_t patch_width = 0;
   int64_t stride = 0;
   int64_t stride_width = 0;
+  int64_t height = 0;
+  int64_t width = 0;
   bool bias = true;
   ClassToken class_token = ClassToken::none;
 
@@ -45,6 +47,9 @@ struct PatchesConfig final : FeatureEmbedConfig {
             field("stride_width", &C::stride_width,
                   "columns from one to the next; 0 = stride where that is given, else patch_width",
                   {.min = 0}),
+            field("height", &C::height, "rows of pixels that every image has; 0 = any number",
+                  {.min = 0}),
+            field("width", &C::width, "columns that every image has; 0 = any number", {.min = 0}),
             field("bias", &C::bias, "whether the projection has a bias"),
             field("class_token", &C::class_token, "where a learned token stands among them")},
         common_fields<C>());
@@ -66,8 +71,12 @@ struct PatchesConfig final : FeatureEmbedConfig {
 
   std::string input() const override { return "pixel_values"; }
   std::string shape_text() const override {
-    return fmt::format("[{}, height, width], no smaller than {} x {}", channels, patch,
-                       patch_width);
+    if (height > 0 && width > 0) return fmt::format("[{}, {}, {}]", channels, height, width);
+    const auto side = [](int64_t fixed, const char* name) {
+      return fixed > 0 ? std::to_string(fixed) : std::string(name);
+    };
+    return fmt::format("[{}, {}, {}], no smaller than {} x {}", channels, side(height, "height"),
+                       side(width, "width"), patch, patch_width);
   }
   int64_t tokens(const std::vector<int64_t>& shape) const override;
   std::vector<int64_t> shape_of(int64_t n) const override;

@@ -4,6 +4,7 @@
 #include "tessera/nn/parts.h"
 #include "tessera/nn/router/routing.h"
 #include "tessera/nn/router/sorted_choices.h"
+#include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -16,9 +17,9 @@ class Moe final : public Ffn {
         name_(builder.prefix()),
         router_(build_router(
             config.router, builder.under("router", config.child_scope(builder.scope(), "router")))),
-        expert_(
-            build_ffn(config.expert,
-                      builder.under("experts", config.child_scope(builder.scope(), "expert")))) {
+        expert_(build_ffn(config.expert,
+                          builder.under("experts", config.child_scope(builder.scope(), "expert")))),
+        bias_(builder.optional("bias")) {
     if (config.d_latent > 0) {
       latent_in_ = Linear(builder, "latent_in");
       latent_out_ = Linear(builder, "latent_out");
@@ -32,6 +33,9 @@ class Moe final : public Ffn {
     const Routing routing = router_->route(read_ND, context);
     Tensor y_ND =
         routing.slots ? of_slots(*routing.slots, context) : of_choices(read_ND, routing, context);
+    if (bias_ != nullptr)
+      y_ND = y_ND +
+             ops::over_rows(bias_->tensor().to(y_ND.device(), y_ND.scalar_type()), y_ND);
     if (shared_ == nullptr) return y_ND;
     Tensor shared_ND = shared_->forward(x_ND, context);
     if (config_.shared_gate)
@@ -123,6 +127,7 @@ class Moe final : public Ffn {
   std::string name_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Ffn> expert_, shared_;
+  WeightPtr bias_;
   Linear gate_, latent_in_, latent_out_;
 };
 

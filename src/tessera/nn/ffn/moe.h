@@ -1,5 +1,5 @@
 // Mixture of experts: a router gives every token a few of E feed-forward layers.
-//   y = scale * sum_j w_j F_{e_j}(x)  [+ S(x), or sigmoid(W_s x) S(x), of a shared expert S]
+//   y = scale * sum_j w_j F_{e_j}(x) [+ b]  [+ S(x), or sigmoid(W_s x) S(x), of a shared expert S]
 // in the order of the choices j. With scale_input an expert reads w_j x and its output is added as
 // it is (Llama 4). Behind the E experts the router may choose `zero` ones that add nothing and
 // `identity` ones that add w_j x (LongCat-Flash, arXiv:2509.01322, sec. 2.1; MoE++,
@@ -37,6 +37,7 @@ struct MoeConfig final : spec::Config, FfnDropout {
   int64_t d_latent = 0;
   bool scale_input = false;
   double scale = 1;
+  bool bias = false;
   int64_t zero = 0;
   int64_t identity = 0;
   double expert_dropout = 0;
@@ -61,6 +62,7 @@ struct MoeConfig final : spec::Config, FfnDropout {
         spec::field("scale_input", &C::scale_input,
                     "whether weights act on what experts read instead of what they make"),
         spec::field("scale", &C::scale, "factor on the weights"),
+        spec::field("bias", &C::bias, "whether the sum of the experts has a bias"),
         spec::field("expert_dropout", &C::expert_dropout,
                     "probability that a token's expert is left out, in training", {.min = 0}),
         spec::field("jitter", &C::jitter,

@@ -98,6 +98,7 @@ void MoeConfig::params(spec::ParamList& list, const spec::Scope& scope) const {
     list.linear("latent_in", d_latent, scope.input_width(), /*bias=*/false);
     list.linear("latent_out", scope.d_model, d_latent, /*bias=*/false);
   }
+  list.add_if(bias, {"bias", {scope.d_model}, spec::Init::constant(0), spec::ParamKind::bias});
   if (shared) shared.config->params_under(list, "shared", scope);
   if (shared_gate) list.linear("shared_gate", 1, scope.input_width(), /*bias=*/false);
 }

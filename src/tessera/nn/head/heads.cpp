@@ -51,10 +51,10 @@ class PoolerHead final : public Head {
  public:
   PoolerHead(const PoolerConfig& config, const Builder& builder)
       : act_(kernel_of(config.act)),
-        weight_(builder.weight("weight")),
-        bias_(builder.weight("bias")) {}
+        weight_(builder.optional("weight")),
+        bias_(builder.optional("bias")) {}
   Tensor forward(const Tensor& h_RD) const override {
-    return ops::activate(ops::linear(h_RD, *weight_, bias_.get()), act_);
+    return ops::activate(weight_ ? ops::linear(h_RD, *weight_, bias_.get()) : h_RD, act_);
   }
 
  private:

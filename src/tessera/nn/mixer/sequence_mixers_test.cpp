@@ -139,6 +139,40 @@ TEST(ShortConvMixer, AgainstTransformersLfm2) {
       1e-9);
 }
 
+// the formula; that of an encoder against transformers: tests/golden/families/deberta_v2
+TEST(ConvolutionMixer, SeesThePastOrBothSides) {
+  for (const bool causal : {true, false})
+    for (const int64_t kernel : {2, 3, 4}) {
+      SCOPED_TRACE(fmt::format("{} taps, causal {}", kernel, causal));
+      const MixerUnderTest mixer = golden_mixer(
+          {{"type", "convolution"}, {"kernel", kernel}, {"groups", 2}, {"act", "tanh"}}, 4, {},
+          causal);
+      const Tensor x_TD = golden_input(5, 4);
+      const int64_t left = causal ? kernel - 1 : kernel / 2;
+      Tensor want = at::zeros({5, 4}, at::kDouble);
+      const Tensor w = mixer.values.at("weight"), b = mixer.values.at("bias");
+      for (int64_t t = 0; t < 5; ++t)
+        for (int64_t c = 0; c < 4; ++c) {
+          double sum = b[c].item<double>();
+          for (int64_t k = 0; k < kernel; ++k)
+            for (int64_t i = 0; i < 2; ++i) {
+              const int64_t at = t + k - left;
+              if (at >= 0 && at < 5)
+                sum += w[c][i][k].item<double>() * x_TD[at][c / 2 * 2 + i].item<double>();
+            }
+          want[t][c] = std::tanh(sum);
+        }
+      if (causal) {
+        mixer.expect_everywhere(x_TD, want, 1e-9);
+        continue;
+      }
+      const Tensor two = mixer.whole(at::cat({x_TD, x_TD}), {5, 5});
+      ops::expect_near(two, at::cat({want, want}), 1e-9);
+      const at::NoGradGuard no_gradients;
+      ops::expect_near(mixer.whole(x_TD.to(at::kFloat), {5}), want, 5e-6);
+    }
+}
+
 TEST(MlstmBlock, AgainstTheXlstmPackage) {
   const MixerUnderTest mixer =
       golden_mixer({{"type", "mlstm"}, {"n_heads", 2}, {"up_projection", spec::Json::object()}}, 4);

@@ -9,6 +9,7 @@
 
 #include <cmath>
 
+#include "tessera/nn/mixer/convolution/grouped_conv_decl.h"
 #include "tessera/nn/position/position_config.h"
 
 namespace tessera::nn {
@@ -38,21 +39,15 @@ struct ConvolutionalConfig final : PositionConfig {
       fail(ErrorKind::spec, scope.path, "groups = {} does not divide d_model = {}", groups,
            scope.width);
   }
-  /// The embeddings that the taps of the next token reach.
   std::vector<spec::StateDecl> state(const spec::Scope& scope) const override {
-    if (!scope.causal || kernel == 1) return {};
-    return {{.name = "inputs", .shape = {scope.width}, .keep = kernel - 1}};
+    return grouped_conv_state(scope, scope.width, kernel);
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     // as wav2vec 2.0: 2 / sqrt(kernel * width)
     const double deviation =
         2 / std::sqrt(static_cast<double>(kernel) * static_cast<double>(scope.width));
-    list.add({"weight",
-              {scope.width, scope.width / groups, kernel},
-              spec::Init::normal(deviation),
-              spec::ParamKind::matrix,
-              {spec::Role::out, spec::Role::none, spec::Role::none}});
-    list.add({"bias", {scope.width}, spec::Init::constant(0), spec::ParamKind::bias});
+    const spec::Init none = spec::Init::constant(0);
+    declare_grouped_conv(list, {scope.width, groups, kernel}, spec::Init::normal(deviation), &none);
   }
 };
 

@@ -22,6 +22,7 @@ struct PostNormConfig final : ResidualConfig {
             .forms = {.recurrent = true}};
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
+  bool takes_inputs() const override { return true; }
   bool wants_final_norm() const override { return false; }
 };
 

@@ -18,6 +18,7 @@ struct PreNormConfig final : ResidualConfig {
   }
   std::vector<std::string> norms() const override { return {"norm"}; }
   bool takes_inputs() const override { return true; }
+  bool norms_input() const override { return true; }
 };
 
 }  // namespace tessera::nn

@@ -31,9 +31,11 @@ struct ResidualConfig : spec::Config {
   virtual bool joins_branches() const { return false; }
   /// Whether the branches of one group share the first branch's norm.
   virtual bool shares_norm() const { return false; }
-  /// Whether a branch may say what it reads, and go without a norm: all that stands before its part
-  /// is Branch::input().
+  /// Whether a branch may say what it reads.
   virtual bool takes_inputs() const { return false; }
+  /// Whether all that stands before its part is Branch::input(), whose norm is as wide as what the
+  /// branch reads and may be left out.
+  virtual bool norms_input() const { return false; }
   /// Whether the stream is left unnormalised, so that the stack ends with a norm.
   virtual bool wants_final_norm() const { return true; }
   /// What it carries from branch to branch: residuals that name the same hand it on as it is, and

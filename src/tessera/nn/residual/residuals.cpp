@@ -28,8 +28,9 @@ class PostNorm final : public Residual {
     const Tensor& x_ND = stream.front();
     const Branch& f = branches[0];
     const Tensor scaled_ND = config_.stream == 1 ? x_ND : x_ND * config_.stream;
+    const Tensor in = f.read ? f.read(x_ND, context) : x_ND;
     return {f.norms[0]->forward(
-        ops::plus(scaled_ND, damped(config_, f.run(x_ND, context), f, context)), context)};
+        ops::plus(scaled_ND, damped(config_, f.run(in, context), f, context)), context)};
   }
 
  private:
