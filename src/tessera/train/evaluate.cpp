@@ -3,6 +3,7 @@
 #include <numbers>
 #include <optional>
 
+#include "tessera/train/batch_tensors.h"
 #include "tessera/train/carried.h"
 
 namespace tessera::train {
@@ -71,6 +72,12 @@ class CarriedTexts {
   std::vector<size_t> ends_;  // of each window of a pass, its last request
 };
 
+/// Of a model that reads whole texts.
+infer::Score whole_score(const model::Model& model, const PackedBatch& packed) {
+  const at::NoGradGuard no_gradients;
+  return infer::score(model, hidden_of(model, packed, batch_of(packed), {}), targets_of(packed));
+}
+
 }  // namespace
 
 Evaluation evaluate(const model::Model& model,
@@ -90,7 +97,14 @@ Evaluation evaluate(const model::Model& model,
     if (carried) carried->enter(requests, packed);
     return requests;
   };
-  const infer::Score sum = infer::evaluate(model, next, {}, options.cancel);
+  infer::Score sum;
+  if (model.spec().causal())
+    sum = infer::evaluate(model, next, {}, options.cancel);
+  else
+    for (const std::vector<int64_t>& pass : passes) {
+      if (options.cancel != nullptr) options.cancel->check("evaluate");
+      sum += whole_score(model, source.valid(pass));
+    }
   const auto targets = static_cast<double>(std::max<int64_t>(1, sum.targets));
   Evaluation result;
   result.tokens = sum.targets;

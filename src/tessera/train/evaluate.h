@@ -24,7 +24,8 @@ struct EvaluateOptions {
   const CancelToken* cancel = nullptr;
 };
 
-/// The samples that the objective holds out. Throws Error(cancelled) between passes.
+/// The samples that the objective holds out. An encoder, which no engine serves, reads a batch in
+/// one pass. Throws Error(cancelled) between passes.
 Evaluation evaluate(const model::Model& model,
                     const Objective& objective,
                     const EvaluateOptions& options);

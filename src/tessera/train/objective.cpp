@@ -21,11 +21,12 @@ class TokenObjective final : public Objective {
  public:
   TokenObjective(const Recipe& recipe, std::unique_ptr<Source> source)
       : Objective(std::move(source)),
-        name_(recipe.task              ? spec::enum_name(recipe.task->type)
+        name_(recipe.objective         ? spec::enum_name(recipe.objective->type)
+              : recipe.task            ? spec::enum_name(recipe.task->type)
               : recipe.spec.encoder    ? "seq2seq"
               : recipe.data.source_key ? "prefix_lm"
                                        : "causal_lm"),
-        counts_bytes_(!recipe.task),
+        counts_bytes_(!recipe.task && !recipe.objective),
         loss_{.z_loss = recipe.train.z_loss,
               .l2_wrap = recipe.train.l2_wrap,
               .smoothing = recipe.train.label_smoothing},

@@ -63,7 +63,7 @@ class Objective {
 };
 
 /// Cross-entropy of the tokens that a source names as targets: the next ones of a text, those of an
-/// answer, what a task asks.
+/// answer, those hidden in a text, what a task asks.
 std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source);
 
 /// The objective of a recipe. `cache`: where tokens of files are kept. Throws what open_source()

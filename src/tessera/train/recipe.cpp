@@ -9,6 +9,7 @@
 #include "tessera/spec/json_difference.h"
 #include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
+#include "tessera/train/token_cache.h"
 
 namespace tessera::train {
 namespace {
@@ -23,6 +24,7 @@ struct Sections {
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};
+  std::optional<MaskedRecipe> objective = {};
   std::optional<ExpertsRecipe> experts = {};
 
   static constexpr auto fields() {
@@ -34,6 +36,8 @@ struct Sections {
         field("schedule", &C::schedule, "learning rate over the run"),
         field("checkpoint", &C::checkpoint, "when to save"),
         field("init", &C::init, "a model to begin from; null = fresh values"),
+        field("objective", &C::objective,
+              "what is learned; null = the next token, of pairs the answer"),
         field("experts", &C::experts, "experts that come and go, and balance; null = none")};
   }
 };
@@ -186,9 +190,49 @@ void check_rewards(const model::ModelSpec& stack, std::string_view why) {
       }
 }
 
+/// What hiding tokens of a text needs, of the spec and of the data.
+void check_objective(Recipe& recipe) {
+  if (!recipe.objective) return;
+  MaskedRecipe& how = *recipe.objective;
+  if (recipe.spec.arch != model::Arch::encoder)
+    fail(ErrorKind::spec, "objective.type",
+         "\"masked_lm\" with arch \"{}\", which does not see what follows; expected \"encoder\"",
+         name_of(recipe.spec.arch));
+  if (recipe.spec.head && recipe.spec.head.type() != "masked_lm")
+    fail(ErrorKind::spec, "spec.head", "found \"{}\"; objective \"masked_lm\" needs \"masked_lm\"",
+         recipe.spec.head.type());
+  if (recipe.task || recipe.data.source_key)
+    fail(ErrorKind::spec, "objective.type",
+         "\"masked_lm\" hides tokens of a text; expected files of text alone as data");
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
+  if (!(how.rate > 0 && how.rate <= 1))
+    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1", how.rate);
+  if (how.mask + how.random > 1)
+    fail(ErrorKind::spec, "objective.random",
+         "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
+  if (how.mask_token.has_value() == how.mask_id.has_value())
+    fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
+         how.mask_id ? "given together with mask_id" : "missing");
+  if (how.mask_token) {
+    const auto id = open_tokenizer(recipe.data).id(*how.mask_token);
+    if (!id)
+      fail(
+          ErrorKind::spec, "objective.mask_token",
+          "found \"{}\", which the tokenizer does not have; expected one of its tokens, or mask_id",
+          *how.mask_token);
+    how.mask_id = *id;
+    how.mask_token.reset();
+  }
+  if (*how.mask_id >= recipe.spec.vocab)
+    fail(ErrorKind::spec, "objective.mask_id", "found {}; the spec has a vocabulary of {}",
+         *how.mask_id, recipe.spec.vocab);
+}
+
 void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
-  if (!recipe.spec.causal())
+  if (!recipe.spec.causal() && !recipe.objective)
     fail(ErrorKind::spec, "spec.arch",
          "\"{}\" cannot be trained to predict the next token; expected \"decoder\" or "
          "\"encoder_decoder\"",
@@ -451,6 +495,8 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
   recipe.experts = std::move(sections.experts);
+  recipe.objective = std::move(sections.objective);
+  check_objective(recipe);
   check_model(recipe);
   check_carried(recipe);
   check_experts(recipe);
@@ -470,6 +516,7 @@ Json resolve(const Recipe& recipe) {
   // absent where there is nothing to say, as in recipes of checkpoints without these keys
   if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
+  if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
   if (recipe.schedule.type != ScheduleType::wsd)

@@ -39,6 +39,13 @@ enum class DataFormat {
   jsonl,  // a line is an object that holds a document
 };
 enum class OptimizerType { adamw };
+enum class ObjectiveType {
+  masked_lm,  // tokens of a text that are hidden in it
+};
+enum class MaskCount {
+  exact,      // as many of every sample as the rate says
+  bernoulli,  // every token by itself
+};
 enum class WindowOrder {
   isolated,  // shuffled; each begins without a past
   carried,   // consecutive; each begins with the state that the one before left, without its
@@ -66,6 +73,19 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::DataFormat> {
   using E = tessera::train::DataFormat;
   static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::jsonl, "jsonl"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::ObjectiveType> {
+  using E = tessera::train::ObjectiveType;
+  static constexpr std::array names{std::pair{E::masked_lm, "masked_lm"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::MaskCount> {
+  using E = tessera::train::MaskCount;
+  static constexpr std::array names{std::pair{E::exact, "exact"},
+                                    std::pair{E::bernoulli, "bernoulli"}};
 };
 
 template <>
@@ -137,6 +157,33 @@ struct TaskRecipe {
               {.min = 0}),
         field("valid", &C::valid, "examples to evaluate on; 0 = none", {.min = 0}),
         field("valid_length", &C::valid_length, "tokens of those; 0 = train.length", {.min = 0})};
+  }
+};
+
+/// What is hidden of a text (masking.h).
+struct MaskedRecipe {
+  ObjectiveType type = ObjectiveType::masked_lm;
+  double rate = 0.15;
+  double mask = 0.8;
+  double random = 0.1;
+  MaskCount count = MaskCount::exact;
+  std::optional<std::string> mask_token = {};
+  std::optional<int64_t> mask_id = {};
+
+  static constexpr auto fields() {
+    using C = MaskedRecipe;
+    using spec::field;
+    return std::tuple{
+        field("type", &C::type, "what is learned", {.required = true}),
+        field("rate", &C::rate, "share of the tokens that are asked for", {.min = 0}),
+        field("mask", &C::mask, "share of those that become the mask", {.min = 0}),
+        field("random", &C::random,
+              "share of those that become any token but a special one; the rest stay as they are",
+              {.min = 0}),
+        field("count", &C::count, "exact: the rate holds in every sample; bernoulli: on average"),
+        field("mask_token", &C::mask_token, "the mask, a token of the tokenizer"),
+        field("mask_id", &C::mask_id,
+              "instead of it: its id, which may lie behind those of the tokenizer", {.min = 0})};
   }
 };
 
@@ -340,7 +387,8 @@ struct Recipe {
   OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
-  std::optional<InitRecipe> init = {};  // else as the spec declares them, by train.seed
+  std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
+  std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning
   /// What reading it has decided and whoever trains should know, a line each.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/model/call_plan.h"
+#include "tessera/train/masking.h"
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -78,6 +79,61 @@ class TextSource final : public Source {
   std::optional<StreamOrder> carried_;
   std::vector<Window> valid_;
 };
+
+/// The windows of another source, with tokens hidden: anew in every training sample, and always the
+/// same in what is held out, whatever the seed.
+class MaskedSource final : public Source {
+ public:
+  MaskedSource(std::unique_ptr<Source> texts, Masking masking, int64_t seed)
+      : texts_(std::move(texts)),
+        masking_(std::move(masking)),
+        key_(RandomKey(static_cast<uint64_t>(seed)).fold("objective")) {}
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>& begun) const override {
+    std::vector<RandomKey> keys;
+    for (int64_t sample = first; sample < first + count; ++sample)
+      keys.push_back(key_.fold(static_cast<uint64_t>(sample)));
+    return masked(texts_->train(first, count, begun), keys);
+  }
+  int64_t valid_samples() const override { return texts_->valid_samples(); }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    std::vector<RandomKey> keys;
+    for (const int64_t sample : samples)
+      keys.push_back(RandomKey(hash_name("valid")).fold(static_cast<uint64_t>(sample)));
+    return masked(texts_->valid(samples), keys);
+  }
+  double tokens_per_byte() const override { return texts_->tokens_per_byte(); }
+  const std::string& key() const override { return texts_->key(); }
+
+ private:
+  /// Row r by keys[r]; the pieces of a row lie side by side.
+  PackedBatch masked(PackedBatch batch, const std::vector<RandomKey>& keys) const {
+    for (size_t i = 0; i < batch.pieces.size();) {
+      const int64_t row = batch.pieces[i].row, begin = batch.pieces[i].begin;
+      int64_t length = 0;
+      for (; i < batch.pieces.size() && batch.pieces[i].row == row; ++i)
+        length += batch.pieces[i].length;
+      const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(length);
+      masking_.apply(std::span(batch.ids).subspan(first, size),
+                     std::span(batch.targets).subspan(first, size),
+                     MaskDraws::of(keys[static_cast<size_t>(row)], length));
+    }
+    batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
+                      std::count(batch.targets.begin(), batch.targets.end(), -1);
+    return batch;
+  }
+
+  std::unique_ptr<Source> texts_;
+  Masking masking_;
+  RandomKey key_;
+};
+
+Masking masking_of(const MaskedRecipe& how, const text::Tokenizer& tokenizer) {
+  Masking out{how, how.mask_id.value(), {}};
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (!tokenizer.is_special(id) && id != out.mask_id) out.ordinary.push_back(id);
+  return out;
+}
 
 /// What an encoder reads, and what the decoder answers; without an encoder the source is a prefix.
 class PairSource final : public Source {
@@ -192,8 +248,12 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
   TokenData data =
       prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
   if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe);
-  return std::make_unique<TextSource>(std::move(data), recipe.train,
-                                      model::CallPlan(recipe.spec).first_call(0));
+  auto texts = std::make_unique<TextSource>(std::move(data), recipe.train,
+                                            model::CallPlan(recipe.spec).first_call(0));
+  if (!recipe.objective) return texts;
+  return std::make_unique<MaskedSource>(std::move(texts),
+                                        masking_of(*recipe.objective, open_tokenizer(recipe.data)),
+                                        recipe.train.seed);
 }
 
 }  // namespace tessera::train
