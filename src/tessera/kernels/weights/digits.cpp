@@ -52,6 +52,9 @@ constexpr bool kBytewise = true;
 constexpr bool kBytewise = false;
 #endif
 constexpr int kUnits = kBytewise ? 8 : 16;  // of four bytes in a block of 32 codes
+// of units in a panel: the compiler adds products of 16 bits up in an order of its own, and keeps
+// all of them in memory for that, where it sees many
+constexpr int kUnroll = kBytewise ? kUnits : 1;
 
 // --- rounding x ----------------------------------------------------------------------------------
 
@@ -598,7 +601,7 @@ HWY_INLINE void multiply_strip(const DigitProblem& p,
           for (int i = 0; i < rows; ++i)
             for (VI& of_vector : acc[i]) of_vector = hn::ShiftLeft<7>(of_vector);
         }
-#pragma GCC unroll 16
+#pragma GCC unroll kUnroll
         for (int u = 0; u < kEach; ++u) {
           const VI w0 = hn::Load(I32(), codes + u * kPanelColumns),
                    w1 = hn::Load(I32(), codes + u * kPanelColumns + kLanes);
@@ -653,7 +656,7 @@ HWY_NOINLINE void multiply_panel(
 // --- both ----------------------------------------------------------------------------------------
 
 // From more rows on a panel is worth its packing; on a target of narrow vectors never.
-constexpr int64_t kFewRows = 8;
+constexpr int64_t kFewRows = 4;
 constexpr bool kPanels = kSide == 8;
 
 template <class Block, bool two>

@@ -219,7 +219,7 @@ TEST(Digits, EqualTheDefinitionBitForBit) {
 
 // Alone, in groups, all at once, from other places in memory, on other threads.
 TEST(Digits, SameBitsForAnyNumberOfRowsAndThreads) {
-  constexpr int64_t kRows = 61, kColumns = 101;
+  constexpr int64_t kRows = 23, kColumns = 37;
   for (const DType type : kTypes) {
     const int64_t k = block_of(type) == 256 ? 1024 : 576;
     const Weights w = drawn_weights(type, kColumns, k);
@@ -238,8 +238,8 @@ TEST(Digits, SameBitsForAnyNumberOfRowsAndThreads) {
         const std::string what = fmt::format("{}, {}", name_of(type), name_of_digits(digits));
         if (!one) one = alone;
         expect_same_bits(alone.data(), one->data(), kRows * kColumns, what + " on another target");
-        for (const int threads : {1, 2, 3})
-          for (const int64_t m : {int64_t{3}, int64_t{8}, int64_t{17}, kRows}) {
+        for (const int threads : {1, 3})
+          for (const int64_t m : {int64_t{3}, int64_t{8}, kRows}) {
             const Threads scope(threads);
             for (int64_t i = 0; i < kRows; i += m) {
               const int64_t rows = std::min(m, kRows - i);
