@@ -306,18 +306,10 @@ TEST(Digits, NumbersThatAreNotFiniteGoOnAsInFloat) {
 }
 
 TEST(Digits, ScalesThatAreNotFiniteAreSeen) {
-  std::vector<uint8_t> bytes(at(storage_bytes(DType::q8_0, 64)), 1);
-  bytes[34] = 0;  // the second block's scale: infinity
-  bytes[35] = 0x7c;
-  const Weights w{DType::q8_0,
-                  1,
-                  64,
-                  [&] {
-                    std::vector<uint8_t> shifted{0};
-                    shifted.insert(shifted.end(), bytes.begin(), bytes.end());
-                    return shifted;
-                  }(),
-                  {}};
+  Weights w{
+      DType::q8_0, 1, 64, std::vector<uint8_t>(at(storage_bytes(DType::q8_0, 64) + 1), 1), {}};
+  w.bytes[35] = 0;  // the second block's scale: infinity
+  w.bytes[36] = 0x7c;
   const Values x(12 * 64, 3);
   on_every_form([&] {
     for (const int64_t m : {1, 12})
