@@ -880,6 +880,29 @@ TEST_F(Cli, KvTypesWhereNothingIsRounded) {
   EXPECT_NE(plan.out.find("f32 stays in layers.1.mixer (hyena)"), std::string::npos) << plan.out;
 }
 
+TEST_F(Cli, ProductsInDigitsOrNot) {
+  const std::string plain = kGoldens + "/llama/gguf/base.gguf",
+                    blocks = kGoldens + "/gpt_oss/mxfp4";
+  for (const std::string verb : {"generate ", "embed ", "bench ", "eval "}) {
+    const std::string rest = verb == "generate " ? " --prompt x"
+                             : verb == "bench "  ? ""
+                             : verb == "eval "   ? " --text " + folder_.write("text", {"ab", 2})
+                                                 : " --text x";
+    expect_refused(verb + plain + rest + " --fast", 2,
+                   "[fast] no weight of this model is in blocks, and others are multiplied in "
+                   "float32; expected a quantised model");
+    expect_refused(verb + plain + rest + " --fast --exact", 2, "--exact");
+  }
+  expect_refused("eval --ngram 2 --text x --exact", 2, "--exact");
+  for (const auto& [flag, name] :
+       {std::pair{"", "two_digits"}, {" --exact", "exact"}, {" --fast", "one_digit"}}) {
+    const Outcome bench =
+        run("bench " + blocks + " --prefill 4 --decode 2 --repeats 1 --json" + flag);
+    ASSERT_EQ(bench.code, 0) << bench.err;
+    EXPECT_EQ(spec::parse_json(bench.out, "stdout")["rows"][0]["products"], name);
+  }
+}
+
 TEST_F(Cli, ARingIsCheckedBeforeTheRunBegins) {
   const std::string out = (folder_ / "ring").string(),
                     start = "train " + (kSource / "examples/recipes/shakespeare.json").string() +

@@ -7,6 +7,7 @@
 #include "tessera/cli/features.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -19,6 +20,7 @@ struct GenerateArgs {
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
   KvFlags kv;
+  ProductFlags products;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   bool seed_given = false;
   int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
@@ -198,13 +200,16 @@ int generate(GenerateArgs& o) {
   auto& g = o.generate;
   g.sampling.check();
   g.kv = o.kv.options();
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, {o.families}, o.products.arithmetic());
   say_lost_heads(loaded.source);
+  o.products.check(loaded.model);
   o.kv.check(loaded.model.spec());
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
-    g.speculation.draft = &draft.emplace(infer::load_model(o.draft, {o.families})).model;
+    g.speculation.draft =
+        &draft.emplace(infer::load_model(o.draft, {o.families}, o.products.arithmetic())).model;
   infer::Session session;
   std::string fingerprint;
   if (!o.session.empty()) {
@@ -349,6 +354,7 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   o->kv.add(app);
+  o->products.add(app);
   auto* session = app.add_option(
       "--session", o->session,
       "a file that the text goes on from, where it exists, and that keeps where it ended; prompts "

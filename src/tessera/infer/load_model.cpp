@@ -5,11 +5,12 @@
 
 namespace tessera::infer {
 
-model::Weights weights_of(const convert::Checkpoint& checkpoint) {
+model::Weights weights_of(const convert::Checkpoint& checkpoint, kernels::Arithmetic arithmetic) {
   std::map<std::string, model::WeightPtr> weights;
   for (const format::TensorView& view : checkpoint.tensors)
     weights[view.name] = std::make_shared<ops::Weight>(
-        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner));
+        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner)
+            .multiplied_in(arithmetic));
   return model::Weights::check(checkpoint.spec, std::move(weights));
 }
 
@@ -32,7 +33,9 @@ std::string named_tokenizer(const convert::Checkpoint& source) {
 
 }  // namespace
 
-LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOptions& options) {
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       kernels::Arithmetic arithmetic) {
   convert::Checkpoint source = convert::load_checkpoint(path, options);
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
@@ -51,7 +54,7 @@ LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOpt
   convert::GenerationConfig generation;
   if (std::filesystem::is_directory(path))
     generation = convert::read_generation_config(path, source.spec.vocab);
-  model::Model model(source.spec, weights_of(source));
+  model::Model model(source.spec, weights_of(source, arithmetic));
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
 }
 
