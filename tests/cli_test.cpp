@@ -11,12 +11,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <map>
 #include <span>
 #include <sstream>
 
 #include <fmt/format.h>
 
+#include "tessera/base/half.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
@@ -878,6 +880,36 @@ TEST_F(Cli, KvTypesWhereNothingIsRounded) {
   const Outcome plan = run("plan " + hybrid + " --kv-type int8");
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("f32 stays in layers.1.mixer (hyena)"), std::string::npos) << plan.out;
+}
+
+TEST_F(Cli, KeysAndValuesHaveNoMoreBitsThanTheWeightsUnlessAsked) {
+  const auto type_of = [](const std::string& model, const std::string& flags) {
+    const Outcome bench =
+        run("bench " + model + " --prefill 4 --decode 2 --repeats 1 --json" + flags);
+    EXPECT_EQ(bench.code, 0) << bench.err;
+    return spec::parse_json(bench.out, "bench")[0]["kv_type"].get<std::string>();
+  };
+  const std::string plain = kGoldens + "/llama/base", half = (folder_ / "half").string();
+  fs::create_directories(half);
+  fs::copy_file(plain + "/config.json", half + "/config.json");
+  const format::TensorFile file = format::open_safetensors(plain + "/model.safetensors");
+  std::vector<format::TensorView> views;
+  std::list<std::vector<uint16_t>> halves;
+  for (const format::TensorView& view : file.tensors()) {
+    ASSERT_EQ(view.dtype, DType::f32);
+    const auto* from = reinterpret_cast<const float*>(view.data.data());
+    auto& to = halves.emplace_back(view.data.size() / sizeof(float));
+    std::transform(from, from + to.size(), to.begin(), float_to_f16);
+    views.push_back({view.name, DType::f16, view.shape, std::as_bytes(std::span(to)), {}});
+  }
+  format::write_safetensors(half + "/model.safetensors", views, {{"format", "pt"}});
+  EXPECT_EQ(type_of(plain, ""), "f32");
+  EXPECT_EQ(type_of(half, ""), "f16");
+  EXPECT_EQ(type_of(half, " --exact"), "f32");
+  EXPECT_EQ(type_of(half, " --kv-type f32"), "f32");
+  EXPECT_EQ(type_of(half, " --kv-type int8 --exact"), "int8");
+  // what keeps no keys and values has none to round
+  EXPECT_EQ(type_of(kGoldens + "/mamba2/base", ""), "f32");
 }
 
 TEST_F(Cli, ProductsInDigitsOrNot) {

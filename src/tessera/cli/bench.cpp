@@ -161,7 +161,7 @@ int bench(BenchArgs& o) {
   if (model.spec().encoder)
     fail(ErrorKind::usage, "bench",
          "{} answers a source; prefill and decode of a decoder are measured", o.model);
-  o.kv.check(model.spec());
+  o.kv.check(model, o.products);
   const std::string stateless = model::CallPlan(model.spec()).whole_reason();
   bool left_out = false;
   if (!stateless.empty()) {

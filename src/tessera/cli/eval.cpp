@@ -80,7 +80,7 @@ Report evaluate_model(EvalArgs& o) {
       infer::load_model(o.model, {o.families}, o.products.arithmetic());
   say_lost_heads(loaded.source);
   o.products.check(loaded.model);
-  o.kv.check(loaded.model.spec());
+  o.kv.check(loaded.model, o.products);
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
   const std::string text = read_text_input(o.text, &cancel_token());
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),

@@ -199,12 +199,12 @@ int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   g.sampling.check();
-  g.kv = o.kv.options();
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.products.arithmetic());
   say_lost_heads(loaded.source);
   o.products.check(loaded.model);
-  o.kv.check(loaded.model.spec());
+  o.kv.check(loaded.model, o.products);
+  g.kv = o.kv.options();
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
