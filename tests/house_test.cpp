@@ -84,6 +84,7 @@ TEST(House, OpsAndKernelsAgreeOnNames) {
       {"linear/linear_recurrence_backward", "linear/linear_recurrence"},
       {"scan/cauchy", "scan/lti_scan"},
       {"weights/blocks", "weights/weight"},
+      {"weights/digits", "weights/product_input"},
       {"weights/matmul", "weights/weight"},
       {"weights/quantize", "weights/weight"},
   };

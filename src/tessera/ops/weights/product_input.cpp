@@ -1,5 +1,7 @@
 #include "tessera/ops/weights/product_input.h"
 
+#include <algorithm>
+
 #include "tessera/kernels/weights/matmul.h"
 
 namespace tessera::ops {
@@ -30,6 +32,20 @@ void ProductInput::times(
     kernels::matmul(rows_.x, rows_.m, rows_.k, rows_.x_stride, type, w, n, bias, y, y_stride);
   else
     kernels::digit_matmul(rows_, type, w, n, bias, y, y_stride);
+}
+
+ProductInput SharedInput::rows_of(const Tensor& x, kernels::Arithmetic arithmetic) {
+  const auto round = [&] {
+    const int64_t width = x.size(-1);
+    return ProductInput(x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, width), width,
+                        width, arithmetic);
+  };
+  SharedInput* shared = current_;
+  if (arithmetic == kernels::Arithmetic::exact || shared == nullptr || !shared->x_.is_same(x))
+    return round();
+  if (!shared->rounded_ || shared->rounded_->first != arithmetic)
+    shared->rounded_.emplace(arithmetic, round());
+  return shared->rounded_->second;
 }
 
 }  // namespace tessera::ops

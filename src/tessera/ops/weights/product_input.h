@@ -2,6 +2,9 @@
 // meet.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "tessera/kernels/weights/digits.h"
 #include "tessera/ops/weights/weight.h"
 
@@ -28,6 +31,25 @@ class ProductInput {
   kernels::Arithmetic arithmetic_;
   kernels::RoundedRows rows_ = {};
   Tensor memory_;  // of the digits
+};
+
+/// While one lives on a thread, products there that read x in digits round it once for all of them:
+/// for a part that multiplies its input by several weights. Nobody may write to x meanwhile.
+class SharedInput {
+ public:
+  explicit SharedInput(const Tensor& x) : x_(x), before_(current_) { current_ = this; }
+  ~SharedInput() { current_ = before_; }
+  SharedInput(const SharedInput&) = delete;
+  SharedInput& operator=(const SharedInput&) = delete;
+
+  /// The rows of a dense float32 x [.., I], which stay as long as x.
+  static ProductInput rows_of(const Tensor& x, kernels::Arithmetic arithmetic);
+
+ private:
+  inline static thread_local SharedInput* current_ = nullptr;
+  Tensor x_;
+  std::optional<std::pair<kernels::Arithmetic, ProductInput>> rounded_;
+  SharedInput* before_;
 };
 
 }  // namespace tessera::ops

@@ -235,13 +235,6 @@ bool frozen_in_storage(const Weight& w) {
          w.dtype() != DType::f64;
 }
 
-/// The rows of a dense float32 x [.., I].
-ProductInput input_of(const Tensor& x, kernels::Arithmetic arithmetic) {
-  const int64_t width = x.size(-1);
-  return {x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, width), width, width,
-          arithmetic};
-}
-
 /// y [.., O] = x w_OI^T (+ bias_O), dense float32.
 void multiply(const ProductInput& x, const Weight& w, const Tensor& bias_O, const Tensor& y) {
   const Tensor b = bias_O.defined() ? bias_O.to(at::kFloat).contiguous() : Tensor();
@@ -257,7 +250,7 @@ Tensor by_rows(const Tensor& x,
   sizes.back() = w.size(0);
   Tensor y = at::empty(sizes, x.options());
   const Tensor input = x.contiguous();
-  multiply(input_of(input, arithmetic), w, bias_O, y);
+  multiply(SharedInput::rows_of(input, arithmetic), w, bias_O, y);
   return y;
 }
 
@@ -374,7 +367,7 @@ Tensor grouped_by_rows(const Tensor& x_NI,
                        const Tensor& bias_EO,
                        kernels::Arithmetic arithmetic) {
   const Tensor dense = x_NI.contiguous();
-  const ProductInput input = input_of(dense, arithmetic);
+  const ProductInput input = SharedInput::rows_of(dense, arithmetic);
   Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
   for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
     multiply(input.rows(begin, n), w.slice(e), bias_EO.defined() ? bias_EO.select(0, e) : Tensor(),

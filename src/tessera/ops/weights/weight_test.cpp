@@ -11,6 +11,7 @@
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops::weight_test {
 namespace {
@@ -233,6 +234,31 @@ TEST(Weight, DigitsReplaceFloatsWhereNoGradientIsRecorded) {
   const at::NoGradGuard guard;
   const Weight plain = Weight::dense("w", drawn({37, 96}, 4));
   EXPECT_TRUE(at::equal(linear(x, plain.multiplied_in(Arithmetic::one_digit)), linear(x, plain)));
+}
+
+TEST(Weight, AnInputIsRoundedOnceForAllThatShareIt) {
+  const Weight a = q4_0({37, 96}, 3).multiplied_in(kernels::Arithmetic::two_digits),
+               b = q4_0({5, 96}, 4).multiplied_in(kernels::Arithmetic::two_digits),
+               coarse = b.multiplied_in(kernels::Arithmetic::one_digit);
+  const at::NoGradGuard guard;
+  const Tensor x = drawn({4, 96}, 1), other = drawn({4, 96}, 2);
+  const Tensor of_a = linear(x, a), of_b = linear(x, b), of_other = linear(other, b),
+               of_coarse = linear(x, coarse), first = linear(x.narrow(0, 0, 1), b);
+  {
+    const SharedInput shared(x);
+    EXPECT_TRUE(at::equal(linear(x, a), of_a));
+    EXPECT_TRUE(at::equal(linear(other, b), of_other));
+    EXPECT_TRUE(at::equal(linear(x.narrow(0, 0, 1), b), first));
+    {
+      const SharedInput inner(other);
+      EXPECT_TRUE(at::equal(linear(other, b), of_other));
+      EXPECT_TRUE(at::equal(linear(x, b), of_b));
+    }
+    x.zero_();  // it has been read
+    EXPECT_TRUE(at::equal(linear(x, b), of_b));
+    EXPECT_FALSE(at::equal(linear(x, coarse), of_coarse));
+  }
+  EXPECT_FALSE(at::equal(linear(x, b), of_b));
 }
 
 TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
