@@ -883,7 +883,7 @@ TEST_F(Cli, KvTypesWhereNothingIsRounded) {
 }
 
 TEST_F(Cli, KeysAndValuesHaveNoMoreBitsThanTheWeightsUnlessAsked) {
-  const auto type_of = [](const std::string& model, const std::string& flags) {
+  const auto type_of = [this](const std::string& model, const std::string& flags) {
     const Outcome bench =
         run("bench " + model + " --prefill 4 --decode 2 --repeats 1 --json" + flags);
     EXPECT_EQ(bench.code, 0) << bench.err;
