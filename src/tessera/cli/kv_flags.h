@@ -3,18 +3,10 @@
 
 #include <algorithm>
 
+#include "tessera/cli/full_layers.h"
 #include "tessera/cli/product_flags.h"
-#include "tessera/model/kept_bits.h"
-#include "tessera/spec/kv_type.h"
 
 namespace tessera::cli {
-
-/// "f32 stays in layers.1.mixer (hyena), ...", "" where nothing else than `type` is kept per token.
-inline std::string full_layers(const model::ModelSpec& spec, spec::KvType type) {
-  if (type == spec::KvType::f32) return "";
-  const std::vector<std::string> names = model::kept_in_full(spec);
-  return names.empty() ? "" : fmt::format("f32 stays in {}", model::some_of(names));
-}
 
 struct KvFlags {
   std::string type = "auto";
