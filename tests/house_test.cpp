@@ -85,6 +85,7 @@ TEST(House, OpsAndKernelsAgreeOnNames) {
       {"scan/cauchy", "scan/lti_scan"},
       {"weights/blocks", "weights/weight"},
       {"weights/digits", "weights/product_input"},
+      {"weights/gemm", "weights/product"},
       {"weights/matmul", "weights/weight"},
       {"weights/quantize", "weights/weight"},
   };

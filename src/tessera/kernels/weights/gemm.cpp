@@ -207,7 +207,7 @@ void gemm(const MatrixView& a,
 bool gemm_pays(int64_t m, int64_t n, int64_t k) {
   static const bool here = cpu_info().allowed >= CpuTarget::avx512 &&
                            cpu_info().model.find("AMD") != std::string::npos;
-  return here && std::min({m, n, k}) >= 32 && m * n * k >= int64_t{1} << 21;
+  return here && std::min({m, n, k}) >= 128 && m * n * k >= int64_t{1} << 28;
 }
 
 }  // namespace tessera::kernels

@@ -33,7 +33,7 @@ void gemm(const MatrixView& a,
           bool add);
 
 /// Whether gemm() is the faster one here beside libtorch's product: on AMD's processors with
-/// AVX-512, whose registers that one's library leaves half empty, for products of some size.
+/// AVX-512, whose registers that one's library leaves half empty, for large products.
 bool gemm_pays(int64_t m, int64_t n, int64_t k);
 
 }  // namespace tessera::kernels
