@@ -16,7 +16,7 @@ namespace tessera::cli {
 namespace {
 
 struct EvalArgs {
-  std::string model, text, train, families;
+  std::string model, text, train, families, adapter;
   infer::EvalOptions eval;
   KvFlags kv;
   int ngram = 0;
@@ -74,7 +74,7 @@ Report evaluate_ngram(const EvalArgs& o) {
 }
 
 Report evaluate_model(EvalArgs& o) {
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families}, o.adapter);
   say_lost_heads(loaded.source);
   o.kv.check(loaded.model.spec());
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
@@ -165,8 +165,11 @@ std::function<int()> add_eval(CLI::App& app) {
   app.add_flag("--json", o->json,
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  auto* adapter =
+      app.add_option("--adapter", o->adapter,
+                     "an adapter beside the model's weights: a folder of PEFT or of a run");
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
-  for (CLI::Option* option : {model, window, stride, carry, special, families,
+  for (CLI::Option* option : {model, adapter, window, stride, carry, special, families,
                               app.get_option("--kv-type"), app.get_option("--kv-page")})
     ngram->excludes(option);
   examples(app,

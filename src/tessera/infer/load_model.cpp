@@ -2,15 +2,20 @@
 
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/infer/adapter.h"
 
 namespace tessera::infer {
 
 model::Weights weights_of(const convert::Checkpoint& checkpoint) {
+  return weights_of(checkpoint, checkpoint.spec);
+}
+
+model::Weights weights_of(const convert::Checkpoint& checkpoint, const model::ModelSpec& spec) {
   std::map<std::string, model::WeightPtr> weights;
   for (const format::TensorView& view : checkpoint.tensors)
     weights[view.name] = std::make_shared<ops::Weight>(
         ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner));
-  return model::Weights::check(checkpoint.spec, std::move(weights));
+  return model::Weights::check(spec, std::move(weights));
 }
 
 namespace {
@@ -53,6 +58,16 @@ LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOpt
     generation = convert::read_generation_config(path, source.spec.vocab);
   model::Model model(source.spec, weights_of(source));
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::filesystem::path& adapter) {
+  LoadedModel loaded = load_model(path, options);
+  if (!adapter.empty())
+    loaded.model =
+        model::with_overlays(loaded.model, read_adapter(adapter, loaded.source, options));
+  return loaded;
 }
 
 }  // namespace tessera::infer

@@ -21,7 +21,13 @@ struct LoadedModel {
 /// A tessera or Hugging Face folder, a GGUF file or a llama2.c file, told apart by content.
 LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOptions& options = {});
 
-/// The weights of a checkpoint, as they lie there.
+/// The same with the adapter of a folder beside its weights (adapter.h); "" = none.
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::filesystem::path& adapter);
+
+/// The weights of a checkpoint, as they lie there; for another spec with the same parameters.
 model::Weights weights_of(const convert::Checkpoint& checkpoint);
+model::Weights weights_of(const convert::Checkpoint& checkpoint, const model::ModelSpec& spec);
 
 }  // namespace tessera::infer
