@@ -17,7 +17,7 @@ namespace tessera::cli {
 namespace {
 
 struct EvalArgs {
-  std::string model, text, train, families;
+  std::string model, text, train, families, adapter;
   infer::EvalOptions eval;
   KvFlags kv;
   ProductFlags products;
@@ -77,7 +77,7 @@ Report evaluate_ngram(const EvalArgs& o) {
 
 Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.products.arithmetic());
+      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
   say_lost_heads(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -170,9 +170,12 @@ std::function<int()> add_eval(CLI::App& app) {
   app.add_flag("--json", o->json,
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  auto* adapter =
+      app.add_option("--adapter", o->adapter,
+                     "an adapter beside the model's weights: a folder of PEFT or of a run");
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
   for (CLI::Option* option :
-       {model, window, stride, carry, special, families, app.get_option("--kv-type"),
+       {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),
         app.get_option("--kv-page"), app.get_option("--exact"), app.get_option("--fast")})
     ngram->excludes(option);
   examples(app,
