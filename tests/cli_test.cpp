@@ -78,6 +78,44 @@ class Cli : public ::testing::Test {
   const test::TemporaryFolder folder_;
 };
 
+TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
+  const std::string adapter = (kSource / "tests/golden/adapters/llama").string(),
+                    other = kGoldens + "/gpt2/base";
+  const format::TensorFile golden = format::open_safetensors(adapter + "/io.safetensors");
+  const std::string input = (folder_ / "ids.safetensors").string(),
+                    output = (folder_ / "logits.safetensors").string(),
+                    made = (folder_ / "made").string(), again = (folder_ / "again").string();
+  format::write_safetensors(input, std::array{golden.at("input_ids")});
+  const auto expect_logits = [&](const std::string& model) {
+    const Outcome outcome =
+        run("forward " + model + " --input '" + input + "' --output '" + output + "'");
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const format::TensorFile file = format::open_safetensors(output);
+    const auto numbers = [](const format::TensorView& view) {
+      return std::span(reinterpret_cast<const float*>(view.data.data()), view.data.size() / 4);
+    };
+    const auto found = numbers(file.at("logits")), wanted = numbers(golden.at("logits"));
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], 1e-4) << model;
+  };
+  expect_logits("'" + tiny() + "' --adapter '" + adapter + "'");
+  EXPECT_EQ(
+      run("convert '" + tiny() + "' --merge-adapter '" + adapter + "' --out '" + made + "'").code,
+      0);
+  expect_logits("'" + made + "'");
+  EXPECT_EQ(
+      run("convert '" + tiny() + "' --export-adapter='" + adapter + "' --out '" + again + "'").code,
+      0);
+  expect_logits("'" + tiny() + "' --adapter '" + again + "'");
+  const std::string beside = " '" + other + "' --adapter '" + adapter + "' ";
+  for (const std::string& call :
+       {"generate" + beside + "--prompt a", "eval" + beside + "--text '" + input + "'",
+        "forward" + beside + "--input '" + input + "' --output x", "embed" + beside + "--text a",
+        "convert '" + other + "' --merge-adapter '" + adapter + "' --out x"})
+    expect_refused(call, 2,
+                   "is of another model: module model.layers.0.mlp.down_proj has no place");
+}
+
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb : {"generate", "forward", "embed", "eval", "tokenize", "train", "plan",
@@ -887,7 +925,7 @@ TEST_F(Cli, KeysAndValuesHaveNoMoreBitsThanTheWeightsUnlessAsked) {
     const Outcome bench =
         run("bench " + model + " --prefill 4 --decode 2 --repeats 1 --json" + flags);
     EXPECT_EQ(bench.code, 0) << bench.err;
-    return spec::parse_json(bench.out, "bench")[0]["kv_type"].get<std::string>();
+    return spec::parse_json(bench.out, "bench")["rows"][0]["kv_type"].get<std::string>();
   };
   const std::string plain = kGoldens + "/llama/base", half = (folder_ / "half").string();
   fs::create_directories(half);

@@ -154,9 +154,10 @@ std::map<std::string, Product> products_of(const format::TensorFile& file) {
     if (product.a == nullptr || product.b == nullptr)
       fail(ErrorKind::file, file.file(), "module {} has no {}; expected both", module,
            product.a == nullptr ? "lora_A" : "lora_B");
-    if (product.a->shape[0] != product.b->shape[1])
-      fail(ErrorKind::file, file.file(), "module {} has lora_A {} and lora_B {}; expected one rank",
-           module, format::shape_text(product.a->shape), format::shape_text(product.b->shape));
+    if (product.a->shape[0] < 1 || product.a->shape[0] != product.b->shape[1])
+      fail(ErrorKind::file, file.file(),
+           "module {} has lora_A {} and lora_B {}; expected one rank of at least 1", module,
+           format::shape_text(product.a->shape), format::shape_text(product.b->shape));
   }
   if (products.empty()) fail(ErrorKind::file, file.file(), "holds no tensor of an adapter");
   return products;

@@ -3,6 +3,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/train/gguf_testing.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/trainer.h"
@@ -59,6 +60,33 @@ TEST(AdapterRun, TrainsTheProductsAlone) {
   const format::TensorFile kept = format::open_safetensors(checkpoint / infer::kAdapterFile);
   EXPECT_EQ(kept.tensors().size(), 28u);
   EXPECT_LT(fs::file_size(checkpoint / infer::kAdapterFile), 20000u);
+}
+
+TEST(AdapterRun, LeavesTheBlocksOfAGgufFileAsTheyAre) {
+  const TemporaryFolder folder;
+  const fs::path file = gguf_file(folder, DType::q8_0);
+  const std::string before = read_text_file(file);
+  const Recipe recipe =
+      read_recipe({{"init", {{"from", file.string()}}},
+                   {"adapter", {{"rank", 4}}},
+                   {"data", {{"type", "copying"}, {"items", 4}, {"valid", 8}}},
+                   {"train", {{"steps", 30}, {"batch", 8}, {"length", 24}, {"log_every", 1}}},
+                   {"optimizer", {{"lr", 0.01}, {"weight_decay", 0}}},
+                   {"schedule", {{"type", "constant"}}}},
+                  "");
+  const AdapterStart start = adapter_start(recipe);
+  int64_t blocks = 0;
+  for (const auto& [decl, weight] : start.model.weights().all()) {
+    const model::WeightPtr base = weight->parts() != nullptr ? weight->parts()->w : weight;
+    EXPECT_FALSE(base->dense_tensor().defined()) << decl.name << " is a copy";
+    blocks += base->dtype() == DType::q8_0 ? 1 : 0;
+  }
+  EXPECT_GT(blocks, 8);
+  std::vector<double> losses;
+  train::train(recipe, folder / "run",
+               {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); }});
+  EXPECT_LT(losses.back(), losses.front() - 0.3);
+  EXPECT_TRUE(read_text_file(file) == before);
 }
 
 TEST(AdapterRun, IsWhatStandsBesideTheModelAfterwards) {
