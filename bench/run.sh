@@ -7,6 +7,7 @@ uptime
 "$build/bench/kernels_bench" --benchmark_min_time=0.2
 "$build/bench/attention_rows"
 "$build/bench/products_rows"
+"$build/bench/train_products_rows"
 "$build/bench/models_rows"
 "$build/bench/recurrences_rows"
 model=$cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf

@@ -11,12 +11,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <map>
 #include <span>
 #include <sstream>
 
 #include <fmt/format.h>
 
+#include "tessera/base/half.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
@@ -75,6 +77,44 @@ class Cli : public ::testing::Test {
   }
   const test::TemporaryFolder folder_;
 };
+
+TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
+  const std::string adapter = (kSource / "tests/golden/adapters/llama").string(),
+                    other = kGoldens + "/gpt2/base";
+  const format::TensorFile golden = format::open_safetensors(adapter + "/io.safetensors");
+  const std::string input = (folder_ / "ids.safetensors").string(),
+                    output = (folder_ / "logits.safetensors").string(),
+                    made = (folder_ / "made").string(), again = (folder_ / "again").string();
+  format::write_safetensors(input, std::array{golden.at("input_ids")});
+  const auto expect_logits = [&](const std::string& model) {
+    const Outcome outcome =
+        run("forward " + model + " --input '" + input + "' --output '" + output + "'");
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const format::TensorFile file = format::open_safetensors(output);
+    const auto numbers = [](const format::TensorView& view) {
+      return std::span(reinterpret_cast<const float*>(view.data.data()), view.data.size() / 4);
+    };
+    const auto found = numbers(file.at("logits")), wanted = numbers(golden.at("logits"));
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted[i], 1e-4) << model;
+  };
+  expect_logits("'" + tiny() + "' --adapter '" + adapter + "'");
+  EXPECT_EQ(
+      run("convert '" + tiny() + "' --merge-adapter '" + adapter + "' --out '" + made + "'").code,
+      0);
+  expect_logits("'" + made + "'");
+  EXPECT_EQ(
+      run("convert '" + tiny() + "' --export-adapter='" + adapter + "' --out '" + again + "'").code,
+      0);
+  expect_logits("'" + tiny() + "' --adapter '" + again + "'");
+  const std::string beside = " '" + other + "' --adapter '" + adapter + "' ";
+  for (const std::string& call :
+       {"generate" + beside + "--prompt a", "eval" + beside + "--text '" + input + "'",
+        "forward" + beside + "--input '" + input + "' --output x", "embed" + beside + "--text a",
+        "convert '" + other + "' --merge-adapter '" + adapter + "' --out x"})
+    expect_refused(call, 2,
+                   "is of another model: module model.layers.0.mlp.down_proj has no place");
+}
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
@@ -878,6 +918,59 @@ TEST_F(Cli, KvTypesWhereNothingIsRounded) {
   const Outcome plan = run("plan " + hybrid + " --kv-type int8");
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("f32 stays in layers.1.mixer (hyena)"), std::string::npos) << plan.out;
+}
+
+TEST_F(Cli, KeysAndValuesHaveNoMoreBitsThanTheWeightsUnlessAsked) {
+  const auto type_of = [this](const std::string& model, const std::string& flags) {
+    const Outcome bench =
+        run("bench " + model + " --prefill 4 --decode 2 --repeats 1 --json" + flags);
+    EXPECT_EQ(bench.code, 0) << bench.err;
+    return spec::parse_json(bench.out, "bench")["rows"][0]["kv_type"].get<std::string>();
+  };
+  const std::string plain = kGoldens + "/llama/base", half = (folder_ / "half").string();
+  fs::create_directories(half);
+  fs::copy_file(plain + "/config.json", half + "/config.json");
+  const format::TensorFile file = format::open_safetensors(plain + "/model.safetensors");
+  std::vector<format::TensorView> views;
+  std::list<std::vector<uint16_t>> halves;
+  for (const format::TensorView& view : file.tensors()) {
+    ASSERT_EQ(view.dtype, DType::f32);
+    const auto* from = reinterpret_cast<const float*>(view.data.data());
+    auto& to = halves.emplace_back(view.data.size() / sizeof(float));
+    std::transform(from, from + to.size(), to.begin(), float_to_f16);
+    views.push_back({view.name, DType::f16, view.shape, std::as_bytes(std::span(to)), {}});
+  }
+  format::write_safetensors(half + "/model.safetensors", views, {{"format", "pt"}});
+  EXPECT_EQ(type_of(plain, ""), "f32");
+  EXPECT_EQ(type_of(half, ""), "f16");
+  EXPECT_EQ(type_of(half, " --exact"), "f32");
+  EXPECT_EQ(type_of(half, " --kv-type f32"), "f32");
+  EXPECT_EQ(type_of(half, " --kv-type int8 --exact"), "int8");
+  // what keeps no keys and values has none to round
+  EXPECT_EQ(type_of(kGoldens + "/mamba2/base", ""), "f32");
+}
+
+TEST_F(Cli, ProductsInDigitsOrNot) {
+  const std::string plain = kGoldens + "/llama/gguf/base.gguf",
+                    blocks = kGoldens + "/gpt_oss/mxfp4";
+  for (const std::string verb : {"generate ", "embed ", "bench ", "eval "}) {
+    const std::string rest = verb == "generate " ? " --prompt x"
+                             : verb == "bench "  ? ""
+                             : verb == "eval "   ? " --text " + folder_.write("text", {"ab", 2})
+                                                 : " --text x";
+    expect_refused(verb + plain + rest + " --fast", 2,
+                   "[fast] no weight of this model is in blocks, and others are multiplied in "
+                   "float32; expected a quantised model");
+    expect_refused(verb + plain + rest + " --fast --exact", 2, "--exact");
+  }
+  expect_refused("eval --ngram 2 --text x --exact", 2, "--exact");
+  for (const auto& [flag, name] :
+       {std::pair{"", "two_digits"}, {" --exact", "exact"}, {" --fast", "one_digit"}}) {
+    const Outcome bench =
+        run("bench " + blocks + " --prefill 4 --decode 2 --repeats 1 --json" + flag);
+    ASSERT_EQ(bench.code, 0) << bench.err;
+    EXPECT_EQ(spec::parse_json(bench.out, "stdout")["rows"][0]["products"], name);
+  }
 }
 
 TEST_F(Cli, ARingIsCheckedBeforeTheRunBegins) {

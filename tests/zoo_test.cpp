@@ -51,7 +51,7 @@ void collect(const spec::AnyPart& part, std::set<std::string>& found) {
 }
 
 void collect(const model::ModelSpec& spec, std::set<std::string>& found) {
-  for (const spec::AnyPart* part : {&spec.embed, &spec.final_norm, &spec.head, &spec.pooler})
+  for (const spec::AnyPart* part : {&spec.init, &spec.embed, &spec.final_norm, &spec.head, &spec.pooler})
     collect(*part, found);
   for (const model::LayerSpec& layer : spec.layers) {
     collect(layer.depth, found);

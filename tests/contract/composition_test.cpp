@@ -81,7 +81,8 @@ class Drawer {
               {"arch", decoder ? "decoder" : "encoder"},
               {"vocab", kVocab},
               {"d_model", kWidth}};
-    add_embed(d, decoder);
+    add_for(d, "embed", d.json, "embed", Slot::embed);
+    add(d, "init", d.json, "init", Slot::init);
     const Case* position = pick(Slot::position);
     if (acts_on_embedding(*position)) {
       d.json["embed"]["position"] = position->part;
@@ -124,11 +125,11 @@ class Drawer {
       add(d, path + ".router", to[key], "router", Slot::router);
   }
 
-  /// Every model has one: those that a decoder refuses would refuse most of them.
-  void add_embed(Draw& d, bool decoder) {
+  /// Of what every model has: parts that a decoder refuses would refuse most of them.
+  void add_for(Draw& d, const std::string& path, Json& to, const char* key, Slot slot) {
     do {
-      add(d, "embed", d.json, "embed", Slot::embed);
-    } while (decoder && d.parts["embed"]->encoder_only && chance(7, 8));
+      add(d, path, to, key, slot);
+    } while (d.json["arch"] != "encoder" && d.parts[path]->encoder_only && chance(7, 8));
   }
 
   Json layers(Draw& d, const std::string& path, const Case* position) {
@@ -151,7 +152,7 @@ class Drawer {
   Json layer(Draw& d, const std::string& path, const Case* position) {
     Json json = Json::object();
     add(d, path + ".residual", json, "residual", Slot::residual);
-    add(d, path + ".norm", json, "norm", Slot::norm);
+    add_for(d, path + ".norm", json, "norm", Slot::norm);
     add_mixer(d, path + ".mixer", json, position);
     if (chance(1, 6)) add(d, path + ".depth", json, "depth", Slot::depth);
     if (chance(3, 4))
@@ -186,7 +187,7 @@ class Drawer {
   /// are read by the next.
   Json branched(Draw& d, const std::string& path, const Case* position) {
     Json json = Json::object();
-    add(d, path + ".norm", json, "norm", Slot::norm);
+    add_for(d, path + ".norm", json, "norm", Slot::norm);
     const int64_t n = 2 + below(3);
     const bool shares = chance(1, 2);
     const std::string id = fmt::format("s{}", ids_++);
@@ -365,7 +366,7 @@ void expect_continues(const Rig& rig, const Tensor& want, bool splits, Report& r
                 fmt::join(with_state, " "), fmt::join(anew, " "));
 }
 
-constexpr int kShards = 16, kDrawsPerShard = 500;
+constexpr int kShards = 16, kDrawsPerShard = 550;
 constexpr int kLeastAccepted = 50;  // of a shard: fewer would show little
 
 class Compositions : public testing::TestWithParam<int> {};

@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/model/call_plan.h"
 
@@ -16,6 +17,7 @@ struct BenchArgs {
   int64_t prefill = 512, decode = 64, rows = 1;
   std::vector<int64_t> depths = {0};
   KvFlags kv;
+  ProductFlags products;
   int threads = 0, repeats = 3;
   bool json = false;
 };
@@ -123,6 +125,7 @@ Json measure(const BenchArgs& o, const model::Model& model, int64_t depth, bool 
               {"rows", o.rows},
               {"kv_type", o.kv.type},
               {"kv_page", o.kv.page},
+              {"products", o.products.name()},
               {"state_bytes", state_bytes},
               {"threads", thread_count()},
               {"repeats", o.repeats}};
@@ -150,13 +153,15 @@ int bench(BenchArgs& o) {
   if (o.model.empty())
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, {o.families}, o.products.arithmetic());
   say_lost_heads(loaded.source);
+  o.products.check(loaded.model);
   const model::Model& model = loaded.model;
   if (model.spec().encoder)
     fail(ErrorKind::usage, "bench",
          "{} answers a source; prefill and decode of a decoder are measured", o.model);
-  o.kv.check(model.spec());
+  o.kv.check(model, o.products);
   const std::string stateless = model::CallPlan(model.spec()).whole_reason();
   bool left_out = false;
   if (!stateless.empty()) {
@@ -199,6 +204,7 @@ std::function<int()> add_bench(CLI::App& app) {
       ->check(not_negative())
       ->capture_default_str();
   o->kv.add(app);
+  o->products.add(app);
   app.add_option("--repeats", o->repeats, "medians over so many")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));

@@ -13,7 +13,7 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
 
 struct ConvertArgs {
   std::string model, out, to, tokenizer, families, family, pool = "mean";
-  std::string use, text;
+  std::string use, text, merge_adapter, export_adapter;
   int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
   int64_t steps = 500, tokens = 16384;
   double noise = 0.01;
@@ -22,9 +22,16 @@ struct ConvertArgs {
   bool float32 = false;
 };
 
-int convert_model(const ConvertArgs& o, const Distiller& distiller) {
+int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
+  if (!o.export_adapter.empty()) {
+    converters.export_adapter(o.export_adapter, checkpoint, o.out, {o.families});
+    fmt::print(stderr, "tessera: wrote {} (an adapter)\n", o.out);
+    return kExitOk;
+  }
+  if (!o.merge_adapter.empty())
+    checkpoint = converters.merge(std::move(checkpoint), o.merge_adapter, o.float32, {o.families});
   if (!o.tokenizer.empty())
     convert::find_tokenizer(
         o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
@@ -49,15 +56,16 @@ int convert_model(const ConvertArgs& o, const Distiller& distiller) {
         use);
   if (o.merge_experts) checkpoint = convert::merged_experts(std::move(checkpoint), use);
   if (o.distill_experts)
-    checkpoint = distiller(std::move(checkpoint), {.text = o.text,
-                                                   .tokenizer = tokenizer,
-                                                   .use = use,
-                                                   .tokens = o.tokens,
-                                                   .steps = o.steps,
-                                                   .seed = o.seed});
-  // other heads, or experts, are no change of format: a Hugging Face folder stays one
+    checkpoint = converters.distil(std::move(checkpoint), {.text = o.text,
+                                                           .tokenizer = tokenizer,
+                                                           .use = use,
+                                                           .tokens = o.tokens,
+                                                           .steps = o.steps,
+                                                           .seed = o.seed});
+  // other heads, experts or numbers are no change of format: a Hugging Face folder stays one
   const bool stays =
-      (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0) && checkpoint.dialect == "hf";
+      (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0 || !o.merge_adapter.empty()) &&
+      checkpoint.dialect == "hf";
   if (o.to == "hf" || (o.to.empty() && stays)) {
     convert::write_hf_folder(checkpoint, o.out,
                              {.family = o.family, .families = o.families, .float32 = o.float32});
@@ -77,18 +85,18 @@ int convert_model(const ConvertArgs& o, const Distiller& distiller) {
 
 std::function<int()> add_convert(CLI::App& app) {
   // main() has handed what needs one to the other program
-  return add_convert(app, nullptr);
+  return add_convert(app, TensorConverters{});
 }
 
-std::function<int()> add_convert(CLI::App& app, Distiller distiller) {
+std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   auto o = std::make_shared<ConvertArgs>();
   app.add_option("model", o->model,
                  "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
       ->required();
   app.add_option("--out", o->out, "the folder to write")->required();
   app.add_option("--to", o->to,
-                 "what to write; default tessera, or with --kv-heads, --keep-experts and "
-                 "--grow-experts what the folder is")
+                 "what to write; default tessera, or with --kv-heads, --keep-experts, "
+                 "--grow-experts and --merge-adapter what the folder is")
       ->check(CLI::IsMember({"tessera", "hf"}));
   app.add_option("--tokenizer", o->tokenizer,
                  "tokenizer to put beside the weights (llama2.c keeps it apart)");
@@ -168,6 +176,12 @@ std::function<int()> add_convert(CLI::App& app, Distiller distiller) {
       ->capture_default_str()
       ->needs(distill)
       ->check(positive());
+  auto* merge_adapter =
+      app.add_option(kMergeAdapter, o->merge_adapter,
+                     "the model with this adapter in its weights, which are floats");
+  app.add_option(kExportAdapter, o->export_adapter,
+                 "only this adapter, as PEFT reads it beside the model's Hugging Face folder")
+      ->excludes(merge_adapter);
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
@@ -176,7 +190,9 @@ std::function<int()> add_convert(CLI::App& app, Distiller distiller) {
             "tessera convert SmolLM2-135M --upcycle 8 --experts-per-token 2 --out smol-experts",
             "tessera generate mixtral --prompt 'A text' --json > use.json; tessera convert "
             "mixtral --keep-experts 6 --expert-use use.json --out mixtral-6",
-            "tessera convert mixtral --distill-experts --text text.txt --out dense"});
+            "tessera convert mixtral --distill-experts --text text.txt --out dense",
+            "tessera convert SmolLM2-135M --merge-adapter run/latest --out tuned",
+            "tessera convert SmolLM2-135M --export-adapter run/latest --out adapter"});
   return [=] {
     if (!drawn->empty() && o->pool != "random" && upcycle->empty() && grow->empty() &&
         distill->empty())
@@ -187,7 +203,7 @@ std::function<int()> add_convert(CLI::App& app, Distiller distiller) {
       fail(ErrorKind::usage, "convert",
            "--expert-use with nothing that reads it; expected --keep-experts, --grow-experts, "
            "--merge-experts or --distill-experts");
-    return convert_model(*o, distiller);
+    return convert_model(*o, converters);
   };
 }
 

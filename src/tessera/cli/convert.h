@@ -1,6 +1,7 @@
 // `convert`, most of which needs no tensors. Torch-free.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 
@@ -21,10 +22,29 @@ struct DistillArgs {
 using Distiller =
     std::function<convert::Checkpoint(convert::Checkpoint checkpoint, const DistillArgs& args)>;
 
-/// The verb with someone who distils.
-std::function<int()> add_convert(CLI::App& app, Distiller distiller);
+/// The model with an adapter in its weights.
+using Merger = std::function<convert::Checkpoint(convert::Checkpoint checkpoint,
+                                                 const std::string& adapter,
+                                                 bool float32,
+                                                 const convert::LoadOptions& options)>;
+/// An adapter beside a model, written in the files of PEFT.
+using AdapterExporter = std::function<void(const std::string& adapter,
+                                           const convert::Checkpoint& checkpoint,
+                                           const std::string& out,
+                                           const convert::LoadOptions& options)>;
 
-/// The option of `convert` that needs tensors.
+/// Who does what needs tensors.
+struct TensorConverters {
+  Distiller distil;
+  Merger merge;
+  AdapterExporter export_adapter;
+};
+std::function<int()> add_convert(CLI::App& app, TensorConverters converters);
+
+/// The options of `convert` that need tensors.
 inline constexpr const char* kDistillExperts = "--distill-experts";
+inline constexpr const char* kMergeAdapter = "--merge-adapter";
+inline constexpr const char* kExportAdapter = "--export-adapter";
+inline constexpr std::array kTensorOptions = {kDistillExperts, kMergeAdapter, kExportAdapter};
 
 }  // namespace tessera::cli

@@ -5,6 +5,7 @@
 #include "tessera/cli/cli.h"
 #include "tessera/cli/convert.h"
 #include "tessera/convert/tokenizer.h"
+#include "tessera/infer/adapter.h"
 #include "tessera/train/distill_experts.h"
 
 namespace tessera::cli {
@@ -30,7 +31,7 @@ convert::Checkpoint distil(convert::Checkpoint checkpoint, const DistillArgs& ar
 }  // namespace
 
 std::function<int()> add_distilling_convert(CLI::App& app) {
-  return add_convert(app, distil);
+  return add_convert(app, {distil, infer::with_merged_adapter, infer::export_adapter});
 }
 
 }  // namespace tessera::cli

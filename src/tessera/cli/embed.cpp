@@ -4,6 +4,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/npy.h"
 #include "tessera/infer/tensor_files.h"
@@ -12,11 +13,12 @@ namespace tessera::cli {
 namespace {
 
 struct EmbedArgs {
-  std::string model, file, output, pooling, families, prompt, prompt_name;
+  std::string model, file, output, pooling, families, adapter, prompt, prompt_name;
   std::vector<std::string> texts;
   bool json = false, normalize = false, no_normalize = false, parse_special = false;
   bool prompt_given = false;
   int64_t max_tokens = 0;
+  ProductFlags products;
   int threads = 0;
 };
 
@@ -88,8 +90,10 @@ int embed(const EmbedArgs& o) {
   options.cancel = &cancel_token();
   const std::vector<std::string> texts =
       o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
   say_lost_heads(loaded.source);
+  o.products.check(loaded.model);
   if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);
   const infer::Embeddings result = infer::embed(loaded, texts, options);
   if (result.cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", result.cut);
@@ -151,6 +155,9 @@ std::function<int()> add_embed(CLI::App& app) {
                "as pooled; default: as the folder says, else to length 1")
       ->excludes(normalize);
   app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(positive());
+  o->products.add(app);
+  app.add_option("--adapter", o->adapter,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run");
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",

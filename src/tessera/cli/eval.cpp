@@ -9,6 +9,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/ngram.h"
 
@@ -16,9 +17,10 @@ namespace tessera::cli {
 namespace {
 
 struct EvalArgs {
-  std::string model, text, train, families;
+  std::string model, text, train, families, adapter;
   infer::EvalOptions eval;
   KvFlags kv;
+  ProductFlags products;
   int ngram = 0;
   double train_fraction = 0;
   bool json = false, no_special = false;
@@ -74,9 +76,11 @@ Report evaluate_ngram(const EvalArgs& o) {
 }
 
 Report evaluate_model(EvalArgs& o) {
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
   say_lost_heads(loaded.source);
-  o.kv.check(loaded.model.spec());
+  o.products.check(loaded.model);
+  o.kv.check(loaded.model, o.products);
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);
   const std::string text = read_text_input(o.text, &cancel_token());
   const auto ids = loaded.tokenizer->encode(text.substr(border(text, o.train_fraction)),
@@ -156,6 +160,7 @@ std::function<int()> add_eval(CLI::App& app) {
   auto* special =
       app.add_flag("--no-special", o->no_special, "add nothing around the text (no begin-of-text)");
   o->kv.add(app);
+  o->products.add(app);
   auto* ngram = app.add_option("--ngram", o->ngram,
                                "instead of a model: an interpolated Kneser-Ney n-gram of bytes")
                     ->check(CLI::Range(1, infer::NgramModel::kMaxOrder));
@@ -165,9 +170,13 @@ std::function<int()> add_eval(CLI::App& app) {
   app.add_flag("--json", o->json,
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  auto* adapter =
+      app.add_option("--adapter", o->adapter,
+                     "an adapter beside the model's weights: a folder of PEFT or of a run");
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
-  for (CLI::Option* option : {model, window, stride, carry, special, families,
-                              app.get_option("--kv-type"), app.get_option("--kv-page")})
+  for (CLI::Option* option :
+       {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),
+        app.get_option("--kv-page"), app.get_option("--exact"), app.get_option("--fast")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",

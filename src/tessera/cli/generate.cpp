@@ -7,18 +7,20 @@
 #include "tessera/cli/features.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
 namespace {
 
 struct GenerateArgs {
-  std::string model, families, draft, session;
+  std::string model, families, adapter, draft, session;
   std::vector<std::string> prompts, audio;
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
   KvFlags kv;
+  ProductFlags products;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   bool seed_given = false;
   int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
@@ -197,14 +199,17 @@ int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   g.sampling.check();
-  g.kv = o.kv.options();
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
   say_lost_heads(loaded.source);
-  o.kv.check(loaded.model.spec());
+  o.products.check(loaded.model);
+  o.kv.check(loaded.model, o.products);
+  g.kv = o.kv.options();
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
-    g.speculation.draft = &draft.emplace(infer::load_model(o.draft, {o.families})).model;
+    g.speculation.draft =
+        &draft.emplace(infer::load_model(o.draft, {o.families}, o.products.arithmetic())).model;
   infer::Session session;
   std::string fingerprint;
   if (!o.session.empty()) {
@@ -349,6 +354,7 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   o->kv.add(app);
+  o->products.add(app);
   auto* session = app.add_option(
       "--session", o->session,
       "a file that the text goes on from, where it exists, and that keeps where it ended; prompts "
@@ -376,6 +382,8 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_flag("--json", o->json,
                "text, token_ids, prompt_tokens, cached_tokens, finish_reason and speeds as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  app.add_option("--adapter", o->adapter,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run");
   app.add_option("--families", o->families, "a folder of further family files");
   examples(app,
            {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",

@@ -1,37 +1,49 @@
 // How a run keeps keys and values: the same two flags for every verb that makes states.
 #pragma once
 
-#include "tessera/cli/cli.h"
-#include "tessera/model/kept_bits.h"
-#include "tessera/spec/kv_type.h"
+#include <algorithm>
+
+#include "tessera/cli/full_layers.h"
+#include "tessera/cli/product_flags.h"
 
 namespace tessera::cli {
 
-/// "f32 stays in layers.1.mixer (hyena), ...", "" where nothing else than `type` is kept per token.
-inline std::string full_layers(const model::ModelSpec& spec, spec::KvType type) {
-  if (type == spec::KvType::f32) return "";
-  const std::vector<std::string> names = model::kept_in_full(spec);
-  return names.empty() ? "" : fmt::format("f32 stays in {}", model::some_of(names));
-}
-
 struct KvFlags {
-  std::string type = "f32";
+  std::string type = "auto";
   int64_t page = spec::kDefaultKvPage;
 
   void add(CLI::App& app) {
     app.add_option("--kv-type", type,
                    "how keys and values are kept: " + spec::kv_type_names() +
-                       "; int8 and fp8 take a quarter of the memory")
+                       "; int8 and fp8 take a quarter of f32's memory; auto = f16 where no matrix "
+                       "of the model has more bits, f32 elsewhere and with --exact")
         ->capture_default_str();
     app.add_option("--kv-page", page,
                    "tokens per page of keys and values, 0 = no pages; the text is the same")
         ->capture_default_str()
         ->check(not_negative());
   }
+  /// Once settle() has been called where the type is left open.
   spec::KvOptions options() const { return {spec::kv_type_named(type), page}; }
+  /// Makes "auto" a type, by the model and the arithmetic of its products.
+  void settle(const model::Model& model, const ProductFlags& products) {
+    if (type != "auto") return;
+    const auto& weights = model.weights().all();
+    const bool rounded = std::none_of(weights.begin(), weights.end(), [](const auto& named) {
+      const DType stored = named.second->dtype();
+      return named.first.quantises() && (stored == DType::f32 || stored == DType::f64);
+    });
+    const bool keeps = model.spec().no_state_reason().empty() &&
+                       model::packs(model::state_layout(model.spec()));
+    type = rounded && keeps && !products.exact ? "f16" : "f32";
+  }
   /// Refuses a type that nothing would be kept in; else one line to stderr names the layers that
-  /// keep all bits all the same.
-  void check(const model::ModelSpec& spec) const {
+  /// keep all bits all the same, where the type was asked for.
+  void check(const model::Model& model, const ProductFlags& products) {
+    const bool open = type == "auto";
+    settle(model, products);
+    if (open) return;
+    const model::ModelSpec& spec = model.spec();
     model::check_kv_type(spec, options().type);
     const std::string full = full_layers(spec, options().type);
     if (!full.empty()) fmt::print(stderr, "kv-type {}: {}\n", type, full);

@@ -21,7 +21,11 @@ bool needs_tensors(std::span<char*> args) {
                   [&](const VerbName& own) { return verb == own.name; }))
     return true;
   return verb == "convert" && std::any_of(args.begin(), args.end(), [](const char* arg) {
-           return std::string_view(arg) == kDistillExperts;
+           // also as --option=value
+           const std::string_view option =
+               std::string_view(arg).substr(0, std::string_view(arg).find('='));
+           return std::find(kTensorOptions.begin(), kTensorOptions.end(), option) !=
+                  kTensorOptions.end();
          });
 }
 

@@ -1,7 +1,7 @@
 #include "tessera/model/plan.h"
 
 #include "tessera/cli/cli.h"
-#include "tessera/cli/kv_flags.h"
+#include "tessera/cli/full_layers.h"
 #include "tessera/cli/model_source.h"
 
 namespace tessera::cli {

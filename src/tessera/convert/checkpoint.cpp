@@ -165,6 +165,10 @@ Checkpoint load_folder(const fs::path& folder, FamilySet& families) {
     if (file.metadata().contains("tessera_spec")) return load_tessera(folder, file);
   }
   if (has_config) return load_hf(folder, families);
+  for (const char* adapter : {"adapter_config.json", "adapter.safetensors"})
+    if (fs::exists(folder / adapter, ignored))
+      fail(ErrorKind::file, folder.string(),
+           "is an adapter; expected the model that it stands beside, and this as --adapter");
   fail(ErrorKind::file, folder.string(),
        "is no model: no config.json, and no model.safetensors with a tessera spec");
 }

@@ -55,6 +55,21 @@ class Importer {
   std::vector<Same> same_;
 };
 
+/// One rule as it stands for a model: matrices of a dialect, and those of ours that they give.
+struct BoundRule {
+  std::vector<std::string> foreign, ours;
+  const TensorSteps& steps;
+  /// The steps, foreign to ours and back.
+  std::function<void(std::vector<TensorView>& tensors)> apply, invert;
+};
+
+/// Calls `body` with every rule that gives parameters of the checkpoint in a dialect that the
+/// family writes, whatever the checkpoint's own. Throws as export_checkpoint() does.
+void for_each_rule(const Family& family,
+                   std::string_view dialect,
+                   const Checkpoint& checkpoint,
+                   const std::function<void(const BoundRule& rule)>& body);
+
 struct Exported {
   Json config;
   std::vector<TensorView> tensors;

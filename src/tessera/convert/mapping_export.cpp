@@ -47,18 +47,36 @@ class Exporter {
 
   Exported run(bool float32) {
     // the values must say the whole spec
-    expect_same(family_.name, checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)),
-                "this family cannot say the architecture; its nearest differs");
+    check_said();
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
     float32_ = float32;
-    for (const TensorRule& rule : family_.rules) write_rule(rule, nullptr, out);
+    for (const TensorRule& rule : family_.rules)
+      walk(rule, nullptr, [&](const TensorRule& one, const ForeignSide& side, const Local* locals) {
+        write_rule(one, side, locals, out);
+      });
     check_read_back(out);
     carry_over(out.config);
     return out;
   }
 
+  void each_rule(const std::function<void(const BoundRule& rule)>& body) {
+    check_said();
+    const auto visit = [&](const TensorRule& rule, const ForeignSide& side, const Local* locals) {
+      if (rule.kind != TensorRule::Kind::convert) return;
+      body({foreign_names(side, locals), our_names(rule, locals), side.steps,
+            [&](std::vector<TensorView>& tensors) { side.steps.apply(tensors, own_, locals); },
+            [&](std::vector<TensorView>& tensors) { side.steps.invert(tensors, own_, locals); }});
+    };
+    for (const TensorRule& rule : family_.rules) walk(rule, nullptr, visit);
+  }
+
  private:
+  void check_said() {
+    expect_same(family_.name, checkpoint_.spec_json, resolved(family_.spec->evaluate(own_)),
+                "this family cannot say the architecture; its nearest differs");
+  }
+
   /// `canonical`: in the form that the dialect has, where it fixes one.
   void fill(Environment& env, bool canonical) {
     for (const auto& [name, table] : family_.tables) env.constant(name, table);
@@ -109,30 +127,51 @@ class Exporter {
     return float32_ ? as_float32(tensor) : as_plain_float(tensor);
   }
 
-  void write_rule(const TensorRule& rule, const Local* locals, Exported& out) {
+  using OnRule = std::function<void(const TensorRule&, const ForeignSide&, const Local*)>;
+
+  /// Every rule that holds for the model and has a place in the dialect.
+  void walk(const TensorRule& rule, const Local* locals, const OnRule& body) {
     if (rule.loop) {
       TensorRule once = rule;
       once.loop.reset();
-      rule.loop->run(own_, locals, [&](const Local* inner) { write_rule(once, inner, out); });
+      rule.loop->run(own_, locals, [&](const Local* inner) { walk(once, inner, body); });
       return;
     }
     if (rule.condition && !rule.condition->test(own_, locals)) return;
-    for (const TensorRule& child : rule.rules) write_rule(child, locals, out);
+    for (const TensorRule& child : rule.rules) walk(child, locals, body);
     const auto side = rule.sides.find(kind_);
-    if (side == rule.sides.end()) return;
-    if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side->second, locals, out);
-    if (rule.kind != TensorRule::Kind::convert) return;
-    std::vector<TensorView> tensors;
+    if (side != rule.sides.end()) body(rule, side->second, locals);
+  }
+
+  std::vector<std::string> our_names(const TensorRule& rule, const Local* locals) {
+    std::vector<std::string> names;
     for (const RuleName& name : rule.ours)
       name.each(own_, locals, [&](const Local* inner) {
-        tensors.push_back(as_written(ours(name.spellings.front().expand(own_, inner))));
+        names.push_back(name.spellings.front().expand(own_, inner));
       });
-    side->second.steps.invert(tensors, own_, locals);
+    return names;
+  }
+
+  std::vector<std::string> foreign_names(const ForeignSide& side, const Local* locals) {
     std::vector<std::string> names;
-    for (const RuleName& foreign : side->second.names)
-      foreign.each(own_, locals, [&](const Local* inner) {
-        names.push_back(foreign.spellings.front().expand(own_, inner));
+    for (const RuleName& name : side.names)
+      name.each(own_, locals, [&](const Local* inner) {
+        names.push_back(name.spellings.front().expand(own_, inner));
       });
+    return names;
+  }
+
+  void write_rule(const TensorRule& rule,
+                  const ForeignSide& side,
+                  const Local* locals,
+                  Exported& out) {
+    if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side, locals, out);
+    if (rule.kind != TensorRule::Kind::convert) return;
+    std::vector<TensorView> tensors;
+    for (const std::string& name : our_names(rule, locals))
+      tensors.push_back(as_written(ours(name)));
+    side.steps.invert(tensors, own_, locals);
+    const std::vector<std::string> names = foreign_names(side, locals);
     if (tensors.size() != names.size())
       fail(ErrorKind::spec, family_.name, "{} tensors for {} names", tensors.size(), names.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -172,6 +211,13 @@ Exported export_checkpoint(const Family& family,
                            const std::vector<std::string>& unmathematical,
                            bool float32) {
   return Exporter(family, dialect, checkpoint, unmathematical).run(float32);
+}
+
+void for_each_rule(const Family& family,
+                   std::string_view dialect,
+                   const Checkpoint& checkpoint,
+                   const std::function<void(const BoundRule& rule)>& body) {
+  Exporter(family, dialect, checkpoint, {}).each_rule(body);
 }
 
 }  // namespace tessera::convert

@@ -180,6 +180,31 @@ TensorSteps TensorSteps::compile(const Json& json, const std::string& where) {
   return steps;
 }
 
+bool TensorSteps::move_rows() const {
+  return std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    switch (step.kind) {
+      case Kind::transpose:
+      case Kind::split:
+      case Kind::interleave:
+      case Kind::deinterleave:
+        return true;
+      case Kind::choice:
+        return std::all_of(step.branches.begin(), step.branches.end(),
+                           [](const TensorSteps& branch) { return branch.move_rows(); });
+      default:
+        return false;
+    }
+  });
+}
+
+bool TensorSteps::transpose() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    return step.kind == Kind::transpose ||
+           std::any_of(step.branches.begin(), step.branches.end(),
+                       [](const TensorSteps& branch) { return branch.transpose(); });
+  });
+}
+
 void TensorSteps::apply(std::vector<TensorView>& tensors,
                         Environment& env,
                         const Local* locals) const {

@@ -27,6 +27,11 @@ class TensorSteps {
  public:
   static TensorSteps compile(const Json& json, const std::string& where);
   bool empty() const { return steps_.empty(); }
+  /// Whether nothing happens to a matrix but that its rows are moved and parted, and that it is
+  /// turned over: then any matrix with its rows goes the same way.
+  bool move_rows() const;
+  /// Whether a step turns matrices over.
+  bool transpose() const;
   /// Foreign to ours. Throws Error(file) that names the tensor where shapes do not fit.
   void apply(std::vector<TensorView>& tensors, Environment& env, const Local* locals) const;
   /// Ours to foreign.

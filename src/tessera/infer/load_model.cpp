@@ -2,15 +2,23 @@
 
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/infer/adapter.h"
 
 namespace tessera::infer {
 
-model::Weights weights_of(const convert::Checkpoint& checkpoint) {
+model::Weights weights_of(const convert::Checkpoint& checkpoint, kernels::Arithmetic arithmetic) {
+  return weights_of(checkpoint, checkpoint.spec, arithmetic);
+}
+
+model::Weights weights_of(const convert::Checkpoint& checkpoint,
+                          const model::ModelSpec& spec,
+                          kernels::Arithmetic arithmetic) {
   std::map<std::string, model::WeightPtr> weights;
   for (const format::TensorView& view : checkpoint.tensors)
     weights[view.name] = std::make_shared<ops::Weight>(
-        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner));
-  return model::Weights::check(checkpoint.spec, std::move(weights));
+        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner)
+            .multiplied_in(arithmetic));
+  return model::Weights::check(spec, std::move(weights));
 }
 
 namespace {
@@ -32,7 +40,9 @@ std::string named_tokenizer(const convert::Checkpoint& source) {
 
 }  // namespace
 
-LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOptions& options) {
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       kernels::Arithmetic arithmetic) {
   convert::Checkpoint source = convert::load_checkpoint(path, options);
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
@@ -51,8 +61,19 @@ LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOpt
   convert::GenerationConfig generation;
   if (std::filesystem::is_directory(path))
     generation = convert::read_generation_config(path, source.spec.vocab);
-  model::Model model(source.spec, weights_of(source));
+  model::Model model(source.spec, weights_of(source, arithmetic));
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::filesystem::path& adapter,
+                       kernels::Arithmetic arithmetic) {
+  LoadedModel loaded = load_model(path, options, arithmetic);
+  if (!adapter.empty())
+    loaded.model =
+        model::with_overlays(loaded.model, read_adapter(adapter, loaded.source, options));
+  return loaded;
 }
 
 }  // namespace tessera::infer

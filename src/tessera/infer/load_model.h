@@ -19,9 +19,22 @@ struct LoadedModel {
 };
 
 /// A tessera or Hugging Face folder, a GGUF file or a llama2.c file, told apart by content.
-LoadedModel load_model(const std::filesystem::path& path, const convert::LoadOptions& options = {});
+/// Its weights in blocks are multiplied in this arithmetic where no gradient is recorded.
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options = {},
+                       kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
 
-/// The weights of a checkpoint, as they lie there.
-model::Weights weights_of(const convert::Checkpoint& checkpoint);
+/// The same with the adapter of a folder beside its weights (adapter.h); "" = none.
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::filesystem::path& adapter,
+                       kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
+
+/// The weights of a checkpoint, as they lie there; for another spec with the same parameters.
+model::Weights weights_of(const convert::Checkpoint& checkpoint,
+                          kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
+model::Weights weights_of(const convert::Checkpoint& checkpoint,
+                          const model::ModelSpec& spec,
+                          kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
 
 }  // namespace tessera::infer

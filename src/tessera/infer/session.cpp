@@ -26,6 +26,9 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 /// 64 runs of 64 bytes, evenly over the tensor, the first and the last among them; all of a small
 /// one. Training moves every number, so that any of them tells.
 uint64_t sample(const ops::Weight& weight) {
+  if (const ops::Weight::Adapted* parts = weight.parts())
+    return hash_name(fmt::format("{} {} {} {}", sample(*parts->w), sample(*parts->a),
+                                 sample(*parts->b), parts->scale));
   constexpr int64_t kRuns = 64, kRun = 64;
   const std::string_view all(static_cast<const char*>(weight.data()),
                              static_cast<size_t>(weight.bytes()));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tessera/model/spec_reader.h"
+#include "tessera/nn/depth/depth_config.h"
 #include "tessera/nn/residual/residual_config.h"
 
 namespace tessera::model {
@@ -286,6 +287,14 @@ class LayerReader {
           fail(ErrorKind::spec, scope_.path + ".depth",
                "\"{}\" with \"{}\", which shares values with other layers; take another mixer",
                layer_.depth.type(), branch.part.type());
+      if (!layer_.depth_config()->selective()) continue;
+      for (const BranchSpec& branch : group.branches)
+        for (const spec::StateDecl& decl : branch.part.config->state(scope_))
+          if (decl.kind == spec::StateDecl::Kind::per_source)
+            fail(ErrorKind::spec, scope_.path + ".depth",
+                 "\"{}\" with \"{}\", which keeps a row's source from its first call, of which no "
+                 "token may be chosen; expected it in a layer that computes all tokens",
+                 layer_.depth.type(), branch.part.type());
     }
     if (layer_.reads(kEmbedding))
       fail(ErrorKind::spec, scope_.path + ".depth",

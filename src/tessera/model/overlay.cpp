@@ -48,13 +48,14 @@ std::vector<Overlay> fresh_overlays(const ModelSpec& spec,
       if (!(targets[t].dropout >= 0 && targets[t].dropout < 1))
         fail(ErrorKind::usage, "adapter", "dropout = {} beside {}; expected 0 to below 1",
              targets[t].dropout, decl.name);
-      const double bound = 1 / std::sqrt(static_cast<double>(i));
+      const double bound = 1 / std::sqrt(static_cast<double>(i)), rank = static_cast<double>(r);
       std::vector<int64_t> down = decl.shape, up = decl.shape;
       down[axes - 2] = up[axes - 1] = r;
       const spec::ParamDecl a{decl.name + ".lora_a", down, spec::Init::uniform(-bound, bound)};
       overlays.push_back({decl.name, trainable(a.name, ops::initial_values(a, key, at::kFloat)),
                           trainable(decl.name + ".lora_b", at::zeros(up, at::kFloat)),
-                          targets[t].alpha / static_cast<double>(r), targets[t].dropout});
+                          targets[t].alpha / (targets[t].by_root ? std::sqrt(rank) : rank),
+                          targets[t].dropout});
       used[t] = true;
       break;
     }

@@ -27,6 +27,9 @@ struct OverlayTarget {
   int64_t rank = 8;
   double alpha = 16;   // scale = alpha / rank
   double dropout = 0;  // 0 to below 1
+  /// scale = alpha / sqrt(rank), which keeps what high ranks learn of the size that low ones have
+  /// (Kalajdzievski 2023, arXiv:2312.03732).
+  bool by_root = false;
 };
 
 /// Fresh adapters, trainable: A is uniform in +-1 / sqrt(I), as linear layers start, B is zero, so

@@ -86,6 +86,13 @@ TEST(Stacks, AreRefusedWithTheReason) {
   json = tiny();
   json["start"] = 11;
   EXPECT_THAT(error_of(json), HasSubstr("[start] found 11; expected 0 to 10"));
+  // a call may choose no token of a row, and its source would be lost
+  json = tiny();
+  json["stacks"]["decoder"]["depth"] = {{"type", "mixture_of_depths"}, {"capacity", 0.5}};
+  EXPECT_THAT(error_of(json), HasSubstr("keeps a row's source from its first call"));
+  json["stacks"]["decoder"]["layers"] =
+      spec::parse_json(R"([{"cross": null}, {"depth": null}])", "test");
+  EXPECT_EQ(error_of(json), "");
   json = tiny();
   json["arch"] = "decoder";
   EXPECT_THAT(error_of(json), HasSubstr("[stacks] arch is \"decoder\""));

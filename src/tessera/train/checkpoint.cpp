@@ -6,6 +6,7 @@
 #include "tessera/convert/tokenizer.h"
 #include "tessera/base/output_file.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/infer/adapter.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/sha256.h"
@@ -108,9 +109,13 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   const fs::path& folder = pending.folder();
   const Json resolved = resolve(recipe);
 
-  format::StringMap metadata{{"tessera_spec", model::resolve(state.model.spec()).dump()}};
-  if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
-  format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
+  if (state.adapters.empty()) {
+    format::StringMap metadata{{"tessera_spec", model::resolve(state.model.spec()).dump()}};
+    if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
+    format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
+  } else {
+    infer::write_adapter(folder, state.adapters, state.model.spec());
+  }
   std::vector<TensorView> views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
     views.push_back(view_of(kept.name, kept.tensor.sizes().vec(), DType::f32,
@@ -154,11 +159,18 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
          "\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
          folder.string());
 
-  const format::TensorFile weights = format::open_safetensors(folder / kModel),
+  const bool adapts = !state.adapters.empty();
+  const format::TensorFile weights = format::open_safetensors(
+                               folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
-  for (const auto& [decl, weight] : state.model.weights().all())
-    restore(weights, decl.name, decl.shape, weight->dtype(),
-            weight->dense_tensor().mutable_data_ptr());
+  if (adapts)
+    for (const ParameterSet::Entry& entry : state.parameters.trained())
+      restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
+              entry.tensor.mutable_data_ptr());
+  else
+    for (const auto& [decl, weight] : state.model.weights().all())
+      restore(weights, decl.name, decl.shape, weight->dtype(),
+              weight->dense_tensor().mutable_data_ptr());
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
     restore(kept, tensor.name, tensor.tensor.sizes().vec(), DType::f32,
             tensor.tensor.mutable_data_ptr());

@@ -2,13 +2,14 @@
 //   model.safetensors      parameters under their names; metadata "tessera_spec" (resolved spec,
 //   JSON) and
 //                          "tessera_tokenizer" ("bytes", or the name of a file or folder beside it)
+//   adapter.safetensors    instead of it, where an adapter is trained (infer/adapter.h)
 //   optimizer.safetensors  the optimiser's state; of AdamW first_moment.NAME, second_moment.NAME
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
 //   carried.safetensors    where windows are carried: the states of the rows
 // Folder, manifest and rename: run_folder.h.
 #pragma once
 
-#include "tessera/model/model.h"
+#include "tessera/model/overlay.h"
 #include "tessera/train/carried.h"
 #include "tessera/train/expert_changes.h"
 #include "tessera/train/optimizer.h"
@@ -39,6 +40,7 @@ struct RunState {
   const model::Model& model;
   const ParameterSet& parameters;
   Optimizer& optimizer;
+  const std::vector<model::Overlay>& adapters;
 };
 
 /// Writes a checkpoint into the folder `run`; returns its own. Throws Error(resource) and leaves

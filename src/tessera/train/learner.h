@@ -7,14 +7,19 @@
 namespace tessera::train {
 
 struct Learner {
-  Learner(model::Model trained, const OptimizerRecipe& recipe)
+  /// `adapters` stand on the model already.
+  Learner(model::Model trained,
+          const OptimizerRecipe& recipe,
+          std::vector<model::Overlay> its_adapters = {})
       : model(std::move(trained)),
-        parameters(model, recipe),
+        adapters(std::move(its_adapters)),
+        parameters(model, recipe, adapters),
         optimizer(make_optimizer(recipe, parameters)) {}
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
 
   model::Model model;
+  std::vector<model::Overlay> adapters;  // which are all that is trained, where there are some
   ParameterSet parameters;
   std::unique_ptr<Optimizer> optimizer;
 };

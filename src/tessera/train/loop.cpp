@@ -17,6 +17,9 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// What routers count: how often each expert was chosen.
+constexpr std::string_view kLoad = ".load";
+
 }  // namespace
 
 Loop::Loop(const Recipe& recipe,
@@ -138,7 +141,10 @@ LogLine Loop::update() {
   if (asked > 0) {
     learner_->optimizer->update(lr, scale);
     const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;
-    if (balance == 0 || progress_.step < balance) learner_->parameters.follow_rules(counts.ruled);
+    std::map<std::string, Tensor> ruled = counts.ruled;
+    if (balance > 0 && progress_.step >= balance)
+      std::erase_if(ruled, [](const auto& count) { return count.first.ends_with(kLoad); });
+    learner_->parameters.follow_rules(ruled);
   }
   progress_.carried = std::move(carried);
   progress_.step += 1;
@@ -160,7 +166,6 @@ LogLine Loop::update() {
 
 /// What the recipe says of experts, after an update whose choices are `counts`.
 void Loop::change_experts(const Counts& counts, LogLine& line) {
-  constexpr std::string_view kLoad = ".load";
   ExpertCounts& known = progress_.expert_counts;
   ++known.updates;
   for (const auto& [name, value] : counts.ruled) {

@@ -75,8 +75,12 @@ class Loop {
   void validate(LogLine& line, bool last);
   void save();
   RunState state() {
-    return {recipe_, objective_.source().key(), learner_->model, learner_->parameters,
-            *learner_->optimizer};
+    return {recipe_,
+            objective_.source().key(),
+            learner_->model,
+            learner_->parameters,
+            *learner_->optimizer,
+            learner_->adapters};
   }
 
   const Recipe& recipe_;

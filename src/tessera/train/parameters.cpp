@@ -39,13 +39,24 @@ bool matches(std::string_view name, std::string_view pattern) {
   return p == pattern.size();
 }
 
-ParameterSet::ParameterSet(const model::Model& model, const OptimizerRecipe& recipe) {
+std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overlay& adapter) {
+  return {{{adapter.weight + ".lora_a", adapter.a->shape(), {}}, adapter.a->dense_tensor()},
+          {{adapter.weight + ".lora_b", adapter.b->shape(), {}}, adapter.b->dense_tensor()}};
+}
+
+ParameterSet::ParameterSet(const model::Model& model,
+                           const OptimizerRecipe& recipe,
+                           const std::vector<model::Overlay>& adapters) {
+  std::vector<std::pair<spec::ParamDecl, Tensor>> all;
+  for (const auto& [decl, weight] : model.weights().all())
+    all.emplace_back(decl, weight->dense_tensor());
+  for (const model::Overlay& adapter : adapters)
+    for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
   std::vector<bool> used(recipe.groups.size(), false);
-  for (const auto& [decl, weight] : model.weights().all()) {
+  for (auto& [decl, tensor] : all) {
     const size_t rule = rule_of(decl.name, recipe.groups);
     const GroupRecipe* how = rule < recipe.groups.size() ? &recipe.groups[rule] : nullptr;
     if (how != nullptr) used[rule] = true;
-    Tensor tensor = weight->dense_tensor();
     const bool trainable = decl.trainable && tensor.defined() && (how == nullptr || !how->frozen);
     require(!trainable || tensor.scalar_type() == at::kFloat, "parameters",
             "{} is to be trained, but not of float32", decl.name);
@@ -107,10 +118,9 @@ void ParameterSet::follow_rules(const std::map<std::string, Tensor>& counts) con
     const int64_t expected = rule.n_counts > 0 ? rule.n_counts : entry.decl.elements();
     require(sums.numel() == expected, "train", "{} counts of \"{}\" for {}; expected {}",
             sums.numel(), rule.statistic, entry.decl.name, expected);
-    rule.apply(
-        {static_cast<float*>(entry.tensor.mutable_data_ptr()),
-         static_cast<size_t>(entry.decl.elements())},
-        {sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
+    rule.apply({static_cast<float*>(entry.tensor.mutable_data_ptr()),
+                static_cast<size_t>(entry.decl.elements())},
+               {sums.const_data_ptr<double>(), static_cast<size_t>(sums.numel())});
   }
 }
 

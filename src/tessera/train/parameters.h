@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "tessera/model/model.h"
+#include "tessera/model/overlay.h"
 #include "tessera/train/gradients.h"
 #include "tessera/train/recipe.h"
 
@@ -28,7 +28,11 @@ class ParameterSet {
   };
   /// Throws Error(spec) where a rule of optimizer.groups matches no parameter, and where nothing is
   /// left to train. `model` must outlive the set.
-  ParameterSet(const model::Model& model, const OptimizerRecipe& recipe);
+  /// `adapters` are trained behind what the model has of its own, under the names of their weights
+  /// with ".lora_a" and ".lora_b" behind them.
+  ParameterSet(const model::Model& model,
+               const OptimizerRecipe& recipe,
+               const std::vector<model::Overlay>& adapters = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
@@ -54,6 +58,9 @@ class ParameterSet {
   std::vector<ParameterGroup> groups_;
   std::vector<std::string> frozen_;
 };
+
+/// The two matrices of an adapter as parameters, A first.
+std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overlay& adapter);
 
 /// Whether a name matches a pattern, in which * stands for any characters.
 bool matches(std::string_view name, std::string_view pattern);

@@ -6,6 +6,7 @@
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/start_weights.h"
+#include "tessera/train/gguf_testing.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/trainer.h"
 
@@ -165,30 +166,6 @@ TEST(StartWeights, AreThoseOfAConvertedModel) {
     EXPECT_TRUE(weight->dense_tensor().requires_grad());
   }
   EXPECT_LT(s.train("second", {"train.steps=1", "schedule.warmup=0"}).last->loss, 3.2);
-}
-
-/// The golden file, or the same with its matrices in blocks.
-fs::path gguf_file(const TemporaryFolder& folder, std::optional<DType> blocks) {
-  const fs::path golden =
-      fs::path(TESSERA_SOURCE_DIR) / "tests/golden/families/llama/gguf/base.gguf";
-  if (!blocks) return golden;
-  const format::GgufFile file = format::open_gguf(golden);
-  std::vector<format::TensorView> tensors;
-  for (const format::TensorView& view : file.tensors.tensors()) {
-    tensors.push_back(view);
-    if (view.shape.size() < 2 || view.shape.back() % 32 != 0) continue;
-    const auto weight = std::make_shared<const ops::Weight>(
-        ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner)
-            .converted(*blocks));
-    tensors.back() = {
-        view.name,
-        *blocks,
-        view.shape,
-        {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())},
-        weight};
-  }
-  format::write_gguf(folder / "blocks.gguf", file.metadata.entries(), tensors);
-  return folder / "blocks.gguf";
 }
 
 TEST(StartWeights, AreThoseOfAGgufFile) {

@@ -25,6 +25,7 @@ struct Sections {
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};
   std::optional<MaskedRecipe> objective = {};
+  std::optional<AdapterRecipe> adapter = {};
   std::optional<ExpertsRecipe> experts = {};
 
   static constexpr auto fields() {
@@ -38,6 +39,8 @@ struct Sections {
         field("init", &C::init, "a model to begin from; null = fresh values"),
         field("objective", &C::objective,
               "what is learned; null = the next token, of pairs the answer"),
+        field("adapter", &C::adapter,
+              "what is trained beside that model, which stays as it is stored; null = the model"),
         field("experts", &C::experts, "experts that come and go, and balance; null = none")};
   }
 };
@@ -429,6 +432,25 @@ void check_experts(const Recipe& recipe) {
   }
 }
 
+/// An adapter stands beside a model that is there, whole, and does not change.
+void check_adapter(const Recipe& recipe) {
+  if (!recipe.adapter) return;
+  if (!recipe.init)
+    fail(ErrorKind::spec, "adapter",
+         "given without \"init\"; expected \"init\": {{\"from\": MODEL}}, the model that it stands "
+         "beside");
+  if (recipe.init->partial)
+    fail(ErrorKind::spec, "init.partial",
+         "true beside an adapter, whose model stays as it is stored; expected false");
+  if (recipe.adapter->dropout >= 1)
+    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1",
+         recipe.adapter->dropout);
+  if (recipe.experts && recipe.experts->changes())
+    fail(ErrorKind::spec, "experts",
+         "some come or go, beside an adapter, whose model stays as it is stored; expected one of "
+         "the two");
+}
+
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
@@ -497,7 +519,9 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   recipe.experts = std::move(sections.experts);
   recipe.objective = std::move(sections.objective);
   check_objective(recipe);
+  recipe.adapter = std::move(sections.adapter);
   check_model(recipe);
+  check_adapter(recipe);
   check_carried(recipe);
   check_experts(recipe);
   return recipe;
@@ -517,6 +541,7 @@ Json resolve(const Recipe& recipe) {
   if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
+  if (recipe.adapter) json["adapter"] = spec::dump_struct(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
   if (recipe.schedule.type != ScheduleType::wsd)

@@ -5,6 +5,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/ops/block_cache.h"
+#include "tessera/train/adapter.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/start_weights.h"
 
@@ -49,6 +50,18 @@ model::Model first_model(const Recipe& recipe,
   return {recipe.spec, std::move(start.weights)};
 }
 
+/// What the run trains.
+std::unique_ptr<Learner> first_learner(const Recipe& recipe,
+                                       const fs::path& folder,
+                                       const TrainOptions& options) {
+  if (!recipe.adapter)
+    return std::make_unique<Learner>(first_model(recipe, folder, options), recipe.optimizer);
+  AdapterStart start = adapter_start(recipe);
+  if (options.on_start) options.on_start(start.line);
+  return std::make_unique<Learner>(std::move(start.model), recipe.optimizer,
+                                   std::move(start.adapters));
+}
+
 }  // namespace
 
 void check_split(const Recipe& recipe, const nn::SequenceSplit& split) {
@@ -81,8 +94,7 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   ops::use_block_cache();
 
   const auto objective = open_objective(recipe, folder / "cache", options.cancel);
-  auto learner = std::make_unique<Learner>(first_model(recipe, folder, options), recipe.optimizer);
-  return Loop(recipe, folder, *objective, std::move(learner), options).run();
+  return Loop(recipe, folder, *objective, first_learner(recipe, folder, options), options).run();
 }
 
 }  // namespace tessera::train

@@ -1,4 +1,5 @@
-// Vector forms of blocks_ref.cpp, for blocks.cpp and for the panels of matmul.cpp.
+// Vector forms of blocks_ref.cpp: the values for blocks.cpp and matmul.cpp, the codes for
+// digits.cpp.
 #if defined(TESSERA_KERNELS_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TESSERA_KERNELS_BLOCKS_INL_H_
 #undef TESSERA_KERNELS_BLOCKS_INL_H_
@@ -39,7 +40,7 @@ HWY_INLINE V32 to_float(VI v) {
 
 // kLanes halves to floats. Highway's own conversion below AVX2 turns infinities into numbers.
 HWY_INLINE V32 halves(const uint16_t* p) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, F32> d16;
   return hn::PromoteTo(F32(), hn::BitCast(d16, hn::LoadU(U16(), p)));
 #else
@@ -64,7 +65,7 @@ HWY_INLINE V32 halves(const uint16_t* p) {
 HWY_INLINE V32 all_half(const uint8_t* p) {
   uint16_t bits;
   std::memcpy(&bits, p, 2);
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, F32> d16;
   return hn::PromoteTo(F32(), hn::BitCast(d16, hn::Set(U16(), bits)));
 #else
@@ -89,10 +90,56 @@ HWY_INLINE V32 scaled_minus(VI q, V32 d, V32 m) {
   return hn::MulSub(to_float(q), d, m);
 }
 
+// Codes as bytes, up to 32 at a time; bits that lie in several places are joined so.
+using Bytes = hn::CappedTag<uint8_t, 32>;
+using VB = hn::Vec<Bytes>;
+constexpr int kBytes = HWY_MAX_BYTES < 32 ? HWY_MAX_BYTES : 32;
+
+// Bits shift .. of each byte: as many as the mask has, all of them from the same byte.
+HWY_INLINE VB byte_bits(const uint8_t* p, int shift, int mask) {
+  const hn::Repartition<uint16_t, Bytes> pairs;
+  const auto v = hn::ShiftRightSame(hn::BitCast(pairs, hn::LoadU(Bytes(), p)), shift);
+  return hn::And(hn::BitCast(Bytes(), v), hn::Set(Bytes(), static_cast<uint8_t>(mask)));
+}
+// low | high << shift, of bytes that stay below 256
+template <int shift>
+HWY_INLINE VB join_bits(VB low, VB high) {
+  const hn::Repartition<uint16_t, Bytes> pairs;
+  return hn::Or(low, hn::BitCast(Bytes(), hn::ShiftLeft<shift>(hn::BitCast(pairs, high))));
+}
+HWY_INLINE hn::Vec<hn::RebindToSigned<Bytes>> signed_from(VB v, int offset) {
+  return hn::BitCast(hn::RebindToSigned<Bytes>(),
+                     hn::Sub(v, hn::Set(Bytes(), static_cast<uint8_t>(offset))));
+}
+
+// Four bits each: the low ones of 16 bytes, then the high ones; from code i on.
+HWY_INLINE VB nibble_codes(const uint8_t* p, int i) {
+  if constexpr (kBytes == 32) {
+    const hn::Repartition<uint64_t, Bytes> words;
+    HWY_ALIGN static constexpr uint64_t kShift[4] = {0, 0, 4, 4};
+    const auto v = hn::BitCast(words, hn::LoadDup128(Bytes(), p));
+    return hn::And(hn::BitCast(Bytes(), hn::Shr(v, hn::Load(words, kShift))),
+                   hn::Set(Bytes(), uint8_t{15}));
+  } else {
+    return byte_bits(p, i / 4, 15);
+  }
+}
+// The same, with a fifth bit from bit e of the word before the bytes for code e.
+HWY_INLINE VB five_bit_codes(const uint8_t* word, int i) {
+  const auto fifth = hn::LoadMaskBits(Bytes(), word + i / 8);
+  return hn::Or(nibble_codes(word + 4, i),
+                hn::IfThenElseZero(fifth, hn::Set(Bytes(), uint8_t{16})));
+}
+
 // A block type is a struct with `elements`, `bytes`, and unpack(block, emit), which calls
 // emit(e, v) with the values of elements e .. e + kLanes, e ascending: to store them, or to use
 // them in a sum whose order must be that of the elements. Types of 256 elements do so in groups of
 // 32: group(block, scales, g, emit), after read_scales(block, scales), so that rows can take turns.
+//
+// Values are d (code - offset) + m with one d, and one m where there are minima, for `run`
+// elements. codes(block, g, i) gives the codes of elements 32 g + i ... as bytes, kBytes of them.
+// Types of 32 begin with d and m. In those of 256 d is the half at d_at times a byte of
+// scale_codes(block), m the half at m_at times another, and subtracted.
 
 // --- codes of four and five bits -----------------------------------------------------------------
 
@@ -210,6 +257,9 @@ HWY_INLINE void five_bits(const uint8_t* p, const Value& value, const Emit& emit
 
 struct Q4_0 {
   static constexpr int elements = 32, bytes = 18;
+  static constexpr int run = 32, offset = 8;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) { return nibble_codes(b + 2, i); }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all_half(b);
@@ -220,6 +270,9 @@ struct Q4_0 {
 
 struct Q4_1 {
   static constexpr int elements = 32, bytes = 20;
+  static constexpr int run = 32, offset = 0;
+  static constexpr bool minimum = true;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) { return nibble_codes(b + 4, i); }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all_half(b), m = all_half(b + 2);
@@ -230,6 +283,9 @@ struct Q4_1 {
 
 struct Q5_0 {
   static constexpr int elements = 32, bytes = 22;
+  static constexpr int run = 32, offset = 16;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) { return five_bit_codes(b + 2, i); }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all_half(b);
@@ -240,6 +296,9 @@ struct Q5_0 {
 
 struct Q5_1 {
   static constexpr int elements = 32, bytes = 24;
+  static constexpr int run = 32, offset = 0;
+  static constexpr bool minimum = true;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) { return five_bit_codes(b + 4, i); }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all_half(b), m = all_half(b + 2);
@@ -250,6 +309,11 @@ struct Q5_1 {
 
 struct Q8_0 {
   static constexpr int elements = 32, bytes = 34;
+  static constexpr int run = 32, offset = 128;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) {
+    return hn::Xor(hn::LoadU(Bytes(), b + 2 + i), hn::Set(Bytes(), uint8_t{128}));
+  }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
     const V32 d = all_half(b);
@@ -262,6 +326,13 @@ struct Q8_0 {
 // `twice` is the value doubled: 0, 1, 2, 3, 4, 6, 8, 12. OCP Microscaling Formats 1.0, sec. 5.
 struct MxFp4 {
   static constexpr int elements = 32, bytes = 17;
+  static constexpr int run = 32, offset = 16;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) {
+    HWY_ALIGN static constexpr uint8_t kTwice[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                                     16, 15, 14, 13, 12, 10, 8,  4};
+    return hn::TableLookupBytes(hn::LoadDup128(Bytes(), kTwice), nibble_codes(b + 1, i));
+  }
   static HWY_INLINE VI twice(VI q) {
     const VI m = low_bits(q, 7), zero = int_all(0);
     const VI above4 = hn::Max(hn::Sub(m, int_all(4)), zero);
@@ -279,28 +350,6 @@ struct MxFp4 {
 
 // --- 256-element blocks --------------------------------------------------------------------------
 
-// Codes whose bits lie in several places are joined as bytes, up to 32 at a time.
-using Bytes = hn::CappedTag<uint8_t, 32>;
-using VB = hn::Vec<Bytes>;
-constexpr int kBytes = HWY_MAX_BYTES < 32 ? HWY_MAX_BYTES : 32;
-
-// Bits shift .. of each byte: as many as the mask has, all of them from the same byte.
-HWY_INLINE VB byte_bits(const uint8_t* p, int shift, int mask) {
-  const hn::Repartition<uint16_t, Bytes> pairs;
-  const auto v = hn::ShiftRightSame(hn::BitCast(pairs, hn::LoadU(Bytes(), p)), shift);
-  return hn::And(hn::BitCast(Bytes(), v), hn::Set(Bytes(), static_cast<uint8_t>(mask)));
-}
-// low | high << shift, of bytes that stay below 256
-template <int shift>
-HWY_INLINE VB join_bits(VB low, VB high) {
-  const hn::Repartition<uint16_t, Bytes> pairs;
-  return hn::Or(low, hn::BitCast(Bytes(), hn::ShiftLeft<shift>(hn::BitCast(pairs, high))));
-}
-HWY_INLINE hn::Vec<hn::RebindToSigned<Bytes>> signed_from(VB v, int offset) {
-  return hn::BitCast(hn::RebindToSigned<Bytes>(),
-                     hn::Sub(v, hn::Set(Bytes(), static_cast<uint8_t>(offset))));
-}
-
 // body(i, lanes i .. i + kLanes of a vector of bytes as integers)
 template <class D, class Body>
 HWY_INLINE void each_of_bytes(D, hn::Vec<D> v, int i, const Body& body) {
@@ -313,13 +362,22 @@ HWY_INLINE void each_of_bytes(D, hn::Vec<D> v, int i, const Body& body) {
     each_of_bytes(half, hn::UpperHalf(half, v), i + kCount / 2, body);
   }
 }
-template <class Body>
-HWY_INLINE void each_of_bytes(uint64_t low, uint64_t high, const Body& body) {
+
+// The scales of a block as 16 bytes, with those of minima where they are whole bytes too.
+using ScaleBytes = hn::FixedTag<uint8_t, 16>;
+using VS = hn::Vec<ScaleBytes>;
+
+HWY_INLINE VS scale_bytes(uint64_t low, uint64_t high) {
   const hn::FixedTag<uint64_t, 2> two;
-  const hn::FixedTag<uint8_t, 16> bytes;
-  each_of_bytes(bytes,
-                hn::BitCast(bytes, hn::InterleaveLower(two, hn::Set(two, low), hn::Set(two, high))),
-                0, body);
+  return hn::BitCast(ScaleBytes(), hn::InterleaveLower(two, hn::Set(two, low), hn::Set(two, high)));
+}
+HWY_INLINE uint32_t word_at(const uint8_t* p) {
+  uint32_t word;
+  std::memcpy(&word, p, 4);
+  return word;
+}
+HWY_INLINE uint64_t joined(uint32_t low, uint32_t high) {
+  return low | uint64_t{high} << 32;
 }
 
 template <class Block, class Emit>
@@ -341,9 +399,17 @@ struct FactorsAndMinima {
 
 struct Q2K {
   static constexpr int elements = 256, bytes = 84, group_elements = 32;
+  static constexpr int run = 16, offset = 0;
+  static constexpr bool minimum = true;
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    return byte_bits(b + 16 + 32 * (g / 4) + i, 2 * (g % 4), 3);
+  }
+  // factors in the lower four bits, minima in the upper
+  static constexpr int d_at = 80, m_at = 82;
+  static HWY_INLINE VS scale_codes(const uint8_t* b) { return hn::LoadU(ScaleBytes(), b); }
   using Scales = FactorsAndMinima;
   static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
-    const V32 d = all_half(b + 80), dmin = all_half(b + 82);
+    const V32 d = all_half(b + d_at), dmin = all_half(b + m_at);
     for (int i = 0; i < 16; i += kLanes) {
       const VI v = unsigned_bytes(b + i);
       store(scaled(low_bits(v, 15), d), s.d + i);
@@ -354,9 +420,9 @@ struct Q2K {
   static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
 #pragma GCC unroll 2
     for (int i = 0; i < 32; i += kBytes)
-      each_of_bytes(Bytes(), byte_bits(b + 16 + 32 * (g / 4) + i, 2 * (g % 4), 3), 32 * g + i,
-                    [&](int e, VI q)
-                        HWY_ATTR { emit(e, scaled_minus(q, all(s.d[e / 16]), all(s.m[e / 16]))); });
+      each_of_bytes(Bytes(), codes(b, g, i), 32 * g + i, [&](int e, VI q) HWY_ATTR {
+        emit(e, scaled_minus(q, all(s.d[e / 16]), all(s.m[e / 16])));
+      });
   }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
@@ -364,38 +430,37 @@ struct Q2K {
   }
 };
 
-HWY_INLINE uint32_t word_at(const uint8_t* p) {
-  uint32_t word;
-  std::memcpy(&word, p, 4);
-  return word;
-}
-HWY_INLINE uint64_t joined(uint32_t low, uint32_t high) {
-  return low | uint64_t{high} << 32;
-}
-
 struct Q3K {
   static constexpr int elements = 256, bytes = 110, group_elements = 32;
-  using Scales = Factors;
+  static constexpr int run = 16, offset = 4;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    return join_bits<2>(byte_bits(b + 32 + 32 * (g / 4) + i, 2 * (g % 4), 3),
+                        byte_bits(b + i, g, 1));
+  }
   // sixteen 6-bit scales in 12 bytes: nibbles, then pairs of bits; four bytes in a word
-  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
+  static constexpr int d_at = 108;
+  static HWY_INLINE VS scale_codes(const uint8_t* b) {
     const uint32_t a0 = word_at(b + 96), a1 = word_at(b + 100), high = word_at(b + 104);
     const auto four = [&](uint32_t nibbles, uint32_t pairs)
                           HWY_ATTR { return (nibbles & 0x0f0f0f0fu) | (pairs & 0x30303030u); };
-    const V32 d = all_half(b + 108);
-    each_of_bytes(joined(four(a0, high << 4), four(a1, high << 2)),
-                  joined(four(a0 >> 4, high), four(a1 >> 4, high >> 2)), [&](int i, VI v) HWY_ATTR {
-                    store(scaled(hn::Sub(v, int_all(32)), d), s.d + i);
-                  });
+    const VS v = scale_bytes(joined(four(a0, high << 4), four(a1, high << 2)),
+                             joined(four(a0 >> 4, high), four(a1 >> 4, high >> 2)));
+    return hn::Sub(v, hn::Set(ScaleBytes(), uint8_t{32}));
+  }
+  using Scales = Factors;
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
+    const V32 d = all_half(b + d_at);
+    const hn::RebindToSigned<ScaleBytes> of_signs;
+    each_of_bytes(of_signs, hn::BitCast(of_signs, scale_codes(b)), 0,
+                  [&](int i, VI v) HWY_ATTR { store(scaled(v, d), s.d + i); });
   }
   template <class Emit>
   static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
 #pragma GCC unroll 2
-    for (int i = 0; i < 32; i += kBytes) {
-      const VB low = byte_bits(b + 32 + 32 * (g / 4) + i, 2 * (g % 4), 3);
-      const VB codes = join_bits<2>(low, byte_bits(b + i, g, 1));
-      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes, 4), 32 * g + i,
+    for (int i = 0; i < 32; i += kBytes)
+      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes(b, g, i), offset), 32 * g + i,
                     [&](int e, VI q) HWY_ATTR { emit(e, scaled(q, all(s.d[e / 16]))); });
-    }
   }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
@@ -411,23 +476,31 @@ struct ScaleMin {
 };
 
 // q4_k and q5_k: eight 6-bit scales and eight minima in 12 bytes, four bytes in a word
-HWY_INLINE void read_scales_k4(const uint8_t* b, ScaleMin& s) {
+HWY_INLINE VS scale_codes_k4(const uint8_t* b) {
   const uint32_t a0 = word_at(b + 4), a1 = word_at(b + 8), a2 = word_at(b + 12);
   const auto first = [](uint32_t six) HWY_ATTR { return six & 0x3f3f3f3fu; };
   const auto last = [](uint32_t nibbles, uint32_t pairs)
                         HWY_ATTR { return (nibbles & 0x0f0f0f0fu) | ((pairs >> 2) & 0x30303030u); };
+  return scale_bytes(joined(first(a0), last(a2, a0)), joined(first(a1), last(a2 >> 4, a1)));
+}
+HWY_INLINE void read_scales_k4(const uint8_t* b, ScaleMin& s) {
   const V32 d = all_half(b), dmin = all_half(b + 2);
-  each_of_bytes(joined(first(a0), last(a2, a0)), joined(first(a1), last(a2 >> 4, a1)),
-                [&](int i, VI v) HWY_ATTR {
-                  V32 factor = i < 8 ? d : dmin;
-                  if constexpr (kLanes == 16)
-                    factor = hn::IfThenElse(hn::FirstN(F32(), 8), d, dmin);
-                  store(scaled(v, factor), s.d_m + i);
-                });
+  each_of_bytes(ScaleBytes(), scale_codes_k4(b), 0, [&](int i, VI v) HWY_ATTR {
+    V32 factor = i < 8 ? d : dmin;
+    if constexpr (kLanes == 16) factor = hn::IfThenElse(hn::FirstN(F32(), 8), d, dmin);
+    store(scaled(v, factor), s.d_m + i);
+  });
 }
 
 struct Q4K {
   static constexpr int elements = 256, bytes = 144, group_elements = 64;
+  static constexpr int run = 32, offset = 0;
+  static constexpr bool minimum = true;
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    return byte_bits(b + 16 + 32 * (g / 2) + i, 4 * (g % 2), 15);
+  }
+  static constexpr int d_at = 0, m_at = 2;
+  static HWY_INLINE VS scale_codes(const uint8_t* b) { return scale_codes_k4(b); }
   using Scales = ScaleMin;
   static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) { read_scales_k4(b, s); }
   template <class Emit>
@@ -454,17 +527,23 @@ struct Q4K {
 
 struct Q5K {
   static constexpr int elements = 256, bytes = 176, group_elements = 32;
+  static constexpr int run = 32, offset = 0;
+  static constexpr bool minimum = true;
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    return join_bits<4>(byte_bits(b + 48 + 32 * (g / 2) + i, 4 * (g % 2), 15),
+                        byte_bits(b + 16 + i, g, 1));
+  }
+  static constexpr int d_at = 0, m_at = 2;
+  static HWY_INLINE VS scale_codes(const uint8_t* b) { return scale_codes_k4(b); }
   using Scales = ScaleMin;
   static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) { read_scales_k4(b, s); }
   template <class Emit>
   static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
     const V32 d = s.d(g), m = s.m(g);
 #pragma GCC unroll 2
-    for (int i = 0; i < 32; i += kBytes) {
-      const VB low = byte_bits(b + 48 + 32 * (g / 2) + i, 4 * (g % 2), 15);
-      each_of_bytes(Bytes(), join_bits<4>(low, byte_bits(b + 16 + i, g, 1)), 32 * g + i,
+    for (int i = 0; i < 32; i += kBytes)
+      each_of_bytes(Bytes(), codes(b, g, i), 32 * g + i,
                     [&](int e, VI q) HWY_ATTR { emit(e, scaled_minus(q, d, m)); });
-    }
   }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
@@ -474,21 +553,26 @@ struct Q5K {
 
 struct Q6K {
   static constexpr int elements = 256, bytes = 210, group_elements = 32;
+  static constexpr int run = 16, offset = 32;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    const int half = g / 4, quarter = g % 4;
+    return join_bits<4>(byte_bits(b + 64 * half + 32 * (quarter % 2) + i, quarter / 2 * 4, 15),
+                        byte_bits(b + 128 + 32 * half + i, 2 * quarter, 3));
+  }
+  static constexpr int d_at = 208;
+  static HWY_INLINE VS scale_codes(const uint8_t* b) { return hn::LoadU(ScaleBytes(), b + 192); }
   using Scales = Factors;
   static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
-    const V32 d = all_half(b + 208);
+    const V32 d = all_half(b + d_at);
     for (int i = 0; i < 16; i += kLanes) store(scaled(signed_bytes(b + 192 + i), d), s.d + i);
   }
   template <class Emit>
   static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
-    const int half = g / 4, quarter = g % 4;
 #pragma GCC unroll 2
-    for (int i = 0; i < 32; i += kBytes) {
-      const VB low = byte_bits(b + 64 * half + 32 * (quarter % 2) + i, quarter / 2 * 4, 15);
-      const VB codes = join_bits<4>(low, byte_bits(b + 128 + 32 * half + i, 2 * quarter, 3));
-      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes, 32), 32 * g + i,
+    for (int i = 0; i < 32; i += kBytes)
+      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes(b, g, i), offset), 32 * g + i,
                     [&](int e, VI q) HWY_ATTR { emit(e, scaled(q, all(s.d[e / 16]))); });
-    }
   }
   template <class Emit>
   static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {

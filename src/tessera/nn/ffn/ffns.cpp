@@ -8,6 +8,7 @@
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/basic/xielu.h"
+#include "tessera/ops/weights/product_input.h"
 
 namespace tessera::nn {
 namespace {
@@ -110,6 +111,7 @@ class Glu final : public Ffn {
         up_(builder, "up"),
         down_(builder, "down") {}
   Tensor forward(const Tensor& x_ND, Context& context) const override {
+    const ops::SharedInput shared(x_ND);
     Tensor gate = gate_(x_ND, context), up = up_(x_ND, context);
     if (config_.limit > 0) {
       gate = gate.clamp_max(config_.limit);

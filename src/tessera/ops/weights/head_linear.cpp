@@ -1,9 +1,9 @@
 #include "tessera/ops/weights/head_linear.h"
 
 #include "tessera/kernels/weights/blocks.h"
-#include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/weights/product.h"
+#include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops {
 
@@ -20,10 +20,11 @@ Tensor head_linear(const Tensor& x_NHI, const Weight& w, const Weight* bias) {
     Tensor y = at::empty({n, heads, out}, x.options());
     const int64_t matrix_bytes = out * storage_bytes(w.dtype(), in);
     for (int64_t h = 0; h < heads; ++h)
-      kernels::matmul(x.const_data_ptr<float>() + h * x.stride(1), n, in, x.stride(0), w.dtype(),
-                      static_cast<const char*>(w.data()) + h * matrix_bytes, out,
-                      b.defined() ? b.const_data_ptr<float>() + h * out : nullptr,
-                      y.data_ptr<float>() + h * out, heads * out);
+      ProductInput(x.const_data_ptr<float>() + h * x.stride(1), n, in, x.stride(0),
+                   arithmetic_of(w))
+          .times(w.dtype(), static_cast<const char*>(w.data()) + h * matrix_bytes, out,
+                 b.defined() ? b.const_data_ptr<float>() + h * out : nullptr,
+                 y.data_ptr<float>() + h * out, heads * out);
     return y;
   }
   const auto type = widen_products(x_NHI) ? at::kFloat : x_NHI.scalar_type();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tessera/base/threads.h"
+#include "tessera/kernels/weights/gemm.h"
 
 namespace tessera::ops {
 namespace {
@@ -76,11 +77,23 @@ bool is_blocked(const Tensor& a, const Tensor& b) {
   return plain(a) && plain(b) && at::GradMode::is_enabled();
 }
 
+/// Whether gemm() can read x as it lies.
+bool has_unit_stride(const Tensor& x) {
+  return (x.stride(0) == 1 || x.stride(1) == 1) && x.stride(0) > 0 && x.stride(1) > 0;
+}
+
 }  // namespace
 
 void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
   const int64_t m = a.size(0), n = b.size(1);
   if (m == 0 || n == 0) return;
+  if (kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b) &&
+      out.stride(1) == 1 && out.stride(0) >= n) {
+    kernels::gemm({a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
+                  {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, a.size(1),
+                  out.mutable_data_ptr<float>(), out.stride(0), add);
+    return;
+  }
   // along the longer side
   const int axis = m >= n ? 0 : 1;
   const int64_t length = std::max(m, n), step = step_of(length);

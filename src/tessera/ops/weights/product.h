@@ -1,7 +1,8 @@
 // Products in training whose bits do not turn on the number of threads. libtorch's do for some
 // shapes (7 x 64 by 64 x 64 with 1 and with 2 threads): its library cuts them by the threads that
 // it has. Here float32 on a CPU is cut into blocks that follow from the shapes alone, of which one
-// thread computes each, forward and backward; other types and devices take libtorch's.
+// thread computes each, by libtorch or, where that is faster, by kernels::gemm, forward and
+// backward; other types and devices take libtorch's.
 #pragma once
 
 #include <string_view>

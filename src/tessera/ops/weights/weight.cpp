@@ -9,11 +9,11 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/kernels/weights/blocks.h"
-#include "tessera/kernels/weights/matmul.h"
 #include "tessera/kernels/weights/quantize.h"
 #include "tessera/ops/basic/over_rows.h"
 #include "tessera/ops/weights/input_drops.h"
 #include "tessera/ops/weights/product.h"
+#include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops {
 namespace {
@@ -114,6 +114,12 @@ Weight Weight::quantized(DType dtype) const {
   kernels::quantize(dtype, numbers.const_data_ptr<float>(), numbers.numel(),
                     blocks->mutable_data_ptr());
   return stored(name_, dtype, shape_, blocks->const_data_ptr(), blocks);
+}
+
+Weight Weight::multiplied_in(kernels::Arithmetic arithmetic) const {
+  Weight out = *this;
+  out.arithmetic_ = arithmetic;
+  return out;
 }
 
 Weight Weight::slice(int64_t index) const {
@@ -229,20 +235,22 @@ bool frozen_in_storage(const Weight& w) {
          w.dtype() != DType::f64;
 }
 
-/// y [.., O] = x [.., I] w_OI^T (+ bias_O), all dense float32.
-void multiply(const Tensor& x, const Weight& w, const Tensor& bias_O, const Tensor& y) {
+/// y [.., O] = x w_OI^T (+ bias_O), dense float32.
+void multiply(const ProductInput& x, const Weight& w, const Tensor& bias_O, const Tensor& y) {
   const Tensor b = bias_O.defined() ? bias_O.to(at::kFloat).contiguous() : Tensor();
-  kernels::matmul(x.const_data_ptr<float>(), x.numel() / std::max<int64_t>(1, w.size(1)), w.size(1),
-                  w.size(1), w.dtype(), w.data(), w.size(0),
-                  b.defined() ? b.const_data_ptr<float>() : nullptr, y.data_ptr<float>(),
-                  w.size(0));
+  x.times(w.dtype(), w.data(), w.size(0), b.defined() ? b.const_data_ptr<float>() : nullptr,
+          y.data_ptr<float>(), w.size(0));
 }
 
-Tensor by_rows(const Tensor& x, const Weight& w, const Tensor& bias_O) {
+Tensor by_rows(const Tensor& x,
+               const Weight& w,
+               const Tensor& bias_O,
+               kernels::Arithmetic arithmetic) {
   auto sizes = x.sizes().vec();
   sizes.back() = w.size(0);
   Tensor y = at::empty(sizes, x.options());
-  multiply(x.contiguous(), w, bias_O, y);
+  const Tensor input = x.contiguous();
+  multiply(SharedInput::rows_of(input, arithmetic), w, bias_O, y);
   return y;
 }
 
@@ -266,7 +274,7 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
                         const Weight& w) {
     context->saved_data["w"] = Handle::keep(w);
     context->saved_data["biased"] = bias.has_value();
-    return by_rows(x, w, bias.value_or(Tensor()));
+    return by_rows(x, w, bias.value_or(Tensor()), kernels::Arithmetic::exact);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Tensor& dy = gradients[0];
@@ -316,7 +324,7 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
            parts->scale * linear(linear(parts->input(x), *parts->a), *parts->b);
   const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
   if (by_kernel(x, w)) {
-    if (!at::GradMode::is_enabled()) return by_rows(x, w, b_O);
+    if (!at::GradMode::is_enabled()) return by_rows(x, w, b_O, arithmetic_of(w));
     if (frozen_in_storage(w))
       return FrozenLinear::apply(x, b_O.defined() ? std::optional<Tensor>(b_O) : std::nullopt, w);
   }
@@ -353,6 +361,21 @@ void for_experts(const std::vector<int64_t>& offsets, Body body) {
       body(static_cast<int64_t>(e), offsets[e], offsets[e + 1] - offsets[e]);
 }
 
+Tensor grouped_by_rows(const Tensor& x_NI,
+                       const Weight& w,
+                       const std::vector<int64_t>& offsets,
+                       const Tensor& bias_EO,
+                       kernels::Arithmetic arithmetic) {
+  const Tensor dense = x_NI.contiguous();
+  const ProductInput input = SharedInput::rows_of(dense, arithmetic);
+  Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
+  for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+    multiply(input.rows(begin, n), w.slice(e), bias_EO.defined() ? bias_EO.select(0, e) : Tensor(),
+             y_NO.narrow(0, begin, n));
+  });
+  return y_NO;
+}
+
 /// grouped_linear() in float32 on a CPU. The weight's own gradient is asked for where it is
 /// trainable; w_EOI is its tensor, for autograd alone.
 struct Grouped : torch::autograd::Function<Grouped> {
@@ -367,13 +390,8 @@ struct Grouped : torch::autograd::Function<Grouped> {
     context->saved_data["offsets"] = offsets;
     context->saved_data["dense"] = w_EOI.has_value();
     context->saved_data["biased"] = bias_EO.has_value();
-    const Tensor input = x_NI.contiguous();
-    Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
-    for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
-      multiply(input.narrow(0, begin, n), w.slice(e), bias_EO ? bias_EO->select(0, e) : Tensor(),
-               y_NO.narrow(0, begin, n));
-    });
-    return y_NO;
+    return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
+                           kernels::Arithmetic::exact);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Tensor dy_NO = gradients[0].contiguous(), x_NI = context->get_saved_variables()[0];
@@ -409,6 +427,8 @@ Tensor grouped_linear(const Tensor& x_NI,
                                          *parts->b, offsets);
   const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
   if (by_kernel(x_NI, w_EOI)) {
+    if (!at::GradMode::is_enabled())
+      return grouped_by_rows(x_NI, w_EOI, offsets, b_EO, arithmetic_of(w_EOI));
     const auto given = [](const Tensor& t) {
       return t.defined() ? std::optional<Tensor>(t) : std::nullopt;
     };

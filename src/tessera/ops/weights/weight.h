@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/base/dtype.h"
+#include "tessera/kernels/weights/digits.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {
@@ -42,6 +43,10 @@ class Weight {
   /// trainable. Throws Error(usage) where nothing writes that type (a plain float, q8_0, q4_0,
   /// q4_1, q5_0 and q5_1 are written), or rows are no whole blocks of it.
   Weight converted(DType dtype) const;
+  /// The same numbers, multiplied in this arithmetic where they lie in blocks and no gradient is
+  /// recorded; else, as at first, exactly.
+  Weight multiplied_in(kernels::Arithmetic arithmetic) const;
+  kernels::Arithmetic arithmetic() const { return arithmetic_; }
   /// Matrix `index` of matrices [E, O, I], one per expert: [O, I], where it lies. Gradients reach
   /// the whole of a trainable one.
   Weight slice(int64_t index) const;
@@ -83,6 +88,7 @@ class Weight {
 
   std::string name_;
   DType dtype_ = DType::f32;
+  kernels::Arithmetic arithmetic_ = kernels::Arithmetic::exact;
   std::vector<int64_t> shape_;
   Tensor tensor_;
   const void* data_ = nullptr;

@@ -10,6 +10,8 @@
 #include "tessera/kernels/weights/blocks.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
+#include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops::weight_test {
 namespace {
@@ -191,6 +193,94 @@ TEST(Weight, ConvertedToBlocksIsAnotherStoredWeight) {
     EXPECT_TRUE(at::equal(blocks.converted(dtype).tensor(), numbers)) << name_of(dtype);
   }
   EXPECT_THROW(w.converted(DType::q4_k), Error);
+}
+
+/// |a - b| / |b|
+double distance(const Tensor& a, const Tensor& b) {
+  return ((a - b).norm() / b.norm()).item<double>();
+}
+
+TEST(Weight, DigitsReplaceFloatsWhereNoGradientIsRecorded) {
+  using kernels::Arithmetic;
+  const Weight exact = q4_0({37, 96}, 3), bias = Weight::dense("b", drawn({37}, 2));
+  const Tensor x = drawn({11, 2, 96}, 1);
+  Tensor want;
+  {
+    const at::NoGradGuard guard;
+    want = linear(x, exact, &bias);
+  }
+  for (const auto& [arithmetic, least, most] :
+       {std::tuple{Arithmetic::two_digits, 1e-7, 1e-4}, {Arithmetic::one_digit, 1e-4, 2e-2}}) {
+    const Weight w = exact.multiplied_in(arithmetic);
+    EXPECT_EQ(w.arithmetic(), arithmetic);
+    EXPECT_EQ(exact.arithmetic(), Arithmetic::exact);
+    {
+      const at::NoGradGuard guard;
+      const Tensor y = linear(x, w, &bias);
+      EXPECT_GT(distance(y, want), least);
+      EXPECT_LT(distance(y, want), most);
+      // rows do not depend on each other
+      EXPECT_TRUE(at::equal(linear(x.narrow(0, 4, 1), w, &bias), y.narrow(0, 4, 1)));
+      // beside an adapter too
+      const auto part = [](Tensor t) {
+        return std::make_shared<const Weight>(Weight::dense("lora", std::move(t)));
+      };
+      const auto a = part(drawn({2, 96}, 5)), b = part(0.1 * drawn({37, 2}, 6));
+      const Weight adapted = Weight::adapted(std::make_shared<const Weight>(w), a, b);
+      EXPECT_TRUE(at::equal(linear(x, adapted, &bias), y + linear(linear(x, *a), *b)));
+    }
+    EXPECT_TRUE(at::equal(linear(x, w, &bias), want));
+  }
+  const at::NoGradGuard guard;
+  const Weight plain = Weight::dense("w", drawn({37, 96}, 4));
+  EXPECT_TRUE(at::equal(linear(x, plain.multiplied_in(Arithmetic::one_digit)), linear(x, plain)));
+}
+
+TEST(Weight, AnInputIsRoundedOnceForAllThatShareIt) {
+  const Weight a = q4_0({37, 96}, 3).multiplied_in(kernels::Arithmetic::two_digits),
+               b = q4_0({5, 96}, 4).multiplied_in(kernels::Arithmetic::two_digits),
+               coarse = b.multiplied_in(kernels::Arithmetic::one_digit);
+  const at::NoGradGuard guard;
+  const Tensor x = drawn({4, 96}, 1), other = drawn({4, 96}, 2);
+  const Tensor of_a = linear(x, a), of_b = linear(x, b), of_other = linear(other, b),
+               of_coarse = linear(x, coarse), first = linear(x.narrow(0, 0, 1), b);
+  {
+    const SharedInput shared(x);
+    EXPECT_TRUE(at::equal(linear(x, a), of_a));
+    EXPECT_TRUE(at::equal(linear(other, b), of_other));
+    EXPECT_TRUE(at::equal(linear(x.narrow(0, 0, 1), b), first));
+    {
+      const SharedInput inner(other);
+      EXPECT_TRUE(at::equal(linear(other, b), of_other));
+      EXPECT_TRUE(at::equal(linear(x, b), of_b));
+    }
+    x.zero_();  // it has been read
+    EXPECT_TRUE(at::equal(linear(x, b), of_b));
+    EXPECT_FALSE(at::equal(linear(x, coarse), of_coarse));
+  }
+  EXPECT_FALSE(at::equal(linear(x, b), of_b));
+}
+
+TEST(Weight, GroupedAndHeadProductsInDigitsHaveTheBitsOfEachMatrix) {
+  const Weight w = q4_0({4, 9, 64}, 5).multiplied_in(kernels::Arithmetic::two_digits);
+  const Tensor x = drawn({11, 64}, 7);
+  const std::vector<int64_t> offsets = {0, 3, 3, 4, 11};
+  {
+    const at::NoGradGuard guard;
+    const Tensor y = grouped_linear(x, w, offsets);
+    EXPECT_FALSE(at::equal(y, grouped_linear(x, q4_0({4, 9, 64}, 5), offsets)));
+    for (int64_t e = 0; e < 4; ++e) {
+      const int64_t begin = offsets[e], n = offsets[e + 1] - begin;
+      EXPECT_TRUE(at::equal(y.narrow(0, begin, n), linear(x.narrow(0, begin, n), w.slice(e))));
+    }
+    // four heads of nine outputs
+    const Weight flat = q4_0({36, 64}, 5).multiplied_in(kernels::Arithmetic::two_digits);
+    const Tensor heads = drawn({5, 4, 64}, 8), z = head_linear(heads, flat);
+    for (int64_t h = 0; h < 4; ++h)
+      EXPECT_TRUE(at::equal(z.select(1, h), linear(heads.select(1, h), w.slice(h))));
+  }
+  EXPECT_TRUE(
+      at::equal(grouped_linear(x, w, offsets), grouped_linear(x, q4_0({4, 9, 64}, 5), offsets)));
 }
 
 TEST(Weight, StoredFloatsAreOneView) {

@@ -9,6 +9,7 @@
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/attention/ring_attention.h"
+#include "tessera/ops/weights/product_input.h"
 
 namespace tessera::nn {
 namespace {
@@ -54,6 +55,7 @@ class Attention final : public Mixer {
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, d = config_.head_dim;
     // projections, norms, rotation
+    const ops::SharedInput shared(x_ND);
     Tensor unrotated = tempered(queries(q_, x_ND), context);
     Tensor far = mask_.far_queries(unrotated, *position_, context);
     Projected x{position_->rotate(std::move(unrotated), Side::query, context), {}, {}};

@@ -58,6 +58,7 @@ class MultiLevelAttention final : public Mixer {
       for (const char* of : {"k", "v"})
         pools_.emplace_back(builder, config.pool, fmt::format("level{}.{}", l, of));
     if (config.combine == LevelCombine::gated) gate_ = Linear(builder, "gate");
+    if (config.semantic > 0) semantic_ = builder.weight("semantic");
   }
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
@@ -66,6 +67,8 @@ class MultiLevelAttention final : public Mixer {
     const Tensor q_NHD = position_->rotate(q_(x_ND).reshape({n, h, d}), Side::query, context);
     const Tensor k_NGD = k_(x_ND).reshape({n, g, d}), v_NGD = v_(x_ND).reshape({n, g, d});
     const Batch& batch = *context.batch;
+    if (config_.grid)
+      for (const Segment& s : batch.segments) check_length(s.length);
     const ops::ScoreOptions how = options(q_NHD, context);
     Tensor o_NLHD;
     if (const int64_t t = batch.equal_length();
@@ -86,6 +89,14 @@ class MultiLevelAttention final : public Mixer {
   }
 
  private:
+  void check_length(int64_t length) const {
+    const auto& [rows, columns, first] = config_.grid;
+    if (length != first + rows * columns)
+      fail(ErrorKind::input, "multi_level_attention",
+           "a document of {} tokens; expected first + rows * columns = {} + {} * {} = {}", length,
+           first, rows, columns, first + rows * columns);
+  }
+
   /// The levels' outputs as one.
   Tensor mixed(const Tensor& o_NLHD, const Tensor& x_ND) const {
     if (!gate_.weight) return o_NLHD.squeeze(1);
@@ -129,20 +140,38 @@ class MultiLevelAttention final : public Mixer {
     return x;
   }
 
-  /// Whole blocks x_BSGD of level `l` (the last perhaps shorter) -> [B, blocks, G, D]. Summed token
-  /// after token, element by element, or by products of one block: no bits depend on the number of
-  /// blocks.
+  /// x_BSGD cut for level `l`, into stretches or windows: [B, blocks, places, G, D], with `padding`
+  /// where there is nothing.
+  Tensor blocks(const Tensor& x_BSGD, size_t l, double padding) const {
+    const int64_t r = config_.side_of(l);
+    const auto whole = [r](int64_t n) { return (n + r - 1) / r; };
+    if (!config_.grid) {
+      const int64_t s = x_BSGD.size(1), n = whole(s);
+      return at::constant_pad_nd(x_BSGD, {0, 0, 0, 0, 0, n * r - s}, padding).unflatten(1, {n, r});
+    }
+    // a grid of patches, or of windows one level below
+    const int64_t below = config_.cascades() ? config_.ratios[l - 1] : 1,
+                  rows = config_.grid.rows / below, columns = config_.grid.columns / below,
+                  down = whole(rows), across = whole(columns);
+    return at::constant_pad_nd(x_BSGD.unflatten(1, {rows, columns}),
+                               {0, 0, 0, 0, 0, across * r - columns, 0, down * r - rows}, padding)
+        .unflatten(2, {across, r})
+        .unflatten(1, {down, r})
+        .transpose(2, 3)
+        .flatten(3, 4)
+        .flatten(1, 2);
+  }
+
+  /// Whole blocks x_BSGD of level `l` (those at an end or edge perhaps smaller) -> [B, blocks, G,
+  /// D]. Summed token after token, element by element, or by products of one block: no bits depend
+  /// on the number of blocks.
   Tensor pooled(const Tensor& x_BSGD, size_t l, size_t of) const {
-    const int64_t r = config_.pooled_of(l), s = x_BSGD.size(1), blocks = (s + r - 1) / r;
-    if (blocks > 0 && (config_.pool == LevelPool::conv || config_.pool == LevelPool::mlp))
-      return projected(
-          at::constant_pad_nd(x_BSGD, {0, 0, 0, 0, 0, blocks * r - s}).unflatten(1, {blocks, r}),
-          pools_[2 * (l - 1) + of]);
+    const int64_t r = config_.pooled_of(l), s = x_BSGD.size(1);
+    if (s > 0 && (config_.pool == LevelPool::conv || config_.pool == LevelPool::mlp))
+      return projected(blocks(x_BSGD, l, 0), pools_[2 * (l - 1) + of]);
     const bool max = config_.pool == LevelPool::max;
     const double padding = max ? -std::numeric_limits<double>::infinity() : 0;
-    const Tensor x =
-        at::constant_pad_nd(x_BSGD.to(ops::wide(x_BSGD)), {0, 0, 0, 0, 0, blocks * r - s}, padding)
-            .unflatten(1, {blocks, r});
+    const Tensor x = blocks(x_BSGD.to(ops::wide(x_BSGD)), l, padding);
     if (max) return x.amax(2).to(x_BSGD.scalar_type());
     Tensor w;
     if (config_.pool == LevelPool::depthwise_conv)
@@ -154,9 +183,10 @@ class MultiLevelAttention final : public Mixer {
       sum = sum.defined() ? sum + term : term;
     }
     if (!w.defined()) {
-      Tensor counts = at::full({blocks, 1, 1}, static_cast<double>(r), x.options());
-      if (blocks > 0) counts[-1].fill_(static_cast<double>(s - (blocks - 1) * r));
-      sum = sum / counts;
+      std::vector<double> counts;
+      for (int64_t b = 0; b < x.size(1); ++b)
+        counts.push_back(static_cast<double>(config_.tokens_in(l, b, s)));
+      sum = sum / at::tensor(counts, at::kDouble).to(x.options()).view({-1, 1, 1});
     }
     return sum.to(x_BSGD.scalar_type());
   }
@@ -194,6 +224,30 @@ class MultiLevelAttention final : public Mixer {
     return {l, first, rotated(keys, last.to(k.device()), context), entries_of(v, l, 1)};
   }
 
+  /// The level of summaries, from the keys and values of all tokens of a document.
+  Entries summaries(const Tensor& k_BSGD, const Tensor& v_BSGD) const {
+    const int64_t tokens = k_BSGD.size(1), d = config_.head_dim;
+    const Tensor u_NGD = semantic_->tensor().to(k_BSGD.device(), k_BSGD.scalar_type());
+    const ops::ListsOf all = [tokens](int64_t, int64_t n) {
+      ops::KeyLists out;
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j < tokens; ++j) out.add(0, j);
+        out.end_list();
+      }
+      return out;
+    };
+    std::vector<Tensor> k, v;
+    for (int64_t b = 0; b < k_BSGD.size(0); ++b) {
+      const double scale = 1 / std::sqrt(static_cast<double>(d));
+      const auto mean_of = [&](const Tensor& x_SGD) {
+        return ops::listed_attention(u_NGD, {{k_BSGD[b], x_SGD}}, all, scale, kLevelQueryBlock);
+      };
+      k.push_back(mean_of(k_BSGD[b]));
+      v.push_back(mean_of(v_BSGD[b]));
+    }
+    return {config_.levels(), 0, at::stack(k), at::stack(v)};
+  }
+
   // --- a document, or what a call adds to it ---------------------------------------------------
 
   Tensor document(const Tensor& q_BTHD,
@@ -220,13 +274,18 @@ class MultiLevelAttention final : public Mixer {
     for (size_t l = 1; l < config_.levels(); ++l) {
       const int64_t r = config_.ratios[l], first = start / r;
       const int64_t stop = context.causal ? end / r * r : end;
-      const int64_t from = first * r - base, length = std::max<int64_t>(0, stop - first * r);
+      const int64_t alone = config_.grid.first, from = first * r - base + alone,
+                    length = std::max<int64_t>(0, stop - first * r - alone);
       const Entries fresh =
           made(k.narrow(1, from, length), v.narrow(1, from, length), l, first, context);
       if (row == nullptr)
         memory.push_back(fresh);
       else
         hold(fresh, oldest[l].begin / r, *row, memory);
+    }
+    if (config_.semantic > 0) {
+      const int64_t alone = config_.grid.first;
+      memory.push_back(summaries(k.narrow(1, alone, t - alone), v.narrow(1, alone, t - alone)));
     }
     if (row != nullptr) {
       row->tokens(0).append(k_BTGD.squeeze(0));
@@ -297,7 +356,7 @@ class MultiLevelAttention final : public Mixer {
   /// The entries that share a softmax.
   std::vector<std::vector<Entries>> softmaxes(const std::vector<Entries>& memory) const {
     if (config_.combine == LevelCombine::softmax) return {memory};
-    std::vector<std::vector<Entries>> out(config_.levels());
+    std::vector<std::vector<Entries>> out(config_.all_levels());
     for (const Entries& e : memory) out[e.level].push_back(e);
     return out;
   }
@@ -325,7 +384,8 @@ class MultiLevelAttention final : public Mixer {
   std::vector<ops::KeyPlaces> places(const std::vector<Entries>& memory, int64_t length) const {
     std::vector<ops::KeyPlaces> out;
     for (const Entries& e : memory) {
-      const int64_t r = config_.ratios[e.level];
+      // summaries, which have no place, go without positions
+      const int64_t r = e.level < config_.levels() ? config_.ratios[e.level] : 1;
       // the last block of an encoder may be shorter
       out.push_back({(e.first + 1) * r - 1, r, length - 1});
     }
@@ -348,21 +408,22 @@ class MultiLevelAttention final : public Mixer {
                              bool by_head) {
     ops::KeyLists out;
     out.per_query = by_head ? config.n_heads : 1;
+    std::vector<std::vector<double>> gains(memory.size());
+    for (size_t m = 0; m < memory.size(); ++m)
+      for (int64_t b = 0; b < memory[m].size; ++b)
+        gains[m].push_back(config.gain(memory[m].level, memory[m].first + b, length));
     for (int64_t i = queries.begin; i < queries.end; ++i) {
-      const std::vector<LevelRange> ranges =
-          causal ? config.causal_ranges(i) : config.open_ranges(i, length);
+      const std::vector<std::vector<LevelRange>> read = config.read(i, length, causal);
       for (int64_t h = 0; h < out.per_query; ++h) {
-        for (size_t level = config.levels(); level-- > 0;) {
-          const int64_t r = config.ratios[level], from = ranges[level].begin / r,
-                        to = (ranges[level].end + r - 1) / r;
-          const double bias = config.count_bias ? std::log(static_cast<double>(r)) : 0;
+        for (size_t level = read.size(); level-- > 0;)
           for (size_t m = 0; m < memory.size(); ++m) {
             if (memory[m].level != level) continue;
             const int64_t first = memory[m].first, size = memory[m].size;
-            for (int64_t b = std::max(from, first); b < std::min(to, first + size); ++b)
-              out.add(static_cast<int64_t>(m), b - first, bias);
+            for (const auto& [from, to] : read[level])
+              for (int64_t b = std::max(from, first); b < std::min(to, first + size); ++b)
+                out.add(static_cast<int64_t>(m), b - first,
+                        gains[m][static_cast<size_t>(b - first)]);
           }
-        }
         out.end_list();
       }
     }
@@ -374,6 +435,7 @@ class MultiLevelAttention final : public Mixer {
   std::unique_ptr<Position> position_;
   std::vector<Pool> pools_;  // level1.k, level1.v, level2.k ..
   Linear gate_;
+  WeightPtr semantic_;  // [n, G, D]
 };
 
 }  // namespace

@@ -13,6 +13,18 @@
 // what a position adds to the scores, too. In an
 // encoder level 0 is the window |i - j| <= w_0 / 2 and every other level all of its blocks, the
 // last one perhaps shorter. Blocks are counted from the document's beginning.
+//
+// grid (encoders): a document is `first` tokens (a class token) and rows x columns patches of an
+// image, row by row. r_l is the side of a window: entry b of level l pools the patches that there
+// are in rows [y r_l, (y + 1) r_l) and columns [x r_l, (x + 1) r_l), b = y ceil(columns / r_l) + x,
+// places in row-major order; its logit gains ln of their number. The query at row y and column x
+// reads at level 0 the first tokens and the patches with |y - y'|, |x - x'| <= w_0 / 2 (all where
+// it is the only level), a first token all of level 0, and everyone all windows of other levels.
+// semantic (encoders): one level more, of n summaries of the document's S tokens (of its patches,
+// where there is a grid), with a learned vector u for each of them and each kv head:
+//   a_s = softmax_j(u_s . k_j / sqrt(D)),  k_s = sum_j a_sj k_j,  v_s = sum_j a_sj v_j
+// over the keys and values of level 0; every query reads all n, and their logits gain ln(S / n).
+// Windows and summaries have no place in a row, so that either goes without a position here.
 #pragma once
 
 #include "tessera/nn/mixer/heads.h"
@@ -70,9 +82,25 @@ struct tessera::spec::EnumNames<tessera::nn::LevelMode> {
 
 namespace tessera::nn {
 
-/// Tokens [begin, end), whole blocks of a level (but for the last one of an encoder).
+/// Tokens [begin, end), whole blocks of a level (but for the last one of an encoder); or entries.
 struct LevelRange {
   int64_t begin = 0, end = 0;
+};
+
+/// The patches of an image, row by row behind `first` other tokens.
+struct PatchGrid {
+  int64_t rows = 0, columns = 0, first = 0;
+  static constexpr auto fields() {
+    using C = PatchGrid;
+    return std::tuple{spec::field("rows", &C::rows, "rows of patches; 0 = text", {.min = 0}),
+                      spec::field("columns", &C::columns, "patches in a row", {.min = 0}),
+                      spec::field("first", &C::first,
+                                  "tokens before the patches that are never pooled: 1 = a class "
+                                  "token, or 0",
+                                  {.min = 0})};
+  }
+  explicit operator bool() const { return rows > 0; }
+  int64_t patches() const { return rows * columns; }
 };
 
 struct MultiLevelAttentionConfig final : spec::Config {
@@ -87,6 +115,8 @@ struct MultiLevelAttentionConfig final : spec::Config {
   LevelMode mode = LevelMode::partition;
   LevelCombine combine = LevelCombine::softmax;
   bool count_bias = true;
+  PatchGrid grid;
+  int64_t semantic = 0;
   AttentionBias bias;
   spec::Part<spec::Slot::position> position;
 
@@ -99,22 +129,32 @@ struct MultiLevelAttentionConfig final : spec::Config {
               {.min = 0}),
         field("head_dim", &C::head_dim, "width of one head; 0 = d_model / n_heads", {.min = 0}),
         field("ratios", &C::ratios,
-              "tokens per entry of each level; the first is 1, each divides "
-              "the next",
+              "tokens per entry of each level, of a grid the side of its windows; the first is 1, "
+              "each divides the next",
               {.min = 1}),
-        field("windows", &C::windows, "tokens that each level but the last covers", {.min = 1}),
+        field("windows", &C::windows,
+              "tokens that each level but the last covers; of a grid one number, the side of the "
+              "square of patches that level 0 covers",
+              {.min = 1}),
         field("pool", &C::pool, "how keys and values of a block become one"),
         field("pool_hidden", &C::pool_hidden, "hidden width of pool mlp; 0 = 2 head_dim",
               {.min = 0}),
         field("source", &C::source, "what a block is made of"),
         field("mode", &C::mode, "whether levels share tokens"),
         field("combine", &C::combine, "how levels become one"),
-        field("count_bias", &C::count_bias, "add ln(ratio) to the logit of an entry"),
+        field("count_bias", &C::count_bias,
+              "add ln(ratio) to the logit of an entry, of a grid ln(patches in it)"),
+        field("grid", &C::grid, "the image whose patches the tokens are; in encoders"),
+        field("semantic", &C::semantic,
+              "entries of one level more, summaries by learned queries; 0 = none; in encoders",
+              {.min = 0}),
         field("bias", &C::bias, "which projections have a bias"),
         field("position", &C::position, "how order enters", {.part = "none"})};
   }
   static spec::Info info() {
-    return {.summary = "Attention to recent tokens and to older ones as ever coarser blocks.",
+    return {.summary =
+                "Attention to recent tokens and to older ones as ever coarser blocks; to "
+                "patches, windows of them and summaries of an image.",
             .paper =
                 "tessera; after Rae et al., arXiv:1911.05507, and Yuan et al., "
                 "arXiv:2502.11089",
@@ -146,8 +186,23 @@ struct MultiLevelAttentionConfig final : spec::Config {
   bool learned_pool() const { return pool != LevelPool::mean && pool != LevelPool::max; }
   /// Whether entries are pooled from those of the level below.
   bool cascades() const { return source == LevelSource::cascade && learned_pool(); }
-  /// What an entry of level l >= 1 is pooled from: how many tokens, or entries of the level below.
-  int64_t pooled_of(size_t l) const { return cascades() ? ratios[l] / ratios[l - 1] : ratios[l]; }
+  /// The levels and that of summaries.
+  size_t all_levels() const { return levels() + (semantic > 0 ? 1 : 0); }
+  /// The length, in a grid the side, of an entry of level l >= 1 in what it is pooled from: tokens,
+  /// or entries of the level below.
+  int64_t side_of(size_t l) const { return cascades() ? ratios[l] / ratios[l - 1] : ratios[l]; }
+  /// How many of them it is pooled from.
+  int64_t pooled_of(size_t l) const { return grid ? side_of(l) * side_of(l) : side_of(l); }
+  /// Whether windows at the edges of the grid are smaller.
+  bool cuts_windows() const {
+    return grid && (grid.rows % ratios.back() != 0 || grid.columns % ratios.back() != 0);
+  }
+  /// Tokens in entry `b` of level `l`, in a document of `length` tokens or the patches of the grid.
+  int64_t tokens_in(size_t l, int64_t b, int64_t length) const;
+  /// What the logits of entry `b` of a level gain.
+  double gain(size_t l, int64_t b, int64_t length) const;
+  /// The entries that the query at `i` reads, by level.
+  std::vector<std::vector<LevelRange>> read(int64_t i, int64_t length, bool causal) const;
   /// What the query at `i` of a decoder reads, per level.
   std::vector<LevelRange> causal_ranges(int64_t i) const;
   /// The same in an encoder's document of `length` tokens.

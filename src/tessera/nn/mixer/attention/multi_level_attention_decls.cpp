@@ -5,6 +5,37 @@
 #include "tessera/nn/mixer/heads.h"
 
 namespace tessera::nn {
+namespace {
+
+void check_grid(const MultiLevelAttentionConfig& config, const spec::Scope& scope) {
+  const auto& [rows, columns, first] = config.grid;
+  if (rows == 0 && columns == 0 && first == 0) return;
+  if (rows == 0 && columns == 0)
+    fail(ErrorKind::spec, scope.path,
+         "grid.first = {} without rows and columns: text has no tokens before its patches; give "
+         "them, or leave it out",
+         first);
+  if (rows == 0 || columns == 0)
+    fail(ErrorKind::spec, scope.path, "grid of {} rows and {} columns; expected both or none", rows,
+         columns);
+  if (first > 1)
+    fail(ErrorKind::spec, scope.path, "grid.first = {}; expected 0 or 1, a class token", first);
+  if (scope.causal)
+    fail(ErrorKind::spec, scope.path,
+         "grid needs an encoder: a window of patches holds rows that a decoder has not read yet");
+  const std::vector<int64_t>& ratios = config.ratios;
+  if (ratios.back() > std::max(rows, columns))
+    fail(ErrorKind::spec, scope.path,
+         "ratios = [{}] with a grid of {} x {}: windows of {} are larger than it",
+         fmt::join(ratios, ", "), rows, columns, ratios.back());
+  if (config.learned_pool() && config.cuts_windows())
+    fail(ErrorKind::spec, scope.path,
+         "pool {} needs whole windows, but a grid of {} x {} cuts those of side {}; use ratios "
+         "that divide both, or pool mean or max",
+         spec::enum_name(config.pool), rows, columns, ratios.back());
+}
+
+}  // namespace
 
 void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
   require_groups(n_kv_heads, n_heads, scope);
@@ -16,9 +47,14 @@ void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
       fail(ErrorKind::spec, scope.path,
            "ratios = [{}]: {} is no larger multiple of {}; each must divide the next",
            fmt::join(ratios, ", "), ratios[l], ratios[l - 1]);
-  if (windows.size() + 1 != ratios.size())
-    fail(ErrorKind::spec, scope.path, "windows has {} numbers; expected {}, one less than ratios",
-         windows.size(), ratios.size() - 1);
+  check_grid(*this, scope);
+  if (const size_t expected = grid ? std::min<size_t>(1, levels() - 1) : levels() - 1;
+      windows.size() != expected)
+    fail(ErrorKind::spec, scope.path, "windows has {} numbers; expected {}, {}", windows.size(),
+         expected, grid ? "for the level of patches beside others" : "one less than ratios");
+  if (semantic > 0 && scope.causal)
+    fail(ErrorKind::spec, scope.path,
+         "semantic = {} needs an encoder: summaries are made of the whole document", semantic);
   if (pool != LevelPool::mlp && pool_hidden != 0)
     fail(ErrorKind::spec, scope.path,
          "pool_hidden = {} with pool {}, which has no hidden layer; set pool to mlp, or leave it "
@@ -30,13 +66,18 @@ void MultiLevelAttentionConfig::check(const spec::Scope& scope) const {
         "source cascade with pool {}, which is the same of tokens and of entries; leave it out, or "
         "use a learned pool",
         spec::enum_name(pool));
-  if (combine == LevelCombine::gated && !count_bias)
+  if (combine == LevelCombine::gated && !count_bias && !cuts_windows())
     fail(ErrorKind::spec, scope.path,
          "count_bias = false with combine gated: each level's own softmax does not see what all of "
          "its entries gain; leave it out");
   if (mode == LevelMode::overlap && !scope.causal)
     fail(ErrorKind::spec, scope.path,
          "mode overlap in an encoder, whose levels always overlap; leave it out");
+  if (position && position.type() != "none" && (grid || semantic > 0))
+    fail(ErrorKind::spec, scope.path,
+         "position {} with {}, whose entries have no place in a row; leave it out, and give the "
+         "embedding one such as learned",
+         position.type(), grid ? "a grid" : "semantic");
   if (position) {
     const auto& scheme = position.as<PositionConfig>();
     if (scheme.angles_change())
@@ -55,7 +96,12 @@ void MultiLevelAttentionConfig::params(spec::ParamList& list, const spec::Scope&
               spec::Init::into_stream(scope.n_layers));
   if (position) position.config->params_under(list, "position", child_scope(scope, "position"));
   if (combine == LevelCombine::gated)
-    list.linear("gate", static_cast<int64_t>(levels()) * n_heads, scope.d_model, true);
+    list.linear("gate", static_cast<int64_t>(all_levels()) * n_heads, scope.d_model, true);
+  if (semantic > 0)
+    list.add({"semantic",
+              {semantic, n_kv_heads, head_dim},
+              spec::Init::normal(1),
+              spec::ParamKind::structural});
   if (!learned_pool()) return;
   const int64_t kv = n_kv_heads * head_dim;
   for (size_t l = 1; l < levels(); ++l)
@@ -110,10 +156,54 @@ std::vector<LevelRange> MultiLevelAttentionConfig::open_ranges(int64_t i, int64_
   return out;
 }
 
+int64_t MultiLevelAttentionConfig::tokens_in(size_t l, int64_t b, int64_t length) const {
+  const int64_t r = ratios[l];
+  if (!grid) return std::min(r, length - b * r);
+  const int64_t across = (grid.columns + r - 1) / r, y = b / across, x = b % across;
+  return std::min(r, grid.rows - y * r) * std::min(r, grid.columns - x * r);
+}
+
+double MultiLevelAttentionConfig::gain(size_t l, int64_t b, int64_t length) const {
+  if (!count_bias || l == 0) return 0;
+  if (l == levels())
+    return std::log(static_cast<double>(grid ? grid.patches() : length) /
+                    static_cast<double>(semantic));
+  return std::log(static_cast<double>(grid ? tokens_in(l, b, length) : ratios[l]));
+}
+
+std::vector<std::vector<LevelRange>> MultiLevelAttentionConfig::read(int64_t i,
+                                                                     int64_t length,
+                                                                     bool causal) const {
+  std::vector<std::vector<LevelRange>> out(all_levels());
+  if (semantic > 0) out.back() = {{0, semantic}};
+  if (!grid) {
+    const std::vector<LevelRange> ranges = causal ? causal_ranges(i) : open_ranges(i, length);
+    for (size_t l = 0; l < levels(); ++l)
+      out[l] = {{ranges[l].begin / ratios[l], (ranges[l].end + ratios[l] - 1) / ratios[l]}};
+    return out;
+  }
+  const auto& [rows, columns, first] = grid;
+  for (size_t l = 1; l < levels(); ++l)
+    out[l] = {{0, ((rows + ratios[l] - 1) / ratios[l]) * ((columns + ratios[l] - 1) / ratios[l])}};
+  if (levels() == 1 || i < first) {
+    out[0] = {{0, length}};
+    return out;
+  }
+  const int64_t y = (i - first) / columns, x = (i - first) % columns, reach = windows[0] / 2;
+  if (first > 0) out[0].push_back({0, first});
+  for (int64_t row = std::max<int64_t>(0, y - reach); row <= std::min(rows - 1, y + reach); ++row) {
+    const int64_t start = first + row * columns;
+    out[0].push_back(
+        {start + std::max<int64_t>(0, x - reach), start + std::min(columns, x + reach + 1)});
+  }
+  return out;
+}
+
 std::vector<spec::StateDecl> MultiLevelAttentionConfig::state(const spec::Scope&) const {
   using Kind = spec::StateDecl::Kind;
   std::vector<spec::StateDecl> out;
-  int64_t reach = 0;  // tokens behind a query that this level may still read
+  if (grid || semantic > 0) return out;  // of encoders alone
+  int64_t reach = 0;                     // tokens behind a query that this level may still read
   for (size_t l = 0; l < levels(); ++l) {
     const bool last = l + 1 == levels();
     if (!last) reach += windows[l] + ratios[l + 1];
@@ -133,11 +223,24 @@ std::vector<spec::StateDecl> MultiLevelAttentionConfig::state(const spec::Scope&
 }
 
 double MultiLevelAttentionConfig::extra_flops(const spec::Scope&, int64_t context) const {
-  double entries = 0;
-  const std::vector<LevelRange> ranges = causal_ranges(std::max<int64_t>(0, context - 1));
-  for (size_t l = 0; l < levels(); ++l)
-    entries += static_cast<double>((ranges[l].end - ranges[l].begin) / ratios[l]);
-  return 4.0 * static_cast<double>(n_heads * head_dim) * entries;
+  const auto pairs = [&](int64_t heads, double entries) {
+    return 4.0 * static_cast<double>(heads * head_dim) * entries;
+  };
+  double entries = static_cast<double>(semantic);
+  if (grid) {
+    // a patch in the middle
+    const int64_t middle = grid.first + grid.rows / 2 * grid.columns + grid.columns / 2;
+    const auto ranges = read(middle, grid.first + grid.patches(), false);
+    for (size_t l = 0; l < levels(); ++l)
+      for (const LevelRange& range : ranges[l])
+        entries += static_cast<double>(range.end - range.begin);
+  } else {
+    const std::vector<LevelRange> ranges = causal_ranges(std::max<int64_t>(0, context - 1));
+    for (size_t l = 0; l < levels(); ++l)
+      entries += static_cast<double>((ranges[l].end - ranges[l].begin) / ratios[l]);
+  }
+  // every token is read by the queries, and by the vectors of the summaries
+  return pairs(n_heads, entries) + pairs(n_kv_heads, static_cast<double>(semantic));
 }
 
 }  // namespace tessera::nn

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/mixer/mixer_testing.h"
 
 namespace tessera::nn::multi_level_attention_test {
@@ -211,6 +212,221 @@ TEST(MultiLevelAttention, RotatesABlockToItsLastToken) {
       at::mv(keys, q) / std::sqrt(2.0) + ops::tensor({std::log(2.0), std::log(2.0), 0}), 0);
   const Tensor want = at::mv(m.values["o.weight"], at::mv(values.t(), weights));
   ops::expect_both([&](at::ScalarType type) { return m.run(x, type)[4]; }, want, 1e-13);
+}
+
+/// One key and value of a level, by what the definition says of the patches it is made of.
+struct Region {
+  Tensor k, v;
+  double gain = 0;
+};
+
+/// Windows of side r of a grid of cells, each with places in row-major order.
+std::vector<std::vector<int64_t>> windows_of(int64_t rows, int64_t columns, int64_t r) {
+  std::vector<std::vector<int64_t>> out;
+  for (int64_t y = 0; y < rows; y += r)
+    for (int64_t x = 0; x < columns; x += r) {
+      out.emplace_back();
+      for (int64_t i = y; i < std::min(rows, y + r); ++i)
+        for (int64_t j = x; j < std::min(columns, x + r); ++j)
+          out.back().push_back(i * columns + j);
+    }
+  return out;
+}
+
+struct ImageCase {
+  const char* options;
+  int64_t rows, columns, first;
+  std::vector<int64_t> ratios;
+};
+
+// Query by query in double, from rows and columns: two query heads on each of two kv heads.
+TEST(MultiLevelAttention, RegionsOfAnImageAgainstTheDefinition) {
+  constexpr int64_t kD = 8, kH = 4, kG = 2, kK = 2;
+  const std::vector<ImageCase> images = {
+      {R"("count_bias": true)", 5, 7, 1, {1, 2, 4}},
+      {R"("count_bias": false)", 5, 7, 0, {1, 2, 4}},
+      {R"("pool": "max")", 3, 5, 1, {1, 3}},
+      {R"("combine": "gated")", 5, 4, 1, {1, 2}},
+      {R"("combine": "gated", "count_bias": false)", 5, 4, 1, {1, 2}},
+      {R"("combine": "gated", "semantic": 3)", 4, 5, 1, {1, 2}},
+      {R"("semantic": 2)", 5, 7, 1, {1, 2, 4}},
+      {R"("semantic": 2, "count_bias": false)", 3, 4, 0, {1}},
+      {R"("pool": "depthwise_conv")", 4, 8, 1, {1, 2, 4}},
+      {R"("pool": "conv")", 4, 8, 0, {1, 2, 4}},
+      {R"("pool": "conv", "source": "cascade", "semantic": 1)", 4, 8, 1, {1, 2, 4}},
+      {R"("pool": "mlp", "pool_hidden": 3)", 4, 8, 1, {1, 2, 4}},
+      {R"("pool": "mlp", "source": "cascade")", 4, 8, 1, {1, 2, 4}},
+      {R"("pool": "depthwise_conv", "source": "cascade")", 8, 4, 1, {1, 2, 4}},
+  };
+  for (const ImageCase& image : images) {
+    SCOPED_TRACE(image.options);
+    const auto& [options, rows, columns, first, ratios] = image;
+    const int64_t patches = rows * columns, t = first + patches;
+    MixerUnderTest m(
+        fmt::format(R"({{"type": "multi_level_attention", "n_heads": 4, "n_kv_heads": 2,
+            "ratios": [{}], "windows": [{}],
+            "grid": {{"rows": {}, "columns": {}, "first": {}}}, {}}})",
+                    fmt::join(ratios, ", "), ratios.size() > 1 ? "3" : "", rows, columns, first,
+                    options),
+        kD, false);
+    m.fill();
+    const auto& config = m.part.as<MultiLevelAttentionConfig>();
+    const bool gated = config.combine == LevelCombine::gated, cascade = config.cascades();
+    const auto levels = static_cast<int64_t>(ratios.size()), all = levels + (config.semantic > 0);
+    const Tensor x = gen({t, kD}, 1.3, 0.2);
+    const auto projected = [&](const char* name, int64_t heads) {
+      return at::matmul(x, m.values.at(name).t()).reshape({t, heads, kK});
+    };
+    const Tensor q = projected("q.weight", kH), k = projected("k.weight", kG),
+                 v = projected("v.weight", kG);
+    const auto window = [&](const Tensor& cells_PGK, int64_t l, const char* of) -> Tensor {
+      const auto value = [&](const char* name) {
+        return m.values.at(fmt::format("level{}.{}{}", l, of, name));
+      };
+      switch (config.pool) {
+        case LevelPool::mean:
+          return cells_PGK.mean(0);
+        case LevelPool::max:
+          return cells_PGK.amax(0);
+        case LevelPool::depthwise_conv:
+          return (cells_PGK * value("")).sum(0);
+        case LevelPool::conv:
+          return at::mv(value(".weight"), cells_PGK.flatten()).reshape({kG, kK});
+        case LevelPool::mlp:
+          break;
+      }
+      std::vector<Tensor> heads;
+      for (int64_t g = 0; g < kG; ++g) {
+        const Tensor placed = (cells_PGK.select(1, g) + value(".place")).flatten();
+        const Tensor hidden = at::gelu(at::mv(value(".up.weight"), placed) + value(".up.bias"));
+        heads.push_back(at::mv(value(".down.weight"), hidden));
+      }
+      return at::stack(heads);
+    };
+    // the regions of levels behind the first, which every query reads
+    std::vector<std::vector<Region>> regions(static_cast<size_t>(all));
+    Tensor k_cells = k.narrow(0, first, patches), v_cells = v.narrow(0, first, patches);
+    const Tensor k_patches = k_cells, v_patches = v_cells;
+    for (int64_t l = 1; l < levels; ++l) {
+      const auto at = static_cast<size_t>(l);
+      const int64_t below = cascade ? ratios[at - 1] : 1;
+      std::vector<Tensor> keys, values;
+      for (const std::vector<int64_t>& places :
+           windows_of(rows / below, columns / below, ratios[at] / below)) {
+        const Tensor picked = at::tensor(places, at::kLong);
+        keys.push_back(window(k_cells.index_select(0, picked), l, "k"));
+        values.push_back(window(v_cells.index_select(0, picked), l, "v"));
+        const auto count = static_cast<double>(picked.numel() * below * below);
+        regions[at].push_back(
+            {keys.back(), values.back(), config.count_bias ? std::log(count) : 0});
+      }
+      if (cascade) k_cells = at::stack(keys), v_cells = at::stack(values);
+    }
+    for (int64_t s = 0; s < config.semantic; ++s) {
+      Region summary{at::zeros({kG, kK}, at::kDouble), at::zeros({kG, kK}, at::kDouble), 0};
+      for (int64_t g = 0; g < kG; ++g) {
+        const Tensor u = m.values.at("semantic")[s][g],
+                     a = at::softmax(at::mv(k_patches.select(1, g), u) / std::sqrt(2.0), 0);
+        summary.k[g].copy_(at::mv(k_patches.select(1, g).t(), a));
+        summary.v[g].copy_(at::mv(v_patches.select(1, g).t(), a));
+      }
+      if (config.count_bias)
+        summary.gain =
+            std::log(static_cast<double>(patches) / static_cast<double>(config.semantic));
+      regions.back().push_back(summary);
+    }
+    const Tensor gates =
+        gated ? at::sigmoid(at::matmul(x, m.values["gate.weight"].t()) + m.values["gate.bias"])
+                    .reshape({t, all, kH})
+              : Tensor();
+    Tensor heads = at::zeros({t, kH, kK}, at::kDouble);
+    for (int64_t i = 0; i < t; ++i) {
+      regions[0].clear();
+      for (int64_t j = 0; j < t; ++j) {
+        const int64_t a = i - first, b = j - first;
+        const bool near =
+            std::abs(a / columns - b / columns) <= 1 && std::abs(a % columns - b % columns) <= 1;
+        if (levels == 1 || a < 0 || b < 0 || near) regions[0].push_back({k[j], v[j], 0});
+      }
+      for (int64_t h = 0; h < kH; ++h) {
+        const int64_t g = h / (kH / kG);
+        const auto read = [&](size_t from, size_t to) {
+          std::vector<Tensor> logits, values;
+          for (size_t l = from; l < to; ++l)
+            for (const Region& region : regions[l]) {
+              logits.push_back(at::dot(q[i][h], region.k[g]) / std::sqrt(2.0) + region.gain);
+              values.push_back(region.v[g]);
+            }
+          return at::mv(at::stack(values).t(), at::softmax(at::stack(logits), 0));
+        };
+        if (!gated) heads[i][h].copy_(read(0, regions.size()));
+        for (int64_t l = 0; gated && l < all; ++l)
+          heads[i][h] += gates[i][l][h] * read(static_cast<size_t>(l), static_cast<size_t>(l) + 1);
+      }
+    }
+    const Tensor want = at::matmul(heads.reshape({t, kD}), m.values["o.weight"].t());
+    ops::expect_both([&](at::ScalarType type) { return m.run(x, type); }, want, 1e-12);
+    ops::expect_both(
+        [&](at::ScalarType type) {
+          return m.whole(at::cat({x, x.flip(0)}).to(type), {t, t}).narrow(0, 0, t);
+        },
+        want, 1e-12);
+  }
+}
+
+TEST(MultiLevelAttention, SummariesOfText) {
+  // a vector of zeros weighs all tokens alike: the same as a block of the whole document
+  const std::string same = R"({"type": "multi_level_attention", "n_heads": 2, )";
+  MixerUnderTest summary(same + R"("ratios": [1], "windows": [], "semantic": 1})", 6, false),
+      block(same + R"("ratios": [1, 9], "windows": [20]})", 6, false);
+  summary.values = {{"semantic", at::zeros({1, 2, 3}, at::kDouble)}};
+  summary.fill();
+  block.values = summary.values;
+  block.values.erase("semantic");
+  const Tensor x = gen({9, 6}, 0.9, 0.2), want = block.run(x, at::kDouble);
+  ops::expect_both([&](at::ScalarType type) { return summary.run(x, type); }, want, 1e-13);
+}
+
+TEST(MultiLevelAttention, RefusesOtherImages) {
+  MixerUnderTest m(R"({"type": "multi_level_attention", "n_heads": 2, "ratios": [1, 2],
+      "windows": [3], "grid": {"rows": 3, "columns": 4, "first": 1}})",
+                   6, false);
+  m.fill();
+  for (const int64_t t : {12, 14})
+    test::expect_error(
+        ErrorKind::input,
+        fmt::format("[multi_level_attention] a document of {} tokens; expected first + rows * "
+                    "columns = 1 + 3 * 4 = 13",
+                    t),
+        [&] {
+          m.run(gen({t, 6}, 0.9, 0.2), at::kDouble);
+        });
+}
+
+TEST(MultiLevelAttention, RefusesGridsThatCannotBe) {
+  const auto refused = [](const char* options, const char* why, bool causal = false) {
+    test::expect_error(ErrorKind::spec, why, [&] {
+      MixerUnderTest(
+          fmt::format(R"({{"type": "multi_level_attention", "n_heads": 2, {}}})", options), 8,
+          causal);
+    });
+  };
+  refused(R"("ratios": [1, 2], "windows": [3], "grid": {"rows": 4, "columns": 4})",
+          "grid needs an encoder", true);
+  refused(R"("semantic": 2)", "semantic = 2 needs an encoder", true);
+  refused(R"("grid": {"rows": 4})", "grid of 4 rows and 0 columns; expected both or none");
+  refused(R"("grid": {"rows": 4, "columns": 4, "first": 2})", "grid.first = 2; expected 0 or 1");
+  refused(R"("ratios": [1, 8], "windows": [3], "grid": {"rows": 4, "columns": 4})",
+          "windows of 8 are larger than it");
+  refused(R"("ratios": [1, 2], "windows": [3], "pool": "conv", "grid": {"rows": 4, "columns": 5})",
+          "pool conv needs whole windows, but a grid of 4 x 5 cuts those of side 2");
+  refused(
+      R"("ratios": [1, 2], "windows": [3], "position": "rope", "grid": {"rows": 4, "columns": 4})",
+      "position rope with a grid");
+  refused(R"("semantic": 2, "position": "rope")", "position rope with semantic");
+  refused(R"("ratios": [1, 2], "windows": [3], "combine": "gated", "count_bias": false,
+             "grid": {"rows": 4, "columns": 4})",
+          "count_bias = false with combine gated");
 }
 
 }  // namespace

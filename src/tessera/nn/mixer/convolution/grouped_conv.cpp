@@ -1,6 +1,8 @@
 #include "tessera/nn/mixer/convolution/grouped_conv.h"
 
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/ops/basic/over_rows.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 
@@ -33,11 +35,17 @@ Tensor GroupedConv::operator()(const Tensor& x_ND,
     // zeros on both sides, so that there is one window of `kernel` rows per token
     const Tensor padded = at::constant_pad_nd(at::cat(parts).to(x_ND.scalar_type()),
                                               {0, 0, left - before, kernel_ - 1 - left});
-    out.push_back(ops::use_kernels(x_ND) ? by_rows(padded) : plain(padded));
+    const bool trains = at::GradMode::is_enabled() && padded.device().is_cpu() &&
+                        padded.scalar_type() == at::kFloat;
+    out.push_back(ops::use_kernels(x_ND) ? by_rows(padded)
+                  : trains               ? by_taps(padded)
+                                         : plain(padded));
   }
   if (out.empty()) return x_ND;
   const Tensor sums = at::cat(out);
-  return bias_ == nullptr ? sums : sums + bias_->tensor().to(x_ND.scalar_type());
+  return bias_ == nullptr
+             ? sums
+             : sums + ops::over_rows(bias_->tensor().to(x_ND.scalar_type()), sums);
 }
 
 Tensor GroupedConv::plain(const Tensor& padded) const {
@@ -46,6 +54,20 @@ Tensor GroupedConv::plain(const Tensor& padded) const {
   const Tensor y_1DT = at::conv1d(padded.to(type).t().unsqueeze(0), weight_->tensor().to(type), {},
                                   one, none, one, groups_);
   return y_1DT.squeeze(0).t().to(padded.scalar_type());
+}
+
+/// As one product for every tap, whose gradients do not turn on the number of threads.
+Tensor GroupedConv::by_taps(const Tensor& padded) const {
+  const int64_t g = groups_, width = padded.size(1), t = padded.size(0) - kernel_ + 1;
+  const Tensor x_GPI = padded.reshape({-1, g, width / g}).transpose(0, 1);
+  const Tensor weight_GOIK = weight_->tensor().reshape({g, width / g, width / g, kernel_});
+  Tensor y_GTO;
+  for (int64_t tap = 0; tap < kernel_; ++tap) {
+    const Tensor one =
+        ops::product(x_GPI.narrow(1, tap, t), weight_GOIK.select(3, tap).transpose(1, 2));
+    y_GTO = tap == 0 ? one : y_GTO + one;
+  }
+  return y_GTO.transpose(0, 1).reshape({t, width});
 }
 
 /// As products of windows and weights, batch-invariant, a few tokens at a time.

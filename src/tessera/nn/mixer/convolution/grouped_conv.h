@@ -1,5 +1,5 @@
 // A convolution over the tokens of every document, in groups of channels: its weights, the inputs
-// that it keeps, its two paths.
+// that it keeps, its three paths.
 //   y_t = bias + sum_k W_k x_(t + k - left)
 // An encoder sees both sides (left = kernel / 2), a decoder the past alone (left = kernel - 1).
 // Outside of a document stand zeros.
@@ -19,6 +19,7 @@ class GroupedConv {
 
  private:
   Tensor plain(const Tensor& padded) const;
+  Tensor by_taps(const Tensor& padded) const;
   Tensor by_rows(const Tensor& padded) const;
 
   WeightPtr weight_, bias_;

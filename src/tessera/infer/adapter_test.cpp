@@ -1,0 +1,227 @@
+// Adapters of PEFT beside the tiny models of tests/golden/families: what PEFT computes with them,
+// in every way in which they are applied, and the way back.
+#include "tessera/infer/adapter.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/testing.h"
+#include "tessera/convert/peft.h"
+#include "tessera/format/safetensors.h"
+#include "tessera/infer/load_model.h"
+#include "tessera/infer/tensor_files.h"
+
+namespace tessera::infer::adapter_test {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_error;
+
+const fs::path kGolden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden";
+constexpr double kTolerance = 1e-4;
+
+fs::path base_of(const std::string& name) {
+  return kGolden / "families" / name / "base";
+}
+fs::path adapter_of(const std::string& name) {
+  return kGolden / "adapters" / name;
+}
+
+Tensor logits_of(const model::Model& model, const Tensor& ids_BT) {
+  const at::NoGradGuard guard;
+  std::vector<std::vector<int64_t>> rows;
+  for (int64_t b = 0; b < ids_BT.size(0); ++b) {
+    const Tensor row = ids_BT[b].contiguous();
+    rows.emplace_back(row.const_data_ptr<int64_t>(), row.const_data_ptr<int64_t>() + row.numel());
+  }
+  return model.logits(model.hidden(nn::Batch::of(rows))).to(at::kDouble);
+}
+
+double apart(const Tensor& a, const Tensor& b) {
+  return (a - b.to(at::kDouble).reshape(a.sizes())).abs().max().item<double>();
+}
+
+model::Model model_of(const convert::Checkpoint& checkpoint) {
+  return {checkpoint.spec, weights_of(checkpoint)};
+}
+
+/// What PEFT computed with an adapter, and without.
+struct Golden {
+  explicit Golden(const std::string& name)
+      : file(format::open_safetensors(adapter_of(name) / "io.safetensors")),
+        ids(tensor_or_undefined(file, "input_ids")),
+        with(tensor_or_undefined(file, "logits")),
+        without(tensor_or_undefined(file, "base")) {}
+  format::TensorFile file;
+  Tensor ids, with, without;
+};
+
+class PeftAdapter : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(PeftAdapter, GivesItsLogitsBesideTheModel) {
+  const Golden golden(GetParam());
+  const LoadedModel plain = load_model(base_of(GetParam())),
+                    adapted = load_model(base_of(GetParam()), {}, adapter_of(GetParam()));
+  EXPECT_LT(apart(logits_of(plain.model, golden.ids), golden.without), kTolerance);
+  EXPECT_LT(apart(logits_of(adapted.model, golden.ids), golden.with), kTolerance);
+}
+
+TEST_P(PeftAdapter, GivesThemMerged) {
+  const Golden golden(GetParam());
+  const convert::Checkpoint sum = with_merged_adapter(convert::load_checkpoint(base_of(GetParam())),
+                                                      adapter_of(GetParam()), false);
+  EXPECT_LT(apart(logits_of(model_of(sum), golden.ids), golden.with), kTolerance);
+  // and as a Hugging Face folder
+  const test::TemporaryFolder folder;
+  convert::write_hf_folder(sum, folder / "merged");
+  EXPECT_LT(apart(logits_of(load_model(folder / "merged").model, golden.ids), golden.with),
+            kTolerance);
+}
+
+TEST_P(PeftAdapter, GivesThemBesideAFloatGguf) {
+  const fs::path gguf = kGolden / "families" / GetParam() / "gguf/base.gguf";
+  if (!fs::exists(gguf)) GTEST_SKIP() << "no GGUF file of this model";
+  const Golden golden(GetParam());
+  const LoadedModel adapted = load_model(gguf, {}, adapter_of(GetParam()));
+  EXPECT_LT(apart(logits_of(adapted.model, golden.ids), golden.with), kTolerance);
+}
+
+TEST_P(PeftAdapter, IsWrittenAsItWasRead) {
+  const convert::Checkpoint base = convert::load_checkpoint(base_of(GetParam()));
+  const test::TemporaryFolder folder;
+  export_adapter(adapter_of(GetParam()), base, folder / "out");
+  const format::TensorFile theirs = format::open_safetensors(adapter_of(GetParam()) /
+                                                             convert::kPeftTensors),
+                           ours = format::open_safetensors(folder / "out" / convert::kPeftTensors);
+  ASSERT_EQ(theirs.tensors().size(), ours.tensors().size());
+  for (const format::TensorView& view : theirs.tensors()) {
+    const format::TensorView& own = ours.at(view.name);
+    EXPECT_EQ(own.shape, view.shape) << view.name;
+    EXPECT_TRUE(std::equal(own.data.begin(), own.data.end(), view.data.begin(), view.data.end()))
+        << view.name;
+  }
+  const Golden golden(GetParam());
+  EXPECT_LT(apart(logits_of(load_model(base_of(GetParam()), {}, folder / "out").model, golden.ids),
+                  golden.with),
+            kTolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden,
+                         PeftAdapter,
+                         ::testing::Values("llama", "qwen2", "gpt2"),
+                         [](const auto& info) { return info.param; });
+
+/// Fresh adapters whose B is not zero.
+std::vector<model::Overlay> some_overlays(const model::ModelSpec& spec,
+                                          const std::vector<model::OverlayTarget>& targets) {
+  std::vector<model::Overlay> overlays = model::fresh_overlays(spec, targets, 5);
+  const at::NoGradGuard guard;
+  for (const model::Overlay& overlay : overlays) {
+    const Tensor b = overlay.b->dense_tensor();
+    Tensor(b).copy_((at::arange(b.numel(), at::kFloat) * 1.7).sin().reshape(b.sizes()) * 0.3);
+  }
+  return overlays;
+}
+
+TEST(Adapter, ProductsBesidePartsOfAFusedMatrixAreWrittenAsOne) {
+  const convert::Checkpoint base = convert::load_checkpoint(base_of("gpt2"));
+  // q and v of c_attn, of two ranks and two scales; nothing beside k
+  const auto overlays =
+      some_overlays(base.spec, {{.name = "mixer.q", .rank = 2, .alpha = 3},
+                                {.name = "mixer.v", .rank = 3, .alpha = 2},
+                                {.name = "layers.1.ffn.down", .rank = 1, .alpha = 1}});
+  const test::TemporaryFolder folder;
+  fs::create_directories(folder / "own");
+  write_adapter(folder / "own", overlays, base.spec);
+  export_adapter(folder / "own", base, folder / "peft");
+  const format::TensorFile file = format::open_safetensors(folder / "peft" / convert::kPeftTensors);
+  EXPECT_EQ(file.at("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight").shape.front(), 5);
+  const Golden golden("gpt2");
+  const model::Model plain = model_of(base);
+  const Tensor expected = logits_of(model::with_overlays(plain, overlays), golden.ids);
+  EXPECT_GT(apart(expected, golden.without), 0.05);
+  for (const char* kind : {"own", "peft"})
+    EXPECT_LT(apart(logits_of(load_model(base_of("gpt2"), {}, folder / kind).model, golden.ids),
+                    expected),
+              kTolerance)
+        << kind;
+  const spec::Json json = spec::read_json_file(folder / "peft" / convert::kPeftConfig);
+  EXPECT_EQ(json["target_modules"], spec::Json({"1.mlp.c_proj", "c_attn"}));
+  EXPECT_EQ(json["fan_in_fan_out"], true);
+}
+
+TEST(Adapter, OfAnotherModelIsRefused) {
+  const convert::Checkpoint llama = convert::load_checkpoint(base_of("llama")),
+                            gpt2 = convert::load_checkpoint(base_of("gpt2"));
+  expect_error(ErrorKind::usage,
+               "is of another model: module model.layers.0.mlp.down_proj has no place in this one, "
+               "of family gpt2",
+               [&] { read_adapter(adapter_of("llama"), gpt2); });
+  expect_error(ErrorKind::usage,
+               "is of another model: lora_A [4, 32] and lora_B [24, 4] of "
+               "model.layers.0.self_attn.k_proj, which is [48, 32] here",
+               [&] {
+                 read_adapter(
+                     adapter_of("llama"),
+                     convert::load_checkpoint(kGolden / "families/llama/num_key_value_heads"));
+               });
+  const test::TemporaryFolder folder;
+  fs::create_directories(folder / "own");
+  write_adapter(folder / "own", some_overlays(llama.spec, {{"mixer.q", 2, 2}}), llama.spec);
+  expect_error(ErrorKind::usage, "is of another model, whose spec differs first at",
+               [&] { read_adapter(folder / "own", gpt2); });
+  expect_error(ErrorKind::file, "is no adapter", [&] { read_adapter(base_of("llama"), llama); });
+  expect_error(ErrorKind::file, "is an adapter; expected the model that it stands beside",
+               [&] { load_model(adapter_of("llama")); });
+}
+
+TEST(Adapter, KeysThatAreNotFollowedAreNamed) {
+  const convert::Checkpoint base = convert::load_checkpoint(base_of("llama"));
+  const spec::Json config = spec::read_json_file(adapter_of("llama") / convert::kPeftConfig);
+  const test::TemporaryFolder folder;
+  fs::create_directories(folder / "a");
+  fs::copy_file(adapter_of("llama") / convert::kPeftTensors, folder / "a" / convert::kPeftTensors);
+  const auto refuses = [&](const char* key, const spec::Json& value, const std::string& message) {
+    spec::Json changed = config;
+    changed[key] = value;
+    folder.write("a/adapter_config.json", changed.dump());
+    expect_error(ErrorKind::file, message, [&] { read_adapter(folder / "a", base); });
+  };
+  for (const char* key : {"use_dora", "use_qalora", "lora_bias", "use_bdlora"})
+    refuses(key, true, fmt::format("{} = true is not supported", key));
+  for (const char* key : {"target_parameters", "trainable_token_indices", "layer_replication",
+                          "alora_invocation_tokens", "modules_to_save"})
+    refuses(key, {1, 2}, fmt::format("{} = [1,2] is not supported", key));
+  refuses("bias", "all", "bias = \"all\" is not supported");
+  refuses("kasa_config", {{"beta", 1}}, "kasa_config = ");
+  refuses("a_key_of_tomorrow", 3, "a_key_of_tomorrow = 3 is not supported");
+  refuses("peft_type", "IA3", "peft_type = \"IA3\"; expected \"LORA\"");
+  for (const char* begin : {"pissa_niter_4", "olora", "corda", "loftq", "lora_ga"})
+    refuses("init_lora_weights", begin, "has changed the model");
+  refuses("alpha_pattern", {{".*q_proj", 3}}, "is an expression");
+  refuses("lora_alpha", "six", "lora_alpha is a string; expected a number");
+}
+
+TEST(Adapter, IsNotMergedIntoBlocks) {
+  convert::Checkpoint base = convert::load_checkpoint(base_of("llama"));
+  const auto rounded = std::make_shared<const ops::Weight>(
+      model_of(base).weights().find("layers.1.ffn.up.weight")->converted(DType::q8_0));
+  for (format::TensorView& tensor : base.tensors)
+    if (tensor.name == "layers.1.ffn.up.weight")
+      tensor = {
+          tensor.name,
+          DType::q8_0,
+          tensor.shape,
+          {static_cast<const std::byte*>(rounded->data()), static_cast<size_t>(rounded->bytes())},
+          rounded};
+  expect_error(ErrorKind::usage, "layers.1.ffn.up.weight is stored as q8_0",
+               [&] { with_merged_adapter(base, adapter_of("llama"), false); });
+  // beside them it stands well
+  const auto overlays = read_adapter(adapter_of("llama"), base);
+  const Golden golden("llama");
+  EXPECT_LT(
+      apart(logits_of(model::with_overlays(model_of(base), overlays), golden.ids), golden.with),
+      0.2);
+}
+
+}  // namespace
+}  // namespace tessera::infer::adapter_test

@@ -1,0 +1,794 @@
+#include "tessera/kernels/weights/digits.h"
+
+// AVX3_DL: AVX-512 with products of bytes; without them it gains too little over AVX2 to be
+// compiled
+#define HWY_WANT_AVX3_DL
+#include <hwy/detect_targets.h>
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/kernels/weights/digits.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "tessera/base/error.h"
+#include "tessera/base/threads.h"
+#include "tessera/kernels/scratch.h"
+#include "tessera/kernels/targets.h"
+#include "tessera/kernels/weights/blocks_inl.h"
+#include "tessera/kernels/weights/matmul.h"
+
+#ifndef TESSERA_KERNELS_DIGITS_ONCE
+#define TESSERA_KERNELS_DIGITS_ONCE
+namespace tessera::kernels {
+
+struct DigitProblem {
+  const RoundedRows& x;
+  DType type;
+  const uint8_t* w;
+  int64_t n, row_bytes;
+  const float* bias;
+  float* y;
+  int64_t y_stride;
+};
+
+}  // namespace tessera::kernels
+#endif  // TESSERA_KERNELS_DIGITS_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+// Products of bytes four by four, unsigned codes times signed digits; else of 16-bit numbers two by
+// two, both signed, where two digits are one number. The sums are the same.
+#if HWY_TARGET == HWY_AVX3_DL
+constexpr bool kBytewise = true;
+#else
+constexpr bool kBytewise = false;
+#endif
+constexpr int kUnits = kBytewise ? 8 : 16;  // of four bytes in a block of 32 codes
+// of units in a panel: the compiler adds products of 16 bits up in an order of its own, and keeps
+// all of them in memory for that, where it sees many
+constexpr int kUnroll = kBytewise ? kUnits : 1;
+
+// --- rounding x ----------------------------------------------------------------------------------
+
+// round to nearest even, of numbers below 2^22
+HWY_INLINE VI nearest(V32 v) {
+  const V32 magic = all(0x1.8p23f);
+  return hn::Sub(hn::BitCast(I32(), hn::Add(v, magic)), hn::BitCast(I32(), magic));
+}
+
+HWY_INLINE int32_t sum_of_ints(VI v) {
+  return hn::GetLane(hn::SumOfLanes(I32(), v));
+}
+
+template <class D>
+HWY_INLINE void store_narrow(VI v, void* to) {
+  hn::StoreU(hn::DemoteTo(D(), v), D(), static_cast<hn::TFromD<D>*>(to));
+}
+
+constexpr int kBlockVectors = 32 / kLanes;
+
+// false where a number is not finite
+template <bool two>
+HWY_INLINE bool round_block(const float* x, uint8_t* codes, RoundedBlock& block) {
+  constexpr float kMost = two ? 127 * 128 : 127;
+  V32 xs[kBlockVectors];
+  VI largest = int_all(0);
+#pragma GCC unroll 8
+  for (int i = 0; i < kBlockVectors; ++i) {
+    xs[i] = load(x + i * kLanes);
+    largest = hn::Max(largest, hn::BitCast(I32(), hn::Abs(xs[i])));
+  }
+  // the bits of positive floats are in their order, infinity and NaN last
+  const auto bits = static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(I32(), largest)));
+  float most;
+  std::memcpy(&most, &bits, sizeof most);
+  if (bits >= 0x7f800000u) return false;
+  const bool none = most < 0x1p-112f;
+  const V32 inverse = all(none ? 0 : kMost / most);
+  block.s = none ? 0 : most / kMost;
+  VI sums[2] = {int_all(0), int_all(0)};
+#pragma GCC unroll 8
+  for (int i = 0; i < kBlockVectors; ++i) {
+    const VI v = nearest(hn::Mul(xs[i], inverse));
+    VI& sum = sums[i * kLanes / 16];
+    sum = hn::Add(sum, v);
+    if constexpr (!kBytewise) {
+      store_narrow<hn::Rebind<int16_t, I32>>(v, codes + 2 * i * kLanes);
+    } else if constexpr (two) {
+      const VI high = hn::ShiftRight<7>(hn::Add(v, int_all(64)));
+      store_narrow<I8>(high, codes + i * kLanes);
+      store_narrow<I8>(hn::Sub(v, hn::ShiftLeft<7>(high)), codes + 32 + i * kLanes);
+    } else {
+      store_narrow<I8>(v, codes + i * kLanes);
+    }
+  }
+  for (int half = 0; half < 2; ++half) {
+    block.half_sum[half] = sum_of_ints(sums[half]);
+    block.half_total[half] = block.s * static_cast<float>(block.half_sum[half]);
+  }
+  block.sum = block.half_sum[0] + block.half_sum[1];
+  block.total = block.s * static_cast<float>(block.sum);
+  return true;
+}
+
+constexpr int64_t codes_of_block(bool two) {
+  return kBytewise && !two ? 32 : 64;
+}
+
+template <bool two>
+HWY_INLINE void round_some(const RoundedRows& r, int64_t begin, int64_t end) {
+  const int64_t blocks = r.k / 32;
+  for (int64_t i = begin; i < end; ++i) {
+    bool finite = true;
+    for (int64_t b = 0; b < blocks && finite; ++b)
+      finite = round_block<two>(r.x + i * r.x_stride + 32 * b,
+                                r.codes + i * r.row_codes + b * codes_of_block(two),
+                                r.blocks[i * blocks + b]);
+    r.finite[i] = finite ? 1 : 0;
+  }
+}
+
+void round_range(const RoundedRows& r, int64_t begin, int64_t end) {
+  r.two_digits ? round_some<true>(r, begin, end) : round_some<false>(r, begin, end);
+}
+
+int64_t block_codes(bool two) {
+  return codes_of_block(two);
+}
+
+// --- products of integers ------------------------------------------------------------------------
+
+#if HWY_TARGET == HWY_AVX3_DL
+// sum + four products: bytes of w, unsigned, times bytes of x
+template <class V>
+HWY_INLINE V add_products(V sum, V w, V x) {
+  // by name, as this version of Highway lets the compiler use the form of another extension
+  asm("%{evex%} vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(w.raw), "v"(x.raw));
+  return sum;
+}
+#else
+// sum + two products of 16-bit numbers
+template <class V>
+HWY_INLINE V add_products(V sum, V w, V x) {
+  const hn::DFromV<V> d;
+  const hn::RepartitionToNarrow<decltype(d)> narrow;
+#if HWY_TARGET <= HWY_AVX2
+  V unused = hn::Zero(d);
+  return hn::ReorderWidenMulAccumulate(d, hn::BitCast(narrow, w), hn::BitCast(narrow, x), sum,
+                                       unused);
+#else
+  static_cast<void>(narrow);
+  const auto low = [](V v) HWY_ATTR { return hn::ShiftRight<16>(hn::ShiftLeft<16>(v)); };
+  const auto high = [](V v) HWY_ATTR { return hn::ShiftRight<16>(v); };
+  return hn::Add(sum, hn::Add(hn::Mul(low(w), low(x)), hn::Mul(high(w), high(x))));
+#endif
+}
+#endif
+
+// a b + c, rounded once on every target
+template <class V>
+HWY_INLINE V fused(V a, V b, V c) {
+#if HWY_NATIVE_FMA
+  return hn::MulAdd(a, b, c);
+#else
+  const hn::DFromV<V> d;
+  constexpr size_t kCount = hn::MaxLanes(hn::DFromV<V>());
+  HWY_ALIGN float as[kCount], bs[kCount], cs[kCount];
+  hn::Store(a, d, as);
+  hn::Store(b, d, bs);
+  hn::Store(c, d, cs);
+  for (size_t i = 0; i < kCount; ++i) cs[i] = std::fma(as[i], bs[i], cs[i]);
+  return hn::Load(d, cs);
+#endif
+}
+
+// --- few rows: columns side by side in the lanes -------------------------------------------------
+
+using F8 = hn::CappedTag<float, 8>;
+using I8x = hn::RebindToSigned<F8>;
+using VF = hn::Vec<F8>;
+using VX = hn::Vec<I8x>;
+constexpr int kSide = static_cast<int>(hn::MaxLanes(F8()));  // columns at once
+constexpr int kParts = 32 / kBytes;
+using Words = hn::CappedTag<int16_t, kBytes / 2>;
+
+HWY_INLINE VX dword(const void* p) {
+  return hn::LoadU(I8x(), static_cast<const int32_t*>(p));
+}
+
+// 32 codes of a row of w as they are multiplied
+struct Codes {
+#if HWY_TARGET == HWY_AVX3_DL
+  VX bytes;
+#else
+  VX words[kUnits / kSide];
+#endif
+};
+
+template <class Block>
+HWY_INLINE Codes codes_of(const uint8_t* b, int g) {
+  Codes out;
+#if HWY_TARGET == HWY_AVX3_DL
+  out.bytes = hn::BitCast(I8x(), Block::codes(b, g, 0));
+#else
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    const auto v = signed_from(Block::codes(b, g, part * kBytes), Block::offset);
+    const hn::Half<hn::RebindToSigned<Bytes>> half;
+    out.words[2 * part] = hn::BitCast(I8x(), hn::PromoteTo(Words(), hn::LowerHalf(half, v)));
+    out.words[2 * part + 1] = hn::BitCast(I8x(), hn::PromoteTo(Words(), hn::UpperHalf(half, v)));
+  }
+#endif
+  return out;
+}
+
+// The sums of four lanes each of kSide vectors: of their lower lanes, and of the upper ones where
+// there are eight.
+HWY_INLINE void fold(const VX (&v)[kSide], VX& lower, VX& upper) {
+  const I8x d;
+  const hn::Repartition<int64_t, I8x> pairs;
+  VX four[kSide / 4];
+#pragma GCC unroll 2
+  for (int q = 0; q < kSide / 4; ++q) {
+    const VX *a = v + 4 * q, *c = a + 2;
+    const auto ab = hn::Add(hn::InterleaveLower(d, a[0], a[1]), hn::InterleaveUpper(d, a[0], a[1]));
+    const auto ce = hn::Add(hn::InterleaveLower(d, c[0], c[1]), hn::InterleaveUpper(d, c[0], c[1]));
+    const auto ab2 = hn::BitCast(pairs, ab), ce2 = hn::BitCast(pairs, ce);
+    four[q] = hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, ab2, ce2)),
+                      hn::BitCast(d, hn::InterleaveUpper(pairs, ab2, ce2)));
+  }
+  if constexpr (kSide == 8) {
+    lower = hn::ConcatLowerLower(d, four[1], four[0]);
+    upper = hn::ConcatUpperUpper(d, four[1], four[0]);
+  } else {
+    lower = four[0];
+    upper = hn::Zero(d);
+  }
+}
+
+// sums[t] = the sums of run t of 32 codes of kSide rows times x
+template <class Block, bool two>
+HWY_INLINE void sums_of_runs(const Codes (&w)[kSide],
+                             const uint8_t* x,
+                             const RoundedBlock& block,
+                             VX (&sums)[32 / Block::run]) {
+  const I8x d;
+  VX lower, upper, v[kSide];
+#if HWY_TARGET == HWY_AVX3_DL
+  const VX first = dword(x), second = two ? dword(x + 32) : first;
+#pragma GCC unroll 8
+  for (int r = 0; r < kSide; ++r) {
+    v[r] = add_products(hn::Zero(d), w[r].bytes, first);
+    if constexpr (two) v[r] = add_products(hn::ShiftLeft<7>(v[r]), w[r].bytes, second);
+  }
+  fold(v, lower, upper);
+  const auto offset = [&](VX sum, int32_t of_x) HWY_ATTR {
+    return Block::offset == 0 ? sum : hn::Sub(sum, hn::Set(d, Block::offset * of_x));
+  };
+  if constexpr (Block::run == 32) {
+    sums[0] = offset(hn::Add(lower, upper), block.sum);
+  } else {
+    sums[0] = offset(lower, block.half_sum[0]);
+    sums[1] = offset(upper, block.half_sum[1]);
+  }
+#else
+  static_cast<void>(block);
+  constexpr int kEach = kUnits / 2 / kSide;
+  VX run[kSide];
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kSide; ++r) {
+      v[r] = half == 1 && Block::run == 32 ? run[r] : hn::Zero(d);
+#pragma GCC unroll 2
+      for (int i = 0; i < kEach; ++i)
+        v[r] =
+            add_products(v[r], w[r].words[half * kEach + i], dword(x + 32 * half + 4 * i * kSide));
+      run[r] = v[r];
+    }
+    if (half == 0 && Block::run == 32) continue;
+    fold(v, lower, upper);
+    sums[Block::run == 32 ? 0 : half] = hn::Add(lower, upper);
+  }
+#endif
+}
+
+HWY_INLINE uint16_t half_at(const uint8_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  return bits;
+}
+
+// The halves at `at` of kSide blocks as floats; those behind them in `next` where asked for.
+template <bool pairs>
+HWY_INLINE VF halves_at(const uint8_t* const (&w)[kSide], int at, VF& next) {
+#if HWY_TARGET <= HWY_AVX2
+  if constexpr (pairs) {
+    const auto two = [&](int r) HWY_ATTR { return static_cast<int>(word_at(w[r] + at)); };
+    const auto a = _mm256_cvtph_ps(_mm_set_epi32(two(5), two(4), two(1), two(0)));
+    const auto b = _mm256_cvtph_ps(_mm_set_epi32(two(7), two(6), two(3), two(2)));
+    next = VF{_mm256_shuffle_ps(a, b, 0xdd)};
+    return VF{_mm256_shuffle_ps(a, b, 0x88)};
+  } else {
+    const auto h = [&](int r) HWY_ATTR { return static_cast<short>(half_at(w[r] + at)); };
+    return VF{_mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0)))};
+  }
+#else
+  HWY_ALIGN float first[kSide], second[kSide];
+  for (int r = 0; r < kSide; ++r) {
+    first[r] = f16_to_float(half_at(w[r] + at));
+    if (pairs) second[r] = f16_to_float(half_at(w[r] + at + 2));
+  }
+  if (pairs) next = hn::Load(F8(), second);
+  return hn::Load(F8(), first);
+#endif
+}
+
+// d and m of the runs of kSide blocks.
+template <class Block>
+class SideFactors {
+ public:
+  explicit HWY_INLINE SideFactors(const uint8_t* const (&w)[kSide]) {
+    if constexpr (std::is_same_v<Block, MxFp4>) {
+      HWY_ALIGN float ds[kSide];
+      for (int r = 0; r < kSide; ++r) ds[r] = half_of_e8m0(w[r][0]);
+      d_ = hn::Load(F8(), ds);
+    } else if constexpr (Block::elements == 32) {
+      d_ = halves_at<Block::minimum>(w, 0, m_);
+    } else {
+      d_ = halves_at<Block::minimum>(w, Block::d_at, m_);
+      turn_scales(w);
+    }
+  }
+
+  HWY_INLINE VF factor(int t) const {
+    if constexpr (Block::elements == 32)
+      return d_;
+    else
+      return hn::Mul(d_, hn::ConvertTo(F8(), low(bytes(t))));
+  }
+  // where there are minima
+  HWY_INLINE VF minimum(int t) const {
+    if constexpr (!Block::minimum)
+      return hn::Zero(F8());
+    else if constexpr (Block::elements == 32)
+      return m_;
+    else
+      return hn::Neg(
+          hn::Mul(m_, hn::ConvertTo(F8(), kTwoInOne ? hn::ShiftRight<4>(bytes(t)) : bytes(8 + t))));
+  }
+
+ private:
+  static constexpr bool kTwoInOne = Block::run == 16 && Block::minimum;
+
+  HWY_INLINE VX bytes(int t) const {
+    if constexpr (kTwoInOne) {
+      const hn::Rebind<uint8_t, I8x> narrow;
+      return hn::PromoteTo(I8x(), hn::LoadU(narrow, scales_ + t * kSide));
+    } else {
+      const hn::Rebind<int8_t, I8x> narrow;
+      const auto* at = reinterpret_cast<const int8_t*>(scales_) + t * kSide;
+      return hn::PromoteTo(I8x(), hn::LoadU(narrow, at));
+    }
+  }
+  static HWY_INLINE VX low(VX v) { return kTwoInOne ? hn::And(v, hn::Set(I8x(), 15)) : v; }
+
+  // byte t of every block's scales beside each other
+  HWY_INLINE void turn_scales(const uint8_t* const (&w)[kSide]) {
+    const ScaleBytes d8;
+    const hn::Repartition<uint16_t, ScaleBytes> d16;
+    const hn::Repartition<uint32_t, ScaleBytes> d32;
+    VS fours[kSide / 4][4];
+#pragma GCC unroll 2
+    for (int q = 0; q < kSide / 4; ++q) {
+      const auto code = [&](int r) HWY_ATTR { return Block::scale_codes(w[4 * q + r]); };
+      const VS a = code(0), b = code(1), c = code(2), e = code(3);
+      const auto in_pairs = [&](VS x) HWY_ATTR { return hn::BitCast(d16, x); };
+      const auto ab = in_pairs(hn::InterleaveLower(d8, a, b)),
+                 ce = in_pairs(hn::InterleaveLower(d8, c, e)),
+                 ab2 = in_pairs(hn::InterleaveUpper(d8, a, b)),
+                 ce2 = in_pairs(hn::InterleaveUpper(d8, c, e));
+      fours[q][0] = hn::BitCast(d8, hn::InterleaveLower(d16, ab, ce));
+      fours[q][1] = hn::BitCast(d8, hn::InterleaveUpper(d16, ab, ce));
+      fours[q][2] = hn::BitCast(d8, hn::InterleaveLower(d16, ab2, ce2));
+      fours[q][3] = hn::BitCast(d8, hn::InterleaveUpper(d16, ab2, ce2));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      if constexpr (kSide == 8) {
+        const auto a = hn::BitCast(d32, fours[0][i]), b = hn::BitCast(d32, fours[1][i]);
+        hn::Store(hn::BitCast(d8, hn::InterleaveLower(d32, a, b)), d8, scales_ + 32 * i);
+        hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d32, a, b)), d8, scales_ + 32 * i + 16);
+      } else {
+        hn::Store(fours[0][i], d8, scales_ + 16 * i);
+      }
+  }
+
+  VF d_, m_;  // of the blocks
+  HWY_ALIGN uint8_t scales_[16 * kSide];
+};
+
+// sum += a run's part of the output
+template <class Block, class V, class I>
+HWY_INLINE V add_run(V sum, I integers, V d, V m, const RoundedBlock& x, int t) {
+  const hn::DFromV<V> f;
+  sum = fused(hn::ConvertTo(f, integers), hn::Mul(d, hn::Set(f, x.s)), sum);
+  if constexpr (Block::minimum)
+    sum = fused(m, hn::Set(f, Block::run == 32 ? x.total : x.half_total[t]), sum);
+  return sum;
+}
+
+// Rows of w end after a few hundred bytes, before hardware has seen a stream in them: while some
+// are multiplied later ones are asked for, block by block (matmul.cpp, multiply_group).
+constexpr int64_t kAhead = 1600, kStream = 6144;
+
+template <int bytes>
+HWY_INLINE void ask_for(const uint8_t* p) {
+#pragma GCC unroll 32
+  for (int i = 0; i < bytes; i += 64) prefetch(p + i);
+}
+
+template <class Block, bool two, int rows>
+HWY_INLINE void multiply_side(
+    const DigitProblem& p, int64_t row, int64_t m, int64_t first, int64_t count) {
+  constexpr int64_t kStep = codes_of_block(two);
+  constexpr int kGroups = Block::elements / 32, kRuns = 32 / Block::run;
+  const uint8_t *w[kSide], *x[rows];
+  const RoundedBlock* blocks[rows];
+  VF sum[rows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kSide; ++r)
+    w[r] = p.w + (first + std::min<int64_t>(r, count - 1)) * p.row_bytes;
+#pragma GCC unroll 4
+  for (int i = 0; i < rows; ++i) {
+    const int64_t at = row + std::min<int64_t>(i, m - 1);
+    x[i] = p.x.codes + at * p.x.row_codes;
+    blocks[i] = p.x.blocks + at * (p.x.k / 32);
+    sum[i] = hn::Zero(F8());
+  }
+  const bool ask = p.row_bytes < kStream;
+  const int64_t together = kSide * p.row_bytes;
+  const uint8_t* ahead = w[0] + (ask ? (kAhead + together - 1) / together * together : 0);
+  int64_t b = 0;
+  for (int64_t c = 0; c < p.x.k; c += Block::elements) {
+    const SideFactors<Block> factors(w);
+#pragma GCC unroll 1
+    for (int g = 0; g < kGroups; ++g, ++b) {
+      constexpr int kAsk = kSide * Block::bytes / kGroups;
+      ask_for<kAsk>(ahead);
+      ahead += ask ? kAsk : 0;
+      Codes codes[kSide];
+#pragma GCC unroll 8
+      for (int r = 0; r < kSide; ++r) codes[r] = codes_of<Block>(w[r], g);
+#pragma GCC unroll 4
+      for (int i = 0; i < rows; ++i) {
+        VX sums[kRuns];
+        sums_of_runs<Block, two>(codes, x[i] + b * kStep, blocks[i][b], sums);
+#pragma GCC unroll 2
+        for (int t = 0; t < kRuns; ++t)
+          sum[i] = add_run<Block>(sum[i], sums[t], factors.factor(g * kRuns + t),
+                                  factors.minimum(g * kRuns + t), blocks[i][b], t);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kSide; ++r) w[r] += Block::bytes;
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < rows; ++i) {
+    if (i >= m) break;
+    HWY_ALIGN float sums[kSide];
+    hn::Store(sum[i], F8(), sums);
+    float* y = p.y + (row + i) * p.y_stride + first;
+    for (int64_t j = 0; j < count; ++j) y[j] = p.bias ? sums[j] + p.bias[first + j] : sums[j];
+  }
+}
+
+template <class Block, bool two, int rows>
+HWY_INLINE void multiply_sides(const DigitProblem& p, int64_t begin, int64_t end) {
+  for (int64_t j = begin; j < end; j += kSide)
+    for (int64_t i = 0; i < p.x.m; i += rows)
+      multiply_side<Block, two, rows>(p, i, std::min<int64_t>(rows, p.x.m - i), j,
+                                      std::min<int64_t>(kSide, end - j));
+}
+
+// Not inlined: a function that held those of all types would take the compiler minutes.
+template <class Block, bool two>
+HWY_NOINLINE void multiply_few(const DigitProblem& p, int64_t begin, int64_t end) {
+  if constexpr (kSide == 8)
+    if (p.x.m > 1) return multiply_sides<Block, two, 4>(p, begin, end);
+  multiply_sides<Block, two, 1>(p, begin, end);
+}
+
+// --- many rows: a panel of columns, packed once --------------------------------------------------
+
+constexpr int kPanelColumns = 2 * kLanes;
+#if HWY_MAX_BYTES == 64
+constexpr int kStrip = 6;  // rows of x: 24 sums of 32 registers
+#else
+constexpr int kStrip = 3;
+#endif
+
+// Units of four bytes of codes, and the factors of runs, columns side by side.
+struct CodePanel {
+  float* units;  // [k / 32][kUnits][kPanelColumns]
+  float *d, *m;  // [k / run][kPanelColumns]
+};
+
+template <class Block>
+HWY_NOINLINE void pack(const DigitProblem& p, int64_t first, int64_t count, const CodePanel& to) {
+  constexpr int kGroups = Block::elements / 32, kRuns = Block::elements / Block::run;
+  HWY_ALIGN float units[kPanelColumns][kUnits];
+  float *codes = to.units, *d = to.d, *m = to.m;
+  const uint8_t* w = p.w + first * p.row_bytes;
+  const uint8_t* ahead = w + kPanelColumns * p.row_bytes;
+  for (int64_t c = 0; c < p.x.k; c += Block::elements, w += Block::bytes) {
+    const auto block = [&](int64_t j) HWY_ATTR { return w + std::min(j, count - 1) * p.row_bytes; };
+    for (int64_t j = 0; j < kPanelColumns; j += kSide) {
+      const uint8_t* side[kSide];
+#pragma GCC unroll 8
+      for (int r = 0; r < kSide; ++r) side[r] = block(j + r);
+      const SideFactors<Block> factors(side);
+      for (int t = 0; t < kRuns; ++t) {
+        hn::StoreU(factors.factor(t), F8(), d + t * kPanelColumns + j);
+        if constexpr (Block::minimum)
+          hn::StoreU(factors.minimum(t), F8(), m + t * kPanelColumns + j);
+      }
+    }
+    d += kRuns * kPanelColumns;
+    m += kRuns * kPanelColumns;
+#pragma GCC unroll 1
+    for (int g = 0; g < kGroups; ++g, codes += kUnits * kPanelColumns) {
+      constexpr int kAsk = kPanelColumns * Block::bytes / kGroups;
+      ask_for<kAsk>(ahead);
+      ahead += kAsk;
+      for (int64_t j = 0; j < kPanelColumns; ++j) {
+        const Codes of_column = codes_of<Block>(block(j), g);
+        std::memcpy(units[j], &of_column, sizeof of_column);
+      }
+      for (int64_t j = 0; j < kPanelColumns; j += 4)
+        transpose_four_rows(units[j], kUnits, kUnits, codes + j, kPanelColumns);
+    }
+  }
+}
+
+HWY_INLINE VI four_bytes(const uint8_t* p) {
+  return hn::Set(I32(), static_cast<int32_t>(word_at(p)));
+}
+
+// What of a block type products with a panel depend on.
+template <int run_, bool minimum_>
+struct Runs {
+  static constexpr int run = run_;
+  static constexpr bool minimum = minimum_;
+};
+
+// y[row ... row + rows][first ... first + count]
+template <class Type, bool two, int rows>
+HWY_INLINE void multiply_strip(const DigitProblem& p,
+                               const CodePanel& panel,
+                               int offset,
+                               int64_t row,
+                               int64_t first,
+                               int64_t count) {
+  constexpr int64_t kStep = codes_of_block(two);
+  constexpr int kRuns = 32 / Type::run, kEach = kUnits / kRuns;
+  const int64_t n_blocks = p.x.k / 32;
+  const uint8_t* x = p.x.codes + row * p.x.row_codes;
+  const RoundedBlock* blocks = p.x.blocks + row * n_blocks;
+  const auto* codes = reinterpret_cast<const int32_t*>(panel.units);
+  const float *d = panel.d, *m = panel.m;
+  V32 sum[rows][2];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) sum[i][0] = sum[i][1] = zero();
+  for (int64_t b = 0; b < n_blocks; ++b, x += kStep) {
+#pragma GCC unroll 2
+    for (int t = 0; t < kRuns; ++t, codes += kEach * kPanelColumns) {
+      VI acc[rows][2];
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) acc[i][0] = acc[i][1] = int_all(0);
+#pragma GCC unroll 2
+      for (int digit = 0; digit < (kBytewise && two ? 2 : 1); ++digit) {
+        if (digit == 1) {
+#pragma GCC unroll 8
+          for (int i = 0; i < rows; ++i)
+            for (VI& of_vector : acc[i]) of_vector = hn::ShiftLeft<7>(of_vector);
+        }
+#pragma GCC unroll kUnroll
+        for (int u = 0; u < kEach; ++u) {
+          const VI w0 = hn::Load(I32(), codes + u * kPanelColumns),
+                   w1 = hn::Load(I32(), codes + u * kPanelColumns + kLanes);
+#pragma GCC unroll 8
+          for (int i = 0; i < rows; ++i) {
+            const VI xs = four_bytes(x + i * p.x.row_codes + 32 * digit + 4 * (t * kEach + u));
+            acc[i][0] = add_products(acc[i][0], w0, xs);
+            acc[i][1] = add_products(acc[i][1], w1, xs);
+          }
+        }
+      }
+      const V32 d0 = load(d), d1 = load(d + kLanes);
+      const V32 m0 = Type::minimum ? load(m) : d0, m1 = Type::minimum ? load(m + kLanes) : d1;
+      d += kPanelColumns;
+      m += kPanelColumns;
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; ++i) {
+        const RoundedBlock& of_x = blocks[i * n_blocks + b];
+        // signed codes of 16 bits have none
+        if (kBytewise && !Type::minimum) {
+          const VI less = int_all(offset * (kRuns == 1 ? of_x.sum : of_x.half_sum[t]));
+          for (VI& of_vector : acc[i]) of_vector = hn::Sub(of_vector, less);
+        }
+        sum[i][0] = add_run<Type>(sum[i][0], acc[i][0], d0, m0, of_x, t);
+        sum[i][1] = add_run<Type>(sum[i][1], acc[i][1], d1, m1, of_x, t);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) {
+    float* y = p.y + (row + i) * p.y_stride + first;
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < 2; ++v) {
+      const int64_t at = v * kLanes, left = count - at;
+      if (left <= 0) break;
+      const V32 bias = p.bias ? load_upto(p.bias + first + at, left) : zero();
+      store_upto(p.bias ? hn::Add(sum[i][v], bias) : sum[i][v], y + at, left);
+    }
+  }
+}
+
+template <class Type, bool two>
+HWY_NOINLINE void multiply_panel(
+    const DigitProblem& p, const CodePanel& panel, int offset, int64_t first, int64_t count) {
+  int64_t i = 0;
+  for (; i + kStrip <= p.x.m; i += kStrip)
+    multiply_strip<Type, two, kStrip>(p, panel, offset, i, first, count);
+  for (; i + 2 <= p.x.m; i += 2) multiply_strip<Type, two, 2>(p, panel, offset, i, first, count);
+  for (; i < p.x.m; ++i) multiply_strip<Type, two, 1>(p, panel, offset, i, first, count);
+}
+
+// --- both ----------------------------------------------------------------------------------------
+
+// From more rows on a panel is worth its packing; on a target of narrow vectors never.
+constexpr int64_t kFewRows = 4;
+constexpr bool kPanels = kSide == 8;
+
+template <class Block, bool two>
+HWY_INLINE void multiply_many(const DigitProblem& p, int64_t begin, int64_t end) {
+  const int64_t runs = p.x.k / Block::run * kPanelColumns,
+                units = p.x.k / 32 * kUnits * kPanelColumns;
+  float* memory = scratch<0>(units + 2 * runs);
+  const CodePanel panel{memory, memory + units, memory + units + runs};
+  for (int64_t j = begin; j < end; j += kPanelColumns) {
+    const int64_t count = std::min<int64_t>(kPanelColumns, end - j);
+    pack<Block>(p, j, count, panel);
+    multiply_panel<Runs<Block::run, Block::minimum>, two>(p, panel, Block::offset, j, count);
+  }
+}
+
+template <class Body>
+HWY_INLINE void with_codes(DType type, const Body& body) {
+  with_block(type, [&]<class Block>() HWY_ATTR {
+    if constexpr (!is_plain<Block>) body.template operator()<Block>();
+  });
+}
+
+template <bool two>
+HWY_INLINE void multiply_columns(const DigitProblem& p, int64_t begin, int64_t end) {
+  with_codes(p.type, [&]<class Block>() HWY_ATTR {
+    if constexpr (kPanels)
+      if (p.x.m > kFewRows) return multiply_many<Block, two>(p, begin, end);
+    multiply_few<Block, two>(p, begin, end);
+  });
+}
+
+void digit_columns(const DigitProblem& p, int64_t begin, int64_t end) {
+  // elsewhere two digits are one number
+  if constexpr (kBytewise)
+    if (!p.x.two_digits) return multiply_columns<false>(p, begin, end);
+  multiply_columns<true>(p, begin, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(round_range);
+HWY_EXPORT(block_codes);
+HWY_EXPORT(digit_columns);
+
+bool has_codes(DType type) {
+  return is_block_type(type);
+}
+
+namespace {
+
+constexpr int64_t kLine = 64;
+
+int64_t lines(int64_t bytes) {
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+
+}  // namespace
+
+int64_t rounded_bytes(int64_t m, int64_t k) {
+  return lines(m * k * 2) + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock))) +
+         lines(m);
+}
+
+RoundedRows round_rows(
+    const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory) {
+  require(arithmetic != Arithmetic::exact, "digits", "no digits to round to");
+  require(m >= 0 && k >= 0 && k % 32 == 0, "digits", "m = {}, k = {}: expected whole blocks of 32",
+          m, k);
+  require(m <= 1 || x_stride >= k, "digits", "stride {}: rows have {}", x_stride, k);
+  cap_targets();
+  const bool two = arithmetic == Arithmetic::two_digits;
+  auto* codes = static_cast<uint8_t*>(memory);
+  auto* blocks = codes + lines(m * k * 2);
+  RoundedRows rows{x,
+                   m,
+                   k,
+                   x_stride,
+                   two,
+                   k / 32 * HWY_DYNAMIC_DISPATCH(block_codes)(two),
+                   codes,
+                   reinterpret_cast<RoundedBlock*>(blocks),
+                   blocks + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock)))};
+  // a task has at least 2^14 numbers
+  parallel_for(m, 1 + (int64_t{1} << 14) / std::max<int64_t>(1, k),
+               [&](int64_t begin, int64_t end) {
+                 HWY_DYNAMIC_DISPATCH(round_range)(rows, begin, end);
+               });
+  return rows;
+}
+
+RoundedRows RoundedRows::some(int64_t first, int64_t count) const {
+  RoundedRows rows = *this;
+  rows.x += first * x_stride;
+  rows.m = count;
+  rows.codes += first * row_codes;
+  rows.blocks += first * (k / 32);
+  rows.finite += first;
+  return rows;
+}
+
+void digit_matmul(const RoundedRows& x,
+                  DType w_type,
+                  const void* w,
+                  int64_t n,
+                  const float* bias,
+                  float* y,
+                  int64_t y_stride) {
+  require(has_codes(w_type), "digits", "weights of type {}", name_of(w_type));
+  const DTypeLayout& layout = layout_of(w_type);
+  require(n >= 0 && x.k % layout.block_elements == 0, "digits",
+          "n = {}, k = {}: expected whole blocks of {} ({})", n, x.k, layout.block_elements,
+          layout.name);
+  require(x.m <= 1 || y_stride >= n, "digits", "stride {}: rows have {}", y_stride, n);
+  if (x.m == 0 || n == 0) return;
+  cap_targets();
+  const DigitProblem problem{
+      x, w_type, static_cast<const uint8_t*>(w), n, storage_bytes(w_type, x.k), bias, y, y_stride};
+  // in tiles that fill the lanes of every target; a task has at least 2^16 multiply-adds
+  constexpr int64_t kTile = 32;
+  const int64_t grain = 1 + (int64_t{1} << 16) / (kTile * std::max<int64_t>(1, x.k) * x.m);
+  parallel_for((n + kTile - 1) / kTile, grain, [&](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(digit_columns)(problem, begin * kTile, std::min(end * kTile, n));
+  });
+  for (int64_t i = 0; i < x.m; ++i)
+    if (x.finite[i] == 0)
+      matmul(x.x + i * x.x_stride, 1, x.k, x.k, w_type, w, n, bias, y + i * y_stride, y_stride);
+}
+
+}  // namespace tessera::kernels
+#endif  // HWY_ONCE

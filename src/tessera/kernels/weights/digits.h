@@ -1,0 +1,69 @@
+// Matrix product with weights in blocks, of integers: x is rounded to digits of base 128, and a
+// block's codes meet them in whole numbers.
+//
+// Goals: an output row has the same bits whatever the other rows, their number, the thread count,
+// the alignment, and the instruction set; codes are read where they lie, once for a few rows.
+// Not a goal: the bits of matmul.h. With two digits an output differs from it by about 1e-4 of the
+// root mean square of its kind, with one by up to 2e-2.
+//
+// Each 32 numbers of a row of x become v = round(x T / max |x|), T = 127 * 128 for two digits and
+// 127 for one, and s = max |x| / T; numbers below 2^-112 throughout count as zeros. An output is
+//   sum over the runs of a row of w, in their order, of fma(sum_e code_e v_e, round(d s), .), and
+// where they have a minimum then fma(m, round(s sum_e v_e), .),
+// with d and m of the run (blocks_inl.h): the sums over e are exact, the others float32. A row of x
+// with a number that is not finite is multiplied as matmul.h does.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/base/dtype.h"
+
+namespace tessera::kernels {
+
+/// How products read x beside weights in blocks.
+enum class Arithmetic : uint8_t { exact, two_digits, one_digit };
+
+/// Whether weights of this type are codes: every block type of DType.
+bool has_codes(DType type);
+
+/// 32 numbers of x.
+struct RoundedBlock {
+  float s, total, half_total[2];  // s sum v of all, and of each 16
+  int32_t sum, half_sum[2], unused;
+};
+
+/// Rows of x in digits, in the caller's memory. Those that multiply them run on the same
+/// instruction set as round_rows().
+struct RoundedRows {
+  const float* x;  // as they were
+  int64_t m, k, x_stride;
+  bool two_digits;
+  int64_t row_codes;     // bytes of codes of a row
+  uint8_t* codes;        // [m][k / 32]: the digits of 32 numbers, or they as 16 bits each
+  RoundedBlock* blocks;  // [m][k / 32]
+  uint8_t* finite;       // [m]: whether a row's numbers all are
+
+  /// `count` of them from `first` on.
+  RoundedRows some(int64_t first, int64_t count) const;
+};
+
+/// Bytes that round_rows() needs for m rows of k numbers.
+int64_t rounded_bytes(int64_t m, int64_t k);
+
+/// Rounds rows of k numbers, whole blocks of 32, into `memory` of rounded_bytes(m, k), aligned to a
+/// cache line; x must stay while the result is used. Throws Error(internal) on sizes that do not
+/// fit or Arithmetic::exact.
+RoundedRows round_rows(
+    const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory);
+
+/// y[i * y_stride + j] = x_i . w_j + bias[j] for j < n, as matmul() has them, of a type that
+/// has_codes().
+void digit_matmul(const RoundedRows& x,
+                  DType w_type,
+                  const void* w,
+                  int64_t n,
+                  const float* bias,
+                  float* y,
+                  int64_t y_stride);
+
+}  // namespace tessera::kernels

@@ -1,0 +1,39 @@
+// Products of float32 matrices at full speed, of any form: forward (x W^T), the gradient of the input
+// (dy W) and of the weight (dy^T x) differ in strides alone.
+//
+// Goals: the bits of an output follow from its row, its column and k alone, whatever m, n, the
+// number of threads and the strides; no transposed copy. Not a goal: the bits of matmul.h, which
+// adds up in the lanes of a vector: for training, where no state has to be continued.
+//
+// Both operands are packed, a in panels of a few rows and b in panels of two vectors, along k, for
+// a piece of k at a time; a tile of the output is kept in registers. Goto, van de Geijn 2008, ACM
+// TOMS 34(3), 12.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::kernels {
+
+/// A matrix of which one stride is 1; element (i, j) at data[i * row + j * column].
+struct MatrixView {
+  const float* data;
+  int64_t row, column;
+};
+
+/// out[i * out_stride + j] = sum_p a(i, p) b(p, j) for i < m, j < n, p < k, or += it. The sum runs
+/// over p in order, in pieces of which each is summed for itself. Throws Error(internal) on sizes
+/// or strides that do not fit.
+void gemm(const MatrixView& a,
+          const MatrixView& b,
+          int64_t m,
+          int64_t n,
+          int64_t k,
+          float* out,
+          int64_t out_stride,
+          bool add);
+
+/// Whether gemm() is the faster one here beside libtorch's product: on AMD's processors with
+/// AVX-512, whose registers that one's library leaves half empty, for large products.
+bool gemm_pays(int64_t m, int64_t n, int64_t k);
+
+}  // namespace tessera::kernels

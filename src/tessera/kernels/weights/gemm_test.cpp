@@ -1,0 +1,106 @@
+#include "tessera/kernels/weights/gemm.h"
+
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/kernels/kernels_testing.h"
+
+namespace tessera::kernels::gemm_test {
+namespace {
+
+enum class Form { row_major, column_major };
+
+/// Numbers of a matrix [rows, columns] at (i, j), stored either way with some room between.
+struct Matrix {
+  int64_t rows, columns, stride;
+  Form form;
+  Values values;
+  Matrix(int64_t r, int64_t c, Form f, uint64_t seed)
+      : rows(r),
+        columns(c),
+        stride((f == Form::row_major ? c : r) + 3),
+        form(f),
+        values(stride * (f == Form::row_major ? r : c) + 1, seed, 1, 1) {}
+  MatrixView view() const {
+    return form == Form::row_major ? MatrixView{values.data(), stride, 1}
+                                   : MatrixView{values.data(), 1, stride};
+  }
+  double operator()(int64_t i, int64_t j) const {
+    return static_cast<double>(values[form == Form::row_major ? i * stride + j : j * stride + i]);
+  }
+};
+
+constexpr int64_t kSizes[][3] = {{1, 1, 1},    {14, 32, 5},   {6, 16, 9},     {15, 33, 7},
+                                 {113, 70, 3}, {2, 300, 800}, {130, 17, 770}, {29, 65, 1537}};
+
+TEST(Gemm, IsTheSumInEveryFormAndTarget) {
+  on_every_target([] {
+    for (const auto& [m, n, k] : kSizes)
+      for (const Form fa : {Form::row_major, Form::column_major})
+        for (const Form fb : {Form::row_major, Form::column_major})
+          for (const bool add : {false, true}) {
+            const Matrix a(m, k, fa, 1), b(k, n, fb, 2);
+            const int64_t stride = n + 2;
+            Values out(m * stride, 3);
+            const Values before = out;
+            gemm(a.view(), b.view(), m, n, k, out.data(), stride, add);
+            for (int64_t i = 0; i < m; ++i) {
+              for (int64_t j = 0; j < n; ++j) {
+                double sum = add ? static_cast<double>(before[i * stride + j]) : 0;
+                double magnitude = std::abs(sum);
+                for (int64_t p = 0; p < k; ++p) {
+                  sum += a(i, p) * b(p, j);
+                  magnitude += std::abs(a(i, p) * b(p, j));
+                }
+                ASSERT_NEAR(out[i * stride + j], sum, 1e-6 * magnitude) << i << ", " << j;
+              }
+              // nothing is written beside it
+              for (int64_t j = n; j < stride && i + 1 < m; ++j)
+                ASSERT_EQ(out[i * stride + j], before[i * stride + j]);
+            }
+          }
+  });
+}
+
+TEST(Gemm, AnOutputHasTheSameBitsWhateverIsBesideIt) {
+  on_every_target([] {
+    const int64_t m = 120, n = 300, k = 900;
+    const Matrix a(m, k, Form::row_major, 1), b(k, n, Form::column_major, 2);
+    Values whole(m * n);
+    {
+      const Threads one(1);
+      gemm(a.view(), b.view(), m, n, k, whole.data(), n, false);
+    }
+    for (const int threads : {1, 2, 3}) {
+      const Threads some(threads);
+      for (const auto& [row, rows, column, columns] :
+           std::vector<std::array<int64_t, 4>>{{0, m, 0, n}, {119, 1, 299, 1}, {3, 50, 31, 200}}) {
+        Values part(rows * columns);
+        MatrixView above = a.view(), left = b.view();
+        above.data += row * above.row;
+        left.data += column * left.column;
+        gemm(above, left, rows, columns, k, part.data(), columns, false);
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t j = 0; j < columns; ++j)
+            ASSERT_EQ(part[i * columns + j], whole[(row + i) * n + column + j]);
+      }
+    }
+  });
+}
+
+TEST(Gemm, EmptySumsAreZerosAndStridesAreChecked) {
+  const Matrix a(2, 3, Form::row_major, 1), b(3, 2, Form::row_major, 2);
+  Values out(4, 5);
+  const Values before = out;
+  gemm(a.view(), b.view(), 2, 2, 0, out.data(), 2, true);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(out[i], before[i]);
+  gemm(a.view(), b.view(), 2, 2, 0, out.data(), 2, false);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(out[i], 0);
+  MatrixView wrong = a.view();
+  wrong.column = 2;
+  EXPECT_THROW(gemm(wrong, b.view(), 2, 2, 3, out.data(), 2, false), Error);
+  EXPECT_THROW(gemm(a.view(), b.view(), 2, 2, 3, out.data(), 1, false), Error);
+}
+
+}  // namespace
+}  // namespace tessera::kernels::gemm_test

@@ -1,0 +1,164 @@
+#include "tessera/train/adapter.h"
+
+#include "tessera/format/safetensors.h"
+#include "tessera/infer/adapter.h"
+#include "tessera/infer/load_model.h"
+#include "tessera/train/gguf_testing.h"
+#include "tessera/train/run_folder.h"
+#include "tessera/train/train_testing.h"
+#include "tessera/train/trainer.h"
+
+namespace tessera::train::adapter_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A run, and adapters that are trained beside the model that it ends with, on another text.
+struct Setting {
+  TemporaryFolder folder;
+  Json base = tiny_recipe(folder.write("text.txt", counting_text(3000)));
+  Json json;
+
+  Setting() {
+    train::train(read_recipe(base, ""), folder / "base");
+    json = base;
+    json.erase("spec");
+    std::string other;
+    while (other.size() < 3000) other += "what another text says ";
+    json["data"]["train"] = {folder.write("other.txt", other)};
+    json["init"] = {{"from", (folder / "base").string()}};
+    json["adapter"] = {
+        {"rank", 2}, {"alpha", 4}, {"dropout", 0.1}, {"targets", {"mixer.q", "down"}}};
+    json["optimizer"]["groups"] = {{{"match", {"*.lora_b"}}, {"lr_factor", 2}}};
+  }
+  fs::path run(const std::string& name) const { return folder / name; }
+  TrainResult train(const std::string& name,
+                    const TrainOptions& options = {},
+                    const std::vector<std::string>& overrides = {}) const {
+    return train::train(read_recipe(json, "", overrides), run(name), options);
+  }
+};
+
+TEST(AdapterRun, TrainsTheProductsAlone) {
+  const Setting s;
+  const fs::path model = s.run("base") / "latest/model.safetensors";
+  const std::string before = read_text_file(model);
+  std::vector<std::string> lines;
+  std::vector<double> losses;
+  s.train("a",
+          {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); },
+           .on_start = [&](const std::string& line) { lines.push_back(line); }},
+          {"train.steps=40", "adapter.targets=[]"});
+  EXPECT_LT(losses.back(), losses.front() - 0.5);
+  EXPECT_TRUE(read_text_file(model) == before);
+  // 2 layers of q, k, v, o [16, 16] and gate, up [32, 16], down [16, 32], each 2 (in + out)
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines.front().starts_with("1088 parameters train, beside 14 matrices of "))
+      << lines.front();
+  const fs::path checkpoint = s.run("a") / "latest";
+  EXPECT_FALSE(fs::exists(checkpoint / "model.safetensors"));
+  const format::TensorFile kept = format::open_safetensors(checkpoint / infer::kAdapterFile);
+  EXPECT_EQ(kept.tensors().size(), 28u);
+  EXPECT_LT(fs::file_size(checkpoint / infer::kAdapterFile), 20000u);
+}
+
+TEST(AdapterRun, LeavesTheBlocksOfAGgufFileAsTheyAre) {
+  const TemporaryFolder folder;
+  const fs::path file = gguf_file(folder, DType::q8_0);
+  const std::string before = read_text_file(file);
+  const Recipe recipe =
+      read_recipe({{"init", {{"from", file.string()}}},
+                   {"adapter", {{"rank", 4}}},
+                   {"data", {{"type", "copying"}, {"items", 4}, {"valid", 8}}},
+                   {"train", {{"steps", 30}, {"batch", 8}, {"length", 24}, {"log_every", 1}}},
+                   {"optimizer", {{"lr", 0.01}, {"weight_decay", 0}}},
+                   {"schedule", {{"type", "constant"}}}},
+                  "");
+  const AdapterStart start = adapter_start(recipe);
+  int64_t blocks = 0;
+  for (const auto& [decl, weight] : start.model.weights().all()) {
+    const model::WeightPtr base = weight->parts() != nullptr ? weight->parts()->w : weight;
+    EXPECT_FALSE(base->dense_tensor().defined()) << decl.name << " is a copy";
+    blocks += base->dtype() == DType::q8_0 ? 1 : 0;
+  }
+  EXPECT_GT(blocks, 8);
+  std::vector<double> losses;
+  train::train(recipe, folder / "run",
+               {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); }});
+  EXPECT_LT(losses.back(), losses.front() - 0.3);
+  EXPECT_TRUE(read_text_file(file) == before);
+}
+
+TEST(AdapterRun, IsWhatStandsBesideTheModelAfterwards) {
+  const Setting s;
+  const TrainResult result = s.train("a");
+  ASSERT_TRUE(result.last && result.last->valid_loss);
+  // the model as it is, with the adapter of the run, loses as much in a run that learns nothing
+  const infer::LoadedModel plain = infer::load_model(s.run("base") / "latest");
+  const convert::Checkpoint sum = infer::with_merged_adapter(plain.source, s.run("a"), false);
+  convert::write_tessera_folder(sum, s.run("merged"));
+  Json again = s.json;
+  again.erase("adapter");
+  again["optimizer"] = {{"lr", 0}};
+  again["init"] = {{"from", s.run("merged").string()}};
+  again["data"]["tokenizer"] = "bytes";
+  again["train"]["steps"] = 1;
+  again["schedule"] = {{"type", "constant"}};
+  const TrainResult merged = train::train(read_recipe(again, ""), s.run("b"));
+  ASSERT_TRUE(merged.last && merged.last->valid_loss);
+  EXPECT_NEAR(*merged.last->valid_loss, *result.last->valid_loss, 1e-5);
+}
+
+TEST(AdapterRun, GoesOnBitForBit) {
+  const Setting s;
+  s.train("whole");
+  bool cut = false;
+  CancelToken stop;
+  try {
+    s.train("cut", {.cancel = &stop, .on_step = [&](const LogLine& line, int64_t) {
+                      if (line.step == 7) stop.request();
+                    }});
+  } catch (const Error& error) {
+    cut = error.kind() == ErrorKind::cancelled;
+  }
+  ASSERT_TRUE(cut);
+  s.train("cut", {.resume = true});
+  for (const char* file : {infer::kAdapterFile, "optimizer.safetensors"})
+    EXPECT_TRUE(read_text_file(s.run("whole") / "step-12" / file) ==
+                read_text_file(s.run("cut") / "step-12" / file))
+        << file;
+  // another factor is another run
+  expect_error(ErrorKind::spec, "\"adapter.rslora\" differs",
+               [&] { s.train("cut", {.resume = true}, {"adapter.rslora=true"}); });
+}
+
+TEST(AdapterRun, ScalesByTheRootOfTheRankWhereAsked) {
+  const Setting s;
+  const auto scale = [&](const std::vector<std::string>& overrides) {
+    return adapter_start(read_recipe(s.json, "", overrides)).adapters.front().scale;
+  };
+  EXPECT_DOUBLE_EQ(scale({"adapter.rank=4"}), 1);
+  EXPECT_DOUBLE_EQ(scale({"adapter.rank=4", "adapter.rslora=true"}), 2);
+}
+
+TEST(AdapterRun, RefusesWhatItCannotStandBeside) {
+  const Setting s;
+  const auto refuses = [&](ErrorKind kind, const std::string& message,
+                           const std::vector<std::string>& overrides) {
+    expect_error(kind, message, [&] { s.train("x", {}, overrides); });
+  };
+  refuses(ErrorKind::spec, "[init.partial] true beside an adapter", {"init.partial=true"});
+  refuses(ErrorKind::spec, "[adapter.dropout] found 1; expected less than 1",
+          {"adapter.dropout=1"});
+  refuses(ErrorKind::usage, "target \"mixer.x\" names no matrix",
+          {"adapter.targets=[\"mixer.x\"]"});
+  refuses(ErrorKind::usage, "rank = 17 beside layers.0.mixer.q.weight [16, 16]; expected 1 to 16",
+          {"adapter.rank=17"});
+  Json alone = s.base;
+  alone["adapter"] = Json::object();
+  expect_error(ErrorKind::spec, "[adapter] given without \"init\"",
+               [&] { read_recipe(alone, ""); });
+}
+
+}  // namespace
+}  // namespace tessera::train::adapter_test
