@@ -1,5 +1,7 @@
 // Corruption of a text whose own tokens are then asked for: masked language modelling (Devlin et
-// al. 2019, arXiv:1810.04805, sec. 3.1). A pure function of tokens and draws. Torch-free.
+// al. 2019, arXiv:1810.04805, sec. 3.1), of whole words (the same, of 2019-05-31), or of spans of
+// words (Joshi et al. 2020, arXiv:1907.10529, sec. 3.1). A pure function of tokens and draws.
+// Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +9,44 @@
 #include <vector>
 
 #include "tessera/base/rng.h"
+#include "tessera/text/tokenizer.h"
 #include "tessera/train/recipe.h"
 
 namespace tessera::train {
 
-/// Uniform numbers in [0, 1): one for the count, and three for every token.
+/// Uniform numbers in [0, 1): one for the count, and four for every token.
 struct MaskDraws {
   double count = 0;
-  std::vector<double> select, change, replace;
+  std::vector<double> select, change, replace, span = {};
   static MaskDraws of(const RandomKey& key, int64_t tokens);
 };
+
+/// Whether each id of a tokenizer begins a word, by the mark that its tokens bear: WordPiece's ##
+/// of those that do not, the space of byte-level BPE and SentencePiece, or a space itself. A space
+/// belongs to the word behind it.
+std::vector<bool> word_starts(const text::Tokenizer& tokenizer);
+
+/// Words of a span, 1 to 10: P(k) is .2 .8^(k-1) over the sum of the ten.
+int64_t span_words(double u);
 
 struct Masking {
   MaskedRecipe how;
   int64_t mask_id = 0;
   std::vector<int64_t> ordinary;  // ids that are no special tokens, ascending: what is selected,
                                   // and what replaces
+  std::vector<bool> starts = {};  // word_starts(), where words are hidden whole
 
   /// Selects tokens and changes them in `ids`; their own ids are what `targets` then asks for, -1
-  /// elsewhere. Exactly floor(rate * c + draw) of c ordinary tokens, at least 1 where there is one,
-  /// those of the least draws; or each by its own draw.
-  void apply(std::span<int64_t> ids, std::span<int64_t> targets, const MaskDraws& draws) const;
+  /// elsewhere. Of c ordinary tokens exactly floor(rate * c + draw), at least 1 where there is one,
+  /// those of the least draws; or each by its own draw. A word is drawn by its first token; one
+  /// that is more than what is still to be hidden is passed over. Spans begin at words in the order
+  /// of their draws, and end before what is hidden already, or is more. Tokens are changed each by
+  /// its own draw, those of a span by that of its first. Documents begin at `begins`, ascending
+  /// (the first token does in any case): no word goes on over that.
+  void apply(std::span<int64_t> ids,
+             std::span<int64_t> targets,
+             const MaskDraws& draws,
+             std::span<const int64_t> begins = {}) const;
 };
 
 }  // namespace tessera::train

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tessera/text/byte_tokenizer.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::masking_test {
@@ -68,6 +69,92 @@ TEST(Masking, SharesAreThoseOfTheRecipe) {
   // five standard errors; one in 27 replacements is the same token
   EXPECT_NEAR(static_cast<double>(hidden), 4000, 142);
   EXPECT_NEAR(static_cast<double>(kept), 500 + 500.0 / 27, 110);
+}
+
+/// Ids that end in 0 begin words.
+Masking of_words(double rate, MaskUnit unit) {
+  Masking out{{.rate = rate, .mask = 1, .random = 0, .unit = unit}, 4, {}, {}};
+  for (int64_t id = 0; id < 100; ++id) {
+    if (id >= 10) out.ordinary.push_back(id);
+    out.starts.push_back(id % 10 == 0);
+  }
+  return out;
+}
+
+MaskDraws draws_of(std::vector<double> select, double count = 0) {
+  const size_t n = select.size();
+  return {count, std::move(select), std::vector<double>(n, 0), std::vector<double>(n, 0),
+          std::vector<double>(n, 0)};
+}
+
+TEST(Masking, WordsAreHiddenWholeAndPassedOverWhereTheyAreTooLong) {
+  // words of 3, 1, 2 and 1 tokens, the last two on either side of a special one
+  const std::vector<int64_t> text = {10, 11, 12, 20, 30, 31, 3, 41};
+  const auto hidden = [&](const std::vector<double>& select, double rate,
+                          std::vector<int64_t> begins = {}) {
+    std::vector<int64_t> ids = text, targets(8);
+    of_words(rate, MaskUnit::word).apply(ids, targets, draws_of(select), begins);
+    return selected(targets);
+  };
+  using Places = std::vector<size_t>;
+  // 2.8 of seven tokens, 2: the first word is too long, the second has room, the third has not
+  EXPECT_EQ(hidden({0.1, 0, 0, 0.2, 0.3, 0, 0, 0.4}, 0.4), (Places{3, 7}));
+  // 3.5, 3
+  EXPECT_EQ(hidden({0.1, 0.9, 0.9, 0.2, 0.3, 0, 0, 0.4}, 0.5), (Places{0, 1, 2}));
+  EXPECT_EQ(hidden({0.9, 0, 0, 0.2, 0.3, 0, 0, 0.4}, 0.5), (Places{3, 4, 5}));
+  // a document that begins at 31 makes a word of it
+  EXPECT_EQ(hidden({0.9, 0, 0, 0.8, 0.7, 0.1, 0, 0.9}, 0.15, {5}), (Places{5}));
+}
+
+TEST(Masking, SpansAreOfWholeWordsAndOneDrawSaysWhatBecomesOfThem) {
+  const std::vector<int64_t> text = {10, 11, 20, 30, 31, 40, 50, 51};
+  Masking masking = of_words(0.5, MaskUnit::span);
+  masking.how.mask = 0.8;
+  MaskDraws draws = draws_of({0.5, 0, 0.1, 0.9, 0, 0.9, 0.9, 0});
+  draws.span[2] = 0.4;  // of 1 - .8^10 = .8926: .357, behind .2 of one word, before .36 of two
+  draws.change = {0, 0, 0.85, 0.1, 0.1, 0, 0, 0};
+  draws.replace = std::vector<double>(8, 0);
+  std::vector<int64_t> ids = text, targets(8);
+  masking.apply(ids, targets, draws);
+  // two words from the third token on, three tokens; the fourth of the budget finds no word of one
+  // that comes first: the first word is of two, the next of one
+  EXPECT_EQ(selected(targets), (std::vector<size_t>{2, 3, 4, 5}));
+  // the span stays as it is: its first draw is above mask and random none
+  EXPECT_EQ(ids, (std::vector<int64_t>{10, 11, 20, 30, 31, 4, 50, 51}));
+}
+
+TEST(Masking, SpansHaveTheLengthsOfSpanBert) {
+  EXPECT_EQ(span_words(0), 1);
+  EXPECT_EQ(span_words(0.22), 1);
+  EXPECT_EQ(span_words(0.23), 2);  // .2 / .8926 = .2241
+  EXPECT_EQ(span_words(1 - 1e-9), 10);
+  double sum = 0;
+  for (int i = 0; i < 100000; ++i) sum += static_cast<double>(span_words((i + 0.5) / 100000));
+  EXPECT_NEAR(sum / 100000, 3.79709750, 1e-4);
+}
+
+TEST(Masking, WordsAreKnownByTheMarksOfTheTokenizer) {
+  const std::vector<bool> bytes = word_starts(text::byte_tokenizer());
+  EXPECT_TRUE(bytes[' '] && bytes['\n']);
+  EXPECT_FALSE(bytes['a'] || bytes['.']);
+  // begun words of a text
+  const auto begun = [](const text::Tokenizer& tokenizer, const char* text) {
+    const std::vector<bool> starts = word_starts(tokenizer);
+    int64_t n = 0;
+    for (const int32_t id : tokenizer.encode(text, {.add_special = false}))
+      n += starts.at(static_cast<size_t>(id));
+    return n;
+  };
+  const TemporaryFolder folder;
+  folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nun\n##known\n##s\nword\n,\n#\n");
+  EXPECT_EQ(begun(text::load_tokenizer(folder / "vocab.txt"), "unknown word unknowns words"), 4);
+  const char* data = std::getenv("TESSERA_TEST_DATA");
+  if (data == nullptr) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
+  for (const char* name : {"roberta-base", "llama2"})
+    EXPECT_EQ(begun(text::load_tokenizer(std::filesystem::path(data) / "tokenizers" / name),
+                    " antidisestablishmentarian gobbledygooks\u00e9 multithreadedness"),
+              3)
+        << name;
 }
 
 Json masked_recipe() {

@@ -46,6 +46,11 @@ enum class MaskCount {
   exact,      // as many of every sample as the rate says
   bernoulli,  // every token by itself
 };
+enum class MaskUnit {
+  token,
+  word,
+  span,  // of words
+};
 enum class AdapterType { lora };
 enum class WindowOrder {
   isolated,  // shuffled; each begins without a past
@@ -87,6 +92,13 @@ struct tessera::spec::EnumNames<tessera::train::MaskCount> {
   using E = tessera::train::MaskCount;
   static constexpr std::array names{std::pair{E::exact, "exact"},
                                     std::pair{E::bernoulli, "bernoulli"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::MaskUnit> {
+  using E = tessera::train::MaskUnit;
+  static constexpr std::array names{std::pair{E::token, "token"}, std::pair{E::word, "word"},
+                                    std::pair{E::span, "span"}};
 };
 
 template <>
@@ -174,6 +186,7 @@ struct MaskedRecipe {
   double mask = 0.8;
   double random = 0.1;
   MaskCount count = MaskCount::exact;
+  MaskUnit unit = MaskUnit::token;
   std::optional<std::string> mask_token = {};
   std::optional<int64_t> mask_id = {};
 
@@ -188,6 +201,8 @@ struct MaskedRecipe {
               "share of those that become any token but a special one; the rest stay as they are",
               {.min = 0}),
         field("count", &C::count, "exact: the rate holds in every sample; bernoulli: on average"),
+        field("unit", &C::unit,
+              "what is hidden together: a token, a word, or a span of words, 3.8 on average"),
         field("mask_token", &C::mask_token, "the mask, a token of the tokenizer"),
         field("mask_id", &C::mask_id,
               "instead of it: its id, which may lie behind those of the tokenizer", {.min = 0})};

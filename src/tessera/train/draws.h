@@ -1,0 +1,33 @@
+// Whole numbers, choices and orders out of a stream of random numbers. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/base/rng.h"
+
+namespace tessera::train {
+
+/// Uniform in 0 .. n - 1, for n up to 2^32.
+inline int64_t below(const RandomKey& key, uint64_t index, int64_t n) {
+  return static_cast<int64_t>(uint64_t{key.bits(index)} * static_cast<uint64_t>(n) >> 32);
+}
+
+/// Uniform in [0, 1), 32 bits.
+inline double unit(const RandomKey& key, uint64_t index) {
+  return static_cast<double>(key.bits(index)) * 0x1p-32;
+}
+
+/// The first k of an order of 0 .. n - 1, every one as likely as any other.
+std::vector<int64_t> shuffled(const RandomKey& key, int64_t n, int64_t k);
+inline std::vector<int64_t> shuffled(const RandomKey& key, int64_t n) {
+  return shuffled(key, n, n);
+}
+
+/// k of 0 .. n - 1 without replacement, ascending.
+std::vector<int64_t> choice(const RandomKey& key, int64_t n, int64_t k);
+
+/// The Poisson number of that mean whose share of the distribution `u` of [0, 1) falls in.
+int64_t poisson(double mean, double u);
+
+}  // namespace tessera::train
