@@ -67,6 +67,7 @@ std::function<int()> add_show(CLI::App&);
 std::function<int()> add_plan(CLI::App&);
 std::function<int()> add_list(CLI::App&);
 std::function<int()> add_convert(CLI::App&);
+std::function<int()> add_data(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);

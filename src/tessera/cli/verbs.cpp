@@ -12,6 +12,7 @@ const std::vector<Verb>& plain_verbs() {
       {"list", "Mechanisms and families, a line each", add_list},
       {"convert", "Reads any supported checkpoint, writes tessera or Hugging Face folders",
        add_convert},
+      {"data", "Shows what a training run will read and be asked, before it starts", add_data},
       {"docs", "Writes the generated pages and the JSON schema", add_docs},
   };
   return verbs;

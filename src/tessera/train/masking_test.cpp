@@ -150,10 +150,11 @@ TEST(Masking, WordsAreKnownByTheMarksOfTheTokenizer) {
   EXPECT_EQ(begun(text::load_tokenizer(folder / "vocab.txt"), "unknown word unknowns words"), 4);
   const char* data = std::getenv("TESSERA_TEST_DATA");
   if (data == nullptr) GTEST_SKIP() << "TESSERA_TEST_DATA is not set";
-  for (const char* name : {"roberta-base", "llama2"})
+  // the first word of a text bears SentencePiece's mark alone
+  for (const auto& [name, words] : {std::pair("roberta-base", 3), std::pair("llama2", 4)})
     EXPECT_EQ(begun(text::load_tokenizer(std::filesystem::path(data) / "tokenizers" / name),
-                    " antidisestablishmentarian gobbledygooks\u00e9 multithreadedness"),
-              3)
+                    "x antidisestablishmentarian gobbledygooks\u00e9 multithreadedness"),
+              words)
         << name;
 }
 

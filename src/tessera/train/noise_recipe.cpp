@@ -396,8 +396,12 @@ std::vector<NoiseShare> read_noises(const Json& json, const spec::Scope& scope) 
   return out;
 }
 
+std::string type_of(const std::vector<NoiseShare>& shares) {
+  return shares.size() == 1 ? shares.front().noise->type() : kMixture;
+}
+
 Json dump_noises(const std::vector<NoiseShare>& shares) {
-  if (shares.size() == 1 && shares.front().weight == 1) return shares.front().noise->dump();
+  if (shares.size() == 1) return shares.front().noise->dump();
   Json json = {{"type", kMixture}, {"of", Json::array()}};
   for (const NoiseShare& share : shares) {
     json["of"].push_back(share.noise->dump());

@@ -45,6 +45,8 @@ struct NoiseShare {
 /// What an objective's JSON says: the shares of a mixture, or one noise alone. Weights are at least
 /// 0 and not all 0. Unknown types and keys throw Error(spec).
 std::vector<NoiseShare> read_noises(const spec::Json& json, const spec::Scope& scope);
+/// "mixture" for several.
+std::string type_of(const std::vector<NoiseShare>& shares);
 spec::Json dump_noises(const std::vector<NoiseShare>& shares);
 
 /// Types that read_noises() knows, "mixture" the last.

@@ -1,5 +1,7 @@
 #include "tessera/train/recipe.h"
 
+#include <fmt/ranges.h>
+
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/experts.h"
 #include "tessera/model/call_plan.h"
@@ -7,6 +9,8 @@
 #include "tessera/nn/registry.h"
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
+#include "tessera/spec/names.h"
+#include "tessera/train/noise_source.h"
 #include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -193,6 +197,53 @@ void check_rewards(const model::ModelSpec& stack, std::string_view why) {
       }
 }
 
+/// What objectives out of a text alone need of the data.
+void check_text_alone(const Recipe& recipe, std::string_view type) {
+  if (recipe.task || recipe.data.source_key)
+    fail(ErrorKind::spec, "objective.type",
+         "\"{}\" asks for tokens of a text; expected files of text alone as data", type);
+}
+
+/// Throws Error(spec) where noises do not fit the spec, the data, the tokenizer or the length.
+void check_noises(const Recipe& recipe) {
+  if (recipe.noises.empty()) return;
+  const std::string type = type_of(recipe.noises);
+  check_text_alone(recipe, type);
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "objective \"{}\" tells texts anew, and nothing goes on from one to the next; use "
+         "\"isolated\"",
+         type);
+  const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
+  build_noises(recipe.noises, noise_scope(recipe, tokenizer));
+}
+
+/// The next token alone is what a recipe without an objective learns.
+bool is_next_token(const std::vector<NoiseShare>& noises) {
+  return noises.size() == 1 && noises.front().noise->type() == "causal_lm";
+}
+
+/// Takes noises out of the JSON of a recipe.
+std::vector<NoiseShare> take_noises(Json& json) {
+  const auto found = json.find("objective");
+  if (found == json.end() || !found->is_object()) return {};
+  const std::string type = found->value("type", Json("")).is_string()
+                               ? (*found)["type"].get<std::string>()
+                               : std::string();
+  std::vector<std::string> known = noise_types();
+  if (std::find(known.begin(), known.end(), type) == known.end()) {
+    known.insert(known.begin(), spec::enum_name(ObjectiveType::masked_lm));
+    // other mistakes are found where it is read
+    if (!type.empty() && type != known.front())
+      fail(ErrorKind::spec, "objective.type", "unknown value \"{}\"{}; expected one of {}", type,
+           spec::did_you_mean(type, known), fmt::join(known, ", "));
+    return {};
+  }
+  std::vector<NoiseShare> out = read_noises(*found, spec::Scope().at("objective"));
+  json.erase("objective");
+  return out;
+}
+
 /// What hiding tokens of a text needs, of the spec and of the data.
 void check_objective(Recipe& recipe) {
   if (!recipe.objective) return;
@@ -204,9 +255,7 @@ void check_objective(Recipe& recipe) {
   if (recipe.spec.head && recipe.spec.head.type() != "masked_lm")
     fail(ErrorKind::spec, "spec.head", "found \"{}\"; objective \"masked_lm\" needs \"masked_lm\"",
          recipe.spec.head.type());
-  if (recipe.task || recipe.data.source_key)
-    fail(ErrorKind::spec, "objective.type",
-         "\"masked_lm\" hides tokens of a text; expected files of text alone as data");
+  check_text_alone(recipe, "masked_lm");
   if (recipe.train.windows == WindowOrder::carried)
     fail(ErrorKind::spec, "train.windows",
          "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
@@ -215,6 +264,10 @@ void check_objective(Recipe& recipe) {
   if (how.mask + how.random > 1)
     fail(ErrorKind::spec, "objective.random",
          "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
+  if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
+    fail(ErrorKind::spec, "objective.count",
+         "\"bernoulli\" with unit \"span\", whose words are not drawn each by itself; expected "
+         "\"exact\"");
   if (how.mask_token.has_value() == how.mask_id.has_value())
     fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
          how.mask_id ? "given together with mask_id" : "missing");
@@ -242,7 +295,7 @@ void check_model(const Recipe& recipe) {
          name_of(recipe.spec.arch));
   if (!recipe.spec.head)
     fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
-  if (recipe.spec.encoder && !recipe.data.source_key)
+  if (recipe.spec.encoder && !recipe.data.source_key && recipe.noises.empty())
     fail(
         ErrorKind::spec, "data.source_key",
         "missing; an encoder_decoder learns from pairs: expected the key of what the encoder reads "
@@ -253,7 +306,7 @@ void check_model(const Recipe& recipe) {
          "\"encoder_decoder\", or attention with pattern \"prefix\"",
          name_of(recipe.spec.arch));
   if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
-      prefix > length && !recipe.data.source_key && !recipe.task)
+      prefix > length && !recipe.data.source_key && !recipe.task && recipe.noises.empty())
     fail(ErrorKind::spec, "train.length",
          "{} tokens; the first {} of a document see each other, which leaves none to predict: "
          "expected at least {}",
@@ -496,6 +549,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   json.erase("spec");
   read_data(json, recipe);
   json.erase("data");
+  recipe.noises = take_noises(json);
   auto sections = spec::read_struct<Sections>(json, {});
   refuse_keys_of_wsd(json);
   recipe.train = sections.train;
@@ -519,6 +573,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   recipe.experts = std::move(sections.experts);
   recipe.objective = std::move(sections.objective);
   check_objective(recipe);
+  if (is_next_token(recipe.noises) && recipe.spec.arch == model::Arch::decoder &&
+      !recipe.data.source_key)
+    recipe.noises.clear();
+  check_noises(recipe);
   recipe.adapter = std::move(sections.adapter);
   check_model(recipe);
   check_adapter(recipe);
@@ -541,6 +599,7 @@ Json resolve(const Recipe& recipe) {
   if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
+  if (!recipe.noises.empty()) json["objective"] = dump_noises(recipe.noises);
   if (recipe.adapter) json["adapter"] = spec::dump_struct(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
@@ -571,6 +630,10 @@ Json recipe_schema() {
   schema["properties"]["data"] = {
       {"description", "files to learn from, or a task whose examples are made"},
       {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
+  Json objectives = {schema["properties"]["objective"]};
+  for (const std::string& type : noise_types()) objectives.push_back(noise_schema(type));
+  schema["properties"]["objective"] = {{"description", "what is learned"},
+                                       {"anyOf", std::move(objectives)}};
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};
   schema["required"].push_back("data");

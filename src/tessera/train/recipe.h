@@ -23,6 +23,7 @@
 #include "tessera/spec/fields.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
+#include "tessera/train/noise_recipe.h"
 #include "tessera/train/schedule.h"
 
 namespace tessera::train {
@@ -435,6 +436,7 @@ struct Recipe {
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
   std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
+  std::vector<NoiseShare> noises = {};         // instead of it: questions out of a text
   std::optional<AdapterRecipe> adapter = {};  // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning

@@ -5,6 +5,7 @@
 
 #include "tessera/model/call_plan.h"
 #include "tessera/train/masking.h"
+#include "tessera/train/noise_source.h"
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -108,15 +109,19 @@ class MaskedSource final : public Source {
  private:
   /// Row r by keys[r]; the pieces of a row lie side by side.
   PackedBatch masked(PackedBatch batch, const std::vector<RandomKey>& keys) const {
+    std::vector<int64_t> begins;  // of documents in their row
     for (size_t i = 0; i < batch.pieces.size();) {
       const int64_t row = batch.pieces[i].row, begin = batch.pieces[i].begin;
       int64_t length = 0;
-      for (; i < batch.pieces.size() && batch.pieces[i].row == row; ++i)
+      begins.clear();
+      for (; i < batch.pieces.size() && batch.pieces[i].row == row; ++i) {
+        begins.push_back(length);
         length += batch.pieces[i].length;
+      }
       const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(length);
       masking_.apply(std::span(batch.ids).subspan(first, size),
                      std::span(batch.targets).subspan(first, size),
-                     MaskDraws::of(keys[static_cast<size_t>(row)], length));
+                     MaskDraws::of(keys[static_cast<size_t>(row)], length), begins);
     }
     batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
                       std::count(batch.targets.begin(), batch.targets.end(), -1);
@@ -129,7 +134,8 @@ class MaskedSource final : public Source {
 };
 
 Masking masking_of(const MaskedRecipe& how, const text::Tokenizer& tokenizer) {
-  Masking out{how, how.mask_id.value(), {}};
+  Masking out{how, how.mask_id.value(), {}, {}};
+  if (how.unit != MaskUnit::token) out.starts = word_starts(tokenizer);
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     if (!tokenizer.is_special(id) && id != out.mask_id) out.ordinary.push_back(id);
   return out;
@@ -245,14 +251,15 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
                                     const std::filesystem::path& cache,
                                     const CancelToken* cancel) {
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
-  TokenData data =
-      prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
+  const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
+  TokenData data = prepare_tokens(recipe.data, tokenizer, recipe.spec.vocab, cache, cancel);
+  if (!recipe.noises.empty()) return open_noises(recipe, std::move(data), tokenizer);
   if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe);
   auto texts = std::make_unique<TextSource>(std::move(data), recipe.train,
                                             model::CallPlan(recipe.spec).first_call(0));
   if (!recipe.objective) return texts;
   return std::make_unique<MaskedSource>(std::move(texts),
-                                        masking_of(*recipe.objective, open_tokenizer(recipe.data)),
+                                        masking_of(*recipe.objective, tokenizer),
                                         recipe.train.seed);
 }
 

@@ -32,16 +32,6 @@ std::vector<SourceText> open_all(const std::vector<std::string>& paths) {
   return sources;
 }
 
-std::optional<int32_t> separator_id(const DataRecipe& data, const text::Tokenizer& tokenizer) {
-  if (!data.document_separator) return tokenizer.eos();
-  if (data.document_separator->empty()) return std::nullopt;
-  const auto id = tokenizer.id(*data.document_separator);
-  if (!id)
-    fail(ErrorKind::spec, "data.document_separator", "\"{}\" is not a token of {}",
-         *data.document_separator, data.tokenizer);
-  return id;
-}
-
 /// Turns documents into tokens of one split.
 class Encoder {
  public:
@@ -216,13 +206,23 @@ text::Tokenizer open_tokenizer(const DataRecipe& data) {
   return convert::find_tokenizer(data.tokenizer);
 }
 
+std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenizer& tokenizer) {
+  if (!data.document_separator) return tokenizer.eos();
+  if (data.document_separator->empty()) return std::nullopt;
+  const auto id = tokenizer.id(*data.document_separator);
+  if (!id)
+    fail(ErrorKind::spec, "data.document_separator", "\"{}\" is not a token of {}",
+         *data.document_separator, data.tokenizer);
+  return id;
+}
+
 TokenData prepare_tokens(const DataRecipe& data,
                          const text::Tokenizer& tokenizer,
                          int64_t vocab,
                          const fs::path& cache,
                          const CancelToken* cancel) {
   const auto train_files = open_all(data.train), valid_files = open_all(data.valid);
-  const auto separator = separator_id(data, tokenizer);
+  const auto separator = separator_of(data, tokenizer);
   const bool has_valid = !data.valid.empty() || data.valid_fraction > 0;
   TokenData out;
   out.separator = separator;

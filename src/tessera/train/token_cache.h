@@ -23,6 +23,9 @@ struct TokenData {
 /// The recipe's tokenizer: "bytes" (256 tokens), or what lies at its path.
 text::Tokenizer open_tokenizer(const DataRecipe& data);
 
+/// What is put behind every document; Error(spec) for a token that the tokenizer does not have.
+std::optional<int32_t> separator_of(const DataRecipe& data, const text::Tokenizer& tokenizer);
+
 /// Opens cache/KEY, or makes it. Throws Error(file) for unreadable and malformed files (with the
 /// line), Error(input) for empty ones and for ids beyond `vocab`, Error(resource) when the disk is
 /// full.

@@ -1,0 +1,103 @@
+#include <filesystem>
+
+#include <unistd.h>
+
+#include "tessera/base/output_file.h"
+#include "tessera/cli/cli.h"
+#include "tessera/text/byte_tokenizer.h"
+#include "tessera/train/sample_view.h"
+#include "tessera/train/source.h"
+#include "tessera/train/token_cache.h"
+
+namespace tessera::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DataArgs {
+  std::string recipe, cache;
+  std::vector<std::string> overrides;
+  int64_t first = 0, samples = 2;
+  bool valid = false, json = false;
+};
+
+/// Goes again with what is in it.
+class TemporaryCache {
+ public:
+  TemporaryCache()
+      : path_(fs::temp_directory_path() / fmt::format("tessera-data-{}", getpid())) {
+    create_folder(path_);
+  }
+  ~TemporaryCache() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryCache(const TemporaryCache&) = delete;
+  TemporaryCache& operator=(const TemporaryCache&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+int show_data(const DataArgs& o) {
+  const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
+  for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
+  std::optional<TemporaryCache> own;
+  const fs::path cache = o.cache.empty() ? own.emplace().path() : fs::path(o.cache);
+  const auto source = train::open_source(recipe, cache, &cancel_token());
+  const text::Tokenizer tokenizer =
+      recipe.task ? text::byte_tokenizer() : train::open_tokenizer(recipe.data);
+  const int64_t held_out = source->valid_samples();
+  int64_t count = o.samples;
+  if (o.valid) {
+    if (o.first >= held_out)
+      fail(ErrorKind::usage, "data", "--first {}: {} samples are held out", o.first, held_out);
+    count = std::min(count, held_out - o.first);
+  }
+  Json out = {{"valid_samples", held_out}, {"samples", Json::array()}};
+  if (!o.json)
+    fmt::print("{} samples a step, {} held out\n", recipe.train.batch * recipe.train.accumulate,
+               held_out);
+  for (int64_t number = o.first; number < o.first + count; ++number) {
+    std::vector<int64_t> begun;
+    const train::PackedBatch batch =
+        o.valid ? source->valid({number}) : source->train(number, 1, begun);
+    Json documents = Json::array();
+    if (!o.json)
+      fmt::print("\nsample {}: {} tokens in {} document{}, {} asked for\n", number,
+                 batch.ids.size(), batch.pieces.size(), batch.pieces.size() == 1 ? "" : "s",
+                 batch.n_targets);
+    for (size_t i = 0; i < batch.pieces.size(); ++i) {
+      if (o.json)
+        documents.push_back(train::view_of(batch, i, tokenizer));
+      else
+        for (const std::string& line : train::lines_of(batch, i, tokenizer))
+          fmt::print("{}\n", line);
+    }
+    out["samples"].push_back(
+        {{"sample", number}, {"targets", batch.n_targets}, {"documents", std::move(documents)}});
+  }
+  if (o.json) print_json(out);
+  return kExitOk;
+}
+
+}  // namespace
+
+std::function<int()> add_data(CLI::App& app) {
+  auto o = std::make_shared<DataArgs>();
+  app.add_option("recipe", o->recipe, "what `tessera train` takes")->required();
+  app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
+  app.add_option("--samples", o->samples, "how many to show")->check(positive());
+  app.add_option("--first", o->first, "number of the first one")->check(not_negative());
+  app.add_flag("--valid", o->valid, "of what is held out");
+  app.add_option("--cache", o->cache,
+                 "where tokens are kept: RUN/cache of a run; none = made anew, and gone again");
+  app.add_flag("--json", o->json, "ids, tokens and targets as JSON");
+  examples(app, {"tessera data recipe.json",
+                 "tessera data recipe.json --samples 1 --first 1000 --json",
+                 "tessera data recipe.json --valid --set objective.rate=0.3"});
+  return [o] { return show_data(*o); };
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,165 @@
+#include "tessera/train/noise_recipe.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/train/noise_source.h"
+#include "tessera/train/noise_testing.h"
+
+namespace tessera::train::noise_recipe_test {
+namespace {
+
+TEST(NoiseRecipe, ResolvesToItself) {
+  for (const Json& objective : {kSpans, kMiddle, kBart, kUl2, Json{{"type", "prefix_lm"}}}) {
+    const Recipe recipe = read_recipe(noise_recipe("a.txt", objective), "");
+    EXPECT_EQ(resolve(read_recipe(resolve(recipe), "")), resolve(recipe));
+    EXPECT_EQ(resolve(recipe)["objective"]["type"], objective["type"]);
+    if (objective == kMiddle) continue;
+    EXPECT_NO_THROW(read_recipe(noise_pair_recipe("a.txt", objective), ""));
+  }
+  // what a decoder learns in any case
+  const Recipe recipe = read_recipe(noise_recipe("a.txt", {{"type", "causal_lm"}}), "");
+  EXPECT_FALSE(resolve(recipe).contains("objective"));
+}
+
+TEST(NoiseRecipe, RecipeSpecAndDataMustAgree) {
+  const auto refuses = [](const Json& objective, const char* pointer, const Json& value,
+                          const char* message) {
+    Json json = noise_recipe("a.txt", objective);
+    json[Json::json_pointer(pointer)] = value;
+    expect_error(ErrorKind::spec, message, [&] { read_recipe(json, ""); });
+  };
+  refuses(kSpans, "/objective/type", "span_corupption",
+          "objective.type] unknown value \"span_corupption\" (did you mean \"span_corruption\"?)");
+  refuses(kSpans, "/objective/spans", 3, "spans");
+  refuses(kSpans, "/objective/rate", 1, "objective.rate] found 1; expected more than 0");
+  refuses(kSpans, "/objective/rate", 0, "objective.rate");
+  refuses(kSpans, "/objective/mean_span", 0.5, "objective.mean_span");
+  refuses(kSpans, "/objective/eos", nullptr, "objective.eos] missing");
+  refuses(kSpans, "/objective/eos", 320, "a vocabulary of 320");
+  refuses(kSpans, "/objective/eos", "</s>", "which the tokenizer does not have");
+  refuses(kSpans, "/objective/eos", 1.5, "expected a token of the tokenizer, or an id");
+  const Json short_spans = {{"type", "span_corruption"}, {"eos", 256}, {"mean_span", 1}};
+  refuses(short_spans, "/objective/sentinels", Json::array({300}),
+          "objective.sentinels] found 1; texts of");
+  refuses(kSpans, "/spec/vocab", 257, "objective.sentinels] found 0");
+  refuses(kSpans, "/train/length", 3, "train.length");
+  refuses(kSpans, "/train/windows", "carried", "use \"isolated\"");
+  refuses(kSpans, "/data", {{"type", "copying"}}, "expected files of text alone");
+  refuses(kSpans, "/spec/layers/0/mixer/pattern", "full", "reads no prefix");
+  refuses({{"type", "prefix_lm"}}, "/spec/layers/0/mixer/pattern", "full", "reads no prefix");
+  refuses(kBart, "/objective/mask", nullptr, "objective.mask] missing");
+  refuses(kBart, "/objective/permute", 2, "objective.permute");
+  refuses(kBart, "/objective/delete", 1, "objective.delete");
+  refuses(kBart, "/objective/mean_span", 0, "objective.mean_span");
+  refuses(kMiddle, "/objective/prefix", nullptr, "the tokenizer has no <|fim_prefix|>");
+  refuses(kMiddle, "/objective/prefix", 258, "two of them are token 258");
+  refuses(kMiddle, "/objective/cut", "letters", "objective.cut");
+  refuses(kUl2, "/objective/of", Json::array(), "objective.of] it is empty");
+  refuses(kUl2, "/objective/of", nullptr, "objective.of] found none");
+  refuses(kUl2, "/objective/of/0/weight", -1, "objective.of[0].weight");
+  refuses(kUl2, "/objective/of/1/rate", 2, "objective.of[1].rate");
+  refuses(kUl2, "/objective/of/0/type", "mixture", "objective.of[0].type] unknown value");
+  refuses({{"type", "mixture"}, {"of", {{{"type", "prefix_lm"}, {"weight", 0}}}}}, "/train/steps", 1,
+          "all weights are 0");
+  Json json = noise_pair_recipe("a.txt", kMiddle);
+  expect_error(ErrorKind::spec, "\"fim\" with arch \"encoder_decoder\"",
+               [&] { read_recipe(json, ""); });
+  json = noise_recipe("a.txt", kSpans);
+  json["spec"]["arch"] = "encoder";
+  json["spec"]["layers"][0]["mixer"]["pattern"] = "full";
+  expect_error(ErrorKind::spec, "reads no prefix", [&] { read_recipe(json, ""); });
+}
+
+/// Documents of some lines, one of a byte alone.
+std::string lines() {
+  std::string out;
+  for (int i = 0; i < 60; ++i)
+    out += Json{{"text", i % 9 == 3 ? "x" : counting_text(static_cast<size_t>(10 + i % 40))}}.dump() +
+           "\n";
+  return out;
+}
+
+TEST(NoiseSource, SamplesAreFunctionsOfTheirNumbersAndOfTheSeedInTrainingAlone) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("a.jsonl", lines());
+  for (const Json& objective : {kSpans, kMiddle, kBart, kUl2, Json{{"type", "prefix_lm"}}}) {
+    Json json = noise_recipe(file, objective);
+    json["data"]["format"] = "jsonl";
+    const auto open = [&](int64_t seed) {
+      json["train"]["seed"] = seed;
+      return open_source(read_recipe(json, ""), folder / "cache");
+    };
+    const auto one = open(1), other = open(2);
+    std::vector<int64_t> begun;
+    const PackedBatch all = one->train(200, 4, begun), last = one->train(203, 1, begun);
+    EXPECT_EQ(std::vector<int64_t>(all.ids.end() - std::ssize(last.ids), all.ids.end()), last.ids);
+    EXPECT_EQ(all.pieces.back().row, 3);
+    EXPECT_EQ(last.first_sample, 203);
+    EXPECT_NE(all.ids, other->train(200, 4, begun).ids);
+    ASSERT_GT(one->valid_samples(), 1);
+    const PackedBatch held = one->valid({0, 1}), again = other->valid({0, 1}),
+                      alone = one->valid({1});
+    EXPECT_EQ(held.ids, again.ids);
+    EXPECT_EQ(held.targets, again.targets);
+    EXPECT_EQ(std::vector<int64_t>(held.ids.end() - std::ssize(alone.ids), held.ids.end()),
+              alone.ids);
+    // no text goes on into another, none is longer than a stack reads, all are asked something
+    for (int64_t sample = 0; sample < 100; ++sample) {
+      const PackedBatch batch = one->train(sample, 1, begun);
+      ASSERT_FALSE(batch.pieces.empty());
+      for (const Piece& piece : batch.pieces) {
+        EXPECT_LE(piece.length, 32);
+        EXPECT_GE(batch.targets[static_cast<size_t>(piece.begin + piece.length - 1)], 0);
+      }
+      EXPECT_EQ(batch.n_targets,
+                std::ssize(batch.targets) -
+                    std::count(batch.targets.begin(), batch.targets.end(), -1));
+    }
+  }
+}
+
+TEST(NoiseSource, AMixtureDrawsByItsWeights) {
+  const TemporaryFolder folder;
+  Json objective = kUl2;
+  objective["of"][0]["weight"] = 2;
+  objective["of"][2]["weight"] = 0;
+  const auto source = open_source(
+      read_recipe(noise_pair_recipe(folder.write("a.txt", counting_text(4000)), objective), ""),
+      folder / "cache");
+  std::vector<int64_t> begun;
+  int64_t prefixes = 0;
+  for (int64_t sample = 0; sample < 900; ++sample) {
+    const int64_t mode = source->train(sample, 1, begun).sources.front().front();
+    EXPECT_TRUE(mode == 263 || mode == 261) << mode;
+    prefixes += mode == 263;
+  }
+  EXPECT_NEAR(static_cast<double>(prefixes), 600, 71);  // five standard errors
+}
+
+TEST(NoiseSource, SentinelsLieBehindTheTokenizerAndAreNoneOfTheTokensThatAreNamed) {
+  const TemporaryFolder folder;
+  const auto source = open_source(
+      read_recipe(noise_pair_recipe(folder.write("a.txt", counting_text(4000)), kSpans), ""),
+      folder / "cache");
+  std::vector<int64_t> begun;
+  std::set<int64_t> seen;
+  const PackedBatch batch = source->train(0, 50, begun);
+  for (const std::vector<int64_t>& given : batch.sources)
+    for (const int64_t id : given)
+      if (id > 256) seen.insert(id);
+  EXPECT_EQ(*seen.rbegin(), 319);
+  EXPECT_EQ(*seen.begin(), 320 - std::ssize(seen));
+}
+
+TEST(NoiseSource, DataWithoutTextIsRefused) {
+  const TemporaryFolder folder;
+  Json json = noise_recipe(folder.write("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n"), kSpans);
+  json["data"]["format"] = "jsonl";
+  json["data"]["valid_fraction"] = 0;
+  expect_error(ErrorKind::input, "no document of 2 has 2 tokens of text",
+               [&] { open_source(read_recipe(json, ""), folder / "cache"); });
+}
+
+}  // namespace
+}  // namespace tessera::train::noise_recipe_test

@@ -1,0 +1,27 @@
+// What a batch holds, for whoever looks at data before a run: documents, what is read and what is
+// asked. Torch-free.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/spec/json.h"
+#include "tessera/text/tokenizer.h"
+#include "tessera/train/packing.h"
+
+namespace tessera::train {
+
+/// Tokens as text: `"Hello w" <extra_id_0> "ld"`; special tokens by their names, ids behind those
+/// of the tokenizer as <256>.
+std::string shown(std::span<const int64_t> ids, const text::Tokenizer& tokenizer);
+
+/// One document of a batch: {"row", "reads": {"ids", "tokens", "text"}, "targets", "asks", ...};
+/// "encoder_reads" where an encoder reads something beside it, "prefix" where tokens were given.
+spec::Json view_of(const PackedBatch& batch, size_t piece, const text::Tokenizer& tokenizer);
+
+/// The same in a few lines, each indented.
+std::vector<std::string> lines_of(const PackedBatch& batch,
+                                  size_t piece,
+                                  const text::Tokenizer& tokenizer);
+
+}  // namespace tessera::train
