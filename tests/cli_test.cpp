@@ -118,8 +118,9 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
-  for (const char* verb : {"generate", "forward", "embed", "eval", "tokenize", "train", "plan",
-                           "show", "list", "convert", "bench", "verify", "doctor", "docs"}) {
+  for (const char* verb :
+       {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
+        "convert", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -439,6 +440,33 @@ TEST_F(Cli, EvalOfACheckpointIsWhatTheRunLoggedAndARunMayBeginFromIt) {
   EXPECT_NE(other.err.find("the spec wants [256, 32]; the specs differ first at \"spec."),
             std::string::npos)
       << other.err;
+}
+
+TEST_F(Cli, DataShowsWhatARunWillReadAndBeAsked) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i) + "\n";
+  folder_.write("text.txt", text);
+  const auto recipe = folder_.write("recipe.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 300, "d_model": 8, "ffn": {"type": "mlp", "d_hidden": 8},
+             "layers": [{"mixer": {"type": "attention", "n_heads": 2, "pattern": "prefix"}}], "head": "tied"},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "objective": {"type": "span_corruption", "eos": 256},
+    "train": {"steps": 1, "batch": 2, "length": 64}})");
+  const Outcome shown = run("data '" + recipe + "' --samples 1");
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_NE(shown.out.find("<299>"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("<256>"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("given"), std::string::npos) << shown.out;
+  const Outcome json = run("data '" + recipe + "' --valid --samples 2 --json");
+  ASSERT_EQ(json.code, 0) << json.err;
+  const spec::Json out = spec::parse_json(json.out, "data");
+  ASSERT_EQ(out["samples"].size(), 2u);
+  const spec::Json& document = out["samples"][0]["documents"][0];
+  EXPECT_EQ(document["targets"].size(), document["reads"]["ids"].size());
+  EXPECT_EQ(document["targets"].back(), 256);
+  expect_refused("data '" + recipe + "' --valid --first 1000", 2, "samples are held out");
+  expect_refused("data '" + recipe + "' --set objective.eos=null", 2, "objective.eos] missing");
+  expect_refused("data '" + (folder_ / "none.json").string() + "'", 1, "none.json");
 }
 
 TEST_F(Cli, ConvertPoolsKeyAndValueHeads) {

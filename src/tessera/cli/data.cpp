@@ -4,7 +4,6 @@
 
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
-#include "tessera/text/byte_tokenizer.h"
 #include "tessera/train/sample_view.h"
 #include "tessera/train/source.h"
 #include "tessera/train/token_cache.h"
@@ -24,8 +23,7 @@ struct DataArgs {
 /// Goes again with what is in it.
 class TemporaryCache {
  public:
-  TemporaryCache()
-      : path_(fs::temp_directory_path() / fmt::format("tessera-data-{}", getpid())) {
+  TemporaryCache() : path_(fs::temp_directory_path() / fmt::format("tessera-data-{}", getpid())) {
     create_folder(path_);
   }
   ~TemporaryCache() {
@@ -46,8 +44,9 @@ int show_data(const DataArgs& o) {
   std::optional<TemporaryCache> own;
   const fs::path cache = o.cache.empty() ? own.emplace().path() : fs::path(o.cache);
   const auto source = train::open_source(recipe, cache, &cancel_token());
-  const text::Tokenizer tokenizer =
-      recipe.task ? text::byte_tokenizer() : train::open_tokenizer(recipe.data);
+  std::optional<text::Tokenizer> known;
+  if (!recipe.task) known = train::open_tokenizer(recipe.data);
+  const text::Tokenizer* tokenizer = known ? &*known : nullptr;
   const int64_t held_out = source->valid_samples();
   int64_t count = o.samples;
   if (o.valid) {
@@ -94,9 +93,9 @@ std::function<int()> add_data(CLI::App& app) {
   app.add_option("--cache", o->cache,
                  "where tokens are kept: RUN/cache of a run; none = made anew, and gone again");
   app.add_flag("--json", o->json, "ids, tokens and targets as JSON");
-  examples(app, {"tessera data recipe.json",
-                 "tessera data recipe.json --samples 1 --first 1000 --json",
-                 "tessera data recipe.json --valid --set objective.rate=0.3"});
+  examples(app,
+           {"tessera data recipe.json", "tessera data recipe.json --samples 1 --first 1000 --json",
+            "tessera data recipe.json --valid --set objective.rate=0.3"});
   return [o] { return show_data(*o); };
 }
 

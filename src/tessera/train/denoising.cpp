@@ -47,8 +47,7 @@ std::vector<int64_t> infilled_at_random(std::span<const int64_t> ids,
 std::vector<int64_t> erased(const std::vector<int64_t>& ids, double rate, const RandomKey& key) {
   const auto n = static_cast<double>(ids.size());
   std::vector<int64_t> out;
-  for (const int64_t place :
-       choice(key, std::ssize(ids), std::ssize(ids) - std::llround(rate * n)))
+  for (const int64_t place : choice(key, std::ssize(ids), std::ssize(ids) - std::llround(rate * n)))
     out.push_back(ids[static_cast<size_t>(place)]);
   return out;
 }
@@ -121,7 +120,8 @@ std::optional<Noised> Denoising::apply(const NoiseText& text, const RandomKey& k
     out.given = infilled_at_random(out.given, options_.infill, options_.mean_span, options_.mask,
                                    key.fold("infill"));
   if (options_.erase > 0) out.given = erased(out.given, options_.erase, key.fold("erase"));
-  if (const RandomKey turn = key.fold("rotate"); unit(turn, 0) < options_.rotate && !out.given.empty())
+  if (const RandomKey turn = key.fold("rotate");
+      unit(turn, 0) < options_.rotate && !out.given.empty())
     std::rotate(out.given.begin(), out.given.begin() + below(turn, 1, std::ssize(out.given)),
                 out.given.end());
   if (options_.eos)

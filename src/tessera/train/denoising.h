@@ -32,7 +32,7 @@ class Denoising final : public Noise {
   struct Options {
     double permute = 1, infill = 0.3, mean_span = 3, erase = 0, rotate = 0;
     int64_t mask = 0;
-    std::optional<int64_t> eos = {};         // behind what is given and what is asked for
+    std::optional<int64_t> eos = {};          // behind what is given and what is asked for
     std::vector<int64_t> sentence_ends = {};  // ascending
   };
   Denoising(NoiseRoom room, Options options);

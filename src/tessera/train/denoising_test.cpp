@@ -26,8 +26,7 @@ Denoising denoising(Denoising::Options options) {
 TEST(Denoising, SentencesTradePlaces) {
   const Ids ids = {1, 2, 13, 3, 13, 4, 5, 6, 13}, ends = {13};
   const auto sentences = sentences_of(ids, ends);
-  EXPECT_EQ(sentences,
-            (std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {3, 5}, {5, 9}}));
+  EXPECT_EQ(sentences, (std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {3, 5}, {5, 9}}));
   EXPECT_EQ(in_order(ids, sentences, Ids{2, 0, 1}), (Ids{4, 5, 6, 13, 1, 2, 13, 3, 13}));
   // an end that is missing, and several that are one
   EXPECT_EQ(sentences_of(Ids{13, 13, 1, 2}, ends),
@@ -81,8 +80,8 @@ TEST(Denoising, TheRateOfInfillingHolds) {
 
 TEST(Denoising, ErasesAndTurnsAndEnds) {
   const Ids ids = range(10, 20);
-  const auto erased =
-      denoising({.permute = 0, .infill = 0, .erase = 0.25, .eos = 1}).apply({ids, true}, RandomKey(1));
+  const auto erased = denoising({.permute = 0, .infill = 0, .erase = 0.25, .eos = 1})
+                          .apply({ids, true}, RandomKey(1));
   EXPECT_EQ(std::ssize(erased->given), 16);
   EXPECT_EQ(erased->given.back(), 1);
   EXPECT_TRUE(std::is_sorted(erased->given.begin(), erased->given.end() - 1));

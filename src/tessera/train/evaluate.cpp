@@ -88,12 +88,18 @@ Evaluation evaluate(const model::Model& model,
   std::optional<CarriedTexts> carried;
   if (options.carried) carried.emplace(options.batch, options.carry_limit);
   size_t number = 0;
+  std::vector<int64_t> kinds;  // of the pass before
+  std::map<std::string, infer::Score> by_kind;
   const infer::NextPass next = [&](std::vector<infer::Engine::Result>& before) {
     if (carried) carried->leave(before);
+    for (size_t i = 0; i < kinds.size(); ++i)
+      by_kind[objective.loss_of_kind(kinds[i])] += before.at(i).generation.score;
+    kinds.clear();
     std::vector<infer::Request> requests;
     if (number == passes.size()) return requests;
     const PackedBatch packed = source.valid(passes[number++]);
     requests = objective.questions(packed);
+    kinds = packed.kinds;
     if (carried) carried->enter(requests, packed);
     return requests;
   };
@@ -110,6 +116,8 @@ Evaluation evaluate(const model::Model& model,
   result.tokens = sum.targets;
   result.loss = sum.nats / targets;
   result.accuracy = static_cast<double>(sum.hits) / targets;
+  for (const auto& [name, score] : by_kind)
+    result.losses[name] = score.nats / static_cast<double>(std::max<int64_t>(1, score.targets));
   if (objective.counts_bytes())
     result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
   return result;

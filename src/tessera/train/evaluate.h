@@ -11,6 +11,7 @@ struct Evaluation {
   double accuracy = 0;       // share of them that are the most likely token
   double bits_per_byte = 0;  // of the text, at the split's mean of bytes per token; 0 for a task
   int64_t tokens = 0;        // predicted
+  std::map<std::string, double> losses = {};  // of each that a mixture draws, by its name
 };
 
 struct EvaluateOptions {

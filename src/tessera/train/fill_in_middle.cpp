@@ -102,4 +102,38 @@ std::optional<Noised> FillInMiddle::apply(const NoiseText& text, const RandomKey
   return all;
 }
 
+std::vector<int64_t> FillInMiddle::told(const NoiseDocument& document,
+                                        int64_t from,
+                                        int64_t to,
+                                        const RandomKey& key) const {
+  require(from >= 0 && to <= document.tokens, "fim", "tokens {} to {} of {}", from, to,
+          document.tokens);
+  const MiddleTokens& names = options_.tokens;
+  const int64_t kept = document.tokens - 4;
+  std::vector<int64_t> out;
+  if (kept < 1 || unit(key.fold("whether"), 0) >= options_.rate) {
+    for (int64_t i = from; i < to; ++i) out.push_back(document.at(i));
+    return out;
+  }
+  const RandomKey cuts = key.fold("cut");
+  const auto [a, b] = std::minmax({below(cuts, 0, kept + 1), below(cuts, 1, kept + 1)});
+  // what comes out, run by run: a token that names a part, or tokens of the document
+  struct Run {
+    int64_t name = -1, begin = 0, length = 1;
+  };
+  const Run prefix{-1, 0, a}, middle{-1, a, b - a}, suffix{-1, b, kept - b};
+  const bool spm = unit(key.fold("order"), 0) < options_.spm_rate;
+  const std::vector<Run> psm_runs = {{names.prefix}, prefix, {names.suffix}, suffix,
+                                     {names.middle}, middle, {names.eos}},
+                         spm_runs = {{names.prefix}, {names.suffix}, suffix,     {names.middle},
+                                     prefix,         middle,         {names.eos}};
+  int64_t at = 0;
+  for (const Run& run : spm ? spm_runs : psm_runs) {
+    for (int64_t i = std::max(from, at); i < std::min(to, at + run.length); ++i)
+      out.push_back(run.name >= 0 ? run.name : document.at(run.begin + i - at));
+    at += run.length;
+  }
+  return out;
+}
+
 }  // namespace tessera::train

@@ -89,5 +89,52 @@ TEST(FillInMiddle, CutsCharactersAndNeverInsideOne) {
   EXPECT_EQ(seen.size(), 11u);
 }
 
+TEST(FillInMiddle, DocumentsAreToldAsWholesOfWhichWindowsShowParts) {
+  FillInMiddle::Options how = options(0.8, 0.5);
+  how.documents = true;
+  const FillInMiddle noise({false, 16}, how);
+  const Ids ids = range(10, 30);
+  const NoiseDocument document{30, [&](int64_t i) { return ids.at(static_cast<size_t>(i)); }};
+  std::map<std::string, int> seen;
+  for (uint64_t i = 0; i < 200; ++i) {
+    const RandomKey key = RandomKey(3).fold(i);
+    const Ids whole = noise.told(document, 0, 30, key);
+    Ids parts = noise.told(document, 0, 13, key);
+    const Ids rest = noise.told(document, 13, 30, key);
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, whole);
+    if (whole == ids) {
+      ++seen["plain"];
+      continue;
+    }
+    ++seen[whole[1] == kS ? "spm" : "psm"];
+    // the text but for its last four tokens, and the four that name its parts
+    Ids sorted = whole;
+    std::sort(sorted.begin(), sorted.end());
+    Ids wanted = range(10, 26);
+    wanted.insert(wanted.end(), {kEnd, kP, kS, kM});
+    EXPECT_EQ(sorted, wanted);
+    EXPECT_EQ(whole.front(), kP);
+    EXPECT_EQ(whole.back(), kEnd);
+    // the middle is what stands between the prefix and the suffix
+    const auto at = [&](int64_t id) { return std::find(whole.begin(), whole.end(), id); };
+    Ids text;
+    if (whole[1] == kS) {
+      text.assign(at(kM) + 1, at(kEnd));
+      text.insert(text.end(), at(kS) + 1, at(kM));
+    } else {
+      text.assign(at(kP) + 1, at(kS));
+      text.insert(text.end(), at(kM) + 1, at(kEnd));
+      text.insert(text.end(), at(kS) + 1, at(kM));
+    }
+    EXPECT_EQ(text, range(10, 26));
+  }
+  EXPECT_NEAR(seen["plain"], 40, 29);
+  EXPECT_GT(seen["spm"], 40);
+  EXPECT_GT(seen["psm"], 40);
+  // too short to be cut
+  EXPECT_EQ(noise.told({4, document.at}, 0, 4, RandomKey(1)), range(10, 4));
+}
+
 }  // namespace
 }  // namespace tessera::train::fill_in_middle_test

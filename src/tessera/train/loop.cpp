@@ -267,6 +267,7 @@ void Loop::validate(LogLine& line, bool last) {
                                       .cancel = options_.cancel});
   line.valid_loss = result.loss;
   line.accuracy = result.accuracy;
+  for (const auto& [name, loss] : result.losses) line.losses["valid_" + name] = loss;
   if (objective_.counts_bytes()) line.valid_bits_per_byte = result.bits_per_byte;
   progress_.seconds += now() - begin;
 }

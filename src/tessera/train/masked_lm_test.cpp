@@ -1,5 +1,6 @@
 // Training of encoders by the tokens hidden in a text.
 #include "tessera/ops/ops_testing.h"
+#include "tessera/train/batch_tensors.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/run_folder.h"
@@ -52,9 +53,10 @@ TEST(MaskedLm, CorruptionIsAFunctionOfTheSampleAndInWhatIsHeldOutOfNothingElse) 
   EXPECT_NE(one->source().train(8, 4, begun).targets, other->source().train(8, 4, begun).targets);
 }
 
-TEST(MaskedLm, LearnsAndGoesOnWithTheSameBits) {
+void learns_and_goes_on(const std::string& unit) {
   const TemporaryFolder folder;
   Json json = masked_recipe(folder.write("a.txt", counting_text(4000)));
+  json["objective"]["unit"] = unit;
   json["train"]["steps"] = 60;
   json["train"]["accumulate"] = 2;
   json["checkpoint"]["every"] = 25;
@@ -78,6 +80,26 @@ TEST(MaskedLm, LearnsAndGoesOnWithTheSameBits) {
                 read_text_file(checkpoint_folder(folder / "cut", 60) / file))
         << file;
   EXPECT_EQ(*whole.last->valid_loss, *resumed.last->valid_loss);
+}
+
+TEST(MaskedLm, LearnsAndGoesOnWithTheSameBits) {
+  for (const char* unit : {"token", "word", "span"}) learns_and_goes_on(unit);
+}
+
+TEST(MaskedLm, ATextAloneIsTheSameAmongOthers) {
+  const Recipe recipe = read_recipe(masked_recipe("a.txt"), "");
+  const model::Model model(recipe.spec, model::Weights::initial(recipe.spec, 3, at::kDouble));
+  std::vector<std::vector<int64_t>> texts;
+  std::vector<Tensor> alone;
+  PackedBatch packed;
+  for (const int64_t n : {1, 7, 63}) {
+    std::vector<int64_t>& text = texts.emplace_back();
+    for (int64_t i = 0; i < n; ++i) text.push_back((i * 37 + n) % 257);
+    packed.pieces.push_back({0, static_cast<int64_t>(std::ssize(packed.ids)), n});
+    packed.ids.insert(packed.ids.end(), text.begin(), text.end());
+    alone.push_back(model.hidden(nn::Batch::of({text})));
+  }
+  EXPECT_TRUE(at::allclose(model.hidden(batch_of(packed)), at::cat(alone), 0, 1e-10));
 }
 
 }  // namespace

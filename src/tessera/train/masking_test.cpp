@@ -183,6 +183,7 @@ TEST(Masking, RecipeSpecAndDataMustAgree) {
   refuses("/objective/mask_token", "[MASK]", "given together with mask_id");
   refuses("/objective/mask_id", nullptr, "missing; expected either it or mask_id");
   refuses("/objective/type", "masked", "objective.type");
+  refuses("/objective/unit", "letter", "objective.unit");
   refuses("/spec/head", "linear", "needs \"masked_lm\"");
   refuses("/spec/head", nullptr, "spec.head");
   refuses("/spec/arch", "decoder", "expected \"encoder\"");
@@ -193,6 +194,11 @@ TEST(Masking, RecipeSpecAndDataMustAgree) {
   json["objective"]["mask_token"] = "[MASK]";
   expect_error(ErrorKind::spec, "which the tokenizer does not have",
                [&] { read_recipe(json, ""); });
+  json = good;
+  json["objective"]["unit"] = "span";
+  EXPECT_NO_THROW(read_recipe(json, ""));
+  json["objective"]["count"] = "bernoulli";
+  expect_error(ErrorKind::spec, "objective.count", [&] { read_recipe(json, ""); });
   json = good;
   json.erase("objective");
   expect_error(ErrorKind::spec, "spec.arch", [&] { read_recipe(json, ""); });

@@ -8,10 +8,24 @@
 namespace tessera::train {
 
 int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int64_t)>& fits) {
-  for (int64_t n = most; n >= 2; --n)
-    if (fits(n)) return n;
-  fail(ErrorKind::spec, "train.length",
-       "{} tokens; what is given and what is asked for of a text do not fit: expected more", length);
+  int64_t found = 1, above = most + 1;
+  while (above - found > 1) {
+    const int64_t n = found + (above - found) / 2;
+    (fits(n) ? found : above) = n;
+  }
+  // counts are rounded: beside the border some texts fit and a shorter one does not
+  constexpr int64_t kBeside = 64;
+  for (int64_t n = std::max<int64_t>(2, found); n <= std::min(most, found + kBeside); ++n)
+    if (fits(n)) found = n;
+  if (found < 2)
+    fail(ErrorKind::spec, "train.length",
+         "{} tokens; what is given and what is asked for of a text do not fit: expected more",
+         length);
+  return found;
+}
+
+std::vector<int64_t> Noise::told(const NoiseDocument&, int64_t, int64_t, const RandomKey&) const {
+  fail(ErrorKind::internal, "noise", "it tells no documents");
 }
 
 PackedBatch pack_noised(std::vector<NoisedPiece> pieces,
@@ -22,8 +36,8 @@ PackedBatch pack_noised(std::vector<NoisedPiece> pieces,
     auto& [given, asked] = piece.text;
     given.resize(std::min(given.size(), static_cast<size_t>(length)));
     const int64_t read = start ? 1 : std::ssize(given);
-    asked.resize(static_cast<size_t>(
-        std::min(std::ssize(asked), std::max<int64_t>(1, length + 1 - read))));
+    asked.resize(
+        static_cast<size_t>(std::min(std::ssize(asked), std::max<int64_t>(1, length + 1 - read))));
     batch.pieces.push_back({piece.row, static_cast<int64_t>(batch.ids.size()),
                             read + std::ssize(asked) - 1, /*prefix=*/read});
     if (start)
@@ -35,6 +49,7 @@ PackedBatch pack_noised(std::vector<NoisedPiece> pieces,
     batch.targets.insert(batch.targets.end(), asked.begin(), asked.end());
     batch.n_targets += std::ssize(asked);
     if (start) batch.sources.push_back(std::move(given));
+    if (piece.kind >= 0) batch.kinds.push_back(piece.kind);
   }
   return batch;
 }

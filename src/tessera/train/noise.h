@@ -38,6 +38,12 @@ struct NoiseText {
   bool ends = false;  // the document does
 };
 
+/// A document whole, with what separates it from the next, of which any tokens can be read.
+struct NoiseDocument {
+  int64_t tokens = 0;
+  std::function<int64_t(int64_t index)> at;
+};
+
 class Noise {
  public:
   virtual ~Noise() = default;
@@ -45,10 +51,19 @@ class Noise {
   virtual int64_t raw_length() const = 0;
   /// Nothing where the text is too short to ask anything.
   virtual std::optional<Noised> apply(const NoiseText& text, const RandomKey& key) const = 0;
+
+  /// Whether documents are told anew as wholes, by keys of their own, and windows show parts of
+  /// what they become; then apply() is not called but this: tokens from .. to - 1, at least 2 of
+  /// them, of the document that comes out, which has as many as went in.
+  virtual bool tells_documents() const { return false; }
+  virtual std::vector<int64_t> told(const NoiseDocument& document,
+                                    int64_t from,
+                                    int64_t to,
+                                    const RandomKey& key) const;
 };
 
-/// The most tokens of a text, 2 to `most`, for which fits(n); Error(spec) where there are none in
-/// train.length = `length`.
+/// The most tokens of a text, 2 to `most`, for which fits(n), which but for rounding holds up to a
+/// border; Error(spec) where there are none in train.length = `length`.
 int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int64_t)>& fits);
 
 /// What documents become: rows of a batch that an encoder_decoder whose decoder begins with `start`
@@ -57,6 +72,7 @@ int64_t longest_text(int64_t most, int64_t length, const std::function<bool(int6
 struct NoisedPiece {
   int64_t row = 0;
   Noised text;
+  int64_t kind = -1;  // PackedBatch::kinds; -1 = there is one alone
 };
 PackedBatch pack_noised(std::vector<NoisedPiece> pieces,
                         std::optional<int64_t> start,

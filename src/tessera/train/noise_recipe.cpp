@@ -15,6 +15,7 @@ namespace tessera::train {
 
 enum class MiddleCut { characters, tokens };
 enum class MiddleLoss { all, middle };
+enum class MiddleUnit { window, document };
 
 }  // namespace tessera::train
 
@@ -29,6 +30,13 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::MiddleLoss> {
   using E = tessera::train::MiddleLoss;
   static constexpr std::array names{std::pair{E::all, "all"}, std::pair{E::middle, "middle"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::MiddleUnit> {
+  using E = tessera::train::MiddleUnit;
+  static constexpr std::array names{std::pair{E::window, "window"},
+                                    std::pair{E::document, "document"}};
 };
 
 namespace tessera::train {
@@ -83,7 +91,8 @@ void check_share(double share, const NoiseScope& scope, const char* key, bool so
 
 void check_span(double mean, const NoiseScope& scope, double least) {
   if (mean < least)
-    fail(ErrorKind::spec, scope.where + ".mean_span", "found {}; expected at least {}", mean, least);
+    fail(ErrorKind::spec, scope.where + ".mean_span", "found {}; expected at least {}", mean,
+         least);
 }
 
 struct SpanRecipe {
@@ -121,7 +130,9 @@ struct SpanRecipe {
     while (const auto id = scope.tokenizer.id(fmt::format("<extra_id_{}>", out.size())))
       out.push_back(*id);
     if (!out.empty()) return out;
-    for (int64_t id = scope.spec.vocab - 1; id >= scope.tokenizer.vocab_size(); --id)
+    // a text of any length that fits has fewer spans
+    for (int64_t id = scope.spec.vocab - 1;
+         id >= scope.tokenizer.vocab_size() && std::ssize(out) <= scope.room.length; --id)
       if (std::find(scope.named.begin(), scope.named.end(), id) == scope.named.end())
         out.push_back(id);
     return out;
@@ -132,9 +143,8 @@ struct SpanRecipe {
     check_share(rate, scope, "rate", true);
     check_span(mean_span, scope, 1);
     return std::make_unique<SpanCorruption>(
-        scope.room,
-        SpanCorruption::Options{rate, mean_span, sentinel_ids(scope), end_in(eos, scope),
-                                id_in(mode, scope, "mode")});
+        scope.room, SpanCorruption::Options{rate, mean_span, sentinel_ids(scope),
+                                            end_in(eos, scope), id_in(mode, scope, "mode")});
   }
 };
 
@@ -230,10 +240,14 @@ struct DenoisingRecipe {
     if (permute == 0 && infill == 0 && erase == 0 && rotate == 0)
       fail(ErrorKind::spec, scope.where,
            "permute, infill, delete and rotate are all 0; expected one of them to spoil the text");
-    Denoising::Options options{permute, infill,
-                               mean_span, erase,
-                               rotate, id_in(mask, scope, "mask").value_or(0),
-                               end_in(eos, scope), {}};
+    Denoising::Options options{permute,
+                               infill,
+                               mean_span,
+                               erase,
+                               rotate,
+                               id_in(mask, scope, "mask").value_or(0),
+                               end_in(eos, scope),
+                               {}};
     if (permute > 0) {
       options.sentence_ends = ends(scope);
       if (options.sentence_ends.empty())
@@ -251,6 +265,7 @@ struct MiddleRecipe {
   double spm_rate = 0.5;
   MiddleCut cut = MiddleCut::characters;
   MiddleLoss loss = MiddleLoss::all;
+  MiddleUnit unit = MiddleUnit::window;
   std::optional<TokenName> prefix = {}, suffix = {}, middle = {}, eos = {};
 
   static constexpr auto fields() {
@@ -263,6 +278,10 @@ struct MiddleRecipe {
               "characters: anywhere, the parts in tokens of their own; tokens: between tokens, so "
               "that no prompt ever ends inside one"),
         field("loss", &C::loss, "all: of every token; middle: of the middle's and its end alone"),
+        field(
+            "unit", &C::unit,
+            "window: what a window shows of a document is cut; document: the whole of it, so that "
+            "a window may show parts of the parts"),
         field("prefix", &C::prefix, "token before it; null = the tokenizer's <|fim_prefix|>"),
         field("suffix", &C::suffix, "token before it; null = the tokenizer's <|fim_suffix|>"),
         field("middle", &C::middle, "token before it; null = the tokenizer's <|fim_middle|>"),
@@ -293,7 +312,19 @@ struct MiddleRecipe {
     check_decoder(scope, kType);
     check_share(rate, scope, "rate", false);
     check_share(spm_rate, scope, "spm_rate", false);
-    FillInMiddle::Options options{rate, spm_rate, tokens(scope), loss == MiddleLoss::middle, {}};
+    FillInMiddle::Options options{rate,
+                                  spm_rate,
+                                  tokens(scope),
+                                  loss == MiddleLoss::middle,
+                                  {},
+                                  unit == MiddleUnit::document};
+    if (unit == MiddleUnit::document && cut == MiddleCut::characters)
+      fail(ErrorKind::spec, scope.where + ".cut",
+           "\"characters\" with unit \"document\", whose parts would have to be tokenised for "
+           "every window; expected \"tokens\"");
+    if (unit == MiddleUnit::document && loss == MiddleLoss::middle)
+      fail(ErrorKind::spec, scope.where + ".loss",
+           "\"middle\" with unit \"document\", of which a window may show none; expected \"all\"");
     std::vector<int64_t> all = named(scope);
     std::sort(all.begin(), all.end());
     if (const auto twice = std::adjacent_find(all.begin(), all.end()); twice != all.end())

@@ -55,13 +55,19 @@ TEST(NoiseRecipe, RecipeSpecAndDataMustAgree) {
   refuses(kMiddle, "/objective/prefix", nullptr, "the tokenizer has no <|fim_prefix|>");
   refuses(kMiddle, "/objective/prefix", 258, "two of them are token 258");
   refuses(kMiddle, "/objective/cut", "letters", "objective.cut");
+  refuses(kMiddle, "/objective/unit", "document", "objective.cut] \"characters\" with unit");
+  Json whole = kMiddle;
+  whole["unit"] = "document";
+  whole["cut"] = "tokens";
+  EXPECT_NO_THROW(read_recipe(noise_recipe("a.txt", whole), ""));
+  refuses(whole, "/objective/loss", "middle", "objective.loss");
   refuses(kUl2, "/objective/of", Json::array(), "objective.of] it is empty");
   refuses(kUl2, "/objective/of", nullptr, "objective.of] found none");
   refuses(kUl2, "/objective/of/0/weight", -1, "objective.of[0].weight");
   refuses(kUl2, "/objective/of/1/rate", 2, "objective.of[1].rate");
   refuses(kUl2, "/objective/of/0/type", "mixture", "objective.of[0].type] unknown value");
-  refuses({{"type", "mixture"}, {"of", {{{"type", "prefix_lm"}, {"weight", 0}}}}}, "/train/steps", 1,
-          "all weights are 0");
+  refuses({{"type", "mixture"}, {"of", {{{"type", "prefix_lm"}, {"weight", 0}}}}}, "/train/steps",
+          1, "all weights are 0");
   Json json = noise_pair_recipe("a.txt", kMiddle);
   expect_error(ErrorKind::spec, "\"fim\" with arch \"encoder_decoder\"",
                [&] { read_recipe(json, ""); });
@@ -75,8 +81,9 @@ TEST(NoiseRecipe, RecipeSpecAndDataMustAgree) {
 std::string lines() {
   std::string out;
   for (int i = 0; i < 60; ++i)
-    out += Json{{"text", i % 9 == 3 ? "x" : counting_text(static_cast<size_t>(10 + i % 40))}}.dump() +
-           "\n";
+    out +=
+        Json{{"text", i % 9 == 3 ? "x" : counting_text(static_cast<size_t>(10 + i % 40))}}.dump() +
+        "\n";
   return out;
 }
 
@@ -112,10 +119,28 @@ TEST(NoiseSource, SamplesAreFunctionsOfTheirNumbersAndOfTheSeedInTrainingAlone) 
         EXPECT_LE(piece.length, 32);
         EXPECT_GE(batch.targets[static_cast<size_t>(piece.begin + piece.length - 1)], 0);
       }
-      EXPECT_EQ(batch.n_targets,
-                std::ssize(batch.targets) -
-                    std::count(batch.targets.begin(), batch.targets.end(), -1));
+      EXPECT_EQ(batch.n_targets, std::ssize(batch.targets) -
+                                     std::count(batch.targets.begin(), batch.targets.end(), -1));
     }
+  }
+}
+
+TEST(NoiseSource, ADocumentIsToldAlikeInAllWindowsOfAnEpoch) {
+  const TemporaryFolder folder;
+  Json objective = kMiddle;
+  for (const auto& [key, value] : {std::pair("unit", "document"), std::pair("cut", "tokens")})
+    objective[key] = value;
+  objective["rate"] = 1;
+  Json json = noise_recipe(folder.write("a.txt", counting_text(200)), objective);
+  json["data"]["valid_fraction"] = 0;
+  const auto source = open_source(read_recipe(json, ""), folder / "cache");
+  // windows of 32 tokens, 5 an epoch: names of the parts stand in few of them, each once
+  for (int64_t epoch = 0; epoch < 10; ++epoch) {
+    std::vector<int64_t> begun;
+    const PackedBatch all = source->train(5 * epoch, 5, begun);
+    EXPECT_EQ(all.pieces.size(), 5u);
+    for (const int64_t id : {257, 258, 259})
+      EXPECT_LE(std::count(all.ids.begin(), all.ids.end(), id), 1) << epoch;
   }
 }
 
@@ -154,7 +179,8 @@ TEST(NoiseSource, SentinelsLieBehindTheTokenizerAndAreNoneOfTheTokensThatAreName
 
 TEST(NoiseSource, DataWithoutTextIsRefused) {
   const TemporaryFolder folder;
-  Json json = noise_recipe(folder.write("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n"), kSpans);
+  Json json =
+      noise_recipe(folder.write("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n"), kSpans);
   json["data"]["format"] = "jsonl";
   json["data"]["valid_fraction"] = 0;
   expect_error(ErrorKind::input, "no document of 2 has 2 tokens of text",

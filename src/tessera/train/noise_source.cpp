@@ -31,8 +31,8 @@ NoiseSource::NoiseSource(TokenData data,
       noises_(std::move(noises)),
       options_(options),
       key_(RandomKey(static_cast<uint64_t>(options.seed)).fold("objective")) {
-  require(!noises_.empty() && weights_.size() == noises_.size(), "noise", "{} weights for {} noises",
-          weights_.size(), noises_.size());
+  require(!noises_.empty() && weights_.size() == noises_.size(), "noise",
+          "{} weights for {} noises", weights_.size(), noises_.size());
   const auto check = [&](const TokenSplit& split, const char* name) {
     if (has_text(split, {0, split.tokens()})) return;
     fail(ErrorKind::input, "data",
@@ -73,10 +73,18 @@ PackedBatch NoiseSource::train(int64_t first, int64_t count, std::vector<int64_t
     const size_t noise = draw(key);
     // a window without text gives way to the next one that has some
     const SampleOrder& order = orders_[noise];
+    const int64_t length = options_.ramp.part(sample, noises_[noise]->raw_length());
+    const auto at = [&](int64_t number) {
+      Window window = order.at(number);
+      window.length = std::min(window.length, length);
+      return window;
+    };
     int64_t number = sample;
-    while (number - sample < order.per_epoch() && !has_text(data_.train, order.at(number)))
-      ++number;
-    add(pieces, parts(data_.train, order.at(number)), noise, sample - first, key);
+    while (number - sample < order.per_epoch() && !has_text(data_.train, at(number))) ++number;
+    // those of an epoch are told alike, whichever window shows them
+    const RandomKey epoch =
+        key_.fold("documents").fold(static_cast<uint64_t>(number / order.per_epoch()));
+    add(pieces, data_.train, at(number), noise, sample - first, {key, epoch});
   }
   PackedBatch out = pack_noised(std::move(pieces), options_.start, options_.length);
   out.first_sample = first;
@@ -86,10 +94,9 @@ PackedBatch NoiseSource::train(int64_t first, int64_t count, std::vector<int64_t
 PackedBatch NoiseSource::valid(const std::vector<int64_t>& samples) const {
   std::vector<NoisedPiece> pieces;
   for (size_t row = 0; row < samples.size(); ++row) {
-    const RandomKey key =
-        RandomKey(hash_name("valid")).fold(static_cast<uint64_t>(samples[row]));
-    add(pieces, parts(data_.valid, valid_.at(static_cast<size_t>(samples[row]))), draw(key),
-        static_cast<int64_t>(row), key);
+    const RandomKey key = RandomKey(hash_name("valid")).fold(static_cast<uint64_t>(samples[row]));
+    add(pieces, data_.valid, valid_.at(static_cast<size_t>(samples[row])), draw(key),
+        static_cast<int64_t>(row), {key, RandomKey(hash_name("valid")).fold("documents")});
   }
   return pack_noised(std::move(pieces), options_.start, options_.length);
 }
@@ -121,13 +128,37 @@ bool NoiseSource::has_text(const TokenSplit& split, const Window& window) const 
 }
 
 void NoiseSource::add(std::vector<NoisedPiece>& to,
-                      const std::vector<Part>& parts,
-                      size_t noise,
+                      const TokenSplit& split,
+                      const Window& window,
+                      size_t number,
                       int64_t row,
-                      const RandomKey& key) const {
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (auto text = noises_[noise]->apply({parts[i].ids, parts[i].ends}, key.fold(i)))
-      to.push_back({row, std::move(*text)});
+                      const Keys& keys) const {
+  const Noise& noise = *noises_[number];
+  const int64_t kind = noises_.size() > 1 ? static_cast<int64_t>(number) : -1;
+  if (!noise.tells_documents()) {
+    const std::vector<Part> all = parts(split, window);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (auto text = noise.apply({all[i].ids, all[i].ends}, keys.sample.fold(i)))
+        to.push_back({row, std::move(*text), kind});
+    return;
+  }
+  const int64_t end = window.begin + window.length;
+  for (int64_t at = window.begin; at < end;) {
+    const int64_t index = split.document_of(at);
+    const auto [begin, tokens] = split.document(index);
+    const int64_t until = std::min(end, begin + tokens);
+    if (until - at >= 2) {
+      const NoiseDocument document{tokens, [&split, first = begin](int64_t i) {
+                                     int64_t id = 0;
+                                     split.read(first + i, std::span(&id, 1));
+                                     return id;
+                                   }};
+      const std::vector<int64_t> ids = noise.told(
+          document, at - begin, until - begin, keys.documents.fold(static_cast<uint64_t>(index)));
+      to.push_back({row, {{ids.front()}, {ids.begin() + 1, ids.end()}}, kind});
+    }
+    at = until;
+  }
 }
 
 NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer) {
@@ -139,10 +170,11 @@ NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer) {
 
 std::unique_ptr<Source> open_noises(const Recipe& recipe,
                                     TokenData data,
-                                    const text::Tokenizer& tokenizer) {
+                                    const text::Tokenizer& tokenizer,
+                                    const LengthRamp& ramp) {
   std::vector<double> weights;
   for (const NoiseShare& share : recipe.noises) weights.push_back(share.weight);
-  NoiseSource::Options options{std::nullopt, recipe.train.length, recipe.train.seed};
+  NoiseSource::Options options{std::nullopt, recipe.train.length, recipe.train.seed, ramp};
   if (recipe.spec.encoder) options.start = recipe.spec.start;
   return std::make_unique<NoiseSource>(std::move(data), std::move(weights),
                                        build_noises(recipe.noises, noise_scope(recipe, tokenizer)),

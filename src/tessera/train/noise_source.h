@@ -16,6 +16,7 @@ class NoiseSource final : public Source {
     std::optional<int64_t> start;  // a decoder's beside an encoder begins with it
     int64_t length = 0;            // tokens that a stack reads at most
     int64_t seed = 0;
+    LengthRamp ramp = {};
   };
   /// Throws Error(input) for data of which no document has 2 tokens.
   NoiseSource(TokenData data,
@@ -39,11 +40,17 @@ class NoiseSource final : public Source {
   std::vector<Part> parts(const TokenSplit& split, const Window& window) const;
   /// Whether a document of it can be asked anything.
   bool has_text(const TokenSplit& split, const Window& window) const;
+  /// The questions of a window, by the key of its sample; `documents` is that of documents that
+  /// are told as wholes.
+  struct Keys {
+    RandomKey sample, documents;
+  };
   void add(std::vector<NoisedPiece>& to,
-           const std::vector<Part>& parts,
+           const TokenSplit& split,
+           const Window& window,
            size_t noise,
            int64_t row,
-           const RandomKey& key) const;
+           const Keys& keys) const;
 
   TokenData data_;
   std::vector<double> weights_;
@@ -60,6 +67,7 @@ NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer);
 /// The source of a recipe with noises.
 std::unique_ptr<Source> open_noises(const Recipe& recipe,
                                     TokenData data,
-                                    const text::Tokenizer& tokenizer);
+                                    const text::Tokenizer& tokenizer,
+                                    const LengthRamp& ramp);
 
 }  // namespace tessera::train

@@ -27,7 +27,7 @@ inline Json noise_pair_recipe(const std::string& file, Json objective) {
 }
 
 inline const Json kSpans = {{"type", "span_corruption"}, {"eos", 256}};
-inline const Json kMiddle = {{"type", "fim"},    {"prefix", 257}, {"suffix", 258},
+inline const Json kMiddle = {{"type", "fim"}, {"prefix", 257}, {"suffix", 258},
                              {"middle", 259}, {"eos", 256},    {"spm_rate", 0.5}};
 inline const Json kBart = {{"type", "denoising"}, {"mask", 260}, {"eos", 256}};
 inline const Json kUl2 = {
@@ -35,6 +35,10 @@ inline const Json kUl2 = {
     {"of",
      {{{"weight", 1}, {"type", "prefix_lm"}, {"mode", 263}},
       {{"weight", 1}, {"type", "span_corruption"}, {"eos", 256}, {"mode", 261}},
-      {{"type", "span_corruption"}, {"rate", 0.5}, {"mean_span", 8}, {"eos", 256}, {"mode", 262}}}}};
+      {{"type", "span_corruption"},
+       {"rate", 0.5},
+       {"mean_span", 8},
+       {"eos", 256},
+       {"mode", 262}}}}};
 
 }  // namespace tessera::train

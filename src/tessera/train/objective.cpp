@@ -1,5 +1,7 @@
 #include "tessera/train/objective.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "tessera/model/predictor_spec.h"
@@ -36,6 +38,8 @@ class TokenObjective final : public Objective {
         exit_(recipe.train.early_exit),
         steps_(recipe.train.steps),
         layers_(std::ssize(recipe.spec.layers)) {
+    for (size_t i = 0; i < recipe.noises.size(); ++i)
+      kinds_.push_back(fmt::format("{}_{}", recipe.noises[i].noise->type(), i + 1));
     if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
       fail(ErrorKind::spec, "spec.head",
            "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
@@ -45,6 +49,9 @@ class TokenObjective final : public Objective {
   std::string_view name() const override { return name_; }
   std::string main_loss() const override { return kNextToken; }
   bool counts_bytes() const override { return counts_bytes_; }
+  std::string loss_of_kind(int64_t kind) const override {
+    return kinds_.at(static_cast<size_t>(kind));
+  }
 
   Denominators denominators(const PackedBatch& packed) const override {
     Denominators out;
@@ -56,6 +63,12 @@ class TokenObjective final : public Objective {
         out.losses[exit_loss(layer)] = out.losses[kNextToken];
     for (int64_t k = 0; k < ahead_; ++k)
       out.losses[ahead_loss(k)] = static_cast<double>(targets_ahead(packed, k));
+    for (size_t i = 0; i < packed.kinds.size(); ++i) {
+      const Piece& piece = packed.pieces[i];
+      const auto first = packed.targets.begin() + piece.begin;
+      out.losses[loss_of_kind(packed.kinds[i])] +=
+          static_cast<double>(piece.length - std::count(first, first + piece.length, -1));
+    }
     out.tokens = static_cast<double>(packed.ids.size());
     for (const auto& source : packed.sources)
       out.source_tokens += static_cast<double>(source.size());
@@ -108,7 +121,7 @@ class TokenObjective final : public Objective {
     add(parts.weighted());
     if (!weights.empty()) options.scale *= weights.back();
     Tensor nll_N;
-    if (!policies.empty()) options.nll_N = &nll_N;
+    if (!policies.empty() || !packed.kinds.empty()) options.nll_N = &nll_N;
     const HeadLoss head = head_loss(model, hidden, targets, options);
     const TokenLosses& own = head.sums;
     for (const Tensor& policy_N : policies)
@@ -117,6 +130,11 @@ class TokenObjective final : public Objective {
     sums[kNextToken] = own.nll;
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
     if (loss_.z_loss > 0) sums[kZLoss] = own.z;
+    for (size_t i = 0; i < packed.kinds.size(); ++i) {
+      const Piece& piece = packed.pieces[i];
+      sums[loss_of_kind(packed.kinds[i])] +=
+          infer::sum_in_order(nll_N.narrow(0, piece.begin, piece.length));
+    }
     for (const auto& [name, sum] : parts.sums()) sums[name] = sum.item<double>();
     return sums;
   }
@@ -196,6 +214,7 @@ class TokenObjective final : public Objective {
   }
 
   std::string name_;
+  std::vector<std::string> kinds_;  // losses of what it draws
   bool counts_bytes_;
   LossOptions loss_;  // but for its scale
   int64_t ahead_;     // predictors that learn

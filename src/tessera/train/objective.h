@@ -55,6 +55,8 @@ class Objective {
                          const Denominators& whole) const = 0;
   /// What an evaluation asks of each piece of a batch, as a document of its own.
   virtual std::vector<infer::Request> questions(const PackedBatch& packed) const = 0;
+  /// The loss of one of the objectives that this one draws (PackedBatch::kinds), by its name.
+  virtual std::string loss_of_kind(int64_t kind) const = 0;
   /// Whether the text that is predicted has bytes to count.
   virtual bool counts_bytes() const = 0;
 

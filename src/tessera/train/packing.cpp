@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "tessera/base/error.h"
+#include "tessera/train/noise.h"
 
 namespace tessera::train {
 
@@ -113,44 +114,27 @@ PackedBatch pack_pairs(const TokenSplit& split,
                        std::span<const int64_t> pairs,
                        int64_t start,
                        int64_t length) {
-  PackedBatch batch;
-  for (const int64_t pair : pairs) {
-    batch.sources.push_back(first_tokens(split, 2 * pair, length));
-    const std::vector<int64_t> text = first_tokens(split, 2 * pair + 1, length);
-    batch.pieces.push_back({static_cast<int64_t>(batch.pieces.size()),
-                            static_cast<int64_t>(batch.ids.size()),
-                            static_cast<int64_t>(text.size()), /*prefix=*/1});
-    batch.ids.push_back(start);
-    batch.ids.insert(batch.ids.end(), text.begin(), text.end() - 1);
-    batch.targets.insert(batch.targets.end(), text.begin(), text.end());
-  }
-  batch.n_targets = static_cast<int64_t>(batch.targets.size());
-  return batch;
+  std::vector<NoisedPiece> pieces;
+  for (const int64_t pair : pairs)
+    pieces.push_back(
+        {std::ssize(pieces),
+         {first_tokens(split, 2 * pair, length), first_tokens(split, 2 * pair + 1, length)}});
+  return pack_noised(std::move(pieces), start, length);
 }
 
 PackedBatch pack_prefixed(const TokenSplit& split,
                           std::span<const int64_t> pairs,
                           std::optional<int32_t> separator,
                           int64_t length) {
-  PackedBatch batch;
+  std::vector<NoisedPiece> pieces;
   for (const int64_t pair : pairs) {
     // one more than fits, so that a separator behind what fits is found
     std::vector<int64_t> source = first_tokens(split, 2 * pair, length + 1);
     if (separator && source.size() > 1 && source.back() == *separator) source.pop_back();
-    source.resize(std::min(source.size(), static_cast<size_t>(length)));
-    const auto given = static_cast<int64_t>(source.size());
-    const std::vector<int64_t> text =
-        first_tokens(split, 2 * pair + 1, std::max<int64_t>(1, length + 1 - given));
-    batch.pieces.push_back({static_cast<int64_t>(batch.pieces.size()),
-                            static_cast<int64_t>(batch.ids.size()),
-                            given + static_cast<int64_t>(text.size()) - 1, given});
-    batch.ids.insert(batch.ids.end(), source.begin(), source.end());
-    batch.ids.insert(batch.ids.end(), text.begin(), text.end() - 1);
-    batch.targets.insert(batch.targets.end(), source.size() - 1, -1);
-    batch.targets.insert(batch.targets.end(), text.begin(), text.end());
-    batch.n_targets += static_cast<int64_t>(text.size());
+    pieces.push_back(
+        {std::ssize(pieces), {std::move(source), first_tokens(split, 2 * pair + 1, length)}});
   }
-  return batch;
+  return pack_noised(std::move(pieces), std::nullopt, length);
 }
 
 void hide_seen(PackedBatch& batch, int64_t prefix) {

@@ -20,6 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// One forward pass must stay addressable, whatever the recipe asks for.
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
 /// All of a recipe but the spec, which is a document of its own, and the data, of which there are
 /// two kinds.
 struct Sections {
@@ -77,9 +80,14 @@ void rebase(Json& json, const fs::path& folder) {
     move(json["init"]["from"]);
   if (!json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
-  for (const char* key : {"train", "valid"})
-    if (data.contains(key) && data[key].is_array())
-      for (Json& path : data[key]) move(path);
+  const auto move_files = [&](Json& of) {
+    for (const char* key : {"train", "valid"})
+      if (of.is_object() && of.contains(key) && of[key].is_array())
+        for (Json& path : of[key]) move(path);
+  };
+  move_files(data);
+  if (data.contains("mix") && data["mix"].is_array())
+    for (Json& part : data["mix"]) move_files(part);
   if (data.contains("tokenizer") && data["tokenizer"] != "bytes") move(data["tokenizer"]);
 }
 
@@ -128,6 +136,14 @@ void refuse_keys_of_wsd(const Json& json) {
            schedule->value("type", "cosine"));
 }
 
+/// A resolved recipe writes out what stands beside a mix; only what was said counts.
+Json without_defaults(Json data) {
+  const Json defaults = spec::dump_struct(DataRecipe());
+  for (const auto& [key, value] : defaults.items())
+    if (data.contains(key) && data[key] == value) data.erase(key);
+  return data;
+}
+
 void refuse_keys_of_other_tasks(const Json& data, DataType type) {
   const auto refuse = [&](const char* key) {
     if (data.contains(key))
@@ -136,6 +152,32 @@ void refuse_keys_of_other_tasks(const Json& data, DataType type) {
   };
   if (type != DataType::mqar) refuse("filler");
   if (type == DataType::induction_heads) refuse("items");
+}
+
+/// Files of the data or of a part of it.
+template <class Data>
+void check_files(const Data& data, const std::string& where) {
+  if (data.train.empty())
+    fail(ErrorKind::spec, where + ".train", "no files; expected at least one");
+  if (data.valid_fraction >= 1)
+    fail(ErrorKind::spec, where + ".valid_fraction", "found {}; expected less than 1",
+         data.valid_fraction);
+  if (!data.valid.empty() && data.valid_fraction > 0)
+    fail(ErrorKind::spec, where + ".valid_fraction",
+         "given together with {}.valid; expected one of them", where);
+}
+
+void check_mix(const DataRecipe& data, const Json& json) {
+  for (const char* key : {"train", "valid", "valid_fraction", "format", "text_key", "source_key"})
+    if (json.contains(key))
+      fail(ErrorKind::spec, fmt::format("data.{}", key),
+           "given beside data.mix, each part of which has its own; expected one of the two");
+  for (size_t i = 0; i < data.mix.size(); ++i) {
+    check_files(data.mix[i], fmt::format("data.mix[{}]", i));
+    if (!(data.mix[i].weight > 0))
+      fail(ErrorKind::spec, fmt::format("data.mix[{}].weight", i),
+           "found 0; expected more, or the part left out");
+  }
 }
 
 void read_data(const Json& json, Recipe& recipe) {
@@ -149,6 +191,7 @@ void read_data(const Json& json, Recipe& recipe) {
     spec::detail::read_value((*data)["type"], type, {}, scope.at("type"));
   if (type == DataType::text) {
     recipe.data = spec::read_struct<DataRecipe>(*data, scope);
+    if (!recipe.data.mix.empty()) check_mix(recipe.data, without_defaults(*data));
   } else {
     recipe.task = spec::read_struct<TaskRecipe>(*data, scope);
     refuse_keys_of_other_tasks(*data, type);
@@ -156,15 +199,12 @@ void read_data(const Json& json, Recipe& recipe) {
 }
 
 void check_data(const DataRecipe& data) {
-  if (data.train.empty()) fail(ErrorKind::spec, "data.train", "no files; expected at least one");
+  if (!data.mix.empty()) return;
+  if (data.temperature)
+    fail(ErrorKind::spec, "data.temperature", "has no meaning without data.mix");
+  check_files(data, "data");
   if (data.source_key && data.format != DataFormat::jsonl)
     fail(ErrorKind::spec, "data.source_key", "given for files of text; expected format \"jsonl\"");
-  if (data.valid_fraction >= 1)
-    fail(ErrorKind::spec, "data.valid_fraction", "found {}; expected less than 1",
-         data.valid_fraction);
-  if (!data.valid.empty() && data.valid_fraction > 0)
-    fail(ErrorKind::spec, "data.valid_fraction",
-         "given together with data.valid; expected one of them");
 }
 
 void check_optimizer(const OptimizerRecipe& optimizer) {
@@ -214,6 +254,9 @@ void check_noises(const Recipe& recipe) {
          "objective \"{}\" tells texts anew, and nothing goes on from one to the next; use "
          "\"isolated\"",
          type);
+  if (recipe.train.length > kMaxTokens)
+    fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", recipe.train.length,
+         kMaxTokens);
   const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
   build_noises(recipe.noises, noise_scope(recipe, tokenizer));
 }
@@ -336,8 +379,6 @@ void check_model(const Recipe& recipe) {
       if (const std::string reason = recipe.spec.no_exit_reason(layers); !reason.empty())
         fail(ErrorKind::spec, "train.early_exit", "{}; expected scale 0", reason);
   }
-  // one forward pass must stay addressable, whatever the recipe asks for
-  constexpr int64_t kMaxTokens = int64_t{1} << 31;
   if (recipe.train.batch > kMaxTokens / length || recipe.train.accumulate > kMaxTokens)
     fail(ErrorKind::spec, "train.batch", "{} sequences of {} tokens; expected at most {} tokens",
          recipe.train.batch, length, kMaxTokens);
@@ -383,6 +424,28 @@ int64_t balance_routers(Json& json) {
   return n + 1;
 }
 
+void check_curriculum(const Recipe& recipe) {
+  const Curriculum& how = recipe.train.curriculum;
+  if (how.steps == 0) return;
+  if (how.from > recipe.train.length)
+    fail(ErrorKind::spec, "train.curriculum.from", "found {}; expected at most train.length = {}",
+         how.from, recipe.train.length);
+  if (recipe.task)
+    fail(ErrorKind::spec, "train.curriculum",
+         "examples of a task have the length that they are made with; expected steps 0");
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.curriculum",
+         "\"carried\" windows go on in one another and have one length; expected steps 0, or "
+         "\"isolated\"");
+  if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
+      prefix > how.from && !recipe.data.source_key && recipe.noises.empty())
+    fail(
+        ErrorKind::spec, "train.curriculum.from",
+        "found {}; the first {} tokens of a document see each other, which leaves none to predict: "
+        "expected at least {}",
+        how.from, prefix, prefix);
+}
+
 /// What a row that goes on from step to step needs.
 void check_carried(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
@@ -393,6 +456,9 @@ void check_carried(const Recipe& recipe) {
     return;
   }
   constexpr const char* kWhere = "train.windows";
+  if (!recipe.data.mix.empty())
+    fail(ErrorKind::spec, kWhere,
+         "\"carried\" reads on in one text, but data.mix has several; use \"isolated\"");
   if (recipe.task)
     fail(ErrorKind::spec, kWhere,
          "examples of a task do not go on in one another; use \"isolated\"");
@@ -510,7 +576,7 @@ bool is_free(const std::string& path, bool constant_schedule) {
   for (const char* key : {"train.threads", "train.eval_every", "train.eval_batches",
                           "train.log_every", "checkpoint", "data.train", "data.valid"})
     if (path == key) return true;
-  return false;
+  return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
 }
 
 Json dump_task(const TaskRecipe& task) {
@@ -521,6 +587,18 @@ Json dump_task(const TaskRecipe& task) {
 }
 
 }  // namespace
+
+DataRecipe DataRecipe::only(const DataPart& part) const {
+  DataRecipe out = *this;
+  out.mix.clear();
+  out.temperature.reset();
+  out.train = part.train;
+  out.valid = part.valid;
+  out.valid_fraction = part.valid_fraction;
+  out.format = part.format;
+  out.text_key = part.text_key;
+  return out;
+}
 
 Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::string>& overrides) {
   nn::register_mechanisms();
@@ -559,8 +637,12 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   recipe.init = std::move(sections.init);
   if (recipe.init) recipe.init->from = under(folder, recipe.init->from).lexically_normal().string();
 
-  for (auto* files : {&recipe.data.train, &recipe.data.valid})
-    for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  const auto place = [&](auto& data) {
+    for (auto* files : {&data.train, &data.valid})
+      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  };
+  place(recipe.data);
+  for (DataPart& part : recipe.data.mix) place(part);
   if (recipe.data.tokenizer != "bytes")
     recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
   if (recipe.task)
@@ -581,6 +663,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   check_model(recipe);
   check_adapter(recipe);
   check_carried(recipe);
+  check_curriculum(recipe);
   check_experts(recipe);
   return recipe;
 }
@@ -594,6 +677,9 @@ Json resolve(const Recipe& recipe) {
   json["spec"] = model::resolve(recipe.spec);
   json["data"] = recipe.task ? dump_task(*recipe.task) : spec::dump_struct(recipe.data);
   json["train"] = spec::dump_struct(recipe.train);
+  if (recipe.data.mix.empty())
+    for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
+  if (recipe.train.curriculum.steps == 0) json["train"].erase("curriculum");
   json["optimizer"] = spec::dump_struct(recipe.optimizer);
   // absent where there is nothing to say, as in recipes of checkpoints without these keys
   if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");

@@ -23,6 +23,7 @@
 #include "tessera/spec/fields.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
+#include "tessera/train/length_ramp.h"
 #include "tessera/train/noise_recipe.h"
 #include "tessera/train/schedule.h"
 
@@ -123,6 +124,29 @@ struct tessera::spec::EnumNames<tessera::train::AdapterType> {
 
 namespace tessera::train {
 
+/// One of several texts that are learned from together.
+struct DataPart {
+  double weight = 1;
+  std::vector<std::string> train = {};
+  std::vector<std::string> valid = {};
+  double valid_fraction = 0;
+  DataFormat format = DataFormat::text;
+  std::string text_key = "text";
+
+  static constexpr auto fields() {
+    using C = DataPart;
+    using spec::field;
+    return std::tuple{
+        field("weight", &C::weight, "share of the samples, of the sum of all", {.min = 0}),
+        field("train", &C::train, "files to learn from", {.required = true}),
+        field("valid", &C::valid, "files to evaluate on"),
+        field("valid_fraction", &C::valid_fraction,
+              "instead of valid: the last part of the bytes of train", {.min = 0}),
+        field("format", &C::format, "text: a file is a document; jsonl: a line is"),
+        field("text_key", &C::text_key, "jsonl: key of the text in every line")};
+  }
+};
+
 /// Text out of files.
 struct DataRecipe {
   DataType type = DataType::text;
@@ -134,13 +158,18 @@ struct DataRecipe {
   std::optional<std::string> source_key = {};
   std::string tokenizer = "bytes";
   std::optional<std::string> document_separator = {};
+  std::vector<DataPart> mix = {};
+  std::optional<double> temperature = {};
+
+  /// The same of one part of the mix alone.
+  DataRecipe only(const DataPart& part) const;
 
   static constexpr auto fields() {
     using C = DataRecipe;
     using spec::field;
     return std::tuple{
         field("type", &C::type, "text, or a task"),
-        field("train", &C::train, "files to learn from", {.required = true}),
+        field("train", &C::train, "files to learn from; needed without a mix"),
         field("valid", &C::valid, "files to evaluate on"),
         field("valid_fraction", &C::valid_fraction,
               "instead of valid: the last part of the bytes of train", {.min = 0}),
@@ -153,7 +182,12 @@ struct DataRecipe {
               "\"bytes\", or a tokenizer.json or vocab.txt, or its folder"),
         field("document_separator", &C::document_separator,
               "token put after every document; null = the tokenizer's end of text if it has one, "
-              "\"\" = none")};
+              "\"\" = none"),
+        field("mix", &C::mix,
+              "instead of train: several texts, each with its share of the samples"),
+        field("temperature", &C::temperature,
+              "of a mix: weights count times tokens^(1 / temperature); null = by themselves",
+              {.min = 1})};
   }
 };
 
@@ -229,6 +263,7 @@ struct TrainRecipe {
   nn::Recompute recompute = {};
   double predictors = 0.3;
   EarlyExit early_exit = {};
+  Curriculum curriculum = {};
 
   static constexpr auto fields() {
     using C = TrainRecipe;
@@ -263,7 +298,8 @@ struct TrainRecipe {
         field("recompute", &C::recompute, "activations that are not kept for the backward pass"),
         field("predictors", &C::predictors,
               "factor on the mean of the losses of the spec's predictors", {.min = 0}),
-        field("early_exit", &C::early_exit, "losses at the outputs of earlier layers")};
+        field("early_exit", &C::early_exit, "losses at the outputs of earlier layers"),
+        field("curriculum", &C::curriculum, "sequences that are short at first and grow")};
   }
 };
 
@@ -437,7 +473,7 @@ struct Recipe {
   std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
   std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
   std::vector<NoiseShare> noises = {};         // instead of it: questions out of a text
-  std::optional<AdapterRecipe> adapter = {};  // trained alone, beside init's model as it is stored
+  std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning
   /// What reading it has decided and whoever trains should know, a line each.

@@ -10,17 +10,19 @@ namespace {
 using spec::Json;
 
 /// Its name; "" for a token that is only text.
-std::string name_of(int64_t id, const text::Tokenizer& tokenizer) {
-  if (id >= tokenizer.vocab_size()) return fmt::format("<{}>", id);
+std::string name_of(int64_t id, const text::Tokenizer* tokenizer) {
+  if (tokenizer == nullptr) return std::to_string(id);
+  if (id >= tokenizer->vocab_size()) return fmt::format("<{}>", id);
   const auto narrow = static_cast<int32_t>(id);
-  if (!tokenizer.is_special(narrow)) return "";
-  return std::string(tokenizer.token(narrow));
+  if (!tokenizer->is_special(narrow)) return "";
+  return std::string(tokenizer->token(narrow));
 }
 
-std::string token_of(int64_t id, const text::Tokenizer& tokenizer) {
-  if (id >= tokenizer.vocab_size()) return fmt::format("<{}>", id);
+std::string token_of(int64_t id, const text::Tokenizer* tokenizer) {
+  if (tokenizer == nullptr) return std::to_string(id);
+  if (id >= tokenizer->vocab_size()) return fmt::format("<{}>", id);
   try {
-    return std::string(tokenizer.token(static_cast<int32_t>(id)));
+    return std::string(tokenizer->token(static_cast<int32_t>(id)));
   } catch (const Error&) {
     return fmt::format("<{}>", id);  // an id between others that stands for no token
   }
@@ -47,7 +49,7 @@ std::vector<Run> runs_of(std::span<const int64_t> targets) {
   return out;
 }
 
-Json tokens_json(std::span<const int64_t> ids, const text::Tokenizer& tokenizer) {
+Json tokens_json(std::span<const int64_t> ids, const text::Tokenizer* tokenizer) {
   Json out = {{"ids", std::vector<int64_t>(ids.begin(), ids.end())},
               {"tokens", Json::array()},
               {"text", shown(ids, tokenizer)}};
@@ -57,12 +59,12 @@ Json tokens_json(std::span<const int64_t> ids, const text::Tokenizer& tokenizer)
 
 }  // namespace
 
-std::string shown(std::span<const int64_t> ids, const text::Tokenizer& tokenizer) {
+std::string shown(std::span<const int64_t> ids, const text::Tokenizer* tokenizer) {
   std::string out;
   std::vector<int32_t> held;
   const auto add = [&](const std::string& part) { out += (out.empty() ? "" : " ") + part; };
   const auto flush = [&] {
-    if (!held.empty()) add(quoted(tokenizer.decode(held)));
+    if (!held.empty()) add(quoted(tokenizer->decode(held)));
     held.clear();
   };
   for (const int64_t id : ids) {
@@ -78,7 +80,7 @@ std::string shown(std::span<const int64_t> ids, const text::Tokenizer& tokenizer
   return out;
 }
 
-Json view_of(const PackedBatch& batch, size_t index, const text::Tokenizer& tokenizer) {
+Json view_of(const PackedBatch& batch, size_t index, const text::Tokenizer* tokenizer) {
   const Piece& piece = batch.pieces.at(index);
   const auto first = static_cast<size_t>(piece.begin), size = static_cast<size_t>(piece.length);
   const auto ids = std::span(batch.ids).subspan(first, size),
@@ -90,18 +92,17 @@ Json view_of(const PackedBatch& batch, size_t index, const text::Tokenizer& toke
   if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
   for (const Run& run : runs_of(targets))
-    out["asks"].push_back(
-        {{"from", run.begin},
-         {"to", run.end - 1},
-         {"text", shown(targets.subspan(static_cast<size_t>(run.begin),
-                                        static_cast<size_t>(run.end - run.begin)),
-                        tokenizer)}});
+    out["asks"].push_back({{"from", run.begin},
+                           {"to", run.end - 1},
+                           {"text", shown(targets.subspan(static_cast<size_t>(run.begin),
+                                                          static_cast<size_t>(run.end - run.begin)),
+                                          tokenizer)}});
   return out;
 }
 
 std::vector<std::string> lines_of(const PackedBatch& batch,
                                   size_t index,
-                                  const text::Tokenizer& tokenizer) {
+                                  const text::Tokenizer* tokenizer) {
   const Json view = view_of(batch, index, tokenizer);
   std::vector<std::string> out;
   const auto add = [&](const char* what, const Json& tokens) {
@@ -111,16 +112,16 @@ std::vector<std::string> lines_of(const PackedBatch& batch,
   if (view.contains("encoder_reads")) add("encoder reads", view["encoder_reads"]);
   add("reads", view["reads"]);
   if (view.contains("prefix"))
-    out.push_back(fmt::format("  {:<14}the first {} tokens", "given",
-                              view["prefix"].get<int64_t>()));
+    out.push_back(
+        fmt::format("  {:<14}the first {} tokens", "given", view["prefix"].get<int64_t>()));
   if (view["asks"].empty()) out.push_back(fmt::format("  {:<14}nothing", "asks"));
   for (const Json& run : view["asks"])
-    out.push_back(fmt::format("  {:<14}at {}: {}", "asks",
-                              run["from"] == run["to"]
-                                  ? fmt::format("{}", run["from"].get<int64_t>())
-                                  : fmt::format("{} to {}", run["from"].get<int64_t>(),
-                                                run["to"].get<int64_t>()),
-                              run["text"].get<std::string>()));
+    out.push_back(fmt::format(
+        "  {:<14}at {}: {}", "asks",
+        run["from"] == run["to"]
+            ? fmt::format("{}", run["from"].get<int64_t>())
+            : fmt::format("{} to {}", run["from"].get<int64_t>(), run["to"].get<int64_t>()),
+        run["text"].get<std::string>()));
   return out;
 }
 

@@ -12,16 +12,16 @@
 namespace tessera::train {
 
 /// Tokens as text: `"Hello w" <extra_id_0> "ld"`; special tokens by their names, ids behind those
-/// of the tokenizer as <256>.
-std::string shown(std::span<const int64_t> ids, const text::Tokenizer& tokenizer);
+/// of the tokenizer as <256>. Here and below, without a tokenizer (tasks have none) ids as such.
+std::string shown(std::span<const int64_t> ids, const text::Tokenizer* tokenizer);
 
 /// One document of a batch: {"row", "reads": {"ids", "tokens", "text"}, "targets", "asks", ...};
 /// "encoder_reads" where an encoder reads something beside it, "prefix" where tokens were given.
-spec::Json view_of(const PackedBatch& batch, size_t piece, const text::Tokenizer& tokenizer);
+spec::Json view_of(const PackedBatch& batch, size_t piece, const text::Tokenizer* tokenizer);
 
 /// The same in a few lines, each indented.
 std::vector<std::string> lines_of(const PackedBatch& batch,
                                   size_t piece,
-                                  const text::Tokenizer& tokenizer);
+                                  const text::Tokenizer* tokenizer);
 
 }  // namespace tessera::train

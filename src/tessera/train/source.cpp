@@ -1,10 +1,12 @@
 #include "tessera/train/source.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "tessera/model/call_plan.h"
 #include "tessera/train/masking.h"
+#include "tessera/train/mixed_source.h"
 #include "tessera/train/noise_source.h"
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
@@ -30,8 +32,8 @@ PackedBatch numbered(PackedBatch batch, int64_t first_sample) {
 class TextSource final : public Source {
  public:
   /// The first `prefix` tokens of a document see each other.
-  TextSource(TokenData data, const TrainRecipe& how, int64_t prefix)
-      : data_(std::move(data)), prefix_(prefix) {
+  TextSource(TokenData data, const TrainRecipe& how, int64_t prefix, const LengthRamp& ramp)
+      : data_(std::move(data)), prefix_(prefix), ramp_(ramp) {
     const auto seed = static_cast<uint64_t>(how.seed);
     const int64_t tokens = data_.train.tokens();
     check_targets(data_.train, "train");
@@ -48,7 +50,8 @@ class TextSource final : public Source {
     std::vector<Window> windows;
     for (int64_t i = first; i < first + count; ++i) {
       if (isolated_) {
-        windows.push_back(isolated_->at(i));
+        Window& window = windows.emplace_back(isolated_->at(i));
+        window.length = std::min(window.length, ramp_.at(i));
         continue;
       }
       const StreamOrder::Next next = carried_->at(i);
@@ -76,6 +79,7 @@ class TextSource final : public Source {
 
   TokenData data_;
   int64_t prefix_ = 0, streams_ = 0;
+  LengthRamp ramp_;
   std::optional<SampleOrder> isolated_;
   std::optional<StreamOrder> carried_;
   std::vector<Window> valid_;
@@ -144,23 +148,23 @@ Masking masking_of(const MaskedRecipe& how, const text::Tokenizer& tokenizer) {
 /// What an encoder reads, and what the decoder answers; without an encoder the source is a prefix.
 class PairSource final : public Source {
  public:
-  PairSource(TokenData data, const Recipe& recipe)
+  PairSource(TokenData data, const Recipe& recipe, const LengthRamp& ramp)
       : data_(std::move(data)),
         order_(std::max<int64_t>(1, data_.train.documents() / 2),
                static_cast<uint64_t>(recipe.train.seed)),
         prefixed_(!recipe.spec.encoder),
         start_(recipe.spec.start),
-        length_(recipe.train.length) {}
+        ramp_(ramp) {}
 
   PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
     std::vector<int64_t> pairs;
     for (int64_t sample = first; sample < first + count; ++sample)
       pairs.push_back(order_.at(sample));
-    return numbered(packed(data_.train, pairs), first);
+    return numbered(packed(data_.train, pairs, ramp_.at(first)), first);
   }
   int64_t valid_samples() const override { return data_.valid.documents() / 2; }
   PackedBatch valid(const std::vector<int64_t>& samples) const override {
-    return packed(data_.valid, samples);
+    return packed(data_.valid, samples, ramp_.to);
   }
   /// Of the answers: they are what is predicted.
   double tokens_per_byte() const override {
@@ -173,15 +177,18 @@ class PairSource final : public Source {
   const std::string& key() const override { return data_.key; }
 
  private:
-  PackedBatch packed(const TokenSplit& split, const std::vector<int64_t>& pairs) const {
-    return prefixed_ ? pack_prefixed(split, pairs, data_.separator, length_)
-                     : pack_pairs(split, pairs, start_, length_);
+  PackedBatch packed(const TokenSplit& split,
+                     const std::vector<int64_t>& pairs,
+                     int64_t length) const {
+    return prefixed_ ? pack_prefixed(split, pairs, data_.separator, length)
+                     : pack_pairs(split, pairs, start_, length);
   }
 
   TokenData data_;
   PairOrder order_;
   bool prefixed_;
-  int64_t start_, length_;
+  int64_t start_;
+  LengthRamp ramp_;
 };
 
 class TaskSource final : public Source {
@@ -238,6 +245,23 @@ class TaskSource final : public Source {
   std::string key_;
 };
 
+/// Of one text, which gives `share` of the samples of a run.
+std::unique_ptr<Source> source_of(const Recipe& recipe,
+                                  TokenData data,
+                                  const text::Tokenizer& tokenizer,
+                                  double share) {
+  const TrainRecipe& how = recipe.train;
+  const LengthRamp ramp =
+      LengthRamp::of(how.curriculum, how.length, how.batch * how.accumulate, share);
+  if (!recipe.noises.empty()) return open_noises(recipe, std::move(data), tokenizer, ramp);
+  if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe, ramp);
+  auto texts = std::make_unique<TextSource>(std::move(data), how,
+                                            model::CallPlan(recipe.spec).first_call(0), ramp);
+  if (!recipe.objective) return texts;
+  return std::make_unique<MaskedSource>(std::move(texts), masking_of(*recipe.objective, tokenizer),
+                                        how.seed);
+}
+
 }  // namespace
 
 std::vector<Window> chosen(const std::vector<Window>& windows,
@@ -252,15 +276,26 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
                                     const CancelToken* cancel) {
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
   const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
-  TokenData data = prepare_tokens(recipe.data, tokenizer, recipe.spec.vocab, cache, cancel);
-  if (!recipe.noises.empty()) return open_noises(recipe, std::move(data), tokenizer);
-  if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe);
-  auto texts = std::make_unique<TextSource>(std::move(data), recipe.train,
-                                            model::CallPlan(recipe.spec).first_call(0));
-  if (!recipe.objective) return texts;
-  return std::make_unique<MaskedSource>(std::move(texts),
-                                        masking_of(*recipe.objective, tokenizer),
-                                        recipe.train.seed);
+  const auto tokens_of = [&](const DataRecipe& data) {
+    return prepare_tokens(data, tokenizer, recipe.spec.vocab, cache, cancel);
+  };
+  if (recipe.data.mix.empty()) return source_of(recipe, tokens_of(recipe.data), tokenizer, 1);
+  std::vector<TokenData> texts;
+  std::vector<double> shares;
+  for (const DataPart& part : recipe.data.mix) {
+    texts.push_back(tokens_of(recipe.data.only(part)));
+    shares.push_back(recipe.data.temperature ? share_of(part.weight, texts.back().train.tokens(),
+                                                        *recipe.data.temperature)
+                                             : part.weight);
+  }
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<MixedSource::Member> members;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto bytes = static_cast<double>(texts[i].valid.text_bytes());
+    const double share = shares[i] / sum;
+    members.push_back({source_of(recipe, std::move(texts[i]), tokenizer, share), share, bytes});
+  }
+  return std::make_unique<MixedSource>(std::move(members));
 }
 
 }  // namespace tessera::train

@@ -13,10 +13,10 @@ SpanCounts SpanCounts::of(int64_t tokens, double rate, double mean_span) {
   SpanCounts out;
   out.noise = std::clamp<int64_t>(rounded(static_cast<float>(tokens) * static_cast<float>(rate)), 1,
                                   tokens - 1);
-  out.spans = std::clamp<int64_t>(
-      rounded(static_cast<float>(out.noise) / static_cast<float>(mean_span)), 1,
-      // every span has a token, and text before it
-      std::min(out.noise, tokens - out.noise));
+  out.spans =
+      std::clamp<int64_t>(rounded(static_cast<float>(out.noise) / static_cast<float>(mean_span)), 1,
+                          // every span has a token, and text before it
+                          std::min(out.noise, tokens - out.noise));
   return out;
 }
 
@@ -38,9 +38,7 @@ SpanCorruption::SpanCorruption(NoiseRoom room, Options options) : options_(std::
     const SpanCounts counts = SpanCounts::of(n, options_.rate, options_.mean_span);
     return room.fits(n - counts.noise + counts.spans + around, counts.noise + counts.spans + 1);
   });
-  int64_t most = 0;
-  for (int64_t n = 2; n <= raw_length_; ++n)
-    most = std::max(most, SpanCounts::of(n, options_.rate, options_.mean_span).spans);
+  const int64_t most = SpanCounts::of(raw_length_, options_.rate, options_.mean_span).spans;
   if (most > std::ssize(options_.sentinels))
     fail(ErrorKind::spec, "objective.sentinels",
          "found {}; texts of {} tokens have up to {} spans, which need one each: name more, give "

@@ -1,7 +1,7 @@
-// Spans of a text hidden behind sentinels, and asked for: Raffel et al. 2020, arXiv:1910.10683, sec.
-// 3.1.4. Of n tokens round(rate n) are hidden in round(that / mean_span) spans, both rounded as
-// there, half to even in float32; text and noise are each cut at random into so many parts of one
-// token or more, which alternate, the text's first: the last token is always hidden.
+// Spans of a text hidden behind sentinels, and asked for: Raffel et al. 2020, arXiv:1910.10683,
+// sec. 3.1.4. Of n tokens round(rate n) are hidden in round(that / mean_span) spans, both rounded
+// as there, half to even in float32; text and noise are each cut at random into so many parts of
+// one token or more, which alternate, the text's first: the last token is always hidden.
 //   given:  text_0 <s0> text_1 <s1> ... <eos>      asked:  <s0> noise_0 <s1> noise_1 ... <eos>
 // UL2's denoisers are settings of it, each with a mode token before what is given: Tay et al. 2022,
 // arXiv:2205.05131, sec. 3.1.
@@ -16,7 +16,8 @@ struct SpanCounts {
   static SpanCounts of(int64_t tokens, double rate, double mean_span);
 };
 
-/// Lengths of k parts of n, each 1 or more: the places behind which they are cut are k - 1 of n - 1.
+/// Lengths of k parts of n, each 1 or more: the places behind which they are cut are k - 1 of n
+/// - 1.
 std::vector<int64_t> random_parts(int64_t n, int64_t k, const RandomKey& key);
 
 class SpanCorruption final : public Noise {

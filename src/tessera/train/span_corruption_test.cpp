@@ -45,10 +45,9 @@ TEST(SpanCorruption, CountsAreThoseOfT5) {
     int64_t raw, target, noise, spans;
   };
   // for an input of 512 tokens, and of 512 tokens
-  for (const Case& c :
-       {Case{0.15, 3, 568, 114, 77, 26}, Case{0.15, 8, 588, 100, 77, 10},
-        Case{0.5, 3, 766, 512, 256, 85}, Case{0.5, 8, 908, 512, 256, 32},
-        Case{0.15, 64, 600, 92, 77, 1}, Case{0.5, 64, 1006, 512, 256, 4}}) {
+  for (const Case& c : {Case{0.15, 3, 568, 114, 77, 26}, Case{0.15, 8, 588, 100, 77, 10},
+                        Case{0.5, 3, 766, 512, 256, 85}, Case{0.5, 8, 908, 512, 256, 32},
+                        Case{0.15, 64, 600, 92, 77, 1}, Case{0.5, 64, 1006, 512, 256, 4}}) {
     const SpanCorruption corruption = spans(c.rate, c.span);
     EXPECT_EQ(corruption.raw_length(), c.raw) << c.rate << " " << c.span;
     const std::vector<int64_t> raw = range(0, c.raw);
@@ -83,8 +82,9 @@ TEST(SpanCorruption, WhatIsAskedFillsWhatIsGiven) {
         text.push_back(*asked);
     }
     EXPECT_EQ(text, ids) << n;
-    EXPECT_EQ(out->given.front(), 10);             // text begins
-    EXPECT_EQ(out->given.end()[-2], out->asked[0] - SpanCounts::of(n, 0.3, 2).spans + 1);  // noise ends
+    EXPECT_EQ(out->given.front(), 10);  // text begins
+    EXPECT_EQ(out->given.end()[-2],
+              out->asked[0] - SpanCounts::of(n, 0.3, 2).spans + 1);  // noise ends
   }
   const std::vector<int64_t> one = {10};
   EXPECT_FALSE(spans(0.15, 3).apply({one, true}, RandomKey(1)));
@@ -151,7 +151,8 @@ TEST(Noise, APrefixIsCutAnywhereInATextAndTheRestIsAsked) {
 }
 
 TEST(Noise, PacksForADecoderAloneAndBesideAnEncoder) {
-  const std::vector<NoisedPiece> pieces = {{0, {{4, 5}, {6, 7, 8}}}, {0, {{9}, {3}}}, {1, {{2}, {1, 1}}}};
+  const std::vector<NoisedPiece> pieces = {
+      {0, {{4, 5}, {6, 7, 8}}}, {0, {{9}, {3}}}, {1, {{2}, {1, 1}}}};
   const PackedBatch alone = pack_noised(pieces, std::nullopt, 16);
   EXPECT_EQ(alone.ids, (std::vector<int64_t>{4, 5, 6, 7, 9, 2, 1}));
   EXPECT_EQ(alone.targets, (std::vector<int64_t>{-1, 6, 7, 8, 3, 1, 1}));

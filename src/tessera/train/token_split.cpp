@@ -98,6 +98,10 @@ int64_t TokenSplit::document_end(int64_t index) const {
   return *std::upper_bound(ends_.begin(), ends_.end(), index);
 }
 
+int64_t TokenSplit::document_of(int64_t index) const {
+  return std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin();
+}
+
 std::pair<int64_t, int64_t> TokenSplit::document(int64_t index) const {
   require(index >= 0 && index < documents(), "tokens", "document {} of {}", index, documents());
   const int64_t begin = index == 0 ? 0 : ends_[static_cast<size_t>(index - 1)];

@@ -31,6 +31,8 @@ class TokenSplit {
   void read(int64_t begin, std::span<int64_t> out) const;
   /// Where the document of token `index` ends (one past its last token).
   int64_t document_end(int64_t index) const;
+  /// The document of token `index`.
+  int64_t document_of(int64_t index) const;
   /// Where document `index` begins, and its tokens.
   std::pair<int64_t, int64_t> document(int64_t index) const;
 
