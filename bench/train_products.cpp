@@ -1,4 +1,5 @@
-// Products of a training step, float32: kernels::gemm beside libtorch's, in turns, medians.
+// Products of a training step: kernels::gemm in float32 and bfloat16 beside libtorch's in float32,
+// in turns, medians.
 //   train_products_rows [ROUNDS]
 // M tokens through a layer of N outputs and K inputs: x W^T, dy W and dy^T x.
 #include <fmt/format.h>
@@ -27,30 +28,34 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// GFLOP/s of both for out = a b.
-std::pair<double, double> compare(const Tensor& a, const Tensor& b, int rounds) {
+struct Speeds {
+  double libtorch, gemm, gemm_bf16;
+};
+
+/// GFLOP/s of out = a b.
+Speeds compare(const Tensor& a, const Tensor& b, int rounds) {
   const int64_t m = a.size(0), n = b.size(1), k = a.size(1);
   Tensor out = at::empty({m, n});
-  const auto theirs = [&] { at::mm_out(out, a, b); };
-  const auto ours = [&] {
-    kernels::gemm({a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
-                  {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, k,
-                  out.mutable_data_ptr<float>(), n, false);
+  const auto by = [&](decltype(&kernels::gemm) product) {
+    product({a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
+            {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, k,
+            out.mutable_data_ptr<float>(), n, false);
   };
-  std::vector<double> their_times, our_times;
+  std::array<std::vector<double>, 3> times;
   for (int i = 0; i <= rounds; ++i) {
-    const double t = seconds(theirs), o = seconds(ours);
+    const std::array<double, 3> now = {seconds([&] { at::mm_out(out, a, b); }),
+                                       seconds([&] { by(kernels::gemm); }),
+                                       seconds([&] { by(kernels::gemm_bf16); })};
     if (i == 0) continue;
-    their_times.push_back(t);
-    our_times.push_back(o);
+    for (size_t j = 0; j < now.size(); ++j) times[j].push_back(now[j]);
   }
   const double work = 2e-9 * static_cast<double>(m * n * k);
-  return {work / median(their_times), work / median(our_times)};
+  return {work / median(times[0]), work / median(times[1]), work / median(times[2])};
 }
 
 void rows(int rounds) {
-  fmt::print("| N x K, M tokens | form | libtorch, GFLOP/s | gemm | ratio | taken |\n"
-             "|---|---|---|---|---|---|\n");
+  fmt::print("| N x K, M tokens | form | libtorch, GFLOP/s | gemm | ratio | taken | gemm_bf16 | ratio |\n"
+             "|---|---|---|---|---|---|---|---|\n");
   for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{2048, 2304, 768},
                                                                    {2048, 768, 768},
                                                                    {2048, 3072, 768},
@@ -60,10 +65,12 @@ void rows(int rounds) {
     const Tensor x = at::randn({m, k}), w = at::randn({n, k}), dy = at::randn({m, n});
     for (const auto& [name, a, b] : {std::tuple{"x W^T", x, w.t()}, std::tuple{"dy W", dy, w},
                                      std::tuple{"dy^T x", dy.t(), x}}) {
-      const auto [theirs, ours] = compare(a, b, rounds);
-      fmt::print("| {} x {}, {} | {} | {:.0f} | {:.0f} | {:.2f} | {} |\n", n, k, m, name, theirs,
-                 ours, ours / theirs,
-                 kernels::gemm_pays(a.size(0), b.size(1), a.size(1)) ? "gemm" : "libtorch");
+      const Speeds speeds = compare(a, b, rounds);
+      const bool taken = kernels::gemm_pays(a.size(0), b.size(1), a.size(1));
+      fmt::print("| {} x {}, {} | {} | {:.0f} | {:.0f} | {:.2f} | {} | {:.0f} | {:.2f} |\n", n, k,
+                 m, name, speeds.libtorch, speeds.gemm, speeds.gemm / speeds.libtorch,
+                 taken ? "gemm" : "libtorch", speeds.gemm_bf16,
+                 speeds.gemm_bf16 / (taken ? speeds.gemm : speeds.libtorch));
     }
   }
 }

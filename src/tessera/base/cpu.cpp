@@ -66,7 +66,8 @@ CpuInfo probe() {
               : avx512                           ? CpuTarget::avx512
               : avx2                             ? CpuTarget::avx2
                                                  : CpuTarget::generic;
-  info.has_bf16_units = (avx512 && bit(seven_one.eax, 5)) || info.best == CpuTarget::amx;
+  info.has_avx512_bf16 = avx512 && bit(seven_one.eax, 5);
+  info.has_bf16_units = info.has_avx512_bf16 || info.best == CpuTarget::amx;
   info.allowed = info.best;
   if (const char* wish = std::getenv("TESSERA_CPU"); wish != nullptr && *wish != '\0') {
     const std::string name = wish;

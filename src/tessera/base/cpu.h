@@ -15,6 +15,7 @@ struct CpuInfo {
   std::string model;                       // as the system names it
   CpuTarget best = CpuTarget::generic;     // what the hardware can really run
   CpuTarget allowed = CpuTarget::generic;  // after TESSERA_CPU
+  bool has_avx512_bf16 = false;
   bool has_bf16_units = false;             // avx512-bf16 or usable amx
   bool amx_announced_but_unusable = false;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tessera/ops/weights/product.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/run_folder.h"
@@ -112,6 +113,8 @@ void Loop::report(LogLine& line) {
 /// Forward, backward and update over `accumulate` batches.
 LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
+  const ops::TrainingProducts products(how.precision == Precision::bf16 ? ops::ProductType::bf16
+                                                                        : ops::ProductType::float32);
   // a step that does not complete leaves the rows as they were
   std::optional<CarriedRows> carried = progress_.carried;
   std::vector<PackedBatch> packed;

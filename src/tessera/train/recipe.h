@@ -54,6 +54,10 @@ enum class MaskUnit {
   span,  // of words
 };
 enum class AdapterType { lora };
+enum class Precision {
+  float32,
+  bf16,  // factors of products; all else is float32
+};
 enum class WindowOrder {
   isolated,  // shuffled; each begins without a past
   carried,   // consecutive; each begins with the state that the one before left, without its
@@ -108,6 +112,12 @@ struct tessera::spec::EnumNames<tessera::train::WindowOrder> {
   using E = tessera::train::WindowOrder;
   static constexpr std::array names{std::pair{E::isolated, "isolated"},
                                     std::pair{E::carried, "carried"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::Precision> {
+  using E = tessera::train::Precision;
+  static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"}};
 };
 
 template <>
@@ -251,6 +261,7 @@ struct TrainRecipe {
   WindowOrder windows = WindowOrder::isolated;
   int64_t carry_limit = 0;
   int64_t accumulate = 1;
+  Precision precision = Precision::float32;
   int64_t seed = 0;
   int64_t threads = 0;
   int64_t eval_every = 0;
@@ -279,6 +290,9 @@ struct TrainRecipe {
               "carried: tokens of a document after which its row begins anew; 0 = at its end",
               {.min = 0}),
         field("accumulate", &C::accumulate, "forward passes per update", {.min = 1}),
+        field("precision", &C::precision,
+              "bf16: the factors of products are rounded to it, on processors that have units for "
+              "that; weights, sums, gradients and all that is no product stay float32"),
         field("seed", &C::seed, "of initial values, order of the data and dropout", {.min = 0}),
         field("threads", &C::threads, "0 = as the process is set", {.min = 0}),
         field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",

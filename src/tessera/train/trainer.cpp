@@ -2,7 +2,9 @@
 
 #include <ATen/Parallel.h>
 
+#include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
+#include "tessera/kernels/weights/gemm.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/adapter.h"
@@ -80,8 +82,17 @@ void check_split(const Recipe& recipe, const nn::SequenceSplit& split) {
          split.ranks);
 }
 
+void check_precision(const Recipe& recipe, bool has_bf16_units) {
+  if (recipe.train.precision == Precision::bf16 && !has_bf16_units)
+    fail(ErrorKind::usage, "train.precision",
+         "\"bf16\": this processor ({}) has no units for it that tessera uses (AVX512-BF16), or "
+         "TESSERA_CPU forbids them; expected \"float32\"",
+         cpu_info().model);
+}
+
 TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptions& options) {
   check_split(recipe, options.sequence);
+  check_precision(recipe, kernels::has_bf16_units());
   const RunLock lock(folder);
   remove_partial_checkpoints(folder);
   if (const auto steps = checkpoint_steps(folder); !steps.empty() && !options.resume)

@@ -17,7 +17,11 @@ namespace tessera::train {
 /// (spec), or windows that are carried (usage).
 void check_split(const Recipe& recipe, const nn::SequenceSplit& split);
 
-/// Throws what check_split() does; Error(usage) when the folder holds checkpoints and `resume` is
+/// Throws Error(usage) where the recipe asks for products in bf16 and the processor has no units for
+/// them: without these they are slower than those in float32.
+void check_precision(const Recipe& recipe, bool has_bf16_units);
+
+/// Throws what check_split() and check_precision() do; Error(usage) when the folder holds checkpoints and `resume` is
 /// not set; Error(resource) for a folder in use and a full disk (the last checkpoint stays);
 /// Error(spec) naming the key by which a resumed recipe differs; Error(input) naming step and place
 /// when a loss or gradient is not finite; Error(cancelled) after saving.

@@ -2,6 +2,7 @@
 
 #include "tessera/base/threads.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/kernels/weights/gemm.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
@@ -141,6 +142,39 @@ TEST(Trainer, ResumesBitForBit) {
     s.train(name, {.resume = true});
     expect_same_run(s.run("whole"), s.run(name), 12);
   }
+}
+
+TEST(Trainer, InBf16LearnsAsInFloat32WithAnyThreadsAndResumesBitForBit) {
+  if (!kernels::has_bf16_units()) GTEST_SKIP() << "no units for bf16";
+  const Setting s;
+  const std::string bf16 = "train.precision=bf16";
+  const double exact = *s.train("exact", {}, {"train.steps=60"}).last->valid_loss,
+               rounded = *s.train("rounded", {}, {"train.steps=60", bf16}).last->valid_loss;
+  EXPECT_NE(exact, rounded);
+  EXPECT_NEAR(exact, rounded, 0.05);
+
+  s.train("one", {}, {bf16, "train.threads=1"});
+  s.train("three", {}, {bf16, "train.threads=3"});
+  expect_same_run(s.run("one"), s.run("three"), 12);
+  EXPECT_THROW(s.train("cut", {.on_step =
+                                   [](const LogLine& line, int64_t) {
+                                     if (line.step == 8) throw std::runtime_error("crash");
+                                   }},
+                       {bf16}),
+               std::runtime_error);
+  expect_error(ErrorKind::spec, "\"train.precision\" differs",
+               [&] { s.train("cut", {.resume = true}); });
+  s.train("cut", {.resume = true}, {bf16});
+  expect_same_run(s.run("one"), s.run("cut"), 12);
+}
+
+TEST(Trainer, Bf16IsRefusedWithoutUnitsForIt) {
+  const Setting s;
+  expect_error(ErrorKind::usage, "[train.precision] \"bf16\": this processor",
+               [&] { check_precision(s.recipe({"train.precision=bf16"}), false); });
+  check_precision(s.recipe({"train.precision=bf16"}), true);
+  check_precision(s.recipe(), false);
+  expect_error(ErrorKind::spec, "train.precision", [&] { s.recipe({"train.precision=fp8"}); });
 }
 
 TEST(Trainer, ResumesFromTheLastCheckpointAfterACrash) {

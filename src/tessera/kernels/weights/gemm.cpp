@@ -12,8 +12,41 @@
 #include "tessera/base/error.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/scratch.h"
-#include "tessera/kernels/simd_inl.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/kernels/turn_rows_inl.h"
+
+#ifndef TESSERA_KERNELS_GEMM_TYPES_
+#define TESSERA_KERNELS_GEMM_TYPES_
+namespace tessera::kernels {
+
+/// What a place of a panel holds: a float32, or in its bits two bfloat16 that follow each other
+/// along k, the first one in the lower half. Sums of pairs are taken by units for them, or in float32.
+enum class Place { number, pair, pair_for_units };
+constexpr int64_t numbers_of(Place place) {
+  return place == Place::number ? 1 : 2;
+}
+
+/// The loops of one target and kind of places.
+struct GemmKernels {
+  int64_t columns, block_rows, depth;  // of a panel of b, of a block of a, of a piece of k
+  void (*pack_panels)(
+      const MatrixView& b, int64_t n, int64_t k0, int64_t depth, int64_t begin, int64_t end, float* to);
+  void (*block)(const MatrixView& a,
+                int64_t row,
+                int64_t rows,
+                int64_t n,
+                int64_t k0,
+                int64_t depth,
+                const float* panels,
+                int64_t first_panel,
+                int64_t last_panel,
+                float* out,
+                int64_t out_stride,
+                bool add);
+};
+
+}  // namespace tessera::kernels
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -24,12 +57,97 @@ namespace HWY_NAMESPACE {
 constexpr bool kWide = HWY_TARGET <= HWY_AVX3;
 constexpr int kRows = kWide ? 14 : 6;
 constexpr int kColumns = 2 * kLanes;
-constexpr int64_t kDepth = kWide ? 768 : 384;
 constexpr int64_t kBlockRows = 8 * kRows;
+// places of a panel along k
+constexpr int64_t kDepth = kWide ? 768 : 384;
 
+using U64 = hn::Repartition<uint64_t, F32>;
+
+/// The 16 upper bits nearest to each number, ties to even; those of a NaN stay one.
+HWY_INLINE hn::Vec<U32> rounded(V32 x) {
+  const auto bits = hn::BitCast(U32(), x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));
+  const auto nearest = hn::Add(bits, hn::Add(odd, hn::Set(U32(), 0x7FFF)));
+  const auto quiet = hn::Or(bits, hn::Set(U32(), 0x00400000));
+  return hn::IfThenElse(hn::RebindMask(U32(), hn::IsNaN(x)), quiet, nearest);
+}
+HWY_INLINE hn::Vec<U32> upper_half(hn::Vec<U32> x) {
+  return hn::And(x, hn::Set(U32(), 0xFFFF0000));
+}
+HWY_INLINE V32 pairs(V32 first, V32 second) {
+  return hn::BitCast(
+      F32(), hn::Or(hn::ShiftRight<16>(rounded(first)), upper_half(rounded(second))));
+}
+/// Of neighbours, two vectors of them.
+HWY_INLINE V32 pairs_of_neighbours(V32 lower, V32 upper) {
+  const auto even = [](V32 x) {
+    const auto bits = hn::BitCast(U64(), rounded(x));
+    const auto first = hn::ShiftRight<48>(hn::ShiftLeft<32>(bits));
+    const auto second =
+        hn::And(hn::ShiftRight<32>(bits), hn::Set(U64(), uint64_t{0xFFFF0000}));
+    return hn::BitCast(F32(), hn::Or(first, second));
+  };
+  return hn::ConcatEven(F32(), even(upper), even(lower));
+}
 
 // count vectors across, of which each is `along` apart, as columns of [depth][width]; what is
 // missing of the width is zeros. across: from one to the next of the panel.
+void pack_numbers(const float* from,
+                  int64_t across,
+                  int64_t along,
+                  int64_t count,
+                  int64_t width,
+                  int64_t depth,
+                  float* to) {
+  if (across == 1) {
+    if (count < width) std::memset(to, 0, static_cast<size_t>(width * depth) * sizeof(float));
+    for (int64_t p = 0; p < depth; ++p)
+      std::memcpy(to + p * width, from + p * along, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  // a few of k at a time: lines that are read and written stay in the first cache level
+  constexpr int64_t kStep = 16;
+  for (int64_t p = 0; p < depth; p += kStep)
+    turn_rows(from + p, across, count, std::min(kStep, depth - p), to + p * width, width, width);
+}
+
+// The same of pairs, [(depth + 1) / 2][width]; the last of an odd depth has a zero beside it.
+void pack_pairs(const float* from,
+                int64_t across,
+                int64_t along,
+                int64_t count,
+                int64_t width,
+                int64_t depth,
+                float* to) {
+  if (across == 1) {
+    if (count < width)
+      std::memset(to, 0, static_cast<size_t>(width * ((depth + 1) / 2)) * sizeof(float));
+    for (int64_t p = 0; p < depth; p += 2, to += width)
+      for (int64_t c = 0; c < count; c += kLanes) {
+        const float* first = from + p * along + c;
+        store_upto(pairs(load_upto(first, count - c),
+                         p + 1 < depth ? load_upto(first + along, count - c) : zero()),
+                   to + c, count - c);
+      }
+    return;
+  }
+  constexpr int64_t kStep = 16;  // pairs
+  HWY_ALIGN float rows[kColumns * kStep];
+  for (int64_t p = 0; p < depth; p += 2 * kStep) {
+    const int64_t n = std::min(2 * kStep, depth - p);
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t q = 0; q < n; q += 2 * kLanes) {
+        const float* row = from + i * across + p + q;
+        hn::Store(pairs_of_neighbours(load_upto(row, n - q), n - q > kLanes
+                                                                 ? load_upto(row + kLanes, n - q - kLanes)
+                                                                 : zero()),
+                  F32(), rows + i * kStep + q / 2);
+      }
+    turn_rows(rows, kStep, count, (n + 1) / 2, to + p / 2 * width, width, width);
+  }
+}
+
+template <Place kPlace>
 void pack(const float* from,
           int64_t across,
           int64_t along,
@@ -37,27 +155,38 @@ void pack(const float* from,
           int64_t width,
           int64_t depth,
           float* to) {
-  if (count < width) std::memset(to, 0, static_cast<size_t>(width * depth) * sizeof(float));
-  if (across == 1) {
-    for (int64_t p = 0; p < depth; ++p)
-      std::memcpy(to + p * width, from + p * along, static_cast<size_t>(count) * sizeof(float));
-    return;
+  if constexpr (kPlace == Place::number)
+    pack_numbers(from, across, along, count, width, depth, to);
+  else
+    pack_pairs(from, across, along, count, width, depth, to);
+}
+
+/// sum + x y, of what places hold.
+template <Place kPlace>
+HWY_INLINE V32 add_product(V32 sum, V32 x, V32 y) {
+  if constexpr (kPlace == Place::number) return hn::MulAdd(x, y, sum);
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if constexpr (kPlace == Place::pair_for_units) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(x.raw), "v"(y.raw));
+    return sum;
   }
-  // a few of k at a time: lines that are read and written stay in the first cache level
-  constexpr int64_t kStep = 16;
-  for (int64_t p = 0; p < depth; p += kStep) {
-    const int64_t end = std::min(depth, p + kStep);
-    for (int64_t i = 0; i < count; ++i) {
-      const float* row = from + i * across;
-      for (int64_t q = p; q < end; ++q) to[q * width + i] = row[q * along];
-    }
+#endif
+  if constexpr (kPlace == Place::pair) {
+    const auto first = [](V32 v) {
+      return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::BitCast(U32(), v)));
+    };
+    const auto second = [](V32 v) {
+      return hn::BitCast(F32(), upper_half(hn::BitCast(U32(), v)));
+    };
+    return hn::MulAdd(second(x), second(y), hn::MulAdd(first(x), first(y), sum));
   }
 }
 
-// out (+)= a panel of a times a panel of b
+// out (+)= a panel of a times a panel of b, `places` deep
+template <Place kPlace>
 HWY_INLINE void tile(const float* HWY_RESTRICT a,
                      const float* HWY_RESTRICT b,
-                     int64_t depth,
+                     int64_t places,
                      float* HWY_RESTRICT out,
                      int64_t stride,
                      int64_t rows,
@@ -66,15 +195,15 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a,
   V32 sums[kRows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = zero();
-  for (int64_t p = 0; p < depth; ++p) {
+  for (int64_t p = 0; p < places; ++p) {
     const V32 b0 = hn::Load(F32(), b), b1 = hn::Load(F32(), b + kLanes);
     __builtin_prefetch(b + 16 * kColumns);
     if constexpr (kWide) __builtin_prefetch(b + 16 * kColumns + kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const V32 x = all(a[r]);
-      sums[r][0] = hn::MulAdd(x, b0, sums[r][0]);
-      sums[r][1] = hn::MulAdd(x, b1, sums[r][1]);
+      sums[r][0] = add_product<kPlace>(sums[r][0], x, b0);
+      sums[r][1] = add_product<kPlace>(sums[r][1], x, b1);
     }
     a += kRows;
     b += kColumns;
@@ -101,26 +230,19 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a,
     }
 }
 
-int64_t panel_columns() {
-  return kColumns;
-}
-int64_t block_rows() {
-  return kBlockRows;
-}
-int64_t piece_depth() {
-  return kDepth;
-}
-
+template <Place kPlace>
 void pack_panels(
     const MatrixView& b, int64_t n, int64_t k0, int64_t depth, int64_t begin, int64_t end, float* to) {
+  const int64_t places = (depth + numbers_of(kPlace) - 1) / numbers_of(kPlace);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t j = panel * kColumns;
-    pack(b.data + k0 * b.row + j * b.column, b.column, b.row, std::min<int64_t>(kColumns, n - j),
-         kColumns, depth, to + panel * kColumns * depth);
+    pack<kPlace>(b.data + k0 * b.row + j * b.column, b.column, b.row,
+                 std::min<int64_t>(kColumns, n - j), kColumns, depth, to + j * places);
   }
 }
 
 // rows [row, row + rows) of the output, of some panels of columns
+template <Place kPlace>
 void block(const MatrixView& a,
            int64_t row,
            int64_t rows,
@@ -133,16 +255,35 @@ void block(const MatrixView& a,
            float* out,
            int64_t out_stride,
            bool add) {
+  const int64_t places = (depth + numbers_of(kPlace) - 1) / numbers_of(kPlace);
   float* packed = scratch<33>(kBlockRows * kDepth + 16 * kColumns);
   for (int64_t i = 0; i < rows; i += kRows)
-    pack(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
-         std::min<int64_t>(kRows, rows - i), kRows, depth, packed + i * depth);
+    pack<kPlace>(a.data + (row + i) * a.row + k0 * a.column, a.row, a.column,
+                 std::min<int64_t>(kRows, rows - i), kRows, depth, packed + i * places);
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     const int64_t j = panel * kColumns;
     for (int64_t i = 0; i < rows; i += kRows)
-      tile(packed + i * depth, panels + j * depth, depth, out + (row + i) * out_stride + j,
-           out_stride, std::min<int64_t>(kRows, rows - i), std::min<int64_t>(kColumns, n - j), add);
+      tile<kPlace>(packed + i * places, panels + j * places, places, out + (row + i) * out_stride + j,
+                   out_stride, std::min<int64_t>(kRows, rows - i),
+                   std::min<int64_t>(kColumns, n - j), add);
   }
+}
+
+template <Place kPlace>
+GemmKernels kernels_of() {
+  return {kColumns, kBlockRows, kDepth * numbers_of(kPlace), pack_panels<kPlace>, block<kPlace>};
+}
+GemmKernels gemm_kernels(Place place) {
+  switch (place) {
+    case Place::number:
+      return kernels_of<Place::number>();
+    case Place::pair_for_units:
+      if constexpr (kWide) return kernels_of<Place::pair_for_units>();
+      break;
+    case Place::pair:
+      break;
+  }
+  return kernels_of<Place::pair>();
 }
 
 }  // namespace HWY_NAMESPACE
@@ -152,20 +293,19 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tessera::kernels {
 
-HWY_EXPORT(panel_columns);
-HWY_EXPORT(block_rows);
-HWY_EXPORT(piece_depth);
-HWY_EXPORT(pack_panels);
-HWY_EXPORT(block);
+HWY_EXPORT(gemm_kernels);
 
-void gemm(const MatrixView& a,
-          const MatrixView& b,
-          int64_t m,
-          int64_t n,
-          int64_t k,
-          float* out,
-          int64_t out_stride,
-          bool add) {
+namespace {
+
+void multiply(Place place,
+              const MatrixView& a,
+              const MatrixView& b,
+              int64_t m,
+              int64_t n,
+              int64_t k,
+              float* out,
+              int64_t out_stride,
+              bool add) {
   require(m >= 0 && n >= 0 && k >= 0 && (m <= 1 || out_stride >= n), "gemm",
           "m = {}, n = {}, k = {}, stride {}", m, n, k, out_stride);
   require((a.row == 1 || a.column == 1 || m * k <= 1) && (b.row == 1 || b.column == 1 || k * n <= 1),
@@ -177,9 +317,8 @@ void gemm(const MatrixView& a,
     return;
   }
   cap_targets();
-  const int64_t columns = HWY_DYNAMIC_DISPATCH(panel_columns)(),
-                rows = HWY_DYNAMIC_DISPATCH(block_rows)(),
-                most = HWY_DYNAMIC_DISPATCH(piece_depth)();
+  const GemmKernels kernels = HWY_DYNAMIC_DISPATCH(gemm_kernels)(place);
+  const int64_t columns = kernels.columns, rows = kernels.block_rows;
   const int64_t n_panels = (n + columns - 1) / columns, n_blocks = (m + rows - 1) / rows;
   // where there are few blocks of rows each is cut by columns as well
   constexpr int64_t kTasks = 16, kLeastPanels = 8;
@@ -187,21 +326,50 @@ void gemm(const MatrixView& a,
                 each = std::max((n_panels + wanted - 1) / wanted, kLeastPanels),
                 n_groups = (n_panels + each - 1) / each;
   // the last panel is read ahead of
-  float* panels = scratch<34>(n_panels * columns * std::min(k, most) + 16 * columns);
-  for (int64_t k0 = 0; k0 < k; k0 += most) {
-    const int64_t depth = std::min(most, k - k0);
+  const int64_t places = (std::min(k, kernels.depth) + numbers_of(place) - 1) / numbers_of(place);
+  float* panels = scratch<34>(n_panels * columns * places + 16 * columns);
+  for (int64_t k0 = 0; k0 < k; k0 += kernels.depth) {
+    const int64_t depth = std::min(kernels.depth, k - k0);
     parallel_for(n_panels, 4, [&](int64_t begin, int64_t end) {
-      HWY_DYNAMIC_DISPATCH(pack_panels)(b, n, k0, depth, begin, end, panels);
+      kernels.pack_panels(b, n, k0, depth, begin, end, panels);
     });
     parallel_in_turn(n_blocks * n_groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t row = task / n_groups * rows, group = task % n_groups;
-        HWY_DYNAMIC_DISPATCH(block)
-        (a, row, std::min(rows, m - row), n, k0, depth, panels, group * each,
-         std::min(n_panels, (group + 1) * each), out, out_stride, add || k0 > 0);
+        kernels.block(a, row, std::min(rows, m - row), n, k0, depth, panels, group * each,
+                      std::min(n_panels, (group + 1) * each), out, out_stride, add || k0 > 0);
       }
     });
   }
+}
+
+}  // namespace
+
+void gemm(const MatrixView& a,
+          const MatrixView& b,
+          int64_t m,
+          int64_t n,
+          int64_t k,
+          float* out,
+          int64_t out_stride,
+          bool add) {
+  multiply(Place::number, a, b, m, n, k, out, out_stride, add);
+}
+
+void gemm_bf16(const MatrixView& a,
+               const MatrixView& b,
+               int64_t m,
+               int64_t n,
+               int64_t k,
+               float* out,
+               int64_t out_stride,
+               bool add) {
+  multiply(cpu_info().has_avx512_bf16 ? Place::pair_for_units : Place::pair, a, b, m, n, k, out,
+           out_stride, add);
+}
+
+bool has_bf16_units() {
+  return cpu_info().has_avx512_bf16 && cpu_info().allowed >= CpuTarget::avx512;
 }
 
 bool gemm_pays(int64_t m, int64_t n, int64_t k) {

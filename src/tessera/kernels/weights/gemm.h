@@ -1,4 +1,4 @@
-// Products of float32 matrices at full speed, of any form: forward (x W^T), the gradient of the input
+// Products of float32 matrices at full speed, in float32 or rounded to bfloat16, of any form: forward (x W^T), the gradient of the input
 // (dy W) and of the weight (dy^T x) differ in strides alone.
 //
 // Goals: the bits of an output follow from its row, its column and k alone, whatever m, n, the
@@ -31,6 +31,21 @@ void gemm(const MatrixView& a,
           float* out,
           int64_t out_stride,
           bool add);
+
+/// The same of the numbers' nearest bfloat16, whose products are added up in float32, two
+/// neighbours along k at a time: each operand is rounded once, nothing else. Numbers below 2^-126
+/// count as zeros where the processor has units for it.
+void gemm_bf16(const MatrixView& a,
+               const MatrixView& b,
+               int64_t m,
+               int64_t n,
+               int64_t k,
+               float* out,
+               int64_t out_stride,
+               bool add);
+
+/// Whether this processor has units that gemm_bf16() uses; elsewhere it is slower than gemm().
+bool has_bf16_units();
 
 /// Whether gemm() is the faster one here beside libtorch's product: on AMD's processors with
 /// AVX-512, whose registers that one's library leaves half empty, for large products.

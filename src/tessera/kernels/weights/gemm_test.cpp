@@ -1,8 +1,10 @@
 #include "tessera/kernels/weights/gemm.h"
 
 #include <array>
+#include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/base/half.h"
 #include "tessera/kernels/kernels_testing.h"
 
 namespace tessera::kernels::gemm_test {
@@ -62,9 +64,72 @@ TEST(Gemm, IsTheSumInEveryFormAndTarget) {
   });
 }
 
-TEST(Gemm, AnOutputHasTheSameBitsWhateverIsBesideIt) {
+double as_bf16(double value) {
+  return static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(value))));
+}
+
+TEST(Gemm, InBf16IsTheSumOfRoundedNumbersInEveryFormAndTarget) {
   on_every_target([] {
-    const int64_t m = 120, n = 300, k = 900;
+    for (const auto& [m, n, k] : kSizes)
+      for (const Form fa : {Form::row_major, Form::column_major})
+        for (const Form fb : {Form::row_major, Form::column_major})
+          for (const bool add : {false, true}) {
+            const Matrix a(m, k, fa, 1), b(k, n, fb, 2);
+            const int64_t stride = n + 2;
+            Values out(m * stride, 3);
+            const Values before = out;
+            gemm_bf16(a.view(), b.view(), m, n, k, out.data(), stride, add);
+            for (int64_t i = 0; i < m; ++i) {
+              for (int64_t j = 0; j < n; ++j) {
+                double sum = add ? static_cast<double>(before[i * stride + j]) : 0;
+                double magnitude = std::abs(sum);
+                for (int64_t p = 0; p < k; ++p) {
+                  const double product = as_bf16(a(i, p)) * as_bf16(b(p, j));
+                  sum += product;
+                  magnitude += std::abs(product);
+                }
+                ASSERT_NEAR(out[i * stride + j], sum, 1e-6 * magnitude) << i << ", " << j;
+              }
+              for (int64_t j = n; j < stride && i + 1 < m; ++j)
+                ASSERT_EQ(out[i * stride + j], before[i * stride + j]);
+            }
+          }
+  });
+}
+
+TEST(Gemm, InBf16RoundsToEvenAndKeepsWhatIsNoNumber) {
+  // one number against 1: the sum is the rounded number
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<float, float>> cases = {
+      {1.00390625F, 1.0F},       {1.01171875F, 1.015625F}, {1.003907F, 1.0078125F},
+      {-1.00390625F, -1.0F},     {kInf, kInf},             {-kInf, -kInf},
+      {3.4028235e38F, kInf},     {0.0F, 0.0F},             {0.1F, 0.10009765625F},
+      {65280.0F, 65280.0F},      {-0.3F, -0.30078125F}};
+  on_every_target([&] {
+    for (const auto& [from, to] : cases) {
+      const float one = 1;
+      float out = 0;
+      gemm_bf16({&from, 1, 1}, {&one, 1, 1}, 1, 1, 1, &out, 1, false);
+      EXPECT_EQ(out, to) << from;
+      gemm_bf16({&one, 1, 1}, {&from, 1, 1}, 1, 1, 1, &out, 1, false);
+      EXPECT_EQ(out, to) << from;
+    }
+    const uint32_t bits = 0x7FFFFFFF;  // adding to it would wrap around
+    float nan = 0, out = 0;
+    std::memcpy(&nan, &bits, sizeof nan);
+    const float one = 1;
+    gemm_bf16({&nan, 1, 1}, {&one, 1, 1}, 1, 1, 1, &out, 1, false);
+    EXPECT_TRUE(std::isnan(out));
+  });
+}
+
+class GemmOfType : public testing::TestWithParam<decltype(&gemm)> {};
+INSTANTIATE_TEST_SUITE_P(Products, GemmOfType, testing::Values(&gemm, &gemm_bf16));
+
+TEST_P(GemmOfType, AnOutputHasTheSameBitsWhateverIsBesideIt) {
+  const auto gemm = GetParam();
+  on_every_target([gemm] {
+    const int64_t m = 120, n = 300, k = 1700;
     const Matrix a(m, k, Form::row_major, 1), b(k, n, Form::column_major, 2);
     Values whole(m * n);
     {
@@ -88,7 +153,8 @@ TEST(Gemm, AnOutputHasTheSameBitsWhateverIsBesideIt) {
   });
 }
 
-TEST(Gemm, EmptySumsAreZerosAndStridesAreChecked) {
+TEST_P(GemmOfType, EmptySumsAreZerosAndStridesAreChecked) {
+  const auto gemm = GetParam();
   const Matrix a(2, 3, Form::row_major, 1), b(3, 2, Form::row_major, 2);
   Values out(4, 5);
   const Values before = out;

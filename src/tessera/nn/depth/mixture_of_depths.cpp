@@ -6,6 +6,7 @@
 #include "tessera/nn/depth/chosen_tokens.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/rerun.h"
+#include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/pointwise.h"
 
 namespace tessera::nn {
@@ -25,7 +26,7 @@ class MixtureOfDepths final : public Depth {
       fail(ErrorKind::usage, "mixture_of_depths",
            "tokens spread over {} ranks cannot be chosen among; train on one rank",
            context.split.ranks);
-    const Tensor r_N = router_(x_ND).squeeze(-1);
+    const Tensor r_N = exact_logits(router_, x_ND).squeeze(-1);
     const bool by_rank = context.training || !context.causal;
     const Tensor chosen_N = chosen(context, [&] {
       if (by_rank) return largest(r_N, *context.batch);
@@ -53,7 +54,7 @@ class MixtureOfDepths final : public Depth {
   /// Logits of being chosen, which teach the weights of the predictor alone.
   Tensor predicted(const Tensor& x_ND) const {
     const Tensor x = x_ND.detach();
-    if (config_.predictor == DepthPredictor::router) return router_(x).squeeze(-1);
+    if (config_.predictor == DepthPredictor::router) return exact_logits(router_, x).squeeze(-1);
     return down_(ops::activate(up_(x), ops::Activation::relu)).squeeze(-1);
   }
 

@@ -7,6 +7,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/nn/mixer/segments.h"
 #include "tessera/nn/rerun.h"
+#include "tessera/ops/weights/product.h"
 
 namespace tessera::nn {
 namespace {
@@ -220,7 +221,12 @@ Tensor LearnedRouter::logits(const Tensor& x_ND, Context& context) const {
                              return 1 + jitter_ * (2.0 * stream.uniform(i) - 1);
                            })
                 .to(x.options());
-  return gate_(x);
+  return exact_logits(gate_, x);
+}
+
+Tensor exact_logits(const Linear& map, const Tensor& x) {
+  const ops::TrainingProducts exact(ops::ProductType::float32);
+  return map(x);
 }
 
 Tensor LearnedRouter::fractions_so_far(const Tensor& expert_NK,

@@ -89,6 +89,10 @@ class LearnedRouter : public Router {
   Linear gate_;
 };
 
+/// map(x) in float32 whatever the type of a training run's other products is: rounded ones would
+/// choose otherwise.
+Tensor exact_logits(const Linear& map, const Tensor& x);
+
 /// How many of the choices are each expert's, float64 [E].
 Tensor loads(const Tensor& expert_NK, int64_t n_experts);
 

@@ -1,6 +1,7 @@
 #include "tessera/nn/router/soft.h"
 
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/nn/router/routing.h"
 #include "tessera/ops/basic/l2_norm.h"
 #include "tessera/ops/basic/softmax.h"
 #include "tessera/ops/weights/product.h"
@@ -53,7 +54,8 @@ class SoftMixtures final : public Router {
 
  private:
   Tensor logits(const Tensor& x) const {
-    if (!scale_) return slots_(x);
+    if (!scale_) return exact_logits(slots_, x);
+    const ops::TrainingProducts exact(ops::ProductType::float32);
     const Tensor phi = ops::l2_norm(slots_.weight->tensor().to(x.options()), kEps);
     return ops::linear(ops::l2_norm(x, kEps), ops::Weight::dense("slots", phi)) *
            scale_->tensor().to(x.options());

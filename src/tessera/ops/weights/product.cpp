@@ -84,14 +84,24 @@ bool has_unit_stride(const Tensor& x) {
 
 }  // namespace
 
-void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
+void multiply_into(
+    const Tensor& out, const Tensor& a, const Tensor& b, bool add, ProductType type) {
   const int64_t m = a.size(0), n = b.size(1);
   if (m == 0 || n == 0) return;
-  if (kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b) &&
-      out.stride(1) == 1 && out.stride(0) >= n) {
-    kernels::gemm({a.const_data_ptr<float>(), a.stride(0), a.stride(1)},
-                  {b.const_data_ptr<float>(), b.stride(0), b.stride(1)}, m, n, a.size(1),
-                  out.mutable_data_ptr<float>(), out.stride(0), add);
+  const auto by = [&](decltype(&kernels::gemm) kernel, const Tensor& x, const Tensor& y) {
+    kernel({x.const_data_ptr<float>(), x.stride(0), x.stride(1)},
+           {y.const_data_ptr<float>(), y.stride(0), y.stride(1)}, m, n, x.size(1),
+           out.mutable_data_ptr<float>(), out.stride(0), add);
+  };
+  const bool fits = out.stride(1) == 1 && out.stride(0) >= n;
+  if (type == ProductType::bf16) {
+    require(fits, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
+    by(kernels::gemm_bf16, has_unit_stride(a) ? a : a.contiguous(),
+       has_unit_stride(b) ? b : b.contiguous());
+    return;
+  }
+  if (fits && kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b)) {
+    by(kernels::gemm, a, b);
     return;
   }
   // along the longer side
@@ -115,35 +125,70 @@ void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add
 namespace {
 
 struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
-  static Tensor forward(AutogradContext* context, const Tensor& x_NI, const Tensor& w_OI) {
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& x_NI,
+                        const Tensor& w_OI,
+                        ProductType type) {
     context->save_for_backward({x_NI, w_OI});
+    context->saved_data["bf16"] = type == ProductType::bf16;
     Tensor y = at::empty({x_NI.size(0), w_OI.size(0)}, x_NI.options());
-    multiply_into(y, x_NI.detach(), w_OI.detach().t());
+    multiply_into(y, x_NI.detach(), w_OI.detach().t(), /*add=*/false, type);
     return y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &x_NI = saved[0], &w_OI = saved[1], &dy = gradients[0];
+    const ProductType type =
+        context->saved_data["bf16"].toBool() ? ProductType::bf16 : ProductType::float32;
     require(!at::GradMode::is_enabled(), "product", "a gradient in place has none itself");
     Tensor dx;
     if (context->needs_input_grad(0)) {
       dx = at::empty(x_NI.sizes(), x_NI.options());
-      multiply_into(dx, dy, w_OI.detach());
+      multiply_into(dx, dy, w_OI.detach(), /*add=*/false, type);
     }
     if (context->needs_input_grad(1)) {
       Tensor& dw = w_OI.mutable_grad();
       const bool add = dw.defined();
       if (!add) dw = at::empty(w_OI.sizes(), w_OI.options());
-      multiply_into(dw, dy.t(), x_NI, add);
+      multiply_into(dw, dy.t(), x_NI, add, type);
     }
-    return {dx, Tensor()};
+    return {dx, Tensor(), Tensor()};
+  }
+};
+
+/// x_NI b_KN of factors in bf16.
+struct Bf16Product : torch::autograd::Function<Bf16Product> {
+  static Tensor of(const Tensor& a, const Tensor& b) {
+    Tensor y = at::empty({a.size(0), b.size(1)}, a.options());
+    if (a.size(1) == 0) return y.zero_();
+    multiply_into(y, a.detach(), b.detach(), /*add=*/false, ProductType::bf16);
+    return y;
+  }
+  static Tensor forward(AutogradContext* context, const Tensor& a, const Tensor& b) {
+    context->save_for_backward({a, b});
+    return of(a, b);
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &a = saved[0], &b = saved[1], &dy = gradients[0];
+    const auto times = [](const Tensor& x, const Tensor& y) {
+      return at::GradMode::is_enabled() ? apply(x, y) : of(x, y);
+    };
+    return {context->needs_input_grad(0) ? times(dy, b.t()) : Tensor(),
+            context->needs_input_grad(1) ? times(a.t(), dy) : Tensor()};
   }
 };
 
 }  // namespace
 
-Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI) {
-  return InPlaceProduct::apply(x_NI, w_OI);
+Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI, ProductType type) {
+  return InPlaceProduct::apply(x_NI, w_OI, type);
+}
+
+Tensor product_bf16(const Tensor& a, const Tensor& b_KN) {
+  auto sizes = a.sizes().vec();
+  sizes.back() = b_KN.size(1);
+  return Bf16Product::apply(a.reshape({-1, a.size(-1)}), b_KN).reshape(sizes);
 }
 
 Tensor product(const Tensor& a, const Tensor& b) {

@@ -35,10 +35,37 @@ class InPlaceGradients {
   bool before_;
 };
 
+/// What the factors of a product of float32 tensors are rounded to; sums and results are float32.
+enum class ProductType { float32, bf16 };
+
+/// While one lives on a thread, the products of linear() and grouped_linear() through trainable
+/// weights in float32 on a CPU, and those of their gradients, are of this type. Micikevicius et al.
+/// 2017, arXiv:1710.03740, whose master weights are the only ones here.
+class TrainingProducts {
+ public:
+  explicit TrainingProducts(ProductType type) : before_(type_) { type_ = type; }
+  ~TrainingProducts() { type_ = before_; }
+  TrainingProducts(const TrainingProducts&) = delete;
+  TrainingProducts& operator=(const TrainingProducts&) = delete;
+  static ProductType type() { return type_; }
+
+ private:
+  inline static thread_local ProductType type_ = ProductType::float32;
+  ProductType before_;
+};
+
+/// product() of the tokens' rows a [.., M, K] and b_KN whose factors are rounded to bf16, in the
+/// gradients too; float32 on a CPU.
+Tensor product_bf16(const Tensor& a, const Tensor& b_KN);
+
 /// x_NI w_OI^T for a leaf w, as InPlaceGradients says.
-Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI);
+Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI, ProductType type);
 
 /// out_MN = a_MK b_KN, or out_MN += it, without a graph; float32 on a CPU.
-void multiply_into(const Tensor& out, const Tensor& a, const Tensor& b, bool add = false);
+void multiply_into(const Tensor& out,
+                   const Tensor& a,
+                   const Tensor& b,
+                   bool add = false,
+                   ProductType type = ProductType::float32);
 
 }  // namespace tessera::ops

@@ -7,6 +7,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/weights/product.h"
+#include "tessera/ops/weights/weight.h"
 
 namespace tessera::ops::product_test {
 namespace {
@@ -46,6 +47,56 @@ TEST(Product, IsTheDefinition) {
       const double size = want[k].abs().max().item<double>();
       EXPECT_LE((got[k] - want[k]).abs().max().item<double>(), 2e-6 * std::max(size, 1.0)) << k;
     }
+  }
+}
+
+/// The nearest bf16 numbers, as doubles.
+Tensor in_bf16(const Tensor& x) {
+  return x.detach().to(at::kFloat).to(at::kBFloat16).to(at::kDouble);
+}
+
+TEST(Product, OfTypeBf16RoundsItsFactorsAndTheGradientsToo) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(fmt::format("{} x {} by {}", shape.n, shape.i, shape.o));
+    const Case one(shape);
+    const auto got = one.run([](const Tensor& x, const Tensor& w, const Tensor& b) {
+      const Weight weight = Weight::dense("w", w), bias = Weight::dense("b", b);
+      const TrainingProducts products(ProductType::bf16);
+      return linear(x, weight, &bias);
+    });
+    const Tensor dy = gen(got[0].sizes().vec(), 0.31, 0.5).to(at::kFloat);
+    const Tensor x = in_bf16(one.x), w = in_bf16(one.w), g = in_bf16(dy);
+    const std::vector<Tensor> want = {x.mm(w.t()) + one.b.detach().to(at::kDouble), g.mm(w),
+                                      g.t().mm(x), dy.to(at::kDouble).sum(0)};
+    for (size_t k = 0; k < want.size(); ++k) {
+      const double size = want[k].abs().max().item<double>();
+      EXPECT_LE((got[k] - want[k]).abs().max().item<double>(), 2e-6 * std::max(size, 1.0)) << k;
+    }
+    // and that is not the product in float32
+    const Tensor exact = one.x.detach().to(at::kDouble).mm(one.w.detach().to(at::kDouble).t());
+    EXPECT_GT((got[0] - one.b.detach() - exact).abs().max().item<double>(), 1e-4);
+  }
+}
+
+TEST(Product, OfTypeBf16InExpertsIsThatOfLinear) {
+  const Tensor x = gen({9, 20}, 0.9, 0.1).to(at::kFloat), w = gen({3, 7, 20}, 0.7, 0.3).to(at::kFloat),
+               dy = gen({9, 7}, 0.31, 0.5).to(at::kFloat);
+  const std::vector<int64_t> offsets = {0, 4, 4, 9};
+  const TrainingProducts products(ProductType::bf16);
+  const Tensor a = x.clone().requires_grad_(true), b = w.clone().requires_grad_(true);
+  const Tensor y = grouped_linear(a, Weight::dense("w", b), offsets);
+  (y * dy).sum().backward();
+  EXPECT_TRUE(at::equal(b.grad()[1], at::zeros({7, 20})));
+  for (const int64_t e : {0, 2}) {
+    const int64_t begin = offsets[static_cast<size_t>(e)],
+                  n = offsets[static_cast<size_t>(e) + 1] - begin;
+    const Tensor xe = x.narrow(0, begin, n).clone().requires_grad_(true),
+                 we = w[e].clone().requires_grad_(true);
+    const Tensor ye = linear(xe, Weight::dense("w", we));
+    (ye * dy.narrow(0, begin, n)).sum().backward();
+    EXPECT_TRUE(at::equal(y.detach().narrow(0, begin, n), ye.detach()));
+    EXPECT_TRUE(at::equal(a.grad().narrow(0, begin, n), xe.grad()));
+    EXPECT_TRUE(at::equal(b.grad()[e], we.grad()));
   }
 }
 

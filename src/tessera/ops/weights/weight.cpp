@@ -336,7 +336,10 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
     return at::linear(input, matrix, b).to(x.scalar_type());
   const bool in_place = InPlaceGradients::active() && input.dim() == 2 && matrix.is_leaf() &&
                         matrix.requires_grad() && matrix.is_same(w.dense_tensor());
-  const Tensor y = in_place ? product_in_place(input, matrix) : product(input, matrix.t());
+  const ProductType type = TrainingProducts::type();
+  const Tensor y = in_place ? product_in_place(input, matrix, type)
+                   : type == ProductType::bf16 ? product_bf16(input, matrix.t())
+                                               : product(input, matrix.t());
   return (b.defined() ? y + over_rows(b, y) : y).to(x.scalar_type());
 }
 
@@ -390,8 +393,20 @@ struct Grouped : torch::autograd::Function<Grouped> {
     context->saved_data["offsets"] = offsets;
     context->saved_data["dense"] = w_EOI.has_value();
     context->saved_data["biased"] = bias_EO.has_value();
-    return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
-                           kernels::Arithmetic::exact);
+    // through weights that stay as they are stored the gradient is exact
+    const bool bf16 = w_EOI && TrainingProducts::type() == ProductType::bf16;
+    context->saved_data["bf16"] = bf16;
+    if (!bf16)
+      return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
+                             kernels::Arithmetic::exact);
+    const Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
+    for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+      const Tensor y = y_NO.narrow(0, begin, n);
+      multiply_into(y, x_NI.narrow(0, begin, n).detach(), w_EOI->select(0, e).detach().t(),
+                    /*add=*/false, ProductType::bf16);
+      if (bias_EO) y.add_(bias_EO->select(0, e).detach());
+    });
+    return y_NO;
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const Tensor dy_NO = gradients[0].contiguous(), x_NI = context->get_saved_variables()[0];
@@ -404,10 +419,17 @@ struct Grouped : torch::autograd::Function<Grouped> {
     if (dense && context->needs_input_grad(1)) dw = at::zeros(w.shape(), dy_NO.options());
     if (context->saved_data["biased"].toBool() && context->needs_input_grad(dense ? 2 : 1))
       db = at::zeros({w.size(0), w.size(1)}, dy_NO.options());
+    const ProductType type =
+        context->saved_data["bf16"].toBool() ? ProductType::bf16 : ProductType::float32;
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
       const Tensor dy = dy_NO.narrow(0, begin, n);
-      if (dx.defined()) dx.narrow(0, begin, n).copy_(transposed_product(dy, w.slice(e)));
-      if (dw.defined()) multiply_into(dw.select(0, e), dy.t(), x_NI.narrow(0, begin, n));
+      if (dx.defined() && type == ProductType::bf16)
+        multiply_into(dx.narrow(0, begin, n), dy, w.slice(e).tensor().detach(), /*add=*/false,
+                      type);
+      else if (dx.defined())
+        dx.narrow(0, begin, n).copy_(transposed_product(dy, w.slice(e)));
+      if (dw.defined())
+        multiply_into(dw.select(0, e), dy.t(), x_NI.narrow(0, begin, n), /*add=*/false, type);
       if (db.defined()) db.select(0, e).copy_(sum_of_rows(dy));
     });
     return {dx, dw, db, Tensor(), Tensor()};

@@ -109,7 +109,8 @@ Tensor transposed_product(const Tensor& y, const Weight& w);
 /// Linear maps of rows sorted by expert: rows [offsets[e], offsets[e + 1]) of x_NI times
 /// w_EOI[e]^T (+ bias_EO[e]) -> [N, O]. `offsets` has E + 1 values that rise from 0 to N. An output
 /// has the bits that linear() with the expert's slice gives its row. Gradients as there; those of a
-/// trainable w are sums over each expert's rows in their order.
+/// trainable w are sums over each expert's rows in their order. Both take the type of product that
+/// is set (product.h, TrainingProducts).
 Tensor grouped_linear(const Tensor& x_NI,
                       const Weight& w_EOI,
                       const std::vector<int64_t>& offsets,
