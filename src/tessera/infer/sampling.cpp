@@ -27,11 +27,23 @@ struct Extent {
 };
 
 Extent extent_of(std::span<const float> scores) {
+  // side by side, as one comparison after the other would wait for the one before
+  constexpr size_t kSide = 16;
+  std::array<float, kSide> highest, lowest;
+  highest.fill(-INFINITY);
+  lowest.fill(INFINITY);
+  const auto look = [&](float score, size_t lane) {
+    highest[lane] = score > highest[lane] ? score : highest[lane];
+    const float finite = score > -INFINITY ? score : INFINITY;
+    lowest[lane] = finite < lowest[lane] ? finite : lowest[lane];
+  };
+  size_t i = 0;
+  for (; i + kSide <= scores.size(); i += kSide)
+    for (size_t lane = 0; lane < kSide; ++lane) look(scores[i + lane], lane);
+  for (; i < scores.size(); ++i) look(scores[i], 0);
   Extent e;
-  for (const float score : scores) {
-    e.highest = score > e.highest ? score : e.highest;
-    e.lowest = score < e.lowest && score > -INFINITY ? score : e.lowest;
-  }
+  e.highest = *std::max_element(highest.begin(), highest.end());
+  e.lowest = *std::min_element(lowest.begin(), lowest.end());
   if (std::isfinite(e.highest))
     e.best = std::find(scores.begin(), scores.end(), e.highest) - scores.begin();
   return e;

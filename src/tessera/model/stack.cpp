@@ -18,6 +18,7 @@ Stack::Stack(const ModelSpec& spec, const nn::WeightSource& source)
   size_t state_index = embed_has_state_ ? 1 : 0;  // in the order of state_layout
   for (int64_t i = 0; i < static_cast<int64_t>(spec_.layers.size()); ++i)
     build_layer(i, root.under(spec_.prefix(i), spec_.scope(i)), state_index);
+  steps_ = StepPlan::of(spec_, root);
   if (spec_.final_norm)
     final_norm_ =
         nn::build_norm(spec_.final_norm, root.under(spec_.under("final_norm"), spec_.scope_out()));
@@ -171,13 +172,17 @@ nn::Stream Stack::recomputed(size_t index, const nn::Stream& stream, nn::Context
 }
 
 Tensor Stack::forward(const Tensor& x_ND, nn::Context& context, int64_t layers) const {
+  const size_t n = layers > 0 ? static_cast<size_t>(layers) : layers_.size();
+  if (steps_ && steps_->serves(x_ND, context)) {
+    if (context.cancel != nullptr) context.cancel->check("model");
+    return normed(steps_->run(x_ND, context, static_cast<int64_t>(n)), context);
+  }
   Tensor x = x_ND;
   if (context.probe) context.probe(spec_.under("embed"), x);
   if (std::any_of(spec_.layers.begin(), spec_.layers.end(),
                   [](const LayerSpec& layer) { return layer.reads(kEmbedding); }))
     keep(context, spec_, kEmbedding, x);
   nn::Stream stream{x};
-  const size_t n = layers > 0 ? static_cast<size_t>(layers) : layers_.size();
   for (size_t i = 0; i < n; ++i) {
     if (context.cancel != nullptr) context.cancel->check("model");
     const bool again = context.recompute.acts(nn::RecomputeOf::layers, static_cast<int64_t>(i)) &&

@@ -4,6 +4,7 @@
 
 #include "tessera/model/model_spec.h"
 #include "tessera/model/state.h"
+#include "tessera/model/step_plan.h"
 #include "tessera/nn/parts.h"
 
 namespace tessera::model {
@@ -56,6 +57,7 @@ class Stack {
   std::unique_ptr<nn::Embed> embed_;
   bool embed_has_state_ = false;
   std::vector<Layer> layers_;
+  std::shared_ptr<const StepPlan> steps_;  // of calls of few tokens; may be null
   std::unique_ptr<nn::Norm> final_norm_;
 };
 

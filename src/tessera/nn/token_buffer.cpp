@@ -1,5 +1,6 @@
 #include "tessera/nn/token_buffer.h"
 
+#include "tessera/kernels/attention/kv_rows.h"
 #include "tessera/ops/attention/kv_rows.h"
 
 namespace tessera::nn {
@@ -139,8 +140,27 @@ void TokenBuffer::append(const Tensor& given) {
   }
 }
 
+void TokenBuffer::append(const float* numbers, int64_t rows, int64_t width) {
+  const bool in_place = length_ >= lead_ && page_of(length_) < pages_.size();
+  if (in_place) {
+    const PagePtr& page = pages_[page_of(length_)];
+    const int64_t row = row_of(length_);
+    if (page && page->own() && page.use_count() == 1 && row < page->capacity() &&
+        !page->rows().requires_grad()) {
+      auto* memory = static_cast<uint8_t*>(page->rows().data_ptr());
+      kernels::write_kv_rows(ops::kv_dtype(stored_type()), numbers, rows, width,
+                             memory + row * page->rows().stride(0) * page->rows().element_size());
+      ++length_;
+      drop_old();
+      return;
+    }
+  }
+  const at::NoGradGuard no_gradients;
+  append(at::from_blob(const_cast<float*>(numbers), {1, rows, width}, at::kFloat));
+}
+
 Tensor TokenBuffer::stored(const Tensor& entries) const {
-  const auto type = c10::typeMetaToScalarType(options_.dtype());
+  const auto type = stored_type();
   if (entries.scalar_type() == type || options_.dtype() == at::kFloat ||
       options_.dtype() == at::kDouble)
     return entries;
@@ -169,6 +189,23 @@ std::vector<Tensor> TokenBuffer::spans(int64_t from, int64_t to) const {
     parts.push_back(at::empty(shape, options_));
   }
   return parts;
+}
+
+void TokenBuffer::runs(int64_t from, int64_t to, std::vector<Run>& out) const {
+  require(from <= to && to <= length_ && (from >= first_ || to <= lead()), "state",
+          "positions {} to {} of 0 to {} and {} to {}", from, to, lead(), first_, length_);
+  const auto add = [&](const Page& page, int64_t row, int64_t count) {
+    const Tensor& rows = page.rows();
+    out.push_back({static_cast<const uint8_t*>(rows.const_data_ptr()) +
+                       row * rows.stride(0) * rows.element_size(),
+                   from, count});
+    from += count;
+  };
+  if (from < std::min(to, lead_)) add(*lead_page_, from, std::min(to, lead_) - from);
+  while (from < to) {
+    const int64_t row = row_of(from), count = page_ > 0 ? std::min(to - from, page_ - row) : to - from;
+    add(*pages_[page_of(from)], row, count);
+  }
 }
 
 Tensor TokenBuffer::joined(int64_t from, int64_t to) const {

@@ -29,12 +29,24 @@ class TokenBuffer {
   /// Adds entries [T, ...], plain or as stored() gives them, at positions length .. length + T - 1.
   /// In place without gradients, else out of place.
   void append(const Tensor& entries);
+  /// One entry of `rows` rows of `width` numbers, float32 in this machine's memory, without
+  /// gradients: append() of a tensor with these numbers, mostly without making one.
+  void append(const float* numbers, int64_t rows, int64_t width);
   /// Entries as they are stored: what append() keeps of them. A call that reads fresh entries
   /// before it appends them reads these, so that no number depends on how an input was cut into
   /// calls.
   Tensor stored(const Tensor& entries) const;
   /// Entries of positions [from, to) as stored: a view for each part that lies together, ascending.
   std::vector<Tensor> spans(int64_t from, int64_t to) const;
+  /// The same as memory: where the entry of position `first` lies, and how many follow it there.
+  struct Run {
+    const void* data;
+    int64_t first, count;
+  };
+  /// Adds them to `out`.
+  void runs(int64_t from, int64_t to, std::vector<Run>& out) const;
+  bool on_cpu() const { return options_.device().is_cpu(); }
+  at::ScalarType stored_type() const { return c10::typeMetaToScalarType(options_.dtype()); }
   /// The same as one tensor: a view where they lie together, else a copy.
   Tensor joined(int64_t from, int64_t to) const;
   void truncate(int64_t length);

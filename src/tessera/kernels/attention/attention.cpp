@@ -192,9 +192,7 @@ void check_spans(const Attention& a) {
   }
 }
 
-}  // namespace
-
-void attend(const Attention& a) {
+void check(const Attention& a) {
   require(a.G > 0 && a.H > 0 && a.H % a.G == 0, "attention",
           "{} key-value heads do not divide {} heads", a.G, a.H);
   require(a.T >= 0 && a.K > 0 && a.V > 0 && a.first_position >= 0 && a.window >= 0 &&
@@ -202,6 +200,126 @@ void attend(const Attention& a) {
           "attention", "T = {}, K = {}, V = {}, window {}, queries from {}", a.T, a.K, a.V,
           a.window, a.first_position);
   check_spans(a);
+}
+
+// A tile of one of several calls, and where its rows are in the common memory.
+struct TeamTile {
+  const Attention* a;
+  QueryTile tile;
+  int64_t totals;  // floats before them
+};
+
+// rows of partials of all blocks that are under way
+int64_t blocks_at_once(int64_t rows) {
+  return std::max<int64_t>(1, kRowsAtOnce / std::max<int64_t>(1, rows));
+}
+
+int64_t rows_of(const Attention* calls, int64_t count) {
+  int64_t rows = 0;
+  for (int64_t i = 0; i < count; ++i) rows += calls[i].T * calls[i].H;
+  return rows;
+}
+
+// The tiles of all calls. With few blocks of keys each head is one by itself, that threads have
+// equal shares.
+void tiles_of(
+    const Attention* calls, int64_t count, int64_t threads, std::vector<TeamTile>& tiles) {
+  tiles.clear();
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t g = 0; g < calls[i].G; ++g)
+      for (int64_t t = 0; t < tiles_per_group(calls[i]); ++t) {
+        tiles.push_back({&calls[i], make_tile(calls[i], g, t), 0});
+        blocks += tiles.back().tile.block_count();
+      }
+  if (threads > 1 && blocks % threads != 0 && blocks < 4 * threads) {
+    std::vector<TeamTile> rows;
+    for (const TeamTile& whole : tiles)
+      for (int64_t r = 0; r < whole.tile.rows; ++r) {
+        TeamTile& one = rows.emplace_back(whole);
+        one.tile.rows = 1;
+        one.tile.query[0] = whole.tile.query[r];
+        one.tile.head[0] = whole.tile.head[r];
+        one.tile.visible[0] = whole.tile.visible[r];
+      }
+    tiles.swap(rows);
+  }
+  int64_t at = 0;
+  for (TeamTile& tile : tiles) {
+    tile.totals = at;
+    at += tile.tile.rows * partial_floats(*tile.a);
+  }
+}
+
+}  // namespace
+
+int64_t team_floats(const Attention* calls, int64_t count, int64_t keys) {
+  int64_t widest = 0;
+  for (int64_t i = 0; i < count; ++i) widest = std::max(widest, partial_floats(calls[i]));
+  const int64_t rows = rows_of(calls, count), blocks = (keys + kKeyBlock - 1) / kKeyBlock;
+  return (1 + std::min(blocks_at_once(rows), blocks)) * rows * widest;
+}
+
+void attend(Team& team, const Attention* calls, int64_t count, float* memory) {
+  thread_local std::vector<TeamTile> tiles;
+  cap_targets();
+  for (int64_t i = 0; i < count; ++i) {
+    check(calls[i]);
+    require(calls[i].visible == nullptr && calls[i].bias == nullptr && calls[i].far_q == nullptr,
+            "attention", "a team takes no patterns, biases or far queries");
+  }
+  tiles_of(calls, count, team.size(), tiles);
+  if (tiles.empty()) return;
+  const auto n_tiles = static_cast<int64_t>(tiles.size());
+  int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
+  bool one_each = true;
+  for (const TeamTile& tile : tiles) {
+    one_each = one_each && tile.tile.block_count() <= 1;
+    if (tile.tile.block_count() == 0) continue;
+    first = std::min(first, tile.tile.blocks.begin);
+    last = std::max(last, tile.tile.blocks.end);
+  }
+  if (one_each) {
+    // nothing to merge: a tile is one thread's
+    const Team::Share mine = team.share(n_tiles);
+    for (int64_t t = mine.begin; t < mine.end; ++t)
+      HWY_DYNAMIC_DISPATCH(attend_panel)(*tiles[t].a, &tiles[t].tile, 1);
+    return;
+  }
+  const int64_t at_once = blocks_at_once(rows_of(calls, count));
+  const int64_t total_floats = tiles.back().totals + tiles.back().tile.rows *
+                                                         partial_floats(*tiles.back().a);
+  const Team::Share own = team.share(n_tiles);
+  float* totals = memory;
+  float* partials = memory + total_floats;
+  for (int64_t t = own.begin; t < own.end; ++t)
+    HWY_DYNAMIC_DISPATCH(attend_start)(*tiles[t].a, tiles[t].tile, totals + tiles[t].totals);
+  for (int64_t begin = first; begin < last; begin += at_once) {
+    const int64_t end = std::min(begin + at_once, last), n = end - begin;
+    // a thread's tiles of a block are neighbours
+    const Team::Share mine = team.share(n * n_tiles);
+    for (int64_t i = mine.begin; i < mine.end; ++i) {
+      const TeamTile& tile = tiles[i % n_tiles];
+      const int64_t block = begin + i / n_tiles;
+      if (tile.tile.has_block(block))
+        HWY_DYNAMIC_DISPATCH(attend_block)
+      (*tile.a, &tile.tile, 1, block, partials + i / n_tiles * total_floats + tile.totals);
+    }
+    team.wait();
+    for (int64_t block = begin; block < end; ++block)
+      for (int64_t t = own.begin; t < own.end; ++t)
+        if (tiles[t].tile.has_block(block))
+          HWY_DYNAMIC_DISPATCH(attend_merge)
+    (*tiles[t].a, tiles[t].tile, partials + (block - begin) * total_floats + tiles[t].totals,
+     totals + tiles[t].totals);
+    if (end < last) team.wait();
+  }
+  for (int64_t t = own.begin; t < own.end; ++t)
+    HWY_DYNAMIC_DISPATCH(attend_finish)(*tiles[t].a, tiles[t].tile, totals + tiles[t].totals);
+}
+
+void attend(const Attention& a) {
+  check(a);
   if (a.T == 0) return;
   if (a.visible != nullptr && a.visible->scattered()) return attend_scattered(a);
   cap_targets();

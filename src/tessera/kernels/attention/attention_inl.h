@@ -357,6 +357,31 @@ HWY_INLINE void step_values(const Attention& a,
   }
 }
 
+// The same for one tile alone whose rows see the same keys, without floats of them in memory; false
+// where it has to go the other way.
+HWY_INLINE bool lone_partials(const Attention& a, TileBlock& part, Range here) {
+  const Range seen = part.some;
+  if (seen.begin != part.common.begin || seen.end != part.common.end || !reads_stored(a))
+    return false;
+  const QueryTile& tile = *part.tile;
+  with_rows(tile.rows, [&](auto rows) HWY_ATTR {
+    stored_scores<decltype(rows)::value>(a, tile.g, part.q, seen, here.begin, part.scores);
+  });
+  weigh(a, part, here);
+  if (part.any_void) {
+    for (int64_t r = 0; r < tile.rows; ++r)
+      if (part.partials[r * partial_floats(a) + kMaximumAt] != kMinusInfinity)
+        add_stored_values<1>(a, tile.g, part.scores + r * kScoreStride, seen, here.begin,
+                             part.partials + r * partial_floats(a));
+    return true;
+  }
+  with_rows(tile.rows, [&](auto rows) HWY_ATTR {
+    add_stored_values<decltype(rows)::value>(a, tile.g, part.scores, seen, here.begin,
+                                             part.partials);
+  });
+  return true;
+}
+
 // The part of a block for every row of some tiles, in order of their heads. With `shared` they
 // advance together, so that memory is read once, as it lies, whatever the heads.
 HWY_INLINE void block_partials(
@@ -373,6 +398,7 @@ HWY_INLINE void block_partials(
     if (!parts[t].some.empty())
       some = {std::min(some.begin, parts[t].some.begin), std::max(some.end, parts[t].some.end)};
   }
+  if (count == 1 && lone_partials(a, parts[0], here)) return;
   const BlockSteps steps(a, parts, count, some, here, shared);
   for (int64_t i = 0; i < steps.count(); ++i) {
     if (!shared && count > 1) {

@@ -167,6 +167,187 @@ HWY_INLINE void query_key_products(const Attention& a,
   });
 }
 
+// --- one tile alone ------------------------------------------------------------------------------
+
+// Rows of numbers as they are stored, which become floats on the way into the products: for one
+// tile, which would not use floats in memory a second time. The sums have the order of
+// dot_products() and values_tile().
+struct FloatNumbers {
+  static constexpr DType type = DType::f32;
+  static HWY_INLINE V32 at(const uint8_t* row, int64_t c) {
+    return load(reinterpret_cast<const float*>(row) + c);
+  }
+};
+struct HalfNumbers {
+  static constexpr DType type = DType::f16;
+  static HWY_INLINE V32 at(const uint8_t* row, int64_t c) {
+    return halves(reinterpret_cast<const uint16_t*>(row) + c);
+  }
+};
+struct Bf16Numbers {
+  static constexpr DType type = DType::bf16;
+  static HWY_INLINE V32 at(const uint8_t* row, int64_t c) {
+    return bf16s(reinterpret_cast<const uint16_t*>(row) + c);
+  }
+};
+
+// body(FloatNumbers()) or that of another type; false where rows are no numbers
+template <class Body>
+HWY_INLINE bool with_numbers(DType type, const Body& body) {
+  switch (type) {
+    case DType::f32:
+      body(FloatNumbers());
+      return true;
+    case DType::f16:
+      body(HalfNumbers());
+      return true;
+    case DType::bf16:
+      body(Bf16Numbers());
+      return true;
+    default:
+      return false;
+  }
+}
+
+// scores of n keys with some rows; K whole vectors
+template <class Numbers, int rows>
+HWY_INLINE void stored_products(
+    const float* q, int64_t K, const uint8_t* k, int64_t stride, int64_t n, float* scores) {
+  int64_t j = 0;
+  for (; j + 4 <= n; j += 4, k += 4 * stride) {
+    V32 sum[rows][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+      for (int i = 0; i < 4; ++i) sum[r][i] = zero();
+    for (int64_t c = 0; c < K; c += kLanes) {
+      V32 qs[rows];
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) qs[r] = load(q + r * K + c);
+#pragma GCC unroll 8
+      for (int i = 0; i < 4; ++i) {
+        const V32 key = Numbers::at(k + i * stride, c);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) sum[r][i] = hn::MulAdd(qs[r], key, sum[r][i]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+      hn::StoreU(sums_of_4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]), F32x4(),
+                 scores + r * kScoreStride + j);
+  }
+  for (; j < n; ++j, k += stride)
+    for (int r = 0; r < rows; ++r) {
+      V32 sum = zero();
+      for (int64_t c = 0; c < K; c += kLanes)
+        sum = hn::MulAdd(load(q + r * K + c), Numbers::at(k, c), sum);
+      scores[r * kScoreStride + j] = sum_of(sum);
+    }
+}
+
+// out[r][c ...] += sum over n values of p[r][j] v[j][c ...], keys ascending; V whole vectors
+template <class Numbers, int rows>
+HWY_INLINE void stored_values(const float* p,
+                              const uint8_t* v,
+                              int64_t stride,
+                              int64_t n,
+                              float* out,
+                              int64_t out_stride,
+                              int64_t V) {
+#if HWY_MAX_BYTES == 64
+  constexpr int kVectors = rows == 1 ? 8 : 4;  // at most 24 sums of 32 registers
+#else
+  constexpr int kVectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // at most 12 of 16
+#endif
+  const auto some = [&](auto count, int64_t first) HWY_ATTR {
+    constexpr int vectors = decltype(count)::value;
+    V32 sum[rows][vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+      for (int c = 0; c < vectors; ++c) sum[r][c] = load(out + r * out_stride + first + c * kLanes);
+    const uint8_t* row = v;
+    for (int64_t j = 0; j < n; ++j, row += stride) {
+      V32 vs[vectors];
+#pragma GCC unroll 8
+      for (int c = 0; c < vectors; ++c) vs[c] = Numbers::at(row, first + c * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        const V32 weight = all(p[r * kScoreStride + j]);
+#pragma GCC unroll 8
+        for (int c = 0; c < vectors; ++c) sum[r][c] = hn::MulAdd(weight, vs[c], sum[r][c]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+      for (int c = 0; c < vectors; ++c) store(sum[r][c], out + r * out_stride + first + c * kLanes);
+  };
+  int64_t c = 0;
+  for (; c + kVectors * kLanes <= V; c += kVectors * kLanes)
+    some(std::integral_constant<int, kVectors>(), c);
+  for (; c < V; c += kLanes) some(std::integral_constant<int, 1>(), c);
+}
+
+// body(std::integral_constant of the number of a tile's rows)
+template <class Body>
+HWY_INLINE void with_rows(int64_t rows, const Body& body) {
+  switch (rows) {
+    case 1:
+      return body(std::integral_constant<int, 1>());
+    case 2:
+      return body(std::integral_constant<int, 2>());
+    case 3:
+      return body(std::integral_constant<int, 3>());
+    case 4:
+      return body(std::integral_constant<int, 4>());
+    case 5:
+      return body(std::integral_constant<int, 5>());
+    default:
+      return body(std::integral_constant<int, 6>());
+  }
+}
+
+// Whether one tile goes through rows as they are stored.
+HWY_INLINE bool reads_stored(const Attention& a) {
+  if (a.K % kLanes != 0 || a.V % kLanes != 0) return false;
+  for (int64_t i = 0; i < a.kv.size; ++i)
+    if (is_packed(a.kv.spans[i].type)) return false;
+  return true;
+}
+
+template <int rows>
+HWY_NOINLINE void stored_scores(
+    const Attention& a, int64_t g, const float* q, Range keys, int64_t block_begin, float* scores) {
+  for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
+    const uint8_t* k = static_cast<const uint8_t*>(span.k) +
+                       (part.begin - span.first) * span.k_token_stride + g * span.k_head_stride;
+    with_numbers(span.type, [&](auto numbers) HWY_ATTR {
+      stored_products<decltype(numbers), rows>(q, a.K, k, span.k_token_stride,
+                                               part.end - part.begin,
+                                               scores + part.begin - block_begin);
+    });
+  });
+}
+
+template <int rows>
+HWY_NOINLINE void add_stored_values(const Attention& a,
+                                    int64_t g,
+                                    const float* scores,
+                                    Range keys,
+                                    int64_t block_begin,
+                                    float* partials) {
+  for_spans(a.kv, keys, [&](const KeySpan& span, Range part) HWY_ATTR {
+    const uint8_t* v = static_cast<const uint8_t*>(span.v) +
+                       (part.begin - span.first) * span.v_token_stride + g * span.v_head_stride;
+    with_numbers(span.type, [&](auto numbers) HWY_ATTR {
+      stored_values<decltype(numbers), rows>(scores + part.begin - block_begin, v,
+                                             span.v_token_stride, part.end - part.begin,
+                                             partials + kValuesAt, partial_floats(a), a.V);
+    });
+  });
+}
+
 // --- scores of a panel ---------------------------------------------------------------------------
 
 // A vector that several products use: compilers would rather read memory for each of them, and a

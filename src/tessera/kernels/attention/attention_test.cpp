@@ -1,5 +1,7 @@
 #include "tessera/kernels/attention/attention.h"
 
+#include <hwy/aligned_allocator.h>
+
 #include "tessera/base/error.h"
 #include "tessera/kernels/kernels_testing.h"
 #include "tessera/kernels/attention/kv_rows.h"
@@ -344,6 +346,73 @@ TEST(Attention, SameBitsStored) {
                            fmt::format("query {}, {} threads", t, threads));
         }
     });
+}
+
+// Sequences of one query and of a few, by a team, against each by itself.
+TEST(Attention, ATeamHasTheSameBits) {
+  const std::vector<std::pair<int64_t, int64_t>> queries = {
+      {0, 1}, {99, 1}, {255, 1}, {256, 1}, {511, 1}, {699, 1}, {120, 3}, {255, 4}, {600, 13}};
+  for (const auto& [H, G, K, V] : {std::array<int64_t, 4>{6, 2, 40, 24}, {9, 3, 64, 32}, {7, 1, 16, 48}})
+    for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::i8})
+      on_every_target([&, H = H, G = G, K = K, V = V] {
+        Case c(kPrompt, kPrompt, H, G, K, V);
+        std::vector<float> alone(at(c.size())), together(at(c.size()));
+        // all of them, and some that the keys of one block are enough for
+        for (const size_t count : {queries.size(), size_t{3}, size_t{1}}) {
+          std::vector<Pages> pages;
+          for (size_t i = 0; i < count; ++i)
+            pages.emplace_back(c, 0, queries[i].first + queries[i].second, 64, type);
+          const auto call = [&](size_t i, std::vector<float>& out) {
+            Attention a = c.attention(out.data());
+            a.T = queries[i].second;
+            a.first_position = queries[i].first;
+            a.q += a.first_position * a.q_token_stride;
+            a.out += a.first_position * a.out_token_stride;
+            a.window = i % 2 == 1 ? 100 : 0;
+            a.softcap = i % 3 == 2 ? 2.0f : 0;
+            a.kv = pages[i].view();
+            return a;
+          };
+          std::vector<Attention> calls;
+          for (size_t i = 0; i < count; ++i) {
+            attend(call(i, alone));
+            calls.push_back(call(i, together));
+          }
+          const auto n = static_cast<int64_t>(count);
+          const int64_t floats = team_floats(calls.data(), n, kPrompt);
+          for (const int threads : {1, 2, 5}) {
+            const Threads scope(threads);
+            const auto memory = hwy::AllocateAligned<float>(at(floats));
+            std::fill_n(memory.get(), floats, std::nanf(""));
+            std::fill(together.begin(), together.end(), std::nanf(""));
+            work_together([&](Team& team) { attend(team, calls.data(), n, memory.get()); });
+            for (const Attention& a : calls)
+              expect_same_bits(a.out, alone.data() + (a.out - together.data()),
+                               a.T * a.out_token_stride,
+                               fmt::format("{} calls of {} [{}, {}], query {}, {} threads", count,
+                                           name_of(type), K, V, a.first_position, threads));
+          }
+        }
+      });
+}
+
+// Keys that go into products as they are stored, against the definition.
+TEST(Attention, OneQueryOfStoredKeysAgainstDouble) {
+  for (const DType type : {DType::f32, DType::f16, DType::bf16})
+    for (const int64_t heads : {1, 2, 3, 4, 5, 6})
+      on_every_target([&] {
+        Case c(1, 301, 2 * heads, 2, 64, 128);
+        const Pages whole(c, 0, 301, 301, type), paged(c, 0, 301, 64, type);
+        std::vector<float> out(at(c.size()));
+        Attention a = c.attention(out.data());
+        a.kv = whole.view();
+        const auto want = attend_ref(a);
+        for (const Pages* pages : {&whole, &paged}) {
+          a.kv = pages->view();
+          attend(a);
+          expect_near(out.data(), want.data(), c.size(), 0, 1e-5);
+        }
+      });
 }
 
 // More blocks than are computed before they are merged.

@@ -1,5 +1,11 @@
 #include "tessera/kernels/attention/kv_rows.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tessera/kernels/attention/kv_rows.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+
+#include <hwy/highway.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,8 +14,34 @@
 #include "tessera/base/error.h"
 #include "tessera/base/float8.h"
 #include "tessera/base/half.h"
+#include "tessera/kernels/simd_inl.h"
+#include "tessera/kernels/targets.h"
 
+HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+
+// the same bits by the processor's instruction, where it has one
+void write_halves(const float* x, int64_t n, uint16_t* out) {
+  int64_t i = 0;
+#if HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, F32> halves;
+  const hn::Rebind<uint16_t, F32> bits;
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(hn::BitCast(bits, hn::DemoteTo(halves, load(x + i))), bits, out + i);
+#endif
+  for (; i < n; ++i) out[i] = float_to_f16(x[i]);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(write_halves);
+
 namespace {
 
 constexpr float kLargestInteger = 127;
@@ -63,6 +95,7 @@ int64_t kv_row_bytes(DType type, int64_t width) {
 
 void write_kv_rows(DType type, const float* x, int64_t rows, int64_t width, void* out) {
   const int64_t bytes = kv_row_bytes(type, width);
+  cap_targets();
   if (type == DType::f32) {
     std::memcpy(out, x, static_cast<size_t>(rows * bytes));
     return;
@@ -73,10 +106,12 @@ void write_kv_rows(DType type, const float* x, int64_t rows, int64_t width, void
       write_packed(type, x, width, row);
       continue;
     }
-    for (int64_t i = 0; i < width; ++i) {
-      const uint16_t half = type == DType::f16 ? float_to_f16(x[i]) : float_to_bf16(x[i]);
-      std::memcpy(row + 2 * i, &half, 2);
+    auto* halves = reinterpret_cast<uint16_t*>(row);
+    if (type == DType::f16) {
+      HWY_DYNAMIC_DISPATCH(write_halves)(x, width, halves);
+      continue;
     }
+    for (int64_t i = 0; i < width; ++i) halves[i] = float_to_bf16(x[i]);
   }
 }
 
@@ -104,3 +139,4 @@ void read_kv_row(DType type, const void* row, int64_t width, float* out) {
 }
 
 }  // namespace tessera::kernels
+#endif  // HWY_ONCE

@@ -5,7 +5,7 @@
 //                    number is s c. i8: c is an integer, s = max|x| / 127. u8: c is an 8-bit float
 //                    (e4m3), s = max|x| / 448.
 // The scale stands before the codes, so that the first n numbers of a row are the first n codes of
-// it. A row that holds a number that is not finite reads back as NaN. Scalar and the same on every
+// it. A row that holds a number that is not finite reads back as NaN. The same bits on every
 // processor: what a state holds does not depend on where it was made.
 #pragma once
 
@@ -23,7 +23,8 @@ inline bool is_packed(DType type) {
 }
 /// Throws Error(internal) for a type that no row has.
 int64_t kv_row_bytes(DType type, int64_t width);
-/// `rows` rows that follow one another, as are those of x [rows, width].
+/// `rows` rows that follow one another, as are those of x [rows, width]; `out` is aligned as the
+/// type's numbers.
 void write_kv_rows(DType type, const float* x, int64_t rows, int64_t width, void* out);
 /// One row.
 void read_kv_row(DType type, const void* row, int64_t width, float* out);

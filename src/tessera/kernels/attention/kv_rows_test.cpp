@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/float8.h"
+#include "tessera/base/half.h"
 #include "tessera/kernels/kernels_testing.h"
 
 namespace tessera::kernels::kv_rows_test {
@@ -86,6 +87,21 @@ TEST(KvRows, TheFirstNumbersOfARowAreItsFirstCodes) {
     read_kv_row(type, row.data(), 16, all.data());
     read_kv_row(type, row.data(), 5, some.data());
     EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+  }
+}
+
+TEST(KvRows, HalvesAreTheNearestOnEveryTarget) {
+  std::vector<float> x;
+  for (const float size : {0.0f, 1e-9f, 3e-8f, 2e-6f, 6.1e-5f, 1.0f, 3e3f, 65504.0f, 65520.0f, 1e9f})
+    for (int i = 0; i < 37; ++i) x.push_back((i % 2 == 0 ? size : -size) * (1 + i * 0.0123f));
+  x.push_back(std::numeric_limits<float>::infinity());
+  for (const std::string& target : available_targets()) {
+    const TargetScope scope(target);
+    for (const size_t n : {size_t{1}, size_t{15}, size_t{33}, x.size()}) {
+      std::vector<uint16_t> row(n);
+      write_kv_rows(DType::f16, x.data(), 1, static_cast<int64_t>(n), row.data());
+      for (size_t i = 0; i < n; ++i) EXPECT_EQ(row[i], float_to_f16(x[i])) << target << " " << x[i];
+    }
   }
 }
 

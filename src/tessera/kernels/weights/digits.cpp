@@ -725,7 +725,7 @@ int64_t rounded_bytes(int64_t m, int64_t k) {
          lines(m);
 }
 
-RoundedRows round_rows(
+RoundedRows rows_to_round(
     const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory) {
   require(arithmetic != Arithmetic::exact, "digits", "no digits to round to");
   require(m >= 0 && k >= 0 && k % 32 == 0, "digits", "m = {}, k = {}: expected whole blocks of 32",
@@ -735,15 +735,24 @@ RoundedRows round_rows(
   const bool two = arithmetic == Arithmetic::two_digits;
   auto* codes = static_cast<uint8_t*>(memory);
   auto* blocks = codes + lines(m * k * 2);
-  RoundedRows rows{x,
-                   m,
-                   k,
-                   x_stride,
-                   two,
-                   k / 32 * HWY_DYNAMIC_DISPATCH(block_codes)(two),
-                   codes,
-                   reinterpret_cast<RoundedBlock*>(blocks),
-                   blocks + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock)))};
+  return {x,
+          m,
+          k,
+          x_stride,
+          two,
+          k / 32 * HWY_DYNAMIC_DISPATCH(block_codes)(two),
+          codes,
+          reinterpret_cast<RoundedBlock*>(blocks),
+          blocks + lines(m * k / 32 * static_cast<int64_t>(sizeof(RoundedBlock)))};
+}
+
+void round(const RoundedRows& rows) {
+  HWY_DYNAMIC_DISPATCH(round_range)(rows, 0, rows.m);
+}
+
+RoundedRows round_rows(
+    const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory) {
+  const RoundedRows rows = rows_to_round(x, m, k, x_stride, arithmetic, memory);
   // a task has at least 2^14 numbers
   parallel_for(m, 1 + (int64_t{1} << 14) / std::max<int64_t>(1, k),
                [&](int64_t begin, int64_t end) {

@@ -50,9 +50,14 @@ struct RoundedRows {
 /// Bytes that round_rows() needs for m rows of k numbers.
 int64_t rounded_bytes(int64_t m, int64_t k);
 
-/// Rounds rows of k numbers, whole blocks of 32, into `memory` of rounded_bytes(m, k), aligned to a
-/// cache line; x must stay while the result is used. Throws Error(internal) on sizes that do not
-/// fit or Arithmetic::exact.
+/// Where rows of k numbers, whole blocks of 32, are to be rounded: `memory` of rounded_bytes(m, k),
+/// aligned to a cache line. Nothing is read or written yet. Throws Error(internal) on sizes that do
+/// not fit or Arithmetic::exact.
+RoundedRows rows_to_round(
+    const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory);
+/// Rounds them, on this thread.
+void round(const RoundedRows& rows);
+/// Both, on all threads; x must stay while the result is used.
 RoundedRows round_rows(
     const float* x, int64_t m, int64_t k, int64_t x_stride, Arithmetic arithmetic, void* memory);
 

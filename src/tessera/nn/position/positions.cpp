@@ -1,4 +1,5 @@
 #include "tessera/nn/parts.h"
+#include "tessera/nn/position/rope_table.h"
 #include "tessera/nn/position/learned.h"
 #include "tessera/nn/position/none.h"
 #include "tessera/nn/position/rope.h"
@@ -6,6 +7,30 @@
 #include "tessera/ops/basic/rope.h"
 
 namespace tessera::nn {
+
+// frequencies may depend on the length of the document, so each segment has its own
+ops::RotaryTable rope_table(const RopeConfig& config, const Batch& batch, at::ScalarType type) {
+  if (!config.angles_change()) {
+    const RopeFrequencies f = config.frequencies(0);
+    return ops::rotary_table(batch.positions_N, f.omega, f.factor, type);
+  }
+  std::vector<Tensor> cosines, sines;
+  for (const Segment& s : batch.segments) {
+    const int64_t end = s.start + s.length;
+    if (s.start > 0 && end > config.angles_until(s.start))
+      fail(ErrorKind::input, "rope",
+           "positions {} to {} go beyond length {}, where all angles change; compute the "
+           "sequence anew",
+           s.start, end - 1, config.angles_until(s.start));
+    const RopeFrequencies f = config.frequencies(end);
+    const auto part = ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega,
+                                        f.factor, type);
+    cosines.push_back(part.cos_NR);
+    sines.push_back(part.sin_NR);
+  }
+  return {at::cat(cosines), at::cat(sines)};
+}
+
 namespace {
 
 class NoPosition final : public Position {};
@@ -74,34 +99,11 @@ class Rope final : public Position {
   Tensor rotate(Tensor x_NHD, Side, Context& context) const override {
     const auto type = ops::wide(x_NHD);
     const auto& table =
-        context.once<ops::RotaryTable>(key_, [&] { return make_table(*context.batch, type); });
+        context.once<ops::RotaryTable>(key_, [&] { return rope_table(config_, *context.batch, type); });
     return ops::rope(std::move(x_NHD), table, config_.layout == RopeLayout::interleaved);
   }
 
  private:
-  // frequencies may depend on the length of the document, so each segment has its own
-  ops::RotaryTable make_table(const Batch& batch, at::ScalarType type) const {
-    if (!config_.angles_change()) {
-      const RopeFrequencies f = config_.frequencies(0);
-      return ops::rotary_table(batch.positions_N, f.omega, f.factor, type);
-    }
-    std::vector<Tensor> cosines, sines;
-    for (const Segment& s : batch.segments) {
-      const int64_t end = s.start + s.length;
-      if (s.start > 0 && end > config_.angles_until(s.start))
-        fail(ErrorKind::input, "rope",
-             "positions {} to {} go beyond length {}, where all angles change; compute the "
-             "sequence anew",
-             s.start, end - 1, config_.angles_until(s.start));
-      const RopeFrequencies f = config_.frequencies(end);
-      const auto part = ops::rotary_table(batch.positions_N.narrow(0, s.begin, s.length), f.omega,
-                                          f.factor, type);
-      cosines.push_back(part.cos_NR);
-      sines.push_back(part.sin_NR);
-    }
-    return {at::cat(cosines), at::cat(sines)};
-  }
-
   RopeConfig config_;
   std::string key_;
 };

@@ -1,0 +1,71 @@
+#include "tessera/base/team.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <exception>
+
+#include "tessera/base/flush_denormals.h"
+#include "tessera/base/threads.h"
+
+namespace tessera {
+namespace {
+
+/// Another thread failed: what this one would compute is not needed.
+struct Abandoned {};
+
+// about 20 us, several times what a step of a small model lasts
+constexpr int kTurns = 1000;
+
+void relax() {
+#ifdef __SSE2__
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+void Team::wait() {
+  if (size_ == 1) return;
+  const uint64_t round = meeting_.round.load(std::memory_order_relaxed);
+  if (meeting_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+    meeting_.arrived.store(0, std::memory_order_relaxed);
+    meeting_.round.store(round + 1, std::memory_order_release);
+    return;
+  }
+  for (int turn = 0; meeting_.round.load(std::memory_order_acquire) == round; ++turn) {
+    if (meeting_.failed.load(std::memory_order_relaxed)) throw Abandoned();
+    if (turn < kTurns)
+      relax();
+    else
+      sched_yield();
+  }
+}
+
+void work_together(const std::function<void(Team&)>& body) {
+  Team::Meeting meeting;
+  std::exception_ptr error;
+  const auto run = [&](int64_t index, int64_t size) {
+    const FlushDenormals flush;
+    Team team(meeting, index, size);
+    try {
+      body(team);
+    } catch (const Abandoned&) {
+    } catch (...) {
+#pragma omp critical(tessera_team_error)
+      if (!error) error = std::current_exception();
+      meeting.failed = true;
+    }
+  };
+  if (thread_count() <= 1 || omp_in_parallel()) {
+    run(0, 1);
+  } else {
+#pragma omp parallel num_threads(thread_count())
+    run(omp_get_thread_num(), omp_get_num_threads());
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace tessera

@@ -1,0 +1,271 @@
+// Calls of few tokens without tensors, against the parts themselves: the same bits.
+#include "tessera/model/step_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "tessera/base/threads.h"
+#include "tessera/model/model.h"
+#include "tessera/model/stack.h"
+
+namespace tessera::model::step_plan_test {
+namespace {
+
+constexpr int64_t kVocab = 43;
+
+/// `layers` and what else a spec says.
+ModelSpec spec_of(const std::string& rest) {
+  return read_model_spec(spec::parse_json(R"({"tessera": 1, "arch": "decoder", "vocab": 43, "d_model": 64, "head": "tied", )" +
+                                          rest + "}",
+                                          "test"));
+}
+
+const std::string kLlama = R"("layers": [{"repeat": 3,
+    "mixer": {"type": "attention", "n_heads": 4, "n_kv_heads": 2, "position": "rope"}}],
+  "ffn": {"type": "glu", "d_hidden": 96})";
+
+/// Specs whose layers a plan takes.
+std::map<std::string, std::string> known() {
+  return {
+      {"llama", kLlama},
+      {"qwen", R"("layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 6,
+          "n_kv_heads": 1, "head_dim": 16, "bias": {"q": true, "k": true, "v": true},
+          "qk_norm": {"type": "rms_norm"}, "position": {"type": "rope", "rotary_dim": 8}}}],
+          "ffn": {"type": "glu", "d_hidden": 160, "bias": true})"},
+      {"gemma", R"("norm": {"type": "rms_norm", "weight": "plus_one"}, "residual": "sandwich",
+          "embed": {"type": "token", "scale": 8},
+          "layers": [
+            {"mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "scale": "rsqrt_of",
+              "scale_value": 24, "scale_on": "query", "softcap": 5, "position": {"type": "rope", "theta": 1000},
+              "pattern": {"type": "window", "width": 5}}},
+            {"mixer": {"type": "attention", "n_heads": 2, "n_kv_heads": 1, "softcap": 5,
+              "position": {"type": "rope", "theta": 100000, "layout": "interleaved"}}}],
+          "cycles": 2, "ffn": {"type": "glu", "act": "gelu_tanh", "d_hidden": 96})"},
+      {"gpt2", R"("norm": "layer_norm", "embed": {"type": "token", "position": {"type": "learned", "max_positions": 64}},
+          "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
+            "bias": {"q": true, "k": true, "v": true, "o": true}}}],
+          "ffn": {"type": "mlp", "act": "gelu", "d_hidden": 128, "bias": true})"},
+      {"olmo", R"("residual": {"type": "pre_norm", "scale": 0.5},
+          "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4, "sinks": true,
+            "qk_norm": {"type": "rms_norm"}, "qk_norm_over": "projection", "position": "rope"}}],
+          "ffn": {"type": "glu", "d_hidden": 96})"},
+      {"bare", R"("norm": null, "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
+          "position": "rope"}}], "ffn": {"type": "mlp", "act": "relu2", "d_hidden": 64},
+          "final_norm": "rms_norm")"},
+      {"turns", R"("layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 4,
+          "position": {"type": "rope", "scaling": {"type": "linear", "factor": 4}}},
+          "ffn": null}, {"ffn": {"type": "mlp", "d_hidden": 64}, "mixer": null}])"},
+  };
+}
+
+/// Numbers of which none is as it begins; matrices in blocks where asked for.
+class Built {
+ public:
+  Built(ModelSpec spec, kernels::Arithmetic arithmetic, bool blocks) : spec_(std::move(spec)) {
+    const at::NoGradGuard no_gradients;
+    const Weights initial = Weights::initial(spec_, 3);
+    int number = 0;
+    for (const auto& [decl, weight] : initial.all()) {
+      const Tensor t = weight->tensor().detach();
+      const Tensor noise = (at::arange(t.numel(), at::kFloat) * 0.37 + ++number).sin();
+      ops::Weight w = ops::Weight::dense(decl.name, t + 0.2 * noise.reshape(t.sizes()));
+      const DType type = std::array{DType::q8_0, DType::q4_1, DType::f16, DType::q5_0}[number % 4];
+      if (blocks && w.shape().size() == 2) w = w.converted(type);
+      weights_[decl.name] = std::make_shared<const ops::Weight>(w.multiplied_in(arithmetic));
+    }
+    stack_.emplace(spec_, source());
+    plan_ = StepPlan::of(spec_, nn::Builder(source(), "", spec_.scope(0)));
+  }
+  nn::WeightSource source() const {
+    return [this](const std::string& name) {
+      const auto found = weights_.find(name);
+      return found == weights_.end() ? nullptr : found->second;
+    };
+  }
+  const ModelSpec& spec() const { return spec_; }
+  const StepPlan* plan() const { return plan_.get(); }
+
+  /// One call by the plan, which must serve it, or by the parts.
+  Tensor call(State& state, const nn::Batch& batch, bool by_plan, int64_t layers = 0) const {
+    nn::Context context;
+    context.batch = &batch;
+    context.call = {&state, nullptr};
+    context.lasting = &state.lasting();
+    state.check(batch);
+    Tensor out;
+    const Tensor x = stack_->embedded(context);
+    if (by_plan) {
+      EXPECT_TRUE(plan_->serves(x, context));
+      out = stack_->forward(x, context, layers);
+    } else {
+      const StepPlan::Off off;
+      out = stack_->forward(x, context, layers);
+    }
+    state.advance(batch);
+    return out;
+  }
+
+ private:
+  ModelSpec spec_;
+  std::map<std::string, WeightPtr> weights_;
+  std::optional<Stack> stack_;
+  std::shared_ptr<const StepPlan> plan_;
+};
+
+struct Threads {
+  explicit Threads(int n) { set_thread_count(n); }
+  ~Threads() { set_thread_count(before); }
+  const int before = thread_count();
+};
+
+/// Ids of the next `lengths[i]` tokens of every row of a state, 0 = the row is not in the call.
+nn::Batch next(const State& state, const std::vector<int64_t>& lengths, bool pending = false) {
+  nn::Batch batch;
+  std::vector<int64_t> ids;
+  for (size_t r = 0; r < lengths.size(); ++r) {
+    if (lengths[r] == 0) continue;
+    const int64_t start = state.length(static_cast<int64_t>(r));
+    batch.segments.push_back({.row = static_cast<int64_t>(r),
+                              .begin = static_cast<int64_t>(ids.size()),
+                              .length = lengths[r],
+                              .start = start,
+                              .pending = pending});
+    for (int64_t t = 0; t < lengths[r]; ++t)
+      ids.push_back((7 * (start + t) + 3 * static_cast<int64_t>(r) + start * start) % kVocab);
+  }
+  batch.ids_N = at::tensor(ids, at::kLong);
+  batch.number();
+  return batch;
+}
+
+/// Long prompts by the parts alone, then calls of few tokens by both, each on a state of its own.
+void expect_same(const Built& model, const spec::KvOptions& kv) {
+  const at::NoGradGuard no_gradients;
+  const auto fresh = [&] {
+    State state(model.spec(), 3, 2, at::TensorOptions().dtype(at::kFloat), kv);
+    model.call(state, next(state, {33, 3, 1}), false);
+    return state;
+  };
+  State want = fresh(), got = fresh();
+  for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{
+           {1, 1, 1}, {1, 0, 0}, {0, 1, 1}, {1, 1, 1}, {1, 1, 0}, {1, 1, 1}})
+    ASSERT_TRUE(at::equal(model.call(got, next(got, lengths), true),
+                          model.call(want, next(want, lengths), false)));
+  // copies share pages until one of them writes
+  const State fork = got.fork();
+  for (int i = 0; i < 3; ++i)
+    ASSERT_TRUE(at::equal(model.call(got, next(got, {1, 1, 1}), true),
+                          model.call(want, next(want, {1, 1, 1}), false)));
+  State other = fork.select({2, 0}), straight = fork.select({2, 0});
+  ASSERT_TRUE(at::equal(model.call(other, next(other, {1, 1}), true),
+                        model.call(straight, next(straight, {1, 1}), false)));
+  // guesses, of which one is kept
+  for (State* state : {&got, &want}) {
+    const bool by_plan = state == &got;
+    for (int i = 0; i < 2; ++i) model.call(*state, next(*state, {1, 0, 0}, true), by_plan);
+    state->commit(0, 1);
+  }
+  ASSERT_TRUE(at::equal(model.call(got, next(got, {1, 1, 1}), true),
+                        model.call(want, next(want, {1, 1, 1}), false)));
+  const State::Packed a = got.pack(""), b = want.pack("");
+  ASSERT_EQ(a.values.size(), b.values.size());
+  for (size_t i = 0; i < a.values.size(); ++i)
+    EXPECT_TRUE(at::equal(a.values[i], b.values[i])) << a.views[i].name;
+}
+
+TEST(StepPlan, SameBitsAsTheParts) {
+  for (const auto& [name, rest] : known())
+    for (const int threads : {1, 2, 5}) {
+      SCOPED_TRACE(name + ", " + std::to_string(threads) + " threads");
+      const Threads scope(threads);
+      using kernels::Arithmetic;
+      for (const Arithmetic arithmetic :
+           {Arithmetic::exact, Arithmetic::two_digits, Arithmetic::one_digit}) {
+        const Built model(spec_of(rest), arithmetic, arithmetic != Arithmetic::exact);
+        ASSERT_NE(model.plan(), nullptr);
+        expect_same(model, {});
+      }
+    }
+}
+
+TEST(StepPlan, SameBitsForAllWaysToKeepKeys) {
+  const Threads scope(2);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, true);
+  for (const spec::KvType type :
+       {spec::KvType::f16, spec::KvType::bf16, spec::KvType::int8, spec::KvType::fp8})
+    for (const int64_t page : {0, 3, 64}) {
+      SCOPED_TRACE(std::string(name_of(type)) + ", pages of " + std::to_string(page));
+      expect_same(model, {.type = type, .page = page});
+    }
+}
+
+TEST(StepPlan, SeveralTokensOfARowAndSomeLayers) {
+  const at::NoGradGuard no_gradients;
+  const Threads scope(2);
+  const Built model(spec_of(kLlama), kernels::Arithmetic::two_digits, true);
+  for (const int64_t layers : {0, 2}) {
+    State want(model.spec(), 2, 8), got(model.spec(), 2, 8);
+    for (const std::vector<int64_t>& lengths :
+         std::vector<std::vector<int64_t>>{{5, 1}, {1, 7}, {17, 15}, {3, 3}})
+      for (const bool pending : {false, true}) {
+        if (pending && lengths[0] + lengths[1] > 8) continue;
+        ASSERT_TRUE(at::equal(model.call(got, next(got, lengths, pending), true, layers),
+                              model.call(want, next(want, lengths, pending), false, layers)));
+        if (!pending) continue;
+        for (State* state : {&got, &want})
+          for (const int64_t row : {0, 1}) state->commit(row, 1);
+      }
+  }
+}
+
+TEST(StepPlan, LeavesOtherPartsToThemselves) {
+  for (const char* rest :
+       {R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "position": "alibi"}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "gate": "headwise"}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "clip": 1}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "scale": "learned"}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "add_zero_attn": true}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4, "temperature": {"scale": 1}}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4,
+                                 "pattern": {"type": "chunked", "width": 4}}}])",
+        R"("layers": [{"mixer": {"type": "mamba2", "n_heads": 4}}])",
+        R"("residual": "post_norm", "layers": [{"mixer": {"type": "attention", "n_heads": 4}}])",
+        R"("residual": {"type": "pre_norm", "gain": "scalar"},
+           "layers": [{"mixer": {"type": "attention", "n_heads": 4}}])",
+        R"("layers": [{"mixer": {"type": "attention", "n_heads": 4}}],
+           "ffn": {"type": "glu", "d_hidden": 64, "limit": 7})"}) {
+    const ModelSpec spec = spec_of(rest);
+    const Weights weights = Weights::initial(spec, 1);
+    const nn::WeightSource source = [&](const std::string& name) { return weights.find(name); };
+    EXPECT_EQ(StepPlan::of(spec, nn::Builder(source, "", spec.scope(0))), nullptr) << rest;
+  }
+}
+
+TEST(StepPlan, TakesCallsOfFewTokensWithoutGradientsAlone) {
+  const Built model(spec_of(kLlama), kernels::Arithmetic::exact, false);
+  State state(model.spec(), 2);
+  const auto serves = [&](const nn::Batch& batch, const std::function<void(nn::Context&)>& change) {
+    nn::Context context;
+    context.batch = &batch;
+    context.call = {&state, nullptr};
+    change(context);
+    return model.plan()->serves(at::zeros({batch.n_tokens(), 64}), context);
+  };
+  const auto nothing = [](nn::Context&) {};
+  EXPECT_FALSE(serves(next(state, {1, 1}), nothing));  // gradients
+  const at::NoGradGuard no_gradients;
+  EXPECT_TRUE(serves(next(state, {1, 1}), nothing));
+  EXPECT_FALSE(serves(next(state, {30, 3}), nothing));
+  EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) { c.call.state = nullptr; }));
+  EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) { c.training = true; }));
+  EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) {
+    c.probe = [](const std::string&, const Tensor&) {};
+  }));
+  EXPECT_FALSE(serves(next(state, {1, 1}), [](nn::Context& c) {
+    c.call.replace = [](const std::string&, const Tensor& x) { return x; };
+  }));
+}
+
+}  // namespace
+}  // namespace tessera::model::step_plan_test
