@@ -3,14 +3,11 @@
 #include <omp.h>
 #include <sched.h>
 
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
 
+#include "tessera/base/denormals.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -33,48 +30,8 @@ int64_t whole_grains(int64_t n, int64_t grain) {
   return (n + grain - 1) / grain;
 }
 
-/// While it lives, this thread reads and writes denormal numbers as zeros.
-class FlushDenormals {
- public:
-  FlushDenormals() : before_(control()) { set_control(before_ | kFlush); }
-  ~FlushDenormals() { set_control(before_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-#if defined(__SSE2__)
-  using Control = unsigned;
-  static constexpr Control kFlush = _MM_FLUSH_ZERO_ON | 0x40;  // and denormal inputs
-  static Control control() {
-    return _mm_getcsr();
-  }
-  static void set_control(Control x) {
-    _mm_setcsr(x);
-  }
-#elif defined(__aarch64__)
-  using Control = uint64_t;
-  static constexpr Control kFlush = uint64_t{1} << 24;
-  static Control control() {
-    Control x;
-    asm volatile("mrs %0, fpcr" : "=r"(x));
-    return x;
-  }
-  static void set_control(Control x) {
-    asm volatile("msr fpcr, %0" : : "r"(x));
-  }
-#else
-  using Control = int;
-  static constexpr Control kFlush = 0;
-  static Control control() {
-    return 0;
-  }
-  static void set_control(Control) {}
-#endif
-  Control before_;
-};
-
 void run_here(int64_t n, const std::function<void(int64_t, int64_t)>& body) {
-  const FlushDenormals flush;
+  const Denormals flushed(Denormals::flushed);
   body(0, n);
 }
 
@@ -84,7 +41,7 @@ class Ranges {
   Ranges(int64_t n, int64_t count, const std::function<void(int64_t, int64_t)>& body)
       : n_(n), count_(count), body_(body) {}
   void run(int64_t r) {
-    const FlushDenormals flush;
+    const Denormals flushed(Denormals::flushed);
     try {
       body_(n_ * r / count_, n_ * (r + 1) / count_);
     } catch (...) {
