@@ -9,7 +9,7 @@ import numpy as np
 
 SEED = 12
 BLOCK = 32
-TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
 def numbers():

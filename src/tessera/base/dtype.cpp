@@ -32,6 +32,8 @@ constexpr std::array kLayouts = {
     DTypeLayout{DType::q5_k, "q5_k", 256, 2 + 2 + 12 + 32 + 128, false},
     DTypeLayout{DType::q6_k, "q6_k", 256, 128 + 64 + 16 + 2, false},
     DTypeLayout{DType::mxfp4, "mxfp4", 32, 1 + 16, false},
+    DTypeLayout{DType::iq4_nl, "iq4_nl", 32, 2 + 16, false},
+    DTypeLayout{DType::iq4_xs, "iq4_xs", 256, 2 + 2 + 4 + 128, false},
 };
 
 }  // namespace

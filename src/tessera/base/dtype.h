@@ -28,6 +28,8 @@ enum class DType : uint8_t {
   q5_k,
   q6_k,
   mxfp4,
+  iq4_nl,
+  iq4_xs,
 };
 
 /// How a storage type is laid out: `block_elements` values share `block_bytes` bytes.

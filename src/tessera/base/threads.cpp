@@ -7,6 +7,7 @@
 #include <atomic>
 #include <exception>
 
+#include "tessera/base/denormals.h"
 #include "tessera/base/error.h"
 #include "tessera/base/flush_denormals.h"
 
@@ -31,7 +32,7 @@ int64_t whole_grains(int64_t n, int64_t grain) {
 }
 
 void run_here(int64_t n, const std::function<void(int64_t, int64_t)>& body) {
-  const FlushDenormals flush;
+  const Denormals flushed(Denormals::flushed);
   body(0, n);
 }
 
@@ -41,7 +42,7 @@ class Ranges {
   Ranges(int64_t n, int64_t count, const std::function<void(int64_t, int64_t)>& body)
       : n_(n), count_(count), body_(body) {}
   void run(int64_t r) {
-    const FlushDenormals flush;
+    const Denormals flushed(Denormals::flushed);
     try {
       body_(n_ * r / count_, n_ * (r + 1) / count_);
     } catch (...) {

@@ -258,10 +258,6 @@ GgufFile open_part(const std::filesystem::path& path) {
   return read_gguf(bytes, path.string(), std::move(file));
 }
 
-std::string part_suffix(uint64_t part, uint64_t count) {
-  return fmt::format("-{:05}-of-{:05}.gguf", part + 1, count);
-}
-
 uint64_t metadata_or(const GgufMetadata& metadata, std::string_view key, uint64_t otherwise) {
   return metadata.find(key) == nullptr ? otherwise : metadata.get_u64(key);
 }
@@ -272,15 +268,15 @@ void add_parts(GgufFile& first, const std::filesystem::path& path, uint64_t coun
   const FileSource source{"gguf", file};
   if (const uint64_t part = metadata_or(first.metadata, "split.no", 0); part != 0)
     source.fail("is part {} of {}; expected the first one, whose name ends with {}", part + 1,
-                count, part_suffix(0, count));
-  const std::string name = path.filename().string(), suffix = part_suffix(0, count);
+                count, gguf_part_suffix(0, count));
+  const std::string name = path.filename().string(), suffix = gguf_part_suffix(0, count);
   if (!name.ends_with(suffix))
     source.fail("is the first of {} parts; expected a name that ends with {}", count, suffix);
   const std::string stem = name.substr(0, name.size() - suffix.size());
   std::vector<TensorView> tensors = first.tensors.tensors();
   std::vector<UnsupportedTensor> unsupported = first.tensors.unsupported();
   for (uint64_t part = 1; part < count; ++part) {
-    const auto other_path = path.parent_path() / (stem + part_suffix(part, count));
+    const auto other_path = path.parent_path() / (stem + gguf_part_suffix(part, count));
     const GgufFile other = open_part(other_path);
     const std::string other_name = other_path.string();
     if (metadata_or(other.metadata, "split.no", 0) != part ||
@@ -301,6 +297,10 @@ void add_parts(GgufFile& first, const std::filesystem::path& path, uint64_t coun
 }
 
 }  // namespace
+
+std::string gguf_part_suffix(uint64_t part, uint64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", part + 1, count);
+}
 
 GgufFile open_gguf(const std::filesystem::path& path) {
   GgufFile file = open_part(path);

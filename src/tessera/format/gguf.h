@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -166,7 +167,8 @@ struct GgufFile {
 
 /// A model that was split over several files (split.count) is opened by the first of them,
 /// "NAME-00001-of-00003.gguf", beside the others; metadata are the first one's.
-/// Supported types: F32 F16 BF16 F64, I8 to I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, MXFP4.
+/// Supported types: F32 F16 BF16 F64, I8 to I64, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0, Q2_K to Q6_K, IQ4_NL,
+/// IQ4_XS, MXFP4.
 /// Tensors of ggml's other types are checked and listed by TensorFile::unsupported(), and asking
 /// for one is an error with its name and type; a type number that ggml does not have is an error at
 /// once.
@@ -183,5 +185,32 @@ GgufFile read_gguf(std::span<const std::byte> bytes,
 void write_gguf(const std::filesystem::path& path,
                 std::span<const GgufEntry> entries,
                 std::span<const TensorView> tensors);
+
+/// A tensor that is yet to be made.
+struct GgufTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+};
+/// The bytes of tensor `index`, asked for once, in order; they need to live until the next call.
+using GgufBytes = std::function<std::span<const std::byte>(size_t index)>;
+
+/// The same of tensors that come one after the other, so that no more than one is in memory.
+void write_gguf(const std::filesystem::path& path,
+                std::span<const GgufEntry> entries,
+                std::span<const GgufTensor> tensors,
+                const GgufBytes& bytes_of);
+
+/// The same in files of at most `most` bytes of tensors, or of one tensor where that is larger:
+/// "NAME-00001-of-00003.gguf" and so on beside `path`, NAME.gguf; metadata are in the first. One
+/// file, at `path`, where it fits or `most` is 0. Returns the paths.
+std::vector<std::filesystem::path> write_gguf_parts(const std::filesystem::path& path,
+                                                    std::span<const GgufEntry> entries,
+                                                    std::span<const GgufTensor> tensors,
+                                                    const GgufBytes& bytes_of,
+                                                    int64_t most);
+
+/// What the name of part `part` (from 0) of `count` ends with: "-00001-of-00003.gguf".
+std::string gguf_part_suffix(uint64_t part, uint64_t count);
 
 }  // namespace tessera::format

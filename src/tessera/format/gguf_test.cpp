@@ -1,6 +1,7 @@
 #include "tessera/format/gguf.h"
 
 #include <cstdlib>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -202,12 +203,12 @@ TEST(Gguf, AlignmentMovesTheData) {
 
 TEST(Gguf, UnsupportedTypesHarmNobodyUntilAskedFor) {
   const std::string bytes =
-      gguf({.infos = {info("a", {256}, 23, 0), info("b", {1}, 0, 160)}, .data = 164});
+      gguf({.infos = {info("a", {256}, 22, 0), info("b", {1}, 0, 96)}, .data = 100});
   const GgufFile file = read(bytes);
   EXPECT_EQ(file.tensors.tensors().size(), 1u);
-  EXPECT_EQ(file.tensors.unsupported()[0].data.size(), 136u);
+  EXPECT_EQ(file.tensors.unsupported()[0].data.size(), 82u);
   EXPECT_EQ(error_of([&] { file.tensors.find("a"); }),
-            "[gguf] x.gguf: tensor \"a\" has type IQ4_XS (ggml type 23), which is not supported; "
+            "[gguf] x.gguf: tensor \"a\" has type IQ2_S (ggml type 22), which is not supported; "
             "convert it first");
 }
 
@@ -301,6 +302,48 @@ TEST(GgufWriter, RefusesWhatTheFormatCannotHold) {
   const TensorView good = {"a", DType::i8, {1}, bytes_of("1")};
   refused({}, {good, good});
   EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(GgufWriter, PartsAreReadAsTheWhole) {
+  const test::TemporaryFolder folder;
+  std::vector<GgufTensor> tensors;
+  std::vector<std::string> bytes;
+  for (int i = 0; i < 5; ++i) {
+    tensors.push_back({"t" + std::to_string(i), DType::i8, {2, 5}});
+    bytes.push_back(std::string(10, static_cast<char>('a' + i)));
+  }
+  const std::vector<GgufEntry> entries = {{"general.architecture", GgufValue::string("none")},
+                                          {"split.count", GgufValue::number(uint16_t{9})}};
+  std::vector<size_t> asked;
+  const auto write = [&](const char* name, int64_t most) {
+    asked.clear();
+    return write_gguf_parts(
+        folder / name, entries, tensors,
+        [&](size_t i) {
+          asked.push_back(i);
+          return std::as_bytes(std::span(bytes[i]));
+        },
+        most);
+  };
+  const auto paths = write("m.gguf", 25);
+  EXPECT_EQ(folder.names(),
+            (std::vector<std::string>{"m-00001-of-00003.gguf", "m-00002-of-00003.gguf",
+                                      "m-00003-of-00003.gguf"}));
+  EXPECT_EQ(asked, (std::vector<size_t>{0, 1, 2, 3, 4}));
+  const GgufFile whole = open_gguf(paths.front());
+  EXPECT_EQ(whole.metadata.get_string("general.architecture"), "none");
+  ASSERT_EQ(whole.tensors.tensors().size(), tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView& tensor = whole.tensors.tensors()[i];
+    EXPECT_EQ(tensor.name, tensors[i].name);
+    EXPECT_EQ(tensor.shape, tensors[i].shape);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()),
+              bytes[i]);
+  }
+  // a tensor that is larger than a part has one alone
+  EXPECT_EQ(write("each.gguf", 3).size(), tensors.size());
+  EXPECT_EQ(write("one.gguf", 50).size(), 1u);
+  EXPECT_EQ(write("all.gguf", 0).size(), 1u);
 }
 
 // ---- a real file

@@ -12,6 +12,10 @@
 
 namespace tessera::kernels {
 
+/// What the codes of iq4_nl and iq4_xs stand for.
+inline constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                       1,    13,   25,  38,  53,  69,  89,  113};
+
 /// Whether dequantize and matmul read this type: f32, f16, bf16 and every block type of DType.
 bool can_dequantize(DType type);
 

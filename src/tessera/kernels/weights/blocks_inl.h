@@ -348,6 +348,13 @@ struct MxFp4 {
   }
 };
 
+// iq4_nl, iq4_xs: of 32 codes of four bits, kLevels as bytes of offset 128
+HWY_INLINE VB level_codes(const uint8_t* p, int i) {
+  HWY_ALIGN static constexpr uint8_t kCodes[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                   129, 141, 153, 166, 181, 197, 217, 241};
+  return hn::TableLookupBytes(hn::LoadDup128(Bytes(), kCodes), nibble_codes(p, i));
+}
+
 // --- 256-element blocks --------------------------------------------------------------------------
 
 // body(i, lanes i .. i + kLanes of a vector of bytes as integers)
@@ -580,6 +587,58 @@ struct Q6K {
   }
 };
 
+struct Iq4Xs {
+  static constexpr int elements = 256, bytes = 136, group_elements = 32;
+  static constexpr int run = 32, offset = 128;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int g, int i) {
+    return level_codes(b + 8 + 16 * g, i);
+  }
+  // eight 6-bit scales: pairs of bits in a word of two bytes, then nibbles
+  static constexpr int d_at = 0;
+  static HWY_INLINE VS scale_codes(const uint8_t* b) {
+    uint64_t low = 0;
+    const uint32_t high = word_at(b) >> 16, nibbles = word_at(b + 4);
+    for (int g = 0; g < 8; ++g)
+      low |= uint64_t{(nibbles >> 4 * g & 15) | (high >> 2 * g & 3) << 4} << 8 * g;
+    return hn::Sub(scale_bytes(low, 0), hn::Set(ScaleBytes(), uint8_t{32}));
+  }
+  using Scales = Factors;
+  static HWY_INLINE void read_scales(const uint8_t* b, Scales& s) {
+    const V32 d = all_half(b + d_at);
+    const hn::RebindToSigned<ScaleBytes> of_signs;
+    each_of_bytes(of_signs, hn::BitCast(of_signs, scale_codes(b)), 0,
+                  [&](int i, VI v) HWY_ATTR { store(scaled(v, d), s.d + i); });
+  }
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes)
+      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes(b, g, i), offset), 32 * g + i,
+                    [&](int e, VI q) HWY_ATTR { emit(e, scaled(q, all(s.d[g]))); });
+  }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    unpack_groups<Iq4Xs>(b, emit);
+  }
+};
+
+// a block of 32, here as it is unpacked like a group of those above
+struct Iq4Nl {
+  static constexpr int elements = 32, bytes = 18;
+  static constexpr int run = 32, offset = 128;
+  static constexpr bool minimum = false;
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) { return level_codes(b + 2, i); }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all_half(b);
+#pragma GCC unroll 2
+    for (int i = 0; i < 32; i += kBytes)
+      each_of_bytes(hn::RebindToSigned<Bytes>(), signed_from(codes(b, 0, i), offset), i,
+                    [&](int e, VI q) HWY_ATTR { emit(e, scaled(q, d)); });
+  }
+};
+
 // --- plain floats --------------------------------------------------------------------------------
 
 // As blocks of one vector; the end of a row that fills none is rest(block, n): the last n < kLanes
@@ -646,6 +705,10 @@ HWY_INLINE void with_block(DType type, const Body& body) {
       return body.template operator()<Q6K>();
     case DType::mxfp4:
       return body.template operator()<MxFp4>();
+    case DType::iq4_nl:
+      return body.template operator()<Iq4Nl>();
+    case DType::iq4_xs:
+      return body.template operator()<Iq4Xs>();
     default:
       return;
   }

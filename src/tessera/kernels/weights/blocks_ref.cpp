@@ -100,6 +100,14 @@ float value_of(DType type, const uint8_t* b, int e) {
       const int high = (b[128 + 32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32))) & 3;
       return d * static_cast<float>(((e % 128 < 64 ? low & 15 : low >> 4) | (high << 4)) - 32);
     }
+    case DType::iq4_nl:
+      return half_at(b) * static_cast<float>(kLevels[nibble(b + 2, e)]);
+    case DType::iq4_xs: {
+      const int g = e / 32, low = b[4 + g / 2] >> (4 * (g % 2)) & 15;
+      const int high = (b[2 + g / 4] >> (2 * (g % 4))) & 3;
+      const float d = half_at(b) * static_cast<float>((low | high << 4) - 32);
+      return d * static_cast<float>(kLevels[nibble(b + 8 + 16 * g, e % 32)]);
+    }
     case DType::mxfp4: {
       // doubled, so that they are whole: the power is half of what the byte says
       constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};

@@ -13,9 +13,9 @@
 namespace tessera::kernels::digits_test {
 namespace {
 
-constexpr DType kTypes[] = {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-                            DType::q8_0, DType::q2_k, DType::q3_k, DType::q4_k,
-                            DType::q5_k, DType::q6_k, DType::mxfp4};
+constexpr DType kTypes[] = {DType::q4_0,  DType::q4_1,   DType::q5_0,  DType::q5_1, DType::q8_0,
+                            DType::q2_k,  DType::q3_k,   DType::q4_k,  DType::q5_k, DType::q6_k,
+                            DType::mxfp4, DType::iq4_nl, DType::iq4_xs};
 constexpr Arithmetic kDigits[] = {Arithmetic::two_digits, Arithmetic::one_digit};
 
 const char* name_of_digits(Arithmetic digits) {
@@ -106,8 +106,14 @@ Run run_of(DType type, const uint8_t* b, int r) {
     case DType::q4_0:
     case DType::q5_0:
     case DType::q8_0:
+    case DType::iq4_nl:
       out.d = half(0);
       break;
+    case DType::iq4_xs: {
+      const int low = b[4 + r / 2] >> (4 * (r % 2)) & 15, high = b[2 + r / 4] >> (2 * (r % 4)) & 3;
+      out.d = half(0) * static_cast<float>((low | high << 4) - 32);
+      break;
+    }
     case DType::q4_1:
     case DType::q5_1:
       out.d = half(0);

@@ -9,9 +9,10 @@
 namespace tessera::kernels::matmul_test {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32,  DType::f16,  DType::bf16, DType::q4_0, DType::q4_1,
-                            DType::q5_0, DType::q5_1, DType::q8_0, DType::q2_k, DType::q3_k,
-                            DType::q4_k, DType::q5_k, DType::q6_k, DType::mxfp4};
+constexpr DType kTypes[] = {DType::f32,  DType::f16,   DType::bf16,   DType::q4_0,
+                            DType::q4_1, DType::q5_0,  DType::q5_1,   DType::q8_0,
+                            DType::q2_k, DType::q3_k,  DType::q4_k,   DType::q5_k,
+                            DType::q6_k, DType::mxfp4, DType::iq4_nl, DType::iq4_xs};
 
 struct Weights {
   DType type;

@@ -1,10 +1,15 @@
-// Float32 to block types of GGUF, each block of 32 rounded to the nearest of what it can say.
+// Float32 to block types of GGUF.
 //
-// Bytes are equal to those of gguf.quants.quantize of the PyPI package gguf 0.19, which are ggml's
-// (quantize_row_*_ref of ggml-quants.c): the scale is that of the largest magnitude (q8_0, q4_0,
-// q5_0) or of the range (q4_1, q5_1), in float32 for the rounding and in float16 where it is
-// stored. No search for better scales, and no K-quants. A block whose scale is below 2^-126 is
-// zeros.
+// Types of 32 elements: the scale is that of the largest magnitude (q8_0, q4_0, q5_0, mxfp4) or of
+// the range (q4_1, q5_1), in float32 for the rounding and in float16 where it is stored; bytes are
+// equal to those of gguf.quants.quantize of the PyPI package gguf 0.19. K types and iq4_*: scales
+// (and minima) of 16 or 32 elements are searched for on a grid, for the least weighted error; bytes
+// are equal to those of ggml_quantize_chunk of ggml (llama-cpp-python 0.3.36). A number's weight
+// grows with its magnitude; with the importance of the columns, which ggml calls an importance
+// matrix, errors count by it too, and types of 32 search likewise.
+//
+// Differences: a block whose scale is below 2^-126, of mxfp4 one below 2^-124, is zeros; numbers
+// that are not finite are refused.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +18,18 @@
 
 namespace tessera::kernels {
 
-/// Whether quantize writes this type: q8_0, q4_0, q4_1, q5_0 and q5_1.
+/// Whether quantize writes this type: every block type of DType.
 bool can_quantize(DType type);
 
 /// dst = the blocks of src[0..n); dst has storage_bytes(type, n) bytes and may be unaligned. A
-/// block's bytes depend on its 32 numbers alone. Throws Error(internal) for another type or n that
+/// block's bytes depend on its own numbers alone. Throws Error(internal) for another type or n that
 /// is no whole blocks, Error(usage) for a number that is not finite.
 void quantize(DType type, const float* src, int64_t n, void* dst);
+
+/// The same of `rows` rows of k numbers, whole blocks, where errors in column i count
+/// importance[i] >= 0 times; null = all the same. Bytes of a row depend on it alone. q8_0 and mxfp4
+/// have nothing to choose, and ignore the importance.
+void quantize_rows(
+    DType type, const float* src, int64_t rows, int64_t k, const float* importance, void* dst);
 
 }  // namespace tessera::kernels

@@ -95,7 +95,7 @@ Weight Weight::converted(DType dtype) const {
   if (kernels::can_quantize(dtype)) return quantized(dtype);
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
     fail(ErrorKind::usage, "weight",
-         "{}: no form writes {}; expected f32, bf16, f16, q8_0, q4_0, q4_1, q5_0 or q5_1", name_,
+         "{}: no form writes {}; expected f32, bf16, f16 or a block type", name_,
          tessera::name_of(dtype));
   const auto numbers = std::make_shared<const Tensor>(
       tensor().detach().to(at::kCPU, scalar_type_of(dtype), false, true).contiguous());

@@ -40,8 +40,8 @@ class Weight {
       WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
 
   /// The numbers rounded to the nearest of another storage type, in memory of its own; never
-  /// trainable. Throws Error(usage) where nothing writes that type (a plain float, q8_0, q4_0,
-  /// q4_1, q5_0 and q5_1 are written), or rows are no whole blocks of it.
+  /// trainable. Throws Error(usage) where nothing writes that type (f32, f16, bf16 and block types
+  /// are written), or rows are no whole blocks of it.
   Weight converted(DType dtype) const;
   /// The same numbers, multiplied in this arithmetic where they lie in blocks and no gradient is
   /// recorded; else, as at first, exactly.
