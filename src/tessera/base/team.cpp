@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "tessera/base/flush_denormals.h"
+#include "tessera/base/denormals.h"
 #include "tessera/base/threads.h"
 
 namespace tessera {
@@ -48,7 +48,7 @@ void work_together(const std::function<void(Team&)>& body) {
   Team::Meeting meeting;
   std::exception_ptr error;
   const auto run = [&](int64_t index, int64_t size) {
-    const FlushDenormals flush;
+    const Denormals flushed(Denormals::flushed);
     Team team(meeting, index, size);
     try {
       body(team);

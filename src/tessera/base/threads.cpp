@@ -9,7 +9,6 @@
 
 #include "tessera/base/denormals.h"
 #include "tessera/base/error.h"
-#include "tessera/base/flush_denormals.h"
 
 namespace tessera {
 namespace {
