@@ -21,6 +21,7 @@
 #include "tessera/model/model_spec.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
+#include "tessera/train/adapter_recipe.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
 #include "tessera/train/schedule.h"
@@ -46,7 +47,6 @@ enum class MaskCount {
   exact,      // as many of every sample as the rate says
   bernoulli,  // every token by itself
 };
-enum class AdapterType { lora };
 enum class WindowOrder {
   isolated,  // shuffled; each begins without a past
   carried,   // consecutive; each begins with the state that the one before left, without its
@@ -100,12 +100,6 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::OptimizerType> {
   using E = tessera::train::OptimizerType;
   static constexpr std::array names{std::pair{E::adamw, "adamw"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::AdapterType> {
-  using E = tessera::train::AdapterType;
-  static constexpr std::array names{std::pair{E::lora, "lora"}};
 };
 
 namespace tessera::train {
@@ -312,30 +306,6 @@ struct InitRecipe {
   }
 };
 
-/// What is trained beside a model that stays as it is stored (Hu et al. 2021, arXiv:2106.09685).
-struct AdapterRecipe {
-  AdapterType type = AdapterType::lora;
-  int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
-  std::vector<std::string> targets = {};
-  bool rslora = false;
-
-  static constexpr auto fields() {
-    using C = AdapterRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "lora: a product of low rank beside a matrix"),
-        field("rank", &C::rank, "of the product", {.min = 1}),
-        field("alpha", &C::alpha, "the product counts alpha / rank times", {.min = 0}),
-        field("dropout", &C::dropout, "of what the product reads, in training; below 1",
-              {.min = 0}),
-        field("targets", &C::targets,
-              "the ends of the names of matrices, such as \"mixer.q\"; none = all of the layers"),
-        field("rslora", &C::rslora, "alpha / sqrt(rank) times instead")};
-  }
-};
-
 /// Experts that a run adds: copies of those that were used most, in every mixture that has fewer.
 struct GrowRecipe {
   int64_t at = 0;
@@ -420,7 +390,7 @@ struct Recipe {
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
   std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
-  std::optional<AdapterRecipe> adapter = {};  // trained alone, beside init's model as it is stored
+  std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning
   /// What reading it has decided and whoever trains should know, a line each.
