@@ -35,8 +35,12 @@ TESSERA_FUZZ_TARGET(peft) {
   fuzz::run(
       [&] {
         for (const convert::AdapterTensors& one : convert::read_peft(folder.path(), base)) {
-          fuzz::check(one.a.shape.size() == 2 && one.b.shape.size() == 2, "matrices");
-          fuzz::check(one.a.shape[0] == one.b.shape[1], "one rank");
+          fuzz::check(!one.weight.empty() && !one.parts.empty(), "something beside a weight");
+          const auto a = one.parts.find("lora_a"), b = one.parts.find("lora_b");
+          fuzz::check((a == one.parts.end()) == (b == one.parts.end()), "a whole product");
+          if (a == one.parts.end()) continue;
+          fuzz::check(a->second.shape.size() == 2 && b->second.shape.size() == 2, "matrices");
+          fuzz::check(a->second.shape[0] == b->second.shape[1], "one rank");
         }
       },
       {ErrorKind::file, ErrorKind::usage});

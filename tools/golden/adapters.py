@@ -3,7 +3,7 @@
     python tools/golden/adapters.py --out tests/golden/adapters
     python tools/golden/adapters.py --check FOLDER --case gpt2 --io OUTPUT.safetensors
 
-The bases are the tiny models of tests/golden/families (NAME/base). A case is a folder with
+The bases are the tiny models of tests/golden/families (NAME/base), NAME up to the first "-". A case is a folder with
 adapter_config.json, adapter_model.safetensors and io.safetensors (input_ids, logits with the
 adapter, base: the logits without). --check loads a folder that tessera wrote beside the base of its
 case and compares the logits of the case's input_ids with those that `tessera forward` wrote.
@@ -16,7 +16,7 @@ import pathlib
 
 import torch
 import transformers
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, PrefixTuningConfig, PromptTuningConfig, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests/golden"
@@ -37,18 +37,41 @@ CASES = {
     "qwen2": dict(r=5, lora_alpha=4, target_modules=["q_proj", "v_proj"], use_rslora=True),
     # matrices stored (in, out), and three in one
     "gpt2": dict(r=3, lora_alpha=5, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True),
+    # lengths of rows, beside biases; an expression among the factors
+    "qwen2-dora": dict(
+        r=3,
+        lora_alpha=4,
+        target_modules=["q_proj", "v_proj", "down_proj"],
+        use_dora=True,
+        alpha_pattern={"layers\\.[01]\\..*v_proj": 7},
+    ),
+    "gpt2-dora": dict(r=2, lora_alpha=3, target_modules=["c_attn", "c_fc"], use_dora=True, fan_in_fan_out=True),
+    # a head that is trained whole
+    "llama-head": dict(r=2, lora_alpha=2, target_modules=["q_proj"], modules_to_save=["lm_head"]),
+    "qwen2-ia3": dict(peft=IA3Config, target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "gpt2-ia3": dict(peft=IA3Config, target_modules=["c_attn", "mlp.c_proj"], feedforward_modules=["mlp.c_proj"]),
+    "llama-prefix": dict(peft=PrefixTuningConfig, num_virtual_tokens=3),
+    "gpt2-prefix": dict(peft=PrefixTuningConfig, num_virtual_tokens=2),
+    "llama-prompt": dict(peft=PromptTuningConfig, num_virtual_tokens=4),
+    "gpt2-prompt": dict(peft=PromptTuningConfig, num_virtual_tokens=3),
 }
+
+
+def config_of(name):
+    options = dict(CASES[name])
+    return options.pop("peft", LoraConfig)(task_type="CAUSAL_LM", **options)
 
 
 def base_of(name):
     return transformers.AutoModelForCausalLM.from_pretrained(
-        FAMILIES / name / "base", dtype=torch.float32, attn_implementation="eager"
+        FAMILIES / name.split("-")[0] / "base", dtype=torch.float32, attn_implementation="eager"
     ).eval()
 
 
 def logits_of(model, ids):
     with torch.no_grad():
-        return model(input_ids=ids).logits.contiguous()
+        # those of virtual tokens stand first
+        return model(input_ids=ids).logits[:, -ids.shape[1] :].contiguous()
 
 
 def make(name, folder):
@@ -56,10 +79,17 @@ def make(name, folder):
     base = base_of(name)
     ids = torch.randint(0, base.config.vocab_size, (2, 9))
     before = logits_of(base, ids)
-    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **CASES[name])).eval()
+    model = get_peft_model(base, config_of(name)).eval()
     for key, parameter in model.named_parameters():
-        if "lora_" in key:
-            parameter.data = torch.randn(parameter.shape) * 0.3
+        if not parameter.requires_grad:
+            continue
+        noise = torch.randn(parameter.shape)
+        if "magnitude" in key or "ia3" in key:  # around what they begin with
+            parameter.data = parameter.data * (1 + 0.3 * noise)
+        elif "modules_to_save" in key:
+            parameter.data = parameter.data + 0.1 * noise
+        else:
+            parameter.data = noise * (0.3 if "lora_" in key else 0.5)
     after = logits_of(model, ids)
     moved = float((after - before).abs().max())
     if moved < MOVED:
@@ -68,7 +98,9 @@ def make(name, folder):
     (folder / "README.md").unlink(missing_ok=True)
     config = json.loads((folder / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = None  # a path of the machine it was made on
-    config["target_modules"] = sorted(config["target_modules"])
+    for key in ("target_modules", "feedforward_modules"):
+        if config.get(key):
+            config[key] = sorted(config[key])
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     save_file({"input_ids": ids, "logits": after, "base": before}, folder / "io.safetensors")
     print(name, "moves the logits by", round(moved, 3))
@@ -78,7 +110,7 @@ def check(name, folder, io):
     ids = load_file(ADAPTERS / name / "io.safetensors")["input_ids"]
     loaded = PeftModel.from_pretrained(base_of(name), folder).eval()
     kept = set(load_file(folder / "adapter_model.safetensors"))
-    own = {k.replace(".default", "") for k in loaded.state_dict() if "lora_" in k}
+    own = set(get_peft_model_state_dict(loaded))
     if kept != own:
         raise SystemExit(f"{name}: names differ: {sorted(kept ^ own)[:4]}")
     theirs = logits_of(loaded, ids)
@@ -97,7 +129,7 @@ if __name__ == "__main__":
     parser.add_argument("--io", type=pathlib.Path)
     args = parser.parse_args()
     if args.out:
-        for case in CASES:
+        for case in [args.case] if args.case else CASES:
             (args.out / case).mkdir(parents=True, exist_ok=True)
             make(case, args.out / case)
     if args.check:

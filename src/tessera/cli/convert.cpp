@@ -13,7 +13,7 @@ const std::map<std::string, convert::PoolHeads> kPools = {{"mean", convert::Pool
 
 struct ConvertArgs {
   std::string model, out, to, tokenizer, families, family, pool = "mean";
-  std::string use, text, merge_adapter, export_adapter;
+  std::string use, text, merge_adapter, unmerge_adapter, export_adapter;
   int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
   int64_t steps = 500, tokens = 16384;
   double noise = 0.01;
@@ -32,6 +32,9 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   }
   if (!o.merge_adapter.empty())
     checkpoint = converters.merge(std::move(checkpoint), o.merge_adapter, o.float32, {o.families});
+  if (!o.unmerge_adapter.empty())
+    checkpoint =
+        converters.unmerge(std::move(checkpoint), o.unmerge_adapter, o.float32, {o.families});
   if (!o.tokenizer.empty())
     convert::find_tokenizer(
         o.tokenizer, static_cast<int32_t>(checkpoint.spec.vocab));  // before anything is written
@@ -63,9 +66,9 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                                                            .steps = o.steps,
                                                            .seed = o.seed});
   // other heads, experts or numbers are no change of format: a Hugging Face folder stays one
-  const bool stays =
-      (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0 || !o.merge_adapter.empty()) &&
-      checkpoint.dialect == "hf";
+  const bool stays = (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0 ||
+                      !o.merge_adapter.empty() || !o.unmerge_adapter.empty()) &&
+                     checkpoint.dialect == "hf";
   if (o.to == "hf" || (o.to.empty() && stays)) {
     convert::write_hf_folder(checkpoint, o.out,
                              {.family = o.family, .families = o.families, .float32 = o.float32});
@@ -96,7 +99,7 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   app.add_option("--out", o->out, "the folder to write")->required();
   app.add_option("--to", o->to,
                  "what to write; default tessera, or with --kv-heads, --keep-experts, "
-                 "--grow-experts and --merge-adapter what the folder is")
+                 "--grow-experts, --merge-adapter and --unmerge-adapter what the folder is")
       ->check(CLI::IsMember({"tessera", "hf"}));
   app.add_option("--tokenizer", o->tokenizer,
                  "tokenizer to put beside the weights (llama2.c keeps it apart)");
@@ -179,9 +182,14 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   auto* merge_adapter =
       app.add_option(kMergeAdapter, o->merge_adapter,
                      "the model with this adapter in its weights, which are floats");
+  auto* unmerge_adapter =
+      app.add_option(kUnmergeAdapter, o->unmerge_adapter,
+                     "the way back, to rounding: the model without this adapter, which was merged")
+          ->excludes(merge_adapter);
   app.add_option(kExportAdapter, o->export_adapter,
                  "only this adapter, as PEFT reads it beside the model's Hugging Face folder")
-      ->excludes(merge_adapter);
+      ->excludes(merge_adapter)
+      ->excludes(unmerge_adapter);
   app.add_flag("--float32", o->float32, "write float32 whatever the storage type");
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
@@ -192,6 +200,7 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
             "mixtral --keep-experts 6 --expert-use use.json --out mixtral-6",
             "tessera convert mixtral --distill-experts --text text.txt --out dense",
             "tessera convert SmolLM2-135M --merge-adapter run/latest --out tuned",
+            "tessera convert tuned --unmerge-adapter run/latest --out SmolLM2-135M-again",
             "tessera convert SmolLM2-135M --export-adapter run/latest --out adapter"});
   return [=] {
     if (!drawn->empty() && o->pool != "random" && upcycle->empty() && grow->empty() &&

@@ -22,7 +22,7 @@ struct DistillArgs {
 using Distiller =
     std::function<convert::Checkpoint(convert::Checkpoint checkpoint, const DistillArgs& args)>;
 
-/// The model with an adapter in its weights.
+/// The model with an adapter in its weights, or without one that was.
 using Merger = std::function<convert::Checkpoint(convert::Checkpoint checkpoint,
                                                  const std::string& adapter,
                                                  bool float32,
@@ -36,7 +36,7 @@ using AdapterExporter = std::function<void(const std::string& adapter,
 /// Who does what needs tensors.
 struct TensorConverters {
   Distiller distil;
-  Merger merge;
+  Merger merge, unmerge;
   AdapterExporter export_adapter;
 };
 std::function<int()> add_convert(CLI::App& app, TensorConverters converters);
@@ -44,7 +44,9 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters);
 /// The options of `convert` that need tensors.
 inline constexpr const char* kDistillExperts = "--distill-experts";
 inline constexpr const char* kMergeAdapter = "--merge-adapter";
+inline constexpr const char* kUnmergeAdapter = "--unmerge-adapter";
 inline constexpr const char* kExportAdapter = "--export-adapter";
-inline constexpr std::array kTensorOptions = {kDistillExperts, kMergeAdapter, kExportAdapter};
+inline constexpr std::array kTensorOptions = {kDistillExperts, kMergeAdapter, kUnmergeAdapter,
+                                              kExportAdapter};
 
 }  // namespace tessera::cli

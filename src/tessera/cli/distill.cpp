@@ -31,7 +31,8 @@ convert::Checkpoint distil(convert::Checkpoint checkpoint, const DistillArgs& ar
 }  // namespace
 
 std::function<int()> add_distilling_convert(CLI::App& app) {
-  return add_convert(app, {distil, infer::with_merged_adapter, infer::export_adapter});
+  return add_convert(app, {distil, infer::with_merged_adapter, infer::without_merged_adapter,
+                           infer::export_adapter});
 }
 
 }  // namespace tessera::cli

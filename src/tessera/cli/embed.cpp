@@ -13,7 +13,8 @@ namespace tessera::cli {
 namespace {
 
 struct EmbedArgs {
-  std::string model, file, output, pooling, families, adapter, prompt, prompt_name;
+  std::string model, file, output, pooling, families, prompt, prompt_name;
+  std::vector<std::string> adapters;
   std::vector<std::string> texts;
   bool json = false, normalize = false, no_normalize = false, parse_special = false;
   bool prompt_given = false;
@@ -91,7 +92,7 @@ int embed(const EmbedArgs& o) {
   const std::vector<std::string> texts =
       o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
+      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
   say_lost_heads(loaded.source);
   o.products.check(loaded.model);
   if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);
@@ -156,8 +157,10 @@ std::function<int()> add_embed(CLI::App& app) {
       ->excludes(normalize);
   app.add_option("--max-tokens", o->max_tokens, "cut longer texts")->check(positive());
   o->products.add(app);
-  app.add_option("--adapter", o->adapter,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run");
+  app.add_option("--adapter", o->adapters,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
+                 "the products add up")
+      ->allow_extra_args(false);
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera embed all-MiniLM-L6-v2 --text 'A cat' --text 'A dog' --json",

@@ -17,7 +17,8 @@ namespace tessera::cli {
 namespace {
 
 struct EvalArgs {
-  std::string model, text, train, families, adapter;
+  std::string model, text, train, families;
+  std::vector<std::string> adapters;
   infer::EvalOptions eval;
   KvFlags kv;
   ProductFlags products;
@@ -77,7 +78,7 @@ Report evaluate_ngram(const EvalArgs& o) {
 
 Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
+      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
   say_lost_heads(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -171,8 +172,11 @@ std::function<int()> add_eval(CLI::App& app) {
                "nll, perplexity, bits_per_byte, tokens, window and stride as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   auto* adapter =
-      app.add_option("--adapter", o->adapter,
-                     "an adapter beside the model's weights: a folder of PEFT or of a run");
+      app.add_option(
+             "--adapter", o->adapters,
+             "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
+             "the products add up")
+          ->allow_extra_args(false);
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
   for (CLI::Option* option :
        {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),

@@ -17,7 +17,8 @@ namespace tessera::cli {
 namespace {
 
 struct ForwardArgs {
-  std::string model, input, audio, output, families, adapter;
+  std::string model, input, audio, output, families;
+  std::vector<std::string> adapters;
   std::vector<std::string> probes;
   int threads = 0;
 };
@@ -128,7 +129,7 @@ int forward(const ForwardArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const format::TensorFile file =
       o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);
-  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families}, o.adapter);
+  const infer::LoadedModel loaded = infer::load_model(o.model, {o.families}, o.adapters);
   say_lost_heads(loaded.source);
   const bool pair = loaded.model.spec().encoder != nullptr;
   if (o.audio.empty()) check_names(file, loaded.model.spec());
@@ -209,8 +210,10 @@ std::function<int()> add_forward(CLI::App& app) {
       ->required();
   app.add_option("--probe", o->probes,
                  "also write this intermediate: embed, final, layers.0.mixer.out ...; repeatable");
-  app.add_option("--adapter", o->adapter,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run");
+  app.add_option("--adapter", o->adapters,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
+                 "the products add up")
+      ->allow_extra_args(false);
   app.add_option("--families", o->families, "a folder of further family files");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   examples(app, {"tessera forward folder --input in.safetensors --output out.safetensors --probe "

@@ -14,7 +14,8 @@ namespace tessera::cli {
 namespace {
 
 struct GenerateArgs {
-  std::string model, families, adapter, draft, session;
+  std::string model, families, draft, session;
+  std::vector<std::string> adapters;
   std::vector<std::string> prompts, audio;
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
@@ -200,7 +201,7 @@ int generate(GenerateArgs& o) {
   auto& g = o.generate;
   g.sampling.check();
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapter, o.products.arithmetic());
+      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
   say_lost_heads(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -382,8 +383,10 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_flag("--json", o->json,
                "text, token_ids, prompt_tokens, cached_tokens, finish_reason and speeds as JSON");
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--adapter", o->adapter,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run");
+  app.add_option("--adapter", o->adapters,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
+                 "the products add up")
+      ->allow_extra_args(false);
   app.add_option("--families", o->families, "a folder of further family files");
   examples(app,
            {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",

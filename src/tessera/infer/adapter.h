@@ -1,8 +1,10 @@
 // Adapters on disk: a folder with
 //   adapter.safetensors    as training keeps them, under our names:
 //   "layers.0.mixer.q.weight.lora_a"
-//                          and ".lora_b"; metadata "tessera_adapter" (the resolved spec of the
-//                          model that it stands beside, and the factors on the products)
+//                          and what else kOverlayParts names, weights that are trained whole under
+//                          their own; metadata "tessera_adapter" (the resolved spec of the model
+//                          that it stands beside, what tells its weights from others, and the
+//                          factors on the products)
 // or with the two files of PEFT (convert/peft.h).
 #pragma once
 
@@ -15,17 +17,41 @@ namespace tessera::infer {
 
 inline constexpr const char* kAdapterFile = "adapter.safetensors";
 
-/// Writes adapter.safetensors into a folder that is there.
+/// Writes adapter.safetensors into a folder that is there; `model` has the adapter on its weights,
+/// or is the one that it stands beside.
 void write_adapter(const std::filesystem::path& folder,
                    const std::vector<model::Overlay>& adapter,
-                   const model::ModelSpec& spec);
+                   const model::Model& model);
 
 /// The adapter of a folder, of either kind, to stand beside `base`; of a run's folder that of its
 /// newest checkpoint. Throws Error(file) for what is no adapter and Error(usage) for that of
-/// another model.
+/// another model: of another spec, or of other weights.
 std::vector<model::Overlay> read_adapter(const std::filesystem::path& folder,
                                          const convert::Checkpoint& base,
                                          const convert::LoadOptions& options = {});
+
+/// Throws Error(usage) where the adapter of a checkpoint was trained beside other weights.
+void check_adapter_base(const std::filesystem::path& checkpoint, const model::Weights& weights);
+
+/// Adapters beside one model, by name, of which each call may choose other ones: all models share
+/// the weights that the adapters stand beside. The loaded model must outlive it.
+struct LoadedModel;
+class Adapters {
+ public:
+  Adapters(const LoadedModel& base, convert::LoadOptions options);
+  /// Throws Error(usage) for a name that is taken, and what read_adapter() and with_overlays() do.
+  void add(const std::string& name, const std::filesystem::path& folder);
+  std::vector<std::string> names() const;
+  /// The model with these, whose products add up; made once. Throws Error(usage) for a name that is
+  /// not there, and for adapters that do not add up.
+  const model::Model& with(const std::vector<std::string>& names);
+
+ private:
+  const LoadedModel& base_;
+  convert::LoadOptions options_;
+  std::map<std::string, std::vector<model::Overlay>> adapters_;
+  std::map<std::vector<std::string>, model::Model> models_;
+};
 
 /// The two files of PEFT, from an adapter of either kind. Throws what read_adapter() and
 /// convert::write_peft() do.
@@ -35,10 +61,15 @@ void export_adapter(const std::filesystem::path& adapter,
                     const convert::LoadOptions& options = {});
 
 /// The model with the adapter in its weights, computed in float32; each keeps its float type unless
-/// `float32`. Throws Error(usage) for a weight in blocks of a quantiser.
+/// `float32`. Throws Error(usage) for a weight in blocks of a quantiser, and for virtual tokens.
 convert::Checkpoint with_merged_adapter(convert::Checkpoint base,
                                         const std::filesystem::path& adapter,
                                         bool float32,
                                         const convert::LoadOptions& options = {});
+/// The way back: a model that the adapter was merged into, without it, to rounding.
+convert::Checkpoint without_merged_adapter(convert::Checkpoint base,
+                                           const std::filesystem::path& adapter,
+                                           bool float32,
+                                           const convert::LoadOptions& options = {});
 
 }  // namespace tessera::infer

@@ -33,8 +33,13 @@ Engine::Engine(const model::Model& model, const Options& options)
 
 Engine::~Engine() = default;
 
-Engine::Id Engine::submit(const Request& request) {
+Engine::Id Engine::submit(const Request& asked) {
   const model::ModelSpec& spec = model_.spec();
+  Request request = asked;
+  // virtual tokens take positions
+  if (model_.virtual_tokens() > 0 && spec.max_positions() > 0)
+    request.writing.context = std::clamp<int64_t>(spec.max_positions() - model_.virtual_tokens(), 1,
+                                                  longest_sequence(spec, request.writing.context));
   const Sequence& begin = request.begin;
   check_writing(spec, request.writing);
   check_targets(model_, request);
@@ -164,7 +169,7 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
         feeder_.changes(work[w].row, *work[w].sequence))
       continue;
     const Task& task = *job.task;
-    const auto length = static_cast<int64_t>(work[w].sequence->tokens.size());
+    const int64_t length = feeder_.place(size_of(work[w].sequence->tokens));
     const int64_t count = std::min({options_.speculation.guesses, task.may_guess(),
                                     // no guess goes where all angles change
                                     feeder_.calls().until(length) - length});

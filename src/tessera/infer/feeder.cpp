@@ -25,7 +25,11 @@ at::ScalarType numbers_of(const model::Model& model) {
 }
 
 Feeder::Feeder(const model::Model& model, const Options& options)
-    : model_(model), options_(options), calls_(model.spec()), stateful_(calls_.goes_on()) {
+    : model_(model),
+      options_(options),
+      calls_(model.spec()),
+      stateful_(calls_.goes_on()),
+      virtual_(model.virtual_tokens()) {
   require(options.cache == nullptr || &options.cache->model() == &model, "feeder",
           "the prefix cache belongs to another model");
   model::check_kv_type(model.spec(), options.kv.type);
@@ -71,7 +75,7 @@ void Feeder::begin_with(size_t row,
                         const Tensor& last) {
   state_.put(static_cast<int64_t>(row), state, from_row);
   Row& r = rows_[row];
-  r.fed = state_.length(static_cast<int64_t>(row));
+  r.fed = std::max<int64_t>(0, state_.length(static_cast<int64_t>(row)) - virtual_);
   r.reused = r.fed + state_.source_length(static_cast<int64_t>(row));
   r.last = last;
 }
@@ -117,11 +121,11 @@ void Feeder::keep(size_t row, int64_t n) {
 
 bool Feeder::changes(size_t row, const Sequence& sequence) const {
   const int64_t fed = rows_[row].fed;
-  return stateful_ && fed > 0 && size_of(sequence.tokens) > calls_.until(fed);
+  return stateful_ && fed > 0 && place(size_of(sequence.tokens)) > calls_.until(place(fed));
 }
 
 bool Feeder::far(const Sequence& sequence) const {
-  return size_of(sequence.tokens) > calls_.until_in_cuts();
+  return place(size_of(sequence.tokens)) > calls_.until_in_cuts();
 }
 
 // --- calls
@@ -136,13 +140,18 @@ struct Feeder::Call {
   int64_t source_tokens = 0;
 };
 
+/// Tokens that were given at once, virtual ones among them.
+int64_t Feeder::given(const Sequence& sequence) const {
+  return sequence.prefix > 0 ? place(sequence.prefix) : 0;
+}
+
 int64_t Feeder::room(const Work& work, int64_t left, int64_t budget) const {
   const Row& row = rows_[work.row];
   int64_t room = std::max<int64_t>(budget, 0);
-  if (const int64_t over = (row.fed + room) % kBlock; room < left && over < room) room -= over;
+  if (const int64_t over = place(row.fed + room) % kBlock; room < left && over < room) room -= over;
   if (far(*work.sequence)) room = std::max(room, left);  // not cut where angles change
   // nor where tokens see each other
-  room = std::max(room, calls_.first_call(work.sequence->prefix) - row.fed);
+  room = std::max(room, calls_.first_call(given(*work.sequence)) - place(row.fed));
   if (const auto stop = row.stops.upper_bound(row.fed); stop != row.stops.end())
     room = std::min(room, *stop - row.fed);
   return std::min(left, room);
@@ -166,11 +175,12 @@ void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
   }
   call.batch.segments.push_back({.row = static_cast<int64_t>(work.row),
                                  .begin = size_of(call.ids),
-                                 .length = n,
-                                 .start = begin,
-                                 .prefix = work.sequence->prefix,
+                                 .length = n + virtual_at(begin),
+                                 .start = begin == 0 ? 0 : place(begin),
+                                 .prefix = given(*work.sequence),
                                  .pending = pending});
   call.works.push_back(&work);
+  call.ids.insert(call.ids.end(), static_cast<size_t>(virtual_at(begin)), 0);
   for (int64_t i = begin; i < begin + n; ++i)
     call.ids.push_back(i < own ? tokens[static_cast<size_t>(i)]
                                : work.guesses[static_cast<size_t>(i - own)]);
@@ -214,13 +224,15 @@ void Feeder::run(const Call& call) {
   for (size_t i = 0; i < call.works.size(); ++i) {
     const nn::Segment& segment = batch.segments[i];
     Row& row = rows_[call.works[i]->row];
-    const Tensor own = hidden.narrow(0, segment.begin, segment.length);
+    const int64_t begin = segment.start == 0 ? 0 : segment.start - virtual_,
+                  n = segment.length - virtual_at(begin);
+    const Tensor own = hidden.narrow(0, segment.begin + virtual_at(begin), n);
     if (segment.pending) {
       row.ahead = row.ahead.defined() ? at::cat({row.ahead, own}) : own;
       continue;
     }
-    fed_.push_back({call.works[i]->row, segment.start, own});
-    row.fed += segment.length;
+    fed_.push_back({call.works[i]->row, begin, own});
+    row.fed += n;
     row.last = own.select(0, -1).clone();
     if (options_.cache != nullptr) settle(call.works[i]->row, *call.works[i]->sequence);
     if (row.fed == size_of(call.works[i]->sequence->tokens)) row.fresh = false;
@@ -293,7 +305,7 @@ nn::Encoded Feeder::encode(const std::vector<const Sequence*>& sequences,
 
 /// Of a row after n tokens in one go: its angles are those of its length then.
 PrefixCache::Kind Feeder::kind_after(int64_t n) const {
-  return {options_.max_pending, options_.kv.type, calls_.until(n)};
+  return {options_.max_pending, options_.kv.type, calls_.until(place(n))};
 }
 
 void Feeder::share(std::span<const Work> work) {

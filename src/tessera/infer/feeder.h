@@ -88,6 +88,8 @@ class Feeder {
   model::State state(size_t row) const;
   const Tensor& last(size_t row) const { return rows_[row].last; }
   const model::CallPlan& calls() const { return calls_; }
+  /// Where the next token of a row of so many stands: behind the model's virtual tokens.
+  int64_t place(int64_t tokens) const { return tokens + virtual_; }
   /// Of all slots, empty ones too.
   const model::State& state() const { return state_; }
 
@@ -119,7 +121,10 @@ class Feeder {
   /// A row has come to where others wait for it, or a snapshot is due.
   void settle(size_t row, const Sequence& sequence);
   void snapshot(size_t row, const Sequence& sequence);
+  /// Virtual tokens of a call that a row's tokens from `begin` on are in.
+  int64_t virtual_at(int64_t begin) const { return begin == 0 ? virtual_ : 0; }
   void begin_with(size_t row, const model::State& state, int64_t from_row, const Tensor& last);
+  int64_t given(const Sequence& sequence) const;
   /// Tokens of a row in the next call.
   int64_t room(const Work& work, int64_t left, int64_t budget) const;
   struct Call;
@@ -130,6 +135,7 @@ class Feeder {
   Options options_;
   model::CallPlan calls_;
   bool stateful_;
+  int64_t virtual_;             // tokens that every row of the state begins with
   model::State empty_, state_;  // empty_: of one row
   std::vector<Row> rows_;
   std::vector<Fed> fed_;

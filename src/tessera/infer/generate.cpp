@@ -155,8 +155,10 @@ Generations run_requests(const model::Model& model,
   if (first != results.end() &&
       (options.session != nullptr || std::all_of(results.begin(), results.end(), failed)))
     std::rethrow_exception(first->generation.error);
-  if (options.session != nullptr)
+  if (options.session != nullptr) {
     *options.session = session_of(requests, results, options.sampling.seed);
+    options.session->virtual_tokens = model.virtual_tokens();
+  }
   Generations out{engine.counts(), {}};
   for (Engine::Result& result : results) out.rows.push_back(std::move(result.generation));
   return out;

@@ -67,13 +67,22 @@ LoadedModel load_model(const std::filesystem::path& path,
 
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
-                       const std::filesystem::path& adapter,
+                       const std::vector<std::string>& adapters,
                        kernels::Arithmetic arithmetic) {
   LoadedModel loaded = load_model(path, options, arithmetic);
-  if (!adapter.empty())
-    loaded.model =
-        model::with_overlays(loaded.model, read_adapter(adapter, loaded.source, options));
+  std::vector<model::Overlay> all;
+  for (const std::string& adapter : adapters)
+    for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))
+      all.push_back(std::move(overlay));
+  if (!all.empty()) loaded.model = model::with_overlays(loaded.model, all);
   return loaded;
+}
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::filesystem::path& adapter,
+                       kernels::Arithmetic arithmetic) {
+  return load_model(path, options, std::vector<std::string>{adapter.string()}, arithmetic);
 }
 
 }  // namespace tessera::infer

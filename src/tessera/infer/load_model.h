@@ -24,7 +24,12 @@ LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options = {},
                        kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
 
-/// The same with the adapter of a folder beside its weights (adapter.h); "" = none.
+/// The same with the adapters of folders beside its weights (adapter.h), whose products add up.
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       const std::vector<std::string>& adapters,
+                       kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
+/// With one.
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::filesystem::path& adapter,

@@ -110,13 +110,17 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
   // what is shared with a longer one that can be cut there; the last token is fed for its logits
   const int64_t shared = std::min(static_cast<int64_t>(place.depth) - head, length - 1);
   // no call begins before where all angles change and ends behind it
-  const bool possible = model::CallPlan(model_.spec()).until(shared) == kind.angles_until;
+  const bool possible =
+      model::CallPlan(model_.spec()).until(shared + model_.virtual_tokens()) == kind.angles_until;
   if (possible && shared > (whole != nullptr ? whole->snapshot->tokens : -1) &&
       shared + source >= options_.least)
     if (const Node* node = nearest_cuttable(place.node, shared)) {
       touch(node);
       const model::State& state = *node->snapshot->state;
-      return Hit{std::make_shared<const model::State>(state.cut(0, shared)), {}, shared};
+      return Hit{
+          std::make_shared<const model::State>(state.cut(0, shared + model_.virtual_tokens())),
+          {},
+          shared};
     }
   if (whole == nullptr) return std::nullopt;
   touch(whole);
@@ -138,7 +142,8 @@ const PrefixCache::Node* PrefixCache::nearest_cuttable(const Node* from, int64_t
   std::deque<const Node*> next{from};
   for (; !next.empty(); next.pop_front()) {
     const Node* node = next.front();
-    if (node->snapshot && node->snapshot->state->can_cut(0, tokens)) return node;
+    if (node->snapshot && node->snapshot->state->can_cut(0, tokens + model_.virtual_tokens()))
+      return node;
     for (const auto& [first, child] : node->children) next.push_back(child.get());
   }
   return nullptr;
@@ -146,7 +151,7 @@ const PrefixCache::Node* PrefixCache::nearest_cuttable(const Node* from, int64_t
 
 void PrefixCache::add(
     const Sequence& sequence, int64_t n, Kind kind, model::State state, Tensor last) {
-  require(state.rows() == 1 && state.length(0) == n, "prefix_cache",
+  require(state.rows() == 1 && state.length(0) == n + model_.virtual_tokens(), "prefix_cache",
           "a snapshot of {} rows for {} tokens", state.rows(), n);
   const int64_t bytes = state.bytes() + (last.defined() ? int64_t(last.nbytes()) : 0);
   ++stats_.snapshots;
@@ -162,7 +167,8 @@ void PrefixCache::add(
   // shorter ones that this one serves as well
   for (Node *shorter = node->parent, *above = nullptr; shorter != nullptr; shorter = above) {
     above = shorter->parent;
-    if (shorter->snapshot && node->snapshot->state->can_cut(0, shorter->snapshot->tokens))
+    if (shorter->snapshot &&
+        node->snapshot->state->can_cut(0, shorter->snapshot->tokens + model_.virtual_tokens()))
       drop(shorter);
   }
   for (; bytes_ > options_.budget_bytes && !recent_.empty(); ++stats_.evictions)

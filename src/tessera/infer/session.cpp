@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tessera/format/safetensors.h"
+#include "tessera/infer/base_print.h"
 #include "tessera/model/kept_bits.h"
 #include "tessera/model/call_plan.h"
 
@@ -21,22 +22,6 @@ std::string hex(uint64_t value) {
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-/// 64 runs of 64 bytes, evenly over the tensor, the first and the last among them; all of a small
-/// one. Training moves every number, so that any of them tells.
-uint64_t sample(const ops::Weight& weight) {
-  if (const ops::Weight::Adapted* parts = weight.parts())
-    return hash_name(fmt::format("{} {} {} {}", sample(*parts->w), sample(*parts->a),
-                                 sample(*parts->b), parts->scale));
-  constexpr int64_t kRuns = 64, kRun = 64;
-  const std::string_view all(static_cast<const char*>(weight.data()),
-                             static_cast<size_t>(weight.bytes()));
-  if (weight.bytes() <= kRuns * kRun) return hash_name(all);
-  std::string taken;
-  for (int64_t i = 0; i < kRuns; ++i)
-    taken += all.substr(static_cast<size_t>((weight.bytes() - kRun) / (kRuns - 1) * i), kRun);
-  return hash_name(taken);
 }
 
 uint64_t hash_of(const text::Tokenizer& tokenizer) {
@@ -192,7 +177,7 @@ std::string fingerprint(const model::Model& model, const text::Tokenizer* tokeni
   std::string weights;
   for (const auto& [decl, weight] : model.weights().all())
     weights += fmt::format("{} {} {} {}\n", decl.name, name_of(weight->dtype()),
-                           format::shape_text(weight->shape()), hex(sample(*weight)));
+                           format::shape_text(weight->shape()), hex(sampled_hash(*weight)));
   return fmt::format("spec:{} weights:{} tokenizer:{}",
                      hex(hash_name(model::resolve(model.spec()).dump())), hex(hash_name(weights)),
                      tokenizer != nullptr ? hex(hash_of(*tokenizer)) : "none");
@@ -214,7 +199,8 @@ void save_session(const std::filesystem::path& path,
     if (!row.source.empty())
       add(packed, fmt::format("source.{}", r), at::tensor(row.source, at::kLong));
     if (row.prefix > 0) packed.metadata[fmt::format("prefix.{}", r)] = std::to_string(row.prefix);
-    const auto fed = stateful ? session.state.length(static_cast<int64_t>(r)) : 0;
+    const auto fed =
+        stateful ? session.state.length(static_cast<int64_t>(r)) - session.virtual_tokens : 0;
     if (fed == static_cast<int64_t>(row.tokens.size()))
       add(packed, fmt::format("last.{}", r), session.last.at(r).to(at::kFloat));
   }
@@ -232,6 +218,7 @@ Session load_session(const std::filesystem::path& path,
   reader.check_origin(fingerprint);
   Session session;
   session.seed = reader.number("seed");
+  session.virtual_tokens = model.virtual_tokens();
   const auto rows = static_cast<int64_t>(
       std::min<uint64_t>(reader.number("rows"), static_cast<uint64_t>(kMostRows) + 1));
   if (rows < 1 || rows > kMostRows)
@@ -259,7 +246,8 @@ Session load_session(const std::filesystem::path& path,
   for (int64_t r = 0; r < rows; ++r) {
     const Sequence& row = session.rows[static_cast<size_t>(r)];
     const auto length = static_cast<int64_t>(row.tokens.size());
-    const int64_t fed = session.state.length(r), source = session.state.source_length(r);
+    const int64_t fed = std::max<int64_t>(0, session.state.length(r) - session.virtual_tokens),
+                  source = session.state.source_length(r);
     if (fed > length ||
         ((fed > 0 || source > 0) && source != static_cast<int64_t>(row.source.size())))
       reader.bad("row {}: a state of {} tokens and a source of {} beside texts of {} and {}", r,

@@ -26,6 +26,7 @@ struct Session {
   std::vector<Tensor> last;  // [D], hidden state of the last token of each row that was fed; may be
                              // undefined where tokens are left to feed
   uint64_t seed = 0;         // of the random choices so far
+  int64_t virtual_tokens = 0;  // of the model, which rows of the state begin with
 };
 
 /// What a state depends on: the spec, the weights (names, shapes, types, and 64 places of each) and

@@ -72,6 +72,10 @@ Model::Model(ModelSpec spec, Weights weights)
   const nn::Builder root(of_head, "", spec_->scope_out());
   if (spec_->head) head_ = nn::build_head(spec_->head, root.under("head"));
   if (spec_->pooler) pooler_ = nn::build_head(spec_->pooler, root.under("pooler"));
+  for (const auto& [decl, weight] : weights_->all())
+    for (const auto* parts = weight->parts(); parts != nullptr; parts = parts->w->parts())
+      if (parts->prefix != nullptr)
+        virtual_tokens_ = std::max(virtual_tokens_, parts->prefix->size(0));
 }
 
 namespace {
@@ -84,6 +88,37 @@ void check_length(const ModelSpec& spec, const nn::Batch& batch) {
   if (const int64_t limit = spec.max_positions(); limit > 0 && batch.longest() > limit)
     fail(ErrorKind::input, who, "{} tokens; this model has {} positions: shorten the input",
          batch.longest(), limit);
+}
+
+/// Whole documents behind m virtual tokens each, and where theirs are among all.
+std::pair<nn::Batch, Tensor> behind_virtual_tokens(const nn::Batch& batch, int64_t m) {
+  if (batch.types_N.defined() || batch.axes_3N.defined() || batch.global_N.defined())
+    fail(ErrorKind::usage, "model",
+         "token types, axes or global tokens are given beside {} virtual tokens, which have none; "
+         "leave them out",
+         m);
+  nn::Batch out = batch;
+  const Tensor ids_N = batch.ids_N.to(at::kCPU, at::kLong).contiguous();
+  const auto* ids = ids_N.const_data_ptr<int64_t>();
+  std::vector<int64_t> all, own;
+  for (nn::Segment& s : out.segments) {
+    if (s.start > 0)
+      fail(ErrorKind::usage, "model",
+           "row {} starts at position {}, and this model's documents begin with {} virtual tokens: "
+           "expected whole documents, or a state",
+           s.row, s.start, m);
+    all.insert(all.end(), static_cast<size_t>(m), 0);
+    for (int64_t t = 0; t < s.length; ++t) {
+      own.push_back(static_cast<int64_t>(all.size()));
+      all.push_back(ids[s.begin + t]);
+    }
+    s.begin = own[own.size() - static_cast<size_t>(s.length)] - m;
+    s.length += m;
+    if (s.prefix > 0) s.prefix += m;
+  }
+  out.ids_N = at::tensor(all, at::kLong);
+  out.number();
+  return {std::move(out), at::tensor(own, at::kLong)};
 }
 
 nn::Context context_of(const ModelSpec& spec,
@@ -218,6 +253,14 @@ Tensor Model::hidden(const nn::Batch& batch, const ForwardOptions& options) cons
   if (options.layers != 0)
     if (const std::string reason = spec_->no_exit_reason(options.layers); !reason.empty())
       fail(ErrorKind::usage, "early exit", "{}", reason);
+  if (virtual_tokens_ > 0 && options.state == nullptr) {
+    const auto [whole, own] = behind_virtual_tokens(batch, virtual_tokens_);
+    return run(whole, options).index_select(0, own);
+  }
+  return run(batch, options);
+}
+
+Tensor Model::run(const nn::Batch& batch, const ForwardOptions& options) const {
   check_length(*spec_, batch);
   if (options.state != nullptr) options.state->check(batch);
   if (encoder_)

@@ -69,7 +69,13 @@ class Model {
   /// hidden() does.
   nn::Encoded encode(const nn::Batch& source, const ForwardOptions& options = {}) const;
 
-  /// Hidden states after the final norm, [N, spec().width_out()]. Throws Error(input) on an empty
+  /// Tokens that stand before every document where an adapter has put some (Overlay::prefix): they
+  /// hold its first positions, their ids mean nothing, and nothing is asked of them.
+  int64_t virtual_tokens() const { return virtual_tokens_; }
+
+  /// Hidden states after the final norm, [N, spec().width_out()], of the tokens of the batch alone:
+  /// without a state, whole documents get their virtual tokens here; with one, a row's first call
+  /// brings them, and gets theirs too. Throws Error(input) on an empty
   /// batch, one longer than the positions allow, or a row without the source that it reads.
   Tensor hidden(const nn::Batch& batch, const ForwardOptions& options = {}) const;
   /// What predictor `index` makes of hidden states [N, D], from which the head gives the logits of
@@ -95,12 +101,15 @@ class Model {
   Tensor pooled(const Tensor& hidden_ND, const nn::Batch& batch) const;
 
  private:
+  Tensor run(const nn::Batch& batch, const ForwardOptions& options) const;
+
   // parts point into both, wherever the model moves
   std::unique_ptr<const ModelSpec> spec_;
   std::unique_ptr<const Weights> weights_;
   std::unique_ptr<Stack> encoder_, stack_;
   std::vector<std::unique_ptr<Predictor>> predictors_;
   std::unique_ptr<nn::Head> head_, pooler_;
+  int64_t virtual_tokens_ = 0;
 };
 
 }  // namespace tessera::model

@@ -1,8 +1,15 @@
-// Adapters beside the weights of a loaded model: W + (alpha / rank) B A (LoRA: Hu et al. 2021,
-// arXiv:2106.09685). The model's own weights stay as they are stored; the architecture's spec knows
-// nothing of them.
+// Adapters beside the weights of a loaded model. The model's own weights stay as they are stored;
+// the architecture's spec knows nothing of them.
+//   LoRA     W + (alpha / rank) B A                        Hu et al. 2021, arXiv:2106.09685
+//   DoRA     m (W + s B A) / |W + s B A|, by rows          Liu et al. 2024, arXiv:2402.09353
+//   (IA)^3   diag(out) W diag(in)                          Liu et al. 2022, arXiv:2205.05638
+//   prefix   keys and values before those of a document    Li, Liang 2021, arXiv:2101.00190
+//   prompt   vectors before those of its tokens            Lester et al. 2021, arXiv:2104.08691
+// The last two stand at virtual tokens (Model::virtual_tokens), which hold a document's first
+// positions.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -10,13 +17,41 @@
 
 namespace tessera::model {
 
-/// A product of low rank beside one matrix [O, I]: A [r, I], B [O, r]. Beside those of E experts,
-/// [E, O, I], each has its own: A [E, r, I], B [E, O, r].
+/// What stands beside one weight; parts that it has not are null. Beside matrices of E experts, [E,
+/// O, I], each has its own.
 struct Overlay {
-  std::string weight;  // full name, "layers.3.mixer.q.weight"
-  WeightPtr a, b;
-  double scale = 1;    // on B A
+  std::string weight;                  // full name, "layers.3.mixer.q.weight"
+  WeightPtr a = nullptr, b = nullptr;  // a product of low rank: A [r, I], B [O, r]
+  double scale = 1;                    // on B A
   double dropout = 0;  // in training, of what A reads; each sample draws its own (nn/dropout.h)
+  /// Whether the scale is alpha / sqrt(rank), which files of PEFT are to say.
+  bool by_root = false;
+  WeightPtr magnitude = nullptr;  // [O]: lengths of the rows of W + scale B A
+  WeightPtr out = nullptr,
+            in = nullptr;  // factors on what it gives, a bias beside it too, and reads
+  WeightPtr prefix =
+      nullptr;  // [M, C], beside the table of tokens, or keys and values: virtual ones
+  WeightPtr whole = nullptr;  // what stands in place of the weight
+};
+
+/// The parts of an overlay by the words that end the names of their tensors; a whole one has the
+/// name of its weight.
+struct OverlayPart {
+  const char* name;
+  WeightPtr Overlay::*part;
+};
+inline constexpr std::array kOverlayParts = {OverlayPart{"lora_a", &Overlay::a},
+                                             OverlayPart{"lora_b", &Overlay::b},
+                                             OverlayPart{"magnitude", &Overlay::magnitude},
+                                             OverlayPart{"out", &Overlay::out},
+                                             OverlayPart{"in", &Overlay::in},
+                                             OverlayPart{"prefix", &Overlay::prefix}};
+
+/// Sizes of some of the matrices that a target names.
+struct OverlaySize {
+  std::string name;  // as OverlayTarget::name
+  int64_t rank = 8;
+  double alpha = 16;
 };
 
 /// Which matrices get an adapter, and of what size.
@@ -30,23 +65,53 @@ struct OverlayTarget {
   /// scale = alpha / sqrt(rank), which keeps what high ranks learn of the size that low ones have
   /// (Kalajdzievski 2023, arXiv:2312.03732).
   bool by_root = false;
+  std::vector<std::string> exclude = {};  // names as above that get none all the same
+  std::vector<int64_t> layers = {};       // these alone; none = all
+  std::vector<OverlaySize> sizes = {};    // of several that name a matrix the first counts
 };
 
-/// Fresh adapters, trainable: A is uniform in +-1 / sqrt(I), as linear layers start, B is zero, so
+/// Fresh products, trainable: A is uniform in +-1 / sqrt(I), as linear layers start, B is zero, so
 /// that the model begins as it is without. The first target that names a matrix counts. Throws
-/// Error(usage) where a target names none, or a rank is not in 1 to min(O, I) or a dropout in [0,
-/// 1).
+/// Error(usage) where a target or a size names none, or a rank is not in 1 to min(O, I) or a
+/// dropout in [0, 1).
 std::vector<Overlay> fresh_overlays(const ModelSpec& spec,
                                     const std::vector<OverlayTarget>& targets,
                                     uint64_t seed);
 
-/// The model with the overlays on its weights, which both share. Throws Error(usage) for a weight
-/// that it has not or that has one already, and for shapes that do not fit; in training, where a
-/// matrix with dropout beside it reads something else than the tokens of the call (distances,
-/// slices of tokens, memories).
+/// Gives products the lengths that the rows of their weights have: what DoRA begins with.
+void add_magnitudes(std::vector<Overlay>& overlays, const Weights& weights);
+
+/// Factors of ones, of (IA)^3: of the matrices that `inputs` name on what they read, of the other
+/// targets on what they give. Sizes mean nothing. Throws as fresh_overlays() does.
+std::vector<Overlay> fresh_factors(const ModelSpec& spec,
+                                   const std::vector<OverlayTarget>& targets,
+                                   const std::vector<std::string>& inputs);
+
+/// Keys and values of `tokens` virtual tokens in every layer, normal with a deviation of 0.02.
+/// Throws Error(usage) for a spec that cannot have them.
+std::vector<Overlay> fresh_prefix(const ModelSpec& spec, int64_t tokens, uint64_t seed);
+
+/// Vectors of virtual tokens: those of the tokens `ids`, as the embedding hands them on.
+Overlay prompt_of(const Model& model, const std::vector<int64_t>& ids);
+
+/// The weights of these names in float32, to be trained in place of the model's own.
+std::vector<Overlay> whole_weights(const Model& model, const std::vector<std::string>& names);
+
+/// The model with the overlays on its weights, which both share. Products beside one weight add up,
+/// and so do those of several calls; factors multiply. Throws Error(usage) for a weight that it has
+/// not or that has an adapter of another kind already, and for shapes that do not fit; in training,
+/// where a matrix with dropout beside it reads something else than the tokens of the call
+/// (distances, slices of tokens, memories).
 Model with_overlays(const Model& model, const std::vector<Overlay>& overlays);
 
-/// What an overlay adds, as one float32 matrix on the weight: W + scale B A.
-Tensor merged(const Weights& weights, const Overlay& overlay);
+/// What overlays make of the weights that they stand beside, by name, biases of factors among them;
+/// several beside one weight in their order. Throws Error(usage) for virtual tokens, which no
+/// weight can hold.
+std::map<std::string, Tensor> merged(const Weights& weights, const std::vector<Overlay>& overlays);
+/// The way back, to rounding: the weights that merged() made these of. Throws Error(usage) for
+/// lengths of rows and whole weights, which do not say what was there before, and for factors of
+/// zero.
+std::map<std::string, Tensor> unmerged(const Weights& weights,
+                                       const std::vector<Overlay>& overlays);
 
 }  // namespace tessera::model

@@ -6,6 +6,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/rerun.h"
+#include "tessera/ops/ops_testing.h"
 
 namespace tessera::model::overlay_test {
 namespace {
@@ -45,9 +46,8 @@ TEST(Overlay, EqualsTheModelOfTheMergedWeights) {
   draw(overlays);
   std::map<std::string, WeightPtr> weights;
   for (const auto& [decl, weight] : model.weights().all()) weights[decl.name] = weight;
-  for (const Overlay& overlay : overlays)
-    weights[overlay.weight] = std::make_shared<const ops::Weight>(
-        ops::Weight::dense(overlay.weight, merged(model.weights(), overlay)));
+  for (const auto& [name, numbers] : merged(model.weights(), overlays))
+    weights[name] = std::make_shared<const ops::Weight>(ops::Weight::dense(name, numbers));
   const Model by_hand(tiny(), Weights::check(tiny(), weights));
   const at::NoGradGuard guard;
   const Tensor got = logits(with_overlays(model, overlays));
@@ -77,7 +77,6 @@ TEST(Overlay, RefusesWhatItCannotAdapt) {
   EXPECT_THROW(fresh_overlays(model.spec(), {{"q", 0, 8}}, 7), Error);
   auto overlays = fresh_overlays(model.spec(), {{"layers.0.mixer.q", 4, 8}}, 7);
   ASSERT_EQ(overlays.size(), 1u);
-  EXPECT_THROW(with_overlays(with_overlays(model, overlays), overlays), Error);
   overlays[0].weight = "layers.9.mixer.q.weight";
   EXPECT_THROW(with_overlays(model, overlays), Error);
   overlays[0].weight = "layers.0.mixer.k.weight";
@@ -140,8 +139,8 @@ TEST(OverlayOfExperts, EqualsTheModelOfTheMergedWeights) {
         experts.push_back(w[e] + overlay.scale * at::matmul(overlay.b->tensor().detach()[e],
                                                             overlay.a->tensor().detach()[e]));
       by_hand[overlay.weight] = at::stack(experts).requires_grad_(true);
-      EXPECT_TRUE(
-          at::allclose(merged(model.weights(), overlay), by_hand[overlay.weight], 1e-5, 1e-6));
+      EXPECT_TRUE(at::allclose(merged(model.weights(), {overlay}).at(overlay.weight),
+                               by_hand[overlay.weight], 1e-5, 1e-6));
       weights[overlay.weight] = std::make_shared<const ops::Weight>(
           ops::Weight::dense(overlay.weight, by_hand[overlay.weight]));
     }
@@ -169,6 +168,220 @@ TEST(OverlayOfExperts, EqualsTheModelOfTheMergedWeights) {
       EXPECT_TRUE(near(overlay.a->dense_tensor().grad(), da)) << overlay.weight;
     }
   }
+}
+
+// --- other kinds ---------------------------------------------------------------------------------
+
+Model with(const Model& model, const std::map<std::string, Tensor>& numbers) {
+  std::map<std::string, WeightPtr> weights;
+  for (const auto& [decl, weight] : model.weights().all()) weights[decl.name] = weight;
+  for (const auto& [name, tensor] : numbers)
+    weights[name] = std::make_shared<const ops::Weight>(ops::Weight::dense(name, tensor));
+  return Model(model.spec(), Weights::check(model.spec(), weights));
+}
+
+double apart(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+/// Every number moved by a sine.
+void stir(const std::vector<Overlay>& overlays, double size = 0.2) {
+  const at::NoGradGuard guard;
+  double phase = 0.3;
+  for (const Overlay& overlay : overlays)
+    for (const OverlayPart& part : kOverlayParts)
+      if (const WeightPtr& weight = overlay.*part.part) {
+        const Tensor t = weight->dense_tensor();
+        Tensor(t).add_(
+            (at::arange(t.numel(), at::kFloat) * 1.7 + phase++).sin().reshape(t.sizes()) * size);
+      }
+}
+
+const char* kBiased =
+    R"({"tessera": 1, "arch": "decoder", "vocab": 50, "d_model": 16, "context": 40,
+    "layers": [{"repeat": 2, "mixer": {"type": "attention", "n_heads": 2,
+                                       "bias": {"q": true, "k": true, "v": true, "o": true},
+                                       "position": {"type": "rope"}}}],
+    "ffn": {"type": "mlp", "d_hidden": 24, "bias": true}})";
+
+Model biased() {
+  const ModelSpec spec = read_model_spec(spec::parse_json(kBiased, "biased"));
+  Model model(spec, Weights::initial(spec, 1));
+  const at::NoGradGuard guard;
+  for (const auto& [decl, weight] : model.weights().all())
+    if (decl.name.ends_with(".bias"))
+      Tensor(weight->dense_tensor()).fill_(0.3);
+    else if (decl.shape.size() == 2)
+      Tensor(weight->dense_tensor()).mul_(8);  // what layers do is to be seen in the logits
+  return model;
+}
+
+TEST(OverlayKinds, BeginAsTheModelIsMergeIntoItAndLeaveItAgain) {
+  const Model model = biased();
+  auto dora = fresh_overlays(model.spec(), {{"", 3, 6}}, 7);
+  add_magnitudes(dora, model.weights());
+  const auto factors = fresh_factors(model.spec(), {{"mixer.k"}, {"mixer.v"}, {"down"}}, {"down"});
+  ASSERT_EQ(factors.size(), 6u);
+  EXPECT_TRUE(factors[0].out != nullptr && factors[2].in != nullptr);
+  const at::NoGradGuard guard;
+  const Tensor before = logits(model);
+  for (const auto& overlays : {fresh_overlays(model.spec(), {{"", 3, 6}}, 7), dora, factors}) {
+    EXPECT_LT(apart(logits(with_overlays(model, overlays)), before), 1e-4);
+    stir(overlays);
+    const Tensor after = logits(with_overlays(model, overlays));
+    EXPECT_GT(apart(after, before), 0.02);
+    const Model whole = with(model, merged(model.weights(), overlays));
+    EXPECT_LT(apart(logits(whole), after), 1e-4);
+    if (overlays.front().magnitude != nullptr) {
+      test::expect_error(ErrorKind::usage, "do not say what the weight was before",
+                         [&] { unmerged(whole.weights(), overlays); });
+      continue;
+    }
+    const Model back = with(whole, unmerged(whole.weights(), overlays));
+    for (const auto& [decl, weight] : model.weights().all())
+      EXPECT_LT(apart(back.weights().find(decl.name)->tensor(), weight->tensor()), 1e-6)
+          << decl.name;
+  }
+}
+
+TEST(OverlayKinds, ProductsAddUpAndOthersDoNot) {
+  const Model model = biased();
+  const auto one = fresh_overlays(model.spec(), {{"mixer.q", 3, 6}}, 7),
+             two = fresh_overlays(model.spec(), {{"mixer.q", 2, 5}, {"up", 2, 2}}, 8);
+  stir(one), stir(two);
+  std::vector<Overlay> both = one;
+  both.insert(both.end(), two.begin(), two.end());
+  const at::NoGradGuard guard;
+  const Tensor got = logits(with_overlays(model, both));
+  EXPECT_TRUE(at::equal(logits(with_overlays(with_overlays(model, one), two)), got));
+  EXPECT_LT(apart(logits(with(model, merged(model.weights(), both))), got), 1e-4);
+  // the sum of what each adds
+  const std::string q = "layers.0.mixer.q.weight";
+  const auto added = [&](const std::vector<Overlay>& x) {
+    return merged(model.weights(), x).at(q) - model.weights().find(q)->tensor();
+  };
+  EXPECT_LT(apart(added(both), added(one) + added(two)), 1e-6);
+  auto lengths = two;
+  add_magnitudes(lengths, model.weights());
+  for (const auto& other : {lengths, fresh_factors(model.spec(), {{"mixer.q"}}, {})})
+    test::expect_error(ErrorKind::usage, "has an adapter already, and the two do not add up",
+                       [&] { with_overlays(with_overlays(model, one), other); });
+}
+
+TEST(OverlayKinds, SizesLayersAndWhatIsLeftOut) {
+  const ModelSpec spec = tiny();
+  OverlayTarget target{.name = "", .rank = 4, .alpha = 8};
+  target.exclude = {"mixer.o", "gate"};
+  target.layers = {1};
+  target.sizes = {{"layers.1.mixer.v", 1, 3}, {"v", 2, 2}};
+  const auto overlays = fresh_overlays(spec, {target}, 7);
+  std::vector<std::string> got;
+  for (const Overlay& o : overlays)
+    got.push_back(fmt::format("{} {} {}", o.weight, o.a->size(0), o.scale));
+  EXPECT_EQ(got,
+            (std::vector<std::string>{"layers.1.mixer.q.weight 4 2", "layers.1.mixer.k.weight 4 2",
+                                      "layers.1.mixer.v.weight 1 3", "layers.1.ffn.up.weight 4 2",
+                                      "layers.1.ffn.down.weight 4 2"}));
+  target.sizes = {{"nobody", 1, 3}};
+  test::expect_error(ErrorKind::usage, "size \"nobody\" names no matrix",
+                     [&] { fresh_overlays(spec, {target}, 7); });
+}
+
+TEST(OverlayKinds, WholeWeightsStandInPlace) {
+  const Model model = biased();
+  const auto whole = whole_weights(model, {"final_norm.weight"});
+  {
+    const at::NoGradGuard guard;
+    Tensor(whole[0].whole->dense_tensor()).mul_(2);
+  }
+  const at::NoGradGuard guard;
+  EXPECT_LT(apart(logits(with_overlays(model, whole)), 2 * logits(model)), 1e-4);
+}
+
+/// Keys and values, or vectors, of three virtual tokens.
+std::vector<Overlay> virtual_ones(const Model& model, bool prefix) {
+  const auto overlays =
+      prefix ? fresh_prefix(model.spec(), 3, 7) : std::vector<Overlay>{prompt_of(model, {4, 9, 4})};
+  stir(overlays, 0.7);
+  return overlays;
+}
+
+TEST(VirtualTokens, OfAPromptAreTokensInFront) {
+  const Model model = biased();
+  const std::vector<Overlay> prompt = {prompt_of(model, {4, 9, 4})};
+  const Model with_prompt = with_overlays(model, prompt);
+  EXPECT_EQ(with_prompt.virtual_tokens(), 3);
+  const at::NoGradGuard guard;
+  const Tensor got = with_prompt.hidden(nn::Batch::of({{1, 2, 3}, {7}})),
+               want = model.hidden(nn::Batch::of({{4, 9, 4, 1, 2, 3}, {4, 9, 4, 7}}));
+  EXPECT_TRUE(at::equal(got, at::cat({want.narrow(0, 3, 3), want.narrow(0, 9, 1)})));
+}
+
+TEST(VirtualTokens, OfAPrefixWeighAsTheirShareOfTheSoftmaxSays) {
+  // golden of peft's arithmetic: two keys and values before two tokens, no angles
+  const ModelSpec spec = read_model_spec(spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 4, "d_model": 2, "norm": null,
+          "layers": [{"mixer": {"type": "attention", "n_heads": 1}}], "ffn": null})",
+      "one"));
+  std::map<std::string, WeightPtr> weights;
+  const auto dense = [](const std::string& name, const Tensor& t) {
+    return std::make_shared<const ops::Weight>(ops::Weight::dense(name, t));
+  };
+  for (const spec::ParamDecl& decl : parameters(spec))
+    weights[decl.name] = dense(decl.name, at::zeros(decl.shape, at::kDouble));
+  // the mixer reads rows of the identity: its projections are the queries, keys and values
+  weights["embed.token.weight"] = dense("e", at::eye(4, 2, at::kDouble));
+  weights["layers.0.mixer.q.weight"] = dense("q", ops::gen({2, 2}, .7, .1).t().contiguous());
+  weights["layers.0.mixer.k.weight"] = dense("k", ops::gen({2, 2}, .5, .4).t().contiguous());
+  weights["layers.0.mixer.v.weight"] = dense("v", ops::gen({2, 2}, .9, -.2).t().contiguous());
+  weights["layers.0.mixer.o.weight"] = dense("o", at::eye(2, at::kDouble));
+  const Model model(spec, Weights::check(spec, weights));
+  Overlay k{.weight = "layers.0.mixer.k.weight"}, v{.weight = "layers.0.mixer.v.weight"};
+  k.prefix = dense("k", ops::gen({2, 2}, .6, .3));
+  v.prefix = dense("v", ops::gen({2, 2}, .8, .2));
+  Tensor o;
+  ForwardOptions options;
+  options.probe = [&](const std::string& name, const Tensor& value) {
+    if (name == "layers.0.mixer.out") o = value;
+  };
+  with_overlays(model, {k, v}).hidden(nn::Batch::of({{0, 1}}), options);
+  ops::expect_near(o.narrow(0, 2, 2),
+                   ops::tensor({0.34322779, 0.66240744, 0.61810314, 0.62528432}, {2, 2}), 1e-7);
+}
+
+TEST(VirtualTokens, AStateBeginsWithThem) {
+  const Model model = biased();
+  for (const bool prefix : {true, false}) {
+    const Model adapted = with_overlays(model, virtual_ones(model, prefix));
+    const at::NoGradGuard guard;
+    const Tensor whole = adapted.hidden(nn::Batch::of({{1, 2, 3, 4}}));
+    EXPECT_GT(apart(whole, model.hidden(nn::Batch::of({{1, 2, 3, 4}}))), 0.01);
+    State state(adapted.spec(), 1);
+    ForwardOptions options;
+    options.state = &state;
+    const Tensor first = adapted.hidden(nn::Batch::of({{0, 0, 0, 1, 2}}), options),
+                 rest = adapted.hidden(nn::Batch::of({{3, 4}}, {5}), options);
+    EXPECT_TRUE(at::equal(at::cat({first.narrow(0, 3, 2), rest}), whole));
+  }
+}
+
+TEST(VirtualTokens, AreRefusedWhereTheyHaveNoPlace) {
+  const Model model = biased();
+  test::expect_error(ErrorKind::usage, "no weight can hold them",
+                     [&] { merged(model.weights(), virtual_ones(model, true)); });
+  auto half = virtual_ones(model, true);
+  half.pop_back();
+  test::expect_error(ErrorKind::usage, "and none beside \"layers.1.mixer.v.weight\"",
+                     [&] { with_overlays(model, half); });
+  const ModelSpec mamba = read_model_spec(spec::parse_json(
+      R"({"tessera": 1, "arch": "decoder", "vocab": 50, "d_model": 16,
+          "layers": [{"mixer": {"type": "mamba2", "n_heads": 4, "d_state": 8}}], "ffn": null})",
+      "mamba"));
+  test::expect_error(ErrorKind::usage, "mixer \"mamba2\" of layers.0.mixer has no keys",
+                     [&] { fresh_prefix(mamba, 3, 1); });
+  const Model adapted = with_overlays(model, virtual_ones(model, false));
+  test::expect_error(ErrorKind::input, "40 positions",
+                     [&] { adapted.hidden(nn::Batch::of({std::vector<int64_t>(38, 1)})); });
 }
 
 // --- dropout -------------------------------------------------------------------------------------

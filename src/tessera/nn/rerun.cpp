@@ -123,7 +123,7 @@ Region::Region(Body body, std::span<const WeightPtr> weights, const Tensor& x, C
   };
   const std::function<void(const ops::Weight&)> add_weight = [&](const ops::Weight& weight) {
     if (const ops::Weight::Adapted* parts = weight.parts())
-      for (const WeightPtr* part : {&parts->w, &parts->a, &parts->b}) add_weight(**part);
+      for (const WeightPtr& part : parts->all()) add_weight(*part);
     else
       add(weight.dense_tensor());
   };

@@ -1,8 +1,11 @@
 #include "tessera/train/adapter.h"
 
+#include <numeric>
+
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/train/evaluate.h"
 #include "tessera/train/gguf_testing.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
@@ -130,6 +133,114 @@ TEST(AdapterRun, GoesOnBitForBit) {
   // another factor is another run
   expect_error(ErrorKind::spec, "\"adapter.rslora\" differs",
                [&] { s.train("cut", {.resume = true}, {"adapter.rslora=true"}); });
+}
+
+/// The other kinds, each with what its first line says.
+struct Kind {
+  const char* name;
+  Json adapter;
+  const char* line;
+};
+
+class AdapterKind : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(AdapterKind, TrainsGoesOnBitForBitAndStandsBesideTheModel) {
+  Setting s;
+  // one that has learned something, so that what its layers do matters
+  Json taught = s.base;
+  taught["train"]["steps"] = 60;
+  taught["optimizer"] = {{"lr", 0.03}};
+  train::train(read_recipe(taught, ""), s.run("taught"));
+  s.json["init"] = {{"from", s.run("taught").string()}};
+  s.json["adapter"] = GetParam().adapter;
+  s.json["optimizer"] = {{"lr", 0.05}, {"weight_decay", 0}};
+  s.json["train"]["steps"] = 30;
+  const fs::path model = s.run("taught") / "latest/model.safetensors";
+  const std::string before = read_text_file(model);
+  std::vector<std::string> lines;
+  std::vector<double> losses;
+  const TrainResult result = s.train(
+      "whole", {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); },
+                .on_start = [&](const std::string& line) { lines.push_back(line); }});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines.front().starts_with(GetParam().line)) << lines.front();
+  const auto mean = [](auto begin) { return std::accumulate(begin, begin + 5, 0.0) / 5; };
+  EXPECT_LT(mean(losses.end() - 5), mean(losses.begin()) - 0.1);
+  EXPECT_TRUE(read_text_file(model) == before);
+  // cut and gone on with
+  CancelToken stop;
+  expect_error(ErrorKind::cancelled, "", [&] {
+    s.train("cut", {.cancel = &stop, .on_step = [&](const LogLine& line, int64_t) {
+                      if (line.step == 7) stop.request();
+                    }});
+  });
+  s.train("cut", {.resume = true});
+  for (const char* file : {infer::kAdapterFile, "optimizer.safetensors"})
+    EXPECT_TRUE(read_text_file(s.run("whole") / "latest" / file) ==
+                read_text_file(s.run("cut") / "latest" / file))
+        << file;
+  // a run that learns nothing beside the same model, from the adapter that was trained
+  ASSERT_TRUE(result.last && result.last->valid_loss);
+  const infer::LoadedModel adapted =
+      infer::load_model(s.run("taught") / "latest", {}, s.run("whole"));
+  const auto objective = open_objective(read_recipe(s.json, ""), s.run("cache"));
+  const Evaluation again = evaluate(adapted.model, *objective, {.batch = 4});
+  EXPECT_NEAR(again.loss, *result.last->valid_loss, 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    AdapterKind,
+    ::testing::Values(
+        Kind{"dora",
+             {{"type", "dora"}, {"rank", 2}, {"dropout", 0.1}, {"targets", {"mixer.q", "down"}}},
+             "384 parameters train, beside 4 matrices of "},
+        Kind{"ia3", {{"type", "ia3"}}, "128 parameters train, beside 6 matrices of "},
+        Kind{"prefix",
+             {{"type", "prefix"}, {"tokens", 3}},
+             "192 parameters train, 3 virtual tokens before every document of "},
+        Kind{"prompt",
+             {{"type", "prompt"}, {"tokens", 4}, {"text", "say"}},
+             "64 parameters train, 4 virtual tokens before every document of "},
+        Kind{"whole",
+             {{"type", "lora"}, {"rank", 1}, {"targets", {"mixer.q"}}, {"save", {"*norm*"}}},
+             "144 parameters train, beside 2 matrices and 5 whole ones of "}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(AdapterRun, OfAnotherModelUnderTheSameNameIsNotGoneOnWith) {
+  const Setting s;
+  s.train("a", {}, {"schedule.type=constant", "schedule.warmup=0"});
+  // other weights of the same spec take the place of those that it was trained beside
+  fs::remove_all(s.run("base"));
+  Json other = s.base;
+  other["train"]["seed"] = 5;
+  train::train(read_recipe(other, ""), s.run("base"));
+  expect_error(ErrorKind::usage, "was trained beside other weights of the same spec: \"", [&] {
+    s.train("a", {.resume = true},
+            {"schedule.type=constant", "schedule.warmup=0", "train.steps=20"});
+  });
+}
+
+TEST(AdapterRun, KeysOfOtherTypesAreRefused) {
+  const Setting s;
+  const auto refuses = [&](const std::string& message, const Json& adapter) {
+    Json json = s.json;
+    json["adapter"] = adapter;
+    expect_error(ErrorKind::spec, message, [&] { read_recipe(json, ""); });
+  };
+  refuses("[adapter.rslora] has no meaning for type \"ia3\"", {{"type", "ia3"}, {"rslora", true}});
+  refuses("[adapter.targets] has no meaning for type \"prompt\"",
+          {{"type", "prompt"}, {"targets", {"mixer.q"}}});
+  refuses("[adapter.text] has no meaning for type \"prefix\"", {{"type", "prefix"}, {"text", "x"}});
+  Json json = s.json;
+  json["adapter"] = {{"type", "prefix"}};
+  json["train"]["early_exit"] = {{"scale", 0.2}};
+  expect_error(ErrorKind::spec, "[train.early_exit] beside virtual tokens",
+               [&] { read_recipe(json, ""); });
+  json = s.json;
+  json["adapter"] = {{"type", "lora"}, {"save", {"nobody.*"}}};
+  expect_error(ErrorKind::usage, "save \"nobody.*\" names no parameter",
+               [&] { train::train(read_recipe(json, ""), s.run("x")); });
 }
 
 TEST(AdapterRun, ScalesByTheRootOfTheRankWhereAsked) {

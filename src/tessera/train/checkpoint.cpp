@@ -114,7 +114,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
     format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
   } else {
-    infer::write_adapter(folder, state.adapters, state.model.spec());
+    infer::write_adapter(folder, state.adapters, state.model);
   }
   std::vector<TensorView> views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
@@ -163,6 +163,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   const format::TensorFile weights = format::open_safetensors(
                                folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
+  if (adapts) infer::check_adapter_base(folder, state.model.weights());
   if (adapts)
     for (const ParameterSet::Entry& entry : state.parameters.trained())
       restore(weights, entry.decl.name, entry.decl.shape, DType::f32,

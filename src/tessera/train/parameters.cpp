@@ -40,8 +40,16 @@ bool matches(std::string_view name, std::string_view pattern) {
 }
 
 std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overlay& adapter) {
-  return {{{adapter.weight + ".lora_a", adapter.a->shape(), {}}, adapter.a->dense_tensor()},
-          {{adapter.weight + ".lora_b", adapter.b->shape(), {}}, adapter.b->dense_tensor()}};
+  std::vector<std::pair<spec::ParamDecl, Tensor>> out;
+  for (const model::OverlayPart& part : model::kOverlayParts) {
+    const model::WeightPtr& weight = adapter.*part.part;
+    if (weight == nullptr) continue;
+    spec::ParamDecl decl{adapter.weight + "." + part.name, weight->shape(), {}};
+    const bool product = part.part == &model::Overlay::a || part.part == &model::Overlay::b;
+    if (!product) decl.decay = spec::Decay::no;
+    out.emplace_back(std::move(decl), weight->dense_tensor());
+  }
+  return out;
 }
 
 ParameterSet::ParameterSet(const model::Model& model,

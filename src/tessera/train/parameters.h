@@ -29,7 +29,7 @@ class ParameterSet {
   /// Throws Error(spec) where a rule of optimizer.groups matches no parameter, and where nothing is
   /// left to train. `model` must outlive the set.
   /// `adapters` are trained behind what the model has of its own, under the names of their weights
-  /// with ".lora_a" and ".lora_b" behind them.
+  /// with the names of model::kOverlayParts behind them.
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
                const std::vector<model::Overlay>& adapters = {});
@@ -59,7 +59,8 @@ class ParameterSet {
   std::vector<std::string> frozen_;
 };
 
-/// The two matrices of an adapter as parameters, A first.
+/// The parts of an adapter as parameters, in the order of model::kOverlayParts; a whole weight is
+/// one of the model's own. Factors, lengths and virtual tokens do not decay.
 std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overlay& adapter);
 
 /// Whether a name matches a pattern, in which * stands for any characters.

@@ -5,6 +5,7 @@
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/experts.h"
 #include "tessera/model/call_plan.h"
+#include "tessera/model/virtual_tokens.h"
 #include "tessera/nn/position/position_config.h"
 #include "tessera/nn/registry.h"
 #include "tessera/nn/router/router_config.h"
@@ -561,9 +562,41 @@ void check_adapter(const Recipe& recipe) {
   if (recipe.init->partial)
     fail(ErrorKind::spec, "init.partial",
          "true beside an adapter, whose model stays as it is stored; expected false");
-  if (recipe.adapter->dropout >= 1)
-    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1",
-         recipe.adapter->dropout);
+  const AdapterRecipe& how = *recipe.adapter;
+  if (how.dropout >= 1)
+    fail(ErrorKind::spec, "adapter.dropout", "found {}; expected less than 1", how.dropout);
+  const auto only = [&](const char* key, bool given, bool has_it) {
+    if (given && !has_it)
+      fail(ErrorKind::spec, fmt::format("adapter.{}", key), "has no meaning for type \"{}\"",
+           spec::enum_name(how.type));
+  };
+  only("dropout", how.dropout > 0, how.products());
+  only("rslora", how.rslora, how.products());
+  only("sizes", !how.sizes.empty(), how.products());
+  only("inputs", !how.inputs.empty(), how.type == AdapterType::ia3);
+  only("targets", !how.targets.empty(), !how.virtual_tokens());
+  only("exclude", !how.exclude.empty(), !how.virtual_tokens());
+  only("layers", !how.layers.empty(), !how.virtual_tokens());
+  only("text", how.text.has_value(), how.type == AdapterType::prompt);
+  if (how.virtual_tokens()) {
+    if (const std::string reason =
+            model::no_virtual_reason(recipe.spec, how.type == AdapterType::prefix);
+        !reason.empty())
+      fail(ErrorKind::spec, "adapter.type", "\"{}\": {}", spec::enum_name(how.type), reason);
+    if (recipe.train.windows == WindowOrder::carried)
+      fail(ErrorKind::spec, "train.windows",
+           "\"carried\" rows go on from a state, and virtual tokens stand before whole documents; "
+           "use \"isolated\"");
+    if (recipe.train.early_exit.scale > 0)
+      fail(ErrorKind::spec, "train.early_exit",
+           "beside virtual tokens, of which earlier layers make more than the text has; expected "
+           "scale 0");
+    if (const int64_t limit = recipe.spec.max_positions();
+        limit > 0 && recipe.train.length + how.tokens > limit)
+      fail(ErrorKind::spec, "adapter.tokens",
+           "{} beside train.length = {}; the spec has {} positions", how.tokens,
+           recipe.train.length, limit);
+  }
   if (recipe.experts && recipe.experts->changes())
     fail(ErrorKind::spec, "experts",
          "some come or go, beside an adapter, whose model stays as it is stored; expected one of "
@@ -577,6 +610,21 @@ bool is_free(const std::string& path, bool constant_schedule) {
                           "train.log_every", "checkpoint", "data.train", "data.valid"})
     if (path == key) return true;
   return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
+}
+
+/// The keys that mean something for its type.
+Json dump_adapter(const AdapterRecipe& adapter) {
+  Json json = spec::dump_struct(adapter);
+  const auto only = [&](bool has, std::initializer_list<const char*> keys) {
+    for (const char* key : keys)
+      if (!has) json.erase(key);
+  };
+  only(adapter.products(), {"rank", "alpha", "dropout", "sizes", "rslora"});
+  only(!adapter.virtual_tokens(), {"targets", "exclude", "layers"});
+  only(adapter.type == AdapterType::ia3, {"inputs"});
+  only(adapter.virtual_tokens(), {"tokens"});
+  only(adapter.type == AdapterType::prompt, {"text"});
+  return json;
 }
 
 Json dump_task(const TaskRecipe& task) {
@@ -686,7 +734,7 @@ Json resolve(const Recipe& recipe) {
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
   if (!recipe.noises.empty()) json["objective"] = dump_noises(recipe.noises);
-  if (recipe.adapter) json["adapter"] = spec::dump_struct(*recipe.adapter);
+  if (recipe.adapter) json["adapter"] = dump_adapter(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
   if (recipe.schedule.type != ScheduleType::wsd)

@@ -21,6 +21,7 @@
 #include "tessera/model/model_spec.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
+#include "tessera/train/adapter_recipe.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
 #include "tessera/train/length_ramp.h"
@@ -53,7 +54,6 @@ enum class MaskUnit {
   word,
   span,  // of words
 };
-enum class AdapterType { lora };
 enum class Precision {
   float32,
   bf16,  // factors of products; all else is float32
@@ -124,12 +124,6 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::OptimizerType> {
   using E = tessera::train::OptimizerType;
   static constexpr std::array names{std::pair{E::adamw, "adamw"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::AdapterType> {
-  using E = tessera::train::AdapterType;
-  static constexpr std::array names{std::pair{E::lora, "lora"}};
 };
 
 namespace tessera::train {
@@ -375,30 +369,6 @@ struct InitRecipe {
         field("partial", &C::partial,
               "parameters that the model lacks begin as the spec declares them, and what the spec "
               "does not declare is left out; else either is an error")};
-  }
-};
-
-/// What is trained beside a model that stays as it is stored (Hu et al. 2021, arXiv:2106.09685).
-struct AdapterRecipe {
-  AdapterType type = AdapterType::lora;
-  int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
-  std::vector<std::string> targets = {};
-  bool rslora = false;
-
-  static constexpr auto fields() {
-    using C = AdapterRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "lora: a product of low rank beside a matrix"),
-        field("rank", &C::rank, "of the product", {.min = 1}),
-        field("alpha", &C::alpha, "the product counts alpha / rank times", {.min = 0}),
-        field("dropout", &C::dropout, "of what the product reads, in training; below 1",
-              {.min = 0}),
-        field("targets", &C::targets,
-              "the ends of the names of matrices, such as \"mixer.q\"; none = all of the layers"),
-        field("rslora", &C::rslora, "alpha / sqrt(rank) times instead")};
   }
 };
 

@@ -27,6 +27,7 @@ class TokenEmbed final : public Embed {
     Tensor x_ND = ops::rows(*token_, batch.ids_N);
     if (config_.project == EmbedProjection::token) x_ND = project_(x_ND);
     if (config_.scale != 1) x_ND = x_ND * config_.scale;
+    x_ND = ops::prefixed(x_ND, *token_, batch.positions_N);
     if (type_)
       x_ND = x_ND + ops::rows(*type_, batch.types_N.defined() ? batch.types_N
                                                               : at::zeros_like(batch.ids_N));

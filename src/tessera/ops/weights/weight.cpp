@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <optional>
 
 #include "tessera/base/threads.h"
@@ -68,27 +69,69 @@ Weight Weight::stored(std::string name,
   return w;
 }
 
+/// Lengths of rows, as far as they do not change: W alone, or all.
+struct Weight::Adapted::Kept {
+  std::mutex mutex;
+  Tensor squares, factors;
+};
+
 Weight Weight::adapted(WeightPtr w, WeightPtr a, WeightPtr b, double scale, double dropout) {
-  const auto &whole = w->shape(), &down = a->shape(), &up = b->shape();
+  return adapted({.w = std::move(w),
+                  .a = std::move(a),
+                  .b = std::move(b),
+                  .scale = scale,
+                  .dropout = dropout});
+}
+
+Weight Weight::adapted(Adapted parts) {
+  const WeightPtr& w = parts.w;
+  const std::vector<int64_t>& whole = w->shape();
   const size_t axes = whole.size();
-  require((axes == 2 || axes == 3) && down.size() == axes && up.size() == axes &&
-              (axes == 2 || (down[0] == whole[0] && up[0] == whole[0])) &&
-              down[axes - 1] == whole[axes - 1] && up[axes - 2] == whole[axes - 2] &&
-              up[axes - 1] == down[axes - 2],
-          "adapter", "{}: [{}] and [{}] beside a weight [{}]", w->name(), fmt::join(down, ", "),
-          fmt::join(up, ", "), fmt::join(whole, ", "));
+  const auto expect = [&](const WeightPtr& part, const std::vector<int64_t>& shape,
+                          std::string_view name) {
+    require(part == nullptr || part->shape() == shape, "adapter",
+            "{}: {} [{}] beside a weight [{}]", w->name(), name,
+            part == nullptr ? std::string() : fmt::format("{}", fmt::join(part->shape(), ", ")),
+            fmt::join(whole, ", "));
+  };
+  require((parts.a == nullptr) == (parts.b == nullptr) &&
+              (parts.magnitude == nullptr || parts.a != nullptr),
+          "adapter", "{}: half a product", w->name());
+  if (parts.a != nullptr) {
+    require(axes >= 2 && axes <= 3 && parts.a->shape().size() == axes, "adapter",
+            "{}: a product beside a weight of {} axes", w->name(), axes);
+    std::vector<int64_t> down = whole, up = whole;
+    down[axes - 2] = up[axes - 1] = parts.a->shape()[axes - 2];
+    expect(parts.a, down, "A");
+    expect(parts.b, up, "B");
+  }
+  std::vector<int64_t> rows = whole, columns = whole;
+  if (axes >= 2) {
+    rows.pop_back();
+    columns.erase(columns.end() - 2);
+  }
+  expect(parts.magnitude, rows, "magnitudes");
+  expect(parts.out, rows, "factors");
+  expect(parts.in, columns, "factors of inputs");
   Weight out;
   out.name_ = w->name();
   out.dtype_ = w->dtype();
-  out.shape_ = w->shape();
-  out.adapted_ = std::make_shared<const Adapted>(
-      Adapted{std::move(w), std::move(a), std::move(b), scale, dropout});
+  out.shape_ = whole;
+  parts.kept = std::make_shared<Adapted::Kept>();
+  out.adapted_ = std::make_shared<const Adapted>(std::move(parts));
   return out;
 }
 
 Tensor Weight::Adapted::input(const Tensor& x) const {
   const auto& drop = InputDrops::current();
   return dropout == 0 || !drop ? x : (*drop)(x, dropout, w->name());
+}
+
+std::vector<WeightPtr> Weight::Adapted::all() const {
+  std::vector<WeightPtr> out;
+  for (const WeightPtr& part : {w, a, b, magnitude, this->out, in, prefix})
+    if (part != nullptr) out.push_back(part);
+  return out;
 }
 
 Weight Weight::converted(DType dtype) const {
@@ -123,15 +166,17 @@ Weight Weight::multiplied_in(kernels::Arithmetic arithmetic) const {
 }
 
 Weight Weight::slice(int64_t index) const {
-  require(shape_.size() == 3 && index >= 0 && index < shape_[0], "weight",
+  require(shape_.size() >= 2 && index >= 0 && index < shape_[0], "weight",
           "{}: slice {} of a weight of {} axes, {} slices", name_, index, shape_.size(),
           shape_.empty() ? 0 : shape_[0]);
   if (adapted_) {
     const auto of = [index](const WeightPtr& part) {
-      return std::make_shared<const Weight>(part->slice(index));
+      return part == nullptr ? part : std::make_shared<const Weight>(part->slice(index));
     };
-    return adapted(of(adapted_->w), of(adapted_->a), of(adapted_->b), adapted_->scale,
-                   adapted_->dropout);
+    Adapted parts = *adapted_;
+    for (WeightPtr* part : {&parts.w, &parts.a, &parts.b, &parts.magnitude, &parts.out, &parts.in})
+      *part = of(*part);
+    return adapted(std::move(parts));
   }
   Weight out = *this;
   out.shape_.erase(out.shape_.begin());
@@ -139,8 +184,7 @@ Weight Weight::slice(int64_t index) const {
   if (tensor_.defined())
     out.tensor_ = tensor_.select(0, index);
   else
-    out.data_ =
-        static_cast<const char*>(data_) + index * shape_[1] * storage_bytes(dtype_, shape_[2]);
+    out.data_ = static_cast<const char*>(data_) + index * storage_bytes(dtype_, out.elements());
   return out;
 }
 
@@ -171,12 +215,19 @@ Tensor Weight::tensor() const {
       fail(ErrorKind::usage, "adapter",
            "{} is read as a matrix, whose inputs cannot be dropped; expected dropout 0 beside it",
            name_);
-    if (shape_.size() == 3)
-      return adapted_->w->tensor() +
-             adapted_->scale * at::bmm(adapted_->b->tensor(), adapted_->a->tensor());
-    // columns of B A, by the products that kernels and gradients share
-    return adapted_->w->tensor() +
-           adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
+    Tensor sum = adapted_->w->tensor();
+    if (adapted_->a != nullptr && shape_.size() == 3)
+      sum = sum + adapted_->scale * at::bmm(adapted_->b->tensor(), adapted_->a->tensor());
+    else if (adapted_->a != nullptr)
+      // columns of B A, by the products that kernels and gradients share
+      sum = sum + adapted_->scale * linear(adapted_->a->tensor().t(), *adapted_->b).t();
+    const auto by = [&](const Tensor& factors, int64_t axis) {
+      sum = sum * (sum.dim() == 1 ? factors : factors.unsqueeze(axis)).to(sum.options());
+    };
+    if (adapted_->magnitude != nullptr) by(adapted_->row_factors(), -1);
+    if (adapted_->out != nullptr) by(adapted_->out->tensor(), -1);
+    if (adapted_->in != nullptr) by(adapted_->in->tensor(), -2);
+    return sum;
   }
   if (view_.defined()) return view_;
   Tensor out = at::empty(shape_, at::kFloat);
@@ -290,12 +341,74 @@ struct FrozenLinear : torch::autograd::Function<FrozenLinear> {
 
 }  // namespace
 
+namespace {
+
+/// Squares of the lengths of the rows of a matrix, [O] in double; no float copy of it is made.
+Tensor squared_rows(const Weight& w) {
+  if (w.dense_tensor().defined() || w.parts() != nullptr)
+    return w.tensor().detach().to(at::kDouble).square().sum(-1);
+  const Tensor out = at::empty({w.size(0)}, at::kDouble);
+  for_row_tiles(w.dtype(), w.data(), w.size(0), w.size(1), [&](int64_t first, const Tensor& tile) {
+    out.narrow(0, first, tile.size(0)).copy_(tile.to(at::kDouble).square().sum(-1));
+  });
+  return out;
+}
+
+/// One for each expert, where there are some.
+template <class Of>
+Tensor each_matrix(const Weight& w, Of of) {
+  if (w.shape().size() == 2) return of(-1);
+  std::vector<Tensor> out;
+  for (int64_t e = 0; e < w.size(0); ++e) out.push_back(of(e));
+  return at::stack(out);
+}
+
+Weight matrix_of(const Weight& w, int64_t expert) {
+  return expert < 0 ? w : w.slice(expert);
+}
+
+}  // namespace
+
+/// |w + s b A|^2 = |w|^2 + 2 s b (A w) + s^2 b (A A^T) b of every row w of W and b of B.
+Tensor Weight::Adapted::row_factors() const {
+  const std::lock_guard lock(kept->mutex);
+  const bool fixed = !a->dense_tensor().defined() && !b->dense_tensor().defined() &&
+                     !magnitude->dense_tensor().defined();
+  if (kept->factors.defined()) return kept->factors;
+  Tensor lengths;
+  {
+    const at::NoGradGuard constant;
+    Tensor squares = kept->squares;
+    if (!squares.defined())
+      squares = each_matrix(*w, [&](int64_t e) { return squared_rows(matrix_of(*w, e)); });
+    if (!w->trainable() && w->parts() == nullptr) kept->squares = squares;
+    const Tensor more = each_matrix(*w, [&](int64_t e) {
+      const Weight own = matrix_of(*w, e).multiplied_in(kernels::Arithmetic::exact);
+      const Tensor a_RI = matrix_of(*a, e).tensor(), b_OR = matrix_of(*b, e).tensor();
+      const Tensor met_OR = linear(a_RI, own).t().to(at::kDouble), b = b_OR.to(at::kDouble),
+                   wide = a_RI.to(at::kDouble);
+      return (b * (2 * scale * met_OR + scale * scale * b.matmul(wide.matmul(wide.t())))).sum(-1);
+    });
+    lengths = (squares.to(more.device()) + more).clamp_min(1e-24).sqrt();
+  }
+  const Tensor rows = magnitude->tensor();
+  const Tensor factors = rows / lengths.to(rows.options());
+  if (fixed) kept->factors = factors;
+  return factors;
+}
+
 Tensor transposed_product(const Tensor& y, const Weight& w) {
   require(y.size(-1) == w.size(0), "linear", "{}: {} outputs, the weight has [{}, {}]", w.name(),
           y.size(-1), w.size(0), w.size(1));
-  if (const Weight::Adapted* parts = w.parts())
-    return transposed_product(y, *parts->w) +
-           parts->scale * transposed_product(transposed_product(y, *parts->b), *parts->a);
+  if (const Weight::Adapted* parts = w.parts()) {
+    Tensor g = y;
+    if (parts->out != nullptr) g = g * parts->out->tensor().to(g.options());
+    if (parts->magnitude != nullptr) g = g * parts->row_factors().to(g.options());
+    Tensor x = transposed_product(g, *parts->w);
+    if (parts->a != nullptr)
+      x = x + parts->scale * transposed_product(transposed_product(g, *parts->b), *parts->a);
+    return parts->in == nullptr ? x : x * parts->in->tensor().to(x.options());
+  }
   const Tensor rows = y.reshape({-1, y.size(-1)});
   auto sizes = y.sizes().vec();
   sizes.back() = w.size(1);
@@ -316,12 +429,40 @@ Tensor transposed_product(const Tensor& y, const Weight& w) {
   return x.view(sizes);
 }
 
+namespace {
+
+/// The same factors for every row of y.
+Tensor by_columns(const Tensor& y, const Tensor& factors) {
+  return y * over_rows(factors.to(y.options()), y);
+}
+
+Tensor adapted_linear(const Tensor& x, const Weight::Adapted& parts, const Weight* bias) {
+  const Tensor input = parts.in == nullptr ? x : by_columns(x, parts.in->tensor());
+  const bool scaled = parts.magnitude != nullptr || parts.out != nullptr;
+  Tensor y = linear(input, *parts.w, scaled ? nullptr : bias);
+  if (parts.a != nullptr) {
+    const Tensor read = parts.input(input);
+    const Tensor low = parts.scale * linear(linear(read, *parts.a), *parts.b);
+    if (parts.magnitude == nullptr) {
+      y = y + low;
+    } else if (const Tensor factors = parts.row_factors(); read.is_same(input)) {
+      y = by_columns(y + low, factors);
+    } else {
+      // W itself reads all of x, what changes it what is left
+      y = y + by_columns(linear(read, *parts.w), factors - 1) + by_columns(low, factors);
+    }
+  }
+  if (parts.out != nullptr) y = by_columns(y, parts.out->tensor());
+  if (!scaled || bias == nullptr) return y;
+  return y + over_rows(bias->tensor().to(y.options()), y);
+}
+
+}  // namespace
+
 Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   require(x.size(-1) == w.size(1), "linear", "{}: input has {} channels, the weight [{}, {}]",
           w.name(), x.size(-1), w.size(0), w.size(1));
-  if (const Weight::Adapted* parts = w.parts())
-    return linear(x, *parts->w, bias) +
-           parts->scale * linear(linear(parts->input(x), *parts->a), *parts->b);
+  if (const Weight::Adapted* parts = w.parts()) return adapted_linear(x, *parts, bias);
   const Tensor b_O = bias != nullptr ? bias->tensor() : Tensor();
   if (by_kernel(x, w)) {
     if (!at::GradMode::is_enabled()) return by_rows(x, w, b_O, arithmetic_of(w));
@@ -438,15 +579,56 @@ struct Grouped : torch::autograd::Function<Grouped> {
 
 }  // namespace
 
+namespace {
+
+/// y, rows sorted by expert, by the factors of each row's expert.
+Tensor by_expert(const Tensor& y, const Tensor& factors_EC, const std::vector<int64_t>& offsets) {
+  std::vector<Tensor> out;
+  for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+    out.push_back(by_columns(y.narrow(0, begin, n), factors_EC.select(0, e)));
+  });
+  return out.empty() ? y : at::cat(out);
+}
+
+Tensor adapted_groups(const Tensor& x_NI,
+                      const Weight::Adapted& parts,
+                      const std::vector<int64_t>& offsets,
+                      const Weight* bias_EO) {
+  const Tensor input = parts.in == nullptr ? x_NI : by_expert(x_NI, parts.in->tensor(), offsets);
+  const bool scaled = parts.magnitude != nullptr || parts.out != nullptr;
+  Tensor y = grouped_linear(input, *parts.w, offsets, scaled ? nullptr : bias_EO);
+  if (parts.a != nullptr) {
+    const Tensor read = parts.input(input);
+    const Tensor low =
+        parts.scale * grouped_linear(grouped_linear(read, *parts.a, offsets), *parts.b, offsets);
+    if (parts.magnitude == nullptr) {
+      y = y + low;
+    } else if (const Tensor factors = parts.row_factors(); read.is_same(input)) {
+      y = by_expert(y + low, factors, offsets);
+    } else {
+      y = y + by_expert(grouped_linear(read, *parts.w, offsets), factors - 1, offsets) +
+          by_expert(low, factors, offsets);
+    }
+  }
+  if (parts.out != nullptr) y = by_expert(y, parts.out->tensor(), offsets);
+  if (!scaled || bias_EO == nullptr) return y;
+  std::vector<Tensor> biased;
+  for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
+    const Tensor own = y.narrow(0, begin, n);
+    biased.push_back(own + over_rows(bias_EO->tensor().select(0, e).to(own.options()), own));
+  });
+  return biased.empty() ? y : at::cat(biased);
+}
+
+}  // namespace
+
 Tensor grouped_linear(const Tensor& x_NI,
                       const Weight& w_EOI,
                       const std::vector<int64_t>& offsets,
                       const Weight* bias_EO) {
   check_groups(x_NI, w_EOI, offsets);
   if (const Weight::Adapted* parts = w_EOI.parts())
-    return grouped_linear(x_NI, *parts->w, offsets, bias_EO) +
-           parts->scale * grouped_linear(grouped_linear(parts->input(x_NI), *parts->a, offsets),
-                                         *parts->b, offsets);
+    return adapted_groups(x_NI, *parts, offsets, bias_EO);
   const Tensor b_EO = bias_EO != nullptr ? bias_EO->tensor() : Tensor();
   if (by_kernel(x_NI, w_EOI)) {
     if (!at::GradMode::is_enabled())
@@ -464,7 +646,23 @@ Tensor grouped_linear(const Tensor& x_NI,
   return parts.empty() ? at::empty({0, w_EOI.size(1)}, x_NI.options()) : at::cat(parts);
 }
 
+Tensor prefixed(const Tensor& y, const Weight& w, const Tensor& positions_N) {
+  const Weight::Adapted* parts = w.parts();
+  while (parts != nullptr && parts->prefix == nullptr) parts = parts->w->parts();
+  if (parts == nullptr) return y;
+  const Tensor positions = positions_N.to(y.device());
+  const Tensor own = (positions < parts->prefix->size(0)).nonzero().squeeze(1);
+  if (own.numel() == 0) return y;
+  std::vector<int64_t> shape = y.sizes().vec();
+  shape[0] = own.numel();
+  const Tensor rows =
+      at::embedding(parts->prefix->tensor().to(y.options()), positions.index_select(0, own));
+  return y.index_copy(0, own, rows.reshape(shape));
+}
+
 Tensor rows(const Weight& w, const Tensor& ids_N) {
+  if (const Weight::Adapted* parts = w.parts(); parts != nullptr && parts->prefix != nullptr)
+    return rows(*parts->w, ids_N);
   const int64_t n = ids_N.numel(), d = w.size(1), limit = w.size(0);
   const bool dense = w.dense_tensor().defined() || w.parts() != nullptr;
   Tensor ids;

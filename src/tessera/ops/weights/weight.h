@@ -38,6 +38,9 @@ class Weight {
   /// training drops a number that A reads (input_drops.h).
   static Weight adapted(
       WeightPtr w, WeightPtr a, WeightPtr b, double scale = 1, double dropout = 0);
+  struct Adapted;
+  /// The same with whatever stands beside it.
+  static Weight adapted(Adapted parts);
 
   /// The numbers rounded to the nearest of another storage type, in memory of its own; never
   /// trainable. Throws Error(usage) where nothing writes that type (f32, f16, bf16 and block types
@@ -73,14 +76,7 @@ class Weight {
   const void* data() const;
   /// Whether data() lies in this machine's memory, row after row, as kernels read it.
   bool readable_by_kernels() const;
-  /// The three parts of an adapted weight; null in others.
-  struct Adapted {
-    WeightPtr w, a, b;
-    double scale = 1;
-    double dropout = 0;  // of the inputs of A
-    /// What A reads of x.
-    Tensor input(const Tensor& x) const;
-  };
+  /// The parts of an adapted weight; null in others.
   const Adapted* parts() const { return adapted_.get(); }
 
  private:
@@ -95,6 +91,34 @@ class Weight {
   Tensor view_;  // of stored f32
   std::shared_ptr<const void> owner_;
   std::shared_ptr<const Adapted> adapted_;
+};
+
+/// diag(out) (W + scale B A) diag(in), where W [O, I] or, of E experts, [E, O, I] stays as it is;
+/// what is null is not there.
+struct Weight::Adapted {
+  WeightPtr w;
+  WeightPtr a = nullptr, b = nullptr;  // a product of low rank
+  double scale = 1;                    // on it
+  double dropout = 0;                  // of what A reads
+  /// [O], beside a product: the rows of W + scale B A have these lengths. That which they would
+  /// have is a constant to gradients (DoRA: Liu et al. 2024, arXiv:2402.09353, sec. 4.3).
+  WeightPtr magnitude = nullptr;
+  /// [O] on what it gives, of a vector W [O] too; [I] on what it reads ((IA)^3: Liu et al. 2022,
+  /// arXiv:2205.05638). A bias beside W is not in it.
+  WeightPtr out = nullptr, in = nullptr;
+  /// [M, ..]: see prefixed(). Products know nothing of it.
+  WeightPtr prefix = nullptr;
+
+  /// What A reads of x.
+  Tensor input(const Tensor& x) const;
+  /// magnitude / |row of W + scale B A|, [O] or [E, O].
+  Tensor row_factors() const;
+  /// All of them, W first.
+  std::vector<WeightPtr> all() const;
+
+  /// Lengths that are computed once.
+  struct Kept;
+  std::shared_ptr<Kept> kept = nullptr;
 };
 
 /// y_NO = x_NI w_OI^T (+ bias_O). Gradients reach x, and w and bias where they are trainable. The
@@ -118,5 +142,9 @@ Tensor grouped_linear(const Tensor& x_NI,
 
 /// Rows ids_N of w_VD: [N, D]. Throws Error(input) when an id is out of range.
 Tensor rows(const Weight& w, const Tensor& ids_N);
+
+/// y [N, ..], which w gave for tokens at positions_N of their documents, with the rows of the first
+/// M taken from w's prefix [M, ..] where it has one.
+Tensor prefixed(const Tensor& y, const Weight& w, const Tensor& positions_N);
 
 }  // namespace tessera::ops

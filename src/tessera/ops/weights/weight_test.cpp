@@ -11,6 +11,7 @@
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/ops/weights/head_linear.h"
+#include "tessera/ops/weights/input_drops.h"
 #include "tessera/ops/weights/product_input.h"
 
 namespace tessera::ops::weight_test {
@@ -314,6 +315,150 @@ TEST(Weight, RowsNamesTheFirstIdOutOfRange) {
       }
     }
   }
+}
+
+// --- adapters of peft 0.21, in float64 (shared numbers: gen(2,3; .5,.1) and on)
+// --------------------
+
+/// W0, A, B, a bias and lengths of rows, which gradients reach where they are not of W0.
+struct Adapting {
+  WeightPtr w = constant(gen({2, 3}, .5, .1)), a = trained(gen({2, 3}, .7, .4)),
+            b = trained(gen({2, 2}, .9, -.3)), m = trained(tensor({1.3, .8}, {2}));
+  Weight bias = Weight::dense("bias", gen({2}, .3, .2));
+  Tensor x = gen({1, 3}, .4, .3);
+
+  static WeightPtr constant(const Tensor& t) {
+    return std::make_shared<const Weight>(Weight::dense("w", t));
+  }
+  static WeightPtr trained(const Tensor& t) {
+    return constant(t.detach().clone().requires_grad_(true));
+  }
+};
+
+TEST(AdaptedWeight, GoldenLowRank) {
+  const Adapting s;
+  const Tensor lora = linear(s.x, Weight::adapted(s.w, s.a, s.b, 3.0 / 2), &s.bias),
+               root = linear(s.x, Weight::adapted(s.w, s.a, s.b, 3 / std::sqrt(2.0)), &s.bias);
+  expect_near(lora, tensor({0.29474199, 3.64021377}, {1, 2}), 1e-7);
+  expect_near(root, tensor({-0.15734452, 4.40645944}, {1, 2}), 1e-7);
+}
+
+TEST(AdaptedWeight, GoldenLengthsOfRows) {
+  const Adapting s;
+  const Weight dora =
+      Weight::adapted({.w = s.w, .a = s.a, .b = s.b, .scale = 1.5, .magnitude = s.m});
+  const Tensor y = linear(s.x, dora, &s.bias), want = tensor({0.46616260, 1.24230053}, {1, 2});
+  expect_near(y, want, 1e-7);
+  expect_near(s.m->tensor().detach() / dora.parts()->row_factors().detach(),
+              tensor({0.46690690, 3.31460673}, {2}), 1e-7);
+  // as one matrix it is the same
+  expect_near(at::linear(s.x, dora.tensor(), s.bias.tensor()), want, 1e-7);
+  y.backward(tensor({1, -.5}, {1, 2}));
+  expect_near(s.m->dense_tensor().grad(), tensor({0.20576405, -0.47679687}, {2}), 1e-7);
+  expect_near(s.b->dense_tensor().grad(),
+              tensor({6.50315900, -1.97831785, -0.28186379, 0.08574543}, {2, 2}), 1e-6);
+  expect_near(s.a->dense_tensor().grad()[0], tensor({-0.41809621, -0.91142659, -1.26086275}, {3}),
+              1e-6);
+}
+
+TEST(AdaptedWeight, GoldenLengthsOfAPlainMatrix) {
+  const auto of = [](Tensor t) { return Adapting::constant(t); };
+  const Weight dora = Weight::adapted({.w = of(tensor({3, 4, 0, 5}, {2, 2})),
+                                       .a = of(tensor({.5, -.5}, {1, 2})),
+                                       .b = of(tensor({1, 0}, {2, 1})),
+                                       .magnitude = of(tensor({5, 5}, {2}))});
+  expect_near(dora.tensor(), tensor({3.53553391, 3.53553391, 0, 5}, {2, 2}), 1e-7);
+}
+
+TEST(AdaptedWeight, LengthsOfRowsInBlocksAreThoseOfTheirNumbers) {
+  for (const bool experts : {false, true}) {
+    const std::vector<int64_t> lead = experts ? std::vector<int64_t>{3} : std::vector<int64_t>();
+    const auto shape = [&](std::vector<int64_t> tail) {
+      std::vector<int64_t> all = lead;
+      all.insert(all.end(), tail.begin(), tail.end());
+      return all;
+    };
+    const Weight blocks = q4_0(shape({40, 96}), 3);
+    const auto part = [&](std::vector<int64_t> tail, uint64_t seed) {
+      return std::make_shared<const Weight>(Weight::dense("p", drawn(shape(tail), seed)));
+    };
+    const Weight::Adapted parts{.w = std::make_shared<const Weight>(blocks),
+                                .a = part({4, 96}, 5),
+                                .b = part({40, 4}, 6),
+                                .scale = 0.5,
+                                .magnitude = part({40}, 7)};
+    const Tensor sum = blocks.tensor() + 0.5 * at::matmul(parts.b->tensor(), parts.a->tensor());
+    const Tensor want =
+        parts.magnitude->tensor().unsqueeze(-1) * sum / sum.norm(2, {-1}, /*keepdim=*/true);
+    const Weight dora = Weight::adapted(parts);
+    EXPECT_LT(error(dora.tensor(), want), 1e-5);
+    const Tensor x = drawn({6, 96}, 1);
+    const std::vector<int64_t> offsets = {0, 2, 2, 6};
+    for (const bool gradients : {false, true}) {
+      const at::AutoGradMode mode(gradients);
+      if (!experts) {
+        EXPECT_LT(error(linear(x, dora), at::linear(x, want)), 1e-5);
+        EXPECT_LT(
+            error(transposed_product(drawn({6, 40}, 2), dora), drawn({6, 40}, 2).matmul(want)),
+            1e-5);
+        continue;
+      }
+      const Tensor by_hand =
+          at::cat({at::linear(x.narrow(0, 0, 2), want[0]), at::linear(x.narrow(0, 2, 4), want[2])});
+      EXPECT_LT(error(grouped_linear(x, dora, offsets), by_hand), 1e-5);
+      EXPECT_LT(error(linear(x, dora.slice(2)), at::linear(x, want[2])), 1e-5);
+    }
+  }
+}
+
+TEST(AdaptedWeight, FactorsAreOnWhatItGivesAndReads) {
+  const Adapting s;
+  const WeightPtr out = Adapting::trained(tensor({2, -1}, {2})),
+                  in = Adapting::trained(tensor({.5, 3, 1}, {3}));
+  const Weight both = Weight::adapted({.w = s.w, .out = out, .in = in});
+  const auto bias = std::make_shared<const Weight>(s.bias);
+  const Weight scaled = Weight::adapted({.w = bias, .out = out});
+  const Tensor want =
+      (at::linear(s.x * in->tensor(), s.w->tensor()) + s.bias.tensor()) * out->tensor();
+  expect_near(linear(s.x, both, &scaled), want, 1e-12);
+  expect_near(at::linear(s.x, both.tensor(), scaled.tensor()), want, 1e-12);
+  expect_near(transposed_product(gen({1, 2}, .4, .3), both),
+              gen({1, 2}, .4, .3).matmul(both.tensor()), 1e-12);
+  linear(s.x, both, &scaled).sum().backward();
+  const Tensor got_out = out->dense_tensor().grad().clone(),
+               got_in = in->dense_tensor().grad().clone();
+  out->dense_tensor().mutable_grad() = Tensor();
+  in->dense_tensor().mutable_grad() = Tensor();
+  want.sum().backward();
+  expect_near(got_out, out->dense_tensor().grad(), 1e-12);
+  expect_near(got_in, in->dense_tensor().grad(), 1e-12);
+}
+
+TEST(AdaptedWeight, DropoutIsOfWhatChangesAlone) {
+  const Adapting s;
+  const Weight dora = Weight::adapted(
+      {.w = s.w, .a = s.a, .b = s.b, .scale = 1.5, .dropout = 0.5, .magnitude = s.m});
+  const Tensor kept = s.x * tensor({2, 0, 2}, {3});
+  const InputDrops drops(std::make_shared<const InputDrops::Drop>(
+      [&](const Tensor&, double, const std::string&) { return kept; }));
+  const Tensor n = tensor({0.46690690, 3.31460673}, {2}), factors = s.m->tensor() / n;
+  const Tensor want = at::linear(s.x, s.w->tensor(), s.bias.tensor()) +
+                      (factors - 1) * at::linear(kept, s.w->tensor()) +
+                      factors * 1.5 * at::linear(at::linear(kept, s.a->tensor()), s.b->tensor());
+  expect_near(linear(s.x, dora, &s.bias), want, 1e-7);
+}
+
+TEST(AdaptedWeight, APrefixTakesTheFirstPlacesOfEveryDocument) {
+  const auto prefix = Adapting::trained(gen({2, 3}, .7, .4));
+  const Weight w =
+      Weight::adapted({.w = Adapting::constant(gen({3, 3}, .5, .1)), .prefix = prefix});
+  const Tensor y = gen({5, 3}, .4, .3), places = at::tensor({0, 1, 2, 1, 7}, at::kLong);
+  const Tensor got = prefixed(y, w, places);
+  expect_near(
+      got, at::stack({prefix->tensor()[0], prefix->tensor()[1], y[2], prefix->tensor()[1], y[4]}),
+      0);
+  got.sum().backward();
+  expect_near(prefix->dense_tensor().grad(), tensor({1, 1, 1, 2, 2, 2}, {2, 3}), 0);
 }
 
 }  // namespace

@@ -89,8 +89,11 @@ class Attention final : public Mixer {
       x.v_NGD = context.values.at("values " + config_.kv_of);
       return;
     }
-    x.k_NGD = position_->rotate(keys(x_ND), Side::key, context);
-    x.v_NGD = values(v_, x_ND);
+    // a prefix stands for keys and values themselves, turned by no position
+    const Tensor& positions = context.batch->positions_N;
+    x.k_NGD =
+        ops::prefixed(position_->rotate(keys(x_ND), Side::key, context), *k_.weight, positions);
+    x.v_NGD = ops::prefixed(values(v_, x_ND), *v_.weight, positions);
     if (config_.kv_name.empty()) return;
     context.values.put("keys " + config_.kv_name, x.k_NGD);
     context.values.put("values " + config_.kv_name, x.v_NGD);
