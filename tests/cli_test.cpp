@@ -20,6 +20,7 @@
 
 #include "tessera/base/half.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
 #include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/spec/json.h"
@@ -116,11 +117,61 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
                    "is of another model: module model.layers.0.mlp.down_proj has no place");
 }
 
+TEST_F(Cli, QuantizeWritesWhatOthersRead) {
+  const std::string gguf = kGoldens + "/llama/gguf/base.gguf";
+  const std::string whole = (folder_ / "whole.gguf").string();
+  const std::string out = (folder_ / "q.gguf").string();
+  const std::string imatrix = (folder_ / "imatrix.gguf").string();
+  const std::string text = (folder_ / "text.txt").string();
+  write_file_atomically(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ABCDEFGHIJ");
+  // a folder becomes a file, and a file one of other types
+  ASSERT_EQ(
+      run("convert '" + tiny() + "' --to gguf --tokenizer '" + gguf + "' --out '" + whole + "'")
+          .code,
+      0);
+  const std::string eval = " --text '" + text + "' --json";
+  const auto perplexity = [&](const std::string& model) {
+    const Outcome outcome = run("eval '" + model + "'" + eval);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval").at("perplexity").get<double>();
+  };
+  const double before = perplexity(gguf);
+  EXPECT_NEAR(perplexity(whole), before, 1e-6 * before);
+  const Outcome plain = run("quantize '" + whole + "' --type q8_0 --json --out '" + out + "'");
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  const spec::Json report = spec::parse_json(plain.out, "quantize");
+  EXPECT_LT(report.at("bytes"), report.at("bytes_before"));
+  EXPECT_NEAR(perplexity(out), before, 0.02 * before);
+  // what was measured is what was saved
+  const std::string weighted = (folder_ / "weighted.gguf").string();
+  const std::string again = (folder_ / "again.gguf").string();
+  const std::string q4 = "quantize '" + whole + "' --type q4_0 --rule 'blk.0.*_norm.weight=f16' ";
+  ASSERT_EQ(run(q4 + "--importance '" + text + "' --save-imatrix '" + imatrix + "' --out '" +
+                weighted + "'")
+                .code,
+            0);
+  ASSERT_EQ(run(q4 + "--imatrix '" + imatrix + "' --out '" + again + "'").code, 0);
+  EXPECT_EQ(read_text_file(weighted), read_text_file(again));
+  ASSERT_EQ(run(q4 + "--out '" + again + "'").code, 0);
+  EXPECT_NE(read_text_file(weighted), read_text_file(again));
+
+  expect_refused("quantize '" + out + "' --type Q4_0 --out x", 2, "rounded a second time");
+  expect_refused("quantize '" + whole + "' --type Q4_0", 2, "expected --out FILE or --dry-run");
+  expect_refused("quantize '" + whole + "' --type Q4 --out x", 2,
+                 "unknown type \"Q4\"; known: F32");
+  expect_refused("quantize '" + whole + "' --type Q4_0 --rule a --out x", 2, "expected NAMES=TYPE");
+  expect_refused("quantize '" + whole + "' --type Q4_0 --imatrix '" + gguf + "' --out x", 1,
+                 "expected a file of importance");
+  expect_refused("quantize '" + tiny() + "' --type Q4_0 --out x", 1, "no tokenizer.json");
+  expect_refused("convert '" + kGoldens + "/mamba2/base' --to gguf --out x", 2,
+                 "no family that is written as GGUF says this architecture");
+}
+
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
        {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
-        "convert", "bench", "verify", "doctor", "docs"}) {
+        "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;

@@ -68,6 +68,7 @@ std::function<int()> add_plan(CLI::App&);
 std::function<int()> add_list(CLI::App&);
 std::function<int()> add_convert(CLI::App&);
 std::function<int()> add_data(CLI::App&);
+std::function<int()> add_quantize(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
@@ -83,6 +84,8 @@ std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 /// `convert` where it distils.
 std::function<int()> add_distilling_convert(CLI::App&);
+/// `quantize` where it measures importance.
+std::function<int()> add_measuring_quantize(CLI::App&);
 
 const std::vector<Verb>& plain_verbs();
 const std::vector<Verb>& tensor_verbs();

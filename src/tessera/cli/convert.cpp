@@ -1,6 +1,7 @@
 #include "tessera/cli/convert.h"
 
 #include "tessera/cli/cli.h"
+#include "tessera/convert/gguf_model.h"
 #include "tessera/convert/kv_heads.h"
 #include "tessera/convert/tokenizer.h"
 
@@ -15,7 +16,7 @@ struct ConvertArgs {
   std::string model, out, to, tokenizer, families, family, pool = "mean";
   std::string use, text, merge_adapter, unmerge_adapter, export_adapter;
   int64_t kv_heads = 0, upcycle = 0, k = 2, every = 1, keep_experts = 0, grow_experts = 0;
-  int64_t steps = 500, tokens = 16384;
+  int64_t steps = 500, tokens = 16384, part_mib = 0;
   double noise = 0.01;
   bool merge_experts = false, distill_experts = false;
   uint64_t seed = 0;
@@ -65,6 +66,14 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                                                            .tokens = o.tokens,
                                                            .steps = o.steps,
                                                            .seed = o.seed});
+  if (o.to == "gguf") {
+    convert::GgufModel model =
+        convert::gguf_model_of(checkpoint, {o.families, o.family, o.tokenizer});
+    if (o.float32) convert::widen(model);
+    for (const auto& file : convert::write_gguf_model(model, o.out, o.part_mib << 20))
+      fmt::print(stderr, "tessera: wrote {}\n", file.string());
+    return kExitOk;
+  }
   // other heads, experts or numbers are no change of format: a Hugging Face folder stays one
   const bool stays = (o.kv_heads > 0 || o.keep_experts > 0 || o.grow_experts > 0 ||
                       !o.merge_adapter.empty() || !o.unmerge_adapter.empty()) &&
@@ -96,11 +105,15 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   app.add_option("model", o->model,
                  "a Hugging Face or tessera folder, or a file of GGUF, llama2.c or rwkv.cpp")
       ->required();
-  app.add_option("--out", o->out, "the folder to write")->required();
+  app.add_option("--out", o->out, "the folder to write, or with --to gguf the file")->required();
   app.add_option("--to", o->to,
                  "what to write; default tessera, or with --kv-heads, --keep-experts, "
                  "--grow-experts, --merge-adapter and --unmerge-adapter what the folder is")
-      ->check(CLI::IsMember({"tessera", "hf"}));
+      ->check(CLI::IsMember({"tessera", "hf", "gguf"}));
+  app.add_option("--part-mib", o->part_mib,
+                 "with --to gguf: files of at most so many MiB, NAME-00001-of-00003.gguf; 0 = one")
+      ->capture_default_str()
+      ->check(not_negative());
   app.add_option("--tokenizer", o->tokenizer,
                  "tokenizer to put beside the weights (llama2.c keeps it apart)");
   app.add_option("--family", o->family, "the family to write as, where it is not the model's own");
@@ -194,6 +207,7 @@ std::function<int()> add_convert(CLI::App& app, TensorConverters converters) {
   examples(app,
            {"tessera convert stories260K.bin --tokenizer tok512.bin --out stories",
             "tessera convert model.gguf --to hf --out folder",
+            "tessera convert SmolLM2-135M --to gguf --out smol.gguf",
             "tessera convert Llama-2-7b --kv-heads 8 --out llama-gqa",
             "tessera convert SmolLM2-135M --upcycle 8 --experts-per-token 2 --out smol-experts",
             "tessera generate mixtral --prompt 'A text' --json > use.json; tessera convert "

@@ -9,6 +9,7 @@
 
 #include "tessera/cli/cli.h"
 #include "tessera/cli/convert.h"
+#include "tessera/cli/quantize.h"
 #include "tessera/cli/tensor_verbs.h"
 
 namespace {
@@ -20,13 +21,16 @@ bool needs_tensors(std::span<char*> args) {
   if (std::any_of(std::begin(kTensorVerbs), std::end(kTensorVerbs),
                   [&](const VerbName& own) { return verb == own.name; }))
     return true;
-  return verb == "convert" && std::any_of(args.begin(), args.end(), [](const char* arg) {
-           // also as --option=value
-           const std::string_view option =
-               std::string_view(arg).substr(0, std::string_view(arg).find('='));
-           return std::find(kTensorOptions.begin(), kTensorOptions.end(), option) !=
-                  kTensorOptions.end();
-         });
+  const auto asks_for = [&](std::span<const char* const> options) {
+    return std::any_of(args.begin(), args.end(), [&](const char* arg) {
+      // also as --option=value
+      const std::string_view option =
+          std::string_view(arg).substr(0, std::string_view(arg).find('='));
+      return std::find(options.begin(), options.end(), option) != options.end();
+    });
+  };
+  return (verb == "convert" && asks_for(kTensorOptions)) ||
+         (verb == "quantize" && asks_for({&kImportance, 1}));
 }
 
 }  // namespace

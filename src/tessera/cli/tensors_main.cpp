@@ -21,5 +21,6 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < std::size(kAdd); ++i)
     verbs.push_back({kTensorVerbs[i].name, kTensorVerbs[i].summary, kAdd[i]});
   verbs.push_back({"convert", "Experts into dense layers by a text", add_distilling_convert});
+  verbs.push_back({"quantize", "Fewer bits, by the importance of columns", add_measuring_quantize});
   return run(argc, argv, verbs, {});
 }

@@ -10,9 +10,11 @@ const std::vector<Verb>& plain_verbs() {
       {"show", "Prints a spec (or a model's), resolved on demand", add_show},
       {"plan", "Parameters, FLOPs and state bytes of a spec or model", add_plan},
       {"list", "Mechanisms and families, a line each", add_list},
-      {"convert", "Reads any supported checkpoint, writes tessera or Hugging Face folders",
+      {"convert", "Reads any supported checkpoint, writes tessera or Hugging Face folders and GGUF",
        add_convert},
       {"data", "Shows what a training run will read and be asked, before it starts", add_data},
+      {"quantize", "A model's matrices in fewer bits, as a GGUF file that llama.cpp reads too",
+       add_quantize},
       {"docs", "Writes the generated pages and the JSON schema", add_docs},
   };
   return verbs;

@@ -103,7 +103,8 @@ ForeignSide side_of(const Json& json, const std::string& where) {
 TensorRule rule_of(const Json& json,
                    const std::vector<std::string>& dialects,
                    const std::string& where) {
-  std::vector<std::string> known = {"for", "if", "rules", "ours", "keep", "same_as", "why"};
+  std::vector<std::string> known = {"for",  "if",      "rules",  "ours",
+                                    "keep", "same_as", "values", "why"};
   known.insert(known.end(), dialects.begin(), dialects.end());
   spec::check_keys(json, known, where);
   TensorRule rule;
@@ -120,9 +121,24 @@ TensorRule rule_of(const Json& json,
   const Json* ours = get(json, "ours");
   const Json* same = get(json, "same_as");
   const Json* keep = get(json, "keep");
-  if ((ours != nullptr) + (same != nullptr) + (keep != nullptr) != 1)
+  const Json* values = get(json, "values");
+  if ((ours != nullptr) + (same != nullptr) + (keep != nullptr) + (values != nullptr) != 1)
     fail(ErrorKind::spec, where,
-         "expected exactly one of \"ours\", \"same_as\", \"keep\" and \"rules\"");
+         "expected exactly one of \"ours\", \"same_as\", \"keep\", \"values\" and \"rules\"");
+  const auto add_sides = [&] {
+    for (const std::string& dialect : dialects)
+      if (const Json* side = get(json, dialect.c_str()))
+        rule.sides[dialect] = side_of(*side, where + "." + dialect);
+  };
+  if (values != nullptr) {
+    rule.kind = TensorRule::Kind::values;
+    rule.values = Expr::parse(string_of(*values, where + ".values"), where + ".values");
+    add_sides();
+    for (const auto& [dialect, side] : rule.sides)
+      if (side.names.size() != 1 || side.names[0].loop)
+        fail(ErrorKind::spec, where, "\"values\" are those of one tensor");
+    return rule;
+  }
   rule.kind = ours != nullptr   ? TensorRule::Kind::convert
               : same != nullptr ? TensorRule::Kind::same_as
                                 : TensorRule::Kind::keep;
@@ -131,9 +147,7 @@ TensorRule rule_of(const Json& json,
     if (name.spellings.size() != 1) fail(ErrorKind::spec, where, "a name of ours has one spelling");
   if (rule.kind != TensorRule::Kind::convert && (rule.ours.size() != 1 || rule.ours[0].loop))
     fail(ErrorKind::spec, where, "\"keep\" and \"same_as\" take one name");
-  for (const std::string& dialect : dialects)
-    if (const Json* side = get(json, dialect.c_str()))
-      rule.sides[dialect] = side_of(*side, where + "." + dialect);
+  add_sides();
   return rule;
 }
 
@@ -153,7 +167,7 @@ Dialect dialect_of(const Json& json, const std::string& where) {
   dialect.read = templates_of(get(json, "read"), where + ".read");
   if (const Json* write = get(json, "write"); write != nullptr && !write->is_null())
     dialect.write = Template::compile(*write, where + ".write");
-  if (const Json* why = get(json, "read_only"))
+  if (const Json* why = get(json, "read_only"); why != nullptr && !why->is_null())
     dialect.read_only = string_of(*why, where + ".read_only");
   if ((dialect.write == nullptr) != !dialect.read_only.empty())
     fail(ErrorKind::spec, where,

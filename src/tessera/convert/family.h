@@ -41,10 +41,12 @@ struct TensorRule {
     convert,  // foreign -> ours
     keep,     // not part of our model: kept under a name for export, may be absent
     same_as,  // another name of our parameter; may be absent, must be equal
+    values,   // numbers that the spec gives, and reading has asked for by tensor_values()
   };
   Kind kind = Kind::group;
   std::optional<Loop> loop;
   std::optional<Expr> condition;
+  std::optional<Expr> values;
   std::vector<TensorRule> rules;
   std::vector<RuleName> ours;                             // of one spelling
   std::map<std::string, ForeignSide, std::less<>> sides;  // by dialect

@@ -27,6 +27,21 @@ void expect_same(const std::string& family,
        text(found->after));
 }
 
+/// Members whose keys have dots as members of members, without those that are null.
+Json nested(const Json& flat) {
+  Json out = Json::object();
+  for (const auto& [key, value] : flat.items()) {
+    if (value.is_null()) continue;
+    Json* at = &out;
+    size_t begin = 0;
+    for (size_t dot; (dot = key.find('.', begin)) != std::string::npos; begin = dot + 1)
+      at = &(*at)[key.substr(begin, dot - begin)];
+    Json& member = (*at)[key.substr(begin)];
+    member = value.is_object() ? nested(value) : value;
+  }
+  return out;
+}
+
 class Exporter {
  public:
   Exporter(const Family& family,
@@ -50,6 +65,10 @@ class Exporter {
     check_said();
     Exported out;
     out.config = dialect_.write->evaluate(canonical_);
+    if (kind_ == "gguf") {
+      out.config = nested(out.config);
+      out.config["architecture"] = dialect_.types.front();
+    }
     float32_ = float32;
     for (const TensorRule& rule : family_.rules)
       walk(rule, nullptr, [&](const TensorRule& one, const ForeignSide& side, const Local* locals) {
@@ -124,7 +143,8 @@ class Exporter {
   }
 
   TensorView as_written(const TensorView& tensor) const {
-    return float32_ ? as_float32(tensor) : as_plain_float(tensor);
+    if (float32_) return as_float32(tensor);
+    return kind_ == "gguf" && is_block_type(tensor.dtype) ? tensor : as_plain_float(tensor);
   }
 
   using OnRule = std::function<void(const TensorRule&, const ForeignSide&, const Local*)>;
@@ -166,6 +186,7 @@ class Exporter {
                   const Local* locals,
                   Exported& out) {
     if (rule.kind == TensorRule::Kind::keep) return write_kept(rule, side, locals, out);
+    if (rule.kind == TensorRule::Kind::values) return write_values(rule, side, locals, out);
     if (rule.kind != TensorRule::Kind::convert) return;
     std::vector<TensorView> tensors;
     for (const std::string& name : our_names(rule, locals))
@@ -178,6 +199,25 @@ class Exporter {
       tensors[i].name = names[i];
       out.tensors.push_back(as_written(tensors[i]));
     }
+  }
+
+  void write_values(const TensorRule& rule,
+                    const ForeignSide& side,
+                    const Local* locals,
+                    Exported& out) {
+    const Json numbers = rule.values->evaluate(own_, locals);
+    auto values = std::make_shared<std::vector<float>>();
+    for (const Json& number : numbers) {
+      if (!number.is_number())
+        fail(ErrorKind::spec, family_.name, "{} are no numbers", shown(numbers));
+      values->push_back(static_cast<float>(number.get<double>()));
+    }
+    const auto bytes = std::as_bytes(std::span(*values));
+    out.tensors.push_back({side.names.front().spellings.front().expand(own_, locals),
+                           DType::f32,
+                           {std::ssize(*values)},
+                           bytes,
+                           values});
   }
 
   void write_kept(const TensorRule& rule,

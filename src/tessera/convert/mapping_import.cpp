@@ -190,7 +190,9 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
   if (rule.condition && !rule.condition->test(env_, locals)) return;
   for (const TensorRule& child : rule.rules) bind_rule(child, locals, checkpoint);
   const auto side = rule.sides.find(foreign_.dialect);
-  if (rule.kind == TensorRule::Kind::group || side == rule.sides.end()) return;
+  if (rule.kind == TensorRule::Kind::group || rule.kind == TensorRule::Kind::values ||
+      side == rule.sides.end())
+    return;
   if (rule.kind == TensorRule::Kind::convert) return bind_convert(rule, side->second, locals);
   const std::string ours = rule.ours.front().spellings.front().expand(env_, locals);
   for (const RuleName& foreign : side->second.names)

@@ -142,6 +142,13 @@ void set_scores(GgufTokenizerData& data, const std::string& where, TokenizerPart
 
 }  // namespace
 
+std::vector<std::string> gguf_pre_tokenizers() {
+  std::vector<std::string> names;
+  for (const Json& entry : table().at("pre"))
+    names.push_back(entry.at("names").at(0).get<std::string>());
+  return names;
+}
+
 Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) {
   check_lists(data, where);
   const Json& kind = entry_named("model", data.model, where);

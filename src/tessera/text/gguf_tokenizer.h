@@ -27,6 +27,9 @@ struct GgufTokenizerData {
   std::string chat_template;
 };
 
+/// The first name of every pre-tokenizer of the byte-level kind.
+std::vector<std::string> gguf_pre_tokenizers();
+
 /// `where` names the file. Throws Error(file) on an unknown kind or pre-tokenizer (naming those
 /// that are known), lists of unequal length, ids out of range, or a broken vocabulary.
 Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where);

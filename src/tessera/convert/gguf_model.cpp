@@ -1,0 +1,249 @@
+#include "tessera/convert/gguf_model.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/convert/family.h"
+#include "tessera/convert/gguf_tokenizer.h"
+#include "tessera/convert/mapping.h"
+#include "tessera/format/file_source.h"
+
+namespace tessera::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using format::GgufEntry;
+using format::GgufValue;
+using format::in_quotes;
+
+template <class T>
+GgufValue array_of(const Json& list) {
+  std::vector<T> values;
+  for (const Json& element : list) values.push_back(element.get<T>());
+  return GgufValue::array(std::span<const T>(values));
+}
+
+/// Whole numbers as u32, others as f32, as llama.cpp asks for them.
+GgufValue value_of(const Json& json, const std::string& key) {
+  if (json.is_boolean()) return GgufValue::number(json.get<bool>());
+  if (json.is_string()) return GgufValue::string(json.get<std::string>());
+  if (json.is_number_float()) return GgufValue::number(json.get<float>());
+  if (json.is_number_integer()) {
+    const auto number = json.get<int64_t>();
+    if (number < 0) return GgufValue::number(static_cast<int32_t>(number));
+    if (number > std::numeric_limits<uint32_t>::max())
+      return GgufValue::number(static_cast<uint64_t>(number));
+    return GgufValue::number(static_cast<uint32_t>(number));
+  }
+  const auto all = [&](auto is) { return std::all_of(json.begin(), json.end(), is); };
+  if (json.is_array() && !json.empty()) {
+    if (all([](const Json& e) { return e.is_number_integer(); })) return array_of<int32_t>(json);
+    if (all([](const Json& e) { return e.is_number(); })) return array_of<float>(json);
+  }
+  fail(ErrorKind::spec, "gguf", "{} is {}; expected a number, a text, or a list of numbers",
+       in_quotes(key), json.dump());
+}
+
+void add_config(const Json& config, const std::string& prefix, std::vector<GgufEntry>& entries) {
+  for (const auto& [key, value] : config.items()) {
+    if (value.is_null() || (prefix.find('.') == prefix.size() - 1 && key == "architecture"))
+      continue;
+    if (value.is_object())
+      add_config(value, prefix + key + ".", entries);
+    else
+      entries.push_back({prefix + key, value_of(value, prefix + key)});
+  }
+}
+
+using Attempt = std::function<void(const Family& family)>;
+
+/// Tries by the family whose GGUF files say the checkpoint: the named one, its own, or, where that
+/// has no such files, another that says the same architecture.
+void by_family(const Checkpoint& checkpoint,
+               FamilySet& families,
+               const std::string& family,
+               const Attempt& attempt) {
+  const std::string own = family.empty() ? checkpoint.family : family;
+  if (!own.empty() && families.named(own).dialects.contains("gguf"))
+    return attempt(families.named(own));
+  if (!family.empty())
+    fail(ErrorKind::usage, family, "has no GGUF files; expected another --family");
+  for (const std::string& name : families.names()) {
+    const auto& dialects = families.named(name).dialects;
+    const auto found = dialects.find("gguf");
+    if (found == dialects.end() || found->second.write == nullptr) continue;
+    try {
+      return attempt(families.named(name));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::spec && error.kind() != ErrorKind::file) throw;
+      // says another architecture
+    }
+  }
+  fail(ErrorKind::spec, own.empty() ? "gguf" : own,
+       "no family that is written as GGUF says this architecture; write a Hugging Face or tessera "
+       "folder");
+}
+
+}  // namespace
+
+const GgufValue* GgufModel::find(std::string_view key) const {
+  const std::string whole =
+      key.starts_with('.') ? architecture + std::string(key) : std::string(key);
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const GgufEntry& entry) { return entry.key == whole; });
+  return found == entries.end() ? nullptr : &found->value;
+}
+
+int64_t GgufModel::integer_or(std::string_view key, int64_t otherwise) const {
+  const GgufValue* value = find(key);
+  if (value == nullptr) return otherwise;
+  // of a list, one for each layer, the largest
+  if (value->type() == format::GgufType::array) {
+    const std::vector<int64_t> all = value->as_integers();
+    return all.empty() ? otherwise : *std::max_element(all.begin(), all.end());
+  }
+  return value->as_i64();
+}
+
+void GgufModel::set(const std::string& key, GgufValue value) {
+  for (GgufEntry& entry : entries)
+    if (entry.key == key) {
+      entry.value = std::move(value);
+      return;
+    }
+  // before the tokenizer, which is long
+  const auto at = std::find_if(entries.begin(), entries.end(), [](const GgufEntry& entry) {
+    return entry.key.starts_with("tokenizer.");
+  });
+  entries.insert(at, {key, std::move(value)});
+}
+
+bool is_large_matrix(const TensorView& tensor) {
+  // what is small, added, or decides between experts
+  constexpr std::string_view kWhole[] = {"_norm.weight",
+                                         "ffn_gate_inp.weight",
+                                         "ssm_conv1d",
+                                         "shortconv.conv.weight",
+                                         "time_mix_first",
+                                         "time_mix_w0",
+                                         "time_mix_w1",
+                                         "time_mix_w2",
+                                         "time_mix_v0",
+                                         "time_mix_v1",
+                                         "time_mix_v2",
+                                         "time_mix_a0",
+                                         "time_mix_a1",
+                                         "time_mix_a2",
+                                         "time_mix_g1",
+                                         "time_mix_g2",
+                                         "time_mix_decay_w1",
+                                         "time_mix_decay_w2",
+                                         "lerp_fused",
+                                         "attn_rel_b.weight",
+                                         ".position_embd",
+                                         ".rel_pos",
+                                         ".patch_embd",
+                                         "altup",
+                                         "laurel",
+                                         "per_layer_model_proj"};
+  // an axis of one row is none, as in ggml
+  int64_t rows = 1;
+  for (size_t axis = 0; axis + 1 < tensor.shape.size(); ++axis) rows *= tensor.shape[axis];
+  const std::string& name = tensor.name;
+  return rows > 1 && name.ends_with("weight") && name != "position_embd.weight" &&
+         name != "token_types.weight" &&
+         std::none_of(std::begin(kWhole), std::end(kWhole),
+                      [&](std::string_view word) { return name.find(word) != std::string::npos; });
+}
+
+GgufModel read_gguf_model(const fs::path& path) {
+  const format::GgufFile file = format::open_gguf(path);
+  for (const format::UnsupportedTensor& tensor : file.tensors.unsupported())
+    file.tensors.find(tensor.name);  // says so
+  GgufModel model;
+  model.architecture = file.metadata.get_string("general.architecture");
+  for (const GgufEntry& entry : file.metadata.entries())
+    if (!entry.key.starts_with("split.")) model.entries.push_back(entry);
+  model.tensors = file.tensors.tensors();
+  return model;
+}
+
+GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  Exported out;
+  by_family(checkpoint, families, options.family, [&](const Family& family) {
+    out = export_checkpoint(family, "gguf", checkpoint, families.unmathematical("gguf"), false);
+  });
+  GgufModel model;
+  model.architecture = out.config.at("architecture").get<std::string>();
+  model.entries = {{"general.architecture", GgufValue::string(model.architecture)},
+                   {"general.type", GgufValue::string("model")}};
+  const std::string name = fs::absolute(checkpoint.folder).lexically_normal().filename().string();
+  if (!name.empty()) model.entries.push_back({"general.name", GgufValue::string(name)});
+  add_config(out.config, model.architecture + ".", model.entries);
+  bool half = false, brain = false;
+  for (TensorView& tensor : out.tensors) {
+    if (!is_large_matrix(tensor)) tensor = as_float32(tensor);
+    half = half || tensor.dtype == DType::f16;
+    brain = brain || tensor.dtype == DType::bf16;
+  }
+  model.entries.push_back({"general.file_type", GgufValue::number(brain  ? uint32_t{32}
+                                                                  : half ? uint32_t{1}
+                                                                         : uint32_t{0})});
+  model.tensors = std::move(out.tensors);
+  std::vector<GgufEntry> tokenizer;
+  if (!options.tokenizer.empty()) {
+    tokenizer = gguf_tokenizer_entries(options.tokenizer, checkpoint.spec.vocab);
+  } else if (checkpoint.gguf != nullptr) {
+    for (const GgufEntry& entry : checkpoint.gguf->metadata.entries())
+      if (entry.key.starts_with("tokenizer.")) tokenizer.push_back(entry);
+  } else {
+    tokenizer = gguf_tokenizer_entries(checkpoint.folder, checkpoint.spec.vocab);
+  }
+  model.entries.insert(model.entries.end(), tokenizer.begin(), tokenizer.end());
+  return model;
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> gguf_names(
+    const Checkpoint& checkpoint, const GgufModelOptions& options) {
+  FamilySet families = FamilySet::load(options.families);
+  std::vector<std::pair<std::string, std::vector<std::string>>> names;
+  by_family(checkpoint, families, options.family, [&](const Family& family) {
+    names.clear();
+    for_each_rule(family, "gguf", checkpoint, [&](const BoundRule& rule) {
+      for (const std::string& foreign : rule.foreign) names.emplace_back(foreign, rule.ours);
+    });
+  });
+  return names;
+}
+
+GgufModel load_gguf_model(const fs::path& path, const GgufModelOptions& options) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    const auto file = MappedFile::open(path);
+    if (format::text_of(file->bytes()).starts_with("GGUF")) return read_gguf_model(path);
+  }
+  return gguf_model_of(load_checkpoint(path, {options.families}), options);
+}
+
+void widen(GgufModel& model) {
+  for (TensorView& tensor : model.tensors) tensor = as_float32(tensor);
+  model.set("general.file_type", GgufValue::number(uint32_t{0}));
+}
+
+std::vector<fs::path> write_gguf_model(const GgufModel& model,
+                                       const fs::path& out,
+                                       int64_t part_bytes) {
+  std::vector<format::GgufTensor> heads;
+  for (const TensorView& tensor : model.tensors)
+    heads.push_back({tensor.name, tensor.dtype, tensor.shape});
+  return format::write_gguf_parts(
+      out, model.entries, heads, [&](size_t i) { return model.tensors[i].data; }, part_bytes);
+}
+
+}  // namespace tessera::convert

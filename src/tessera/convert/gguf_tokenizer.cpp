@@ -1,0 +1,225 @@
+#include "tessera/convert/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
+#include "tessera/convert/tokenizer.h"
+#include "tessera/format/file_source.h"
+#include "tessera/spec/json.h"
+#include "tessera/text/gguf_tokenizer.h"
+
+namespace tessera::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using format::GgufEntry;
+using format::GgufValue;
+using format::in_quotes;
+using spec::Json;
+using text::GgufTokenizerData;
+
+constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
+
+/// What tokenizers differ in: contractions in either case, runs of digits, spaces and line ends of
+/// every kind, scripts with and without spaces, marks, signs, code.
+constexpr const char* kProbes[] = {
+    "Hello world! It's we'LL they'Ve I'd, don't; can\u2019t.",
+    "  two spaces,   three,\ttab\n\nlines\r\n  indented\n \n\n\n end  ",
+    "1 12 123 1234 12345 123456 1234567 3.14159 1,000,000 0xDEADBEEF \u0663\u0664\u0665 x2y3",
+    "caf\u00e9 na\u00efve \u00dcber STRASSE stra\u00dfe \u0130stanbul e\u0301 "
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440! "
+    "\u0395\u03bb\u03bb\u03b7\u03bd\u03b9\u03ba\u03ac "
+    "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u3053\u3093\u306b\u3061\u306f\u4e16\u754c "
+    "\ud55c\uad6d\uc5b4 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 "
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
+    "\U0001F600\U0001F680 \U0001F468\u200D\U0001F469\u200D\U0001F467 \u2603\uFE0F \u00bd "
+    "\u2126 \u2192 ===>>> <|x|> </s> [INST] {\"a\": [1, 2]} $x^2 + y_1 ~ `q` "
+    "a/b\\c #include <stdio.h> && || !! ?? ...",
+    "for (int i=0;i<10;++i){\n\tprintf(\"%d\\n\", i);\n}\n",
+    "'s 't 're 've 'm 'll 'd 'S 'T",
+    " ",
+    "a",
+    "A\u00a0B\u2003C\u200bD"};
+
+bool cuts_alike(const text::Tokenizer& a, const text::Tokenizer& b) {
+  for (const char* probe : kProbes)
+    for (const bool special : {false, true})
+      if (a.encode(probe, {.add_special = special}) != b.encode(probe, {.add_special = special}))
+        return false;
+  return true;
+}
+
+std::vector<GgufEntry> entries_of(const fs::path& gguf) {
+  const format::GgufFile file = format::open_gguf(gguf);
+  std::vector<GgufEntry> entries;
+  for (const GgufEntry& entry : file.metadata.entries())
+    if (entry.key.starts_with("tokenizer.")) entries.push_back(entry);
+  return entries;
+}
+
+/// What a tokenizer.json says that GGUF metadata say too.
+class JsonTokenizer {
+ public:
+  JsonTokenizer(const fs::path& path, int64_t vocab)
+      : where_(path.string()), json_(spec::parse_json(read_text_file(path), where_)), data_{} {
+    const Json& model = member(json_, "model");
+    const std::string type = model.value("type", "");
+    if (type != "BPE")
+      fail(ErrorKind::file, where_,
+           "a tokenizer of kind {}; GGUF files hold BPE alone among what tessera writes",
+           in_quotes(type));
+    data_.tokens.resize(static_cast<size_t>(vocab));
+    data_.token_types.assign(static_cast<size_t>(vocab), kUnused);
+    for (const auto& [token, id] : member(model, "vocab").items()) put(token, id, kNormal);
+    byte_fallback_ = model.value("byte_fallback", false);
+    merges(model);
+    if (json_.contains("added_tokens"))
+      for (const Json& added : json_["added_tokens"])
+        put(added.value("content", ""), member(added, "id"),
+            added.value("special", false) ? kControl : kUserDefined);
+    // names that no other token has
+    for (size_t id = 0; id < data_.tokens.size(); ++id)
+      if (data_.token_types[id] == kUnused) data_.tokens[id] = fmt::format("[PAD{}]", id);
+  }
+
+  GgufTokenizerData data() const { return data_; }
+  bool byte_fallback() const { return byte_fallback_; }
+
+  /// As tokens with scores: those that merge first score highest.
+  GgufTokenizerData with_scores(std::optional<int32_t> unk) const {
+    GgufTokenizerData data = data_;
+    std::map<std::string, float> score;
+    float next = 0;
+    for (const std::string& merge : data.merges) {
+      const size_t space = merge.find(' ', 1);
+      std::string token = merge;
+      token.erase(space, 1);
+      if (score.emplace(token, next).second) next -= 1;
+    }
+    for (size_t id = 0; id < data.tokens.size(); ++id) {
+      const std::string& token = data.tokens[id];
+      const auto found = score.find(token);
+      // letters alone are never merged into
+      data.scores.push_back(found != score.end()              ? found->second
+                            : data.token_types[id] == kNormal ? next - 1
+                                                              : 0);
+      if (token.size() == 6 && token.starts_with("<0x") && token.ends_with(">"))
+        data.token_types[id] = kByte;
+    }
+    if (unk) data.token_types[static_cast<size_t>(*unk)] = kUnknown;
+    data.merges.clear();
+    data.model = "llama";
+    data.pre = "default";
+    return data;
+  }
+
+ private:
+  const Json& member(const Json& object, const char* key) const {
+    if (!object.is_object() || !object.contains(key))
+      fail(ErrorKind::file, where_, "there is no {}", in_quotes(key));
+    return object.at(key);
+  }
+  void put(const std::string& token, const Json& id, int32_t type) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
+        id.get<int64_t>() >= std::ssize(data_.tokens))
+      fail(ErrorKind::file, where_, "token {} has id {}; the model has {} rows", in_quotes(token),
+           id.dump(), data_.tokens.size());
+    const auto at = id.get<size_t>();
+    data_.tokens[at] = token;
+    data_.token_types[at] = type;
+  }
+  void merges(const Json& model) {
+    for (const Json& merge : member(model, "merges")) {
+      if (merge.is_string())
+        data_.merges.push_back(merge.get<std::string>());
+      else if (merge.is_array() && merge.size() == 2)
+        data_.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+      else
+        fail(ErrorKind::file, where_, "a merge is {}; expected two tokens", merge.dump());
+    }
+  }
+
+  std::string where_;
+  Json json_;
+  GgufTokenizerData data_;
+  bool byte_fallback_ = false;
+};
+
+/// What llama2.c's files of tokens say.
+GgufTokenizerData data_of(const text::Tokenizer& tokenizer, const JsonTokenizer& json) {
+  GgufTokenizerData data = json.byte_fallback() ? json.with_scores(tokenizer.unk()) : json.data();
+  data.bos_id = tokenizer.bos();
+  data.eos_id = tokenizer.eos();
+  data.unk_id = tokenizer.unk();
+  data.pad_id = tokenizer.pad();
+  const std::vector<int32_t> around = tokenizer.surround({});
+  data.add_bos = tokenizer.bos() && !around.empty() && around.front() == *tokenizer.bos();
+  data.add_eos = tokenizer.eos() && !around.empty() && around.back() == *tokenizer.eos() &&
+                 (around.size() > 1 || !*data.add_bos);
+  data.chat_template = tokenizer.chat_template();
+  return data;
+}
+
+std::vector<GgufEntry> entries_of(const GgufTokenizerData& data) {
+  std::vector<GgufEntry> entries;
+  const auto add = [&](const char* key, GgufValue value) {
+    entries.push_back({fmt::format("tokenizer.ggml.{}", key), std::move(value)});
+  };
+  add("model", GgufValue::string(data.model));
+  add("pre", GgufValue::string(data.pre));
+  add("tokens", GgufValue::strings(data.tokens));
+  if (!data.scores.empty()) add("scores", GgufValue::array(std::span<const float>(data.scores)));
+  add("token_type", GgufValue::array(std::span<const int32_t>(data.token_types)));
+  if (!data.merges.empty()) add("merges", GgufValue::strings(data.merges));
+  for (const auto& [key, id] : {std::pair{"bos_token_id", data.bos_id},
+                                {"eos_token_id", data.eos_id},
+                                {"unknown_token_id", data.unk_id},
+                                {"padding_token_id", data.pad_id}})
+    if (id) add(key, GgufValue::number(static_cast<uint32_t>(*id)));
+  add("add_bos_token", GgufValue::number(data.add_bos.value_or(false)));
+  add("add_eos_token", GgufValue::number(data.add_eos.value_or(false)));
+  if (data.add_space_prefix) add("add_space_prefix", GgufValue::number(*data.add_space_prefix));
+  if (!data.chat_template.empty())
+    entries.push_back({"tokenizer.chat_template", GgufValue::string(data.chat_template)});
+  return entries;
+}
+
+}  // namespace
+
+std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t vocab) {
+  const fs::path own = fs::is_directory(path) ? path / "tokenizer.gguf" : path;
+  if (fs::is_regular_file(own)) {
+    const auto file = MappedFile::open(own);
+    if (format::text_of(file->bytes()).starts_with("GGUF")) return entries_of(own);
+  }
+  const text::Tokenizer original = find_tokenizer(path, static_cast<int32_t>(vocab));
+  const auto file = fs::is_directory(path) ? text::tokenizer_file_in(path).value_or(path) : path;
+  if (file.filename() != "tokenizer.json")
+    fail(ErrorKind::file, file.string(),
+         "has no form in GGUF files; expected a tokenizer.json or a GGUF file");
+  const JsonTokenizer json(file, vocab);
+  GgufTokenizerData data = data_of(original, json);
+  const std::string where = file.string();
+  const auto fits = [&] { return cuts_alike(original, tokenizer_from_gguf(data, where)); };
+  if (json.byte_fallback()) {
+    for (const bool prefix : {true, false}) {
+      data.add_space_prefix = prefix;
+      if (fits()) return entries_of(data);
+    }
+  } else {
+    data.model = "gpt2";
+    for (const std::string& pre : text::gguf_pre_tokenizers()) {
+      data.pre = pre;
+      if (fits()) return entries_of(data);
+    }
+  }
+  fail(ErrorKind::file, where,
+       "no kind of tokenizer that GGUF files name cuts text as this one does");
+}
+
+}  // namespace tessera::convert

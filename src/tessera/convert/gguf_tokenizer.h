@@ -1,0 +1,20 @@
+// A tokenizer as GGUF metadata holds it. Torch-free.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "tessera/format/gguf.h"
+
+namespace tessera::convert {
+
+/// The entries "tokenizer.*" for the tokenizer of a model (a folder or a GGUF file) or a tokenizer
+/// file. `vocab` is the number of rows of the embedding: ids without a token are listed as unused.
+/// Kinds of GGUF: byte-level BPE ("gpt2") and scores with bytes to fall back on ("llama"). What is
+/// written is read again, and must cut a text full of pitfalls as the original does: this also
+/// chooses the pre-tokenizer's name, as llama.cpp's converter does by a list of sums. Throws
+/// Error(file) where no kind does.
+std::vector<format::GgufEntry> gguf_tokenizer_entries(const std::filesystem::path& path,
+                                                      int64_t vocab);
+
+}  // namespace tessera::convert
