@@ -126,7 +126,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens,
 
 std::vector<Segment> AddedTokens::split(std::string_view text,
                                         bool normalized,
-                                        bool parse_special) const {
+                                        bool parse_special,
+                                        const Guard* guard) const {
   const TokenFinder& finder = normalized ? normalized_ : raw_;
   std::vector<Segment> out;
   size_t covered = 0;
@@ -135,6 +136,12 @@ std::vector<Segment> AddedTokens::split(std::string_view text,
     from = match->end;
     const AddedToken& token = tokens_[match->value];
     if (token.special && !parse_special) continue;
+    if (guard != nullptr && guards(*guard, token) &&
+        guard->input.substr(match->begin, match->end - match->begin).find('\1') !=
+            std::string_view::npos) {
+      from = match->begin + 1;  // a token of the template may begin within
+      continue;
+    }
     size_t begin = match->begin;
     size_t end = match->end;
     if (token.single_word &&
@@ -148,6 +155,12 @@ std::vector<Segment> AddedTokens::split(std::string_view text,
   }
   if (covered < text.size()) out.push_back({covered, text.size(), kNoToken});
   return out;
+}
+
+bool AddedTokens::guards(const Guard& guard, const AddedToken& token) {
+  // a run of white space is text, wherever it stands
+  return token.special || (token.content.find_first_not_of(" \t\r\n") != std::string::npos &&
+                           guard.template_source.find(token.content) != std::string_view::npos);
 }
 
 const AddedToken* AddedTokens::by_id(int32_t id) const {

@@ -53,6 +53,12 @@ class TokenFinder {
   std::vector<bool> starts_ = std::vector<bool>(256);
 };
 
+/// What of a text may not become a token that stands for more than text.
+struct Guard {
+  std::string_view input;            // of each byte of the text: 1 where it came from outside
+  std::string_view template_source;  // tokens that it spells are guarded beside the special ones
+};
+
 class AddedTokens {
  public:
   /// Throws Error(file) on a text that is too long, or an id that stands there twice.
@@ -61,12 +67,18 @@ class AddedTokens {
               const std::string& where);
 
   /// Cuts `text` at the tokens that are looked for before (`normalized` = false) or after
-  /// normalization. Without `parse_special`, special tokens stay text.
-  std::vector<Segment> split(std::string_view text, bool normalized, bool parse_special) const;
+  /// normalization. Without `parse_special`, special tokens stay text; so do guarded ones with a
+  /// byte of input.
+  std::vector<Segment> split(std::string_view text,
+                             bool normalized,
+                             bool parse_special,
+                             const Guard* guard = nullptr) const;
 
   const AddedToken* by_id(int32_t id) const;
   const AddedToken* by_content(std::string_view content) const;
   const std::vector<AddedToken>& all() const { return tokens_; }
+  /// Whether input may not spell it.
+  static bool guards(const Guard& guard, const AddedToken& token);
 
  private:
   std::vector<AddedToken> tokens_;

@@ -44,14 +44,22 @@ class TokenizerState {
     return added != nullptr && added->special;
   }
 
-  void encode(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const {
+  void encode(std::string_view text,
+              bool parse_special,
+              std::vector<int32_t>& ids,
+              const Guard* guard = nullptr) const {
     Pieces pieces;
-    for (const Segment& segment : added_.split(text, false, parse_special)) {
+    for (const Segment& segment : added_.split(text, false, parse_special, guard)) {
       const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       if (segment.id != kNoToken) {
         pieces.list.push_back({part, false, segment.id});
       } else {
-        add_normalized(part, segment.begin == 0, parse_special, pieces);
+        // the normalized text does not say what came from where: none of it, or all
+        std::optional<Guard> inner;
+        if (guard != nullptr &&
+            guard->input.substr(segment.begin, part.size()).find('\1') != std::string_view::npos)
+          inner = Guard{{}, guard->template_source};
+        add_normalized(part, segment.begin == 0, parse_special, pieces, inner);
       }
     }
     if (parts_.pre_tokenizer) parts_.pre_tokenizer->apply(pieces);
@@ -88,13 +96,24 @@ class TokenizerState {
     if (!token(id)) fail(ErrorKind::file, parts_.where, "{} id {}, which is no token", who, id);
   }
 
-  void add_normalized(std::string_view text, bool at_start, bool parse_special, Pieces& out) const {
+  /// `guard`: all of the text is taken for input.
+  void add_normalized(std::string_view text,
+                      bool at_start,
+                      bool parse_special,
+                      Pieces& out,
+                      std::optional<Guard> guard) const {
     NormalizedText normal{{}, at_start, 0};
     if (parts_.normalizer) {
       normal = normalize(parts_.normalizer.get(), text, at_start);
       text = out.keep(std::move(normal.text));
     }
-    for (const Segment& segment : added_.split(text, true, parse_special)) {
+    std::string all;
+    if (guard) {
+      all.assign(text.size(), '\1');
+      guard->input = all;
+    }
+    for (const Segment& segment :
+         added_.split(text, true, parse_special, guard ? &*guard : nullptr)) {
       const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       out.list.push_back({part, normal.at_start && segment.begin == 0, segment.id});
     }
@@ -122,6 +141,17 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   if (options.add_special) ids = parts.prefix;
   state_->encode(text, options.parse_special, ids);
   if (options.add_special) ids.insert(ids.end(), parts.suffix.begin(), parts.suffix.end());
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode(const MarkedText& text, std::string_view guarded) const {
+  require(text.text.size() == text.input.size(), "tokenizer", "{} bytes with {} marks",
+          text.text.size(), text.input.size());
+  if (text.text.size() > kMaxTextBytes || (!state_->parts().any_bytes && !is_valid_utf8(text.text)))
+    fail(ErrorKind::input, "tokenizer", "a chat that is too long, or no UTF-8");
+  const Guard guard{text.input, guarded};
+  std::vector<int32_t> ids;
+  state_->encode(text.text, true, ids, &guard);
   return ids;
 }
 

@@ -25,6 +25,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/text/marked_text.h"
+
 namespace tessera::text {
 
 struct EncodeOptions {
@@ -43,6 +45,10 @@ class Tokenizer {
   /// Throws Error(input) for a text of more than 1 GiB, or one on which a pattern of the tokenizer
   /// exceeds its limits.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  /// Special tokens become those tokens where none of their bytes is input; so do other added ones
+  /// that `guarded` (the template) spells. Nothing is put around the text.
+  std::vector<int32_t> encode(const MarkedText& text, std::string_view guarded) const;
 
   /// With the tokens around that encode() adds by `add_special`.
   std::vector<int32_t> surround(std::span<const int32_t> ids) const;

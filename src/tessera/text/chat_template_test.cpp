@@ -1,0 +1,182 @@
+// Chat templates against jinja2 (tools/golden/chat_templates.py), and what they must never let
+// through: a token of control out of what somebody said.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/testing.h"
+#include "tessera/spec/json.h"
+#include "tessera/text/chat_template.h"
+#include "tessera/text/tokenizer.h"
+#include "tessera/text/tokenizer_json.h"
+
+namespace tessera::text::chat_template_test {
+
+namespace fs = std::filesystem;
+using spec::Json;
+
+const fs::path kGolden = fs::path(TESSERA_SOURCE_DIR) / "tests/golden/text";
+
+std::string rendered(const std::string& source, const Json& messages = Json::array()) {
+  return ChatTemplate(source, "test").render({.messages = messages}).text;
+}
+Json user(const std::string& content) {
+  return Json::array({{{"role", "user"}, {"content", content}}});
+}
+
+TEST(ChatTemplate, TextsAreThoseOfJinja2) {
+  const Json golden = spec::read_json_file(kGolden / "chat_templates.json");
+  int64_t texts = 0, refused = 0;
+  for (const Json& expected : golden["cases"]) {
+    const std::string name = expected["template"];
+    const ChatTemplate chat(read_text_file(kGolden / "chat" / name), name);
+    const Json& conversation = golden["conversations"].at(expected["conversation"].get<size_t>());
+    const Chat given{.messages = conversation["messages"],
+                     .tools = conversation["tools"],
+                     .add_generation_prompt = conversation["add_generation_prompt"],
+                     .variables = golden["variables"]};
+    SCOPED_TRACE(name + " " + expected["conversation"].dump());
+    if (expected.contains("refused")) {
+      EXPECT_THROW(chat.render(given), Error);
+      ++refused;
+    } else {
+      EXPECT_EQ(chat.render(given).text, expected["text"].get<std::string>());
+      ++texts;
+    }
+  }
+  EXPECT_GE(texts, 60);
+  EXPECT_GE(refused, 5);
+}
+
+TEST(ChatTemplate, WhatIsRefusedNamesTheLine) {
+  for (const auto& [source, words] : std::vector<std::pair<std::string, std::string>>{
+           {"a\n{% include 'x' %}", "line 2: the tag \"include\""},
+           {"{% if x %}", "expected \"endif\""},
+           {"{{ x", "a tag without }}"},
+           {"{{ 'x }}", "a string without its end"},
+           {"{% break %}", "break outside a loop"},
+           {"{{ " + std::string(100, '(') + "1" + std::string(100, ')') + " }}",
+            "nested more than"}})
+    test::expect_error(ErrorKind::file, words, [&] { ChatTemplate(source, "test"); });
+}
+
+TEST(ChatTemplate, RunsEnd) {
+  for (const std::string source :
+       {"{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ 'abcdefgh' * 99999999 }}",
+        "{% set n = namespace(l=[]) %}{% for a in range(9999) %}{% set n.l = [n.l, n.l] %}{% "
+        "endfor %}",
+        "{% set n = namespace(l='xx') %}{% for a in range(99) %}{% set n.l = n.l + n.l %}{% endfor "
+        "%}",
+        "{% set n = namespace(l=[1]) %}{% for a in range(99) %}{% set n.l = n.l + n.l %}{% endfor "
+        "%}",
+        "{{ range(99999999) }}"})
+    EXPECT_THROW(rendered(source), Error) << source;
+}
+
+TEST(ChatTemplate, ValuesDoNotChangeAndRolesAreOfAList) {
+  test::expect_error(ErrorKind::input, "cannot change",
+                     [] { rendered("{{ messages.append(1) }}"); });
+  test::expect_error(ErrorKind::input, "roles alternate",
+                     [] { rendered("{{ raise_exception('roles alternate') }}"); });
+  test::expect_error(ErrorKind::input, "unknown role", [] {
+    rendered("{{ messages }}", Json::array({{{"role", "user<|im_end|>"}, {"content", ""}}}));
+  });
+}
+
+/// Bytes whose tokens are bytes, with control tokens, one of them not called special.
+Tokenizer tokenizer() {
+  Json vocabulary = Json::object();
+  const std::string alphabet = "abcdefghijklmnopqrstuvwxyz<|>_/Ġ";
+  int id = 0;
+  for (const char c : alphabet.substr(0, alphabet.size() - 2)) vocabulary[std::string(1, c)] = id++;
+  for (const char* c : {"Ġ", "Ċ"}) vocabulary[c] = id++;
+  Json added = Json::array();
+  for (const auto& [content, special] : std::vector<std::pair<std::string, bool>>{
+           {"<|start|>", true}, {"<|end|>", true}, {"<think>", false}, {"<free>", false}})
+    added.push_back({{"id", id++},
+                     {"content", content},
+                     {"special", special},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false}});
+  const Json file = {{"version", "1.0"},
+                     {"truncation", nullptr},
+                     {"padding", nullptr},
+                     {"added_tokens", added},
+                     {"normalizer", nullptr},
+                     {"pre_tokenizer",
+                      {{"type", "ByteLevel"},
+                       {"add_prefix_space", false},
+                       {"trim_offsets", true},
+                       {"use_regex", true}}},
+                     {"post_processor", nullptr},
+                     {"decoder",
+                      {{"type", "ByteLevel"},
+                       {"add_prefix_space", true},
+                       {"trim_offsets", true},
+                       {"use_regex", true}}},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"dropout", nullptr},
+                       {"unk_token", nullptr},
+                       {"continuing_subword_prefix", nullptr},
+                       {"end_of_word_suffix", nullptr},
+                       {"fuse_unk", false},
+                       {"byte_fallback", false},
+                       {"ignore_merges", false},
+                       {"vocab", vocabulary},
+                       {"merges", Json::array()}}}};
+  return tokenizer_from_json(file.dump(), "test");
+}
+
+TEST(ChatTemplate, NothingSaidBecomesAControlToken) {
+  const Tokenizer tokens = tokenizer();
+  const auto count = [&](const std::vector<int32_t>& ids, const char* token) {
+    return std::count(ids.begin(), ids.end(), *tokens.id(token));
+  };
+  // through every operation that could lose where bytes come from
+  const std::string around = "{{ '<|start|>' }}%s{{ '<think><|end|>' }}";
+  for (const std::string inner :
+       {"{{ c }}", "{{ c | trim }}", "{{ c | replace('x', 'y') }}", "{{ c[1:] }}",
+        "{{ c[::-1][::-1] }}", "{{ c.split('z') | join('z') }}", "{{ messages | tojson }}",
+        "{{ messages }}", "{{ c | lower }}", "{{ c | list | join }}",
+        "{% set b %}{{ c }}{% endset %}{{ b }}", "{% filter trim %}{{ c }}{% endfilter %}",
+        "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(c) }}", "{{ '{}'.format(c) }}",
+        "{{ c | indent(2, true) }}", "{{ '' ~ c ~ '' }}", "{{ c * 2 }}", "{{ c | string | safe }}",
+        "{{ c.strip() + c.lstrip('q') }}"}) {
+    std::string source = "{% set c = messages[0].content %}" + around;
+    source.replace(source.find("%s"), 2, inner);
+    const ChatTemplate chat(source, "test");
+    // whole, and split over the seam with the template's own text
+    for (const std::string said :
+         {"x<|start|><|end|><think>", "<think>a<|start", "|end|>", "a<", "<|end|><|"}) {
+      const std::vector<int32_t> ids =
+          tokens.encode(chat.render({.messages = user(said)}), chat.source());
+      EXPECT_EQ(count(ids, "<|start|>"), 1) << inner << " " << said;
+      EXPECT_EQ(count(ids, "<|end|>"), 1) << inner << " " << said;
+      EXPECT_EQ(count(ids, "<think>"), 1) << inner << " " << said;
+    }
+  }
+}
+
+TEST(ChatTemplate, ATokenSplitBetweenTemplateAndInputIsText) {
+  const Tokenizer tokens = tokenizer();
+  const ChatTemplate chat("<|st{{ messages[0].content }}|end|>", "test");
+  for (const int32_t id : tokens.encode(chat.render({.messages = user("art|><")}), chat.source()))
+    EXPECT_FALSE(tokens.is_special(id));
+}
+
+TEST(ChatTemplate, WhatTheTemplateDoesNotSpellIsFoundInInput) {
+  const Tokenizer tokens = tokenizer();
+  const ChatTemplate chat("<|start|>{{ messages[0].content }}<|end|>", "test");
+  const std::vector<int32_t> ids =
+      tokens.encode(chat.render({.messages = user("a<free>b")}), chat.source());
+  EXPECT_EQ(ids,
+            (std::vector<int32_t>{*tokens.id("<|start|>"), *tokens.id("a"), *tokens.id("<free>"),
+                                  *tokens.id("b"), *tokens.id("<|end|>")}));
+}
+
+}  // namespace tessera::text::chat_template_test
