@@ -23,6 +23,7 @@
 #include "tessera/spec/fields.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
+#include "tessera/train/optimizer_recipe.h"
 #include "tessera/train/schedule.h"
 
 namespace tessera::train {
@@ -38,7 +39,6 @@ enum class DataFormat {
   text,   // a file is a document
   jsonl,  // a line is an object that holds a document
 };
-enum class OptimizerType { adamw };
 enum class ObjectiveType {
   masked_lm,  // tokens of a text that are hidden in it
 };
@@ -94,12 +94,6 @@ struct tessera::spec::EnumNames<tessera::train::WindowOrder> {
   using E = tessera::train::WindowOrder;
   static constexpr std::array names{std::pair{E::isolated, "isolated"},
                                     std::pair{E::carried, "carried"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::OptimizerType> {
-  using E = tessera::train::OptimizerType;
-  static constexpr std::array names{std::pair{E::adamw, "adamw"}};
 };
 
 template <>
@@ -251,48 +245,6 @@ struct TrainRecipe {
   }
 };
 
-/// Parameters that are treated otherwise than the rest.
-struct GroupRecipe {
-  std::vector<std::string> match = {};
-  double lr_factor = 1;
-  std::optional<double> weight_decay = {};
-  bool frozen = false;
-
-  static constexpr auto fields() {
-    using C = GroupRecipe;
-    using spec::field;
-    return std::tuple{
-        field("match", &C::match, "names of parameters, * for any characters", {.required = true}),
-        field("lr_factor", &C::lr_factor, "multiplies the rate", {.min = 0}),
-        field("weight_decay", &C::weight_decay, "of those that decay; null = that of the optimizer",
-              {.min = 0}),
-        field("frozen", &C::frozen, "they stay as they are, and no gradient is computed for them")};
-  }
-};
-
-struct OptimizerRecipe {
-  OptimizerType type = OptimizerType::adamw;
-  double lr = 1e-3;
-  std::vector<double> betas = {0.9, 0.95};
-  double eps = 1e-8;
-  double weight_decay = 0.1;
-  std::vector<GroupRecipe> groups = {};
-
-  static constexpr auto fields() {
-    using C = OptimizerRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "update rule"),
-        field("lr", &C::lr, "base learning rate; the schedule multiplies it", {.min = 0}),
-        field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
-        field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
-        field("weight_decay", &C::weight_decay, "decoupled; of matrices and embeddings alone",
-              {.min = 0}),
-        field("groups", &C::groups,
-              "parameters treated otherwise; of several that match the first holds")};
-  }
-};
-
 /// Where the first values of the parameters come from.
 struct InitRecipe {
   std::string from = {};
@@ -420,7 +372,7 @@ struct Recipe {
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
   std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
-  std::optional<AdapterRecipe> adapter = {};  // trained alone, beside init's model as it is stored
+  std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning
   /// What reading it has decided and whoever trains should know, a line each.

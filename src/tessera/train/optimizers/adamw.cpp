@@ -1,30 +1,22 @@
-#include "tessera/train/adamw.h"
+#include "tessera/train/optimizers/adamw.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
-#include "tessera/base/threads.h"
 
 namespace tessera::train {
 namespace {
 
-// 64 KiB of each of four arrays: a chunk of work, far below any cache's share of the whole
-constexpr int64_t kChunk = 16384;
-
-struct Constants {
-  float beta1, rest1, beta2, rest2, keep, rate, root, eps, scale;
-};
-
-void update_range(float* __restrict w,
-                  const float* __restrict g,
-                  float* __restrict m,
-                  float* __restrict v,
-                  int64_t n,
-                  const Constants c) {
+template <bool kCoupled>
+void adamw_range(float* __restrict w,
+                 const float* __restrict g,
+                 float* __restrict m,
+                 float* __restrict v,
+                 int64_t n,
+                 const AdamConstants c) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float gradient = g[i] * c.scale;
+    const float gradient = kCoupled ? g[i] * c.scale + c.decay * w[i] : g[i] * c.scale;
     const float first = c.beta1 * m[i] + c.rest1 * gradient;
     const float second = c.beta2 * v[i] + c.rest2 * gradient * gradient;
     m[i] = first;
@@ -35,46 +27,47 @@ void update_range(float* __restrict w,
 
 }  // namespace
 
-AdamW::AdamW(std::vector<Slot> slots, AdamWSettings settings)
-    : slots_(std::move(slots)), settings_(settings) {
-  int64_t total = 0;
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    begins_.push_back(total);
-    total += slots_[s].elements;
-    for (int64_t begin = 0; begin < slots_[s].elements; begin += kChunk)
-      chunks_.push_back({s, begin, std::min(begin + kChunk, slots_[s].elements)});
-  }
-  m_.assign(static_cast<size_t>(total), 0);
-  v_.assign(static_cast<size_t>(total), 0);
+AdamConstants::AdamConstants(const AdamWSettings& settings,
+                             const UpdateRule::Step& step,
+                             const Slot& slot)
+    : beta1(static_cast<float>(settings.beta1)),
+      rest1(static_cast<float>(1 - settings.beta1)),
+      beta2(static_cast<float>(settings.beta2)),
+      rest2(static_cast<float>(1 - settings.beta2)),
+      eps(static_cast<float>(settings.eps)),
+      scale(static_cast<float>(step.scale)),
+      decay(static_cast<float>(slot.weight_decay)) {
+  const auto t = static_cast<double>(step.t);
+  const double lr = step.lr * slot.lr_factor;
+  root = static_cast<float>(1 / std::sqrt(1 - std::pow(settings.beta2, t)));
+  keep = settings.coupled ? 1 : static_cast<float>(1 - lr * slot.weight_decay);
+  rate = static_cast<float>(lr / (1 - std::pow(settings.beta1, t)));
 }
 
-void AdamW::update(std::span<const Parameter> parameters, int64_t t, double lr, double scale) {
+AdamW::AdamW(std::vector<Slot> slots, AdamWSettings settings)
+    : slots_(std::move(slots)),
+      settings_(settings),
+      pieces_(slots_),
+      m_("first_moment", pieces_),
+      v_("second_moment", pieces_) {}
+
+void AdamW::update(std::span<const Parameter> parameters, const Step& step) {
   require(parameters.size() == slots_.size(), "adamw", "{} parameters; expected {}",
           parameters.size(), slots_.size());
-  Constants c{};
-  c.beta1 = static_cast<float>(settings_.beta1);
-  c.rest1 = static_cast<float>(1 - settings_.beta1);
-  c.beta2 = static_cast<float>(settings_.beta2);
-  c.rest2 = static_cast<float>(1 - settings_.beta2);
-  c.root = static_cast<float>(1 / std::sqrt(1 - std::pow(settings_.beta2, static_cast<double>(t))));
-  c.eps = static_cast<float>(settings_.eps);
-  c.scale = static_cast<float>(scale);
-  const double corrected = 1 - std::pow(settings_.beta1, static_cast<double>(t));
-  parallel_for(static_cast<int64_t>(chunks_.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Chunk& chunk = chunks_[static_cast<size_t>(i)];
-      const Parameter& parameter = parameters[chunk.slot];
-      if (parameter.gradient == nullptr) continue;
-      const Slot& slot = slots_[chunk.slot];
-      const double own_lr = lr * slot.lr_factor;
-      Constants mine = c;
-      mine.keep = static_cast<float>(1 - own_lr * slot.weight_decay);
-      mine.rate = static_cast<float>(own_lr / corrected);
-      const int64_t at = begins_[chunk.slot] + chunk.begin;
-      update_range(parameter.weight + chunk.begin, parameter.gradient + chunk.begin, m_.data() + at,
-                   v_.data() + at, chunk.end - chunk.begin, mine);
-    }
+  pieces_.each(parameters, [&](const Pieces::Piece& piece) {
+    const AdamConstants c(settings_, step, slots_[piece.slot]);
+    const Parameter& parameter = parameters[piece.slot];
+    const auto range = settings_.coupled ? adamw_range<true> : adamw_range<false>;
+    range(parameter.weight + piece.begin, parameter.gradient + piece.begin, m_.at(piece),
+          v_.at(piece), piece.end - piece.begin, c);
   });
+}
+
+std::vector<RuleState> AdamW::state() {
+  std::vector<RuleState> out;
+  m_.append(slots_, out);
+  v_.append(slots_, out);
+  return out;
 }
 
 }  // namespace tessera::train
