@@ -1,8 +1,8 @@
 // What other people's programs make of ours: Hugging Face folders in transformers
 // (tools/golden/export_check.py), libtessera_ops.so in Python's torch
-// (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py). Needs
-// TESSERA_REFERENCE_PYTHON, a Python with these;
-// TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
+// (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
+// events in TensorBoard (tools/golden/tensorboard_check.py). Needs TESSERA_REFERENCE_PYTHON, a
+// Python with these; TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -58,6 +58,29 @@ TEST_F(ReferenceScripts, LlamaCppRunsWhatIsWritten) {
 
 TEST_F(ReferenceScripts, TorchTakesTheOps) {
   EXPECT_EQ(run("torch_ops_check.py", "'" TESSERA_TORCH_OPS "'"), 0);
+}
+
+TEST_F(ReferenceScripts, TensorboardReadsARun) {
+  if (std::system((python_ + " -c 'import tensorboard' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "this Python has no tensorboard";
+  const tessera::test::TemporaryFolder work;
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += std::to_string(i) + " ";
+  work.write("text.txt", text);
+  work.write("recipe.json", R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
+             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 32}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 4, "batch": 2, "length": 16, "log_every": 1, "eval_every": 2},
+    "schedule": {"type": "constant"}})");
+  const std::string folder = work.path().string(), train = "'" TESSERA_PROGRAM "' train '" +
+                                                           folder + "/recipe.json' --out '" +
+                                                           folder + "/run' ";
+  // a run that goes on writes its file anew
+  ASSERT_EQ(std::system((train + "> /dev/null 2>&1").c_str()), 0);
+  ASSERT_EQ(std::system((train + "--resume --set train.steps=6 > /dev/null 2>&1").c_str()), 0);
+  EXPECT_EQ(run("tensorboard_check.py", "'" + folder + "/run'"), 0);
 }
 
 }  // namespace

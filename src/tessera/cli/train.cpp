@@ -141,7 +141,10 @@ int train_model(const TrainArgs& o) {
 std::function<int()> add_train(CLI::App& app) {
   auto o = std::make_shared<TrainArgs>();
   app.add_option("recipe", o->recipe, "what to train, on what, how long: JSON")->required();
-  app.add_option("--out", o->out, "the run's folder: log.jsonl, log.csv, checkpoints")->required();
+  app.add_option("--out", o->out,
+                 "the run's folder: log.jsonl, log.csv, events for TensorBoard, "
+                 "checkpoints")
+      ->required();
   app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
   app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
   auto* split = app.add_option("--sequence-parallel", o->split,

@@ -107,6 +107,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   const Recipe& recipe = state.recipe;
   PendingCheckpoint pending(run, progress.step);
   const fs::path& folder = pending.folder();
+  const ShownAverage average(state.optimizer);
   const Json resolved = resolve(recipe);
 
   if (state.adapters.empty()) {
@@ -118,8 +119,8 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   }
   std::vector<TensorView> views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
-    views.push_back(view_of(kept.name, kept.tensor.sizes().vec(), DType::f32,
-                            kept.tensor.const_data_ptr(),
+    views.push_back(view_of(kept.name, kept.tensor.sizes().vec(),
+                            ops::dtype_of(kept.tensor.scalar_type()), kept.tensor.const_data_ptr(),
                             static_cast<int64_t>(kept.tensor.nbytes())));
   format::write_safetensors(folder / kOptimizer, views);
   if (progress.carried) progress.carried->save(folder / kCarried);
@@ -159,6 +160,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
          "\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
          folder.string());
 
+  const ShownAverage average(state.optimizer);
   const bool adapts = !state.adapters.empty();
   const format::TensorFile weights = format::open_safetensors(
                                folder / (adapts ? infer::kAdapterFile : kModel)),
@@ -173,8 +175,8 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
       restore(weights, decl.name, decl.shape, weight->dtype(),
               weight->dense_tensor().mutable_data_ptr());
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
-    restore(kept, tensor.name, tensor.tensor.sizes().vec(), DType::f32,
-            tensor.tensor.mutable_data_ptr());
+    restore(kept, tensor.name, tensor.tensor.sizes().vec(),
+            ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());
 
   Progress progress;
   progress.step = counter(trainer, "step", file);

@@ -1,9 +1,10 @@
 // What a checkpoint holds, so that a run continues bit for bit:
-//   model.safetensors      parameters under their names; metadata "tessera_spec" (resolved spec,
-//   JSON) and
+//   model.safetensors      parameters under their names, as they are evaluated; metadata
+//   "tessera_spec" (resolved spec, JSON) and
 //                          "tessera_tokenizer" ("bytes", or the name of a file or folder beside it)
 //   adapter.safetensors    instead of it, where an adapter is trained (infer/adapter.h)
-//   optimizer.safetensors  the optimiser's state; of AdamW first_moment.NAME, second_moment.NAME
+//   optimizer.safetensors  the optimiser's state; of AdamW first_moment.NAME, second_moment.NAME;
+//                          where an average is evaluated, what is trained as trained.NAME
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
 //   carried.safetensors    where windows are carried: the states of the rows
 // Folder, manifest and rename: run_folder.h.

@@ -7,7 +7,7 @@
 #include "tessera/convert/tensor_ops.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/nn/parts.h"
-#include "tessera/train/adamw.h"
+#include "tessera/train/optimizers/adamw.h"
 
 namespace tessera::train {
 namespace {
@@ -151,10 +151,10 @@ class Student {
 
   void learn(const Rows& rows, const Rows& measure, const DistillOptions& options) {
     const double size = rows.y_ND.square().sum(1).mean().item<double>();
-    std::vector<AdamW::Slot> slots;
+    std::vector<Slot> slots;
     for (const Tensor& parameter : parameters_) {
       const double rms = parameter.detach().square().mean().sqrt().item<double>();
-      slots.push_back({parameter.numel(), 0, std::max(rms, 1e-6)});
+      slots.push_back({.shape = {parameter.numel()}, .lr_factor = std::max(rms, 1e-6)});
     }
     AdamW adamw(std::move(slots), {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8});
     const RandomKey key = RandomKey(options.seed).fold("distill").fold(names_.front());
@@ -177,8 +177,9 @@ class Student {
                           gradient.defined() ? gradient.const_data_ptr<float>() : nullptr});
       }
       const double done = static_cast<double>(step) / static_cast<double>(options.steps);
-      adamw.update(memory, step + 1,
-                   options.rate * (0.1 + 0.45 * (1 + std::cos(std::numbers::pi * done))), 1);
+      adamw.update(memory,
+                   {.t = step + 1,
+                    .lr = options.rate * (0.1 + 0.45 * (1 + std::cos(std::numbers::pi * done)))});
       if ((step + 1) % look != 0 && step + 1 != options.steps) continue;
       if (const double now = error(measure); now < best) best = now, kept = copies();
     }

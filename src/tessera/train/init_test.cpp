@@ -40,7 +40,7 @@ double moved(int64_t d, const Json& init) {
     last = logits.detach();
     parameters.clear_gradients();
     at::cross_entropy_loss(logits, targets).backward();
-    optimizer->update(recipe.lr, 1);
+    optimizer->update(1, 1);
   }
   return (last - first).square().mean().sqrt().item<double>();
 }

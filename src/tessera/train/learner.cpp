@@ -44,6 +44,10 @@ std::unique_ptr<Learner> with_experts(const Learner& before,
   for (const Optimizer::StateTensor& state : before.optimizer->state())
     states[state.name] = state.tensor;
   for (const Optimizer::StateTensor& state : after->optimizer->state()) {
+    if (state.parameter.empty()) {
+      Tensor(state.tensor).copy_(states.at(state.name));
+      continue;
+    }
     const format::TensorView now =
         convert::with_experts(view_of(state.parameter, states.at(state.name)), moves);
     require(now.shape == state.tensor.sizes().vec(), "experts", "{} came out as {}", state.name,

@@ -137,12 +137,13 @@ LogLine Loop::update() {
   const double norm = norm_of(gradients);
   if (!std::isfinite(norm)) stop_at_gradient(gradients);
 
-  const double lr = recipe_.optimizer.lr * recipe_.schedule.factor(progress_.step, how.steps);
+  const double factor = recipe_.schedule.factor(progress_.step, how.steps);
+  const double lr = recipe_.optimizer.lr * factor;
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
   // where nothing is asked there is nothing to learn: not even the decay moves a parameter
   const double asked = whole.of(objective_.main_loss());
   if (asked > 0) {
-    learner_->optimizer->update(lr, scale);
+    learner_->optimizer->update(factor, scale);
     const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;
     std::map<std::string, Tensor> ruled = counts.ruled;
     if (balance > 0 && progress_.step >= balance)
@@ -262,6 +263,7 @@ void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
 
 void Loop::validate(LogLine& line, bool last) {
   const double begin = now();
+  const ShownAverage average(*learner_->optimizer);
   const Evaluation result = evaluate(learner_->model, objective_,
                                      {.batch = recipe_.train.batch,
                                       .batches = last ? 0 : recipe_.train.eval_batches,

@@ -85,6 +85,8 @@ ParameterSet::ParameterSet(const model::Model& model,
       wanted.name = fmt::format("{}.{}", rule, wanted.name);
       wanted.lr_factor = how->lr_factor;
       decay = how->weight_decay.value_or(decay);
+      wanted.optimizer = how->optimizer;
+      wanted.rule = rule;
     }
     if (decl.lr_factor != 1) {
       wanted.name += fmt::format(" at {:.6g}", decl.lr_factor);

@@ -14,6 +14,8 @@ struct ParameterGroup {
   std::string name;  // "decayed" or "undecayed", behind a rule's number where one made it
   double lr_factor = 1;
   double weight_decay = 0;
+  std::optional<RuleRecipe> optimizer = {};  // another one than the recipe's
+  size_t rule = 0;                           // number of the rule that says so
 };
 
 /// The trained parameters of a model in the order of their declaration. What lies in a file's

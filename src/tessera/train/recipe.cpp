@@ -28,7 +28,6 @@ constexpr int64_t kMaxTokens = int64_t{1} << 31;
 /// two kinds.
 struct Sections {
   TrainRecipe train;
-  OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};
@@ -41,7 +40,6 @@ struct Sections {
     using spec::field;
     return std::tuple{
         field("train", &C::train, "length and shape of the run", {.required = true}),
-        field("optimizer", &C::optimizer, "how parameters are updated"),
         field("schedule", &C::schedule, "learning rate over the run"),
         field("checkpoint", &C::checkpoint, "when to save"),
         field("init", &C::init, "a model to begin from; null = fresh values"),
@@ -127,14 +125,20 @@ void take_from_model(Json& json, const fs::path& folder) {
   data["tokenizer"] = tokenizer_of_start(model);
 }
 
-void refuse_keys_of_wsd(const Json& json) {
+/// Keys of a schedule that one type alone has.
+constexpr std::pair<const char*, const char*> kScheduleKeys[] = {{"decay_fraction", "wsd"},
+                                                                 {"decay", "wsd"},
+                                                                 {"cycles", "cosine"},
+                                                                 {"timescale", "inverse_sqrt"}};
+
+void refuse_keys_of_other_schedules(const Json& json) {
   const auto schedule = json.find("schedule");
-  if (schedule == json.end() || schedule->value("type", "cosine") == "wsd") return;
-  for (const char* key : {"decay_fraction", "decay"})
-    if (schedule->contains(key))
+  if (schedule == json.end()) return;
+  const std::string type = schedule->value("type", "cosine");
+  for (const auto& [key, owner] : kScheduleKeys)
+    if (type != owner && schedule->contains(key))
       fail(ErrorKind::spec, fmt::format("schedule.{}", key),
-           "has no meaning for type \"{}\"; only \"wsd\" has it",
-           schedule->value("type", "cosine"));
+           "has no meaning for type \"{}\"; only \"{}\" has it", type, owner);
 }
 
 /// A resolved recipe writes out what stands beside a mix; only what was said counts.
@@ -208,12 +212,38 @@ void check_data(const DataRecipe& data) {
     fail(ErrorKind::spec, "data.source_key", "given for files of text; expected format \"jsonl\"");
 }
 
-void check_optimizer(const OptimizerRecipe& optimizer) {
-  if (optimizer.betas.size() != 2)
-    fail(ErrorKind::spec, "optimizer.betas", "{} numbers; expected 2", optimizer.betas.size());
-  for (const double beta : optimizer.betas)
-    if (!(beta >= 0 && beta < 1))
-      fail(ErrorKind::spec, "optimizer.betas", "found {}; expected numbers in [0, 1)", beta);
+/// The optimiser, taken out of `json`; one that needs no schedule has none where nothing is said.
+void take_optimizer(Json& json, Recipe& recipe) {
+  if (const auto found = json.find("optimizer"); found != json.end())
+    recipe.optimizer = read_optimizer(*found, spec::Scope().at("optimizer"));
+  json.erase("optimizer");
+  if (!std::holds_alternative<ScheduleFreeKeys>(recipe.optimizer.rule)) return;
+  Json& schedule = json["schedule"];
+  if (schedule.is_null()) schedule = Json::object();
+  if (schedule.is_object() && !schedule.contains("type")) schedule["type"] = "constant";
+}
+
+/// Experts that come and go need states that lie apart by expert.
+void check_states(const OptimizerRecipe& optimizer) {
+  const auto check = [](const RuleKeys& rule, const std::string& where) {
+    std::string what = name_of(rule);
+    bool apart = what != "adafactor" && what != "soap" && what != "shampoo";
+    if (const auto* adam = std::get_if<AdamKeys>(&rule);
+        adam != nullptr && adam->moments == MomentStorage::int8)
+      apart = false;
+    if (const auto* adamw = std::get_if<AdamWKeys>(&rule);
+        adamw != nullptr && adamw->moments == MomentStorage::int8)
+      apart = false;
+    if (!apart)
+      fail(ErrorKind::spec, where,
+           "\"{}\" keeps states that belong to several experts, and some come or go; expected "
+           "adamw, adam, lion, sgd, muon or schedule_free_adamw with moments \"float32\"",
+           what);
+  };
+  check(optimizer.rule, "optimizer.type");
+  for (size_t i = 0; i < optimizer.groups.size(); ++i)
+    if (optimizer.groups[i].optimizer)
+      check(optimizer.groups[i].optimizer->keys, fmt::format("optimizer.groups[{}].optimizer", i));
 }
 
 /// Throws Error(spec) where a router learns by the losses of tokens that do not come back to it:
@@ -603,6 +633,15 @@ void check_adapter(const Recipe& recipe) {
          "the two");
 }
 
+void check_schedule(const Recipe& recipe) {
+  if (std::holds_alternative<ScheduleFreeKeys>(recipe.optimizer.rule) &&
+      recipe.schedule.type != ScheduleType::constant)
+    fail(ErrorKind::spec, "schedule.type",
+         "found \"{}\" with optimizer \"schedule_free_adamw\", whose average stands in for a rate "
+         "that falls; expected \"constant\"",
+         spec::enum_name(recipe.schedule.type));
+}
+
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
@@ -676,10 +715,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   read_data(json, recipe);
   json.erase("data");
   recipe.noises = take_noises(json);
+  take_optimizer(json, recipe);
   auto sections = spec::read_struct<Sections>(json, {});
-  refuse_keys_of_wsd(json);
+  refuse_keys_of_other_schedules(json);
   recipe.train = sections.train;
-  recipe.optimizer = std::move(sections.optimizer);
   recipe.schedule = sections.schedule;
   recipe.checkpoint = sections.checkpoint;
   recipe.init = std::move(sections.init);
@@ -698,7 +737,6 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
                                        std::pair("data.valid_length", recipe.task->valid_length)})
       if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length, path);
   if (!recipe.task) check_data(recipe.data);
-  check_optimizer(recipe.optimizer);
   recipe.schedule.check(recipe.train.steps, "schedule");
   recipe.experts = std::move(sections.experts);
   recipe.objective = std::move(sections.objective);
@@ -713,6 +751,8 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   check_carried(recipe);
   check_curriculum(recipe);
   check_experts(recipe);
+  if (recipe.experts && recipe.experts->changes()) check_states(recipe.optimizer);
+  check_schedule(recipe);
   return recipe;
 }
 
@@ -728,17 +768,17 @@ Json resolve(const Recipe& recipe) {
   if (recipe.data.mix.empty())
     for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
   if (recipe.train.curriculum.steps == 0) json["train"].erase("curriculum");
-  json["optimizer"] = spec::dump_struct(recipe.optimizer);
+  json["optimizer"] = dump_optimizer(recipe.optimizer);
   // absent where there is nothing to say, as in recipes of checkpoints without these keys
-  if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
   if (!recipe.noises.empty()) json["objective"] = dump_noises(recipe.noises);
   if (recipe.adapter) json["adapter"] = dump_adapter(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
-  if (recipe.schedule.type != ScheduleType::wsd)
-    for (const char* key : {"decay_fraction", "decay"}) json["schedule"].erase(key);
+  for (const auto& [key, owner] : kScheduleKeys)
+    if (json["schedule"]["type"] != owner) json["schedule"].erase(key);
+  if (recipe.schedule.cycles == 1) json["schedule"].erase("cycles");
   json["checkpoint"] = spec::dump_struct(recipe.checkpoint);
   return json;
 }
@@ -768,6 +808,7 @@ Json recipe_schema() {
   for (const std::string& type : noise_types()) objectives.push_back(noise_schema(type));
   schema["properties"]["objective"] = {{"description", "what is learned"},
                                        {"anyOf", std::move(objectives)}};
+  schema["properties"]["optimizer"] = optimizer_schema();
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};
   schema["required"].push_back("data");

@@ -26,6 +26,7 @@
 #include "tessera/train/label_smoothing.h"
 #include "tessera/train/length_ramp.h"
 #include "tessera/train/noise_recipe.h"
+#include "tessera/train/optimizer_recipe.h"
 #include "tessera/train/schedule.h"
 
 namespace tessera::train {
@@ -41,7 +42,6 @@ enum class DataFormat {
   text,   // a file is a document
   jsonl,  // a line is an object that holds a document
 };
-enum class OptimizerType { adamw };
 enum class ObjectiveType {
   masked_lm,  // tokens of a text that are hidden in it
 };
@@ -119,11 +119,6 @@ struct tessera::spec::EnumNames<tessera::train::Precision> {
   using E = tessera::train::Precision;
   static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"}};
 };
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::OptimizerType> {
-  using E = tessera::train::OptimizerType;
-  static constexpr std::array names{std::pair{E::adamw, "adamw"}};
 };
 
 namespace tessera::train {
@@ -308,48 +303,6 @@ struct TrainRecipe {
               "factor on the mean of the losses of the spec's predictors", {.min = 0}),
         field("early_exit", &C::early_exit, "losses at the outputs of earlier layers"),
         field("curriculum", &C::curriculum, "sequences that are short at first and grow")};
-  }
-};
-
-/// Parameters that are treated otherwise than the rest.
-struct GroupRecipe {
-  std::vector<std::string> match = {};
-  double lr_factor = 1;
-  std::optional<double> weight_decay = {};
-  bool frozen = false;
-
-  static constexpr auto fields() {
-    using C = GroupRecipe;
-    using spec::field;
-    return std::tuple{
-        field("match", &C::match, "names of parameters, * for any characters", {.required = true}),
-        field("lr_factor", &C::lr_factor, "multiplies the rate", {.min = 0}),
-        field("weight_decay", &C::weight_decay, "of those that decay; null = that of the optimizer",
-              {.min = 0}),
-        field("frozen", &C::frozen, "they stay as they are, and no gradient is computed for them")};
-  }
-};
-
-struct OptimizerRecipe {
-  OptimizerType type = OptimizerType::adamw;
-  double lr = 1e-3;
-  std::vector<double> betas = {0.9, 0.95};
-  double eps = 1e-8;
-  double weight_decay = 0.1;
-  std::vector<GroupRecipe> groups = {};
-
-  static constexpr auto fields() {
-    using C = OptimizerRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "update rule"),
-        field("lr", &C::lr, "base learning rate; the schedule multiplies it", {.min = 0}),
-        field("betas", &C::betas, "decay of the two moments, each in [0, 1)"),
-        field("eps", &C::eps, "added to the root of the second moment", {.min = 0}),
-        field("weight_decay", &C::weight_decay, "decoupled; of matrices and embeddings alone",
-              {.min = 0}),
-        field("groups", &C::groups,
-              "parameters treated otherwise; of several that match the first holds")};
   }
 };
 

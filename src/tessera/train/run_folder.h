@@ -5,6 +5,7 @@
 //   step-N/         a checkpoint after N updates; complete, or absent
 //   latest          link to the newest
 //   log.jsonl, log.csv, recipe.json, cache/
+//   events.out.tfevents.tessera   the log for TensorBoard (event_file.h)
 //
 // A checkpoint is written to step-N.partial/, flushed to disk, listed in manifest.json with the
 // size and SHA-256 of every file, and renamed. Errors: Error(resource) for disk and lock,

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
+#include "tessera/train/event_file.h"
 
 namespace tessera::train {
 namespace {
@@ -35,6 +37,18 @@ std::string csv_row(const Json& json) {
     if (json.contains(column)) text += json[column].dump();
   }
   return text + "\n";
+}
+
+/// All numbers of a line but where it stands.
+std::string event_of(const Json& json, double begin) {
+  std::vector<std::pair<std::string, double>> values;
+  for (const auto& [key, value] : json.items())
+    if (value.is_number() && key != "step" && key != "seconds")
+      values.emplace_back(key, value.get<double>());
+  if (json.contains("losses"))
+    for (const auto& [name, value] : json["losses"].items())
+      values.emplace_back("losses/" + name, value.get<double>());
+  return scalars_event(begin + json["seconds"].get<double>(), json["step"].get<int64_t>(), values);
 }
 
 }  // namespace
@@ -140,8 +154,10 @@ struct RunLog::File {
 };
 
 RunLog::RunLog(const fs::path& folder, int64_t step) {
-  const fs::path jsonl = folder / "log.jsonl", csv = folder / "log.csv";
+  const fs::path jsonl = folder / "log.jsonl", csv = folder / "log.csv",
+                 events = folder / "events.out.tfevents.tessera";
   std::string lines, rows = csv_header();
+  std::vector<Json> kept;
   if (step > 0 && fs::exists(jsonl)) {
     const std::string text = read_text_file(jsonl);
     for (size_t begin = 0; begin < text.size();) {
@@ -149,15 +165,25 @@ RunLog::RunLog(const fs::path& folder, int64_t step) {
       if (end == std::string::npos) break;  // cut off by a crash, hence after the checkpoint
       const std::string line = text.substr(begin, end - begin);
       const Json json = spec::parse_json(line, jsonl.string());
-      if (log_line_of(json, jsonl.string()).step <= step)
+      const LogLine known = log_line_of(json, jsonl.string());
+      if (known.step <= step) {
         lines += line + "\n", rows += csv_row(json);
+        kept.push_back(to_json(known));
+      }
       begin = end + 1;
     }
   }
+  begin_ =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  if (!kept.empty()) begin_ -= kept.back()["seconds"].get<double>();
+  std::string records = first_event(begin_);
+  for (const Json& line : kept) records += event_of(line, begin_);
   write_file_atomically(jsonl, lines);
   write_file_atomically(csv, rows);
+  write_file_atomically(events, records);
   jsonl_ = std::make_unique<File>(jsonl);
   csv_ = std::make_unique<File>(csv);
+  events_ = std::make_unique<File>(events);
 }
 
 RunLog::~RunLog() = default;
@@ -166,10 +192,11 @@ void RunLog::write(const LogLine& line) {
   const Json json = to_json(line);
   jsonl_->append(json.dump() + "\n");
   csv_->append(csv_row(json));
+  events_->append(event_of(json, begin_));
 }
 
 void RunLog::flush() {
-  for (const File* file : {jsonl_.get(), csv_.get()})
+  for (const File* file : {jsonl_.get(), csv_.get(), events_.get()})
     if (fsync(file->descriptor) != 0) file->give_up("flush");
 }
 

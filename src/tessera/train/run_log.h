@@ -1,4 +1,5 @@
-// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv.
+// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv
+// and, for TensorBoard, in events.out.tfevents.tessera.
 // Torch-free.
 #pragma once
 
@@ -49,7 +50,8 @@ class RunLog {
 
  private:
   struct File;
-  std::unique_ptr<File> jsonl_, csv_;
+  std::unique_ptr<File> jsonl_, csv_, events_;
+  double begin_ = 0;  // of the run, pauses left out, on the clock of the day
 };
 
 }  // namespace tessera::train

@@ -23,6 +23,8 @@ double shape(DecayShape decay, double p) {
 void Schedule::check(int64_t steps, const std::string& path) const {
   if (warmup > steps)
     fail(ErrorKind::spec, path + ".warmup", "{} steps of warm-up; the run has {}", warmup, steps);
+  if (type == ScheduleType::noam && warmup == 0)
+    fail(ErrorKind::spec, path + ".warmup", "found 0; \"noam\" falls from its end: expected steps");
   if (final_fraction > 1)
     fail(ErrorKind::spec, path + ".final_fraction", "found {}; expected 0 to 1", final_fraction);
   if (decay_fraction > 1)
@@ -33,12 +35,19 @@ double Schedule::factor(int64_t t, int64_t steps) const {
   const auto now = static_cast<double>(t), w = static_cast<double>(warmup),
              total = static_cast<double>(steps);
   const double r = final_fraction;
+  if (type == ScheduleType::noam) return std::min((now + 1) / w, std::sqrt(w / (now + 1)));
   if (t < warmup) return type == ScheduleType::wsd ? r + (1 - r) * now / w : now / w;
   if (type == ScheduleType::constant) return 1;
+  if (type == ScheduleType::inverse_sqrt) {
+    const double s = timescale > 0 ? static_cast<double>(timescale) : warmup > 0 ? w : 10000;
+    return 1 / std::sqrt((now + s - w) / s);
+  }
   double begin = w;  // of the decay
   if (type == ScheduleType::wsd) begin = std::max(w, total - std::round(decay_fraction * total));
   if (now < begin) return 1;
-  const double p = std::min(1.0, (now - begin) / std::max(1.0, total - begin));
+  double p = std::min(1.0, (now - begin) / std::max(1.0, total - begin));
+  if (type == ScheduleType::cosine && cycles > 1 && p < 1)
+    p = p * static_cast<double>(cycles) - std::floor(p * static_cast<double>(cycles));
   const DecayShape falls = type == ScheduleType::wsd      ? decay
                            : type == ScheduleType::linear ? DecayShape::linear
                                                           : DecayShape::cosine;

@@ -5,8 +5,14 @@
 //   constant  f = 1 after warm-up
 //   linear    f = r + (1 - r) (1 - p),               p = (t - W) / (T - W) clamped to [0, 1]
 //   cosine    f = r + (1 - r) (1 + cos(pi p)) / 2
+//             with `cycles` above 1, p runs through [0, 1) as often (Loshchilov, Hutter 2016,
+//             arXiv:1608.03983, cycles of one length)
+//   inverse_sqrt  f = ((t + s - W) / s)^-1/2,         s = timescale, or W, or 10000 without W
+//   noam      f = min(n / W, (W / n)^1/2), n = t + 1: the base rate is the peak (Vaswani et al.
+//             2017, arXiv:1706.03762: d^-1/2 W^-1/2)
 //   wsd       1 until the last `decay_fraction` of the steps, which fall to r along `decay`
-// Warm-up rises from 0 as t / W; wsd, as published (Hu et al. 2024, arXiv:2404.06395), from r.
+// Warm-up rises from 0 as t / W, of noam as n / W; wsd, as published (Hu et al. 2024,
+// arXiv:2404.06395), from r.
 #pragma once
 
 #include <tuple>
@@ -15,7 +21,7 @@
 
 namespace tessera::train {
 
-enum class ScheduleType { constant, linear, cosine, wsd };
+enum class ScheduleType { constant, linear, cosine, wsd, inverse_sqrt, noam };
 enum class DecayShape { linear, cosine, one_minus_sqrt };
 
 struct Schedule {
@@ -24,6 +30,8 @@ struct Schedule {
   double final_fraction = 0.1;                    // of the base rate
   double decay_fraction = 0.2;                    // of the steps; wsd
   DecayShape decay = DecayShape::one_minus_sqrt;  // wsd
+  int64_t cycles = 1;                             // cosine
+  int64_t timescale = 0;                          // inverse_sqrt; 0 = warmup
 
   static constexpr auto fields() {
     using C = Schedule;
@@ -34,7 +42,12 @@ struct Schedule {
         field("final_fraction", &C::final_fraction, "of the base rate, at the end", {.min = 0}),
         field("decay_fraction", &C::decay_fraction, "wsd: share of the steps that decay",
               {.min = 0}),
-        field("decay", &C::decay, "wsd: shape of the decay")};
+        field("decay", &C::decay, "wsd: shape of the decay"),
+        field("cycles", &C::cycles, "cosine: how often the rate falls and begins anew", {.min = 1}),
+        field("timescale", &C::timescale,
+              "inverse_sqrt: steps after warm-up until the rate has fallen to the root of a half; "
+              "0 = warmup, or 10000 without",
+              {.min = 0})};
   }
   /// Throws Error(spec) at `path` when the numbers do not fit a run of `steps`.
   void check(int64_t steps, const std::string& path) const;
@@ -48,8 +61,11 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::ScheduleType> {
   using E = tessera::train::ScheduleType;
   static constexpr std::array names{std::pair{E::constant, "constant"},
-                                    std::pair{E::linear, "linear"}, std::pair{E::cosine, "cosine"},
-                                    std::pair{E::wsd, "wsd"}};
+                                    std::pair{E::linear, "linear"},
+                                    std::pair{E::cosine, "cosine"},
+                                    std::pair{E::wsd, "wsd"},
+                                    std::pair{E::inverse_sqrt, "inverse_sqrt"},
+                                    std::pair{E::noam, "noam"}};
 };
 
 template <>

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace tessera::train::schedule_test {
 namespace {
 
@@ -22,6 +24,33 @@ TEST(Schedule, AfterWarmup) {
   s.type = ScheduleType::cosine;
   s.final_fraction = 0.1;
   expect_factors(s, {0, .25, .5, .75, 1, .55, .16028857, .1, .1});  // stays down after the end
+}
+
+TEST(Schedule, InverseSquareRoot) {
+  Schedule s{.type = ScheduleType::inverse_sqrt, .warmup = 4};
+  expect_factors(s, {0, .25, .5, .75, 1, .75592895, .66666667, .63245553, .57735027});
+  s.timescale = 16;
+  EXPECT_NEAR(s.factor(20, 100), std::sqrt(0.5), 1e-12);
+}
+
+TEST(Schedule, Noam) {
+  // d 512, W 4000: the peak is 512^-1/2 4000^-1/2
+  const Schedule s{.type = ScheduleType::noam, .warmup = 4000};
+  const double peak = 1 / std::sqrt(512.0 * 4000);
+  EXPECT_NEAR(peak * s.factor(0, 20000), 1.74692811e-7, 1e-15);
+  EXPECT_NEAR(peak * s.factor(3999, 20000), 6.98771243e-4, 1e-12);
+  EXPECT_NEAR(peak * s.factor(15999, 20000), 3.49385622e-4, 1e-12);
+  EXPECT_THROW(Schedule{.type = ScheduleType::noam}.check(10, "schedule"), Error);
+}
+
+TEST(Schedule, CyclesBeginAnewAndEndBelow) {
+  const Schedule s{.type = ScheduleType::cosine, .warmup = 2, .final_fraction = 0.1, .cycles = 2};
+  const auto at = [&](int64_t t) { return s.factor(t, 10); };  // cycles of 4 behind the warm-up
+  EXPECT_NEAR(at(2), 1, 1e-12);
+  EXPECT_NEAR(at(4), 0.55, 1e-12);
+  EXPECT_NEAR(at(6), 1, 1e-12);
+  EXPECT_NEAR(at(8), 0.55, 1e-12);
+  EXPECT_NEAR(at(10), 0.1, 1e-12);
 }
 
 TEST(Schedule, WarmupStableDecay) {

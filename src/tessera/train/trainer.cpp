@@ -105,7 +105,10 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   ops::use_block_cache();
 
   const auto objective = open_objective(recipe, folder / "cache", options.cancel);
-  return Loop(recipe, folder, *objective, first_learner(recipe, folder, options), options).run();
+  auto learner = first_learner(recipe, folder, options);
+  if (options.on_start)
+    options.on_start("states of the optimiser: " + learner->optimizer->memory_text());
+  return Loop(recipe, folder, *objective, std::move(learner), options).run();
 }
 
 }  // namespace tessera::train

@@ -1,6 +1,6 @@
 // Goldens: torch.optim.AdamW in float64, on W = gen(2,3; 0.5, 0.1) and G_t = gen(2,3; 0.7, t),
 // where element number n of gen(shape; a, b) is sin(a n + b).
-#include "tessera/train/adamw.h"
+#include "tessera/train/optimizers/adamw.h"
 
 #include <gtest/gtest.h>
 
@@ -20,16 +20,20 @@ std::vector<float> gen(int n, double a, double b) {
   return values;
 }
 
+Slot of(int64_t elements, double weight_decay = 0, double lr_factor = 1) {
+  return {.name = "w", .shape = {elements}, .weight_decay = weight_decay, .lr_factor = lr_factor};
+}
+
 TEST(AdamW, AgainstTorch) {
   std::vector<float> w = gen(6, 0.5, 0.1);
-  AdamW optimizer({{6, 0.1}}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8});
+  AdamW optimizer({of(6, 0.1)}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8});
   for (int t = 1; t <= 3; ++t) {
     const std::vector<float> g = gen(6, 0.7, t);
     const std::vector<Parameter> parameters{{w.data(), g.data()}};
     if (t == 1) {
       EXPECT_NEAR(norm_of(std::vector<Gradient>{{g.data(), 6}}), 1.86531155, 1e-6);
     }
-    optimizer.update(parameters, t, 0.01, 1);
+    optimizer.update(parameters, {t, 0.01, 1});
     if (t == 1) {
       const double row[] = {0.08973358, 0.55407783, 0.88031615};
       for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(w[i], row[i], 2e-7);
@@ -54,11 +58,11 @@ TEST(AdamW, SameBitsForAnyThreadCount) {
     set_thread_count(threads);
     std::vector<float> w1 = random_values(100'003, 1), w2 = random_values(17, 2);
     const std::vector<float> g1 = random_values(100'003, 3), g2 = random_values(17, 4);
-    AdamW optimizer({{100'003, 0.1}, {17}}, {});
+    AdamW optimizer({of(100'003, 0.1), of(17)}, {});
     const std::vector<Parameter> parameters{{w1.data(), g1.data()}, {w2.data(), g2.data()}};
     norms.push_back(
         static_cast<float>(norm_of(std::vector<Gradient>{{g1.data(), 100'003}, {g2.data(), 17}})));
-    optimizer.update(parameters, 1, 0.1, 0.5);
+    optimizer.update(parameters, {1, 0.1, 0.5});
     w1.insert(w1.end(), w2.begin(), w2.end());
     results.push_back(w1);
   }
@@ -79,10 +83,10 @@ TEST(Gradients, NormIsThatOfDoubleAndDoesNotOverflow) {
 TEST(AdamW, DecayOnlyWhereDeclaredAndNothingWithoutGradient) {
   std::vector<float> a{1}, b{1}, c{1};
   const std::vector<float> zero{0};
-  AdamW optimizer({{1, 0.5}, {1, 0}, {1, 0.5}}, {});
+  AdamW optimizer({of(1, 0.5), of(1), of(1, 0.5)}, {});
   optimizer.update(
       std::vector<Parameter>{{a.data(), zero.data()}, {b.data(), zero.data()}, {c.data(), nullptr}},
-      1, 0.1, 1);
+      {1, 0.1, 1});
   EXPECT_FLOAT_EQ(a[0], 0.95f);
   EXPECT_EQ(b[0], 1);
   EXPECT_EQ(c[0], 1);
@@ -91,9 +95,9 @@ TEST(AdamW, DecayOnlyWhereDeclaredAndNothingWithoutGradient) {
 TEST(AdamW, AGroupMultipliesTheRateAndWithItTheDecay) {
   std::vector<float> a{1}, b{1};
   const std::vector<float> g{2};
-  AdamW whole({{1, 0.5}}, {}), tenth({{1, 0.5, 0.1}}, {});
-  whole.update(std::vector<Parameter>{{a.data(), g.data()}}, 1, 0.01, 1);
-  tenth.update(std::vector<Parameter>{{b.data(), g.data()}}, 1, 0.1, 1);
+  AdamW whole({of(1, 0.5)}, {}), tenth({of(1, 0.5, 0.1)}, {});
+  whole.update(std::vector<Parameter>{{a.data(), g.data()}}, {1, 0.01, 1});
+  tenth.update(std::vector<Parameter>{{b.data(), g.data()}}, {1, 0.1, 1});
   EXPECT_FLOAT_EQ(a[0], b[0]);
   EXPECT_NEAR(a[0], 1 - 0.01 * 0.5 - 0.01, 1e-6);  // the first step is lr long
 }
