@@ -202,11 +202,13 @@ void check(const Attention& a) {
   check_spans(a);
 }
 
-// A tile of one of several calls, and where its rows are in the common memory.
-struct TeamTile {
-  const Attention* a;
-  QueryTile tile;
-  int64_t totals;  // floats before them
+// The tiles of several calls, and where the rows of each are in the common memory.
+struct TeamTiles {
+  std::vector<QueryTile> tiles;
+  std::vector<const Attention*> of;
+  std::vector<int64_t> totals;  // floats before them
+  int64_t floats = 0;
+  int64_t size() const { return static_cast<int64_t>(tiles.size()); }
 };
 
 // rows of partials of all blocks that are under way
@@ -220,35 +222,53 @@ int64_t rows_of(const Attention* calls, int64_t count) {
   return rows;
 }
 
-// The tiles of all calls. With few blocks of keys each head is one by itself, that threads have
-// equal shares.
-void tiles_of(
-    const Attention* calls, int64_t count, int64_t threads, std::vector<TeamTile>& tiles) {
-  tiles.clear();
-  int64_t blocks = 0;
+// The tiles of all calls. Where one block holds all keys each head may be one by itself, so that
+// threads have equal shares.
+void tiles_of(const Attention* calls, int64_t count, int64_t threads, TeamTiles& all) {
+  all.tiles.clear(), all.of.clear(), all.totals.clear();
+  bool one_each = true;
   for (int64_t i = 0; i < count; ++i)
     for (int64_t g = 0; g < calls[i].G; ++g)
       for (int64_t t = 0; t < tiles_per_group(calls[i]); ++t) {
-        tiles.push_back({&calls[i], make_tile(calls[i], g, t), 0});
-        blocks += tiles.back().tile.block_count();
+        all.tiles.push_back(make_tile(calls[i], g, t));
+        all.of.push_back(&calls[i]);
+        one_each = one_each && all.tiles.back().block_count() <= 1;
       }
-  if (threads > 1 && blocks % threads != 0 && blocks < 4 * threads) {
-    std::vector<TeamTile> rows;
-    for (const TeamTile& whole : tiles)
-      for (int64_t r = 0; r < whole.tile.rows; ++r) {
-        TeamTile& one = rows.emplace_back(whole);
-        one.tile.rows = 1;
-        one.tile.query[0] = whole.tile.query[r];
-        one.tile.head[0] = whole.tile.head[r];
-        one.tile.visible[0] = whole.tile.visible[r];
+  if (one_each && all.size() % threads != 0 && all.size() < 4 * threads) {
+    TeamTiles rows;
+    for (int64_t t = 0; t < all.size(); ++t)
+      for (int64_t r = 0; r < all.tiles[t].rows; ++r) {
+        QueryTile& one = rows.tiles.emplace_back(all.tiles[t]);
+        rows.of.push_back(all.of[t]);
+        one.rows = 1;
+        one.query[0] = all.tiles[t].query[r];
+        one.head[0] = all.tiles[t].head[r];
+        one.visible[0] = all.tiles[t].visible[r];
       }
-    tiles.swap(rows);
+    all = std::move(rows);
   }
-  int64_t at = 0;
-  for (TeamTile& tile : tiles) {
-    tile.totals = at;
-    at += tile.tile.rows * partial_floats(*tile.a);
+  all.floats = 0;
+  for (int64_t t = 0; t < all.size(); ++t) {
+    all.totals.push_back(all.floats);
+    all.floats += all.tiles[t].rows * partial_floats(*all.of[t]);
   }
+}
+
+// Neighbouring tiles of one call that take a block together.
+struct TileRange {
+  int64_t begin, end;
+};
+
+// The tiles of each call in one range, or in some where there would be fewer shares than `wanted`.
+std::vector<TileRange> tile_ranges(const TeamTiles& all, int64_t calls, int64_t wanted) {
+  std::vector<TileRange> ranges;
+  for (int64_t begin = 0, end; begin < all.size(); begin = end) {
+    for (end = begin + 1; end < all.size() && all.of[end] == all.of[begin];) ++end;
+    const int64_t n = end - begin, parts = std::clamp<int64_t>(wanted / calls, 1, n);
+    for (int64_t p = 0; p < parts; ++p)
+      ranges.push_back({begin + p * n / parts, begin + (p + 1) * n / parts});
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -261,61 +281,58 @@ int64_t team_floats(const Attention* calls, int64_t count, int64_t keys) {
 }
 
 void attend(Team& team, const Attention* calls, int64_t count, float* memory) {
-  thread_local std::vector<TeamTile> tiles;
+  thread_local TeamTiles all;
   cap_targets();
   for (int64_t i = 0; i < count; ++i) {
     check(calls[i]);
     require(calls[i].visible == nullptr && calls[i].bias == nullptr && calls[i].far_q == nullptr,
             "attention", "a team takes no patterns, biases or far queries");
   }
-  tiles_of(calls, count, team.size(), tiles);
-  if (tiles.empty()) return;
-  const auto n_tiles = static_cast<int64_t>(tiles.size());
-  int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
-  bool one_each = true;
-  for (const TeamTile& tile : tiles) {
-    one_each = one_each && tile.tile.block_count() <= 1;
-    if (tile.tile.block_count() == 0) continue;
-    first = std::min(first, tile.tile.blocks.begin);
-    last = std::max(last, tile.tile.blocks.end);
+  tiles_of(calls, count, team.size(), all);
+  if (all.size() == 0) return;
+  int64_t first = std::numeric_limits<int64_t>::max(), last = 0, most = 0;
+  for (const QueryTile& tile : all.tiles) {
+    most = std::max(most, tile.block_count());
+    if (tile.block_count() == 0) continue;
+    first = std::min(first, tile.blocks.begin);
+    last = std::max(last, tile.blocks.end);
   }
-  if (one_each) {
+  const Team::Share own = team.share(all.size());
+  if (most <= 1) {
     // nothing to merge: a tile is one thread's
-    const Team::Share mine = team.share(n_tiles);
-    for (int64_t t = mine.begin; t < mine.end; ++t)
-      HWY_DYNAMIC_DISPATCH(attend_panel)(*tiles[t].a, &tiles[t].tile, 1);
+    for (int64_t t = own.begin; t < own.end; ++t)
+      HWY_DYNAMIC_DISPATCH(attend_panel)(*all.of[t], &all.tiles[t], 1);
     return;
   }
   const int64_t at_once = blocks_at_once(rows_of(calls, count));
-  const int64_t total_floats = tiles.back().totals + tiles.back().tile.rows *
-                                                         partial_floats(*tiles.back().a);
-  const Team::Share own = team.share(n_tiles);
   float* totals = memory;
-  float* partials = memory + total_floats;
+  float* partials = memory + all.floats;
   for (int64_t t = own.begin; t < own.end; ++t)
-    HWY_DYNAMIC_DISPATCH(attend_start)(*tiles[t].a, tiles[t].tile, totals + tiles[t].totals);
+    HWY_DYNAMIC_DISPATCH(attend_start)(*all.of[t], all.tiles[t], totals + all.totals[t]);
   for (int64_t begin = first; begin < last; begin += at_once) {
     const int64_t end = std::min(begin + at_once, last), n = end - begin;
-    // a thread's tiles of a block are neighbours
-    const Team::Share mine = team.share(n * n_tiles);
+    const std::vector<TileRange> ranges = tile_ranges(all, count, 4 * team.size() / n);
+    const auto n_ranges = static_cast<int64_t>(ranges.size());
+    const Team::Share mine = team.share(n * n_ranges);
     for (int64_t i = mine.begin; i < mine.end; ++i) {
-      const TeamTile& tile = tiles[i % n_tiles];
-      const int64_t block = begin + i / n_tiles;
-      if (tile.tile.has_block(block))
+      const TileRange range = ranges[i % n_ranges];
+      const int64_t block = begin + i / n_ranges;
+      const auto *from = all.tiles.data() + range.begin, *to = all.tiles.data() + range.end;
+      if (std::any_of(from, to, [&](const QueryTile& tile) { return tile.has_block(block); }))
         HWY_DYNAMIC_DISPATCH(attend_block)
-      (*tile.a, &tile.tile, 1, block, partials + i / n_tiles * total_floats + tile.totals);
+      (*all.of[range.begin], from, range.end - range.begin, block,
+       partials + (block - begin) * all.floats + all.totals[range.begin]);
     }
     team.wait();
     for (int64_t block = begin; block < end; ++block)
       for (int64_t t = own.begin; t < own.end; ++t)
-        if (tiles[t].tile.has_block(block))
-          HWY_DYNAMIC_DISPATCH(attend_merge)
-    (*tiles[t].a, tiles[t].tile, partials + (block - begin) * total_floats + tiles[t].totals,
-     totals + tiles[t].totals);
+        if (all.tiles[t].has_block(block)) HWY_DYNAMIC_DISPATCH(attend_merge)
+    (*all.of[t], all.tiles[t], partials + (block - begin) * all.floats + all.totals[t],
+     totals + all.totals[t]);
     if (end < last) team.wait();
   }
   for (int64_t t = own.begin; t < own.end; ++t)
-    HWY_DYNAMIC_DISPATCH(attend_finish)(*tiles[t].a, tiles[t].tile, totals + tiles[t].totals);
+    HWY_DYNAMIC_DISPATCH(attend_finish)(*all.of[t], all.tiles[t], totals + all.totals[t]);
 }
 
 void attend(const Attention& a) {
