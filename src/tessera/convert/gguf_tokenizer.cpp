@@ -113,7 +113,7 @@ class JsonTokenizer {
     }
     if (unk) data.token_types[static_cast<size_t>(*unk)] = kUnknown;
     data.merges.clear();
-    data.model = "llama";
+    data.model = text::gguf_tokenizer_model("scores");
     data.pre = "default";
     return data;
   }
@@ -212,7 +212,7 @@ std::vector<GgufEntry> gguf_tokenizer_entries(const fs::path& path, int64_t voca
       if (fits()) return entries_of(data);
     }
   } else {
-    data.model = "gpt2";
+    data.model = text::gguf_tokenizer_model("byte_level");
     for (const std::string& pre : text::gguf_pre_tokenizers()) {
       data.pre = pre;
       if (fits()) return entries_of(data);

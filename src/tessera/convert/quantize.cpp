@@ -181,7 +181,10 @@ class Chooser {
  public:
   Chooser(const GgufModel& model, const Recipe& recipe, bool weighted)
       : recipe_(recipe), name_(recipe.name), weighted_(weighted) {
-    falcon_ = model.architecture == "falcon";
+    // its files alone say how their queries, keys and values lie
+    const GgufValue* layout = model.find(".tensor_data_layout");
+    falcon_ = layout != nullptr && layout->type() == format::GgufType::string &&
+              layout->as_string() == "jploski";
     layers_ = model.integer_or(".block_count", 0);
     experts_ = model.integer_or(".expert_count", 0);
     const int64_t heads = model.integer_or(".attention.head_count", 1);

@@ -149,6 +149,12 @@ std::vector<std::string> gguf_pre_tokenizers() {
   return names;
 }
 
+std::string gguf_tokenizer_model(const std::string& kind) {
+  for (const Json& entry : table().at("model"))
+    if (entry.at("kind") == kind) return entry.at("names").at(0).get<std::string>();
+  fail(ErrorKind::internal, "gguf_tokenizer", "no kind {}", kind);
+}
+
 Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) {
   check_lists(data, where);
   const Json& kind = entry_named("model", data.model, where);

@@ -30,6 +30,9 @@ struct GgufTokenizerData {
 /// The first name of every pre-tokenizer of the byte-level kind.
 std::vector<std::string> gguf_pre_tokenizers();
 
+/// What files call a kind of tokenizer: "byte_level", or "scores" with bytes to fall back on.
+std::string gguf_tokenizer_model(const std::string& kind);
+
 /// `where` names the file. Throws Error(file) on an unknown kind or pre-tokenizer (naming those
 /// that are known), lists of unequal length, ids out of range, or a broken vocabulary.
 Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where);
