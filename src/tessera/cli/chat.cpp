@@ -294,12 +294,17 @@ class Chat {
   }
 
   void say(const std::string& text) {
-    History before = history_;
+    const History before = history_;
     history_.add("user", text);
+    answer_or(before);
+  }
+
+  /// What fails leaves the conversation as it was.
+  void answer_or(const History& before) {
     try {
       answer();
     } catch (...) {
-      history_ = std::move(before);
+      history_ = before;
       throw;
     }
   }
@@ -361,6 +366,7 @@ class Chat {
   }
 
   void retry() {
+    const History before = history_;
     if (history_.ends_with("assistant")) history_.messages.erase(history_.messages.size() - 1);
     if (!history_.ends_with("user"))
       fail(ErrorKind::usage, "chat", "nothing to answer again; expected a question first");
@@ -368,7 +374,7 @@ class Chat {
     ++args_.generate.sampling.seed;
     if (args_.generate.sampling.temperature == 0)
       fmt::print(stderr, "(at temperature 0 the answer stays the same: /set temperature 0.8)\n");
-    answer();
+    answer_or(before);
   }
 
   void undo() {
