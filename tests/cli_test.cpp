@@ -1325,5 +1325,88 @@ TEST_F(Cli, PlanOfAHugeModelIsInstant) {
   EXPECT_EQ(spec::parse_json(outcome.out, "stdout")["parameters"], 405'853'388'800);
 }
 
+TEST_F(Cli, AChatSaysWhatIsMissing) {
+  expect_refused("chat '" + tiny() + "'", 2, "has no tokenizer");
+  expect_refused("chat /no/such/model", 1, "/no/such/model");
+}
+
+/// SmolLM2 (TESSERA_SMOLLM2), whose prompts are known.
+class ChatCli : public Cli {
+ protected:
+  void SetUp() override {
+    const char* path = std::getenv("TESSERA_SMOLLM2");
+    if (path == nullptr) GTEST_SKIP() << "TESSERA_SMOLLM2 does not name the GGUF file";
+    model_ = path;
+  }
+  Outcome chat(const std::string& said, const std::string& options = "") {
+    const std::string file = folder_.write("said", said);
+    return run("chat '" + model_ + "' --max-new-tokens 12 --system 'Be brief.' " + options, "",
+               "<'" + file + "'");
+  }
+  /// What the model goes on with, control tokens and all.
+  std::string continued(const std::string& prompt) {
+    const Outcome outcome =
+        run("generate '" + model_ +
+            "' --max-new-tokens 12 --parse-special --no-special --no-echo --json " + "--prompt '" +
+            prompt + "'");
+    return spec::Json::parse(outcome.out)["text"].get<std::string>() + "\n";
+  }
+  const std::string system_ = "<|im_start|>system\nBe brief.<|im_end|>\n";
+  std::string model_;
+};
+
+TEST_F(ChatCli, AnswersAreWhatTheModelSaysAfterTheTemplate) {
+  const std::string first =
+      system_ + "<|im_start|>user\nName a colour.<|im_end|>\n<|im_start|>assistant\n";
+  const std::string answer = continued(first);
+  const std::string second =
+      first + answer.substr(0, answer.size() - 1) +
+      "<|im_end|>\n<|im_start|>user\nAnother.<|im_end|>\n<|im_start|>assistant\n";
+  const Outcome outcome = chat("Name a colour.\nAnother.\n");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, answer + continued(second));
+  EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--prefix-cache 0").out, outcome.out);
+}
+
+TEST_F(ChatCli, AConversationGoesOnFromItsFile) {
+  const std::string file = (folder_.path() / "talk").string();
+  const Outcome whole = chat("Name a colour.\nAnother.\n");
+  const Outcome first = chat("Name a colour.\n/save " + file + "\n");
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out + chat("Another.\n", "--load '" + file + "'").out, whole.out);
+  // a message a line
+  const std::string saved = read_text_file(file);
+  EXPECT_EQ(std::count(saved.begin(), saved.end(), '\n'), 3);
+  // what is forgotten has no say, and what is taken back neither
+  EXPECT_EQ(chat("Name a colour.\n/reset\nName a colour.\n").out, first.out + first.out);
+  EXPECT_EQ(chat("/load " + file + "\n/undo\nName a colour.\n").out, first.out);
+  EXPECT_EQ(chat("Name a colour.\n/retry\n").out, first.out + first.out);
+  EXPECT_EQ(chat("\"\"\"Name a\ncolour.\"\"\"\n/tokens\n/exit\nnever read\n").code, 0);
+}
+
+TEST_F(ChatCli, MistakesAreOneLine) {
+  const std::string broken = folder_.write("broken", "{\"role\": \"tool\", \"content\": \"\"}\n");
+  for (const auto& [said, words] :
+       std::vector<std::pair<std::string, std::string>>{{"/sett", "did you mean /set?"},
+                                                        {"/set top-p 2", "top_p"},
+                                                        {"/set colour red", "expected temperature"},
+                                                        {"/set seed x", "expected a number"},
+                                                        {"/retry", "expected a question first"},
+                                                        {"/save", "expected the name of a file"},
+                                                        {"/load " + broken, "line 1] role"},
+                                                        {"\"\"\"no end", "does not end"}}) {
+    const Outcome outcome = chat(said + "\n");
+    EXPECT_NE(outcome.code, 0) << said;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << said << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+TEST_F(ChatCli, ProbabilitiesAreThoseOfTheAnswer) {
+  const Outcome outcome = chat("Name a colour.\n", "--probabilities");
+  EXPECT_EQ(outcome.out, chat("Name a colour.\n").out);
+  EXPECT_NE(outcome.err.find(" %  \""), std::string::npos) << outcome.err;
+}
+
 }  // namespace
 }  // namespace tessera

@@ -10,7 +10,7 @@ TESSERA_FUZZ_TARGET(chat_template) {
   const std::string_view said = parts[1].substr(0, 4096);
   fuzz::run(
       [&] {
-        const text::ChatTemplate chat(std::string(parts[0]), "fuzz");
+        const text::ChatTemplate chat(std::string{parts[0]}, "fuzz");
         const text::MarkedText out = chat.render(
             {.messages = spec::Json::array({{{"role", "system"}, {"content", "s"}},
                                             {{"role", "user"}, {"content", std::string(said)}}}),

@@ -10,6 +10,7 @@ struct VerbName {
 
 inline constexpr VerbName kTensorVerbs[] = {
     {"generate", "Text from a model"},
+    {"chat", "A conversation with a model"},
     {"forward", "Logits or hidden states of a batch, file to file"},
     {"embed", "Vectors of texts"},
     {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},

@@ -1,0 +1,565 @@
+// A conversation on the command line.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include <unistd.h>
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/mapped_file.h"
+#include "tessera/base/output_file.h"
+#include "tessera/base/threads.h"
+#include "tessera/cli/kv_flags.h"
+#include "tessera/cli/line_editor.h"
+#include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
+#include "tessera/format/file_source.h"
+#include "tessera/infer/generate.h"
+#include "tessera/infer/load_model.h"
+#include "tessera/text/chat_template.h"
+
+namespace tessera::cli {
+namespace chat_verb {
+
+struct ChatArgs {
+  std::string model, families, adapter, system, template_file, load;
+  infer::GenerateOptions generate;
+  KvFlags kv;
+  ProductFlags products;
+  bool probabilities = false;
+  int64_t cache_mib = 256;
+  int threads = 0;
+};
+
+constexpr std::array kCommands = {"/help", "/exit", "/reset", "/system", "/retry", "/undo",
+                                  "/save", "/load", "/set",   "/show",   "/tokens"};
+
+// Ctrl-C ends the answer that is being made; twice in a row, the program.
+std::atomic<CancelToken*> running{nullptr};
+std::atomic<int> presses{0};
+
+void on_interrupt(int) {
+  CancelToken* const answer = running.load();
+  if (presses.fetch_add(1) > 0) {
+    LineEditor::restore();
+    _exit(128 + SIGINT);
+  }
+  constexpr char kHint[] = "\n(Ctrl-C again leaves)\n";
+  if (answer != nullptr)
+    answer->request(SIGINT);
+  else if (::write(STDERR_FILENO, kHint, sizeof kHint - 1) < 0)
+    _exit(128 + SIGINT);
+}
+
+/// Prints an answer as it comes: what a terminal would obey is shown instead, and what the model
+/// thinks before it answers is dim.
+class Printer {
+ public:
+  /// `thinking`: the prompt has opened the thoughts.
+  explicit Printer(bool thinking) : colours_(isatty(STDOUT_FILENO) != 0), thinking_(thinking) {
+    if (thinking_ && colours_) fmt::print("\x1b[2m");
+  }
+  void add(std::string_view text) {
+    waiting_ += text;
+    for (;;) {
+      const std::string tag = thinking_ ? "</think>" : "<think>";
+      const size_t at = waiting_.find(tag);
+      if (at == std::string::npos) {
+        size_t held = std::min(tag.size() - 1, waiting_.size());
+        while (held > 0 && waiting_.compare(waiting_.size() - held, held, tag, 0, held) != 0)
+          --held;
+        show(waiting_.size() - held);
+        return;
+      }
+      if (thinking_) {
+        show(at + tag.size());
+        if (colours_) fmt::print("\x1b[0m");
+      } else {
+        show(at);
+        if (colours_) fmt::print("\x1b[2m");
+        show(tag.size());
+      }
+      thinking_ = !thinking_;
+    }
+  }
+  void end() {
+    show(waiting_.size());
+    if (thinking_ && colours_) fmt::print("\x1b[0m");
+    fmt::print("\n");
+    flush_output();
+  }
+
+ private:
+  void show(size_t n) {
+    std::string out;
+    for (size_t i = 0; i < n; ++i) {
+      const auto c = static_cast<uint8_t>(waiting_[i]);
+      const bool c1 = c == 0xC2 && i + 1 < n && static_cast<uint8_t>(waiting_[i + 1]) < 0xA0;
+      if (c1) ++i;
+      if (c1 || c == 0x7F || (c < 0x20 && c != '\n' && c != '\t'))
+        out += "\xEF\xBF\xBD";
+      else
+        out += static_cast<char>(c);
+    }
+    fmt::print("{}", out);
+    flush_output();
+    waiting_.erase(0, n);
+  }
+  bool colours_, thinking_;
+  std::string waiting_;
+};
+
+/// What a conversation is made of, and how its file holds it: a message a line.
+struct History {
+  Json messages = Json::array();
+
+  void set_system(const std::string& text) {
+    if (!messages.empty() && messages[0]["role"] == "system") messages.erase(0);
+    if (!text.empty())
+      messages.insert(messages.begin(), Json{{"role", "system"}, {"content", text}});
+  }
+  std::string system() const {
+    return !messages.empty() && messages[0]["role"] == "system"
+               ? messages[0]["content"].get<std::string>()
+               : "";
+  }
+  void add(const char* role, const std::string& text) {
+    messages.push_back({{"role", role}, {"content", text}});
+  }
+  bool ends_with(const char* role) const {
+    return !messages.empty() && messages.back()["role"] == role;
+  }
+
+  void save(const std::filesystem::path& path) const {
+    std::string text;
+    for (const Json& message : messages)
+      text += message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    write_file_atomically(path, text);
+  }
+  static History load(const std::filesystem::path& path) {
+    constexpr size_t kMostBytes = size_t{64} << 20;
+    const std::string text = read_text_file(path, kMostBytes);
+    History out;
+    size_t number = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string where = fmt::format("{}: line {}", path.string(), ++number);
+      if (end > begin) {
+        const Json message =
+            spec::parse_json(std::string_view(text).substr(begin, end - begin), where);
+        if (!message.is_object() || message.size() != 2 || !message.contains("role") ||
+            !message["role"].is_string() || !message.contains("content") ||
+            !message["content"].is_string())
+          fail(ErrorKind::file, where, "no message; expected {{\"role\": ..., \"content\": ...}}");
+        const std::string role = message["role"];
+        if (role != "user" && role != "assistant" && !(role == "system" && out.messages.empty()))
+          fail(ErrorKind::file, where,
+               "role {}; expected user or assistant, or system on the first line",
+               format::in_quotes(role));
+        out.messages.push_back(message);
+      }
+      begin = end + 1;
+    }
+    return out;
+  }
+};
+
+class Chat {
+ public:
+  explicit Chat(ChatArgs& args)
+      : args_(args),
+        loaded_(infer::load_model(
+            args.model, {args.families}, args.adapter, args.products.arithmetic())),
+        template_(make_template()) {
+    say_lost_heads(loaded_.source);
+    args_.products.check(loaded_.model);
+    args_.kv.check(loaded_.model, args_.products);
+    auto& g = args_.generate;
+    g.kv = args_.kv.options();
+    g.stop_ids = ends();
+    if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
+      g.prefix_cache = &cache_.emplace(
+          loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
+    if (!args_.load.empty()) history_ = History::load(args_.load);
+    if (!args_.system.empty()) history_.set_system(args_.system);
+  }
+
+  int run() {
+    LineEditor editor({kCommands.begin(), kCommands.end()});
+    std::signal(SIGINT, on_interrupt);
+    // SIGTERM would wait for the next line, since calls that it interrupts begin again
+    struct sigaction ends {};
+    sigaction(SIGTERM, nullptr, &ends);
+    ends.sa_flags &= ~SA_RESTART;
+    sigaction(SIGTERM, &ends, nullptr);
+    if (editor.terminal())
+      fmt::print(stderr, "/help lists what there is; Ctrl-C stops an answer; Ctrl-D leaves\n");
+    while (!done_ && !cancel_token().requested()) {
+      const std::optional<std::string> text = read(editor);
+      presses = 0;
+      if (!text) break;
+      try {
+        if (text->starts_with('/'))
+          command(*text);
+        else if (text->find_first_not_of(" \t\n") != std::string::npos)
+          say(*text);
+      } catch (const Error& error) {
+        // a conversation goes on after a mistake; a script must see it
+        if (!editor.terminal() || error.kind() == ErrorKind::internal) throw;
+        fmt::print(stderr, "tessera: {}\n", format::printable(error.what(), 2000));
+      }
+      presses = 0;
+    }
+    if (cancel_token().requested()) fail(ErrorKind::cancelled, "chat", "stopped on request");
+    return kExitOk;
+  }
+
+ private:
+  text::ChatTemplate make_template() const {
+    if (!loaded_.tokenizer)
+      fail(ErrorKind::usage, "chat", "{} has no tokenizer; expected a model with one", args_.model);
+    if (loaded_.model.spec().encoder != nullptr)
+      fail(ErrorKind::usage, "chat", "{} answers one text with another; use `tessera generate`",
+           args_.model);
+    const std::string source = args_.template_file.empty()
+                                   ? loaded_.tokenizer->chat_template()
+                                   : read_text_file(args_.template_file, size_t{1} << 20);
+    if (source.empty())
+      fail(ErrorKind::usage, "chat",
+           "{} has no chat template, so that it was hardly trained to converse; expected "
+           "--chat-template FILE, or use `tessera generate`",
+           args_.model);
+    return {source, args_.template_file.empty() ? args_.model : args_.template_file};
+  }
+
+  text::MarkedText rendered(const Json& messages, bool prompt) const {
+    Json variables = Json::object();
+    const text::Tokenizer& tokenizer = *loaded_.tokenizer;
+    const auto add = [&](const char* name, std::optional<int32_t> id) {
+      if (id) variables[name] = std::string(tokenizer.token(*id));
+    };
+    add("bos_token", tokenizer.bos());
+    add("eos_token", tokenizer.eos());
+    add("pad_token", tokenizer.pad());
+    add("unk_token", tokenizer.unk());
+    return template_.render(
+        {.messages = messages, .add_generation_prompt = prompt, .variables = variables});
+  }
+  std::vector<int32_t> encoded(const text::MarkedText& text) const {
+    return loaded_.tokenizer->encode(text, template_.source());
+  }
+
+  /// The end of text, and the special token that the template puts behind an answer.
+  std::vector<int64_t> ends() const {
+    std::vector<int64_t> ids;
+    const text::Tokenizer& tokenizer = *loaded_.tokenizer;
+    if (tokenizer.eos()) ids.push_back(*tokenizer.eos());
+    const std::string answer = "tessera answers";
+    text::MarkedText text;
+    try {
+      text = rendered(Json::array({{{"role", "user"}, {"content", "tessera asks"}},
+                                   {{"role", "assistant"}, {"content", answer}}}),
+                      false);
+    } catch (const Error&) {
+      return ids;  // a template may refuse any conversation
+    }
+    const size_t at = text.text.rfind(answer);
+    if (at == std::string::npos) return ids;
+    const size_t begin = at + answer.size();
+    const auto behind = encoded({text.text.substr(begin), text.input.substr(begin)});
+    if (!behind.empty() && tokenizer.is_special(behind[0]) &&
+        std::find(ids.begin(), ids.end(), behind[0]) == ids.end())
+      ids.push_back(behind[0]);
+    return ids;
+  }
+
+  /// A line; behind """ as many as there are up to the next one. Nothing at the end.
+  static std::optional<std::string> read(LineEditor& editor) {
+    std::optional<std::string> text = editor.read("> ");
+    if (!text || !text->starts_with("\"\"\"")) return text;
+    std::string all = text->substr(3);
+    while (!all.ends_with("\"\"\"")) {
+      const std::optional<std::string> next = editor.read(". ");
+      if (!next)
+        fail(ErrorKind::input, "chat",
+             "a text that begins with \"\"\" does not end; expected \"\"\" at the end of a line");
+      all += "\n" + *next;
+    }
+    return all.substr(0, all.size() - 3);
+  }
+
+  void say(const std::string& text) {
+    const History before = history_;
+    history_.add("user", text);
+    answer_or(before);
+  }
+
+  /// What fails leaves the conversation as it was.
+  void answer_or(const History& before) {
+    try {
+      answer();
+    } catch (...) {
+      history_ = before;
+      throw;
+    }
+  }
+
+  void answer() {
+    const text::MarkedText prompt = rendered(history_.messages, true);
+    const std::vector<int32_t> read = encoded(prompt);
+    const std::vector<int64_t> ids(read.begin(), read.end());
+    const size_t opened = prompt.text.rfind("<think>");
+    const bool thinking = opened != std::string::npos && prompt.input[opened] == 0 &&
+                          prompt.text.find("</think>", opened) == std::string::npos;
+    Printer printer(thinking);
+    CancelToken stopped;
+    infer::GenerateOptions options = args_.generate;
+    options.cancel = &stopped;
+    options.on_text = [&](size_t, std::string_view piece) {
+      if (cancel_token().requested()) stopped.request();  // SIGTERM
+      printer.add(piece);
+    };
+    running = &stopped;
+    infer::Generations result;
+    try {
+      result = infer::generate(loaded_.model, &*loaded_.tokenizer, {ids}, options);
+    } catch (...) {
+      running = nullptr;
+      throw;
+    }
+    running = nullptr;
+    printer.end();
+    const infer::Generation& row = result.rows.at(0);
+    if (row.error) std::rethrow_exception(row.error);
+    if (row.finish_reason == "length")
+      fmt::print(stderr,
+                 "(cut at {} tokens: /set max-new-tokens N, or /reset where the context is full)\n",
+                 row.token_ids.size());
+    history_.add("assistant", row.text);
+    if (args_.probabilities) show_probabilities(ids, row.token_ids);
+  }
+
+  /// How likely each token of the answer was, before temperature and filters.
+  void show_probabilities(const std::vector<int64_t>& prompt, const std::vector<int64_t>& answer) {
+    if (answer.empty()) return;
+    infer::Sequence whole{.source = {}, .tokens = prompt};
+    whole.tokens.insert(whole.tokens.end(), answer.begin(), answer.end());
+    infer::Engine engine(loaded_.model, {.tokenizer = &*loaded_.tokenizer,
+                                         .cache = args_.generate.prefix_cache,
+                                         .kv = args_.generate.kv});
+    const auto id =
+        engine.submit(infer::scoring(whole, infer::next_tokens(whole, infer::size_of(prompt))));
+    while (engine.step(1024)) {
+    }
+    const infer::Generation scored = engine.take(id).generation;
+    if (scored.error) std::rethrow_exception(scored.error);
+    for (size_t i = 0; i < answer.size(); ++i) {
+      const auto token = static_cast<int32_t>(answer[i]);
+      fmt::print(stderr, "{:6.2f} %  {}\n", 100 * std::exp(scored.log_p.at(i)),
+                 format::in_quotes(loaded_.tokenizer->decode(std::span(&token, 1), false)));
+    }
+  }
+
+  void retry() {
+    const History before = history_;
+    if (history_.ends_with("assistant")) history_.messages.erase(history_.messages.size() - 1);
+    if (!history_.ends_with("user"))
+      fail(ErrorKind::usage, "chat", "nothing to answer again; expected a question first");
+    // or the answer would be the same
+    ++args_.generate.sampling.seed;
+    if (args_.generate.sampling.temperature == 0)
+      fmt::print(stderr, "(at temperature 0 the answer stays the same: /set temperature 0.8)\n");
+    answer_or(before);
+  }
+
+  void undo() {
+    if (history_.ends_with("assistant")) history_.messages.erase(history_.messages.size() - 1);
+    if (history_.ends_with("user")) history_.messages.erase(history_.messages.size() - 1);
+  }
+
+  void command(const std::string& line) {
+    const size_t space = std::min(line.find_first_of(" \n"), line.size());
+    const std::string name = line.substr(0, space);
+    const size_t begin = line.find_first_not_of(" \n", space);
+    const std::string rest = begin == std::string::npos ? "" : line.substr(begin);
+    const auto file = [&] {
+      if (rest.empty()) fail(ErrorKind::usage, "chat", "{}: expected the name of a file", name);
+      return rest;
+    };
+    if (name == "/help") {
+      help();
+    } else if (name == "/exit" || name == "/quit") {
+      done_ = true;
+    } else if (name == "/reset") {
+      const std::string system = history_.system();
+      history_ = {};
+      history_.set_system(system);
+    } else if (name == "/system") {
+      history_.set_system(rest);
+    } else if (name == "/retry") {
+      retry();
+    } else if (name == "/undo") {
+      undo();
+    } else if (name == "/save") {
+      history_.save(file());
+    } else if (name == "/load") {
+      history_ = History::load(file());
+    } else if (name == "/set") {
+      set(rest);
+    } else if (name == "/show") {
+      show();
+    } else if (name == "/tokens") {
+      fmt::print("{} tokens\n", encoded(rendered(history_.messages, false)).size());
+    } else {
+      const std::vector<std::string> names(kCommands.begin(), kCommands.end());
+      const std::string nearest = spec::nearest_name(name, names);
+      fail(ErrorKind::usage, "chat", "there is no {}{}; /help lists what there is",
+           format::in_quotes(name),
+           nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+    }
+    flush_output();
+  }
+
+  static void help() {
+    fmt::print(
+        "/reset            forgets the conversation, but not the system message\n"
+        "/system TEXT      what the model is told before all; without a text none\n"
+        "/retry            answers again, by another seed\n"
+        "/undo             takes back the last question and its answer\n"
+        "/save FILE        the conversation, a message a line; /load FILE goes on from one\n"
+        "/set NAME VALUE   temperature, top-k, top-p, min-p, repetition-penalty, seed,\n"
+        "                  max-new-tokens, probabilities (on or off)\n"
+        "/show, /tokens    the settings; how long the conversation is\n"
+        "/exit             leaves, as Ctrl-D does\n"
+        "A text of several lines stands between \"\"\" and \"\"\".\n");
+  }
+
+  void set(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    const std::string value = space == std::string::npos ? "" : line.substr(space + 1);
+    auto& g = args_.generate;
+    const auto number = [&](auto& into) {
+      std::remove_reference_t<decltype(into)> read{};
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), read);
+      if (value.empty() || error != std::errc() || end != value.data() + value.size())
+        fail(ErrorKind::usage, "chat", "/set {} {}: expected a number", name,
+             format::in_quotes(value));
+      into = read;
+    };
+    infer::SamplingOptions sampling = g.sampling;
+    int64_t longest = g.max_new_tokens;
+    if (name == "temperature")
+      number(sampling.temperature);
+    else if (name == "top-k")
+      number(sampling.top_k);
+    else if (name == "top-p")
+      number(sampling.top_p);
+    else if (name == "min-p")
+      number(sampling.min_p);
+    else if (name == "repetition-penalty")
+      number(sampling.repetition_penalty);
+    else if (name == "seed")
+      number(sampling.seed);
+    else if (name == "max-new-tokens")
+      number(longest);
+    else if (name == "probabilities" && (value == "on" || value == "off"))
+      args_.probabilities = value == "on";
+    else
+      fail(ErrorKind::usage, "chat",
+           "/set {}; expected temperature, top-k, top-p, min-p, repetition-penalty, seed, "
+           "max-new-tokens and a "
+           "number, or probabilities and on or off",
+           format::in_quotes(line));
+    sampling.check();
+    if (longest < 1)
+      fail(ErrorKind::usage, "chat", "max-new-tokens = {}; expected 1 or more", longest);
+    g.sampling = sampling;
+    g.max_new_tokens = longest;
+  }
+
+  void show() const {
+    const auto& g = args_.generate;
+    const auto& s = g.sampling;
+    fmt::print(
+        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, "
+        "max-new-tokens {}, "
+        "probabilities {}\n",
+        s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, g.max_new_tokens,
+        args_.probabilities ? "on" : "off");
+    if (!history_.system().empty())
+      fmt::print("system: {}\n", format::printable(history_.system(), 4000));
+  }
+
+  ChatArgs& args_;
+  infer::LoadedModel loaded_;
+  text::ChatTemplate template_;
+  std::optional<infer::PrefixCache> cache_;
+  History history_;
+  bool done_ = false;
+};
+
+}  // namespace chat_verb
+
+std::function<int()> add_chat(CLI::App& app) {
+  auto o = std::make_shared<chat_verb::ChatArgs>();
+  auto& g = o->generate;
+  g.max_new_tokens = 2048;
+  app.add_option("model", o->model, "a model with a chat template: a folder or a GGUF file")
+      ->required();
+  app.add_option("--system", o->system, "what the model is told before all");
+  app.add_option("--load", o->load, "go on from a conversation that /save has written");
+  app.add_option("--chat-template", o->template_file,
+                 "a file with the template, instead of the model's own");
+  app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
+      ->capture_default_str()
+      ->check(positive());
+  app.add_option("--temperature", g.sampling.temperature, "0 = the most likely token each time")
+      ->capture_default_str();
+  app.add_option("--top-k", g.sampling.top_k, "only the k most likely; 0 = all")
+      ->capture_default_str();
+  app.add_option("--top-p", g.sampling.top_p, "only the most likely that make up p")
+      ->capture_default_str();
+  app.add_option("--min-p", g.sampling.min_p, "only those at least so likely, relative to the best")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", g.sampling.repetition_penalty,
+                 "above 1: tokens seen become less likely")
+      ->capture_default_str();
+  app.add_option("--seed", g.sampling.seed, "of the random choices")
+      ->capture_default_str()
+      ->check(cli::seed());
+  app.add_flag("--probabilities", o->probabilities,
+               "after an answer, how likely each of its tokens was");
+  app.add_option("--context", g.context,
+                 "longest conversation in tokens; 0 = what the model is made for")
+      ->capture_default_str()
+      ->check(not_negative());
+  app.add_option(
+         "--prefix-cache", o->cache_mib,
+         "MiB for what the conversation has computed, so that only what is new is read; 0 = none")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  o->kv.add(app);
+  o->products.add(app);
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  app.add_option("--adapter", o->adapter,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run");
+  app.add_option("--families", o->families, "a folder of further family files");
+  examples(
+      app,
+      {"tessera chat model.gguf",
+       "tessera chat model.gguf --system 'Answer in one sentence.' --temperature 0.8 --top-p 0.95",
+       "echo 'What is the capital of France?' | tessera chat model.gguf"});
+  return [o] {
+    if (o->threads > 0) set_thread_count(o->threads);
+    o->generate.sampling.check();
+    return chat_verb::Chat(*o).run();
+  };
+}
+
+}  // namespace tessera::cli
