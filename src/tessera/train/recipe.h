@@ -119,7 +119,6 @@ struct tessera::spec::EnumNames<tessera::train::Precision> {
   using E = tessera::train::Precision;
   static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"}};
 };
-};
 
 namespace tessera::train {
 
