@@ -15,7 +15,7 @@ TESSERA_FUZZ_TARGET(family_folder) {
         auto families = convert::FamilySet::load(folder.path());
         families.unmathematical("hf");
         for (const char* dialect : {"hf", "gguf", "fuzz"}) families.types(dialect);
-        families.of_type("fuzz", "fuzz", Json::object(), "fuzz");
+        families.of_type("fuzz", "fuzz", spec::Json::object(), "fuzz");
       },
       {ErrorKind::file, ErrorKind::spec});
 }

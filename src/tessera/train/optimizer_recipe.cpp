@@ -58,7 +58,7 @@ void for_each_rule(const F& f) {
   for_each_rule(f, std::make_index_sequence<std::variant_size_v<RuleKeys>>());
 }
 
-std::string type_in(const Json& json, const Scope& scope) {
+std::string rule_in(const Json& json, const Scope& scope) {
   if (!json.is_object() || !json.contains("type")) return AdamWKeys::kName;
   std::vector<std::string> names;
   for_each_rule([&](const auto& rule) { names.emplace_back(rule.kName); });
@@ -119,7 +119,7 @@ void check_keys(const RuleKeys& rule, const Scope& scope) {
 }
 
 RuleRecipe read_part(const Json& json, const Scope& scope) {
-  const std::string type = type_in(json, scope);
+  const std::string type = rule_in(json, scope);
   RuleRecipe out;
   for_each_rule([&]<class R>(const R&) {
     if (type != R::kName) return;
@@ -178,7 +178,7 @@ void check_betas(const std::vector<double>& betas, const std::string& where) {
 }
 
 OptimizerRecipe read_optimizer(const Json& json, const Scope& scope) {
-  const std::string type = type_in(json, scope);
+  const std::string type = rule_in(json, scope);
   Json rest = json;
   const std::vector<Json> parts = taken_from_groups(rest);
   OptimizerRecipe out;
