@@ -8,6 +8,7 @@
 #include "tessera/nn/registry.h"
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
+#include "tessera/text/chat_format.h"
 #include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -331,6 +332,40 @@ int64_t balance_routers(Json& json) {
   return n + 1;
 }
 
+/// Takes the objective out of the JSON of a recipe where it is that of conversations.
+std::optional<ChatRecipe> take_chat(Json& json) {
+  const auto found = json.find("objective");
+  if (found == json.end() || !found->is_object() ||
+      found->value("type", Json()) != Json(std::string(spec::enum_name(ChatObjective::chat))))
+    return std::nullopt;
+  auto chat = spec::read_struct<ChatRecipe>(*found, spec::Scope().at("objective"));
+  json.erase("objective");
+  return chat;
+}
+
+/// What conversations need, of the spec and of the data.
+void check_chat(const Recipe& recipe) {
+  if (!recipe.chat) return;
+  const std::vector<std::string> known = text::chat_format_names();
+  if (std::find(known.begin(), known.end(), recipe.chat->format) == known.end())
+    fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}",
+         recipe.chat->format, fmt::join(known, ", "));
+  if (recipe.spec.arch != model::Arch::decoder)
+    fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
+         name_of(recipe.spec.arch));
+  if (recipe.task)
+    fail(ErrorKind::spec, "data.type", "a task with objective \"chat\"; expected files of messages");
+  if (recipe.data.source_key)
+    fail(ErrorKind::spec, "data.source_key",
+         "given with objective \"chat\", which reads messages; leave it out");
+  if (recipe.data.format != DataFormat::jsonl)
+    fail(ErrorKind::spec, "data.format", "found \"{}\"; objective \"chat\" reads \"jsonl\"",
+         spec::enum_name(recipe.data.format));
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "\"carried\" reads on in a document, but conversations stand alone; use \"isolated\"");
+}
+
 /// What a row that goes on from step to step needs.
 void check_carried(const Recipe& recipe) {
   const TrainRecipe& train = recipe.train;
@@ -544,6 +579,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   json.erase("spec");
   read_data(json, recipe);
   json.erase("data");
+  recipe.chat = take_chat(json);
   auto sections = spec::read_struct<Sections>(json, {});
   refuse_keys_of_wsd(json);
   recipe.train = sections.train;
@@ -567,6 +603,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   recipe.experts = std::move(sections.experts);
   recipe.objective = std::move(sections.objective);
   check_objective(recipe);
+  check_chat(recipe);
   recipe.adapter = std::move(sections.adapter);
   check_model(recipe);
   check_adapter(recipe);
@@ -589,6 +626,7 @@ Json resolve(const Recipe& recipe) {
   if (recipe.optimizer.groups.empty()) json["optimizer"].erase("groups");
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
+  if (recipe.chat) json["objective"] = spec::dump_struct(*recipe.chat);
   if (recipe.adapter) json["adapter"] = dump_adapter(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
@@ -619,6 +657,9 @@ Json recipe_schema() {
   schema["properties"]["data"] = {
       {"description", "files to learn from, or a task whose examples are made"},
       {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
+  Json objectives = {schema["properties"]["objective"], spec::struct_schema<ChatRecipe>()};
+  schema["properties"]["objective"] = {{"description", "what is learned"},
+                                       {"anyOf", std::move(objectives)}};
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};
   schema["required"].push_back("data");

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tessera/model/call_plan.h"
+#include "tessera/train/chat_source.h"
 #include "tessera/train/masking.h"
 #include "tessera/train/sha256.h"
 #include "tessera/train/tasks.h"
@@ -245,6 +246,7 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
                                     const std::filesystem::path& cache,
                                     const CancelToken* cancel) {
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
+  if (recipe.chat) return open_chats(recipe, open_tokenizer(recipe.data), cancel);
   TokenData data =
       prepare_tokens(recipe.data, open_tokenizer(recipe.data), recipe.spec.vocab, cache, cancel);
   if (recipe.data.source_key) return std::make_unique<PairSource>(std::move(data), recipe);
