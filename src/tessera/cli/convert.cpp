@@ -84,10 +84,11 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   } else {
     convert::write_tessera_folder(checkpoint, o.out);
   }
-  // a GGUF file carries its tokenizer in its metadata
+  // a GGUF file carries its tokenizer in its metadata, and a folder made of one has it as it was
   if (!o.tokenizer.empty())
     convert::copy_tokenizer(o.tokenizer, o.out);
-  else if (checkpoint.gguf != nullptr)
+  else if (checkpoint.gguf != nullptr ||
+           (checkpoint.dialect == "tessera" && convert::holds_tokenizer(o.model)))
     convert::copy_tokenizer(o.model, o.out);
   fmt::print(stderr, "tessera: wrote {} ({} tensors)\n", o.out, checkpoint.tensors.size());
   return kExitOk;

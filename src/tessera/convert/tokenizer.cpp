@@ -102,6 +102,9 @@ text::Tokenizer find_tokenizer(const std::filesystem::path& path, int32_t vocab_
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& folder) {
   if (std::filesystem::is_directory(from)) {
     copy_tokenizer_files(from, folder);
+    for (const char* name : kOwnFiles)
+      if (std::filesystem::exists(from / name))
+        write_file_atomically(folder / name, read_text_file(from / name));
     return;
   }
   if (!is_gguf(from)) {

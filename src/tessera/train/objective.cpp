@@ -25,11 +25,12 @@ class TokenObjective final : public Objective {
       : Objective(std::move(source)),
         name_(recipe.objective         ? spec::enum_name(recipe.objective->type)
               : !recipe.noises.empty() ? type_of(recipe.noises)
+              : recipe.chat            ? spec::enum_name(recipe.chat->type)
               : recipe.task            ? spec::enum_name(recipe.task->type)
               : recipe.spec.encoder    ? "seq2seq"
               : recipe.data.source_key ? "prefix_lm"
                                        : "causal_lm"),
-        counts_bytes_(!recipe.task && !recipe.objective && recipe.noises.empty()),
+        counts_bytes_(!recipe.task && !recipe.objective && !recipe.chat && recipe.noises.empty()),
         loss_{.z_loss = recipe.train.z_loss,
               .l2_wrap = recipe.train.l2_wrap,
               .smoothing = recipe.train.label_smoothing},

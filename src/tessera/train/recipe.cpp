@@ -12,6 +12,7 @@
 #include "tessera/spec/json_difference.h"
 #include "tessera/spec/names.h"
 #include "tessera/train/noise_source.h"
+#include "tessera/text/chat_format.h"
 #include "tessera/train/start.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
@@ -307,6 +308,7 @@ std::vector<NoiseShare> take_noises(Json& json) {
   std::vector<std::string> known = noise_types();
   if (std::find(known.begin(), known.end(), type) == known.end()) {
     known.insert(known.begin(), spec::enum_name(ObjectiveType::masked_lm));
+    known.push_back(spec::enum_name(ChatObjective::chat));
     // other mistakes are found where it is read
     if (!type.empty() && type != known.front())
       fail(ErrorKind::spec, "objective.type", "unknown value \"{}\"{}; expected one of {}", type,
@@ -475,6 +477,45 @@ void check_curriculum(const Recipe& recipe) {
         "found {}; the first {} tokens of a document see each other, which leaves none to predict: "
         "expected at least {}",
         how.from, prefix, prefix);
+}
+
+/// Takes the objective out of the JSON of a recipe where it is that of conversations.
+std::optional<ChatRecipe> take_chat(Json& json) {
+  const auto found = json.find("objective");
+  if (found == json.end() || !found->is_object() ||
+      found->value("type", Json()) != Json(std::string(spec::enum_name(ChatObjective::chat))))
+    return std::nullopt;
+  auto chat = spec::read_struct<ChatRecipe>(*found, spec::Scope().at("objective"));
+  json.erase("objective");
+  return chat;
+}
+
+/// What conversations need, of the spec and of the data.
+void check_chat(const Recipe& recipe) {
+  if (!recipe.chat) return;
+  const std::vector<std::string> known = text::chat_format_names();
+  if (std::find(known.begin(), known.end(), recipe.chat->format) == known.end())
+    fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}",
+         recipe.chat->format, fmt::join(known, ", "));
+  if (recipe.spec.arch != model::Arch::decoder)
+    fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
+         name_of(recipe.spec.arch));
+  if (recipe.task)
+    fail(ErrorKind::spec, "data.type", "a task with objective \"chat\"; expected files of messages");
+  if (!recipe.data.mix.empty())
+    fail(ErrorKind::spec, "data.mix", "given with objective \"chat\"; expected files in train");
+  if (recipe.train.curriculum.steps > 0)
+    fail(ErrorKind::spec, "train.curriculum",
+         "conversations have the length that they have; expected steps 0");
+  if (recipe.data.source_key)
+    fail(ErrorKind::spec, "data.source_key",
+         "given with objective \"chat\", which reads messages; leave it out");
+  if (recipe.data.format != DataFormat::jsonl)
+    fail(ErrorKind::spec, "data.format", "found \"{}\"; objective \"chat\" reads \"jsonl\"",
+         spec::enum_name(recipe.data.format));
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "\"carried\" reads on in a document, but conversations stand alone; use \"isolated\"");
 }
 
 /// What a row that goes on from step to step needs.
@@ -714,6 +755,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   json.erase("spec");
   read_data(json, recipe);
   json.erase("data");
+  recipe.chat = take_chat(json);
   recipe.noises = take_noises(json);
   take_optimizer(json, recipe);
   auto sections = spec::read_struct<Sections>(json, {});
@@ -745,6 +787,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
       !recipe.data.source_key)
     recipe.noises.clear();
   check_noises(recipe);
+  check_chat(recipe);
   recipe.adapter = std::move(sections.adapter);
   check_model(recipe);
   check_adapter(recipe);
@@ -773,6 +816,7 @@ Json resolve(const Recipe& recipe) {
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
   if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
   if (!recipe.noises.empty()) json["objective"] = dump_noises(recipe.noises);
+  if (recipe.chat) json["objective"] = spec::dump_struct(*recipe.chat);
   if (recipe.adapter) json["adapter"] = dump_adapter(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
@@ -804,7 +848,7 @@ Json recipe_schema() {
   schema["properties"]["data"] = {
       {"description", "files to learn from, or a task whose examples are made"},
       {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
-  Json objectives = {schema["properties"]["objective"]};
+  Json objectives = {schema["properties"]["objective"], spec::struct_schema<ChatRecipe>()};
   for (const std::string& type : noise_types()) objectives.push_back(noise_schema(type));
   schema["properties"]["objective"] = {{"description", "what is learned"},
                                        {"anyOf", std::move(objectives)}};

@@ -22,6 +22,7 @@
 #include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
 #include "tessera/train/adapter_recipe.h"
+#include "tessera/train/chat_recipe.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
 #include "tessera/train/length_ramp.h"
@@ -409,6 +410,7 @@ struct Recipe {
   std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
   std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
   std::vector<NoiseShare> noises = {};         // instead of it: questions out of a text
+  std::optional<ChatRecipe> chat = {};         // instead of it: answers of conversations
   std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "tessera/model/call_plan.h"
+#include "tessera/train/chat_source.h"
 #include "tessera/train/masking.h"
 #include "tessera/train/mixed_source.h"
 #include "tessera/train/noise_source.h"
@@ -276,6 +277,7 @@ std::unique_ptr<Source> open_source(const Recipe& recipe,
                                     const CancelToken* cancel) {
   if (recipe.task) return std::make_unique<TaskSource>(recipe);
   const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
+  if (recipe.chat) return open_chats(recipe, tokenizer, cancel);
   const auto tokens_of = [&](const DataRecipe& data) {
     return prepare_tokens(data, tokenizer, recipe.spec.vocab, cache, cancel);
   };
