@@ -379,8 +379,15 @@ TEST(VirtualTokens, AreRefusedWhereTheyHaveNoPlace) {
       "mamba"));
   test::expect_error(ErrorKind::usage, "mixer \"mamba2\" of layers.0.mixer has no keys",
                      [&] { fresh_prefix(mamba, 3, 1); });
-  const Model adapted = with_overlays(model, virtual_ones(model, false));
-  test::expect_error(ErrorKind::input, "40 positions",
+  // they take places of a table of positions
+  spec::Json table = spec::parse_json(kBiased, "table");
+  table["embed"] = {{"type", "token"}, {"position", {{"type", "learned"}, {"n_positions", 40}}}};
+  table["layers"][0]["mixer"].erase("position");
+  const ModelSpec spec = read_model_spec(table);
+  const Model placed(spec, Weights::initial(spec, 1));
+  const Model adapted = with_overlays(placed, virtual_ones(placed, false));
+  adapted.hidden(nn::Batch::of({std::vector<int64_t>(37, 1)}));
+  test::expect_error(ErrorKind::input, "40",
                      [&] { adapted.hidden(nn::Batch::of({std::vector<int64_t>(38, 1)})); });
 }
 
