@@ -162,8 +162,9 @@ TEST_P(AdapterKind, TrainsGoesOnBitForBitAndStandsBesideTheModel) {
   const TrainResult result = s.train(
       "whole", {.on_step = [&](const LogLine& line, int64_t) { losses.push_back(line.loss); },
                 .on_start = [&](const std::string& line) { lines.push_back(line); }});
-  ASSERT_EQ(lines.size(), 1u);
+  ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(lines.front().starts_with(GetParam().line)) << lines.front();
+  EXPECT_TRUE(lines.back().starts_with("states of the optimiser: ")) << lines.back();
   const auto mean = [](auto begin) { return std::accumulate(begin, begin + 5, 0.0) / 5; };
   EXPECT_LT(mean(losses.end() - 5), mean(losses.begin()) - 0.1);
   EXPECT_TRUE(read_text_file(model) == before);
