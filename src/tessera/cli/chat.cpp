@@ -27,7 +27,8 @@ namespace tessera::cli {
 namespace chat_verb {
 
 struct ChatArgs {
-  std::string model, families, adapter, system, template_file, load;
+  std::vector<std::string> adapters;
+  std::string model, families, system, template_file, load;
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
@@ -174,7 +175,7 @@ class Chat {
   explicit Chat(ChatArgs& args)
       : args_(args),
         loaded_(infer::load_model(
-            args.model, {args.families}, args.adapter, args.products.arithmetic())),
+            args.model, {args.families}, args.adapters, args.products.arithmetic())),
         template_(make_template()) {
     say_lost_heads(loaded_.source);
     args_.products.check(loaded_.model);
@@ -547,8 +548,10 @@ std::function<int()> add_chat(CLI::App& app) {
   o->kv.add(app);
   o->products.add(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
-  app.add_option("--adapter", o->adapter,
-                 "an adapter beside the model's weights: a folder of PEFT or of a run");
+  app.add_option("--adapter", o->adapters,
+                 "an adapter beside the model's weights: a folder of PEFT or of a run; of several "
+                 "the products add up")
+      ->allow_extra_args(false);
   app.add_option("--families", o->families, "a folder of further family files");
   examples(
       app,
