@@ -18,6 +18,7 @@
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
+#include "tessera/cli/retrieve_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -32,6 +33,7 @@ struct ChatArgs {
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
+  RetrieveFlags retrieve;
   bool probabilities = false;
   int64_t cache_mib = 256;
   int threads = 0;
@@ -186,6 +188,7 @@ class Chat {
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
           loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
+    if (args_.retrieve.on()) passages_.emplace(args_.retrieve);
     if (!args_.load.empty()) history_ = History::load(args_.load);
     if (!args_.system.empty()) history_.set_system(args_.system);
   }
@@ -311,7 +314,14 @@ class Chat {
   }
 
   void answer() {
-    const text::MarkedText prompt = rendered(history_.messages, true);
+    Json messages = history_.messages;
+    // the last question alone has its passages: a conversation would soon be full of them
+    Asked asked;
+    if (passages_) {
+      asked = passages_->ask(messages.back()["content"].get<std::string>(), *loaded_.tokenizer);
+      messages.back()["content"] = asked.prompt;
+    }
+    const text::MarkedText prompt = rendered(messages, true);
     const std::vector<int32_t> read = encoded(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
     const size_t opened = prompt.text.rfind("<think>");
@@ -342,6 +352,7 @@ class Chat {
                  "(cut at {} tokens: /set max-new-tokens N, or /reset where the context is full)\n",
                  row.token_ids.size());
     history_.add("assistant", row.text);
+    asked.print_sources(row.text);
     if (args_.probabilities) show_probabilities(ids, row.token_ids);
   }
 
@@ -501,6 +512,7 @@ class Chat {
   infer::LoadedModel loaded_;
   text::ChatTemplate template_;
   std::optional<infer::PrefixCache> cache_;
+  std::optional<Passages> passages_;
   History history_;
   bool done_ = false;
 };
@@ -546,6 +558,7 @@ std::function<int()> add_chat(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   o->kv.add(app);
+  o->retrieve.add(app);
   o->products.add(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--adapter", o->adapters,

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/mapped_file.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {
