@@ -171,7 +171,7 @@ TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
        {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
-        "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
+        "convert", "quantize", "bench", "verify", "doctor", "docs", "runs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
