@@ -614,6 +614,31 @@ TEST_F(Cli, ConvertsExperts) {
   EXPECT_FALSE(fs::exists(folder_ / "never"));
 }
 
+TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied", "layers": [{}],
+             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 3, "batch": 2, "length": 16, "log_every": 1}})";
+  const std::string out = (folder_ / "out").string(), page = (folder_ / "runs.html").string();
+  for (const char* name : {"a", "b"})
+    ASSERT_EQ(run("train " + (folder_ / "recipe.json").string() + " --out " + out + "/" + name +
+                  " --set optimizer.lr=" + (name[0] == 'a' ? "0.1" : "0.01"))
+                  .code,
+              0);
+  const Outcome table = run("runs " + out + " --watch --html " + page);
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* words : {"\na  complete   3/3", "\nb  complete   3/3", "\noptimizer.lr", "0.01"})
+    EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
+  EXPECT_NE(read_text_file(page).find("loss by seconds"), std::string::npos);
+  const spec::Json json = spec::parse_json(run("runs " + out + "/b --json").out, "runs");
+  EXPECT_EQ(json["runs"][0]["last"]["step"], 3);
+  expect_refused("runs " + out + " --watch --json", 2, "--watch with --json");
+  expect_refused("runs " + (folder_ / "none").string(), 2, "expected the folder of a run");
+}
+
 TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
   std::string lines;
   for (int i = 0; i < 400; ++i) lines += std::to_string(i * i % 97) + " ";
