@@ -171,7 +171,8 @@ TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
        {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
-        "convert", "quantize", "index", "search", "bench", "verify", "doctor", "docs"}) {
+        "convert", "quantize", "index", "search", "bench", "verify", "doctor", "docs",
+        "runs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -341,14 +342,14 @@ TEST_F(Cli, PassagesAreFoundAndStandBeforeAQuestion) {
   const Outcome found = run("search '" + index + "' sun --top 1 --json");
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_EQ(spec::parse_json(found.out, "stdout")[0]["text"], "sun\n");
-  const Outcome asked = run("generate " + kGoldens + "/llama/gguf/base.gguf --prompt moon --retrieve '" + index +
+  const Outcome asked = run("generate " + kGoldens + "/llama/gguf/base.gguf --prompt ! --retrieve '" + index +
                             "' --passages 1 --max-new-tokens 3 --json");
   ASSERT_EQ(asked.code, 0) << asked.err;
   const spec::Json answer = spec::parse_json(asked.out, "stdout");
   ASSERT_EQ(answer["sources"].size(), 1u);
   EXPECT_EQ(answer["sources"][0]["number"], 1);
   const Outcome plain = run("generate " + kGoldens +
-                            "/llama/gguf/base.gguf --prompt moon --max-new-tokens 3 --json");
+                            "/llama/gguf/base.gguf --prompt ! --max-new-tokens 3 --json");
   EXPECT_GT(answer["prompt_tokens"], spec::parse_json(plain.out, "stdout")["prompt_tokens"]);
   expect_refused("search '" + model + "' sun", 1, "no index; expected a folder that `tessera index`");
   expect_refused("index '" + folder_.path().string() + "/nothing' --with '" + model + "'", 1,
@@ -645,6 +646,31 @@ TEST_F(Cli, ConvertsExperts) {
   expect_refused("convert " + from + " --kv-heads 1 --seed 1" + out, 2,
                  "--seed with nothing to draw");
   EXPECT_FALSE(fs::exists(folder_ / "never"));
+}
+
+TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied", "layers": [{}],
+             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 3, "batch": 2, "length": 16, "log_every": 1}})";
+  const std::string out = (folder_ / "out").string(), page = (folder_ / "runs.html").string();
+  for (const char* name : {"a", "b"})
+    ASSERT_EQ(run("train " + (folder_ / "recipe.json").string() + " --out " + out + "/" + name +
+                  " --set optimizer.lr=" + (name[0] == 'a' ? "0.1" : "0.01"))
+                  .code,
+              0);
+  const Outcome table = run("runs " + out + " --watch --html " + page);
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* words : {"\na  complete   3/3", "\nb  complete   3/3", "\noptimizer.lr", "0.01"})
+    EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
+  EXPECT_NE(read_text_file(page).find("loss by seconds"), std::string::npos);
+  const spec::Json json = spec::parse_json(run("runs " + out + "/b --json").out, "runs");
+  EXPECT_EQ(json["runs"][0]["last"]["step"], 3);
+  expect_refused("runs " + out + " --watch --json", 2, "--watch with --json");
+  expect_refused("runs " + (folder_ / "none").string(), 2, "expected the folder of a run");
 }
 
 TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {

@@ -70,6 +70,7 @@ std::function<int()> add_convert(CLI::App&);
 std::function<int()> add_data(CLI::App&);
 std::function<int()> add_quantize(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
+std::function<int()> add_runs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);
