@@ -176,6 +176,7 @@ ChatTokens chat_tokens(std::vector<ChatMessage> messages,
 }
 
 std::unique_ptr<Source> open_chats(const Recipe& recipe,
+                                   const ChatRecipe& how,
                                    const text::Tokenizer& tokenizer,
                                    const CancelToken* cancel) {
   const DataRecipe& data = recipe.data;
@@ -183,10 +184,10 @@ std::unique_ptr<Source> open_chats(const Recipe& recipe,
   Chats chats;
   const auto tokens_of = [&](std::string_view line, const std::string& where) {
     if (cancel != nullptr) cancel->check("data");
-    std::vector<ChatMessage> messages = read_messages(line, recipe.chat->messages_key, where);
+    std::vector<ChatMessage> messages = read_messages(line, how.messages_key, where);
     try {
       ChatTokens chat =
-          chat_tokens(std::move(messages), *recipe.chat, tokenizer, recipe.train.length);
+          chat_tokens(std::move(messages), how, tokenizer, recipe.train.length);
       for (const int64_t id : chat.ids)
         if (id >= recipe.spec.vocab)
           fail(ErrorKind::input, "chat", "token id {}; the spec has a vocabulary of {}", id,

@@ -40,6 +40,7 @@ std::vector<size_t> token_places(const std::vector<int32_t>& ids,
 /// The conversations of a recipe's files. Every line is read and tokenised before the first step:
 /// what is wrong with one is said with its file and number.
 std::unique_ptr<Source> open_chats(const Recipe& recipe,
+                                   const ChatRecipe& how,
                                    const text::Tokenizer& tokenizer,
                                    const CancelToken* cancel);
 

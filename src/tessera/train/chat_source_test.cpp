@@ -99,7 +99,7 @@ TEST(ChatSource, SamplesAreConversations) {
   json["objective"] = {{"type", "chat"}};
   const Recipe recipe = read_recipe(json, "");
   EXPECT_EQ(resolve(recipe)["objective"]["format"], "chatml");
-  const auto source = open_chats(recipe, bytes(), nullptr);
+  const auto source = open_source(recipe, "unused");
   EXPECT_EQ(source->valid_samples(), 2);
   std::vector<int64_t> begun;
   // three are learned from, each once an epoch
@@ -121,7 +121,7 @@ TEST(ChatSource, SamplesAreConversations) {
       same.ids);
   json["objective"]["turns"] = "last";
   json["train"]["seed"] = 4;
-  EXPECT_EQ(open_chats(read_recipe(json, ""), bytes(), nullptr)->key(), source->key());
+  EXPECT_EQ(open_source(read_recipe(json, ""), "unused")->key(), source->key());
 }
 
 TEST(ChatSource, WhatIsWrongIsSaidWithItsLine) {
@@ -133,7 +133,7 @@ TEST(ChatSource, WhatIsWrongIsSaidWithItsLine) {
     json["data"].erase("valid_fraction");
     json["train"]["length"] = 80;
     json["objective"] = {{"type", "chat"}};
-    expect_error(kind, message, [&] { open_chats(read_recipe(json, ""), bytes(), nullptr); });
+    expect_error(kind, message, [&] { open_source(read_recipe(json, ""), "unused"); });
   };
   refuses(ErrorKind::file, "{\"messages\": 3}", "talk.jsonl: line 3: \"messages\" is ");
   refuses(ErrorKind::file, "{\"messages\": []}", "line 3: the list is empty");

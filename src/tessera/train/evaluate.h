@@ -1,8 +1,11 @@
-// How well a model answers what an objective holds out: the evaluator of infer/evaluate.h on the
-// samples of a source.
+// How well a model answers what an objective holds out.
 #pragma once
 
-#include "tessera/train/objective.h"
+#include <map>
+#include <string>
+
+#include "tessera/model/model.h"
+#include "tessera/train/source.h"
 
 namespace tessera::train {
 
@@ -25,10 +28,16 @@ struct EvaluateOptions {
   const CancelToken* cancel = nullptr;
 };
 
-/// The samples that the objective holds out. An encoder, which no engine serves, reads a batch in
-/// one pass. Throws Error(cancelled) between passes.
-Evaluation evaluate(const model::Model& model,
-                    const Objective& objective,
-                    const EvaluateOptions& options);
+/// Samples of each pass over `samples`, by number.
+std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptions& options);
+
+/// Of an objective whose targets are tokens (PackedBatch::targets): the evaluator of
+/// infer/evaluate.h on what the source holds out, each piece a document of its own. An encoder,
+/// which no engine serves, reads a batch in one pass. `kinds`: names of the losses of
+/// PackedBatch::kinds. Throws Error(cancelled) between passes.
+Evaluation evaluate_tokens(const model::Model& model,
+                           const Source& source,
+                           const std::vector<std::string>& kinds,
+                           const EvaluateOptions& options);
 
 }  // namespace tessera::train

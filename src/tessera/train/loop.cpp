@@ -264,16 +264,16 @@ void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
 void Loop::validate(LogLine& line, bool last) {
   const double begin = now();
   const ShownAverage average(*learner_->optimizer);
-  const Evaluation result = evaluate(learner_->model, objective_,
-                                     {.batch = recipe_.train.batch,
-                                      .batches = last ? 0 : recipe_.train.eval_batches,
-                                      .carried = progress_.carried.has_value(),
-                                      .carry_limit = recipe_.train.carry_limit,
-                                      .cancel = options_.cancel});
+  const Evaluation result =
+      objective_.evaluate(learner_->model, {.batch = recipe_.train.batch,
+                                            .batches = last ? 0 : recipe_.train.eval_batches,
+                                            .carried = progress_.carried.has_value(),
+                                            .carry_limit = recipe_.train.carry_limit,
+                                            .cancel = options_.cancel});
   line.valid_loss = result.loss;
   line.accuracy = result.accuracy;
   for (const auto& [name, loss] : result.losses) line.losses["valid_" + name] = loss;
-  if (objective_.counts_bytes()) line.valid_bits_per_byte = result.bits_per_byte;
+  if (result.bits_per_byte > 0) line.valid_bits_per_byte = result.bits_per_byte;
   progress_.seconds += now() - begin;
 }
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "tessera/infer/evaluate.h"
+#include "tessera/train/evaluate.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/source.h"
@@ -53,12 +53,8 @@ class Objective {
                          const nn::Batch& batch,
                          const model::ForwardOptions& forward,
                          const Denominators& whole) const = 0;
-  /// What an evaluation asks of each piece of a batch, as a document of its own.
-  virtual std::vector<infer::Request> questions(const PackedBatch& packed) const = 0;
-  /// The loss of one of the objectives that this one draws (PackedBatch::kinds), by its name.
-  virtual std::string loss_of_kind(int64_t kind) const = 0;
-  /// Whether the text that is predicted has bytes to count.
-  virtual bool counts_bytes() const = 0;
+  /// What it holds out, answered. Throws Error(cancelled) between passes.
+  virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
 
  private:
   std::unique_ptr<Source> source_;
