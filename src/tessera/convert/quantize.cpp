@@ -395,6 +395,11 @@ std::vector<DType> types_for(const GgufModel& model,
   Chooser chooser(model, recipe, options.importance != nullptr);
   std::vector<DType> types(model.tensors.size());
   std::vector<bool> used(options.rules.size());
+  if (!model.widened.empty() && is_block_type(recipe.type) && !options.requantize)
+    fail(ErrorKind::usage, "quantize",
+         "{} is in fewer bits already, and would be rounded a second time; expected floats, or "
+         "--requantize to accept the loss",
+         model.widened);
   for (const size_t i : in_order_of_layers(model)) {
     const TensorView& tensor = model.tensors[i];
     types[i] = tensor.dtype;
