@@ -117,6 +117,30 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
                    "is of another model: module model.layers.0.mlp.down_proj has no place");
 }
 
+TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
+  const std::string folders = (kSource / "tests/golden/quantized").string();
+  const auto ids = [&](const std::string& name) {
+    const Outcome outcome = run("generate " + folders + "/" + name +
+                                " --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return std::pair(spec::parse_json(outcome.out, "generate").at("token_ids"), outcome.err);
+  };
+  const auto [packed, nothing] = ids("awq");
+  EXPECT_EQ(nothing.find("float32"), std::string::npos) << nothing;
+  EXPECT_NE(ids("gptq4_act_order").second.find("are held in float32"), std::string::npos);
+  // as floats it says the same
+  const std::string plain = (folder_ / "plain").string();
+  const Outcome converted = run("convert " + folders + "/awq --to hf --out '" + plain + "'");
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  EXPECT_NE(converted.err.find("written as float32"), std::string::npos) << converted.err;
+  const Outcome outcome = run("generate '" + plain +
+                              "' --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
+  EXPECT_EQ(spec::parse_json(outcome.out, "generate").at("token_ids"), packed);
+  expect_refused("quantize " + folders + "/awq --type Q4_0 --tokenizer '" + kGoldens +
+                     "/llama/gguf/base.gguf' --out x",
+                 2, "rounded a second time");
+}
+
 TEST_F(Cli, QuantizeWritesWhatOthersRead) {
   const std::string gguf = kGoldens + "/llama/gguf/base.gguf";
   const std::string whole = (folder_ / "whole.gguf").string();

@@ -178,7 +178,7 @@ int bench(BenchArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   const model::Model& model = loaded.model;
   if (model.spec().encoder)

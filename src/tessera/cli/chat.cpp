@@ -180,7 +180,7 @@ class Chat {
         loaded_(infer::load_model(
             args.model, {args.families}, args.adapters, args.products.arithmetic())),
         prompts_(make_prompts()) {
-    say_lost_heads(loaded_.source);
+    say_differences(loaded_.source);
     args_.products.check(loaded_.model);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
