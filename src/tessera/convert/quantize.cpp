@@ -463,8 +463,10 @@ TypeRule parse_type_rule(const std::string& text) {
     fail(ErrorKind::usage, "quantize",
          "rule {}; expected NAMES=TYPE, like 'blk.*.attn_v.weight=q6_k'", in_quotes(text));
   const DType type = dtype_named(in_case(text.substr(equals + 1), std::tolower));
-  if (!kernels::can_dequantize(type))
-    fail(ErrorKind::usage, "quantize", "rule {}: weights of {}; expected f32, f16, bf16 or blocks",
+  const bool is_float = type == DType::f32 || type == DType::f16 || type == DType::bf16;
+  if (!is_float && !kernels::can_quantize(type))
+    fail(ErrorKind::usage, "quantize",
+         "rule {}: weights of {}, which nothing writes; expected f32, f16, bf16 or blocks",
          in_quotes(text), name_of(type));
   return {text.substr(0, equals), type};
 }

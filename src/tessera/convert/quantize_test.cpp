@@ -170,6 +170,8 @@ TEST_F(QuantizeFile, RefusesWhatCannotBe) {
   refused(by("Q4_K_M"), "would be rounded a second time");
   for (const char* rule : {"a", "=q8_0", "a=", "a=i8", "a=q9"})
     EXPECT_THROW(parse_type_rule(rule), Error) << rule;
+  for (const char* rule : {"a=iq2_s", "a=scaled_u4", "a=i32"})
+    test::expect_error(ErrorKind::usage, "which nothing writes", [&] { parse_type_rule(rule); });
 }
 
 TEST_F(QuantizeFile, ImportanceIsReadAsItWasWritten) {

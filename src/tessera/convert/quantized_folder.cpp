@@ -266,6 +266,19 @@ class Settings {
     if (!value->is_string()) wrong(key, *value, "a text");
     return value->get<std::string>();
   }
+  /// The text under the first of these keys that is there, or the first of those that may stand
+  /// there; others are refused.
+  std::string expect(std::initializer_list<const char*> keys,
+                     std::initializer_list<const char*> known) const {
+    for (const char* key : keys) {
+      const Json* value = find(key);
+      if (value == nullptr) continue;
+      for (const char* one : known)
+        if (*value == one) return one;
+      wrong(key, *value, fmt::format("\"{}\"", fmt::join(known, "\" or \"")));
+    }
+    return *known.begin();
+  }
   bool flag(const char* key, bool otherwise) const {
     const Json* value = find(key);
     if (value == nullptr) return otherwise;
@@ -326,9 +339,7 @@ const Raw& scales_of(RawTensors& tensors, const std::string& module, int64_t gro
 std::vector<Matrix> awq_matrices(const Settings& settings, RawTensors& tensors) {
   if (const int64_t bits = settings.whole("bits", 4); bits != 4)
     settings.wrong("bits", *settings.find("bits"), "4");
-  if (const std::string version = settings.text("version", "gemm");
-      version != "gemm" && version != "GEMM")
-    settings.wrong("version", *settings.find("version"), "\"gemm\"");
+  settings.expect({"version", "format"}, {"gemm", "GEMM"});
   if (!settings.flag("zero_point", true))
     settings.wrong("zero_point", *settings.find("zero_point"), "true");
   // where in a word the bits of each of its eight outputs are: in the order 0 2 4 6 1 3 5 7
@@ -396,15 +407,14 @@ int bits_of(const Settings& settings, const char* key) {
 
 std::vector<Matrix> gptq_matrices(const Settings& settings, RawTensors& tensors) {
   const int bits = bits_of(settings, "bits");
-  const std::string form = settings.text("checkpoint_format", "gptq");
-  if (form != "gptq" && form != "gptq_v2")
-    settings.wrong("checkpoint_format", *settings.find("checkpoint_format"),
-                   "\"gptq\" or \"gptq_v2\"");
+  const bool second =
+      settings.expect({"checkpoint_format", "format"}, {"gptq", "gptq_v2"}) == "gptq_v2";
+  settings.expect({"pack_dtype"}, {"int32"});
   const int64_t in_word = 32 / bits;
   const uint32_t mask = (1u << bits) - 1;
   // in the first version zeros lie one below what they are: one is added to the whole word, as
   // those who wrote it took it away
-  const uint32_t ones = form == "gptq_v2" ? 0 : bits == 4 ? 0x11111111u : 0x01010101u;
+  const uint32_t ones = second ? 0 : bits == 4 ? 0x11111111u : 0x01010101u;
   std::vector<Matrix> matrices;
   for (const auto& [name, raw] : tensors.all()) {
     if (!name.ends_with(".qweight")) continue;
@@ -544,8 +554,7 @@ constexpr const char* kActivations =
 std::vector<Matrix> fp8_matrices(const Settings& settings,
                                  RawTensors& tensors,
                                  std::vector<std::string>& remarks) {
-  if (settings.text("fmt", "e4m3") != "e4m3")
-    settings.wrong("fmt", *settings.find("fmt"), "\"e4m3\"");
+  settings.expect({"fmt"}, {"e4m3"});
   settings.text("activation_scheme", "dynamic");
   std::vector<Declared> declared(1);
   declared[0].block = settings.sizes("weight_block_size");

@@ -139,6 +139,8 @@ TEST(QuantizedFolders, ConfigsThatAreNotSupportedAreRefusedByTheirKey) {
   refuses("awq", "zero_point = false", [](Json& s) { s["zero_point"] = false; });
   refuses("awq", "group_size = 0", [](Json& s) { s["group_size"] = 0; });
   refuses("awq", "group_size = \"32\"", [](Json& s) { s["group_size"] = "32"; });
+  refuses("gptq4", "pack_dtype = \"int16\"", [](Json& s) { s["pack_dtype"] = "int16"; });
+  refuses("gptq4", "format = \"gptq_p\"", [](Json& s) { s["format"] = "gptq_p"; });
   refuses("gptq4", "bits = 3", [](Json& s) { s["bits"] = 3; });
   refuses("gptq4", "bits = null", [](Json& s) { s.erase("bits"); });
   refuses("gptq4", "checkpoint_format = \"marlin\"",
