@@ -167,11 +167,54 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
                  "no family that is written as GGUF says this architecture");
 }
 
+/// From a file of labels to a model that judges texts.
+TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
+  std::string table = "sentence\tmood\n";
+  for (int i = 0; i < 40; ++i)
+    table += fmt::format("{}{}{}\t{}\n", static_cast<char>('a' + i % 5), i % 2 == 0 ? 'x' : 'y',
+                         static_cast<char>('a' + i % 3), i % 2 == 0 ? "glad" : "sad");
+  const std::string data = (folder_ / "a.tsv").string(), out = (folder_ / "run").string();
+  std::ofstream(data) << table;
+  const std::string recipe = (folder_ / "bytes.json").string();
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'x');
+  std::ofstream(recipe)
+      << R"({"spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16,
+      "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+      "ffn": {"type": "glu", "d_hidden": 32}, "layers": [{"repeat": 1}]},
+      "data": {"train": ["text.txt"]}, "train": {"steps": 1, "batch": 1, "length": 8}})";
+  const std::string base = (folder_ / "base").string();
+  ASSERT_EQ(run("train " + recipe + " --out " + base).code, 0);
+
+  const std::string call = "finetune " + base + " --data " + data + " --label mood";
+  const Outcome printed = run(call + " --recipe");
+  EXPECT_EQ(printed.code, 0) << printed.err;
+  EXPECT_NE(printed.err.find("the class of \"sentence\", from \"mood\""), std::string::npos)
+      << printed.err;
+  EXPECT_EQ(spec::parse_json(printed.out, "stdout")["objective"]["labels"],
+            (spec::Json{"glad", "sad"}));
+  expect_refused("finetune " + base + " --data " + data + " --out x", 2, "no column for the label");
+  expect_refused(call, 2, "expected --out FOLDER");
+
+  const Outcome made = run(call + " --lr 0.02 --steps 60 --out " + out + " --json");
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(spec::parse_json(made.out, "stdout")["scores"]["accuracy"], 1.0) << made.out;
+  EXPECT_TRUE(fs::exists(out + "/finetune.json"));
+  const Outcome judged = run("classify " + out + "/latest --text bxc --text ayb --json");
+  ASSERT_EQ(judged.code, 0) << judged.err;
+  const spec::Json report = spec::parse_json(judged.out, "stdout");
+  EXPECT_EQ(report[0]["label"], "glad");
+  EXPECT_EQ(report[1]["label"], "sad");
+  const Outcome line = run("classify " + out + "/latest --text bxc --top 2");
+  EXPECT_EQ(line.out.substr(0, 5), "glad\t") << line.out;
+  EXPECT_NE(line.out.find("\tsad\t"), std::string::npos) << line.out;
+  expect_refused("classify " + base + " --text a", 2, "this model has the head \"tied\"");
+}
+
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
-       {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
-        "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
+       {"generate", "forward", "embed", "classify", "eval", "tokenize", "train", "finetune", "data",
+        "plan", "show", "list", "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;

@@ -77,6 +77,8 @@ std::function<int()> add_forward(CLI::App&);
 std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
 std::function<int()> add_train(CLI::App&);
+std::function<int()> add_finetune(CLI::App&);
+std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
 /// A verb below bench.
 std::function<int()> add_bench_mixers(CLI::App& bench);
