@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "tessera/infer/answer.h"
-#include "tessera/train/sha256.h"
 
 namespace tessera::train {
 namespace {

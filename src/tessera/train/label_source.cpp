@@ -7,7 +7,6 @@
 #include "tessera/nn/embed/token.h"
 #include "tessera/text/text_pair.h"
 #include "tessera/text/token_spans.h"
-#include "tessera/train/sha256.h"
 
 namespace tessera::train {
 namespace {

@@ -2,13 +2,12 @@
 // every epoch in another order. Torch-free.
 #pragma once
 
+#include "tessera/base/sha256.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/train/label_objective.h"
 #include "tessera/train/source.h"
 
 namespace tessera::train {
-
-class Sha256;
 
 /// An example as a model reads it.
 struct LabelSample {

@@ -39,20 +39,32 @@ std::string csv_row(const Json& json) {
   return text + "\n";
 }
 
+void add_numbers(const Json& json,
+                 const std::string& under,
+                 std::vector<std::pair<std::string, double>>& out) {
+  for (const auto& [key, value] : json.items())
+    if (value.is_number())
+      out.emplace_back(under + key, value.get<double>());
+    else if (value.is_object())
+      add_numbers(value, under + key + "/", out);
+}
+
 /// All numbers of a line but where it stands.
 std::string event_of(const Json& json, double begin) {
-  std::vector<std::pair<std::string, double>> values;
-  for (const auto& [key, value] : json.items())
-    if (value.is_number() && key != "step" && key != "seconds")
-      values.emplace_back(key, value.get<double>());
-  for (const char* group : {"losses", "scores"})
-    if (json.contains(group))
-      for (const auto& [name, value] : json[group].items())
-        values.emplace_back(fmt::format("{}/{}", group, name), value.get<double>());
+  auto values = numbers_of(json);
+  std::erase_if(values, [](const auto& value) {
+    return value.first == "step" || value.first == "seconds";
+  });
   return scalars_event(begin + json["seconds"].get<double>(), json["step"].get<int64_t>(), values);
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, double>> numbers_of(const Json& line) {
+  std::vector<std::pair<std::string, double>> out;
+  add_numbers(line, "", out);
+  return out;
+}
 
 Json to_json(const LogLine& line) {
   Json json = {{"step", line.step},      {"loss", line.loss},
