@@ -113,8 +113,8 @@ void Loop::report(LogLine& line) {
 /// Forward, backward and update over `accumulate` batches.
 LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
-  const ops::TrainingProducts products(how.precision == Precision::bf16 ? ops::ProductType::bf16
-                                                                        : ops::ProductType::float32);
+  const ops::TrainingProducts products(
+      how.precision == Precision::bf16 ? ops::ProductType::bf16 : ops::ProductType::float32);
   // a step that does not complete leaves the rows as they were
   std::optional<CarriedRows> carried = progress_.carried;
   std::vector<PackedBatch> packed;
@@ -271,7 +271,8 @@ void Loop::validate(LogLine& line, bool last) {
                                             .carry_limit = recipe_.train.carry_limit,
                                             .cancel = options_.cancel});
   line.valid_loss = result.loss;
-  line.accuracy = result.accuracy;
+  if (result.scores.empty() || result.scores.contains("accuracy")) line.accuracy = result.accuracy;
+  line.scores = result.scores;
   for (const auto& [name, loss] : result.losses) line.losses["valid_" + name] = loss;
   if (result.bits_per_byte > 0) line.valid_bits_per_byte = result.bits_per_byte;
   progress_.seconds += now() - begin;

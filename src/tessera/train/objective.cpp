@@ -9,6 +9,7 @@
 #include "tessera/nn/router/policy_gradient.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
+#include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
@@ -20,6 +21,16 @@ constexpr const char* kNextToken = "loss";
 constexpr const char* kSmoothed = "smoothed";
 constexpr const char* kZLoss = "z_loss";
 constexpr const char* kOfEncoder = "encoder.";
+
+/// Objectives of another class than that of tokens.
+struct Maker {
+  const char* type;
+  std::unique_ptr<Objective> (*make)(const Recipe& recipe, std::unique_ptr<Source> source);
+};
+constexpr Maker kMakers[] = {{"classification", labelled_objective},
+                             {"regression", labelled_objective},
+                             {"token_classification", labelled_objective},
+                             {"question_answering", labelled_objective}};
 
 class TokenObjective final : public Objective {
  public:
@@ -226,7 +237,10 @@ std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
                                           const CancelToken* cancel) {
-  return token_objective(recipe, open_source(recipe, cache, cancel));
+  auto source = open_source(recipe, cache, cancel);
+  for (const Maker& maker : kMakers)
+    if (recipe.objective->type() == maker.type) return maker.make(recipe, std::move(source));
+  return token_objective(recipe, std::move(source));
 }
 
 }  // namespace tessera::train
