@@ -1,10 +1,8 @@
 #include "tessera/train/chat_source.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "tessera/base/mapped_file.h"
-#include "tessera/train/sha256.h"
+#include "tessera/train/example_lines.h"
 
 namespace tessera::train {
 namespace {
@@ -63,33 +61,11 @@ bool answers(const std::vector<ChatMessage>& messages) {
                      [](const ChatMessage& message) { return message.role == "assistant"; });
 }
 
-/// Calls body(line, where, offset in all files together) for every line that is not blank.
-template <class Body>
-void for_lines(const std::vector<std::string>& paths, Sha256& key, Body body) {
-  size_t before = 0;
-  for (const std::string& path : paths) {
-    const auto file = MappedFile::open(path);
-    key.update(file->bytes());
-    const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
-                                file->bytes().size());
-    int64_t number = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = text.substr(begin, end - begin);
-      ++number;
-      if (line.find_first_not_of(" \t\r") != std::string_view::npos)
-        body(line, fmt::format("{}: line {}", path, number), before + begin);
-      begin = end + 1;
-    }
-    before += text.size();
-  }
-}
-
 }  // namespace
 
-std::vector<ChatMessage> read_messages(std::string_view line,
-                                       const std::string& key,
-                                       const std::string& where) {
+std::vector<ChatMessage> messages_in(const Json& object,
+                                     const std::string& key,
+                                     const std::string& where) {
   const auto bad = [&](const std::string& what) {
     fail(
         ErrorKind::file, "data",
@@ -97,10 +73,9 @@ std::vector<ChatMessage> read_messages(std::string_view line,
         "\"content\"",
         where, what, key);
   };
-  const Json json = spec::parse_json(line, where);
-  if (!json.is_object()) bad(fmt::format("found {}", spec::kind_of(json)));
-  const auto list = json.find(key);
-  if (list == json.end()) bad(fmt::format("\"{}\" is missing", key));
+  if (!object.is_object()) bad(fmt::format("found {}", spec::kind_of(object)));
+  const auto list = object.find(key);
+  if (list == object.end()) bad(fmt::format("\"{}\" is missing", key));
   if (!list->is_array() || list->empty())
     bad(list->is_array() ? "the list is empty"
                          : fmt::format("\"{}\" is {}", key, spec::kind_of(*list)));
@@ -116,6 +91,12 @@ std::vector<ChatMessage> read_messages(std::string_view line,
     out.push_back({string_at("role"), string_at("content")});
   }
   return out;
+}
+
+std::vector<ChatMessage> read_messages(std::string_view line,
+                                       const std::string& key,
+                                       const std::string& where) {
+  return messages_in(spec::parse_json(line, where), key, where);
 }
 
 std::vector<size_t> token_places(const std::vector<int32_t>& ids,
@@ -183,11 +164,9 @@ std::unique_ptr<Source> open_chats(const Recipe& recipe,
   Sha256 key;
   Chats chats;
   const auto tokens_of = [&](std::string_view line, const std::string& where) {
-    if (cancel != nullptr) cancel->check("data");
     std::vector<ChatMessage> messages = read_messages(line, how.messages_key, where);
     try {
-      ChatTokens chat =
-          chat_tokens(std::move(messages), how, tokenizer, recipe.train.length);
+      ChatTokens chat = chat_tokens(std::move(messages), how, tokenizer, recipe.train.length);
       for (const int64_t id : chat.ids)
         if (id >= recipe.spec.vocab)
           fail(ErrorKind::input, "chat", "token id {}; the spec has a vocabulary of {}", id,
@@ -198,24 +177,10 @@ std::unique_ptr<Source> open_chats(const Recipe& recipe,
       fail(error.kind(), "data", "{}: {}", where, error.what());
     }
   };
-  size_t bytes = 0;
-  for (const std::string& path : data.train) bytes += MappedFile::open(path)->bytes().size();
-  const auto border =
-      static_cast<size_t>(std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
-  for_lines(data.train, key, [&](std::string_view line, const std::string& where, size_t offset) {
-    (offset < border || data.valid_fraction == 0 ? chats.train : chats.valid)
-        .push_back(tokens_of(line, where));
+  for_examples(data, key, cancel, [&](const ExampleLine& line) {
+    (line.held_out ? chats.valid : chats.train).push_back(tokens_of(line.text, line.where));
   });
-  key.update("valid");
-  for_lines(data.valid, key, [&](std::string_view line, const std::string& where, size_t) {
-    chats.valid.push_back(tokens_of(line, where));
-  });
-  for (const auto& [name, split, wanted] :
-       {std::tuple("train", &chats.train, true),
-        std::tuple("valid", &chats.valid, !data.valid.empty() || data.valid_fraction > 0)})
-    if (wanted && split->empty())
-      fail(ErrorKind::input, "data", "the {} split has no conversation; expected at least one",
-           name);
+  check_examples(data, chats.train.size(), chats.valid.size(), "conversation");
   // tokens follow from the texts and the tokenizer: what it makes of all of them tells it
   for (const auto* split : {&chats.train, &chats.valid})
     for (const ChatTokens& chat : *split)

@@ -11,7 +11,12 @@
 
 namespace tessera::train {
 
-/// The messages of one line. Throws Error(file) with what it found; `where` begins the message.
+/// The messages of a line, the object that it is. Throws Error(file) with what it found; `where`
+/// begins the message.
+std::vector<text::ChatMessage> messages_in(const Json& object,
+                                           const std::string& key,
+                                           const std::string& where);
+/// The messages of one line. Throws as above.
 std::vector<text::ChatMessage> read_messages(std::string_view line,
                                              const std::string& key,
                                              const std::string& where);

@@ -12,6 +12,7 @@
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
+#include "tessera/train/preference.h"
 
 namespace tessera::train {
 namespace {
@@ -35,10 +36,7 @@ class TokenObjective final : public Objective {
         exit_(recipe.train.early_exit),
         steps_(recipe.train.steps),
         layers_(std::ssize(recipe.spec.layers)) {
-    if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
-      fail(ErrorKind::spec, "spec.head",
-           "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
-           recipe.spec.vocab);
+    check_head_of_tokens(recipe);
   }
 
   std::string_view name() const override { return name_; }
@@ -204,7 +202,20 @@ class TokenObjective final : public Objective {
   int64_t steps_, layers_;
 };
 
+/// Objectives whose losses are not those of single tokens.
+constexpr std::pair<const char*,
+                    std::unique_ptr<Objective> (*)(
+                        const Recipe&, std::unique_ptr<Source>, const ObjectiveOptions&)>
+    kOfExamples[] = {{PreferenceRecipe::kType, preference}};
+
 }  // namespace
+
+void check_head_of_tokens(const Recipe& recipe) {
+  if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
+    fail(ErrorKind::spec, "spec.head",
+         "{} numbers a token; objective \"{}\" needs those of {} tokens", width,
+         recipe.objective->type(), recipe.spec.vocab);
+}
 
 Denominators& Denominators::operator+=(const Denominators& other) {
   for (const auto& [name, count] : other.losses) losses[name] += count;
@@ -223,10 +234,19 @@ std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr
   return std::make_unique<TokenObjective>(recipe, std::move(source));
 }
 
+std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
+  auto source = open_source(recipe, options.cache, options.cancel);
+  if (options.say)
+    for (const std::string& line : source->notes()) options.say(line);
+  for (const auto& [type, open] : kOfExamples)
+    if (recipe.objective->type() == type) return open(recipe, std::move(source), options);
+  return token_objective(recipe, std::move(source));
+}
+
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
                                           const CancelToken* cancel) {
-  return token_objective(recipe, open_source(recipe, cache, cancel));
+  return open_objective(recipe, {.cache = cache, .cancel = cancel});
 }
 
 }  // namespace tessera::train

@@ -89,6 +89,7 @@ Json view_of(const PackedBatch& batch, size_t index, const text::Tokenizer* toke
               {"reads", tokens_json(ids, tokenizer)},
               {"targets", std::vector<int64_t>(targets.begin(), targets.end())},
               {"asks", Json::array()}};
+  if (!batch.names.empty()) out["name"] = batch.names[index];
   if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
   for (const Run& run : runs_of(targets))
@@ -109,6 +110,7 @@ std::vector<std::string> lines_of(const PackedBatch& batch,
     out.push_back(fmt::format("  {:<14}{} tokens: {}", what, tokens["ids"].size(),
                               tokens["text"].get<std::string>()));
   };
+  if (view.contains("name")) out.push_back("  " + view["name"].get<std::string>());
   if (view.contains("encoder_reads")) add("encoder reads", view["encoder_reads"]);
   add("reads", view["reads"]);
   if (view.contains("prefix"))

@@ -26,6 +26,8 @@ class Source {
   virtual double tokens_per_byte() const = 0;
   /// SHA-256 of all that the samples depend on, besides the recipe.
   virtual const std::string& key() const = 0;
+  /// What reading the data has decided and whoever trains should know, a line each.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// The windows of those numbers.
