@@ -21,6 +21,8 @@ class TokenizerState {
     if (!parts_.eos && parts_.suffix.size() == 1) parts_.eos = parts_.suffix[0];
     for (const auto* ids : {&parts_.prefix, &parts_.suffix})
       for (const int32_t id : *ids) check_named(id, "the post-processor adds");
+    if (parts_.between)
+      for (const int32_t id : *parts_.between) check_named(id, "the post-processor adds");
     for (const auto& id : {parts_.bos, parts_.eos, parts_.unk, parts_.pad})
       if (id) check_named(*id, "a special token has");
   }
@@ -160,6 +162,19 @@ std::vector<int32_t> Tokenizer::surround(std::span<const int32_t> ids) const {
   std::vector<int32_t> out = parts.prefix;
   out.insert(out.end(), ids.begin(), ids.end());
   out.insert(out.end(), parts.suffix.begin(), parts.suffix.end());
+  return out;
+}
+
+Tokenizer::Pair Tokenizer::surround(std::span<const int32_t> first,
+                                    std::span<const int32_t> second) const {
+  const TokenizerParts& parts = state_->parts();
+  const std::vector<int32_t>& between = parts.between ? *parts.between : parts.suffix;
+  Pair out{parts.prefix};
+  out.ids.insert(out.ids.end(), first.begin(), first.end());
+  out.ids.insert(out.ids.end(), between.begin(), between.end());
+  out.second = out.ids.size();
+  out.ids.insert(out.ids.end(), second.begin(), second.end());
+  out.ids.insert(out.ids.end(), parts.suffix.begin(), parts.suffix.end());
   return out;
 }
 

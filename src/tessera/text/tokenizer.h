@@ -52,6 +52,12 @@ class Tokenizer {
 
   /// With the tokens around that encode() adds by `add_special`.
   std::vector<int32_t> surround(std::span<const int32_t> ids) const;
+  /// Two texts as one: what encode() adds around, and what the tokenizer puts between a pair.
+  struct Pair {
+    std::vector<int32_t> ids;
+    size_t second = 0;  // where the second text begins
+  };
+  Pair surround(std::span<const int32_t> first, std::span<const int32_t> second) const;
 
   /// Ids that stand for no token decode to nothing, as models often have more ids than tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;

@@ -205,6 +205,33 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
             std::string::npos);
 }
 
+TEST(TokenizerJson, PutsBetweenPairsWhatItsPostProcessorSays) {
+  const auto pair = [](const Json& post_processor) {
+    Json json = byte_level_json();
+    json["post_processor"] = post_processor;
+    return tokenizer_from_json(json.dump(), "t").surround(Ids{10}, Ids{11, 12}).ids;
+  };
+  const auto special = [](const char* id, int type) {
+    return Json{{"SpecialToken", {{"id", id}, {"type_id", type}}}};
+  };
+  const auto text = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  const Json specials = {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}},
+                         {"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}};
+  const Json single = {special("<s>", 0), text("A", 0), special("</s>", 0)};
+  Json json = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 11, 12, 2}));
+  json["pair"] = {special("<s>", 0),  text("A", 0), special("</s>", 0),
+                  special("</s>", 0), text("B", 0), special("</s>", 0)};
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 2, 11, 12, 2}));
+  json = {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 1}}};
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 2, 11, 12, 2}));
+  json["type"] = "BertProcessing";
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 11, 12, 2}));
+  EXPECT_EQ(pair(nullptr), (Ids{10, 11, 12}));
+}
+
 TEST(TokenizerJson, RefusesBrokenVocabularies) {
   EXPECT_EQ(error_with({{"/model/vocab/he", 255}}),
             "[t: model] id 255 stands for two tokens, \"ÿ\" and \"he\"");
