@@ -171,7 +171,7 @@ TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
        {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
-        "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
+        "convert", "quantize", "index", "search", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -322,6 +322,39 @@ TEST_F(Cli, TokenizeGoesOneWay) {
   expect_refused("tokenize bytes --ids 97,98", 2, "expected --decode");
   expect_refused("tokenize bytes --text x --decode --ids 97", 2, "--ids");
   expect_refused("tokenize bytes --file x --ids 97", 2, "--ids");
+}
+
+TEST_F(Cli, PassagesAreFoundAndStandBeforeAQuestion) {
+  const std::string model = folder_.path() / "embedder", index = folder_.path() / "notes.index";
+  fs::copy(kGoldens + "/bert/base", model);
+  folder_.write("embedder/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\ndog\nsun\nmoon\n");
+  fs::create_directory(folder_ / "notes");
+  folder_.write("notes/a.txt", "cat dog\n\nsun\n");
+  const std::string make = "index '" + folder_.path().string() + "/notes/' --with '" + model +
+                           "' --tokens 2 --overlap 0 --json";
+  const Outcome made = run(make);
+  ASSERT_EQ(made.code, 0) << made.err;
+  const spec::Json report = spec::parse_json(made.out, "stdout");
+  EXPECT_EQ(report["index"], index);
+  EXPECT_EQ(report["passages"], 2);
+  EXPECT_EQ(spec::parse_json(run(make).out, "stdout")["kept"], 2);
+  const Outcome found = run("search '" + index + "' sun --top 1 --json");
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_EQ(spec::parse_json(found.out, "stdout")[0]["text"], "sun\n");
+  const Outcome asked = run("generate " + kGoldens + "/llama/gguf/base.gguf --prompt moon --retrieve '" + index +
+                            "' --passages 1 --max-new-tokens 3 --json");
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  const spec::Json answer = spec::parse_json(asked.out, "stdout");
+  ASSERT_EQ(answer["sources"].size(), 1u);
+  EXPECT_EQ(answer["sources"][0]["number"], 1);
+  const Outcome plain = run("generate " + kGoldens +
+                            "/llama/gguf/base.gguf --prompt moon --max-new-tokens 3 --json");
+  EXPECT_GT(answer["prompt_tokens"], spec::parse_json(plain.out, "stdout")["prompt_tokens"]);
+  expect_refused("search '" + model + "' sun", 1, "no index; expected a folder that `tessera index`");
+  expect_refused("index '" + folder_.path().string() + "/nothing' --with '" + model + "'", 1,
+                 "not there; expected a text file or a folder of them");
+  expect_refused("generate '" + tiny() + "' --input-ids 1 --retrieve '" + index + "'", 2,
+                 "--retrieve without a question");
 }
 
 TEST_F(Cli, EmbedPutsAPromptBefore) {

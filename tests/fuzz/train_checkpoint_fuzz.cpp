@@ -4,7 +4,7 @@
 #include "tiny_model.h"
 
 #include "tessera/train/checkpoint.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 using namespace tessera;
 

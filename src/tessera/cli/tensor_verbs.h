@@ -13,6 +13,8 @@ inline constexpr VerbName kTensorVerbs[] = {
     {"chat", "A conversation with a model"},
     {"forward", "Logits or hidden states of a batch, file to file"},
     {"embed", "Vectors of texts"},
+    {"index", "Folders of texts as passages with vectors, to be found by questions"},
+    {"search", "The passages of an index that are nearest to a question"},
     {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},
     {"train", "Trains a model from a recipe"},
     {"bench", "Measures prefill and decode speed of a model, or the cost of every mechanism"},

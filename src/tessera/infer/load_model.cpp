@@ -1,5 +1,7 @@
 #include "tessera/infer/load_model.h"
 
+#include <algorithm>
+
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
@@ -19,6 +21,26 @@ model::Weights weights_of(const convert::Checkpoint& checkpoint,
         ops::Weight::stored(view.name, view.dtype, view.shape, view.data.data(), view.owner)
             .multiplied_in(arithmetic));
   return model::Weights::check(spec, std::move(weights));
+}
+
+std::vector<int64_t> end_ids(const LoadedModel& loaded) {
+  std::vector<int64_t> ids;
+  if (loaded.tokenizer && loaded.tokenizer->eos()) ids.push_back(*loaded.tokenizer->eos());
+  for (const int64_t id : loaded.generation.ends)
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  return ids;
+}
+
+SamplingOptions sampling_defaults(const convert::GenerationConfig& config,
+                                  bool greedy_unless_asked) {
+  SamplingOptions options;
+  options.repetition_penalty = config.repetition_penalty.value_or(1);
+  if (greedy_unless_asked && !config.do_sample.value_or(false)) return options;
+  options.temperature = config.temperature.value_or(1);
+  options.top_k = config.top_k.value_or(0);
+  options.top_p = config.top_p.value_or(1);
+  options.min_p = config.min_p.value_or(0);
+  return options;
 }
 
 namespace {

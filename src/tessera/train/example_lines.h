@@ -8,7 +8,7 @@
 
 #include "tessera/base/cancel.h"
 #include "tessera/train/recipe.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 

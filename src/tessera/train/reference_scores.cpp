@@ -8,7 +8,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/train/adapter.h"
 #include "tessera/train/preference.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace tessera::train {
+namespace tessera {
 
 class Sha256 {
  public:
@@ -33,4 +33,4 @@ inline std::string sha256(std::string_view text) {
 /// Throws Error(file) when the file cannot be read.
 std::string sha256_file(const std::filesystem::path& path);
 
-}  // namespace tessera::train
+}  // namespace tessera

@@ -1,4 +1,4 @@
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 
 #include "tessera/base/mapped_file.h"
 
-namespace tessera::train {
+namespace tessera {
 namespace {
 
 // first 32 bits of the fractional parts of the cube roots of the first 64 primes
@@ -81,4 +81,4 @@ std::string sha256_file(const std::filesystem::path& path) {
   return Sha256().update(MappedFile::open(path)->bytes()).finish();
 }
 
-}  // namespace tessera::train
+}  // namespace tessera

@@ -1,9 +1,9 @@
 // Examples of FIPS 180-2, appendix B.
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 #include <gtest/gtest.h>
 
-namespace tessera::train::sha256_test {
+namespace tessera::sha256_test {
 namespace {
 
 TEST(Sha256, PublishedExamples) {
@@ -27,4 +27,4 @@ TEST(Sha256, PiecesOfAnySize) {
 }
 
 }  // namespace
-}  // namespace tessera::train::sha256_test
+}  // namespace tessera::sha256_test
