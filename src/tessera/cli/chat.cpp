@@ -22,6 +22,7 @@
 #include "tessera/format/file_source.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/text/chat_formats.h"
 #include "tessera/text/chat_prompt.h"
 
 namespace tessera::cli {
@@ -179,7 +180,7 @@ class Chat {
         loaded_(infer::load_model(
             args.model, {args.families}, args.adapters, args.products.arithmetic())),
         prompts_(make_prompts()) {
-    say_lost_heads(loaded_.source);
+    say_differences(loaded_.source);
     args_.products.check(loaded_.model);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
@@ -230,13 +231,14 @@ class Chat {
     if (loaded_.model.spec().encoder != nullptr)
       fail(ErrorKind::usage, "chat", "{} answers one text with another; use `tessera generate`",
            args_.model);
-    const std::string source = args_.template_file.empty()
-                                   ? loaded_.tokenizer->chat_template()
-                                   : read_text_file(args_.template_file, size_t{1} << 20);
+    const std::optional<std::string> named = text::chat_format_source(args_.template_file);
+    const std::string source = args_.template_file.empty() ? loaded_.tokenizer->chat_template()
+                               : named ? *named
+                                       : read_text_file(args_.template_file, size_t{1} << 20);
     if (source.empty())
       fail(ErrorKind::usage, "chat",
            "{} has no chat template, so that it was hardly trained to converse; expected "
-           "--chat-template FILE, or use `tessera generate`",
+           "--chat-template FILE or NAME, or use `tessera generate`",
            args_.model);
     return {*loaded_.tokenizer, source,
             args_.template_file.empty() ? args_.model : args_.template_file};
@@ -489,7 +491,8 @@ std::function<int()> add_chat(CLI::App& app) {
   app.add_option("--system", o->system, "what the model is told before all");
   app.add_option("--load", o->load, "go on from a conversation that /save has written");
   app.add_option("--chat-template", o->template_file,
-                 "a file with the template, instead of the model's own");
+                 "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
+                 "zephyr");
   app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
       ->capture_default_str()
       ->check(positive());

@@ -226,7 +226,7 @@ int generate(GenerateArgs& o) {
   g.sampling.check();
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   g.kv = o.kv.options();

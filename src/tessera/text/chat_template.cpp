@@ -69,7 +69,14 @@ MarkedText ChatTemplate::render(const Chat& chat) const {
   if (!chat.variables.contains("documents"))
     variables.emplace_back("documents", jinja::make_none());
   Text out = jinja::render(*state_->root, std::move(variables));
-  return {std::move(out.bytes), std::move(out.marks)};
+  MarkedText text{std::move(out.bytes), std::move(out.marks)};
+  if (std::any_of(text.input.begin(), text.input.end(),
+                  [](char mark) { return mark >= Text::kAnswer; }))
+    for (char& mark : text.input) {
+      text.answer += mark >= Text::kAnswer ? '\1' : '\0';
+      mark &= Text::kInput;
+    }
+  return text;
 }
 
 }  // namespace tessera::text

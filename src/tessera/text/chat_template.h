@@ -10,6 +10,8 @@
 // include, import, call, with, powers and recursive loops. A run has a budget of steps, text and
 // depth, and sees neither clock nor files.
 //
+// What stands between the tags of a generation is marked as an answer.
+//
 // What a conversation holds stays input through all operations of the template, byte by byte, so
 // that none of it can become a control token.
 #pragma once

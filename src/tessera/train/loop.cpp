@@ -273,7 +273,8 @@ void Loop::validate(LogLine& line, bool last) {
                                             .carry_limit = recipe_.train.carry_limit,
                                             .cancel = options_.cancel});
   line.valid_loss = result.loss;
-  line.accuracy = result.accuracy;
+  if (result.scores.empty() || result.scores.contains("accuracy")) line.accuracy = result.accuracy;
+  line.scores = result.scores;
   for (const auto& [name, loss] : result.losses) line.losses["valid_" + name] = loss;
   if (result.bits_per_byte > 0) line.valid_bits_per_byte = result.bits_per_byte;
   progress_.seconds += now() - begin;

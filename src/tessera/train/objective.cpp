@@ -9,6 +9,7 @@
 #include "tessera/nn/router/policy_gradient.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
+#include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
@@ -202,11 +203,23 @@ class TokenObjective final : public Objective {
   int64_t steps_, layers_;
 };
 
-/// Objectives whose losses are not those of single tokens.
-constexpr std::pair<const char*,
-                    std::unique_ptr<Objective> (*)(
-                        const Recipe&, std::unique_ptr<Source>, const ObjectiveOptions&)>
-    kOfExamples[] = {{PreferenceRecipe::kType, preference}};
+/// Objectives of another class than that of tokens.
+struct Maker {
+  const char* type;
+  std::unique_ptr<Objective> (*make)(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions& options);
+};
+std::unique_ptr<Objective> of_labels(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions&) {
+  return labelled_objective(recipe, std::move(source));
+}
+constexpr Maker kMakers[] = {{"classification", of_labels},
+                             {"regression", of_labels},
+                             {"token_classification", of_labels},
+                             {"question_answering", of_labels},
+                             {PreferenceRecipe::kType, preference}};
 
 }  // namespace
 
@@ -238,8 +251,9 @@ std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveO
   auto source = open_source(recipe, options.cache, options.cancel);
   if (options.say)
     for (const std::string& line : source->notes()) options.say(line);
-  for (const auto& [type, open] : kOfExamples)
-    if (recipe.objective->type() == type) return open(recipe, std::move(source), options);
+  for (const Maker& maker : kMakers)
+    if (recipe.objective->type() == maker.type)
+      return maker.make(recipe, std::move(source), options);
   return token_objective(recipe, std::move(source));
 }
 

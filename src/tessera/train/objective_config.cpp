@@ -4,6 +4,7 @@
 
 #include "tessera/spec/names.h"
 #include "tessera/train/chat_objective.h"
+#include "tessera/train/label_objective.h"
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
 #include "tessera/train/noise_objective.h"
@@ -21,6 +22,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     out.push_back(masked_lm_kind());
     out.push_back(chat_kind());
     out.push_back(preference_kind());
+    for (ObjectiveKind& kind : label_objective_kinds()) out.push_back(std::move(kind));
     return out;
   }();
   return all;
@@ -43,6 +45,13 @@ ObjectivePtr read_objective(const Json& json, const Recipe& recipe) {
   }
   fail(ErrorKind::spec, scope.at("type").path, "unknown value \"{}\"{}; expected one of {}", type,
        spec::did_you_mean(type, known), fmt::join(known, ", "));
+}
+
+bool learns_from_labels(const Json& objective) {
+  if (!objective.is_object()) return false;
+  for (const ObjectiveKind& kind : objective_kinds())
+    if (objective.value("type", Json()) == Json(kind.type)) return kind.labelled;
+  return false;
 }
 
 Json objective_schema() {

@@ -42,6 +42,7 @@ struct ObjectiveKind {
   ObjectivePtr (*read)(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe);
   /// JSON schema of its keys but "type".
   std::function<spec::Json()> schema;
+  bool labelled = false;  // its data are labelled examples (label_data.h)
 };
 
 /// Of a struct C of keys with C::kType: type(), dump(), and reading; unknown keys throw
@@ -88,6 +89,9 @@ ObjectiveKind objective_kind() {
 /// What a recipe says; null = the next token, of pairs the answer, of a task what it asks. Unknown
 /// types and keys throw Error(spec).
 ObjectivePtr read_objective(const spec::Json& json, const Recipe& recipe);
+
+/// Whether the data of such an objective are labelled examples; false for what it cannot be.
+bool learns_from_labels(const spec::Json& objective);
 
 /// JSON schema of them all.
 spec::Json objective_schema();

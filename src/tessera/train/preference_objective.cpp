@@ -1,11 +1,9 @@
 #include "tessera/train/preference_objective.h"
 
-#include <algorithm>
-
 #include <fmt/ranges.h>
 
 #include "tessera/model/call_plan.h"
-#include "tessera/text/chat_format.h"
+#include "tessera/text/chat_formats.h"
 #include "tessera/train/example_lines.h"
 #include "tessera/train/next_token_objective.h"
 #include "tessera/train/preference_source.h"
@@ -37,10 +35,9 @@ class PreferenceObjective final : public ObjectiveOf<PreferenceRecipe> {
            "the first {} tokens of every document see each other, answers among them; expected "
            "pattern \"prefix\" with length 0, which reads the prompt as its prefix",
            prefix);
-    const std::vector<std::string> known = text::chat_format_names();
-    if (std::find(known.begin(), known.end(), keys_.format) == known.end())
-      fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}", keys_.format,
-           fmt::join(known, ", "));
+    if (keys_.format && !text::chat_format_source(*keys_.format))
+      fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}", *keys_.format,
+           fmt::join(text::chat_format_names(), ", "));
     if (keys_.strength() <= 0)
       fail(ErrorKind::spec, "objective.beta", "found {}; expected more than 0", keys_.strength());
     if (keys_.smoothing >= 0.5)

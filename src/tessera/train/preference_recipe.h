@@ -31,7 +31,7 @@ struct PreferenceRecipe {
   std::optional<bool> by_length = {};
   double margin = 0.5;
   std::optional<double> nll_weight = {};
-  std::string format = "chatml";
+  std::optional<std::string> format = {};
   std::string prompt_key = "prompt";
   std::string chosen_key = "chosen";
   std::string rejected_key = "rejected";
@@ -65,7 +65,10 @@ struct PreferenceRecipe {
         field("nll_weight", &C::nll_weight,
               "weight of the chosen answer's own loss, nats per token; null = 0, of orpo 1",
               {.min = 0}),
-        field("format", &C::format, "how messages are written: chatml, llama3, gemma or zephyr"),
+        field(
+            "format", &C::format,
+            "how messages are written: chatml, llama3, gemma or zephyr; null = by the tokenizer's "
+            "own chat template"),
         field("prompt_key", &C::prompt_key, "key of the prompt in every line"),
         field("chosen_key", &C::chosen_key, "key of the better answer"),
         field("rejected_key", &C::rejected_key, "key of the other one")};

@@ -5,52 +5,42 @@
 #include <fmt/ranges.h>
 
 #include "tessera/model/call_plan.h"
-#include "tessera/text/chat_format.h"
 #include "tessera/train/chat_source.h"
 #include "tessera/train/example_lines.h"
 
 namespace tessera::train {
 namespace {
 
-using text::ChatMessage;
-
-bool same(const ChatMessage& a, const ChatMessage& b) {
-  return a.role == b.role && a.content == b.content;
-}
-
 /// Two conversations that part at their last message, an answer.
-PreferencePair pair_of(const std::vector<ChatMessage>& chosen,
-                       const std::vector<ChatMessage>& rejected,
+PreferencePair pair_of(const Conversation& chosen,
+                       const Conversation& rejected,
                        const PreferenceRecipe& how,
-                       const std::string& where) {
+                       const std::string& where,
+                       const PromptsOfPairs& prompts) {
   const auto bad = [&](const std::string& what) {
     fail(ErrorKind::file, "data",
          "{}: {}; expected conversations that are the same but for the last message, an answer of "
          "the assistant",
          where, what);
   };
-  if (chosen.size() != rejected.size())
-    bad(fmt::format("\"{}\" has {} messages and \"{}\" {}", how.chosen_key, chosen.size(),
-                    how.rejected_key, rejected.size()));
-  for (size_t i = 0; i + 1 < chosen.size(); ++i)
-    if (!same(chosen[i], rejected[i])) bad(fmt::format("message {} differs", i + 1));
-  for (const auto* talk : {&chosen, &rejected})
-    if (talk->back().role != "assistant")
-      bad(fmt::format("the last message is of \"{}\"", talk->back().role));
-  if (chosen.size() < 2) bad("there is no message before the answers");
-  const auto rendered = [&](const std::vector<ChatMessage>& messages) {
-    try {
-      return text::render_chat(text::chat_format(how.format), messages);
-    } catch (const Error& error) {
-      fail(ErrorKind::file, "data", "{}: {}", where, error.what());
-    }
-  };
-  const text::ChatText one = rendered(chosen), other = rendered(rejected);
-  const auto answer = [](const text::ChatText& text) {
-    const auto& span = text.answers.back();
-    return text.text.substr(span.begin, span.end - span.begin);
-  };
-  return {one.text.substr(0, one.answers.back().begin), answer(one), answer(other), true};
+  const Json &one = chosen.messages, &other = rejected.messages;
+  if (one.size() != other.size())
+    bad(fmt::format("\"{}\" has {} messages and \"{}\" {}", how.chosen_key, one.size(),
+                    how.rejected_key, other.size()));
+  for (size_t i = 0; i + 1 < one.size(); ++i)
+    if (one[i] != other[i]) bad(fmt::format("message {} differs", i + 1));
+  for (const Json* talk : {&one, &other})
+    if (talk->back()["role"] != "assistant")
+      bad(fmt::format("the last message is of \"{}\"", talk->back()["role"].get<std::string>()));
+  if (one.size() < 2) bad("there is no message before the answers");
+  try {
+    AnsweredPrompt a = last_answer(chosen, prompts()), b = last_answer(rejected, prompts());
+    if (a.prompt.text != b.prompt.text) bad("the chat template writes the prompt by its answer");
+    return {std::move(a.prompt), std::move(a.answer), std::move(b.answer), true};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::input) throw;
+    fail(ErrorKind::file, "data", "{}: {}", where, error.what());
+  }
 }
 
 /// A pair without the inputs that are too many; nothing where it cannot be learned from.
@@ -137,7 +127,8 @@ class Pairs final : public PreferenceSource {
 
 PreferencePair read_pair(std::string_view line,
                          const PreferenceRecipe& how,
-                         const std::string& where) {
+                         const std::string& where,
+                         const PromptsOfPairs& prompts) {
   const Json json = spec::parse_json(line, where);
   const auto bad = [&](const std::string& what) {
     fail(ErrorKind::file, "data",
@@ -157,42 +148,45 @@ PreferencePair read_pair(std::string_view line,
                     spec::kind_of(json[how.chosen_key]), how.rejected_key,
                     spec::kind_of(json[how.rejected_key])));
   if (!talks && !kind(how.prompt_key)) {
-    PreferencePair out{json[how.prompt_key].get<std::string>(),
-                       json[how.chosen_key].get<std::string>(),
-                       json[how.rejected_key].get<std::string>()};
-    if (out.prompt.empty()) bad(fmt::format("\"{}\" is empty", how.prompt_key));
+    const auto plain = [&](const std::string& key) {
+      return text::MarkedText{json[key].get<std::string>(), ""};
+    };
+    PreferencePair out{plain(how.prompt_key), plain(how.chosen_key), plain(how.rejected_key)};
+    if (out.prompt.text.empty()) bad(fmt::format("\"{}\" is empty", how.prompt_key));
     return out;
   }
+  const auto message = [](const char* role, const Json& content) {
+    return Json::array({{{"role", role}, {"content", content}}});
+  };
   // what both answers stand behind: messages, or one of the user
-  std::vector<ChatMessage> before;
-  if (json.contains(how.prompt_key)) {
-    if (kind(how.prompt_key))
-      before = messages_in(json, how.prompt_key, where);
-    else
-      before = {{"user", json[how.prompt_key].get<std::string>()}};
-  }
+  Json before = Json::array();
+  if (json.contains(how.prompt_key))
+    before = kind(how.prompt_key) ? conversation_in(json, how.prompt_key, where).messages
+                                  : message("user", json[how.prompt_key]);
   const auto conversation = [&](const std::string& key) {
-    std::vector<ChatMessage> own;
-    if (talks)
-      own = messages_in(json, key, where);
-    else
-      own = {{"assistant", json[key].get<std::string>()}};
+    Conversation own{
+        talks ? conversation_in(json, key, where).messages : message("assistant", json[key]),
+        json.value("tools", Json())};
     // whole conversations say the prompt themselves
-    if (own.front().role == "assistant") own.insert(own.begin(), before.begin(), before.end());
+    if (own.messages.front()["role"] == "assistant")
+      own.messages.insert(own.messages.begin(), before.begin(), before.end());
     return own;
   };
-  return train::pair_of(conversation(how.chosen_key), conversation(how.rejected_key), how, where);
+  return train::pair_of(conversation(how.chosen_key), conversation(how.rejected_key), how, where,
+                        prompts);
 }
 
 PairTokens tokens_of(const PreferencePair& pair,
                      const text::Tokenizer& tokenizer,
-                     std::optional<int32_t> end) {
-  const auto encode = [&](const std::string& text, bool begins) {
-    const std::vector<int32_t> ids =
-        tokenizer.encode(text, {.add_special = begins, .parse_special = pair.rendered});
+                     std::optional<int32_t> end,
+                     const PromptsOfPairs& prompts) {
+  const auto encode = [&](const text::MarkedText& text, bool begins) {
+    const std::vector<int32_t> ids = pair.rendered
+                                         ? prompts().encode(text)
+                                         : tokenizer.encode(text.text, {.add_special = begins});
     return std::vector<int64_t>(ids.begin(), ids.end());
   };
-  PairTokens out{encode(pair.prompt, !pair.rendered), encode(pair.chosen, false),
+  PairTokens out{encode(pair.prompt, true), encode(pair.chosen, false),
                  encode(pair.rejected, false)};
   if (pair.rendered) return out;
   // what a tokenizer puts behind a text would end the prompt
@@ -208,11 +202,17 @@ std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
                                              const text::Tokenizer& tokenizer,
                                              const CancelToken* cancel) {
   const auto end = separator_of(recipe.data, tokenizer);
+  std::optional<text::ChatPrompt> made;
+  const PromptsOfPairs prompts = [&]() -> const text::ChatPrompt& {
+    if (!made) made.emplace(prompts_of({.format = how.format}, tokenizer));
+    return *made;
+  };
   Sha256 key;
   std::vector<PairTokens> train, valid;
   int64_t too_long = 0, equal = 0;
   for_examples(recipe.data, key, cancel, [&](const ExampleLine& line) {
-    PairTokens pair = tokens_of(read_pair(line.text, how, line.where), tokenizer, end);
+    PairTokens pair =
+        tokens_of(read_pair(line.text, how, line.where, prompts), tokenizer, end, prompts);
     for (const auto* part : {&pair.prompt, &pair.chosen, &pair.rejected}) {
       if (part->empty())
         fail(ErrorKind::input, "data", "{}: \"{}\" has no token; expected some", line.where,

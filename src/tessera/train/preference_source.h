@@ -8,7 +8,9 @@
 //   last]}
 #pragma once
 
-#include "tessera/text/tokenizer.h"
+#include <functional>
+
+#include "tessera/text/chat_prompt.h"
 #include "tessera/train/preference_recipe.h"
 #include "tessera/train/source.h"
 
@@ -16,14 +18,18 @@ namespace tessera::train {
 
 /// A prompt and two answers, as they are read.
 struct PreferencePair {
-  std::string prompt, chosen, rejected;
-  bool rendered = false;  // messages, in which special tokens are written out
+  text::MarkedText prompt, chosen, rejected;
+  bool rendered = false;  // messages, as a template writes them
 };
+
+/// How messages are written; asked for where there are some.
+using PromptsOfPairs = std::function<const text::ChatPrompt&()>;
 
 /// The pair of a line. Throws Error(file) with what it found; `where` begins the message.
 PreferencePair read_pair(std::string_view line,
                          const PreferenceRecipe& how,
-                         const std::string& where);
+                         const std::string& where,
+                         const PromptsOfPairs& prompts);
 
 struct PairTokens {
   std::vector<int64_t> prompt, chosen, rejected;
@@ -33,7 +39,8 @@ struct PairTokens {
 /// that are no messages stands `end`, where there is one.
 PairTokens tokens_of(const PreferencePair& pair,
                      const text::Tokenizer& tokenizer,
-                     std::optional<int32_t> end);
+                     std::optional<int32_t> end,
+                     const PromptsOfPairs& prompts);
 
 class PreferenceSource : public Source {
  public:

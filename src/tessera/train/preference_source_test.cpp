@@ -1,13 +1,20 @@
 #include "tessera/train/preference_source.h"
 
 #include "tessera/convert/tokenizer.h"
+#include "tessera/train/chat_source.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::preference_source_test {
 namespace {
 
+const text::ChatPrompt& prompts() {
+  static const text::ChatPrompt chatml =
+      prompts_of({.format = "chatml"}, convert::find_tokenizer("bytes"));
+  return chatml;
+}
+
 PreferencePair read(const std::string& line) {
-  return read_pair(line, {}, "a.jsonl: line 1");
+  return read_pair(line, {}, "a.jsonl: line 1", prompts);
 }
 
 std::string text_of(const std::vector<int64_t>& ids) {
@@ -17,9 +24,9 @@ std::string text_of(const std::vector<int64_t>& ids) {
 TEST(PreferencePair, ReadsTheFormsThatPeopleHave) {
   const PreferencePair plain =
       read(R"({"prompt": "2+2=", "chosen": "4", "rejected": "5", "score": 1})");
-  EXPECT_EQ(plain.prompt, "2+2=");
-  EXPECT_EQ(plain.chosen, "4");
-  EXPECT_EQ(plain.rejected, "5");
+  EXPECT_EQ(plain.prompt.text, "2+2=");
+  EXPECT_EQ(plain.chosen.text, "4");
+  EXPECT_EQ(plain.rejected.text, "5");
   EXPECT_FALSE(plain.rendered);
 
   const std::string user = R"({"role": "user", "content": "Hi"})",
@@ -36,9 +43,9 @@ TEST(PreferencePair, ReadsTheFormsThatPeopleHave) {
   for (const std::string& line : lines) {
     SCOPED_TRACE(line);
     const PreferencePair pair = read(line);
-    EXPECT_EQ(pair.prompt, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-    EXPECT_EQ(pair.chosen, "Yo<|im_end|>");
-    EXPECT_EQ(pair.rejected, "No<|im_end|>");
+    EXPECT_EQ(pair.prompt.text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    EXPECT_EQ(pair.chosen.text, "Yo<|im_end|>");
+    EXPECT_EQ(pair.rejected.text, "No<|im_end|>");
     EXPECT_TRUE(pair.rendered);
   }
 }
@@ -82,14 +89,38 @@ text::Tokenizer merging(const TemporaryFolder& folder) {
 TEST(PairTokens, PromptAndAnswersAreTokenisedApart) {
   const TemporaryFolder folder;
   const text::Tokenizer tokenizer = merging(folder);
-  const PairTokens pair = tokens_of({"aa", "bb", "ab"}, tokenizer, 3);
+  const PairTokens pair = tokens_of({{"aa", ""}, {"bb", ""}, {"ab", ""}}, tokenizer, 3, prompts);
   EXPECT_EQ(pair.prompt, (std::vector<int64_t>{0, 0}));  // whole, "aabb" is a, ab, b
   EXPECT_EQ(pair.chosen, (std::vector<int64_t>{1, 1, 3}));
   EXPECT_EQ(pair.rejected, (std::vector<int64_t>{2, 3}));
-  // messages bring what ends an answer, and write special tokens out
-  const PairTokens rendered = tokens_of({"a<end>", "b<end>", "a<end>", true}, tokenizer, 3);
+  // messages bring what ends an answer; what was said in them is no special token
+  const text::ChatPrompt own(tokenizer, "{{ messages[0].content }}<end>", "test");
+  const PairTokens rendered =
+      tokens_of({{"a<end>", "000000"}, {"b<end>", "000000"}, {"b", "1"}, true}, tokenizer, 3,
+                [&]() -> const text::ChatPrompt& { return own; });
   EXPECT_EQ(rendered.prompt, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(rendered.chosen, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(rendered.rejected, (std::vector<int64_t>{1}));
+}
+
+TEST(PreferenceSource, MessagesNeedATemplate) {
+  const TemporaryFolder folder;
+  Json json = tiny_recipe(folder.write(
+      "pairs.jsonl", R"({"prompt": "Hi", "chosen": [{"role": "assistant", "content": "Yo"}],
+                         "rejected": [{"role": "assistant", "content": "No"}]})"));
+  std::string line = read_text_file(json["data"]["train"][0].get<std::string>());
+  std::erase(line, '\n');
+  json["data"] = {{"train", {folder.write("pairs.jsonl", line)}}, {"format", "jsonl"}};
+  json["train"]["length"] = 100;
+  json["objective"] = {{"type", "preference"}};
+  expect_error(ErrorKind::spec,
+               "[objective.format] missing, and the tokenizer has no chat template",
+               [&] { open_source(read_recipe(json, ""), folder / "cache"); });
+  json["objective"]["format"] = "chatml";
+  const auto source = open_source(read_recipe(json, ""), folder / "cache");
+  std::vector<int64_t> begun;
+  const PackedBatch batch = source->train(0, 1, begun);
+  EXPECT_EQ(batch.n_targets, 2 * 12);
 }
 
 struct Setting {

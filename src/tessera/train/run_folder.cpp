@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -93,6 +96,24 @@ std::vector<int64_t> checkpoint_steps(const fs::path& run) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(run, error))
     if (const auto step = step_of(entry.path().filename().string());
+bool is_held(const fs::path& folder) {
+  struct stat found {};
+  if (::stat((folder / "lock").c_str(), &found) != 0) return false;
+  std::string holder;  // that wrote its number last, see RunLock
+  std::ifstream(folder / "lock") >> holder;
+  // "1: FLOCK  ADVISORY  WRITE 4711 fd:00:131 0 EOF": process, device and file
+  std::ifstream locks("/proc/locks");
+  const std::string file = fmt::format(":{}", found.st_ino);
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream words(line);
+    std::string number, kind, advisory, mode, process, where;
+    if (words >> number >> kind >> advisory >> mode >> process >> where && kind == "FLOCK" &&
+        mode == "WRITE" && process == holder && where.ends_with(file))
+      return true;
+  }
+  return false;
+}
+
         step && entry.is_directory(error))
       steps.push_back(*step);
   std::sort(steps.begin(), steps.end());

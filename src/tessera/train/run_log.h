@@ -30,6 +30,7 @@ struct LogLine {
   std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
   // in log.jsonl alone:
   std::map<std::string, double> losses = {};  // those of parts, by name
+  std::map<std::string, double> scores = {};  // of what is held out, by name, when evaluated
   spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
   spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
@@ -43,6 +44,9 @@ class RunLog {
  public:
   /// Keeps the lines up to `step` and continues after them; 0 starts anew. Throws Error(resource).
   RunLog(const std::filesystem::path& folder, int64_t step);
+/// Every number of a line, by its name; those of objects in it as "losses/NAME".
+std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
+
   ~RunLog();
   void write(const LogLine& line);
   /// To disk, before a checkpoint that relies on it.
