@@ -28,8 +28,6 @@ class Source {
   virtual std::vector<std::string> notes() const { return {}; }
   /// SHA-256 of all that the samples depend on, besides the recipe.
   virtual const std::string& key() const = 0;
-  /// What reading the data has decided and whoever trains should know, a line each.
-  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// The windows of those numbers.
