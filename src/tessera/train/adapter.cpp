@@ -142,11 +142,16 @@ int64_t elements_of(const std::vector<model::Overlay>& adapters) {
 
 }  // namespace
 
-AdapterStart adapter_start(const Recipe& recipe) {
+model::Model start_model(const Recipe& recipe) {
+  if (!recipe.adapter) return {recipe.spec, start_weights(recipe).weights};
   convert::Checkpoint base = convert::load_checkpoint(start_of(recipe.init->from));
   if (recipe.init->partial) give_head(recipe, base);
   // the recipe's spec may say otherwise what no parameter depends on, such as a router's losses
-  const model::Model frozen(recipe.spec, infer::weights_of(base, recipe.spec));
+  return {recipe.spec, infer::weights_of(base, recipe.spec)};
+}
+
+AdapterStart adapter_start(const Recipe& recipe) {
+  const model::Model frozen = start_model(recipe);
   std::vector<model::Overlay> adapters = fresh(recipe, frozen);
   const size_t beside = adapters.size();
   std::vector<std::string> saved = saved_names(frozen, recipe.adapter->save);

@@ -1,14 +1,12 @@
 #include "tessera/train/chat_source.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include <fmt/ranges.h>
 
-#include "tessera/base/mapped_file.h"
-#include "tessera/base/sha256.h"
 #include "tessera/text/chat_formats.h"
+#include "tessera/train/example_lines.h"
 
 namespace tessera::train {
 namespace {
@@ -117,33 +115,9 @@ std::vector<Span> between(const Conversation& talk,
   return out;
 }
 
-/// Calls body(line, where, offset in all files together) for every line that is not blank.
-template <class Body>
-void for_lines(const std::vector<std::string>& paths, Sha256& key, Body body) {
-  size_t before = 0;
-  for (const std::string& path : paths) {
-    const auto file = MappedFile::open(path);
-    key.update(file->bytes());
-    const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
-                                file->bytes().size());
-    int64_t number = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = text.substr(begin, end - begin);
-      ++number;
-      if (line.find_first_not_of(" \t\r") != std::string_view::npos)
-        body(line, fmt::format("{}: line {}", path, number), before + begin);
-      begin = end + 1;
-    }
-    before += text.size();
-  }
-}
-
 }  // namespace
 
-Conversation read_conversation(std::string_view line,
-                               const std::string& key,
-                               const std::string& where) {
+Conversation conversation_in(const Json& json, const std::string& key, const std::string& where) {
   const auto bad = [&](const std::string& what) {
     fail(
         ErrorKind::file, "data",
@@ -151,7 +125,6 @@ Conversation read_conversation(std::string_view line,
         "\"content\"",
         where, what, key);
   };
-  const Json json = spec::parse_json(line, where);
   if (!json.is_object()) bad(fmt::format("found {}", spec::kind_of(json)));
   const auto list = json.find(key);
   if (list == json.end()) bad(fmt::format("\"{}\" is missing", key));
@@ -172,6 +145,26 @@ Conversation read_conversation(std::string_view line,
   if (!out.tools.is_null() && !out.tools.is_array())
     bad(fmt::format("\"tools\" is {}, no list", spec::kind_of(out.tools)));
   return out;
+}
+
+Conversation read_conversation(std::string_view line,
+                               const std::string& key,
+                               const std::string& where) {
+  return conversation_in(spec::parse_json(line, where), key, where);
+}
+
+AnsweredPrompt last_answer(const Conversation& talk, const text::ChatPrompt& prompts) {
+  const text::MarkedText whole = prompts.render(
+      {.messages = talk.messages, .tools = talk.tools, .add_generation_prompt = false});
+  const std::vector<Span> answers =
+      whole.answer.empty() ? between(talk, whole, ChatTurns::last, prompts) : marked(whole);
+  if (answers.empty())
+    fail(ErrorKind::input, "chat", "the template marks no answer; expected one to learn");
+  const auto part = [&](size_t begin, size_t end) {
+    return text::MarkedText{whole.text.substr(begin, end - begin),
+                            whole.input.substr(begin, end - begin)};
+  };
+  return {part(0, answers.back().begin), part(answers.back().begin, answers.back().end)};
 }
 
 text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokenizer) {
@@ -258,7 +251,6 @@ std::unique_ptr<Source> open_chats(const Recipe& recipe,
   Sha256 key;
   Chats chats;
   const auto tokens_of = [&](std::string_view line, const std::string& where) {
-    if (cancel != nullptr) cancel->check("data");
     Conversation talk = read_conversation(line, how.messages_key, where);
     try {
       ChatTokens chat =
@@ -273,24 +265,10 @@ std::unique_ptr<Source> open_chats(const Recipe& recipe,
       fail(error.kind(), "data", "{}: {}", where, error.what());
     }
   };
-  size_t bytes = 0;
-  for (const std::string& path : data.train) bytes += MappedFile::open(path)->bytes().size();
-  const auto border =
-      static_cast<size_t>(std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
-  for_lines(data.train, key, [&](std::string_view line, const std::string& where, size_t offset) {
-    (offset < border || data.valid_fraction == 0 ? chats.train : chats.valid)
-        .push_back(tokens_of(line, where));
+  for_examples(data, key, cancel, [&](const ExampleLine& line) {
+    (line.held_out ? chats.valid : chats.train).push_back(tokens_of(line.text, line.where));
   });
-  key.update("valid");
-  for_lines(data.valid, key, [&](std::string_view line, const std::string& where, size_t) {
-    chats.valid.push_back(tokens_of(line, where));
-  });
-  for (const auto& [name, split, wanted] :
-       {std::tuple("train", &chats.train, true),
-        std::tuple("valid", &chats.valid, !data.valid.empty() || data.valid_fraction > 0)})
-    if (wanted && split->empty())
-      fail(ErrorKind::input, "data", "the {} split has no conversation; expected at least one",
-           name);
+  check_examples(data, chats.train.size(), chats.valid.size(), "conversation");
   // tokens follow from the texts and the tokenizer: what it makes of all of them tells it
   for (const auto* split : {&chats.train, &chats.valid})
     for (const ChatTokens& chat : *split)

@@ -16,8 +16,10 @@ struct Conversation {
   Json messages = Json::array(), tools = nullptr;
 };
 
-/// That of one line: messages at `key`, tools at "tools". Throws Error(file) with what it found;
+/// That of an object: messages at `key`, tools at "tools". Throws Error(file) with what it found;
 /// `where` begins the message.
+Conversation conversation_in(const Json& json, const std::string& key, const std::string& where);
+/// That of one line.
 Conversation read_conversation(std::string_view line,
                                const std::string& key,
                                const std::string& where);
@@ -25,6 +27,13 @@ Conversation read_conversation(std::string_view line,
 /// How a recipe writes conversations: in the format that it names, else by the tokenizer's own
 /// template. Throws Error(spec) for an unknown name, and where there is none.
 text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokenizer);
+
+/// A conversation up to its last answer, and that with what ends it; what stands behind is left out.
+struct AnsweredPrompt {
+  text::MarkedText prompt, answer;
+};
+/// Throws Error(input) as chat_tokens() does.
+AnsweredPrompt last_answer(const Conversation& talk, const text::ChatPrompt& prompts);
 
 /// Inputs of a conversation, and of each the token that follows it where that is part of an answer,
 /// else -1.

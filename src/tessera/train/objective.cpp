@@ -13,6 +13,7 @@
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
+#include "tessera/train/preference.h"
 
 namespace tessera::train {
 namespace {
@@ -21,16 +22,6 @@ constexpr const char* kNextToken = "loss";
 constexpr const char* kSmoothed = "smoothed";
 constexpr const char* kZLoss = "z_loss";
 constexpr const char* kOfEncoder = "encoder.";
-
-/// Objectives of another class than that of tokens.
-struct Maker {
-  const char* type;
-  std::unique_ptr<Objective> (*make)(const Recipe& recipe, std::unique_ptr<Source> source);
-};
-constexpr Maker kMakers[] = {{"classification", labelled_objective},
-                             {"regression", labelled_objective},
-                             {"token_classification", labelled_objective},
-                             {"question_answering", labelled_objective}};
 
 class TokenObjective final : public Objective {
  public:
@@ -46,10 +37,7 @@ class TokenObjective final : public Objective {
         exit_(recipe.train.early_exit),
         steps_(recipe.train.steps),
         layers_(std::ssize(recipe.spec.layers)) {
-    if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
-      fail(ErrorKind::spec, "spec.head",
-           "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
-           recipe.spec.vocab);
+    check_head_of_tokens(recipe);
   }
 
   std::string_view name() const override { return name_; }
@@ -215,7 +203,32 @@ class TokenObjective final : public Objective {
   int64_t steps_, layers_;
 };
 
+/// Objectives of another class than that of tokens.
+struct Maker {
+  const char* type;
+  std::unique_ptr<Objective> (*make)(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions& options);
+};
+std::unique_ptr<Objective> of_labels(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions&) {
+  return labelled_objective(recipe, std::move(source));
+}
+constexpr Maker kMakers[] = {{"classification", of_labels},
+                             {"regression", of_labels},
+                             {"token_classification", of_labels},
+                             {"question_answering", of_labels},
+                             {PreferenceRecipe::kType, preference}};
+
 }  // namespace
+
+void check_head_of_tokens(const Recipe& recipe) {
+  if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
+    fail(ErrorKind::spec, "spec.head",
+         "{} numbers a token; objective \"{}\" needs those of {} tokens", width,
+         recipe.objective->type(), recipe.spec.vocab);
+}
 
 Denominators& Denominators::operator+=(const Denominators& other) {
   for (const auto& [name, count] : other.losses) losses[name] += count;
@@ -234,13 +247,20 @@ std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr
   return std::make_unique<TokenObjective>(recipe, std::move(source));
 }
 
+std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
+  auto source = open_source(recipe, options.cache, options.cancel);
+  if (options.say)
+    for (const std::string& line : source->notes()) options.say(line);
+  for (const Maker& maker : kMakers)
+    if (recipe.objective->type() == maker.type)
+      return maker.make(recipe, std::move(source), options);
+  return token_objective(recipe, std::move(source));
+}
+
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
                                           const CancelToken* cancel) {
-  auto source = open_source(recipe, cache, cancel);
-  for (const Maker& maker : kMakers)
-    if (recipe.objective->type() == maker.type) return maker.make(recipe, std::move(source));
-  return token_objective(recipe, std::move(source));
+  return open_objective(recipe, {.cache = cache, .cancel = cancel});
 }
 
 }  // namespace tessera::train

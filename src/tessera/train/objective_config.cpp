@@ -8,6 +8,7 @@
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
 #include "tessera/train/noise_objective.h"
+#include "tessera/train/preference_objective.h"
 #include "tessera/train/recipe.h"
 
 namespace tessera::train {
@@ -20,6 +21,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     std::vector<ObjectiveKind> out = noise_objective_kinds();
     out.push_back(masked_lm_kind());
     out.push_back(chat_kind());
+    out.push_back(preference_kind());
     for (ObjectiveKind& kind : label_objective_kinds()) out.push_back(std::move(kind));
     return out;
   }();

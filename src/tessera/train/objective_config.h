@@ -57,10 +57,17 @@ class ObjectiveOf : public ObjectiveConfig {
     json["type"] = C::kType;
     return json;
   }
+  const C& keys() const { return keys_; }
 
  protected:
   C keys_;
 };
+
+/// The keys of a recipe's objective, whose type is that of C.
+template <class C>
+const C& keys_of(const ObjectiveConfig& objective) {
+  return dynamic_cast<const ObjectiveOf<C>&>(objective).keys();
+}
 
 template <class C>
 C read_objective_keys(const spec::Json& json, const spec::Scope& scope) {

@@ -93,6 +93,7 @@ Json view_of(const PackedBatch& batch,
               {"reads", tokens_json(ids, tokenizer)},
               {"targets", std::vector<int64_t>(targets.begin(), targets.end())},
               {"asks", Json::array()}};
+  if (!batch.names.empty()) out["name"] = batch.names[index];
   if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
   if (!batch.labels.empty()) out["label"] = batch.labels[index];
@@ -115,6 +116,7 @@ std::vector<std::string> lines_of(const PackedBatch& batch,
     out.push_back(fmt::format("  {:<14}{} tokens: {}", what, tokens["ids"].size(),
                               tokens["text"].get<std::string>()));
   };
+  if (view.contains("name")) out.push_back("  " + view["name"].get<std::string>());
   if (view.contains("encoder_reads")) add("encoder reads", view["encoder_reads"]);
   add("reads", view["reads"]);
   if (view.contains("prefix"))
