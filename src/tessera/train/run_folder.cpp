@@ -87,15 +87,6 @@ RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-fs::path checkpoint_folder(const fs::path& run, int64_t step) {
-  return run / fmt::format("{}{}", kPrefix, step);
-}
-
-std::vector<int64_t> checkpoint_steps(const fs::path& run) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run, error))
-    if (const auto step = step_of(entry.path().filename().string());
 bool is_held(const fs::path& folder) {
   struct stat found {};
   if (::stat((folder / "lock").c_str(), &found) != 0) return false;
@@ -114,6 +105,15 @@ bool is_held(const fs::path& folder) {
   return false;
 }
 
+fs::path checkpoint_folder(const fs::path& run, int64_t step) {
+  return run / fmt::format("{}{}", kPrefix, step);
+}
+
+std::vector<int64_t> checkpoint_steps(const fs::path& run) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run, error))
+    if (const auto step = step_of(entry.path().filename().string());
         step && entry.is_directory(error))
       steps.push_back(*step);
   std::sort(steps.begin(), steps.end());

@@ -39,13 +39,13 @@ spec::Json to_json(const LogLine& line);
 /// Throws Error(file) that begins with `where` when it is not such a line.
 LogLine log_line_of(const spec::Json& json, const std::string& where);
 
+/// Every number of a line, by its name; those of objects in it as "losses/NAME".
+std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
+
 class RunLog {
  public:
   /// Keeps the lines up to `step` and continues after them; 0 starts anew. Throws Error(resource).
   RunLog(const std::filesystem::path& folder, int64_t step);
-/// Every number of a line, by its name; those of objects in it as "losses/NAME".
-std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
-
   ~RunLog();
   void write(const LogLine& line);
   /// To disk, before a checkpoint that relies on it.
