@@ -733,7 +733,7 @@ TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
               0);
   const Outcome table = run("runs " + out + " --watch --html " + page);
   EXPECT_EQ(table.code, 0) << table.err;
-  for (const char* words : {"\na  complete   3/3", "\nb  complete   3/3", "\noptimizer.lr", "0.01"})
+  for (const char* words : {"\na    complete   3/3", "\nb    complete   3/3", "\noptimizer.lr", "0.01"})
     EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
   EXPECT_NE(read_text_file(page).find("loss by seconds"), std::string::npos);
   const spec::Json json = spec::parse_json(run("runs " + out + "/b --json").out, "runs");
