@@ -231,7 +231,7 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
   const Outcome line = run("classify " + out + "/latest --text bxc --top 2");
   EXPECT_EQ(line.out.substr(0, 5), "glad\t") << line.out;
   EXPECT_NE(line.out.find("\tsad\t"), std::string::npos) << line.out;
-  expect_refused("classify " + base + " --text a", 2, "this model has the head \"tied\"");
+  expect_refused("classify " + base + "/latest --text a", 2, "this model has the head \"tied\"");
 }
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
