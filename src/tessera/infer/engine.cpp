@@ -12,9 +12,9 @@ struct Engine::Job {
   std::vector<size_t> rows;  // of the feeder, parallel to the task's
   const CancelToken* cancel = nullptr;
   bool cancelled = false, keep = false, search = false;
-  bool read = false;   // what it begins with
-  bool begun = false;  // has chosen a token
-  bool alone = false;  // a call with it failed: it is fed by itself until it decodes
+  bool read = false;           // what it begins with
+  bool begun = false;          // has chosen a token
+  bool alone = false;          // a call with it failed: it is fed by itself until it decodes
   const Job* first = nullptr;  // reads the beginning for both
   std::exception_ptr error = nullptr;
   std::optional<Kept> kept = {};
@@ -95,8 +95,9 @@ Engine::Id Engine::submit(const Request& asked) {
   return id;
 }
 
-std::vector<Engine::Id> Engine::submit_choices(
-    const Request& asked, int64_t n, const std::function<void(int64_t, Request&)>& each) {
+std::vector<Engine::Id> Engine::submit_choices(const Request& asked,
+                                               int64_t n,
+                                               const std::function<void(int64_t, Request&)>& each) {
   require(n > 0, "engine", "{} choices; expected at least 1", n);
   std::vector<Id> ids;
   Request request = asked;

@@ -104,8 +104,7 @@ void check_writing(const model::ModelSpec& spec, const Writing& writing) {
 
 void check_choice(const Request& request) {
   if (request.chances && *request.chances < 0)
-    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more",
-         *request.chances);
+    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more", *request.chances);
   if (request.beams && (request.writing.constraint || request.chances ||
                         request.writing.min_new_tokens > 0 || request.begins_as))
     fail(ErrorKind::usage, "engine",

@@ -69,7 +69,7 @@ struct Request {
   /// A request (by its Engine::Id) that begins with the same tokens: what that one has read by the
   /// time it says its first token is not computed again, whatever a cache holds. Without targets.
   std::optional<int64_t> begins_as = {};
-  const CancelToken* cancel = nullptr;    // ends it after the current step
+  const CancelToken* cancel = nullptr;  // ends it after the current step
   /// Called as tokens and text become certain, the text never with half a character, nor with part
   /// of a stop string. Chances, where asked for, come before their token. What they throw ends this
   /// request alone.
@@ -93,7 +93,7 @@ struct Generation {
   /// Why the text is not of its constraint: where it was cut, and what was expected there. Empty
   /// where it is, or there is none.
   std::string cut;
-  std::exception_ptr error;        // why, with finish_reason "error"
+  std::exception_ptr error;  // why, with finish_reason "error"
 };
 
 /// Longest sequence (of targets, beside an encoder): what the caller allows, or what the model is
