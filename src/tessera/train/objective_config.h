@@ -33,6 +33,8 @@ class ObjectiveConfig {
                                        const CancelToken* cancel) const = 0;
   /// Names of the losses of what it draws, by PackedBatch::kinds; none where it is one alone.
   virtual std::vector<std::string> kinds() const { return {}; }
+  /// Keys of the recipe that name what else than the data it learns from: "objective.teacher".
+  virtual std::vector<std::string> reads() const { return {}; }
 };
 
 /// One type of the table.
@@ -42,6 +44,8 @@ struct ObjectiveKind {
   ObjectivePtr (*read)(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe);
   /// JSON schema of its keys but "type".
   std::function<spec::Json()> schema;
+  /// Its keys that are paths, relative to the recipe's file.
+  std::vector<std::string> paths = {};
 };
 
 /// Of a struct C of keys with C::kType: type(), dump(), and reading; unknown keys throw
@@ -81,6 +85,9 @@ ObjectiveKind objective_kind() {
 /// What a recipe says; null = the next token, of pairs the answer, of a task what it asks. Unknown
 /// types and keys throw Error(spec).
 ObjectivePtr read_objective(const spec::Json& json, const Recipe& recipe);
+
+/// Calls `visit` with every path that an objective names, those of objectives within it among them.
+void for_each_objective_path(spec::Json& objective, const std::function<void(spec::Json&)>& visit);
 
 /// JSON schema of them all.
 spec::Json objective_schema();
