@@ -140,6 +140,18 @@ class Distillation final : public Objective {
   }
   std::vector<ParameterBeside> parameters() const override { return maps_; }
 
+  std::vector<std::string> lines() const override {
+    int64_t n = 0;
+    for (const auto& [decl, weight] : teacher_.weights().all()) n += decl.elements();
+    std::string line = fmt::format("learns from {}, {} parameters", config_.keys().teacher, n);
+    if (needs_layers()) {
+      line += "; layers [teacher, student]";
+      for (const LayerPair& pair : pairs_)
+        line += fmt::format(" [{}, {}]", pair.teacher, pair.student);
+    }
+    return {line};
+  }
+
   Denominators denominators(const PackedBatch& packed) const override {
     Denominators out = own_->denominators(packed);
     for (size_t i = 0; i < terms_.size(); ++i)
@@ -198,6 +210,12 @@ class Distillation final : public Objective {
     Tensor teacher_hidden;  // what its head reads
     Tensor rows_N;          // TeacherBatch::rows
   };
+
+  /// Whether a term compares what layers make.
+  bool needs_layers() const {
+    return std::any_of(terms_.begin(), terms_.end(),
+                       [](const DistillationTerm& term) { return term.of != TermOf::logits; });
+  }
 
   TeacherBatch read_by_teacher(const PackedBatch& packed) const {
     if (reads_ == TeacherReads::clean) return clean_batch(packed);

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/ranges.h>
+
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/tokenizer.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/linear/linear_attention.h"
+#include "tessera/spec/names.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/source.h"
 #include "tessera/train/start.h"
@@ -173,10 +176,23 @@ Json dump_term(const DistillationTerm& term) {
   return json;
 }
 
+/// The keys of DistillationKeys and "inner", which is read by itself.
+void refuse_unknown(const Json& json, const spec::Scope& scope) {
+  std::vector<std::string> known{"type", "inner"};
+  for (const auto& [key, value] : spec::dump_struct(DistillationKeys()).items())
+    known.push_back(key);
+  for (const auto& [key, value] : json.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      fail(ErrorKind::spec, scope.path, "unknown key \"{}\"{}; valid keys: {}", key,
+           spec::did_you_mean(key, known), fmt::join(known, ", "));
+}
+
 ObjectivePtr read_distillation(const Json& json, const spec::Scope& scope, const Recipe& recipe) {
+  refuse_unknown(json, scope);
   Json own = json;
   own.erase("inner");
   auto keys = read_objective_keys<DistillationKeys>(own, scope);
+  if (!own.contains("terms")) keys.terms.emplace_back();
   const Json terms = own.value("terms", Json::array());
   for (size_t i = 0; i < keys.terms.size() && i < terms.size(); ++i) {
     const DistillationTerm& term = keys.terms[i];
@@ -296,6 +312,9 @@ void DistillationConfig::check(const Recipe& recipe) const {
   if (recipe.train.windows == WindowOrder::carried)
     fail(ErrorKind::spec, "train.windows",
          "\"carried\" rows go on from a state, and the teacher has none; use \"isolated\"");
+  if (!std::filesystem::exists(keys_.teacher))
+    fail(ErrorKind::file, "objective.teacher", "{}: no such file or folder; expected a model",
+         keys_.teacher);
   const convert::Checkpoint checkpoint = convert::load_checkpoint(start_of(keys_.teacher));
   const ModelSpec& teacher = checkpoint.spec;
   const TeacherReads reads = teacher_reads(student, teacher);

@@ -103,7 +103,7 @@ struct DistillationKeys {
   static constexpr const char* kType = "distillation";
   std::string teacher = {};
   double alpha = 0.5;
-  std::vector<DistillationTerm> terms = {DistillationTerm()};
+  std::vector<DistillationTerm> terms = {};
   std::optional<std::vector<std::vector<int64_t>>> layers = {};
 
   static constexpr auto fields() {
@@ -118,7 +118,7 @@ struct DistillationKeys {
               "share of the terms; the inner objective has the rest. 0 = the teacher counts for "
               "nothing, 1 = it alone does",
               {.min = 0}),
-        field("terms", &C::terms, "what is compared with the teacher"),
+        field("terms", &C::terms, "what is compared with the teacher; logits where it is left out"),
         field("layers", &C::layers,
               "pairs [teacher's, student's] of layers, from 0, that are compared; null = evenly, "
               "last to last")};

@@ -355,6 +355,67 @@ TEST_F(Distillation, GoesOnWithTheSameBitsMapsIncluded) {
                [&] { train(read_recipe(json, ""), folder_ / "whole", {.resume = true}); });
 }
 
+TEST_F(Distillation, AnAdapterLearnsBesideMaps) {
+  Json own = narrow(json_of(R"([{"of": "logits"}])"));
+  own.erase("objective");
+  own["train"]["steps"] = 3;
+  train(read_recipe(own, ""), folder_ / "own", {});
+  Json json = narrow(json_of(R"([{"of": "logits"}, {"of": "hidden"}])"));
+  json.erase("spec");
+  json["init"] = {{"from", (folder_ / "own").string()}};
+  json["adapter"] = {{"rank", 2}};
+  const Recipe recipe = read_recipe(json, "");
+  train(recipe, folder_ / "whole", {});
+  CancelToken cancel;
+  const auto stop = [&](const LogLine& line, int64_t) {
+    if (line.step == 6) cancel.request(15);
+  };
+  expect_error(ErrorKind::cancelled, "",
+               [&] { train(recipe, folder_ / "cut", {.cancel = &cancel, .on_step = stop}); });
+  train(recipe, folder_ / "cut", {.resume = true});
+  for (const char* file : {"adapter.safetensors", "optimizer.safetensors", "objective.safetensors"})
+    EXPECT_TRUE(read_text_file(checkpoint_folder(folder_ / "whole", 12) / file) ==
+                read_text_file(checkpoint_folder(folder_ / "cut", 12) / file))
+        << file;
+
+  json["adapter"] = {{"type", "prefix"}, {"tokens", 2}};
+  expect_error(ErrorKind::spec, "beside virtual tokens", [&] { open(json); });
+}
+
+TEST_F(Distillation, TheTeacherDropsNothing) {
+  Json taught = teacher_recipe();
+  taught["spec"]["layers"][0]["mixer"]["dropout"] = 0.5;
+  teacher(taught);
+  const Json json = recipe(json_of(R"([{"of": "logits"}, {"of": "hidden"}])"));
+  const auto objective = open(json);
+  const Recipe read = read_recipe(json, "");
+  const model::Model model(read.spec, model::Weights::initial(read.spec, 3));
+  const PackedBatch packed = some(*objective);
+  const auto learn = [&](uint64_t key) {
+    model::ForwardOptions forward;
+    forward.training = true;
+    forward.key = RandomKey(key);
+    return objective->learn(model, packed, batch_of(packed), forward,
+                            objective->denominators(packed));
+  };
+  EXPECT_EQ(learn(1), learn(2));
+}
+
+TEST_F(Distillation, LooksOnBesideEarlyExits) {
+  Json json = recipe(json_of(R"([{"of": "hidden"}])"));
+  const auto losses = [&] {
+    const auto objective = open(json);
+    const Recipe read = read_recipe(json, "");
+    const model::Model model(read.spec, model::Weights::initial(read.spec, 3));
+    return losses_of(*objective, model, some(*objective));
+  };
+  const LossSums without = losses();
+  json["train"]["early_exit"] = {{"scale", 0.2}, {"curriculum", "all"}};
+  const LossSums with = losses();
+  EXPECT_EQ(with.at("hidden"), without.at("hidden"));
+  EXPECT_GT(with.at("exit_1"), 0);
+}
+
 TEST_F(Distillation, MicroBatchesCountAsTheirTokensDo) {
   std::vector<std::string> weights;
   for (const int64_t parts : {1, 2}) {
@@ -489,11 +550,19 @@ TEST_F(Distillation, WhatItRefuses) {
   json["objective"]["alpha"] = 1.5;
   refuses(json, "objective.alpha");
   json = of(R"({"of": "logits"})");
+  json["objective"]["iner"] = nullptr;
+  refuses(json, "(did you mean \"inner\"?)");
+  json["objective"].erase("iner");
   json["objective"].erase("teacher");
   refuses(json, "teacher");
   json = of(R"({"of": "logits"})");
   json["objective"]["inner"] = json["objective"];
   refuses(json, "objective.inner");
+  json = of(R"({"of": "logits"})");
+  json["objective"].erase("terms");
+  EXPECT_EQ(resolve(read_recipe(json, ""))["objective"]["terms"][0]["of"], "logits");
+  json["objective"]["terms"] = Json::array();
+  refuses(json, "objective.terms");
   json = of(R"({"of": "hidden"})");
   json["objective"]["layers"] = {{3, 0}};
   refuses(json, "layer 3 of the teacher, which has 3; expected 0 to 2");

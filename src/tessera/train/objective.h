@@ -58,6 +58,8 @@ class Objective {
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
   /// Trained beside the model's and no part of it: float32 leaves, by names that no model has.
   virtual std::vector<ParameterBeside> parameters() const { return {}; }
+  /// What a run says of it when it begins, a line each.
+  virtual std::vector<std::string> lines() const { return {}; }
 
  private:
   std::unique_ptr<Source> source_;

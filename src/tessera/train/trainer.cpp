@@ -107,6 +107,8 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   ops::use_block_cache();
 
   const auto objective = open_objective(recipe, folder / "cache", options.cancel);
+  if (options.on_start)
+    for (const std::string& line : objective->lines()) options.on_start(line);
   auto learner = first_learner(recipe, *objective, folder, options);
   if (options.on_start)
     options.on_start("states of the optimiser: " + learner->optimizer->memory_text());
