@@ -1,10 +1,5 @@
 #include "tessera/train/chat_objective.h"
 
-#include <algorithm>
-
-#include <fmt/ranges.h>
-
-#include "tessera/text/chat_format.h"
 #include "tessera/train/chat_source.h"
 #include "tessera/train/next_token_objective.h"
 
@@ -17,10 +12,6 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
 
   void check(const Recipe& recipe) const override {
     check_predicts_tokens(recipe);
-    const std::vector<std::string> known = text::chat_format_names();
-    if (std::find(known.begin(), known.end(), keys_.format) == known.end())
-      fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}", keys_.format,
-           fmt::join(known, ", "));
     if (recipe.spec.arch != model::Arch::decoder)
       fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
            name_of(recipe.spec.arch));
@@ -41,6 +32,7 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
     if (recipe.train.windows == WindowOrder::carried)
       fail(ErrorKind::spec, "train.windows",
            "\"carried\" reads on in a document, but conversations stand alone; use \"isolated\"");
+    prompts_of(keys_, open_tokenizer(recipe.data));
   }
 
   std::unique_ptr<Source> open(const Recipe& recipe,

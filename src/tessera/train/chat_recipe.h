@@ -1,6 +1,7 @@
 // The objective "chat": answers of conversations, and to end them. Torch-free.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "tessera/spec/fields.h"
@@ -21,7 +22,7 @@ namespace tessera::train {
 
 struct ChatRecipe {
   static constexpr const char* kType = "chat";
-  std::string format = "chatml";
+  std::optional<std::string> format = {};
   ChatTurns turns = ChatTurns::all;
   std::string messages_key = "messages";
 
@@ -30,7 +31,8 @@ struct ChatRecipe {
     using spec::field;
     return std::tuple{
         field("format", &C::format,
-              "how a conversation is written: chatml, llama3, gemma or zephyr"),
+              "how a conversation is written: chatml, llama3, gemma or zephyr; null = by the "
+              "tokenizer's own chat template"),
         field("turns", &C::turns, "the answers that are learned"),
         field("messages_key", &C::messages_key,
               "key of the list of messages in every line, each with \"role\" and \"content\"")};

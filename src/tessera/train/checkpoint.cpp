@@ -11,7 +11,7 @@
 #include "tessera/text/tokenizer.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/run_folder.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "tessera/base/sha256.h"
 #include "tessera/infer/base_print.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/infer/score.h"
@@ -15,7 +16,6 @@
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/distillation_losses.h"
 #include "tessera/train/distillation_objective.h"
-#include "tessera/train/sha256.h"
 #include "tessera/train/start.h"
 
 namespace tessera::train {
@@ -140,7 +140,8 @@ class Distillation final : public Objective {
   }
   std::vector<ParameterBeside> parameters() const override { return maps_; }
 
-  std::vector<std::string> lines() const override {
+  /// What a run says when it begins.
+  std::string line() const {
     int64_t n = 0;
     for (const auto& [decl, weight] : teacher_.weights().all()) n += decl.elements();
     std::string line = fmt::format("learns from {}, {} parameters", config_.keys().teacher, n);
@@ -149,7 +150,7 @@ class Distillation final : public Objective {
       for (const LayerPair& pair : pairs_)
         line += fmt::format(" [{}, {}]", pair.teacher, pair.student);
     }
-    return {line};
+    return line;
   }
 
   Denominators denominators(const PackedBatch& packed) const override {
@@ -436,16 +437,17 @@ TeacherBatch joined_batch(const PackedBatch& packed, bool given) {
 }
 
 std::unique_ptr<Objective> distillation_objective(const Recipe& recipe,
-                                                  const std::filesystem::path& cache,
-                                                  const CancelToken* cancel) {
-  const auto* config = dynamic_cast<const DistillationConfig*>(recipe.objective.get());
-  if (config == nullptr) return nullptr;
+                                                  std::unique_ptr<Source> source,
+                                                  const ObjectiveOptions& options) {
+  const auto& config = dynamic_cast<const DistillationConfig&>(*recipe.objective);
   Recipe inner = recipe;
-  inner.objective = config->inner();
-  auto own = token_objective(inner, open_source(inner, cache, cancel));
-  const convert::Checkpoint checkpoint = convert::load_checkpoint(start_of(config->keys().teacher));
-  return std::make_unique<Distillation>(
+  inner.objective = config.inner();
+  auto own = token_objective(inner, std::move(source));
+  const convert::Checkpoint checkpoint = convert::load_checkpoint(start_of(config.keys().teacher));
+  auto out = std::make_unique<Distillation>(
       recipe, model::Model(checkpoint.spec, infer::weights_of(checkpoint)), std::move(own));
+  if (options.say) options.say(out->line());
+  return out;
 }
 
 }  // namespace tessera::train

@@ -4,15 +4,15 @@
 // the student's hidden states to the teacher's (FitNets, arXiv:1412.6550).
 #pragma once
 
+#include "tessera/train/distillation_recipe.h"
 #include "tessera/train/objective.h"
 
 namespace tessera::train {
 
-/// The objective of a recipe, where that is a "distillation"; else nothing. Throws what loading the
-/// teacher throws.
+/// The objective of a recipe whose type that is. Throws what loading the teacher throws.
 std::unique_ptr<Objective> distillation_objective(const Recipe& recipe,
-                                                  const std::filesystem::path& cache,
-                                                  const CancelToken* cancel);
+                                                  std::unique_ptr<Source> source,
+                                                  const ObjectiveOptions& options);
 
 /// A batch as a teacher reads it, and the rows of its hidden states that foretell what the batch's
 /// tokens ask, -1 = none.

@@ -210,6 +210,12 @@ ObjectivePtr read_distillation(const Json& json, const spec::Scope& scope, const
   if (inner.is_object() && inner.value("type", Json()) == DistillationKeys::kType)
     fail(ErrorKind::spec, scope.at("inner").path,
          "\"distillation\" within itself; expected another objective, or terms of both");
+  for (const char* other : {"preference", "contrastive"})
+    if (learns_from_labels(inner) ||
+        (inner.is_object() && inner.value("type", Json()) == Json(other)))
+      fail(ErrorKind::spec, scope.at("inner").path,
+           "{} asks for no tokens of a text; expected an objective that does",
+           inner.value("type", Json()).dump());
   return std::make_shared<DistillationConfig>(std::move(keys), read_objective(inner, recipe));
 }
 

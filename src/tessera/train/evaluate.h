@@ -10,11 +10,12 @@
 namespace tessera::train {
 
 struct Evaluation {
-  double loss = 0;           // mean nats per predicted token
-  double accuracy = 0;       // share of them that are the most likely token
+  double loss = 0;           // the objective's: mean nats per predicted token
+  double accuracy = 0;       // share of them that are the most likely token; 0 where none is chosen
   double bits_per_byte = 0;  // of the text, at the split's mean of bytes per token; 0 for a task
   int64_t tokens = 0;        // predicted
   std::map<std::string, double> losses = {};  // of each that a mixture draws, by its name
+  std::map<std::string, double> scores = {};  // other measures, by their names
 };
 
 struct EvaluateOptions {

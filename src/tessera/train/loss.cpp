@@ -21,15 +21,16 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
 
 /// Some of the rows of hidden states, by number.
 struct ScoredRows {
-  Tensor hidden_ND, targets_N, rows_N;
+  Tensor hidden_ND, targets_N, weight_N, rows_N;
 };
 
 /// Without the rows that have no target, where they are the most: a task scores few of its tokens.
-ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N) {
+ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const Tensor& weight_N) {
   const Tensor rows = infer::rows_with_targets(targets_N);
   if (2 * rows.size(0) > targets_N.size(0))
-    return {hidden_ND, targets_N, at::arange(targets_N.size(0), at::kLong)};
-  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows), rows};
+    return {hidden_ND, targets_N, weight_N, at::arange(targets_N.size(0), at::kLong)};
+  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows),
+          weight_N.defined() ? weight_N.index_select(0, rows) : Tensor(), rows};
 }
 
 double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
@@ -68,7 +69,9 @@ TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const Los
   out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
   if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
   // softmax times the row's factor, less what the targets are to have
-  const Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
+  Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
+  if (options.weight_N.defined())
+    weight = weight * options.weight_N.unsqueeze(-1).to(weight.scalar_type());
   Tensor factor = weight / sum;
   if (options.z_loss != 0) factor = factor * (1 + 2 * options.z_loss * lse);
   logits_NC.mul_(factor);
@@ -83,10 +86,11 @@ HeadLoss head_loss(const model::Model& model,
                    const Tensor& hidden_ND,
                    const Tensor& targets_N,
                    const LossOptions& options) {
-  const auto [scored, targets, numbers] = with_targets(hidden_ND, targets_N);
+  const auto [scored, targets, weights, numbers] =
+      with_targets(hidden_ND, targets_N, options.weight_N);
   const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
                 chunk = loss_chunk(width);
-  const bool learns = options.scale != 0 || options.beside != nullptr;
+  const bool learns = options.gradients && (options.scale != 0 || options.beside != nullptr);
   const bool behind = learns && scored.requires_grad();  // or nothing behind the head is trained
   HeadLoss out;
   if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
@@ -99,6 +103,7 @@ HeadLoss head_loss(const model::Model& model,
     const int64_t length = std::min(chunk, n - begin);
     const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(behind);
     const Tensor logits = model.logits(rows);
+    if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
     Tensor beside;

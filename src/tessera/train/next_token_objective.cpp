@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tessera/model/call_plan.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 #include "tessera/train/source.h"
 #include "tessera/train/tasks.h"
 

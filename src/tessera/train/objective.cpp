@@ -10,9 +10,11 @@
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/distillation.h"
+#include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
+#include "tessera/train/preference.h"
 
 namespace tessera::train {
 namespace {
@@ -50,10 +52,7 @@ class CrossEntropy final : public TokenObjective {
         exit_(recipe.train.early_exit),
         steps_(recipe.train.steps),
         layers_(std::ssize(recipe.spec.layers)) {
-    if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
-      fail(ErrorKind::spec, "spec.head",
-           "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
-           recipe.spec.vocab);
+    check_head_of_tokens(recipe);
   }
 
   std::string_view name() const override { return name_; }
@@ -225,7 +224,33 @@ class CrossEntropy final : public TokenObjective {
   int64_t steps_, layers_;
 };
 
+/// Objectives of another class than that of tokens.
+struct Maker {
+  const char* type;
+  std::unique_ptr<Objective> (*make)(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions& options);
+};
+std::unique_ptr<Objective> of_labels(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions&) {
+  return labelled_objective(recipe, std::move(source));
+}
+constexpr Maker kMakers[] = {{"classification", of_labels},
+                             {"regression", of_labels},
+                             {"token_classification", of_labels},
+                             {"question_answering", of_labels},
+                             {PreferenceRecipe::kType, preference},
+                             {DistillationKeys::kType, distillation_objective}};
+
 }  // namespace
+
+void check_head_of_tokens(const Recipe& recipe) {
+  if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
+    fail(ErrorKind::spec, "spec.head",
+         "{} numbers a token; objective \"{}\" needs those of {} tokens", width,
+         recipe.objective->type(), recipe.spec.vocab);
+}
 
 Denominators& Denominators::operator+=(const Denominators& other) {
   for (const auto& [name, count] : other.losses) losses[name] += count;
@@ -245,11 +270,20 @@ std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
   return std::make_unique<CrossEntropy>(recipe, std::move(source));
 }
 
+std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
+  auto source = open_source(recipe, options.cache, options.cancel);
+  if (options.say)
+    for (const std::string& line : source->notes()) options.say(line);
+  for (const Maker& maker : kMakers)
+    if (recipe.objective->type() == maker.type)
+      return maker.make(recipe, std::move(source), options);
+  return token_objective(recipe, std::move(source));
+}
+
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
                                           const CancelToken* cancel) {
-  if (auto distilled = distillation_objective(recipe, cache, cancel)) return distilled;
-  return token_objective(recipe, open_source(recipe, cache, cancel));
+  return open_objective(recipe, {.cache = cache, .cancel = cancel});
 }
 
 }  // namespace tessera::train

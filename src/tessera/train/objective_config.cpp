@@ -5,9 +5,11 @@
 #include "tessera/spec/names.h"
 #include "tessera/train/chat_objective.h"
 #include "tessera/train/distillation_objective.h"
+#include "tessera/train/label_objective.h"
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
 #include "tessera/train/noise_objective.h"
+#include "tessera/train/preference_objective.h"
 #include "tessera/train/recipe.h"
 
 namespace tessera::train {
@@ -21,6 +23,8 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     out.push_back(masked_lm_kind());
     out.push_back(chat_kind());
     out.push_back(distillation_kind());
+    out.push_back(preference_kind());
+    for (ObjectiveKind& kind : label_objective_kinds()) out.push_back(std::move(kind));
     return out;
   }();
   return all;
@@ -54,6 +58,13 @@ void for_each_objective_path(Json& objective, const std::function<void(Json&)>& 
     for (const std::string& key : kind.paths)
       if (objective.contains(key) && objective[key].is_string()) visit(objective[key]);
   }
+}
+
+bool learns_from_labels(const Json& objective) {
+  if (!objective.is_object()) return false;
+  for (const ObjectiveKind& kind : objective_kinds())
+    if (objective.value("type", Json()) == Json(kind.type)) return kind.labelled;
+  return false;
 }
 
 Json objective_schema() {

@@ -44,6 +44,7 @@ struct ObjectiveKind {
   ObjectivePtr (*read)(const spec::Json& json, const spec::Scope& scope, const Recipe& recipe);
   /// JSON schema of its keys but "type".
   std::function<spec::Json()> schema;
+  bool labelled = false;  // its data are labelled examples (label_data.h)
   /// Its keys that are paths, relative to the recipe's file.
   std::vector<std::string> paths = {};
 };
@@ -60,10 +61,17 @@ class ObjectiveOf : public ObjectiveConfig {
     json["type"] = C::kType;
     return json;
   }
+  const C& keys() const { return keys_; }
 
  protected:
   C keys_;
 };
+
+/// The keys of a recipe's objective, whose type is that of C.
+template <class C>
+const C& keys_of(const ObjectiveConfig& objective) {
+  return dynamic_cast<const ObjectiveOf<C>&>(objective).keys();
+}
 
 template <class C>
 C read_objective_keys(const spec::Json& json, const spec::Scope& scope) {
@@ -88,6 +96,8 @@ ObjectivePtr read_objective(const spec::Json& json, const Recipe& recipe);
 
 /// Calls `visit` with every path that an objective names, those of objectives within it among them.
 void for_each_objective_path(spec::Json& objective, const std::function<void(spec::Json&)>& visit);
+/// Whether the data of such an objective are labelled examples; false for what it cannot be.
+bool learns_from_labels(const spec::Json& objective);
 
 /// JSON schema of them all.
 spec::Json objective_schema();

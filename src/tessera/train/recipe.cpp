@@ -13,6 +13,7 @@
 #include "tessera/spec/names.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/start.h"
+#include "tessera/train/task_head.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
 
@@ -75,7 +76,7 @@ void rebase(Json& json, const fs::path& folder) {
   if (!json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
   const auto move_files = [&](Json& of) {
-    for (const char* key : {"train", "valid"})
+    for (const char* key : {"train", "valid", "train_labels", "valid_labels"})
       if (of.is_object() && of.contains(key) && of[key].is_array())
         for (Json& path : of[key]) move(path);
   };
@@ -180,12 +181,27 @@ void check_mix(const DataRecipe& data, const Json& json) {
   }
 }
 
-void read_data(const Json& json, Recipe& recipe) {
+/// Gives the spec of a recipe that learns from labels their names, and one that is a model's the
+/// head that they need.
+void take_task_head(Json& json, bool own_spec, Recipe& recipe) {
+  TaskHead made = with_task_head(std::move(json["spec"]), json["objective"], /*replace=*/!own_spec);
+  json["spec"] = std::move(made.spec);
+  if (made.note.empty()) return;
+  recipe.notes.push_back(made.note);
+  json["init"]["partial"] = true;
+}
+
+void read_data(const Json& json, bool labelled, Recipe& recipe) {
   const auto data = json.find("data");
   if (data == json.end())
     fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
   spec::Scope scope;
   scope.path = "data";
+  if (labelled) {
+    recipe.labels = spec::read_struct<LabelData>(*data, scope);
+    recipe.data.tokenizer = recipe.labels->tokenizer;
+    return;
+  }
   DataType type = DataType::text;
   if (data->is_object() && data->contains("type"))
     spec::detail::read_value((*data)["type"], type, {}, scope.at("type"));
@@ -467,7 +483,8 @@ void check_adapter(const Recipe& recipe) {
     fail(ErrorKind::spec, "adapter",
          "given without \"init\"; expected \"init\": {{\"from\": MODEL}}, the model that it stands "
          "beside");
-  if (recipe.init->partial)
+  // labels need a head of their own, which is trained whole beside the adapter
+  if (recipe.init->partial && !recipe.labels)
     fail(ErrorKind::spec, "init.partial",
          "true beside an adapter, whose model stays as it is stored; expected false");
   const AdapterRecipe& how = *recipe.adapter;
@@ -523,8 +540,9 @@ void check_schedule(const Recipe& recipe) {
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
-  for (const char* key : {"train.threads", "train.eval_every", "train.eval_batches",
-                          "train.log_every", "checkpoint", "data.train", "data.valid"})
+  for (const char* key :
+       {"train.threads", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint",
+        "data.train", "data.valid", "data.train_labels", "data.valid_labels"})
     if (path == key) return true;
   return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
 }
@@ -569,6 +587,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   nn::register_mechanisms();
   json = extended(std::move(json), folder);
   inline_spec(json, folder);
+  const bool own_spec = json.is_object() && json.contains("spec");
   take_from_model(json, folder);
   for (const std::string& assignment : overrides) {
     model::apply_override(json, assignment);
@@ -581,8 +600,9 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
          "\"spec\" is missing; expected a path or an object (the architecture), or \"init\" with a "
          "model to begin from");
 
-  nn::register_mechanisms();
   Recipe recipe;
+  const bool labelled = learns_from_labels(json.value("objective", Json()));
+  if (labelled) take_task_head(json, own_spec, recipe);
   if (const int64_t routers = balance_routers(json["spec"]); routers > 0)
     recipe.notes.push_back(fmt::format(
         "{} router{} without \"losses\" learn{} with \"balance\": \"per_choice_mean\"; \"none\" "
@@ -590,7 +610,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
         routers, routers == 1 ? "" : "s", routers == 1 ? "s" : ""));
   recipe.spec = model::read_model_spec(json["spec"]);
   json.erase("spec");
-  read_data(json, recipe);
+  read_data(json, labelled, recipe);
   json.erase("data");
   Json objective = json.value("objective", Json());
   for_each_objective_path(objective, [&](Json& path) {
@@ -612,14 +632,23 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
       for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
   };
   place(recipe.data);
+  if (recipe.labels) {
+    place(*recipe.labels);
+    for (auto* files : {&recipe.labels->train_labels, &recipe.labels->valid_labels})
+      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  }
   for (DataPart& part : recipe.data.mix) place(part);
   if (recipe.data.tokenizer != "bytes")
     recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
+  if (recipe.labels) recipe.labels->tokenizer = recipe.data.tokenizer;
   if (recipe.task)
     for (const auto& [path, length] : {std::pair("train.length", recipe.train.length),
                                        std::pair("data.valid_length", recipe.task->valid_length)})
       if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length, path);
-  if (!recipe.task) check_data(recipe.data);
+  if (recipe.labels)
+    check_label_data(*recipe.labels, "data");
+  else if (!recipe.task)
+    check_data(recipe.data);
   recipe.schedule.check(recipe.train.steps, "schedule");
   recipe.experts = std::move(sections.experts);
   recipe.objective->check(recipe);
@@ -641,7 +670,9 @@ Recipe load_recipe(const fs::path& path, const std::vector<std::string>& overrid
 Json resolve(const Recipe& recipe) {
   Json json = Json::object();
   json["spec"] = model::resolve(recipe.spec);
-  json["data"] = recipe.task ? dump_task(*recipe.task) : spec::dump_struct(recipe.data);
+  json["data"] = recipe.task     ? dump_task(*recipe.task)
+                 : recipe.labels ? spec::dump_struct(*recipe.labels)
+                                 : spec::dump_struct(recipe.data);
   json["train"] = spec::dump_struct(recipe.train);
   if (recipe.data.mix.empty())
     for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
@@ -680,8 +711,10 @@ Json recipe_schema() {
       {"description",
        "the architecture: a path, or the object itself; may be left out beside init"}};
   schema["properties"]["data"] = {
-      {"description", "files to learn from, or a task whose examples are made"},
-      {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
+      {"description", "files to learn from, a task whose examples are made, or labelled examples"},
+      {"anyOf",
+       {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>(),
+        spec::struct_schema<LabelData>()}}};
   schema["properties"]["objective"] = objective_schema();
   schema["properties"]["optimizer"] = optimizer_schema();
   schema["properties"]["extends"] = {

@@ -24,6 +24,7 @@
 #include "tessera/train/adapter_recipe.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
+#include "tessera/train/label_data.h"
 #include "tessera/train/length_ramp.h"
 #include "tessera/train/objective_ptr.h"
 #include "tessera/train/optimizer_recipe.h"
@@ -343,6 +344,8 @@ struct Recipe {
   /// Paths absolute or relative to the working directory, whatever the recipe's folder.
   DataRecipe data;
   std::optional<TaskRecipe> task;  // instead of data
+  /// Instead of both where the objective learns from labels; data.tokenizer is then its tokenizer.
+  std::optional<LabelData> labels = {};
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;

@@ -24,6 +24,8 @@ class Source {
   virtual PackedBatch valid(const std::vector<int64_t>& samples) const = 0;
   /// Of the text to evaluate on; 0 where what is predicted is no text.
   virtual double tokens_per_byte() const = 0;
+  /// What whoever trains should know of the data, a line each.
+  virtual std::vector<std::string> notes() const { return {}; }
   /// SHA-256 of all that the samples depend on, besides the recipe.
   virtual const std::string& key() const = 0;
 };
