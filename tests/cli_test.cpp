@@ -960,6 +960,37 @@ TEST_F(Cli, JsonOfGenerate) {
   EXPECT_EQ(json["finish_reason"], "length");
 }
 
+TEST_F(Cli, LinesOfAFileAreAnsweredAsPromptsAre) {
+  const std::string model = kGoldens + "/llama/gguf/base.gguf --max-new-tokens 4 --ignore-eos",
+                    file = folder_.write("questions.jsonl",
+                                         "{\"q\": \"A1\", \"n\": 1}\n\n{\"q\": \"B2C\"}\n"
+                                         "{\"q\": \"D\"}\n");
+  const std::string lines = "generate " + model + " --at-once 2 --prompts-from " + file;
+  const auto answered = [&](const std::string& how) {
+    const Outcome outcome = run(lines + how);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::istringstream out(outcome.out);
+    std::vector<spec::Json> all;
+    for (std::string line; std::getline(out, line);)
+      all.push_back(spec::parse_json(line, "stdout"));
+    return all;
+  };
+  const auto apart = answered(" --prompt-key q"),
+             joined = answered(" --prompt-key q --answer-key q");
+  ASSERT_EQ(apart.size(), 3u);
+  ASSERT_EQ(joined.size(), 3u);
+  EXPECT_EQ(apart[0]["n"], 1);
+  for (size_t i = 0; i < apart.size(); ++i) {
+    const auto prompt = apart[i]["q"].get<std::string>();
+    const Outcome alone = run("generate " + model + " --json --prompt " + prompt);
+    EXPECT_EQ(apart[i]["answer"], spec::parse_json(alone.out, "stdout")["text"]) << prompt;
+    EXPECT_EQ(joined[i]["q"], prompt + apart[i]["answer"].get<std::string>());
+  }
+  expect_refused(lines, 1, "questions.jsonl:1]");
+  expect_refused(lines + " --prompt A", 2, "--prompt beside --prompts-from");
+  expect_refused("generate " + model + " --answer-key a --prompt A", 2, "--prompts-from");
+}
+
 TEST_F(Cli, ASessionGoesOn) {
   for (const std::string family : {"llama", "mamba2", "t5"}) {
     const std::string model = kGoldens + "/" + family + (family == "t5" ? "/v1_1" : "/base");

@@ -72,6 +72,7 @@ void rebase(Json& json, const fs::path& folder) {
   };
   if (json.contains("init") && json["init"].is_object() && json["init"].contains("from"))
     move(json["init"]["from"]);
+  if (json.contains("objective")) for_each_objective_path(json["objective"], move);
   if (!json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
   const auto move_files = [&](Json& of) {
@@ -611,7 +612,11 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   json.erase("spec");
   read_data(json, labelled, recipe);
   json.erase("data");
-  recipe.objective = read_objective(json.value("objective", Json()), recipe);
+  Json objective = json.value("objective", Json());
+  for_each_objective_path(objective, [&](Json& path) {
+    path = under(folder, path.get<std::string>()).lexically_normal().string();
+  });
+  recipe.objective = read_objective(objective, recipe);
   json.erase("objective");
   take_optimizer(json, recipe);
   auto sections = spec::read_struct<Sections>(json, {});
