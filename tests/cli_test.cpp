@@ -254,7 +254,7 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
       {"computation",
        "flash_attention chunked_attention split_kv_decoding ring_attention striped_attention "
        "beam_search"},
-      {"storage", "paged_kv int8_kv fp8_kv"}};
+      {"storage", "paged_kv int8_kv fp8_kv int4_kv"}};
   std::map<std::string, std::string> papers;
   for (const spec::Json& row : spec::parse_json(run("list mechanisms --json").out, "list --json")) {
     const spec::Json& group = row["slot"].is_null() ? row["group"] : row["slot"];
@@ -294,7 +294,7 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
                  "did you mean \"n_heads\"?");
   expect_refused("plan " + spec + " --set layers[0].mixer.position=null", 2,
                  "[layers[0].mixer.position] found null; expected a scheme, or \"none\"");
-  expect_refused("plan " + spec + " --kv-type int4", 2, "expected f32|f16|bf16|int8|fp8");
+  expect_refused("plan " + spec + " --kv-type int5", 2, "expected f32|f16|bf16|int8|fp8|int4");
   expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
                  "found a string \"tiny\"; expected a number");
   expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");

@@ -15,7 +15,7 @@ struct KvFlags {
   void add(CLI::App& app) {
     app.add_option("--kv-type", type,
                    "how keys and values are kept: " + spec::kv_type_names() +
-                       "; int8 and fp8 take a quarter of f32's memory; auto = f16 where no matrix "
+                       "; int8 and fp8 take a quarter of f32's memory, int4 a sixth; auto = f16 where no matrix "
                        "of the model has more bits, f32 elsewhere and with --exact")
         ->capture_default_str();
     app.add_option("--kv-page", page,
