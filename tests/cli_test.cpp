@@ -117,6 +117,39 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
                    "is of another model: module model.layers.0.mlp.down_proj has no place");
 }
 
+/// Letters and digits, which the tiny tokenizer knows, in no order that is soon the same again.
+std::string letters(size_t n) {
+  std::string text;
+  for (size_t i = 0; i < n; ++i) text += "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"[i * i % 36];
+  return text;
+}
+
+TEST_F(Cli, StatesOfLongTexts) {
+  const std::string model = "'" + kGoldens + "/llama/gguf/base.gguf'",
+                    text = folder_.write("long.txt", letters(400));
+  const auto eval = [&](const std::string& flags) {
+    const Outcome outcome =
+        run("eval " + model + " --text '" + text + "' --window 32 --carry --json" + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  const int64_t all = eval(" --kv-type f32").at("state_bytes"),
+                some = eval(" --kv-type f32 --keep-last 16").at("state_bytes");
+  EXPECT_EQ(some, int64_t{4 + 16} * 2 * 2 * 12 * 2 * 4);  // tokens, layers, heads, width, k and v
+  EXPECT_GT(all, 2 * some);
+  const Outcome shifted = run("generate " + model +
+                              " --input-ids 1,2,3 --ignore-eos --max-new-tokens 100 --context 20 "
+                              "--context-shift --json");
+  ASSERT_EQ(shifted.code, 0) << shifted.err;
+  const spec::Json row = spec::parse_json(shifted.out, "generate");
+  EXPECT_EQ(row.at("token_ids").size(), 100u);
+  EXPECT_GT(row.at("context_shifts").get<int64_t>(), 5);
+  expect_refused("generate " + model + " --input-ids 1 --context 20 --context-shift --beams 2", 2,
+                 "a search keeps many texts");
+  expect_refused("generate " + kGoldens + "/mamba2/base --input-ids 1 --keep-last 4", 2,
+                 "keeps a bounded state already");
+}
+
 TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
   const std::string folders = (kSource / "tests/golden/quantized").string();
   const auto ids = [&](const std::string& name) {
@@ -133,8 +166,8 @@ TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
   const Outcome converted = run("convert " + folders + "/awq --to hf --out '" + plain + "'");
   ASSERT_EQ(converted.code, 0) << converted.err;
   EXPECT_NE(converted.err.find("written as float32"), std::string::npos) << converted.err;
-  const Outcome outcome = run("generate '" + plain +
-                              "' --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
+  const Outcome outcome =
+      run("generate '" + plain + "' --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
   EXPECT_EQ(spec::parse_json(outcome.out, "generate").at("token_ids"), packed);
   expect_refused("quantize " + folders + "/awq --type Q4_0 --tokenizer '" + kGoldens +
                      "/llama/gguf/base.gguf' --out x",
