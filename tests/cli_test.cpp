@@ -124,6 +124,40 @@ std::string letters(size_t n) {
   return text;
 }
 
+TEST_F(Cli, BenchQuantSaysWhatTypesCost) {
+  const std::string gguf = kGoldens + "/llama/gguf/base.gguf",
+                    text = folder_.write("long.txt", letters(200)),
+                    bench = "bench quant '" + gguf + "' --text '" + text + "' --tokens 120 ";
+  const Outcome outcome = run(bench +
+                              "--window 40 --decode 4 --type F32 --type Q8_0 --type Q4_0 "
+                              "--type 'Q4_0+blk.*.attn_*=q8_0' --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json rows = spec::parse_json(outcome.out, "bench").at("rows");
+  ASSERT_EQ(rows.size(), 5u);
+  const auto number = [&](size_t row, const char* key) { return rows[row].at(key).get<double>(); };
+  // floats are the model itself
+  EXPECT_NEAR(number(1, "kl"), 0, 1e-9);
+  EXPECT_EQ(number(1, "top_1"), 1);
+  EXPECT_NEAR(number(1, "perplexity"), number(0, "perplexity"), 1e-5);
+  // fewer bits are further away, and some more for attention brings them nearer
+  EXPECT_GT(number(2, "kl"), 1e-9);
+  EXPECT_GT(number(3, "kl"), 10 * number(2, "kl"));
+  EXPECT_LT(number(4, "kl"), number(3, "kl"));
+  EXPECT_GT(number(4, "bytes"), number(3, "bytes"));
+  const auto bits = [&](size_t row, const char* kind) {
+    return rows[row].at("bits_by_kind").at(kind).get<double>();
+  };
+  EXPECT_GT(bits(4, "attention"), bits(3, "attention"));
+  EXPECT_EQ(bits(4, "feed_forward"), bits(3, "feed_forward"));
+  const Outcome table = run(bench + "--type Q8_0 --decode 0");
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_TRUE(table.out.starts_with("| type | MiB | bits |"));
+  EXPECT_NE(table.out.find("| Q8_0 |"), std::string::npos);
+  expect_refused(bench + "--type Q9", 2, "unknown type \"Q9\"");
+  expect_refused(bench + "--type 'Q8_0+nothing*=q8_0'", 2, "matches no tensor");
+  expect_refused(bench + "--type Q8_0 --work /nowhere", 1, "expected --work DIR");
+}
+
 TEST_F(Cli, StatesOfLongTexts) {
   const std::string model = "'" + kGoldens + "/llama/gguf/base.gguf'",
                     text = folder_.write("long.txt", letters(400));
