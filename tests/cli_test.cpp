@@ -117,6 +117,73 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
                    "is of another model: module model.layers.0.mlp.down_proj has no place");
 }
 
+/// Letters and digits, which the tiny tokenizer knows, in no order that is soon the same again.
+std::string letters(size_t n) {
+  std::string text;
+  for (size_t i = 0; i < n; ++i) text += "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"[i * i % 36];
+  return text;
+}
+
+TEST_F(Cli, BenchQuantSaysWhatTypesCost) {
+  const std::string gguf = kGoldens + "/llama/gguf/base.gguf",
+                    text = folder_.write("long.txt", letters(200)),
+                    bench = "bench quant '" + gguf + "' --text '" + text + "' --tokens 120 ";
+  const Outcome outcome = run(bench +
+                              "--window 40 --decode 4 --type F32 --type Q8_0 --type Q4_0 "
+                              "--type 'Q4_0+blk.*.attn_*=q8_0' --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json rows = spec::parse_json(outcome.out, "bench").at("rows");
+  ASSERT_EQ(rows.size(), 5u);
+  const auto number = [&](size_t row, const char* key) { return rows[row].at(key).get<double>(); };
+  // floats are the model itself
+  EXPECT_NEAR(number(1, "kl"), 0, 1e-9);
+  EXPECT_EQ(number(1, "top_1"), 1);
+  EXPECT_NEAR(number(1, "perplexity"), number(0, "perplexity"), 1e-5);
+  // fewer bits are further away, and some more for attention brings them nearer
+  EXPECT_GT(number(2, "kl"), 1e-9);
+  EXPECT_GT(number(3, "kl"), 10 * number(2, "kl"));
+  EXPECT_LT(number(4, "kl"), number(3, "kl"));
+  EXPECT_GT(number(4, "bytes"), number(3, "bytes"));
+  const auto bits = [&](size_t row, const char* kind) {
+    return rows[row].at("bits_by_kind").at(kind).get<double>();
+  };
+  EXPECT_GT(bits(4, "attention"), bits(3, "attention"));
+  EXPECT_EQ(bits(4, "feed_forward"), bits(3, "feed_forward"));
+  const Outcome table = run(bench + "--type Q8_0 --decode 0");
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_TRUE(table.out.starts_with("| type | MiB | bits |"));
+  EXPECT_NE(table.out.find("| Q8_0 |"), std::string::npos);
+  expect_refused(bench + "--type Q9", 2, "unknown type \"Q9\"");
+  expect_refused(bench + "--type 'Q8_0+nothing*=q8_0'", 2, "matches no tensor");
+  expect_refused(bench + "--type Q8_0 --work /nowhere", 1, "expected --work DIR");
+}
+
+TEST_F(Cli, StatesOfLongTexts) {
+  const std::string model = "'" + kGoldens + "/llama/gguf/base.gguf'",
+                    text = folder_.write("long.txt", letters(400));
+  const auto eval = [&](const std::string& flags) {
+    const Outcome outcome =
+        run("eval " + model + " --text '" + text + "' --window 32 --carry --json" + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  const int64_t all = eval(" --kv-type f32").at("state_bytes"),
+                some = eval(" --kv-type f32 --keep-last 16").at("state_bytes");
+  EXPECT_EQ(some, int64_t{4 + 16} * 2 * 2 * 12 * 2 * 4);  // tokens, layers, heads, width, k and v
+  EXPECT_GT(all, 2 * some);
+  const Outcome shifted = run("generate " + model +
+                              " --input-ids 1,2,3 --ignore-eos --max-new-tokens 100 --context 20 "
+                              "--context-shift --json");
+  ASSERT_EQ(shifted.code, 0) << shifted.err;
+  const spec::Json row = spec::parse_json(shifted.out, "generate");
+  EXPECT_EQ(row.at("token_ids").size(), 100u);
+  EXPECT_GT(row.at("context_shifts").get<int64_t>(), 5);
+  expect_refused("generate " + model + " --input-ids 1 --context 20 --context-shift --beams 2", 2,
+                 "a search keeps many texts");
+  expect_refused("generate " + kGoldens + "/mamba2/base --input-ids 1 --keep-last 4", 2,
+                 "keeps a bounded state already");
+}
+
 TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
   const std::string folders = (kSource / "tests/golden/quantized").string();
   const auto ids = [&](const std::string& name) {
@@ -298,7 +365,7 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
       {"computation",
        "flash_attention chunked_attention split_kv_decoding ring_attention striped_attention "
        "beam_search"},
-      {"storage", "paged_kv int8_kv fp8_kv"}};
+      {"storage", "paged_kv int8_kv fp8_kv int4_kv"}};
   std::map<std::string, std::string> papers;
   for (const spec::Json& row : spec::parse_json(run("list mechanisms --json").out, "list --json")) {
     const spec::Json& group = row["slot"].is_null() ? row["group"] : row["slot"];
@@ -338,7 +405,7 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
                  "did you mean \"n_heads\"?");
   expect_refused("plan " + spec + " --set layers[0].mixer.position=null", 2,
                  "[layers[0].mixer.position] found null; expected a scheme, or \"none\"");
-  expect_refused("plan " + spec + " --kv-type int4", 2, "expected f32|f16|bf16|int8|fp8");
+  expect_refused("plan " + spec + " --kv-type int5", 2, "expected f32|f16|bf16|int8|fp8|int4");
   expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
                  "found a string \"tiny\"; expected a number");
   expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");

@@ -85,6 +85,7 @@ std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
 /// A verb below bench.
 std::function<int()> add_bench_mixers(CLI::App& bench);
+std::function<int()> add_bench_quant(CLI::App& bench);
 std::function<int()> add_bench_sampling(CLI::App& bench);
 std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);

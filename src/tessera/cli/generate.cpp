@@ -161,6 +161,7 @@ void report_json(const GenerateArgs& o,
                     {"prompt_tokens", row.prompt_tokens},
                     {"cached_tokens", row.cached_tokens},
                     {"finish_reason", row.finish_reason},
+                    {"context_shifts", row.shifts},
                     {"prefill_tokens_per_s", speeds.prefill},
                     {"decode_tokens_per_s", speeds.decode}});
     if (o.generate.speculation.on()) {
@@ -182,6 +183,9 @@ void report_text(const GenerateArgs& o,
   flush_output();
   fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
              result.prefill_tokens, speeds.prefill, result.decode_tokens, speeds.decode);
+  int64_t shifts = 0;
+  for (const infer::Generation& row : result.rows) shifts += row.shifts;
+  if (shifts > 0) fmt::print(stderr, "the context was full {} times, and was halved\n", shifts);
   if (o.generate.speculation.on())
     fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
                result.guessed_tokens);
@@ -250,11 +254,12 @@ int generate(GenerateArgs& o) {
   auto& g = o.generate;
   g.sampling.check();
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.arithmetic());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   g.kv = o.kv.options();
+  g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
@@ -384,6 +389,9 @@ std::function<int()> add_generate(CLI::App& app) {
                  "longest sequence, prompt included; 0 = what the model is made for")
       ->capture_default_str()
       ->check(not_negative());
+  app.add_flag("--context-shift", g.shift,
+               "where the context is full go on from the first tokens and the later half of the "
+               "others, which are read anew");
   auto* draft = app.add_option(
       "--draft", o->draft,
       "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
@@ -454,6 +462,8 @@ std::function<int()> add_generate(CLI::App& app) {
        "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
        "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
        "tessera generate model.gguf --session tale",
+       "tessera generate model.gguf --prompt 'Once upon a time' --context 512 --context-shift "
+       "--max-new-tokens 5000",
        "tessera generate teacher --prompts-from questions.jsonl --answer-key answer > taught.jsonl",
        "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
        "--prefix-cache 256"});

@@ -122,8 +122,10 @@ class Writer final : public Task {
       }
       accept(chosen_[i]);
     }
+    const bool anew = !done() && writing_.shift && is_full();
+    if (anew) shift();
     check_limits();
-    return {{0}, right};
+    return {{0}, right, anew};
   }
 
   void finish(const char* reason) override {
@@ -232,10 +234,17 @@ class Writer final : public Task {
   }
 
   /// The last token is never fed.
+  bool is_full() const { return longest_ > 0 && size_of(sequence_.tokens) > longest_; }
   void check_limits() {
-    if (writing_.max_new_tokens <= 0 ||
-        (longest_ > 0 && static_cast<int64_t>(sequence_.tokens.size()) > longest_))
-      finish("length");
+    if (writing_.max_new_tokens <= 0 || is_full()) finish("length");
+  }
+
+  void shift() {
+    const int64_t before = size_of(sequence_.tokens);
+    sequence_.tokens = shifted(sequence_.tokens, writing_.keep_first);
+    begin_ -= before - size_of(sequence_.tokens);
+    // as many tokens as before a shift are before another choice
+    key_ = key_.fold(static_cast<uint64_t>(++result_.shifts));
   }
 
   /// Appends text, emits what is certain; true when a stop string was met.
