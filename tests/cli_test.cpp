@@ -170,7 +170,7 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
-       {"generate", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
+       {"generate", "chat", "serve", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
         "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;

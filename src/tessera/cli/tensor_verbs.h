@@ -11,6 +11,7 @@ struct VerbName {
 inline constexpr VerbName kTensorVerbs[] = {
     {"generate", "Text from a model"},
     {"chat", "A conversation with a model"},
+    {"serve", "Models over HTTP: chats, completions, embeddings, as OpenAI's clients ask for them"},
     {"forward", "Logits or hidden states of a batch, file to file"},
     {"embed", "Vectors of texts"},
     {"eval", "Negative log-likelihood, perplexity, bits per byte of a text"},
