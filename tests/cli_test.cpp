@@ -304,9 +304,9 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
-       {"generate", "forward", "embed", "classify", "eval",   "tokenize", "train",
-        "finetune", "data",    "plan",  "show",     "list",   "convert",  "quantize",
-        "index",    "search",  "bench", "verify",   "doctor", "docs",     "runs"}) {
+       {"generate", "chat",     "serve", "forward", "embed",  "classify", "eval",    "tokenize",
+        "train",    "finetune", "data",  "plan",    "show",   "list",     "convert", "quantize",
+        "index",    "search",   "bench", "verify",  "doctor", "docs",     "runs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -800,7 +800,8 @@ TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
               0);
   const Outcome table = run("runs " + out + " --watch --html " + page);
   EXPECT_EQ(table.code, 0) << table.err;
-  for (const char* words : {"\na    complete   3/3", "\nb    complete   3/3", "\noptimizer.lr", "0.01"})
+  for (const char* words :
+       {"\na    complete   3/3", "\nb    complete   3/3", "\noptimizer.lr", "0.01"})
     EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
   EXPECT_NE(read_text_file(page).find("loss by seconds"), std::string::npos);
   const spec::Json json = spec::parse_json(run("runs " + out + "/b --json").out, "runs");

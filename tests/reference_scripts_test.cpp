@@ -1,7 +1,8 @@
 // What other people's programs make of ours: Hugging Face folders in transformers
 // (tools/golden/export_check.py), libtessera_ops.so in Python's torch
 // (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
-// events in TensorBoard (tools/golden/tensorboard_check.py). Needs TESSERA_REFERENCE_PYTHON, a
+// events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
+// (tools/golden/openai_check.py). Needs TESSERA_REFERENCE_PYTHON, a
 // Python with these; TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
 #include <gtest/gtest.h>
 
@@ -54,6 +55,14 @@ TEST_F(ReferenceScripts, LlamaCppRunsWhatIsWritten) {
   EXPECT_EQ(run("gguf_check.py", "'" TESSERA_PROGRAM "' '" + source_ + "/tests/golden/families' '" +
                                      work.path().string() + "'" + more),
             0);
+}
+
+TEST_F(ReferenceScripts, OpenAisClientTalksToTheServer) {
+  if (std::system((python_ + " -c 'import openai' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "this Python has no openai";
+  const char* model = std::getenv("TESSERA_SMOLLM2");
+  if (model == nullptr) GTEST_SKIP() << "TESSERA_SMOLLM2 does not name the GGUF file";
+  EXPECT_EQ(run("openai_check.py", "'" TESSERA_PROGRAM "' '" + std::string(model) + "'"), 0);
 }
 
 TEST_F(ReferenceScripts, TorchTakesTheOps) {

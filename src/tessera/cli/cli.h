@@ -74,6 +74,7 @@ std::function<int()> add_runs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);
+std::function<int()> add_serve(CLI::App&);
 std::function<int()> add_forward(CLI::App&);
 std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
