@@ -15,6 +15,11 @@ class CancelToken {
     signal_.store(signal, std::memory_order_relaxed);
     requested_.store(true, std::memory_order_release);
   }
+  /// Before the next work: nobody may be polling for the last one any more.
+  void reset() {
+    requested_.store(false, std::memory_order_relaxed);
+    signal_.store(0, std::memory_order_relaxed);
+  }
   bool requested() const { return requested_.load(std::memory_order_acquire); }
   int signal() const { return signal_.load(std::memory_order_relaxed); }
   void check(std::string_view where) const {

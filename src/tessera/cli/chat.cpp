@@ -18,10 +18,12 @@
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
+#include "tessera/cli/retrieve_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
-#include "tessera/text/chat_template.h"
+#include "tessera/text/chat_formats.h"
+#include "tessera/text/chat_prompt.h"
 
 namespace tessera::cli {
 namespace chat_verb {
@@ -32,6 +34,7 @@ struct ChatArgs {
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
+  RetrieveFlags retrieve;
   bool probabilities = false;
   int64_t cache_mib = 256;
   int threads = 0;
@@ -176,16 +179,17 @@ class Chat {
       : args_(args),
         loaded_(infer::load_model(
             args.model, {args.families}, args.adapters, args.products.arithmetic())),
-        template_(make_template()) {
-    say_lost_heads(loaded_.source);
+        prompts_(make_prompts()) {
+    say_differences(loaded_.source);
     args_.products.check(loaded_.model);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
     g.kv = args_.kv.options();
-    g.stop_ids = ends();
+    g.stop_ids = prompts_.ends();
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
           loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
+    if (args_.retrieve.on()) passages_.emplace(args_.retrieve);
     if (!args_.load.empty()) history_ = History::load(args_.load);
     if (!args_.system.empty()) history_.set_system(args_.system);
   }
@@ -221,62 +225,27 @@ class Chat {
   }
 
  private:
-  text::ChatTemplate make_template() const {
+  text::ChatPrompt make_prompts() const {
     if (!loaded_.tokenizer)
       fail(ErrorKind::usage, "chat", "{} has no tokenizer; expected a model with one", args_.model);
     if (loaded_.model.spec().encoder != nullptr)
       fail(ErrorKind::usage, "chat", "{} answers one text with another; use `tessera generate`",
            args_.model);
-    const std::string source = args_.template_file.empty()
-                                   ? loaded_.tokenizer->chat_template()
-                                   : read_text_file(args_.template_file, size_t{1} << 20);
+    const std::optional<std::string> named = text::chat_format_source(args_.template_file);
+    const std::string source = args_.template_file.empty() ? loaded_.tokenizer->chat_template()
+                               : named ? *named
+                                       : read_text_file(args_.template_file, size_t{1} << 20);
     if (source.empty())
       fail(ErrorKind::usage, "chat",
            "{} has no chat template, so that it was hardly trained to converse; expected "
-           "--chat-template FILE, or use `tessera generate`",
+           "--chat-template FILE or NAME, or use `tessera generate`",
            args_.model);
-    return {source, args_.template_file.empty() ? args_.model : args_.template_file};
+    return {*loaded_.tokenizer, source,
+            args_.template_file.empty() ? args_.model : args_.template_file};
   }
 
   text::MarkedText rendered(const Json& messages, bool prompt) const {
-    Json variables = Json::object();
-    const text::Tokenizer& tokenizer = *loaded_.tokenizer;
-    const auto add = [&](const char* name, std::optional<int32_t> id) {
-      if (id) variables[name] = std::string(tokenizer.token(*id));
-    };
-    add("bos_token", tokenizer.bos());
-    add("eos_token", tokenizer.eos());
-    add("pad_token", tokenizer.pad());
-    add("unk_token", tokenizer.unk());
-    return template_.render(
-        {.messages = messages, .add_generation_prompt = prompt, .variables = variables});
-  }
-  std::vector<int32_t> encoded(const text::MarkedText& text) const {
-    return loaded_.tokenizer->encode(text, template_.source());
-  }
-
-  /// The end of text, and the special token that the template puts behind an answer.
-  std::vector<int64_t> ends() const {
-    std::vector<int64_t> ids;
-    const text::Tokenizer& tokenizer = *loaded_.tokenizer;
-    if (tokenizer.eos()) ids.push_back(*tokenizer.eos());
-    const std::string answer = "tessera answers";
-    text::MarkedText text;
-    try {
-      text = rendered(Json::array({{{"role", "user"}, {"content", "tessera asks"}},
-                                   {{"role", "assistant"}, {"content", answer}}}),
-                      false);
-    } catch (const Error&) {
-      return ids;  // a template may refuse any conversation
-    }
-    const size_t at = text.text.rfind(answer);
-    if (at == std::string::npos) return ids;
-    const size_t begin = at + answer.size();
-    const auto behind = encoded({text.text.substr(begin), text.input.substr(begin)});
-    if (!behind.empty() && tokenizer.is_special(behind[0]) &&
-        std::find(ids.begin(), ids.end(), behind[0]) == ids.end())
-      ids.push_back(behind[0]);
-    return ids;
+    return prompts_.render({.messages = messages, .add_generation_prompt = prompt});
   }
 
   /// A line; behind """ as many as there are up to the next one. Nothing at the end.
@@ -311,13 +280,17 @@ class Chat {
   }
 
   void answer() {
-    const text::MarkedText prompt = rendered(history_.messages, true);
-    const std::vector<int32_t> read = encoded(prompt);
+    Json messages = history_.messages;
+    // the last question alone has its passages: a conversation would soon be full of them
+    Asked asked;
+    if (passages_) {
+      asked = passages_->ask(messages.back()["content"].get<std::string>(), *loaded_.tokenizer);
+      messages.back()["content"] = asked.prompt;
+    }
+    const text::MarkedText prompt = rendered(messages, true);
+    const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
-    const size_t opened = prompt.text.rfind("<think>");
-    const bool thinking = opened != std::string::npos && prompt.input[opened] == 0 &&
-                          prompt.text.find("</think>", opened) == std::string::npos;
-    Printer printer(thinking);
+    Printer printer(text::ChatPrompt::thinks(prompt));
     CancelToken stopped;
     infer::GenerateOptions options = args_.generate;
     options.cancel = &stopped;
@@ -342,6 +315,7 @@ class Chat {
                  "(cut at {} tokens: /set max-new-tokens N, or /reset where the context is full)\n",
                  row.token_ids.size());
     history_.add("assistant", row.text);
+    asked.print_sources(row.text);
     if (args_.probabilities) show_probabilities(ids, row.token_ids);
   }
 
@@ -415,7 +389,7 @@ class Chat {
     } else if (name == "/show") {
       show();
     } else if (name == "/tokens") {
-      fmt::print("{} tokens\n", encoded(rendered(history_.messages, false)).size());
+      fmt::print("{} tokens\n", prompts_.encode(rendered(history_.messages, false)).size());
     } else {
       const std::vector<std::string> names(kCommands.begin(), kCommands.end());
       const std::string nearest = spec::nearest_name(name, names);
@@ -499,8 +473,9 @@ class Chat {
 
   ChatArgs& args_;
   infer::LoadedModel loaded_;
-  text::ChatTemplate template_;
+  text::ChatPrompt prompts_;
   std::optional<infer::PrefixCache> cache_;
+  std::optional<Passages> passages_;
   History history_;
   bool done_ = false;
 };
@@ -516,7 +491,8 @@ std::function<int()> add_chat(CLI::App& app) {
   app.add_option("--system", o->system, "what the model is told before all");
   app.add_option("--load", o->load, "go on from a conversation that /save has written");
   app.add_option("--chat-template", o->template_file,
-                 "a file with the template, instead of the model's own");
+                 "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
+                 "zephyr");
   app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
       ->capture_default_str()
       ->check(positive());
@@ -546,6 +522,7 @@ std::function<int()> add_chat(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   o->kv.add(app);
+  o->retrieve.add(app);
   o->products.add(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--adapter", o->adapters,

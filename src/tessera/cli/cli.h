@@ -77,7 +77,11 @@ std::function<int()> add_chat(CLI::App&);
 std::function<int()> add_forward(CLI::App&);
 std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
+std::function<int()> add_index(CLI::App&);
+std::function<int()> add_search(CLI::App&);
 std::function<int()> add_train(CLI::App&);
+std::function<int()> add_finetune(CLI::App&);
+std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
 /// A verb below bench.
 std::function<int()> add_bench_mixers(CLI::App& bench);

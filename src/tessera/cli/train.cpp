@@ -1,15 +1,12 @@
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
-
-#include <unistd.h>
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/cli/temporary_cache.h"
+#include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
 #include "tessera/train/find_batch.h"
 #include "tessera/train/trainer.h"
@@ -25,62 +22,6 @@ struct TrainArgs {
   bool resume = false, json = false, find_batch = false;
   std::string memory;
   int threads = 0;
-};
-
-/// One line that renews itself on a terminal; plain lines elsewhere.
-class TrainProgress {
- public:
-  void operator()(const train::LogLine& line, int64_t steps) {
-    alarm(line);
-    for (const std::string& text : line.warnings)
-      fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
-    if (!line.expert_changes.empty())
-      fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step,
-                 train::text_of_changes(line.expert_changes));
-    const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
-    if (line.noise_scale) noise_ = *line.noise_scale;
-    const auto now = std::chrono::steady_clock::now();
-    const double since = std::chrono::duration<double>(now - shown_).count();
-    if (!last && !evaluated && since < (terminal_ ? 0.2 : 10.0)) return;
-    shown_ = now;
-    const double speed = line.tokens_per_s,
-                 left = line.step > 0 ? line.seconds / static_cast<double>(line.step) *
-                                            static_cast<double>(steps - line.step)
-                                      : 0;
-    std::string text = fmt::format(
-        "step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.0f} tokens/s  {:>4.0f} s left  {} MB",
-        line.step, steps, line.loss, line.lr, speed, left, train::resident_bytes() >> 20);
-    if (evaluated)
-      text += fmt::format("  valid {:.4f}  accuracy {:.3f}", *line.valid_loss,
-                          line.accuracy.value_or(0));
-    if (noise_ > 0) text += fmt::format("  noise scale {:.3g} tokens", noise_);
-    if (terminal_)
-      fmt::print(stderr, "\r{:<120}{}", text, evaluated || last ? "\n" : "");
-    else
-      fmt::print(stderr, "{}\n", text);
-    std::fflush(stderr);
-  }
-
- private:
-  /// Once for every router whose experts stay idle for a while; the log tells every step.
-  void alarm(const train::LogLine& line) {
-    constexpr int64_t kLong = 50;  // steps; the first ones of a run are uneven in any case
-    std::map<std::string, int64_t> idle;
-    for (const std::string& text : line.alarms) {
-      const std::string router = text.substr(0, text.find(':'));
-      const auto before = idle_.find(router);
-      idle[router] = before == idle_.end() ? 1 : before->second + 1;
-      if (idle[router] == kLong && told_.insert(router).second)
-        fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
-    }
-    idle_ = std::move(idle);
-  }
-
-  std::map<std::string, int64_t> idle_;  // for how many steps, by router
-  std::set<std::string> told_;
-  double noise_ = 0;            // the newest noise scale
-  bool terminal_ = isatty(STDERR_FILENO) != 0;
-  std::chrono::steady_clock::time_point shown_{};
 };
 
 /// "4" or "4:zigzag".
@@ -108,11 +49,11 @@ int64_t parse_bytes(const std::string& text) {
   double number = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string unit(stop, text.data() + text.size());
-  const std::map<std::string, double> units{{"", 1},     {"K", 1e3}, {"M", 1e6},
-                                            {"G", 1e9},  {"KB", 1e3}, {"MB", 1e6},
-                                            {"GB", 1e9}};
+  const std::map<std::string, double> units{{"", 1},     {"K", 1e3},  {"M", 1e6}, {"G", 1e9},
+                                            {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
   const auto found = units.find(unit);
-  if (error != std::errc() || found == units.end() || !(number > 0) || number * found->second > 1e18)
+  if (error != std::errc() || found == units.end() || !(number > 0) ||
+      number * found->second > 1e18)
     fail(ErrorKind::usage, "train", "--memory \"{}\"; expected a size such as 8G or 500M", text);
   return static_cast<int64_t>(number * found->second);
 }
@@ -123,7 +64,8 @@ void find_batch(const TrainArgs& o, train::Recipe& recipe) {
   const fs::path known = fs::path(o.out) / "recipe.json";
   if (o.resume && !o.out.empty() && fs::exists(known)) {
     const Json before = spec::read_json_file(known);
-    const int64_t batch = before.at("train").at("batch"), times = before.at("train").at("accumulate");
+    const int64_t batch = before.at("train").at("batch"),
+                  times = before.at("train").at("accumulate");
     if (batch * times == recipe.train.batch * recipe.train.accumulate) {
       recipe.train.batch = batch;
       recipe.train.accumulate = times;
@@ -179,7 +121,7 @@ int train_model(const TrainArgs& o) {
   if (const std::string note = recipe.spec.selection_note(); !note.empty())
     fmt::print(stderr, "tessera: {}\n", note);
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
-  TrainProgress progress;
+  TrainProgress progress(unit_of(recipe));
   train::TrainOptions options;
   options.resume = o.resume;
   options.sequence = o.sequence;
@@ -198,6 +140,7 @@ int train_model(const TrainArgs& o) {
       json["loss"] = result.last->loss;
       if (result.last->valid_loss) json["valid_loss"] = *result.last->valid_loss;
       if (result.last->accuracy) json["accuracy"] = *result.last->accuracy;
+      if (!result.last->scores.empty()) json["scores"] = result.last->scores;
     }
     print_json(json);
   } else {
@@ -217,9 +160,10 @@ std::function<int()> add_train(CLI::App& app) {
   app.add_flag("--find-batch", o->find_batch,
                "first finds the most sequences a pass that fit --memory; an update has as many as "
                "the recipe says, in more or fewer passes. Without --out this alone");
-  app.add_option("--memory", o->memory,
-                 "for --find-batch: what the process may take, such as 8G; else four fifths of what "
-                 "is there");
+  app.add_option(
+      "--memory", o->memory,
+      "for --find-batch: what the process may take, such as 8G; else four fifths of what "
+      "is there");
   app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
   app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
   auto* split = app.add_option("--sequence-parallel", o->split,

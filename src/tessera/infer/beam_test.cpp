@@ -218,6 +218,43 @@ TEST(ForcedIds, AreOfTheModelsFolder) {
   EXPECT_EQ(convert::read_generation_config(older.path(), 64).forced_begin, 5);
 }
 
+// what transformers' GenerationConfig holds for the same files
+TEST(GenerationConfig, SaysWhatEndsATextAndHowToSample) {
+  const test::TemporaryFolder folder;
+  folder.write("config.json", R"({"eos_token_id": 3})");
+  EXPECT_EQ(convert::read_generation_config(folder.path(), 64).ends, (Ids{3}));
+  folder.write("generation_config.json", R"({"eos_token_id": [9, 70, 5, 9], "do_sample": true,
+      "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05})");
+  const auto config = convert::read_generation_config(folder.path(), 64);
+  EXPECT_EQ(config.ends, (Ids{9, 5}));  // nobody says 70
+  const SamplingOptions sampling = sampling_defaults(config, true);
+  EXPECT_EQ(sampling.temperature, 0.6);
+  EXPECT_EQ(sampling.top_k, 20);
+  EXPECT_EQ(sampling.top_p, 0.95);
+  EXPECT_EQ(sampling.min_p, 0);
+  EXPECT_EQ(sampling.repetition_penalty, 1.05);
+  const auto refused = [&](const std::string& text, const char* what) {
+    folder.write("generation_config.json", text);
+    test::expect_error(ErrorKind::file, what,
+                       [&] { convert::read_generation_config(folder.path(), 64); });
+  };
+  refused(R"({"eos_token_id": "</s>"})", "\"eos_token_id\" is \"</s>\"");
+  refused(R"({"temperature": -1})", "\"temperature\" is -1");
+  refused(R"({"top_p": "0.9"})", "\"top_p\" is \"0.9\"");
+  refused(R"({"top_k": 1.5})", "\"top_k\" is 1.5");
+  refused(R"({"do_sample": 1})", "\"do_sample\" is 1");
+}
+
+TEST(GenerationConfig, WithoutDoSampleTheMostLikelyTokenIsTaken) {
+  convert::GenerationConfig config;
+  config.temperature = 0.6;
+  config.repetition_penalty = 1.1;
+  EXPECT_EQ(sampling_defaults(config, true).temperature, 0);
+  EXPECT_EQ(sampling_defaults(config, true).repetition_penalty, 1.1);
+  EXPECT_EQ(sampling_defaults(config, false).temperature, 0.6);
+  EXPECT_EQ(sampling_defaults({}, false).temperature, 1);
+}
+
 TEST(BeamSearch, RefusesWhatItCannotDo) {
   const model::Model model = make_model(kModels[0].second);
   GenerateOptions options;

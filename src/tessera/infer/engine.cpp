@@ -15,6 +15,7 @@ struct Engine::Job {
   bool read = false;   // what it begins with
   bool begun = false;  // has chosen a token
   bool alone = false;  // a call with it failed: it is fed by itself until it decodes
+  const Job* first = nullptr;  // reads the beginning for both
   std::exception_ptr error = nullptr;
   std::optional<Kept> kept = {};
 };
@@ -42,6 +43,7 @@ Engine::Id Engine::submit(const Request& asked) {
                                                   longest_sequence(spec, request.writing.context));
   const Sequence& begin = request.begin;
   check_writing(spec, request.writing);
+  check_choice(request);
   check_targets(model_, request);
   const bool scores = request.writing.max_new_tokens == 0 && !request.targets.ids.empty();
   if (!scores || request.beams) check_generates(model_);
@@ -65,7 +67,21 @@ Engine::Id Engine::submit(const Request& asked) {
     fail(ErrorKind::usage, "engine",
          "a search of {} beams: expected at least 1, no memory of one row, and no stop strings",
          request.beams->beams);
+  const auto first =
+      request.begins_as ? jobs_.find(*request.begins_as) : jobs_.end();  // may be gone
+  if (first != jobs_.end() && !first->second->rows.empty()) {
+    const Sequence& shared = *first->second->task->rows().front();
+    if (!request.targets.ids.empty() || request.resumed ||
+        (!first->second->begun && (shared.tokens != begin.tokens || shared.source != begin.source ||
+                                   shared.features != begin.features)))
+      fail(ErrorKind::usage, "engine",
+           "a request that begins as request {}: expected the same tokens, no targets and no "
+           "memory of its own",
+           *request.begins_as);
+  }
   auto job = std::make_unique<Job>();
+  if (first != jobs_.end() && !first->second->read && !first->second->rows.empty())
+    job->first = first->second->first ? first->second->first : first->second.get();
   job->task = request.beams ? make_search(model_, options_.tokenizer, request)
                             : make_writer(model_, options_.tokenizer, request);
   job->cancel = request.cancel;
@@ -77,6 +93,28 @@ Engine::Id Engine::submit(const Request& asked) {
   const Id id = next_++;
   jobs_.emplace(id, std::move(job));
   return id;
+}
+
+std::vector<Engine::Id> Engine::submit_choices(
+    const Request& asked, int64_t n, const std::function<void(int64_t, Request&)>& each) {
+  require(n > 0, "engine", "{} choices; expected at least 1", n);
+  std::vector<Id> ids;
+  Request request = asked;
+  for (int64_t i = 0; i < n; ++i) {
+    request.writing.choice = i;
+    Request own = request;
+    if (each) each(i, own);
+    try {
+      ids.push_back(submit(own));
+    } catch (...) {
+      for (const Id id : ids) cancel(id);
+      throw;
+    }
+    request.begins_as = ids.front();
+    request.targets = {};
+    if (request.resumed) request.begins_as.reset();
+  }
+  return ids;
 }
 
 void Engine::cancel(Id id) {
@@ -113,6 +151,7 @@ Engine::Job& Engine::owner(size_t row) {
 
 /// The rows of a request that is done go.
 void Engine::end(Job& job) {
+  share(job);
   const std::vector<const Sequence*> sequences = job.task->rows();
   for (size_t r = 0; r < job.rows.size(); ++r) {
     // what a search has last is not what its rows have been fed
@@ -146,7 +185,7 @@ void Engine::end_what_is_over() {
 std::vector<Feeder::Work> Engine::plan(int64_t budget) {
   std::vector<Feeder::Work> work;
   for (const auto& [id, job] : jobs_) {
-    if (job->rows.empty()) continue;
+    if (job->rows.empty() || job->first != nullptr) continue;
     const std::vector<const Sequence*> sequences = job->task->rows();
     std::vector<Feeder::Work> own;
     for (size_t r = 0; r < job->rows.size(); ++r)
@@ -257,10 +296,21 @@ void Engine::hear() {
   }
 }
 
+/// Those that wait for what a request reads go on from there, or by themselves where it ends first.
+void Engine::share(const Job& job) {
+  for (auto& [id, other] : jobs_) {
+    if (other->first != &job) continue;
+    other->first = nullptr;
+    if (job.read && !other->rows.empty() && feeder_.last(job.rows[0]).defined())
+      feeder_.resume(other->rows[0], feeder_.state(job.rows[0]), feeder_.last(job.rows[0]));
+  }
+}
+
 /// All that a request begins with has been read: whether it goes on.
 bool Engine::read(Job& job) {
   if (job.read) return true;
   job.read = true;
+  share(job);
   job.task->book(feeder_.reused(job.rows[0]));
   const Generation& result = job.task->result();
   counts_.prefill_tokens += result.prompt_tokens - result.cached_tokens;

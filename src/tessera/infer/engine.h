@@ -45,6 +45,12 @@ class Engine {
   /// Takes part from the next step on. Throws Error(usage) or Error(input) for a request that
   /// cannot be served, as of new tokens by a model that cannot generate.
   Id submit(const Request& request);
+  /// Several texts that go on from one beginning, which is read once: requests of Writing::choice 0
+  /// to n - 1, each of which says what it says alone. `each` may give one listeners of its own;
+  /// targets are the first one's.
+  std::vector<Id> submit_choices(const Request& request,
+                                 int64_t n,
+                                 const std::function<void(int64_t choice, Request&)>& each = {});
   /// Ends a request before the next step.
   void cancel(Id id);
   /// One call of the model. `budget`: tokens of prompts, beside what decodes; at least 1. False
@@ -75,6 +81,7 @@ class Engine {
   void begin_again();
   void hear();
   bool read(Job& job);
+  void share(const Job& job);
   void decide(const std::vector<Feeder::Work>& work);
   void apply(Job& job, const std::vector<int64_t>& guesses);
 

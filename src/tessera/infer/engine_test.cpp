@@ -191,6 +191,167 @@ TEST_P(Together, TargetsAreAnsweredAsByOnePass) {
   }
 }
 
+/// After n tokens those of n mod 3 may come; an even number of them from 4 on may be all, 11 are.
+class Ladder final : public text::Constraint {
+ public:
+  class State final : public text::ConstraintState {
+   public:
+    std::unique_ptr<text::ConstraintState> clone() const override {
+      return std::make_unique<State>(*this);
+    }
+    void allow(std::span<uint64_t> bits) const override {
+      std::fill(bits.begin(), bits.end(), 0);
+      for (int64_t id = n_ % 3; id < 22; id += 3) text::set_bit(bits, id);
+    }
+    bool accept(int64_t id) override {
+      const bool good = id % 3 == n_ % 3 && n_ < 11;
+      n_ += good ? 1 : 0;
+      return good;
+    }
+    bool may_end() const override { return must_end() || (n_ >= 4 && n_ % 2 == 0); }
+    bool must_end() const override { return n_ >= 11; }
+    std::string expected() const override { return fmt::format("id {} mod 3", n_ % 3); }
+
+   private:
+    int64_t n_ = 0;
+  };
+  std::unique_ptr<text::ConstraintState> start() const override {
+    return std::make_unique<State>();
+  }
+};
+
+/// What a request says with its constraint at temperature 0, by one pass for every token.
+Ids ladder_by_definition(const model::Model& model, const Request& request) {
+  const at::NoGradGuard no_gradients;
+  Sequence text = request.begin;
+  Ids said;
+  const auto state = request.writing.constraint->start();
+  while (static_cast<int64_t>(said.size()) < request.writing.max_new_tokens) {
+    model::ForwardOptions forward;
+    nn::Encoded encoded;
+    if (!text.source.empty()) {
+      encoded = model.encode(nn::Batch::of(std::vector<Ids>{text.source}));
+      forward.encoded = &encoded;
+    }
+    nn::Batch batch = nn::Batch::of(std::vector<Ids>{text.tokens});
+    batch.segments[0].prefix = text.prefix;
+    const Tensor last = model.logits(model.hidden(batch, forward))[-1];
+    int64_t best = -1;
+    for (int64_t id = 0; id < 23; ++id) {
+      const bool ends = id == request.writing.stop_ids.at(0) && state->may_end();
+      if ((id % 3 == static_cast<int64_t>(said.size()) % 3 && id < 22) || ends)
+        if (best < 0 || last[id].item<float>() > last[best].item<float>()) best = id;
+    }
+    if (best == request.writing.stop_ids[0] || !state->accept(best)) break;
+    said.push_back(best);
+    text.tokens.push_back(best);
+  }
+  return said;
+}
+
+// a mask holds for every token, alone or in a batch, with guesses and without
+TEST_P(Together, AConstraintHolds) {
+  const model::Model model = model_named(GetParam());
+  std::vector<Request> requests;
+  for (const auto& [length, tokens, temperature] :
+       {std::tuple{9, 30, 0.0}, {3, 30, 1.5}, {17, 6, 0.0}, {21, 30, 3.0}, {5, 30, 0.0}}) {
+    requests.push_back(request_of(model, random_tokens(length, 3 + length), tokens));
+    requests.back().writing.constraint = std::make_shared<Ladder>();
+    requests.back().writing.stop_ids = {22};
+    requests.back().writing.sampling = {.temperature = temperature, .seed = 5};
+  }
+  requests.push_back(request_of(model, random_tokens(9, 8), 12));
+  std::vector<Ids> want;
+  for (const Request& request : requests) {
+    want.push_back(alone(model, request));
+    if (!request.writing.constraint) continue;
+    for (size_t i = 0; i < want.back().size(); ++i) EXPECT_EQ(want.back()[i] % 3, i % 3);
+    EXPECT_LE(want.back().size(), 11U);
+    if (request.writing.sampling.temperature == 0) {
+      EXPECT_EQ(want.back(), ladder_by_definition(model, request));
+    }
+  }
+  for (const auto& [budget, apart] : {std::pair<int64_t, int64_t>{1024, 0}, {1, 1}, {5, 2}}) {
+    EXPECT_EQ(together(model, requests, {}, budget, apart), want);
+    if (GetParam() == "stateless") continue;
+    EXPECT_EQ(together(model, requests, {.speculation = {nullptr, 3, 4}}, budget, apart), want);
+    EXPECT_EQ(together(model, requests, {.speculation = {&model, 0, 3}}, budget, apart), want);
+  }
+}
+
+// choices read their beginning once, and each says what it says alone
+TEST_P(Together, ChoicesShareTheirBeginning) {
+  const model::Model model = model_named(GetParam());
+  Request request = request_of(model, random_tokens(25, 4), 9);
+  request.writing.sampling = {.temperature = 1.5, .seed = 3};
+  request.chances = 2;
+  std::vector<Ids> want;
+  std::vector<std::vector<Chances>> chances;
+  for (int64_t i = 0; i < 4; ++i) {
+    Request own = request;
+    own.writing.choice = i;
+    Engine engine(model, {});
+    const auto id = engine.submit(own);
+    while (engine.step(1024)) {
+    }
+    Generation got = engine.take(id).generation;
+    want.push_back(got.token_ids);
+    ASSERT_EQ(got.chances.size(), got.token_ids.size());
+    Sequence text = own.begin;
+    for (size_t t = 0; t < got.token_ids.size(); ++t) {
+      // by a pass for each token: some models change what they say of those before
+      text.tokens.push_back(got.token_ids[t]);
+      const double likely = log_p_of(model, text, size_of(text.tokens) - 1).at(0);
+      EXPECT_NEAR(got.chances[t].chosen.log_p, likely, 1e-5);
+      EXPECT_EQ(got.chances[t].chosen.id, got.token_ids[t]);
+      EXPECT_EQ(got.chances[t].top.size(), 2U);
+    }
+    chances.push_back(std::move(got.chances));
+  }
+  EXPECT_NE(want[0], want[1]);
+  EXPECT_NE(want[1], want[2]);
+  const auto check = [&](const Engine::Options& options, int64_t budget, bool gone) {
+    SCOPED_TRACE(fmt::format("budget {} gone {}", budget, gone));
+    Engine engine(model, options);
+    const auto other = engine.submit(request_of(model, random_tokens(12, 1), 30));
+    const auto ids = engine.submit_choices(request, 4);
+    if (gone) engine.cancel(ids[0]);
+    while (engine.step(budget)) {
+    }
+    engine.take(other);
+    for (size_t i = 0; i < 4; ++i) {
+      const Generation got = engine.take(ids[i]).generation;
+      if (gone && i == 0) {
+        EXPECT_EQ(got.finish_reason, "cancelled");
+        continue;
+      }
+      EXPECT_EQ(got.token_ids, want[i]) << i;
+      ASSERT_EQ(got.chances.size(), chances[i].size());
+      for (size_t t = 0; t < got.chances.size(); ++t) {
+        EXPECT_EQ(got.chances[t].chosen.log_p, chances[i][t].chosen.log_p);
+        EXPECT_EQ(got.chances[t].top[1].id, chances[i][t].top[1].id);
+      }
+      EXPECT_EQ(got.prompt_tokens, 25);
+      if (GetParam() != "stateless" && options.cache == nullptr && !gone) {
+        EXPECT_EQ(got.cached_tokens, i == 0 ? 0 : 25) << i;
+      }
+    }
+    if (GetParam() != "stateless" && !gone && options.cache == nullptr) {
+      EXPECT_EQ(engine.counts().prefill_tokens, 25 + 12);
+    }
+    EXPECT_EQ(engine.state().page_bytes(), 0);
+  };
+  for (const bool gone : {false, true})
+    for (const int64_t budget : {1024, 7}) {
+      check({}, budget, gone);
+      if (GetParam() == "stateless") continue;
+      check({.speculation = {nullptr, 3, 4}}, budget, gone);
+      check({.speculation = {&model, 0, 3}}, budget, gone);
+      PrefixCache cache(model, {.snapshot_every = 8, .least = 4});
+      check({.cache = &cache}, budget, gone);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds,
                          Together,
                          ::testing::Values("attention",
@@ -214,6 +375,68 @@ INSTANTIATE_TEST_SUITE_P(Kinds,
                                            "encoder_mamba2",
                                            "stateless"),
                          [](const auto& info) { return info.param; });
+
+// what was likely in the place of each token of a prompt, as `echo` shows it
+TEST(Engine, TargetsComeWithWhatWasLikely) {
+  const model::Model model = model_named("attention");
+  const Sequence text{{}, random_tokens(30, 1), 30};
+  Targets targets = next_tokens(text);
+  targets.top = 3;
+  Engine engine(model, {});
+  const Engine::Id id = engine.submit(scoring(text, targets));
+  while (engine.step(7)) {
+  }
+  const Generation got = engine.take(id).generation;
+  const at::NoGradGuard no_gradients;
+  const Tensor log_p_TC = at::log_softmax(
+      model.logits(model.hidden(nn::Batch::of(std::vector<Ids>{text.tokens}))).to(at::kDouble), -1);
+  const auto [values, ids] = log_p_TC.topk(3);
+  ASSERT_EQ(got.target_top.size(), 29U);
+  for (int64_t t = 0; t < 29; ++t)
+    for (int64_t k = 0; k < 3; ++k) {
+      const Chance& chance = got.target_top[static_cast<size_t>(t)].at(static_cast<size_t>(k));
+      EXPECT_EQ(chance.id, ids[t][k].item<int64_t>());
+      EXPECT_NEAR(chance.log_p, values[t][k].item<double>(), 1e-5);
+    }
+}
+
+TEST(Engine, AConstrainedTextThatIsCutSaysWhere) {
+  const model::Model model = model_named("attention");
+  Request request = request_of(model, random_tokens(9, 1), 3);
+  request.writing.constraint = std::make_shared<Ladder>();
+  Engine engine(model, {});
+  const Engine::Id cut = engine.submit(request);
+  request.writing.max_new_tokens = 20;
+  const Engine::Id whole = engine.submit(request);
+  while (engine.step(64)) {
+  }
+  const Generation short_one = engine.take(cut).generation, all = engine.take(whole).generation;
+  EXPECT_EQ(short_one.finish_reason, "length");
+  EXPECT_EQ(short_one.cut, "after 3 new tokens; expected id 0 mod 3");
+  // without a token for the end it comes where nothing else is left
+  EXPECT_EQ(all.finish_reason, "stop");
+  EXPECT_EQ(all.token_ids.size(), 11U);
+  EXPECT_EQ(all.cut, "");
+  request.beams = BeamOptions{};
+  test::expect_error(ErrorKind::usage, "a search with a constraint",
+                     [&] { engine.submit(request); });
+  request.beams.reset();
+  request.writing.forced_begin = {1};
+  test::expect_error(ErrorKind::usage, "a constraint beside ids that an answer is forced to have",
+                     [&] { engine.submit(request); });
+}
+
+TEST(Engine, NoEndComesBeforeTheLeastLength) {
+  const model::Model model = model_named("attention");
+  Request request = request_of(model, random_tokens(9, 1), 12);
+  // every token ends the text
+  for (int64_t id = 0; id < 22; ++id) request.writing.stop_ids.push_back(id);
+  EXPECT_LT(alone(model, request).size(), 12U);
+  request.writing.min_new_tokens = 8;
+  const Ids said = alone(model, request);
+  ASSERT_GE(said.size(), 8U);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(said[i], 22);
+}
 
 // guesses and prefill in one call
 TEST(Engine, GuessesGoOnBesideAPrompt) {

@@ -57,6 +57,9 @@ void check(const model::Model& model,
          "keep them",
          prompts.empty() ? "a session" : "prompts");
   if (resumes(options)) check_session(model.spec(), prompts, *options.session);
+  if (options.choices < 1 || (options.choices > 1 && options.session != nullptr))
+    fail(ErrorKind::usage, "generate", "{} texts for each prompt; expected at least 1{}",
+         options.choices, options.session != nullptr ? ", and no more in a session" : "");
   if (options.prefill_chunk < 1)
     fail(ErrorKind::usage, "generate", "prefill_chunk = {}; expected at least 1 token",
          options.prefill_chunk);
@@ -72,8 +75,7 @@ Request request_of(const model::ModelSpec& spec,
   Request request;
   request.writing = options;
   request.keep = options.session != nullptr;
-  if (options.on_text)
-    request.on_text = [&options, r](std::string_view text) { options.on_text(r, text); };
+  request.chances = options.chances;
   if (!options.features.empty()) {
     request.begin = first_sequence(spec, options.features[r]);
     return request;
@@ -123,6 +125,9 @@ Generations run_requests(const model::Model& model,
                          const GenerateOptions& options,
                          const std::optional<BeamOptions>& beams) {
   check(model, prompts, options);
+  if (beams && options.choices > 1)
+    fail(ErrorKind::usage, "generate", "{} texts for each prompt of a search; expected 1",
+         options.choices);
   std::optional<ExpertMemory> memory;
   nn::StatisticSink statistics = options.statistics;
   if (options.expert_memory > 0) {
@@ -143,7 +148,13 @@ Generations run_requests(const model::Model& model,
   for (size_t r = 0; r < std::max(prompts.size(), options.features.size()); ++r) {
     requests.push_back(request_of(model.spec(), prompts, r, options));
     requests.back().beams = beams;
-    ids.push_back(engine.submit(requests.back()));
+    const auto listen = [&](int64_t choice, Request& request) {
+      if (!options.on_text) return;
+      const size_t row = ids.size() + static_cast<size_t>(choice);
+      request.on_text = [&options, row](std::string_view text) { options.on_text(row, text); };
+    };
+    const auto own = engine.submit_choices(requests.back(), options.choices, listen);
+    ids.insert(ids.end(), own.begin(), own.end());
   }
   if (options.on_start) options.on_start();
   while (engine.step(options.prefill_chunk))

@@ -1,5 +1,7 @@
 #include "tessera/infer/load_model.h"
 
+#include <algorithm>
+
 #include "tessera/convert/tokenizer.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
@@ -21,6 +23,26 @@ model::Weights weights_of(const convert::Checkpoint& checkpoint,
   return model::Weights::check(spec, std::move(weights));
 }
 
+std::vector<int64_t> end_ids(const LoadedModel& loaded) {
+  std::vector<int64_t> ids;
+  if (loaded.tokenizer && loaded.tokenizer->eos()) ids.push_back(*loaded.tokenizer->eos());
+  for (const int64_t id : loaded.generation.ends)
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  return ids;
+}
+
+SamplingOptions sampling_defaults(const convert::GenerationConfig& config,
+                                  bool greedy_unless_asked) {
+  SamplingOptions options;
+  options.repetition_penalty = config.repetition_penalty.value_or(1);
+  if (greedy_unless_asked && !config.do_sample.value_or(false)) return options;
+  options.temperature = config.temperature.value_or(1);
+  options.top_k = config.top_k.value_or(0);
+  options.top_p = config.top_p.value_or(1);
+  options.min_p = config.min_p.value_or(0);
+  return options;
+}
+
 namespace {
 
 /// The tokenizer that a trained checkpoint names in its metadata: "bytes", or a file or folder
@@ -38,12 +60,10 @@ std::string named_tokenizer(const convert::Checkpoint& source) {
   return found->second;
 }
 
-}  // namespace
-
+/// A checkpoint of `path` with what lies beside it.
 LoadedModel load_model(const std::filesystem::path& path,
-                       const convert::LoadOptions& options,
+                       convert::Checkpoint source,
                        kernels::Arithmetic arithmetic) {
-  convert::Checkpoint source = convert::load_checkpoint(path, options);
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
     tokenizer = convert::tokenizer_of(*source.gguf, path.string());
@@ -65,11 +85,21 @@ LoadedModel load_model(const std::filesystem::path& path,
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
 }
 
+}  // namespace
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       kernels::Arithmetic arithmetic) {
+  return load_model(path, convert::load_checkpoint(path, options), arithmetic);
+}
+
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,
                        kernels::Arithmetic arithmetic) {
-  LoadedModel loaded = load_model(path, options, arithmetic);
+  convert::Checkpoint source = convert::load_checkpoint(path, options);
+  for (const std::string& adapter : adapters) source = with_head_of(std::move(source), adapter);
+  LoadedModel loaded = load_model(path, std::move(source), arithmetic);
   std::vector<model::Overlay> all;
   for (const std::string& adapter : adapters)
     for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))

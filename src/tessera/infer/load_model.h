@@ -6,6 +6,7 @@
 
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/generation_config.h"
+#include "tessera/infer/sampling.h"
 #include "tessera/model/model.h"
 #include "tessera/text/tokenizer.h"
 
@@ -34,6 +35,13 @@ LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::filesystem::path& adapter,
                        kernels::Arithmetic arithmetic = kernels::Arithmetic::exact);
+
+/// All tokens that end a text of the model: its tokenizer's, and those of its generation config.
+std::vector<int64_t> end_ids(const LoadedModel& loaded);
+/// How its makers sample. `greedy_unless_asked`: without "do_sample": true the most likely token is
+/// taken, as transformers does; else what numbers there are count, as servers take them.
+SamplingOptions sampling_defaults(const convert::GenerationConfig& config,
+                                  bool greedy_unless_asked);
 
 /// The weights of a checkpoint, as they lie there; for another spec with the same parameters.
 model::Weights weights_of(const convert::Checkpoint& checkpoint,

@@ -92,6 +92,25 @@ void check_writing(const model::ModelSpec& spec, const Writing& writing) {
   writing.sampling.check();
   check_ids(writing.forced_begin, spec.vocab, "forced id");
   if (writing.forced_end) check_ids({*writing.forced_end}, spec.vocab, "forced id");
+  for (const auto& [id, bias] : writing.sampling.logit_bias)
+    check_ids({id}, spec.vocab, "logit_bias: token id");
+  if (writing.choice < 0 || writing.min_new_tokens < 0)
+    fail(ErrorKind::usage, "generate", "choice {}, min_new_tokens {}; expected 0 or more",
+         writing.choice, writing.min_new_tokens);
+  if (writing.constraint && (!writing.forced_begin.empty() || writing.forced_end))
+    fail(ErrorKind::usage, "generate",
+         "a constraint beside ids that an answer is forced to have; leave one of them out");
+}
+
+void check_choice(const Request& request) {
+  if (request.chances && *request.chances < 0)
+    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more",
+         *request.chances);
+  if (request.beams && (request.writing.constraint || request.chances ||
+                        request.writing.min_new_tokens > 0 || request.begins_as))
+    fail(ErrorKind::usage, "engine",
+         "a search with a constraint, likelihoods of its tokens, a least length or a beginning "
+         "shared with another request; expected samples, or none of these");
 }
 
 void check_targets(const model::Model& model, const Request& request) {

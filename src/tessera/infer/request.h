@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "tessera/base/cancel.h"
+#include "tessera/infer/chances.h"
 #include "tessera/infer/sampling.h"
 #include "tessera/infer/score.h"
 #include "tessera/infer/sequence.h"
 #include "tessera/model/model.h"
 #include "tessera/nn/embed/feature_embed.h"
+#include "tessera/text/constraint.h"
 
 namespace tessera::infer {
 
@@ -26,12 +28,19 @@ struct BeamOptions {
 /// How a text goes on, and where it ends.
 struct Writing {
   int64_t max_new_tokens = 128;
+  int64_t min_new_tokens = 0;  // before them no end of text is chosen
   SamplingOptions sampling;
+  int64_t choice = 0;  // of several texts by one seed: each draws from a stream of its own
+  /// Which texts there may be; each row has a state of its own. What it does not allow has no
+  /// likelihood, before all else that bears on the choice; the end comes where it may, and at once
+  /// where nothing else is left. Not beside what is forced, nor in a search.
+  std::shared_ptr<const text::Constraint> constraint = nullptr;
   std::vector<int64_t> stop_ids;          // end of text; not part of the result
   std::vector<std::string> stop_strings;  // cut from the text, with what follows
   std::vector<int64_t> forced_begin;      // new tokens are these first
   std::optional<int64_t> forced_end;      // the last of max_new_tokens, where the text goes so far
   int64_t context = 0;                    // longest sequence; 0 = what the model is made for
+  bool show_special = false;              // special tokens are written out in the text
 };
 
 /// The memory of one row, for those who go on from there.
@@ -45,6 +54,7 @@ struct Kept {
 struct Targets {
   int64_t begin = 0;
   std::vector<int64_t> ids = {};
+  int64_t top = 0;  // and so many that are most likely at each of these places
 };
 
 struct Request {
@@ -54,9 +64,16 @@ struct Request {
   std::optional<BeamOptions> beams = {};  // a search in place of samples
   std::optional<Kept> resumed = {};       // the memory that `begin` goes on from
   bool keep = false;                      // hands back the memory where it ended
+  /// How likely each new token is, and so many that are most likely in its place. Not in a search.
+  std::optional<int64_t> chances = {};
+  /// A request (by its Engine::Id) that begins with the same tokens: what that one has read by the
+  /// time it says its first token is not computed again, whatever a cache holds. Without targets.
+  std::optional<int64_t> begins_as = {};
   const CancelToken* cancel = nullptr;    // ends it after the current step
   /// Called as tokens and text become certain, the text never with half a character, nor with part
-  /// of a stop string. What they throw ends this request alone.
+  /// of a stop string. Chances, where asked for, come before their token. What they throw ends this
+  /// request alone.
+  std::function<void(const Chances&)> on_chances = {};
   std::function<void(int64_t id)> on_token = {};
   std::function<void(std::string_view)> on_text = {};
 };
@@ -68,7 +85,14 @@ struct Generation {
   int64_t cached_tokens = 0;       // those of them that were not computed for it
   Score score;                     // of the targets
   std::vector<double> log_p;       // ln p of each target that is not -1, in order
-  std::string finish_reason;       // "stop", "length", "cancelled" or "error"
+  std::vector<std::vector<Chance>> target_top;  // of these, where Targets::top asks for them
+  std::vector<Chances> chances;                 // of the new tokens, where asked for
+  std::string finish_reason;                    // "stop", "length", "cancelled" or "error"
+  std::optional<int64_t> stop_id;               // what it stopped at, where it was one of these
+  std::string stop_string;
+  /// Why the text is not of its constraint: where it was cut, and what was expected there. Empty
+  /// where it is, or there is none.
+  std::string cut;
   std::exception_ptr error;        // why, with finish_reason "error"
 };
 
@@ -99,6 +123,8 @@ void check_prompt(const model::ModelSpec& spec,
                   int64_t context,
                   const std::string& which);
 void check_writing(const model::ModelSpec& spec, const Writing& writing);
+/// Throws Error(usage) for what a search, or what is forced, does not go with.
+void check_choice(const Request& request);
 /// Throws Error(usage) for ids where the encoder reads features, and the other way round.
 void check_source(const model::ModelSpec& spec, const Sequence& begin);
 /// Throws Error(usage) for a model without logits of every token, or targets beside the tokens that

@@ -149,17 +149,6 @@ class Ranked {
   size_t sorted_band_ = kBands;
 };
 
-/// `scores` with the penalty on those seen.
-void penalise(std::vector<float>& scores, std::span<const int64_t> seen, float penalty) {
-  std::vector<bool> done(scores.size(), false);
-  for (const int64_t id : seen) {
-    const auto i = static_cast<size_t>(id);
-    if (i >= scores.size() || done[i]) continue;
-    done[i] = true;
-    scores[i] = scores[i] > 0 ? scores[i] / penalty : scores[i] * penalty;
-  }
-}
-
 }  // namespace
 
 void SamplingOptions::check() const {
@@ -173,18 +162,63 @@ void SamplingOptions::check() const {
   range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
   range("repetition_penalty", repetition_penalty,
         repetition_penalty > 0 && std::isfinite(repetition_penalty), "more than 0");
+  range("presence_penalty", presence_penalty, std::isfinite(presence_penalty), "a number");
+  range("frequency_penalty", frequency_penalty, std::isfinite(frequency_penalty), "a number");
+  range("repeat_last_n", static_cast<double>(repeat_last_n), repeat_last_n >= -1,
+        "-1 (all) or more");
+  for (const auto& [id, bias] : logit_bias)
+    if (id < 0 || !(bias < INFINITY))
+      fail(ErrorKind::usage, "generate",
+           "logit_bias of {} for token {}; expected a number, or -infinity, for an id of the "
+           "vocabulary",
+           bias, id);
+}
+
+void adjust(std::span<float> scores,
+            std::span<const int64_t> seen,
+            size_t given,
+            const SamplingOptions& o) {
+  for (const auto& [id, bias] : o.logit_bias)
+    if (static_cast<size_t>(id) < scores.size())
+      scores[static_cast<size_t>(id)] += static_cast<float>(bias);
+  if (o.repeat_last_n >= 0) {
+    seen = seen.last(std::min(seen.size(), static_cast<size_t>(o.repeat_last_n)));
+    given = 0;
+  }
+  std::vector<bool> done(scores.size(), false);
+  const auto penalty = static_cast<float>(o.repetition_penalty);
+  for (const int64_t id : seen) {
+    const auto i = static_cast<size_t>(id);
+    if (penalty == 1 || i >= scores.size() || done[i]) continue;
+    done[i] = true;
+    scores[i] = scores[i] > 0 ? scores[i] / penalty : scores[i] * penalty;
+  }
+  if (o.presence_penalty == 0 && o.frequency_penalty == 0) return;
+  std::vector<int64_t> said(seen.begin() + static_cast<std::ptrdiff_t>(std::min(given, seen.size())),
+                            seen.end());
+  std::sort(said.begin(), said.end());
+  for (size_t begin = 0, end = 0; begin < said.size(); begin = end) {
+    while (end < said.size() && said[end] == said[begin]) ++end;
+    const auto i = static_cast<size_t>(said[begin]);
+    if (i >= scores.size()) continue;
+    const double less =
+        o.frequency_penalty * static_cast<double>(end - begin) + o.presence_penalty;
+    scores[i] = static_cast<float>(scores[i] - less);
+  }
 }
 
 int64_t sample(std::span<const float> logits,
                std::span<const int64_t> seen,
                const SamplingOptions& options,
-               const RandomKey& key) {
-  std::vector<float> penalised;
+               const RandomKey& key,
+               size_t given) {
+  std::vector<float> changed;
   std::span<const float> scores = logits;
-  if (options.repetition_penalty != 1) {
-    penalised.assign(logits.begin(), logits.end());
-    penalise(penalised, seen, static_cast<float>(options.repetition_penalty));
-    scores = penalised;
+  if (options.repetition_penalty != 1 || options.presence_penalty != 0 ||
+      options.frequency_penalty != 0 || !options.logit_bias.empty()) {
+    changed.assign(logits.begin(), logits.end());
+    adjust(changed, seen, given, options);
+    scores = changed;
   }
   const Extent extent = extent_of(scores);
   if (extent.best < 0)

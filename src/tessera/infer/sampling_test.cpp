@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/testing.h"
+#include "tessera/infer/chances.h"
 
 namespace tessera::infer::sampling_test {
 namespace {
@@ -136,6 +137,53 @@ TEST(Sampling, TopPOfZeroIsTheMostLikelyToken) {
   std::vector<int64_t> seen;
   for (int64_t i = 0; i < 50; ++i, seen.push_back(0))
     EXPECT_EQ(sample(logits, seen, options, RandomKey(1)), 1);
+}
+
+// repetition: transformers on float64; frequency and presence: vLLM's definition by numpy
+TEST(Sampling, PenalisesAsOtherImplementationsDo) {
+  const std::vector<int64_t> seen = {1, 4, 7, 2, /* the answer */ 4, 7, 2, 4, 7};
+  const auto at_1_2_4_7 = [&](const SamplingOptions& options) {
+    std::vector<float> z;
+    for (int i = 0; i < 12; ++i) z.push_back(static_cast<float>(3 * std::sin(0.7 * i + 0.1)));
+    adjust(z, seen, 4, options);
+    EXPECT_FLOAT_EQ(z[3], static_cast<float>(3 * std::sin(0.7 * 3 + 0.1)));
+    return std::vector<float>{z[1], z[2], z[4], z[7]};
+  };
+  const auto expect = [](const std::vector<float>& got, const std::vector<double>& want) {
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(got[i], want[i], 5e-7) << i;
+  };
+  SamplingOptions options{.repetition_penalty = 1.3};
+  expect(at_1_2_4_7(options), {1.65543713, 2.30191151, .55211384, -3.73980467});
+  options.frequency_penalty = 0.5;
+  options.presence_penalty = 0.2;
+  expect(at_1_2_4_7(options), {1.65543713, 1.60191151, -.64788616, -4.93980467});
+  options.repeat_last_n = 4;
+  expect(at_1_2_4_7(options), {2.15206827, 1.60191151, -.14788616, -4.93980467});
+}
+
+TEST(Sampling, ABiasMovesItsTokenAlone) {
+  const std::vector<float> logits = {1, 3, 2.5, 2};
+  EXPECT_EQ(sample(logits, {}, {.logit_bias = {{3, 1.25}}}, RandomKey(1)), 3);
+  EXPECT_EQ(sample(logits, {}, {.logit_bias = {{1, -INFINITY}}}, RandomKey(1)), 2);
+  test::expect_error(ErrorKind::usage, "logit_bias of inf for token 1",
+                     [] { SamplingOptions{.logit_bias = {{1, INFINITY}}}.check(); });
+}
+
+// ln p and the order, by definition
+TEST(Chances, AreOfTheLogitsAlone) {
+  const std::vector<float> logits = {0, std::log(2.0F), -INFINITY, std::log(5.0F), std::log(2.0F)};
+  const Chances got = chances_of(logits, 0, 3);
+  EXPECT_NEAR(got.chosen.log_p, std::log(0.1), 1e-7);
+  ASSERT_EQ(got.top.size(), 3U);
+  EXPECT_EQ(got.top[0].id, 3);
+  EXPECT_EQ(got.top[1].id, 1);
+  EXPECT_EQ(got.top[2].id, 4);
+  EXPECT_NEAR(got.top[0].log_p, std::log(0.5), 1e-7);
+  EXPECT_NEAR(got.top[2].log_p, std::log(0.2), 1e-7);
+  EXPECT_EQ(chances_of(logits, 2, 99).top.size(), 5U);
+  EXPECT_EQ(chances_of(logits, 2, 0).chosen.log_p, -INFINITY);
+  test::expect_error(ErrorKind::input, "not finite among 2",
+                     [] { chances_of(std::vector<float>{NAN, 1}, 0, 1); });
 }
 
 TEST(Sampling, RefusesWhatIsOutOfRange) {

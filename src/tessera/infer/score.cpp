@@ -53,8 +53,8 @@ Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& ta
   return scorer.finish();
 }
 
-Scorer::Scorer(const model::Model& model)
-    : model_(&model), at_once_(rows_at_once(head_width(model.spec()))) {}
+Scorer::Scorer(const model::Model& model, int64_t top)
+    : model_(&model), at_once_(rows_at_once(head_width(model.spec()))), most_likely_(top) {}
 
 void Scorer::add(const Tensor& hidden_ND, const Tensor& targets_N) {
   const at::NoGradGuard no_gradients;
@@ -69,8 +69,9 @@ void Scorer::add(const Tensor& hidden_ND, const Tensor& targets_N) {
   }
 }
 
-Score Scorer::finish(std::vector<double>* log_p) {
+Score Scorer::finish(std::vector<double>* log_p, std::vector<std::vector<Chance>>* top) {
   if (waiting_ > 0) score_waiting();
+  if (top != nullptr) *top = std::move(top_);
   if (log_p != nullptr) *log_p = std::move(log_p_);
   return sum_;
 }
@@ -84,6 +85,14 @@ void Scorer::score_waiting() {
   sum_.hits += logits.argmax(-1).eq(wanted).sum().item<int64_t>();
   sum_.targets += waiting_;
   for (int64_t i = 0; i < waiting_; ++i) log_p_.push_back(-nats.const_data_ptr<double>()[i]);
+  if (most_likely_ > 0) {
+    const Tensor rows = logits.to(at::kCPU, at::kFloat).contiguous();
+    const auto width = static_cast<size_t>(rows.size(1));
+    for (int64_t i = 0; i < waiting_; ++i) {
+      const auto* row = rows.const_data_ptr<float>() + i * rows.size(1);
+      top_.push_back(chances_of({row, width}, 0, most_likely_).top);
+    }
+  }
   hidden_.clear();
   targets_.clear();
   waiting_ = 0;

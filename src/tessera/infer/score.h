@@ -1,6 +1,7 @@
 // How likely a model finds tokens: what every evaluation counts, and nothing else does.
 #pragma once
 
+#include "tessera/infer/chances.h"
 #include "tessera/model/model.h"
 
 namespace tessera::infer {
@@ -26,20 +27,23 @@ Score score(const model::Model& model, const Tensor& hidden_ND, const Tensor& ta
 /// The same of rows that come by and by: nothing shows how they were cut. Holds few of them.
 class Scorer {
  public:
-  explicit Scorer(const model::Model& model);  // which must outlive it
+  /// The model must outlive it. top: so many most likely tokens beside each target.
+  explicit Scorer(const model::Model& model, int64_t top = 0);
   /// As score() takes them, behind those before.
   void add(const Tensor& hidden_ND, const Tensor& targets_N);
-  /// Of all of them, after the last; log_p: ln p(target) of each.
-  Score finish(std::vector<double>* log_p = nullptr);
+  /// Of all of them, after the last; log_p: ln p(target) of each; top: see the constructor.
+  Score finish(std::vector<double>* log_p = nullptr,
+               std::vector<std::vector<Chance>>* top = nullptr);
 
  private:
   void score_waiting();
 
   const model::Model* model_;
-  int64_t at_once_ = 0, waiting_ = 0;
+  int64_t at_once_ = 0, waiting_ = 0, most_likely_ = 0;
   std::vector<Tensor> hidden_, targets_;  // of the rows that wait
   Score sum_;
   std::vector<double> log_p_;
+  std::vector<std::vector<Chance>> top_;
 };
 
 /// Sum of -ln p(target) over rows of logits, in double.

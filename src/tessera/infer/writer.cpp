@@ -7,7 +7,7 @@ namespace tessera::infer {
 
 Task::Task(const model::Model& model, const Request& request)
     : targets_(request.targets), heard_(targets_.begin) {
-  if (!targets_.ids.empty()) scorer_.emplace(model);
+  if (!targets_.ids.empty()) scorer_.emplace(model, targets_.top);
 }
 
 int64_t Task::wants_from() const {
@@ -27,7 +27,7 @@ void Task::hear(int64_t begin, const Tensor& hidden_ND) {
 }
 
 void Task::begin() {
-  if (scorer_) result_.score = scorer_->finish(&result_.log_p);
+  if (scorer_) result_.score = scorer_->finish(&result_.log_p, &result_.target_top);
   scorer_.reset();
   if (!done()) open();
 }
@@ -49,22 +49,25 @@ class Writer final : public Task {
   Writer(const model::Model& model, const text::Tokenizer* tokenizer, const Request& request)
       : Task(model, request),
         writing_(request.writing),
+        most_likely_(request.chances),
+        on_chances_(request.on_chances),
         on_token_(request.on_token),
         on_text_(request.on_text),
         sequence_(request.begin),
         begin_(static_cast<int64_t>(sequence_.tokens.size())),
         longest_(longest_sequence(model.spec(), request.writing.context)),
-        key_(RandomKey(request.writing.sampling.seed).fold("sampling")) {
+        key_(stream_of(request.writing)) {
     const bool answers = !sequence_.source.empty();
     result_.prompt_tokens =
         static_cast<int64_t>(answers ? sequence_.source.size() : sequence_.tokens.size());
     if (tokenizer != nullptr) {
-      decoder_.emplace(*tokenizer);
+      decoder_.emplace(*tokenizer, /*skip_special=*/!writing_.show_special);
       // beside an encoder the text begins behind the start token
       const std::vector<int32_t> ids(sequence_.tokens.begin() + (answers ? 1 : 0),
                                      sequence_.tokens.end());
       decoder_->prime(ids);
     }
+    if (writing_.constraint) state_ = writing_.constraint->start();
     if (!wants_targets()) check_limits();
   }
 
@@ -78,28 +81,47 @@ class Writer final : public Task {
   }
 
   int64_t guess(std::span<const float> logits, const std::vector<int64_t>& tokens) const override {
-    const auto forced = forced_id(writing_, static_cast<int64_t>(tokens.size()) - begin_);
-    return forced ? *forced : sample(logits, tokens, writing_.sampling, key_);
+    // behind an end nothing is said, and where a guess has led astray the choice will not go
+    return pick(logits, tokens).value_or(0);
   }
 
   void choose(const Tensor& logits, const std::vector<int64_t>& guesses) override {
     chosen_.clear();
+    chances_.clear();
     const auto row = [&](size_t i) {
       return std::span(logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
                        static_cast<size_t>(logits.size(1)));
     };
-    chosen_.push_back(guess(row(0), sequence_.tokens));
+    const auto decide = [&](size_t i, const std::vector<int64_t>& tokens) {
+      const auto id = pick(row(i), tokens);
+      // a vocabulary may lack what a language asks for
+      if (!id)
+        fail(ErrorKind::input, "generate",
+             "no token of the vocabulary goes on after {} new tokens; the constraint expects {}",
+             made(tokens), state_ ? state_->expected() : "no end yet");
+      chosen_.push_back(*id);
+      if (most_likely_) chances_.push_back(chances_of(row(i), chosen_.back(), *most_likely_));
+    };
+    decide(0, sequence_.tokens);
     if (guesses.empty()) return;
     std::vector<int64_t> tokens = sequence_.tokens;
-    for (size_t i = 0; i < guesses.size() && chosen_[i] == guesses[i]; ++i) {
+    for (size_t i = 0; i < guesses.size() && chosen_[i] == guesses[i] && !stops(guesses[i]); ++i) {
       tokens.push_back(guesses[i]);
-      chosen_.push_back(guess(row(i + 1), tokens));
+      // what must end there says no more
+      if (state_ && behind(tokens)->must_end()) break;
+      decide(i + 1, tokens);
     }
   }
 
   Outcome take() override {
     int64_t right = -1;
-    for (size_t i = 0; i < chosen_.size() && !done(); ++i, ++right) accept(chosen_[i]);
+    for (size_t i = 0; i < chosen_.size() && !done(); ++i, ++right) {
+      if (most_likely_ && !stops(chosen_[i])) {
+        result_.chances.push_back(std::move(chances_[i]));
+        if (on_chances_) on_chances_(result_.chances.back());
+      }
+      accept(chosen_[i]);
+    }
     check_limits();
     return {{0}, right};
   }
@@ -107,21 +129,108 @@ class Writer final : public Task {
   void finish(const char* reason) override {
     if (done()) return;
     result_.finish_reason = reason;
+    if (state_ && !state_->may_end())
+      result_.cut = fmt::format("after {} new tokens; expected {}", result_.token_ids.size(),
+                                state_->expected());
     if (decoder_ && !stopped_ && add_text(decoder_->finish(), true)) result_.finish_reason = "stop";
   }
 
  private:
-  void open() override { check_limits(); }
+  void open() override {
+    check_limits();
+    if (!done() && state_ && state_->must_end()) finish("stop");
+  }
+
+  static RandomKey stream_of(const Writing& writing) {
+    const RandomKey key = RandomKey(writing.sampling.seed).fold("sampling");
+    return writing.choice > 0 ? key.fold(static_cast<uint64_t>(writing.choice)) : key;
+  }
+  int64_t made(const std::vector<int64_t>& tokens) const {
+    return static_cast<int64_t>(tokens.size()) - begin_;
+  }
+  size_t given() const { return static_cast<size_t>(begin_); }
+  bool stops(int64_t id) const {
+    return std::find(writing_.stop_ids.begin(), writing_.stop_ids.end(), id) !=
+           writing_.stop_ids.end();
+  }
+
+  /// The state behind `tokens`, which begin with those that were said; none where the language has
+  /// no such text.
+  const text::ConstraintState* behind(const std::vector<int64_t>& tokens) const {
+    const std::span<const int64_t> further =
+        std::span(tokens).subspan(sequence_.tokens.size());
+    if (further.empty()) return state_.get();
+    if (!ahead_ || ahead_at_ != sequence_.tokens.size() || ahead_tokens_.size() > further.size() ||
+        !std::equal(ahead_tokens_.begin(), ahead_tokens_.end(), further.begin())) {
+      ahead_ = state_->clone();
+      ahead_at_ = sequence_.tokens.size();
+      ahead_tokens_.clear();
+    }
+    while (ahead_tokens_.size() < further.size()) {
+      const int64_t id = further[ahead_tokens_.size()];
+      if (!ahead_->accept(id)) {
+        ahead_.reset();
+        return nullptr;
+      }
+      ahead_tokens_.push_back(id);
+    }
+    return ahead_.get();
+  }
+
+  /// The token behind `tokens`, which may be guesses; none where none may come.
+  std::optional<int64_t> pick(std::span<const float> logits,
+                              const std::vector<int64_t>& tokens) const {
+    if (const auto forced = forced_id(writing_, made(tokens))) return forced;
+    if (!state_ && made(tokens) >= writing_.min_new_tokens)
+      return sample(logits, tokens, writing_.sampling, key_, given());
+    const text::ConstraintState* const state = state_ ? behind(tokens) : nullptr;
+    if (state_ && state == nullptr) return std::nullopt;
+    std::vector<float> scores;
+    if (!mask(logits, state, made(tokens), scores)) return std::nullopt;
+    return sample(scores, tokens, writing_.sampling, key_, given());
+  }
+
+  /// The likelihoods of what may come; false where nothing may.
+  bool mask(std::span<const float> logits,
+            const text::ConstraintState* state,
+            int64_t made,
+            std::vector<float>& scores) const {
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    std::vector<uint64_t> bits((logits.size() + 63) / 64, state == nullptr ? ~uint64_t{0} : 0);
+    if (state != nullptr) state->allow(bits);
+    const bool may_end =
+        made >= writing_.min_new_tokens && (state == nullptr || state->may_end());
+    for (const int64_t id : writing_.stop_ids) {
+      if (static_cast<size_t>(id) >= logits.size()) continue;
+      uint64_t& word = bits[static_cast<size_t>(id) / 64];
+      const uint64_t bit = uint64_t{1} << (id % 64);
+      word = may_end ? word | bit : word & ~bit;
+    }
+    scores.assign(logits.begin(), logits.end());
+    bool any = false;
+    for (size_t w = 0; w < bits.size(); ++w) {
+      any = any || bits[w] != 0;
+      if (bits[w] == ~uint64_t{0}) continue;
+      const size_t end = std::min(scores.size(), 64 * (w + 1));
+      for (size_t i = 64 * w; i < end; ++i)
+        if ((bits[w] >> (i % 64) & 1) == 0) scores[i] = kNever;
+    }
+    return any;
+  }
 
   void accept(int64_t id) {
-    if (std::find(writing_.stop_ids.begin(), writing_.stop_ids.end(), id) !=
-        writing_.stop_ids.end())
+    if (stops(id)) {
+      result_.stop_id = id;
       return finish("stop");
+    }
+    if (state_)
+      require(state_->accept(id), "engine", "token {} against the constraint", id);
     sequence_.tokens.push_back(id);
     result_.token_ids.push_back(id);
     if (on_token_) on_token_(id);
     if (decoder_ && add_text(decoder_->push(static_cast<int32_t>(id)), false))
       return finish("stop");
+    if (state_ && state_->must_end()) return finish("stop");
     if (static_cast<int64_t>(result_.token_ids.size()) >= writing_.max_new_tokens) finish("length");
   }
 
@@ -136,8 +245,13 @@ class Writer final : public Task {
   bool add_text(const std::string& piece, bool last) {
     result_.text += piece;
     size_t end = std::string::npos;
-    for (const std::string& stop : writing_.stop_strings)
-      if (!stop.empty()) end = std::min(end, result_.text.find(stop, emitted_));
+    for (const std::string& stop : writing_.stop_strings) {
+      const size_t at = stop.empty() ? std::string::npos : result_.text.find(stop, emitted_);
+      if (at < end) {
+        end = at;
+        result_.stop_string = stop;
+      }
+    }
     stopped_ = end != std::string::npos;
     if (stopped_) result_.text.resize(end);
     // hold back what may be the beginning of a stop string
@@ -156,6 +270,8 @@ class Writer final : public Task {
   }
 
   Writing writing_;
+  std::optional<int64_t> most_likely_;
+  std::function<void(const Chances&)> on_chances_;
   std::function<void(int64_t)> on_token_;
   std::function<void(std::string_view)> on_text_;
   Sequence sequence_;
@@ -166,6 +282,12 @@ class Writer final : public Task {
   size_t emitted_ = 0;
   bool stopped_ = false;
   std::vector<int64_t> chosen_;
+  std::vector<Chances> chances_;  // of these
+  std::unique_ptr<text::ConstraintState> state_;
+  // behind guesses: one thread at a time asks about a task
+  mutable std::unique_ptr<text::ConstraintState> ahead_;
+  mutable size_t ahead_at_ = 0;
+  mutable std::vector<int64_t> ahead_tokens_;
 };
 
 }  // namespace

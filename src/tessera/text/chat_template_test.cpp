@@ -8,6 +8,7 @@
 #include "tessera/base/testing.h"
 #include "tessera/spec/json.h"
 #include "tessera/text/chat_template.h"
+#include "tessera/text/chat_testing.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/text/tokenizer_json.h"
 
@@ -85,55 +86,8 @@ TEST(ChatTemplate, ValuesDoNotChangeAndRolesAreOfAList) {
   });
 }
 
-/// Bytes whose tokens are bytes, with control tokens, one of them not called special.
-Tokenizer tokenizer() {
-  Json vocabulary = Json::object();
-  const std::string alphabet = "abcdefghijklmnopqrstuvwxyz<|>_/Ġ";
-  int id = 0;
-  for (const char c : alphabet.substr(0, alphabet.size() - 2)) vocabulary[std::string(1, c)] = id++;
-  for (const char* c : {"Ġ", "Ċ"}) vocabulary[c] = id++;
-  Json added = Json::array();
-  for (const auto& [content, special] : std::vector<std::pair<std::string, bool>>{
-           {"<|start|>", true}, {"<|end|>", true}, {"<think>", false}, {"<free>", false}})
-    added.push_back({{"id", id++},
-                     {"content", content},
-                     {"special", special},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false}});
-  const Json file = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", added},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer",
-                      {{"type", "ByteLevel"},
-                       {"add_prefix_space", false},
-                       {"trim_offsets", true},
-                       {"use_regex", true}}},
-                     {"post_processor", nullptr},
-                     {"decoder",
-                      {{"type", "ByteLevel"},
-                       {"add_prefix_space", true},
-                       {"trim_offsets", true},
-                       {"use_regex", true}}},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", vocabulary},
-                       {"merges", Json::array()}}}};
-  return tokenizer_from_json(file.dump(), "test");
-}
-
 TEST(ChatTemplate, NothingSaidBecomesAControlToken) {
-  const Tokenizer tokens = tokenizer();
+  const Tokenizer tokens = chat_tokenizer();
   const auto count = [&](const std::vector<int32_t>& ids, const char* token) {
     return std::count(ids.begin(), ids.end(), *tokens.id(token));
   };
@@ -163,20 +117,41 @@ TEST(ChatTemplate, NothingSaidBecomesAControlToken) {
 }
 
 TEST(ChatTemplate, ATokenSplitBetweenTemplateAndInputIsText) {
-  const Tokenizer tokens = tokenizer();
+  const Tokenizer tokens = chat_tokenizer();
   const ChatTemplate chat("<|st{{ messages[0].content }}|end|>", "test");
   for (const int32_t id : tokens.encode(chat.render({.messages = user("art|><")}), chat.source()))
     EXPECT_FALSE(tokens.is_special(id));
 }
 
 TEST(ChatTemplate, WhatTheTemplateDoesNotSpellIsFoundInInput) {
-  const Tokenizer tokens = tokenizer();
+  const Tokenizer tokens = chat_tokenizer();
   const ChatTemplate chat("<|start|>{{ messages[0].content }}<|end|>", "test");
   const std::vector<int32_t> ids =
       tokens.encode(chat.render({.messages = user("a<free>b")}), chat.source());
   EXPECT_EQ(ids,
             (std::vector<int32_t>{*tokens.id("<|start|>"), *tokens.id("a"), *tokens.id("<free>"),
                                   *tokens.id("b"), *tokens.id("<|end|>")}));
+}
+
+// what Python's datetime writes of the same time
+TEST(ChatTemplate, TellsTheDayThatItIsGiven) {
+  const auto told = [](const std::string& source, std::optional<int64_t> now) {
+    return ChatTemplate(source, "test").render({.messages = Json::array(), .now = now}).text;
+  };
+  constexpr int64_t kFriday = 1721995200;  // 2024-07-26 12:00
+  EXPECT_EQ(told("{{ strftime_now('%d %b %Y') }}", kFriday), "26 Jul 2024");
+  EXPECT_EQ(told("{{ strftime_now('%A, %-d. %B %y, %H:%M') }}", kFriday),
+            "Friday, 26. July 24, 12:00");
+  EXPECT_EQ(told("{{ strftime_now('') }}|", kFriday), "|");
+  // what templates with a day of their own ask
+  const std::string asks =
+      "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}then{% endif %}";
+  EXPECT_EQ(told(asks, kFriday), "2024");
+  EXPECT_EQ(told(asks, std::nullopt), "then");
+  test::expect_error(ErrorKind::input, "strftime_now",
+                     [&] { told("{{ strftime_now() }}", kFriday); });
+  test::expect_error(ErrorKind::input, "expected a short format",
+                     [&] { told("{{ strftime_now('" + std::string(300, 'x') + "') }}", kFriday); });
 }
 
 }  // namespace tessera::text::chat_template_test

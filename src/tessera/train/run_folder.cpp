@@ -17,7 +17,7 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {

@@ -101,6 +101,7 @@ Json to_json(const LogLine& line) {
   if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
   if (line.accuracy) json["accuracy"] = *line.accuracy;
   if (!line.losses.empty()) json["losses"] = line.losses;
+  if (!line.scores.empty()) json["scores"] = line.scores;
   if (!line.experts.empty()) json["experts"] = line.experts;
   if (!line.alarms.empty()) json["alarms"] = line.alarms;
   if (!line.expert_changes.empty()) json["expert_changes"] = line.expert_changes;
@@ -142,15 +143,18 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   line.valid_bits_per_byte = number("valid_bits_per_byte");
   line.accuracy = number("accuracy");
   line.noise_scale = number("noise_scale");
-  if (const auto losses = json.find("losses"); losses != json.end()) {
-    if (!losses->is_object())
-      fail(ErrorKind::file, where, "\"losses\": found {}; expected an object",
-           spec::kind_of(*losses));
-    for (const auto& [name, value] : losses->items()) {
+  for (const auto& [group, to] :
+       {std::pair("losses", &line.losses), std::pair("scores", &line.scores)}) {
+    const auto found = json.find(group);
+    if (found == json.end()) continue;
+    if (!found->is_object())
+      fail(ErrorKind::file, where, "\"{}\": found {}; expected an object", group,
+           spec::kind_of(*found));
+    for (const auto& [name, value] : found->items()) {
       if (!value.is_number())
-        fail(ErrorKind::file, where, "\"losses.{}\": found {}; expected a number", name,
+        fail(ErrorKind::file, where, "\"{}.{}\": found {}; expected a number", group, name,
              spec::kind_of(value));
-      line.losses[name] = value.get<double>();
+      (*to)[name] = value.get<double>();
     }
   }
   for (const auto& [key, to] :

@@ -31,6 +31,7 @@ struct LogLine {
   std::optional<double> valid_bits_per_byte = {};
   std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
   std::map<std::string, double> losses = {};  // those of parts, by name
+  std::map<std::string, double> scores = {};  // of what is held out, by name, when evaluated
   spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
   spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)

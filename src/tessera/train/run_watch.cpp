@@ -21,6 +21,7 @@ constexpr int64_t kSettledLosses = 50;  // updates before which they say little
 std::optional<double> value_of(const LogLine& line, const std::string& metric) {
   if (metric == "valid_loss") return line.valid_loss;
   if (metric == "accuracy") return line.accuracy;
+  if (const auto score = line.scores.find(metric); score != line.scores.end()) return score->second;
   if (metric == "valid_bits_per_byte") return line.valid_bits_per_byte;
   const auto found = line.losses.find(metric);
   if (found == line.losses.end() || !metric.starts_with("valid_")) return std::nullopt;
@@ -28,7 +29,8 @@ std::optional<double> value_of(const LogLine& line, const std::string& metric) {
 }
 
 bool is_better(const std::string& metric, double a, double b, double delta) {
-  return metric == "accuracy" ? a > b + delta : a < b - delta;
+  // losses fall, scores rise
+  return metric.starts_with("valid_") ? a < b - delta : a > b + delta;
 }
 
 RunWatch::RunWatch(StopRecipe stop, WatchRecipe watch, int64_t best, std::string best_metric)
@@ -38,7 +40,10 @@ void RunWatch::evaluated(const LogLine& line) {
   const auto value = [&](const char* where, const std::string& metric) {
     const auto found = value_of(line, metric);
     if (found) return *found;
-    std::vector<std::string> known{"valid_loss", "accuracy"};
+    std::vector<std::string> known{"valid_loss"};
+    if (line.accuracy) known.emplace_back("accuracy");
+    for (const auto& [name, score] : line.scores)
+      if (name != "accuracy") known.push_back(name);
     if (line.valid_bits_per_byte) known.emplace_back("valid_bits_per_byte");
     for (const auto& [name, loss] : line.losses)
       if (name.starts_with("valid_")) known.push_back(name);

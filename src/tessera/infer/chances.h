@@ -1,0 +1,26 @@
+// How likely tokens are by a model's own distribution: before temperature, penalties, masks and
+// filters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera::infer {
+
+struct Chance {
+  int64_t id = 0;
+  double log_p = 0;
+};
+
+/// Of one place of a text: what came there, and what was likely to.
+struct Chances {
+  Chance chosen;
+  std::vector<Chance> top;  // the most likely, best first; of equals the lower id
+};
+
+/// In double and one fixed order, so that they follow from the logits alone. Throws Error(input)
+/// when no logit is finite.
+Chances chances_of(std::span<const float> logits, int64_t chosen, int64_t top);
+
+}  // namespace tessera::infer

@@ -1,0 +1,39 @@
+// A conversation as a model reads it: by the chat template of its checkpoint, in its tokens.
+//
+//   const ChatPrompt prompts(tokenizer, tokenizer.chat_template(), "model");
+//   const MarkedText prompt = prompts.render({.messages = messages});
+//   std::vector<int32_t> ids = prompts.encode(prompt);   // the answer ends at prompts.ends()
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tessera/text/chat_template.h"
+#include "tessera/text/tokenizer.h"
+
+namespace tessera::text {
+
+/// Immutable, cheap to copy, for many threads.
+class ChatPrompt {
+ public:
+  /// Throws Error(file) as ChatTemplate does.
+  ChatPrompt(Tokenizer tokenizer, std::string source, const std::string& where);
+
+  /// The text; the names of the tokenizer's own special tokens are added to the chat's variables.
+  /// With `goes_on` it ends with the content of the last message, which is then continued; throws
+  /// Error(input) where the template does not show it as it is.
+  MarkedText render(Chat chat, bool goes_on = false) const;
+  std::vector<int32_t> encode(const MarkedText& text) const;
+  /// The end of text, and the special token that the template puts behind an answer.
+  std::vector<int64_t> ends() const;
+  /// Whether the text has opened thoughts that are not closed yet.
+  static bool thinks(const MarkedText& prompt);
+
+  const ChatTemplate& chat_template() const { return template_; }
+
+ private:
+  Tokenizer tokenizer_;
+  ChatTemplate template_;
+};
+
+}  // namespace tessera::text
