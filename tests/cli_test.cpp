@@ -810,6 +810,98 @@ TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
   expect_refused("runs " + (folder_ / "none").string(), 2, "expected the folder of a run");
 }
 
+TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied",
+             "layers": [{}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"]}, "train": {"steps": 2, "batch": 2, "accumulate": 3, "length": 16}})";
+  const std::string start = "train " + (folder_ / "recipe.json").string() + " ",
+                    out = (folder_ / "run").string();
+  const Outcome found = run(start + "--find-batch --memory 64G");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_EQ(found.out, "--set train.batch=6 --set train.accumulate=1\n");
+  EXPECT_NE(found.err.find("6 sequences an update, within 64000 MB:\n      1 a pass,    6 passes"),
+            std::string::npos)
+      << found.err;
+  ASSERT_EQ(run(start + "--find-batch --memory 64G --out " + out).code, 0);
+  const spec::Json made = spec::read_json_file(folder_ / "run/recipe.json");
+  EXPECT_EQ(made["train"]["batch"], 6);
+  EXPECT_EQ(made["train"]["accumulate"], 1);
+  const Outcome resumed = run(start + "--find-batch --memory 1M --resume --out " + out);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("train.batch = 6, train.accumulate = 1, as the run has them"),
+            std::string::npos);
+  const Outcome small = run(start + "--find-batch --memory 1M");
+  EXPECT_EQ(small.code, 2) << small.err;
+  EXPECT_NE(small.err.find("one sequence of 16 tokens takes "), std::string::npos) << small.err;
+  expect_refused(start + "--find-batch --memory 8X", 2, "expected a size such as 8G or 500M");
+  expect_refused(start + "--memory 8G --out x", 2, "--memory has no meaning without --find-batch");
+  expect_refused(start, 2, "--out is missing; expected the folder of the run");
+}
+
+/// A run that is killed again and again, each time a little later among its changes to files: in the
+/// middle of a line of the log, of a checkpoint, between one and its link, while an old one goes.
+TEST_F(Cli, ARunKilledAtAnyMomentGoesOnBitForBit) {
+  std::string text;
+  for (int i = 0; i < 900; ++i) text += std::to_string(i % 100) + (i % 7 == 6 ? "\n" : " ");
+  std::ofstream(folder_ / "text.txt") << text;
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied",
+             "layers": [{}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "residual": {"type": "pre_norm", "dropout": 0.2}, "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 7, "batch": 2, "length": 16, "accumulate": 2, "log_every": 1,
+              "eval_every": 2, "eval_batches": 2},
+    "watch": {"noise_scale": 2, "norms": 3},
+    "optimizer": {"lr": 0.3}, "schedule": {"type": "constant"},
+    "checkpoint": {"every": 2, "keep": 1, "best": 1}})";
+  const auto train = [&](const std::string& out, int kill_at) {
+    return run("train " + (folder_ / "recipe.json").string() + " --resume --threads 1 --out " + out,
+               kill_at == 0 ? ""
+                            : fmt::format("LD_PRELOAD='" TESSERA_KILLER "' TESSERA_KILL_AT={} ",
+                                          kill_at));
+  };
+  const auto log = [](const fs::path& out) {
+    std::string lines;
+    std::ifstream file(out / "log.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      spec::Json json = spec::parse_json(line, "log");
+      for (const char* timing : {"seconds", "tokens_per_s"}) json.erase(timing);
+      lines += json.dump() + "\n";
+    }
+    return lines;
+  };
+  const fs::path whole = folder_ / "whole", killed = folder_ / "killed";
+  ASSERT_EQ(train(whole.string(), 0).code, 0);
+  int kills = 0;
+  for (int code = -1; code != 0; ++kills) {
+    ASSERT_LT(kills, 100);
+    const Outcome outcome = train(killed.string(), 1 + 7 * kills);
+    code = outcome.code;
+    ASSERT_TRUE(code == 0 || code == 128 + 9) << code << outcome.err;
+  }
+  EXPECT_GT(kills, 10);
+  EXPECT_EQ(log(killed), log(whole));
+  std::map<std::string, std::string> found, wanted;
+  for (const auto& [out, files] : {std::pair{killed, &found}, {whole, &wanted}})
+    for (const auto& entry : fs::recursive_directory_iterator(out)) {
+      const std::string name = entry.path().lexically_relative(out).string();
+      // what holds times or the number of the process
+      const bool timed = name.ends_with("trainer.json") || name.ends_with("manifest.json") ||
+                         name.starts_with("log.") || name.starts_with("events.") || name == "lock";
+      (*files)[name] = entry.is_symlink()        ? fs::read_symlink(entry.path()).string()
+                       : entry.is_regular_file() && !timed ? read_text_file(entry.path())
+                                                           : std::string();
+    }
+  for (const auto& [name, content] : wanted) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    EXPECT_TRUE(found[name] == content) << name;
+  }
+  for (const auto& [name, content] : found) EXPECT_TRUE(wanted.contains(name)) << name;
+}
+
 TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
   std::string lines;
   for (int i = 0; i < 400; ++i) lines += std::to_string(i * i % 97) + " ";

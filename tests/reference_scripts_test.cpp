@@ -78,10 +78,11 @@ TEST_F(ReferenceScripts, TensorboardReadsARun) {
   work.write("text.txt", text);
   work.write("recipe.json", R"({
     "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
-             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "layers": [{"repeat": 2}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
              "ffn": {"type": "glu", "d_hidden": 32}},
     "data": {"train": ["text.txt"], "valid_fraction": 0.1},
-    "train": {"steps": 4, "batch": 2, "length": 16, "log_every": 1, "eval_every": 2},
+    "train": {"steps": 4, "batch": 2, "length": 16, "accumulate": 2, "log_every": 1, "eval_every": 2},
+    "watch": {"noise_scale": 2, "norms": 3},
     "schedule": {"type": "constant"}})");
   const std::string folder = work.path().string(), train = "'" TESSERA_PROGRAM "' train '" +
                                                            folder + "/recipe.json' --out '" +

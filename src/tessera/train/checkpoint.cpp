@@ -148,9 +148,10 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                   {"recipe", resolved}};
   if (recipe.experts && recipe.experts->changes())
     trainer["expert_counts"] = progress.expert_counts.to_json();
+  if (!progress.watch.is_null()) trainer["watch"] = progress.watch;
   if (progress.unreported) trainer["unreported"] = to_json(*progress.unreported);
   write_file_atomically(folder / kTrainer, trainer.dump(2) + "\n");
-  return pending.commit(recipe.checkpoint.keep);
+  return pending.commit(recipe.checkpoint.keep, progress.best);
 }
 
 Progress load_checkpoint(const fs::path& folder, const RunState& state) {
@@ -218,6 +219,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   if (recipe.experts && recipe.experts->changes())
     progress.expert_counts =
         ExpertCounts::of(trainer.value("expert_counts", Json()), file.string());
+  progress.watch = trainer.value("watch", Json());
   progress.carried = fresh_rows(recipe);
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;

@@ -30,6 +30,8 @@ struct Progress {
       {};  // of `step`, when the run stopped before it was evaluated and logged
   std::optional<CarriedRows> carried = {};  // under train.windows "carried"
   ExpertCounts expert_counts = {};          // where experts come and go
+  Json watch = {};                          // what the run remembers (run_watch.h)
+  std::vector<int64_t> best = {};           // steps of checkpoints that stay, the best first
 };
 
 /// The rows that a run begins with: one per sequence of an update; none where windows are isolated.
