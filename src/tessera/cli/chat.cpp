@@ -178,13 +178,14 @@ class Chat {
   explicit Chat(ChatArgs& args)
       : args_(args),
         loaded_(infer::load_model(
-            args.model, {args.families}, args.adapters, args.products.arithmetic())),
+            args.model, args.kv.loading(args.families), args.adapters, args.products.arithmetic())),
         prompts_(make_prompts()) {
     say_differences(loaded_.source);
     args_.products.check(loaded_.model);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
     g.kv = args_.kv.options();
+    g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
@@ -279,15 +280,38 @@ class Chat {
     }
   }
 
-  void answer() {
-    Json messages = history_.messages;
-    // the last question alone has its passages: a conversation would soon be full of them
-    Asked asked;
+  /// The conversation, without its oldest messages where they would fill the context: then as many
+  /// go as leave half of it free. The system's message stays, and the last one.
+  /// The last question alone has its passages: a conversation would soon be full of them.
+  text::MarkedText fitting_prompt(Asked& asked) {
+    Json all = history_.messages;
     if (passages_) {
-      asked = passages_->ask(messages.back()["content"].get<std::string>(), *loaded_.tokenizer);
-      messages.back()["content"] = asked.prompt;
+      asked = passages_->ask(all.back()["content"].get<std::string>(), *loaded_.tokenizer);
+      all.back()["content"] = asked.prompt;
     }
-    const text::MarkedText prompt = rendered(messages, true);
+    const int64_t longest = infer::longest_sequence(loaded_.model.spec(), args_.generate.context);
+    const size_t begin = history_.system().empty() ? 0 : 1,
+                 most = history_.messages.size() - begin - 1;
+    forgotten_ = std::min(forgotten_, most / 2 * 2);
+    const size_t before = forgotten_;
+    for (int64_t room = longest;; room = longest / 2, forgotten_ += 2) {
+      Json messages = all;
+      const auto first = messages.begin() + static_cast<std::ptrdiff_t>(begin);
+      messages.erase(first, first + static_cast<std::ptrdiff_t>(forgotten_));
+      text::MarkedText text = rendered(messages, true);
+      const bool fits = !args_.generate.shift || longest == 0 ||
+                        std::ssize(prompts_.encode(text)) <= room || forgotten_ + 2 > most;
+      if (!fits) continue;
+      if (forgotten_ > before)
+        fmt::print(stderr, "(the context is full: the oldest {} messages are left out)\n",
+                   forgotten_);
+      return text;
+    }
+  }
+
+  void answer() {
+    Asked asked;
+    const text::MarkedText prompt = fitting_prompt(asked);
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
     Printer printer(text::ChatPrompt::thinks(prompt));
@@ -373,6 +397,7 @@ class Chat {
     } else if (name == "/reset") {
       const std::string system = history_.system();
       history_ = {};
+      forgotten_ = 0;
       history_.set_system(system);
     } else if (name == "/system") {
       history_.set_system(rest);
@@ -384,6 +409,7 @@ class Chat {
       history_.save(file());
     } else if (name == "/load") {
       history_ = History::load(file());
+      forgotten_ = 0;
     } else if (name == "/set") {
       set(rest);
     } else if (name == "/show") {
@@ -477,6 +503,7 @@ class Chat {
   std::optional<infer::PrefixCache> cache_;
   std::optional<Passages> passages_;
   History history_;
+  size_t forgotten_ = 0;  // its oldest messages that are left out of prompts
   bool done_ = false;
 };
 
@@ -516,6 +543,10 @@ std::function<int()> add_chat(CLI::App& app) {
                  "longest conversation in tokens; 0 = what the model is made for")
       ->capture_default_str()
       ->check(not_negative());
+  app.add_flag(
+      "--context-shift", g.shift,
+      "where the context is full leave out the oldest messages, and within an answer go on "
+      "from the first tokens and the later half of the others");
   app.add_option(
          "--prefix-cache", o->cache_mib,
          "MiB for what the conversation has computed, so that only what is new is read; 0 = none")
@@ -532,7 +563,7 @@ std::function<int()> add_chat(CLI::App& app) {
   app.add_option("--families", o->families, "a folder of further family files");
   examples(
       app,
-      {"tessera chat model.gguf",
+      {"tessera chat model.gguf", "tessera chat model.gguf --context 4096 --context-shift",
        "tessera chat model.gguf --system 'Answer in one sentence.' --temperature 0.8 --top-p 0.95",
        "echo 'What is the capital of France?' | tessera chat model.gguf"});
   return [o] {

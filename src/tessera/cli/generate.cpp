@@ -4,6 +4,7 @@
 #include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
+#include "tessera/cli/answer_lines.h"
 #include "tessera/cli/features.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
@@ -21,6 +22,7 @@ struct GenerateArgs {
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
+  AnswerLines lines;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
@@ -159,6 +161,7 @@ void report_json(const GenerateArgs& o,
                     {"prompt_tokens", row.prompt_tokens},
                     {"cached_tokens", row.cached_tokens},
                     {"finish_reason", row.finish_reason},
+                    {"context_shifts", row.shifts},
                     {"prefill_tokens_per_s", speeds.prefill},
                     {"decode_tokens_per_s", speeds.decode}});
     if (o.generate.speculation.on()) {
@@ -180,6 +183,9 @@ void report_text(const GenerateArgs& o,
   flush_output();
   fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
              result.prefill_tokens, speeds.prefill, result.decode_tokens, speeds.decode);
+  int64_t shifts = 0;
+  for (const infer::Generation& row : result.rows) shifts += row.shifts;
+  if (shifts > 0) fmt::print(stderr, "the context was full {} times, and was halved\n", shifts);
   if (o.generate.speculation.on())
     fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
                result.guessed_tokens);
@@ -220,16 +226,40 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
          "--exit-layer");
 }
 
+/// Every line of a file with its answer.
+int answer_lines(GenerateArgs& o, const infer::LoadedModel& loaded) {
+  const infer::GenerateOptions all = o.generate;
+  const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
+  o.lines.run([&](const std::vector<std::string>& prompts, int64_t first) {
+    o.prompts = prompts;
+    const auto ids = prompt_ids(o, loaded, {});
+    infer::GenerateOptions some = all;
+    some.sampling.seed += static_cast<uint64_t>(first);  // no batch draws what another drew
+    const infer::Generations result =
+        o.beams.beams > 1 ? infer::beam_search(loaded.model, tokenizer, ids, some, o.beams)
+                          : infer::generate(loaded.model, tokenizer, ids, some);
+    if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
+    std::vector<std::string> answers;
+    for (const infer::Generation& row : result.rows) {
+      if (row.error) std::rethrow_exception(row.error);
+      answers.push_back(row.text);
+    }
+    return answers;
+  });
+  return kExitOk;
+}
+
 int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
   g.sampling.check();
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.arithmetic());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   g.kv = o.kv.options();
+  g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
@@ -248,7 +278,8 @@ int generate(GenerateArgs& o) {
         loaded.model, infer::PrefixCacheOptions{.budget_bytes = o.prefix_cache_mib << 20,
                                                 .snapshot_every = o.snapshot_every});
   const std::vector<Asked> asked = ask(o, loaded);
-  const auto prompts = prompt_ids(o, loaded, session);
+  const auto prompts =
+      o.lines.given() ? std::vector<std::vector<int64_t>>() : prompt_ids(o, loaded, session);
   for (const std::string& file : o.audio)
     g.features.push_back(spectrogram(file, loaded.model.spec(), "generate"));
   if (!o.ignore_eos && tokenizer != nullptr && tokenizer->eos())
@@ -256,6 +287,7 @@ int generate(GenerateArgs& o) {
   force_ids(g, loaded, !o.ignore_eos);
   g.cancel = &cancel_token();
   g.expert_memory = o.expert_mib << 20;
+  if (o.lines.given()) return answer_lines(o, loaded);
   infer::ExpertUse experts;
   if (o.json)
     g.statistics = [&experts](const std::string& name, const at::Tensor& value) {
@@ -357,6 +389,9 @@ std::function<int()> add_generate(CLI::App& app) {
                  "longest sequence, prompt included; 0 = what the model is made for")
       ->capture_default_str()
       ->check(not_negative());
+  app.add_flag("--context-shift", g.shift,
+               "where the context is full go on from the first tokens and the later half of the "
+               "others, which are read anew");
   auto* draft = app.add_option(
       "--draft", o->draft,
       "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
@@ -381,6 +416,7 @@ std::function<int()> add_generate(CLI::App& app) {
                  "of whoever guesses, per step; predictors make one each at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  o->lines.add(app);
   o->kv.add(app);
   o->retrieve.add(app);
   o->products.add(app);
@@ -416,21 +452,31 @@ std::function<int()> add_generate(CLI::App& app) {
                  "the products add up")
       ->allow_extra_args(false);
   app.add_option("--families", o->families, "a folder of further family files");
-  examples(app,
-           {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
-            "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
-            "--seed 7 --json",
-            "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
-            "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
-            "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
-            "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
-            "tessera generate model.gguf --session tale",
-            "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
-            "--prefix-cache 256"});
+  examples(
+      app,
+      {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
+       "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
+       "--seed 7 --json",
+       "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
+       "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
+       "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
+       "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
+       "tessera generate model.gguf --session tale",
+       "tessera generate model.gguf --prompt 'Once upon a time' --context 512 --context-shift "
+       "--max-new-tokens 5000",
+       "tessera generate teacher --prompts-from questions.jsonl --answer-key answer > taught.jsonl",
+       "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
+       "--prefix-cache 256"});
   return [o, prompt, ids, audio, session, seed, &app] {
-    if (prompt->empty() && ids->empty() && audio->empty() && session->empty())
+    if (o->lines.given())
+      for (const char* other : {"--prompt", "--input-ids", "--audio", "--session", "--json"})
+        if (app.count(other) > 0)
+          fail(ErrorKind::usage, "generate",
+               "{} beside --prompts-from, which answers the lines of a file; leave one of them out",
+               other);
+    if (prompt->empty() && ids->empty() && audio->empty() && session->empty() && !o->lines.given())
       fail(ErrorKind::usage, "generate",
-           "nothing to continue; expected --prompt, --input-ids or --audio");
+           "nothing to continue; expected --prompt, --input-ids, --audio or --prompts-from");
     check_options(*o, app);
     o->seed_given = !seed->empty();
     return generate(*o);

@@ -1,6 +1,9 @@
 // What runs again in the backward pass: the same gradients, bit by bit, with less kept.
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <optional>
+
 #include "tessera/base/testing.h"
 #include "tessera/model/model.h"
 #include "tessera/model/model_testing.h"
@@ -43,6 +46,10 @@ Ran step(const ModelSpec& spec, const nn::Recompute& recompute) {
     parts = parts + loss;
   };
   const nn::Batch batch = nn::Batch::of({{3, 1, 4, 1, 5, 9, 2, 6}, {5, 3, 5, 8, 9}});
+  std::optional<nn::Encoded> encoded;
+  if (spec.encoder)
+    options.encoded =
+        &encoded.emplace(model.encode(nn::Batch::of({{2, 7, 1, 8}, {2, 8, 1, 8, 2, 8}}), options));
   const Tensor hidden = model.hidden(batch, options);
   const Tensor loss = (hidden * ops::gen(hidden.sizes().vec(), 0.3, 0.1)).sum() + parts;
   loss.backward();
@@ -82,6 +89,30 @@ TEST(Recompute, GivesTheSameGradients) {
       }
     }
   }
+}
+
+/// Every composition of the zoo that is small enough, an encoder with its decoder among them.
+TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
+  int tried = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(TESSERA_SOURCE_DIR "/zoo")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("tiny") || entry.path().extension() != ".json") continue;
+    SCOPED_TRACE(entry.path().string());
+    const ModelSpec spec = read_model_spec(spec::read_json_file(entry.path()));
+    ++tried;
+    const Ran plain = step(spec, {}), again = step(spec, {Of::layers});
+    EXPECT_EQ(again.loss, plain.loss);
+    EXPECT_EQ(again.losses, plain.losses);
+    const std::vector<spec::ParamDecl> declared = parameters(spec);
+    for (size_t i = 0; i < plain.gradients.size(); ++i) {
+      ASSERT_EQ(again.gradients[i].defined(), plain.gradients[i].defined()) << declared[i].name;
+      if (plain.gradients[i].defined()) {
+        EXPECT_TRUE(at::equal(again.gradients[i], plain.gradients[i])) << declared[i].name;
+      }
+    }
+  }
+  EXPECT_GT(tried, 80);
 }
 
 TEST(Recompute, KeepsWhatGoesIntoALayerAlone) {

@@ -1,5 +1,6 @@
 #include "tessera/train/checkpoint.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tessera/base/mapped_file.h"
@@ -8,6 +9,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
 #include "tessera/text/tokenizer.h"
+#include "tessera/train/objective_config.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/base/sha256.h"
 
@@ -19,6 +21,7 @@ using format::TensorView;
 
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kObjective = "objective.safetensors";
 constexpr const char* kTrainer = "trainer.json";
 constexpr const char* kCarried = "carried.safetensors";
 
@@ -124,6 +127,14 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                             static_cast<int64_t>(kept.tensor.nbytes())));
   format::write_safetensors(folder / kOptimizer, views);
   if (progress.carried) progress.carried->save(folder / kCarried);
+  if (!state.beside.empty()) {
+    std::vector<TensorView> beside;
+    for (const ParameterBeside& own : state.beside)
+      beside.push_back(view_of(own.decl.name, own.decl.shape, DType::f32,
+                               own.tensor.const_data_ptr(),
+                               static_cast<int64_t>(own.tensor.nbytes())));
+    format::write_safetensors(folder / kObjective, beside);
+  }
 
   Json trainer = {{"version", 1},
                   {"step", progress.step},
@@ -137,9 +148,10 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                   {"recipe", resolved}};
   if (recipe.experts && recipe.experts->changes())
     trainer["expert_counts"] = progress.expert_counts.to_json();
+  if (!progress.watch.is_null()) trainer["watch"] = progress.watch;
   if (progress.unreported) trainer["unreported"] = to_json(*progress.unreported);
   write_file_atomically(folder / kTrainer, trainer.dump(2) + "\n");
-  return pending.commit(recipe.checkpoint.keep);
+  return pending.commit(recipe.checkpoint.keep, progress.best);
 }
 
 Progress load_checkpoint(const fs::path& folder, const RunState& state) {
@@ -155,10 +167,13 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
          "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another "
          "folder",
          key, folder.string());
-  if (trainer.value("data_sha256", Json()) != Json(state.data_key))
+  if (trainer.value("data_sha256", Json()) != Json(state.data_key)) {
+    std::string others;
+    for (const std::string& key : recipe.objective->reads()) others += "\"" + key + "\", ";
     fail(ErrorKind::spec, "resume",
-         "\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
-         folder.string());
+         "{}\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
+         others, folder.string());
+  }
 
   const ShownAverage average(state.optimizer);
   const bool adapts = !state.adapters.empty();
@@ -166,14 +181,26 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
                                folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
   if (adapts) infer::check_adapter_base(folder, state.model.weights());
-  if (adapts)
+  const auto beside = [&](const ParameterSet::Entry& entry) {
+    return std::any_of(state.beside.begin(), state.beside.end(), [&](const ParameterBeside& own) {
+      return own.decl.name == entry.decl.name;
+    });
+  };
+  if (adapts) {
     for (const ParameterSet::Entry& entry : state.parameters.trained())
-      restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
-              entry.tensor.mutable_data_ptr());
-  else
+      if (!beside(entry))
+        restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
+                entry.tensor.mutable_data_ptr());
+  } else {
     for (const auto& [decl, weight] : state.model.weights().all())
       restore(weights, decl.name, decl.shape, weight->dtype(),
               weight->dense_tensor().mutable_data_ptr());
+  }
+  if (!state.beside.empty()) {
+    const format::TensorFile file = format::open_safetensors(folder / kObjective);
+    for (const ParameterBeside& own : state.beside)
+      restore(file, own.decl.name, own.decl.shape, DType::f32, own.tensor.mutable_data_ptr());
+  }
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
     restore(kept, tensor.name, tensor.tensor.sizes().vec(),
             ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());
@@ -192,6 +219,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   if (recipe.experts && recipe.experts->changes())
     progress.expert_counts =
         ExpertCounts::of(trainer.value("expert_counts", Json()), file.string());
+  progress.watch = trainer.value("watch", Json());
   progress.carried = fresh_rows(recipe);
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;

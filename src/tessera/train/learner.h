@@ -7,19 +7,22 @@
 namespace tessera::train {
 
 struct Learner {
-  /// `adapters` stand on the model already.
+  /// `its_adapters` stand on the model already; `of_objective`: Objective::parameters().
   Learner(model::Model trained,
           const OptimizerRecipe& recipe,
-          std::vector<model::Overlay> its_adapters = {})
+          std::vector<model::Overlay> its_adapters = {},
+          std::vector<ParameterBeside> of_objective = {})
       : model(std::move(trained)),
         adapters(std::move(its_adapters)),
-        parameters(model, recipe, adapters),
+        beside(std::move(of_objective)),
+        parameters(model, recipe, adapters, beside),
         optimizer(make_optimizer(recipe, parameters)) {}
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
 
   model::Model model;
-  std::vector<model::Overlay> adapters;  // which are all that is trained, where there are some
+  std::vector<model::Overlay> adapters;  // all that is trained of it, where there are some
+  std::vector<ParameterBeside> beside;   // trained with it, and no part of it
   ParameterSet parameters;
   std::unique_ptr<Optimizer> optimizer;
 };

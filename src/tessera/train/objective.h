@@ -13,6 +13,7 @@
 #include <string>
 
 #include "tessera/train/evaluate.h"
+#include "tessera/train/parameters.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/source.h"
@@ -82,14 +83,47 @@ class Objective {
   }
   /// What it holds out, answered. Throws Error(cancelled) between passes.
   virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
+  /// Trained beside the model's and no part of it: float32 leaves, by names that no model has.
+  virtual std::vector<ParameterBeside> parameters() const { return {}; }
 
  private:
   std::unique_ptr<Source> source_;
 };
 
+/// What is learned from one pass beside an objective's own losses.
+struct PassTerms {
+  double own = 1;  // factor on those
+  /// LossOptions::beside of the head's logits; may be empty.
+  std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
+      of_logits = nullptr;
+  /// Called when the forward pass has been made: a number whose gradients are the terms'; may be
+  /// empty.
+  std::function<Tensor()> behind = nullptr;
+};
+
+class TokenObjective : public Objective {
+ public:
+  using Objective::Objective;
+  LossSums learn(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 const model::ForwardOptions& forward,
+                 const Denominators& whole) const override {
+    return learn_with(model, packed, batch, forward, whole, {});
+  }
+  /// learn() with more: the sums are its own alone. A probe in `forward` is served.
+  virtual LossSums learn_with(const model::Model& model,
+                              const PackedBatch& packed,
+                              const nn::Batch& batch,
+                              const model::ForwardOptions& forward,
+                              const Denominators& whole,
+                              const PassTerms& terms) const = 0;
+};
+
 /// Cross-entropy of the tokens that a source names as targets: the next ones of a text, those of an
 /// answer, those hidden in a text, what a task asks.
-std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source);
+std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
+                                                std::unique_ptr<Source> source);
 
 /// Throws Error(spec) where the head has fewer numbers than the vocabulary tokens.
 void check_head_of_tokens(const Recipe& recipe);

@@ -18,6 +18,12 @@ struct ParameterGroup {
   size_t rule = 0;                           // number of the rule that says so
 };
 
+/// A parameter that is trained and belongs to no model.
+struct ParameterBeside {
+  spec::ParamDecl decl;
+  Tensor tensor;
+};
+
 /// The trained parameters of a model in the order of their declaration. What lies in a file's
 /// storage is never trained, and neither is what its declaration or a recipe freezes: no gradient
 /// is computed for it and nothing writes to it.
@@ -31,10 +37,11 @@ class ParameterSet {
   /// Throws Error(spec) where a rule of optimizer.groups matches no parameter, and where nothing is
   /// left to train. `model` must outlive the set.
   /// `adapters` are trained behind what the model has of its own, under the names of their weights
-  /// with the names of model::kOverlayParts behind them.
+  /// with the names of model::kOverlayParts behind them, and `beside` behind these.
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
-               const std::vector<model::Overlay>& adapters = {});
+               const std::vector<model::Overlay>& adapters = {},
+               const std::vector<ParameterBeside>& beside = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }

@@ -1,6 +1,8 @@
-// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv
-// and, for TensorBoard, in events.out.tfevents.tessera.
-// Torch-free.
+// What a run reports: a line of JSON per logged step in log.jsonl, its numbers as a table in log.csv
+// and, for TensorBoard, in events.out.tfevents.tessera. Torch-free.
+//
+// Columns of the table are those that every line has, then what comes up on the way, in that order;
+// with a number that is not among them the table is written anew.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +30,15 @@ struct LogLine {
   std::optional<double> valid_loss = {};  // when evaluated
   std::optional<double> valid_bits_per_byte = {};
   std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
-  // in log.jsonl alone:
   std::map<std::string, double> losses = {};  // those of parts, by name
   std::map<std::string, double> scores = {};  // of what is held out, by name, when evaluated
   spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
   spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
+  std::vector<std::string> warnings = {};    // of what happened just now (run_watch.h)
+  std::string stopped = {};                  // why the run ends here, before its last step
+  std::optional<double> noise_scale = {};    // tokens, when measured (noise_scale.h)
+  spec::Json norms = {};                     // by layer, when measured (layer_norms.h)
 };
 
 spec::Json to_json(const LogLine& line);
@@ -54,6 +59,10 @@ class RunLog {
 
  private:
   struct File;
+  void write_table(const spec::Json& line);
+
+  std::filesystem::path folder_;
+  std::vector<std::string> columns_;
   std::unique_ptr<File> jsonl_, csv_, events_;
   double begin_ = 0;  // of the run, pauses left out, on the clock of the day
 };

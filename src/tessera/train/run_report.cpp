@@ -33,7 +33,8 @@ RunRecord read_run(const fs::path& folder) {
     run.lines.push_back(
         log_line_of(spec::parse_json(text.substr(begin, end - begin), log.string()), log.string()));
   const bool complete =
-      !run.lines.empty() && run.steps() > 0 && run.lines.back().step >= run.steps();
+      !run.lines.empty() && (!run.lines.back().stopped.empty() ||
+                             (run.steps() > 0 && run.lines.back().step >= run.steps()));
   run.state = complete ? RunState::complete : held ? RunState::running : RunState::not_running;
   return run;
 }
@@ -149,14 +150,17 @@ Rows rows_of(const std::vector<RunRecord>& runs) {
   return rows;
 }
 
-/// What the last line of a run warns of.
+/// What the last line that warns of something says, or why the run ended early.
 std::vector<std::string> warnings_of(const std::vector<RunRecord>& runs) {
   std::vector<std::string> out;
   for (const RunRecord& run : runs)
     for (auto line = run.lines.rbegin(); line != run.lines.rend(); ++line)
-      if (!line->alarms.empty()) {
-        for (const std::string& alarm : line->alarms)
-          out.push_back(fmt::format("{}: step {}: {}", run.name, line->step, alarm));
+      if (!line->alarms.empty() || !line->warnings.empty() || !line->stopped.empty()) {
+        for (const auto* texts : {&line->warnings, &line->alarms})
+          for (const std::string& text : *texts)
+            out.push_back(fmt::format("{}: step {}: {}", run.name, line->step, text));
+        if (!line->stopped.empty())
+          out.push_back(fmt::format("{}: ended at step {}: {}", run.name, line->step, line->stopped));
         break;
       }
   return out;
