@@ -117,6 +117,30 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
                    "is of another model: module model.layers.0.mlp.down_proj has no place");
 }
 
+TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
+  const std::string folders = (kSource / "tests/golden/quantized").string();
+  const auto ids = [&](const std::string& name) {
+    const Outcome outcome = run("generate " + folders + "/" + name +
+                                " --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return std::pair(spec::parse_json(outcome.out, "generate").at("token_ids"), outcome.err);
+  };
+  const auto [packed, nothing] = ids("awq");
+  EXPECT_EQ(nothing.find("float32"), std::string::npos) << nothing;
+  EXPECT_NE(ids("gptq4_act_order").second.find("are held in float32"), std::string::npos);
+  // as floats it says the same
+  const std::string plain = (folder_ / "plain").string();
+  const Outcome converted = run("convert " + folders + "/awq --to hf --out '" + plain + "'");
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  EXPECT_NE(converted.err.find("written as float32"), std::string::npos) << converted.err;
+  const Outcome outcome =
+      run("generate '" + plain + "' --input-ids 5,6,7 --max-new-tokens 8 --temperature 0 --json");
+  EXPECT_EQ(spec::parse_json(outcome.out, "generate").at("token_ids"), packed);
+  expect_refused("quantize " + folders + "/awq --type Q4_0 --tokenizer '" + kGoldens +
+                     "/llama/gguf/base.gguf' --out x",
+                 2, "rounded a second time");
+}
+
 TEST_F(Cli, QuantizeWritesWhatOthersRead) {
   const std::string gguf = kGoldens + "/llama/gguf/base.gguf";
   const std::string whole = (folder_ / "whole.gguf").string();
@@ -167,11 +191,55 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
                  "no family that is written as GGUF says this architecture");
 }
 
+/// From a file of labels to a model that judges texts.
+TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
+  std::string table = "sentence\tmood\n";
+  for (int i = 0; i < 40; ++i)
+    table += fmt::format("{}{}{}\t{}\n", static_cast<char>('a' + i % 5), i % 2 == 0 ? 'x' : 'y',
+                         static_cast<char>('a' + i % 3), i % 2 == 0 ? "glad" : "sad");
+  const std::string data = (folder_ / "a.tsv").string(), out = (folder_ / "run").string();
+  std::ofstream(data) << table;
+  const std::string recipe = (folder_ / "bytes.json").string();
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'x');
+  std::ofstream(recipe)
+      << R"({"spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16,
+      "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+      "ffn": {"type": "glu", "d_hidden": 32}, "layers": [{"repeat": 1}]},
+      "data": {"train": ["text.txt"]}, "train": {"steps": 1, "batch": 1, "length": 8}})";
+  const std::string base = (folder_ / "base").string();
+  ASSERT_EQ(run("train " + recipe + " --out " + base).code, 0);
+
+  const std::string call = "finetune " + base + " --data " + data + " --label mood";
+  const Outcome printed = run(call + " --recipe");
+  EXPECT_EQ(printed.code, 0) << printed.err;
+  EXPECT_NE(printed.err.find("the class of \"sentence\", from \"mood\""), std::string::npos)
+      << printed.err;
+  EXPECT_EQ(spec::parse_json(printed.out, "stdout")["objective"]["labels"],
+            (spec::Json{"glad", "sad"}));
+  expect_refused("finetune " + base + " --data " + data + " --out x", 2, "no column for the label");
+  expect_refused(call, 2, "expected --out FOLDER");
+
+  const Outcome made = run(call + " --lr 0.02 --steps 60 --out " + out + " --json");
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_EQ(spec::parse_json(made.out, "stdout")["scores"]["accuracy"], 1.0) << made.out;
+  EXPECT_TRUE(fs::exists(out + "/finetune.json"));
+  const Outcome judged = run("classify " + out + "/latest --text bxc --text ayb --json");
+  ASSERT_EQ(judged.code, 0) << judged.err;
+  const spec::Json report = spec::parse_json(judged.out, "stdout");
+  EXPECT_EQ(report[0]["label"], "glad");
+  EXPECT_EQ(report[1]["label"], "sad");
+  const Outcome line = run("classify " + out + "/latest --text bxc --top 2");
+  EXPECT_EQ(line.out.substr(0, 5), "glad\t") << line.out;
+  EXPECT_NE(line.out.find("\tsad\t"), std::string::npos) << line.out;
+  expect_refused("classify " + base + " --text a", 2, "this model has the head \"tied\"");
+}
+
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
-       {"generate", "chat", "serve", "forward", "embed", "eval", "tokenize", "train", "data", "plan", "show", "list",
-        "convert", "quantize", "bench", "verify", "doctor", "docs"}) {
+       {"generate", "chat",     "serve", "forward", "embed",  "classify", "eval",    "tokenize",
+        "train",    "finetune", "data",  "plan",    "show",   "list",     "convert", "quantize",
+        "index",    "search",   "bench", "verify",  "doctor", "docs",     "runs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -322,6 +390,41 @@ TEST_F(Cli, TokenizeGoesOneWay) {
   expect_refused("tokenize bytes --ids 97,98", 2, "expected --decode");
   expect_refused("tokenize bytes --text x --decode --ids 97", 2, "--ids");
   expect_refused("tokenize bytes --file x --ids 97", 2, "--ids");
+}
+
+TEST_F(Cli, PassagesAreFoundAndStandBeforeAQuestion) {
+  const std::string model = folder_.path() / "embedder", index = folder_.path() / "notes.index";
+  fs::copy(kGoldens + "/bert/base", model);
+  folder_.write("embedder/vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ncat\ndog\nsun\nmoon\n");
+  fs::create_directory(folder_ / "notes");
+  folder_.write("notes/a.txt", "cat dog\n\nsun\n");
+  const std::string make = "index '" + folder_.path().string() + "/notes/' --with '" + model +
+                           "' --tokens 2 --overlap 0 --json";
+  const Outcome made = run(make);
+  ASSERT_EQ(made.code, 0) << made.err;
+  const spec::Json report = spec::parse_json(made.out, "stdout");
+  EXPECT_EQ(report["index"], index);
+  EXPECT_EQ(report["passages"], 2);
+  EXPECT_EQ(spec::parse_json(run(make).out, "stdout")["kept"], 2);
+  const Outcome found = run("search '" + index + "' sun --top 1 --json");
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_EQ(spec::parse_json(found.out, "stdout")[0]["text"], "sun\n");
+  const Outcome asked =
+      run("generate " + kGoldens + "/llama/gguf/base.gguf --prompt ! --retrieve '" + index +
+          "' --passages 1 --max-new-tokens 3 --json");
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  const spec::Json answer = spec::parse_json(asked.out, "stdout");
+  ASSERT_EQ(answer["sources"].size(), 1u);
+  EXPECT_EQ(answer["sources"][0]["number"], 1);
+  const Outcome plain =
+      run("generate " + kGoldens + "/llama/gguf/base.gguf --prompt ! --max-new-tokens 3 --json");
+  EXPECT_GT(answer["prompt_tokens"], spec::parse_json(plain.out, "stdout")["prompt_tokens"]);
+  expect_refused("search '" + model + "' sun", 1,
+                 "no index; expected a folder that `tessera index`");
+  expect_refused("index '" + folder_.path().string() + "/nothing' --with '" + model + "'", 1,
+                 "not there; expected a text file or a folder of them");
+  expect_refused("generate '" + tiny() + "' --input-ids 1 --retrieve '" + index + "'", 2,
+                 "--retrieve without a question");
 }
 
 TEST_F(Cli, EmbedPutsAPromptBefore) {
@@ -612,6 +715,32 @@ TEST_F(Cli, ConvertsExperts) {
   expect_refused("convert " + from + " --kv-heads 1 --seed 1" + out, 2,
                  "--seed with nothing to draw");
   EXPECT_FALSE(fs::exists(folder_ / "never"));
+}
+
+TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied", "layers": [{}],
+             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 3, "batch": 2, "length": 16, "log_every": 1}})";
+  const std::string out = (folder_ / "out").string(), page = (folder_ / "runs.html").string();
+  for (const char* name : {"a", "b"})
+    ASSERT_EQ(run("train " + (folder_ / "recipe.json").string() + " --out " + out + "/" + name +
+                  " --set optimizer.lr=" + (name[0] == 'a' ? "0.1" : "0.01"))
+                  .code,
+              0);
+  const Outcome table = run("runs " + out + " --watch --html " + page);
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* words :
+       {"\na    complete   3/3", "\nb    complete   3/3", "\noptimizer.lr", "0.01"})
+    EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
+  EXPECT_NE(read_text_file(page).find("loss by seconds"), std::string::npos);
+  const spec::Json json = spec::parse_json(run("runs " + out + "/b --json").out, "runs");
+  EXPECT_EQ(json["runs"][0]["last"]["step"], 3);
+  expect_refused("runs " + out + " --watch --json", 2, "--watch with --json");
+  expect_refused("runs " + (folder_ / "none").string(), 2, "expected the folder of a run");
 }
 
 TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {

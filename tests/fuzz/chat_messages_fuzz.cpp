@@ -2,6 +2,7 @@
 #include "fuzz.h"
 
 #include "tessera/convert/tokenizer.h"
+#include "tessera/text/chat_formats.h"
 #include "tessera/train/chat_source.h"
 
 using namespace tessera;
@@ -10,11 +11,12 @@ TESSERA_FUZZ_TARGET(chat_messages) {
   static const text::Tokenizer bytes = convert::find_tokenizer("bytes");
   fuzz::run(
       [&] {
-        const auto messages = train::read_messages(fuzz::text_of(input), "messages", "line 1");
+        const train::Conversation talk =
+            train::read_conversation(fuzz::text_of(input), "messages", "line 1");
         for (const std::string& format : text::chat_format_names()) {
-          train::ChatRecipe how;
-          how.format = format;
-          const train::ChatTokens chat = train::chat_tokens(messages, how, bytes, 1 << 12);
+          const text::ChatPrompt prompts = train::prompts_of({.format = format}, bytes);
+          const train::ChatTokens chat =
+              train::chat_tokens(talk, train::ChatTurns::all, prompts, bytes, 1 << 12);
           fuzz::check(chat.ids.size() == chat.targets.size(), "a target for every input");
         }
       },

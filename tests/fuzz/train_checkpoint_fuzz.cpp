@@ -4,7 +4,7 @@
 #include "tiny_model.h"
 
 #include "tessera/train/checkpoint.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 using namespace tessera;
 
@@ -27,7 +27,7 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
   for (size_t i = 0; i < parts.size(); ++i) {
     folder.put(names[i], parts[i]);
     manifest["files"].push_back(
-        {{"name", names[i]}, {"bytes", parts[i].size()}, {"sha256", train::sha256(parts[i])}});
+        {{"name", names[i]}, {"bytes", parts[i].size()}, {"sha256", sha256(parts[i])}});
   }
   folder.put("manifest.json", manifest.dump());
   fuzz::run(

@@ -1,11 +1,13 @@
 """Writes tests/golden/blocks/<type>.json: random blocks of each storage type and the float32 bits
-that the PyPI package gguf reads from them. Run from the repository root: python tools/golden/blocks.py"""
+that the PyPI package gguf reads from them; of the types that quantised folders are packed into, that
+their definition gives in numpy. Run from the repository root: python tools/golden/blocks.py"""
 
 import json
 import pathlib
 
 import gguf
 import numpy as np
+import torch
 
 SEED = 11
 # type -> offsets of the float16 scales in a block; they are made finite, everything else is random
@@ -15,9 +17,29 @@ SCALES = {
     "IQ4_NL": [0], "IQ4_XS": [0],
 }
 
-rng = np.random.default_rng(SEED)
 folder = pathlib.Path("tests/golden/blocks")
 folder.mkdir(parents=True, exist_ok=True)
+
+
+def write(name, reference, version, blocks, values):
+    golden = {
+        "case": f"blocks/{name}",
+        "reference": reference,
+        "version": version,
+        "generator": "tools/golden/blocks.py",
+        "seed": SEED,
+        "dtype": "float32",
+        "holds": ["blocks: bytes, hex", "values: little-endian float32 bits, hex"],
+        "rtol": 0,
+        "why": "a storage type has one meaning",
+        "type": name,
+        "blocks": blocks.tobytes().hex(),
+        "values": values.astype("<f4").tobytes().hex(),
+    }
+    (folder / f"{name}.json").write_text(json.dumps(golden, indent=1) + "\n")
+
+
+rng = np.random.default_rng(SEED)
 for name, offsets in SCALES.items():
     qtype = gguf.GGMLQuantizationType[name]
     elements, size = gguf.GGML_QUANT_SIZES[qtype]
@@ -33,18 +55,58 @@ for name, offsets in SCALES.items():
         blocks[:, offset:offset + 2] = scale.view(np.uint8).reshape(count, 2)
     values = gguf.quants.dequantize(blocks.reshape(-1), qtype).astype(np.float32)
     assert np.isfinite(values).all()
-    golden = {
-        "case": f"blocks/{name.lower()}",
-        "reference": "gguf.quants.dequantize",
-        "version": "gguf 0.19",
-        "generator": "tools/golden/blocks.py",
-        "seed": SEED,
-        "dtype": "float32",
-        "holds": ["blocks: bytes, hex", "values: little-endian float32 bits, hex"],
-        "rtol": 0,
-        "why": "a storage type has one meaning",
-        "type": name.lower(),
-        "blocks": blocks.tobytes().hex(),
-        "values": values.astype("<f4").tobytes().hex(),
-    }
-    (folder / f"{name.lower()}.json").write_text(json.dumps(golden, indent=1) + "\n")
+    write(name.lower(), "gguf.quants.dequantize", "gguf 0.19", blocks, values)
+
+
+# types of few bits: random codes, with a generator of their own
+FEW_BITS = {"IQ1_S": 0, "IQ1_M": None, "IQ2_XXS": 0, "IQ2_XS": 0, "IQ2_S": 0, "IQ3_XXS": 0, "IQ3_S": 0,
+            "TQ1_0": 52, "TQ2_0": 64}
+rng = np.random.default_rng(SEED + 2)
+for name, offset in FEW_BITS.items():
+    qtype = gguf.GGMLQuantizationType[name]
+    elements, size = gguf.GGML_QUANT_SIZES[qtype]
+    blocks = rng.integers(0, 256, (8, size), dtype=np.uint8)
+    scale = rng.normal(0, 0.1, 8).astype(np.float16)
+    if offset is not None:
+        blocks[:, offset:offset + 2] = scale.view(np.uint8).reshape(8, 2)
+    else:  # in the uppermost four bits of four words
+        words = blocks[:, 48:].copy().view(np.uint16)
+        bits = scale.view(np.uint16)[:, None] >> np.array([0, 4, 8, 12], np.uint16)
+        words = (words & 0x0FFF) | ((bits & 15) << 12)
+        blocks[:, 48:] = words.view(np.uint8).reshape(8, 8)
+    values = gguf.quants.dequantize(blocks.reshape(-1), qtype).astype(np.float32)
+    assert np.isfinite(values).all()
+    write(name.lower(), "gguf.quants.dequantize", "gguf 0.19", blocks, values)
+
+
+def nibbles(bytes_16):
+    return np.concatenate([bytes_16 & 15, bytes_16 >> 4], axis=1).astype(np.int32)
+
+
+def scaled(rng, count, size):
+    """Blocks of `size` bytes whose first four are a float32, and these."""
+    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    d = rng.normal(0, 0.1, count).astype(np.float32)
+    d[0] = np.float32(1e-7)
+    blocks[:, :4] = d.view(np.uint8).reshape(count, 4)
+    return blocks, d[:, None]
+
+
+rng = np.random.default_rng(SEED + 1)
+blocks, d = scaled(rng, 16, 21)
+blocks[:, 4] = np.arange(16)
+values = d * (nibbles(blocks[:, 5:]) - blocks[:, 4:5].astype(np.int32)).astype(np.float32)
+write("scaled_u4", "numpy: d (code - z)", np.__version__, blocks, values)
+
+blocks, d = scaled(rng, 8, 38)
+blocks[:, 4:6] = np.array([0, 1, -128, 127, 128, -1, 5, -77], np.int16).view(np.uint8).reshape(8, 2)
+zero = blocks[:, 4:6].copy().view(np.int16).astype(np.int32)
+values = d * (blocks[:, 6:].view(np.int8).astype(np.int32) - zero).astype(np.float32)
+write("scaled_i8", "numpy: d (code - z)", np.__version__, blocks, values)
+
+blocks, d = scaled(rng, 8, 36)
+codes = np.arange(256, dtype=np.uint8)  # all there are, NaN aside
+codes[[0x7F, 0xFF]] = 0
+blocks[:, 4:] = codes.reshape(8, 32)
+eight = torch.from_numpy(blocks[:, 4:].copy()).view(torch.float8_e4m3fn).to(torch.float32).numpy()
+write("scaled_e4m3", "torch.float8_e4m3fn", torch.__version__.split("+")[0], blocks, d * eight)

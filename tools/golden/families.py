@@ -137,7 +137,9 @@ class Writer:
 
     def architecture_of(self, name):
         case = next(c for c in self.family.cases if c.name == name)
-        return getattr(case, "architecture", "") or self.family.architecture
+        if isinstance(case, family_cases.Rewrite):
+            return self.architecture_of(case.of)
+        return case.architecture or self.family.architecture
 
     def share_weights(self, name):
         """The earlier case whose file is the same, byte for byte; otherwise the case itself."""
@@ -235,7 +237,7 @@ class Writer:
     def write_rewrite(self, case):
         folder = self.folder / case.name
         folder.mkdir(parents=True, exist_ok=True)
-        architecture = self.family.architecture
+        architecture = self.architecture_of(case.of)
         config = self.configs[case.of]
         if case.config:
             config = case.config(json.loads(json.dumps(config)))
@@ -249,7 +251,9 @@ class Writer:
         if case.reference_refuses:
             loaded, result = None, self.results[case.of]
         else:
-            loaded = self.load(config, case.name, extra_allowed=bool(case.tensors))
+            loaded = self.load(
+                config, case.name, architecture, extra_allowed=bool(case.tensors)
+            )
             result = reference.run(loaded, self.inputs, self.family.padding)
         if case.ahead:
             found = reference.ahead(loaded, tensors, self.inputs["input_ids"][0])

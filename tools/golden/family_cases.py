@@ -457,6 +457,7 @@ def llama():
             *every_rope(12),
             *whole_rotary(),
             Case("tie_word_embeddings", {"tie_word_embeddings": True}),
+            *decoder_classifiers("Llama"),
         ]
         + scaled_rope_cases()
         + [
@@ -1252,6 +1253,44 @@ def classifiers(name):
     ]
 
 
+def questions(name):
+    return Case(
+        "questions",
+        {"num_hidden_layers": 1},
+        architecture=f"{name}ForQuestionAnswering",
+        why="the first and the last token of an answer",
+    )
+
+
+def named_classes(config):
+    names = ["red", "green", "blue"]
+    return {
+        **config,
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+
+
+def decoder_classifiers(name):
+    return [
+        Case(
+            "classifier",
+            {"num_labels": 3, "num_hidden_layers": 1},
+            architecture=f"{name}ForSequenceClassification",
+            text=False,
+            why="classes of a row by its last token",
+        ),
+        Case(
+            "token_classifier",
+            {"num_labels": 5, "num_hidden_layers": 1},
+            architecture=f"{name}ForTokenClassification",
+            text=False,
+            why="classes of every token, with a bias",
+        ),
+        Rewrite("named_classes", "classifier", named_classes, why="names of classes"),
+    ]
+
+
 def bert():
     return Family(
         name="bert",
@@ -1272,6 +1311,8 @@ def bert():
             Case("tie_word_embeddings", {"tie_word_embeddings": False}),
             Case("body", {}, architecture="BertModel", why="bare names, pooler, last_hidden_state"),
             *classifiers("Bert"),
+            questions("Bert"),
+            Rewrite("named_classes", "classifier", named_classes, why="names of classes"),
             Rewrite(
                 "hub",
                 "base",
@@ -2266,6 +2307,7 @@ def roberta():
         settings={**ENCODER, "pad_token_id": 1},
         cases=[
             *encoder_cases("Roberta"),
+            questions("Roberta"),
             Case("pad_token_id", {"pad_token_id": 2}, why="positions are counted from behind it"),
             Case("is_decoder", {"is_decoder": True}, why="a causal mask"),
             Rewrite("older", "base", older_with(position_embedding_type="absolute")),
@@ -2287,6 +2329,7 @@ def mpnet():
         settings={**ENCODER, "pad_token_id": 1},
         cases=[
             *encoder_cases("MPNet"),
+            questions("MPNet"),
             Rewrite("defaults", "base", keep(*KEEP_TINY[:-1], "max_position_embeddings")),
         ],
         shape_keys=[k for k in ENCODER_SHAPES if k != "type_vocab_size"] + ["relative_attention_num_buckets"],
@@ -2306,6 +2349,7 @@ def mpnet():
 def deberta_cases(name):
     return [
         *encoder_cases(name),
+        questions(name),
         Case("position_biased_input", {"position_biased_input": True}),
         Case("type_vocab_size", {"type_vocab_size": 2}),
         Case("c2p", {"pos_att_type": ["c2p"]}),

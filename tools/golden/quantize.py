@@ -9,7 +9,7 @@ import numpy as np
 
 SEED = 12
 BLOCK = 32
-TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "TQ1_0", "TQ2_0"]
 
 
 def numbers():
@@ -41,9 +41,17 @@ def numbers():
     return np.stack(ordinary + special).astype(np.float32)
 
 
-values = numbers()
+def ternary_numbers():
+    """The same in blocks of 256, and what ternary numbers may trip over: halves, and no range."""
+    rng = np.random.default_rng(SEED + 1)
+    signs = rng.choice([-1.0, -0.5, 0.0, 0.5, 1.0], 256)
+    special = [signs, np.zeros(256), signs * 1e-10, rng.normal(0, 1, 256)]
+    return np.concatenate([numbers().reshape(-1, 256), np.stack(special).astype(np.float32)])
+
+
 folder = pathlib.Path("tests/golden/blocks")
 for name in TYPES:
+    values = ternary_numbers() if name.startswith("TQ") else numbers()
     with np.errstate(over="ignore"):
         blocks = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
     golden = {

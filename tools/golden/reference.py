@@ -235,6 +235,8 @@ def run(model, batch, padding):
     for name in RESULTS + ("prediction_logits",):
         if getattr(output, name, None) is not None:
             result["logits" if name == "prediction_logits" else name] = getattr(output, name)
+    if getattr(output, "start_logits", None) is not None:
+        result["logits"] = torch.stack([output.start_logits, output.end_logits], -1)
     return {name: value.detach().float().contiguous() for name, value in result.items()}
 
 

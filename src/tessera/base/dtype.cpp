@@ -34,6 +34,18 @@ constexpr std::array kLayouts = {
     DTypeLayout{DType::mxfp4, "mxfp4", 32, 1 + 16, false},
     DTypeLayout{DType::iq4_nl, "iq4_nl", 32, 2 + 16, false},
     DTypeLayout{DType::iq4_xs, "iq4_xs", 256, 2 + 2 + 4 + 128, false},
+    DTypeLayout{DType::iq1_s, "iq1_s", 256, 2 + 32 + 16, false},
+    DTypeLayout{DType::iq1_m, "iq1_m", 256, 32 + 16 + 8, false},
+    DTypeLayout{DType::iq2_xxs, "iq2_xxs", 256, 2 + 64, false},
+    DTypeLayout{DType::iq2_xs, "iq2_xs", 256, 2 + 64 + 8, false},
+    DTypeLayout{DType::iq2_s, "iq2_s", 256, 2 + 64 + 8 + 8, false},
+    DTypeLayout{DType::iq3_xxs, "iq3_xxs", 256, 2 + 64 + 32, false},
+    DTypeLayout{DType::iq3_s, "iq3_s", 256, 2 + 64 + 8 + 32 + 4, false},
+    DTypeLayout{DType::tq1_0, "tq1_0", 256, 48 + 4 + 2, false},
+    DTypeLayout{DType::tq2_0, "tq2_0", 256, 64 + 2, false},
+    DTypeLayout{DType::scaled_u4, "scaled_u4", 32, 4 + 1 + 16, false},
+    DTypeLayout{DType::scaled_i8, "scaled_i8", 32, 4 + 2 + 32, false},
+    DTypeLayout{DType::scaled_e4m3, "scaled_e4m3", 32, 4 + 32, false},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Storage types of tensors: plain numbers and the block types of GGUF.
+// Storage types of tensors: plain numbers, the block types of GGUF, and those into which the
+// weights of quantised folders are packed.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,19 @@ enum class DType : uint8_t {
   mxfp4,
   iq4_nl,
   iq4_xs,
+  iq1_s,
+  iq1_m,
+  iq2_xxs,
+  iq2_xs,
+  iq2_s,
+  iq3_xxs,
+  iq3_s,
+  tq1_0,
+  tq2_0,
+  // 32 numbers with a float32 scale d; in memory alone, no file has them
+  scaled_u4,    // d, a byte z, 16 bytes as in q4_0: d (code - z)
+  scaled_i8,    // d, 16 bits z, 32 signed bytes: d (code - z)
+  scaled_e4m3,  // d, 32 numbers of eight bits (float8.h): d times each
 };
 
 /// How a storage type is laid out: `block_elements` values share `block_bytes` bytes.

@@ -3,6 +3,7 @@
 
 #include "tessera/base/cpu.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/bench_limits.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
@@ -99,7 +100,11 @@ void check_stateless(const BenchArgs& o, const std::string& reason) {
          "--prefill 0 leaves nothing to measure: decoding needs a state, but {}", reason);
 }
 
-Json measure(const BenchArgs& o, const model::Model& model, int64_t depth, bool stateful) {
+Json measure(const BenchArgs& o,
+             const model::Model& model,
+             const Limits& limits,
+             int64_t depth,
+             bool stateful) {
   const int64_t vocab = model.spec().vocab;
   std::vector<double> prefill, decode;
   int64_t state_bytes = 0;
@@ -129,10 +134,18 @@ Json measure(const BenchArgs& o, const model::Model& model, int64_t depth, bool 
               {"state_bytes", state_bytes},
               {"threads", thread_count()},
               {"repeats", o.repeats}};
-  if (!prefill.empty())
-    row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / median(prefill);
-  if (!decode.empty())
-    row["decode_tokens_per_s"] = static_cast<double>(o.decode * o.rows) / median(decode);
+  if (!prefill.empty()) {
+    const double seconds = median(prefill);
+    row["prefill_tokens_per_s"] = static_cast<double>(o.prefill) / seconds;
+    row["prefill_limits"] =
+        Work::of_call(model, 1, o.prefill, depth + o.prefill / 2, 0).said(seconds, limits);
+  }
+  if (!decode.empty()) {
+    const double seconds = median(decode);
+    row["decode_tokens_per_s"] = static_cast<double>(o.decode * o.rows) / seconds;
+    row["decode_limits"] = Work::of_call(model, o.rows, 1, depth + o.decode / 2, state_bytes)
+                               .said(seconds / static_cast<double>(o.decode), limits);
+  }
   return row;
 }
 
@@ -146,6 +159,16 @@ void print_row(const BenchArgs& o, const Json& row) {
       between = ", ";
     }
   fmt::print(" (medians of {}, {} threads)\n", o.repeats, thread_count());
+  for (const char* what : {"prefill", "decode"})
+    if (const auto found = row.find(std::string(what) + "_limits"); found != row.end()) {
+      const Json& at = *found;
+      fmt::print(
+          "  {}: {:.0f} % of what memory gives ({:.1f} GB/s), {:.0f} % of what products do "
+          "({:.0f} GFLOP/s): limited by {}\n",
+          what, 100 * at["read_share"].get<double>(), at["read_bytes_per_s"].get<double>() / 1e9,
+          100 * at["flops_share"].get<double>(), at["flops_per_s"].get<double>() / 1e9,
+          at["limited_by"].get<std::string>());
+    }
 }
 
 int bench(BenchArgs& o) {
@@ -155,7 +178,7 @@ int bench(BenchArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   const model::Model& model = loaded.model;
   if (model.spec().encoder)
@@ -172,14 +195,17 @@ int bench(BenchArgs& o) {
   if (left_out)
     fmt::print(stderr, "no decode: this model cannot continue from a state: {}\n", stateless);
   const at::NoGradGuard no_gradients;
+  const Limits limits = Limits::measure(model);
   Json rows = Json::array();
   for (const int64_t depth : o.depths) {
-    rows.push_back(measure(o, model, depth, stateless.empty()));
+    rows.push_back(measure(o, model, limits, depth, stateless.empty()));
     if (!o.json) print_row(o, rows.back());
   }
   if (o.json)
     print_json({{"rows", rows},
                 {"model", o.model},
+                {"read_bytes_per_s", limits.read_bytes_per_s},
+                {"flops_per_s", limits.flops_per_s},
                 {"cpu", cpu_info().model},
                 {"target", name_of(cpu_info().allowed)}});
   return kExitOk;

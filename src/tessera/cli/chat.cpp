@@ -18,9 +18,11 @@
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
+#include "tessera/cli/retrieve_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/text/chat_formats.h"
 #include "tessera/text/chat_prompt.h"
 
 namespace tessera::cli {
@@ -32,6 +34,7 @@ struct ChatArgs {
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
+  RetrieveFlags retrieve;
   bool probabilities = false;
   int64_t cache_mib = 256;
   int threads = 0;
@@ -177,7 +180,7 @@ class Chat {
         loaded_(infer::load_model(
             args.model, {args.families}, args.adapters, args.products.arithmetic())),
         prompts_(make_prompts()) {
-    say_lost_heads(loaded_.source);
+    say_differences(loaded_.source);
     args_.products.check(loaded_.model);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
@@ -186,6 +189,7 @@ class Chat {
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
           loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
+    if (args_.retrieve.on()) passages_.emplace(args_.retrieve);
     if (!args_.load.empty()) history_ = History::load(args_.load);
     if (!args_.system.empty()) history_.set_system(args_.system);
   }
@@ -227,13 +231,14 @@ class Chat {
     if (loaded_.model.spec().encoder != nullptr)
       fail(ErrorKind::usage, "chat", "{} answers one text with another; use `tessera generate`",
            args_.model);
-    const std::string source = args_.template_file.empty()
-                                   ? loaded_.tokenizer->chat_template()
-                                   : read_text_file(args_.template_file, size_t{1} << 20);
+    const std::optional<std::string> named = text::chat_format_source(args_.template_file);
+    const std::string source = args_.template_file.empty() ? loaded_.tokenizer->chat_template()
+                               : named ? *named
+                                       : read_text_file(args_.template_file, size_t{1} << 20);
     if (source.empty())
       fail(ErrorKind::usage, "chat",
            "{} has no chat template, so that it was hardly trained to converse; expected "
-           "--chat-template FILE, or use `tessera generate`",
+           "--chat-template FILE or NAME, or use `tessera generate`",
            args_.model);
     return {*loaded_.tokenizer, source,
             args_.template_file.empty() ? args_.model : args_.template_file};
@@ -275,7 +280,14 @@ class Chat {
   }
 
   void answer() {
-    const text::MarkedText prompt = rendered(history_.messages, true);
+    Json messages = history_.messages;
+    // the last question alone has its passages: a conversation would soon be full of them
+    Asked asked;
+    if (passages_) {
+      asked = passages_->ask(messages.back()["content"].get<std::string>(), *loaded_.tokenizer);
+      messages.back()["content"] = asked.prompt;
+    }
+    const text::MarkedText prompt = rendered(messages, true);
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
     Printer printer(text::ChatPrompt::thinks(prompt));
@@ -303,6 +315,7 @@ class Chat {
                  "(cut at {} tokens: /set max-new-tokens N, or /reset where the context is full)\n",
                  row.token_ids.size());
     history_.add("assistant", row.text);
+    asked.print_sources(row.text);
     if (args_.probabilities) show_probabilities(ids, row.token_ids);
   }
 
@@ -462,6 +475,7 @@ class Chat {
   infer::LoadedModel loaded_;
   text::ChatPrompt prompts_;
   std::optional<infer::PrefixCache> cache_;
+  std::optional<Passages> passages_;
   History history_;
   bool done_ = false;
 };
@@ -477,7 +491,8 @@ std::function<int()> add_chat(CLI::App& app) {
   app.add_option("--system", o->system, "what the model is told before all");
   app.add_option("--load", o->load, "go on from a conversation that /save has written");
   app.add_option("--chat-template", o->template_file,
-                 "a file with the template, instead of the model's own");
+                 "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
+                 "zephyr");
   app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
       ->capture_default_str()
       ->check(positive());
@@ -507,6 +522,7 @@ std::function<int()> add_chat(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   o->kv.add(app);
+  o->retrieve.add(app);
   o->products.add(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
   app.add_option("--adapter", o->adapters,

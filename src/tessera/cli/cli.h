@@ -70,6 +70,7 @@ std::function<int()> add_convert(CLI::App&);
 std::function<int()> add_data(CLI::App&);
 std::function<int()> add_quantize(CLI::App&);
 std::function<int()> add_docs(CLI::App&);
+std::function<int()> add_runs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);
@@ -77,7 +78,11 @@ std::function<int()> add_serve(CLI::App&);
 std::function<int()> add_forward(CLI::App&);
 std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
+std::function<int()> add_index(CLI::App&);
+std::function<int()> add_search(CLI::App&);
 std::function<int()> add_train(CLI::App&);
+std::function<int()> add_finetune(CLI::App&);
+std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
 /// A verb below bench.
 std::function<int()> add_bench_mixers(CLI::App& bench);

@@ -23,9 +23,24 @@ struct ConvertArgs {
   bool float32 = false;
 };
 
+/// A line where matrices of fewer bits are written as floats.
+void say_widened(const convert::Checkpoint& checkpoint, bool to_gguf) {
+  int64_t bytes = 0, wide = 0;
+  for (const format::TensorView& tensor : checkpoint.tensors)
+    if (is_block_type(tensor.dtype) && !(to_gguf && convert::has_gguf_type(tensor.dtype))) {
+      bytes += std::ssize(tensor.data);
+      wide += format::element_count(tensor.shape) * 4;
+    }
+  if (wide > 0)
+    fmt::print(stderr, "tessera: matrices of fewer bits are written as float32: {} MiB of {}{}\n",
+               wide >> 20, bytes >> 20,
+               to_gguf ? "; tessera quantize --requantize makes them small again" : "");
+}
+
 int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
   convert::Checkpoint checkpoint = convert::load_checkpoint(o.model, {o.families});
   for (const std::string& note : checkpoint.notes) fmt::print(stderr, "tessera: {}\n", note);
+  for (const std::string& remark : checkpoint.remarks) fmt::print(stderr, "tessera: {}\n", remark);
   if (!o.export_adapter.empty()) {
     converters.export_adapter(o.export_adapter, checkpoint, o.out, {o.families});
     fmt::print(stderr, "tessera: wrote {} (an adapter)\n", o.out);
@@ -66,6 +81,7 @@ int convert_model(const ConvertArgs& o, const TensorConverters& converters) {
                                                            .tokens = o.tokens,
                                                            .steps = o.steps,
                                                            .seed = o.seed});
+  say_widened(checkpoint, o.to == "gguf");
   if (o.to == "gguf") {
     convert::GgufModel model =
         convert::gguf_model_of(checkpoint, {o.families, o.family, o.tokenizer});

@@ -47,6 +47,7 @@ int show_data(const DataArgs& o) {
   std::optional<text::Tokenizer> known;
   if (!recipe.task) known = train::open_tokenizer(recipe.data);
   const text::Tokenizer* tokenizer = known ? &*known : nullptr;
+  for (const std::string& note : source->notes()) fmt::print(stderr, "tessera: {}\n", note);
   const int64_t held_out = source->valid_samples();
   int64_t count = o.samples;
   if (o.valid) {
@@ -69,9 +70,10 @@ int show_data(const DataArgs& o) {
                  batch.n_targets);
     for (size_t i = 0; i < batch.pieces.size(); ++i) {
       if (o.json)
-        documents.push_back(train::view_of(batch, i, tokenizer));
+        documents.push_back(train::view_of(batch, i, tokenizer, recipe.labels.has_value()));
       else
-        for (const std::string& line : train::lines_of(batch, i, tokenizer))
+        for (const std::string& line :
+             train::lines_of(batch, i, tokenizer, recipe.labels.has_value()))
           fmt::print("{}\n", line);
     }
     out["samples"].push_back(

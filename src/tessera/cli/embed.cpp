@@ -90,7 +90,7 @@ int embed(const EmbedArgs& o) {
       o.file.empty() ? o.texts : lines_of(read_text_input(o.file, &cancel_token()));
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   if (!o.prompt_given && loaded.tokenizer) check_prompt(*loaded.tokenizer, options);
   const infer::Embeddings result = infer::embed(loaded, texts, options);

@@ -79,7 +79,7 @@ Report evaluate_ngram(const EvalArgs& o) {
 Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   if (!loaded.tokenizer) fail(ErrorKind::usage, "eval", "{} has no tokenizer", o.model);

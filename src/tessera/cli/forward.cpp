@@ -130,7 +130,7 @@ int forward(const ForwardArgs& o) {
   const format::TensorFile file =
       o.input.empty() ? format::TensorFile() : format::open_safetensors(o.input);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families}, o.adapters);
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   const bool pair = loaded.model.spec().encoder != nullptr;
   if (o.audio.empty()) check_names(file, loaded.model.spec());
   const nn::FeatureEmbedConfig* features = features_of(loaded.model.spec());

@@ -8,6 +8,7 @@
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
+#include "tessera/cli/retrieve_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -22,6 +23,7 @@ struct GenerateArgs {
   infer::BeamOptions beams{.beams = 1};
   KvFlags kv;
   ProductFlags products;
+  RetrieveFlags retrieve;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   bool seed_given = false;
   int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
@@ -93,6 +95,26 @@ void print_stats(const infer::PrefixCache& cache) {
              mib(cache.bytes()), mib(cache.options().budget_bytes), stats.evictions);
 }
 
+/// The prompts, each a question, behind their passages.
+std::vector<Asked> ask(GenerateArgs& o, const infer::LoadedModel& loaded) {
+  std::vector<Asked> out;
+  if (!o.retrieve.on()) return out;
+  if (o.prompts.empty() || !loaded.tokenizer)
+    fail(ErrorKind::usage, "generate",
+         "--retrieve without a question; expected --prompt, and a "
+         "model with a tokenizer");
+  if (o.parse_special)
+    fail(ErrorKind::usage, "generate",
+         "--parse-special with --retrieve: passages could hold special tokens; leave one of them "
+         "out");
+  const Passages passages(o.retrieve);
+  for (std::string& prompt : o.prompts) {
+    out.push_back(passages.ask(prompt, *loaded.tokenizer));
+    prompt = out.back().prompt;
+  }
+  return out;
+}
+
 /// A run that was stopped half way through a prompt leaves the file as it was.
 void keep(const GenerateArgs& o, const infer::Session& session, const std::string& fingerprint) {
   try {
@@ -128,7 +150,8 @@ void report_json(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache,
-                 const infer::ExpertUse& experts) {
+                 const infer::ExpertUse& experts,
+                 const std::vector<Asked>& asked) {
   Json rows = Json::array();
   for (const infer::Generation& row : result.rows) {
     rows.push_back({{"text", row.text},
@@ -142,6 +165,7 @@ void report_json(const GenerateArgs& o,
       rows.back()["guessed_tokens"] = result.guessed_tokens;
       rows.back()["accepted_tokens"] = result.accepted_tokens;
     }
+    if (!asked.empty()) rows.back()["sources"] = asked.at(rows.size() - 1).sources(row.text);
     if (cache != nullptr) rows.back()["prefix_cache"] = to_json(*cache);
     // of all rows together
     if (!experts.empty()) rows.back()["experts"] = experts.to_json();
@@ -202,7 +226,7 @@ int generate(GenerateArgs& o) {
   g.sampling.check();
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   g.kv = o.kv.options();
@@ -223,6 +247,7 @@ int generate(GenerateArgs& o) {
     g.prefix_cache = &cache.emplace(
         loaded.model, infer::PrefixCacheOptions{.budget_bytes = o.prefix_cache_mib << 20,
                                                 .snapshot_every = o.snapshot_every});
+  const std::vector<Asked> asked = ask(o, loaded);
   const auto prompts = prompt_ids(o, loaded, session);
   for (const std::string& file : o.audio)
     g.features.push_back(spectrogram(file, loaded.model.spec(), "generate"));
@@ -238,7 +263,8 @@ int generate(GenerateArgs& o) {
     };
 
   // an answer stands alone, a continuation behind what it continues
-  const bool quiet = o.quiet || o.prompts.empty() || loaded.model.spec().encoder != nullptr;
+  const bool quiet =
+      o.quiet || o.prompts.empty() || !asked.empty() || loaded.model.spec().encoder != nullptr;
   const bool stream = !o.json && prompts.size() + o.audio.size() == 1 && tokenizer != nullptr;
   if (stream) {
     if (!quiet) g.on_start = [&o] { fmt::print("{}", o.prompts.front()); };
@@ -254,7 +280,7 @@ int generate(GenerateArgs& o) {
       static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9),
       static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9)};
   if (o.json) {
-    report_json(o, result, speeds, g.prefix_cache, experts);
+    report_json(o, result, speeds, g.prefix_cache, experts, asked);
   } else {
     if (stream) fmt::print("\n");
     for (size_t r = 0; r < result.rows.size() && !stream; ++r) {
@@ -264,6 +290,7 @@ int generate(GenerateArgs& o) {
       else
         fmt::print("{}{}{}\n", r > 0 ? "---\n" : "", quiet ? "" : o.prompts[r], row.text);
     }
+    for (size_t r = 0; r < asked.size(); ++r) asked[r].print_sources(result.rows.at(r).text);
     report_text(o, result, speeds, g.prefix_cache);
   }
   if (g.session != nullptr) keep(o, session, fingerprint);
@@ -355,6 +382,7 @@ std::function<int()> add_generate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
   o->kv.add(app);
+  o->retrieve.add(app);
   o->products.add(app);
   auto* session = app.add_option(
       "--session", o->session,

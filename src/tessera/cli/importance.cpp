@@ -37,7 +37,7 @@ std::vector<float> means_of(const ops::Weight& weight, const ops::InputSquares& 
 
 MeasuredImportance importance_from_text(const ImportanceArgs& args) {
   const infer::LoadedModel loaded = infer::load_model(args.model, {args.families});
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "quantize", "{} has no tokenizer, and --importance reads text",
          args.model);

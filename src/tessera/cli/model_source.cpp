@@ -34,11 +34,12 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
     fail(ErrorKind::usage, "set", "{} is a model, not a spec file; --set changes specs only",
          path.string());
   const convert::Checkpoint checkpoint = convert::load_checkpoint(path, {families});
-  say_lost_heads(checkpoint);
+  say_differences(checkpoint);
   return checkpoint.spec;
 }
 
-void say_lost_heads(const convert::Checkpoint& checkpoint) {
+void say_differences(const convert::Checkpoint& checkpoint) {
+  for (const std::string& remark : checkpoint.remarks) fmt::print(stderr, "tessera: {}\n", remark);
   if (!checkpoint.lost_heads.empty())
     fmt::print(stderr, "tessera: left out of this file: the head for {}\n",
                fmt::join(checkpoint.lost_heads, " and for "));

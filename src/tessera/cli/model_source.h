@@ -19,7 +19,8 @@ model::ModelSpec spec_of(const std::filesystem::path& path,
                          const std::vector<std::string>& overrides,
                          const std::filesystem::path& families);
 
-/// One line to stderr where the file has heads that the model is without.
-void say_lost_heads(const convert::Checkpoint& checkpoint);
+/// Lines to stderr about what is not as the file has it: matrices of fewer bits that are held in
+/// float32, heads that the model is without.
+void say_differences(const convert::Checkpoint& checkpoint);
 
 }  // namespace tessera::cli

@@ -1,13 +1,9 @@
 #include <charconv>
-#include <chrono>
-#include <fstream>
 #include <map>
-#include <set>
-
-#include <unistd.h>
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
 #include "tessera/train/trainer.h"
 
@@ -21,64 +17,6 @@ struct TrainArgs {
   nn::SequenceSplit sequence = {};
   bool resume = false, json = false;
   int threads = 0;
-};
-
-int64_t resident_megabytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE) >> 20;
-}
-
-/// One line that renews itself on a terminal; plain lines elsewhere.
-class TrainProgress {
- public:
-  void operator()(const train::LogLine& line, int64_t steps) {
-    alarm(line);
-    if (!line.expert_changes.empty())
-      fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step,
-                 train::text_of_changes(line.expert_changes));
-    const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
-    const auto now = std::chrono::steady_clock::now();
-    const double since = std::chrono::duration<double>(now - shown_).count();
-    if (!last && !evaluated && since < (terminal_ ? 0.2 : 10.0)) return;
-    shown_ = now;
-    const double speed = line.tokens_per_s,
-                 left = line.step > 0 ? line.seconds / static_cast<double>(line.step) *
-                                            static_cast<double>(steps - line.step)
-                                      : 0;
-    std::string text = fmt::format(
-        "step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.0f} tokens/s  {:>4.0f} s left  {} MB",
-        line.step, steps, line.loss, line.lr, speed, left, resident_megabytes());
-    if (evaluated)
-      text += fmt::format("  valid {:.4f}  accuracy {:.3f}", *line.valid_loss,
-                          line.accuracy.value_or(0));
-    if (terminal_)
-      fmt::print(stderr, "\r{:<120}{}", text, evaluated || last ? "\n" : "");
-    else
-      fmt::print(stderr, "{}\n", text);
-    std::fflush(stderr);
-  }
-
- private:
-  /// Once for every router whose experts stay idle for a while; the log tells every step.
-  void alarm(const train::LogLine& line) {
-    constexpr int64_t kLong = 50;  // steps; the first ones of a run are uneven in any case
-    std::map<std::string, int64_t> idle;
-    for (const std::string& text : line.alarms) {
-      const std::string router = text.substr(0, text.find(':'));
-      const auto before = idle_.find(router);
-      idle[router] = before == idle_.end() ? 1 : before->second + 1;
-      if (idle[router] == kLong && told_.insert(router).second)
-        fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
-    }
-    idle_ = std::move(idle);
-  }
-
-  std::map<std::string, int64_t> idle_;  // for how many steps, by router
-  std::set<std::string> told_;
-  bool terminal_ = isatty(STDERR_FILENO) != 0;
-  std::chrono::steady_clock::time_point shown_{};
 };
 
 /// "4" or "4:zigzag".
@@ -112,7 +50,7 @@ int train_model(const TrainArgs& o) {
   if (const std::string note = recipe.spec.selection_note(); !note.empty())
     fmt::print(stderr, "tessera: {}\n", note);
   for (const std::string& note : recipe.notes) fmt::print(stderr, "tessera: {}\n", note);
-  TrainProgress progress;
+  TrainProgress progress(unit_of(recipe));
   train::TrainOptions options;
   options.resume = o.resume;
   options.sequence = o.sequence;
@@ -128,6 +66,7 @@ int train_model(const TrainArgs& o) {
       json["loss"] = result.last->loss;
       if (result.last->valid_loss) json["valid_loss"] = *result.last->valid_loss;
       if (result.last->accuracy) json["accuracy"] = *result.last->accuracy;
+      if (!result.last->scores.empty()) json["scores"] = result.last->scores;
     }
     print_json(json);
   } else {

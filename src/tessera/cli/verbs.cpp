@@ -15,6 +15,8 @@ const std::vector<Verb>& plain_verbs() {
       {"data", "Shows what a training run will read and be asked, before it starts", add_data},
       {"quantize", "A model's matrices in fewer bits, as a GGUF file that llama.cpp reads too",
        add_quantize},
+      {"runs", "Compares training runs: a table, a page with plots, live while they train",
+       add_runs},
       {"docs", "Writes the generated pages and the JSON schema", add_docs},
   };
   return verbs;

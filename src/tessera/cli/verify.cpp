@@ -101,7 +101,7 @@ void print_worst(const std::vector<infer::Difference>& differences,
 int verify(VerifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.verify.cancel = &cancel_token();
   const Tokens tokens = tokens_of(o, loaded);
   const model::ModelSpec& spec = loaded.model.spec();

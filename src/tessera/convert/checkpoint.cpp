@@ -7,6 +7,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/convert/foreign_config.h"
 #include "tessera/convert/mapping.h"
+#include "tessera/convert/quantized_folder.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/ggmf.h"
 #include "tessera/format/llama2c.h"
@@ -64,8 +65,22 @@ Checkpoint load_hf(const fs::path& folder, FamilySet& families) {
   families.of_type("hf", type->get<std::string>(), foreign.config,
                    path.string());  // before the tensors are looked at
   const format::TensorFile tensors = open_folder(folder);
-  foreign.tensors = &tensors;
+  // what auto-gptq wrote before configs held it
+  std::string quantized_by = path.string();
+  if (const fs::path older = folder / "quantize_config.json";
+      !foreign.config.contains("quantization_config") && fs::exists(older)) {
+    quantized_by = older.string();
+    Json& json = foreign.config["quantization_config"];
+    json = parse_hf_config(read_text_file(older, kMaxConfigBytes), quantized_by);
+    if (json.is_object() && !json.contains("quant_method")) json["quant_method"] = "gptq";
+  }
+  const auto quantized = read_quantized_folder(foreign.config, quantized_by, tensors);
+  foreign.tensors = quantized ? &quantized->tensors : &tensors;
+  if (quantized) foreign.packed = &quantized->packed;
   Checkpoint checkpoint = import(foreign, type->get<std::string>(), families);
+  if (quantized)
+    checkpoint.remarks.insert(checkpoint.remarks.begin(), quantized->remarks.begin(),
+                              quantized->remarks.end());
   checkpoint.folder = folder;
   return checkpoint;
 }

@@ -1,6 +1,6 @@
 // A model read from disk in our terms: its spec and its tensors under our names. Torch-free.
 //
-//   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json)
+//   load_checkpoint("SmolLM2-135M")          a Hugging Face folder (config.json), quantised or not
 //   load_checkpoint("model.gguf")            a GGUF file
 //   load_checkpoint("stories15M.bin")        a llama2.c file
 //   load_checkpoint("rwkv-4-169M.bin")       an rwkv.cpp file
@@ -37,6 +37,7 @@ struct Checkpoint {
   std::vector<TensorView> kept;  // what the model does not use and an export restores, by the names
                                  // that the family gives, sorted
   std::vector<std::string> notes;       // what was left out, one line each
+  std::vector<std::string> remarks;     // what differs from what the file asks for, one line each
   std::vector<std::string> lost_heads;  // heads of the file that the model is without, one a line
   std::filesystem::path folder;  // where tokenizer files may lie: the folder, or that of the file
   std::shared_ptr<const format::GgufFile>

@@ -118,6 +118,24 @@ Json builtin_merge(const Call& call) {
   return merged;
 }
 
+/// {"0": a, "1": b} of a list.
+Json builtin_by_place(const Call& call) {
+  Json out = Json::object();
+  for (const Json& item : list(call, 0)) out[std::to_string(out.size())] = item;
+  return out;
+}
+
+/// {a: 0, b: 1} of a list of strings.
+Json builtin_places(const Call& call) {
+  Json out = Json::object();
+  int64_t place = 0;
+  for (const Json& item : list(call, 0)) {
+    if (!item.is_string()) wrong(call, 0, "a list of strings");
+    out[item.get<std::string>()] = place++;
+  }
+  return out;
+}
+
 Json builtin_without(const Call& call) {
   Json rest = object(call, 0);
   for (const Json& key : list(call, 1)) {
@@ -299,6 +317,8 @@ constexpr Entry kBuiltins[] = {
     {"index_of", {2, 2, builtin_index_of}},
     {"merge", {1, 16, builtin_merge}},
     {"without", {2, 2, builtin_without}},
+    {"by_place", {1, 1, builtin_by_place}},
+    {"places", {1, 1, builtin_places}},
     {"is_list", {1, 1, [](const Call& c) -> Json { return c.arguments[0].is_array(); }}},
     {"is_object", {1, 1, [](const Call& c) -> Json { return c.arguments[0].is_object(); }}},
     // tables and checks

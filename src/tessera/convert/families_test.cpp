@@ -20,6 +20,7 @@
 #include "tessera/convert/gguf_model.h"
 #include "tessera/convert/tensor_ops.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/nn/head/classifier.h"
 #include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/nn/mixer/attention/latent_attention.h"
 #include "tessera/nn/position/rope.h"
@@ -274,7 +275,8 @@ TEST(FamiliesHeads, AreNamedWhereTheyAreLeftOut) {
           .lost_heads,
       testing::ElementsAre("prediction of further tokens (mtp.*)"));
   EXPECT_THAT(
-      load_checkpoint(with_head(a, "bert", "BertForQuestionAnswering", "", "qa_outputs.weight"))
+      load_checkpoint(
+          with_head(a, "llama", "LlamaForQuestionAnswering", "lm_head.weight", "qa_outputs.weight"))
           .lost_heads,
       testing::ElementsAre("question answering (qa_outputs.*)"));
   EXPECT_THAT(
@@ -282,9 +284,27 @@ TEST(FamiliesHeads, AreNamedWhereTheyAreLeftOut) {
           .lost_heads,
       testing::ElementsAre("next-sentence prediction (cls.seq_relationship.*)"));
   const Checkpoint classifier = load_checkpoint(
-      with_head(c, "llama", "LlamaForSequenceClassification", "lm_head.weight", "score.weight"));
+      with_head(c, "gpt2", "GPT2ForSequenceClassification", "lm_head.weight", "score.weight"));
   EXPECT_THAT(classifier.lost_heads, testing::ElementsAre("sequence classification (score.*)"));
-  EXPECT_FALSE(classifier.spec.head);
+}
+
+TEST(FamiliesHeads, OfClassesKeepTheirNames) {
+  for (const char* family : {"bert", "llama"}) {
+    const TemporaryFolder scratch;
+    const Checkpoint named = load_checkpoint(materialise(scratch, family, "named_classes"));
+    const auto& head = named.spec.head.as<nn::ClassifierConfig>();
+    EXPECT_THAT(head.labels, testing::ElementsAre("red", "green", "blue")) << family;
+    const TemporaryFolder out;
+    write_hf_folder(named, out.path());
+    const Json config = spec::read_json_file(out / "config.json");
+    EXPECT_EQ(config["id2label"]["2"], "blue") << family;
+    EXPECT_EQ(config["label2id"]["green"], 1) << family;
+    EXPECT_EQ(load_checkpoint(out.path()).spec_json, named.spec_json) << family;
+    // names that say no more than numbers are none
+    EXPECT_TRUE(load_checkpoint(materialise(scratch, family, "classifier"))
+                    .spec.head.as<nn::ClassifierConfig>()
+                    .labels.empty());
+  }
 }
 
 TEST(FamiliesHeads, AreMissedWhereTheClassHasThem) {

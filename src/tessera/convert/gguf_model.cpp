@@ -12,6 +12,7 @@
 #include "tessera/convert/gguf_tokenizer.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
+#include "tessera/format/gguf_types.h"
 
 namespace tessera::convert {
 namespace {
@@ -173,6 +174,10 @@ GgufModel read_gguf_model(const fs::path& path) {
   return model;
 }
 
+bool has_gguf_type(DType type) {
+  return format::ggml_type_of(type) != nullptr;
+}
+
 GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& options) {
   FamilySet families = FamilySet::load(options.families);
   Exported out;
@@ -196,6 +201,9 @@ GgufModel gguf_model_of(const Checkpoint& checkpoint, const GgufModelOptions& op
                                                                   : half ? uint32_t{1}
                                                                          : uint32_t{0})});
   model.tensors = std::move(out.tensors);
+  for (const TensorView& tensor : checkpoint.tensors)
+    if (model.widened.empty() && is_block_type(tensor.dtype) && !has_gguf_type(tensor.dtype))
+      model.widened = tensor.name;
   std::vector<GgufEntry> tokenizer;
   if (!options.tokenizer.empty()) {
     tokenizer = gguf_tokenizer_entries(options.tokenizer, checkpoint.spec.vocab);

@@ -12,6 +12,8 @@ struct GgufModel {
   std::vector<format::GgufEntry> entries;
   std::vector<TensorView> tensors;
   std::string architecture;
+  std::string
+      widened;  // a matrix that was in fewer bits, in a type that GGUF lacks; "" if none was
   /// An entry's value; null when there is none. `key` is without the architecture's prefix where it
   /// begins with a dot: ".block_count".
   const format::GgufValue* find(std::string_view key) const;
@@ -29,6 +31,9 @@ struct GgufModelOptions {
 /// Whether a tensor is one of the matrices that are stored in fewer bits; norms, biases, routers
 /// and tables of positions are float32.
 bool is_large_matrix(const TensorView& tensor);
+
+/// Whether GGUF files can hold this type.
+bool has_gguf_type(DType type);
 
 /// A GGUF file's own metadata and tensors, without those that say how it was split.
 GgufModel read_gguf_model(const std::filesystem::path& path);

@@ -1,6 +1,8 @@
 // Runs a family: foreign config and tensors to ours, and back.
 #pragma once
 
+#include <set>
+
 #include "tessera/convert/checkpoint.h"
 #include "tessera/convert/family.h"
 
@@ -12,6 +14,7 @@ struct Foreign {
   Json config;
   const format::TensorFile* tensors = nullptr;
   std::string file;  // of the config, for messages
+  const std::set<std::string, std::less<>>* packed = nullptr;  // quantised matrices, [out, in]
 };
 
 /// Spec JSON of a foreign config. Throws Error(file) for a key that nobody claims, a value that the
@@ -34,6 +37,7 @@ class Importer {
   void check_expected();
   void bind_rule(const TensorRule& rule, const Local* locals, Checkpoint& checkpoint);
   void bind_convert(const TensorRule& rule, const ForeignSide& side, const Local* locals);
+  [[noreturn]] void refuse_turned(const std::string& name) const;
   std::string known_name(const std::vector<NamePattern>& spellings, const Local* locals);
   void check_unused(Checkpoint& checkpoint);
 
@@ -48,6 +52,7 @@ class Importer {
     std::string source;  // the foreign names it came from
   };
   std::map<std::string, Found, std::less<>> found_;
+  std::vector<std::string> widened_;  // ours, of quantised matrices, that became floats
   std::set<std::string, std::less<>> used_;
   struct Same {
     std::string ours, foreign;

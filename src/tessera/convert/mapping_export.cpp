@@ -4,6 +4,7 @@
 #include "tessera/convert/expr_node.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
+#include "tessera/format/gguf_types.h"
 #include "tessera/spec/json_difference.h"
 
 namespace tessera::convert {
@@ -144,7 +145,9 @@ class Exporter {
 
   TensorView as_written(const TensorView& tensor) const {
     if (float32_) return as_float32(tensor);
-    return kind_ == "gguf" && is_block_type(tensor.dtype) ? tensor : as_plain_float(tensor);
+    return kind_ == "gguf" && format::ggml_type_of(tensor.dtype) != nullptr
+               ? tensor
+               : as_plain_float(tensor);
   }
 
   using OnRule = std::function<void(const TensorRule&, const ForeignSide&, const Local*)>;

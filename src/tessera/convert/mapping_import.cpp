@@ -138,7 +138,8 @@ void Importer::check_claims(const Json& config, const std::string& prefix) {
                     [&](const std::string& glob) { return matches_glob(key, glob); }))
       continue;
     if (value.is_object() && !value.empty()) {
-      check_claims(value, path);
+      // members may have any names where all are read
+      if (!dialect_.claims.contains(path + ".*")) check_claims(value, path);
     } else if (!dialect_.claims.contains(path)) {
       const std::string near =
           spec::nearest_name(path, {dialect_.claims.begin(), dialect_.claims.end()});
@@ -209,6 +210,15 @@ void Importer::bind_rule(const TensorRule& rule, const Local* locals, Checkpoint
     });
 }
 
+/// Quantisers store [out, in], whatever the module had: where a family turns a matrix over, what is
+/// read as [in, out] would be another matrix.
+void Importer::refuse_turned(const std::string& name) const {
+  fail(ErrorKind::file, foreign_.tensors->file(),
+       "tensor {} is quantised, as a matrix [out, in]; family {} turns its axes, which is not "
+       "supported",
+       format::in_quotes(name), family_.name);
+}
+
 void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, const Local* locals) {
   std::vector<std::string> ours;
   for (const RuleName& name : rule.ours)
@@ -217,6 +227,7 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
     });
   std::vector<TensorView> tensors;
   std::vector<std::string> sources;
+  bool in_blocks = false;  // a quantised matrix among them
   for (const RuleName& foreign : side.names)
     foreign.each(env_, locals, [&](const Local* inner) {
       const std::string name = known_name(foreign.spellings, inner);
@@ -227,6 +238,10 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
       used_.insert(name);
       tensors.push_back(foreign_.tensors->at(name));
       sources.push_back(format::in_quotes(name));
+      if (foreign_.packed == nullptr || !foreign_.packed->contains(name)) return;
+      const bool blocks = is_block_type(tensors.back().dtype);
+      if (!blocks && side.steps.transpose()) refuse_turned(name);
+      in_blocks = in_blocks || blocks;
     });
   try {
     side.steps.apply(tensors, env_, locals);
@@ -242,6 +257,12 @@ void Importer::bind_convert(const TensorRule& rule, const ForeignSide& side, con
          tensors.size(), fmt::join(ours, ", "));
   for (size_t i = 0; i < ours.size(); ++i) {
     tensors[i].name = ours[i];
+    if (in_blocks && !is_block_type(tensors[i].dtype)) {
+      // moves of whole rows leave blocks as they are
+      if (side.steps.transpose())
+        refuse_turned(side.names.front().spellings.front().expand(env_, locals));
+      widened_.push_back(ours[i]);
+    }
     if (!found_.emplace(ours[i], Found{tensors[i], fmt::format("{}", fmt::join(sources, ", "))})
              .second)
       fail(ErrorKind::spec, family_.name, "two rules give {}", ours[i]);
@@ -279,6 +300,11 @@ void Importer::read_tensors(Checkpoint& checkpoint) {
       fail(ErrorKind::file, file, "tensor {} differs from {}, which the config says it is tied to",
            format::in_quotes(name), ours);
   check_unused(checkpoint);
+  if (!widened_.empty())
+    checkpoint.remarks.push_back(
+        fmt::format("{} matrices of quantised ones are held in float32, as the family computes "
+                    "them or joins several kinds: {}{}",
+                    widened_.size(), widened_.front(), widened_.size() > 1 ? ", ..." : ""));
 }
 
 void Importer::check_unused(Checkpoint& checkpoint) {

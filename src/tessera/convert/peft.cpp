@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
+#include "tessera/convert/expr_node.h"
 #include "tessera/convert/mapping.h"
 #include "tessera/format/file_source.h"
 #include "tessera/format/safetensors.h"

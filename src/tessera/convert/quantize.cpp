@@ -128,6 +128,8 @@ constexpr Recipe kRecipes[] = {
            DType::iq4_xs,
            Choice{Part::value, Where::shared, k5},
            Choice{Part::down, Where::first_eighth, k5}),
+    recipe("TQ1_0", 36, DType::tq1_0, Choice{Part::embedding, Where::all, k4}),
+    recipe("TQ2_0", 37, DType::tq2_0, Choice{Part::embedding, Where::all, k4}),
     recipe("MXFP4_MOE", 38, DType::mxfp4),
 };
 
@@ -208,7 +210,7 @@ class Chooser {
     if (part == Part::key && experts_ == 8) return DType::q8_0;
     if (part == Part::down) return of_down(tensor, down_++);
     if (part == Part::output) return of_output();
-    return recipe_.type;
+    return part == Part::embedding ? chosen(part, 0, 1) : recipe_.type;
   }
 
  private:
@@ -285,6 +287,8 @@ DType fitting(DType type, int64_t k) {
   switch (type) {
     case DType::q2_k:
     case DType::q3_k:
+    case DType::tq1_0:
+    case DType::tq2_0:
       smaller = DType::q4_0;
       break;
     case DType::q4_k:
@@ -391,6 +395,11 @@ std::vector<DType> types_for(const GgufModel& model,
   Chooser chooser(model, recipe, options.importance != nullptr);
   std::vector<DType> types(model.tensors.size());
   std::vector<bool> used(options.rules.size());
+  if (!model.widened.empty() && is_block_type(recipe.type) && !options.requantize)
+    fail(ErrorKind::usage, "quantize",
+         "{} is in fewer bits already, and would be rounded a second time; expected floats, or "
+         "--requantize to accept the loss",
+         model.widened);
   for (const size_t i : in_order_of_layers(model)) {
     const TensorView& tensor = model.tensors[i];
     types[i] = tensor.dtype;
@@ -454,8 +463,10 @@ TypeRule parse_type_rule(const std::string& text) {
     fail(ErrorKind::usage, "quantize",
          "rule {}; expected NAMES=TYPE, like 'blk.*.attn_v.weight=q6_k'", in_quotes(text));
   const DType type = dtype_named(in_case(text.substr(equals + 1), std::tolower));
-  if (!kernels::can_dequantize(type))
-    fail(ErrorKind::usage, "quantize", "rule {}: weights of {}; expected f32, f16, bf16 or blocks",
+  const bool is_float = type == DType::f32 || type == DType::f16 || type == DType::bf16;
+  if (!is_float && !kernels::can_quantize(type))
+    fail(ErrorKind::usage, "quantize",
+         "rule {}: weights of {}, which nothing writes; expected f32, f16, bf16 or blocks",
          in_quotes(text), name_of(type));
   return {text.substr(0, equals), type};
 }

@@ -71,6 +71,37 @@ TEST(QuantizeRecipes, ChooseAsLlamaCpp) {
   }
 }
 
+TEST(QuantizeRecipes, TernaryOnesKeepTheEndsInMoreBits) {
+  // llama.cpp, llama_tensor_get_type(): q4_k for the embedding, q6_k for the output matrix, and
+  // q4_0 where rows are no whole blocks
+  for (const Json& json : golden().at("models"))
+    for (const auto& [recipe, type] : {std::pair{"TQ1_0", "tq1_0"}, std::pair{"TQ2_0", "tq2_0"}}) {
+      const GgufModel model = model_of(json);
+      QuantizeOptions options;
+      options.recipe = recipe;
+      const QuantizeReport report = report_of(model, options);
+      const bool own_head = std::any_of(model.tensors.begin(), model.tensors.end(),
+                                        [](const auto& t) { return t.name == "output.weight"; });
+      for (size_t i = 0; i < model.tensors.size(); ++i) {
+        const TensorView& tensor = model.tensors[i];
+        const bool whole = tensor.shape.back() % 256 == 0;
+        const std::string_view found = name_of(report.types[i]);
+        SCOPED_TRACE(tensor.name);
+        std::string_view wanted = found;  // of attention, other tests say
+        if (!is_large_matrix(tensor))
+          wanted = "f32";
+        else if (tensor.name == "output.weight" ||
+                 (tensor.name == "token_embd.weight" && !own_head))
+          wanted = whole ? "q6_k" : "q8_0";
+        else if (tensor.name == "token_embd.weight")
+          wanted = whole ? "q4_k" : "q5_0";
+        else if (tensor.name.find("attn_") == std::string::npos)
+          wanted = whole ? type : "q4_0";
+        EXPECT_EQ(found, wanted);
+      }
+    }
+}
+
 class QuantizeFile : public testing::Test {
  protected:
   QuantizeReport write(QuantizeOptions options) {
@@ -139,6 +170,8 @@ TEST_F(QuantizeFile, RefusesWhatCannotBe) {
   refused(by("Q4_K_M"), "would be rounded a second time");
   for (const char* rule : {"a", "=q8_0", "a=", "a=i8", "a=q9"})
     EXPECT_THROW(parse_type_rule(rule), Error) << rule;
+  for (const char* rule : {"a=iq2_s", "a=scaled_u4", "a=i32"})
+    test::expect_error(ErrorKind::usage, "which nothing writes", [&] { parse_type_rule(rule); });
 }
 
 TEST_F(QuantizeFile, ImportanceIsReadAsItWasWritten) {

@@ -203,12 +203,12 @@ TEST(Gguf, AlignmentMovesTheData) {
 
 TEST(Gguf, UnsupportedTypesHarmNobodyUntilAskedFor) {
   const std::string bytes =
-      gguf({.infos = {info("a", {256}, 22, 0), info("b", {1}, 0, 96)}, .data = 100});
+      gguf({.infos = {info("a", {256}, 15, 0), info("b", {1}, 0, 320)}, .data = 324});
   const GgufFile file = read(bytes);
   EXPECT_EQ(file.tensors.tensors().size(), 1u);
-  EXPECT_EQ(file.tensors.unsupported()[0].data.size(), 82u);
+  EXPECT_EQ(file.tensors.unsupported()[0].data.size(), 292u);
   EXPECT_EQ(error_of([&] { file.tensors.find("a"); }),
-            "[gguf] x.gguf: tensor \"a\" has type IQ2_S (ggml type 22), which is not supported; "
+            "[gguf] x.gguf: tensor \"a\" has type Q8_K (ggml type 15), which is not supported; "
             "convert it first");
 }
 

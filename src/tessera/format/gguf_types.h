@@ -44,27 +44,34 @@ inline constexpr std::array kGgmlTypes = {
     GgmlType{13, "Q5_K", 256, 176, DType::q5_k},
     GgmlType{14, "Q6_K", 256, 210, DType::q6_k},
     GgmlType{15, "Q8_K", 256, 292, std::nullopt},
-    GgmlType{16, "IQ2_XXS", 256, 66, std::nullopt},
-    GgmlType{17, "IQ2_XS", 256, 74, std::nullopt},
-    GgmlType{18, "IQ3_XXS", 256, 98, std::nullopt},
-    GgmlType{19, "IQ1_S", 256, 50, std::nullopt},
+    GgmlType{16, "IQ2_XXS", 256, 66, DType::iq2_xxs},
+    GgmlType{17, "IQ2_XS", 256, 74, DType::iq2_xs},
+    GgmlType{18, "IQ3_XXS", 256, 98, DType::iq3_xxs},
+    GgmlType{19, "IQ1_S", 256, 50, DType::iq1_s},
     GgmlType{20, "IQ4_NL", 32, 18, DType::iq4_nl},
-    GgmlType{21, "IQ3_S", 256, 110, std::nullopt},
-    GgmlType{22, "IQ2_S", 256, 82, std::nullopt},
+    GgmlType{21, "IQ3_S", 256, 110, DType::iq3_s},
+    GgmlType{22, "IQ2_S", 256, 82, DType::iq2_s},
     GgmlType{23, "IQ4_XS", 256, 136, DType::iq4_xs},
     GgmlType{24, "I8", 1, 1, DType::i8},
     GgmlType{25, "I16", 1, 2, DType::i16},
     GgmlType{26, "I32", 1, 4, DType::i32},
     GgmlType{27, "I64", 1, 8, DType::i64},
     GgmlType{28, "F64", 1, 8, DType::f64},
-    GgmlType{29, "IQ1_M", 256, 56, std::nullopt},
+    GgmlType{29, "IQ1_M", 256, 56, DType::iq1_m},
     GgmlType{30, "BF16", 1, 2, DType::bf16},
-    GgmlType{34, "TQ1_0", 256, 54, std::nullopt},
-    GgmlType{35, "TQ2_0", 256, 66, std::nullopt},
+    GgmlType{34, "TQ1_0", 256, 54, DType::tq1_0},
+    GgmlType{35, "TQ2_0", 256, 66, DType::tq2_0},
     GgmlType{39, "MXFP4", 32, 17, DType::mxfp4},
     GgmlType{40, "NVFP4", 64, 36, std::nullopt},
     GgmlType{41, "Q1_0", 128, 18, std::nullopt},
 };
+
+/// The type of a storage type; null where the format has none.
+inline const GgmlType* ggml_type_of(DType dtype) {
+  for (const GgmlType& type : kGgmlTypes)
+    if (type.dtype == dtype) return &type;
+  return nullptr;
+}
 
 /// Bytes of a tensor whose rows are whole blocks, or nothing when they do not fit 64 bits.
 inline std::optional<int64_t> storage_bytes_of(const GgmlType& type,

@@ -21,8 +21,7 @@ void append_string(std::string& out, std::string_view text) {
 }
 
 const GgmlType& ggml_type(const GgufTensor& tensor) {
-  for (const GgmlType& type : kGgmlTypes)
-    if (type.dtype == tensor.dtype) return type;
+  if (const GgmlType* type = ggml_type_of(tensor.dtype)) return *type;
   fail(ErrorKind::usage, "gguf", "tensor {} is {}, which the format cannot hold",
        in_quotes(tensor.name), name_of(tensor.dtype));
 }

@@ -182,6 +182,38 @@ std::vector<model::Overlay> read_adapter(const fs::path& folder,
   return overlays_of(read_tensors(folder, base, options));
 }
 
+convert::Checkpoint with_head_of(convert::Checkpoint base, const fs::path& adapter) {
+  const fs::path path = checkpoint_in(adapter) / kAdapterFile;
+  if (!fs::exists(path)) return base;
+  const format::TensorFile file = format::open_safetensors(path);
+  const Json about = about_in(file);
+  const auto without_heads = [](Json spec) {
+    for (const char* key : {"head", "heads"}) spec.erase(key);
+    return spec;
+  };
+  const Json own = without_heads(base.spec_json), asked = without_heads(about["spec"]);
+  const auto of_training = [](const std::string& at) {
+    return at.find("losses") != std::string::npos;
+  };
+  if (about["spec"] == base.spec_json || spec::first_difference(asked, own, of_training))
+    return base;
+  model::ModelSpec spec = model::read_model_spec(about["spec"]);
+  std::vector<TensorView> tensors;
+  for (const spec::ParamDecl& decl : model::parameters(spec)) {
+    const auto same = [&](const TensorView& view) {
+      return view.name == decl.name && view.shape == decl.shape;
+    };
+    const auto brought = std::find_if(file.tensors().begin(), file.tensors().end(), same);
+    const auto there = std::find_if(base.tensors.begin(), base.tensors.end(), same);
+    if (there == base.tensors.end() && brought == file.tensors().end()) return base;
+    tensors.push_back(there != base.tensors.end() ? *there : *brought);
+  }
+  base.spec = std::move(spec);
+  base.spec_json = about["spec"];
+  base.tensors = std::move(tensors);
+  return base;
+}
+
 void check_adapter_base(const fs::path& checkpoint, const model::Weights& weights) {
   const format::TensorFile file = format::open_safetensors(checkpoint / kAdapterFile);
   check_base(about_in(file)["base"], weights, checkpoint.string());
@@ -230,6 +262,7 @@ convert::Checkpoint with_merged_adapter(convert::Checkpoint base,
                                         const fs::path& adapter,
                                         bool float32,
                                         const convert::LoadOptions& options) {
+  base = with_head_of(std::move(base), adapter);
   const std::vector<model::Overlay> overlays = read_adapter(adapter, base, options);
   const model::Weights weights(weights_of(base));
   with_overlays(model::Model(base.spec, weights), overlays);  // refuses what does not fit

@@ -30,6 +30,10 @@ std::vector<model::Overlay> read_adapter(const std::filesystem::path& folder,
                                          const convert::Checkpoint& base,
                                          const convert::LoadOptions& options = {});
 
+/// The model that an adapter was trained beside, where that differs from `base` in its head alone:
+/// the adapter brings the head, whose weights it holds whole. `base` itself for any other adapter.
+convert::Checkpoint with_head_of(convert::Checkpoint base, const std::filesystem::path& adapter);
+
 /// Throws Error(usage) where the adapter of a checkpoint was trained beside other weights.
 void check_adapter_base(const std::filesystem::path& checkpoint, const model::Weights& weights);
 

@@ -60,12 +60,10 @@ std::string named_tokenizer(const convert::Checkpoint& source) {
   return found->second;
 }
 
-}  // namespace
-
+/// A checkpoint of `path` with what lies beside it.
 LoadedModel load_model(const std::filesystem::path& path,
-                       const convert::LoadOptions& options,
+                       convert::Checkpoint source,
                        kernels::Arithmetic arithmetic) {
-  convert::Checkpoint source = convert::load_checkpoint(path, options);
   std::optional<text::Tokenizer> tokenizer;
   if (source.gguf != nullptr) {
     tokenizer = convert::tokenizer_of(*source.gguf, path.string());
@@ -87,11 +85,21 @@ LoadedModel load_model(const std::filesystem::path& path,
   return {std::move(model), std::move(tokenizer), std::move(source), generation};
 }
 
+}  // namespace
+
+LoadedModel load_model(const std::filesystem::path& path,
+                       const convert::LoadOptions& options,
+                       kernels::Arithmetic arithmetic) {
+  return load_model(path, convert::load_checkpoint(path, options), arithmetic);
+}
+
 LoadedModel load_model(const std::filesystem::path& path,
                        const convert::LoadOptions& options,
                        const std::vector<std::string>& adapters,
                        kernels::Arithmetic arithmetic) {
-  LoadedModel loaded = load_model(path, options, arithmetic);
+  convert::Checkpoint source = convert::load_checkpoint(path, options);
+  for (const std::string& adapter : adapters) source = with_head_of(std::move(source), adapter);
+  LoadedModel loaded = load_model(path, std::move(source), arithmetic);
   std::vector<model::Overlay> all;
   for (const std::string& adapter : adapters)
     for (model::Overlay& overlay : read_adapter(adapter, loaded.source, options))

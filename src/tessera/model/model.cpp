@@ -2,6 +2,7 @@
 
 #include "tessera/nn/dropout.h"
 #include "tessera/nn/head/head_config.h"
+#include "tessera/nn/head/pooler.h"
 #include "tessera/ops/random.h"
 
 namespace tessera::model {
@@ -289,18 +290,42 @@ bool Model::has_head() const {
   return head_ && spec_->head.as<nn::HeadConfig>().of_vocabulary();
 }
 
+namespace {
+
+/// One vector of each document; sums in double, so that their order does not show.
+Tensor vectors_of(const Tensor& hidden_ND, const nn::Batch& batch, nn::PoolOf of) {
+  std::vector<int64_t> tokens;
+  std::vector<Tensor> vectors;
+  for (const nn::Segment& s : batch.segments) {
+    const Tensor h_TD = hidden_ND.narrow(0, s.begin, s.length);
+    switch (of) {
+      case nn::PoolOf::first:
+        tokens.push_back(s.begin);
+        break;
+      case nn::PoolOf::last:
+        tokens.push_back(s.begin + s.length - 1);
+        break;
+      case nn::PoolOf::mean:
+        vectors.push_back(h_TD.to(at::kDouble).mean(0).to(h_TD.scalar_type()));
+        break;
+      case nn::PoolOf::max:
+        vectors.push_back(h_TD.amax(0));
+        break;
+    }
+  }
+  if (!vectors.empty()) return at::stack(vectors);
+  return hidden_ND.index_select(0, at::tensor(tokens, at::kLong).to(hidden_ND.device()));
+}
+
+}  // namespace
+
 Tensor Model::pooled(const Tensor& hidden_ND, const nn::Batch& batch) const {
   if (!pooler_) fail(ErrorKind::usage, "model", "this model has no pooler; use its hidden states");
-  std::vector<int64_t> first;
-  for (const nn::Segment& s : batch.segments) {
+  for (const nn::Segment& s : batch.segments)
     if (s.start > 0)
       fail(ErrorKind::input, "model",
-           "row {} starts at position {}; a pooler reads the first token of whole documents", s.row,
-           s.start);
-    first.push_back(s.begin);
-  }
-  return pooler_->forward(
-      hidden_ND.index_select(0, at::tensor(first, at::kLong).to(hidden_ND.device())));
+           "row {} starts at position {}; a pooler reads whole documents", s.row, s.start);
+  return pooler_->forward(vectors_of(hidden_ND, batch, spec_->pooler.as<nn::PoolerConfig>().of));
 }
 
 Tensor Model::logits(const Tensor& rows_RD) const {

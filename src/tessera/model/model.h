@@ -95,8 +95,8 @@ class Model {
   Tensor logits(const Tensor& rows_RD) const;
   /// Whether there are logits of the vocabulary at every token.
   bool has_head() const;
-  /// What the pooler makes of each document's first token, [segments, D], from the hidden states of
-  /// a batch. Throws Error(usage) when the model has no pooler, Error(input) where a segment
+  /// What the pooler makes of each document, [segments, D], from the hidden states of a batch. Throws
+  /// Error(usage) when the model has no pooler, Error(input) where a segment
   /// continues a document.
   Tensor pooled(const Tensor& hidden_ND, const nn::Batch& batch) const;
 

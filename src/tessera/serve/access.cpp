@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::serve {
 namespace {
@@ -40,7 +40,7 @@ Access::Access(AccessOptions options) : options_(std::move(options)) {
 
 void Access::read_keys() {
   std::vector<std::string> digests;
-  if (!options_.key.empty()) digests.push_back(train::sha256(options_.key));
+  if (!options_.key.empty()) digests.push_back(sha256(options_.key));
   if (!options_.key_file.empty()) {
     const std::string file = options_.key_file.string();
     struct stat info {};
@@ -54,7 +54,7 @@ void Access::read_keys() {
       while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
       begin = end + 1;
       if (key.empty() || key.front() == '#') continue;
-      digests.push_back(train::sha256(key));
+      digests.push_back(sha256(key));
       ++keys;
     }
     if (keys == 0) fail(ErrorKind::file, "serve", "{} holds no key; expected one a line", file);
@@ -96,7 +96,7 @@ int Access::key_of(const HttpRequest& request) const {
   constexpr std::string_view kBearer = "bearer ";
   if (bearer.size() > kBearer.size() && lowered(bearer.substr(0, kBearer.size())) == kBearer)
     shown = bearer.substr(kBearer.size());
-  const std::string digest = train::sha256(shown);
+  const std::string digest = sha256(shown);
   int found = -1;
   for (size_t i = 0; i < digests_.size(); ++i)
     if (equal(digests_[i], digest)) found = static_cast<int>(i);

@@ -8,7 +8,7 @@
 #include "tessera/model/plan.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/api_error.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::serve {
 namespace {
@@ -46,7 +46,7 @@ std::optional<int64_t> mask_of(const text::Tokenizer& tokenizer) {
 std::string fingerprint_of(const infer::LoadedModel& loaded,
                            const spec::KvOptions& kv,
                            kernels::Arithmetic arithmetic) {
-  train::Sha256 hash;
+  Sha256 hash;
   hash.update(model::resolve(loaded.model.spec()).dump());
   for (const auto& [decl, weight] : loaded.model.weights().all())
     hash.update(fmt::format("{} {:016x};", decl.name, infer::sampled_hash(*weight)));

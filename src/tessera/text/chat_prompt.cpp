@@ -29,6 +29,7 @@ MarkedText ChatPrompt::render(Chat chat, bool goes_on) const {
          "the chat template does not show the last message as it is; it cannot go on");
   out.text.resize(at + last.size());
   out.input.resize(at + last.size());
+  if (!out.answer.empty()) out.answer.resize(out.text.size());
   return out;
 }
 

@@ -38,6 +38,7 @@ enum class Kind {
   set_block,
   macro,
   filter_block,
+  generation,
   break_,
   continue_
 };
@@ -52,7 +53,8 @@ using NodePointer = std::unique_ptr<Node>;
 ///   else?] dict: [key, value, ...]; output: [value]; if_: [condition, body, condition, body, ...,
 ///   else?] for_: [items, condition?, body, else?], names = targets; set: [value], names; an
 ///   attribute of a namespace has name = its own; set_block: [body, filter?]; macro: [body,
-///   defaults...], names = parameters; filter_block: [body, filter with a null child]
+///   defaults...], names = parameters; filter_block: [body, filter with a null child];
+///   generation: [body]
 struct Node {
   Kind kind;
   std::string name = {};

@@ -383,10 +383,10 @@ class Parser {
     }
     if (name == "generation") {  // which marks what a training loss is of
       expect_end();
-      NodePointer out = body({"endgeneration"});
+      NodePointer inner = body({"endgeneration"});
       ++at_;
       expect_end();
-      return out;
+      return make(Kind::generation, "", std::move(inner));
     }
     if (name == "filter") {
       NodePointer chain = filters(nullptr, true);

@@ -167,6 +167,12 @@ class Run {
         out.add(to_text(filtered(*node.children[1], make_text(std::move(text)), scope), budget_));
         return Flow::on;
       }
+      case Kind::generation: {
+        const size_t begin = out.size();
+        const Flow flow = execute(*node.children[0], scope, out);
+        for (size_t i = begin; i < out.size(); ++i) out.marks[i] |= Text::kAnswer;
+        return flow;
+      }
       case Kind::break_:
         return Flow::break_;
       case Kind::continue_:

@@ -17,7 +17,8 @@ namespace tessera::text::jinja {
 
 /// The marks stand beside the bytes, one each.
 struct Text {
-  static constexpr char kTemplate = 0, kInput = 1;
+  /// An answer may be either.
+  static constexpr char kTemplate = 0, kInput = 1, kAnswer = 2;
   std::string bytes, marks;
 
   Text() = default;

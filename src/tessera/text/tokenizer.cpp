@@ -21,6 +21,8 @@ class TokenizerState {
     if (!parts_.eos && parts_.suffix.size() == 1) parts_.eos = parts_.suffix[0];
     for (const auto* ids : {&parts_.prefix, &parts_.suffix})
       for (const int32_t id : *ids) check_named(id, "the post-processor adds");
+    if (parts_.between)
+      for (const int32_t id : *parts_.between) check_named(id, "the post-processor adds");
     for (const auto& id : {parts_.bos, parts_.eos, parts_.unk, parts_.pad})
       if (id) check_named(*id, "a special token has");
   }
@@ -163,6 +165,19 @@ std::vector<int32_t> Tokenizer::surround(std::span<const int32_t> ids) const {
   return out;
 }
 
+Tokenizer::Pair Tokenizer::surround(std::span<const int32_t> first,
+                                    std::span<const int32_t> second) const {
+  const TokenizerParts& parts = state_->parts();
+  const std::vector<int32_t>& between = parts.between ? *parts.between : parts.suffix;
+  Pair out{parts.prefix};
+  out.ids.insert(out.ids.end(), first.begin(), first.end());
+  out.ids.insert(out.ids.end(), between.begin(), between.end());
+  out.second = out.ids.size();
+  out.ids.insert(out.ids.end(), second.begin(), second.end());
+  out.ids.insert(out.ids.end(), parts.suffix.begin(), parts.suffix.end());
+  return out;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   StreamDecoder decoder(*this, skip_special);
   std::string text;
@@ -178,6 +193,14 @@ std::string_view Tokenizer::token(int32_t id) const {
   return *token;
 }
 
+std::optional<std::string> Tokenizer::bytes_of(int32_t id) const {
+  const auto token = state_->token(id);
+  if (!token || state_->is_special(id)) return std::nullopt;
+  std::string bytes(*token);
+  bool fused = false;
+  for (const DecodeStagePointer& stage : state_->parts().decoder) stage->inside(bytes, fused);
+  return bytes;
+}
 std::optional<int32_t> Tokenizer::id(std::string_view token) const {
   return state_->id(token);
 }
@@ -201,6 +224,10 @@ std::optional<int32_t> Tokenizer::pad() const {
 }
 const std::string& Tokenizer::chat_template() const {
   return state_->parts().chat_template;
+}
+const std::string& Tokenizer::tool_template() const {
+  const TokenizerParts& parts = state_->parts();
+  return parts.tool_template.empty() ? parts.chat_template : parts.tool_template;
 }
 
 struct StreamDecoder::State {

@@ -52,6 +52,12 @@ class Tokenizer {
 
   /// With the tokens around that encode() adds by `add_special`.
   std::vector<int32_t> surround(std::span<const int32_t> ids) const;
+  /// Two texts as one: what encode() adds around, and what the tokenizer puts between a pair.
+  struct Pair {
+    std::vector<int32_t> ids;
+    size_t second = 0;  // where the second text begins
+  };
+  Pair surround(std::span<const int32_t> first, std::span<const int32_t> second) const;
 
   /// Ids that stand for no token decode to nothing, as models often have more ids than tokens.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
@@ -59,6 +65,9 @@ class Tokenizer {
   /// The token as the vocabulary writes it ("Ġworld"); throws Error(input) when there is none.
   std::string_view token(int32_t id) const;
   std::optional<int32_t> id(std::string_view token) const;
+  /// The bytes that a token adds to a text behind others, maybe part of a character; nothing for
+  /// special tokens, and ids of none.
+  std::optional<std::string> bytes_of(int32_t id) const;
   /// One more than the largest id.
   int32_t vocab_size() const;
   bool is_special(int32_t id) const;
@@ -71,6 +80,8 @@ class Tokenizer {
   std::optional<int32_t> pad() const;
   /// Source of the chat template, "" when there is none.
   const std::string& chat_template() const;
+  /// The one for conversations with tools, where it is another.
+  const std::string& tool_template() const;
 
  private:
   friend class StreamDecoder;

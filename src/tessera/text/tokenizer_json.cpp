@@ -131,24 +131,26 @@ int32_t id_from_json(const Json& value, const std::string& where) {
 struct Surroundings {
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;
+  std::optional<std::vector<int32_t>> between = {};  // the texts of a pair
 };
 
-// A template: special tokens by name, and where the text stands among them.
-Surroundings template_from_json(const Json& value, const std::string& where) {
-  const JsonObject object(value, where, {"type", "single", "pair", "special_tokens"});
-  const Json& pieces = object.at("single");
-  const Json& specials = object.at("special_tokens");
-  if (!pieces.is_array() || !specials.is_object())
-    fail(ErrorKind::file, where, "\"single\" is no array, or \"special_tokens\" no object");
-  Surroundings out;
-  size_t n_texts = 0;
+/// The special tokens of one form of a template: before, between and behind its texts, which are
+/// named in order.
+std::vector<std::vector<int32_t>> template_gaps(const Json& pieces,
+                                                const Json& specials,
+                                                const std::string& where,
+                                                std::string_view form,
+                                                std::string_view texts) {
+  std::vector<std::vector<int32_t>> gaps(1);
   for (const Json& piece : pieces) {
-    const JsonObject kind(piece, where + ".single", {"SpecialToken", "Sequence"});
+    const JsonObject kind(piece, fmt::format("{}.{}", where, form), {"SpecialToken", "Sequence"});
     if (kind.has("Sequence")) {
       const JsonObject sequence(kind.at("Sequence"), kind.where(), {"id", "type_id"});
-      if (const std::string id = sequence.string("id"); id != "A")
-        fail(ErrorKind::file, kind.where(), "sequence \"{}\"; expected \"A\"", id.substr(0, 20));
-      ++n_texts;
+      const std::string id = sequence.string("id");
+      if (gaps.size() <= texts.size() && id != texts.substr(gaps.size() - 1, 1))
+        fail(ErrorKind::file, kind.where(), "sequence \"{}\"; expected \"{}\"", id.substr(0, 20),
+             texts.substr(gaps.size() - 1, 1));
+      gaps.emplace_back();
       continue;
     }
     const JsonObject special(kind.at("SpecialToken"), kind.where(), {"id", "type_id"});
@@ -160,15 +162,35 @@ Surroundings template_from_json(const Json& value, const std::string& where) {
     const JsonObject meaning(*found, where + ".special_tokens", {"id", "ids", "tokens"});
     const Json& ids = meaning.at("ids");
     if (!ids.is_array()) fail(ErrorKind::file, meaning.where(), "\"ids\" is no array");
-    auto& side = n_texts == 0 ? out.prefix : out.suffix;
-    for (const Json& id : ids) side.push_back(id_from_json(id, meaning.where()));
+    for (const Json& id : ids) gaps.back().push_back(id_from_json(id, meaning.where()));
   }
-  if (n_texts != 1)
-    fail(ErrorKind::file, where, "the template holds the text {} times; expected once", n_texts);
+  return gaps;
+}
+
+// A template: special tokens by name, and where the text stands among them.
+Surroundings template_from_json(const Json& value, const std::string& where) {
+  const JsonObject object(value, where, {"type", "single", "pair", "special_tokens"});
+  const Json& pieces = object.at("single");
+  const Json& specials = object.at("special_tokens");
+  if (!pieces.is_array() || !specials.is_object())
+    fail(ErrorKind::file, where, "\"single\" is no array, or \"special_tokens\" no object");
+  auto gaps = template_gaps(pieces, specials, where, "single", "A");
+  if (gaps.size() != 2)
+    fail(ErrorKind::file, where, "the template holds the text {} times; expected once",
+         gaps.size() - 1);
+  Surroundings out{std::move(gaps[0]), std::move(gaps[1])};
+  if (!object.has("pair") || !object.at("pair").is_array()) return out;
+  // a pair of another form (the second text first) is made as if nothing were said of it
+  try {
+    gaps = template_gaps(object.at("pair"), specials, where, "pair", "AB");
+  } catch (const Error&) {
+    return out;
+  }
+  if (gaps.size() == 3) out.between = std::move(gaps[1]);
   return out;
 }
 
-Surroundings classifier_from_json(const Json& value, const std::string& where) {
+Surroundings classifier_from_json(const Json& value, const std::string& where, int separators) {
   const JsonObject object(value, where, {"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
   const auto token = [&](const char* key) {
     const Json& pair = object.at(key);
@@ -177,7 +199,9 @@ Surroundings classifier_from_json(const Json& value, const std::string& where) {
            pair.dump().substr(0, 50));
     return id_from_json(pair[1], where);
   };
-  return {{token("cls")}, {token("sep")}};
+  return {{token("cls")},
+          {token("sep")},
+          std::vector<int32_t>(static_cast<size_t>(separators), token("sep"))};
 }
 
 Surroundings post_processor_from_json(const Json& value, const std::string& where) {
@@ -185,7 +209,7 @@ Surroundings post_processor_from_json(const Json& value, const std::string& wher
   const std::string type = type_of(value, where);
   if (type == "TemplateProcessing") return template_from_json(value, where);
   if (type == "RobertaProcessing" || type == "BertProcessing")
-    return classifier_from_json(value, where);
+    return classifier_from_json(value, where, type == "RobertaProcessing" ? 2 : 1);
   if (type == "ByteLevel") {  // moves offsets only, and ids have none
     const JsonObject known(value, where, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
     return {};
@@ -200,6 +224,7 @@ Surroundings post_processor_from_json(const Json& value, const std::string& wher
           post_processor_from_json(list[i], fmt::format("{}.processors[{}]", where, i));
       out.prefix.insert(out.prefix.begin(), next.prefix.begin(), next.prefix.end());
       out.suffix.insert(out.suffix.end(), next.suffix.begin(), next.suffix.end());
+      if (next.between) out.between = next.between;
     }
     return out;
   }
@@ -242,6 +267,7 @@ Tokenizer tokenizer_from_json(std::string_view json,
   auto surroundings = post_processor_from_json(part("post_processor"), path("post_processor"));
   parts.prefix = std::move(surroundings.prefix);
   parts.suffix = std::move(surroundings.suffix);
+  parts.between = std::move(surroundings.between);
   parts.decoder = make_decoder(part("decoder"), path("decoder"));
   return tokenizer_with_config(std::move(parts), config);
 }

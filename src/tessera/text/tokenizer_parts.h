@@ -23,10 +23,11 @@ struct TokenizerParts {
   ModelPointer model;
   std::vector<int32_t> prefix;  // put around a text on request
   std::vector<int32_t> suffix;
+  std::optional<std::vector<int32_t>> between = {};  // two texts; null = suffix
   std::vector<DecodeStagePointer> decoder;
   int32_t drop_space_after = kNoToken;  // decoding drops the space that follows this token
   std::optional<int32_t> bos, eos, unk, pad;
-  std::string chat_template;
+  std::string chat_template, tool_template;
 };
 
 }  // namespace tessera::text

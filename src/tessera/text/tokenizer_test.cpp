@@ -135,6 +135,27 @@ TEST(Tokenizer, ConfigNamesRolesAndTemplate) {
   EXPECT_EQ(t.chat_template(), "{{ x }}");
 }
 
+// what transformers reads of the same folders
+TEST(Tokenizer, TemplatesStandInFilesOfTheirOwn) {
+  const test::TemporaryFolder folder;
+  folder.write("tokenizer.json", byte_level_json().dump());
+  const auto templates = [&] {
+    const Tokenizer t = load_tokenizer(folder.path());
+    return std::pair(t.chat_template(), t.tool_template());
+  };
+  using Two = std::pair<std::string, std::string>;
+  EXPECT_EQ(templates(), (Two{"", ""}));
+  folder.write("chat_template.json", R"({"chat_template": "of a processor"})");
+  EXPECT_EQ(templates(), (Two{"of a processor", "of a processor"}));
+  folder.write("tokenizer_config.json", R"({"chat_template": "in config"})");
+  EXPECT_EQ(templates(), (Two{"in config", "in config"}));
+  folder.write("tokenizer_config.json", R"({"chat_template": [
+      {"name": "default", "template": "one"}, {"name": "tool_use", "template": "tools"}]})");
+  EXPECT_EQ(templates(), (Two{"one", "tools"}));
+  folder.write("chat_template.jinja", "own");
+  EXPECT_EQ(templates(), (Two{"own", "tools"}));
+}
+
 TEST(Tokenizer, StreamsWholeCharacters) {
   const Tokenizer t = byte_level();
   const std::string text = "日本 he 👩‍👩‍👧 é\xFF";
@@ -203,6 +224,33 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnow) {
             std::string::npos);
   EXPECT_NE(error_with({{"/post_processor", {{"type", "X"}}}}).find("post-processor \"X\""),
             std::string::npos);
+}
+
+TEST(TokenizerJson, PutsBetweenPairsWhatItsPostProcessorSays) {
+  const auto pair = [](const Json& post_processor) {
+    Json json = byte_level_json();
+    json["post_processor"] = post_processor;
+    return tokenizer_from_json(json.dump(), "t").surround(Ids{10}, Ids{11, 12}).ids;
+  };
+  const auto special = [](const char* id, int type) {
+    return Json{{"SpecialToken", {{"id", id}, {"type_id", type}}}};
+  };
+  const auto text = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  const Json specials = {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}},
+                         {"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}};
+  const Json single = {special("<s>", 0), text("A", 0), special("</s>", 0)};
+  Json json = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 11, 12, 2}));
+  json["pair"] = {special("<s>", 0),  text("A", 0), special("</s>", 0),
+                  special("</s>", 0), text("B", 0), special("</s>", 0)};
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 2, 11, 12, 2}));
+  json = {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 1}}};
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 2, 11, 12, 2}));
+  json["type"] = "BertProcessing";
+  EXPECT_EQ(pair(json), (Ids{1, 10, 2, 11, 12, 2}));
+  EXPECT_EQ(pair(nullptr), (Ids{10, 11, 12}));
 }
 
 TEST(TokenizerJson, RefusesBrokenVocabularies) {

@@ -87,6 +87,8 @@ TEST(VocabFile, IsBertsTokenizer) {
   EXPECT_EQ(t.encode("Café日日", {false, false}), (Ids{10, 13, 13}));
   EXPECT_EQ(t.encode("[MASK] x", {false, true}), (Ids{4, 1}));
   EXPECT_EQ(t.surround(Ids{5, 9}), (Ids{2, 5, 9, 3}));
+  EXPECT_EQ(t.surround(Ids{5, 9}, Ids{6}).ids, (Ids{2, 5, 9, 3, 6, 3}));
+  EXPECT_EQ(t.surround(Ids{5, 9}, Ids{6}).second, 4u);
   EXPECT_EQ(t.decode(t.encode("unaffable!")), "unaffable!");
   EXPECT_EQ(t.bos(), 2);
   EXPECT_EQ(t.eos(), 3);

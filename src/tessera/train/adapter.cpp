@@ -6,6 +6,7 @@
 #include "tessera/infer/load_model.h"
 #include "tessera/train/parameters.h"
 #include "tessera/train/start.h"
+#include "tessera/train/start_weights.h"
 #include "tessera/train/token_cache.h"
 
 namespace tessera::train {
@@ -104,6 +105,32 @@ std::vector<std::string> saved_names(const model::Model& model,
   return names;
 }
 
+/// Gives a model the head that the recipe's spec has, with fresh values where its own is another.
+/// All else must be there.
+void give_head(const Recipe& recipe, convert::Checkpoint& base) {
+  const auto initial =
+      model::Weights::initial(recipe.spec, static_cast<uint64_t>(recipe.train.seed));
+  std::vector<format::TensorView> kept;
+  for (const format::TensorView& view : base.tensors) {
+    const model::WeightPtr own = is_of_head(view.name) ? initial.find(view.name) : nullptr;
+    if (!is_of_head(view.name) || (own != nullptr && own->shape() == view.shape))
+      kept.push_back(view);
+  }
+  for (const auto& [decl, weight] : initial.all()) {
+    const bool there = std::any_of(kept.begin(), kept.end(), [&](const format::TensorView& view) {
+      return view.name == decl.name;
+    });
+    if (there || !is_of_head(decl.name)) continue;
+    kept.push_back(
+        {decl.name,
+         DType::f32,
+         decl.shape,
+         {static_cast<const std::byte*>(weight->data()), static_cast<size_t>(weight->bytes())},
+         weight});
+  }
+  base.tensors = std::move(kept);
+}
+
 int64_t elements_of(const std::vector<model::Overlay>& adapters) {
   int64_t n = 0;
   for (const model::Overlay& adapter : adapters) {
@@ -115,14 +142,25 @@ int64_t elements_of(const std::vector<model::Overlay>& adapters) {
 
 }  // namespace
 
-AdapterStart adapter_start(const Recipe& recipe) {
-  const convert::Checkpoint base = convert::load_checkpoint(start_of(recipe.init->from));
+model::Model start_model(const Recipe& recipe) {
+  if (!recipe.adapter) return {recipe.spec, start_weights(recipe).weights};
+  convert::Checkpoint base = convert::load_checkpoint(start_of(recipe.init->from));
+  if (recipe.init->partial) give_head(recipe, base);
   // the recipe's spec may say otherwise what no parameter depends on, such as a router's losses
-  const model::Model frozen(recipe.spec, infer::weights_of(base, recipe.spec));
+  return {recipe.spec, infer::weights_of(base, recipe.spec)};
+}
+
+AdapterStart adapter_start(const Recipe& recipe) {
+  const model::Model frozen = start_model(recipe);
   std::vector<model::Overlay> adapters = fresh(recipe, frozen);
   const size_t beside = adapters.size();
-  for (model::Overlay& whole :
-       model::whole_weights(frozen, saved_names(frozen, recipe.adapter->save)))
+  std::vector<std::string> saved = saved_names(frozen, recipe.adapter->save);
+  // labels mean nothing to a head that has not learned them
+  if (recipe.labels)
+    for (const auto& [decl, weight] : frozen.weights().all())
+      if (is_of_head(decl.name) && std::find(saved.begin(), saved.end(), decl.name) == saved.end())
+        saved.push_back(decl.name);
+  for (model::Overlay& whole : model::whole_weights(frozen, saved))
     adapters.push_back(std::move(whole));
   int64_t all = 0;
   for (const auto& [decl, weight] : frozen.weights().all()) all += decl.elements();

@@ -18,4 +18,8 @@ struct AdapterStart {
 /// those of the recipe's spec.
 AdapterStart adapter_start(const Recipe& recipe);
 
+/// The model that a run begins from, as it stands before the first step: that which an adapter
+/// stands beside, else one of start_weights().
+model::Model start_model(const Recipe& recipe);
+
 }  // namespace tessera::train

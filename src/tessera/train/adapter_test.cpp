@@ -5,7 +5,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
 #include "tessera/infer/load_model.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/train/objective.h"
 #include "tessera/train/gguf_testing.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
@@ -185,7 +185,7 @@ TEST_P(AdapterKind, TrainsGoesOnBitForBitAndStandsBesideTheModel) {
   const infer::LoadedModel adapted =
       infer::load_model(s.run("taught") / "latest", {}, s.run("whole"));
   const auto objective = open_objective(read_recipe(s.json, ""), s.run("cache"));
-  const Evaluation again = evaluate(adapted.model, *objective, {.batch = 4});
+  const Evaluation again = objective->evaluate(adapted.model, {.batch = 4});
   EXPECT_NEAR(again.loss, *result.last->valid_loss, 1e-6);
 }
 

@@ -15,6 +15,7 @@ nn::Batch batch_of(const PackedBatch& packed) {
                               .offset = piece.begin - row_begin});
   }
   batch.ids_N = at::tensor(packed.ids, at::kLong);
+  if (!packed.types.empty()) batch.types_N = at::tensor(packed.types, at::kLong);
   batch.number();
   return batch;
 }

@@ -1,6 +1,7 @@
 // Training over segments: rows that go on from step to step.
 #include "tessera/train/carried.h"
 
+#include "tessera/infer/score.h"
 #include "tessera/base/testing.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/train/checkpoint.h"

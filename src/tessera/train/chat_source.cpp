@@ -1,15 +1,15 @@
 #include "tessera/train/chat_source.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
-#include "tessera/base/mapped_file.h"
-#include "tessera/train/sha256.h"
+#include <fmt/ranges.h>
+
+#include "tessera/text/chat_formats.h"
+#include "tessera/train/example_lines.h"
 
 namespace tessera::train {
 namespace {
-
-using text::ChatMessage;
 
 struct Chats {
   std::vector<ChatTokens> train, valid;
@@ -58,38 +58,66 @@ class ChatSource final : public Source {
   PairOrder order_;
 };
 
-bool answers(const std::vector<ChatMessage>& messages) {
-  return std::any_of(messages.begin(), messages.end(),
-                     [](const ChatMessage& message) { return message.role == "assistant"; });
+bool is_answer(const Json& message) {
+  return message["role"] == "assistant";
 }
 
-/// Calls body(line, where, offset in all files together) for every line that is not blank.
-template <class Body>
-void for_lines(const std::vector<std::string>& paths, Sha256& key, Body body) {
-  size_t before = 0;
-  for (const std::string& path : paths) {
-    const auto file = MappedFile::open(path);
-    key.update(file->bytes());
-    const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
-                                file->bytes().size());
-    int64_t number = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = text.substr(begin, end - begin);
-      ++number;
-      if (line.find_first_not_of(" \t\r") != std::string_view::npos)
-        body(line, fmt::format("{}: line {}", path, number), before + begin);
-      begin = end + 1;
-    }
-    before += text.size();
+/// Bytes of a text.
+struct Span {
+  size_t begin = 0, end = 0;
+};
+
+/// What the template marks.
+std::vector<Span> marked(const text::MarkedText& text) {
+  std::vector<Span> out;
+  for (size_t i = 0; i < text.answer.size(); ++i) {
+    if (text.answer[i] == 0) continue;
+    if (!out.empty() && out.back().end == i)
+      ++out.back().end;
+    else
+      out.push_back({i, i + 1});
   }
+  return out;
+}
+
+/// Answers of a template that marks none, the last alone or all.
+std::vector<Span> between(const Conversation& talk,
+                          const text::MarkedText& whole,
+                          ChatTurns turns,
+                          const text::ChatPrompt& prompts) {
+  std::vector<Span> out;
+  for (size_t i = talk.messages.size(); i-- > 0;) {
+    if (!is_answer(talk.messages[i])) continue;
+    const auto upto = [&](size_t n, bool asks) {
+      Json first = Json::array();
+      for (size_t m = 0; m < n; ++m) first.push_back(talk.messages[m]);
+      return prompts.render(
+          {.messages = std::move(first), .tools = talk.tools, .add_generation_prompt = asks});
+    };
+    const text::MarkedText before = upto(i, true), with = upto(i + 1, false);
+    if (!whole.text.starts_with(before.text) || !whole.text.starts_with(with.text) ||
+        with.text.size() <= before.text.size())
+      fail(ErrorKind::input, "chat",
+           "message {}: the chat template writes what comes before this answer, or the answer, "
+           "otherwise where more follows; expected turns \"last\", another \"format\", or a "
+           "template "
+           "that marks its answers",
+           i + 1);
+    // white space behind what ends a turn belongs to none
+    size_t end = with.text.size();
+    while (end > before.text.size() && with.input[end - 1] == 0 &&
+           std::string_view(" \t\r\n").find(with.text[end - 1]) != std::string_view::npos)
+      --end;
+    const bool open = end == before.text.size() || with.input[end - 1] != 0;
+    out.insert(out.begin(), {before.text.size(), open ? with.text.size() : end});
+    if (turns == ChatTurns::last) break;
+  }
+  return out;
 }
 
 }  // namespace
 
-std::vector<ChatMessage> read_messages(std::string_view line,
-                                       const std::string& key,
-                                       const std::string& where) {
+Conversation conversation_in(const Json& json, const std::string& key, const std::string& where) {
   const auto bad = [&](const std::string& what) {
     fail(
         ErrorKind::file, "data",
@@ -97,25 +125,57 @@ std::vector<ChatMessage> read_messages(std::string_view line,
         "\"content\"",
         where, what, key);
   };
-  const Json json = spec::parse_json(line, where);
   if (!json.is_object()) bad(fmt::format("found {}", spec::kind_of(json)));
   const auto list = json.find(key);
   if (list == json.end()) bad(fmt::format("\"{}\" is missing", key));
   if (!list->is_array() || list->empty())
     bad(list->is_array() ? "the list is empty"
                          : fmt::format("\"{}\" is {}", key, spec::kind_of(*list)));
-  std::vector<ChatMessage> out;
   for (size_t i = 0; i < list->size(); ++i) {
     const Json& one = (*list)[i];
-    const auto string_at = [&](const char* name) {
-      const auto found = one.is_object() ? one.find(name) : one.end();
-      if (!one.is_object() || found == one.end() || !found->is_string())
-        bad(fmt::format("message {} has no string \"{}\"", i + 1, name));
-      return found->get<std::string>();
+    const auto has_string = [&](const char* name) {
+      return one.is_object() && one.contains(name) && one[name].is_string();
     };
-    out.push_back({string_at("role"), string_at("content")});
+    if (!has_string("role")) bad(fmt::format("message {} has no string \"role\"", i + 1));
+    // what calls a tool may say nothing
+    if (!has_string("content") && !one.contains("tool_calls"))
+      bad(fmt::format("message {} has no string \"content\"", i + 1));
   }
+  Conversation out{*list, json.value("tools", Json())};
+  if (!out.tools.is_null() && !out.tools.is_array())
+    bad(fmt::format("\"tools\" is {}, no list", spec::kind_of(out.tools)));
   return out;
+}
+
+Conversation read_conversation(std::string_view line,
+                               const std::string& key,
+                               const std::string& where) {
+  return conversation_in(spec::parse_json(line, where), key, where);
+}
+
+AnsweredPrompt last_answer(const Conversation& talk, const text::ChatPrompt& prompts) {
+  const text::MarkedText whole = prompts.render(
+      {.messages = talk.messages, .tools = talk.tools, .add_generation_prompt = false});
+  const std::vector<Span> answers =
+      whole.answer.empty() ? between(talk, whole, ChatTurns::last, prompts) : marked(whole);
+  if (answers.empty())
+    fail(ErrorKind::input, "chat", "the template marks no answer; expected one to learn");
+  const auto part = [&](size_t begin, size_t end) {
+    return text::MarkedText{whole.text.substr(begin, end - begin),
+                            whole.input.substr(begin, end - begin)};
+  };
+  return {part(0, answers.back().begin), part(answers.back().begin, answers.back().end)};
+}
+
+text::ChatPrompt prompts_of(const ChatRecipe& how, const text::Tokenizer& tokenizer) {
+  std::optional<std::string> source =
+      how.format ? text::chat_format_source(*how.format) : tokenizer.chat_template();
+  if (!source || source->empty())
+    fail(ErrorKind::spec, "objective.format", "{}; expected one of {}",
+         how.format ? fmt::format("found \"{}\"", *how.format)
+                    : "missing, and the tokenizer has no chat template",
+         fmt::join(text::chat_format_names(), ", "));
+  return {tokenizer, std::move(*source), how.format.value_or("the tokenizer's chat template")};
 }
 
 std::vector<size_t> token_places(const std::vector<int32_t>& ids,
@@ -137,37 +197,44 @@ std::vector<size_t> token_places(const std::vector<int32_t>& ids,
   return places;
 }
 
-ChatTokens chat_tokens(std::vector<ChatMessage> messages,
-                       const ChatRecipe& how,
+ChatTokens chat_tokens(Conversation talk,
+                       ChatTurns turns,
+                       const text::ChatPrompt& prompts,
                        const text::Tokenizer& tokenizer,
                        int64_t length) {
+  Json& messages = talk.messages;
   // a question at the end has no answer to learn
-  while (!messages.empty() && messages.back().role != "assistant") messages.pop_back();
-  if (!answers(messages))
+  while (!messages.empty() && !is_answer(messages.back())) messages.erase(messages.size() - 1);
+  if (messages.empty())
     fail(ErrorKind::input, "chat", "no message of the assistant; expected an answer to learn");
-  const auto first_turn = static_cast<std::ptrdiff_t>(messages.front().role == "system" ? 1 : 0);
+  const size_t first_turn = messages[0]["role"] == "system" || messages[0]["role"] == "developer";
   for (;;) {
-    const text::ChatText chat = text::render_chat(text::chat_format(how.format), messages);
-    const std::vector<int32_t> ids =
-        tokenizer.encode(chat.text, {.add_special = false, .parse_special = true});
+    const text::MarkedText text =
+        prompts.render({.messages = messages, .tools = talk.tools, .add_generation_prompt = false});
+    const std::vector<int32_t> ids = prompts.encode(text);
     if (std::ssize(ids) - 1 > length) {
-      if (std::ssize(messages) - first_turn <= 2)
+      size_t next = first_turn + 1;  // the second question
+      while (next < messages.size() && messages[next]["role"] != "user") ++next;
+      if (next >= messages.size())
         fail(ErrorKind::input, "chat",
              "the last question and its answer have {} tokens; expected at most train.length + 1 = "
              "{}",
              ids.size(), length + 1);
-      messages.erase(messages.begin() + first_turn, messages.begin() + first_turn + 2);
+      for (size_t i = first_turn; i < next; ++i) messages.erase(first_turn);
       continue;
     }
-    const std::vector<size_t> places = token_places(ids, chat.text, tokenizer);
+    std::vector<Span> answers =
+        text.answer.empty() ? between(talk, text, turns, prompts) : marked(text);
+    if (answers.empty())
+      fail(ErrorKind::input, "chat", "the template marks no answer; expected one to learn");
+    if (turns == ChatTurns::last) answers = {answers.back()};
+    const std::vector<size_t> places = token_places(ids, text.text, tokenizer);
     ChatTokens out;
     for (size_t t = 0; t + 1 < ids.size(); ++t) {
       const size_t place = places[t + 1];
-      const bool asked = std::any_of(
-          chat.answers.begin() + (how.turns == ChatTurns::last ? std::ssize(chat.answers) - 1 : 0),
-          chat.answers.end(), [&](const text::ChatText::Span& answer) {
-            return answer.begin <= place && place < answer.end;
-          });
+      const bool asked = std::any_of(answers.begin(), answers.end(), [&](const Span& answer) {
+        return answer.begin <= place && place < answer.end;
+      });
       out.ids.push_back(ids[t]);
       out.targets.push_back(asked ? ids[t + 1] : -1);
     }
@@ -176,17 +243,18 @@ ChatTokens chat_tokens(std::vector<ChatMessage> messages,
 }
 
 std::unique_ptr<Source> open_chats(const Recipe& recipe,
+                                   const ChatRecipe& how,
                                    const text::Tokenizer& tokenizer,
                                    const CancelToken* cancel) {
   const DataRecipe& data = recipe.data;
+  const text::ChatPrompt prompts = prompts_of(how, tokenizer);
   Sha256 key;
   Chats chats;
   const auto tokens_of = [&](std::string_view line, const std::string& where) {
-    if (cancel != nullptr) cancel->check("data");
-    std::vector<ChatMessage> messages = read_messages(line, recipe.chat->messages_key, where);
+    Conversation talk = read_conversation(line, how.messages_key, where);
     try {
       ChatTokens chat =
-          chat_tokens(std::move(messages), *recipe.chat, tokenizer, recipe.train.length);
+          chat_tokens(std::move(talk), how.turns, prompts, tokenizer, recipe.train.length);
       for (const int64_t id : chat.ids)
         if (id >= recipe.spec.vocab)
           fail(ErrorKind::input, "chat", "token id {}; the spec has a vocabulary of {}", id,
@@ -197,24 +265,10 @@ std::unique_ptr<Source> open_chats(const Recipe& recipe,
       fail(error.kind(), "data", "{}: {}", where, error.what());
     }
   };
-  size_t bytes = 0;
-  for (const std::string& path : data.train) bytes += MappedFile::open(path)->bytes().size();
-  const auto border =
-      static_cast<size_t>(std::floor((1 - data.valid_fraction) * static_cast<double>(bytes)));
-  for_lines(data.train, key, [&](std::string_view line, const std::string& where, size_t offset) {
-    (offset < border || data.valid_fraction == 0 ? chats.train : chats.valid)
-        .push_back(tokens_of(line, where));
+  for_examples(data, key, cancel, [&](const ExampleLine& line) {
+    (line.held_out ? chats.valid : chats.train).push_back(tokens_of(line.text, line.where));
   });
-  key.update("valid");
-  for_lines(data.valid, key, [&](std::string_view line, const std::string& where, size_t) {
-    chats.valid.push_back(tokens_of(line, where));
-  });
-  for (const auto& [name, split, wanted] :
-       {std::tuple("train", &chats.train, true),
-        std::tuple("valid", &chats.valid, !data.valid.empty() || data.valid_fraction > 0)})
-    if (wanted && split->empty())
-      fail(ErrorKind::input, "data", "the {} split has no conversation; expected at least one",
-           name);
+  check_examples(data, chats.train.size(), chats.valid.size(), "conversation");
   // tokens follow from the texts and the tokenizer: what it makes of all of them tells it
   for (const auto* split : {&chats.train, &chats.valid})
     for (const ChatTokens& chat : *split)

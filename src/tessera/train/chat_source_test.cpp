@@ -1,19 +1,21 @@
 #include "tessera/train/chat_source.h"
 
 #include "tessera/convert/tokenizer.h"
+#include "tessera/text/chat_formats.h"
 #include "tessera/train/train_testing.h"
 
 namespace tessera::train::chat_source_test {
 namespace {
 
-using text::ChatMessage;
-
-const std::vector<ChatMessage> kTalk = {
+struct Message {
+  std::string role, content;
+};
+const std::vector<Message> kTalk = {
     {"user", "Hi"}, {"assistant", "Yo"}, {"user", "Bye"}, {"assistant", "Ok"}};
 
-std::string line_of(const std::vector<ChatMessage>& messages) {
+std::string line_of(const std::vector<Message>& messages) {
   Json list = Json::array();
-  for (const ChatMessage& message : messages)
+  for (const Message& message : messages)
     list.push_back({{"role", message.role}, {"content", message.content}});
   return Json{{"messages", list}}.dump() + "\n";
 }
@@ -21,6 +23,15 @@ std::string line_of(const std::vector<ChatMessage>& messages) {
 const text::Tokenizer& bytes() {
   static const text::Tokenizer tokenizer = convert::find_tokenizer("bytes");
   return tokenizer;
+}
+
+/// The messages by the template of a format, or by this one.
+ChatTokens tokens_of(const std::vector<Message>& messages,
+                     ChatTurns turns,
+                     int64_t length,
+                     const std::string& source = text::chat_format_source("chatml").value()) {
+  return chat_tokens(read_conversation(line_of(messages), "messages", "line"), turns,
+                     {bytes(), source, "test"}, bytes(), length);
 }
 
 /// The bytes that are asked for, as text with a bar between runs.
@@ -35,7 +46,7 @@ std::string asked(const ChatTokens& chat) {
 }
 
 TEST(ChatTokens, GoldenTargetsAreAnswersWithWhatEndsThem) {
-  const ChatTokens all = chat_tokens(kTalk, {}, bytes(), 200);
+  const ChatTokens all = tokens_of(kTalk, ChatTurns::all, 200);
   ASSERT_EQ(all.ids.size(), 130u);
   std::vector<size_t> targets;
   for (size_t i = 0; i < all.targets.size(); ++i)
@@ -50,20 +61,40 @@ TEST(ChatTokens, GoldenTargetsAreAnswersWithWhatEndsThem) {
   EXPECT_EQ(targets[12], 118u);
   EXPECT_EQ(targets[23], 129u);
   EXPECT_EQ(asked(all), "Yo<|im_end|>|Ok<|im_end|>");
-  ChatRecipe last;
-  last.turns = ChatTurns::last;
-  EXPECT_EQ(asked(chat_tokens(kTalk, last, bytes(), 200)), "Ok<|im_end|>");
+  EXPECT_EQ(asked(tokens_of(kTalk, ChatTurns::last, 200)), "Ok<|im_end|>");
   // a question at the end asks for nothing
-  std::vector<ChatMessage> open = kTalk;
+  std::vector<Message> open = kTalk;
   open.push_back({"user", "And?"});
-  EXPECT_EQ(chat_tokens(open, {}, bytes(), 200).ids, all.ids);
+  EXPECT_EQ(tokens_of(open, ChatTurns::all, 200).ids, all.ids);
+}
+
+TEST(ChatTokens, AnswersOfATemplateThatMarksNoneStandBehindItsBeginning) {
+  const std::string plain =
+      "{% for m in messages %}{{ '<' + m.role + '>' + m.content + '<end>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
+  EXPECT_EQ(asked(tokens_of(kTalk, ChatTurns::all, 200, plain)), "Yo<end>|Ok<end>");
+  EXPECT_EQ(asked(tokens_of(kTalk, ChatTurns::last, 200, plain)), "Ok<end>");
+  // white space that was said is no end of a turn
+  EXPECT_EQ(asked(tokens_of({{"user", "a"}, {"assistant", "b \n"}}, ChatTurns::all, 200,
+                            "{% for m in messages %}{{ m.content }}{% endfor %}")),
+            "b \n");
+  // what it writes of an answer goes once another one follows
+  const std::string strips =
+      "{% for m in messages %}{{ '<' + m.role + '>' }}"
+      "{% if loop.last or m.role == 'user' %}{{ m.content }}{% else %}{{ m.content[:1] }}{% endif "
+      "%}{{ '<end>' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
+  expect_error(ErrorKind::input, "message 2: the chat template writes what comes before",
+               [&] { tokens_of(kTalk, ChatTurns::all, 200, strips); });
+  EXPECT_EQ(asked(tokens_of({{"user", "a"}, {"assistant", "bc"}}, ChatTurns::last, 200, strips)),
+            "bc<end>");
 }
 
 TEST(ChatTokens, OldTurnsGoWhereAllIsTooLong) {
-  std::vector<ChatMessage> talk = kTalk;
+  std::vector<Message> talk = kTalk;
   talk.insert(talk.begin(), {"system", "S"});
   const auto text_of = [&](int64_t length) {
-    const ChatTokens chat = chat_tokens(talk, {}, bytes(), length);
+    const ChatTokens chat = tokens_of(talk, ChatTurns::all, length);
     return std::string(chat.ids.begin(), chat.ids.end());
   };
   EXPECT_EQ(text_of(200).find("Hi"), text_of(200).find("user\nHi") + 5);
@@ -75,7 +106,7 @@ TEST(ChatTokens, OldTurnsGoWhereAllIsTooLong) {
       "the last question and its answer have 97 tokens; expected at most train.length + 1 = 61",
       [&] { text_of(60); });
   expect_error(ErrorKind::input, "no message of the assistant", [] {
-    chat_tokens({{"user", "Hi"}}, {}, bytes(), 60);
+    tokens_of({{"user", "Hi"}}, ChatTurns::all, 60);
   });
 }
 
@@ -96,10 +127,10 @@ TEST(ChatSource, SamplesAreConversations) {
   json["data"]["format"] = "jsonl";
   json["data"]["valid_fraction"] = 0.4;
   json["train"]["length"] = 80;
-  json["objective"] = {{"type", "chat"}};
+  json["objective"] = {{"type", "chat"}, {"format", "chatml"}};
   const Recipe recipe = read_recipe(json, "");
   EXPECT_EQ(resolve(recipe)["objective"]["format"], "chatml");
-  const auto source = open_chats(recipe, bytes(), nullptr);
+  const auto source = open_source(recipe, "unused");
   EXPECT_EQ(source->valid_samples(), 2);
   std::vector<int64_t> begun;
   // three are learned from, each once an epoch
@@ -121,7 +152,7 @@ TEST(ChatSource, SamplesAreConversations) {
       same.ids);
   json["objective"]["turns"] = "last";
   json["train"]["seed"] = 4;
-  EXPECT_EQ(open_chats(read_recipe(json, ""), bytes(), nullptr)->key(), source->key());
+  EXPECT_EQ(open_source(read_recipe(json, ""), "unused")->key(), source->key());
 }
 
 TEST(ChatSource, WhatIsWrongIsSaidWithItsLine) {
@@ -132,8 +163,8 @@ TEST(ChatSource, WhatIsWrongIsSaidWithItsLine) {
     json["data"]["format"] = "jsonl";
     json["data"].erase("valid_fraction");
     json["train"]["length"] = 80;
-    json["objective"] = {{"type", "chat"}};
-    expect_error(kind, message, [&] { open_chats(read_recipe(json, ""), bytes(), nullptr); });
+    json["objective"] = {{"type", "chat"}, {"format", "chatml"}};
+    expect_error(kind, message, [&] { open_source(read_recipe(json, ""), "unused"); });
   };
   refuses(ErrorKind::file, "{\"messages\": 3}", "talk.jsonl: line 3: \"messages\" is ");
   refuses(ErrorKind::file, "{\"messages\": []}", "line 3: the list is empty");
@@ -142,7 +173,7 @@ TEST(ChatSource, WhatIsWrongIsSaidWithItsLine) {
   refuses(ErrorKind::file, R"({"messages": [{"role": "user"}]})",
           "line 3: message 1 has no string \"content\"");
   refuses(ErrorKind::input, line_of({{"user", "a"}, {"user", "b"}, {"assistant", "c"}}),
-          "line 3: [chat] message 2: role \"user\"");
+          "line 3: [chat template] message 2: role \"user\"");
   refuses(ErrorKind::input, line_of({{"user", "a"}}), "line 3: [chat] no message of the assistant");
   refuses(ErrorKind::input, line_of({{"user", std::string(90, 'a')}, {"assistant", "c"}}),
           "line 3: [chat] the last question and its answer have");
@@ -151,11 +182,15 @@ TEST(ChatSource, WhatIsWrongIsSaidWithItsLine) {
 TEST(ChatRecipe, IsCheckedBeforeThereIsAFolder) {
   const TemporaryFolder folder;
   Json json = tiny_recipe(folder.write("talk.jsonl", line_of(kTalk)));
-  json["objective"] = {{"type", "chat"}};
+  json["objective"] = {{"type", "chat"}, {"format", "chatml"}};
   expect_error(ErrorKind::spec, "[data.format] found \"text\"; objective \"chat\" reads \"jsonl\"",
                [&] { read_recipe(json, ""); });
   json["data"]["format"] = "jsonl";
   Json other = json;
+  other["objective"].erase("format");
+  expect_error(ErrorKind::spec,
+               "[objective.format] missing, and the tokenizer has no chat template",
+               [&] { read_recipe(other, ""); });
   other["objective"]["format"] = "alpaca";
   expect_error(ErrorKind::spec,
                "[objective.format] found \"alpaca\"; expected one of chatml, llama3",

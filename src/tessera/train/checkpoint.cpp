@@ -9,7 +9,7 @@
 #include "tessera/infer/adapter.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/train/run_folder.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {

@@ -3,26 +3,12 @@
 #include <numbers>
 #include <optional>
 
+#include "tessera/infer/evaluate.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/carried.h"
 
 namespace tessera::train {
 namespace {
-
-/// Numbers of the windows, or of the pairs, that each pass computes.
-std::vector<std::vector<int64_t>> passes_of(int64_t windows, const EvaluateOptions& options) {
-  const int64_t passes = (windows + options.batch - 1) / options.batch;
-  const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
-  std::vector<std::vector<int64_t>> out(static_cast<size_t>(chosen));
-  for (int64_t i = 0; i < chosen; ++i)
-    for (int64_t row = 0; row < options.batch; ++row) {
-      // carried: row r reads its own run of `passes` windows; else neighbours are read together
-      const int64_t window =
-          options.carried ? row * passes + i : (passes * i / chosen) * options.batch + row;
-      if (window < windows) out[static_cast<size_t>(i)].push_back(window);
-    }
-  return out;
-}
 
 /// Documents that go on from window to window, one in each stream (CarriedRows).
 class CarriedTexts {
@@ -72,6 +58,22 @@ class CarriedTexts {
   std::vector<size_t> ends_;  // of each window of a pass, its last request
 };
 
+/// What each piece asks, as a document of its own.
+std::vector<infer::Request> questions(const PackedBatch& packed) {
+  std::vector<infer::Request> out;
+  for (size_t i = 0; i < packed.pieces.size(); ++i) {
+    const Piece& piece = packed.pieces[i];
+    const auto of_piece = [&](const std::vector<int64_t>& all) {
+      return std::vector<int64_t>(all.begin() + piece.begin,
+                                  all.begin() + piece.begin + piece.length);
+    };
+    infer::Sequence text{{}, of_piece(packed.ids), piece.prefix};
+    if (!packed.sources.empty()) text.source = packed.sources[i];
+    out.push_back(infer::scoring(std::move(text), {0, of_piece(packed.targets)}));
+  }
+  return out;
+}
+
 /// Of a model that reads whole texts.
 infer::Score whole_score(const model::Model& model, const PackedBatch& packed) {
   const at::NoGradGuard no_gradients;
@@ -80,10 +82,24 @@ infer::Score whole_score(const model::Model& model, const PackedBatch& packed) {
 
 }  // namespace
 
-Evaluation evaluate(const model::Model& model,
-                    const Objective& objective,
-                    const EvaluateOptions& options) {
-  const Source& source = objective.source();
+std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptions& options) {
+  const int64_t passes = (samples + options.batch - 1) / options.batch;
+  const int64_t chosen = options.batches > 0 ? std::min(options.batches, passes) : passes;
+  std::vector<std::vector<int64_t>> out(static_cast<size_t>(chosen));
+  for (int64_t i = 0; i < chosen; ++i)
+    for (int64_t row = 0; row < options.batch; ++row) {
+      // carried: row r reads its own run of `passes` windows; else neighbours are read together
+      const int64_t window =
+          options.carried ? row * passes + i : (passes * i / chosen) * options.batch + row;
+      if (window < samples) out[static_cast<size_t>(i)].push_back(window);
+    }
+  return out;
+}
+
+Evaluation evaluate_tokens(const model::Model& model,
+                           const Source& source,
+                           const std::vector<std::string>& names,
+                           const EvaluateOptions& options) {
   const auto passes = passes_of(source.valid_samples(), options);
   std::optional<CarriedTexts> carried;
   if (options.carried) carried.emplace(options.batch, options.carry_limit);
@@ -93,12 +109,12 @@ Evaluation evaluate(const model::Model& model,
   const infer::NextPass next = [&](std::vector<infer::Engine::Result>& before) {
     if (carried) carried->leave(before);
     for (size_t i = 0; i < kinds.size(); ++i)
-      by_kind[objective.loss_of_kind(kinds[i])] += before.at(i).generation.score;
+      by_kind[names.at(static_cast<size_t>(kinds[i]))] += before.at(i).generation.score;
     kinds.clear();
     std::vector<infer::Request> requests;
     if (number == passes.size()) return requests;
     const PackedBatch packed = source.valid(passes[number++]);
-    requests = objective.questions(packed);
+    requests = questions(packed);
     kinds = packed.kinds;
     if (carried) carried->enter(requests, packed);
     return requests;
@@ -118,8 +134,7 @@ Evaluation evaluate(const model::Model& model,
   result.accuracy = static_cast<double>(sum.hits) / targets;
   for (const auto& [name, score] : by_kind)
     result.losses[name] = score.nats / static_cast<double>(std::max<int64_t>(1, score.targets));
-  if (objective.counts_bytes())
-    result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
+  result.bits_per_byte = result.loss * source.tokens_per_byte() / std::numbers::ln2;
   return result;
 }
 

@@ -1,17 +1,21 @@
-// How well a model answers what an objective holds out: the evaluator of infer/evaluate.h on the
-// samples of a source.
+// How well a model answers what an objective holds out.
 #pragma once
 
-#include "tessera/train/objective.h"
+#include <map>
+#include <string>
+
+#include "tessera/model/model.h"
+#include "tessera/train/source.h"
 
 namespace tessera::train {
 
 struct Evaluation {
-  double loss = 0;           // mean nats per predicted token
-  double accuracy = 0;       // share of them that are the most likely token
+  double loss = 0;           // the objective's: mean nats per predicted token
+  double accuracy = 0;       // share of them that are the most likely token; 0 where none is chosen
   double bits_per_byte = 0;  // of the text, at the split's mean of bytes per token; 0 for a task
   int64_t tokens = 0;        // predicted
   std::map<std::string, double> losses = {};  // of each that a mixture draws, by its name
+  std::map<std::string, double> scores = {};  // other measures, by their names
 };
 
 struct EvaluateOptions {
@@ -25,10 +29,16 @@ struct EvaluateOptions {
   const CancelToken* cancel = nullptr;
 };
 
-/// The samples that the objective holds out. An encoder, which no engine serves, reads a batch in
-/// one pass. Throws Error(cancelled) between passes.
-Evaluation evaluate(const model::Model& model,
-                    const Objective& objective,
-                    const EvaluateOptions& options);
+/// Samples of each pass over `samples`, by number.
+std::vector<std::vector<int64_t>> passes_of(int64_t samples, const EvaluateOptions& options);
+
+/// Of an objective whose targets are tokens (PackedBatch::targets): the evaluator of
+/// infer/evaluate.h on what the source holds out, each piece a document of its own. An encoder,
+/// which no engine serves, reads a batch in one pass. `kinds`: names of the losses of
+/// PackedBatch::kinds. Throws Error(cancelled) between passes.
+Evaluation evaluate_tokens(const model::Model& model,
+                           const Source& source,
+                           const std::vector<std::string>& kinds,
+                           const EvaluateOptions& options);
 
 }  // namespace tessera::train

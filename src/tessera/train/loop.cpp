@@ -113,8 +113,8 @@ void Loop::report(LogLine& line) {
 /// Forward, backward and update over `accumulate` batches.
 LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
-  const ops::TrainingProducts products(how.precision == Precision::bf16 ? ops::ProductType::bf16
-                                                                        : ops::ProductType::float32);
+  const ops::TrainingProducts products(
+      how.precision == Precision::bf16 ? ops::ProductType::bf16 : ops::ProductType::float32);
   // a step that does not complete leaves the rows as they were
   std::optional<CarriedRows> carried = progress_.carried;
   std::vector<PackedBatch> packed;
@@ -129,9 +129,10 @@ LogLine Loop::update() {
   learner_->parameters.clear_gradients();
   LossSums sums;
   Counts counts;
+  const auto view = objective_.view(learner_->model, packed, forward_options());
   for (int64_t micro = 0; micro < how.accumulate; ++micro)
     for (const auto& [name, sum] :
-         pass(micro, packed[static_cast<size_t>(micro)], whole, carried, counts))
+         pass(micro, packed[static_cast<size_t>(micro)], {whole, view.get()}, carried, counts))
       sums[name] += sum;
   const std::vector<Gradient> gradients = learner_->parameters.gradients();
   const double norm = norm_of(gradients);
@@ -153,7 +154,7 @@ LogLine Loop::update() {
   progress_.carried = std::move(carried);
   progress_.step += 1;
   progress_.sample += how.accumulate * how.batch;
-  progress_.tokens += static_cast<int64_t>(asked);
+  progress_.tokens += static_cast<int64_t>(objective_.predicted(whole));
   LogLine line{.step = progress_.step, .lr = lr, .grad_norm = norm, .tokens = progress_.tokens};
   for (const auto& [name, sum] : sums) {
     const double mean = sum / std::max(1.0, whole.of(name));
@@ -189,7 +190,7 @@ void Loop::change_experts(const Counts& counts, LogLine& line) {
 /// Forward and backward over one batch; returns its sums of losses.
 LossSums Loop::pass(int64_t micro,
                     const PackedBatch& packed,
-                    const Denominators& whole,
+                    const OfUpdate& update,
                     std::optional<CarriedRows>& carried,
                     Counts& counts) {
   nn::Batch batch = batch_of(packed);
@@ -205,7 +206,8 @@ LossSums Loop::pass(int64_t micro,
       if (!added) known->second = known->second + value;
       counts.experts.add(name, value);
     };
-  LossSums sums = objective_.learn(learner_->model, packed, batch, forward, whole);
+  LossSums sums =
+      objective_.learn_part(learner_->model, packed, batch, forward, update.whole, update.view);
   const double nats = sums.at(objective_.main_loss());
   if (!std::isfinite(nats)) {
     if (carried) *state = carried->enter(batch, packed, streams);
@@ -264,16 +266,17 @@ void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
 void Loop::validate(LogLine& line, bool last) {
   const double begin = now();
   const ShownAverage average(*learner_->optimizer);
-  const Evaluation result = evaluate(learner_->model, objective_,
-                                     {.batch = recipe_.train.batch,
-                                      .batches = last ? 0 : recipe_.train.eval_batches,
-                                      .carried = progress_.carried.has_value(),
-                                      .carry_limit = recipe_.train.carry_limit,
-                                      .cancel = options_.cancel});
+  const Evaluation result =
+      objective_.evaluate(learner_->model, {.batch = recipe_.train.batch,
+                                            .batches = last ? 0 : recipe_.train.eval_batches,
+                                            .carried = progress_.carried.has_value(),
+                                            .carry_limit = recipe_.train.carry_limit,
+                                            .cancel = options_.cancel});
   line.valid_loss = result.loss;
-  line.accuracy = result.accuracy;
+  if (result.scores.empty() || result.scores.contains("accuracy")) line.accuracy = result.accuracy;
+  line.scores = result.scores;
   for (const auto& [name, loss] : result.losses) line.losses["valid_" + name] = loss;
-  if (objective_.counts_bytes()) line.valid_bits_per_byte = result.bits_per_byte;
+  if (result.bits_per_byte > 0) line.valid_bits_per_byte = result.bits_per_byte;
   progress_.seconds += now() - begin;
 }
 

@@ -53,6 +53,11 @@ class Loop {
     nn::UpdateCounts update;
     infer::ExpertUse experts;
   };
+  /// What its batches share.
+  struct OfUpdate {
+    const Denominators& whole;
+    const UpdateView* view;
+  };
   void restore();
   void check_cancel() const;
   LogLine one_step();
@@ -62,7 +67,7 @@ class Loop {
   void change_experts(const Counts& counts, LogLine& line);
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
-                const Denominators& whole,
+                const OfUpdate& update,
                 std::optional<CarriedRows>& carried,
                 Counts& counts);
   model::ForwardOptions forward_options() const;

@@ -19,11 +19,16 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
   return {sum.log() + max, sum};
 }
 
+struct ScoredRows {
+  Tensor hidden_ND, targets_N, weight_N;
+};
+
 /// Without the rows that have no target, where they are the most: a task scores few of its tokens.
-std::pair<Tensor, Tensor> with_targets(const Tensor& hidden_ND, const Tensor& targets_N) {
+ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const Tensor& weight_N) {
   const Tensor rows = infer::rows_with_targets(targets_N);
-  if (2 * rows.size(0) > targets_N.size(0)) return {hidden_ND, targets_N};
-  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows)};
+  if (2 * rows.size(0) > targets_N.size(0)) return {hidden_ND, targets_N, weight_N};
+  return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows),
+          weight_N.defined() ? weight_N.index_select(0, rows) : Tensor()};
 }
 
 double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
@@ -62,7 +67,9 @@ TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const Los
   out.smoothed = e == 0 ? out.nll : (1 - e) * out.nll + e * masked_sum(lse - mean, valid);
   if (options.z_loss != 0) out.z = options.z_loss * masked_sum(lse.square(), valid);
   // softmax times the row's factor, less what the targets are to have
-  const Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
+  Tensor weight = valid.to(logits_NC.scalar_type()) * options.scale;
+  if (options.weight_N.defined())
+    weight = weight * options.weight_N.unsqueeze(-1).to(weight.scalar_type());
   Tensor factor = weight / sum;
   if (options.z_loss != 0) factor = factor * (1 + 2 * options.z_loss * lse);
   logits_NC.mul_(factor);
@@ -77,10 +84,11 @@ HeadLoss head_loss(const model::Model& model,
                    const Tensor& hidden_ND,
                    const Tensor& targets_N,
                    const LossOptions& options) {
-  const auto [scored, targets] = with_targets(hidden_ND, targets_N);
+  const auto [scored, targets, weights] = with_targets(hidden_ND, targets_N, options.weight_N);
   const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
                 chunk = loss_chunk(width);
-  const bool behind = scored.requires_grad();  // or nothing behind the head is trained
+  const bool behind =
+      options.gradients && scored.requires_grad();  // or nothing behind the head is trained
   HeadLoss out;
   if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
   const ops::InPlaceGradients of_the_head;
@@ -92,11 +100,12 @@ HeadLoss head_loss(const model::Model& model,
     const int64_t length = std::min(chunk, n - begin);
     const Tensor rows = scored.detach().narrow(0, begin, length).requires_grad_(behind);
     const Tensor logits = model.logits(rows);
+    if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
     out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), here);
     if (of_chunk.defined()) nll.push_back(of_chunk);
-    if (!logits.requires_grad()) continue;
+    if (!options.gradients || !logits.requires_grad()) continue;
     logits.backward(gradient.to(logits.scalar_type()));
     if (behind) out.gradient.narrow(0, begin, length).copy_(rows.grad());
   }

@@ -19,6 +19,8 @@ struct LossOptions {
   double z_loss = 0;
   double l2_wrap = 0;  // u
   LabelSmoothing smoothing = {};
+  Tensor weight_N = {};     // where defined: of each row's gradient, besides
+  bool gradients = true;    // of head_loss(): else the sums alone
   Tensor* nll_N = nullptr;  // where set: takes l_i of every row, 0 without a target, double
 };
 
@@ -31,8 +33,8 @@ struct TokenLosses {
 };
 
 /// Over the rows whose target is not negative. logits_NC is overwritten by
-/// scale * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a target. Targets int64 below
-/// C. Of equal largest logits one is pulled.
+/// scale * weight * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a target. Targets
+/// int64 below C. Of equal largest logits one is pulled.
 TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 
 /// The head alone: the sums, whose gradients reach the head's parameters, and those that

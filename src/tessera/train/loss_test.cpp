@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "tessera/infer/score.h"
 #include "tessera/model/large_weights_testing.h"
 #include "tessera/ops/live_bytes_testing.h"
 #include "tessera/train/objective_testing.h"

@@ -1,7 +1,7 @@
 // Training of encoders by the tokens hidden in a text.
 #include "tessera/ops/ops_testing.h"
 #include "tessera/train/batch_tensors.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/train/objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"
@@ -35,7 +35,7 @@ TEST(MaskedLm, CorruptionIsAFunctionOfTheSampleAndInWhatIsHeldOutOfNothingElse) 
   };
   const auto one = open(1), other = open(2);
   EXPECT_EQ(one->name(), "masked_lm");
-  EXPECT_FALSE(one->counts_bytes());
+  EXPECT_EQ(one->source().tokens_per_byte(), 0);
   std::vector<int64_t> begun;
   const PackedBatch all = one->source().train(8, 4, begun),
                     last = one->source().train(11, 1, begun);

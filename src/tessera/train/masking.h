@@ -5,14 +5,73 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/base/rng.h"
+#include "tessera/spec/fields.h"
 #include "tessera/text/tokenizer.h"
-#include "tessera/train/recipe.h"
 
 namespace tessera::train {
+
+enum class MaskCount {
+  exact,      // as many of every sample as the rate says
+  bernoulli,  // every token by itself
+};
+enum class MaskUnit {
+  token,
+  word,
+  span,  // of words
+};
+
+}  // namespace tessera::train
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::MaskCount> {
+  using E = tessera::train::MaskCount;
+  static constexpr std::array names{std::pair{E::exact, "exact"},
+                                    std::pair{E::bernoulli, "bernoulli"}};
+};
+
+template <>
+struct tessera::spec::EnumNames<tessera::train::MaskUnit> {
+  using E = tessera::train::MaskUnit;
+  static constexpr std::array names{std::pair{E::token, "token"}, std::pair{E::word, "word"},
+                                    std::pair{E::span, "span"}};
+};
+
+namespace tessera::train {
+
+/// What is hidden of a text.
+struct MaskedRecipe {
+  static constexpr const char* kType = "masked_lm";
+  double rate = 0.15;
+  double mask = 0.8;
+  double random = 0.1;
+  MaskCount count = MaskCount::exact;
+  MaskUnit unit = MaskUnit::token;
+  std::optional<std::string> mask_token = {};
+  std::optional<int64_t> mask_id = {};
+
+  static constexpr auto fields() {
+    using C = MaskedRecipe;
+    using spec::field;
+    return std::tuple{
+        field("rate", &C::rate, "share of the tokens that are asked for", {.min = 0}),
+        field("mask", &C::mask, "share of those that become the mask", {.min = 0}),
+        field("random", &C::random,
+              "share of those that become any token but a special one; the rest stay as they are",
+              {.min = 0}),
+        field("count", &C::count, "exact: the rate holds in every sample; bernoulli: on average"),
+        field("unit", &C::unit,
+              "what is hidden together: a token, a word, or a span of words, 3.8 on average"),
+        field("mask_token", &C::mask_token, "the mask, a token of the tokenizer"),
+        field("mask_id", &C::mask_id,
+              "instead of it: its id, which may lie behind those of the tokenizer", {.min = 0})};
+  }
+};
 
 /// Uniform numbers in [0, 1): one for the count, and four for every token.
 struct MaskDraws {

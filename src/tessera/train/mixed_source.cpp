@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 

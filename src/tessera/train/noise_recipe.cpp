@@ -462,8 +462,6 @@ Json noise_schema(const std::string& type) {
         {"description", "objectives, of which every sample draws one, each with its \"weight\""}};
     schema["required"].push_back("of");
   }
-  schema["properties"]["type"] = {{"const", type}, {"description", "what is learned"}};
-  schema["required"].push_back("type");
   return schema;
 }
 

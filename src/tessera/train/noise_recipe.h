@@ -51,7 +51,7 @@ spec::Json dump_noises(const std::vector<NoiseShare>& shares);
 
 /// Types that read_noises() knows, "mixture" the last.
 const std::vector<std::string>& noise_types();
-/// JSON schema of one of them.
+/// JSON schema of one of them, without "type".
 spec::Json noise_schema(const std::string& type);
 
 /// One for each share. Throws what NoiseConfig::build() does.

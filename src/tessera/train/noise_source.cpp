@@ -161,24 +161,4 @@ void NoiseSource::add(std::vector<NoisedPiece>& to,
   }
 }
 
-NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer) {
-  return {recipe.spec,
-          tokenizer,
-          {recipe.spec.encoder != nullptr, recipe.train.length},
-          separator_of(recipe.data, tokenizer)};
-}
-
-std::unique_ptr<Source> open_noises(const Recipe& recipe,
-                                    TokenData data,
-                                    const text::Tokenizer& tokenizer,
-                                    const LengthRamp& ramp) {
-  std::vector<double> weights;
-  for (const NoiseShare& share : recipe.noises) weights.push_back(share.weight);
-  NoiseSource::Options options{std::nullopt, recipe.train.length, recipe.train.seed, ramp};
-  if (recipe.spec.encoder) options.start = recipe.spec.start;
-  return std::make_unique<NoiseSource>(std::move(data), std::move(weights),
-                                       build_noises(recipe.noises, noise_scope(recipe, tokenizer)),
-                                       options);
-}
-
 }  // namespace tessera::train

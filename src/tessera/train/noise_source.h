@@ -61,13 +61,4 @@ class NoiseSource final : public Source {
   std::vector<Window> valid_;
 };
 
-/// What the noises of a recipe share.
-NoiseScope noise_scope(const Recipe& recipe, const text::Tokenizer& tokenizer);
-
-/// The source of a recipe with noises.
-std::unique_ptr<Source> open_noises(const Recipe& recipe,
-                                    TokenData data,
-                                    const text::Tokenizer& tokenizer,
-                                    const LengthRamp& ramp);
-
 }  // namespace tessera::train

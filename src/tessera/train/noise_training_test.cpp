@@ -2,8 +2,9 @@
 #include <cmath>
 
 #include "tessera/model/padding.h"
+#include "tessera/train/noise.h"
 #include "tessera/train/batch_tensors.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/train/objective.h"
 #include "tessera/train/noise_testing.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/trainer.h"
@@ -172,7 +173,7 @@ TEST(Noise, WhatAMixtureDrawsHasLossesOfItsOwn) {
   EXPECT_NEAR(sum, sums.at("loss"), 1e-6 * sum);
   EXPECT_EQ(targets, static_cast<double>(packed.n_targets));
   // and in evaluation: all of one kind alone is that kind's loss
-  const Evaluation all = evaluate(model, *objective, {.batch = 4});
+  const Evaluation all = objective->evaluate(model, {.batch = 4});
   ASSERT_EQ(all.losses.size(), 3u);
   infer::Score of_prefixes;
   for (int64_t sample = 0; sample < objective->source().valid_samples(); ++sample) {

@@ -4,12 +4,16 @@
 
 #include <fmt/format.h>
 
+#include "tessera/infer/score.h"
 #include "tessera/model/predictor_spec.h"
 #include "tessera/nn/router/policy_gradient.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
+#include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
+#include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
+#include "tessera/train/preference.h"
 
 namespace tessera::train {
 namespace {
@@ -23,14 +27,8 @@ class TokenObjective final : public Objective {
  public:
   TokenObjective(const Recipe& recipe, std::unique_ptr<Source> source)
       : Objective(std::move(source)),
-        name_(recipe.objective         ? spec::enum_name(recipe.objective->type)
-              : !recipe.noises.empty() ? type_of(recipe.noises)
-              : recipe.chat            ? spec::enum_name(recipe.chat->type)
-              : recipe.task            ? spec::enum_name(recipe.task->type)
-              : recipe.spec.encoder    ? "seq2seq"
-              : recipe.data.source_key ? "prefix_lm"
-                                       : "causal_lm"),
-        counts_bytes_(!recipe.task && !recipe.objective && !recipe.chat && recipe.noises.empty()),
+        name_(recipe.objective->type()),
+        kinds_(recipe.objective->kinds()),
         loss_{.z_loss = recipe.train.z_loss,
               .l2_wrap = recipe.train.l2_wrap,
               .smoothing = recipe.train.label_smoothing},
@@ -39,19 +37,13 @@ class TokenObjective final : public Objective {
         exit_(recipe.train.early_exit),
         steps_(recipe.train.steps),
         layers_(std::ssize(recipe.spec.layers)) {
-    for (size_t i = 0; i < recipe.noises.size(); ++i)
-      kinds_.push_back(fmt::format("{}_{}", recipe.noises[i].noise->type(), i + 1));
-    if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
-      fail(ErrorKind::spec, "spec.head",
-           "{} numbers a token; objective \"{}\" needs those of {} tokens", width, name_,
-           recipe.spec.vocab);
+    check_head_of_tokens(recipe);
   }
 
   std::string_view name() const override { return name_; }
   std::string main_loss() const override { return kNextToken; }
-  bool counts_bytes() const override { return counts_bytes_; }
-  std::string loss_of_kind(int64_t kind) const override {
-    return kinds_.at(static_cast<size_t>(kind));
+  Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const override {
+    return evaluate_tokens(model, source(), kinds_, options);
   }
 
   Denominators denominators(const PackedBatch& packed) const override {
@@ -140,22 +132,10 @@ class TokenObjective final : public Objective {
     return sums;
   }
 
-  std::vector<infer::Request> questions(const PackedBatch& packed) const override {
-    std::vector<infer::Request> out;
-    for (size_t i = 0; i < packed.pieces.size(); ++i) {
-      const Piece& piece = packed.pieces[i];
-      const auto of_piece = [&](const std::vector<int64_t>& all) {
-        return std::vector<int64_t>(all.begin() + piece.begin,
-                                    all.begin() + piece.begin + piece.length);
-      };
-      infer::Sequence text{{}, of_piece(packed.ids), piece.prefix};
-      if (!packed.sources.empty()) text.source = packed.sources[i];
-      out.push_back(infer::scoring(std::move(text), {0, of_piece(packed.targets)}));
-    }
-    return out;
-  }
-
  private:
+  const std::string& loss_of_kind(int64_t kind) const {
+    return kinds_.at(static_cast<size_t>(kind));
+  }
   /// "exit_2": behind the first two layers.
   static std::string exit_loss(int64_t layer) { return fmt::format("exit_{}", layer + 1); }
   /// How much worse than the mean of its batch each token was, times what chose for it.
@@ -216,15 +196,39 @@ class TokenObjective final : public Objective {
 
   std::string name_;
   std::vector<std::string> kinds_;  // losses of what it draws
-  bool counts_bytes_;
-  LossOptions loss_;  // but for its scale
-  int64_t ahead_;     // predictors that learn
+  LossOptions loss_;                // but for its scale
+  int64_t ahead_;                   // predictors that learn
   double ahead_weight_;
   EarlyExit exit_;
   int64_t steps_, layers_;
 };
 
+/// Objectives of another class than that of tokens.
+struct Maker {
+  const char* type;
+  std::unique_ptr<Objective> (*make)(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions& options);
+};
+std::unique_ptr<Objective> of_labels(const Recipe& recipe,
+                                     std::unique_ptr<Source> source,
+                                     const ObjectiveOptions&) {
+  return labelled_objective(recipe, std::move(source));
+}
+constexpr Maker kMakers[] = {{"classification", of_labels},
+                             {"regression", of_labels},
+                             {"token_classification", of_labels},
+                             {"question_answering", of_labels},
+                             {PreferenceRecipe::kType, preference}};
+
 }  // namespace
+
+void check_head_of_tokens(const Recipe& recipe) {
+  if (const int64_t width = infer::head_width(recipe.spec); width < recipe.spec.vocab)
+    fail(ErrorKind::spec, "spec.head",
+         "{} numbers a token; objective \"{}\" needs those of {} tokens", width,
+         recipe.objective->type(), recipe.spec.vocab);
+}
 
 Denominators& Denominators::operator+=(const Denominators& other) {
   for (const auto& [name, count] : other.losses) losses[name] += count;
@@ -243,10 +247,20 @@ std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr
   return std::make_unique<TokenObjective>(recipe, std::move(source));
 }
 
+std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {
+  auto source = open_source(recipe, options.cache, options.cancel);
+  if (options.say)
+    for (const std::string& line : source->notes()) options.say(line);
+  for (const Maker& maker : kMakers)
+    if (recipe.objective->type() == maker.type)
+      return maker.make(recipe, std::move(source), options);
+  return token_objective(recipe, std::move(source));
+}
+
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
                                           const CancelToken* cancel) {
-  return token_objective(recipe, open_source(recipe, cache, cancel));
+  return open_objective(recipe, {.cache = cache, .cancel = cancel});
 }
 
 }  // namespace tessera::train

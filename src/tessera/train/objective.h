@@ -7,11 +7,12 @@
 // tokens of a call: means over the tokens that their stack reads.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 
-#include "tessera/infer/evaluate.h"
+#include "tessera/train/evaluate.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/source.h"
@@ -32,6 +33,12 @@ struct Denominators {
 /// Sums of losses over one batch or several, by name.
 using LossSums = std::map<std::string, double>;
 
+/// What learn() of each batch of an update has to know of the others.
+class UpdateView {
+ public:
+  virtual ~UpdateView() = default;
+};
+
 class Objective {
  public:
   explicit Objective(std::unique_ptr<Source> source) : source_(std::move(source)) {}
@@ -45,6 +52,8 @@ class Objective {
   virtual std::string main_loss() const = 0;
 
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
+  /// Tokens that were predicted, of what the log counts.
+  virtual double predicted(const Denominators& whole) const { return whole.of(main_loss()); }
   /// Forward over one batch, whose tensors are `batch`, and back: adds to the parameters the
   /// gradients of the sums, each over its denominator in `whole`, and returns the sums; those of
   /// parts among them. Where the main one is not finite no gradient passes the hidden states.
@@ -53,12 +62,26 @@ class Objective {
                          const nn::Batch& batch,
                          const model::ForwardOptions& forward,
                          const Denominators& whole) const = 0;
-  /// What an evaluation asks of each piece of a batch, as a document of its own.
-  virtual std::vector<infer::Request> questions(const PackedBatch& packed) const = 0;
-  /// The loss of one of the objectives that this one draws (PackedBatch::kinds), by its name.
-  virtual std::string loss_of_kind(int64_t kind) const = 0;
-  /// Whether the text that is predicted has bytes to count.
-  virtual bool counts_bytes() const = 0;
+  /// Where an update has several batches whose losses are not sums of their own: what learn_part()
+  /// of each has to know of all; null = nothing.
+  virtual std::unique_ptr<const UpdateView> view(const model::Model&,
+                                                 const std::vector<PackedBatch>&,
+                                                 const model::ForwardOptions&) const {
+    return nullptr;
+  }
+  /// learn() of one of them.
+  virtual LossSums learn_part(const model::Model& model,
+                              const PackedBatch& packed,
+                              const nn::Batch& batch,
+                              const model::ForwardOptions& forward,
+                              const Denominators& whole,
+                              const UpdateView* view) const {
+    require(view == nullptr, "objective", "{} reads a view of an update and does not say how",
+            name());
+    return learn(model, packed, batch, forward, whole);
+  }
+  /// What it holds out, answered. Throws Error(cancelled) between passes.
+  virtual Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const = 0;
 
  private:
   std::unique_ptr<Source> source_;
@@ -68,8 +91,21 @@ class Objective {
 /// answer, those hidden in a text, what a task asks.
 std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source);
 
-/// The objective of a recipe. `cache`: where tokens of files are kept. Throws what open_source()
-/// does, and Error(spec) where the head cannot answer it.
+/// Throws Error(spec) where the head has fewer numbers than the vocabulary tokens.
+void check_head_of_tokens(const Recipe& recipe);
+
+/// What an objective is opened with besides its recipe.
+struct ObjectiveOptions {
+  std::filesystem::path cache;  // where tokens of files, and what models say of them, are kept
+  const CancelToken* cancel = nullptr;
+  bool goes_on =
+      false;  // a run from its checkpoint, which may have outlived the model it began from
+  std::function<void(const std::string&)> say = {};  // takes lines for whoever trains
+};
+
+/// The objective of a recipe. Throws what open_source() does, and Error(spec) where the head cannot
+/// answer it.
+std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options);
 std::unique_ptr<Objective> open_objective(const Recipe& recipe,
                                           const std::filesystem::path& cache,
                                           const CancelToken* cancel = nullptr);

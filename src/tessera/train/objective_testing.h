@@ -1,7 +1,7 @@
 // What tests of evaluation share.
 #pragma once
 
-#include "tessera/train/evaluate.h"
+#include "tessera/train/objective.h"
 
 namespace tessera::train {
 
@@ -32,8 +32,8 @@ inline Evaluation evaluate_split(const model::Model& model,
                                  const EvaluateOptions& options) {
   Recipe recipe;
   recipe.spec = model.spec();
-  return evaluate(model, *token_objective(recipe, std::make_unique<SplitSource>(split, length)),
-                  options);
+  return token_objective(recipe, std::make_unique<SplitSource>(split, length))
+      ->evaluate(model, options);
 }
 
 }  // namespace tessera::train

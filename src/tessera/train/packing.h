@@ -72,6 +72,12 @@ struct PackedBatch {
   std::vector<bool> goes_on;  // per window: whether its last document does not end with it
   std::vector<std::vector<int64_t>> sources;  // what an encoder reads beside each piece
   std::vector<int64_t> kinds;  // of each piece, which of several objectives asks it; else empty
+  std::vector<int64_t> items;      // numbers of what it was made of, as its objective reads them
+  std::vector<std::string> names;  // of each piece, what it is to its row ("chosen"); else empty
+  std::vector<int64_t> types;  // of each token, where there are types; else empty
+  /// Of each piece what is to be said of it, else empty: the number of its class, of several classes
+  /// a 1 or 0 each, a score, or the first and the last token of an answer.
+  std::vector<std::vector<double>> labels;
   int64_t n_targets = 0;
   int64_t first_sample = 0;  // number of row 0 of its pieces; the rows after it follow on
 };

@@ -3,7 +3,7 @@
 
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/batch_tensors.h"
-#include "tessera/train/evaluate.h"
+#include "tessera/train/objective.h"
 #include "tessera/train/part_losses.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/train_testing.h"

@@ -3,6 +3,7 @@
 #include "tessera/format/gguf.h"
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/infer/evaluate.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/train/start_weights.h"

@@ -11,9 +11,9 @@
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
 #include "tessera/spec/names.h"
-#include "tessera/train/noise_source.h"
-#include "tessera/text/chat_format.h"
+#include "tessera/train/objective_config.h"
 #include "tessera/train/start.h"
+#include "tessera/train/task_head.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/token_cache.h"
 
@@ -22,9 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One forward pass must stay addressable, whatever the recipe asks for.
-constexpr int64_t kMaxTokens = int64_t{1} << 31;
-
 /// All of a recipe but the spec, which is a document of its own, and the data, of which there are
 /// two kinds.
 struct Sections {
@@ -32,7 +29,6 @@ struct Sections {
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};
-  std::optional<MaskedRecipe> objective = {};
   std::optional<AdapterRecipe> adapter = {};
   std::optional<ExpertsRecipe> experts = {};
 
@@ -44,8 +40,6 @@ struct Sections {
         field("schedule", &C::schedule, "learning rate over the run"),
         field("checkpoint", &C::checkpoint, "when to save"),
         field("init", &C::init, "a model to begin from; null = fresh values"),
-        field("objective", &C::objective,
-              "what is learned; null = the next token, of pairs the answer"),
         field("adapter", &C::adapter,
               "what is trained beside that model, which stays as it is stored; null = the model"),
         field("experts", &C::experts, "experts that come and go, and balance; null = none")};
@@ -81,7 +75,7 @@ void rebase(Json& json, const fs::path& folder) {
   if (!json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
   const auto move_files = [&](Json& of) {
-    for (const char* key : {"train", "valid"})
+    for (const char* key : {"train", "valid", "train_labels", "valid_labels"})
       if (of.is_object() && of.contains(key) && of[key].is_array())
         for (Json& path : of[key]) move(path);
   };
@@ -186,12 +180,27 @@ void check_mix(const DataRecipe& data, const Json& json) {
   }
 }
 
-void read_data(const Json& json, Recipe& recipe) {
+/// Gives the spec of a recipe that learns from labels their names, and one that is a model's the
+/// head that they need.
+void take_task_head(Json& json, bool own_spec, Recipe& recipe) {
+  TaskHead made = with_task_head(std::move(json["spec"]), json["objective"], /*replace=*/!own_spec);
+  json["spec"] = std::move(made.spec);
+  if (made.note.empty()) return;
+  recipe.notes.push_back(made.note);
+  json["init"]["partial"] = true;
+}
+
+void read_data(const Json& json, bool labelled, Recipe& recipe) {
   const auto data = json.find("data");
   if (data == json.end())
     fail(ErrorKind::spec, "recipe", "\"data\" is missing; expected files to learn from, or a task");
   spec::Scope scope;
   scope.path = "data";
+  if (labelled) {
+    recipe.labels = spec::read_struct<LabelData>(*data, scope);
+    recipe.data.tokenizer = recipe.labels->tokenizer;
+    return;
+  }
   DataType type = DataType::text;
   if (data->is_object() && data->contains("type"))
     spec::detail::read_value((*data)["type"], type, {}, scope.at("type"));
@@ -269,124 +278,13 @@ void check_rewards(const model::ModelSpec& stack, std::string_view why) {
       }
 }
 
-/// What objectives out of a text alone need of the data.
-void check_text_alone(const Recipe& recipe, std::string_view type) {
-  if (recipe.task || recipe.data.source_key)
-    fail(ErrorKind::spec, "objective.type",
-         "\"{}\" asks for tokens of a text; expected files of text alone as data", type);
-}
-
-/// Throws Error(spec) where noises do not fit the spec, the data, the tokenizer or the length.
-void check_noises(const Recipe& recipe) {
-  if (recipe.noises.empty()) return;
-  const std::string type = type_of(recipe.noises);
-  check_text_alone(recipe, type);
-  if (recipe.train.windows == WindowOrder::carried)
-    fail(ErrorKind::spec, "train.windows",
-         "objective \"{}\" tells texts anew, and nothing goes on from one to the next; use "
-         "\"isolated\"",
-         type);
-  if (recipe.train.length > kMaxTokens)
-    fail(ErrorKind::spec, "train.length", "{} tokens; expected at most {}", recipe.train.length,
-         kMaxTokens);
-  const text::Tokenizer tokenizer = open_tokenizer(recipe.data);
-  build_noises(recipe.noises, noise_scope(recipe, tokenizer));
-}
-
-/// The next token alone is what a recipe without an objective learns.
-bool is_next_token(const std::vector<NoiseShare>& noises) {
-  return noises.size() == 1 && noises.front().noise->type() == "causal_lm";
-}
-
-/// Takes noises out of the JSON of a recipe.
-std::vector<NoiseShare> take_noises(Json& json) {
-  const auto found = json.find("objective");
-  if (found == json.end() || !found->is_object()) return {};
-  const std::string type = found->value("type", Json("")).is_string()
-                               ? (*found)["type"].get<std::string>()
-                               : std::string();
-  std::vector<std::string> known = noise_types();
-  if (std::find(known.begin(), known.end(), type) == known.end()) {
-    known.insert(known.begin(), spec::enum_name(ObjectiveType::masked_lm));
-    known.push_back(spec::enum_name(ChatObjective::chat));
-    // other mistakes are found where it is read
-    if (!type.empty() && type != known.front())
-      fail(ErrorKind::spec, "objective.type", "unknown value \"{}\"{}; expected one of {}", type,
-           spec::did_you_mean(type, known), fmt::join(known, ", "));
-    return {};
-  }
-  std::vector<NoiseShare> out = read_noises(*found, spec::Scope().at("objective"));
-  json.erase("objective");
-  return out;
-}
-
-/// What hiding tokens of a text needs, of the spec and of the data.
-void check_objective(Recipe& recipe) {
-  if (!recipe.objective) return;
-  MaskedRecipe& how = *recipe.objective;
-  if (recipe.spec.arch != model::Arch::encoder)
-    fail(ErrorKind::spec, "objective.type",
-         "\"masked_lm\" with arch \"{}\", which does not see what follows; expected \"encoder\"",
-         name_of(recipe.spec.arch));
-  if (recipe.spec.head && recipe.spec.head.type() != "masked_lm")
-    fail(ErrorKind::spec, "spec.head", "found \"{}\"; objective \"masked_lm\" needs \"masked_lm\"",
-         recipe.spec.head.type());
-  check_text_alone(recipe, "masked_lm");
-  if (recipe.train.windows == WindowOrder::carried)
-    fail(ErrorKind::spec, "train.windows",
-         "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
-  if (!(how.rate > 0 && how.rate <= 1))
-    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1", how.rate);
-  if (how.mask + how.random > 1)
-    fail(ErrorKind::spec, "objective.random",
-         "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
-  if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
-    fail(ErrorKind::spec, "objective.count",
-         "\"bernoulli\" with unit \"span\", whose words are not drawn each by itself; expected "
-         "\"exact\"");
-  if (how.mask_token.has_value() == how.mask_id.has_value())
-    fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
-         how.mask_id ? "given together with mask_id" : "missing");
-  if (how.mask_token) {
-    const auto id = open_tokenizer(recipe.data).id(*how.mask_token);
-    if (!id)
-      fail(
-          ErrorKind::spec, "objective.mask_token",
-          "found \"{}\", which the tokenizer does not have; expected one of its tokens, or mask_id",
-          *how.mask_token);
-    how.mask_id = *id;
-    how.mask_token.reset();
-  }
-  if (*how.mask_id >= recipe.spec.vocab)
-    fail(ErrorKind::spec, "objective.mask_id", "found {}; the spec has a vocabulary of {}",
-         *how.mask_id, recipe.spec.vocab);
-}
-
 void check_model(const Recipe& recipe) {
   const int64_t length = recipe.train.length;
-  if (!recipe.spec.causal() && !recipe.objective)
-    fail(ErrorKind::spec, "spec.arch",
-         "\"{}\" cannot be trained to predict the next token; expected \"decoder\" or "
-         "\"encoder_decoder\"",
-         name_of(recipe.spec.arch));
-  if (!recipe.spec.head)
-    fail(ErrorKind::spec, "spec.head", "missing; a model without logits cannot be trained");
-  if (recipe.spec.encoder && !recipe.data.source_key && recipe.noises.empty())
-    fail(
-        ErrorKind::spec, "data.source_key",
-        "missing; an encoder_decoder learns from pairs: expected the key of what the encoder reads "
-        "in every line of a jsonl file");
   if (!recipe.spec.encoder && recipe.data.source_key && !model::CallPlan(recipe.spec).reads_given())
     fail(ErrorKind::spec, "data.source_key",
          "given for a \"{}\" without a prefix, which reads no source; expected arch "
          "\"encoder_decoder\", or attention with pattern \"prefix\"",
          name_of(recipe.spec.arch));
-  if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
-      prefix > length && !recipe.data.source_key && !recipe.task && recipe.noises.empty())
-    fail(ErrorKind::spec, "train.length",
-         "{} tokens; the first {} of a document see each other, which leaves none to predict: "
-         "expected at least {}",
-         length, prefix, prefix);
   if (recipe.spec.encoder)
     if (const int64_t limit = recipe.spec.encoder->max_positions(); limit > 0 && length > limit)
       fail(ErrorKind::spec, "train.length", "{} tokens; the encoder has {} positions", length,
@@ -470,52 +368,6 @@ void check_curriculum(const Recipe& recipe) {
     fail(ErrorKind::spec, "train.curriculum",
          "\"carried\" windows go on in one another and have one length; expected steps 0, or "
          "\"isolated\"");
-  if (const int64_t prefix = model::CallPlan(recipe.spec).first_call(0);
-      prefix > how.from && !recipe.data.source_key && recipe.noises.empty())
-    fail(
-        ErrorKind::spec, "train.curriculum.from",
-        "found {}; the first {} tokens of a document see each other, which leaves none to predict: "
-        "expected at least {}",
-        how.from, prefix, prefix);
-}
-
-/// Takes the objective out of the JSON of a recipe where it is that of conversations.
-std::optional<ChatRecipe> take_chat(Json& json) {
-  const auto found = json.find("objective");
-  if (found == json.end() || !found->is_object() ||
-      found->value("type", Json()) != Json(std::string(spec::enum_name(ChatObjective::chat))))
-    return std::nullopt;
-  auto chat = spec::read_struct<ChatRecipe>(*found, spec::Scope().at("objective"));
-  json.erase("objective");
-  return chat;
-}
-
-/// What conversations need, of the spec and of the data.
-void check_chat(const Recipe& recipe) {
-  if (!recipe.chat) return;
-  const std::vector<std::string> known = text::chat_format_names();
-  if (std::find(known.begin(), known.end(), recipe.chat->format) == known.end())
-    fail(ErrorKind::spec, "objective.format", "found \"{}\"; expected one of {}",
-         recipe.chat->format, fmt::join(known, ", "));
-  if (recipe.spec.arch != model::Arch::decoder)
-    fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
-         name_of(recipe.spec.arch));
-  if (recipe.task)
-    fail(ErrorKind::spec, "data.type", "a task with objective \"chat\"; expected files of messages");
-  if (!recipe.data.mix.empty())
-    fail(ErrorKind::spec, "data.mix", "given with objective \"chat\"; expected files in train");
-  if (recipe.train.curriculum.steps > 0)
-    fail(ErrorKind::spec, "train.curriculum",
-         "conversations have the length that they have; expected steps 0");
-  if (recipe.data.source_key)
-    fail(ErrorKind::spec, "data.source_key",
-         "given with objective \"chat\", which reads messages; leave it out");
-  if (recipe.data.format != DataFormat::jsonl)
-    fail(ErrorKind::spec, "data.format", "found \"{}\"; objective \"chat\" reads \"jsonl\"",
-         spec::enum_name(recipe.data.format));
-  if (recipe.train.windows == WindowOrder::carried)
-    fail(ErrorKind::spec, "train.windows",
-         "\"carried\" reads on in a document, but conversations stand alone; use \"isolated\"");
 }
 
 /// What a row that goes on from step to step needs.
@@ -630,7 +482,8 @@ void check_adapter(const Recipe& recipe) {
     fail(ErrorKind::spec, "adapter",
          "given without \"init\"; expected \"init\": {{\"from\": MODEL}}, the model that it stands "
          "beside");
-  if (recipe.init->partial)
+  // labels need a head of their own, which is trained whole beside the adapter
+  if (recipe.init->partial && !recipe.labels)
     fail(ErrorKind::spec, "init.partial",
          "true beside an adapter, whose model stays as it is stored; expected false");
   const AdapterRecipe& how = *recipe.adapter;
@@ -686,8 +539,9 @@ void check_schedule(const Recipe& recipe) {
 /// Keys under which two runs may differ and still be the same run.
 bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
-  for (const char* key : {"train.threads", "train.eval_every", "train.eval_batches",
-                          "train.log_every", "checkpoint", "data.train", "data.valid"})
+  for (const char* key :
+       {"train.threads", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint",
+        "data.train", "data.valid", "data.train_labels", "data.valid_labels"})
     if (path == key) return true;
   return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
 }
@@ -732,6 +586,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   nn::register_mechanisms();
   json = extended(std::move(json), folder);
   inline_spec(json, folder);
+  const bool own_spec = json.is_object() && json.contains("spec");
   take_from_model(json, folder);
   for (const std::string& assignment : overrides) {
     model::apply_override(json, assignment);
@@ -744,8 +599,9 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
          "\"spec\" is missing; expected a path or an object (the architecture), or \"init\" with a "
          "model to begin from");
 
-  nn::register_mechanisms();
   Recipe recipe;
+  const bool labelled = learns_from_labels(json.value("objective", Json()));
+  if (labelled) take_task_head(json, own_spec, recipe);
   if (const int64_t routers = balance_routers(json["spec"]); routers > 0)
     recipe.notes.push_back(fmt::format(
         "{} router{} without \"losses\" learn{} with \"balance\": \"per_choice_mean\"; \"none\" "
@@ -753,10 +609,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
         routers, routers == 1 ? "" : "s", routers == 1 ? "s" : ""));
   recipe.spec = model::read_model_spec(json["spec"]);
   json.erase("spec");
-  read_data(json, recipe);
+  read_data(json, labelled, recipe);
   json.erase("data");
-  recipe.chat = take_chat(json);
-  recipe.noises = take_noises(json);
+  recipe.objective = read_objective(json.value("objective", Json()), recipe);
+  json.erase("objective");
   take_optimizer(json, recipe);
   auto sections = spec::read_struct<Sections>(json, {});
   refuse_keys_of_other_schedules(json);
@@ -771,23 +627,26 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
       for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
   };
   place(recipe.data);
+  if (recipe.labels) {
+    place(*recipe.labels);
+    for (auto* files : {&recipe.labels->train_labels, &recipe.labels->valid_labels})
+      for (std::string& file : *files) file = under(folder, file).lexically_normal().string();
+  }
   for (DataPart& part : recipe.data.mix) place(part);
   if (recipe.data.tokenizer != "bytes")
     recipe.data.tokenizer = under(folder, recipe.data.tokenizer).lexically_normal().string();
+  if (recipe.labels) recipe.labels->tokenizer = recipe.data.tokenizer;
   if (recipe.task)
     for (const auto& [path, length] : {std::pair("train.length", recipe.train.length),
                                        std::pair("data.valid_length", recipe.task->valid_length)})
       if (length > 0) check_task(*recipe.task, recipe.spec.vocab, length, path);
-  if (!recipe.task) check_data(recipe.data);
+  if (recipe.labels)
+    check_label_data(*recipe.labels, "data");
+  else if (!recipe.task)
+    check_data(recipe.data);
   recipe.schedule.check(recipe.train.steps, "schedule");
   recipe.experts = std::move(sections.experts);
-  recipe.objective = std::move(sections.objective);
-  check_objective(recipe);
-  if (is_next_token(recipe.noises) && recipe.spec.arch == model::Arch::decoder &&
-      !recipe.data.source_key)
-    recipe.noises.clear();
-  check_noises(recipe);
-  check_chat(recipe);
+  recipe.objective->check(recipe);
   recipe.adapter = std::move(sections.adapter);
   check_model(recipe);
   check_adapter(recipe);
@@ -806,7 +665,9 @@ Recipe load_recipe(const fs::path& path, const std::vector<std::string>& overrid
 Json resolve(const Recipe& recipe) {
   Json json = Json::object();
   json["spec"] = model::resolve(recipe.spec);
-  json["data"] = recipe.task ? dump_task(*recipe.task) : spec::dump_struct(recipe.data);
+  json["data"] = recipe.task     ? dump_task(*recipe.task)
+                 : recipe.labels ? spec::dump_struct(*recipe.labels)
+                                 : spec::dump_struct(recipe.data);
   json["train"] = spec::dump_struct(recipe.train);
   if (recipe.data.mix.empty())
     for (const char* key : {"mix", "temperature"}) json["data"].erase(key);
@@ -814,9 +675,8 @@ Json resolve(const Recipe& recipe) {
   json["optimizer"] = dump_optimizer(recipe.optimizer);
   // absent where there is nothing to say, as in recipes of checkpoints without these keys
   if (recipe.init) json["init"] = spec::dump_struct(*recipe.init);
-  if (recipe.objective) json["objective"] = spec::dump_struct(*recipe.objective);
-  if (!recipe.noises.empty()) json["objective"] = dump_noises(recipe.noises);
-  if (recipe.chat) json["objective"] = spec::dump_struct(*recipe.chat);
+  if (Json objective = recipe.objective->dump(); !objective.is_null())
+    json["objective"] = std::move(objective);
   if (recipe.adapter) json["adapter"] = dump_adapter(*recipe.adapter);
   if (recipe.experts) json["experts"] = spec::dump_struct(*recipe.experts);
   json["schedule"] = spec::dump_struct(recipe.schedule);
@@ -846,12 +706,11 @@ Json recipe_schema() {
       {"description",
        "the architecture: a path, or the object itself; may be left out beside init"}};
   schema["properties"]["data"] = {
-      {"description", "files to learn from, or a task whose examples are made"},
-      {"anyOf", {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>()}}};
-  Json objectives = {schema["properties"]["objective"], spec::struct_schema<ChatRecipe>()};
-  for (const std::string& type : noise_types()) objectives.push_back(noise_schema(type));
-  schema["properties"]["objective"] = {{"description", "what is learned"},
-                                       {"anyOf", std::move(objectives)}};
+      {"description", "files to learn from, a task whose examples are made, or labelled examples"},
+      {"anyOf",
+       {spec::struct_schema<DataRecipe>(), spec::struct_schema<TaskRecipe>(),
+        spec::struct_schema<LabelData>()}}};
+  schema["properties"]["objective"] = objective_schema();
   schema["properties"]["optimizer"] = optimizer_schema();
   schema["properties"]["extends"] = {
       {"type", "string"}, {"description", "another recipe, for all that this one does not say"}};

@@ -22,11 +22,11 @@
 #include "tessera/nn/recompute.h"
 #include "tessera/spec/fields.h"
 #include "tessera/train/adapter_recipe.h"
-#include "tessera/train/chat_recipe.h"
 #include "tessera/train/early_exit.h"
 #include "tessera/train/label_smoothing.h"
+#include "tessera/train/label_data.h"
 #include "tessera/train/length_ramp.h"
-#include "tessera/train/noise_recipe.h"
+#include "tessera/train/objective_ptr.h"
 #include "tessera/train/optimizer_recipe.h"
 #include "tessera/train/schedule.h"
 
@@ -42,18 +42,6 @@ enum class Filler {
 enum class DataFormat {
   text,   // a file is a document
   jsonl,  // a line is an object that holds a document
-};
-enum class ObjectiveType {
-  masked_lm,  // tokens of a text that are hidden in it
-};
-enum class MaskCount {
-  exact,      // as many of every sample as the rate says
-  bernoulli,  // every token by itself
-};
-enum class MaskUnit {
-  token,
-  word,
-  span,  // of words
 };
 enum class Precision {
   float32,
@@ -86,26 +74,6 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::DataFormat> {
   using E = tessera::train::DataFormat;
   static constexpr std::array names{std::pair{E::text, "text"}, std::pair{E::jsonl, "jsonl"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::ObjectiveType> {
-  using E = tessera::train::ObjectiveType;
-  static constexpr std::array names{std::pair{E::masked_lm, "masked_lm"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::MaskCount> {
-  using E = tessera::train::MaskCount;
-  static constexpr std::array names{std::pair{E::exact, "exact"},
-                                    std::pair{E::bernoulli, "bernoulli"}};
-};
-
-template <>
-struct tessera::spec::EnumNames<tessera::train::MaskUnit> {
-  using E = tessera::train::MaskUnit;
-  static constexpr std::array names{std::pair{E::token, "token"}, std::pair{E::word, "word"},
-                                    std::pair{E::span, "span"}};
 };
 
 template <>
@@ -213,35 +181,8 @@ struct TaskRecipe {
   }
 };
 
-/// What is hidden of a text (masking.h).
-struct MaskedRecipe {
-  ObjectiveType type = ObjectiveType::masked_lm;
-  double rate = 0.15;
-  double mask = 0.8;
-  double random = 0.1;
-  MaskCount count = MaskCount::exact;
-  MaskUnit unit = MaskUnit::token;
-  std::optional<std::string> mask_token = {};
-  std::optional<int64_t> mask_id = {};
-
-  static constexpr auto fields() {
-    using C = MaskedRecipe;
-    using spec::field;
-    return std::tuple{
-        field("type", &C::type, "what is learned", {.required = true}),
-        field("rate", &C::rate, "share of the tokens that are asked for", {.min = 0}),
-        field("mask", &C::mask, "share of those that become the mask", {.min = 0}),
-        field("random", &C::random,
-              "share of those that become any token but a special one; the rest stay as they are",
-              {.min = 0}),
-        field("count", &C::count, "exact: the rate holds in every sample; bernoulli: on average"),
-        field("unit", &C::unit,
-              "what is hidden together: a token, a word, or a span of words, 3.8 on average"),
-        field("mask_token", &C::mask_token, "the mask, a token of the tokenizer"),
-        field("mask_id", &C::mask_id,
-              "instead of it: its id, which may lie behind those of the tokenizer", {.min = 0})};
-  }
-};
+/// One forward pass must stay addressable, whatever the recipe asks for.
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 struct TrainRecipe {
   int64_t steps = 0;
@@ -403,14 +344,14 @@ struct Recipe {
   /// Paths absolute or relative to the working directory, whatever the recipe's folder.
   DataRecipe data;
   std::optional<TaskRecipe> task;  // instead of data
+  /// Instead of both where the objective learns from labels; data.tokenizer is then its tokenizer.
+  std::optional<LabelData> labels = {};
   TrainRecipe train;
   OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
   std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
-  std::optional<MaskedRecipe> objective = {};  // null = the next token, or the answer
-  std::vector<NoiseShare> noises = {};         // instead of it: questions out of a text
-  std::optional<ChatRecipe> chat = {};         // instead of it: answers of conversations
+  ObjectivePtr objective = next_token_objective();
   std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning

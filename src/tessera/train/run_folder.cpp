@@ -2,19 +2,22 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/spec/json.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {
@@ -82,6 +85,24 @@ RunLock::RunLock(const fs::path& folder) {
 
 RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+bool is_held(const fs::path& folder) {
+  struct stat found {};
+  if (::stat((folder / "lock").c_str(), &found) != 0) return false;
+  std::string holder;  // that wrote its number last, see RunLock
+  std::ifstream(folder / "lock") >> holder;
+  // "1: FLOCK  ADVISORY  WRITE 4711 fd:00:131 0 EOF": process, device and file
+  std::ifstream locks("/proc/locks");
+  const std::string file = fmt::format(":{}", found.st_ino);
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream words(line);
+    std::string number, kind, advisory, mode, process, where;
+    if (words >> number >> kind >> advisory >> mode >> process >> where && kind == "FLOCK" &&
+        mode == "WRITE" && process == holder && where.ends_with(file))
+      return true;
+  }
+  return false;
 }
 
 fs::path checkpoint_folder(const fs::path& run, int64_t step) {

@@ -32,6 +32,10 @@ class RunLock {
   int descriptor_ = -1;
 };
 
+/// Whether a trainer of this machine holds the folder now, without touching its lock; false where
+/// the system does not say (/proc/locks).
+bool is_held(const std::filesystem::path& folder);
+
 /// A checkpoint being written. Dropped before commit(), it leaves nothing behind.
 class PendingCheckpoint {
  public:

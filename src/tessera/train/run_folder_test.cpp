@@ -98,6 +98,18 @@ TEST(Checkpoint, FullDiskKeepsTheOldOne) {
   verify_checkpoint(folder / "latest");
 }
 
+TEST(RunFolder, IsHeldWhileATrainerWorks) {
+  if (!fs::exists("/proc/locks")) GTEST_SKIP() << "no /proc/locks";
+  const TemporaryFolder folder;
+  EXPECT_FALSE(is_held(folder.path()));
+  {
+    const RunLock lock(folder.path());
+    EXPECT_TRUE(is_held(folder.path()));
+  }
+  EXPECT_TRUE(fs::exists(folder / "lock"));
+  EXPECT_FALSE(is_held(folder.path()));
+}
+
 TEST(RunLog, ContinuesAfterAStep) {
   const TemporaryFolder folder;
   {
@@ -115,6 +127,15 @@ TEST(RunLog, ContinuesAfterAStep) {
   const std::string csv = read_text_file(folder / "log.csv");
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 4);
   EXPECT_TRUE(csv.starts_with("step,loss,lr,")) << csv;
+}
+
+TEST(RunLog, NumbersOfALine) {
+  const auto numbers = numbers_of(json_of(
+      R"({"step": 3, "loss": 0.5, "alarms": ["a"], "losses": {"z": 2},
+          "experts": {"layers.0": {"load": [1, 2], "entropy": 0.25}}})"));
+  const std::map<std::string, double> found(numbers.begin(), numbers.end());
+  EXPECT_EQ(found, (std::map<std::string, double>{
+                       {"step", 3}, {"loss", 0.5}, {"losses/z", 2}, {"experts/layers.0/entropy", 0.25}}));
 }
 
 TEST(RunLog, LinesHoldCounts) {

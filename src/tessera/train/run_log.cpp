@@ -39,19 +39,32 @@ std::string csv_row(const Json& json) {
   return text + "\n";
 }
 
+void add_numbers(const Json& json,
+                 const std::string& under,
+                 std::vector<std::pair<std::string, double>>& out) {
+  for (const auto& [key, value] : json.items())
+    if (value.is_number())
+      out.emplace_back(under + key, value.get<double>());
+    else if (value.is_object())
+      add_numbers(value, under + key + "/", out);
+}
+
 /// All numbers of a line but where it stands.
 std::string event_of(const Json& json, double begin) {
-  std::vector<std::pair<std::string, double>> values;
-  for (const auto& [key, value] : json.items())
-    if (value.is_number() && key != "step" && key != "seconds")
-      values.emplace_back(key, value.get<double>());
-  if (json.contains("losses"))
-    for (const auto& [name, value] : json["losses"].items())
-      values.emplace_back("losses/" + name, value.get<double>());
+  auto values = numbers_of(json);
+  std::erase_if(values, [](const auto& value) {
+    return value.first == "step" || value.first == "seconds";
+  });
   return scalars_event(begin + json["seconds"].get<double>(), json["step"].get<int64_t>(), values);
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, double>> numbers_of(const Json& line) {
+  std::vector<std::pair<std::string, double>> out;
+  add_numbers(line, "", out);
+  return out;
+}
 
 Json to_json(const LogLine& line) {
   Json json = {{"step", line.step},      {"loss", line.loss},
@@ -62,6 +75,7 @@ Json to_json(const LogLine& line) {
   if (line.valid_bits_per_byte) json["valid_bits_per_byte"] = *line.valid_bits_per_byte;
   if (line.accuracy) json["accuracy"] = *line.accuracy;
   if (!line.losses.empty()) json["losses"] = line.losses;
+  if (!line.scores.empty()) json["scores"] = line.scores;
   if (!line.experts.empty()) json["experts"] = line.experts;
   if (!line.alarms.empty()) json["alarms"] = line.alarms;
   if (!line.expert_changes.empty()) json["expert_changes"] = line.expert_changes;
@@ -98,15 +112,18 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   line.valid_loss = number("valid_loss");
   line.valid_bits_per_byte = number("valid_bits_per_byte");
   line.accuracy = number("accuracy");
-  if (const auto losses = json.find("losses"); losses != json.end()) {
-    if (!losses->is_object())
-      fail(ErrorKind::file, where, "\"losses\": found {}; expected an object",
-           spec::kind_of(*losses));
-    for (const auto& [name, value] : losses->items()) {
+  for (const auto& [group, to] :
+       {std::pair("losses", &line.losses), std::pair("scores", &line.scores)}) {
+    const auto found = json.find(group);
+    if (found == json.end()) continue;
+    if (!found->is_object())
+      fail(ErrorKind::file, where, "\"{}\": found {}; expected an object", group,
+           spec::kind_of(*found));
+    for (const auto& [name, value] : found->items()) {
       if (!value.is_number())
-        fail(ErrorKind::file, where, "\"losses.{}\": found {}; expected a number", name,
+        fail(ErrorKind::file, where, "\"{}.{}\": found {}; expected a number", group, name,
              spec::kind_of(value));
-      line.losses[name] = value.get<double>();
+      (*to)[name] = value.get<double>();
     }
   }
   for (const auto& [key, to] :

@@ -30,6 +30,7 @@ struct LogLine {
   std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
   // in log.jsonl alone:
   std::map<std::string, double> losses = {};  // those of parts, by name
+  std::map<std::string, double> scores = {};  // of what is held out, by name, when evaluated
   spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
   spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
@@ -38,6 +39,9 @@ struct LogLine {
 spec::Json to_json(const LogLine& line);
 /// Throws Error(file) that begins with `where` when it is not such a line.
 LogLine log_line_of(const spec::Json& json, const std::string& where);
+
+/// Every number of a line, by its name; those of objects in it as "losses/NAME".
+std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
 
 class RunLog {
  public:

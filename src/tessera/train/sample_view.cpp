@@ -1,6 +1,7 @@
 #include "tessera/train/sample_view.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 
@@ -80,7 +81,10 @@ std::string shown(std::span<const int64_t> ids, const text::Tokenizer* tokenizer
   return out;
 }
 
-Json view_of(const PackedBatch& batch, size_t index, const text::Tokenizer* tokenizer) {
+Json view_of(const PackedBatch& batch,
+             size_t index,
+             const text::Tokenizer* tokenizer,
+             bool classes) {
   const Piece& piece = batch.pieces.at(index);
   const auto first = static_cast<size_t>(piece.begin), size = static_cast<size_t>(piece.length);
   const auto ids = std::span(batch.ids).subspan(first, size),
@@ -89,32 +93,39 @@ Json view_of(const PackedBatch& batch, size_t index, const text::Tokenizer* toke
               {"reads", tokens_json(ids, tokenizer)},
               {"targets", std::vector<int64_t>(targets.begin(), targets.end())},
               {"asks", Json::array()}};
+  if (!batch.names.empty()) out["name"] = batch.names[index];
   if (!batch.sources.empty()) out["encoder_reads"] = tokens_json(batch.sources[index], tokenizer);
   if (piece.prefix > 1) out["prefix"] = piece.prefix;
+  if (!batch.labels.empty()) out["label"] = batch.labels[index];
   for (const Run& run : runs_of(targets))
     out["asks"].push_back({{"from", run.begin},
                            {"to", run.end - 1},
                            {"text", shown(targets.subspan(static_cast<size_t>(run.begin),
                                                           static_cast<size_t>(run.end - run.begin)),
-                                          tokenizer)}});
+                                          classes ? nullptr : tokenizer)}});
   return out;
 }
 
 std::vector<std::string> lines_of(const PackedBatch& batch,
                                   size_t index,
-                                  const text::Tokenizer* tokenizer) {
-  const Json view = view_of(batch, index, tokenizer);
+                                  const text::Tokenizer* tokenizer,
+                                  bool classes) {
+  const Json view = view_of(batch, index, tokenizer, classes);
   std::vector<std::string> out;
   const auto add = [&](const char* what, const Json& tokens) {
     out.push_back(fmt::format("  {:<14}{} tokens: {}", what, tokens["ids"].size(),
                               tokens["text"].get<std::string>()));
   };
+  if (view.contains("name")) out.push_back("  " + view["name"].get<std::string>());
   if (view.contains("encoder_reads")) add("encoder reads", view["encoder_reads"]);
   add("reads", view["reads"]);
   if (view.contains("prefix"))
     out.push_back(
         fmt::format("  {:<14}the first {} tokens", "given", view["prefix"].get<int64_t>()));
-  if (view["asks"].empty()) out.push_back(fmt::format("  {:<14}nothing", "asks"));
+  if (view.contains("label"))
+    out.push_back(fmt::format("  {:<14}{}", "label", fmt::join(batch.labels[index], ", ")));
+  else if (view["asks"].empty())
+    out.push_back(fmt::format("  {:<14}nothing", "asks"));
   for (const Json& run : view["asks"])
     out.push_back(fmt::format(
         "  {:<14}at {}: {}", "asks",

@@ -16,12 +16,17 @@ namespace tessera::train {
 std::string shown(std::span<const int64_t> ids, const text::Tokenizer* tokenizer);
 
 /// One document of a batch: {"row", "reads": {"ids", "tokens", "text"}, "targets", "asks", ...};
-/// "encoder_reads" where an encoder reads something beside it, "prefix" where tokens were given.
-spec::Json view_of(const PackedBatch& batch, size_t piece, const text::Tokenizer* tokenizer);
+/// "encoder_reads" where an encoder reads something beside it, "prefix" where tokens were given,
+/// "label" where the document has one. `classes`: targets are numbers of classes, not tokens.
+spec::Json view_of(const PackedBatch& batch,
+                   size_t piece,
+                   const text::Tokenizer* tokenizer,
+                   bool classes = false);
 
 /// The same in a few lines, each indented.
 std::vector<std::string> lines_of(const PackedBatch& batch,
                                   size_t piece,
-                                  const text::Tokenizer* tokenizer);
+                                  const text::Tokenizer* tokenizer,
+                                  bool classes = false);
 
 }  // namespace tessera::train

@@ -6,6 +6,11 @@
 #include "tessera/train/start.h"
 
 namespace tessera::train {
+
+bool is_of_head(const std::string& name) {
+  return name.starts_with("head.") || name.starts_with("pooler.");
+}
+
 namespace {
 
 /// "a", "b" and 3 more.
@@ -55,6 +60,11 @@ StartWeights start_weights(const Recipe& recipe) {
                      [&](const format::TensorView& view) { return view.name == decl.name; });
     if (found == checkpoint.tensors.end()) {
       report.fresh.push_back(decl.name);
+      continue;
+    }
+    if (found->shape != decl.shape && recipe.init->partial && is_of_head(decl.name)) {
+      report.fresh.push_back(decl.name);
+      report.dropped.push_back(decl.name);
       continue;
     }
     if (found->shape != decl.shape)

@@ -17,6 +17,10 @@ struct StartReport {
   std::vector<std::string> lines() const;
 };
 
+/// Whether a parameter is of a head or a pooler, which "init.partial" may replace by one of another
+/// shape.
+bool is_of_head(const std::string& name);
+
 struct StartWeights {
   model::Weights weights;
   std::optional<StartReport> report = {};  // where the recipe names a model

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "tessera/convert/tokenizer.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::train {
 namespace {

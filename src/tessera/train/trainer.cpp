@@ -104,7 +104,10 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
   at::set_num_threads(thread_count());
   ops::use_block_cache();
 
-  const auto objective = open_objective(recipe, folder / "cache", options.cancel);
+  const auto objective = open_objective(recipe, {.cache = folder / "cache",
+                                                 .cancel = options.cancel,
+                                                 .goes_on = !checkpoint_steps(folder).empty(),
+                                                 .say = options.on_start});
   auto learner = first_learner(recipe, folder, options);
   if (options.on_start)
     options.on_start("states of the optimiser: " + learner->optimizer->memory_text());

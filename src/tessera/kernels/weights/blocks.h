@@ -1,6 +1,7 @@
-// Storage types to float32: plain 16-bit floats and the block types of GGUF.
+// Storage types to float32: plain 16-bit floats, the block types of GGUF, and those of quantised
+// folders, whose values are rounded once.
 //
-// Values are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads
+// Values of GGUF's are bit-equal to gguf.quants.dequantize of the PyPI package gguf 0.19 (NaN payloads
 // aside, and blocks of MXFP4 whose scale is below 2^-125, which are 0 here). Layouts: ggml-common.h
 // of ggml; an element's value is d * q, d * q + m or d * s * q - dmin * m, rounded to float32 once:
 // the products alone are exact there.

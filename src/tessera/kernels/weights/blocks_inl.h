@@ -12,6 +12,7 @@
 #include "tessera/base/dtype.h"
 #include "tessera/base/half.h"
 #include "tessera/kernels/simd_inl.h"
+#include "tessera/kernels/weights/codebooks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -138,8 +139,9 @@ HWY_INLINE VB five_bit_codes(const uint8_t* word, int i) {
 //
 // Values are d (code - offset) + m with one d, and one m where there are minima, for `run`
 // elements. codes(block, g, i) gives the codes of elements 32 g + i ... as bytes, kBytes of them.
-// Types of 32 begin with d and m. In those of 256 d is the half at d_at times a byte of
-// scale_codes(block), m the half at m_at times another, and subtracted.
+// Types of 32 begin with d and m as halves, those with a `zero` with d as a float: their m is -d
+// times zero(block). Floats of eight bits have no codes. In types of 256 d is the half at d_at
+// times a byte of scale_codes(block), m the half at m_at times another, and subtracted.
 
 // --- codes of four and five bits -----------------------------------------------------------------
 
@@ -347,6 +349,77 @@ struct MxFp4 {
         b + 1, [&](VI q) HWY_ATTR { return scaled(twice(q), d); }, emit);
   }
 };
+
+// --- 32 numbers of quantised folders, with a float as scale --------------------------------------
+
+HWY_INLINE float float_at(const uint8_t* p) {
+  float value;
+  std::memcpy(&value, p, 4);
+  return value;
+}
+
+struct ScaledU4 {
+  static constexpr int elements = 32, bytes = 21;
+  static constexpr int run = 32, offset = 0;
+  static constexpr bool minimum = true, has_zero = true;
+  static HWY_INLINE int32_t zero(const uint8_t* b) { return b[4]; }
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) { return nibble_codes(b + 5, i); }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(float_at(b));
+    const VI z = int_all(zero(b));
+    four_bits(
+        b + 5, [&](VI q) HWY_ATTR { return scaled(hn::Sub(q, z), d); }, emit);
+  }
+};
+
+struct ScaledI8 {
+  static constexpr int elements = 32, bytes = 38;
+  static constexpr int run = 32, offset = 128;
+  static constexpr bool minimum = true, has_zero = true;
+  static HWY_INLINE int32_t zero(const uint8_t* b) {
+    int16_t value;
+    std::memcpy(&value, b + 4, 2);
+    return value;
+  }
+  static HWY_INLINE VB codes(const uint8_t* b, int, int i) {
+    return hn::Xor(hn::LoadU(Bytes(), b + 6 + i), hn::Set(Bytes(), uint8_t{128}));
+  }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(float_at(b));
+    const VI z = int_all(zero(b));
+#pragma GCC unroll 8
+    for (int e = 0; e < 32; e += kLanes) emit(e, scaled(hn::Sub(signed_bytes(b + 6 + e), z), d));
+  }
+};
+
+struct ScaledE4m3 {
+  static constexpr int elements = 32, bytes = 36;
+  // float8.h, e4m3_to_float()
+  static HWY_INLINE V32 value(VI bits) {
+    const VI magnitude = low_bits(bits, 0x7f);
+    const VI sign = hn::ShiftLeft<24>(low_bits(bits, 0x80));
+    const V32 usual = hn::BitCast(F32(), hn::Add(hn::ShiftLeft<20>(magnitude), int_all(120 << 23)));
+    const V32 small = scaled(magnitude, all(0x1p-9f));
+    const hn::RebindToSigned<F32> d;
+    const auto lanes = [&](auto mask) HWY_ATTR { return hn::RebindMask(F32(), mask); };
+    V32 v = hn::IfThenElse(lanes(hn::Gt(int_all(8), magnitude)), small, usual);
+    const V32 none = hn::BitCast(F32(), hn::Set(d, 0x7fc00000));
+    v = hn::IfThenElse(lanes(hn::Eq(magnitude, int_all(0x7f))), none, v);
+    return hn::Or(v, hn::BitCast(F32(), sign));
+  }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    const V32 d = all(float_at(b));
+#pragma GCC unroll 8
+    for (int e = 0; e < 32; e += kLanes) emit(e, hn::Mul(value(unsigned_bytes(b + 4 + e)), d));
+  }
+};
+
+/// Whether a block's minimum is -d times a zero.
+template <class Block>
+concept HasZero = Block::has_zero;
 
 // iq4_nl, iq4_xs: of 32 codes of four bits, kLevels as bytes of offset 128
 HWY_INLINE VB level_codes(const uint8_t* p, int i) {
@@ -639,6 +712,202 @@ struct Iq4Nl {
   }
 };
 
+// --- code books and ternary numbers --------------------------------------------------------------
+
+// Types of 256 whose groups of 32 are looked up, or taken apart, as signed bytes: `lookup(block, g,
+// bytes)`. A number is one of 16 factors, of 16 elements each, times its byte.
+template <class Type, int bytes_>
+struct LookedUp {
+  static constexpr int elements = 256, bytes = bytes_, group_elements = 32;
+  using Scales = Factors;
+  template <class Emit>
+  static HWY_INLINE void group(const uint8_t* b, const Scales& s, int g, const Emit& emit) {
+    HWY_ALIGN uint8_t numbers[32];
+    Type::lookup(b, g, numbers);
+#pragma GCC unroll 8
+    for (int e = 0; e < 32; e += kLanes)
+      emit(32 * g + e, scaled(signed_bytes(numbers + e), all(s.d[2 * g + e / 16])));
+  }
+  template <class Emit>
+  static HWY_INLINE void unpack(const uint8_t* b, const Emit& emit) {
+    unpack_groups<Type>(b, emit);
+  }
+  static HWY_INLINE void put(uint8_t* numbers, int eight, uint64_t word) {
+    std::memcpy(numbers + 8 * eight, &word, sizeof word);
+  }
+  static HWY_INLINE float half_number(const uint8_t* p) {
+    return f16_to_float(static_cast<uint16_t>(p[0] | p[1] << 8));
+  }
+};
+
+// seven bits of signs for each of four eights, and a factor in the uppermost four, in a word
+HWY_INLINE uint8_t signs_of_word(uint32_t word, int eight) {
+  return kCodeBooks.even_signs[word >> (7 * eight) & 127];
+}
+
+struct Iq2Xxs : LookedUp<Iq2Xxs, 66> {
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = half_number(b) * 0.125f;
+    for (int g = 0; g < 8; ++g)
+      s.d[2 * g] = s.d[2 * g + 1] = d * static_cast<float>(2 * (word_at(b + 6 + 8 * g) >> 28) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    const uint8_t* index = b + 2 + 8 * g;
+    const uint32_t word = word_at(index + 4);
+    for (int i = 0; i < 4; ++i)
+      put(to, i, with_signs(kCodeBooks.iq2_xxs[index[i]], signs_of_word(word, i)));
+  }
+};
+
+struct Iq2Xs : LookedUp<Iq2Xs, 74> {
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = half_number(b) * 0.125f;
+    for (int j = 0; j < 16; ++j)
+      s.d[j] = d * static_cast<float>(2 * (b[66 + j / 2] >> (4 * (j % 2)) & 15) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t* at = b + 2 + 8 * g + 2 * i;
+      const int index = at[0] | at[1] << 8;
+      put(to, i, with_signs(kCodeBooks.iq2_xs[index & 511], kCodeBooks.even_signs[index >> 9]));
+    }
+  }
+};
+
+struct Iq2S : LookedUp<Iq2S, 82> {
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = half_number(b) * 0.125f;
+    for (int j = 0; j < 16; ++j)
+      s.d[j] = d * static_cast<float>(2 * (b[74 + j / 2] >> (4 * (j % 2)) & 15) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    for (int i = 0; i < 4; ++i) {
+      const int index = b[2 + 4 * g + i] | (b[66 + g] >> (2 * i) & 3) << 8;
+      put(to, i, with_signs(kCodeBooks.iq2_s[index], b[34 + 4 * g + i]));
+    }
+  }
+};
+
+HWY_INLINE uint64_t two_words(uint32_t low, uint32_t high) {
+  return low | uint64_t{high} << 32;
+}
+
+struct Iq3Xxs : LookedUp<Iq3Xxs, 98> {
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = half_number(b) * 0.25f;
+    for (int g = 0; g < 8; ++g)
+      s.d[2 * g] = s.d[2 * g + 1] = d * static_cast<float>(2 * (word_at(b + 66 + 4 * g) >> 28) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    const uint8_t* index = b + 2 + 8 * g;
+    const uint32_t word = word_at(b + 66 + 4 * g);
+    for (int i = 0; i < 4; ++i)
+      put(to, i,
+          with_signs(
+              two_words(kCodeBooks.iq3_xxs[index[2 * i]], kCodeBooks.iq3_xxs[index[2 * i + 1]]),
+              signs_of_word(word, i)));
+  }
+};
+
+struct Iq3S : LookedUp<Iq3S, 110> {
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = half_number(b);
+    for (int g = 0; g < 8; ++g)
+      s.d[2 * g] = s.d[2 * g + 1] =
+          d * static_cast<float>(2 * (b[106 + g / 2] >> (4 * (g % 2)) & 15) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    const auto four = [&](int j) HWY_ATTR {
+      return kCodeBooks.iq3_s[static_cast<size_t>(b[2 + 8 * g + j] | (b[66 + g] >> j & 1) << 8)];
+    };
+    for (int i = 0; i < 4; ++i)
+      put(to, i, with_signs(two_words(four(2 * i), four(2 * i + 1)), b[74 + 4 * g + i]));
+  }
+};
+
+// numbers of IQ1: 8 times -1, 0 or 1, and 1 more or less
+HWY_INLINE uint64_t moved_by_one(uint64_t bytes, bool down) {
+  constexpr uint64_t kUpper = 0x8080808080808080u, kOnes = 0x0101010101010101u;
+  // byte by byte, without what one would carry into the next
+  const uint64_t by = down ? ~uint64_t{0} : kOnes;
+  return ((bytes & ~kUpper) + (by & ~kUpper)) ^ ((bytes ^ by) & kUpper);
+}
+
+struct Iq1S : LookedUp<Iq1S, 50> {
+  static HWY_INLINE int high(const uint8_t* b, int g) { return b[34 + 2 * g] | b[35 + 2 * g] << 8; }
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = half_number(b) * 0.125f;
+    for (int g = 0; g < 8; ++g)
+      s.d[2 * g] = s.d[2 * g + 1] = d * static_cast<float>(2 * (high(b, g) >> 12 & 7) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    const int more = high(b, g);
+    for (int i = 0; i < 4; ++i) {
+      const int index = b[2 + 4 * g + i] | (more >> (3 * i) & 7) << 8;
+      put(to, i, moved_by_one(kCodeBooks.iq1[static_cast<size_t>(index)], (more & 0x8000) != 0));
+    }
+  }
+};
+
+struct Iq1M : LookedUp<Iq1M, 56> {
+  static HWY_INLINE int scale(const uint8_t* b, int word) {
+    return b[48 + 2 * word] | b[49 + 2 * word] << 8;
+  }
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    // a half in the uppermost four bits of four words
+    int bits = 0;
+    for (int i = 0; i < 4; ++i) bits |= (scale(b, i) >> 12) << (4 * i);
+    const float d = f16_to_float(static_cast<uint16_t>(bits)) * 0.125f;
+    for (int j = 0; j < 16; ++j)
+      s.d[j] = d * static_cast<float>(2 * (scale(b, j / 4) >> (3 * (j % 4)) & 7) + 1);
+  }
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    for (int i = 0; i < 4; ++i) {
+      const int more = b[32 + 2 * g + i / 2] >> (4 * (i % 2)) & 15;
+      const int index = b[4 * g + i] | (more & 7) << 8;
+      put(to, i, moved_by_one(kCodeBooks.iq1[static_cast<size_t>(index)], (more & 8) != 0));
+    }
+  }
+};
+
+// -1, 0 and 1 times one factor
+template <class Type, int bytes_>
+struct Ternary : LookedUp<Type, bytes_> {
+  static HWY_INLINE void read_scales(const uint8_t* b, Factors& s) {
+    const float d = LookedUp<Type, bytes_>::half_number(b + bytes_ - 2);
+    for (float& factor : s.d) factor = d;
+  }
+};
+
+// digits of base 3 of a byte, read as a fraction of 256, from the uppermost on
+HWY_INLINE uint8_t ternary_digit(uint8_t byte, int digit) {
+  constexpr uint8_t kPowers[] = {1, 3, 9, 27, 81};
+  const auto rest = static_cast<uint8_t>(byte * kPowers[digit]);
+  return static_cast<uint8_t>((rest * 3 >> 8) - 1);
+}
+
+struct Tq1_0 : Ternary<Tq1_0, 54> {
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    // five digits of 32 bytes, five of 16, and four of 4
+    if (g < 5) {
+      for (int e = 0; e < 32; ++e) to[e] = ternary_digit(b[e], g);
+      return;
+    }
+    for (int e = 0; e < 32; ++e) {
+      const int at = 32 * (g - 5) + e;
+      to[e] = at < 80 ? ternary_digit(b[32 + at % 16], at / 16)
+                      : ternary_digit(b[48 + at % 4], (at - 80) / 4);
+    }
+  }
+};
+
+struct Tq2_0 : Ternary<Tq2_0, 66> {
+  static HWY_INLINE void lookup(const uint8_t* b, int g, uint8_t* to) {
+    for (int e = 0; e < 32; ++e)
+      to[e] = static_cast<uint8_t>((b[32 * (g / 4) + e] >> (2 * (g % 4)) & 3) - 1);
+  }
+};
+
 // --- plain floats --------------------------------------------------------------------------------
 
 // As blocks of one vector; the end of a row that fills none is rest(block, n): the last n < kLanes
@@ -672,6 +941,12 @@ struct Floats {
 
 template <class Block>
 constexpr bool is_plain = Block::bytes >= 2 * Block::elements;
+
+/// Whether a block's values are codes (digits.cpp).
+template <class Block>
+concept HasCodes = requires {
+  Block::offset;
+};
 
 /// Calls body.template operator()<Block>() for any readable type.
 template <class Body>
@@ -709,6 +984,30 @@ HWY_INLINE void with_block(DType type, const Body& body) {
       return body.template operator()<Iq4Nl>();
     case DType::iq4_xs:
       return body.template operator()<Iq4Xs>();
+    case DType::iq1_s:
+      return body.template operator()<Iq1S>();
+    case DType::iq1_m:
+      return body.template operator()<Iq1M>();
+    case DType::iq2_xxs:
+      return body.template operator()<Iq2Xxs>();
+    case DType::iq2_xs:
+      return body.template operator()<Iq2Xs>();
+    case DType::iq2_s:
+      return body.template operator()<Iq2S>();
+    case DType::iq3_xxs:
+      return body.template operator()<Iq3Xxs>();
+    case DType::iq3_s:
+      return body.template operator()<Iq3S>();
+    case DType::tq1_0:
+      return body.template operator()<Tq1_0>();
+    case DType::tq2_0:
+      return body.template operator()<Tq2_0>();
+    case DType::scaled_u4:
+      return body.template operator()<ScaledU4>();
+    case DType::scaled_i8:
+      return body.template operator()<ScaledI8>();
+    case DType::scaled_e4m3:
+      return body.template operator()<ScaledE4m3>();
     default:
       return;
   }

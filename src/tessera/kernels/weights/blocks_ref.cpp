@@ -2,8 +2,10 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/base/float8.h"
 #include "tessera/base/half.h"
 #include "tessera/kernels/weights/blocks.h"
+#include "tessera/kernels/weights/codebooks.h"
 
 namespace tessera::kernels {
 namespace {
@@ -53,6 +55,24 @@ int scale_k3(const uint8_t* s, int j) {
 // q2_k and q3_k: 2-bit values; each run of 32 bytes holds four groups of 32 elements.
 int two_bits(const uint8_t* qs, int e) {
   return (qs[32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32))) & 3;
+}
+
+uint32_t word_at(const uint8_t* p) {
+  uint32_t word;
+  std::memcpy(&word, p, 4);
+  return word;
+}
+
+// code books: a byte of an entry, with the sign that bit `e` says
+int byte_of(uint64_t entry, int e) {
+  return static_cast<int8_t>(entry >> (8 * e));
+}
+float signed_level(int level, uint8_t signs, int e) {
+  return static_cast<float>((signs >> e & 1) != 0 ? -level : level);
+}
+// -1, 0 or 1 of IQ1's book
+float third(int index, int e) {
+  return static_cast<float>(byte_of(kCodeBooks.iq1[static_cast<size_t>(index)], e % 8) / 8);
 }
 
 float value_of(DType type, const uint8_t* b, int e) {
@@ -114,6 +134,74 @@ float value_of(DType type, const uint8_t* b, int e) {
       const int q = nibble(b + 1, e);
       return half_of_e8m0(b[0]) * static_cast<float>(q < 8 ? kTwice[q] : -kTwice[q - 8]);
     }
+    case DType::iq2_xxs: {
+      const uint8_t* group = b + 2 + 8 * (e / 32);
+      const uint32_t word = word_at(group + 4);
+      const int eight = e % 32 / 8;
+      const float db = half_at(b) * (0.5f + static_cast<float>(word >> 28)) * 0.25f;
+      return db * signed_level(byte_of(kCodeBooks.iq2_xxs[group[eight]], e % 8),
+                               kCodeBooks.even_signs[word >> (7 * eight) & 127], e % 8);
+    }
+    case DType::iq2_xs: {
+      const int word = b[2 + 2 * (e / 8)] | b[3 + 2 * (e / 8)] << 8;
+      const int scale = b[66 + e / 32] >> (4 * (e / 16 % 2)) & 15;
+      const float db = half_at(b) * (0.5f + static_cast<float>(scale)) * 0.25f;
+      return db * signed_level(byte_of(kCodeBooks.iq2_xs[word & 511], e % 8),
+                               kCodeBooks.even_signs[word >> 9], e % 8);
+    }
+    case DType::iq2_s: {
+      const int scale = b[74 + e / 32] >> (4 * (e / 16 % 2)) & 15;
+      const int high = b[66 + e / 32] >> (2 * (e / 8 % 4)) & 3;
+      const float db = half_at(b) * (0.5f + static_cast<float>(scale)) * 0.25f;
+      return db * signed_level(byte_of(kCodeBooks.iq2_s[b[2 + e / 8] | high << 8], e % 8),
+                               b[34 + e / 8], e % 8);
+    }
+    case DType::iq3_xxs: {
+      const uint32_t word = word_at(b + 66 + 4 * (e / 32));
+      const float db = half_at(b) * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
+      return db * signed_level(byte_of(kCodeBooks.iq3_xxs[b[2 + e / 4]], e % 4),
+                               kCodeBooks.even_signs[word >> (7 * (e % 32 / 8)) & 127], e % 8);
+    }
+    case DType::iq3_s: {
+      const int scale = b[106 + e / 64] >> (4 * (e / 32 % 2)) & 15;
+      const int high = b[66 + e / 32] >> (e % 32 / 4) & 1;
+      const float db = half_at(b) * static_cast<float>(1 + 2 * scale);
+      return db * signed_level(byte_of(kCodeBooks.iq3_s[b[2 + e / 4] | high << 8], e % 4),
+                               b[74 + e / 8], e % 8);
+    }
+    case DType::iq1_s: {
+      const int high = b[34 + 2 * (e / 32)] | b[35 + 2 * (e / 32)] << 8;
+      const float dl = half_at(b) * static_cast<float>(2 * (high >> 12 & 7) + 1);
+      const int index = b[2 + e / 8] | (high >> (3 * (e % 32 / 8)) & 7) << 8;
+      return dl * (third(index, e) + ((high & 0x8000) != 0 ? -0.125f : 0.125f));
+    }
+    case DType::iq1_m: {
+      const auto scales = [&](int i) { return b[48 + 2 * i] | b[49 + 2 * i] << 8; };
+      int bits = 0;
+      for (int i = 0; i < 4; ++i) bits |= (scales(i) & 0xf000) >> (12 - 4 * i);
+      const int scale = scales(e / 64) >> (3 * (e % 64 / 16)) & 7;
+      const float dl =
+          f16_to_float(static_cast<uint16_t>(bits)) * static_cast<float>(2 * scale + 1);
+      const int high = b[32 + e / 16] >> (4 * (e / 8 % 2)) & 15;
+      return dl * (third(b[e / 8] | (high & 7) << 8, e) + ((high & 8) != 0 ? -0.125f : 0.125f));
+    }
+    case DType::tq1_0: {
+      constexpr int kPowers[] = {1, 3, 9, 27, 81};
+      const int at = e < 160 ? e % 32 : e < 240 ? 32 + (e - 160) % 16 : 48 + (e - 240) % 4;
+      const int digit = e < 160 ? e / 32 : e < 240 ? (e - 160) / 16 : (e - 240) / 4;
+      return half_at(b + 52) * static_cast<float>((b[at] * kPowers[digit] % 256 * 3 >> 8) - 1);
+    }
+    case DType::tq2_0:
+      return half_at(b + 64) * static_cast<float>(two_bits(b, e) - 1);
+    case DType::scaled_u4:
+      return f32_at(b) * static_cast<float>(nibble(b + 5, e) - b[4]);
+    case DType::scaled_i8: {
+      int16_t zero;
+      std::memcpy(&zero, b + 4, 2);
+      return f32_at(b) * static_cast<float>(static_cast<int8_t>(b[6 + e]) - zero);
+    }
+    case DType::scaled_e4m3:
+      return f32_at(b) * e4m3_to_float(b[4 + e]);
     default:
       break;
   }

@@ -341,6 +341,14 @@ class SideFactors {
       HWY_ALIGN float ds[kSide];
       for (int r = 0; r < kSide; ++r) ds[r] = half_of_e8m0(w[r][0]);
       d_ = hn::Load(F8(), ds);
+    } else if constexpr (HasZero<Block>) {
+      HWY_ALIGN float ds[kSide], ms[kSide];
+      for (int r = 0; r < kSide; ++r) {
+        ds[r] = float_at(w[r]);
+        ms[r] = -(ds[r] * static_cast<float>(Block::zero(w[r])));
+      }
+      d_ = hn::Load(F8(), ds);
+      m_ = hn::Load(F8(), ms);
     } else if constexpr (Block::elements == 32) {
       d_ = halves_at<Block::minimum>(w, 0, m_);
     } else {
@@ -564,10 +572,11 @@ HWY_INLINE VI four_bytes(const uint8_t* p) {
 }
 
 // What of a block type products with a panel depend on.
-template <int run_, bool minimum_>
+template <int run_, bool minimum_, bool shifted_>
 struct Runs {
   static constexpr int run = run_;
   static constexpr bool minimum = minimum_;
+  static constexpr bool shifted = shifted_;  // codes have an offset
 };
 
 // y[row ... row + rows][first ... first + count]
@@ -621,7 +630,7 @@ HWY_INLINE void multiply_strip(const DigitProblem& p,
       for (int i = 0; i < rows; ++i) {
         const RoundedBlock& of_x = blocks[i * n_blocks + b];
         // signed codes of 16 bits have none
-        if (kBytewise && !Type::minimum) {
+        if (kBytewise && Type::shifted) {
           const VI less = int_all(offset * (kRuns == 1 ? of_x.sum : of_x.half_sum[t]));
           for (VI& of_vector : acc[i]) of_vector = hn::Sub(of_vector, less);
         }
@@ -668,14 +677,15 @@ HWY_INLINE void multiply_many(const DigitProblem& p, int64_t begin, int64_t end)
   for (int64_t j = begin; j < end; j += kPanelColumns) {
     const int64_t count = std::min<int64_t>(kPanelColumns, end - j);
     pack<Block>(p, j, count, panel);
-    multiply_panel<Runs<Block::run, Block::minimum>, two>(p, panel, Block::offset, j, count);
+    using Type = Runs<Block::run, Block::minimum, Block::offset != 0>;
+    multiply_panel<Type, two>(p, panel, Block::offset, j, count);
   }
 }
 
 template <class Body>
 HWY_INLINE void with_codes(DType type, const Body& body) {
   with_block(type, [&]<class Block>() HWY_ATTR {
-    if constexpr (!is_plain<Block>) body.template operator()<Block>();
+    if constexpr (HasCodes<Block>) body.template operator()<Block>();
   });
 }
 
@@ -707,7 +717,8 @@ HWY_EXPORT(block_codes);
 HWY_EXPORT(digit_columns);
 
 bool has_codes(DType type) {
-  return is_block_type(type);
+  return is_block_type(type) && type != DType::scaled_e4m3 &&
+         (type < DType::iq1_s || type > DType::tq2_0);
 }
 
 namespace {

@@ -23,7 +23,8 @@ namespace tessera::kernels {
 /// How products read x beside weights in blocks.
 enum class Arithmetic : uint8_t { exact, two_digits, one_digit };
 
-/// Whether weights of this type are codes: every block type of DType.
+/// Whether weights of this type are codes: every block type of DType but those with
+/// code books (IQ1 to IQ3), ternary ones and numbers in e4m3.
 bool has_codes(DType type);
 
 /// 32 numbers of x.

@@ -1,6 +1,8 @@
 #include "tessera/kernels/weights/digits.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -13,9 +15,10 @@
 namespace tessera::kernels::digits_test {
 namespace {
 
-constexpr DType kTypes[] = {DType::q4_0,  DType::q4_1,   DType::q5_0,  DType::q5_1, DType::q8_0,
-                            DType::q2_k,  DType::q3_k,   DType::q4_k,  DType::q5_k, DType::q6_k,
-                            DType::mxfp4, DType::iq4_nl, DType::iq4_xs};
+constexpr DType kTypes[] = {DType::q4_0,   DType::q4_1,      DType::q5_0,     DType::q5_1,
+                            DType::q8_0,   DType::q2_k,      DType::q3_k,     DType::q4_k,
+                            DType::q5_k,   DType::q6_k,      DType::mxfp4,    DType::iq4_nl,
+                            DType::iq4_xs, DType::scaled_u4, DType::scaled_i8};
 constexpr Arithmetic kDigits[] = {Arithmetic::two_digits, Arithmetic::one_digit};
 
 const char* name_of_digits(Arithmetic digits) {
@@ -122,6 +125,14 @@ Run run_of(DType type, const uint8_t* b, int r) {
     case DType::mxfp4:
       out.d = half_of_e8m0(b[0]);
       break;
+    case DType::scaled_u4:
+    case DType::scaled_i8: {
+      int16_t zero = b[4];
+      if (type == DType::scaled_i8) std::memcpy(&zero, b + 4, 2);
+      std::memcpy(&out.d, b, 4);
+      out.m = -(out.d * static_cast<float>(zero));
+      break;
+    }
     case DType::q4_k:
     case DType::q5_k:
       out.d = half(0) * static_cast<float>(scale_k4(r));
@@ -147,12 +158,18 @@ Run run_of(DType type, const uint8_t* b, int r) {
   const DTypeLayout& layout = layout_of(type);
   std::vector<uint8_t> block(b, b + layout.block_bytes);
   const auto clear = [&](size_t at) { block[at] = block[at + 1] = 0; };
-  if (type == DType::q2_k) clear(82);
-  if (out.m != 0 && type != DType::q2_k) clear(2);
+  if (type == DType::q2_k)
+    clear(82);
+  else if (type == DType::scaled_u4)
+    block[4] = 0;
+  else if (type == DType::scaled_i8)
+    clear(4);
+  else if (out.m != 0)
+    clear(2);
   std::vector<float> values(at(layout.block_elements));
   dequantize_ref(type, block.data(), layout.block_elements, values.data());
   for (int e = 0; e < out.n; ++e)
-    out.code[e] = out.d == 0 ? 0 : static_cast<int>(values[at(r * out.n + e)] / out.d);
+    out.code[e] = out.d == 0 ? 0 : static_cast<int>(std::lround(values[at(r * out.n + e)] / out.d));
   return out;
 }
 
@@ -161,7 +178,8 @@ float defined(const float* x, const Weights& w, int64_t j, Arithmetic digits) {
   const DTypeLayout& layout = layout_of(w.type);
   const float most_v = digits == Arithmetic::two_digits ? 127 * 128 : 127;
   const bool minima = w.type == DType::q4_1 || w.type == DType::q5_1 || w.type == DType::q2_k ||
-                      w.type == DType::q4_k || w.type == DType::q5_k;
+                      w.type == DType::q4_k || w.type == DType::q5_k ||
+                      w.type == DType::scaled_u4 || w.type == DType::scaled_i8;
   float sum = 0;
   for (int64_t c = 0; c < w.k;) {
     const int64_t element = j * w.k + c;

@@ -9,10 +9,11 @@
 namespace tessera::kernels::matmul_test {
 namespace {
 
-constexpr DType kTypes[] = {DType::f32,  DType::f16,   DType::bf16,   DType::q4_0,
-                            DType::q4_1, DType::q5_0,  DType::q5_1,   DType::q8_0,
-                            DType::q2_k, DType::q3_k,  DType::q4_k,   DType::q5_k,
-                            DType::q6_k, DType::mxfp4, DType::iq4_nl, DType::iq4_xs};
+constexpr DType kTypes[] = {DType::f32,       DType::f16,       DType::bf16,       DType::q4_0,
+                            DType::q4_1,      DType::q5_0,      DType::q5_1,       DType::q8_0,
+                            DType::q2_k,      DType::q3_k,      DType::q4_k,       DType::q5_k,
+                            DType::q6_k,      DType::mxfp4,     DType::iq4_nl,     DType::iq4_xs,
+                            DType::scaled_u4, DType::scaled_i8, DType::scaled_e4m3, DType::iq1_s, DType::iq1_m, DType::iq2_xxs, DType::iq2_xs, DType::iq2_s, DType::iq3_xxs, DType::iq3_s, DType::tq1_0, DType::tq2_0};
 
 struct Weights {
   DType type;

@@ -464,6 +464,46 @@ void write_iq4_xs(const float* x, const float* importance, uint8_t* to) {
   std::memcpy(to + 2, &bits, sizeof bits);
 }
 
+// tq1_0 and tq2_0: -1, 0 and 1 times the largest magnitude, rounded away from zero at halves
+void round_to_thirds(const float* x, uint8_t* codes, float& d) {
+  d = 0;
+  for (int i = 0; i < kSuper; ++i) d = std::max(d, std::abs(x[i]));
+  const float by = d < 0x1p-126F ? 0 : 1 / d;
+  for (int i = 0; i < kSuper; ++i)
+    codes[i] = static_cast<uint8_t>(static_cast<int>(std::round(x[i] * by)) + 1);
+}
+
+void write_tq2_0(const float* x, const float*, uint8_t* to) {
+  uint8_t codes[kSuper];
+  float d;
+  round_to_thirds(x, codes, d);
+  for (int half = 0; half < 2; ++half)
+    for (int i = 0; i < 32; ++i) {
+      const uint8_t* c = codes + 128 * half + i;
+      *to++ = static_cast<uint8_t>(c[0] | c[32] << 2 | c[64] << 4 | c[96] << 6);
+    }
+  put_half(d, to);
+}
+
+void write_tq1_0(const float* x, const float*, uint8_t* to) {
+  uint8_t codes[kSuper];
+  float d;
+  round_to_thirds(x, codes, d);
+  // `bytes` bytes of so many digits each, the first uppermost, read as a fraction of 256
+  const auto put = [&](const uint8_t* from, int bytes, int digits) {
+    for (int i = 0; i < bytes; ++i) {
+      int number = 0;
+      for (int digit = 0; digit < 5; ++digit)
+        number = 3 * number + (digit < digits ? from[digit * bytes + i] : 0);
+      *to++ = static_cast<uint8_t>((number * 256 + 242) / 243);
+    }
+  };
+  put(codes, 32, 5);
+  put(codes + 160, 16, 5);
+  put(codes + 240, 4, 4);
+  put_half(d, to);
+}
+
 // --- all types -----------------------------------------------------------------------------------
 
 using WriteBlock = void (*)(const float* x, const float* importance, uint8_t* to);
@@ -486,6 +526,10 @@ WriteBlock writer_of(DType type) {
       return write_ranges<2>;
     case DType::q6_k:
       return write_q6_k;
+    case DType::tq1_0:
+      return write_tq1_0;
+    case DType::tq2_0:
+      return write_tq2_0;
     case DType::iq4_nl:
       return write_levels;
     case DType::iq4_xs:

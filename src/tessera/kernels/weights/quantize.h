@@ -1,6 +1,6 @@
 // Float32 to block types of GGUF.
 //
-// Types of 32 elements: the scale is that of the largest magnitude (q8_0, q4_0, q5_0, mxfp4) or of
+// Types of 32 elements, and ternary ones (tq1_0, tq2_0): the scale is that of the largest magnitude (q8_0, q4_0, q5_0, mxfp4, tq*) or of
 // the range (q4_1, q5_1), in float32 for the rounding and in float16 where it is stored; bytes are
 // equal to those of gguf.quants.quantize of the PyPI package gguf 0.19. K types and iq4_*: scales
 // (and minima) of 16 or 32 elements are searched for on a grid, for the least weighted error; bytes
@@ -18,7 +18,7 @@
 
 namespace tessera::kernels {
 
-/// Whether quantize writes this type: every block type of DType.
+/// Whether quantize writes this type: the block types of GGUF but IQ1 to IQ3.
 bool can_quantize(DType type);
 
 /// dst = the blocks of src[0..n); dst has storage_bytes(type, n) bytes and may be unaligned. A
@@ -28,7 +28,7 @@ void quantize(DType type, const float* src, int64_t n, void* dst);
 
 /// The same of `rows` rows of k numbers, whole blocks, where errors in column i count
 /// importance[i] >= 0 times; null = all the same. Bytes of a row depend on it alone. q8_0 and mxfp4
-/// have nothing to choose, and ignore the importance.
+/// have nothing to choose, like ternary types, and ignore the importance.
 void quantize_rows(
     DType type, const float* src, int64_t rows, int64_t k, const float* importance, void* dst);
 

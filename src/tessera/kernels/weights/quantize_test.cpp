@@ -13,8 +13,8 @@ namespace tessera::kernels::quantize_test {
 namespace {
 
 // the types that the package gguf writes, and those that search
-constexpr DType kOfPackage[] = {DType::q8_0, DType::q4_0, DType::q4_1,
-                                DType::q5_0, DType::q5_1, DType::mxfp4};
+constexpr DType kOfPackage[] = {DType::q8_0, DType::q4_0,  DType::q4_1,  DType::q5_0,
+                                DType::q5_1, DType::mxfp4, DType::tq1_0, DType::tq2_0};
 constexpr DType kSearched[] = {DType::q2_k, DType::q3_k,   DType::q4_k,  DType::q5_k,
                                DType::q6_k, DType::iq4_nl, DType::iq4_xs};
 // those that importance changes besides
@@ -98,7 +98,9 @@ TEST(Quantize, BytesDoNotTurnOnTheThreads) {
       EXPECT_EQ(bytes[0], bytes[2]) << name_of(type);
       // half a step of even codes from -1 to 1, and what the search of scales leaves of it
       // (mxfp4 has codes close to zero instead)
-      const int codes = type == DType::q2_k                           ? 4
+      const bool ternary = type == DType::tq1_0 || type == DType::tq2_0;
+      const int codes = ternary                                       ? 3
+                        : type == DType::q2_k                         ? 4
                         : type == DType::q3_k || type == DType::mxfp4 ? 8
                                                                       : 16;
       std::vector<float> back(at(kK * kRows));

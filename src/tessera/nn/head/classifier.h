@@ -2,6 +2,9 @@
 // Devlin et al. 2018, arXiv:1810.04805, sec. 4 (a document's class) and 5.3 (a token's).
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tessera/nn/head/head_config.h"
 
 namespace tessera::nn {
@@ -21,6 +24,8 @@ namespace tessera::nn {
 struct ClassifierConfig final : HeadConfig {
   int64_t n_labels = 0;
   ClassifierOf of = ClassifierOf::pooled;
+  bool bias = true;
+  std::vector<std::string> labels = {};
 
   HeadInput reads() const override {
     return of == ClassifierOf::pooled ? HeadInput::pooled : HeadInput::tokens;
@@ -31,7 +36,9 @@ struct ClassifierConfig final : HeadConfig {
     using C = ClassifierConfig;
     return std::tuple{
         spec::field("n_labels", &C::n_labels, "classes", {.min = 1, .required = true}),
-        spec::field("of", &C::of, "what is classified: the pooler's vector, or every token")};
+        spec::field("of", &C::of, "what is classified: the pooler's vector, or every token"),
+        spec::field("bias", &C::bias, "bias of the logits"),
+        spec::field("labels", &C::labels, "names of the classes; empty = they have none")};
   }
   static spec::Info info() {
     return {.summary = "Logits of classes, for whole documents or for every token.",
@@ -40,10 +47,14 @@ struct ClassifierConfig final : HeadConfig {
             .causality = spec::Causality::none,
             .forms = {}};
   }
-  void check(const spec::Scope& scope) const override { require_encoder("classifier", scope); }
+  void check(const spec::Scope& scope) const override {
+    if (!labels.empty() && static_cast<int64_t>(labels.size()) != n_labels)
+      fail(ErrorKind::spec, scope.at("labels").path, "{} names; expected n_labels = {}, or none",
+           labels.size(), n_labels);
+  }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"weight", {n_labels, scope.d_model}, spec::Init::logits()});
-    list.add({"bias", {n_labels}, spec::Init::constant(0), spec::ParamKind::bias});
+    list.add_if(bias, {"bias", {n_labels}, spec::Init::constant(0), spec::ParamKind::bias});
   }
 };
 

@@ -8,9 +8,17 @@ namespace tessera::nn {
 
 /// The rows that a head reads.
 enum class HeadInput {
-  tokens,        // hidden states of all tokens
-  first_tokens,  // of the first token of each document: a pooler
-  pooled,        // what the pooler makes of them
+  tokens,     // hidden states of all tokens
+  documents,  // one vector of each document: a pooler
+  pooled,     // what the pooler makes of them
+};
+
+/// Which vector of a document a pooler reads.
+enum class PoolOf {
+  first,  // of the first token
+  mean,   // of all tokens
+  last,   // of the last token, which in a decoder alone has seen them all
+  max,    // the largest of each channel
 };
 
 struct HeadConfig : spec::Config {
@@ -33,12 +41,13 @@ struct HeadConfig : spec::Config {
         spec::field<C>("softcap", static_cast<double C::*>(&C::softcap),
                        "c in c * tanh(logits / c); 0 = none", {.min = 0})};
   }
-  static void require_encoder(std::string_view name, const spec::Scope& scope) {
-    if (scope.causal)
-      fail(ErrorKind::spec, scope.path,
-           "head \"{}\" needs an encoder: the first token of a decoder has seen nothing but itself",
-           name);
-  }
 };
 
 }  // namespace tessera::nn
+
+template <>
+struct tessera::spec::EnumNames<tessera::nn::PoolOf> {
+  using E = tessera::nn::PoolOf;
+  static constexpr std::array names{std::pair{E::first, "first"}, std::pair{E::mean, "mean"},
+                                    std::pair{E::last, "last"}, std::pair{E::max, "max"}};
+};

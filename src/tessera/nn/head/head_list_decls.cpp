@@ -19,7 +19,7 @@ int64_t token_width(const AnyPart& embed, const spec::Scope& scope) {
 void add(HeadList& heads, const Json& json, const spec::Scope& scope) {
   const AnyPart part = spec::read_part(spec::Slot::head, json, scope);
   if (!part) fail(ErrorKind::spec, scope.path, "found null; expected a head");
-  const bool pools = part.as<HeadConfig>().reads() == HeadInput::first_tokens;
+  const bool pools = part.as<HeadConfig>().reads() == HeadInput::documents;
   AnyPart& place = pools ? heads.pooler : heads.logits;
   if (place)
     fail(ErrorKind::spec, scope.path, "\"{}\" and \"{}\" both {}; expected one of them",

@@ -3,7 +3,9 @@
 #include "tessera/nn/head/linear.h"
 #include "tessera/nn/head/masked_lm.h"
 #include "tessera/nn/head/pooler.h"
+#include "tessera/nn/head/span.h"
 #include "tessera/nn/head/tied.h"
+#include "tessera/nn/head/token_score.h"
 #include "tessera/nn/parts.h"
 #include "tessera/ops/basic/pointwise.h"
 
@@ -83,6 +85,22 @@ class MaskedLmHead final : public Head {
   LogitHead logits_;
 };
 
+class TokenScoreHead final : public Head {
+ public:
+  TokenScoreHead(const TokenScoreConfig& config, const Builder& builder)
+      : act_(kernel_of(config.act)),
+        dense_(builder, "dense"),
+        logit_(config, builder.weight("weight"), builder.weight("bias")) {}
+  Tensor forward(const Tensor& h_ND) const override {
+    return logit_.forward(ops::activate(dense_(h_ND), act_));
+  }
+
+ private:
+  ops::Activation act_;
+  Linear dense_;
+  LogitHead logit_;
+};
+
 }  // namespace
 
 std::unique_ptr<Head> build(const MaskedLmHeadConfig& config, const Builder& builder) {
@@ -95,7 +113,13 @@ std::unique_ptr<Head> build(const PoolerConfig& config, const Builder& builder) 
   return std::make_unique<PoolerHead>(config, builder);
 }
 std::unique_ptr<Head> build(const ClassifierConfig& config, const Builder& builder) {
-  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.weight("bias"));
+  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));
+}
+std::unique_ptr<Head> build(const SpanHeadConfig& config, const Builder& builder) {
+  return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));
+}
+std::unique_ptr<Head> build(const TokenScoreConfig& config, const Builder& builder) {
+  return std::make_unique<TokenScoreHead>(config, builder);
 }
 std::unique_ptr<Head> build(const LinearHeadConfig& config, const Builder& builder) {
   return std::make_unique<LogitHead>(config, builder.weight("weight"), builder.optional("bias"));

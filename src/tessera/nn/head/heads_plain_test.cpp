@@ -76,11 +76,24 @@ TEST_F(Heads, RefusesWhatDoesNotFit) {
             "head \"width\": 8");
 }
 
-TEST_F(Heads, PoolersAndClassifiersReadEncoders) {
+TEST_F(Heads, PoolersOfDecodersReadWhatHasSeenAll) {
   scope_.causal = true;
-  for (const char* text : {R"({"head": "pooler"})",
-                           R"({"heads": [{"type": "classifier", "n_labels": 2, "of": "tokens"}]})"})
-    EXPECT_NE(refusal(text).find("needs an encoder"), std::string::npos) << text;
+  EXPECT_EQ(refusal(R"({"head": "pooler"})"),
+            "[head.of] \"first\" in a decoder, whose first token has seen nothing but itself; "
+            "expected \"last\", \"mean\" or \"max\"");
+  for (const char* of : {"last", "mean", "max"})
+    EXPECT_TRUE(read(Json{{"head", {{"type", "pooler"}, {"of", of}}}}.dump().c_str()).pooler) << of;
+  EXPECT_TRUE(read(R"({"head": {"type": "classifier", "n_labels": 2, "of": "tokens"}})").logits);
+}
+
+TEST_F(Heads, ClassesHaveANameEachOrNone) {
+  const HeadList named = read(
+      R"({"head": {"type": "classifier", "n_labels": 2, "of": "tokens", "labels": ["no", "yes"]}})");
+  EXPECT_EQ(dump(named)["head"]["labels"], (Json{"no", "yes"}));
+  EXPECT_EQ(
+      refusal(
+          R"({"head": {"type": "classifier", "n_labels": 2, "of": "tokens", "labels": ["no"]}})"),
+      "[head.labels] 1 names; expected n_labels = 2, or none");
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+// SHA-256 (FIPS 180-4), so that checkpoints and caches can be checked by anyone's `sha256sum`.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+class Sha256 {
+ public:
+  Sha256& update(std::span<const std::byte> bytes);
+  Sha256& update(std::string_view text) { return update(std::as_bytes(std::span(text))); }
+  /// 64 hexadecimal digits; the object is then used up.
+  std::string finish();
+
+ private:
+  void block(const unsigned char* data);
+
+  std::array<uint32_t, 8> state_{0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
+                                 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+  std::array<unsigned char, 64> rest_{};
+  uint64_t size_ = 0;
+};
+
+inline std::string sha256(std::string_view text) {
+  return Sha256().update(text).finish();
+}
+/// Throws Error(file) when the file cannot be read.
+std::string sha256_file(const std::filesystem::path& path);
+
+}  // namespace tessera

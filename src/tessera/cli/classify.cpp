@@ -1,0 +1,219 @@
+#include "tessera/infer/classify.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "tessera/base/text_input.h"
+#include "tessera/base/threads.h"
+#include "tessera/cli/cli.h"
+#include "tessera/cli/model_source.h"
+#include "tessera/cli/product_flags.h"
+
+namespace tessera::cli {
+namespace {
+
+struct ClassifyArgs {
+  std::string model, file, question, families;
+  std::vector<std::string> adapters, texts, seconds;
+  bool json = false, pairs = false;
+  int64_t top = 1;
+  infer::ClassifyOptions how;
+  ProductFlags products;
+  int threads = 0;
+};
+
+/// The lines of a file that are not blank.
+std::vector<std::string> texts_in(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") != std::string::npos) lines.push_back(line);
+  }
+  return lines;
+}
+
+/// What is to be judged: texts, or pairs with a tab between.
+std::vector<infer::JudgedPair> pairs_of(const ClassifyArgs& o) {
+  std::vector<infer::JudgedPair> out;
+  if (!o.seconds.empty() && o.seconds.size() != o.texts.size())
+    fail(ErrorKind::usage, "classify", "{} times --text-b; expected {}, one for each --text",
+         o.seconds.size(), o.texts.size());
+  for (size_t i = 0; i < o.texts.size(); ++i)
+    out.push_back({o.texts[i], o.seconds.empty() ? std::nullopt : std::optional(o.seconds[i])});
+  if (o.file.empty()) return out;
+  for (const std::string& line : texts_in(read_text_input(o.file, &cancel_token()))) {
+    const size_t tab = o.pairs ? line.find('\t') : std::string::npos;
+    if (o.pairs && tab == std::string::npos)
+      fail(ErrorKind::input, "classify",
+           "text {}: no tab; expected two texts on a line with --pairs", out.size() + 1);
+    out.push_back(
+        {line.substr(0, tab), o.pairs ? std::optional(line.substr(tab + 1)) : std::nullopt});
+  }
+  return out;
+}
+
+/// Classes by probability, the likeliest first.
+std::vector<size_t> ranked(const std::vector<double>& p) {
+  std::vector<size_t> order(p.size());
+  for (size_t i = 0; i < p.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p[a] > p[b]; });
+  return order;
+}
+
+int judge_texts(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
+  const auto names = infer::class_names(loaded.model.spec());
+  const auto pairs = pairs_of(o);
+  const auto judged = infer::classify_texts(loaded, pairs, o.how);
+  Json report = Json::array();
+  for (size_t i = 0; i < judged.size(); ++i) {
+    const infer::TextJudgement& one = judged[i];
+    Json entry = {{"text", pairs[i].text}};
+    if (pairs[i].second) entry["text_b"] = *pairs[i].second;
+    if (names.size() == 1) {
+      entry["score"] = one.logits[0];
+      if (!o.json) fmt::print("{:.4f}\n", one.logits[0]);
+    } else {
+      entry["label"] = names[one.best];
+      entry["probability"] = one.probabilities[one.best];
+      entry["probabilities"] = Json::object();
+      std::string line;
+      int64_t shown = 0;
+      for (const size_t c : ranked(one.probabilities)) {
+        entry["probabilities"][names[c]] = one.probabilities[c];
+        const bool chosen = o.how.several ? one.probabilities[c] > 0.5 : shown < o.top;
+        if (chosen)
+          line +=
+              fmt::format("{}{}\t{:.4f}", line.empty() ? "" : "\t", names[c], one.probabilities[c]);
+        ++shown;
+      }
+      if (o.how.several) {
+        entry["labels"] = Json::array();
+        for (const size_t c : ranked(one.probabilities))
+          if (one.probabilities[c] > 0.5) entry["labels"].push_back(names[c]);
+      }
+      if (!o.json) fmt::print("{}\n", line.empty() ? "-" : line);
+    }
+    entry["cut"] = one.cut;
+    report.push_back(std::move(entry));
+  }
+  if (o.json) print_json(report);
+  const auto cut = std::count_if(judged.begin(), judged.end(),
+                                 [](const infer::TextJudgement& one) { return one.cut; });
+  if (cut > 0) fmt::print(stderr, "tessera: {} texts were too long and cut\n", cut);
+  return kExitOk;
+}
+
+int judge_words(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
+  const auto names = infer::class_names(loaded.model.spec());
+  Json report = Json::array();
+  bool first = true, cut = false;
+  for (const infer::JudgedPair& pair : pairs_of(o)) {
+    std::vector<std::string> words;
+    std::istringstream in(pair.text);
+    for (std::string word; in >> word;) words.push_back(word);
+    if (words.empty())
+      fail(ErrorKind::input, "classify", "text {} has no word; expected some", report.size() + 1);
+    Json entry = Json::array();
+    if (!o.json && !first) fmt::print("\n");
+    first = false;
+    for (const infer::WordJudgement& word : infer::classify_words(loaded, words, o.how)) {
+      cut = cut || word.cut;
+      if (!o.json) fmt::print("{}\t{}\n", word.word, word.cut ? "-" : names[word.best]);
+      entry.push_back({{"word", word.word},
+                       {"label", word.cut ? Json() : Json(names[word.best])},
+                       {"probability", word.probability}});
+    }
+    report.push_back(std::move(entry));
+  }
+  if (o.json) print_json(report);
+  if (cut) fmt::print(stderr, "tessera: words that are too far behind have no class, shown as -\n");
+  return kExitOk;
+}
+
+int find_answers(const ClassifyArgs& o, const infer::LoadedModel& loaded) {
+  if (o.question.empty())
+    fail(ErrorKind::usage, "classify",
+         "this model answers questions about a text; expected --question Q beside --text or "
+         "--file");
+  std::vector<std::string> contexts = o.texts;
+  if (!o.file.empty()) contexts.push_back(read_text_input(o.file, &cancel_token()));
+  Json report = Json::array();
+  for (const std::string& context : contexts) {
+    const infer::SpanAnswer answer = infer::find_answer(loaded, o.question, context, o.how);
+    const std::string text =
+        answer.found ? context.substr(answer.begin, answer.end - answer.begin) : "";
+    if (!o.json) fmt::print("{}\t{:.4f}\n", answer.found ? text : "-", answer.probability);
+    report.push_back({{"answer", answer.found ? Json(text) : Json()},
+                      {"begin", answer.begin},
+                      {"end", answer.end},
+                      {"probability", answer.probability},
+                      {"score", answer.score},
+                      {"none_score", answer.none_score}});
+  }
+  if (o.json) print_json(report);
+  return kExitOk;
+}
+
+int classify(const ClassifyArgs& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
+  const infer::LoadedModel loaded =
+      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+  say_differences(loaded.source);
+  o.products.check(loaded.model);
+  switch (infer::judgement_of(loaded)) {
+    case infer::Judgement::texts:
+      return judge_texts(o, loaded);
+    case infer::Judgement::words:
+      return judge_words(o, loaded);
+    case infer::Judgement::answers:
+      return find_answers(o, loaded);
+  }
+  return kExitFailed;
+}
+
+}  // namespace
+
+std::function<int()> add_classify(CLI::App& app) {
+  auto o = std::make_shared<ClassifyArgs>();
+  app.add_option("model", o->model,
+                 "a model with a classifier or a span head: a Hugging Face folder, a run's "
+                 "checkpoint (tessera finetune)")
+      ->required();
+  auto* text = add_texts(app, "--text", o->texts, "a text; repeat it for several");
+  auto* second = add_texts(app, "--text-b", o->seconds, "the second text of a pair, as often");
+  auto* file = app.add_option("--file", o->file,
+                              "a file with a text a line; - = standard input. Of a model that "
+                              "answers questions one text");
+  second->needs(text);
+  text->excludes(file);
+  app.add_flag("--pairs", o->pairs, "lines of --file are two texts with a tab between")
+      ->needs(file);
+  app.add_option("--question", o->question, "asked about the text");
+  app.add_flag("--may-lack", o->how.may_lack, "a text may hold no answer");
+  app.add_option("--top", o->top, "how many classes to show, the likeliest first")
+      ->check(positive());
+  app.add_flag("--several", o->how.several,
+               "a text has any number of classes: those above one half");
+  app.add_option("--max-tokens", o->how.max_tokens, "cut longer texts")->check(positive());
+  app.add_flag("--json", o->json, "all of it as JSON");
+  o->products.add(app);
+  app.add_option("--adapter", o->adapters,
+                 "an adapter beside the model's weights, which may bring its head: a folder of a "
+                 "run or of PEFT")
+      ->allow_extra_args(false);
+  app.add_option("--families", o->families, "a folder of further family files");
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  examples(app, {"tessera classify run/latest --text 'What a film'",
+                 "tessera classify run/latest --file reviews.txt --json",
+                 "tessera classify nli --text 'It rains' --text-b 'It is wet' --top 3",
+                 "tessera classify qa --question 'Who wrote it?' --file article.txt",
+                 "tessera classify all-MiniLM-L6-v2 --adapter run --text 'Well done'"});
+  return [o, text, file] {
+    if (text->empty() && file->empty())
+      fail(ErrorKind::usage, "classify", "nothing to classify; expected --text or --file");
+    return classify(*o);
+  };
+}
+
+}  // namespace tessera::cli

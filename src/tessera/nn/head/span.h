@@ -1,0 +1,30 @@
+// Where an answer begins and ends in a text: two logits a token, s = W h + b; each of the two is a
+// distribution over the tokens of a document.
+// Devlin et al. 2018, arXiv:1810.04805, sec. 4.2.
+#pragma once
+
+#include "tessera/nn/head/head_config.h"
+
+namespace tessera::nn {
+
+struct SpanHeadConfig final : HeadConfig {
+  bool bias = true;
+
+  bool of_vocabulary() const override { return false; }
+  int64_t outputs(const spec::Scope&) const override { return 2; }
+  static constexpr auto fields() {
+    return std::tuple{spec::field("bias", &SpanHeadConfig::bias, "bias of the logits")};
+  }
+  static spec::Info info() {
+    return {.summary = "Logits of the first and the last token of an answer, for every token.",
+            .paper = "Devlin et al.: BERT, arXiv:1810.04805",
+            .year = 2018,
+            .forms = {.recurrent = true}};
+  }
+  void params(spec::ParamList& list, const spec::Scope& scope) const override {
+    list.add({"weight", {2, scope.d_model}, spec::Init::logits()});
+    list.add_if(bias, {"bias", {2}, spec::Init::constant(0), spec::ParamKind::bias});
+  }
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,51 @@
+#include "tessera/train/chat_objective.h"
+
+#include "tessera/train/chat_source.h"
+#include "tessera/train/next_token_objective.h"
+
+namespace tessera::train {
+namespace {
+
+class ChatObjective final : public ObjectiveOf<ChatRecipe> {
+ public:
+  using ObjectiveOf::ObjectiveOf;
+
+  void check(const Recipe& recipe) const override {
+    check_predicts_tokens(recipe);
+    if (recipe.spec.arch != model::Arch::decoder)
+      fail(ErrorKind::spec, "spec.arch", "\"{}\" with objective \"chat\"; expected \"decoder\"",
+           name_of(recipe.spec.arch));
+    if (recipe.task)
+      fail(ErrorKind::spec, "data.type",
+           "a task with objective \"chat\"; expected files of messages");
+    if (!recipe.data.mix.empty())
+      fail(ErrorKind::spec, "data.mix", "given with objective \"chat\"; expected files in train");
+    if (recipe.train.curriculum.steps > 0)
+      fail(ErrorKind::spec, "train.curriculum",
+           "conversations have the length that they have; expected steps 0");
+    if (recipe.data.source_key)
+      fail(ErrorKind::spec, "data.source_key",
+           "given with objective \"chat\", which reads messages; leave it out");
+    if (recipe.data.format != DataFormat::jsonl)
+      fail(ErrorKind::spec, "data.format", "found \"{}\"; objective \"chat\" reads \"jsonl\"",
+           spec::enum_name(recipe.data.format));
+    if (recipe.train.windows == WindowOrder::carried)
+      fail(ErrorKind::spec, "train.windows",
+           "\"carried\" reads on in a document, but conversations stand alone; use \"isolated\"");
+    prompts_of(keys_, open_tokenizer(recipe.data));
+  }
+
+  std::unique_ptr<Source> open(const Recipe& recipe,
+                               const std::filesystem::path&,
+                               const CancelToken* cancel) const override {
+    return open_chats(recipe, keys_, open_tokenizer(recipe.data), cancel);
+  }
+};
+
+}  // namespace
+
+ObjectiveKind chat_kind() {
+  return objective_kind<ChatObjective, ChatRecipe>();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,264 @@
+#include "tessera/train/preference_source.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "tessera/model/call_plan.h"
+#include "tessera/train/chat_source.h"
+#include "tessera/train/example_lines.h"
+
+namespace tessera::train {
+namespace {
+
+/// Two conversations that part at their last message, an answer.
+PreferencePair pair_of(const Conversation& chosen,
+                       const Conversation& rejected,
+                       const PreferenceRecipe& how,
+                       const std::string& where,
+                       const PromptsOfPairs& prompts) {
+  const auto bad = [&](const std::string& what) {
+    fail(ErrorKind::file, "data",
+         "{}: {}; expected conversations that are the same but for the last message, an answer of "
+         "the assistant",
+         where, what);
+  };
+  const Json &one = chosen.messages, &other = rejected.messages;
+  if (one.size() != other.size())
+    bad(fmt::format("\"{}\" has {} messages and \"{}\" {}", how.chosen_key, one.size(),
+                    how.rejected_key, other.size()));
+  for (size_t i = 0; i + 1 < one.size(); ++i)
+    if (one[i] != other[i]) bad(fmt::format("message {} differs", i + 1));
+  for (const Json* talk : {&one, &other})
+    if (talk->back()["role"] != "assistant")
+      bad(fmt::format("the last message is of \"{}\"", talk->back()["role"].get<std::string>()));
+  if (one.size() < 2) bad("there is no message before the answers");
+  try {
+    AnsweredPrompt a = last_answer(chosen, prompts()), b = last_answer(rejected, prompts());
+    if (a.prompt.text != b.prompt.text) bad("the chat template writes the prompt by its answer");
+    return {std::move(a.prompt), std::move(a.answer), std::move(b.answer), true};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::input) throw;
+    fail(ErrorKind::file, "data", "{}: {}", where, error.what());
+  }
+}
+
+/// A pair without the inputs that are too many; nothing where it cannot be learned from.
+struct Trimmed {
+  bool too_long = false, equal = false;
+};
+Trimmed trim(PairTokens& pair, int64_t length) {
+  if (pair.chosen == pair.rejected) return {.equal = true};
+  // the last token of an answer is no input
+  const int64_t answer = std::max(std::ssize(pair.chosen), std::ssize(pair.rejected)) - 1,
+                room = length - answer;
+  if (room < 1) return {.too_long = true};
+  // both answers behind the same prompt
+  if (std::ssize(pair.prompt) > room)
+    pair.prompt.erase(pair.prompt.begin(), pair.prompt.end() - room);
+  return {};
+}
+
+class Pairs final : public PreferenceSource {
+ public:
+  Pairs(std::vector<PairTokens> pairs, int64_t train, bool given, std::string key, int64_t seed)
+      : pairs_(std::move(pairs)),
+        train_(train),
+        given_(given),
+        key_(std::move(key)),
+        order_(train, static_cast<uint64_t>(seed)) {}
+
+  PackedBatch train(int64_t first, int64_t count, std::vector<int64_t>&) const override {
+    std::vector<int64_t> numbers;
+    for (int64_t sample = first; sample < first + count; ++sample)
+      numbers.push_back(pair_of(sample));
+    return numbered(numbered_pairs(numbers), first);
+  }
+  int64_t valid_samples() const override { return pairs() - train_; }
+  PackedBatch valid(const std::vector<int64_t>& samples) const override {
+    std::vector<int64_t> numbers;
+    for (const int64_t sample : samples) numbers.push_back(train_ + sample);
+    return numbered_pairs(numbers);
+  }
+  double tokens_per_byte() const override { return 0; }
+  const std::string& key() const override { return key_; }
+  std::vector<std::string> notes() const override { return notes_; }
+  void note(std::string line) { notes_.push_back(std::move(line)); }
+
+  int64_t pairs() const override { return std::ssize(pairs_); }
+  int64_t pair_of(int64_t sample) const override { return order_.at(sample); }
+  PackedBatch numbered_pairs(const std::vector<int64_t>& numbers) const override {
+    PackedBatch out;
+    for (int64_t row = 0; row < std::ssize(numbers); ++row) {
+      const PairTokens& pair = pairs_.at(static_cast<size_t>(numbers[static_cast<size_t>(row)]));
+      add(out, row, pair.prompt, pair.chosen, "chosen");
+      add(out, row, pair.prompt, pair.rejected, "rejected");
+    }
+    out.items = numbers;
+    out.n_targets =
+        std::ssize(out.targets) - std::count(out.targets.begin(), out.targets.end(), int64_t{-1});
+    return out;
+  }
+
+ private:
+  void add(PackedBatch& out,
+           int64_t row,
+           const std::vector<int64_t>& prompt,
+           const std::vector<int64_t>& answer,
+           const char* name) const {
+    out.pieces.push_back({row, std::ssize(out.ids), std::ssize(prompt) + std::ssize(answer) - 1,
+                          given_ ? std::ssize(prompt) : 0});
+    out.ids.insert(out.ids.end(), prompt.begin(), prompt.end());
+    out.ids.insert(out.ids.end(), answer.begin(), answer.end() - 1);
+    out.targets.insert(out.targets.end(), prompt.size() - 1, -1);
+    out.targets.insert(out.targets.end(), answer.begin(), answer.end());
+    out.names.emplace_back(name);
+  }
+
+  std::vector<PairTokens> pairs_;
+  int64_t train_;
+  bool given_;  // whether attention reads prompts as prefixes
+  std::string key_;
+  PairOrder order_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+PreferencePair read_pair(std::string_view line,
+                         const PreferenceRecipe& how,
+                         const std::string& where,
+                         const PromptsOfPairs& prompts) {
+  const Json json = spec::parse_json(line, where);
+  const auto bad = [&](const std::string& what) {
+    fail(ErrorKind::file, "data",
+         "{}: {}; expected an object with \"{}\", \"{}\" and \"{}\", strings or lists of messages",
+         where, what, how.prompt_key, how.chosen_key, how.rejected_key);
+  };
+  if (!json.is_object()) bad(fmt::format("found {}", spec::kind_of(json)));
+  const auto kind = [&](const std::string& key) {
+    if (!json.contains(key)) bad(fmt::format("\"{}\" is missing", key));
+    if (!json[key].is_string() && !json[key].is_array())
+      bad(fmt::format("\"{}\" is {}", key, spec::kind_of(json[key])));
+    return json[key].is_array();
+  };
+  const bool talks = kind(how.chosen_key);
+  if (kind(how.rejected_key) != talks)
+    bad(fmt::format("\"{}\" is {} and \"{}\" {}", how.chosen_key,
+                    spec::kind_of(json[how.chosen_key]), how.rejected_key,
+                    spec::kind_of(json[how.rejected_key])));
+  if (!talks && !kind(how.prompt_key)) {
+    const auto plain = [&](const std::string& key) {
+      return text::MarkedText{json[key].get<std::string>(), ""};
+    };
+    PreferencePair out{plain(how.prompt_key), plain(how.chosen_key), plain(how.rejected_key)};
+    if (out.prompt.text.empty()) bad(fmt::format("\"{}\" is empty", how.prompt_key));
+    return out;
+  }
+  const auto message = [](const char* role, const Json& content) {
+    return Json::array({{{"role", role}, {"content", content}}});
+  };
+  // what both answers stand behind: messages, or one of the user
+  Json before = Json::array();
+  if (json.contains(how.prompt_key))
+    before = kind(how.prompt_key) ? conversation_in(json, how.prompt_key, where).messages
+                                  : message("user", json[how.prompt_key]);
+  const auto conversation = [&](const std::string& key) {
+    Conversation own{
+        talks ? conversation_in(json, key, where).messages : message("assistant", json[key]),
+        json.value("tools", Json())};
+    // whole conversations say the prompt themselves
+    if (own.messages.front()["role"] == "assistant")
+      own.messages.insert(own.messages.begin(), before.begin(), before.end());
+    return own;
+  };
+  return train::pair_of(conversation(how.chosen_key), conversation(how.rejected_key), how, where,
+                        prompts);
+}
+
+PairTokens tokens_of(const PreferencePair& pair,
+                     const text::Tokenizer& tokenizer,
+                     std::optional<int32_t> end,
+                     const PromptsOfPairs& prompts) {
+  const auto encode = [&](const text::MarkedText& text, bool begins) {
+    const std::vector<int32_t> ids = pair.rendered
+                                         ? prompts().encode(text)
+                                         : tokenizer.encode(text.text, {.add_special = begins});
+    return std::vector<int64_t>(ids.begin(), ids.end());
+  };
+  PairTokens out{encode(pair.prompt, true), encode(pair.chosen, false),
+                 encode(pair.rejected, false)};
+  if (pair.rendered) return out;
+  // what a tokenizer puts behind a text would end the prompt
+  if (const auto eos = tokenizer.eos(); eos && out.prompt.size() > 1 && out.prompt.back() == *eos)
+    out.prompt.pop_back();
+  if (end)
+    for (auto* answer : {&out.chosen, &out.rejected}) answer->push_back(*end);
+  return out;
+}
+
+std::unique_ptr<PreferenceSource> open_pairs(const Recipe& recipe,
+                                             const PreferenceRecipe& how,
+                                             const text::Tokenizer& tokenizer,
+                                             const CancelToken* cancel) {
+  const auto end = separator_of(recipe.data, tokenizer);
+  std::optional<text::ChatPrompt> made;
+  const PromptsOfPairs prompts = [&]() -> const text::ChatPrompt& {
+    if (!made) made.emplace(prompts_of({.format = how.format}, tokenizer));
+    return *made;
+  };
+  Sha256 key;
+  std::vector<PairTokens> train, valid;
+  int64_t too_long = 0, equal = 0;
+  for_examples(recipe.data, key, cancel, [&](const ExampleLine& line) {
+    PairTokens pair =
+        tokens_of(read_pair(line.text, how, line.where, prompts), tokenizer, end, prompts);
+    for (const auto* part : {&pair.prompt, &pair.chosen, &pair.rejected}) {
+      if (part->empty())
+        fail(ErrorKind::input, "data", "{}: \"{}\" has no token; expected some", line.where,
+             part == &pair.prompt   ? how.prompt_key
+             : part == &pair.chosen ? how.chosen_key
+                                    : how.rejected_key);
+      const int64_t largest = *std::max_element(part->begin(), part->end());
+      if (largest >= recipe.spec.vocab)
+        fail(ErrorKind::input, "data", "{}: token id {}; the spec has a vocabulary of {}",
+             line.where, largest, recipe.spec.vocab);
+    }
+    const Trimmed trimmed = trim(pair, recipe.train.length);
+    too_long += trimmed.too_long ? 1 : 0;
+    equal += trimmed.equal ? 1 : 0;
+    if (!trimmed.too_long && !trimmed.equal)
+      (line.held_out ? valid : train).push_back(std::move(pair));
+  });
+  std::vector<std::string> notes;
+  if (too_long > 0)
+    notes.push_back(fmt::format(
+        "{} pair{} left out: an answer has no room beside its prompt in train.length = {}",
+        too_long, too_long == 1 ? "" : "s", recipe.train.length));
+  if (equal > 0)
+    notes.push_back(
+        fmt::format("{} pair{} left out, whose answers are equal", equal, equal == 1 ? "" : "s"));
+  try {
+    check_examples(recipe.data, train.size(), valid.size(), "pair");
+  } catch (const Error& error) {
+    if (notes.empty()) throw;
+    fail(error.kind(), "data", "{}: {}", error.what(), fmt::join(notes, ", "));
+  }
+  const int64_t to_learn = std::ssize(train);
+  train.insert(train.end(), std::make_move_iterator(valid.begin()),
+               std::make_move_iterator(valid.end()));
+  // tokens follow from the texts and the tokenizer: what it makes of all of them tells it
+  for (const PairTokens& pair : train)
+    for (const auto* part : {&pair.prompt, &pair.chosen, &pair.rejected}) {
+      key.update(std::to_string(part->size()));
+      key.update(std::as_bytes(std::span(*part)));
+    }
+  key.update(std::to_string(to_learn));
+  auto source = std::make_unique<Pairs>(std::move(train), to_learn,
+                                        model::CallPlan(recipe.spec).reads_given(), key.finish(),
+                                        recipe.train.seed);
+  for (std::string& line : notes) source->note(std::move(line));
+  return source;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,47 @@
+// A file of labelled examples: the first byte chooses how it is written, the rest is the file. What
+// it holds is read as texts, words and questions.
+#include "files.h"
+
+#include "tessera/text/utf8.h"
+#include "tessera/train/label_examples.h"
+
+using namespace tessera;
+
+TESSERA_FUZZ_TARGET(label_data) {
+  static const fuzz::Folder folder;
+  if (input.empty()) return;
+  const int kind = std::to_integer<int>(input[0]) % 6;
+  train::LabelData data;
+  data.train = {folder.put("data", fuzz::text_of(input.subspan(1))).string()};
+  data.format = static_cast<train::LabelFormat>(kind);
+  data.text_key = "t";
+  const auto read = [&](const std::function<void()>& body) {
+    fuzz::run(body, {ErrorKind::file, ErrorKind::input});
+  };
+  using train::LabelOf, train::LabelSplit;
+  for (const LabelOf of : {LabelOf::one_class, LabelOf::several_classes, LabelOf::score})
+    read([&] {
+      const auto texts = train::read_texts(data, LabelSplit::train, of);
+      std::vector<std::string> labels;
+      for (const auto& one : texts) {
+        fuzz::check(text::is_valid_utf8(one.text) && !one.text.empty(), "a text is one");
+        labels.insert(labels.end(), one.labels.begin(), one.labels.end());
+      }
+      if (labels.empty()) return;
+      const auto names = train::ClassNames::of(labels);
+      for (const std::string& label : labels)
+        fuzz::check(names.names().at(static_cast<size_t>(names.number(label, "fuzz"))) == label,
+                    "a class has its own number");
+    });
+  read([&] {
+    for (const auto& one : train::read_words(data, LabelSplit::train))
+      fuzz::check(one.words.size() == one.labels.size(), "a label for every word");
+  });
+  read([&] {
+    for (const auto& one : train::read_questions(data, LabelSplit::train))
+      for (const auto& answer : one.answers)
+        fuzz::check(one.context.compare(answer.begin, answer.text.size(), answer.text) == 0,
+                    "an answer stands in its context");
+  });
+  read([&] { train::read_label_file(data.train[0]); });
+}
