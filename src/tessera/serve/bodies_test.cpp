@@ -1,5 +1,6 @@
 #include "tessera/serve/bodies.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace tessera::serve::bodies_test {

@@ -1,5 +1,6 @@
 #include "tessera/serve/http.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace tessera::serve::http_test {

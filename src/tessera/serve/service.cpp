@@ -255,6 +255,7 @@ Service::Service(const ServiceOptions& options) : state_(std::make_shared<Servic
   s.add_generation_routes();
   s.add_text_routes();
   s.add_encoder_routes();
+  s.add_page_routes();
   s.server = std::make_unique<Server>(options.server,
                                       [&s](const ExchangePtr& exchange) { s.handle(exchange); });
   s.server->on_end = [&s](const Exchange& exchange) { s.ended(exchange); };

@@ -41,6 +41,7 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   void add_generation_routes();  // generation_routes.cpp: completions, chats, translations
   void add_text_routes();        // text_routes.cpp: tokens
   void add_encoder_routes();     // encoder_routes.cpp: vectors, ranks, classes, masks
+  void add_page_routes();        // page_routes.cpp: the page, and what it shows of models
 
   const ServiceOptions options;
   Metrics metrics;
