@@ -13,6 +13,7 @@
 #include <fstream>
 #include <list>
 #include <map>
+#include <set>
 #include <span>
 #include <sstream>
 
@@ -63,6 +64,12 @@ class Cli : public ::testing::Test {
     EXPECT_EQ(outcome.out, "") << arguments;
     EXPECT_NE(outcome.err.find(words), std::string::npos) << arguments << "\n" << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+
+  /// The same of what has said something before.
+  static void expect_complaint(const Outcome& outcome, int code, const std::string& words) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << words << "\n" << outcome.err;
   }
 
   /// A tiny llama folder of the goldens.
@@ -1149,6 +1156,102 @@ TEST_F(Cli, LinesOfAFileAreAnsweredAsPromptsAre) {
   expect_refused(lines, 1, "questions.jsonl:1]");
   expect_refused(lines + " --prompt A", 2, "--prompt beside --prompts-from");
   expect_refused("generate " + model + " --answer-key a --prompt A", 2, "--prompts-from");
+TEST_F(Cli, AnswersAreHeldToAForm) {
+  // its tokens are single characters from ! to [
+  const std::string start =
+      "generate " + kGoldens +
+      "/llama/gguf/base.gguf --prompt ABC --temperature 2 --max-new-tokens 12 ";
+  const auto file = [&](const char* name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return "'" + (folder_ / name).string() + "'";
+  };
+  const std::string schema = file("schema.json",
+                                  R"({"type": "integer", "minimum": 10, "maximum": 500})"),
+                    grammar = file("moves.gbnf", "root ::= [A-H] [1-8] (\"-\" [A-H] [1-8])?\n"),
+                    braces = file("object.json", R"({"type": "object"})"),
+                    recursive = file("left.gbnf", "root ::= root \"A\" | \"B\"");
+  std::set<std::string> answers;
+  for (int seed = 0; seed < 8; ++seed) {
+    const std::string with = start + "--seed " + std::to_string(seed);
+    const Outcome number = run(with + " --json-schema " + schema);
+    ASSERT_EQ(number.code, 0) << number.err;
+    // without the prompt, which is no part of the answer
+    const spec::Json value = spec::parse_json(number.out, "stdout");
+    EXPECT_TRUE(value.is_number_integer() && value >= 10 && value <= 500) << number.out;
+    answers.insert(number.out);
+    const Outcome move = run(with + " --grammar " + grammar + " --lookup 2");
+    ASSERT_EQ(move.code, 0) << move.err;
+    EXPECT_TRUE(move.out.size() == 3 || move.out.size() == 6) << move.out;
+    const Outcome yes = run(with + " --regex 'YES|NO'");
+    EXPECT_TRUE(yes.out == "YES\n" || yes.out == "NO\n") << yes.out << yes.err;
+  }
+  EXPECT_GT(answers.size(), 2u);
+  const Outcome cut = run(start + "--regex '[A-Z]{20}!' --json");
+  EXPECT_EQ(cut.code, 1);
+  expect_complaint(cut, 1, "the answer was cut after 12 new tokens; expected more of \"root\"");
+  EXPECT_EQ(spec::parse_json(cut.out, "stdout")["cut"],
+            "after 12 new tokens; expected more of \"root\"");
+  expect_complaint(
+      run(start + "--json-schema " + braces), 1,
+      "no token of the vocabulary goes on after 0 new tokens; the constraint expects '{'");
+  expect_complaint(run(start + "--grammar " + recursive), 1, "left recursion: root -> root");
+  expect_complaint(run(start + "--regex '(?=A)'"), 1, "look-around");
+  expect_refused(start + "--regex A --grammar " + grammar, 2, "--grammar");
+  expect_refused("generate " + tiny() + " --input-ids 1 --beams 2 --regex A", 2,
+                 "--regex with --beams 2");
+  expect_complaint(run("generate " + tiny() + " --input-ids 1 --regex A"), 2, "has no tokenizer");
+}
+
+TEST_F(Cli, ChoicesAndLikelihoods) {
+  const std::string start = "generate " + kGoldens +
+                            "/llama/gguf/base.gguf --prompt ABC --max-new-tokens 6 --ignore-eos ";
+  const Outcome outcome = run(start + "--temperature 1.5 --choices 3 --json --logprobs 2");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json rows = spec::parse_json(outcome.out, "stdout");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_NE(rows[0]["token_ids"], rows[1]["token_ids"]);
+  for (const spec::Json& row : rows) {
+    ASSERT_EQ(row["logprobs"].size(), 6u);
+    for (size_t i = 0; i < 6; ++i) {
+      const spec::Json& one = row["logprobs"][i];
+      EXPECT_EQ(one["id"], row["token_ids"][i]);
+      ASSERT_EQ(one["top"].size(), 2u);
+      EXPECT_GE(one["top"][0]["logprob"], one["top"][1]["logprob"]);
+      EXPECT_GE(one["top"][0]["logprob"], one["logprob"]);
+      EXPECT_LT(one["logprob"].get<double>(), 0);
+    }
+  }
+  // a bias has the last word where there is no chance
+  const Outcome never = run(start + "--logit-bias 3:100 --json");
+  EXPECT_EQ(spec::parse_json(never.out, "stdout")["text"], "!!!!!!");
+  expect_refused(start + "--logprobs 2", 2, "--logprobs without --json");
+  expect_complaint(run(start + "--choices 2"), 2, "at temperature 0, where all texts are the same");
+  expect_refused(start + "--logit-bias 3", 2, "expected the id of a token and a number");
+  expect_refused(start + "--logit-bias 3:x", 2, "expected the id of a token and a number");
+  expect_complaint(run(start + "--logit-bias 900:1"), 1, "logit_bias: token id 900");
+}
+
+TEST_F(Cli, AFolderSaysHowItsTokensAreChosen) {
+  namespace fs = std::filesystem;
+  const fs::path model = folder_ / "sampling";
+  fs::copy(fs::path(tiny()), model, fs::copy_options::recursive);
+  const std::string start =
+      "generate '" + model.string() + "' --input-ids 1,2,3 --max-new-tokens 8 --ignore-eos --json ";
+  const auto ids = [&](const std::string& flags) {
+    const Outcome outcome = run(start + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "stdout")["token_ids"];
+  };
+  const spec::Json greedy = ids("--generation-config none");
+  const spec::Json sampled = ids("--generation-config none --temperature 2 --top-k 30");
+  EXPECT_NE(greedy, sampled);
+  std::ofstream(model / "generation_config.json") << R"({"do_sample": true, "temperature": 2.0,
+      "top_k": 30})";
+  EXPECT_EQ(ids(""), sampled);
+  EXPECT_EQ(ids("--temperature 0"), greedy);
+  EXPECT_EQ(ids("--generation-config none"), greedy);
+  std::ofstream(model / "generation_config.json") << R"({"temperature": 2.0, "top_k": 30})";
+  EXPECT_EQ(ids(""), greedy);
 }
 
 TEST_F(Cli, ASessionGoesOn) {

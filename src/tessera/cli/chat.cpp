@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 
 #include <unistd.h>
@@ -14,11 +15,13 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
+#include "tessera/cli/sampling_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -30,11 +33,13 @@ namespace chat_verb {
 
 struct ChatArgs {
   std::vector<std::string> adapters;
-  std::string model, families, system, template_file, load;
+  std::string model, families, system, template_file, load, date = "today";
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
+  SamplingFlags sampling;
+  ConstraintFlags constraint;
   bool probabilities = false;
   int64_t cache_mib = 256;
   int threads = 0;
@@ -173,6 +178,23 @@ struct History {
   }
 };
 
+/// What --template-date says: seconds of local time, or nothing.
+std::optional<int64_t> template_time(const std::string& date) {
+  if (date == "none") return std::nullopt;
+  if (date == "today") {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    localtime_r(&now, &parts);
+    return static_cast<int64_t>(timegm(&parts));
+  }
+  std::tm parts{};
+  const char* end = strptime(date.c_str(), "%Y-%m-%d", &parts);
+  if (end == nullptr || *end != '\0')
+    fail(ErrorKind::usage, "chat",
+         "--template-date {}; expected today, none or a day as in 2024-07-26", date);
+  return static_cast<int64_t>(timegm(&parts));
+}
+
 class Chat {
  public:
   explicit Chat(ChatArgs& args)
@@ -182,11 +204,16 @@ class Chat {
         prompts_(make_prompts()) {
     say_differences(loaded_.source);
     args_.products.check(loaded_.model);
+    args_.sampling.fill(loaded_.generation);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
     g.kv = args_.kv.options();
     g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
+    for (const int64_t id : args_.sampling.ends(loaded_))
+      if (std::find(g.stop_ids.begin(), g.stop_ids.end(), id) == g.stop_ids.end())
+        g.stop_ids.push_back(id);
+    g.constraint = args_.constraint.make(args_.model, &*loaded_.tokenizer);
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
           loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
@@ -234,7 +261,7 @@ class Chat {
            args_.model);
     const std::optional<std::string> named = text::chat_format_source(args_.template_file);
     const std::string source = args_.template_file.empty() ? loaded_.tokenizer->chat_template()
-                               : named ? *named
+                               : named                     ? *named
                                        : read_text_file(args_.template_file, size_t{1} << 20);
     if (source.empty())
       fail(ErrorKind::usage, "chat",
@@ -246,7 +273,7 @@ class Chat {
   }
 
   text::MarkedText rendered(const Json& messages, bool prompt) const {
-    return prompts_.render({.messages = messages, .add_generation_prompt = prompt});
+    return prompts_.render({.messages = messages, .add_generation_prompt = prompt, .now = now_});
   }
 
   /// A line; behind """ as many as there are up to the next one. Nothing at the end.
@@ -500,6 +527,7 @@ class Chat {
   ChatArgs& args_;
   infer::LoadedModel loaded_;
   text::ChatPrompt prompts_;
+  std::optional<int64_t> now_ = template_time(args_.date);  // one for the whole conversation
   std::optional<infer::PrefixCache> cache_;
   std::optional<Passages> passages_;
   History history_;
@@ -517,23 +545,19 @@ std::function<int()> add_chat(CLI::App& app) {
       ->required();
   app.add_option("--system", o->system, "what the model is told before all");
   app.add_option("--load", o->load, "go on from a conversation that /save has written");
-  app.add_option("--chat-template", o->template_file,
-                 "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
-                 "zephyr");
+  app.add_option(
+      "--chat-template", o->template_file,
+      "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
+      "zephyr");
+  app.add_option("--template-date", o->date,
+                 "the day that a template is told (strftime_now): today, none, or one as in "
+                 "2024-07-26, by which a conversation can be repeated")
+      ->capture_default_str();
   app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--temperature", g.sampling.temperature, "0 = the most likely token each time")
-      ->capture_default_str();
-  app.add_option("--top-k", g.sampling.top_k, "only the k most likely; 0 = all")
-      ->capture_default_str();
-  app.add_option("--top-p", g.sampling.top_p, "only the most likely that make up p")
-      ->capture_default_str();
-  app.add_option("--min-p", g.sampling.min_p, "only those at least so likely, relative to the best")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", g.sampling.repetition_penalty,
-                 "above 1: tokens seen become less likely")
-      ->capture_default_str();
+  o->sampling.add(app, g.sampling);
+  o->constraint.add(app);
   app.add_option("--seed", g.sampling.seed, "of the random choices")
       ->capture_default_str()
       ->check(cli::seed());
@@ -568,7 +592,7 @@ std::function<int()> add_chat(CLI::App& app) {
        "echo 'What is the capital of France?' | tessera chat model.gguf"});
   return [o] {
     if (o->threads > 0) set_thread_count(o->threads);
-    o->generate.sampling.check();
+    o->sampling.check();
     return chat_verb::Chat(*o).run();
   };
 }
