@@ -35,7 +35,7 @@ RunRecord read_run(const fs::path& folder) {
   const bool complete =
       !run.lines.empty() && (!run.lines.back().stopped.empty() ||
                              (run.steps() > 0 && run.lines.back().step >= run.steps()));
-  run.state = complete ? RunState::complete : held ? RunState::running : RunState::not_running;
+  run.state = complete ? RunStatus::complete : held ? RunStatus::running : RunStatus::not_running;
   return run;
 }
 
@@ -100,8 +100,8 @@ void flatten(const Json& json, const std::string& path, std::map<std::string, st
   }
 }
 
-const char* text_of(RunState state) {
-  return state == RunState::running ? "running" : state == RunState::complete ? "complete" : "cut";
+const char* text_of(RunStatus state) {
+  return state == RunStatus::running ? "running" : state == RunStatus::complete ? "complete" : "cut";
 }
 
 /// "3 h 20 min": two units of time at most.
@@ -138,7 +138,7 @@ Rows rows_of(const std::vector<RunRecord>& runs) {
       if (last.seconds > 0)
         row[9] = fmt::format("{:.0f}", static_cast<double>(last.tokens) / last.seconds);
       row[10] = duration_of(last.seconds);
-      if (run.state == RunState::running && last.step > 0)
+      if (run.state == RunStatus::running && last.step > 0)
         row[11] = duration_of(last.seconds / static_cast<double>(last.step) *
                               static_cast<double>(std::max<int64_t>(0, run.steps() - last.step)));
     }
