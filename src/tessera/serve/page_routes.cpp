@@ -6,7 +6,7 @@
 #include "tessera/serve/outline.h"
 #include "tessera/serve/page/page_files.h"
 #include "tessera/serve/service_state.h"
-#include "tessera/train/sha256.h"
+#include "tessera/base/sha256.h"
 
 namespace tessera::serve {
 namespace {
@@ -109,7 +109,7 @@ void mix(ServiceState& state,
 
 void ServiceState::add_page_routes() {
   for (const PageFile& file : page_files()) {
-    const std::string tag = "\"" + train::sha256(file.body).substr(0, 32) + "\"";
+    const std::string tag = "\"" + sha256(file.body).substr(0, 32) + "\"";
     routes.add({"GET", file.path, "the page",
                 [&file, tag](const ExchangePtr& exchange, const std::string&) {
                   answer_file(exchange, file, tag);
