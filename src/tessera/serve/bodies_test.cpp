@@ -135,7 +135,8 @@ TEST(Bodies, NoValueOfAnyFieldIsMoreThanRefused) {
                                     std::string(1 << 20, 'x')};
   int refused = 0;
   const auto attempt = [&](const auto& fields, Json base) {
-    for (const auto& [name, ignored] : fields.schema()["properties"].items())
+    const Json schema = fields.schema();
+    for (const auto& [name, ignored] : schema["properties"].items())
       for (const Json& value : values) {
         Json body = base;
         body[name] = value;

@@ -32,7 +32,7 @@ TEST(RequestReader, ARequestIsTheSameHoweverItIsCut) {
     const HttpRequest request = reader.take();
     EXPECT_EQ(request.method, "POST");
     EXPECT_EQ(request.path, "/v1/completions");
-    EXPECT_EQ(request.query, "?x=1");
+    EXPECT_EQ(request.query, "x=1");
     EXPECT_EQ(request.header("content-type"), "application/json");
     EXPECT_EQ(request.body, "{\"a\": true}");
     EXPECT_TRUE(request.keep_alive);
