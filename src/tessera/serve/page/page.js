@@ -435,7 +435,7 @@ function blocks(text) {
       const code = [];
       for (++i; i < all.length && !all[i].trim().startsWith(fence[1]); ++i) code.push(all[i]);
       ++i;
-      out.push(el("pre", { tabindex: 0, "aria-label": "Code" }, el("code", { text: code.join("\n") })));
+      out.push(el("pre", { tabindex: 0, role: "region", "aria-label": "Code" }, el("code", { text: code.join("\n") })));
     } else if (heading) {
       out.push(el("p", {}, el("strong", {}, spans(heading[2]))));
       ++i;
@@ -1211,8 +1211,8 @@ class Inspector {
         el("div", { class: "stack" }, this.detail, this.shares("Parameters by place", found.by_place), this.shares("Parameters by kind", found.by_kind), this.growth(found))),
       el("details", { class: "card" }, el("summary", { text: "The resolved spec, every default written out" }),
         el("div", { class: "row end" }, el("button", { type: "button", class: "quiet", text: "Copy", onclick: (event) => copy(JSON.stringify(found.spec, null, 2), event.currentTarget) })),
-        el("pre", { class: "spec", tabindex: 0, "aria-label": "Spec", text: JSON.stringify(found.spec, null, 2) })),
-      found.chat_template ? el("details", { class: "card" }, el("summary", { text: "Chat template" }), el("pre", { class: "spec", tabindex: 0, "aria-label": "Chat template", text: found.chat_template })) : "");
+        el("pre", { class: "spec", tabindex: 0, role: "region", "aria-label": "Spec", text: JSON.stringify(found.spec, null, 2) })),
+      found.chat_template ? el("details", { class: "card" }, el("summary", { text: "Chat template" }), el("pre", { class: "spec", tabindex: 0, role: "region", "aria-label": "Chat template", text: found.chat_template })) : "");
   }
   choose(node, group) {
     for (const other of this.node.querySelectorAll(".node")) other.setAttribute("aria-pressed", String(other === group));
@@ -1223,7 +1223,7 @@ class Inspector {
       el("table", { class: "data" }, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row", text: name }), el("td", { text: value }))))),
       node.tensors.length ? el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Tensors" }, el("table", { class: "data" }, el("thead", {}, el("tr", {}, ["Tensor", "Shape", "Kind"].map((text) => el("th", { scope: "col", text })))),
         el("tbody", {}, node.tensors.map((tensor) => el("tr", {}, el("td", { class: "mono", text: tensor.name }), el("td", { class: "mono", text: tensor.shape.join(" × ") }), el("td", { text: tensor.kind })))))) : el("p", { class: "hint", text: "It has no parameters of its own." }),
-      node.config ? el("details", {}, el("summary", { text: "How it is set up" }), el("pre", { class: "spec", tabindex: 0, "aria-label": "Set-up", text: JSON.stringify(node.config, null, 2) })) : "");
+      node.config ? el("details", {}, el("summary", { text: "How it is set up" }), el("pre", { class: "spec", tabindex: 0, role: "region", "aria-label": "Set-up", text: JSON.stringify(node.config, null, 2) })) : "");
     if (matchMedia("(max-width: 61.99rem)").matches) this.detail.scrollIntoView({ block: "nearest" });
   }
   shares(name, list) {
@@ -1335,7 +1335,7 @@ class Server {
     } });
     this.tiles = el("dl", { class: "tiles", id: "gauges" });
     this.table = el("tbody", {});
-    this.raw = el("pre", { class: "spec", tabindex: 0, "aria-label": "Metrics as text" });
+    this.raw = el("pre", { class: "spec", tabindex: 0, role: "region", "aria-label": "Metrics as text" });
     return el("div", { class: "stack" }, el("div", { class: "row" }, el("p", { class: "soft grow", text: `Read every ${this.kEvery} seconds from /metrics while this tab is open.` }), this.pause),
       this.tiles, el("section", { class: "card stack tight" }, el("h2", { text: "Requests" }), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Requests by route" }, el("table", { class: "data" },
         el("thead", {}, el("tr", {}, ["Route", "Status", "Count"].map((text) => el("th", { scope: "col", text })))), this.table))),
