@@ -1156,6 +1156,8 @@ TEST_F(Cli, LinesOfAFileAreAnsweredAsPromptsAre) {
   expect_refused(lines, 1, "questions.jsonl:1]");
   expect_refused(lines + " --prompt A", 2, "--prompt beside --prompts-from");
   expect_refused("generate " + model + " --answer-key a --prompt A", 2, "--prompts-from");
+}
+
 TEST_F(Cli, AnswersAreHeldToAForm) {
   // its tokens are single characters from ! to [
   const std::string start =
