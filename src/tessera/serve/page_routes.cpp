@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <span>
 
+#include "tessera/base/sha256.h"
 #include "tessera/serve/mixing.h"
 #include "tessera/serve/outline.h"
 #include "tessera/serve/page/page_files.h"
 #include "tessera/serve/service_state.h"
-#include "tessera/base/sha256.h"
 
 namespace tessera::serve {
 namespace {
