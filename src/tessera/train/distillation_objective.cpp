@@ -179,8 +179,8 @@ Json dump_term(const DistillationTerm& term) {
 /// The keys of DistillationKeys and "inner", which is read by itself.
 void refuse_unknown(const Json& json, const spec::Scope& scope) {
   std::vector<std::string> known{"type", "inner"};
-  for (const auto& [key, value] : spec::dump_struct(DistillationKeys()).items())
-    known.push_back(key);
+  const Json keys = spec::dump_struct(DistillationKeys());
+  for (const auto& [key, value] : keys.items()) known.push_back(key);
   for (const auto& [key, value] : json.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
       fail(ErrorKind::spec, scope.path, "unknown key \"{}\"{}; valid keys: {}", key,
