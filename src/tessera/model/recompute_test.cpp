@@ -99,7 +99,7 @@ TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("tiny") || entry.path().extension() != ".json") continue;
     SCOPED_TRACE(entry.path().string());
-    const ModelSpec spec = read_model_spec(spec::read_json_file(entry.path()));
+    const ModelSpec spec = load_model_spec(entry.path());
     ++tried;
     const Ran plain = step(spec, {}), again = step(spec, {Of::layers});
     EXPECT_EQ(again.loss, plain.loss);
