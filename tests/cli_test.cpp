@@ -848,8 +848,9 @@ TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
   expect_refused(start, 2, "--out is missing; expected the folder of the run");
 }
 
-/// A run that is killed again and again, each time a little later among its changes to files: in the
-/// middle of a line of the log, of a checkpoint, between one and its link, while an old one goes.
+/// A run that is killed again and again, each time a little later among its changes to files: in
+/// the middle of a line of the log, of a checkpoint, between one and its link, while an old one
+/// goes.
 TEST_F(Cli, ARunKilledAtAnyMomentGoesOnBitForBit) {
   std::string text;
   for (int i = 0; i < 900; ++i) text += std::to_string(i % 100) + (i % 7 == 6 ? "\n" : " ");
@@ -866,9 +867,9 @@ TEST_F(Cli, ARunKilledAtAnyMomentGoesOnBitForBit) {
     "checkpoint": {"every": 2, "keep": 1, "best": 1}})";
   const auto train = [&](const std::string& out, int kill_at) {
     return run("train " + (folder_ / "recipe.json").string() + " --resume --threads 1 --out " + out,
-               kill_at == 0 ? ""
-                            : fmt::format("LD_PRELOAD='" TESSERA_KILLER "' TESSERA_KILL_AT={} ",
-                                          kill_at));
+               kill_at == 0
+                   ? ""
+                   : fmt::format("LD_PRELOAD='" TESSERA_KILLER "' TESSERA_KILL_AT={} ", kill_at));
   };
   const auto log = [](const fs::path& out) {
     std::string lines;
@@ -898,7 +899,7 @@ TEST_F(Cli, ARunKilledAtAnyMomentGoesOnBitForBit) {
       // what holds times or the number of the process
       const bool timed = name.ends_with("trainer.json") || name.ends_with("manifest.json") ||
                          name.starts_with("log.") || name.starts_with("events.") || name == "lock";
-      (*files)[name] = entry.is_symlink()        ? fs::read_symlink(entry.path()).string()
+      (*files)[name] = entry.is_symlink()                  ? fs::read_symlink(entry.path()).string()
                        : entry.is_regular_file() && !timed ? read_text_file(entry.path())
                                                            : std::string();
     }
@@ -1491,9 +1492,10 @@ TEST_F(Cli, ARingIsCheckedBeforeTheRunBegins) {
 
 TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
-  const Outcome outcome = run(
-      "generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824",
-      "timeout --foreground --preserve-status -s INT 2 ");
+  const Outcome outcome =
+      run("generate " + tiny() +
+              " --ignore-eos --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824",
+          "timeout --foreground --preserve-status -s INT 2 ");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.out, "");
   EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;

@@ -65,14 +65,6 @@ int64_t room_for(const GenerationBody& body,
   return *body.max_tokens;
 }
 
-/// What the text must be, where the request says so.
-std::shared_ptr<const text::Constraint> constraint_of(const GenerationBody& body,
-                                                      const ServedModel&) {
-  if (!body.constrained()) return nullptr;
-  throw ApiError(501, "unsupported_constraint", "this server does not constrain texts",
-                 "response_format");
-}
-
 /// A request's prompts and how they go on.
 struct Asked {
   ExchangePtr exchange;
@@ -116,7 +108,7 @@ infer::Writing writing_of(const GenerationBody& body,
   out.stop_strings = body.stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? model.chat_ends : model.ends;
   out.stop_ids.insert(out.stop_ids.end(), body.stop_token_ids.begin(), body.stop_token_ids.end());
-  out.constraint = constraint_of(body, model);
+  out.constraint = model.constraints.of(body, model.tokenizer());
   out.context = model.longest;
   if (model.spec().encoder) {
     if (model.loaded.generation.forced_begin)

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tessera/serve/constraints.h"
 #include "tessera/infer/embed.h"
 #include "tessera/infer/engine.h"
 #include "tessera/infer/load_model.h"
@@ -74,6 +75,7 @@ struct ServedModel {
   spec::KvOptions kv;
   int64_t longest = 0, bytes = 0, parameters = 0;
   std::string fingerprint;
+  mutable Constraints constraints;
 
   // of the engine's thread
   std::unique_ptr<infer::PrefixCache> cache;

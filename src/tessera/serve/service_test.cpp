@@ -119,6 +119,50 @@ TEST(Service, AChatIsReadByTheTemplate) {
   EXPECT_EQ(client.post("/v1/chat/completions", begun).status, 200);
 }
 
+TEST(Service, AnswersAreOfTheFormThatIsAskedFor) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  const auto said = [&](Json more) {
+    Json body = {{"prompt", "hello_there"}, {"max_tokens", 40}, {"temperature", 1.5}, {"seed", 5}};
+    body.update(more);
+    const Client::Reply reply = client.post("/v1/completions", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.json()["choices"][0]["text"].get<std::string>();
+  };
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"a", {{"enum", {1, 22}}}}, {"b", {{"type", "boolean"}}}}},
+                       {"required", {"a", "b"}},
+                       {"additionalProperties", false}};
+  const Json format = {{"type", "json_schema"},
+                       {"json_schema", {{"name", "x"}, {"schema", schema}}}};
+  const std::string text = said({{"response_format", format}});
+  const Json answer = spec::parse_json(text, text);
+  EXPECT_TRUE(answer["a"] == 1 || answer["a"] == 22) << text;
+  EXPECT_TRUE(answer["b"].is_boolean()) << text;
+  // said again it is what it was, and so it is in another field
+  EXPECT_EQ(said({{"response_format", format}}), text);
+  EXPECT_EQ(said({{"json_schema", schema}}), text);
+  EXPECT_EQ(said({{"structured_outputs", {{"json", schema}}}}), text);
+  const std::string digits = said({{"structured_outputs", {{"regex", "[0-9]{3}"}}}});
+  EXPECT_EQ(digits.size(), 3u);
+  EXPECT_EQ(digits.find_first_not_of("0123456789"), std::string::npos);
+  const std::string choice = said({{"structured_outputs", {{"choice", {"yes", "no"}}}}});
+  EXPECT_TRUE(choice == "yes" || choice == "no") << choice;
+  EXPECT_EQ(said({{"grammar", "root ::= \"ab\" \"c\""}}), "abc");
+  const auto refused = [&](Json more, const std::string& param) {
+    more["prompt"] = "x";
+    const Client::Reply reply = client.post("/v1/completions", more);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
+  };
+  refused({{"grammar", "root ::="}}, "grammar");
+  refused({{"json_schema", {{"type", "strin"}}}}, "json_schema");
+  refused({{"response_format", {{"type", "xml"}}}}, "response_format");
+  refused({{"response_format", {{"type", "json_schema"}}}}, "response_format");
+  refused({{"structured_outputs", {{"choice", Json::array()}}}}, "structured_outputs");
+  refused({{"structured_outputs", {{"regex", "("}}}}, "structured_outputs");
+}
+
 TEST(Service, TextsAreScored) {
   Running server(options_of({"attention"}));
   const infer::LoadedModel alone = tiny_loaded("attention");

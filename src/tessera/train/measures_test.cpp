@@ -74,7 +74,7 @@ TEST(Measures, NormsByLayerAreThoseOfTheCheckpoints) {
 TEST(Measures, NoiseScaleIsThatOfTheParts) {
   const Setting s;
   const std::vector<std::string> still{"optimizer.lr=0", "schedule.type=constant",
-                                       "train.eval_every=0"};
+                                       "schedule.warmup=0", "train.eval_every=0"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), still.begin(), still.end());
     return more;
@@ -112,11 +112,12 @@ TEST(Measures, GoOnBitForBitAndChangeNothing) {
 
 TEST(Measures, NoiseOfOnePartIsRefused) {
   const Setting s;
-  expect_error(ErrorKind::spec,
-               "[watch.noise_scale] given with train.accumulate = 1: it tells gradients of parts of "
-               "an update from that of the whole; expected 2 or more parts, such as train.batch = 2 "
-               "and train.accumulate = 2",
-               [&] { read_recipe(s.json, "", {"watch.noise_scale=1"}); });
+  expect_error(
+      ErrorKind::spec,
+      "[watch.noise_scale] given with train.accumulate = 1: it tells gradients of parts of "
+      "an update from that of the whole; expected 2 or more parts, such as train.batch = 2 "
+      "and train.accumulate = 2",
+      [&] { read_recipe(s.json, "", {"watch.noise_scale=1"}); });
 }
 
 }  // namespace
