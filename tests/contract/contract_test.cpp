@@ -10,8 +10,6 @@
 #include "checks.h"
 #include "exceptions.h"
 
-#include "tessera/nn/head/head_config.h"
-
 namespace tessera::contract::contract_test {
 namespace {
 
@@ -99,10 +97,6 @@ TEST(ContractSuite, NoMechanismDeclaresLessCausalityThanItShows) {
     if (c.mechanism == nullptr || !c.problem.empty()) continue;
     // an encoder among the cases of a mechanism for both shows nothing about decoders
     if (c.encoder_only && c.mechanism->info.causality != spec::Causality::none) continue;
-    // a head of other things than tokens is asked of whole texts: nothing goes on from what it says
-    if (c.mechanism->slot == Slot::head &&
-        !spec::read_part(Slot::head, c.part, scope_for(c)).as<nn::HeadConfig>().of_vocabulary())
-      continue;
     spec::Causality& shown = worst[c.mechanism];  // bitwise at first
     shown = std::max(shown, shown_causality(c.decoder));
   }
