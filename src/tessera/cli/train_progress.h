@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -10,16 +9,10 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/resident.h"
 #include "tessera/train/loop.h"
 
 namespace tessera::cli {
-
-inline int64_t resident_megabytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE) >> 20;
-}
 
 /// What a run's objective asks for, and its log counts.
 inline std::string unit_of(const train::Recipe& recipe) {
@@ -51,7 +44,7 @@ class TrainProgress {
                                       : 0;
     std::string text = fmt::format(
         "step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.{}f} {}/s  {:>4.0f} s left  {} MB", line.step,
-        steps, line.loss, line.lr, speed, speed < 100 ? 1 : 0, unit_, left, resident_megabytes());
+        steps, line.loss, line.lr, speed, speed < 100 ? 1 : 0, unit_, left, resident_bytes() >> 20);
     if (evaluated) text += fmt::format("  valid {:.4f}", *line.valid_loss);
     if (evaluated && line.accuracy) text += fmt::format("  accuracy {:.3f}", *line.accuracy);
     for (const auto& [name, score] : line.scores)

@@ -32,16 +32,18 @@ Answer::Answer(ExchangePtr exchange, ServedModelPtr model, AnswerOptions options
       model_(std::move(model)),
       options_(std::move(options)),
       texts_(texts) {
+  if (!options_.reply) return;
   for (Text& text : texts_) {
-    text.splitter = ReasoningSplitter(options_.thinking, options_.splits);
-    text.tools = ToolSplitter(options_.tools);
-    text.within = options_.splits && options_.thinking;
+    text.reader.emplace(*options_.reply);
+    text.within = options_.reply->thinking;
   }
 }
 
 std::string Answer::bytes_of(int64_t id) const {
+  const text::Tokenizer& tokenizer = model_->tokenizer();
   const auto token = static_cast<int32_t>(id);
-  return model_->tokenizer().decode(std::span(&token, 1), false);
+  if (auto bytes = tokenizer.bytes_of(token)) return std::move(*bytes);
+  return tokenizer.decode(std::span(&token, 1), false);  // a special token is its name
 }
 
 TokenChance Answer::chance_of(const infer::Chances& chances) const {
@@ -60,7 +62,7 @@ void Answer::listen(infer::Request& request, size_t index) {
     if (self->options_.token_ids) text->ids.push_back(id);
   };
   request.on_text = [self = shared_from_this(), text](std::string_view piece) {
-    self->add(*text, piece, false);
+    add(*text, piece);
   };
   if (options_.chances)
     request.on_chances = [self = shared_from_this(), text](const infer::Chances& chances) {
@@ -68,22 +70,20 @@ void Answer::listen(infer::Request& request, size_t index) {
     };
 }
 
-void Answer::say(Text& text, const std::vector<ToolSplitter::Piece>& pieces) {
-  for (const ToolSplitter::Piece& piece : pieces) {
-    text.text += piece.text;
-    if (piece.call) text.calls.push_back(*piece.call);
-  }
+void Answer::take_in(Text& text, text::Reply reply) {
+  if (!reply.thoughts.empty()) text.within = true;
+  if (!reply.content.empty() || !reply.calls.empty()) text.within = false;
+  text.reasoning += reply.thoughts;
+  text.text += reply.content;
+  text.called = text.called || !reply.calls.empty();
+  for (text::ToolCall& call : reply.calls) text.calls.push_back(std::move(call));
 }
 
-void Answer::add(Text& text, std::string_view piece, bool last) {
-  for (const ReasoningSplitter::Piece& part : text.splitter.push(piece, last)) {
-    text.within = part.reasoning;
-    if (part.reasoning)
-      text.reasoning += part.text;
-    else
-      say(text, text.tools.push(part.text, false));
-  }
-  if (last) say(text, text.tools.push({}, true));
+void Answer::add(Text& text, std::string_view piece) {
+  if (text.reader)
+    take_in(text, text.reader->push(piece));
+  else
+    text.text += piece;
 }
 
 /// The prompt of an echo, and what was computed of it, comes before all else.
@@ -173,13 +173,13 @@ void Answer::end(std::vector<infer::Generation> made,
   for (size_t i = 0; i < made.size(); ++i) {
     Text& text = texts_[i];
     const infer::Generation& one = made[i];
-    add(text, {}, true);
+    if (text.reader) take_in(text, text.reader->finish());
     begin(text, i);
     if (!options_.echo_ids.empty())
       echo_chances(text, i, made[i - i % static_cast<size_t>(options_.choices)]);
     Choice choice = take(text, i);
     choice.finish_reason =
-        text.tools.called() && one.finish_reason == "stop" ? "tool_calls" : one.finish_reason;
+        text.called && one.finish_reason == "stop" ? "tool_calls" : one.finish_reason;
     if (!one.stop_string.empty())
       choice.stop_reason = one.stop_string;
     else if (one.stop_id && std::find(options_.stop_ids.begin(), options_.stop_ids.end(),

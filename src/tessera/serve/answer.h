@@ -8,8 +8,7 @@
 #include "tessera/serve/exchange.h"
 #include "tessera/serve/engine_loop.h"
 #include "tessera/serve/frames.h"
-#include "tessera/serve/reasoning.h"
-#include "tessera/serve/tool_calls.h"
+#include "tessera/text/reply.h"
 
 namespace tessera::serve {
 
@@ -19,8 +18,8 @@ bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_pt
 struct AnswerOptions {
   Frames frames;
   bool stream = false;
-  bool splits = false, thinking = false;  // reasoning apart from the text; the prompt has opened it
-  std::optional<ToolFormat> tools = {};   // calls of functions apart from the text
+  /// How the text is taken apart: what the model thinks, says and calls; all of it is said without.
+  std::optional<text::ReplyReader::Options> reply = {};
   bool token_ids = false;
   bool chances = false;                             // of each token
   std::vector<std::string> echo = {};               // what the texts of each prompt begin with
@@ -43,9 +42,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
  private:
   struct Text {
-    ReasoningSplitter splitter{false, false};
-    ToolSplitter tools;
-    std::vector<ToolCall> calls;
+    std::optional<text::ReplyReader> reader;
+    std::vector<text::ToolCall> calls;
+    bool called = false;
     int64_t given_calls = 0;
     bool begun = false;
     std::string text, reasoning;  // not handed on yet, where it streams; else all
@@ -56,8 +55,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
     bool within = false;  // reasons
     bool has_news() const { return !text.empty() || !reasoning.empty() || !calls.empty(); }
   };
-  void add(Text& text, std::string_view piece, bool last);
-  static void say(Text& text, const std::vector<ToolSplitter::Piece>& pieces);
+  static void add(Text& text, std::string_view piece);
+  static void take_in(Text& text, text::Reply reply);
   void begin(Text& text, size_t index);
   Choice take(Text& text, size_t index);
   void echo_chances(Text& text, size_t index, const infer::Generation& made);

@@ -427,7 +427,7 @@ const Fields<ChatBody>& chat_fields() {
               refuse(name, name + ": expected none, auto, required or a function");
             body.tool_choice = value;
           });
-    f.inert("parallel_tool_calls", {true}, "not supported but for true");
+    f.flag("parallel_tool_calls", &C::parallel_tool_calls, "several calls in one answer");
     f.add("chat_template_kwargs", object_schema(), "variables of the template, at most 16",
           [](C& body, const Json& value, const std::string& name) {
             if (!value.is_object() || value.size() > kMostVariables)

@@ -55,6 +55,7 @@ struct ChatBody : GenerationBody {
   Json messages = Json::array();  // contents are strings or null, arguments of tools are objects
   Json tools = nullptr;           // null = none
   Json tool_choice = nullptr;     // null = as usual
+  bool parallel_tool_calls = true;
   std::optional<bool> continue_final_message, add_generation_prompt;
   Json template_variables = Json::object();
   bool logprobs = false;

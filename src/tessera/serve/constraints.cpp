@@ -97,20 +97,35 @@ text::Grammar language_of(const GenerationBody& body) {
 std::shared_ptr<const text::Constraint> Constraints::of(const GenerationBody& body,
                                                         const text::Tokenizer& tokenizer) {
   if (!body.constrained()) return nullptr;
-  const std::string said =
+  return kept(
       Json::array({body.grammar, body.json_schema, body.structured_outputs, body.response_format})
-          .dump();
+          .dump(),
+      field_of(body), tokenizer, [&] { return language_of(body); });
+}
+
+std::shared_ptr<const text::Constraint> Constraints::of_calls(
+    const text::CallGrammarOptions& options, const text::Tokenizer& tokenizer) {
+  return kept(Json::array({options.tools, options.required, options.parallel, options.thinking,
+                           options.thoughts.has_value()})
+                  .dump(),
+              "tools", tokenizer, [&] { return text::call_grammar(options, "tools"); });
+}
+
+std::shared_ptr<const text::Constraint> Constraints::kept(
+    const std::string& said,
+    const std::string& field,
+    const text::Tokenizer& tokenizer,
+    const std::function<text::Grammar()>& make) {
   const std::lock_guard lock(mutex_);
   const auto found =
-      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.said == said; });
+      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.said == said; });
   if (found != kept_.end()) {
     std::rotate(kept_.begin(), found, found + 1);
     return kept_.front().constraint;
   }
   if (!tokens_) tokens_ = std::make_shared<const text::TokenTrie>(tokenizer);
-  const std::string field = field_of(body);
   auto constraint = asked(field, [&] {
-    return std::make_shared<const text::GrammarConstraint>(language_of(body), tokens_, field);
+    return std::make_shared<const text::GrammarConstraint>(make(), tokens_, field);
   });
   kept_.push_front({said, constraint});
   if (kept_.size() > kKept) kept_.pop_back();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +11,7 @@
 #include "tessera/serve/bodies.h"
 #include "tessera/text/constraint.h"
 #include "tessera/text/grammar.h"
+#include "tessera/text/reply.h"
 #include "tessera/text/token_trie.h"
 #include "tessera/text/tokenizer.h"
 
@@ -27,12 +29,20 @@ class Constraints {
   /// Null where the request constrains nothing.
   std::shared_ptr<const text::Constraint> of(const GenerationBody& body,
                                              const text::Tokenizer& tokenizer);
+  /// Answers that call functions as they say.
+  std::shared_ptr<const text::Constraint> of_calls(const text::CallGrammarOptions& options,
+                                                   const text::Tokenizer& tokenizer);
 
  private:
   struct Kept {
     std::string said;
     std::shared_ptr<const text::Constraint> constraint;
   };
+  std::shared_ptr<const text::Constraint> kept(const std::string& said,
+                                               const std::string& field,
+                                               const text::Tokenizer& tokenizer,
+                                               const std::function<text::Grammar()>& make);
+
   std::mutex mutex_;
   std::shared_ptr<const text::TokenTrie> tokens_;
   std::deque<Kept> kept_;  // the newest first

@@ -12,7 +12,7 @@ double finite(double log_p) {
 }
 
 /// `index`: of the first, in events, which number them.
-Json json_of(const std::vector<ToolCall>& calls,
+Json json_of(const std::vector<text::ToolCall>& calls,
              const std::string& id,
              std::optional<int64_t> index) {
   Json out = Json::array();

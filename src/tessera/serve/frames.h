@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "tessera/serve/tool_calls.h"
+#include "tessera/text/reply.h"
 
 namespace tessera::serve {
+
+using spec::Json;
 
 /// A token that was chosen, and those that might have been.
 struct TokenChance {
@@ -40,7 +42,7 @@ struct Choice {
   std::optional<std::vector<TokenChance>> chances = {};
   int64_t offset = 0;  // of the text, in characters
   std::optional<std::vector<int64_t>> token_ids = {};
-  std::vector<ToolCall> calls = {};
+  std::vector<text::ToolCall> calls = {};
   int64_t first_call = 0;  // number of the first of them within the answer
 };
 

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "tessera/serve/metrics.h"
-#include "tessera/serve/reasoning.h"
 
 namespace tessera::serve::frames_test {
 namespace {
@@ -34,37 +33,6 @@ TEST(Frames, Base64) {
   EXPECT_EQ(base64("foob"), "Zm9vYg==");
   EXPECT_EQ(base64("fooba"), "Zm9vYmE=");
   EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
-}
-
-std::pair<std::string, std::string> split(const std::vector<std::string>& pieces, bool opened) {
-  ReasoningSplitter splitter(opened);
-  std::string thoughts, answer;
-  for (size_t i = 0; i < pieces.size(); ++i)
-    for (const auto& piece : splitter.push(pieces[i], i + 1 == pieces.size()))
-      (piece.reasoning ? thoughts : answer) += piece.text;
-  return {thoughts, answer};
-}
-
-TEST(Reasoning, HoweverTheTextIsCut) {
-  const auto check = [](const std::string& text, bool opened, const std::string& thoughts,
-                        const std::string& answer) {
-    const std::pair want{thoughts, answer};
-    EXPECT_EQ(split({text}, opened), want) << text;
-    for (size_t cut = 0; cut <= text.size(); ++cut)
-      EXPECT_EQ(split({text.substr(0, cut), text.substr(cut)}, opened), want) << text << cut;
-    std::vector<std::string> bytes;
-    for (const char c : text) bytes.emplace_back(1, c);
-    bytes.emplace_back();
-    EXPECT_EQ(split(bytes, opened), want) << text;
-  };
-  check("<think>\nso\n</think>\n\nYes", false, "so\n", "Yes");
-  check("so</think>Yes</think>", true, "so", "Yes</think>");
-  check("Yes <think>no</think>", false, "", "Yes <think>no</think>");
-  check("<thin", false, "", "<thin");
-  check("  <think>a", false, "a", "");
-  check("a </thin", true, "a </thin", "");
-  check("", false, "", "");
-  check(" x", false, "", " x");
 }
 
 TEST(Metrics, AsPrometheusReadsThem) {

@@ -74,8 +74,8 @@ struct Asked {
   std::vector<std::string> echo = {};
   int64_t otherwise = 16;  // new tokens where the request does not say
   const char* param = "prompt";
-  bool thinking = false, splits = false;
-  std::optional<ToolFormat> tools = {};
+  std::optional<text::ReplyReader::Options> reply = {};
+  std::shared_ptr<const text::Constraint> calls = nullptr;  // what calls of functions must be
 };
 
 Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) {
@@ -101,14 +101,15 @@ infer::Writing writing_of(const GenerationBody& body,
   if (body.beams.value_or(1) > 1) out.sampling = {};
   out.min_new_tokens = body.min_tokens;
   // a mark of calls may be a special token
-  if (asked.tools && !asked.tools->open.empty()) {
-    const auto id = model.tokenizer().id(asked.tools->open);
+  if (asked.reply && asked.reply->format != nullptr) {
+    const text::ReplyFormat& format = *asked.reply->format;
+    const auto id = model.tokenizer().id(format.open.empty() ? format.before : format.open);
     out.show_special = id && model.tokenizer().is_special(*id);
   }
   out.stop_strings = body.stop;
   if (!body.ignore_eos) out.stop_ids = asked.chat ? model.chat_ends : model.ends;
   out.stop_ids.insert(out.stop_ids.end(), body.stop_token_ids.begin(), body.stop_token_ids.end());
-  out.constraint = model.constraints.of(body, model.tokenizer());
+  out.constraint = asked.calls ? asked.calls : model.constraints.of(body, model.tokenizer());
   out.context = model.longest;
   if (model.spec().encoder) {
     if (model.loaded.generation.forced_begin)
@@ -129,9 +130,7 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
   job.choices = body.n;
   AnswerOptions answer{.frames = frames_of(asked, body, seed),
                        .stream = body.stream,
-                       .splits = asked.splits,
-                       .thinking = asked.thinking,
-                       .tools = asked.tools,
+                       .reply = asked.reply,
                        .token_ids = body.return_token_ids,
                        .chances = chances,
                        .echo = asked.echo,
@@ -209,19 +208,45 @@ void complete(ServiceState& state,
   submit(state, asked, body, body.echo);
 }
 
+/// What calls must be where the request forces one, or allows one alone; else null.
+std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
+                                                   const ServedModel& model,
+                                                   bool thinking) {
+  const bool named = body.tool_choice.is_object();
+  const bool required = named || body.tool_choice == "required";
+  if (!required && body.parallel_tool_calls) return nullptr;
+  if (body.constrained())
+    refuse("tool_choice", "calls that are held to a form beside another form of the text",
+           "unsupported_parameter");
+  text::CallGrammarOptions options{.format = model.calls,
+                                   .tools = body.tools,
+                                   .required = required,
+                                   .parallel = body.parallel_tool_calls && !named,
+                                   .thinking = thinking,
+                                   .tokenizer = &model.tokenizer()};
+  if (thinking) options.thoughts = model.thoughts;
+  if (named) {
+    const Json function = body.tool_choice.value("function", Json());
+    const Json name = function.is_object() ? function.value("name", Json()) : Json();
+    options.tools = Json::array();
+    for (const Json& tool : body.tools)
+      if (tool["function"]["name"] == name) options.tools.push_back(tool);
+    if (options.tools.empty())
+      refuse("tool_choice", "tool_choice names a function that is not among tools");
+  }
+  return model.constraints.of_calls(options, model.tokenizer());
+}
+
 void chat(ServiceState& state,
           const ExchangePtr& exchange,
           const ChatBody& body,
           const ServedModelPtr& model) {
   if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
   const bool calls = !body.tools.is_null() && body.tool_choice != "none";
-  if (calls && !model->tools)
+  if (calls && model->calls == nullptr)
     refuse("tools",
            "this model's chat template tells it of no functions, or in a form that is not known",
            "tools_unsupported");
-  if (calls && !body.tool_choice.is_null() && body.tool_choice != "auto")
-    refuse("tool_choice", "tool_choice: expected none or auto; calls are not forced here",
-           "unsupported_parameter");
   const text::MarkedText prompt =
       model->conversation->render({.messages = body.messages,
                                    .tools = calls ? body.tools : Json(nullptr),
@@ -233,10 +258,16 @@ void chat(ServiceState& state,
               .chat = true,
               .prompts = {widened(model->conversation->encode(prompt))},
               .otherwise = state.options.max_tokens,
-              .param = "messages",
-              .thinking = text::ChatPrompt::thinks(prompt),
-              .splits = body.split_reasoning};
-  if (calls) asked.tools = model->tools;
+              .param = "messages"};
+  const bool thinking = text::ChatPrompt::thinks(prompt);
+  if (body.split_reasoning || calls) {
+    asked.reply.emplace();
+    if (calls) asked.reply->format = model->calls;
+    if (calls) asked.reply->tools = body.tools;
+    if (body.split_reasoning) asked.reply->thoughts = model->thoughts;
+    asked.reply->thinking = body.split_reasoning && thinking;
+  }
+  if (calls) asked.calls = held_calls(body, *model, thinking);
   submit(state, asked, body, false);
 }
 

@@ -18,7 +18,7 @@
 #include "tessera/infer/engine.h"
 #include "tessera/infer/load_model.h"
 #include "tessera/serve/metrics.h"
-#include "tessera/serve/tool_calls.h"
+#include "tessera/text/reply.h"
 #include "tessera/text/chat_prompt.h"
 
 namespace tessera::serve {
@@ -65,8 +65,8 @@ struct ServedModel {
   infer::LoadedModel loaded;
   Capabilities can;
   std::optional<text::ChatPrompt> conversation;
-  std::optional<ToolFormat>
-      tools;                  // how it writes calls of functions, where its template shows any
+  const text::ReplyFormat* calls = nullptr;  // of functions, where its template shows any
+  text::ThoughtTags thoughts;
   std::string no_chat;        // why not, where there is none
   std::vector<int64_t> ends;  // of texts; those of conversations too
   std::vector<int64_t> chat_ends;

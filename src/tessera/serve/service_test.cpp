@@ -159,6 +159,44 @@ TEST(Service, AnswersAreOfTheFormThatIsAskedFor) {
   refused({{"structured_outputs", {{"regex", "("}}}}, "structured_outputs");
 }
 
+TEST(Service, CallsOfFunctionsAreForcedAndReadApart) {
+  ServiceOptions options = options_of({"attention"});
+  options.models.chat_template =
+      "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}"
+      "{{ m.content }}{% endfor %}{# <tool_call></tool_call><arg_key></arg_key><arg_value> #}";
+  Running server(options);
+  Client client = server.client();
+  const auto tool = [](const char* name) {
+    return Json{{"type", "function"}, {"function", {{"name", name}}}};
+  };
+  Json body = {{"messages", user("x")},
+               {"max_tokens", 60},
+               {"seed", 5},
+               {"tools", {tool("look"), tool("find")}},
+               {"tool_choice", tool("find")}};
+  const Json choice = client.post("/v1/chat/completions", body).json()["choices"][0];
+  ASSERT_TRUE(choice["message"].contains("tool_calls")) << choice.dump();
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"],
+            (Json{{"name", "find"}, {"arguments", "{}"}}));
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  body["tool_choice"] = "required";
+  body["parallel_tool_calls"] = false;
+  const Json any = client.post("/v1/chat/completions", body).json()["choices"][0]["message"];
+  ASSERT_EQ(any["tool_calls"].size(), 1u);
+  const std::string name = any["tool_calls"][0]["function"]["name"];
+  EXPECT_TRUE(name == "look" || name == "find") << name;
+  const auto refused = [&](const char* key, const Json& value, const std::string& param) {
+    Json bad = body;
+    bad[key] = value;
+    const Client::Reply reply = client.post("/v1/chat/completions", bad);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
+  };
+  refused("tool_choice", tool("none_such"), "tool_choice");
+  refused("response_format", {{"type", "json_object"}}, "tool_choice");
+}
+
 TEST(Service, TextsAreScored) {
   Running server(options_of({"attention"}));
   const infer::LoadedModel alone = tiny_loaded("attention");

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <fstream>
 
+#include "tessera/base/resident.h"
 #include "tessera/base/threads.h"
 #include "tessera/ops/block_cache.h"
 #include "tessera/train/adapter.h"
@@ -68,13 +69,6 @@ BatchTrial try_batch(const Recipe& recipe,
 }
 
 }  // namespace
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 int64_t available_bytes() {
   int64_t out = 0;

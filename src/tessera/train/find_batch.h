@@ -11,8 +11,6 @@
 
 namespace tessera::train {
 
-/// Of this process, in RAM.
-int64_t resident_bytes();
 /// What this process may hold of the memory that is there now, what it holds already included;
 /// limits of its control group count. 0 where the system does not say.
 int64_t available_bytes();

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tessera/base/resident.h"
 #include "tessera/train/train_testing.h"
 #include "tessera/train/trainer.h"
 

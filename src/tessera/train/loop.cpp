@@ -23,12 +23,6 @@ double now() {
 /// What routers count: how often each expert was chosen.
 constexpr std::string_view kLoad = ".load";
 
-std::vector<double> loads_of(const Tensor& value) {
-  const Tensor all = value.to(at::kCPU, at::kDouble).contiguous();
-  const double* data = all.const_data_ptr<double>();
-  return {data, data + all.numel()};
-}
-
 }  // namespace
 
 Loop::Loop(const Recipe& recipe,
@@ -231,7 +225,7 @@ void Loop::watch(const Counts& counts, const std::vector<Gradient>& gradients, L
   for (const auto& [name, value] : counts.ruled) {
     if (!name.ends_with(kLoad)) continue;
     const std::string text =
-        watch_.expert_loads(name.substr(0, name.size() - kLoad.size()), loads_of(value));
+        watch_.expert_loads(name.substr(0, name.size() - kLoad.size()), doubles_of(value));
     if (!text.empty()) line.warnings.push_back(text);
   }
   if (const auto found = watch_.divergence(progress_.step)) stop_at_divergence(*found, gradients);
@@ -243,7 +237,7 @@ void Loop::change_experts(const Counts& counts, LogLine& line) {
   ++known.updates;
   for (const auto& [name, value] : counts.ruled) {
     if (!name.ends_with(kLoad)) continue;
-    const std::vector<double> load = loads_of(value);
+    const std::vector<double> load = doubles_of(value);
     std::vector<double>& sums = known.by_router[name.substr(0, name.size() - kLoad.size())];
     sums.resize(load.size(), 0.0);
     for (size_t e = 0; e < sums.size(); ++e) sums[e] += load[e];

@@ -11,6 +11,7 @@
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
 #include "tessera/spec/names.h"
+#include "tessera/train/check_files.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/start.h"
 #include "tessera/train/task_head.h"
@@ -157,19 +158,6 @@ void refuse_keys_of_other_tasks(const Json& data, DataType type) {
   };
   if (type != DataType::mqar) refuse("filler");
   if (type == DataType::induction_heads) refuse("items");
-}
-
-/// Files of the data or of a part of it.
-template <class Data>
-void check_files(const Data& data, const std::string& where) {
-  if (data.train.empty())
-    fail(ErrorKind::spec, where + ".train", "no files; expected at least one");
-  if (data.valid_fraction >= 1)
-    fail(ErrorKind::spec, where + ".valid_fraction", "found {}; expected less than 1",
-         data.valid_fraction);
-  if (!data.valid.empty() && data.valid_fraction > 0)
-    fail(ErrorKind::spec, where + ".valid_fraction",
-         "given together with {}.valid; expected one of them", where);
 }
 
 void check_mix(const DataRecipe& data, const Json& json) {
@@ -543,10 +531,10 @@ void check_watched(const Recipe& recipe) {
     const auto held_out = [](const auto& data) {
       return !data.valid.empty() || data.valid_fraction > 0;
     };
-    const bool some = recipe.task ? recipe.task->valid > 0
-                                  : held_out(recipe.data) ||
-                                        std::any_of(recipe.data.mix.begin(), recipe.data.mix.end(),
-                                                    held_out);
+    const bool some =
+        recipe.task ? recipe.task->valid > 0
+                    : held_out(recipe.data) ||
+                          std::any_of(recipe.data.mix.begin(), recipe.data.mix.end(), held_out);
     if (!some)
       fail(ErrorKind::spec, where,
            "given, but nothing is held out; expected data.valid or data.valid_fraction");
