@@ -70,13 +70,14 @@ void on_interrupt(int) {
 class Printer {
  public:
   /// `thinking`: the prompt has opened the thoughts.
-  explicit Printer(bool thinking) : colours_(isatty(STDOUT_FILENO) != 0), thinking_(thinking) {
+  Printer(bool thinking, text::ThoughtTags tags)
+      : colours_(isatty(STDOUT_FILENO) != 0), thinking_(thinking), tags_(std::move(tags)) {
     if (thinking_ && colours_) fmt::print("\x1b[2m");
   }
   void add(std::string_view text) {
     waiting_ += text;
     for (;;) {
-      const std::string tag = thinking_ ? "</think>" : "<think>";
+      const std::string& tag = thinking_ ? tags_.close : tags_.open;
       const size_t at = waiting_.find(tag);
       if (at == std::string::npos) {
         size_t held = std::min(tag.size() - 1, waiting_.size());
@@ -120,6 +121,7 @@ class Printer {
     waiting_.erase(0, n);
   }
   bool colours_, thinking_;
+  text::ThoughtTags tags_;
   std::string waiting_;
 };
 
@@ -341,7 +343,7 @@ class Chat {
     const text::MarkedText prompt = fitting_prompt(asked);
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
-    Printer printer(text::ChatPrompt::thinks(prompt));
+    Printer printer(prompts_.thinks(prompt), prompts_.thoughts());
     CancelToken stopped;
     infer::GenerateOptions options = args_.generate;
     options.cancel = &stopped;

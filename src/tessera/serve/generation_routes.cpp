@@ -224,7 +224,7 @@ std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
                                    .parallel = body.parallel_tool_calls && !named,
                                    .thinking = thinking,
                                    .tokenizer = &model.tokenizer()};
-  if (thinking) options.thoughts = model.thoughts;
+  if (thinking) options.thoughts = model.conversation->thoughts();
   if (named) {
     const Json function = body.tool_choice.value("function", Json());
     const Json name = function.is_object() ? function.value("name", Json()) : Json();
@@ -259,12 +259,12 @@ void chat(ServiceState& state,
               .prompts = {widened(model->conversation->encode(prompt))},
               .otherwise = state.options.max_tokens,
               .param = "messages"};
-  const bool thinking = text::ChatPrompt::thinks(prompt);
+  const bool thinking = model->conversation->thinks(prompt);
   if (body.split_reasoning || calls) {
     asked.reply.emplace();
     if (calls) asked.reply->format = model->calls;
     if (calls) asked.reply->tools = body.tools;
-    if (body.split_reasoning) asked.reply->thoughts = model->thoughts;
+    if (body.split_reasoning) asked.reply->thoughts = model->conversation->thoughts();
     asked.reply->thinking = body.split_reasoning && thinking;
   }
   if (calls) asked.calls = held_calls(body, *model, thinking);

@@ -117,8 +117,6 @@ ServedModel::ServedModel(const ModelEntry& named,
     conversation.emplace(tokenizer(), source, entry.id);
   can.chat = conversation.has_value();
   if (conversation && shows_tools(*conversation)) calls = text::reply_format_of(source);
-  // models think between these whether or not their template speaks of it
-  thoughts = text::thought_tags_of(source).value_or(text::ThoughtTags{"<think>", "</think>"});
   chat_ends = ends;
   if (conversation)
     for (const int64_t id : conversation->ends())

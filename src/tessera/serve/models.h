@@ -66,7 +66,6 @@ struct ServedModel {
   Capabilities can;
   std::optional<text::ChatPrompt> conversation;
   const text::ReplyFormat* calls = nullptr;  // of functions, where its template shows any
-  text::ThoughtTags thoughts;
   std::string no_chat;        // why not, where there is none
   std::vector<int64_t> ends;  // of texts; those of conversations too
   std::vector<int64_t> chat_ends;

@@ -57,8 +57,6 @@ struct ThoughtTags {
   std::string open, close;
 };
 std::optional<ThoughtTags> thought_tags_of(std::string_view template_source);
-/// Whether a prompt has opened the thoughts already.
-bool thoughts_open(std::string_view prompt, const ThoughtTags& tags);
 
 struct ToolCall {
   std::string id;  // where the model gives one

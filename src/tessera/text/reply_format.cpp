@@ -90,12 +90,6 @@ std::optional<ThoughtTags> thought_tags_of(std::string_view source) {
   return std::nullopt;
 }
 
-bool thoughts_open(std::string_view prompt, const ThoughtTags& tags) {
-  const size_t opened = prompt.rfind(tags.open);
-  return opened != std::string_view::npos &&
-         prompt.find(tags.close, opened) == std::string_view::npos;
-}
-
 void check_tools(const Json& tools, const std::string& where) {
   constexpr size_t kMostTools = 128, kMostName = 64;
   if (!tools.is_array() || tools.size() > kMostTools)
