@@ -10,6 +10,7 @@
 #include "tessera/base/half.h"
 #include "tessera/base/threads.h"
 #include "tessera/kernels/targets.h"
+#include "tessera/kernels/weights/block_codes.h"
 #include "tessera/kernels/weights/quantize_search.h"
 
 namespace tessera::kernels {
@@ -55,29 +56,18 @@ float furthest(const float* x, int n) {
 /// d, then a signed byte each.
 void write_bytes(const float* x, uint8_t* to) {
   const float d = std::abs(furthest(x, kElements)) / 127, id = inverse(d);
-  to = put_half(d, to);
+  put_half(d, to);
+  uint8_t code[kElements];
   for (int i = 0; i < kElements; ++i)
-    to[i] = static_cast<uint8_t>(static_cast<int8_t>(std::round(x[i] * id)));
+    code[i] = static_cast<uint8_t>(127 + static_cast<int>(std::round(x[i] * id)));
+  put_codes(DType::q8_0, code, to);
 }
 
-/// The lower four bits of 32 codes: those of the first half in the low nibbles.
-void put_nibbles(const uint8_t* code, uint8_t* to) {
-  constexpr int kHalf = kElements / 2;
-  for (int i = 0; i < kHalf; ++i)
-    to[i] = static_cast<uint8_t>((code[i] & 15) | (code[kHalf + i] & 15) << 4);
-}
-
-/// d, m where there is a minimum, the fifth bits where there are such, then the lower four.
+/// d, m where there is a minimum, the codes.
 void pack(const Format& format, float d, float minimum, const uint8_t* code, uint8_t* to) {
-  to = put_half(d, to);
-  if (format.has_minimum) to = put_half(minimum, to);
-  if (format.bits == 5) {
-    uint32_t fifth = 0;
-    for (int i = 0; i < kElements; ++i) fifth |= static_cast<uint32_t>(code[i] >> 4) << i;
-    std::memcpy(to, &fifth, sizeof fifth);
-    to += sizeof fifth;
-  }
-  put_nibbles(code, to);
+  uint8_t* end = put_half(d, to);
+  if (format.has_minimum) put_half(minimum, end);
+  put_codes(format.type, code, to);
 }
 
 void write_nibbles(const Format& format, const float* x, uint8_t* to) {
@@ -104,7 +94,6 @@ void write_nibbles(const Format& format, const float* x, uint8_t* to) {
 /// MXFP4: the power of two that puts the largest magnitude into the last binade, and of the values
 /// that it scales the nearest, of two as near the first.
 void write_mxfp4(const float* x, uint8_t* to) {
-  static constexpr float kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   const float most = std::abs(furthest(x, kElements));
   const bool none = most < 0x1p-124F;
   to[0] = none ? 0 : static_cast<uint8_t>(static_cast<int>(std::floor(std::log2(most))) - 2 + 127);
@@ -113,14 +102,14 @@ void write_mxfp4(const float* x, uint8_t* to) {
   for (int i = 0; i < kElements && !none; ++i) {
     float least = std::abs(x[i]);
     for (uint8_t q = 1; q < 16; ++q) {
-      const float error = std::abs(kTwice[q] * d - x[i]);
+      const float error = std::abs(static_cast<float>(kTwiceE2m1[q]) * d - x[i]);
       if (error < least) {
         least = error;
         code[i] = q;
       }
     }
   }
-  put_nibbles(code, to + 1);
+  put_codes(DType::mxfp4, code, to);
 }
 
 // --- the same, searched for ----------------------------------------------------------------------
@@ -147,7 +136,8 @@ void write_levels(const float* x, const float* importance, uint8_t* to) {
   search_levels({x, weights, 1, kElements}, &scale);
   uint8_t code[kElements];
   round_to_levels(x, kElements, inverse(scale), code);
-  put_nibbles(code, put_half(scale, to));
+  put_half(scale, to);
+  put_codes(DType::iq4_nl, code, to);
 }
 
 /// `count` blocks of one row side by side; `mean` = the mean square of the row.
@@ -293,15 +283,6 @@ void weigh_ranges(const RangeType& type, const float* x, float* weights) {
   }
 }
 
-void put_two_bits(const uint8_t* codes, uint8_t* to) {
-  for (int half = 0; half < 2; ++half)
-    for (int i = 0; i < 32; ++i) {
-      const uint8_t* c = codes + 128 * half + i;
-      to[32 * half + i] =
-          static_cast<uint8_t>((c[0] & 3) | (c[32] & 3) << 2 | (c[64] & 3) << 4 | (c[96] & 3) << 6);
-    }
-}
-
 /// Eight scales and eight minima of six bits in twelve bytes.
 void put_six_bits(const uint8_t* scales, const uint8_t* minima, uint8_t* to) {
   for (int j = 0; j < 4; ++j) {
@@ -340,26 +321,11 @@ void write_range_type(const RangeType& type, const float* x, const float* import
   if (type.type == DType::q2_k) {
     for (int g = 0; g < count; ++g)
       to[g] = static_cast<uint8_t>(scale_codes[g] | minimum_codes[g] << 4);
-    put_two_bits(found.codes, to + 16);
     put_half(m, put_half(d, to + 80));
-    return;
+  } else {
+    put_six_bits(scale_codes, minimum_codes, put_half(m, put_half(d, to)));
   }
-  to = put_half(m, put_half(d, to));
-  put_six_bits(scale_codes, minimum_codes, to);
-  to += 12;
-  if (type.type == DType::q5_k) {
-    for (int i = 0; i < 32; ++i) {
-      to[i] = 0;
-      for (int g = 0; g < count; ++g)
-        to[i] = static_cast<uint8_t>(to[i] | (found.codes[32 * g + i] >> 4) << g);
-    }
-    to += 32;
-  }
-  for (int pair = 0; pair < 4; ++pair)
-    for (int i = 0; i < 32; ++i) {
-      const uint8_t* c = found.codes + 64 * pair + i;
-      to[32 * pair + i] = static_cast<uint8_t>((c[0] & 15) | (c[32] & 15) << 4);
-    }
+  put_codes(type.type, found.codes, to);
 }
 
 /// Codes by the scales as they are stored.
@@ -394,13 +360,8 @@ void write_q3_k(const float* x, const float* importance, uint8_t* to) {
     }
   }
   round_by_scales(x, d, scales, kMost, found.codes);
-  // third bits, the others, sixteen scales of six bits in twelve bytes
-  for (int i = 0; i < 32; ++i) {
-    to[i] = 0;
-    for (int g = 0; g < 8; ++g)
-      to[i] = static_cast<uint8_t>(to[i] | (found.codes[32 * g + i] >> 2) << g);
-  }
-  put_two_bits(found.codes, to + 32);
+  put_codes(DType::q3_k, found.codes, to);
+  // sixteen scales of six bits in twelve bytes
   std::memset(to + 96, 0, 12);
   for (int g = 0; g < 16; ++g) {
     const int code = scales[g] + kMostScale;
@@ -427,14 +388,7 @@ void write_q6_k(const float* x, const float* importance, uint8_t* to) {
   for (int g = 0; g < 16; ++g)
     scales[g] = static_cast<int8_t>(std::min(127, nearest(inverse * found.scales[g])));
   round_by_scales(x, d, scales, kMost, found.codes);
-  for (int half = 0; half < 2; ++half)
-    for (int i = 0; i < 32; ++i) {
-      const uint8_t* c = found.codes + 128 * half + i;
-      to[64 * half + i] = static_cast<uint8_t>((c[0] & 15) | (c[64] & 15) << 4);
-      to[64 * half + 32 + i] = static_cast<uint8_t>((c[32] & 15) | (c[96] & 15) << 4);
-      to[128 + 32 * half + i] = static_cast<uint8_t>((c[0] >> 4) | (c[32] >> 4) << 2 |
-                                                     (c[64] >> 4) << 4 | (c[96] >> 4) << 6);
-    }
+  put_codes(DType::q6_k, found.codes, to);
   std::memcpy(to + 192, scales, 16);
   put_half(d, to + 208);
 }
@@ -451,17 +405,18 @@ void write_iq4_xs(const float* x, const float* importance, uint8_t* to) {
   const float d = -furthest(scales, kGroups) / kMostScale;
   uint8_t* low = put_half(d, to) + 2;
   uint32_t high = 0;
+  uint8_t codes[kSuper];
   std::memset(low, 0, 4);
   for (int g = 0; g < kGroups; ++g) {
     const int scale = std::clamp(nearest(inverse(d) * scales[g]), -kMostScale, kMostScale - 1);
-    uint8_t code[kElements];
-    round_to_levels(x + g * kElements, kElements, inverse(d * static_cast<float>(scale)), code);
-    put_nibbles(code, to + 8 + 16 * g);
+    round_to_levels(x + g * kElements, kElements, inverse(d * static_cast<float>(scale)),
+                    codes + g * kElements);
     low[g / 2] = static_cast<uint8_t>(low[g / 2] | ((scale + kMostScale) & 15) << 4 * (g % 2));
     high |= static_cast<uint32_t>((scale + kMostScale) >> 4) << 2 * g;
   }
   const auto bits = static_cast<uint16_t>(high);
   std::memcpy(to + 2, &bits, sizeof bits);
+  put_codes(DType::iq4_xs, codes, to);
 }
 
 // tq1_0 and tq2_0: -1, 0 and 1 times the largest magnitude, rounded away from zero at halves
@@ -477,31 +432,16 @@ void write_tq2_0(const float* x, const float*, uint8_t* to) {
   uint8_t codes[kSuper];
   float d;
   round_to_thirds(x, codes, d);
-  for (int half = 0; half < 2; ++half)
-    for (int i = 0; i < 32; ++i) {
-      const uint8_t* c = codes + 128 * half + i;
-      *to++ = static_cast<uint8_t>(c[0] | c[32] << 2 | c[64] << 4 | c[96] << 6);
-    }
-  put_half(d, to);
+  put_codes(DType::tq2_0, codes, to);
+  put_half(d, to + 64);
 }
 
 void write_tq1_0(const float* x, const float*, uint8_t* to) {
   uint8_t codes[kSuper];
   float d;
   round_to_thirds(x, codes, d);
-  // `bytes` bytes of so many digits each, the first uppermost, read as a fraction of 256
-  const auto put = [&](const uint8_t* from, int bytes, int digits) {
-    for (int i = 0; i < bytes; ++i) {
-      int number = 0;
-      for (int digit = 0; digit < 5; ++digit)
-        number = 3 * number + (digit < digits ? from[digit * bytes + i] : 0);
-      *to++ = static_cast<uint8_t>((number * 256 + 242) / 243);
-    }
-  };
-  put(codes, 32, 5);
-  put(codes + 160, 16, 5);
-  put(codes + 240, 4, 4);
-  put_half(d, to);
+  put_codes(DType::tq1_0, codes, to);
+  put_half(d, to + 52);
 }
 
 // --- all types -----------------------------------------------------------------------------------
