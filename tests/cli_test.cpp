@@ -156,6 +156,18 @@ TEST_F(Cli, BenchQuantSaysWhatTypesCost) {
   };
   EXPECT_GT(bits(4, "attention"), bits(3, "attention"));
   EXPECT_EQ(bits(4, "feed_forward"), bits(3, "feed_forward"));
+  // by the inputs of the text it is compared over, the same bits are nearer
+  const Outcome calibrated =
+      run(bench + "--decode 0 --calibration '" + text +
+          "' --type Q4_0 --type Q4_0+importance --type Q4_0+gptq --type Q4_0+awq+gptq --json");
+  ASSERT_EQ(calibrated.code, 0) << calibrated.err;
+  const spec::Json by_text = spec::parse_json(calibrated.out, "bench").at("rows");
+  ASSERT_EQ(by_text.size(), 5u);
+  EXPECT_LT(by_text[3].at("kl"), by_text[1].at("kl"));
+  EXPECT_LT(by_text[4].at("kl"), by_text[1].at("kl"));
+  expect_refused(bench + "--type Q4_0+gptq", 2, "needs a text that the model reads first");
+  expect_refused(bench + "--type Q4_0+act-order --calibration '" + text + "'", 2,
+                 "act-order without gptq");
   const Outcome table = run(bench + "--type Q8_0 --decode 0");
   ASSERT_EQ(table.code, 0) << table.err;
   EXPECT_TRUE(table.out.starts_with("| type | MiB | bits |"));
@@ -252,6 +264,26 @@ TEST_F(Cli, QuantizeWritesWhatOthersRead) {
   EXPECT_EQ(read_text_file(weighted), read_text_file(again));
   ASSERT_EQ(run(q4 + "--out '" + again + "'").code, 0);
   EXPECT_NE(read_text_file(weighted), read_text_file(again));
+  // by what the text makes of inputs: further bytes, the same of every number of threads
+  std::set<std::string> seen = {read_text_file(weighted), read_text_file(again)};
+  for (const char* method : {"gptq", "gptq --act-order", "awq", "awq+gptq"}) {
+    SCOPED_TRACE(method);
+    const std::string calibrated =
+        q4 + "--importance '" + text + "' --calibrate " + method + " --threads ";
+    const Outcome outcome = run(calibrated + "1 --out '" + again + "'");
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const std::string bytes = read_text_file(again);
+    EXPECT_TRUE(seen.insert(bytes).second);
+    EXPECT_NEAR(perplexity(again), before, 0.2 * before);
+    ASSERT_EQ(run(calibrated + "3 --out '" + again + "'").code, 0);
+    EXPECT_EQ(read_text_file(again), bytes);
+  }
+  expect_refused("quantize '" + whole + "' --type Q4_0 --calibrate gptq --out x", 2,
+                 "--calibrate requires --importance");
+  expect_refused(
+      "quantize '" + whole + "' --type Q4_0 --importance '" + text + "' --calibrate gpt --out x", 2,
+      "gptq");
+  expect_refused(q4 + "--act-order --out x", 2, "--act-order requires --calibrate");
 
   expect_refused("quantize '" + out + "' --type Q4_0 --out x", 2, "rounded a second time");
   expect_refused("quantize '" + whole + "' --type Q4_0", 2, "expected --out FILE or --dry-run");

@@ -1,7 +1,8 @@
 // A GGUF file of any content as a model to quantise and as importance; what is written is read.
+// Scales move between its matrices.
 #include "files.h"
 
-#include "tessera/convert/quantize.h"
+#include "tessera/convert/input_scaling.h"
 
 using namespace tessera;
 
@@ -14,6 +15,12 @@ TESSERA_FUZZ_TARGET(quantize) {
     int64_t numbers = 0;
     for (const auto& tensor : model.tensors) numbers += format::element_count(tensor.shape);
     if (numbers > 1 << 16) return;  // of time
+    fuzz::run([&] {
+      convert::GgufModel scaled = model;
+      convert::scale_inputs_by(scaled, [](const std::string&, int64_t k) {
+        return std::vector<float>(static_cast<size_t>(k), 2.0F);
+      });
+    });
     for (const char* recipe : {"Q4_K_M", "Q8_0", "F16"}) {
       convert::QuantizeOptions options;
       options.recipe = recipe;

@@ -11,8 +11,8 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
+#include "tessera/cli/quantize.h"
 #include "tessera/convert/gguf_model.h"
-#include "tessera/convert/quantize.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct BenchQuantArgs {
-  std::string model, text, families, imatrix, work;
+  std::string model, text, families, imatrix, work, calibration_text;
   std::vector<std::string> types;
-  int64_t tokens = 1024, window = 512, decode = 32;
+  int64_t tokens = 1024, calibration_tokens = 16384, window = 512, decode = 32;
   ProductFlags products;
   int threads = 0;
   bool requantize = false, json = false;
@@ -60,9 +60,17 @@ class WorkFolder {
   fs::path path_;
 };
 
-/// "Q4_K_M+blk.*.attn_*=q8_0": a recipe, and rules before it.
-convert::QuantizeOptions options_of(const std::string& text, bool requantize) {
+/// One row of the table.
+struct Variant {
   convert::QuantizeOptions options;
+  bool by_importance = false;
+  Calibration calibration;
+};
+
+/// "Q4_K_M+blk.*.attn_*=q8_0+gptq": a recipe, rules before it, and what it is calibrated by.
+Variant variant_of(const std::string& text, bool requantize) {
+  Variant out;
+  convert::QuantizeOptions& options = out.options;
   options.requantize = requantize;
   size_t begin = 0;
   for (bool first = true; begin <= text.size(); first = false) {
@@ -70,11 +78,19 @@ convert::QuantizeOptions options_of(const std::string& text, bool requantize) {
     const std::string part = text.substr(begin, end - begin);
     if (first)
       options.recipe = part;
+    else if (part == "importance")
+      out.by_importance = true;
+    else if (part == "awq" || part == "gptq")
+      out.calibration.method += (out.calibration.method.empty() ? "" : "+") + part;
+    else if (part == "act-order")
+      out.calibration.feedback.by_activity = true;
     else
       options.rules.push_back(convert::parse_type_rule(part));
     begin = end + 1;
   }
-  return options;
+  if (out.calibration.feedback.by_activity && !out.calibration.has("gptq"))
+    fail(ErrorKind::usage, "bench", "{}: act-order without gptq, whose columns it orders", text);
+  return out;
 }
 
 /// What kinds of matrices a file is made of.
@@ -220,11 +236,19 @@ int bench_quant(BenchQuantArgs& o) {
   const convert::GgufModel source = convert::load_gguf_model(o.model, {o.families, "", ""});
   convert::Importance importance;
   if (!o.imatrix.empty()) importance = convert::read_importance(o.imatrix);
-  std::vector<convert::QuantizeOptions> all;
+  std::vector<Variant> all;
+  bool reads = false;
   for (const std::string& type : o.types) {
-    all.push_back(options_of(type, o.requantize));
-    if (!importance.empty()) all.back().importance = &importance;
-    convert::report_of(source, all.back());
+    all.push_back(variant_of(type, o.requantize));
+    Variant& own = all.back();
+    const bool by_text = own.by_importance || !own.calibration.method.empty();
+    if (by_text && o.calibration_text.empty())
+      fail(ErrorKind::usage, "bench", "{} needs a text that the model reads first: --calibration",
+           type);
+    if (own.calibration.has("awq")) convert::scaling_products(source);
+    reads = reads || by_text;
+    if (!importance.empty()) own.options.importance = &importance;
+    if (!by_text) convert::report_of(source, own.options);
   }
   const infer::LoadedModel loaded = infer::load_model(o.model, {o.families});
   say_differences(loaded.source);
@@ -255,11 +279,20 @@ int bench_quant(BenchQuantArgs& o) {
   rows.push_back(
       bits(row_of("as it is", own_bytes, self, decode_speed(loaded.model, windows[0], o.decode))));
 
+  MeasuredImportance measured;
+  if (reads)
+    measured = importance_meter()({o.model, o.calibration_text, o.families, o.calibration_tokens});
+
   const WorkFolder work(o.work);
   for (size_t i = 0; i < all.size(); ++i) {
     progress(o.types[i]);
+    convert::GgufModel changed = source;
+    convert::Importance own_importance;
+    if (all[i].by_importance) all[i].options.importance = &measured.by_name;
+    if (!all[i].calibration.method.empty())
+      calibrate(all[i].calibration, measured, changed, own_importance, all[i].options);
     const convert::QuantizeReport report =
-        convert::write_quantized(source, work.path() / "model.gguf", all[i]);
+        convert::write_quantized(std::move(changed), work.path() / "model.gguf", all[i].options);
     const infer::LoadedModel own =
         infer::load_model(report.files.front(), {o.families}, o.products.arithmetic());
     const Compared compared = compare(own.model, windows, reference);
@@ -294,9 +327,17 @@ std::function<int()> add_bench_quant(CLI::App& app) {
       ->required();
   app.add_option("--type", o->types,
                  "a mixture as `tessera quantize --type` names it, with rules behind it: "
-                 "'Q4_K_M+blk.*.attn_*=q8_0'; repeat it for further rows. Default: Q8_0, Q6_K, "
-                 "Q5_K_M, Q4_K_M, Q3_K_M")
+                 "'Q4_K_M+blk.*.attn_*=q8_0', and '+importance', '+gptq', '+gptq+act-order', "
+                 "'+awq' or '+awq+gptq' by --calibration; repeat it for further rows. Default: "
+                 "Q8_0, Q6_K, Q5_K_M, Q4_K_M, Q3_K_M")
       ->allow_extra_args(false);
+  auto* calibration =
+      app.add_option("--calibration", o->calibration_text,
+                     "a text that the model reads first, by which rows with '+' are rounded");
+  app.add_option("--calibration-tokens", o->calibration_tokens, "of it, at most")
+      ->capture_default_str()
+      ->needs(calibration)
+      ->check(positive());
   app.add_option("--tokens", o->tokens, "of the text, at most; all their logits stay in memory")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
@@ -316,7 +357,9 @@ std::function<int()> add_bench_quant(CLI::App& app) {
   app.add_flag("--json", o->json, "rows as JSON instead of a Markdown table");
   examples(app, {"tessera bench quant SmolLM2-135M --text wiki.txt",
                  "tessera bench quant model-f16.gguf --text wiki.txt --type Q4_K_M "
-                 "--type 'Q4_K_M+blk.*.attn_*=q8_0' --type 'Q4_K_M+blk.*_exps*=q3_k' --json"});
+                 "--type 'Q4_K_M+blk.*.attn_*=q8_0' --type 'Q4_K_M+blk.*_exps*=q3_k' --json",
+                 "tessera bench quant model-f16.gguf --text test.txt --calibration valid.txt "
+                 "--type Q3_K_M --type Q3_K_M+importance --type Q3_K_M+gptq"});
   return [o] { return bench_quant(*o); };
 }
 

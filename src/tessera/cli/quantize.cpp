@@ -15,7 +15,8 @@ namespace {
 struct QuantizeArgs {
   std::string model, type, out, text, imatrix, save_imatrix, tokenizer, families, family;
   std::vector<std::string> rules;
-  int64_t part_mib = 0, tokens = 65536;
+  Calibration calibration;
+  int64_t part_mib = 0, tokens = 65536, calibrate_mib = 2048;
   bool pure = false, requantize = false, dry_run = false, json = false;
   int threads = 0;
 };
@@ -70,12 +71,14 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   convert::GgufModel model = convert::load_gguf_model(o.model, {o.families, o.family, o.tokenizer});
   convert::Importance importance;
   if (!o.imatrix.empty()) importance = convert::read_importance(o.imatrix);
+  MeasuredImportance measured;
   if (!o.text.empty()) {
-    MeasuredImportance measured = meter({o.model, o.text, o.families, o.tokens});
+    measured = meter({o.model, o.text, o.families, o.tokens});
     if (!o.save_imatrix.empty())
       convert::write_importance(o.save_imatrix, measured.by_name, measured.tokens, o.text);
-    importance = std::move(measured.by_name);
+    importance = measured.by_name;
   }
+  std::vector<std::string> unscaled;
   if (!importance.empty()) {
     options.importance = &importance;
     const auto known = [&](const format::TensorView& t) { return importance.contains(t.name); };
@@ -83,6 +86,11 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
       fail(ErrorKind::usage, "quantize",
            "the importance speaks of none of the model's tensors; its first is {}",
            importance.begin()->first);
+  }
+  if (!o.calibration.method.empty() && !o.dry_run) {
+    Calibration how = o.calibration;
+    how.bytes = o.calibrate_mib << 20;
+    unscaled = calibrate(how, measured, model, importance, options);
   }
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [&] {
@@ -99,18 +107,52 @@ int quantize(const QuantizeArgs& o, const ImportanceMeter& meter) {
   else
     report = convert::write_quantized(std::move(model), o.out, options);
   if (terminal) fmt::print(stderr, "\r\x1b[K");
-  if (!report.notes.empty()) {
-    fmt::print(stderr, "tessera: {}", report.notes.front());
-    if (report.notes.size() > 1)
-      fmt::print(stderr, ", and {} more tensors likewise", report.notes.size() - 1);
+  for (const auto* notes : {&unscaled, &report.notes}) {
+    if (notes->empty()) continue;
+    fmt::print(stderr, "tessera: {}", notes->front());
+    if (notes->size() > 1) fmt::print(stderr, ", and {} more tensors likewise", notes->size() - 1);
     fmt::print(stderr, "\n");
   }
+  report.notes.insert(report.notes.end(), unscaled.begin(), unscaled.end());
   say(o, report, seconds());
   for (const auto& file : report.files) fmt::print(stderr, "tessera: wrote {}\n", file.string());
   return kExitOk;
 }
 
 }  // namespace
+
+const std::vector<std::string>& calibration_methods() {
+  static const std::vector<std::string> methods = {"gptq", "awq", "awq+gptq"};
+  return methods;
+}
+
+std::vector<std::string> calibrate(const Calibration& how,
+                                   const MeasuredImportance& measured,
+                                   convert::GgufModel& model,
+                                   convert::Importance& importance,
+                                   convert::QuantizeOptions& options) {
+  importance = measured.by_name;
+  options.importance = &importance;
+  const convert::QuantizeReport report = convert::report_of(model, options);
+  std::vector<std::string> order, notes;
+  if (how.has("awq")) order = convert::scaling_products(model);
+  if (how.has("gptq")) {
+    const auto rounded = convert::calibrated(model, report);
+    order.insert(order.end(), rounded.begin(), rounded.end());
+  }
+  convert::InputProductsOf products = measured.products(order, how.bytes);
+  if (how.has("awq")) {
+    const convert::InputScaling scaling = convert::scale_inputs(model, report, products);
+    importance = scaling.importance(std::move(importance));
+    products = scaling.products(std::move(products));
+    notes = scaling.notes;
+  }
+  if (how.has("gptq")) {
+    options.products = std::move(products);
+    options.feedback = how.feedback;
+  }
+  return notes;
+}
 
 std::function<int()> add_quantize(CLI::App& app) {
   // main() has handed what needs one to the other program
@@ -142,6 +184,27 @@ std::function<int()> add_quantize(CLI::App& app, ImportanceMeter meter) {
   app.add_option("--save-imatrix", o->save_imatrix,
                  "with --importance: writes what was measured, as llama.cpp reads it")
       ->needs(text);
+  auto* calibrate =
+      app.add_option("--calibrate", o->calibration.method,
+                     "with --importance: 'gptq' feeds the error of each rounded column into those "
+                     "behind it, 'awq' first moves scales of channels between matrices; "
+                     "'awq+gptq' does both")
+          ->needs(text)
+          ->check(CLI::IsMember(calibration_methods()));
+  app.add_flag("--act-order", o->calibration.feedback.by_activity,
+               "with gptq: columns of large inputs first, by scales of the numbers as they were")
+      ->needs(calibrate);
+  app.add_option("--damping", o->calibration.feedback.damping,
+                 "with gptq: what is added to the diagonal of the inputs' products, times its mean")
+      ->capture_default_str()
+      ->needs(calibrate)
+      ->check(CLI::Range(1e-8, 1e3));
+  app.add_option("--calibrate-mib", o->calibrate_mib,
+                 "memory for products of inputs; what does not fit is gathered by further passes "
+                 "over the text")
+      ->capture_default_str()
+      ->needs(calibrate)
+      ->check(positive());
   app.add_option("--imatrix", o->imatrix, "importance that was measured before: a GGUF imatrix")
       ->excludes(text);
   app.add_flag("--pure", o->pure, "the mixture's main type for every matrix");
@@ -163,6 +226,8 @@ std::function<int()> add_quantize(CLI::App& app, ImportanceMeter meter) {
                  "--out model.gguf",
                  "tessera quantize folder --type IQ4_XS --importance text.txt --save-imatrix "
                  "imatrix.gguf --out model.gguf",
+                 "tessera quantize folder --type Q3_K_M --importance text.txt --calibrate gptq "
+                 "--out model.gguf",
                  "tessera quantize model-f16.gguf --type Q6_K --dry-run"});
   return [=] { return quantize(*o, meter); };
 }

@@ -336,12 +336,17 @@ void write_halves(DType type, const float* from, int64_t n, uint8_t* to) {
   });
 }
 
+/// What a tensor's values are rounded by.
+struct RoundedBy {
+  const std::vector<float>* importance = nullptr;
+  const InputProductsOf* products = nullptr;
+  kernels::FeedbackOptions feedback;
+};
+
 /// A tensor's rows in another type, in memory that is used again.
 class Rounder {
  public:
-  std::span<const std::byte> operator()(const TensorView& tensor,
-                                        DType type,
-                                        const std::vector<float>* importance) {
+  std::span<const std::byte> operator()(const TensorView& tensor, DType type, const RoundedBy& by) {
     if (tensor.dtype == type) return tensor.data;
     const int64_t k = row_of(tensor);
     const int64_t rows = k == 0 ? 0 : format::element_count(tensor.shape) / k;
@@ -350,16 +355,25 @@ class Rounder {
     out_.resize(static_cast<size_t>(rows * to_row));
     // some rows at a time, of one matrix
     const int64_t most = std::max<int64_t>(1, (int64_t{4} << 20) / std::max<int64_t>(1, k));
+    std::optional<kernels::ErrorFeedback> feedback;
     for (int64_t row = 0; row < rows;) {
       const int64_t matrix = row / of_matrix;
+      if (by.products != nullptr && row % of_matrix == 0) {
+        feedback.reset();
+        if (const float* products = (*by.products)(tensor.name, matrix))
+          feedback.emplace(products, k, by.feedback);
+      }
       const int64_t count = std::min(most, (matrix + 1) * of_matrix - row);
       floats_.resize(static_cast<size_t>(count * k));
       kernels::dequantize(tensor.dtype, tensor.data.data() + row * from_row, count * k,
                           floats_.data());
       auto* to = reinterpret_cast<uint8_t*>(out_.data()) + row * to_row;
-      const float* weights = importance == nullptr ? nullptr : importance->data() + matrix * k;
+      const float* weights =
+          by.importance == nullptr ? nullptr : by.importance->data() + matrix * k;
       if (type == DType::f32)
         std::memcpy(to, floats_.data(), static_cast<size_t>(count * to_row));
+      else if (feedback)
+        feedback->round_rows(type, floats_.data(), count, to);
       else if (is_block_type(type))
         kernels::quantize_rows(type, floats_.data(), count, k, weights, to);
       else
@@ -386,6 +400,12 @@ const std::vector<float>* importance_of(const TensorView& tensor, const Importan
          "the importance of {} has {} numbers; a matrix of shape {} wants {}",
          in_quotes(tensor.name), found->second.size(), shape_text(tensor.shape), wanted);
   return &found->second;
+}
+
+/// Whether its values are rounded to what their inputs say.
+bool is_calibrated(const TensorView& tensor, DType type) {
+  return type != tensor.dtype && kernels::can_round_with_feedback(type) &&
+         part_of(tensor.name) != Part::embedding;
 }
 
 std::vector<DType> types_for(const GgufModel& model,
@@ -485,6 +505,13 @@ QuantizeReport report_of(const GgufModel& model, const QuantizeOptions& options)
   return report;
 }
 
+std::vector<std::string> calibrated(const GgufModel& model, const QuantizeReport& report) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < report.types.size(); ++i)
+    if (is_calibrated(model.tensors[i], report.types[i])) names.push_back(model.tensors[i].name);
+  return names;
+}
+
 QuantizeReport write_quantized(GgufModel model,
                                const std::filesystem::path& out,
                                const QuantizeOptions& options) {
@@ -499,9 +526,12 @@ QuantizeReport write_quantized(GgufModel model,
       out, model.entries, heads,
       [&](size_t i) {
         const DType type = report.types[i];
-        const auto* importance =
-            importance_of(model.tensors[i], is_block_type(type) ? options.importance : nullptr);
-        const auto bytes = rounder(model.tensors[i], type, importance);
+        RoundedBy by{
+            importance_of(model.tensors[i], is_block_type(type) ? options.importance : nullptr),
+            nullptr, options.feedback};
+        if (options.products && is_calibrated(model.tensors[i], type))
+          by.products = &options.products;
+        const auto bytes = rounder(model.tensors[i], type, by);
         if (options.progress) options.progress(i + 1, heads.size(), heads[i].name, type);
         return bytes;
       },

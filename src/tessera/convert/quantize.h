@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/convert/gguf_model.h"
+#include "tessera/kernels/weights/error_feedback.h"
 
 namespace tessera::convert {
 
@@ -40,12 +41,19 @@ void write_importance(const std::filesystem::path& path,
                       int64_t tokens,
                       const std::string& text);
 
+/// Mean products X^T X, [k, k], of what matrix `index` of a tensor multiplied; null where nothing
+/// did. They hold until the next call. Asked in the order of the model's tensors.
+using InputProductsOf = std::function<const float*(const std::string& name, int64_t index)>;
+
 struct QuantizeOptions {
   std::string recipe;
   std::vector<TypeRule> rules;  // the first that matches, before the recipe
   bool pure = false;            // the recipe's main type alone
   bool requantize = false;      // take matrices that are in blocks already, at a loss
   const Importance* importance = nullptr;
+  /// Where given, values of calibrated() tensors are rounded with error feedback (GPTQ).
+  InputProductsOf products;
+  kernels::FeedbackOptions feedback;
   int64_t part_bytes = 0;  // of files in parts; 0 = one
   /// After each tensor.
   std::function<void(size_t done, size_t total, const std::string& name, DType type)> progress;
@@ -63,6 +71,10 @@ struct QuantizeReport {
 /// matches nothing, blocks that would be rounded again, importance of another size, or a recipe
 /// that needs it.
 QuantizeReport report_of(const GgufModel& model, const QuantizeOptions& options);
+
+/// The tensors that are rounded to what their inputs say where these are known: matrices in blocks
+/// but embeddings, whose rows are looked up as well, in the order in which they are written.
+std::vector<std::string> calibrated(const GgufModel& model, const QuantizeReport& report);
 
 QuantizeReport write_quantized(GgufModel model,
                                const std::filesystem::path& out,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/kernels/weights/matmul.h"
+#include "tessera/ops/weights/input_products.h"
 #include "tessera/ops/weights/input_squares.h"
 
 namespace tessera::ops {
@@ -30,6 +31,7 @@ ProductInput ProductInput::rows(int64_t first, int64_t count) const {
 void ProductInput::times(
     DType type, const void* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
   InputSquares::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
+  InputProducts::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
   if (arithmetic_ == kernels::Arithmetic::exact)
     kernels::matmul(rows_.x, rows_.m, rows_.k, rows_.x_stride, type, w, n, bias, y, y_stride);
   else
