@@ -427,13 +427,20 @@ TEST_F(Cli, OptionsOfGenerateThatWouldDoNothing) {
   const std::string start = "generate " + tiny() + " --input-ids 1,2 ";
   for (const std::string with : {"--lookup 2", "--draft /nowhere"})
     expect_refused(start + with + " --beams 2", 2, "guesses are checked against one text");
-  for (const std::string with : {"--temperature 1", "--top-k 3", "--top-p 0.5", "--min-p 0.1",
-                                 "--repetition-penalty 1.1", "--seed 3"})
+  for (const std::string with :
+       {"--temperature 1", "--top-k 3", "--top-p 0.5", "--min-p 0.1", "--repetition-penalty 1.1",
+        "--seed 3", "--mirostat 2", "--dry-multiplier 1", "--typical-p 0.9"})
     expect_refused(start + with + " --beams 2", 2, "and chooses nothing by chance");
-  for (const std::string with : {"--top-k 3", "--top-p 0.5 --temperature 0", "--min-p 0.1"})
+  for (const std::string with : {"--top-k 3", "--top-p 0.5 --temperature 0", "--min-p 0.1",
+                                 "--xtc-probability 1", "--mirostat 2", "--top-n-sigma 1"})
     expect_refused(start + with, 2, "expected --temperature above 0");
   expect_refused(start + "--length-penalty 2", 2, "expected --beams of 2 or more");
   expect_refused(start + "--guesses 2", 2, "expected --draft, --lookup, --predictors");
+  expect_refused(start + "--branches 2", 2, "expected --draft, --lookup, --predictors");
+  for (const std::string bad : {"0", "4x", "-1", "1025", "''", "1e3"})
+    expect_refused(start + "--lookup 2 --guesses " + bad, 2, "expected auto, or a number");
+  expect_refused(start + "--temperature 1 --mirostat 2 --top-k 3", 2, "top_k beside mirostat");
+  expect_refused(start + "--temperature 1 --mirostat 1", 2, "expected 0 (off) or 2");
   EXPECT_EQ(run(start + "--max-new-tokens 1 --beams 1 --temperature 0.5 --seed 1").code, 0);
 }
 
@@ -1933,6 +1940,9 @@ TEST_F(ChatCli, MistakesAreOneLine) {
                                                         {"/set top-p 2", "top_p"},
                                                         {"/set colour red", "expected temperature"},
                                                         {"/set seed x", "expected a number"},
+                                                        {"/set top-k 2.5", "a whole number"},
+                                                        {"/set typical-p 2", "typical_p = 2"},
+                                                        {"/set mirostat 1", "(off) or 2"},
                                                         {"/retry", "expected a question first"},
                                                         {"/save", "expected the name of a file"},
                                                         {"/load " + broken, "line 1] role"},

@@ -242,7 +242,8 @@ std::function<int()> add_bench(CLI::App& app) {
       {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
        "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
        "tessera bench model.gguf --prefill 0 --rows 8", "tessera bench sampling --vocab 131072",
-       "tessera bench grammar model.gguf", "tessera bench mixers --only mamba2,attention",
+       "tessera bench grammar model.gguf", "tessera bench guesses model.gguf --text notes.txt",
+       "tessera bench mixers --only mamba2,attention",
        "tessera bench quant SmolLM2-135M --text wiki.txt"});
   CLI::App* mixers = app.add_subcommand(
       "mixers",
@@ -255,12 +256,15 @@ std::function<int()> add_bench(CLI::App& app) {
       "What storage types cost a model: size, perplexity, KL, the same most likely token, speed");
   CLI::App* grammar = app.add_subcommand(
       "grammar", "Time to hold a text to a form, for each token, by grammar and vocabulary");
-  return [o, mixers, sampling, quant, grammar, run_quant = add_bench_quant(*quant),
-          run_mixers = add_bench_mixers(*mixers), run_sampling = add_bench_sampling(*sampling),
-          run_grammar = add_bench_grammar(*grammar)] {
+  CLI::App* guesses =
+      app.add_subcommand("guesses", "Decoding with guesses beside decoding without, on one text");
+  return [o, mixers, sampling, quant, grammar, guesses, run_guesses = add_bench_guesses(*guesses),
+          run_quant = add_bench_quant(*quant), run_mixers = add_bench_mixers(*mixers),
+          run_sampling = add_bench_sampling(*sampling), run_grammar = add_bench_grammar(*grammar)] {
     if (mixers->parsed()) return run_mixers();
     if (quant->parsed()) return run_quant();
     if (grammar->parsed()) return run_grammar();
+    if (guesses->parsed()) return run_guesses();
     return sampling->parsed() ? run_sampling() : bench(*o);
   };
 }

@@ -45,7 +45,12 @@ int bench_sampling(const BenchSamplingArgs& o) {
       {"top_k 40", {.temperature = 1, .top_k = 40}},
       {"top_p 0.95", {.temperature = 1, .top_p = 0.95}},
       {"min_p 0.05", {.temperature = 1, .min_p = 0.05}},
-      {"top_k 1000, top_p 0.9", {.temperature = 1, .top_k = 1000, .top_p = 0.9}}};
+      {"top_k 1000, top_p 0.9", {.temperature = 1, .top_k = 1000, .top_p = 0.9}},
+      {"typical_p 0.95", {.temperature = 1, .typical_p = 0.95}},
+      {"top_n_sigma 1", {.temperature = 1, .top_n_sigma = 1}},
+      {"xtc", {.temperature = 1, .xtc_probability = 1}},
+      {"dry", {.temperature = 1, .dry_multiplier = 0.8}},
+      {"mirostat", {.temperature = 1, .mirostat = 2}}};
   Json rows = Json::array();
   for (const int64_t vocab : o.vocabularies) {
     const std::vector<float> logits = some_logits(vocab);

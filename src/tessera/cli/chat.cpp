@@ -462,11 +462,24 @@ class Chat {
         "/retry            answers again, by another seed\n"
         "/undo             takes back the last question and its answer\n"
         "/save FILE        the conversation, a message a line; /load FILE goes on from one\n"
-        "/set NAME VALUE   temperature, top-k, top-p, min-p, repetition-penalty, seed,\n"
+        "/set NAME VALUE   {}, seed,\n"
         "                  max-new-tokens, probabilities (on or off)\n"
         "/show, /tokens    the settings; how long the conversation is\n"
         "/exit             leaves, as Ctrl-D does\n"
-        "A text of several lines stands between \"\"\" and \"\"\".\n");
+        "A text of several lines stands between \"\"\" and \"\"\".\n",
+        names(",\n                  "));
+  }
+
+  /// Of all settings of sampling that are numbers.
+  static std::string names(std::string_view between) {
+    std::string out, line;
+    for (const infer::SamplingField& field : infer::sampling_fields()) {
+      const std::string name = field.flag().substr(2);
+      const bool full = line.size() + name.size() > 60;
+      if (full) out += line + std::string(between);
+      line = (full || line.empty() ? "" : line + ", ") + name;
+    }
+    return out + line;
   }
 
   void set(const std::string& line) {
@@ -484,28 +497,24 @@ class Chat {
     };
     infer::SamplingOptions sampling = g.sampling;
     int64_t longest = g.max_new_tokens;
-    if (name == "temperature")
-      number(sampling.temperature);
-    else if (name == "top-k")
-      number(sampling.top_k);
-    else if (name == "top-p")
-      number(sampling.top_p);
-    else if (name == "min-p")
-      number(sampling.min_p);
-    else if (name == "repetition-penalty")
-      number(sampling.repetition_penalty);
-    else if (name == "seed")
+    if (const infer::SamplingField* field = infer::sampling_field(name)) {
+      double read = 0;
+      number(read);
+      if (field->whole() && read != std::floor(read))
+        fail(ErrorKind::usage, "chat", "/set {} {}: expected a whole number", name,
+             format::in_quotes(value));
+      field->set(sampling, read);
+    } else if (name == "seed")
       number(sampling.seed);
     else if (name == "max-new-tokens")
       number(longest);
     else if (name == "probabilities" && (value == "on" || value == "off"))
       args_.probabilities = value == "on";
     else
-      fail(ErrorKind::usage, "chat",
-           "/set {}; expected temperature, top-k, top-p, min-p, repetition-penalty, seed, "
-           "max-new-tokens and a "
-           "number, or probabilities and on or off",
-           format::in_quotes(line));
+      fail(
+          ErrorKind::usage, "chat",
+          "/set {}; expected {}, seed, max-new-tokens and a number, or probabilities and on or off",
+          format::in_quotes(line), names(", "));
     sampling.check();
     if (longest < 1)
       fail(ErrorKind::usage, "chat", "max-new-tokens = {}; expected 1 or more", longest);
@@ -516,12 +525,19 @@ class Chat {
   void show() const {
     const auto& g = args_.generate;
     const auto& s = g.sampling;
-    fmt::print(
-        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, "
-        "max-new-tokens {}, "
-        "probabilities {}\n",
-        s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty, s.seed, g.max_new_tokens,
-        args_.probabilities ? "on" : "off");
+    const infer::SamplingOptions plain;
+    std::string said;
+    for (const infer::SamplingField& field : infer::sampling_fields()) {
+      const double value = field.get(s);
+      // the usual ones always, the others where they are set
+      constexpr std::string_view kUsual[] = {"temperature", "top_k", "top_p", "min_p",
+                                             "repetition_penalty"};
+      if (std::find(std::begin(kUsual), std::end(kUsual), field.name) != std::end(kUsual) ||
+          value != field.get(plain))
+        said += fmt::format("{} {}, ", field.flag().substr(2), value);
+    }
+    fmt::print("{}seed {}, max-new-tokens {}, probabilities {}\n", said, s.seed, g.max_new_tokens,
+               args_.probabilities ? "on" : "off");
     if (!history_.system().empty())
       fmt::print("system: {}\n", format::printable(history_.system(), 4000));
   }

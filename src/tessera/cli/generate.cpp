@@ -1,3 +1,4 @@
+#include <charconv>
 #include <filesystem>
 
 #include "tessera/infer/expert_use.h"
@@ -18,7 +19,7 @@ namespace tessera::cli {
 namespace {
 
 struct GenerateArgs {
-  std::string model, families, draft, session;
+  std::string model, families, draft, session, guesses = "auto";
   std::vector<std::string> adapters;
   std::vector<std::string> prompts, audio;
   std::vector<int64_t> input_ids;
@@ -192,6 +193,8 @@ void report_json(const GenerateArgs& o,
     if (o.generate.speculation.on()) {
       rows.back()["guessed_tokens"] = result.guessed_tokens;
       rows.back()["accepted_tokens"] = result.accepted_tokens;
+      if (result.plain_tokens_per_s > 0)
+        rows.back()["plain_tokens_per_s"] = result.plain_tokens_per_s;
     }
     if (!asked.empty())
       rows.back()["sources"] =
@@ -213,9 +216,15 @@ void report_text(const GenerateArgs& o,
   int64_t shifts = 0;
   for (const infer::Generation& row : result.rows) shifts += row.shifts;
   if (shifts > 0) fmt::print(stderr, "the context was full {} times, and was halved\n", shifts);
-  if (o.generate.speculation.on())
-    fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
+  if (o.generate.speculation.on()) {
+    fmt::print(stderr, "{} of {} guesses were right", result.accepted_tokens,
                result.guessed_tokens);
+    if (result.plain_tokens_per_s > 0)
+      fmt::print(stderr,
+                 "; {:.2f} times as fast as without, by {:.1f} tokens/s measured in between",
+                 speeds.decode / result.plain_tokens_per_s, result.plain_tokens_per_s);
+    fmt::print(stderr, "\n");
+  }
   if (cache != nullptr) print_stats(*cache);
 }
 
@@ -229,9 +238,11 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
              "{} with --beams {}: guesses are checked against one text, and a search keeps many; "
              "leave one of them out",
              guess, o.beams.beams);
-    for (const char* choice :
-         {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"})
-      if (given(choice))
+    std::vector<std::string> choices = {"--seed", "--logit-bias", "--dry-sequence-breaker"};
+    for (const infer::SamplingField& field : infer::sampling_fields())
+      choices.push_back(field.flag());
+    for (const std::string& choice : choices)
+      if (given(choice.c_str()))
         fail(ErrorKind::usage, "generate",
              "{} with --beams {}: a search ranks by the model's own probabilities and chooses "
              "nothing by chance; leave one of them out",
@@ -253,10 +264,28 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
   if (given("--logprobs") && !o.json)
     fail(ErrorKind::usage, "generate",
          "--logprobs without --json, where they stand; expected both");
-  if (given("--guesses") && !o.generate.speculation.on() && o.draft.empty())
-    fail(ErrorKind::usage, "generate",
-         "--guesses without who makes them; expected --draft, --lookup, --predictors or "
-         "--exit-layer");
+  for (const char* how : {"--guesses", "--branches"})
+    if (given(how) && !o.generate.speculation.on() && o.draft.empty())
+      fail(ErrorKind::usage, "generate",
+           "{} without who makes them; expected --draft, --lookup, --predictors or --exit-layer",
+           how);
+}
+
+// As many guesses ahead as pay are at most so many: behind a chance of 3/4 each, the ninth is right
+// in 1 of 13 cases.
+constexpr int64_t kMostPaced = 8;
+
+/// --guesses: a number, or as many as pay.
+void settle_guesses(GenerateArgs& o) {
+  infer::Speculation& how = o.generate.speculation;
+  how.paced = o.guesses == "auto";
+  how.guesses = kMostPaced;
+  if (how.paced) return;
+  const char *const begin = o.guesses.data(), *const end = begin + o.guesses.size();
+  const auto [stop, error] = std::from_chars(begin, end, how.guesses);
+  if (error != std::errc() || stop != end || how.guesses < 1 || how.guesses > 1024)
+    fail(ErrorKind::usage, "generate", "--guesses {}; expected auto, or a number from 1 to 1024",
+         o.guesses.substr(0, 60));
 }
 
 /// Every line of a file with its answer.
@@ -288,12 +317,11 @@ void settle_sampling(GenerateArgs& o, const infer::LoadedModel& loaded) {
   if (o.beams.beams > 1) return;
   o.sampling.fill(loaded.generation);
   if (o.generate.sampling.temperature > 0) return;
-  for (const char* choice : {"--top-k", "--top-p", "--min-p"})
-    if (o.sampling.given(choice))
-      fail(ErrorKind::usage, "generate",
-           "{} at temperature 0, which takes the most likely token and chooses nothing by "
-           "chance; expected --temperature above 0",
-           choice);
+  if (const std::string choice = o.sampling.filter_given(); !choice.empty())
+    fail(ErrorKind::usage, "generate",
+         "{} at temperature 0, which takes the most likely token and chooses nothing by "
+         "chance; expected --temperature above 0",
+         choice);
   if (o.generate.choices > 1)
     fail(ErrorKind::usage, "generate",
          "--choices {} at temperature 0, where all texts are the same; expected --temperature "
@@ -472,10 +500,16 @@ std::function<int()> add_generate(CLI::App& app) {
       ->excludes(lookup)
       ->excludes(predictors)
       ->check(positive());
-  app.add_option("--guesses", g.speculation.guesses,
-                 "of whoever guesses, per step; predictors make one each at most")
+  app.add_option(
+         "--guesses", o->guesses,
+         "of whoever guesses, places ahead per step; predictors make one each at most. auto "
+         "= as many as pay, up to 8, by how often they are right and what they cost")
+      ->capture_default_str();
+  app.add_option("--branches", g.speculation.branches,
+                 "candidates for each of these places: a tree, whose branches the model verifies "
+                 "in one call; where all layers are attention")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->check(CLI::Range(1, 64));
   o->lines.add(app);
   o->kv.add(app);
   o->retrieve.add(app);
@@ -517,8 +551,12 @@ std::function<int()> add_generate(CLI::App& app) {
       {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
        "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
        "--seed 7 --json",
+       "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --min-p 0.05 "
+       "--dry-multiplier 0.8 --xtc-probability 0.5",
+       "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --mirostat 2",
        "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
        "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
+       "tessera generate run --prompt 'Once upon a time' --predictors --guesses 3 --branches 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --choices 3",
        "tessera generate model.gguf --prompt 'Once upon a time' --json --logprobs 5",
        "tessera generate model.gguf --prompt 'A person as JSON: ' --json-schema person.json",
@@ -542,6 +580,7 @@ std::function<int()> add_generate(CLI::App& app) {
       fail(ErrorKind::usage, "generate",
            "nothing to continue; expected --prompt, --input-ids, --audio or --prompts-from");
     check_options(*o, app);
+    settle_guesses(*o);
     o->seed_given = !seed->empty();
     return generate(*o);
   };

@@ -15,30 +15,15 @@ class SamplingFlags {
   void add(CLI::App& app, infer::SamplingOptions& options) {
     app_ = &app;
     options_ = &options;
-    app.add_option("--temperature", options.temperature, "0 = the most likely token each time")
-        ->capture_default_str();
-    app.add_option("--top-k", options.top_k, "only the k most likely; 0 = all")
-        ->capture_default_str();
-    app.add_option("--top-p", options.top_p, "only the most likely that make up p")
-        ->capture_default_str();
-    app.add_option("--min-p", options.min_p, "only those at least so likely, relative to the best")
-        ->capture_default_str();
-    app.add_option("--repetition-penalty", options.repetition_penalty,
-                   "above 1: tokens seen become less likely")
-        ->capture_default_str();
-    app.add_option("--presence-penalty", options.presence_penalty,
-                   "what logits of tokens said so far fall by")
-        ->capture_default_str()
-        ->check(finite());
-    app.add_option("--frequency-penalty", options.frequency_penalty,
-                   "the same for each time that they were said")
-        ->capture_default_str()
-        ->check(finite());
-    app.add_option("--repeat-last-n", options.repeat_last_n,
-                   "penalties look at the last n tokens; -1 = all of the answer, and for "
-                   "--repetition-penalty of the prompt too")
-        ->capture_default_str()
-        ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40));
+    for (const infer::SamplingField& field : infer::sampling_fields())
+      std::visit(
+          [&](auto member) {
+            app.add_option(field.flag(), options.*member, field.doc)->capture_default_str();
+          },
+          field.member);
+    add_texts(app, "--dry-sequence-breaker", breakers_,
+              "no repeated run of DRY goes through this text: a line's end, :, \" and * unless "
+              "given; none = nothing; repeatable");
     app.add_option("--logit-bias", biases_,
                    "ID:NUMBER is added to the logit of a token; ID:-inf = never; repeatable")
         ->allow_extra_args(false);
@@ -49,26 +34,35 @@ class SamplingFlags {
         ->check(CLI::IsMember({"auto", "none"}));
   }
 
-  bool given(const char* name) const { return app_->count(name) > 0; }
+  bool given(const std::string& name) const { return app_->count(name) > 0; }
+  /// The first flag given of those that nothing is drawn by where nothing is drawn by chance; empty
+  /// where there is none.
+  std::string filter_given() const {
+    for (const infer::SamplingField& field : infer::sampling_fields())
+      if (field.filters && given(field.flag())) return field.flag();
+    return "";
+  }
   /// What the flags say, before a model is read.
   void check() {
     options_->logit_bias.clear();
     for (const std::string& bias : biases_) options_->logit_bias.push_back(bias_of(bias));
+    if (!breakers_.empty()) options_->dry_sequence_breakers = breakers_;
+    if (breakers_ == std::vector<std::string>{"none"}) options_->dry_sequence_breakers.clear();
     options_->check();
+    const std::string conflict = infer::mirostat_conflict(
+        *options_, [&](const infer::SamplingField& field) { return given(field.flag()); });
+    if (!conflict.empty()) fail(ErrorKind::usage, "generate", "{}", conflict);
   }
   /// And what the model's makers say where they are silent.
   void fill(const convert::GenerationConfig& config) {
     if (config_ == "none") return;
     const infer::SamplingOptions made = infer::sampling_defaults(config, true);
-    const auto take = [&](const char* name, auto& own, auto other) {
-      if (!given(name)) own = other;
+    const auto take = [&](bool filters) {
+      for (const infer::SamplingField& field : infer::sampling_fields())
+        if (field.filters == filters && !given(field.flag())) field.set(*options_, field.get(made));
     };
-    take("--repetition-penalty", options_->repetition_penalty, made.repetition_penalty);
-    take("--temperature", options_->temperature, made.temperature);
-    if (options_->temperature == 0) return;
-    take("--top-k", options_->top_k, made.top_k);
-    take("--top-p", options_->top_p, made.top_p);
-    take("--min-p", options_->min_p, made.min_p);
+    take(false);
+    if (options_->temperature > 0) take(true);
   }
   /// Ids that end a text, of which "none" leaves the tokenizer's.
   std::vector<int64_t> ends(const infer::LoadedModel& loaded) const {
@@ -101,7 +95,7 @@ class SamplingFlags {
 
   CLI::App* app_ = nullptr;
   infer::SamplingOptions* options_ = nullptr;
-  std::vector<std::string> biases_;
+  std::vector<std::string> biases_, breakers_;
   std::string config_ = "auto";
 };
 

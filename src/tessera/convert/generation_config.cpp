@@ -68,6 +68,7 @@ void read_sampling(GenerationConfig& out, const spec::Json& config, const std::s
   out.temperature = number_of(config, "temperature", 0, 1e6, where);
   out.top_p = number_of(config, "top_p", 0, 1, where);
   out.min_p = number_of(config, "min_p", 0, 1, where);
+  out.typical_p = number_of(config, "typical_p", 0, 1, where);
   out.repetition_penalty = number_of(config, "repetition_penalty", 1e-6, 1e6, where);
   if (const auto k = number_of(config, "top_k", -1, 1e9, where)) {
     if (*k != std::floor(*k))

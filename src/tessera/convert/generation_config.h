@@ -17,7 +17,8 @@ struct GenerationConfig {
   /// How its makers sample, where they say so; "do_sample" false or absent means the most likely
   /// token to transformers.
   std::optional<bool> do_sample = {};
-  std::optional<double> temperature = {}, top_p = {}, min_p = {}, repetition_penalty = {};
+  std::optional<double> temperature = {}, top_p = {}, min_p = {}, typical_p = {},
+                        repetition_penalty = {};
   std::optional<int64_t> top_k = {};
 };
 

@@ -37,7 +37,7 @@ bool Draft::reads(const Sequence& sequence) const {
   return positions == 0 || static_cast<int64_t>(sequence.source.size()) <= positions;
 }
 
-std::vector<std::vector<int64_t>> Draft::guess(const std::vector<Ask>& asks, int64_t budget) {
+std::vector<GuessTree> Draft::guess(const std::vector<Ask>& asks, int64_t budget) {
   std::vector<int64_t> counts;
   std::vector<Feeder::Work> going_on;
   std::vector<size_t> which;  // of the asks
@@ -51,6 +51,7 @@ std::vector<std::vector<int64_t>> Draft::guess(const std::vector<Ask>& asks, int
     which.push_back(a);
   }
   std::vector<std::vector<int64_t>> guesses(asks.size());
+  std::vector<std::vector<std::vector<Guess>>> places(asks.size());
   while (!which.empty()) {
     const auto unfinished = [&](const Feeder::Work& w) { return !feeder_.ready(w); };
     while (std::any_of(going_on.begin(), going_on.end(), unfinished))
@@ -65,22 +66,33 @@ std::vector<std::vector<int64_t>> Draft::guess(const std::vector<Ask>& asks, int
       std::vector<int64_t>& made = guesses[which[i]];
       std::vector<int64_t> tokens = ask.sequence->tokens;
       tokens.insert(tokens.end(), made.begin(), made.end());
-      made.push_back(
-          ask.choose({logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
-                      static_cast<size_t>(logits.size(1))},
-                     tokens));
+      const std::span<const float> own(
+          logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
+          static_cast<size_t>(logits.size(1)));
+      made.push_back(ask.choose(own, tokens));
+      if (ask.width > 1) places[which[i]].push_back(guesses_at(own, ask.width, made.back()));
       if (static_cast<int64_t>(made.size()) == counts[which[i]]) continue;
-      next.push_back({going_on[i].row, ask.sequence, made});
+      next.push_back({going_on[i].row, ask.sequence, {made}});
       next_which.push_back(which[i]);
     }
     going_on = std::move(next);
     which = std::move(next_which);
   }
-  return guesses;
+  std::vector<GuessTree> trees;
+  for (size_t a = 0; a < asks.size(); ++a) {
+    trees.push_back(asks[a].width > 1
+                        ? grow(places[a], asks[a].count * asks[a].width, /*any=*/false)
+                        : GuessTree{guesses[a]});
+    if (!guesses[a].empty()) chains_[asks[a].row] = std::move(guesses[a]);
+  }
+  return trees;
 }
 
-void Draft::keep(size_t row, int64_t n) {
+void Draft::keep(size_t row, const std::vector<int64_t>& ids) {
   const size_t slot = slots_.at(row);
+  const std::vector<int64_t>& chain = chains_[row];
+  const auto parts = std::mismatch(ids.begin(), ids.end(), chain.begin(), chain.end());
+  const int64_t n = parts.first - ids.begin();
   // the last guess was never fed
   feeder_.keep(slot, std::min(n, feeder_.pending(slot)));
 }
@@ -90,6 +102,7 @@ void Draft::drop(size_t row) {
   if (slot == slots_.end()) return;
   feeder_.drop(slot->second);
   slots_.erase(slot);
+  chains_.erase(row);
 }
 
 }  // namespace tessera::infer

@@ -21,17 +21,18 @@ class Draft {
   struct Ask {
     size_t row = 0;
     const Sequence* sequence = nullptr;
-    int64_t count = 0;
+    int64_t count = 0;  // of places ahead
     /// Chooses a token from logits, after the given tokens.
     std::function<int64_t(std::span<const float> logits, const std::vector<int64_t>& tokens)>
         choose = {};
+    int64_t width = 1;  // candidates for each: a tree of at most count x width where there are more
   };
   /// Guesses for each of them: fewer than asked for where the draft's positions end, none where a
   /// source is longer than those of its encoder. Calls of the draft have at most `budget` tokens.
   /// Every row that got some is told with keep() how it went before the next call.
-  std::vector<std::vector<int64_t>> guess(const std::vector<Ask>& asks, int64_t budget);
-  /// The first n guesses of the row were right.
-  void keep(size_t row, int64_t n);
+  std::vector<GuessTree> guess(const std::vector<Ask>& asks, int64_t budget);
+  /// These followed, as far as they were guessed.
+  void keep(size_t row, const std::vector<int64_t>& ids);
   void drop(size_t row);
 
  private:
@@ -41,6 +42,7 @@ class Draft {
   const model::Model& model_;
   Feeder feeder_;
   std::map<size_t, size_t> slots_;  // of the feeder, by row
+  std::map<size_t, std::vector<int64_t>> chains_;  // what the draft itself went on with, by row
   int64_t limit_ = 0;               // tokens of a row, 0 = any
 };
 

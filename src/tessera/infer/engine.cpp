@@ -6,6 +6,15 @@
 #include "tessera/base/threads.h"
 
 namespace tessera::infer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 struct Engine::Job {
   std::unique_ptr<Task> task;
@@ -29,7 +38,10 @@ Engine::Engine(const model::Model& model, const Options& options)
                .kv = options.kv,
                .cancel = options.cancel,
                .statistics = options.statistics}) {
-  if (options.speculation.on()) guesser_.emplace(model, options.speculation, options.cancel);
+  if (!options.speculation.on()) return;
+  guesser_.emplace(model, options.speculation, options.cancel);
+  if (options.speculation.paced)
+    pace_.emplace(guesser_->most(), options.speculation.branches);
 }
 
 Engine::~Engine() = default;
@@ -141,8 +153,12 @@ bool Engine::step(int64_t budget) {
   const at::NoGradGuard no_gradients;
   end_what_is_over();
   const std::vector<Feeder::Work> work = plan(budget);
+  const int64_t prefill = std::count_if(work.begin(), work.end(),
+                                        [&](const Feeder::Work& w) { return !feeder_.decodes(w); });
+  const auto start = Clock::now();
   if (!work.empty()) feed(work, budget);
   decide(work);
+  if (!work.empty()) book(work, prefill, since(start));
   end_what_is_over();
   return std::any_of(jobs_.begin(), jobs_.end(),
                      [](const auto& j) { return !j.second->rows.empty(); });
@@ -206,6 +222,12 @@ std::vector<Feeder::Work> Engine::plan(int64_t budget) {
 void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
   std::vector<Draft::Ask> asks;
   std::vector<size_t> which;
+  const bool begun = std::all_of(work.begin(), work.end(), [&](const Feeder::Work& w) {
+    return feeder_.decodes(w) && owner(w.row).begun;
+  });
+  // what reads prompts is no measure
+  int64_t most = guesser_->most();
+  if (pace_ && begun) most = pace_->next(static_cast<int64_t>(work.size()));
   for (size_t w = 0; w < work.size(); ++w) {
     Job& job = owner(work[w].row);
     // what has not said a word, or is computed anew, goes on by one token
@@ -214,10 +236,11 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
       continue;
     const Task& task = *job.task;
     const int64_t length = feeder_.place(size_of(work[w].sequence->tokens));
-    const int64_t count = std::min({options_.speculation.guesses, task.may_guess(),
-                                    // no guess goes where all angles change
-                                    feeder_.calls().until(length) - length});
+    // no guess goes where all angles change
+    const int64_t straight = feeder_.calls().until(length) - length,
+                  count = std::min({most, task.may_guess(), straight});
     if (count <= 0) continue;
+    const int64_t width = std::min(options_.speculation.branches, straight / count);
     asks.push_back({work[w].row, work[w].sequence, count,
                     [&job](std::span<const float> logits, const std::vector<int64_t>& tokens) {
                       try {
@@ -226,26 +249,29 @@ void Engine::guess(std::vector<Feeder::Work>& work, int64_t budget) {
                         job.error = std::current_exception();
                         return int64_t{0};
                       }
-                    }});
+                    },
+                    width});
     which.push_back(w);
   }
-  std::vector<std::vector<int64_t>> guesses(asks.size());
+  if (asks.empty()) return;
+  std::vector<GuessTree> guesses(asks.size());
+  const auto start = Clock::now();
   try {
     guesses = guesser_->guess(asks, budget);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::cancelled) throw;
     for (auto& [id, job] : jobs_) job->cancelled = true;
   }
+  const double seconds = since(start);
+  counts_.decode_seconds += seconds;
+  int64_t made = 0;
+  for (const Draft::Ask& ask : asks) made += ask.count;
+  if (pace_ && begun) pace_->guessed(made, seconds);
   for (size_t i = 0; i < which.size(); ++i) work[which[i]].guesses = std::move(guesses[i]);
 }
 
 /// The call of a step. When it fails, its rows are left half advanced.
 void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
-  int64_t prefill = 0;
-  for (const Feeder::Work& w : work)
-    if (!feeder_.decodes(w)) ++prefill;
   try {
     feeder_.step(work, budget);
   } catch (const Error& error) {
@@ -254,7 +280,11 @@ void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
   } catch (const std::exception&) {
     return begin_again();
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  hear();
+}
+
+/// What a step took.
+void Engine::book(const std::vector<Feeder::Work>& work, int64_t prefill, double seconds) {
   const int64_t decoding = static_cast<int64_t>(work.size()) - prefill;
   const int64_t called = feeder_.called_tokens(), sources = feeder_.called_source_tokens();
   const int64_t read = sources + (prefill == 0 ? 0 : called - std::min(decoding, called));
@@ -262,7 +292,9 @@ void Engine::feed(const std::vector<Feeder::Work>& work, int64_t budget) {
       static_cast<double>(read) / static_cast<double>(std::max<int64_t>(1, called + sources));
   counts_.prefill_seconds += seconds * share;
   counts_.decode_seconds += seconds * (1 - share);
-  hear();
+  if (!pace_ || prefill > 0 || called == 0) return;
+  pace_->called(called, seconds);
+  counts_.plain_tokens_per_s = pace_->speed(decoding, 0);
 }
 
 /// A call that fails does not say for whom: its rows are computed anew, each request by itself, and
@@ -331,7 +363,7 @@ bool Engine::read(Job& job) {
 void Engine::decide(const std::vector<Feeder::Work>& work) {
   struct Ready {
     Job* job;
-    const std::vector<int64_t>* guesses;
+    const GuessTree* guesses;
     int64_t begin, length;
   };
   std::vector<Ready> ready;
@@ -376,19 +408,31 @@ void Engine::decide(const std::vector<Feeder::Work>& work) {
   }
 }
 
-void Engine::apply(Job& job, const std::vector<int64_t>& guesses) {
+void Engine::apply(Job& job, const GuessTree& guesses) {
   job.alone = false;
   const auto rows = static_cast<int64_t>(job.rows.size());
   const int64_t last = size_of(job.task->rows().front()->tokens) - 1;  // that has been fed
   const Task::Outcome outcome = job.task->take();
-  if (job.begun) counts_.decode_tokens += rows + outcome.right;
+  const auto right = static_cast<int64_t>(outcome.right.size());
+  if (job.begun) counts_.decode_tokens += rows + right;
   job.begun = true;
   if (!guesses.empty()) {
-    guesser_->hear(job.rows[0], last, feeder_.hidden(job.rows[0]).narrow(0, 0, outcome.right + 1));
-    feeder_.keep(job.rows[0], outcome.right + 1);
-    guesser_->keep(job.rows[0], outcome.right);
-    counts_.guessed_tokens += static_cast<int64_t>(guesses.size());
-    counts_.accepted_tokens += outcome.right;
+    std::vector<int64_t> way = {0}, ids;
+    int64_t deepest = 0;
+    for (const int64_t node : outcome.right) {
+      way.push_back(node + 1);
+      ids.push_back(guesses.ids[static_cast<size_t>(node)]);
+    }
+    for (int64_t node = 0; node < guesses.size(); ++node)
+      deepest = std::max(deepest, guesses.depth(node) + 1);
+    const Tensor hidden = feeder_.hidden(job.rows[0]);
+    guesser_->hear(job.rows[0], last,
+                   hidden.index_select(0, at::tensor(way, at::kLong).to(hidden.device())));
+    feeder_.keep(job.rows[0], outcome.right);
+    guesser_->keep(job.rows[0], ids);
+    if (pace_) pace_->settled(deepest, right);
+    counts_.guessed_tokens += guesses.size();
+    counts_.accepted_tokens += right;
   }
   if (job.task->done()) return;
   if (outcome.anew) {

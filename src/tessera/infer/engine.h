@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "tessera/infer/guesser.h"
+#include "tessera/infer/pace.h"
 #include "tessera/infer/task.h"
 
 namespace tessera::infer {
@@ -21,7 +22,10 @@ struct EngineCounts {
   int64_t prefill_tokens = 0;  // computed of what requests began with, sources included
   int64_t decode_tokens = 0;   // chosen after the first of a request
   int64_t guessed_tokens = 0, accepted_tokens = 0;  // of speculation
-  double prefill_seconds = 0, decode_seconds = 0;   // of steps, by the tokens that they fed
+  /// Of steps, by the tokens that they fed; making guesses is part of decoding.
+  double prefill_seconds = 0, decode_seconds = 0;
+  /// Tokens a second that decoding would have given without guesses, where they are paced; else 0.
+  double plain_tokens_per_s = 0;
 };
 
 /// For one thread at a time. Holds no more rows than requests have at a time; the memory of each is
@@ -78,17 +82,19 @@ class Engine {
   std::vector<Feeder::Work> plan(int64_t budget);
   void guess(std::vector<Feeder::Work>& work, int64_t budget);
   void feed(const std::vector<Feeder::Work>& work, int64_t budget);
+  void book(const std::vector<Feeder::Work>& work, int64_t prefill, double seconds);
   void begin_again();
   void hear();
   bool read(Job& job);
   void share(const Job& job);
   void decide(const std::vector<Feeder::Work>& work);
-  void apply(Job& job, const std::vector<int64_t>& guesses);
+  void apply(Job& job, const GuessTree& guesses);
 
   const model::Model& model_;
   Options options_;
   Feeder feeder_;
   std::optional<Guesser> guesser_;
+  std::optional<Pace> pace_;
   std::map<Id, std::unique_ptr<Job>> jobs_;  // by arrival
   Id next_ = 0;
   EngineCounts counts_;

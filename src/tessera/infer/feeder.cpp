@@ -105,7 +105,7 @@ bool Feeder::decodes(const Work& work) const {
 
 bool Feeder::ready(const Work& work) const {
   const Row& row = rows_[work.row];
-  return row.fed + row.pending() == size_of(work.sequence->tokens) + size_of(work.guesses);
+  return row.fed + row.pending() == size_of(work.sequence->tokens) + work.guesses.size();
 }
 
 Tensor Feeder::hidden(size_t row) const {
@@ -117,6 +117,32 @@ void Feeder::keep(size_t row, int64_t n) {
   rows_[row].fed += n;
   if (n > 0) rows_[row].last = rows_[row].ahead.select(0, n - 1).clone();
   rows_[row].ahead = Tensor();
+}
+
+void Feeder::keep(size_t row, const std::vector<int64_t>& guesses) {
+  const auto n = static_cast<int64_t>(guesses.size());
+  if (n == 0 || guesses.back() + 1 == n) return keep(row, n + 1);
+  // entries of the branch move to the front of the pending ones
+  std::vector<int64_t> way = {0};
+  for (const int64_t guess : guesses) way.push_back(guess + 1);
+  Row& r = rows_[row];
+  nn::Batch batch;
+  batch.segments.push_back({.row = static_cast<int64_t>(row)});
+  const auto layout = model::state_layout(model_.spec(), options_.kv.type);
+  for (size_t b = 0; b < layout.size(); ++b) {
+    nn::RowState& branch = *state_.branch(b, batch)[0];
+    for (size_t d = 0; d < layout[b].tensors.size(); ++d) {
+      if (layout[b].tensors[d].kind != spec::StateDecl::Kind::per_token) continue;
+      nn::TokenBuffer& entries = branch.tokens(d);
+      const int64_t first = entries.length() - r.pending();
+      std::vector<Tensor> own;
+      for (const int64_t i : way) own.push_back(entries.joined(first + i, first + i + 1).clone());
+      entries.truncate(first);
+      entries.append(at::cat(own));
+    }
+  }
+  r.ahead = r.ahead.index_select(0, at::tensor(way, at::kLong).to(r.ahead.device()));
+  keep(row, n + 1);
 }
 
 bool Feeder::changes(size_t row, const Sequence& sequence) const {
@@ -138,6 +164,7 @@ struct Feeder::Call {
   std::vector<const Sequence*> sources;
   std::vector<int64_t> readers;
   int64_t source_tokens = 0;
+  std::vector<std::pair<int64_t, int64_t>> moved;  // tokens of branches: how much nearer they stand
 };
 
 /// Tokens that were given at once, virtual ones among them.
@@ -162,7 +189,7 @@ void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
   const std::vector<int64_t>& tokens = work.sequence->tokens;
   const int64_t own = size_of(tokens), begin = row.fed + row.pending();
   const bool pending = !work.guesses.empty() && begin >= own - 1;
-  const int64_t end = own + (pending ? size_of(work.guesses) : 0), left = end - begin;
+  const int64_t end = own + (pending ? work.guesses.size() : 0), left = end - begin;
   if (left == 0 || row.wait) return;
   const int64_t n = left == 1 || pending ? left : room(work, left, budget - size_of(call.ids));
   if (n == 0) return;
@@ -181,9 +208,12 @@ void Feeder::plan(Call& call, const Work& work, int64_t budget) const {
                                  .pending = pending});
   call.works.push_back(&work);
   call.ids.insert(call.ids.end(), static_cast<size_t>(virtual_at(begin)), 0);
-  for (int64_t i = begin; i < begin + n; ++i)
+  for (int64_t i = begin; i < begin + n; ++i) {
+    if (const int64_t guess = i - own; guess >= 0 && work.guesses.depth(guess) < guess)
+      call.moved.emplace_back(size_of(call.ids), guess - work.guesses.depth(guess));
     call.ids.push_back(i < own ? tokens[static_cast<size_t>(i)]
-                               : work.guesses[static_cast<size_t>(i - own)]);
+                               : work.guesses.ids[static_cast<size_t>(i - own)]);
+  }
 }
 
 void Feeder::step(std::span<const Work> work, int64_t budget) {
@@ -209,6 +239,8 @@ void Feeder::run(const Call& call) {
   nn::Batch batch = call.batch;
   batch.ids_N = at::tensor(call.ids, at::kLong);
   batch.number();
+  for (const auto& [token, nearer] : call.moved)
+    batch.positions_N.data_ptr<int64_t>()[token] -= nearer;
   std::optional<nn::Encoded> encoded;
   if (!call.sources.empty()) encoded = encode(call.sources, call.readers);
   model::ForwardOptions forward;

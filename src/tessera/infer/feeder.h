@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/infer/guess_tree.h"
 #include "tessera/infer/prefix_cache.h"
 #include "tessera/infer/shared_prefix.h"
 #include "tessera/model/call_plan.h"
@@ -48,7 +49,7 @@ class Feeder {
   struct Work {
     size_t row = 0;
     const Sequence* sequence = nullptr;
-    std::vector<int64_t> guesses = {};
+    GuessTree guesses = {};
     int64_t own = PrefixCache::kAll;
   };
   /// One call of the model, with at most `budget` tokens: rows with one token left, or with
@@ -65,6 +66,8 @@ class Feeder {
   int64_t pending(size_t row) const { return rows_[row].pending(); }
   /// The first n pending tokens of a row are its own, the rest go.
   void keep(size_t row, int64_t n);
+  /// So are the last token that it was sure of and these guesses behind it, ascending.
+  void keep(size_t row, const std::vector<int64_t>& guesses);
   /// Whether the row has come to where all angles change: the next step computes it anew.
   bool changes(size_t row, const Sequence& sequence) const;
 

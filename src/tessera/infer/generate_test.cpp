@@ -48,6 +48,9 @@ TEST_P(Guessing, SaysWhatPlainGenerationSays) {
           EXPECT_LT(got.accepted_tokens, got.guessed_tokens);  // it errs
         }
         EXPECT_GT(got.guessed_tokens, 0);
+        // as many as pay: other guesses, the same text
+        options.speculation.paced = true;
+        EXPECT_EQ(tokens_of(generate(model, nullptr, prompts(), options)), tokens_of(want));
       }
     }
   }

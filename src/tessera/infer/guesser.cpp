@@ -1,12 +1,41 @@
 #include "tessera/infer/guesser.h"
 
 #include "tessera/infer/lookup.h"
+#include "tessera/nn/mixer/attention/attention.h"
 #include "tessera/infer/request.h"
 
 namespace tessera::infer {
 
+std::string no_branches_reason(const model::ModelSpec& spec) {
+  if (spec.ids_before() > 0) return "a part reads the ids before a token, which branches share";
+  const auto one_past = [](const std::string& where, const std::string& what) {
+    return fmt::format("{} ({}) has one past", where, what);
+  };
+  const auto layers = static_cast<int64_t>(spec.layers.size());
+  if (!spec.embed.config->state(spec.scope(0)).empty()) return one_past("embed", spec.embed.type());
+  for (int64_t i = 0; i < layers; ++i) {
+    const model::LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    const std::string where = spec.under(fmt::format("layers.{}", i));
+    if (layer.depth) return one_past(where, layer.depth.type());
+    for (const model::GroupSpec& group : layer.groups)
+      for (const model::BranchSpec& branch : group.branches) {
+        if (branch.part.config->state(spec.scope(i)).empty()) continue;
+        const auto* attention = dynamic_cast<const nn::AttentionConfig*>(branch.part.config.get());
+        const bool plain = attention != nullptr && !attention->shares() &&
+                           attention->pattern_config().farthest() == 0 &&
+                           !attention->pattern_config().global_projections();
+        if (!plain && branch.part.type() != "cross_attention")
+          return one_past(where, branch.part.type());
+      }
+  }
+  return "";
+}
+
 Guesser::Guesser(const model::Model& model, const Speculation& how, const CancelToken* cancel)
-    : how_(how) {
+    : how_(how),
+      most_(how.predictors && !model.spec().predictors.empty()
+                ? std::min(how.guesses, std::ssize(model.spec().predictors))
+                : how.guesses) {
   if (const std::string reason = model.spec().no_state_reason(); !reason.empty())
     fail(ErrorKind::usage, "generate",
          "guesses need a state to roll back, which this model cannot continue from: {}", reason);
@@ -16,6 +45,13 @@ Guesser::Guesser(const model::Model& model, const Speculation& how, const Cancel
     fail(ErrorKind::usage, "generate",
          "several ways to guess; expected one of them: a draft, a look-up, the predictors or an "
          "exit layer");
+  if (how_.branches < 1)
+    fail(ErrorKind::usage, "generate", "{} branches of guesses; expected at least 1",
+         how_.branches);
+  if (how_.branches > 1)
+    if (const std::string reason = no_branches_reason(model.spec()); !reason.empty())
+      fail(ErrorKind::usage, "generate", "{} branches of guesses: {}; expected 1, a chain",
+           how_.branches, reason);
   if (how_.predictors) self_.emplace(model, cancel);
   if (how_.exit_layer > 0) draft_.emplace(model, how_.guesses, cancel, how_.exit_layer);
   if (how_.draft == nullptr) return;
@@ -47,13 +83,14 @@ Guesser::Guesser(const model::Model& model, const Speculation& how, const Cancel
   draft_.emplace(*how_.draft, how_.guesses, cancel);
 }
 
-std::vector<std::vector<int64_t>> Guesser::guess(const std::vector<Draft::Ask>& asks,
-                                                 int64_t budget) {
+std::vector<GuessTree> Guesser::guess(const std::vector<Draft::Ask>& asks, int64_t budget) {
   if (draft_) return draft_->guess(asks, budget);
   if (self_) return self_->guess(asks, budget);
-  std::vector<std::vector<int64_t>> guesses;
+  std::vector<GuessTree> guesses;
   for (const Draft::Ask& ask : asks)
-    guesses.push_back(look_up(ask.sequence->tokens, how_.lookup, ask.count));
+    guesses.push_back(ask.width > 1
+                          ? look_up(ask.sequence->tokens, how_.lookup, ask.count, ask.width)
+                          : GuessTree{look_up(ask.sequence->tokens, how_.lookup, ask.count)});
   return guesses;
 }
 
@@ -61,8 +98,8 @@ void Guesser::hear(size_t row, int64_t begin, const Tensor& hidden_ND) {
   if (self_) self_->hear(row, begin, hidden_ND);
 }
 
-void Guesser::keep(size_t row, int64_t right) {
-  if (draft_) draft_->keep(row, right);
+void Guesser::keep(size_t row, const std::vector<int64_t>& ids) {
+  if (draft_) draft_->keep(row, ids);
 }
 
 void Guesser::drop(size_t row) {

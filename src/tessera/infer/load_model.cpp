@@ -40,6 +40,7 @@ SamplingOptions sampling_defaults(const convert::GenerationConfig& config,
   options.top_k = config.top_k.value_or(0);
   options.top_p = config.top_p.value_or(1);
   options.min_p = config.min_p.value_or(0);
+  options.typical_p = config.typical_p.value_or(1);
   return options;
 }
 

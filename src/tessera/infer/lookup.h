@@ -5,10 +5,15 @@
 #include <span>
 #include <vector>
 
+#include "tessera/infer/guess_tree.h"
+
 namespace tessera::infer {
 
 /// The longest run of at most `longest` last tokens that stands earlier too, the latest place of
 /// it: at most `count` of the tokens that follow there. Empty when not even the last token does.
 std::vector<int64_t> look_up(std::span<const int64_t> tokens, int64_t longest, int64_t count);
+/// The same of up to `width` places, those of the longest runs, the latest first: what follows
+/// there, as a tree.
+GuessTree look_up(std::span<const int64_t> tokens, int64_t longest, int64_t count, int64_t width);
 
 }  // namespace tessera::infer

@@ -121,6 +121,11 @@ void check_writing(const model::ModelSpec& spec, const Writing& writing) {
 void check_choice(const Request& request) {
   if (request.chances && *request.chances < 0)
     fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more", *request.chances);
+  if (request.writing.sampling.mirostat != 0 && (request.keep || request.resumed))
+    fail(
+        ErrorKind::usage, "generate",
+        "mirostat in a session, which does not keep how surprising its text was; leave one of them "
+        "out");
   if (request.beams && (request.writing.constraint || request.chances ||
                         request.writing.min_new_tokens > 0 || request.begins_as))
     fail(ErrorKind::usage, "engine",

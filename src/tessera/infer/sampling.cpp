@@ -4,9 +4,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/text/tokenizer.h"
 
 namespace tessera::infer {
 namespace {
@@ -88,6 +91,29 @@ class Ranked {
     return first_that([&](const Run& run) { return static_cast<double>(run.weight) >= weight; })
         .first;
   }
+  /// Those that weigh so much each.
+  Run heavier(double bound) {
+    uint64_t count = 0;
+    for (const float score : scores_)
+      if (const uint64_t weight = weight_of(score); weight > 0)
+        count += static_cast<double>(weight) >= bound ? 1 : 0;
+    return count == 0 ? Run() : most_likely(count);
+  }
+  /// The first of the order, in order.
+  std::vector<Candidate> list(uint64_t count) {
+    std::vector<Candidate> all;
+    for (size_t i = 0; i < scores_.size(); ++i)
+      if (const uint64_t weight = weight_of(scores_[i]); weight > 0)
+        all.push_back({scores_[i], static_cast<int64_t>(i), weight});
+    count = std::min<uint64_t>(count, all.size());
+    const auto end = all.begin() + static_cast<std::ptrdiff_t>(count);
+    std::partial_sort(all.begin(), end, all.end());
+    all.erase(end, all.end());
+    return all;
+  }
+  double weight_at(int64_t id) const {
+    return static_cast<double>(weight_of(scores_[static_cast<size_t>(id)]));
+  }
   /// The token at this place of the running sum of weights.
   int64_t at(uint64_t weight) {
     return first_that([&](const Run& run) { return run.weight > weight; }).second;
@@ -149,23 +175,360 @@ class Ranked {
   size_t sorted_band_ = kBands;
 };
 
+using Options = SamplingOptions;
+
+constexpr double kAny = std::numeric_limits<double>::max();
+constexpr double kMostTokens = 1 << 24;
+
+const SamplingField kFields[] = {
+    {.name = "temperature",
+     .doc = "0 = the most likely token each time",
+     .member = &Options::temperature,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 (greedy) or more",
+     .asked_least = 0,
+     .asked_most = 10},
+    {.name = "top_k",
+     .doc = "only the k most likely; 0 = all",
+     .member = &Options::top_k,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 (all) or more",
+     .asked_least = -1,
+     .asked_most = kMostTokens,
+     .filters = true},
+    {.name = "top_p",
+     .doc = "only the most likely that make up p",
+     .member = &Options::top_p,
+     .least = 0,
+     .most = 1,
+     .expected = "0 to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true},
+    {.name = "min_p",
+     .doc = "only those at least so likely, relative to the best",
+     .member = &Options::min_p,
+     .least = 0,
+     .most = 1,
+     .expected = "0 to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true},
+    {.name = "typical_p",
+     .doc = "only those as surprising as is to be expected, until they make up p; 1 = all",
+     .member = &Options::typical_p,
+     .least = 0,
+     .most = 1,
+     .expected = "0 to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true},
+    {.name = "top_n_sigma",
+     .doc = "only logits at most so many standard deviations below the best; 0 = all",
+     .member = &Options::top_n_sigma,
+     .least = -1,
+     .most = kAny,
+     .expected = "0 (all) or more",
+     .asked_least = -1,
+     .asked_most = 100,
+     .filters = true},
+    {.name = "xtc_probability",
+     .doc = "the chance that all likely tokens but the least likely of them are dropped",
+     .member = &Options::xtc_probability,
+     .least = 0,
+     .most = 1,
+     .expected = "0 (never) to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true},
+    {.name = "xtc_threshold",
+     .doc = "how likely these are; above 0.5 nothing is dropped",
+     .member = &Options::xtc_threshold,
+     .least = 0,
+     .most = 1,
+     .expected = "0 to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true},
+    {.name = "mirostat",
+     .doc = "2 = keeps the surprise of tokens near mirostat_tau, in place of all filters; 0 = off",
+     .member = &Options::mirostat,
+     .least = 0,
+     .most = 2,
+     .expected = "0 (off) or 2",
+     .asked_least = 0,
+     .asked_most = 2,
+     .filters = true},
+    {.name = "mirostat_tau",
+     .doc = "the surprise in bits that it aims at",
+     .member = &Options::mirostat_tau,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 or more",
+     .asked_least = 0,
+     .asked_most = 100,
+     .filters = true},
+    {.name = "mirostat_eta",
+     .doc = "how fast it follows",
+     .member = &Options::mirostat_eta,
+     .least = 0,
+     .most = 1,
+     .expected = "0 to 1",
+     .asked_least = 0,
+     .asked_most = 1,
+     .filters = true},
+    {.name = "dry_multiplier",
+     .doc = "above 0: tokens that would repeat a run of the text become less likely (DRY)",
+     .member = &Options::dry_multiplier,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 (off) or more",
+     .asked_least = 0,
+     .asked_most = 100},
+    {.name = "dry_base",
+     .doc = "by this factor more for each token that the run is longer",
+     .member = &Options::dry_base,
+     .least = 1,
+     .most = kAny,
+     .expected = "1 or more",
+     .asked_least = 1,
+     .asked_most = 10},
+    {.name = "dry_allowed_length",
+     .doc = "shorter runs may be repeated",
+     .member = &Options::dry_allowed_length,
+     .least = 0,
+     .most = kAny,
+     .expected = "0 or more",
+     .asked_least = 0,
+     .asked_most = 1024},
+    {.name = "dry_penalty_last_n",
+     .doc = "DRY looks at the last n tokens; -1 = all",
+     .member = &Options::dry_penalty_last_n,
+     .least = -1,
+     .most = kAny,
+     .expected = "-1 (all) or more",
+     .asked_least = -1,
+     .asked_most = kMostTokens},
+    {.name = "repetition_penalty",
+     .doc = "above 1: tokens seen become less likely",
+     .member = &Options::repetition_penalty,
+     .least = 0,
+     .most = kAny,
+     .expected = "more than 0",
+     .asked_least = 0.01,
+     .asked_most = 10,
+     .alias = "repeat_penalty",
+     .above = true},
+    {.name = "presence_penalty",
+     .doc = "what logits of tokens that the answer has said fall by",
+     .member = &Options::presence_penalty,
+     .least = -kAny,
+     .most = kAny,
+     .expected = "a number",
+     .asked_least = -2,
+     .asked_most = 2},
+    {.name = "frequency_penalty",
+     .doc = "the same for each time that they were said",
+     .member = &Options::frequency_penalty,
+     .least = -kAny,
+     .most = kAny,
+     .expected = "a number",
+     .asked_least = -2,
+     .asked_most = 2},
+    {.name = "repeat_last_n",
+     .doc = "these three look at the last n tokens; -1 = all of the answer, and the first of the "
+            "prompt too",
+     .member = &Options::repeat_last_n,
+     .least = -1,
+     .most = kAny,
+     .expected = "-1 (all) or more",
+     .asked_least = -1,
+     .asked_most = kMostTokens}};
+
+/// What each token loses by DRY.
+void hold_back_repeats(std::span<float> scores, std::span<const int64_t> seen, const Options& o) {
+  if (o.dry_penalty_last_n >= 0)
+    seen = seen.last(std::min(seen.size(), static_cast<size_t>(o.dry_penalty_last_n)));
+  const auto n = static_cast<int64_t>(seen.size());
+  const auto breaks = [&](int64_t id) {
+    return std::find(o.dry_breaker_ids.begin(), o.dry_breaker_ids.end(), id) !=
+           o.dry_breaker_ids.end();
+  };
+  // token number i from the end on
+  const auto back = [&](int64_t i) { return seen[static_cast<size_t>(n - 1 - i)]; };
+  int64_t longest = 0;  // of a match: it ends at the nearest breaker
+  while (longest < n && !breaks(back(longest))) ++longest;
+  if (longest < std::max<int64_t>(o.dry_allowed_length, 1)) return;
+  // z[i]: how many tokens before place i, going back, are those at the end (the Z function)
+  std::vector<int64_t> z(static_cast<size_t>(n), 0);
+  std::vector<std::pair<int64_t, int64_t>> repeats;  // the token that followed, length
+  for (int64_t i = 1, left = 0, right = 0; i < n; ++i) {
+    int64_t k = i < right ? std::min(right - i, z[static_cast<size_t>(i - left)]) : 0;
+    while (i + k < n && back(k) == back(i + k)) ++k;
+    z[static_cast<size_t>(i)] = k;
+    if (i + k > right) left = i, right = i + k;
+    const int64_t length = std::min(k, longest);
+    if (length >= std::max<int64_t>(o.dry_allowed_length, 1) && !breaks(back(i - 1)))
+      repeats.emplace_back(back(i - 1), length);
+  }
+  // no power beyond what float32 has: ln of the largest is 88.72
+  const double most = o.dry_base > 1 ? std::floor(88.7228391 / std::log(o.dry_base)) : 0;
+  std::sort(repeats.begin(), repeats.end());
+  for (size_t i = 0; i < repeats.size(); ++i) {
+    const auto [id, length] = repeats[i];
+    if (i + 1 < repeats.size() && repeats[i + 1].first == id) continue;  // a longer one follows
+    if (static_cast<size_t>(id) >= scores.size()) continue;
+    const double power = std::min(static_cast<double>(length - o.dry_allowed_length), most);
+    float& score = scores[static_cast<size_t>(id)];
+    score = static_cast<float>(score - o.dry_multiplier * std::pow(o.dry_base, power));
+  }
+}
+
+/// Logits too far below the best go.
+void cut_below(std::span<float> scores, double highest, double deviations) {
+  double sum = 0, squares = 0;
+  int64_t n = 0;
+  for (const float z : scores)
+    if (std::isfinite(z)) sum += z - highest, ++n;
+  const double mean = sum / static_cast<double>(n);
+  for (const float z : scores)
+    if (std::isfinite(z)) squares += (z - highest - mean) * (z - highest - mean);
+  const double least = highest - deviations * std::sqrt(squares / static_cast<double>(n));
+  for (float& z : scores)
+    if (!(z >= least)) z = -INFINITY;
+}
+
+/// Those nearest to the entropy of all, until they weigh p of it; the order stays.
+void keep_typical(std::vector<Candidate>& list, double p) {
+  double all = 0, entropy = 0;
+  for (const Candidate& c : list) all += static_cast<double>(c.weight);
+  std::vector<double> surprise;
+  for (const Candidate& c : list) {
+    const double share = static_cast<double>(c.weight) / all;
+    surprise.push_back(-std::log(share));
+    entropy += share * surprise.back();
+  }
+  std::vector<size_t> order(list.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::abs(surprise[a] - entropy) < std::abs(surprise[b] - entropy);
+  });
+  double mass = 0;
+  size_t kept = 0;
+  while (kept < order.size() && (kept == 0 || mass < p * all))
+    mass += static_cast<double>(list[order[kept++]].weight);
+  order.resize(kept);
+  std::sort(order.begin(), order.end());
+  std::vector<Candidate> left;
+  for (const size_t i : order) left.push_back(list[i]);
+  list = std::move(left);
+}
+
+/// A number of [0, 1) out of two words.
+double place_of(uint32_t low, uint32_t high) {
+  return (static_cast<double>(low) + static_cast<double>(high) * 0x1p-32) * 0x1p-32;
+}
+
+/// What a draw at `place` is, of weights [from, to) of a running sum.
+uint64_t drawn(double place, uint64_t from, uint64_t to) {
+  return from +
+         std::min(static_cast<uint64_t>(place * static_cast<double>(to - from)), to - from - 1);
+}
+
+/// Keeps what surprises by at most mu bits, draws, and moves mu.
+int64_t draw_by_surprise(Ranked& ranked, double place, const Options& o, SamplerMemory* memory) {
+  SamplerMemory fresh;
+  std::optional<double>& mu = (memory != nullptr ? memory : &fresh)->mu;
+  if (!mu) mu = 2 * o.mirostat_tau;
+  const double all = static_cast<double>(ranked.all().weight);
+  Ranked::Run kept = ranked.heavier(std::exp2(-*mu) * all);
+  if (kept.count == 0) kept = ranked.most_likely(1);
+  const int64_t id = ranked.at(drawn(place, 0, kept.weight));
+  const double surprise = std::log2(static_cast<double>(kept.weight) / ranked.weight_at(id));
+  mu = *mu - o.mirostat_eta * (surprise - o.mirostat_tau);
+  return id;
+}
+
 }  // namespace
 
+double SamplingField::get(const SamplingOptions& options) const {
+  return std::visit([&](auto m) { return static_cast<double>(options.*m); }, member);
+}
+
+void SamplingField::set(SamplingOptions& options, double value) const {
+  std::visit(
+      [&](auto m) {
+        using Value = std::remove_reference_t<decltype(options.*m)>;
+        constexpr double kMost = 0x1p62;  // a cast of more is undefined
+        if constexpr (std::is_integral_v<Value>) value = std::clamp(value, -kMost, kMost);
+        options.*m = static_cast<Value>(value);
+      },
+      member);
+}
+
+std::string SamplingField::flag() const {
+  std::string out = std::string("--") + name;
+  std::replace(out.begin(), out.end(), '_', '-');
+  return out;
+}
+
+std::span<const SamplingField> sampling_fields() {
+  return kFields;
+}
+
+const SamplingField* sampling_field(std::string_view name) {
+  for (const SamplingField& field : kFields)
+    if (field.name == name || field.flag().substr(2) == name ||
+        (*field.alias && field.alias == name))
+      return &field;
+  return nullptr;
+}
+
+std::string mirostat_conflict(const SamplingOptions& options,
+                              const std::function<bool(const SamplingField&)>& given) {
+  if (options.mirostat == 0) return "";
+  for (const SamplingField& field : kFields)
+    if (field.filters && !std::string_view(field.name).starts_with("mirostat") && given(field))
+      return fmt::format(
+          "{} beside mirostat, which stands in place of all filters; leave one of them "
+          "out",
+          field.name);
+  return "";
+}
+
+std::vector<int64_t> breaker_ids(const text::Tokenizer& tokenizer,
+                                 std::span<const std::string> texts) {
+  std::vector<int64_t> ids;
+  std::vector<bool> found(texts.size(), false);
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::optional<std::string> bytes = tokenizer.bytes_of(id);
+    if (!bytes) continue;
+    bool any = false;
+    for (size_t i = 0; i < texts.size(); ++i)
+      if (bytes->find(texts[i]) != std::string::npos) any = found[i] = true;
+    if (any) ids.push_back(id);
+  }
+  for (size_t i = 0; i < texts.size(); ++i)
+    if (texts[i].empty() || !found[i])
+      fail(
+          ErrorKind::usage, "generate",
+          "dry_sequence_breakers: no token of the vocabulary holds \"{}\"; expected texts that lie "
+          "within one",
+          texts[i].substr(0, 40));
+  return ids;
+}
+
 void SamplingOptions::check() const {
-  const auto range = [](const char* name, double value, bool holds, const char* expected) {
-    if (!holds) fail(ErrorKind::usage, "generate", "{} = {}; expected {}", name, value, expected);
-  };
-  range("temperature", temperature, temperature >= 0 && std::isfinite(temperature),
-        "0 (greedy) or more");
-  range("top_k", static_cast<double>(top_k), top_k >= 0, "0 (all) or more");
-  range("top_p", top_p, top_p >= 0 && top_p <= 1, "0 to 1");
-  range("min_p", min_p, min_p >= 0 && min_p <= 1, "0 to 1");
-  range("repetition_penalty", repetition_penalty,
-        repetition_penalty > 0 && std::isfinite(repetition_penalty), "more than 0");
-  range("presence_penalty", presence_penalty, std::isfinite(presence_penalty), "a number");
-  range("frequency_penalty", frequency_penalty, std::isfinite(frequency_penalty), "a number");
-  range("repeat_last_n", static_cast<double>(repeat_last_n), repeat_last_n >= -1,
-        "-1 (all) or more");
+  for (const SamplingField& field : kFields) {
+    const double value = field.get(*this);
+    const bool holds = std::isfinite(value) && value <= field.most &&
+                       (field.above ? value > field.least : value >= field.least);
+    if (!holds)
+      fail(ErrorKind::usage, "generate", "{} = {}; expected {}", field.name, value, field.expected);
+  }
+  if (mirostat == 1) fail(ErrorKind::usage, "generate", "mirostat = 1; expected 0 (off) or 2");
   for (const auto& [id, bias] : logit_bias)
     if (id < 0 || !(bias < INFINITY))
       fail(ErrorKind::usage, "generate",
@@ -181,6 +544,7 @@ void adjust(std::span<float> scores,
   for (const auto& [id, bias] : o.logit_bias)
     if (static_cast<size_t>(id) < scores.size())
       scores[static_cast<size_t>(id)] += static_cast<float>(bias);
+  const std::span<const int64_t> all = seen;
   if (o.repeat_last_n >= 0) {
     seen = seen.last(std::min(seen.size(), static_cast<size_t>(o.repeat_last_n)));
     given = 0;
@@ -193,9 +557,10 @@ void adjust(std::span<float> scores,
     done[i] = true;
     scores[i] = scores[i] > 0 ? scores[i] / penalty : scores[i] * penalty;
   }
-  if (o.presence_penalty == 0 && o.frequency_penalty == 0) return;
-  std::vector<int64_t> said(
-      seen.begin() + static_cast<std::ptrdiff_t>(std::min(given, seen.size())), seen.end());
+  std::vector<int64_t> said;
+  if (o.presence_penalty != 0 || o.frequency_penalty != 0)
+    said.assign(seen.begin() + static_cast<std::ptrdiff_t>(std::min(given, seen.size())),
+                seen.end());
   std::sort(said.begin(), said.end());
   for (size_t begin = 0, end = 0; begin < said.size(); begin = end) {
     while (end < said.size() && said[end] == said[begin]) ++end;
@@ -204,27 +569,39 @@ void adjust(std::span<float> scores,
     const double less = o.frequency_penalty * static_cast<double>(end - begin) + o.presence_penalty;
     scores[i] = static_cast<float>(scores[i] - less);
   }
+  if (o.dry_multiplier > 0) hold_back_repeats(scores, all, o);
 }
 
 int64_t sample(std::span<const float> logits,
                std::span<const int64_t> seen,
                const SamplingOptions& options,
                const RandomKey& key,
-               size_t given) {
+               size_t given,
+               SamplerMemory* memory) {
+  const bool mirostat = options.mirostat != 0 && options.temperature > 0;
+  const bool cuts = options.top_n_sigma > 0 && options.temperature > 0 && !mirostat;
   std::vector<float> changed;
   std::span<const float> scores = logits;
   if (options.repetition_penalty != 1 || options.presence_penalty != 0 ||
-      options.frequency_penalty != 0 || !options.logit_bias.empty()) {
+      options.frequency_penalty != 0 || options.dry_multiplier > 0 || cuts ||
+      !options.logit_bias.empty()) {
     changed.assign(logits.begin(), logits.end());
     adjust(changed, seen, given, options);
     scores = changed;
   }
-  const Extent extent = extent_of(scores);
+  Extent extent = extent_of(scores);
   if (extent.best < 0)
     fail(ErrorKind::input, "generate", "no finite logit among {}", scores.size());
-  if (options.temperature == 0 || options.top_p == 0) return extent.best;
+  if (options.temperature == 0 || (options.top_p == 0 && !mirostat)) return extent.best;
+  if (cuts) {
+    cut_below(changed, extent.highest, options.top_n_sigma);
+    extent = extent_of(scores);
+  }
 
   Ranked ranked(scores, extent, options.temperature, options.min_p);
+  const auto bits = key.block(seen.size());
+  const double place = place_of(bits[0], bits[1]);
+  if (mirostat) return draw_by_surprise(ranked, place, options, memory);
   Ranked::Run kept = ranked.all();
   if (options.top_k > 0) kept = ranked.most_likely(static_cast<uint64_t>(options.top_k));
   const double mass = static_cast<double>(kept.weight);
@@ -232,11 +609,35 @@ int64_t sample(std::span<const float> logits,
   if (options.top_p < 1)
     if (const auto nucleus = ranked.reaching(options.top_p * mass); nucleus.count < kept.count)
       kept = nucleus;
-  const auto bits = key.block(seen.size());
-  const double place =
-      (static_cast<double>(bits[0]) + static_cast<double>(bits[1]) * 0x1p-32) * 0x1p-32;
-  const auto draw = static_cast<uint64_t>(place * static_cast<double>(kept.weight));
-  return ranked.at(std::min(draw, kept.weight - 1));
+  const bool excludes =
+      options.xtc_probability > 0 && place_of(bits[2], bits[3]) < options.xtc_probability;
+  if (options.typical_p == 1) {
+    Ranked::Run gone;
+    if (excludes)
+      if (const auto top = ranked.heavier(options.xtc_threshold * static_cast<double>(kept.weight));
+          top.count > 1)
+        gone = ranked.most_likely(std::min(top.count, kept.count) - 1);
+    return ranked.at(drawn(place, gone.weight, kept.weight));
+  }
+  std::vector<Candidate> list = ranked.list(kept.count);
+  keep_typical(list, options.typical_p);
+  const auto weight_of = [&] {
+    uint64_t weight = 0;
+    for (const Candidate& c : list) weight += c.weight;
+    return weight;
+  };
+  if (excludes) {
+    const double bound = options.xtc_threshold * static_cast<double>(weight_of());
+    size_t top = 0;
+    while (top < list.size() && static_cast<double>(list[top].weight) >= bound) ++top;
+    if (top > 1) list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(top - 1));
+  }
+  uint64_t at = drawn(place, 0, weight_of());
+  for (const Candidate& c : list) {
+    if (at < c.weight) return c.id;
+    at -= c.weight;
+  }
+  return list.back().id;
 }
 
 }  // namespace tessera::infer

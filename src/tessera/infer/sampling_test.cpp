@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -161,6 +162,184 @@ TEST(Sampling, PenalisesAsOtherImplementationsDo) {
   expect(at_1_2_4_7(options), {2.15206827, 1.60191151, -.14788616, -4.93980467});
 }
 
+std::vector<float> twelve() {
+  std::vector<float> z;
+  for (int i = 0; i < 12; ++i) z.push_back(static_cast<float>(3 * std::sin(0.7 * i + 0.1)));
+  return z;
+}
+
+std::set<int64_t> drawn_from(const SamplingOptions& options) {
+  std::set<int64_t> ids;
+  std::vector<int64_t> seen;
+  for (int64_t i = 0; i < 2000; ++i, seen.push_back(0))
+    ids.insert(sample(twelve(), seen, options, RandomKey(1)));
+  return ids;
+}
+
+// which tokens stay: transformers 5.23 on float64 (typical), llama.cpp's definitions by numpy
+TEST(Sampling, FurtherFiltersKeepWhatOtherImplementationsKeep) {
+  using Ids = std::set<int64_t>;
+  EXPECT_EQ(drawn_from({.temperature = 1, .typical_p = 0.2}), (Ids{3, 10}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .typical_p = 0.5}), (Ids{1, 2, 3, 10}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .typical_p = 0.9}), (Ids{1, 2, 3, 10, 11}));
+  // behind top-k, of what that left, and of the temperature's probabilities
+  EXPECT_EQ(drawn_from({.temperature = 0.5, .top_k = 6, .typical_p = 0.5}), (Ids{2, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 2, .top_k = 9, .typical_p = 0.7}), (Ids{1, 2, 3, 10, 11}));
+  // of the logits, whatever the temperature
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_n_sigma = 1}), (Ids{1, 2, 3, 10, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 3, .top_n_sigma = 1.5}), (Ids{0, 1, 2, 3, 4, 9, 10, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_k = 3, .top_n_sigma = 1.5}), (Ids{2, 3, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_n_sigma = -1}).size(), 12U);
+  // all that are so likely go, but the least likely of them
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_k = 6, .xtc_probability = 1}), (Ids{1, 4}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_k = 6, .xtc_probability = 1, .xtc_threshold = .2}),
+            (Ids{1, 2, 3, 4, 10}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .top_k = 6, .xtc_probability = 1, .xtc_threshold = .6}),
+            (Ids{1, 2, 3, 4, 10, 11}));
+  EXPECT_EQ(drawn_from({.temperature = 1, .typical_p = 0.9, .xtc_probability = 1}), (Ids{1}));
+}
+
+// shares of what is left, by numpy: repetition 1.3, T .7, top-k 6, top-p .9, min-p .05, typical .95
+TEST(Sampling, FiltersInARowLeaveTheRightShares) {
+  const std::vector<int64_t> said = {1, 4, 7, 2, 4, 7, 2, 4, 7};
+  const SamplingOptions options{.temperature = 0.7,
+                                .top_k = 6,
+                                .top_p = 0.9,
+                                .min_p = 0.05,
+                                .typical_p = 0.95,
+                                .repetition_penalty = 1.3};
+  constexpr int64_t kDraws = 20000;
+  std::map<int64_t, int64_t> counts;
+  for (int64_t i = 0; i < kDraws; ++i)
+    ++counts[sample(twelve(), said, options, RandomKey(2).fold(static_cast<uint64_t>(i)), 4)];
+  const std::map<int64_t, double> want = {
+      {2, .17435046}, {3, .20801433}, {10, .14793536}, {11, .46969985}};
+  ASSERT_EQ(counts.size(), want.size());
+  for (const auto& [id, p] : want)  // 4.5 standard deviations
+    EXPECT_NEAR(static_cast<double>(counts[id]) / kDraws, p, 4.5 * std::sqrt(p * (1 - p) / kDraws));
+  EXPECT_EQ(sample(twelve(), said, options, RandomKey(7).fold("sampling"), 4), 3);
+}
+
+// its chance is drawn apart from the token: as often as asked for
+TEST(Sampling, ExcludesTopChoicesByChance) {
+  const std::vector<float> logits = {0, std::log(9.0F), -9, std::log(9.0F) - 0.001F};
+  int64_t best = 0;
+  std::vector<int64_t> seen;
+  constexpr int64_t kDraws = 4000;
+  for (int64_t i = 0; i < kDraws; ++i, seen.push_back(0))
+    best += sample(logits, seen, {.temperature = 1, .xtc_probability = 0.25}, RandomKey(4)) == 1;
+  // 9/19 of the draws without, none with
+  const double p = 0.75 * 9 / 19;
+  EXPECT_NEAR(static_cast<double>(best), kDraws * p, 4.5 * std::sqrt(kDraws * p * (1 - p)));
+}
+
+// by numpy, out of every pair of places; the first three: llama.cpp's own figures
+TEST(Sampling, HoldsBackRepeats) {
+  const auto less = [](std::vector<int64_t> seen, const SamplingOptions& options) {
+    std::vector<float> z(12, 100.0F);
+    adjust(z, seen, 2, options);
+    std::map<int64_t, float> out;
+    for (size_t i = 0; i < z.size(); ++i)
+      if (z[i] != 100) out[static_cast<int64_t>(i)] = 100 - z[i];
+    return out;
+  };
+  using Less = std::map<int64_t, float>;
+  const auto expect = [](const Less& got, const Less& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (const auto& [id, loss] : want) EXPECT_NEAR(got.at(id), loss, 1e-4) << id;
+  };
+  const std::vector<int64_t> a = {1, 4, 7, 2, 4, 7, 2, 4, 7}, b = {3, 5, 3, 5, 3, 9, 3, 5, 3, 5, 3};
+  expect(less(a, {.dry_multiplier = 0.8}), {{2, 4.2875F}});
+  expect(less(a, {.dry_multiplier = 0.8, .dry_penalty_last_n = 5}), {{2, 0.8F}});
+  expect(less(a, {.dry_multiplier = 0.8, .dry_breaker_ids = {2}}), {});
+  expect(less(b, {.dry_multiplier = 0.5, .dry_base = 2, .dry_allowed_length = 1}),
+         {{5, 2}, {9, 8}});
+  expect(less(b, {.dry_multiplier = 0.5, .dry_base = 2}), {{5, 1}, {9, 4}});
+  expect(less(b, {.dry_multiplier = 0.5, .dry_base = 2, .dry_allowed_length = 3}),
+         {{5, 0.5F}, {9, 2}});
+  expect(less(b, {.dry_multiplier = 0.5, .dry_base = 2, .dry_breaker_ids = {5}}), {});
+  expect(less(std::vector<int64_t>(9, 6), {.dry_multiplier = 1, .dry_base = 1.5}),
+         {{6, 11.390625F}});
+  expect(less({}, {.dry_multiplier = 1}), {});
+  expect(less({3}, {.dry_multiplier = 1, .dry_allowed_length = 0}), {});
+  // a long run costs much, and no more than a float holds
+  const auto much = less(std::vector<int64_t>(5000, 6), {.dry_multiplier = 1});
+  EXPECT_TRUE(std::isfinite(much.at(6)));
+  EXPECT_GT(much.at(6), 1e38);
+}
+
+// tokens and mu: by numpy, after the paper's algorithm 3
+TEST(Sampling, MirostatFollowsItsSurprise) {
+  const auto next = [](SamplerMemory& memory, int64_t want, const SamplingOptions& options) {
+    // the first place whose draw is the one of the reference
+    for (size_t n = 0; n < 5000; ++n) {
+      SamplerMemory copy = memory;
+      if (sample(twelve(), std::vector<int64_t>(n, 0), options, RandomKey(9), 0, &copy) != want)
+        continue;
+      memory = copy;
+      return *memory.mu;
+    }
+    return std::nan("");
+  };
+  SamplerMemory memory;
+  SamplingOptions options{.temperature = 1, .mirostat = 2, .mirostat_tau = 2.5};
+  EXPECT_NEAR(next(memory, 11, options), 5.0718469135, 1e-7);
+  EXPECT_NEAR(next(memory, 3, options), 5.0614398929, 1e-7);
+  EXPECT_NEAR(next(memory, 1, options), 5.0115865690, 1e-7);
+  memory = {};
+  options = {.temperature = 0.8, .mirostat = 2, .mirostat_tau = 1.1, .mirostat_eta = 0.3};
+  for (const auto& [id, mu] :
+       {std::pair{11, 2.230849923717443}, {2, 2.259998327685622}, {11, 2.290848251403065}})
+    EXPECT_NEAR(next(memory, id, options), mu, 1e-7);
+  EXPECT_TRUE(std::isnan(next(memory, 1, options)));  // two are left
+  // one is left at least
+  memory = {};
+  options.mirostat_tau = 0.5, options.mirostat_eta = 0.1, options.temperature = 1;
+  EXPECT_NEAR(next(memory, 11, options), 1.05, 1e-12);
+  EXPECT_TRUE(std::isnan(next(memory, 2, options)));
+  // without a memory it begins each time
+  EXPECT_EQ(sample(twelve(), {}, options, RandomKey(9)), 11);
+}
+
+// what a table says of an option is what flags, settings and requests say
+TEST(Sampling, TheTableHasEveryOptionOnce) {
+  std::set<std::string> names;
+  for (const SamplingField& field : sampling_fields()) {
+    EXPECT_TRUE(names.insert(field.name).second) << field.name;
+    SamplingOptions options, other;
+    EXPECT_TRUE(std::isfinite(field.get(options)));
+    // it sets its own option and no other
+    field.set(other, field.get(options) + 1);
+    for (const SamplingField& each : sampling_fields())
+      EXPECT_EQ(each.get(other) != each.get(options), &each == &field) << each.name;
+    EXPECT_LE(field.asked_least, field.get(options)) << field.name;
+    EXPECT_GE(field.asked_most, field.get(options)) << field.name;
+    EXPECT_EQ(sampling_field(field.name), &field);
+    EXPECT_EQ(sampling_field(field.flag().substr(2)), &field);
+    // numbers without a value are refused by name
+    for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+      if (field.whole()) continue;
+      SamplingOptions spoilt;
+      field.set(spoilt, bad);
+      test::expect_error(ErrorKind::usage, field.name, [&] { spoilt.check(); });
+    }
+  }
+  EXPECT_EQ(sampling_field("repeat_penalty"), sampling_field("repetition_penalty"));
+  EXPECT_EQ(sampling_field("top"), nullptr);
+  EXPECT_EQ(sampling_field(""), nullptr);
+}
+
+TEST(Sampling, MirostatStandsInPlaceOfFilters) {
+  const auto conflict = [](int64_t mirostat, const std::string& given) {
+    return mirostat_conflict({.mirostat = mirostat},
+                             [&](const SamplingField& field) { return field.name == given; });
+  };
+  EXPECT_EQ(conflict(2, "top_p").substr(0, 21), "top_p beside mirostat");
+  EXPECT_EQ(conflict(0, "top_p"), "");
+  EXPECT_EQ(conflict(2, "temperature"), "");
+  EXPECT_EQ(conflict(2, "mirostat_tau"), "");
+}
+
 TEST(Sampling, ABiasMovesItsTokenAlone) {
   const std::vector<float> logits = {1, 3, 2.5, 2};
   EXPECT_EQ(sample(logits, {}, {.logit_bias = {{3, 1.25}}}, RandomKey(1)), 3);
@@ -198,6 +377,13 @@ TEST(Sampling, RefusesWhatIsOutOfRange) {
   refused({.top_p = 1.1}, "top_p = 1.1");
   refused({.min_p = 2}, "min_p = 2");
   refused({.repetition_penalty = 0}, "repetition_penalty = 0");
+  refused({.typical_p = 1.5}, "typical_p = 1.5; expected 0 to 1");
+  refused({.top_n_sigma = -2}, "top_n_sigma = -2");
+  refused({.xtc_probability = -0.5}, "xtc_probability = -0.5");
+  refused({.dry_base = 0.5}, "dry_base = 0.5; expected 1 or more");
+  refused({.dry_allowed_length = -1}, "dry_allowed_length = -1");
+  refused({.mirostat = 1}, "mirostat = 1; expected 0 (off) or 2");
+  refused({.mirostat = 3}, "mirostat = 3; expected 0 (off) or 2");
 }
 
 TEST(Sampling, NamesLogitsOfWhichNoneIsFinite) {

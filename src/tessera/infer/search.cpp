@@ -55,9 +55,7 @@ class Search final : public Task {
     return rows;
   }
 
-  void choose(const Tensor& logits, const std::vector<int64_t>&) override {
-    ranked_ = rank(logits);
-  }
+  void choose(const Tensor& logits, const GuessTree&) override { ranked_ = rank(logits); }
 
   Outcome take() override {
     const auto kept = static_cast<size_t>(beams_.beams);

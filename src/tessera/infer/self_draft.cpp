@@ -96,8 +96,7 @@ std::vector<Tensor> SelfDraft::call(size_t k, const std::vector<Part>& parts) {
   return rows;
 }
 
-std::vector<std::vector<int64_t>> SelfDraft::guess(const std::vector<Draft::Ask>& asks,
-                                                   int64_t budget) {
+std::vector<GuessTree> SelfDraft::guess(const std::vector<Draft::Ask>& asks, int64_t budget) {
   struct Going {
     size_t ask;
     Row* row;
@@ -106,6 +105,7 @@ std::vector<std::vector<int64_t>> SelfDraft::guess(const std::vector<Draft::Ask>
     Tensor ahead;                 // what it made of its pending tokens, behind its certain ones
   };
   std::vector<std::vector<int64_t>> guesses(asks.size());
+  std::vector<std::vector<std::vector<Guess>>> places(asks.size());
   std::vector<Going> going;
   for (size_t a = 0; a < asks.size(); ++a) {
     const auto found = rows_.find(asks[a].row);
@@ -180,15 +180,24 @@ std::vector<std::vector<int64_t>> SelfDraft::guess(const std::vector<Draft::Ask>
     const Tensor logits = model_.logits(at::cat(last)).to(at::kCPU, at::kFloat).contiguous();
     for (size_t g = 0; g < going.size(); ++g) {
       const Draft::Ask& ask = asks[going[g].ask];
-      const int64_t id =
-          ask.choose({logits.const_data_ptr<float>() + static_cast<int64_t>(g) * logits.size(1),
-                      static_cast<size_t>(logits.size(1))},
-                     going[g].tokens);
+      const std::span<const float> own(
+          logits.const_data_ptr<float>() + static_cast<int64_t>(g) * logits.size(1),
+          static_cast<size_t>(logits.size(1)));
+      const int64_t id = ask.choose(own, going[g].tokens);
+      if (ask.width > 1) places[going[g].ask].push_back(guesses_at(own, ask.width, id));
       going[g].tokens.push_back(id);
       guesses[going[g].ask].push_back(id);
     }
   }
-  return guesses;
+  // heads that look at no token say the same whatever stands before
+  bool any = true;
+  for (size_t k = 0; k < states_.size(); ++k)
+    any = any && !chained(k) && !model_.spec().predictors[k].token;
+  std::vector<GuessTree> trees;
+  for (size_t a = 0; a < asks.size(); ++a)
+    trees.push_back(asks[a].width > 1 ? grow(places[a], asks[a].count * asks[a].width, any)
+                                      : GuessTree{guesses[a]});
+  return trees;
 }
 
 }  // namespace tessera::infer

@@ -20,7 +20,7 @@ class SelfDraft {
   void hear(size_t row, int64_t begin, const Tensor& hidden_ND);
   /// At most one guess a predictor for each of them, none for a row whose last token but one was
   /// not heard. Calls of a predictor have at most `budget` tokens.
-  std::vector<std::vector<int64_t>> guess(const std::vector<Draft::Ask>& asks, int64_t budget);
+  std::vector<GuessTree> guess(const std::vector<Draft::Ask>& asks, int64_t budget);
   void drop(size_t row);
 
  private:

@@ -94,17 +94,17 @@ TEST(SelfDraft, GuessesWhatWholeDocumentsGive) {
       const auto guesses =
           draft.guess({ask_of(4, sequence, 2), ask_of(0, sequence, 3)}, /*budget=*/3);
       const std::vector<int64_t> want = guesses_of(model, sequence.tokens);
-      EXPECT_EQ(guesses[1], want) << kind << " " << length;
-      EXPECT_EQ(guesses[0], std::vector<int64_t>(want.begin(), want.begin() + 2)) << kind;
+      EXPECT_EQ(guesses[1].ids, want) << kind << " " << length;
+      EXPECT_EQ(guesses[0].ids, std::vector<int64_t>(want.begin(), want.begin() + 2)) << kind;
     }
     // a row that has missed tokens, or comes again under the same number
     const Sequence sequence{{}, text, 0};
     EXPECT_TRUE(draft.guess({ask_of(0, sequence, 3)}, 64)[0].empty());
     draft.drop(0);
     draft.hear(0, 0, hidden.narrow(0, 0, 15));
-    EXPECT_EQ(draft.guess({ask_of(0, sequence, 3)}, 64)[0], guesses_of(model, text)) << kind;
+    EXPECT_EQ(draft.guess({ask_of(0, sequence, 3)}, 64)[0].ids, guesses_of(model, text)) << kind;
     draft.hear(4, 14, hidden.narrow(0, 14, 1));
-    EXPECT_EQ(draft.guess({ask_of(4, sequence, 3)}, 64)[0].size(), 3U);
+    EXPECT_EQ(draft.guess({ask_of(4, sequence, 3)}, 64)[0].size(), 3);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include "tessera/infer/guess_tree.h"
 #include "tessera/infer/request.h"
 #include "tessera/text/tokenizer.h"
 
@@ -32,11 +33,12 @@ class Task {
   virtual int64_t guess(std::span<const float> logits, const std::vector<int64_t>& tokens) const;
   /// Decides on what follows each row, [rows, C], or its only row and each of its guesses,
   /// [1 + guesses, C] (float, contiguous, on the CPU). Other tasks may decide at the same time.
-  virtual void choose(const Tensor& logits, const std::vector<int64_t>& guesses) = 0;
-  /// What became of it: row i continues row parents[i], and so many guesses were right.
+  virtual void choose(const Tensor& logits, const GuessTree& guesses) = 0;
+  /// What became of it: row i continues row parents[i], and these guesses were right, each the
+  /// child of the one before.
   struct Outcome {
     std::vector<size_t> parents;
-    int64_t right = 0;
+    std::vector<int64_t> right = {};
     bool anew = false;  // its only row has other tokens than it was fed
   };
   /// Takes over what choose() decided, and tells who listens. The rows of a task that is done are

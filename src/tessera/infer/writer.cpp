@@ -68,6 +68,9 @@ class Writer final : public Task {
       decoder_->prime(ids);
     }
     if (writing_.constraint) state_ = writing_.constraint->start();
+    SamplingOptions& sampling = writing_.sampling;
+    if (sampling.dry_multiplier > 0 && sampling.dry_breaker_ids.empty() && tokenizer != nullptr)
+      sampling.dry_breaker_ids = breaker_ids(*tokenizer, sampling.dry_sequence_breakers);
     if (!wants_targets()) check_limits();
   }
 
@@ -82,50 +85,60 @@ class Writer final : public Task {
 
   int64_t guess(std::span<const float> logits, const std::vector<int64_t>& tokens) const override {
     // behind an end nothing is said, and where a guess has led astray the choice will not go
-    return pick(logits, tokens).value_or(0);
+    SamplerMemory memory = memory_;
+    return pick(logits, tokens, memory).value_or(0);
   }
 
-  void choose(const Tensor& logits, const std::vector<int64_t>& guesses) override {
+  void choose(const Tensor& logits, const GuessTree& guesses) override {
     chosen_.clear();
     chances_.clear();
+    memories_.clear();
+    right_.clear();
+    SamplerMemory memory = memory_;
     const auto row = [&](size_t i) {
       return std::span(logits.const_data_ptr<float>() + static_cast<int64_t>(i) * logits.size(1),
                        static_cast<size_t>(logits.size(1)));
     };
     const auto decide = [&](size_t i, const std::vector<int64_t>& tokens) {
-      const auto id = pick(row(i), tokens);
+      const auto id = pick(row(i), tokens, memory);
       // a vocabulary may lack what a language asks for
       if (!id)
         fail(ErrorKind::input, "generate",
              "no token of the vocabulary goes on after {} new tokens; the constraint expects {}",
              made(tokens), state_ ? state_->expected() : "no end yet");
       chosen_.push_back(*id);
+      memories_.push_back(memory);
       if (most_likely_) chances_.push_back(chances_of(row(i), chosen_.back(), *most_likely_));
     };
     decide(0, sequence_.tokens);
     if (guesses.empty()) return;
     std::vector<int64_t> tokens = sequence_.tokens;
-    for (size_t i = 0; i < guesses.size() && chosen_[i] == guesses[i] && !stops(guesses[i]); ++i) {
-      tokens.push_back(guesses[i]);
+    for (int64_t node = -1; !stops(chosen_.back());) {
+      node = guesses.child(node, chosen_.back());
+      if (node < 0) break;
+      tokens.push_back(chosen_.back());
       // what must end there says no more
       if (state_ && behind(tokens)->must_end()) break;
-      decide(i + 1, tokens);
+      right_.push_back(node);
+      decide(static_cast<size_t>(node) + 1, tokens);
     }
   }
 
   Outcome take() override {
-    int64_t right = -1;
-    for (size_t i = 0; i < chosen_.size() && !done(); ++i, ++right) {
+    size_t taken = 0;
+    for (size_t i = 0; i < chosen_.size() && !done(); ++i, ++taken) {
       if (most_likely_ && !stops(chosen_[i])) {
         result_.chances.push_back(std::move(chances_[i]));
         if (on_chances_) on_chances_(result_.chances.back());
       }
       accept(chosen_[i]);
+      memory_ = memories_[i];
     }
+    right_.resize(std::min(right_.size(), std::max<size_t>(taken, 1) - 1));
     const bool anew = !done() && writing_.shift && is_full();
     if (anew) shift();
     check_limits();
-    return {{0}, right, anew};
+    return {{0}, right_, anew};
   }
 
   void finish(const char* reason) override {
@@ -180,15 +193,16 @@ class Writer final : public Task {
 
   /// The token behind `tokens`, which may be guesses; none where none may come.
   std::optional<int64_t> pick(std::span<const float> logits,
-                              const std::vector<int64_t>& tokens) const {
+                              const std::vector<int64_t>& tokens,
+                              SamplerMemory& memory) const {
     if (const auto forced = forced_id(writing_, made(tokens))) return forced;
     if (!state_ && made(tokens) >= writing_.min_new_tokens)
-      return sample(logits, tokens, writing_.sampling, key_, given());
+      return sample(logits, tokens, writing_.sampling, key_, given(), &memory);
     const text::ConstraintState* const state = state_ ? behind(tokens) : nullptr;
     if (state_ && state == nullptr) return std::nullopt;
     std::vector<float> scores;
     if (!mask(logits, state, made(tokens), scores)) return std::nullopt;
-    return sample(scores, tokens, writing_.sampling, key_, given());
+    return sample(scores, tokens, writing_.sampling, key_, given(), &memory);
   }
 
   /// The likelihoods of what may come; false where nothing may.
@@ -287,8 +301,11 @@ class Writer final : public Task {
   std::optional<text::StreamDecoder> decoder_;
   size_t emitted_ = 0;
   bool stopped_ = false;
+  SamplerMemory memory_;
   std::vector<int64_t> chosen_;
-  std::vector<Chances> chances_;  // of these
+  std::vector<int64_t> right_;           // guesses, the first of `chosen_`
+  std::vector<Chances> chances_;         // of these
+  std::vector<SamplerMemory> memories_;  // after each
   std::unique_ptr<text::ConstraintState> state_;
   // behind guesses: one thread at a time asks about a task
   mutable std::unique_ptr<text::ConstraintState> ahead_;

@@ -15,6 +15,7 @@
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/model/branches.h"
 #include "tessera/nn/activation_kernel.h"
+#include "tessera/nn/guess_branches.h"
 #include "tessera/nn/ffn/glu.h"
 #include "tessera/nn/ffn/mlp.h"
 #include "tessera/nn/mixer/attention/attention.h"
@@ -393,8 +394,16 @@ struct Plan::Call {
   std::vector<ops::RotaryTable> tables;
   std::vector<nn::StateRows> rows;  // by layer of attention
   std::vector<std::vector<nn::TokenBuffer::Run>> keys, values;  // by segment, of the layer under way
-  std::vector<std::vector<kernels::KeySpan>> spans;
-  std::vector<kernels::Attention> calls;
+  /// Queries that attention takes together: a segment, or one token of a branch of guesses.
+  struct Unit {
+    size_t segment;
+    int64_t begin, length, position;  // begin: in the call
+    std::vector<int64_t> way;         // in the segment, of a branch; else empty
+  };
+  std::vector<Unit> units;                           // by segment
+  std::vector<size_t> first_unit;                    // of each segment, and behind the last
+  std::vector<std::vector<kernels::KeySpan>> spans;  // by unit
+  std::vector<kernels::Attention> calls;             // by unit
 };
 
 Plan::Call Plan::prepared(const Tensor& x_ND, nn::Context& context, int64_t layers) const {
@@ -416,23 +425,37 @@ Plan::Call Plan::prepared(const Tensor& x_ND, nn::Context& context, int64_t laye
         most_width = std::max(most_width, a->config.head_dim);
       }
   const size_t segments = batch.segments.size();
-  call.keys.resize(segments), call.values.resize(segments), call.spans.resize(segments);
-  call.calls.resize(segments);
+  call.keys.resize(segments), call.values.resize(segments);
   int64_t longest = 0;
   for (size_t i = 0; i < segments; ++i) {
     const nn::Segment& s = batch.segments[i];
     longest = std::max(longest, s.start + s.length);
-    call.calls[i].T = s.length, call.calls[i].first_position = s.start;
-    call.calls[i].H = most_heads, call.calls[i].V = most_width;
+    call.first_unit.push_back(call.units.size());
+    const auto ways = nn::branches_of(batch, s);
+    if (ways.empty()) call.units.push_back({i, s.begin, s.length, s.start, {}});
+    for (size_t t = 0; t < ways.size(); ++t)
+      call.units.push_back({i, s.begin + static_cast<int64_t>(t), 1,
+                            s.start + static_cast<int64_t>(ways[t].size()) - 1, ways[t]});
+  }
+  call.first_unit.push_back(call.units.size());
+  call.spans.resize(call.units.size()), call.calls.resize(call.units.size());
+  for (size_t u = 0; u < call.units.size(); ++u) {
+    call.calls[u].T = call.units[u].length, call.calls[u].first_position = call.units[u].position;
+    call.calls[u].H = most_heads, call.calls[u].V = most_width;
   }
   // one piece of memory; each part of it begins at a cache line
   constexpr int64_t kLine = 16;
   std::vector<std::pair<float**, int64_t>> parts = {
-      {&call.normed, n * d_},    {&call.y, n * d_},         {&call.q, n * widest_},
-      {&call.k, n * keys_},      {&call.v, n * keys_},      {&call.heads, n * widest_},
-      {&call.gate, n * hidden_}, {&call.up, n * hidden_},
-      {&call.partials, kernels::team_floats(call.calls.data(),
-                                            static_cast<int64_t>(segments), longest)}};
+      {&call.normed, n * d_},
+      {&call.y, n * d_},
+      {&call.q, n * widest_},
+      {&call.k, n * keys_},
+      {&call.v, n * keys_},
+      {&call.heads, n * widest_},
+      {&call.gate, n * hidden_},
+      {&call.up, n * hidden_},
+      {&call.partials,
+       kernels::team_floats(call.calls.data(), static_cast<int64_t>(call.calls.size()), longest)}};
   int64_t floats = kLine;
   for (const auto& [to, size] : parts) floats += (size + kLine - 1) / kLine * kLine;
   call.memory = at::empty({floats}, at::kFloat);
@@ -535,26 +558,40 @@ void Plan::attention(
     }
     const int64_t end = s.start + s.length,
                   from = a.window > 0 ? std::max<int64_t>(0, s.start - a.window + 1) : 0;
-    call.keys[i].clear(), call.values[i].clear(), call.spans[i].clear();
-    keys.runs(from, end, call.keys[i]);
-    values.runs(from, end, call.values[i]);
     const DType type = ops::kv_dtype(keys.stored_type());
     const int64_t row = kernels::kv_row_bytes(type, width);
-    for (size_t j = 0; j < call.keys[i].size(); ++j)
-      call.spans[i].push_back({call.keys[i][j].data, call.values[i][j].data, groups * row, row,
-                               groups * row, row, call.keys[i][j].first, call.keys[i][j].count,
-                               type});
-    kernels::Attention& of = call.calls[i];
-    of.H = heads, of.G = groups, of.K = of.V = width;
-    of.q = call.q + s.begin * heads * width;
-    of.out = call.heads + s.begin * heads * width;
-    of.q_token_stride = of.out_token_stride = heads * width;
-    of.q_head_stride = of.out_head_stride = width;
-    of.kv = {call.spans[i].data(), static_cast<int64_t>(call.spans[i].size())};
-    of.window = a.window;
-    of.scale = a.logit_scale;
-    of.softcap = static_cast<float>(c.softcap);
-    of.sinks = a.sinks.data();
+    std::vector<nn::TokenBuffer::Run>&held = call.keys[i], &beside = call.values[i];
+    for (size_t u = call.first_unit[i]; u < call.first_unit[i + 1]; ++u) {
+      const Call::Unit& unit = call.units[u];
+      std::vector<kernels::KeySpan>& spans = call.spans[u];
+      spans.clear();
+      // entries from `first` on, as those of positions from `position` on
+      const auto add = [&](int64_t first, int64_t behind, int64_t position) {
+        held.clear(), beside.clear();
+        keys.runs(first, behind, held);
+        values.runs(first, behind, beside);
+        for (size_t j = 0; j < held.size(); ++j)
+          spans.push_back({held[j].data, beside[j].data, groups * row, row, groups * row, row,
+                           position + held[j].first - first, held[j].count, type});
+      };
+      add(from, unit.way.empty() ? end : s.start, from);
+      for (size_t j = 0, k = 0; j < unit.way.size(); j = k) {
+        while (k < unit.way.size() && unit.way[k] - unit.way[j] == static_cast<int64_t>(k - j)) ++k;
+        add(s.start + unit.way[j], s.start + unit.way[j] + static_cast<int64_t>(k - j),
+            s.start + static_cast<int64_t>(j));
+      }
+      kernels::Attention& of = call.calls[u];
+      of.H = heads, of.G = groups, of.K = of.V = width;
+      of.q = call.q + unit.begin * heads * width;
+      of.out = call.heads + unit.begin * heads * width;
+      of.q_token_stride = of.out_token_stride = heads * width;
+      of.q_head_stride = of.out_head_stride = width;
+      of.kv = {spans.data(), static_cast<int64_t>(spans.size())};
+      of.window = a.window;
+      of.scale = a.logit_scale;
+      of.softcap = static_cast<float>(c.softcap);
+      of.sinks = a.sinks.data();
+    }
   }
   team.wait();
   kernels::attend(team, call.calls.data(), static_cast<int64_t>(call.calls.size()), call.partials);

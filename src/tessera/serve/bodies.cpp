@@ -94,6 +94,46 @@ void add_model(Fields<Body>& fields) {
   fields.inert("user", {}, "not used");
 }
 
+/// The table of sampling's options.
+template <class Body>
+void add_sampling(Fields<Body>& fields) {
+  for (const infer::SamplingField& field : infer::sampling_fields()) {
+    const bool whole = field.whole();
+    Json schema = {{"type", whole ? "integer" : "number"},
+                   {"minimum", field.asked_least},
+                   {"maximum", field.asked_most}};
+    if (whole) {
+      schema["minimum"] = static_cast<int64_t>(field.asked_least);
+      schema["maximum"] = static_cast<int64_t>(field.asked_most);
+    }
+    fields.add(field.name, std::move(schema), field.doc,
+               [&field, whole](Body& body, const Json& value, const std::string& name) {
+                 const double read =
+                     whole ? static_cast<double>(integer_of(value, name,
+                                                            static_cast<int64_t>(field.asked_least),
+                                                            static_cast<int64_t>(field.asked_most)))
+                           : number_of(value, name, field.asked_least, field.asked_most);
+                 body.sampling.emplace_back(&field, read);
+               });
+    if (*field.alias != 0) fields.alias(field.alias);
+  }
+  fields.add(
+      "dry_sequence_breakers", {{"type", "array"}, {"items", {{"type", "string"}}}},
+      "texts within tokens that no repeated run of DRY goes through: up to 32 of 1 to 32 bytes; "
+      "default: a line's end, :, \" and *",
+      [](Body& body, const Json& value, const std::string& name) {
+        if (value.is_array() && value.empty()) {
+          body.dry_sequence_breakers.emplace();
+          return;
+        }
+        body.dry_sequence_breakers = texts_of(value, name, 32);
+        for (const std::string& text : *body.dry_sequence_breakers)
+          if (text.empty() || text.size() > 32)
+            refuse(name,
+                   fmt::format("{} holds a text of {} bytes; expected 1 to 32", name, text.size()));
+      });
+}
+
 template <class Body>
 void add_generation(Fields<Body>& fields) {
   using G = GenerationBody;
@@ -104,22 +144,8 @@ void add_generation(Fields<Body>& fields) {
           "at most so many new tokens; default: 16 of completions, the context's rest of chats")
       .alias("max_tokens")
       .alias("n_predict");
-  fields
-      .number("temperature", &G::temperature, 0, 10,
-              "0 = the likeliest token each time; default: the model's, else 1")
-      .number("top_p", &G::top_p, 0, 1, "only the likeliest tokens that make up p")
-      .integer("top_k", &G::top_k, -1, kMostTokens, "only the k likeliest tokens; 0 or -1 = all")
-      .number("min_p", &G::min_p, 0, 1, "only tokens at least so likely, relative to the best")
-      .number("repetition_penalty", &G::repetition_penalty, 0.01, 10,
-              "above 1: tokens seen become less likely")
-      .alias("repeat_penalty");
-  fields
-      .number("presence_penalty", &G::presence_penalty, -2, 2,
-              "above 0: tokens of the answer become less likely")
-      .number("frequency_penalty", &G::frequency_penalty, -2, 2, "the same for each time they came")
-      .integer("repeat_last_n", &G::repeat_last_n, -1, kMostTokens,
-               "penalties look at the last so many tokens; -1 = all")
-      .integer("min_tokens", &G::min_tokens, 0, kMostTokens, "no end before so many tokens");
+  add_sampling(fields);
+  fields.integer("min_tokens", &G::min_tokens, 0, kMostTokens, "no end before so many tokens");
   fields.add("logit_bias", {{"type", "object"}},
              "{\"token id\": -100 to 100}, or [[id, bias or false], ...]: added to the logits",
              [](Body& body, const Json& value, const std::string& name) {
@@ -220,7 +246,7 @@ void check_generation(const GenerationBody& body, const Json& json) {
                        "probabilities; leave one of them out");
   };
   beside(body.stream, "stream");
-  beside(body.temperature.value_or(0) > 0, "temperature");
+  beside(body.sampled("temperature").value_or(0) > 0, "temperature");
   beside(body.n > 1, "n");
   beside(!body.stop.empty(), "stop");
   beside(body.constrained(), "response_format");
@@ -373,6 +399,12 @@ Json parse_body(std::string_view text, const Limits& limits) {
   } catch (const Error& error) {
     throw ApiError(400, "invalid_json", std::string(error.what()));
   }
+}
+
+std::optional<double> GenerationBody::sampled(std::string_view name) const {
+  for (const auto& [field, value] : sampling)
+    if (field->name == name) return value;
+  return std::nullopt;
 }
 
 const Fields<CompletionBody>& completion_fields() {

@@ -3,8 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tessera/infer/sampling.h"
 #include "tessera/serve/fields.h"
 #include "tessera/serve/limits.h"
 
@@ -17,9 +19,10 @@ Json parse_body(std::string_view text, const Limits& limits);
 struct GenerationBody {
   std::string model;
   std::optional<int64_t> max_tokens;
-  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty,
-      frequency_penalty;
-  std::optional<int64_t> top_k, repeat_last_n;
+  /// Options of sampling, as far as they are given.
+  std::vector<std::pair<const infer::SamplingField*, double>> sampling;
+  std::optional<double> sampled(std::string_view name) const;
+  std::optional<std::vector<std::string>> dry_sequence_breakers;
   std::vector<std::pair<int64_t, double>> logit_bias;  // -infinity = never
   int64_t min_tokens = 0;
   std::optional<uint64_t> seed;

@@ -49,6 +49,20 @@ TEST(Bodies, EveryFieldHasATypeAndARange) {
   expect_part(completion(R"("n": 17)"), "from 1 to 16");
   expect_part(completion(R"("top_p": true)"), "top_p is true");
   expect_part(completion(R"("seed": 1e300)"), "seed");
+  // every option of sampling, as the table says it
+  for (const infer::SamplingField& field : infer::sampling_fields()) {
+    const auto say = [&](const std::string& value) {
+      return completion(fmt::format("\"{}\": {}", field.name, value));
+    };
+    EXPECT_EQ(say(fmt::format("{}", field.asked_least)), "") << field.name;
+    EXPECT_EQ(say(fmt::format("{}", field.asked_most)), "") << field.name;
+    for (const char* bad : {"1e300", "-1e300", "\"1\"", "[1]", "{}", "true"})
+      expect_part(say(bad), std::string(field.name) + " is ");
+    if (field.whole()) expect_part(say("0.5"), "expected a whole number");
+  }
+  EXPECT_EQ(completion(R"("dry_sequence_breakers": [], "repeat_penalty": 1.1)"), "");
+  expect_part(completion(R"("dry_sequence_breakers": [""])"), "expected 1 to 32");
+  expect_part(completion(R"("dry_sequence_breakers": 3)"), "dry_sequence_breakers is an integer");
   expect_part(completion(R"("stop": ["a", ""])"), "1 to 256");
   expect_part(completion(R"("stop": [1])"), "stop[0]");
   expect_part(completion(R"("logprobs": 21)"), "logprobs");

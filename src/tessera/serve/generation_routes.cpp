@@ -24,14 +24,18 @@ infer::SamplingOptions sampling_of(const GenerationBody& body,
   infer::SamplingOptions out;
   out.temperature = 1;
   if (config) out = infer::sampling_defaults(model.loaded.generation, false);
-  if (body.temperature) out.temperature = *body.temperature;
-  if (body.top_k) out.top_k = std::max<int64_t>(0, *body.top_k);
-  if (body.top_p) out.top_p = *body.top_p;
-  if (body.min_p) out.min_p = *body.min_p;
-  if (body.repetition_penalty) out.repetition_penalty = *body.repetition_penalty;
-  out.presence_penalty = body.presence_penalty.value_or(0);
-  out.frequency_penalty = body.frequency_penalty.value_or(0);
-  if (body.repeat_last_n) out.repeat_last_n = *body.repeat_last_n;
+  for (const auto& [field, value] : body.sampling)
+    field->set(out, std::max(value, field->least));  // -1 of a request is 0 here
+  if (body.dry_sequence_breakers) out.dry_sequence_breakers = *body.dry_sequence_breakers;
+  if (out.dry_multiplier > 0 && model.loaded.tokenizer) try {
+      out.dry_breaker_ids = infer::breaker_ids(*model.loaded.tokenizer, out.dry_sequence_breakers);
+    } catch (const Error& error) {
+      refuse("dry_sequence_breakers", error.what());
+    }
+  if (out.mirostat == 1) refuse("mirostat", "mirostat is 1; expected 0 (off) or 2");
+  const std::string conflict = infer::mirostat_conflict(
+      out, [&](const infer::SamplingField& field) { return body.sampled(field.name).has_value(); });
+  if (!conflict.empty()) refuse("mirostat", conflict);
   for (const auto& [id, bias] : body.logit_bias)
     if (id >= model.spec().vocab)
       refuse("logit_bias", fmt::format("logit_bias names token {}; expected 0 to {}", id,

@@ -31,7 +31,12 @@ TEST(Service, ACompletionIsWhatTheEngineSaysAlone) {
   const infer::LoadedModel alone = tiny_loaded("attention");
   infer::GenerateOptions options;
   options.max_new_tokens = 20;
-  options.sampling = {.temperature = 0.9, .top_p = 0.95, .seed = 11};
+  options.sampling = {.temperature = 0.9,
+                      .top_p = 0.95,
+                      .typical_p = 0.97,
+                      .xtc_probability = 0.3,
+                      .dry_multiplier = 0.7,
+                      .seed = 11};
   options.stop_ids = infer::end_ids(alone);
   options.choices = 3;
   options.chances = 2;
@@ -43,6 +48,9 @@ TEST(Service, ACompletionIsWhatTheEngineSaysAlone) {
                      {"max_tokens", 20},
                      {"temperature", 0.9},
                      {"top_p", 0.95},
+                     {"typical_p", 0.97},
+                     {"xtc_probability", 0.3},
+                     {"dry_multiplier", 0.7},
                      {"seed", 11},
                      {"n", 3},
                      {"logprobs", 2}};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/nn/guess_branches.h"
 #include "tessera/nn/mixer/attention/attend.h"
 #include "tessera/nn/mixer/shown.h"
 #include "tessera/ops/basic/pointwise.h"
@@ -232,8 +233,16 @@ class Attention final : public Mixer {
       const Segment& s = context.batch->segments[i];
       pasts.push_back(mask_.past({part(x.k_NGD, i), part(x.v_NGD, i), s.start}, rows[i]->tokens(0),
                                  &rows[i]->tokens(1)));
-      calls.push_back(
-          {part(x.q_NHD, i), pasts[i].kv, s.start, dropout.in(scores.in_document(part, i), s)});
+      ops::AttentionCall call{part(x.q_NHD, i), pasts[i].kv, s.start,
+                              dropout.in(scores.in_document(part, i), s)};
+      const auto ways = branches_of(*context.batch, s);
+      if (ways.empty()) {
+        calls.push_back(std::move(call));
+        continue;
+      }
+      const ops::KeyValues own{rows[i]->tokens(0).stored(part(x.k_NGD, i)),
+                               rows[i]->tokens(1).stored(part(x.v_NGD, i)), s.start};
+      for (const std::vector<int64_t>& way : ways) calls.push_back(on_branch(call, own, way));
     }
     const Tensor out = ops::attention(calls);
     if (config_.kv_name.empty()) {
@@ -248,6 +257,29 @@ class Attention final : public Mixer {
           for (PatternMask::Past& past : *kept) past.keep();
         });
     return out;
+  }
+
+  /// What the last token of a branch of guesses asks: `own` are the keys of all of them, `way`
+  /// those of its branch.
+  static ops::AttentionCall on_branch(const ops::AttentionCall& segment,
+                                      const ops::KeyValues& own,
+                                      const std::vector<int64_t>& way) {
+    ops::AttentionCall call{segment.q_THD.narrow(0, way.back(), 1),
+                            {},
+                            own.first + static_cast<int64_t>(way.size()) - 1,
+                            segment.options};
+    for (const ops::KeyValues& held : segment.kv) {
+      const int64_t n = std::min(held.k_SGD.size(0), own.first - held.first);
+      if (n > 0)
+        call.kv.push_back({held.k_SGD.narrow(0, 0, n), held.v_SGD.narrow(0, 0, n), held.first});
+    }
+    for (size_t j = 0, k = 0; j < way.size(); j = k) {
+      while (k < way.size() && way[k] - way[j] == static_cast<int64_t>(k - j)) ++k;
+      const auto n = static_cast<int64_t>(k - j);
+      call.kv.push_back({own.k_SGD.narrow(0, way[j], n), own.v_SGD.narrow(0, way[j], n),
+                         own.first + static_cast<int64_t>(j)});
+    }
+    return call;
   }
 
   /// Each segment after what another layer's rows hold.

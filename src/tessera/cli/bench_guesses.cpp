@@ -1,0 +1,155 @@
+// tessera bench guesses: decoding with guesses beside decoding without, in turns, on one text.
+#include "tessera/base/cpu.h"
+#include "tessera/base/threads.h"
+#include "tessera/cli/cli.h"
+#include "tessera/cli/product_flags.h"
+#include "tessera/infer/generate.h"
+#include "tessera/infer/load_model.h"
+
+namespace tessera::cli {
+namespace {
+
+struct BenchGuessesArgs {
+  std::string model, draft, text;
+  ProductFlags products;
+  infer::GenerateOptions generate;
+  int64_t prompt_tokens = 512, guesses = 4, branches = 3;
+  int threads = 0, repeats = 3;
+  bool json = false;
+};
+
+struct Way {
+  std::string name;
+  infer::Speculation how;
+  std::vector<double> speeds = {};
+  int64_t guessed = 0, accepted = 0;
+};
+
+/// Without, and with a fixed number, as many as pay, and branches, where the model takes these.
+std::vector<Way> ways_of(const BenchGuessesArgs& o, const model::ModelSpec& spec) {
+  infer::Speculation how = o.generate.speculation;
+  std::vector<Way> ways = {{"plain", {}}};
+  how.guesses = o.guesses;
+  ways.push_back({fmt::format("guesses {}", o.guesses), how});
+  infer::Speculation paced = how;
+  paced.guesses = 8;
+  paced.paced = true;
+  ways.push_back({"guesses auto", paced});
+  if (o.branches > 1 && infer::no_branches_reason(spec).empty()) {
+    how.branches = o.branches;
+    ways.push_back({fmt::format("guesses {}, branches {}", o.guesses, o.branches), how});
+    paced.branches = o.branches;
+    ways.push_back({fmt::format("guesses auto, branches {}", o.branches), paced});
+  }
+  return ways;
+}
+
+std::vector<int64_t> prompt_of(const BenchGuessesArgs& o, const infer::LoadedModel& loaded) {
+  if (!loaded.tokenizer)
+    fail(ErrorKind::usage, "bench", "{} has no tokenizer for --text {}", o.model, o.text);
+  const auto ids = loaded.tokenizer->encode(read_text_file(o.text, size_t{64} << 20));
+  std::vector<int64_t> prompt(ids.begin(), ids.end());
+  if (prompt.empty()) fail(ErrorKind::input, "bench", "{} is empty", o.text);
+  prompt.resize(std::min(prompt.size(), static_cast<size_t>(o.prompt_tokens)));
+  return prompt;
+}
+
+int bench_guesses(BenchGuessesArgs& o) {
+  if (o.threads > 0) set_thread_count(o.threads);
+  auto& g = o.generate;
+  if (!g.speculation.on() && o.draft.empty()) g.speculation.lookup = 3;
+  const infer::LoadedModel loaded = infer::load_model(o.model, {}, o.products.arithmetic());
+  std::optional<infer::LoadedModel> draft;
+  if (!o.draft.empty())
+    g.speculation.draft =
+        &draft.emplace(infer::load_model(o.draft, {}, o.products.arithmetic())).model;
+  g.cancel = &cancel_token();
+  const std::vector<int64_t> prompt = prompt_of(o, loaded);
+  std::vector<Way> ways = ways_of(o, loaded.model.spec());
+  std::vector<int64_t> text;
+  for (int repeat = 0; repeat < o.repeats; ++repeat)
+    for (Way& way : ways) {
+      g.speculation = way.how;
+      const infer::Generations got = infer::generate(loaded.model, nullptr, {prompt}, g);
+      if (cancel_token().requested()) fail(ErrorKind::cancelled, "bench", "stopped on request");
+      if (text.empty()) text = got.rows[0].token_ids;
+      require(got.rows[0].token_ids == text, "bench", "{} says another text", way.name);
+      way.speeds.push_back(static_cast<double>(got.decode_tokens) /
+                           std::max(got.decode_seconds, 1e-9));
+      way.guessed = got.guessed_tokens;
+      way.accepted = got.accepted_tokens;
+    }
+  Json rows = Json::array();
+  double plain = 0;
+  for (Way& way : ways) {
+    std::sort(way.speeds.begin(), way.speeds.end());
+    const double speed = way.speeds[way.speeds.size() / 2];
+    if (plain == 0) plain = speed;
+    rows.push_back({{"way", way.name},
+                    {"tokens_per_s", speed},
+                    {"times", speed / plain},
+                    {"guessed_tokens", way.guessed},
+                    {"accepted_tokens", way.accepted}});
+    if (!o.json)
+      fmt::print("{:<24} {:>8.1f} tokens/s {:>6.2f} times, {:>5} of {:>5} guesses right\n",
+                 way.name, speed, speed / plain, way.accepted, way.guessed);
+  }
+  if (o.json)
+    print_json({{"rows", rows},
+                {"model", o.model},
+                {"tokens", text.size()},
+                {"repeats", o.repeats},
+                {"threads", thread_count()},
+                {"cpu", cpu_info().model}});
+  return kExitOk;
+}
+
+}  // namespace
+
+std::function<int()> add_bench_guesses(CLI::App& app) {
+  auto o = std::make_shared<BenchGuessesArgs>();
+  auto& how = o->generate.speculation;
+  o->generate.max_new_tokens = 256;
+  app.add_option("model", o->model, "a tessera or Hugging Face folder, or a GGUF file")->required();
+  app.add_option("--text", o->text, "a file whose beginning the model goes on with")->required();
+  auto* lookup =
+      app.add_option("--lookup", how.lookup, "guesses from the text so far; the default, 3")
+          ->check(positive());
+  auto* draft = app.add_option("--draft", o->draft, "guesses by a smaller model")->excludes(lookup);
+  auto* predictors =
+      app.add_flag("--predictors", how.predictors, "guesses by the model's own heads")
+          ->excludes(lookup)
+          ->excludes(draft);
+  app.add_option("--exit-layer", how.exit_layer, "guesses by the model's first layers")
+      ->check(positive())
+      ->excludes(lookup)
+      ->excludes(draft)
+      ->excludes(predictors);
+  app.add_option("--guesses", o->guesses, "places ahead, beside as many as pay")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--branches", o->branches, "candidates for each; 1 = no rows of branches")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  app.add_option("--prompt-tokens", o->prompt_tokens, "of the text, at most")
+      ->capture_default_str()
+      ->check(positive());
+  app.add_option("--max-new-tokens", o->generate.max_new_tokens, "of each turn")
+      ->capture_default_str()
+      ->check(positive());
+  app.add_option("--temperature", o->generate.sampling.temperature, "0 = the most likely token")
+      ->capture_default_str();
+  app.add_option("--repeats", o->repeats, "medians over so many turns")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
+  o->products.add(app);
+  app.add_flag("--json", o->json, "rows as JSON");
+  examples(
+      app,
+      {"tessera bench guesses model.gguf --text notes.txt",
+       "tessera bench guesses run --text examples/data/shakespeare.txt --predictors --guesses 3"});
+  return [o] { return bench_guesses(*o); };
+}
+
+}  // namespace tessera::cli
