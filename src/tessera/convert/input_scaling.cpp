@@ -173,7 +173,7 @@ void check_known(const GgufModel& model) {
 }
 
 /// The numbers of a tensor in memory of its own, as float32, which the model then holds.
-float* owned(TensorView& tensor) {
+float* own_floats(TensorView& tensor) {
   const int64_t n = format::element_count(tensor.shape);
   auto numbers = std::make_shared<std::vector<float>>(static_cast<size_t>(n));
   kernels::dequantize(tensor.dtype, tensor.data.data(), n, numbers->data());
@@ -208,7 +208,7 @@ void apply(GgufModel& model, const Group& group, const std::vector<float>& scale
   const int64_t k = std::ssize(scales);
   for (const size_t reader : group.readers) {
     TensorView& tensor = model.tensors[reader];
-    float* w = owned(tensor);
+    float* w = own_floats(tensor);
     parallel_for(format::element_count(tensor.shape) / k, 64, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         for (int64_t i = 0; i < k; ++i) w[row * k + i] *= scales[static_cast<size_t>(i)];
@@ -222,7 +222,7 @@ void apply(GgufModel& model, const Group& group, const std::vector<float>& scale
   };
   const auto divide = [&](TensorView& tensor) {
     const int64_t width = format::element_count(tensor.shape) / rows;
-    float* w = owned(tensor);
+    float* w = own_floats(tensor);
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t i = 0; i < width; ++i) w[row * width + i] /= factor(row);
   };
@@ -231,9 +231,9 @@ void apply(GgufModel& model, const Group& group, const std::vector<float>& scale
 }
 
 /// Some rows of a reader.
-std::vector<float> rows_of(const TensorView& tensor, int64_t& count) {
+std::vector<float> some_rows(const TensorView& tensor) {
   const int64_t k = columns_of(tensor), rows = format::element_count(tensor.shape) / k;
-  count = std::min(rows, kRowsTried);
+  const int64_t count = std::min(rows, kRowsTried);
   const int64_t size = storage_bytes(tensor.dtype, k);
   std::vector<float> out(static_cast<size_t>(count * k));
   for (int64_t i = 0; i < count; ++i)
@@ -274,8 +274,7 @@ std::vector<float> best_scales(const GgufModel& model,
   std::vector<std::pair<DType, std::vector<float>>> tried;
   for (const size_t reader : group.readers) {
     if (!kernels::can_quantize(types[reader])) continue;
-    int64_t count = 0;
-    tried.emplace_back(types[reader], rows_of(model.tensors[reader], count));
+    tried.emplace_back(types[reader], some_rows(model.tensors[reader]));
   }
   std::vector<float> best;
   double least = 0;
