@@ -1813,12 +1813,28 @@ TEST_F(Cli, BenchOfSamplingAndOfRowsSideBySide) {
   const Outcome sampling = run("bench sampling --vocab 50,300 --repeats 3 --json");
   ASSERT_EQ(sampling.code, 0) << sampling.err;
   const spec::Json rows = spec::parse_json(sampling.out, "stdout")["rows"];
-  ASSERT_EQ(rows.size(), 12u);
+  ASSERT_EQ(rows.size(), 22u);
   for (const spec::Json& row : rows) EXPECT_GT(row["ms_per_token"], 0);
   expect_refused("bench sampling --vocab 0", 2, "--vocab");
   const Outcome side = run("bench " + tiny() + " --prefill 0 --decode 4 --rows 3 --json");
   ASSERT_EQ(side.code, 0) << side.err;
   EXPECT_EQ(spec::parse_json(side.out, "stdout")["rows"][0]["rows"], 3);
+}
+
+TEST_F(Cli, BenchOfGuessesSaysWhatTheyGive) {
+  std::ofstream(folder_ / "text.txt") << "ABCABCABCABC";
+  const std::string start = "bench guesses " + kGoldens + "/llama/gguf/base.gguf --text '" +
+                            (folder_ / "text.txt").string() + "' --repeats 1 --max-new-tokens 12 ";
+  const Outcome outcome = run(start + "--guesses 2 --branches 2 --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json rows = spec::parse_json(outcome.out, "stdout")["rows"];
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[0]["way"], "plain");
+  EXPECT_EQ(rows[0]["times"], 1);
+  EXPECT_EQ(rows[3]["way"], "guesses 2, branches 2");
+  for (const spec::Json& row : rows) EXPECT_GT(row["tokens_per_s"], 0);
+  expect_refused(start + "--predictors", 2, "no predictors");
+  expect_refused("bench guesses " + tiny(), 2, "--text is required");
 }
 
 TEST_F(Cli, PlanOfAHugeModelIsInstant) {

@@ -430,7 +430,7 @@ void Engine::apply(Job& job, const GuessTree& guesses) {
                    hidden.index_select(0, at::tensor(way, at::kLong).to(hidden.device())));
     feeder_.keep(job.rows[0], outcome.right);
     guesser_->keep(job.rows[0], ids);
-    if (pace_) pace_->settled(deepest, right);
+    if (pace_) pace_->settled(deepest, right, guesses.size());
     counts_.guessed_tokens += guesses.size();
     counts_.accepted_tokens += right;
   }

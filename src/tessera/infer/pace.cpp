@@ -44,10 +44,12 @@ double Pace::acceptance() const {
   return (right_ + kBelief) / (tried_ + 2 * kBelief);
 }
 
-void Pace::settled(int64_t guesses, int64_t right) {
+void Pace::settled(int64_t guesses, int64_t right, int64_t verified) {
   if (guesses == 0) return;
-  right_ *= kFade;
-  tried_ *= kFade;
+  for (double* sum : {&right_, &tried_, &places_, &verified_}) *sum *= kFade;
+  places_ += static_cast<double>(guesses);
+  verified_ += static_cast<double>(std::max(guesses, verified));
+  width_ = verified_ / places_;
   right_ += static_cast<double>(right);
   tried_ +=
       static_cast<double>(std::min(right + 1, guesses));  // behind a wrong one nothing is tried
@@ -56,7 +58,7 @@ void Pace::settled(int64_t guesses, int64_t right) {
 double Pace::speed(int64_t rows, int64_t n) const {
   const double a = std::min(acceptance(), 1 - 1e-9), all = static_cast<double>(rows);
   const double said = (1 - std::pow(a, static_cast<double>(n + 1))) / (1 - a);
-  const double seconds = calls_.at(all * static_cast<double>(n * width_ + 1)) +
+  const double seconds = calls_.at(all * (static_cast<double>(n) * width_ + 1)) +
                          (n > 0 ? making_.at(all * static_cast<double>(n)) : 0);
   return all * said / std::max(seconds, 1e-12);
 }

@@ -27,8 +27,9 @@ class CostLine {
 
 class Pace {
  public:
-  /// At most so many guesses for a row, each with so many candidates that are verified.
-  explicit Pace(int64_t most, int64_t width = 1) : most_(most), width_(width) {}
+  /// At most so many guesses for a row, each with at most so many candidates that are verified.
+  explicit Pace(int64_t most, int64_t width = 1)
+      : most_(most), width_(static_cast<double>(width)) {}
 
   /// Guesses for each of `rows` rows in the next step.
   int64_t next(int64_t rows);
@@ -38,8 +39,8 @@ class Pace {
   void guessed(int64_t guesses, double seconds) {
     making_.add(static_cast<double>(guesses), seconds);
   }
-  /// Of a row's guesses, the first `right` were.
-  void settled(int64_t guesses, int64_t right);
+  /// Of a row's guesses, the first `right` were; `verified` tokens were, where they branch.
+  void settled(int64_t guesses, int64_t right, int64_t verified = 0);
 
   /// How often a guess is right when those before it are; about 1/2 before any is known.
   double acceptance() const;
@@ -47,9 +48,10 @@ class Pace {
   double speed(int64_t rows, int64_t n) const;
 
  private:
-  int64_t most_, width_;
+  int64_t most_;
+  double width_;  // tokens that are verified for a place ahead
   CostLine calls_, making_;
-  double right_ = 0, tried_ = 0;
+  double right_ = 0, tried_ = 0, places_ = 0, verified_ = 0;
   int64_t steps_ = 0;          // so far
   int64_t idle_ = 0;           // steps without guesses since the last ones
   int64_t wait_ = kFirstWait;  // so many of them before another try
