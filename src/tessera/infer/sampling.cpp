@@ -78,6 +78,11 @@ class Ranked {
     uint64_t count = 0, weight = 0;
   };
   const Run& all() const { return all_; }
+  uint64_t weight_of(float score) const {
+    const double below = score - best_;
+    if (!(below >= least_)) return 0;  // nor what is no number
+    return static_cast<uint64_t>(std::exp(below / temperature_) * one_ + 0.5);
+  }
   uint64_t at_least() const { return at_least_; }
   Run most_likely(uint64_t count) {
     if (count >= all_.count) return all_;
@@ -88,6 +93,16 @@ class Ranked {
     return first_that([&](const Run& run) { return static_cast<double>(run.weight) >= weight; })
         .first;
   }
+  /// The first `count` of the order, where these are few.
+  std::vector<Candidate> first(uint64_t count) {
+    std::vector<Candidate> out;
+    for (size_t b = 0; b < kBands && out.size() < count; ++b) {
+      if (bands_[b].count == 0) continue;
+      for (const Candidate& c : in_order(b))
+        if (out.size() < count) out.push_back(c);
+    }
+    return out;
+  }
   /// The token at this place of the running sum of weights.
   int64_t at(uint64_t weight) {
     return first_that([&](const Run& run) { return run.weight > weight; }).second;
@@ -96,11 +111,6 @@ class Ranked {
  private:
   static constexpr size_t kBands = 1024;
 
-  uint64_t weight_of(float score) const {
-    const double below = score - best_;
-    if (!(below >= least_)) return 0;  // nor what is no number
-    return static_cast<uint64_t>(std::exp(below / temperature_) * one_ + 0.5);
-  }
   size_t band_of(float score) const { return static_cast<size_t>((best_ - score) * step_); }
 
   /// The shortest run of the order for which `enough` holds, and the token that it ends with; all
@@ -206,25 +216,35 @@ void adjust(std::span<float> scores,
   }
 }
 
-int64_t sample(std::span<const float> logits,
-               std::span<const int64_t> seen,
-               const SamplingOptions& options,
-               const RandomKey& key,
-               size_t given) {
-  std::vector<float> changed;
-  std::span<const float> scores = logits;
-  if (options.repetition_penalty != 1 || options.presence_penalty != 0 ||
-      options.frequency_penalty != 0 || !options.logit_bias.empty()) {
-    changed.assign(logits.begin(), logits.end());
-    adjust(changed, seen, given, options);
-    scores = changed;
-  }
+namespace {
+
+/// The scores that are drawn from, in `changed` where they are not the logits.
+std::span<const float> adjusted(std::span<const float> logits,
+                                std::span<const int64_t> seen,
+                                const SamplingOptions& options,
+                                size_t given,
+                                std::vector<float>& changed) {
+  if (options.repetition_penalty == 1 && options.presence_penalty == 0 &&
+      options.frequency_penalty == 0 && options.logit_bias.empty())
+    return logits;
+  changed.assign(logits.begin(), logits.end());
+  adjust(changed, seen, given, options);
+  return changed;
+}
+
+Extent finite_extent(std::span<const float> scores) {
   const Extent extent = extent_of(scores);
   if (extent.best < 0)
     fail(ErrorKind::input, "generate", "no finite logit among {}", scores.size());
-  if (options.temperature == 0 || options.top_p == 0) return extent.best;
+  return extent;
+}
 
-  Ranked ranked(scores, extent, options.temperature, options.min_p);
+bool is_greedy(const SamplingOptions& options) {
+  return options.temperature == 0 || options.top_p == 0;
+}
+
+/// The first of the order, which the filters leave.
+Ranked::Run kept_of(Ranked& ranked, const SamplingOptions& options) {
   Ranked::Run kept = ranked.all();
   if (options.top_k > 0) kept = ranked.most_likely(static_cast<uint64_t>(options.top_k));
   const double mass = static_cast<double>(kept.weight);
@@ -232,11 +252,51 @@ int64_t sample(std::span<const float> logits,
   if (options.top_p < 1)
     if (const auto nucleus = ranked.reaching(options.top_p * mass); nucleus.count < kept.count)
       kept = nucleus;
+  return kept;
+}
+
+}  // namespace
+
+int64_t sample(std::span<const float> logits,
+               std::span<const int64_t> seen,
+               const SamplingOptions& options,
+               const RandomKey& key,
+               size_t given) {
+  std::vector<float> changed;
+  const std::span<const float> scores = adjusted(logits, seen, options, given, changed);
+  const Extent extent = finite_extent(scores);
+  if (is_greedy(options)) return extent.best;
+  Ranked ranked(scores, extent, options.temperature, options.min_p);
+  const Ranked::Run kept = kept_of(ranked, options);
   const auto bits = key.block(seen.size());
   const double place =
       (static_cast<double>(bits[0]) + static_cast<double>(bits[1]) * 0x1p-32) * 0x1p-32;
   const auto draw = static_cast<uint64_t>(place * static_cast<double>(kept.weight));
   return ranked.at(std::min(draw, kept.weight - 1));
+}
+
+Chances chances_of_choice(std::span<const float> logits,
+                          std::span<const int64_t> seen,
+                          const SamplingOptions& options,
+                          size_t given,
+                          int64_t chosen,
+                          int64_t top) {
+  std::vector<float> changed;
+  const std::span<const float> scores = adjusted(logits, seen, options, given, changed);
+  const Extent extent = finite_extent(scores);
+  Chances out{{chosen, chosen == extent.best ? 0.0 : -INFINITY}, {}};
+  if (is_greedy(options)) {
+    if (top > 0) out.top.push_back({extent.best, 0});
+    return out;
+  }
+  Ranked ranked(scores, extent, options.temperature, options.min_p);
+  const Ranked::Run kept = kept_of(ranked, options);
+  const double all = std::log(static_cast<double>(kept.weight));
+  const auto log_p = [&](uint64_t weight) { return std::log(static_cast<double>(weight)) - all; };
+  out.chosen.log_p = log_p(ranked.weight_of(scores[static_cast<size_t>(chosen)]));
+  const auto n = std::min(kept.count, static_cast<uint64_t>(std::max<int64_t>(0, top)));
+  for (const Candidate& c : ranked.first(n)) out.top.push_back({c.id, log_p(c.weight)});
+  return out;
 }
 
 }  // namespace tessera::infer

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tessera/base/rng.h"
+#include "tessera/infer/chances.h"
 
 namespace tessera::infer {
 
@@ -51,5 +52,14 @@ int64_t sample(std::span<const float> logits,
                const SamplingOptions& options,
                const RandomKey& key,
                size_t given = 0);
+
+/// How likely sample() was to choose `chosen`, and the `top` likeliest of what it may choose, by
+/// the probabilities that it draws from: they sum to 1, and the greedy choice has all of it.
+Chances chances_of_choice(std::span<const float> logits,
+                          std::span<const int64_t> seen,
+                          const SamplingOptions& options,
+                          size_t given,
+                          int64_t chosen,
+                          int64_t top);
 
 }  // namespace tessera::infer

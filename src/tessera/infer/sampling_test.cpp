@@ -40,6 +40,8 @@ class Definition {
     for (const int64_t id : order_) mass_ += weight(id);
   }
 
+  const std::vector<int64_t>& order() const { return order_; }
+  double share(int64_t id) { return weight(id) / mass_; }
   int64_t draw(uint64_t seen, const RandomKey& key) {
     const auto bits = key.block(seen);
     double place = (bits[0] + bits[1] * 0x1p-32) * 0x1p-32 * mass_;
@@ -128,6 +130,36 @@ TEST(Sampling, KeepsWhatAnotherImplementationKeeps) {
   EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.5}), (Ids{2, 3, 11}));
   EXPECT_EQ(drawn({.temperature = 2, .top_k = 8, .top_p = 0.8, .min_p = 0.45}),
             (Ids{1, 2, 3, 10, 11}));
+}
+
+TEST(Sampling, TellsTheProbabilitiesThatItDrawsFrom) {
+  for (const SamplingOptions& options : {SamplingOptions{.temperature = 1},
+                                         {.temperature = 0.7, .top_k = 9},
+                                         {.temperature = 1.3, .top_p = 0.8},
+                                         {.temperature = 0.9, .top_k = 40, .min_p = 0.05}}) {
+    const std::vector<float> logits = some_logits(300, 4, 5);
+    Definition definition(logits, options);
+    const size_t kept = definition.order().size();
+    double sum = 0;
+    for (const int64_t id : definition.order()) {
+      const Chances got = chances_of_choice(logits, {}, options, 0, id, 400);
+      EXPECT_NEAR(std::exp(got.chosen.log_p), definition.share(id), 1e-12) << id;
+      EXPECT_EQ(got.chosen.id, id);
+      sum += std::exp(got.chosen.log_p);
+      ASSERT_EQ(got.top.size(), kept);
+      EXPECT_EQ(got.top[0].id, definition.order()[0]);
+      EXPECT_EQ(got.top[kept - 1].id, definition.order()[kept - 1]);
+    }
+    EXPECT_NEAR(sum, 1, 1e-9);
+    EXPECT_EQ(chances_of_choice(logits, {}, options, 0, definition.order()[0], 3).top.size(),
+              std::min<size_t>(3, kept));
+  }
+  // the greedy choice has all of it, and a bias counts
+  const std::vector<float> two = {1, 2};
+  EXPECT_EQ(chances_of_choice(two, {}, {.temperature = 0}, 0, 1, 2).chosen.log_p, 0);
+  const Chances even =
+      chances_of_choice(two, {}, {.temperature = 1, .logit_bias = {{0, 1}}}, 0, 0, 0);
+  EXPECT_NEAR(even.chosen.log_p, std::log(0.5), 1e-12);
 }
 
 TEST(Sampling, TopPOfZeroIsTheMostLikelyToken) {

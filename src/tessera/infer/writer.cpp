@@ -50,9 +50,7 @@ class Writer final : public Task {
       : Task(model, request),
         writing_(request.writing),
         most_likely_(request.chances),
-        on_chances_(request.on_chances),
-        on_token_(request.on_token),
-        on_text_(request.on_text),
+        of_choice_(request.chances_of_choice),
         sequence_(request.begin),
         begin_(static_cast<int64_t>(sequence_.tokens.size())),
         longest_(longest_sequence(model.spec(), request.writing.context)),
@@ -68,6 +66,12 @@ class Writer final : public Task {
       decoder_->prime(ids);
     }
     if (writing_.constraint) state_ = writing_.constraint->start();
+    for (const int64_t id : request.said)
+      if (!done()) accept(id);
+    // from here on it is told of
+    on_chances_ = request.on_chances;
+    on_token_ = request.on_token;
+    on_text_ = request.on_text;
     if (!wants_targets()) check_limits();
   }
 
@@ -100,7 +104,9 @@ class Writer final : public Task {
              "no token of the vocabulary goes on after {} new tokens; the constraint expects {}",
              made(tokens), state_ ? state_->expected() : "no end yet");
       chosen_.push_back(*id);
-      if (most_likely_) chances_.push_back(chances_of(row(i), chosen_.back(), *most_likely_));
+      if (most_likely_)
+        chances_.push_back(of_choice_ ? chances_of_pick(row(i), tokens, *id)
+                                      : chances_of(row(i), *id, *most_likely_));
     };
     decide(0, sequence_.tokens);
     if (guesses.empty()) return;
@@ -191,6 +197,20 @@ class Writer final : public Task {
     return sample(scores, tokens, writing_.sampling, key_, given());
   }
 
+  /// How likely pick() was to choose what it chose.
+  Chances chances_of_pick(std::span<const float> logits,
+                          const std::vector<int64_t>& tokens,
+                          int64_t chosen) const {
+    if (forced_id(writing_, made(tokens)))
+      return {{chosen, 0}, std::vector<Chance>(*most_likely_ > 0 ? 1 : 0, Chance{chosen, 0})};
+    std::vector<float> scores;
+    if (state_ || made(tokens) < writing_.min_new_tokens) {
+      mask(logits, state_ ? behind(tokens) : nullptr, made(tokens), scores);
+      logits = scores;
+    }
+    return chances_of_choice(logits, tokens, writing_.sampling, given(), chosen, *most_likely_);
+  }
+
   /// The likelihoods of what may come; false where nothing may.
   bool mask(std::span<const float> logits,
             const text::ConstraintState* state,
@@ -277,6 +297,7 @@ class Writer final : public Task {
 
   Writing writing_;
   std::optional<int64_t> most_likely_;
+  bool of_choice_;  // chances
   std::function<void(const Chances&)> on_chances_;
   std::function<void(int64_t)> on_token_;
   std::function<void(std::string_view)> on_text_;
