@@ -25,6 +25,7 @@ TESSERA_FUZZ_TARGET(request_body) {
         std::vector<std::string> ignored;
         attempt([](const serve::Json& json) { serve::read_completion(json); });
         attempt([&](const serve::Json& json) { serve::read_chat(json, &ignored); });
+        attempt([](const serve::Json& json) { serve::read_infill(json); });
         attempt([](const serve::Json& json) { serve::embeddings_fields().read(json); });
         attempt([](const serve::Json& json) { serve::rerank_fields().read(json); });
         attempt([](const serve::Json& json) { serve::classify_fields().read(json); });

@@ -1,5 +1,5 @@
-// How likely tokens are by a model's own distribution: before temperature, penalties, masks and
-// filters.
+// How likely tokens are: by a model's own distribution, before temperature, penalties, masks and
+// filters; or by the one that they are drawn from (sampling.h).
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,6 @@
 
 #include "tessera/nn/embed/token.h"
 #include "tessera/nn/head/classifier.h"
-#include "tessera/text/text_pair.h"
 
 namespace tessera::infer {
 namespace {
@@ -37,13 +36,11 @@ void check_known(const model::ModelSpec& spec, const std::vector<int64_t>& ids) 
 struct TextRows {
   std::vector<std::vector<int64_t>> ids;
   std::vector<int64_t> types;
-  int64_t tokens = 0;
   bool typed = false;  // some have a second text
 
   void add(std::vector<int64_t> own, size_t second) {
     typed = typed || second < own.size();
     for (size_t t = 0; t < own.size(); ++t) types.push_back(t >= second ? 1 : 0);
-    tokens += static_cast<int64_t>(own.size());
     ids.push_back(std::move(own));
   }
   nn::Batch batch(const model::ModelSpec& spec) const {
@@ -87,29 +84,41 @@ std::vector<std::string> class_names(const model::ModelSpec& spec) {
   return out;
 }
 
+Tensor judged_logits(const LoadedModel& loaded,
+                     const std::vector<text::JudgedText>& texts,
+                     const CancelToken* cancel) {
+  const at::NoGradGuard no_gradients;
+  TextRows rows;
+  for (const text::JudgedText& text : texts) {
+    check_known(loaded.model.spec(), text.ids);
+    rows.add(text.ids, text.second);
+  }
+  const nn::Batch batch = rows.batch(loaded.model.spec());
+  model::ForwardOptions call;
+  call.cancel = cancel;
+  return loaded.model.logits(loaded.model.pooled(loaded.model.hidden(batch, call), batch))
+      .to(at::kDouble);
+}
+
 std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
                                           const std::vector<JudgedPair>& texts,
                                           const ClassifyOptions& options) {
   const at::NoGradGuard no_gradients;
-  const model::ModelSpec& spec = loaded.model.spec();
   std::vector<TextJudgement> out;
-  TextRows rows;
+  std::vector<text::JudgedText> next;
+  int64_t tokens = 0;
   const auto compute = [&] {
-    if (rows.ids.empty()) return;
-    const nn::Batch batch = rows.batch(spec);
-    model::ForwardOptions call;
-    call.cancel = options.cancel;
-    const Tensor logits_RC =
-        loaded.model.logits(loaded.model.pooled(loaded.model.hidden(batch, call), batch));
-    const Tensor wide = logits_RC.to(at::kDouble);
+    if (next.empty()) return;
+    const Tensor wide = judged_logits(loaded, next, options.cancel);
     const Tensor p_RC = options.several ? wide.sigmoid() : wide.softmax(-1);
     for (int64_t row = 0; row < wide.size(0); ++row) {
-      TextJudgement& one = out[out.size() - rows.ids.size() + static_cast<size_t>(row)];
+      TextJudgement& one = out[out.size() - next.size() + static_cast<size_t>(row)];
       one.logits = doubles_of(wide[row]);
       one.probabilities = doubles_of(p_RC[row]);
       one.best = largest(one.logits);
     }
-    rows = {};
+    next.clear();
+    tokens = 0;
   };
   for (const JudgedPair& pair : texts) {
     text::JudgedText judged;
@@ -122,10 +131,11 @@ std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
       if (error.kind() != ErrorKind::input) throw;
       fail(ErrorKind::input, "classify", "text {}: {}", out.size() + 1, error.what());
     }
-    check_known(spec, judged.ids);
+    check_known(loaded.model.spec(), judged.ids);
     out.push_back({.cut = judged.cut});
-    rows.add(std::move(judged.ids), judged.second);
-    if (rows.tokens >= kTokensPerPass) compute();
+    tokens += static_cast<int64_t>(judged.ids.size());
+    next.push_back(std::move(judged));
+    if (tokens >= kTokensPerPass) compute();
   }
   compute();
   return out;

@@ -9,6 +9,7 @@
 
 #include "tessera/infer/answer.h"
 #include "tessera/infer/load_model.h"
+#include "tessera/text/text_pair.h"
 
 namespace tessera::infer {
 
@@ -24,6 +25,12 @@ Judgement judgement_of(const LoadedModel& loaded);
 
 /// Names of the classes, else their numbers.
 std::vector<std::string> class_names(const model::ModelSpec& spec);
+
+/// Logits [texts, classes] in double of texts, and pairs of them, that are tokens already. Throws
+/// Error(input) for tokens beside the vocabulary.
+Tensor judged_logits(const LoadedModel& loaded,
+                     const std::vector<text::JudgedText>& texts,
+                     const CancelToken* cancel = nullptr);
 
 struct ClassifyOptions {
   int64_t max_tokens = 0;   // longer texts are cut; 0 = as many as the model takes

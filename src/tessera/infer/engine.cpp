@@ -78,6 +78,14 @@ Engine::Id Engine::submit(const Request& asked) {
     fail(ErrorKind::usage, "context-shift",
          "{}: what a shift leaves of a text is another text; leave --context-shift out",
          request.beams ? "a search keeps many texts" : "a session keeps all of its text");
+  if (!request.said.empty() &&
+      (request.beams || request.writing.shift || request.writing.sampling.mirostat != 0))
+    fail(ErrorKind::usage, "engine",
+         "a search, a text that is shifted, or one by mirostat, that has said something: it begins "
+         "again");
+  for (const int64_t id : request.said)
+    if (id < 0 || id >= spec.vocab)
+      fail(ErrorKind::input, "engine", "said token {}; expected 0 to {}", id, spec.vocab - 1);
   if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep ||
                         !request.writing.stop_strings.empty()))
     fail(ErrorKind::usage, "engine",

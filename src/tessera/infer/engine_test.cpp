@@ -105,6 +105,33 @@ TEST_P(Together, ARequestSaysWhatItSaysAlone) {
   }
 }
 
+/// What is said when it is let go of after some tokens, and goes on from them in another engine.
+TEST_P(Together, WhatWasSaidGoesOnAsItWouldHave) {
+  if (GetParam() == "stateless") GTEST_SKIP() << "it keeps nothing";
+  const model::Model model = model_named(GetParam());
+  for (Request& request : mixed_requests(model)) {
+    if (request.beams) continue;
+    request.chances = 1;
+    const Ids want = alone(model, request);
+    for (const size_t k : {size_t{1}, want.size() / 2, want.size()}) {
+      Engine engine(model, {});
+      Request again = request;
+      again.said = {want.begin(), want.begin() + static_cast<std::ptrdiff_t>(k)};
+      Ids told;
+      again.on_token = [&](int64_t id) { told.push_back(id); };
+      const Engine::Id id = engine.submit(again);
+      while (engine.step(7)) {
+      }
+      const Generation made = engine.take(id).generation;
+      EXPECT_EQ(made.token_ids, want);
+      EXPECT_EQ(told, Ids(want.begin() + static_cast<std::ptrdiff_t>(k), want.end()));
+      EXPECT_EQ(made.finish_reason, "length");
+      const Ids& prompt = again.begin.source.empty() ? again.begin.tokens : again.begin.source;
+      EXPECT_EQ(made.prompt_tokens, size_of(prompt));
+    }
+  }
+}
+
 /// Of every token behind each place, [T, vocab], in one pass.
 Tensor log_p_in(const model::Model& model, const Sequence& text) {
   const at::NoGradGuard no_gradients;

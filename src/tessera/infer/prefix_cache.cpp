@@ -10,7 +10,7 @@ namespace {
 using Kinds = spec::StateDecl::Kind;
 
 /// Kind and length of the source stand before the tokens of a key.
-constexpr size_t kKeyHead = 4;
+constexpr size_t kKeyHead = 5;
 constexpr int64_t kTokenBytes = sizeof(int64_t);
 
 /// "" when a document's first tokens are the same whatever follows them.
@@ -72,7 +72,7 @@ PrefixCache::PrefixCache(const model::Model& model, PrefixCacheOptions options)
 PrefixCache::~PrefixCache() = default;
 
 PrefixCache::Key PrefixCache::key_of(const Sequence& sequence, int64_t n, Kind kind) {
-  Key key{kind.max_pending, static_cast<int64_t>(kind.kv), kind.angles_until,
+  Key key{kind.max_pending, static_cast<int64_t>(kind.kv), kind.angles_until, sequence.salt,
           size_of(sequence.source)};
   key.insert(key.end(), sequence.source.begin(), sequence.source.end());
   key.insert(key.end(), sequence.tokens.begin(), sequence.tokens.begin() + n);
@@ -98,6 +98,7 @@ PrefixCache::Place PrefixCache::descend(const Key& key) const {
 std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
                                                   Kind kind,
                                                   int64_t most) {
+  if (sequence.salt == Sequence::kAlone) return std::nullopt;
   const int64_t length = size_of(sequence.tokens), source = size_of(sequence.source);
   const Key key = key_of(sequence, std::min(most, length), kind);
   const auto head = static_cast<int64_t>(kKeyHead) + source;
@@ -128,6 +129,7 @@ std::optional<PrefixCache::Hit> PrefixCache::find(const Sequence& sequence,
 }
 
 bool PrefixCache::wants(const Sequence& sequence, int64_t n, Kind kind) {
+  if (sequence.salt == Sequence::kAlone) return false;
   const Key key = key_of(sequence, n, kind);
   const Place place = descend(key);
   if (place.depth < key.size()) return true;

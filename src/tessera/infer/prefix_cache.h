@@ -53,8 +53,8 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  /// What states must have in common to follow each other: rows of one kind only share with each
-  /// other.
+  /// What states must have in common to follow each other: rows of one kind, and of one salt
+  /// (sequence.h), only share with each other.
   struct Kind {
     int64_t max_pending = 0;  // of the states
     spec::KvType kv = spec::KvType::f32;

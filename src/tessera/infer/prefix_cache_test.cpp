@@ -247,6 +247,13 @@ TEST(PrefixCache, KindsAndSourcesAreApart) {
   EXPECT_FALSE(tree.cache.find({{}, {1, 2, 3, 4}}, {.kv = spec::KvType::int8}));
   EXPECT_FALSE(tree.cache.find({{}, {1, 2, 3, 4}}, {.angles_until = 64}));
   EXPECT_FALSE(tree.cache.find({{1, 2, 3, 4}, {1}}, {}));
+  EXPECT_TRUE(tree.cache.find({{}, {1, 2, 3, 4}}, {}));
+  Sequence salted{{}, {1, 2, 3, 4}};
+  for (const int64_t salt : {int64_t{3}, Sequence::kAlone}) {
+    salted.salt = salt;
+    EXPECT_FALSE(tree.cache.find(salted, {}));
+    EXPECT_EQ(tree.cache.wants(salted, 4, {}), salt != Sequence::kAlone);
+  }
 }
 
 TEST(PrefixCache, TheLeastRecentlyUsedGoesFirst) {

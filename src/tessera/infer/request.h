@@ -70,9 +70,13 @@ struct Request {
   Targets targets = {};
   std::optional<BeamOptions> beams = {};  // a search in place of samples
   std::optional<Kept> resumed = {};       // the memory that `begin` goes on from
-  bool keep = false;                      // hands back the memory where it ended
+  /// Tokens that it has said already, before it was let go of (Engine::cancel): it goes on behind
+  /// them as it would have, and tells nobody of them again. Neither in a search nor with a shift.
+  std::vector<int64_t> said = {};
+  bool keep = false;  // hands back the memory where it ended
   /// How likely each new token is, and so many that are most likely in its place. Not in a search.
   std::optional<int64_t> chances = {};
+  bool chances_of_choice = false;  // by what it was drawn from: behind temperature, masks, filters
   /// A request (by its Engine::Id) that begins with the same tokens: what that one has read by the
   /// time it says its first token is not computed again, whatever a cache holds. Without targets.
   std::optional<int64_t> begins_as = {};

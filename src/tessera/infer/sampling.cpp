@@ -81,6 +81,11 @@ class Ranked {
     uint64_t count = 0, weight = 0;
   };
   const Run& all() const { return all_; }
+  uint64_t weight_of(float score) const {
+    const double below = score - best_;
+    if (!(below >= least_)) return 0;  // nor what is no number
+    return static_cast<uint64_t>(std::exp(below / temperature_) * one_ + 0.5);
+  }
   uint64_t at_least() const { return at_least_; }
   Run most_likely(uint64_t count) {
     if (count >= all_.count) return all_;
@@ -122,11 +127,6 @@ class Ranked {
  private:
   static constexpr size_t kBands = 1024;
 
-  uint64_t weight_of(float score) const {
-    const double below = score - best_;
-    if (!(below >= least_)) return 0;  // nor what is no number
-    return static_cast<uint64_t>(std::exp(below / temperature_) * one_ + 0.5);
-  }
   size_t band_of(float score) const { return static_cast<size_t>((best_ - score) * step_); }
 
   /// The shortest run of the order for which `enough` holds, and the token that it ends with; all
@@ -437,20 +437,6 @@ uint64_t drawn(double place, uint64_t from, uint64_t to) {
          std::min(static_cast<uint64_t>(place * static_cast<double>(to - from)), to - from - 1);
 }
 
-/// Keeps what surprises by at most mu bits, draws, and moves mu.
-int64_t draw_by_surprise(Ranked& ranked, double place, const Options& o, SamplerMemory* memory) {
-  SamplerMemory fresh;
-  std::optional<double>& mu = (memory != nullptr ? memory : &fresh)->mu;
-  if (!mu) mu = 2 * o.mirostat_tau;
-  const double all = static_cast<double>(ranked.all().weight);
-  Ranked::Run kept = ranked.heavier(std::exp2(-*mu) * all);
-  if (kept.count == 0) kept = ranked.most_likely(1);
-  const int64_t id = ranked.at(drawn(place, 0, kept.weight));
-  const double surprise = std::log2(static_cast<double>(kept.weight) / ranked.weight_at(id));
-  mu = *mu - o.mirostat_eta * (surprise - o.mirostat_tau);
-  return id;
-}
-
 }  // namespace
 
 double SamplingField::get(const SamplingOptions& options) const {
@@ -572,12 +558,87 @@ void adjust(std::span<float> scores,
   if (o.dry_multiplier > 0) hold_back_repeats(scores, all, o);
 }
 
+namespace {
+
+/// What a token is drawn from: the order of what filters leave, without the first `gone` of it, or
+/// a list in that order.
+struct Pool {
+  Ranked::Run gone = {}, kept = {};
+  std::vector<Candidate> list = {};
+
+  uint64_t weight() const {
+    uint64_t sum = list.empty() ? kept.weight - gone.weight : 0;
+    for (const Candidate& c : list) sum += c.weight;
+    return sum;
+  }
+  int64_t at(Ranked& ranked, double place) const {
+    if (list.empty()) return ranked.at(drawn(place, gone.weight, kept.weight));
+    uint64_t left = drawn(place, 0, weight());
+    for (const Candidate& c : list) {
+      if (left < c.weight) return c.id;
+      left -= c.weight;
+    }
+    return list.back().id;
+  }
+  /// The likeliest of it.
+  std::vector<Candidate> first(Ranked& ranked, uint64_t n) const {
+    std::vector<Candidate> out = list;
+    if (list.empty()) {
+      out = ranked.list(gone.count + std::min(n, kept.count - gone.count));
+      out.erase(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(gone.count));
+    }
+    out.resize(std::min<size_t>(out.size(), n));
+    return out;
+  }
+};
+
+/// What filters leave; `excludes`: XTC does, this time.
+Pool pool_of(Ranked& ranked, const SamplingOptions& options, bool excludes) {
+  Pool out;
+  Ranked::Run& kept = out.kept = ranked.all();
+  if (options.top_k > 0) kept = ranked.most_likely(static_cast<uint64_t>(options.top_k));
+  const double mass = static_cast<double>(kept.weight);
+  if (ranked.at_least() < kept.count) kept = ranked.most_likely(ranked.at_least());
+  if (options.top_p < 1)
+    if (const auto nucleus = ranked.reaching(options.top_p * mass); nucleus.count < kept.count)
+      kept = nucleus;
+  if (options.typical_p == 1) {
+    if (excludes)
+      if (const auto top = ranked.heavier(options.xtc_threshold * static_cast<double>(kept.weight));
+          top.count > 1)
+        out.gone = ranked.most_likely(std::min(top.count, kept.count) - 1);
+    return out;
+  }
+  out.list = ranked.list(kept.count);
+  keep_typical(out.list, options.typical_p);
+  if (excludes) {
+    const double bound = options.xtc_threshold * static_cast<double>(out.weight());
+    size_t top = 0;
+    while (top < out.list.size() && static_cast<double>(out.list[top].weight) >= bound) ++top;
+    if (top > 1)
+      out.list.erase(out.list.begin(), out.list.begin() + static_cast<std::ptrdiff_t>(top - 1));
+  }
+  return out;
+}
+
+/// What surprises by no more than mu bits.
+Pool unsurprising(Ranked& ranked, double mu) {
+  Pool out;
+  out.kept = ranked.heavier(std::exp2(-mu) * static_cast<double>(ranked.all().weight));
+  if (out.kept.count == 0) out.kept = ranked.most_likely(1);
+  return out;
+}
+
+}  // namespace
+
 int64_t sample(std::span<const float> logits,
                std::span<const int64_t> seen,
                const SamplingOptions& options,
                const RandomKey& key,
                size_t given,
-               SamplerMemory* memory) {
+               SamplerMemory* memory,
+               int64_t top,
+               Chances* chances) {
   const bool mirostat = options.mirostat != 0 && options.temperature > 0;
   const bool cuts = options.top_n_sigma > 0 && options.temperature > 0 && !mirostat;
   std::vector<float> changed;
@@ -592,7 +653,13 @@ int64_t sample(std::span<const float> logits,
   Extent extent = extent_of(scores);
   if (extent.best < 0)
     fail(ErrorKind::input, "generate", "no finite logit among {}", scores.size());
-  if (options.temperature == 0 || (options.top_p == 0 && !mirostat)) return extent.best;
+  if (options.temperature == 0 || (options.top_p == 0 && !mirostat)) {
+    if (chances != nullptr) {
+      *chances = {{extent.best, 0}, {}};
+      if (top > 0) chances->top.push_back({extent.best, 0});
+    }
+    return extent.best;
+  }
   if (cuts) {
     cut_below(changed, extent.highest, options.top_n_sigma);
     extent = extent_of(scores);
@@ -600,44 +667,24 @@ int64_t sample(std::span<const float> logits,
 
   Ranked ranked(scores, extent, options.temperature, options.min_p);
   const auto bits = key.block(seen.size());
-  const double place = place_of(bits[0], bits[1]);
-  if (mirostat) return draw_by_surprise(ranked, place, options, memory);
-  Ranked::Run kept = ranked.all();
-  if (options.top_k > 0) kept = ranked.most_likely(static_cast<uint64_t>(options.top_k));
-  const double mass = static_cast<double>(kept.weight);
-  if (ranked.at_least() < kept.count) kept = ranked.most_likely(ranked.at_least());
-  if (options.top_p < 1)
-    if (const auto nucleus = ranked.reaching(options.top_p * mass); nucleus.count < kept.count)
-      kept = nucleus;
+  SamplerMemory fresh;
+  std::optional<double>& mu = (memory != nullptr ? memory : &fresh)->mu;
+  if (mirostat && !mu) mu = 2 * options.mirostat_tau;
   const bool excludes =
       options.xtc_probability > 0 && place_of(bits[2], bits[3]) < options.xtc_probability;
-  if (options.typical_p == 1) {
-    Ranked::Run gone;
-    if (excludes)
-      if (const auto top = ranked.heavier(options.xtc_threshold * static_cast<double>(kept.weight));
-          top.count > 1)
-        gone = ranked.most_likely(std::min(top.count, kept.count) - 1);
-    return ranked.at(drawn(place, gone.weight, kept.weight));
+  const Pool pool = mirostat ? unsurprising(ranked, *mu) : pool_of(ranked, options, excludes);
+  const int64_t id = pool.at(ranked, place_of(bits[0], bits[1]));
+  const auto all = static_cast<double>(pool.weight());
+  if (mirostat)
+    mu =
+        *mu - options.mirostat_eta * (std::log2(all / ranked.weight_at(id)) - options.mirostat_tau);
+  if (chances != nullptr) {
+    const auto log_p = [&](double weight) { return std::log(weight) - std::log(all); };
+    *chances = {{id, log_p(ranked.weight_at(id))}, {}};
+    for (const Candidate& c : pool.first(ranked, static_cast<uint64_t>(std::max<int64_t>(0, top))))
+      chances->top.push_back({c.id, log_p(static_cast<double>(c.weight))});
   }
-  std::vector<Candidate> list = ranked.list(kept.count);
-  keep_typical(list, options.typical_p);
-  const auto weight_of = [&] {
-    uint64_t weight = 0;
-    for (const Candidate& c : list) weight += c.weight;
-    return weight;
-  };
-  if (excludes) {
-    const double bound = options.xtc_threshold * static_cast<double>(weight_of());
-    size_t top = 0;
-    while (top < list.size() && static_cast<double>(list[top].weight) >= bound) ++top;
-    if (top > 1) list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(top - 1));
-  }
-  uint64_t at = drawn(place, 0, weight_of());
-  for (const Candidate& c : list) {
-    if (at < c.weight) return c.id;
-    at -= c.weight;
-  }
-  return list.back().id;
+  return id;
 }
 
 }  // namespace tessera::infer

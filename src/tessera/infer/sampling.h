@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "tessera/base/rng.h"
+#include "tessera/infer/chances.h"
 
 namespace tessera::text {
 class Tokenizer;
@@ -118,12 +119,16 @@ void adjust(std::span<float> scores,
 /// The next token after `seen` tokens, of which the first `given` are the prompt; `key` is the
 /// row's stream, and the number of seen tokens its index, so that a row's text does not depend on
 /// its batch. Ties go to the lowest id. Mirostat reads `memory` and leaves it as the choice makes
-/// it; without one it begins. Throws Error(input) when no logit is finite.
+/// it; without one it begins. `chances`: takes how likely the choice and the `top` likeliest were,
+/// by the probabilities that it was drawn from: they sum to 1, and a greedy choice has all of it.
+/// Throws Error(input) when no logit is finite.
 int64_t sample(std::span<const float> logits,
                std::span<const int64_t> seen,
                const SamplingOptions& options,
                const RandomKey& key,
                size_t given = 0,
-               SamplerMemory* memory = nullptr);
+               SamplerMemory* memory = nullptr,
+               int64_t top = 0,
+               Chances* chances = nullptr);
 
 }  // namespace tessera::infer

@@ -41,6 +41,8 @@ class Definition {
     for (const int64_t id : order_) mass_ += weight(id);
   }
 
+  const std::vector<int64_t>& order() const { return order_; }
+  double share(int64_t id) { return weight(id) / mass_; }
   int64_t draw(uint64_t seen, const RandomKey& key) {
     const auto bits = key.block(seen);
     double place = (bits[0] + bits[1] * 0x1p-32) * 0x1p-32 * mass_;
@@ -129,6 +131,70 @@ TEST(Sampling, KeepsWhatAnotherImplementationKeeps) {
   EXPECT_EQ(drawn({.temperature = 1, .min_p = 0.5}), (Ids{2, 3, 11}));
   EXPECT_EQ(drawn({.temperature = 2, .top_k = 8, .top_p = 0.8, .min_p = 0.45}),
             (Ids{1, 2, 3, 10, 11}));
+}
+
+TEST(Sampling, TellsTheProbabilitiesThatItDrawsFrom) {
+  for (const SamplingOptions& options : {SamplingOptions{.temperature = 1},
+                                         {.temperature = 0.7, .top_k = 9},
+                                         {.temperature = 1.3, .top_p = 0.8},
+                                         {.temperature = 0.9, .top_k = 40, .min_p = 0.05}}) {
+    const std::vector<float> logits = some_logits(300, 4, 5);
+    Definition definition(logits, options);
+    const size_t kept = definition.order().size();
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      Chances got;
+      const int64_t id = sample(logits, {}, options, RandomKey(seed), 0, nullptr, 400, &got);
+      EXPECT_EQ(id, sample(logits, {}, options, RandomKey(seed)));
+      EXPECT_EQ(got.chosen.id, id);
+      EXPECT_NEAR(std::exp(got.chosen.log_p), definition.share(id), 1e-12) << id;
+      ASSERT_EQ(got.top.size(), kept);
+      double sum = 0;
+      for (size_t i = 0; i < kept; ++i) {
+        EXPECT_EQ(got.top[i].id, definition.order()[i]);
+        EXPECT_NEAR(std::exp(got.top[i].log_p), definition.share(got.top[i].id), 1e-12);
+        sum += std::exp(got.top[i].log_p);
+      }
+      EXPECT_NEAR(sum, 1, 1e-9);
+      sample(logits, {}, options, RandomKey(seed), 0, nullptr, 3, &got);
+      EXPECT_EQ(got.top.size(), std::min<size_t>(3, kept));
+    }
+  }
+  // every filter leaves some that sum to 1, the chosen one among them
+  for (const SamplingOptions& options :
+       {SamplingOptions{.temperature = 1, .typical_p = 0.5},
+        {.temperature = 1, .top_n_sigma = 1.5},
+        {.temperature = 1, .xtc_probability = 1, .xtc_threshold = 0.05},
+        {.temperature = 1,
+        .top_k = 30,
+        .typical_p = 0.9,
+        .xtc_probability = 1,
+        .xtc_threshold = 0.05},
+        {.temperature = 1, .mirostat = 2, .mirostat_tau = 2}}) {
+    const std::vector<float> logits = some_logits(300, 4, 5);
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      Chances got;
+      SamplerMemory memory;
+      const int64_t id = sample(logits, {}, options, RandomKey(seed), 0, &memory, 400, &got);
+      double sum = 0;
+      bool found = false;
+      for (const Chance& c : got.top) {
+        sum += std::exp(c.log_p);
+        if (c.id == id) found = true, EXPECT_NEAR(c.log_p, got.chosen.log_p, 1e-12);
+      }
+      EXPECT_TRUE(found);
+      EXPECT_NEAR(sum, 1, 1e-9);
+      EXPECT_LT(got.top.size(), 300u);
+      EXPECT_EQ(memory.mu.has_value(), options.mirostat != 0);
+    }
+  }
+  // the greedy choice has all of it, and a bias counts
+  const std::vector<float> two = {1, 2};
+  Chances got;
+  EXPECT_EQ(sample(two, {}, {.temperature = 0}, RandomKey(1), 0, nullptr, 2, &got), 1);
+  EXPECT_EQ(got.chosen.log_p, 0);
+  EXPECT_EQ(got.top.size(), 1u);
+  sample(two, {}, {.temperature = 1, .logit_bias = {{0, 1}}}, RandomKey(1), 0, nullptr, 0, &got);
+  EXPECT_NEAR(got.chosen.log_p, std::log(0.5), 1e-12);
 }
 
 TEST(Sampling, TopPOfZeroIsTheMostLikelyToken) {

@@ -18,6 +18,9 @@ struct Sequence {
   /// What an encoder reads instead of ids (nn/embed/feature_embed.h), where it does; `source` then
   /// has an id of no meaning for each token that it makes of it.
   std::shared_ptr<const at::Tensor> features = nullptr;
+  /// Only rows of one salt share what has been computed; of kAlone none does.
+  static constexpr int64_t kAlone = -1;
+  int64_t salt = 0;
 };
 
 inline int64_t size_of(const std::vector<int64_t>& ids) {

@@ -8,7 +8,7 @@ namespace tessera::infer {
 namespace {
 
 int64_t common(const Sequence& a, const Sequence& b) {
-  if (a.source != b.source) return 0;
+  if (a.salt != b.salt || a.salt == Sequence::kAlone || a.source != b.source) return 0;
   const auto end =
       std::mismatch(a.tokens.begin(), a.tokens.end(), b.tokens.begin(), b.tokens.end()).first;
   return end - a.tokens.begin();
@@ -25,7 +25,9 @@ std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequenc
   std::iota(order.begin(), order.end(), size_t{0});
   // of all before it in this order, a sequence shares most with its predecessor
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const auto key = [&](size_t i) { return std::tie(sequences[i]->source, sequences[i]->tokens); };
+    const auto key = [&](size_t i) {
+      return std::tie(sequences[i]->salt, sequences[i]->source, sequences[i]->tokens);
+    };
     return key(a) < key(b);
   });
   for (size_t i = 1; i < order.size(); ++i) {

@@ -18,7 +18,7 @@ struct Wait {
 /// For each sequence the other that it may begin with, once that one has seen `at` tokens. fed[i]
 /// tokens of sequence i are computed already. What is gained, sources included, is at least `least`
 /// tokens; no sequence waits for one that is past that point, nor, over others, for itself.
-/// Sequence i takes over its first most[i] tokens at most.
+/// Sequence i takes over its first most[i] tokens at most. Those of other salts share nothing.
 std::vector<std::optional<Wait>> shared_prefixes(const std::vector<const Sequence*>& sequences,
                                                  const std::vector<int64_t>& fed,
                                                  const std::vector<int64_t>& most,

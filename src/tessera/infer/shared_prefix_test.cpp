@@ -54,6 +54,13 @@ TEST(SharedPrefixes, NobodyTakesMoreThanItMay) {
   EXPECT_EQ(plan({a, b, c}, 1, {}, {4, 0, 3}), (Plan{"-", "-", "1@3"}));
 }
 
+TEST(SharedPrefixes, SaltsAreApart) {
+  Sequence a{{}, {1, 2, 3, 4}}, b = a, c = a, d = a, e = a;
+  b.salt = c.salt = 7;
+  d.salt = e.salt = Sequence::kAlone;
+  EXPECT_EQ(plan({a, b, c, d, e}, 1), (Plan{"-", "-", "1@4", "-", "-"}));
+}
+
 TEST(SharedPrefixes, SourcesAreAsOne) {
   const Sequence a{{5, 6, 7}, {1}}, b{{5, 6, 7}, {1}}, c{{5, 6}, {1}};
   EXPECT_EQ(plan({a, b, c}, 4), (Plan{"-", "0@1", "-"}));

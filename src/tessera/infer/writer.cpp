@@ -50,9 +50,7 @@ class Writer final : public Task {
       : Task(model, request),
         writing_(request.writing),
         most_likely_(request.chances),
-        on_chances_(request.on_chances),
-        on_token_(request.on_token),
-        on_text_(request.on_text),
+        of_choice_(request.chances_of_choice),
         sequence_(request.begin),
         begin_(static_cast<int64_t>(sequence_.tokens.size())),
         longest_(longest_sequence(model.spec(), request.writing.context)),
@@ -71,6 +69,12 @@ class Writer final : public Task {
     SamplingOptions& sampling = writing_.sampling;
     if (sampling.dry_multiplier > 0 && sampling.dry_breaker_ids.empty() && tokenizer != nullptr)
       sampling.dry_breaker_ids = breaker_ids(*tokenizer, sampling.dry_sequence_breakers);
+    for (const int64_t id : request.said)
+      if (!done()) accept(id);
+    // from here on it is told of
+    on_chances_ = request.on_chances;
+    on_token_ = request.on_token;
+    on_text_ = request.on_text;
     if (!wants_targets()) check_limits();
   }
 
@@ -100,7 +104,8 @@ class Writer final : public Task {
                        static_cast<size_t>(logits.size(1)));
     };
     const auto decide = [&](size_t i, const std::vector<int64_t>& tokens) {
-      const auto id = pick(row(i), tokens, memory);
+      Chances of_pick;
+      const auto id = pick(row(i), tokens, memory, of_choice_ ? &of_pick : nullptr);
       // a vocabulary may lack what a language asks for
       if (!id)
         fail(ErrorKind::input, "generate",
@@ -108,7 +113,8 @@ class Writer final : public Task {
              made(tokens), state_ ? state_->expected() : "no end yet");
       chosen_.push_back(*id);
       memories_.push_back(memory);
-      if (most_likely_) chances_.push_back(chances_of(row(i), chosen_.back(), *most_likely_));
+      if (most_likely_)
+        chances_.push_back(of_choice_ ? of_pick : chances_of(row(i), *id, *most_likely_));
     };
     decide(0, sequence_.tokens);
     if (guesses.empty()) return;
@@ -191,18 +197,25 @@ class Writer final : public Task {
     return ahead_.get();
   }
 
-  /// The token behind `tokens`, which may be guesses; none where none may come.
+  /// The token behind `tokens`, which may be guesses; none where none may come. `chances`: takes
+  /// how likely the choice was.
   std::optional<int64_t> pick(std::span<const float> logits,
                               const std::vector<int64_t>& tokens,
-                              SamplerMemory& memory) const {
-    if (const auto forced = forced_id(writing_, made(tokens))) return forced;
+                              SamplerMemory& memory,
+                              Chances* chances = nullptr) const {
+    const int64_t top = most_likely_.value_or(0);
+    if (const auto forced = forced_id(writing_, made(tokens))) {
+      if (chances != nullptr)
+        *chances = {{*forced, 0}, std::vector<Chance>(top > 0 ? 1 : 0, Chance{*forced, 0})};
+      return forced;
+    }
     if (!state_ && made(tokens) >= writing_.min_new_tokens)
-      return sample(logits, tokens, writing_.sampling, key_, given(), &memory);
+      return sample(logits, tokens, writing_.sampling, key_, given(), &memory, top, chances);
     const text::ConstraintState* const state = state_ ? behind(tokens) : nullptr;
     if (state_ && state == nullptr) return std::nullopt;
     std::vector<float> scores;
     if (!mask(logits, state, made(tokens), scores)) return std::nullopt;
-    return sample(scores, tokens, writing_.sampling, key_, given(), &memory);
+    return sample(scores, tokens, writing_.sampling, key_, given(), &memory, top, chances);
   }
 
   /// The likelihoods of what may come; false where nothing may.
@@ -291,6 +304,7 @@ class Writer final : public Task {
 
   Writing writing_;
   std::optional<int64_t> most_likely_;
+  bool of_choice_;  // chances
   std::function<void(const Chances&)> on_chances_;
   std::function<void(int64_t)> on_token_;
   std::function<void(std::string_view)> on_text_;

@@ -63,9 +63,9 @@ void Access::read_keys() {
   digests_ = std::move(digests);
 }
 
-bool Access::needs_key() const {
+size_t Access::keys() const {
   const std::shared_lock lock(mutex_);
-  return !digests_.empty();
+  return digests_.size();
 }
 
 void Access::check_origin(const HttpRequest& request) const {
@@ -78,7 +78,14 @@ void Access::check_origin(const HttpRequest& request) const {
     throw ApiError(403, "bad_host",
                    "this server is not called by that name; start it with --allow-host NAME");
   const std::string& origin = request.header("origin");
-  if (origin.empty()) return;
+  if (origin.empty()) {
+    // browsers that leave the origin out say where the page is from; to look at something is free
+    const std::string site = lowered(request.header("sec-fetch-site"));
+    const bool looks = request.method == "GET" || request.method == "HEAD";
+    if (!looks && (site == "cross-site" || site == "same-site"))
+      throw ApiError(403, "bad_origin", "pages from elsewhere may not ask");
+    return;
+  }
   const size_t scheme = origin.find("://");
   const bool same = scheme != std::string::npos &&
                     lowered(origin.substr(scheme + 3)) == lowered(request.header("host"));
@@ -86,6 +93,18 @@ void Access::check_origin(const HttpRequest& request) const {
                    options_.cors_origins.end())
     throw ApiError(403, "bad_origin",
                    "pages from elsewhere may not ask; start the server with --cors-origin ORIGIN");
+}
+
+void Access::check_type(const HttpRequest& request) {
+  std::string type = lowered(request.header("content-type"));
+  type.resize(std::min(type.find_first_of("; \t"), type.size()));
+  if (type == "application/json") return;
+  const bool browser =
+      !request.header("origin").empty() || !request.header("sec-fetch-site").empty();
+  const bool plain =
+      type.empty() || type == "application/x-www-form-urlencoded" || type == "text/plain";
+  if (browser || !plain)
+    throw ApiError(415, "unsupported_media_type", "Content-Type: expected application/json");
 }
 
 int Access::key_of(const HttpRequest& request) const {

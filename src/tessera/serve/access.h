@@ -27,10 +27,15 @@ class Access {
 
   /// The keys as the file has them now.
   void read_keys();
-  bool needs_key() const;
+  bool needs_key() const { return keys() > 0; }
+  size_t keys() const;
 
   /// Throws ApiError 403 unless the request names this server, and comes from no foreign page.
   void check_origin(const HttpRequest& request) const;
+  /// Throws ApiError 415 for a body that does not say it is JSON, where a browser sends it: a page
+  /// from elsewhere may send forms and plain text without being asked about. Others may leave it
+  /// out, or say what `curl -d` says.
+  static void check_type(const HttpRequest& request);
   /// The number of the key that the request shows, -1 where none is needed. Throws ApiError 401.
   int key_of(const HttpRequest& request) const;
   /// What a page from elsewhere needs to see of the answer; nothing for others.

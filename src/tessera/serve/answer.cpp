@@ -102,12 +102,38 @@ Choice Answer::take(Text& text, size_t index) {
                 .reasoning = std::exchange(text.reasoning, {}),
                 .offset = text.offset};
   text.offset += characters(choice.text);
+  if (!options_.asked.empty()) text.said += choice.text;
   choice.calls = std::exchange(text.calls, {});
   choice.first_call = text.given_calls;
   text.given_calls += static_cast<int64_t>(choice.calls.size());
   if (options_.chances) choice.chances = std::exchange(text.chances, {});
   if (options_.token_ids) choice.token_ids = std::exchange(text.ids, {});
   return choice;
+}
+
+void Answer::begin() {
+  begun_ = Exchange::Clock::now();
+}
+
+/// As llama.cpp's server has them; of prompts those tokens that were computed.
+Json Answer::timings(const Usage& usage) const {
+  const auto ms = [](Exchange::Clock::time_point from, Exchange::Clock::time_point to) {
+    return std::chrono::duration<double, std::milli>(to - from).count();
+  };
+  const auto now = Exchange::Clock::now();
+  const bool said = first_ != Exchange::Clock::time_point{};
+  const double prompt = ms(begun_, said ? first_ : now), made = said ? ms(first_, now) : 0;
+  const int64_t read = usage.prompt_tokens - usage.cached_tokens;
+  Json out = {{"queue_ms", ms(exchange_->arrived(), begun_)}, {"cache_n", usage.cached_tokens}};
+  const auto add = [&](const std::string& name, int64_t n, double time) {
+    out[name + "_n"] = n;
+    out[name + "_ms"] = time;
+    out[name + "_per_token_ms"] = n > 0 ? time / static_cast<double>(n) : 0;
+    out[name + "_per_second"] = time > 0 ? 1e3 * static_cast<double>(n) / time : 0;
+  };
+  add("prompt", read, prompt);
+  add("predicted", usage.completion_tokens, made);
+  return out;
 }
 
 void Answer::flush() {
@@ -119,7 +145,10 @@ void Answer::flush() {
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (!texts_[i].has_news()) continue;
     begin(texts_[i], i);
-    exchange_->event(options_.frames.chunk(take(texts_[i], i)));
+    const Choice piece = take(texts_[i], i);
+    Json event = options_.frames.chunk(piece);
+    if (options_.content) event["content"] = piece.text;
+    exchange_->event(event);
   }
 }
 
@@ -185,14 +214,28 @@ void Answer::end(std::vector<infer::Generation> made,
     else if (one.stop_id && std::find(options_.stop_ids.begin(), options_.stop_ids.end(),
                                       *one.stop_id) != options_.stop_ids.end())
       choice.stop_reason = *one.stop_id;
-    if (!options_.stream) {
-      choices.push_back(std::move(choice));
-      continue;
-    }
-    exchange_->event(options_.frames.chunk(choice));
+    if (!options_.asked.empty())
+      choice.sources = options_.asked[i / static_cast<size_t>(options_.choices)].sources(text.said);
+    choices.push_back(std::move(choice));
   }
-  if (!options_.stream) return exchange_->answer(options_.frames.whole(choices, usage));
-  if (options_.frames.usage) exchange_->event(options_.frames.usage_event(usage));
+  if (!options_.stream) {
+    Json whole = options_.frames.whole(choices, usage);
+    whole["timings"] = timings(usage);
+    if (options_.content) whole["content"] = choices.empty() ? "" : choices[0].text;
+    return exchange_->answer(whole);
+  }
+  // the last event has the times
+  for (size_t i = 0; i < choices.size(); ++i) {
+    Json event = options_.frames.chunk(choices[i]);
+    if (options_.content) event["content"] = choices[i].text;
+    if (i + 1 == choices.size() && !options_.frames.usage) event["timings"] = timings(usage);
+    exchange_->event(event);
+  }
+  if (options_.frames.usage) {
+    Json event = options_.frames.usage_event(usage);
+    event["timings"] = timings(usage);
+    exchange_->event(event);
+  }
   exchange_->end_events(true);
 }
 

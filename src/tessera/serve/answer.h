@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/infer/request.h"
+#include "tessera/retrieve/asker.h"
 #include "tessera/serve/exchange.h"
 #include "tessera/serve/engine_loop.h"
 #include "tessera/serve/frames.h"
@@ -26,6 +27,8 @@ struct AnswerOptions {
   std::vector<std::vector<int64_t>> echo_ids = {};  // their tokens, where chances are asked for
   int64_t choices = 1;                              // of each prompt
   std::vector<int64_t> stop_ids = {};               // those that the client asked for
+  std::vector<retrieve::Sourced> asked = {};        // of each prompt, where passages are before it
+  bool content = false;                             // the first text is "content" too
   Limits limits = {};
 };
 
@@ -36,6 +39,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   /// Has the request tell this answer, as text `index`.
   void listen(infer::Request& request, size_t index);
+  /// The engine begins with it.
+  void begin();
   /// Hands on what is new, unless the client is behind with reading.
   void flush();
   void end(std::vector<infer::Generation> made, Ending ending, const std::exception_ptr& error);
@@ -48,6 +53,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     int64_t given_calls = 0;
     bool begun = false;
     std::string text, reasoning;  // not handed on yet, where it streams; else all
+    std::string said;             // all that was handed on, where sources are to be found in it
     std::vector<TokenChance> chances;
     std::vector<int64_t> ids;
     int64_t offset = 0;  // characters before `text`
@@ -62,12 +68,13 @@ class Answer : public std::enable_shared_from_this<Answer> {
   void echo_chances(Text& text, size_t index, const infer::Generation& made);
   TokenChance chance_of(const infer::Chances& chances) const;
   std::string bytes_of(int64_t id) const;
+  Json timings(const Usage& usage) const;
 
   ExchangePtr exchange_;
   ServedModelPtr model_;
   AnswerOptions options_;
   std::vector<Text> texts_;
-  Exchange::Clock::time_point first_{};
+  Exchange::Clock::time_point begun_{}, first_{};
 };
 
 }  // namespace tessera::serve

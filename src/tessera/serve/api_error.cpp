@@ -23,6 +23,7 @@ constexpr std::array kStatuses = {
     Status{404, "Not Found", "invalid_request_error"},
     Status{405, "Method Not Allowed", "invalid_request_error"},
     Status{408, "Request Timeout", "timeout_error"},
+    Status{409, "Conflict", "invalid_request_error"},
     Status{413, "Payload Too Large", "invalid_request_error"},
     Status{414, "URI Too Long", "invalid_request_error"},
     Status{415, "Unsupported Media Type", "invalid_request_error"},

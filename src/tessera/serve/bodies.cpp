@@ -199,7 +199,14 @@ void add_generation(Fields<Body>& fields) {
   fields
       .integer("timeout_ms", &G::timeout_ms, 1, int64_t{1} << 40,
                "milliseconds until the request is given up; at most the server's own deadline")
-      .flag("return_token_ids", &G::return_token_ids, "choices with \"token_ids\"");
+      .flag("return_token_ids", &G::return_token_ids, "choices with \"token_ids\"")
+      .integer("priority", &G::priority, -10, 10,
+               "the lower goes first, where the server has priorities")
+      .flag("post_sampling_probs", &G::post_sampling_probs,
+            "logprobs of what is drawn from: behind penalties, temperature and filters")
+      .flag("cache_prompt", &G::cache_prompt,
+            "share what the prompt begins with with other requests, before and after")
+      .text("cache_salt", &G::cache_salt, 1024, "share it with requests of this salt alone");
   const auto keep = [&](const char* name, Json G::*member, const char* doc) {
     fields.add(name, object_schema(), doc,
                [member](Body& body, const Json& value, const std::string& said) {
@@ -212,11 +219,30 @@ void add_generation(Fields<Body>& fields) {
   keep("json_schema", &G::json_schema, "a JSON schema that the text must satisfy");
   keep("structured_outputs", &G::structured_outputs,
        "{json | regex | choice | grammar}: what the text must be");
+  fields.add(
+      "retrieve", Json::object(),
+      "passages of the server's index before the question: true, false, or {\"passages\": at "
+      "most so many, \"tokens\": of them together}",
+      [](Body& body, const Json& value, const std::string& name) {
+        body.retrieve = !value.is_boolean() || value.get<bool>();
+        if (value.is_boolean()) return;
+        if (!value.is_object())
+          refuse(name, name + " is " + std::string(spec::kind_of(value)) +
+                           "; expected true, false or {\"passages\", \"tokens\"}");
+        for (const auto& [key, number] : value.items()) {
+          const std::string which = name + "." + key.substr(0, 60);
+          if (key == "passages")
+            body.passages = integer_of(number, which, 1, 256);
+          else if (key == "tokens")
+            body.passage_tokens = integer_of(number, which, 1, kMostTokens);
+          else
+            refuse_unknown(key, {"passages", "tokens"});
+        }
+      });
   fields.text("grammar", &G::grammar, size_t{256} << 10, "GBNF that the text must follow");
   // what clients send without need
-  fields.inert("best_of", {1}, "not used").inert("suffix", {""}, "not used");
-  fields.inert("cache_prompt", {true}, "prompts share what they begin with in any case")
-      .inert("store", {false}, "nothing is stored")
+  fields.inert("best_of", {1}, "not used");
+  fields.inert("store", {false}, "nothing is stored")
       .inert("service_tier", {"auto", "default"}, "not used")
       .inert("modalities", {Json::array({"text"})}, "text alone")
       .inert("metadata", {}, "not used")
@@ -235,6 +261,8 @@ void check_generation(const GenerationBody& body, const Json& json) {
     refuse("response_format",
            "more than one of response_format, json_schema, structured_outputs and grammar; "
            "expected one at most");
+  if (body.post_sampling_probs && !body.top_logprobs)
+    refuse("post_sampling_probs", "post_sampling_probs without logprobs; expected these too");
   const bool searches = body.beams.value_or(1) > 1;
   if (body.length_penalty && !searches)
     refuse("length_penalty", "length_penalty without a search; expected beams of 2 or more");
@@ -422,8 +450,40 @@ const Fields<CompletionBody>& completion_fields() {
     f.flag("echo", &C::echo, "the prompt in front of the text")
         .flag("parse_special", &C::parse_special,
               "special tokens written in the prompt become those tokens")
+        .text("suffix", &C::suffix, kMostText,
+              "what stands behind the text, where the model fills in the middle")
         .integer("logprobs", &C::top_logprobs, 0, 20,
                  "the logarithm of each token's probability, with so many of the likeliest");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<InfillBody>& infill_fields() {
+  static const Fields<InfillBody> fields = [] {
+    using I = InfillBody;
+    Fields<I> f;
+    f.text("input_prefix", &I::before, kMostText, "what stands before the text")
+        .text("input_suffix", &I::behind, kMostText, "what stands behind it")
+        .text("prompt", &I::begun, kMostText, "how the text begins");
+    f.add("input_extra", {{"type", "array"}, {"maxItems", kMostPrompts}},
+          "other files: {\"filename\", \"text\"}",
+          [](I& body, const Json& value, const std::string& name) {
+            if (!value.is_array() || value.size() > kMostPrompts)
+              refuse(name, fmt::format("{} is no list of at most {} files", name, kMostPrompts));
+            for (size_t i = 0; i < value.size(); ++i) {
+              const std::string which = fmt::format("{}[{}]", name, i);
+              if (!value[i].is_object() || !value[i].contains("text"))
+                refuse(which, which + " is no {\"filename\", \"text\"}");
+              InfillBody::File file{"", text_of(value[i]["text"], which + ".text", kMostText)};
+              if (value[i].contains("filename"))
+                file.name = text_of(value[i]["filename"], which + ".filename", 4096);
+              body.files.push_back(std::move(file));
+            }
+          });
+    add_generation(f);
+    f.integer("logprobs", &I::top_logprobs, 0, 20,
+              "the logarithm of each token's probability, with so many of the likeliest");
     return f;
   }();
   return fields;
@@ -514,6 +574,35 @@ const Fields<EmbeddingsBody>& embeddings_fields() {
 
 namespace {
 
+/// A list in a list is a pair.
+std::vector<TextOrPair> texts_or_pairs_of(const Json& value, const std::string& name, size_t most) {
+  std::vector<TextOrPair> out;
+  if (value.is_string()) {
+    out.push_back({text_of(value, name, kMostText)});
+    return out;
+  }
+  if (!value.is_array() || value.empty() || value.size() > most)
+    refuse(name, fmt::format("{} is {}; expected a string, or a list of 1 to {} strings and pairs "
+                             "[string, string]",
+                             name,
+                             value.is_array() ? fmt::format("a list of {}", value.size())
+                                              : std::string(spec::kind_of(value)),
+                             most));
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string which = fmt::format("{}[{}]", name, i);
+    if (!value[i].is_array()) {
+      out.push_back({text_of(value[i], which, kMostText)});
+      continue;
+    }
+    if (value[i].size() != 2)
+      refuse(which, fmt::format("{} is a list of {}; expected a pair [string, string]", which,
+                                value[i].size()));
+    out.push_back({text_of(value[i][0], which + "[0]", kMostText),
+                   text_of(value[i][1], which + "[1]", kMostText)});
+  }
+  return out;
+}
+
 template <class Body>
 void add_input(Fields<Body>& f) {
   f.add("input", Json::object(), "a text, or a list of up to 2048",
@@ -548,7 +637,11 @@ const Fields<RerankBody>& rerank_fields() {
 const Fields<ClassifyBody>& classify_fields() {
   static const Fields<ClassifyBody> fields = [] {
     Fields<ClassifyBody> f;
-    add_input(f);
+    f.add("input", Json::object(), "a text, or a list of up to 2048 texts and [text, text] pairs",
+          [](ClassifyBody& body, const Json& value, const std::string& name) {
+            body.input = texts_or_pairs_of(value, name, kMostInputs);
+          });
+    add_model(f);
     return f;
   }();
   return fields;
@@ -628,6 +721,18 @@ CompletionBody read_completion(const Json& json, std::vector<std::string>* ignor
   auto body = read_with(completion_fields(), json, "prompt", ignored);
   check_generation(body, json);
   if (body.echo && body.beams.value_or(1) > 1) refuse("echo", "echo beside beams");
+  if (body.echo && body.retrieve.value_or(false)) refuse("echo", "echo beside retrieve");
+  if (!body.suffix.empty() && (body.echo || body.retrieve.value_or(false)))
+    refuse("suffix", "suffix beside echo or retrieve");
+  return body;
+}
+
+InfillBody read_infill(const Json& json, std::vector<std::string>* ignored) {
+  InfillBody body = infill_fields().read(json, ignored);
+  check_generation(body, json);
+  if (body.before.empty() && body.behind.empty())
+    refuse("input_prefix", "expected input_prefix, input_suffix or both", "missing_parameter");
+  if (body.retrieve.value_or(false)) refuse("retrieve", "retrieve: there is no question here");
   return body;
 }
 

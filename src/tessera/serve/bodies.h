@@ -35,7 +35,14 @@ struct GenerationBody {
   bool stream = false, include_usage = false;
   /// So many of the likeliest tokens beside each one's own logarithm; nothing: neither.
   std::optional<int64_t> top_logprobs;
-  int64_t timeout_ms = 0;  // 0 = the server's
+  bool post_sampling_probs = false;  // these are of what is drawn from
+  int64_t timeout_ms = 0;            // 0 = the server's
+  int64_t priority = 0;              // the lower goes first
+  bool cache_prompt = true;
+  std::string cache_salt;
+  /// Passages of the server's index before the question; nothing: as usual.
+  std::optional<bool> retrieve;
+  std::optional<int64_t> passages, passage_tokens;
   bool return_token_ids = false;
   /// What the text must be: at most one of them is given, as it was sent.
   Json response_format = nullptr, json_schema = nullptr, structured_outputs = nullptr;
@@ -52,6 +59,16 @@ struct Prompt {
 struct CompletionBody : GenerationBody {
   std::vector<Prompt> prompts;
   bool echo = false, parse_special = false;
+  std::string suffix;  // what stands behind the text
+};
+
+/// What stands in a text between two parts of it.
+struct InfillBody : GenerationBody {
+  std::string before, behind, begun;
+  struct File {
+    std::string name, text;
+  };
+  std::vector<File> files;  // beside it
 };
 
 struct ChatBody : GenerationBody {
@@ -79,9 +96,15 @@ struct RerankBody {
   bool use_activation = true, return_documents = true;
 };
 
+/// A text, or two of which a pair classifier says how they stand to each other.
+struct TextOrPair {
+  std::string text;
+  std::optional<std::string> second = {};
+};
+
 struct ClassifyBody {
   std::string model;
-  std::vector<std::string> input;
+  std::vector<TextOrPair> input;
 };
 
 struct FillMaskBody {
@@ -112,6 +135,7 @@ struct DetokenizeBody {
 
 /// The lists; made once.
 const Fields<CompletionBody>& completion_fields();
+const Fields<InfillBody>& infill_fields();
 const Fields<ChatBody>& chat_fields();
 const Fields<EmbeddingsBody>& embeddings_fields();
 const Fields<RerankBody>& rerank_fields();
@@ -123,6 +147,7 @@ const Fields<DetokenizeBody>& detokenize_fields();
 
 /// Reads a body and checks what fields say of each other.
 CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored = nullptr);
+InfillBody read_infill(const Json& json, std::vector<std::string>* ignored = nullptr);
 ChatBody read_chat(const Json& json, std::vector<std::string>* ignored = nullptr);
 template <class Body>
 Body read_with(const Fields<Body>& fields,

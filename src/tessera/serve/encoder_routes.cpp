@@ -4,8 +4,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "tessera/infer/classify.h"
 #include "tessera/nn/head/classifier.h"
 #include "tessera/serve/service_state.h"
+#include "tessera/text/token_spans.h"
 
 namespace tessera::serve {
 namespace {
@@ -19,6 +21,7 @@ struct Reading {
   ExchangePtr exchange;
   ServedModelPtr model;
   Rows rows;
+  std::vector<text::JudgedText> judged = {};  // the rows, where a classifier reads them
   size_t next = 0;
   std::vector<Tensor> parts = {};
 
@@ -29,10 +32,11 @@ struct Reading {
   }
 };
 
-/// `compute` makes something of some rows; `answer` says it all.
+/// `compute` makes something of some rows, the first of which is number `first`; `answer` says it
+/// all.
 void read_rows(ServiceState& state,
                const std::shared_ptr<Reading>& reading,
-               std::function<Tensor(const Rows& rows)> compute,
+               std::function<Tensor(const Rows& rows, size_t first)> compute,
                std::function<Json(const Reading& reading)> answer) {
   const int64_t context = reading->model->context();
   for (const auto& row : reading->rows) {
@@ -46,22 +50,18 @@ void read_rows(ServiceState& state,
         refuse("input", fmt::format("input holds token {}; expected 0 to {}", id,
                                     reading->model->spec().vocab - 1));
   }
-  Job job;
-  job.model = reading->model;
+  Job job = state.job_of(reading->exchange, reading->model);
   job.prompt_tokens = reading->tokens();
-  job.alive = reading->exchange;
-  job.gone = &reading->exchange->gone();
-  job.arrived = reading->exchange->arrived();
-  job.deadline = state.deadline_of(reading->exchange, 0);
   job.work = [reading, compute = std::move(compute)] {
     const at::NoGradGuard no_gradients;
     Rows piece;
+    const size_t first = reading->next;
     for (int64_t tokens = 0; reading->next < reading->rows.size() && tokens < kTokensAPiece;
          ++reading->next) {
       piece.push_back(reading->rows[reading->next]);
       tokens += infer::size_of(piece.back());
     }
-    reading->parts.push_back(compute(piece));
+    reading->parts.push_back(compute(piece, first));
     return reading->next == reading->rows.size();
   };
   job.on_end = [reading, answer = std::move(answer)](std::vector<infer::Generation>, Ending ending,
@@ -118,7 +118,7 @@ void embed(ServiceState& state,
            "unsupported_parameter");
   read_rows(
       state, reading,
-      [model, behind](const Rows& rows) {
+      [model, behind](const Rows& rows, size_t) {
         return infer::embed_rows(model->loaded, rows, model->embedding, behind);
       },
       [base64 = body.base64](const Reading& done) {
@@ -141,6 +141,51 @@ void embed(ServiceState& state,
       });
 }
 
+/// The documents by their scores, the best first.
+Json ranks_json(const Reading& done,
+                const RerankBody& body,
+                const char* method,
+                const Tensor& scores_R) {
+  const double* const scores = scores_R.const_data_ptr<double>();
+  std::vector<size_t> order(body.documents.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  if (body.top_n > 0 && static_cast<size_t>(body.top_n) < order.size())
+    order.resize(static_cast<size_t>(body.top_n));
+  Json results = Json::array();
+  for (const size_t i : order) {
+    Json result = {{"index", i}, {"relevance_score", scores[i]}};
+    if (body.return_documents) result["document"] = {{"text", body.documents[i]}};
+    results.push_back(std::move(result));
+  }
+  return {{"id", fresh_id("rerank")},
+          {"model", done.model->entry.id},
+          {"method", method},
+          {"results", std::move(results)},
+          {"usage", usage_of(done)}};
+}
+
+/// Texts and pairs as a classifier reads them.
+void judge(Reading& reading, const std::vector<TextOrPair>& texts) {
+  for (const TextOrPair& one : texts) {
+    reading.judged.push_back(text::judged_text(
+        reading.model->tokenizer(), one.text,
+        one.second ? std::optional<std::string_view>(*one.second) : std::nullopt, 0));
+    reading.rows.push_back(reading.judged.back().ids);
+  }
+}
+
+/// Logits of a piece of the rows.
+std::function<Tensor(const Rows&, size_t)> judging(const std::shared_ptr<Reading>& reading) {
+  return [reading](const Rows& rows, size_t first) {
+    const auto begin = reading->judged.begin() + static_cast<std::ptrdiff_t>(first);
+    return infer::judged_logits(
+        reading->model->loaded,
+        std::vector(begin, begin + static_cast<std::ptrdiff_t>(rows.size())));
+  };
+}
+
 void rerank(ServiceState& state,
             const ExchangePtr& exchange,
             const RerankBody& body,
@@ -148,13 +193,23 @@ void rerank(ServiceState& state,
   need(model->can.rerank, *model, "ranks no texts");
   if (body.query.empty()) refuse("query", "query is empty", "missing_parameter");
   const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
+  if (model->can.classify) {
+    std::vector<TextOrPair> pairs;
+    for (const std::string& document : body.documents) pairs.push_back({body.query, document});
+    judge(*reading, pairs);
+    return read_rows(state, reading, judging(reading), [body](const Reading& done) {
+      const Tensor logits_R = at::cat(done.parts).select(1, 0);
+      return ranks_json(done, body, "classifier",
+                        (body.use_activation ? at::sigmoid(logits_R) : logits_R).contiguous());
+    });
+  }
   std::vector<std::string> texts = {body.query};
   texts.insert(texts.end(), body.documents.begin(), body.documents.end());
   int64_t behind = 0;
   reading->rows = rows_of(*model, texts, behind);
   read_rows(
       state, reading,
-      [model, behind](const Rows& rows) {
+      [model, behind](const Rows& rows, size_t) {
         infer::EmbedOptions options = model->embedding;
         options.normalize = true;
         return infer::embed_rows(model->loaded, rows, options, behind);
@@ -164,24 +219,7 @@ void rerank(ServiceState& state,
         const Tensor scores_R =
             at::mv(vectors_RD.narrow(0, 1, vectors_RD.size(0) - 1), vectors_RD.select(0, 0))
                 .contiguous();
-        const double* const scores = scores_R.const_data_ptr<double>();
-        std::vector<size_t> order(body.documents.size());
-        std::iota(order.begin(), order.end(), size_t{0});
-        std::stable_sort(order.begin(), order.end(),
-                         [&](size_t a, size_t b) { return scores[a] > scores[b]; });
-        if (body.top_n > 0 && static_cast<size_t>(body.top_n) < order.size())
-          order.resize(static_cast<size_t>(body.top_n));
-        Json results = Json::array();
-        for (const size_t i : order) {
-          Json result = {{"index", i}, {"relevance_score", scores[i]}};
-          if (body.return_documents) result["document"] = {{"text", body.documents[i]}};
-          results.push_back(std::move(result));
-        }
-        return Json{{"id", fresh_id("rerank")},
-                    {"model", done.model->entry.id},
-                    {"method", "cosine"},
-                    {"results", std::move(results)},
-                    {"usage", usage_of(done)}};
+        return ranks_json(done, body, "cosine", scores_R);
       });
 }
 
@@ -202,6 +240,8 @@ Tensor softmax(const Tensor& logits_RC) {
 }
 
 std::string label_of(const ServedModel& model, int64_t index) {
+  const auto& head = dynamic_cast<const nn::ClassifierConfig&>(*model.spec().head.config);
+  if (!head.labels.empty()) return head.labels[static_cast<size_t>(index)];
   const Json& config = model.loaded.source.foreign_config;
   if (config.is_object() && config.contains("id2label") && config["id2label"].is_object()) {
     const Json& labels = config["id2label"];
@@ -211,54 +251,94 @@ std::string label_of(const ServedModel& model, int64_t index) {
   return "LABEL_" + std::to_string(index);
 }
 
+Json classes_json(const Reading& done, Json data) {
+  return {{"id", fresh_id("classify")},
+          {"object", "list"},
+          {"data", std::move(data)},
+          {"model", done.model->entry.id},
+          {"usage", usage_of(done)}};
+}
+
+/// Where the tokens of a text stand in it, in characters; nothing where its tokenizer cannot say.
+std::vector<std::pair<int64_t, int64_t>> places_of(const ServedModel& model,
+                                                   const std::string& text) {
+  std::vector<std::pair<int64_t, int64_t>> out;
+  try {
+    for (const text::TokenSpan& span : text::token_spans(model.tokenizer(), text)) {
+      const std::string_view all = text;
+      out.emplace_back(characters(all.substr(0, span.begin)), characters(all.substr(0, span.end)));
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::input) throw;
+    out.clear();
+  }
+  return out;
+}
+
+/// A class of every token.
+void classify_tokens(ServiceState& state,
+                     const std::shared_ptr<Reading>& reading,
+                     const ClassifyBody& body,
+                     int64_t n) {
+  for (size_t i = 0; i < body.input.size(); ++i)
+    if (body.input[i].second)
+      refuse(fmt::format("input[{}]", i),
+             "this model classifies the tokens of texts; expected a text, not a pair");
+  read_rows(
+      state, reading,
+      [model = reading->model](const Rows& rows, size_t) {
+        return softmax(model->loaded.model.logits(model->loaded.model.hidden(nn::Batch::of(rows))));
+      },
+      [n, body](const Reading& done) {
+        const Tensor all_RC = at::cat(done.parts).contiguous();
+        const double* at = all_RC.const_data_ptr<double>();
+        Json data = Json::array();
+        for (size_t r = 0; r < done.rows.size(); ++r) {
+          const text::JudgedText& judged = done.judged[r];
+          const auto places = places_of(*done.model, body.input[r].text);
+          Json tokens = Json::array();
+          for (size_t t = 0; t < judged.ids.size(); ++t, at += n) {
+            // those around the text are not its own
+            if (t < judged.first_begin || t >= judged.first_begin + judged.first_length) continue;
+            const auto token = static_cast<int32_t>(judged.ids[t]);
+            const size_t own = t - judged.first_begin;
+            const bool known = own < places.size();
+            const int64_t best = std::max_element(at, at + n) - at;
+            tokens.push_back(
+                {{"token", done.model->tokenizer().decode(std::span(&token, 1), false)},
+                 {"start", known ? Json(places[own].first) : Json()},
+                 {"end", known ? Json(places[own].second) : Json()},
+                 {"label", label_of(*done.model, best)},
+                 {"score", at[best]}});
+          }
+          data.push_back({{"index", r}, {"num_classes", n}, {"tokens", std::move(tokens)}});
+        }
+        return classes_json(done, std::move(data));
+      });
+}
+
 void classify(ServiceState& state,
               const ExchangePtr& exchange,
               const ClassifyBody& body,
               const ServedModelPtr& model) {
   need(model->can.classify, *model, "has no classes");
   const auto& head = dynamic_cast<const nn::ClassifierConfig&>(*model->spec().head.config);
-  const bool tokens = head.of == nn::ClassifierOf::tokens;
-  const auto reading =
-      std::make_shared<Reading>(Reading{exchange, model, encoded(*model, body.input, false)});
-  read_rows(
-      state, reading,
-      [model, tokens](const Rows& rows) {
-        const nn::Batch batch = nn::Batch::of(rows);
-        const Tensor hidden_ND = model->loaded.model.hidden(batch);
-        const Tensor logits = model->loaded.model.logits(
-            tokens ? hidden_ND : model->loaded.model.pooled(hidden_ND, batch));
-        return logits.size(1) == 1 ? at::sigmoid(logits.to(at::kDouble)) : softmax(logits);
-      },
-      [tokens, n = head.n_labels](const Reading& done) {
-        const Tensor all_RC = at::cat(done.parts).contiguous();
-        const double* at = all_RC.const_data_ptr<double>();
-        const auto best = [&](const double* p) { return std::max_element(p, p + n) - p; };
-        Json data = Json::array();
-        for (size_t r = 0; r < done.rows.size(); ++r) {
-          Json one = {{"index", r}, {"num_classes", n}};
-          if (!tokens) {
-            one["label"] = label_of(*done.model, best(at));
-            one["probs"] = std::vector<double>(at, at + n);
-            at += n;
-          } else {
-            one["tokens"] = Json::array();
-            for (const int64_t id : done.rows[r]) {
-              const auto token = static_cast<int32_t>(id);
-              one["tokens"].push_back(
-                  {{"token", done.model->tokenizer().decode(std::span(&token, 1), false)},
-                   {"label", label_of(*done.model, best(at))},
-                   {"score", at[best(at)]}});
-              at += n;
-            }
-          }
-          data.push_back(std::move(one));
-        }
-        return Json{{"id", fresh_id("classify")},
-                    {"object", "list"},
-                    {"data", std::move(data)},
-                    {"model", done.model->entry.id},
-                    {"usage", usage_of(done)}};
-      });
+  const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
+  judge(*reading, body.input);
+  if (head.of == nn::ClassifierOf::tokens)
+    return classify_tokens(state, reading, body, head.n_labels);
+  read_rows(state, reading, judging(reading), [n = head.n_labels](const Reading& done) {
+    const Tensor logits_RC = at::cat(done.parts);
+    const Tensor p_RC = (n == 1 ? at::sigmoid(logits_RC) : softmax(logits_RC)).contiguous();
+    const double* at = p_RC.const_data_ptr<double>();
+    Json data = Json::array();
+    for (size_t r = 0; r < done.rows.size(); ++r, at += n)
+      data.push_back({{"index", r},
+                      {"label", label_of(*done.model, std::max_element(at, at + n) - at)},
+                      {"probs", std::vector<double>(at, at + n)},
+                      {"num_classes", n}});
+    return classes_json(done, std::move(data));
+  });
 }
 
 /// Places of the mask in a row.
@@ -310,7 +390,7 @@ void fill_mask(ServiceState& state,
   }
   read_rows(
       state, reading,
-      [model](const Rows& rows) {
+      [model](const Rows& rows, size_t) {
         const nn::Batch batch = nn::Batch::of(rows);
         const Tensor hidden_ND = model->loaded.model.hidden(batch);
         std::vector<int64_t> places;

@@ -1,7 +1,8 @@
 #include "tessera/serve/engine_loop.h"
 
 #include <algorithm>
-#include <set>
+#include <limits>
+#include <tuple>
 
 #include "tessera/serve/api_error.h"
 
@@ -9,27 +10,58 @@ namespace tessera::serve {
 
 using Clock = Job::Clock;
 
+namespace {
+
+constexpr int64_t kRoom = 64;  // tokens that a text gets room for at a time
+constexpr int kYields = 2;     // so often a text lets go of its place, and not again
+constexpr auto kRise = std::chrono::seconds(10);
+constexpr size_t kClients = 4096;  // that are remembered beside those that are here
+
+}  // namespace
+
 struct EngineLoop::Running {
   Job job;
   struct Row {
-    std::optional<infer::Engine::Id> id;  // once it is the engine's
+    std::optional<infer::Engine::Id> id;  // while it is the engine's
     bool done = false;
+    int64_t bytes = 0, room = 0;       // kept for it, and the tokens that they are for
+    std::vector<int64_t> said = {};    // so far
+    int yields = 0;                    // how often it has let go of its place
+    std::shared_ptr<bool> heard = {};  // whether what it says now is told
     infer::Generation made = {};
     int64_t tokens = 0;
     Clock::time_point first = {}, last = {};
   };
   std::vector<Row> rows;
-  size_t submitted = 0;
   std::optional<Ending> ending;  // decided, but the engine has not let go of it
   std::exception_ptr error = nullptr;
   bool begun = false;  // has said a token
 
+  /// The first of its rows that has no place yet.
+  std::optional<size_t> next() const {
+    if (ending || job.work) return std::nullopt;
+    for (size_t i = 0; i < rows.size(); ++i)
+      if (!rows[i].id && !rows[i].done) return i;
+    return std::nullopt;
+  }
+  /// Whether a row may let go of its state and go on later.
+  bool may_yield(size_t row) const {
+    const infer::Request& request = job.requests[row];
+    // how surprising a text was is not kept
+    return rows[row].yields < kYields && !request.beams && request.targets.ids.empty() &&
+           request.writing.sampling.mirostat == 0;
+  }
   /// What of it the engine has is let go of.
   void leave(Ending why) {
     ending = why;
     for (Row& row : rows)
       if (row.id && !row.done) job.model->engine->cancel(*row.id);
   }
+};
+
+struct EngineLoop::Place {
+  Running* running = nullptr;
+  size_t row = 0;
 };
 
 EngineLoop::EngineLoop(const EngineLoopOptions& options, Metrics& metrics)
@@ -92,13 +124,11 @@ void EngineLoop::abort() {
 
 void EngineLoop::run() {
   for (;;) {
-    {
+    if (running_.empty()) {
+      measure();
       std::unique_lock lock(mutex_);
-      if (running_.empty()) {
-        measure();
-        changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
-        if (stopping_ && waiting_.empty()) return;
-      }
+      changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+      if (stopping_ && waiting_.empty()) return;
     }
     expire();
     admit();
@@ -141,67 +171,202 @@ void EngineLoop::expire() {
   }
 }
 
-/// Gives rows to those that run already, then to those that wait, in order.
-void EngineLoop::admit() {
-  const auto give = [&](Running& running) {
-    try {
-      while (!running.ending && submit_next(running)) {
-      }
-    } catch (...) {
-      running.error = std::current_exception();
-      running.leave(Ending::failed);
-    }
+/// Clients that come back begin where those that are here are, as nobody saves up turns.
+void EngineLoop::count_clients() {
+  std::set<std::string> here;
+  for (const Running& running : running_) here.insert(running.job.client);
+  for (const Job& job : waiting_) here.insert(job.client);
+  std::optional<double> least;
+  for (const std::string& client : here)
+    if (active_.contains(client))
+      least = std::min(least.value_or(served_[client]), served_[client]);
+  for (const std::string& client : here)
+    if (least && !active_.contains(client)) served_[client] = std::max(served_[client], *least);
+  if (served_.size() > kClients + here.size())
+    std::erase_if(served_, [&](const auto& one) { return !here.contains(one.first); });
+  active_ = std::move(here);
+}
+
+/// Its priority, and what it has risen by waiting.
+int64_t EngineLoop::rank(const Job& job) const {
+  return options_.priorities ? job.priority - (Clock::now() - job.arrived) / kRise : 0;
+}
+
+bool EngineLoop::goes_before(const Job& a, const Job& b) const {
+  const auto turn = [&](const Job& job) {
+    const auto served = served_.find(job.client);
+    return std::tuple(rank(job), served == served_.end() ? 0.0 : served->second, job.arrived);
   };
-  for (Running& running : running_) give(running);
+  return turn(a) < turn(b);
+}
+
+/// Whose turn it is among the texts that wait, or among those who want other work done.
+std::deque<Job>::iterator EngineLoop::next_waiting(bool work) {
+  auto found = waiting_.end();
+  for (auto at = waiting_.begin(); at != waiting_.end(); ++at)
+    if (!at->work != work && (found == waiting_.end() || goes_before(*at, *found))) found = at;
+  return found;
+}
+
+EngineLoop::Running& EngineLoop::begin(std::deque<Job>::iterator at) {
+  waiting_tokens_ -= at->prompt_tokens;
+  Running& running = running_.emplace_back();
+  running.job = std::move(*at);
+  waiting_.erase(at);
+  running.rows.resize(running.job.requests.size());
+  running_count_ = static_cast<int64_t>(running_.size());
+  metrics_.observe("queue_seconds",
+                   std::chrono::duration<double>(Clock::now() - running.job.arrived).count());
+  if (running.job.on_begin) running.job.on_begin();
+  return running;
+}
+
+/// Of the state of a row of so many tokens; all that it may come to where it cannot let go of it.
+int64_t EngineLoop::bytes_of(const Job& job, size_t row, int64_t tokens) const {
+  const infer::Request& request = job.requests[row];
+  return std::min(job.row_bytes,
+                  job.model->state_bytes(tokens, infer::size_of(request.begin.source)));
+}
+
+bool EngineLoop::has_room(int64_t bytes) const {
+  return rows_ < options_.parallel &&
+         (options_.state_bytes == 0 || bytes_ == 0 || bytes_ + bytes <= options_.state_bytes);
+}
+
+/// The text that came last among those of the highest priority number above this one.
+EngineLoop::Place EngineLoop::weakest(int64_t above) {
+  Place found;
+  for (Running& running : running_) {
+    if (running.job.work || running.ending || running.job.priority <= above) continue;
+    for (size_t i = 0; i < running.rows.size(); ++i) {
+      const Running::Row& row = running.rows[i];
+      if (!row.id || row.done || !running.may_yield(i)) continue;
+      if (found.running == nullptr ||
+          std::tuple(running.job.priority, running.job.arrived) >=
+              std::tuple(found.running->job.priority, found.running->job.arrived))
+        found = {&running, i};
+    }
+  }
+  return found;
+}
+
+/// Its state goes; it will go on from its tokens.
+void EngineLoop::let_go(const Place& place, const char* kind) {
+  Running::Row& row = place.running->rows[place.row];
+  const ServedModelPtr& model = place.running->job.model;
+  model->engine->cancel(*row.id);
+  dropped_[model].push_back(*row.id);
+  *row.heard = false;
+  row.id.reset();
+  --rows_;
+  bytes_ -= std::exchange(row.bytes, 0);
+  ++row.yields;
+  metrics_.add("preemptions_total", 1, std::string("kind=") + label(kind));
+}
+
+/// Room for a further text; those of less priority let go of theirs, where all of it can be had.
+bool EngineLoop::make_room(const Job& job, int64_t bytes) {
+  if (has_room(bytes)) return true;
+  if (!options_.priorities) return false;
+  int64_t rows = rows_, held = bytes_;
+  for (const Running& running : running_)
+    for (size_t i = 0; i < running.rows.size() && running.job.priority > job.priority; ++i)
+      if (const Running::Row& row = running.rows[i];
+          row.id && !row.done && !running.ending && running.may_yield(i)) {
+        --rows;
+        held -= row.bytes;
+      }
+  if (rows >= options_.parallel ||
+      (options_.state_bytes > 0 && held > 0 && held + bytes > options_.state_bytes))
+    return false;
+  while (!has_room(bytes)) let_go(weakest(job.priority), "priority");
+  return true;
+}
+
+/// Gives places to texts, by their turn; those that run already come before others of their rank.
+void EngineLoop::admit() {
+  {
+    // other work needs no state
+    const std::lock_guard lock(mutex_);
+    count_clients();
+    auto works = std::count_if(running_.begin(), running_.end(),
+                               [](const Running& running) { return !!running.job.work; });
+    for (auto at = next_waiting(true); at != waiting_.end() && works < options_.parallel;
+         at = next_waiting(true), ++works) {
+      served_[at->client] += static_cast<double>(at->prompt_tokens);
+      begin(at);
+    }
+  }
   for (;;) {
-    // one after the other
-    if (!running_.empty() && !running_.back().ending &&
-        running_.back().submitted < running_.back().rows.size())
-      return;
-    Running next;
+    Running* next = nullptr;
+    for (Running& running : running_)
+      if (running.next() && (next == nullptr || std::tuple(rank(running.job), running.job.arrived) <
+                                                    std::tuple(rank(next->job), next->job.arrived)))
+        next = &running;
     {
       const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) break;
-      const Job& job = waiting_.front();
-      const bool fits = job.work != nullptr || (rows_ < options_.parallel &&
-                                                (options_.state_bytes == 0 || bytes_ == 0 ||
-                                                 bytes_ + job.row_bytes <= options_.state_bytes));
-      if (!fits) break;
-      waiting_tokens_ -= job.prompt_tokens;
-      next.job = std::move(waiting_.front());
-      waiting_.pop_front();
+      const auto at = next_waiting(false);
+      if (at != waiting_.end() && (next == nullptr || rank(*at) < rank(next->job))) {
+        // not begun before there is room for its first row
+        const int64_t first =
+            bytes_of(*at, 0, infer::size_of(at->requests[0].begin.tokens) + kRoom);
+        if (!make_room(*at, first)) return;
+        next = &begin(at);
+      }
     }
-    metrics_.observe("queue_seconds",
-                     std::chrono::duration<double>(Clock::now() - next.job.arrived).count());
-    next.rows.resize(next.job.requests.size());
-    running_.push_back(std::move(next));
-    running_count_ = static_cast<int64_t>(running_.size());
-    give(running_.back());
+    if (next == nullptr || !give_next(*next)) return;
   }
 }
 
-/// The next of its texts goes to the engine, where there is room.
-bool EngineLoop::submit_next(Running& running) {
+/// The next of its texts goes to the engine, where there is room; false where there is none.
+bool EngineLoop::give_next(Running& running) {
+  const size_t index = *running.next();
+  Running::Row& row = running.rows[index];
+  const infer::Request& request = running.job.requests[index];
+  row.room = infer::size_of(request.begin.tokens) + infer::size_of(row.said) + kRoom;
+  const int64_t bytes =
+      running.may_yield(index) ? bytes_of(running.job, index, row.room) : running.job.row_bytes;
+  if (!make_room(running.job, bytes)) return false;
+  row.bytes = bytes;
+  try {
+    give(running, index);
+  } catch (...) {
+    running.error = std::current_exception();
+    running.leave(Ending::failed);
+  }
+  return true;
+}
+
+void EngineLoop::give(Running& running, size_t index) {
   Job& job = running.job;
-  if (running.submitted == running.rows.size()) return false;
-  if (rows_ >= options_.parallel) return false;
-  if (options_.state_bytes > 0 && bytes_ > 0 && bytes_ + job.row_bytes > options_.state_bytes)
-    return false;
   ServedModel& model = *job.model;
-  if (!model.engine)
+  if (!model.engine) {
     model.engine = std::make_unique<infer::Engine>(
         model.loaded.model,
         infer::Engine::Options{
             .tokenizer = &*model.loaded.tokenizer, .cache = model.cache.get(), .kv = model.kv});
-  const size_t index = running.submitted;
+    if (std::none_of(known_.begin(), known_.end(),
+                     [&](const Known& known) { return known.model.lock() == job.model; }))
+      known_.push_back({job.model});
+  }
   Running::Row& row = running.rows[index];
-  infer::Request request = std::move(job.requests[index]);
+  infer::Request request = job.requests[index];
   request.cancel = job.gone;
+  const int64_t read = infer::size_of(request.begin.tokens) + infer::size_of(request.begin.source);
+  if (row.yields > 0) {
+    metrics_.add("recomputed_tokens_total", static_cast<double>(read + infer::size_of(row.said)));
+    request.said = row.said;
+  }
   // a choice begins as the first one of its prompt, while that is there
-  if (const size_t first = index - index % static_cast<size_t>(job.choices); first != index)
-    if (const Running::Row& leader = running.rows[first]; leader.id && !leader.done)
+  const size_t first = index - index % static_cast<size_t>(job.choices);
+  if (first == index && row.yields == 0) served_[job.client] += static_cast<double>(read);
+  if (first != index && row.yields == 0)
+    if (const Running::Row& leader = running.rows[first];
+        leader.id && !leader.done && leader.yields == 0)
       request.begins_as = leader.id;
-  request.on_token = [this, &running, &row, told = request.on_token](int64_t id) {
+  const auto heard = std::make_shared<bool>(true);
+  request.on_token = [this, &running, &row, heard, told = request.on_token](int64_t id) {
+    if (!*heard) return;
     const auto now = Clock::now();
     const auto since = [&](Clock::time_point then) {
       return std::chrono::duration<double>(now - then).count();
@@ -211,40 +376,81 @@ bool EngineLoop::submit_next(Running& running) {
       metrics_.observe("time_to_first_token_seconds", since(running.job.arrived));
     if (row.tokens++ > 0) metrics_.observe("inter_token_seconds", since(row.last));
     row.last = now;
+    row.said.push_back(id);
+    served_[running.job.client] += 2;
     if (told) told(id);
   };
+  if (request.on_text)
+    request.on_text = [heard, told = request.on_text](std::string_view text) {
+      if (*heard) told(text);
+    };
   row.id = model.engine->submit(request);
-  ++running.submitted;
+  row.heard = heard;
   ++rows_;
-  bytes_ += job.row_bytes;
-  return true;
+  bytes_ += row.bytes;
+}
+
+/// Texts that have filled their room get more of it, where need be from those that came last.
+void EngineLoop::grow() {
+  if (options_.state_bytes == 0) return;
+  for (Running& running : running_)
+    for (size_t i = 0; i < running.rows.size() && !running.ending; ++i) {
+      Running::Row& row = running.rows[i];
+      if (!row.id || row.done || !running.may_yield(i)) continue;
+      const int64_t held =
+          infer::size_of(running.job.requests[i].begin.tokens) + infer::size_of(row.said);
+      if (held < row.room) continue;
+      const int64_t bytes = bytes_of(running.job, i, held + kRoom);
+      while (row.id && bytes_ - row.bytes > 0 && bytes_ - row.bytes + bytes > options_.state_bytes)
+        let_go(weakest(std::numeric_limits<int64_t>::min()), "memory");
+      if (!row.id) continue;
+      row.room = held + kRoom;
+      bytes_ += bytes - row.bytes;
+      row.bytes = bytes;
+    }
 }
 
 void EngineLoop::step() {
-  // one piece of other work for each that has some
-  for (auto at = running_.begin(); at != running_.end();) {
-    const auto next = std::next(at);
-    if (at->job.work) {
-      bool last = true;
-      std::exception_ptr error;
-      if (!at->ending) {
-        try {
-          last = at->job.work();
-        } catch (...) {
-          error = std::current_exception();
-        }
-      }
-      if (at->ending || error || last)
-        end(at, error ? Ending::failed : at->ending.value_or(Ending::done), error);
-    }
-    at = next;
-  }
+  step_work();
+  grow();
   std::vector<ServedModelPtr> models;
+  const auto add = [&](const ServedModelPtr& model) {
+    if (std::find(models.begin(), models.end(), model) == models.end()) models.push_back(model);
+  };
   for (const Running& running : running_)
-    if (!running.job.work &&
-        std::find(models.begin(), models.end(), running.job.model) == models.end())
-      models.push_back(running.job.model);
+    if (!running.job.work) add(running.job.model);
+  for (const auto& [model, ids] : dropped_) add(model);
   for (const ServedModelPtr& model : models) step_model(model);
+}
+
+/// Pieces of other work, one after the other's, for about as long as a step may take.
+void EngineLoop::step_work() {
+  const auto until = Clock::now() + std::chrono::milliseconds(options_.step_ms);
+  std::vector<std::list<Running>::iterator> works;
+  for (auto at = running_.begin(); at != running_.end(); ++at)
+    if (at->job.work) works.push_back(at);
+  bool first = true;
+  for (const auto at : works) {
+    if (at->ending) {
+      end(at, *at->ending, nullptr);
+      continue;
+    }
+    if (!std::exchange(first, false) && Clock::now() >= until) continue;
+    const auto piece = Clock::now();
+    bool last = true;
+    std::exception_ptr error;
+    try {
+      last = at->job.work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    metrics_.add("steps_total", 1, "kind=\"work\"");
+    metrics_.observe("step_seconds", std::chrono::duration<double>(Clock::now() - piece).count());
+    if (error || last)
+      end(at, error ? Ending::failed : Ending::done, error);
+    else
+      running_.splice(running_.end(), running_, at);  // the others' turn
+  }
 }
 
 /// Tokens of prompts in the next step.
@@ -270,7 +476,7 @@ void EngineLoop::step_model(const ServedModelPtr& model) {
     } catch (...) {
       error = std::current_exception();
     }
-    metrics_.add("steps_total");
+    metrics_.add("steps_total", 1, "kind=\"text\"");
     metrics_.observe("step_seconds", std::chrono::duration<double>(Clock::now() - begin).count());
   }
   for (auto at = running_.begin(); at != running_.end();) {
@@ -280,10 +486,9 @@ void EngineLoop::step_model(const ServedModelPtr& model) {
         end(at, Ending::failed, error);
       } else {
         collect(*at);
-        const bool submitted = at->submitted == at->rows.size() || at->ending;
-        const bool over =
-            submitted && std::all_of(at->rows.begin(), at->rows.end(),
-                                     [](const auto& row) { return row.done || !row.id; });
+        const bool over = std::all_of(at->rows.begin(), at->rows.end(), [&](const auto& row) {
+          return row.done || (at->ending && !row.id);
+        });
         if (over)
           end(at, at->ending.value_or(Ending::done), at->error);
         else if (at->job.on_step && !at->ending)
@@ -292,7 +497,13 @@ void EngineLoop::step_model(const ServedModelPtr& model) {
     }
     at = next;
   }
-  // what an engine is after a step that failed nobody knows
+  // what lost its place is gone by now; what an engine is after a step that failed nobody knows
+  if (const auto dropped = dropped_.find(model); dropped != dropped_.end()) {
+    if (!error && model->engine)
+      for (const infer::Engine::Id id : dropped->second)
+        if (model->engine->done(id)) model->engine->take(id);
+    dropped_.erase(dropped);
+  }
   if (error) model->engine.reset();
 }
 
@@ -302,7 +513,7 @@ void EngineLoop::collect(Running& running) {
     row.made = running.job.model->engine->take(*row.id).generation;
     row.done = true;
     --rows_;
-    bytes_ -= running.job.row_bytes;
+    bytes_ -= std::exchange(row.bytes, 0);
   }
 }
 
@@ -317,7 +528,7 @@ void EngineLoop::end(std::list<Running>::iterator at, Ending ending, std::except
   for (Running::Row& row : running.rows) {
     if (row.id && !row.done) {  // its engine goes
       --rows_;
-      bytes_ -= job.row_bytes;
+      bytes_ -= row.bytes;
     }
     if (row.tokens > 1)
       metrics_.observe("time_per_output_token_seconds",
@@ -345,7 +556,7 @@ void EngineLoop::end(std::list<Running>::iterator at, Ending ending, std::except
     metrics_.observe("request_prompt_tokens", static_cast<double>(job.prompt_tokens));
     metrics_.observe("request_generated_tokens", tokens);
   }
-  metrics_.observe("request_seconds", since(job.arrived));
+  if (!job.part) metrics_.observe("request_seconds", since(job.arrived));
   auto on_end = std::move(running.job.on_end);
   const auto alive = job.alive;
   running_.erase(at);
@@ -360,6 +571,57 @@ void EngineLoop::measure() {
   measured_ = now;
   metrics_.set("requests_running", static_cast<double>(running_.size()));
   metrics_.set("state_reserved_bytes", static_cast<double>(bytes_));
+  measure_models();
+  Json all = Json::array();
+  for (const Running& running : running_) {
+    int64_t rows = 0, said = 0, waits = 0, yields = 0;
+    for (const Running::Row& row : running.rows) {
+      rows += row.id && !row.done ? 1 : 0;
+      waits += !row.id && !row.done ? 1 : 0;
+      said += row.tokens;
+      yields += row.yields;
+    }
+    all.push_back({{"id", running.job.id},
+                   {"model", running.job.model->entry.id},
+                   {"client", running.job.client},
+                   {"priority", running.job.priority},
+                   {"seconds", std::chrono::duration<double>(now - running.job.arrived).count()},
+                   {"prompt_tokens", running.job.prompt_tokens},
+                   {"generated_tokens", said},
+                   {"texts_running", rows},
+                   {"texts_waiting", waits},
+                   {"preemptions", yields}});
+  }
+  const std::lock_guard lock(mutex_);
+  view_ = std::move(all);
+}
+
+/// Of the states and caches of all models that have said something.
+void EngineLoop::measure_models() {
+  std::erase_if(known_, [](const Known& known) { return known.model.expired(); });
+  double states = 0, cached = 0;
+  for (Known& known : known_) {
+    const ServedModelPtr model = known.model.lock();
+    if (!model) continue;
+    if (model->engine) states += static_cast<double>(model->engine->state().page_bytes());
+    if (!model->cache) continue;
+    const infer::PrefixCacheStats& now = model->cache->stats();
+    const auto add = [&](const char* name, int64_t after, int64_t before) {
+      if (after > before) metrics_.add(name, static_cast<double>(after - before));
+    };
+    add("prefix_cache_hits_total", now.hits, known.counted.hits);
+    add("prefix_cache_evictions_total", now.evictions, known.counted.evictions);
+    add("prefix_cache_snapshots_total", now.snapshots, known.counted.snapshots);
+    known.counted = now;
+    cached += static_cast<double>(model->cache->bytes());
+  }
+  metrics_.set("state_bytes", states);
+  metrics_.set("prefix_cache_bytes", cached);
+}
+
+Json EngineLoop::view() const {
+  const std::lock_guard lock(mutex_);
+  return view_;
 }
 
 int EngineLoop::retry_after() const {

@@ -1,13 +1,22 @@
 // The one thread that computes: it takes requests as they come, steps the engines of their models,
 // and tells how they ended. No text depends on what else it does.
+//
+// Whose turn it is: the lower priority goes first (what waits rises by one every ten seconds), then
+// the client that was served least (a token read counts 1, one said 2; Sheng et al. 2024,
+// arXiv:2401.00588), then who came first. A text is begun where its prompt and some tokens fit
+// beside the others; when texts grow beyond the memory of states, the one that came last lets go of
+// its state and later goes on from its tokens, which are read anew. One that did so twice keeps its
+// place to the end.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "tessera/serve/limits.h"
@@ -28,9 +37,13 @@ struct Job {
   int64_t choices = 1;
   int64_t prompt_tokens = 0;          // of all prompts
   int64_t row_bytes = 0;              // of the state that each of them may come to, at most
+  std::string id, client;             // as it is shown; whose turn it counts as
+  int64_t priority = 0;               // the lower goes first
   std::shared_ptr<void> alive;        // what `gone` belongs to
   const CancelToken* gone = nullptr;  // nobody waits for it any more
   Clock::time_point arrived = Clock::now(), deadline = Clock::time_point::max();
+  /// Once it is its turn.
+  std::function<void()> on_begin;
   /// After every step that it took part in.
   std::function<void()> on_step;
   /// Once, as its last call. With `done` all generations are there; the error is that of `failed`.
@@ -38,12 +51,14 @@ struct Job {
       on_end;
   /// In place of requests: one piece of other work, and whether that was the last.
   std::function<bool()> work;
+  bool part = false;  // another job of the same request answers it, and is what is measured
 };
 
 struct EngineLoopOptions {
   int64_t parallel = 16;    // texts at a time
   int64_t state_bytes = 0;  // most memory of states; 0 = any
   int64_t step_ms = 100;    // beside texts that go on, prompts take about so long a step
+  bool priorities = false;  // texts let go of their places for those of lower priority numbers
   Limits limits;
 };
 
@@ -57,6 +72,9 @@ class EngineLoop {
   /// So much is waiting, running.
   int64_t waiting() const;
   int64_t running() const;
+  /// Those that run, as of about half a second ago, without a word of what they say: id, model,
+  /// client, priority, tokens read and said, texts that run and that wait for their place.
+  Json view() const;
   /// Ends what there is with Ending::shutdown, and takes nothing more.
   void abort();
   /// Seconds until what waits may have begun, for who is turned away.
@@ -64,23 +82,39 @@ class EngineLoop {
 
  private:
   struct Running;
+  struct Place;  // a row of a running job
   void run();
   void admit();
-  bool submit_next(Running& running);
+  void count_clients();
+  std::deque<Job>::iterator next_waiting(bool work);
+  Running& begin(std::deque<Job>::iterator at);
+  int64_t rank(const Job& job) const;
+  bool goes_before(const Job& a, const Job& b) const;
+  int64_t bytes_of(const Job& job, size_t row, int64_t tokens) const;
+  bool has_room(int64_t bytes) const;
+  bool make_room(const Job& job, int64_t bytes);
+  bool give_next(Running& running);
+  void give(Running& running, size_t index);
+  Place weakest(int64_t above);
+  void let_go(const Place& place, const char* kind);
+  void grow();
   void expire();
   void step();
+  void step_work();
   void step_model(const ServedModelPtr& model);
   void collect(Running& running);
   void end(std::list<Running>::iterator at, Ending ending, std::exception_ptr error = nullptr);
   int64_t budget(const ServedModelPtr& model);
   void measure();
+  void measure_models();
 
   const EngineLoopOptions options_;
   Metrics& metrics_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Job> waiting_;
+  std::deque<Job> waiting_;  // by arrival
   int64_t waiting_tokens_ = 0;
+  Json view_ = Json::array();
   std::atomic<int64_t> running_count_{0};
   bool stopping_ = false, aborting_ = false;
   std::atomic<double> tokens_per_second_{0};  // of prompts
@@ -88,6 +122,15 @@ class EngineLoop {
   // of the thread
   std::list<Running> running_;
   int64_t rows_ = 0, bytes_ = 0;
+  std::map<std::string, double> served_;  // tokens, by client
+  std::set<std::string> active_;          // clients that run or wait
+  /// Of each model, the texts whose places were taken, until its engine has let go of them.
+  std::map<ServedModelPtr, std::vector<infer::Engine::Id>> dropped_;
+  struct Known {
+    std::weak_ptr<ServedModel> model;
+    infer::PrefixCacheStats counted = {};
+  };
+  std::vector<Known> known_;  // models that were asked for
   Job::Clock::time_point measured_{};
   std::thread thread_;
 };

@@ -35,6 +35,10 @@ class Exchange {
   Clock::time_point arrived() const { return arrived_; }
   /// Which key the client showed, -1 = none.
   int key = -1;
+  /// The address it is at.
+  std::string peer;
+  /// Whose turn a request counts as: a key's, else an address's.
+  std::string client() const { return key >= 0 ? "key " + std::to_string(key) : peer; }
   /// Set when the client has gone: nobody reads the answer.
   CancelToken& gone() { return gone_; }
 

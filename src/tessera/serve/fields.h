@@ -145,7 +145,10 @@ class Fields {
   }
   std::vector<std::string> names() const {
     std::vector<std::string> out;
-    for (const Field<Body>& field : all_) out.push_back(field.name);
+    for (const Field<Body>& field : all_) {
+      out.push_back(field.name);
+      out.insert(out.end(), field.aliases.begin(), field.aliases.end());
+    }
     return out;
   }
 

@@ -44,6 +44,7 @@ struct Choice {
   std::optional<std::vector<int64_t>> token_ids = {};
   std::vector<text::ToolCall> calls = {};
   int64_t first_call = 0;  // number of the first of them within the answer
+  Json sources = nullptr;  // what stood before the question, where anything did
 };
 
 /// Of one request.

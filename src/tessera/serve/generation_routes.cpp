@@ -1,6 +1,7 @@
 // Completions, chats and translations.
 #include <random>
 
+#include "tessera/base/sha256.h"
 #include "tessera/serve/service_state.h"
 
 namespace tessera::serve {
@@ -76,7 +77,9 @@ struct Asked {
   bool chat = false;
   std::vector<std::vector<int64_t>> prompts = {};
   std::vector<std::string> echo = {};
-  int64_t otherwise = 16;  // new tokens where the request does not say
+  std::vector<retrieve::Sourced> asked = {};  // what stands before each prompt, where anything does
+  bool content = false;                       // see AnswerOptions
+  int64_t otherwise = 16;                     // new tokens where the request does not say
   const char* param = "prompt";
   std::optional<text::ReplyReader::Options> reply = {};
   std::shared_ptr<const text::Constraint> calls = nullptr;  // what calls of functions must be
@@ -123,15 +126,29 @@ infer::Writing writing_of(const GenerationBody& body,
   return out;
 }
 
+/// Who may share what is computed of a prompt: those of one key, and of one salt, where there are
+/// any; how long a prompt takes tells nobody else what was asked before.
+int64_t salt_of(const ServiceState& state, const Exchange& exchange, const GenerationBody& body) {
+  if (!body.cache_prompt) return infer::Sequence::kAlone;
+  const bool keys = state.access.keys() > 1;
+  if (body.cache_salt.empty() && !keys) return 0;
+  const std::string all = fmt::format("{} {}", keys ? exchange.key : 0, body.cache_salt);
+  const std::string digest = sha256(all);
+  return std::stoll(digest.substr(0, 15), nullptr, 16);
+}
+
 /// Hands the texts to the engine.
 void submit(ServiceState& state, const Asked& asked, const GenerationBody& body, bool echo) {
   const ServedModel& model = *asked.model;
   const uint64_t seed = body.seed.value_or(fresh_seed());
   const infer::Writing writing = writing_of(body, asked, state.options.generation_config, seed);
   const bool searches = body.beams.value_or(1) > 1, chances = body.top_logprobs.has_value();
-  Job job;
-  job.model = asked.model;
+  Job job = state.job_of(asked.exchange, asked.model, body.timeout_ms);
   job.choices = body.n;
+  if (body.priority != 0 && !state.options.engine.priorities)
+    refuse("priority", "priority: this server has none; it is started with --priorities",
+           "unsupported_parameter");
+  job.priority = body.priority;
   AnswerOptions answer{.frames = frames_of(asked, body, seed),
                        .stream = body.stream,
                        .reply = asked.reply,
@@ -140,6 +157,8 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
                        .echo = asked.echo,
                        .choices = body.n,
                        .stop_ids = body.stop_token_ids,
+                       .asked = asked.asked,
+                       .content = asked.content,
                        .limits = state.options.server.limits};
   int64_t longest = 0, source = 0;
   for (const std::vector<int64_t>& prompt : asked.prompts) {
@@ -154,7 +173,9 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
     infer::Request request{infer::first_sequence(model.spec(), prompt)};
     request.writing = writing;
     request.writing.max_new_tokens = room_for(body, model, tokens, asked.otherwise, asked.param);
+    request.begin.salt = salt_of(state, *asked.exchange, body);
     if (chances) request.chances = *body.top_logprobs;
+    request.chances_of_choice = body.post_sampling_probs;
     if (searches)
       request.beams = infer::BeamOptions{.beams = *body.beams,
                                          .length_penalty = body.length_penalty.value_or(1)};
@@ -179,37 +200,147 @@ void submit(ServiceState& state, const Asked& asked, const GenerationBody& body,
   const auto texts =
       std::make_shared<Answer>(asked.exchange, asked.model, std::move(answer), job.requests.size());
   for (size_t i = 0; i < job.requests.size(); ++i) texts->listen(job.requests[i], i);
-  job.alive = asked.exchange;
-  job.gone = &asked.exchange->gone();
-  job.arrived = asked.exchange->arrived();
-  job.deadline = state.deadline_of(asked.exchange, body.timeout_ms);
+  job.on_begin = [texts] { texts->begin(); };
   if (body.stream) job.on_step = [texts] { texts->flush(); };
   job.on_end = [texts](std::vector<infer::Generation> made, Ending ending,
                        std::exception_ptr error) { texts->end(std::move(made), ending, error); };
   state.engine->submit(std::move(job));
 }
 
-void complete(ServiceState& state,
-              const ExchangePtr& exchange,
-              const CompletionBody& body,
-              const ServedModelPtr& model) {
-  need(model->can.completion, *model, "makes no text");
+/// Calls `go` on a worker with each question behind the passages that may answer it: the engine's
+/// thread looks for them.
+void with_passages(ServiceState& state,
+                   const ExchangePtr& exchange,
+                   const GenerationBody& body,
+                   const ServedModelPtr& model,
+                   const std::vector<std::string>& questions,
+                   const std::function<void(std::vector<retrieve::Sourced> asked)>& go) {
+  if (!state.asker)
+    refuse("retrieve", "retrieve: this server has no index; it is started with --retrieve INDEX",
+           "unsupported_parameter");
+  const retrieve::Room room{body.passages.value_or(state.options.room.passages),
+                            body.passage_tokens.value_or(state.options.room.tokens)};
+  const auto asked = std::make_shared<std::vector<retrieve::Sourced>>();
+  Job job = state.job_of(exchange, model, body.timeout_ms);
+  job.priority = body.priority;
+  job.part = true;
+  job.work = [&state, exchange, model, questions, room, asked] {
+    asked->push_back(
+        state.asker->ask(questions[asked->size()], model->tokenizer(), room, &exchange->gone()));
+    return asked->size() == questions.size();
+  };
+  job.on_end = [&state, exchange, asked, go](std::vector<infer::Generation>, Ending ending,
+                                             const std::exception_ptr& error) {
+    if (fail_unless_done(*exchange, ending, error)) return;
+    state.work(exchange, [asked, go] { go(std::move(*asked)); });
+  };
+  state.engine->submit(std::move(job));
+}
+
+std::vector<int64_t> plain_ids(const ServedModel& model, const std::string& text) {
+  return widened(model.tokenizer().encode(text, {.add_special = false}));
+}
+
+/// A text without its middle, which begins with `begun`.
+std::vector<int64_t> around_middle(const ServedModel& model, const InfillBody& body) {
+  if (!model.fim)
+    throw ApiError(501, "model_capability",
+                   "this model's vocabulary has no tokens to fill in the middle of a text with");
+  std::vector<int64_t> ids;
+  if (const auto bos = model.tokenizer().bos())
+    if (const auto around = model.tokenizer().surround({}); !around.empty() && around[0] == *bos)
+      ids.push_back(*bos);
+  const auto add = [&](const std::string& text) {
+    const auto more = plain_ids(model, text);
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  for (const InfillBody::File& file : body.files) {
+    if (model.fim->file) {
+      ids.push_back(*model.fim->file);
+      add(file.name + "\n");
+    }
+    add(file.text + "\n");
+  }
+  if (!body.files.empty() && model.fim->file) ids.push_back(*model.fim->file);
+  ids.push_back(model.fim->prefix);
+  add(body.before);
+  ids.push_back(model.fim->suffix);
+  add(body.behind);
+  ids.push_back(model.fim->middle);
+  add(body.begun);
+  return ids;
+}
+
+void infill(ServiceState& state,
+            const ExchangePtr& exchange,
+            const InfillBody& body,
+            const ServedModelPtr& model) {
+  submit(state,
+         {.exchange = exchange,
+          .model = model,
+          .prompts = {around_middle(*model, body)},
+          .content = true,
+          .otherwise = 128,
+          .param = "input_prefix"},
+         body, false);
+}
+
+void complete_asked(ServiceState& state,
+                    const ExchangePtr& exchange,
+                    const CompletionBody& body,
+                    const ServedModelPtr& model,
+                    std::vector<retrieve::Sourced> passages) {
   Asked asked{.exchange = exchange, .model = model};
-  for (const Prompt& prompt : body.prompts) {
+  for (size_t i = 0; i < body.prompts.size(); ++i) {
+    const Prompt& prompt = body.prompts[i];
+    if (!body.suffix.empty()) {
+      InfillBody around;
+      if (prompt.ids)
+        around.before = model->tokenizer().decode(
+            std::vector<int32_t>(prompt.ids->begin(), prompt.ids->end()), false);
+      else
+        around.before = prompt.text;
+      around.behind = body.suffix;
+      asked.prompts.push_back(around_middle(*model, around));
+      continue;
+    }
+    const std::string& text = passages.empty() ? prompt.text : passages[i].prompt;
     asked.prompts.push_back(
         prompt.ids ? *prompt.ids
                    : widened(model->tokenizer().encode(
-                         prompt.text, {.add_special = true, .parse_special = body.parse_special})));
+                         text, {.add_special = true, .parse_special = body.parse_special})));
     if (!body.echo) continue;
     const std::vector<int64_t>& ids = asked.prompts.back();
     asked.echo.push_back(
         prompt.ids ? model->tokenizer().decode(std::vector<int32_t>(ids.begin(), ids.end()))
                    : prompt.text);
   }
+  asked.asked = std::move(passages);
   if (body.echo && model->spec().encoder)
     refuse("echo", "echo: this model answers its prompt, and does not go on with it",
            "unsupported_parameter");
   submit(state, asked, body, body.echo);
+}
+
+void complete(ServiceState& state,
+              const ExchangePtr& exchange,
+              const std::shared_ptr<const CompletionBody>& body,
+              const ServedModelPtr& model) {
+  need(model->can.completion, *model, "makes no text");
+  // what a text goes on with is no question unless somebody says so
+  if (!body->retrieve.value_or(false)) return complete_asked(state, exchange, *body, model, {});
+  std::vector<std::string> questions;
+  for (const Prompt& prompt : body->prompts) {
+    if (prompt.ids)
+      refuse("prompt", "prompt: token ids beside retrieve; expected a question in words");
+    questions.push_back(prompt.text);
+  }
+  if (body->parse_special)
+    refuse("parse_special", "parse_special beside retrieve: passages could hold special tokens");
+  with_passages(state, exchange, *body, model, questions,
+                [&state, exchange, body, model](std::vector<retrieve::Sourced> asked) {
+                  complete_asked(state, exchange, *body, model, std::move(asked));
+                });
 }
 
 /// What calls must be where the request forces one, or allows one alone; else null.
@@ -241,18 +372,20 @@ std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
   return model.constraints.of_calls(options, model.tokenizer());
 }
 
-void chat(ServiceState& state,
-          const ExchangePtr& exchange,
-          const ChatBody& body,
-          const ServedModelPtr& model) {
-  if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
+void chat_asked(ServiceState& state,
+                const ExchangePtr& exchange,
+                const ChatBody& body,
+                const ServedModelPtr& model,
+                std::vector<retrieve::Sourced> passages) {
+  Json messages = body.messages;
+  if (!passages.empty()) messages.back()["content"] = passages[0].prompt;
   const bool calls = !body.tools.is_null() && body.tool_choice != "none";
   if (calls && model->calls == nullptr)
     refuse("tools",
            "this model's chat template tells it of no functions, or in a form that is not known",
            "tools_unsupported");
   const text::MarkedText prompt =
-      model->conversation->render({.messages = body.messages,
+      model->conversation->render({.messages = messages,
                                    .tools = calls ? body.tools : Json(nullptr),
                                    .add_generation_prompt = *body.add_generation_prompt,
                                    .variables = body.template_variables},
@@ -261,6 +394,7 @@ void chat(ServiceState& state,
               .model = model,
               .chat = true,
               .prompts = {widened(model->conversation->encode(prompt))},
+              .asked = std::move(passages),
               .otherwise = state.options.max_tokens,
               .param = "messages"};
   const bool thinking = model->conversation->thinks(prompt);
@@ -273,6 +407,24 @@ void chat(ServiceState& state,
   }
   if (calls) asked.calls = held_calls(body, *model, thinking);
   submit(state, asked, body, false);
+}
+
+void chat(ServiceState& state,
+          const ExchangePtr& exchange,
+          const std::shared_ptr<const ChatBody>& body,
+          const ServedModelPtr& model) {
+  if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
+  // the last question alone has its passages: a conversation would soon be full of them
+  const bool question = body->messages.back()["role"] == "user";
+  if (body->retrieve.value_or(false) && !question)
+    refuse("retrieve", "retrieve: the last message is no question; expected one of the user");
+  if (!question || !body->retrieve.value_or(state.asker != nullptr))
+    return chat_asked(state, exchange, *body, model, {});
+  with_passages(state, exchange, *body, model,
+                {body->messages.back()["content"].get<std::string>()},
+                [&state, exchange, body, model](std::vector<retrieve::Sourced> asked) {
+                  chat_asked(state, exchange, *body, model, std::move(asked));
+                });
 }
 
 /// How vocabularies write a language.
@@ -327,8 +479,7 @@ void translate(ServiceState& state,
   const std::string target_token =
       target ? std::string(model->tokenizer().token(static_cast<int32_t>(*target))) : "";
   const bool before = target_token.starts_with(">>") || target_token.starts_with("<2");
-  Job job;
-  job.model = model;
+  Job job = state.job_of(exchange, model);
   int64_t longest = 0, source_tokens = 0;
   GenerationBody limits;
   limits.max_tokens = body.max_tokens;
@@ -354,10 +505,6 @@ void translate(ServiceState& state,
     job.requests.push_back(std::move(request));
   }
   job.row_bytes = model->state_bytes(longest, source_tokens) * body.beams.value_or(1);
-  job.alive = exchange;
-  job.gone = &exchange->gone();
-  job.arrived = exchange->arrived();
-  job.deadline = state.deadline_of(exchange, 0);
   job.on_end = [exchange, model](std::vector<infer::Generation> made, Ending ending,
                                  std::exception_ptr error) {
     if (fail_unless_done(*exchange, ending, error)) return;
@@ -390,17 +537,26 @@ void ServiceState::add_generation_routes() {
                     std::make_shared<const CompletionBody>(body_of(exchange, read_completion));
                 with_model(exchange, body->model,
                            [this, exchange, body](const ServedModelPtr& model) {
-                             complete(*this, exchange, *body, model);
+                             complete(*this, exchange, body, model);
                            });
               },
               false, false, [] { return completion_fields().schema(); }});
   routes.alias("/completions");
+  routes.add(
+      {"POST", "/infill", "what stands between two parts of a text",
+       [this](const ExchangePtr& exchange, const std::string&) {
+         const auto body = std::make_shared<const InfillBody>(body_of(exchange, read_infill));
+         with_model(exchange, body->model, [this, exchange, body](const ServedModelPtr& model) {
+           infill(*this, exchange, *body, model);
+         });
+       },
+       false, false, [] { return infill_fields().schema(); }});
   routes.add({"POST", "/v1/chat/completions", "answers a conversation",
               [this](const ExchangePtr& exchange, const std::string&) {
                 const auto body = std::make_shared<const ChatBody>(body_of(exchange, read_chat));
                 with_model(exchange, body->model,
                            [this, exchange, body](const ServedModelPtr& model) {
-                             chat(*this, exchange, *body, model);
+                             chat(*this, exchange, body, model);
                            });
               },
               false, false, [] { return chat_fields().schema(); }});

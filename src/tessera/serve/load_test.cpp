@@ -272,6 +272,56 @@ TEST(ServiceLoad, SlowHeadsAndBodiesAreCut) {
   EXPECT_EQ(idle.receive(), "");
 }
 
+// every parameter of every route, with values of all kinds: an answer, or an error of the client's
+TEST(ServiceLoad, NoValueIsTheServersFault) {
+  ServiceOptions options = options_of({"attention"});
+  options.server.limits.deadline = std::chrono::milliseconds(150);
+  options.models.pooling = "mean";
+  options.models.context = 64;
+  Running server(options);
+  Client client = server.client();
+  const Json api = client.get("/openapi.json").json();
+  const std::vector<Json> values = {-1,
+                                    0,
+                                    int64_t{1} << 31,
+                                    uint64_t{1} << 63,
+                                    1e308,
+                                    0.5,
+                                    nullptr,
+                                    "",
+                                    std::string(5000, 'a'),
+                                    Json::array(),
+                                    Json::object(),
+                                    true,
+                                    {{"a", 1}},
+                                    Json::array({"a"}),
+                                    Json::array({Json::array({1})})};
+  const Json usual = {{"prompt", "a"},       {"messages", user("a")}, {"input", "a"},
+                      {"query", "a"},        {"documents", {"a"}},    {"tokens", {1}},
+                      {"input_prefix", "a"}, {"max_tokens", 1},       {"content", "a"}};
+  int64_t tried = 0;
+  for (const auto& [path, methods] : api["paths"].items()) {
+    if (!methods.contains("post") || !methods["post"].contains("requestBody")) continue;
+    const Json& properties =
+        methods["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"];
+    Json base = Json::object();
+    for (const auto& [name, value] : usual.items())
+      if (properties.contains(name) && !(path == "/tokenize" && name != "content"))
+        base[name] = value;
+    for (const auto& [name, schema] : properties.items())
+      for (const Json& value : values) {
+        Json body = base;
+        body[name] = value;
+        const Client::Reply reply = client.post(path, body);
+        ++tried;
+        EXPECT_TRUE(reply.status < 500 || reply.status == 501 || reply.status == 504)
+            << path << " " << body.dump().substr(0, 300) << reply.body;
+      }
+  }
+  EXPECT_GT(tried, 2000);
+  EXPECT_TRUE(server.comes([&] { return says(server, "tessera_requests_running 0"); }));
+}
+
 TEST(ServiceLoad, RequestsBehindEachOtherAreAnsweredInOrder) {
   Running server(options_of({"attention"}));
   Client client = server.client();

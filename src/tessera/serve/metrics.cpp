@@ -39,7 +39,9 @@ const std::array kTable = {
     Row{"prompt_tokens_total", "counter", "Tokens of prompts"},
     Row{"cached_prompt_tokens_total", "counter", "Those of them that were not computed again"},
     Row{"generated_tokens_total", "counter", "Tokens made"},
-    Row{"steps_total", "counter", "Calls of models by the engine"},
+    Row{"preemptions_total", "counter", "Texts that let go of their state for others, by why"},
+    Row{"recomputed_tokens_total", "counter", "Tokens read anew by those that went on later"},
+    Row{"steps_total", "counter", "Calls of models by the engine, for texts and for other work"},
     Row{"model_loads_total", "counter", "Models loaded"},
     Row{"model_unloads_total", "counter", "Models given up for others"},
     Row{"prefix_cache_hits_total", "counter", "Prompts that began with what was computed before"},
@@ -112,24 +114,27 @@ Metrics::Metrics() {
     else
       values_[row.name];
   }
-  values_["build_info"]["version=\"0.1.0\""] = 1;
+  set("build_info", 1, "version=\"0.1.0\"");
 }
 
 void Metrics::add(const std::string& counter, double n, const std::string& labels) {
   const std::lock_guard lock(mutex_);
   row(counter);
+  touched_.insert(counter);
   values_[counter][labels] += n;
 }
 
 void Metrics::set(const std::string& gauge, double value, const std::string& labels) {
   const std::lock_guard lock(mutex_);
   row(gauge);
+  touched_.insert(gauge);
   values_[gauge][labels] = value;
 }
 
 void Metrics::observe(const std::string& histogram, double value) {
   const Bounds& bounds = *row(histogram).bounds;
   const std::lock_guard lock(mutex_);
+  touched_.insert(histogram);
   Histogram& h = histograms_.at(histogram);
   ++h.counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) -
                                  bounds.begin())];
@@ -142,6 +147,14 @@ double Metrics::value(const std::string& name) const {
   if (const auto found = values_.find(name); found != values_.end())
     for (const auto& [labels, value] : found->second) sum += value;
   return sum;
+}
+
+std::vector<std::string> Metrics::untouched() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const Row& row : kTable)
+    if (!touched_.contains(row.name)) out.emplace_back(row.name);
+  return out;
 }
 
 std::string Metrics::text() const {

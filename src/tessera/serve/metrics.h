@@ -3,6 +3,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ class Metrics {
   void observe(const std::string& histogram, double value);
   /// The sum of a counter over its labels.
   double value(const std::string& name) const;
+  /// Names of the table that nobody has set yet.
+  std::vector<std::string> untouched() const;
   std::string text() const;
 
  private:
@@ -28,6 +31,7 @@ class Metrics {
   mutable std::mutex mutex_;
   std::map<std::string, std::map<std::string, double>> values_;  // counters and gauges
   std::map<std::string, Histogram> histograms_;
+  std::set<std::string> touched_;
 };
 
 /// A value of a label, in quotes.

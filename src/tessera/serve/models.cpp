@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "tessera/base/cpu.h"
 #include "tessera/infer/base_print.h"
@@ -12,6 +13,8 @@
 
 namespace tessera::serve {
 namespace {
+
+constexpr std::chrono::milliseconds kLook{1000};  // for models that nobody uses
 
 const nn::HeadConfig* head_of(const model::ModelSpec& spec) {
   return dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
@@ -39,6 +42,29 @@ bool shows_tools(const text::ChatPrompt& prompts) {
 std::optional<int64_t> mask_of(const text::Tokenizer& tokenizer) {
   for (const char* name : {"[MASK]", "<mask>"})
     if (const auto id = tokenizer.id(name); id && tokenizer.is_special(*id)) return *id;
+  return std::nullopt;
+}
+
+/// The names that vocabularies have for the parts of a text whose middle is missing.
+std::optional<ServedModel::Middle> fim_of(const text::Tokenizer& tokenizer) {
+  const auto special = [&](const char* name) -> std::optional<int64_t> {
+    const auto id = tokenizer.id(name);
+    return id && tokenizer.is_special(*id) ? std::optional<int64_t>(*id) : std::nullopt;
+  };
+  for (const auto& [prefix, suffix, middle] :
+       {std::tuple{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
+        {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
+        {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+        {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},
+        {"▁<PRE>", "▁<SUF>", "▁<MID>"},
+        {"<PRE>", "<SUF>", "<MID>"},
+        {"[PREFIX]", "[SUFFIX]", "[MIDDLE]"}}) {
+    const auto a = special(prefix), b = special(suffix), c = special(middle);
+    if (!a || !b || !c) continue;
+    auto file = special("<|file_sep|>");
+    if (!file) file = special("<file_sep>");
+    return ServedModel::Middle{*a, *b, *c, file};
+  }
   return std::nullopt;
 }
 
@@ -104,6 +130,7 @@ ServedModel::ServedModel(const ModelEntry& named,
       spec.causal() && loaded.model.has_head() && spec.no_generation_reason().empty();
   const bool reads_ids = infer::feature_source(spec) == nullptr;
   can.completion = generates && reads_ids;
+  if (can.completion && !pair) fim = fim_of(tokenizer());
   can.translate = generates && pair && reads_ids;
   const std::string source =
       options.chat_template.empty() ? tokenizer().chat_template() : options.chat_template;
@@ -127,9 +154,11 @@ ServedModel::ServedModel(const ModelEntry& named,
   const auto* const classifier = dynamic_cast<const nn::ClassifierConfig*>(head);
   can.embedding = !pair && classifier == nullptr &&
                   (!spec.causal() || sentence_folder || !options.pooling.empty());
-  can.rerank = can.embedding;
+  // one number of a pair says how well they fit
+  can.rerank = can.embedding || (!pair && classifier != nullptr && classifier->n_labels == 1 &&
+                                 classifier->of == nn::ClassifierOf::pooled);
   can.classify = classifier != nullptr;
-  can.fill_mask = !spec.causal() && loaded.model.has_head() && mask.has_value();
+  can.fill_mask = !spec.causal() && head != nullptr && head->of_vocabulary() && mask.has_value();
   if (can.embedding) {
     embedding = infer::embed_options_of(entry.path);
     if (!options.pooling.empty()) embedding.pooling = infer::pooling_named(options.pooling);
@@ -222,6 +251,7 @@ void ModelPool::with(const ModelEntry& entry, Use use) {
                                     [&](const auto& m) { return m->entry.id == entry.id; });
     if (found != loaded_.end()) {
       loaded_.splice(loaded_.begin(), loaded_, found);
+      used_[entry.id] = std::chrono::steady_clock::now();
       model = loaded_.front();
     } else {
       std::vector<Use>& users = waiting_[entry.id];
@@ -253,7 +283,42 @@ void ModelPool::make_room(int64_t bytes, std::unique_lock<std::mutex>& lock) {
     }
     const ServedModelPtr gone = *idle;
     loaded_.erase(std::next(idle).base());
-    metrics_.add("model_unloads_total");
+    gave_up();
+  }
+}
+
+void ModelPool::gave_up() {
+  metrics_.add("model_unloads_total");
+  metrics_.set("models_loaded", static_cast<double>(loaded_.size()));
+  metrics_.set("model_bytes", static_cast<double>(used()));
+}
+
+void ModelPool::unload(const ModelEntry& entry) {
+  ServedModelPtr gone;  // outside the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(loaded_.begin(), loaded_.end(),
+                                  [&](const auto& model) { return model->entry.id == entry.id; });
+  if (found == loaded_.end()) return;
+  if (found->use_count() > 1)
+    throw ApiError(409, "model_in_use", "requests use this model; it can go when they have ended",
+                   "model");
+  gone = std::move(*found);
+  loaded_.erase(found);
+  gave_up();
+}
+
+/// Those that nobody has used for the time that a model is kept.
+void ModelPool::give_up_idle() {
+  const auto now = std::chrono::steady_clock::now();
+  for (auto at = loaded_.begin(); at != loaded_.end();) {
+    auto& last = used_[(*at)->entry.id];
+    if (at->use_count() > 1) last = now;
+    if (now - last < options_.keep_alive) {
+      ++at;
+      continue;
+    }
+    at = loaded_.erase(at);
+    gave_up();
   }
 }
 
@@ -264,6 +329,7 @@ ServedModelPtr ModelPool::load(const ModelEntry& entry) {
   const auto served = std::make_shared<ServedModel>(entry, std::move(model), options_);
   const std::lock_guard lock(mutex_);
   loaded_.push_front(served);
+  used_[entry.id] = std::chrono::steady_clock::now();
   metrics_.add("model_loads_total");
   metrics_.set("models_loaded", static_cast<double>(loaded_.size()));
   metrics_.set("model_bytes", static_cast<double>(used()));
@@ -273,7 +339,11 @@ ServedModelPtr ModelPool::load(const ModelEntry& entry) {
 void ModelPool::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !asked_.empty(); });
+    const auto wanted = [&] { return stopping_ || !asked_.empty(); };
+    if (options_.keep_alive.count() == 0)
+      changed_.wait(lock, wanted);
+    else
+      while (!changed_.wait_for(lock, std::min(options_.keep_alive, kLook), wanted)) give_up_idle();
     if (stopping_) return;
     const std::string id = asked_.front();
     make_room(bytes_.at(id), lock);

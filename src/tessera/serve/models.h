@@ -2,6 +2,7 @@
 // given up for others when nobody uses them.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <list>
@@ -38,6 +39,7 @@ struct ModelOptions {
   std::function<spec::KvOptions(const model::Model&)> kv;
   int64_t context = 0;                       // longest sequence; 0 = what a model is made for
   int64_t cache_bytes = int64_t{256} << 20;  // of each model's prefix cache; 0 = none
+  std::chrono::milliseconds keep_alive{0};   // a model unused for so long is given up; 0 = never
   std::string pooling;                       // decoders answer embeddings by it; "" = not
   /// In place of loading from disk.
   std::function<infer::LoadedModel(const ModelEntry&)> load;
@@ -66,10 +68,16 @@ struct ServedModel {
   Capabilities can;
   std::optional<text::ChatPrompt> conversation;
   const text::ReplyFormat* calls = nullptr;  // of functions, where its template shows any
-  std::string no_chat;        // why not, where there is none
-  std::vector<int64_t> ends;  // of texts; those of conversations too
+  std::string no_chat;                       // why not, where there is none
+  std::vector<int64_t> ends;                 // of texts; those of conversations too
   std::vector<int64_t> chat_ends;
   std::optional<int64_t> mask;  // what fill-mask looks for
+  /// What stands before, behind and for the middle of a text, where the model fills it in.
+  struct Middle {
+    int64_t prefix = 0, suffix = 0, middle = 0;
+    std::optional<int64_t> file;  // before the name and the text of another file
+  };
+  std::optional<Middle> fim;
   infer::EmbedOptions embedding;
   spec::KvOptions kv;
   int64_t longest = 0, bytes = 0, parameters = 0;
@@ -104,6 +112,8 @@ class ModelPool {
   using Use = std::function<void(ServedModelPtr model, std::exception_ptr error)>;
   /// Calls `use` at once where the model is loaded, else later on a thread of the pool.
   void with(const ModelEntry& entry, Use use);
+  /// Gives its memory up. Throws ApiError 409 while somebody uses it.
+  void unload(const ModelEntry& entry);
   /// Where it is loaded.
   ServedModelPtr loaded(const std::string& id) const;
   /// Loads one now.
@@ -111,6 +121,8 @@ class ModelPool {
 
  private:
   void run();
+  void gave_up();
+  void give_up_idle();
   void make_room(int64_t bytes, std::unique_lock<std::mutex>& lock);
   int64_t used() const;
 
@@ -121,7 +133,8 @@ class ModelPool {
   std::map<std::string, int64_t> bytes_;  // of each model's weights
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::list<ServedModelPtr> loaded_;  // the last used first
+  std::list<ServedModelPtr> loaded_;                                   // the last used first
+  std::map<std::string, std::chrono::steady_clock::time_point> used_;  // when last
   std::map<std::string, std::vector<Use>> waiting_;
   std::list<std::string> asked_;
   bool stopping_ = false;

@@ -37,6 +37,13 @@ Routes::Match Routes::find(const std::string& method, const std::string& path) c
                                                          : "; did you mean " + nearest + "?"));
 }
 
+std::string Routes::name_of(const std::string& path) const {
+  std::string id;
+  for (const Route& route : all_)
+    if (matches(route, path, id)) return route.path;
+  return "none";
+}
+
 std::string Routes::methods_of(const std::string& path) const {
   std::string methods, id;
   for (const Route& route : all_)

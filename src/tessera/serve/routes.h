@@ -31,6 +31,8 @@ class Routes {
   };
   /// Throws ApiError 404 or 405.
   Match find(const std::string& method, const std::string& path) const;
+  /// The path in the table that a path belongs to, "none" for others.
+  std::string name_of(const std::string& path) const;
   /// The methods of a path, "" where nothing is there.
   std::string methods_of(const std::string& path) const;
   const std::vector<Route>& all() const { return all_; }

@@ -207,6 +207,9 @@ class Server::Connection : public std::enable_shared_from_this<Server::Connectio
     const std::string id = request_id(request);
     exchange_ =
         std::make_shared<Exchange>(std::move(request), id, sink_, !refused_ && !state_->closing);
+    Code unknown;
+    const auto peer = socket_.remote_endpoint(unknown);
+    if (!unknown) exchange_->peer = peer.address().to_string();
     ++state_->busy;
   }
 

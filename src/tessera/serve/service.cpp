@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <random>
 
-#include "tessera/model/plan.h"
 #include "tessera/serve/service_state.h"
 
 namespace tessera::serve {
@@ -13,19 +12,6 @@ int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-Json json_of(const ModelEntry& entry, const ServedModelPtr& loaded, int64_t created) {
-  Json out = {{"id", entry.id}, {"object", "model"}, {"created", created}, {"owned_by", "tessera"}};
-  if (!entry.of.empty()) out["parent"] = entry.of;
-  out["loaded"] = loaded != nullptr;
-  if (!loaded) return out;
-  out["capabilities"] = loaded->can.names();
-  out["meta"] = {{"n_ctx", loaded->context()},
-                 {"n_vocab", loaded->spec().vocab},
-                 {"n_params", loaded->parameters},
-                 {"size", loaded->bytes}};
-  return out;
 }
 
 }  // namespace
@@ -101,6 +87,20 @@ Exchange::Clock::time_point ServiceState::deadline_of(const ExchangePtr& exchang
   return exchange->arrived() + time;
 }
 
+Job ServiceState::job_of(const ExchangePtr& exchange,
+                         const ServedModelPtr& model,
+                         int64_t timeout_ms) const {
+  Job job;
+  job.model = model;
+  job.id = exchange->id();
+  job.client = exchange->client();
+  job.alive = exchange;
+  job.gone = &exchange->gone();
+  job.arrived = exchange->arrived();
+  job.deadline = deadline_of(exchange, timeout_ms);
+  return job;
+}
+
 void ServiceState::handle(const ExchangePtr& exchange) {
   const HttpRequest& request = exchange->request();
   try {
@@ -115,13 +115,7 @@ void ServiceState::handle(const ExchangePtr& exchange) {
     if (!match.route->open) exchange->key = access.key_of(request);
     if (draining && !match.route->quick)
       throw ApiError(503, "draining", "the server is about to end", "", 10);
-    if (request.method == "POST") {
-      std::string type = request.header("content-type").substr(0, 16);
-      std::transform(type.begin(), type.end(), type.begin(),
-                     [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-      if (type != "application/json")
-        throw ApiError(415, "unsupported_media_type", "Content-Type: expected application/json");
-    }
+    if (request.method == "POST") Access::check_type(request);
     if (match.route->quick) return match.route->answer(exchange, match.id);
     if (in_workers >= options.server.limits.waiting_requests) refuse_more();
     std::erase_if(streams_, [](const auto& stream) { return stream.expired(); });
@@ -134,10 +128,7 @@ void ServiceState::handle(const ExchangePtr& exchange) {
 
 void ServiceState::ended(const Exchange& exchange) {
   const HttpRequest& request = exchange.request();
-  std::string route = "none", id;
-  for (const Route& known : routes.all())
-    if (known.path == request.path) route = known.path;
-  if (request.path.starts_with("/v1/models/")) route = "/v1/models/{id}";
+  const std::string route = routes.name_of(request.path);
   metrics.add("requests_total", 1,
               "route=" + label(route) + ",code=" + label(std::to_string(exchange.status())));
   if (!options.log) return;
@@ -208,40 +199,6 @@ void ServiceState::add_routes() {
                 exchange->answer(routes.openapi());
               },
               false, true});
-  routes.add({"GET", "/v1/models", "the models that can be asked for",
-              [this](const ExchangePtr& exchange, const std::string&) {
-                Json all = Json::array();
-                for (const ModelEntry& entry : pool->entries())
-                  all.push_back(json_of(entry, pool->loaded(entry.id), created));
-                exchange->answer(Json{{"object", "list"}, {"data", all}});
-              },
-              false, true});
-  routes.add({"GET", "/v1/models/{id}", "one of them",
-              [this](const ExchangePtr& exchange, const std::string& id) {
-                exchange->answer(json_of(pool->entry(id), pool->loaded(id), created));
-              },
-              false, true});
-  routes.add({"GET", "/props", "of every loaded model its spec, costs and limits",
-              [this](const ExchangePtr& exchange, const std::string&) {
-                Json all = Json::array();
-                for (const ModelEntry& entry : pool->entries()) {
-                  const ServedModelPtr model = pool->loaded(entry.id);
-                  Json one = json_of(entry, model, created);
-                  if (model) {
-                    one["spec"] = model::resolve(model->spec());
-                    one["plan"] = model::to_json(model::make_plan(
-                        model->spec(), std::max<int64_t>(1, model->context()), -1, model->kv.type));
-                    one["kv_type"] = spec::name_of(model->kv.type);
-                    one["system_fingerprint"] = model->fingerprint;
-                    if (model->conversation)
-                      one["chat_template"] = model->conversation->chat_template().source();
-                  }
-                  all.push_back(std::move(one));
-                }
-                exchange->answer(Json{{"models", all},
-                                      {"parallel", options.engine.parallel},
-                                      {"state_bytes", options.engine.state_bytes}});
-              }});
 }
 
 Service::Service(const ServiceOptions& options) : state_(std::make_shared<ServiceState>(options)) {
@@ -250,8 +207,11 @@ Service::Service(const ServiceOptions& options) : state_(std::make_shared<Servic
   s.pool =
       std::make_unique<ModelPool>(options.entries, options.models, options.model_bytes, s.metrics);
   s.pool->any_name = options.any_model;
+  if (!options.retrieve.index.empty())
+    s.asker = std::make_unique<const retrieve::Asker>(options.retrieve);
   s.workers = std::make_unique<boost::asio::thread_pool>(std::max(1, options.workers));
   s.add_routes();
+  s.add_model_routes();
   s.add_generation_routes();
   s.add_text_routes();
   s.add_encoder_routes();

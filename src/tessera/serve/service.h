@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "tessera/retrieve/asker.h"
 #include "tessera/serve/access.h"
 #include "tessera/serve/engine_loop.h"
 #include "tessera/serve/models.h"
@@ -20,6 +21,8 @@ struct ServiceOptions {
   ModelOptions models;
   int64_t model_bytes = 0;  // most bytes of weights in memory; 0 = any
   EngineLoopOptions engine;
+  retrieve::AskerOptions retrieve;       // of passages before questions; no index: none
+  retrieve::Room room;                   // of them, where requests do not say
   int64_t max_tokens = 32768;            // of a chat that does not say how many
   bool generation_config = true;         // models say how they are sampled, where requests do not
   bool any_model = false;                // a request for a model of another name is answered too

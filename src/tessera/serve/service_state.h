@@ -23,6 +23,8 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   void with_model(const ExchangePtr& exchange,
                   const std::string& name,
                   std::function<void(const ServedModelPtr& model)> answer);
+  /// Runs it on a worker; what it throws is told to the client.
+  void work(const ExchangePtr& exchange, std::function<void()> answer);
   /// The body of a request, and what of it is unknown where that is let pass.
   template <class Read>
   auto body_of(const ExchangePtr& exchange, const Read& read) {
@@ -35,9 +37,14 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
     return body;
   }
   Exchange::Clock::time_point deadline_of(const ExchangePtr& exchange, int64_t timeout_ms) const;
+  /// A job of a request, with all that does not depend on what it asks for.
+  Job job_of(const ExchangePtr& exchange,
+             const ServedModelPtr& model,
+             int64_t timeout_ms = 0) const;
 
   // the routes, by file
   void add_routes();             // service.cpp: health, metrics, models, this list
+  void add_model_routes();       // model_routes.cpp: what is in memory, what runs
   void add_generation_routes();  // generation_routes.cpp: completions, chats, translations
   void add_text_routes();        // text_routes.cpp: tokens
   void add_encoder_routes();     // encoder_routes.cpp: vectors, ranks, classes, masks
@@ -52,14 +59,13 @@ struct ServiceState : std::enable_shared_from_this<ServiceState> {
   std::atomic<int64_t> in_workers{0}, in_loading{0};
   std::unique_ptr<EngineLoop> engine;
   std::unique_ptr<ModelPool> pool;
+  std::unique_ptr<const retrieve::Asker> asker;  // where there is an index
   std::unique_ptr<boost::asio::thread_pool> workers;
   std::unique_ptr<Server> server;
 
  private:
   /// 429.
   [[noreturn]] void refuse_more();
-  /// Runs it on a worker; what it throws is told to the client.
-  void work(const ExchangePtr& exchange, std::function<void()> answer);
   std::vector<std::weak_ptr<Exchange>> streams_;  // of the I/O thread
   Exchange::Clock::time_point drain_until_{};
 };

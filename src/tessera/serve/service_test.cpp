@@ -1,6 +1,8 @@
 // The server over loopback, with tiny models of its own and a client that shares no code with it.
 #include "tessera/serve/service.h"
 
+#include <sys/stat.h>
+
 #include "tessera/infer/generate.h"
 #include "tessera/serve/serve_testing.h"
 
@@ -248,6 +250,202 @@ TEST(Service, TextsAreScored) {
   EXPECT_EQ(more["choices"][0]["text"].get<std::string>().substr(0, 9), "once_upon");
 }
 
+// as `curl -d` sends it; pages of browsers may send forms anywhere, and must say that it is JSON
+TEST(Service, BodiesNeedNotSayThatTheyAreJson) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  const std::string body = Json{{"content", "abc"}}.dump();
+  const auto ask = [&](Headers headers, const std::string& text) {
+    return client.ask("POST", "/tokenize", text, headers);
+  };
+  for (const char* type : {"application/x-www-form-urlencoded", "text/plain; charset=utf-8", "",
+                           "Application/JSON; charset=utf-8"}) {
+    EXPECT_EQ(ask({{"Content-Type", type}}, body).status, 200) << type;
+    EXPECT_EQ(ask({{"Content-Type", type}}, "content=abc").code(), "invalid_json") << type;
+  }
+  const std::string own = fmt::format("http://127.0.0.1:{}", server.port());
+  for (const Headers& browser : {Headers{{"Origin", own}},
+                                 {{"Sec-Fetch-Site", "same-origin"}},
+                                 {{"Sec-Fetch-Site", "none"}}}) {
+    Headers form = browser;
+    form.emplace_back("Content-Type", "text/plain");
+    EXPECT_EQ(ask(form, body).code(), "unsupported_media_type");
+    EXPECT_EQ(ask(browser, body).status, 200);
+  }
+  for (const Headers& foreign : {Headers{{"Origin", "http://evil.example"}},
+                                 {{"Origin", "null"}},
+                                 {{"Sec-Fetch-Site", "cross-site"}},
+                                 {{"Sec-Fetch-Site", "same-site"}}})
+    EXPECT_EQ(ask(foreign, body).code(), "bad_origin");
+  // a link from elsewhere may lead here
+  EXPECT_EQ(client.get("/", {{"Sec-Fetch-Site", "cross-site"}}).status, 200);
+}
+
+TEST(Service, SlipsAreFoundAmongOtherNamesToo) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  for (const auto& [slip, name] :
+       std::vector<std::pair<std::string, std::string>>{{"max_tokns", "max_tokens"},
+                                                        {"repeat_penalt", "repeat_penalty"},
+                                                        {"n_predic", "n_predict"},
+                                                        {"temprature", "temperature"}}) {
+    const Client::Reply reply = client.post("/v1/completions", {{"prompt", "a"}, {slip, 1}});
+    EXPECT_EQ(reply.code(), "unknown_parameter");
+    EXPECT_NE(reply.body.find("did you mean \\\"" + name + "\\\"?"), std::string::npos)
+        << reply.body;
+  }
+}
+
+TEST(Service, AnswersTellTheirTimes) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  const Json body = {{"prompt", "hello_there_you"}, {"max_tokens", 6}, {"ignore_eos", true}};
+  const Json first = client.post("/v1/completions", body).json()["timings"];
+  EXPECT_EQ(first["prompt_n"], 15);
+  EXPECT_EQ(first["cache_n"], 0);
+  EXPECT_EQ(first["predicted_n"], 6);
+  for (const char* time : {"prompt_ms", "predicted_ms", "prompt_per_token_ms",
+                           "predicted_per_second", "prompt_per_second"})
+    EXPECT_GT(first[time].get<double>(), 0) << time;
+  EXPECT_GE(first["queue_ms"].get<double>(), 0);
+  // the last event has them
+  Json stream = body;
+  stream["stream"] = true;
+  Events events(client.post("/v1/completions", stream).body);
+  EXPECT_EQ(events.all.back()["timings"]["predicted_n"], 6);
+  EXPECT_FALSE(events.all.front().contains("timings"));
+  stream["stream_options"] = {{"include_usage", true}};
+  events = Events(client.post("/v1/completions", stream).body);
+  EXPECT_EQ(events.all.back()["timings"]["predicted_n"], 6);
+  EXPECT_TRUE(events.all.back()["choices"].empty());
+}
+
+TEST(Service, ProbabilitiesBehindTheFilters) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  Json body = {{"prompt", "hello"},
+               {"max_tokens", 12},
+               {"ignore_eos", true},
+               {"seed", 5},
+               {"top_k", 3},
+               {"temperature", 0.8},
+               {"logprobs", 10},
+               {"logit_bias", {{"3", 1}}},
+               {"post_sampling_probs", true}};
+  const Json got = client.post("/v1/completions", body).json()["choices"][0];
+  for (size_t i = 0; i < 12; ++i) {
+    const Json& top = got["logprobs"]["top_logprobs"][i];
+    EXPECT_EQ(top.size(), 3u);
+    double sum = 0;
+    for (const auto& [token, log_p] : top.items()) sum += std::exp(log_p.get<double>());
+    EXPECT_NEAR(sum, 1, 1e-9);
+    EXPECT_EQ(top[got["logprobs"]["tokens"][i].get<std::string>()],
+              got["logprobs"]["token_logprobs"][i]);
+  }
+  // the text is the same, and the model's own distribution another
+  body["post_sampling_probs"] = false;
+  const Json own = client.post("/v1/completions", body).json()["choices"][0];
+  EXPECT_EQ(own["text"], got["text"]);
+  EXPECT_EQ(own["logprobs"]["top_logprobs"][0].size(), 10u);
+  EXPECT_NE(own["logprobs"]["token_logprobs"], got["logprobs"]["token_logprobs"]);
+  EXPECT_EQ(client.post("/v1/completions", {{"prompt", "a"}, {"post_sampling_probs", true}})
+                .json()["error"]["param"],
+            "post_sampling_probs");
+}
+
+TEST(Service, TheMiddleOfATextIsFilledIn) {
+  ServiceOptions options = options_of({"attention"});
+  options.models.load = [](const ModelEntry&) {
+    const text::Tokenizer tokenizer = text::chat_tokenizer(
+        {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"});
+    return infer::LoadedModel{
+        infer::tiny_model(infer::tiny_layers()[0].second, 7, tokenizer.vocab_size()),
+        tokenizer,
+        {},
+        {}};
+  };
+  Running server(options);
+  Client client = server.client();
+  EXPECT_TRUE(client.get("/props").json()["models"][0]["fill_in_the_middle"].get<bool>());
+  const auto said = [&](const std::string& text) {
+    return client
+        .post("/v1/completions",
+              {{"prompt", text}, {"parse_special", true}, {"max_tokens", 9}, {"temperature", 0}})
+        .json()["choices"][0]["text"];
+  };
+  const Json want = said("<|fim_prefix|>let_<|fim_suffix|>_end<|fim_middle|>");
+  const Json infilled = client
+                            .post("/infill", {{"input_prefix", "let_"},
+                                              {"input_suffix", "_end"},
+                                              {"max_tokens", 9},
+                                              {"temperature", 0}})
+                            .json();
+  EXPECT_EQ(infilled["content"], want) << infilled.dump();
+  EXPECT_EQ(infilled["choices"][0]["text"], want);
+  EXPECT_EQ(
+      client
+          .post("/v1/completions",
+                {{"prompt", "let_"}, {"suffix", "_end"}, {"max_tokens", 9}, {"temperature", 0}})
+          .json()["choices"][0]["text"],
+      want);
+  // with other files, and a beginning
+  const std::string files =
+      client
+          .post("/infill", {{"input_prefix", "let_"},
+                            {"input_suffix", "_end"},
+                            {"prompt", "x"},
+                            {"input_extra", {{{"filename", "a/b"}, {"text", "other"}}}},
+                            {"max_tokens", 9},
+                            {"stream", true},
+                            {"temperature", 0}})
+          .body;
+  EXPECT_EQ(Events(files).text(),
+            said("<|file_sep|>a/b\nother\n<|file_sep|><|fim_prefix|>let_<|fim_suffix|>_end"
+                 "<|fim_middle|>x"));
+  EXPECT_EQ(client.post("/infill", Json::object()).code(), "missing_parameter");
+  // the parts are input: no token of theirs comes of a text
+  EXPECT_EQ(client
+                .post("/infill",
+                      {{"input_prefix", "<|fim_suffix|>"}, {"max_tokens", 1}, {"ignore_eos", true}})
+                .json()["usage"]["prompt_tokens"],
+            3 + 14);
+}
+
+TEST(Service, CachesAreSharedByWhoMayShare) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.write("keys", "first\nsecond\n");
+  ::chmod(file.c_str(), 0600);
+  ServiceOptions options = options_of({"attention"});
+  options.access.key_file = file;
+  Running server(options);
+  Client client = server.client();
+  const auto cached = [&](const char* key, const Json& more) {
+    Json body = {{"prompt", "a_prompt_that_is_long_enough_to_be_kept"}, {"max_tokens", 2}};
+    body.update(more);
+    return client.post("/v1/completions", body, {{"X-Api-Key", key}})
+        .json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .get<int64_t>();
+  };
+  EXPECT_EQ(cached("first", Json::object()), 0);
+  EXPECT_GT(cached("first", Json::object()), 30);
+  EXPECT_EQ(cached("second", Json::object()), 0);
+  EXPECT_EQ(cached("first", {{"cache_salt", "mine"}}), 0);
+  EXPECT_GT(cached("first", {{"cache_salt", "mine"}}), 30);
+  EXPECT_EQ(cached("second", {{"cache_salt", "mine"}}), 0);
+  EXPECT_EQ(cached("first", {{"cache_prompt", false}}), 0);
+  EXPECT_EQ(cached("first", {{"cache_prompt", false}}), 0);
+}
+
+TEST(Service, PrioritiesAreTheServersToGive) {
+  Running server(options_of({"attention"}));
+  Client client = server.client();
+  const Client::Reply reply = client.post("/v1/completions", {{"prompt", "a"}, {"priority", -1}});
+  EXPECT_EQ(reply.code(), "unsupported_parameter");
+  EXPECT_NE(reply.body.find("--priorities"), std::string::npos);
+  EXPECT_EQ(client.post("/v1/completions", {{"prompt", "a"}, {"priority", 0}}).status, 200);
+  EXPECT_EQ(client.post("/v1/completions", {{"prompt", "a"}, {"priority", 11}}).status, 400);
+}
+
 TEST(Service, TokensAndBack) {
   Running server(options_of({"attention"}));
   Client client = server.client();
@@ -282,7 +480,7 @@ TEST(Service, WhatCannotBeIsSaid) {
   expect(client.post("/v1/completions", {{"prompt", "x"}, {"model", "none"}}), 404,
          "model_not_found");
   expect(client.ask("POST", "/v1/completions", "{"), 400, "invalid_json");
-  expect(client.ask("POST", "/v1/completions", "{}", {{"Content-Type", "text/plain"}}), 415,
+  expect(client.ask("POST", "/v1/completions", "{}", {{"Content-Type", "image/png"}}), 415,
          "unsupported_media_type");
   expect(client.post("/v1/completions", {{"prompt", ""}}), 400, "invalid_value");
   expect(client.post("/v1/completions", {{"prompt", Json::array({100000})}}), 400, "invalid_value");

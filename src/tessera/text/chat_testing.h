@@ -6,16 +6,19 @@
 
 namespace tessera::text {
 
-/// Bytes whose tokens are bytes, with control tokens, one of them not called special.
-inline Tokenizer chat_tokenizer() {
+/// Bytes whose tokens are bytes, with control tokens, one of them not called special; `further`
+/// ones are.
+inline Tokenizer chat_tokenizer(const std::vector<std::string>& further = {}) {
   spec::Json vocabulary = spec::Json::object();
   const std::string alphabet = "abcdefghijklmnopqrstuvwxyz<|>_/Ġ";
   int id = 0;
   for (const char c : alphabet.substr(0, alphabet.size() - 2)) vocabulary[std::string(1, c)] = id++;
   for (const char* c : {"Ġ", "Ċ"}) vocabulary[c] = id++;
   spec::Json added = spec::Json::array();
-  for (const auto& [content, special] : std::vector<std::pair<std::string, bool>>{
-           {"<|start|>", true}, {"<|end|>", true}, {"<think>", false}, {"<free>", false}})
+  std::vector<std::pair<std::string, bool>> control = {
+      {"<|start|>", true}, {"<|end|>", true}, {"<think>", false}, {"<free>", false}};
+  for (const std::string& content : further) control.emplace_back(content, true);
+  for (const auto& [content, special] : control)
     added.push_back({{"id", id++},
                      {"content", content},
                      {"special", special},

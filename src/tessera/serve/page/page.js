@@ -616,6 +616,7 @@ class Chat {
         }
         if (choice.logprobs?.content && message.tokens) message.tokens.push(...ofChat(choice.logprobs.content));
         if (choice.finish_reason) message.finish = choice.finish_reason;
+        if (choice.sources) message.sources = choice.sources;
         aloud.more(message.content, false);
         if (!drawn) {
           drawn = true;
@@ -683,6 +684,8 @@ class Chat {
       parts.push(said);
     }
     if (message.tool_calls) parts.push(this.calls(message));
+    if (message.sources?.length) parts.push(el("ul", { class: "hint", "aria-label": "Passages before the question" },
+      message.sources.map((one) => el("li", { text: `${one.named ? "★ " : ""}[${one.number}] ${one.source}` }))));
     if (!message.live) parts.push(this.actions(message));
     view.replaceChildren(...parts);
   }

@@ -1,0 +1,71 @@
+#include "tessera/retrieve/asker.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tessera/infer/classify.h"
+#include "tessera/nn/head/classifier.h"
+#include "tessera/retrieve/cited.h"
+
+namespace tessera::retrieve {
+namespace {
+
+constexpr int64_t kWider = 4;  // a reranker chooses among so many times the passages
+
+std::unique_ptr<infer::LoadedModel> reranker_of(const std::string& path) {
+  if (path.empty()) return nullptr;
+  auto loaded = std::make_unique<infer::LoadedModel>(infer::load_model(path));
+  const auto* const head =
+      dynamic_cast<const nn::ClassifierConfig*>(loaded->model.spec().head.config.get());
+  if (infer::judgement_of(*loaded) != infer::Judgement::texts || head == nullptr ||
+      head->n_labels != 1)
+    fail(ErrorKind::usage, path,
+         "it does not say how well two texts fit; expected a classifier of one number");
+  return loaded;
+}
+
+}  // namespace
+
+spec::Json Sourced::sources(std::string_view answer) const {
+  const std::vector<size_t> named = cited(answer, hits.size());
+  spec::Json out = spec::Json::array();
+  for (size_t i = 0; i < hits.size(); ++i)
+    out.push_back({{"number", i + 1},
+                   {"source", hits[i].where},
+                   {"score", hits[i].score},
+                   {"named", std::find(named.begin(), named.end(), i + 1) != named.end()}});
+  return out;
+}
+
+Asker::Asker(const AskerOptions& options)
+    : retriever_(options.index, options.model), reranker_(reranker_of(options.reranker)) {}
+
+Asker::~Asker() = default;
+
+Sourced Asker::ask(const std::string& question,
+                   const text::Tokenizer& tokenizer,
+                   const Room& room,
+                   const CancelToken* cancel) const {
+  Sourced out;
+  out.hits = retriever_.find(question, room.passages * (reranker_ ? kWider : 1), cancel);
+  if (reranker_) {
+    std::vector<infer::JudgedPair> pairs;
+    for (const Hit& hit : out.hits) pairs.push_back({question, hit.text});
+    infer::ClassifyOptions how;
+    how.cancel = cancel;
+    const auto judged = infer::classify_texts(*reranker_, pairs, how);
+    for (size_t i = 0; i < judged.size(); ++i)
+      out.hits[i].score = 1 / (1 + std::exp(-judged[i].logits[0]));
+    std::stable_sort(out.hits.begin(), out.hits.end(),
+                     [](const Hit& a, const Hit& b) { return a.score > b.score; });
+    out.hits.resize(std::min(out.hits.size(), static_cast<size_t>(room.passages)));
+  }
+  std::vector<Source> sources;
+  for (const Hit& hit : out.hits) sources.push_back({hit.where, hit.text});
+  Asked asked = with_passages(question, sources, room.tokens, tokenizer);
+  out.hits.resize(asked.passages);
+  out.prompt = std::move(asked.prompt);
+  return out;
+}
+
+}  // namespace tessera::retrieve

@@ -1,0 +1,285 @@
+// Whose turn it is, and that what is said does not depend on it.
+#include "tessera/serve/engine_loop.h"
+
+#include <future>
+
+#include "tessera/infer/generate.h"
+#include "tessera/serve/serve_testing.h"
+
+namespace tessera::serve::engine_loop_test {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+ServedModelPtr served(const std::string& kind, int64_t cache_bytes = 0) {
+  ModelOptions options;
+  options.cache_bytes = cache_bytes;
+  return std::make_shared<ServedModel>(ModelEntry{.id = kind, .path = kind}, tiny_loaded(kind),
+                                       options);
+}
+
+infer::Request request_of(const ServedModel& model, uint64_t seed, int64_t prompt, int64_t tokens) {
+  infer::Request request{
+      infer::first_sequence(model.spec(), infer::random_tokens(prompt, seed, model.spec().vocab))};
+  request.writing.max_new_tokens = tokens;
+  request.writing.sampling = {.temperature = seed % 3 == 0 ? 0 : 0.9, .seed = seed};
+  if (seed % 4 == 1) request.writing.sampling.presence_penalty = 0.5;
+  if (seed % 4 == 2) request.writing.sampling.repetition_penalty = 1.2;
+  request.chances = 1;
+  return request;
+}
+
+/// What it says by itself.
+infer::Generation alone(const ServedModel& model, const infer::Request& request) {
+  infer::Engine engine(model.loaded.model, {.tokenizer = &model.tokenizer()});
+  const auto id = engine.submit(request);
+  while (engine.step(1024)) {
+  }
+  return engine.take(id).generation;
+}
+
+/// What a client has been told.
+struct Told {
+  Ids ids = {};
+  std::string text = {};
+  std::vector<double> log_p = {};
+  std::string finish = {};
+  std::promise<void> ended = {};
+
+  bool is(const infer::Generation& want) const {
+    std::vector<double> wanted;
+    for (const infer::Chances& chances : want.chances) wanted.push_back(chances.chosen.log_p);
+    return ids == want.token_ids && text == want.text && log_p == wanted &&
+           finish == want.finish_reason;
+  }
+};
+
+/// A job of one text that tells `told`; `each` is called behind every token, `then` at the end.
+Job job_of(const ServedModelPtr& model,
+           infer::Request request,
+           Told& told,
+           const std::function<void()>& each = {},
+           const std::function<void()>& then = {}) {
+  Job job;
+  job.model = model;
+  job.prompt_tokens = infer::size_of(request.begin.tokens);
+  job.row_bytes = model->state_bytes(job.prompt_tokens + request.writing.max_new_tokens, 0);
+  request.on_token = [&told, each](int64_t id) {
+    told.ids.push_back(id);
+    if (each) each();
+  };
+  request.on_text = [&told](std::string_view text) { told.text += text; };
+  request.on_chances = [&told](const infer::Chances& chances) {
+    told.log_p.push_back(chances.chosen.log_p);
+  };
+  job.requests.push_back(std::move(request));
+  job.on_end = [&told, then](std::vector<infer::Generation> made, Ending ending,
+                             std::exception_ptr) {
+    told.finish = ending == Ending::done ? made.at(0).finish_reason : "not done";
+    if (then) then();
+    told.ended.set_value();
+  };
+  return job;
+}
+
+class EveryState : public ::testing::TestWithParam<std::string> {};
+
+// a text gives way twice, and not a third time; nobody hears of it
+TEST_P(EveryState, ATextThatGaveWayGoesOnAsItWouldHave) {
+  Metrics metrics;
+  EngineLoop loop({.parallel = 1, .priorities = true}, metrics);
+  const ServedModelPtr model = served(GetParam());
+  const infer::Request low = request_of(*model, 7, 9, 60);
+  const std::vector<infer::Request> high = {
+      request_of(*model, 8, 5, 6), request_of(*model, 9, 20, 3), request_of(*model, 10, 4, 5)};
+  std::vector<std::string> order;
+  Told slow;
+  std::vector<Told> quick(3);
+  loop.submit(job_of(
+      model, low, slow,
+      [&] {
+        for (size_t i = 0; i < 3; ++i)
+          if (slow.ids.size() == 10 * (i + 1)) {
+            Job job = job_of(model, high[i], quick[i], {},
+                             [&order, i] { order.push_back(std::to_string(i)); });
+            job.priority = -1;
+            loop.submit(std::move(job));
+          }
+      },
+      [&] { order.push_back("slow"); }));
+  slow.ended.get_future().get();
+  for (Told& one : quick) one.ended.get_future().get();
+  EXPECT_TRUE(slow.is(alone(*model, low))) << slow.text;
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(quick[i].is(alone(*model, high[i]))) << i;
+  EXPECT_EQ(order, (std::vector<std::string>{"0", "1", "slow", "2"}));
+  EXPECT_EQ(metrics.value("preemptions_total"), 2);
+  EXPECT_EQ(metrics.value("recomputed_tokens_total"), 9 + 10 + 9 + 20);
+  EXPECT_EQ(metrics.value("generated_tokens_total"), 60 + 6 + 3 + 5);
+}
+
+// states grow beyond their memory, and the texts that came last let go of theirs
+TEST_P(EveryState, TextsAreTheSameWhereStatesDoNotFit) {
+  const ServedModelPtr model = served(GetParam());
+  const int64_t row = model->state_bytes(10 + 200, 0);
+  Metrics metrics;
+  EngineLoop loop({.parallel = 8, .state_bytes = 3 * row}, metrics);
+  std::vector<infer::Request> requests;
+  std::vector<Told> told(6);
+  for (uint64_t i = 0; i < 6; ++i) requests.push_back(request_of(*model, i, 10, 200));
+  for (size_t i = 0; i < 6; ++i) loop.submit(job_of(model, requests[i], told[i]));
+  for (size_t i = 0; i < 6; ++i) {
+    told[i].ended.get_future().get();
+    EXPECT_TRUE(told[i].is(alone(*model, requests[i]))) << i;
+  }
+  const bool grows = model->state_bytes(100, 0) > model->state_bytes(50, 0);
+  EXPECT_EQ(metrics.value("preemptions_total") > 0, grows);
+  EXPECT_EQ(metrics.value("generated_tokens_total"), 6 * 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(EngineLoop,
+                         EveryState,
+                         ::testing::Values("attention", "window", "mamba2", "rwkv7", "hybrid"),
+                         [](const auto& one) { return one.param; });
+
+// many of every kind with all priorities, a new one every few tokens; some leave
+TEST(EngineLoop, NobodyIsMixedUpAmongManyThatGiveWay) {
+  Metrics metrics;
+  std::vector<ServedModelPtr> models;
+  for (const char* kind : {"attention", "window", "mamba2", "rwkv7", "hybrid"})
+    models.push_back(served(kind, int64_t{1} << 20));
+  constexpr size_t kJobs = 150;
+  std::vector<infer::Request> requests;
+  std::vector<Told> told(kJobs);
+  std::vector<CancelToken> gone(kJobs);
+  for (size_t i = 0; i < kJobs; ++i) {
+    const auto prompt = static_cast<int64_t>(1 + 5 * i % 40),
+               tokens = static_cast<int64_t>(8 + 11 * i % 30);
+    requests.push_back(request_of(*models[i % models.size()], i % 40, prompt, tokens));
+  }
+  int64_t row = 0;
+  for (const ServedModelPtr& model : models) row = std::max(row, model->state_bytes(80, 0));
+  EngineLoop loop({.parallel = 3, .state_bytes = 3 * row, .step_ms = 1, .priorities = true},
+                  metrics);
+  size_t next = 0, tokens = 0;
+  std::function<void()> submit = [&] {
+    if (next == kJobs) return;
+    const size_t i = next++;
+    Job job = job_of(
+        models[i % models.size()], requests[i], told[i],
+        [&, i] {
+          if (i % 11 == 5 && told[i].ids.size() == 4) gone[i].request();
+          if (++tokens % 4 == 0) submit();
+        },
+        [&] { submit(); });
+    job.gone = &gone[i];
+    // later ones are more urgent, in waves
+    job.priority = 10 - static_cast<int64_t>(i % 15);
+    loop.submit(std::move(job));
+  };
+  submit();
+  for (size_t i = 0; i < kJobs; ++i) {
+    told[i].ended.get_future().get();
+    const infer::Generation want = alone(*models[i % models.size()], requests[i]);
+    if (i % 11 == 5)
+      EXPECT_EQ(told[i].ids, Ids(want.token_ids.begin(), want.token_ids.begin() + 4));
+    else
+      EXPECT_TRUE(told[i].is(want)) << i;
+  }
+  EXPECT_GE(metrics.value("preemptions_total"), kJobs / 10);
+}
+
+// who asks for much waits for who asks for little
+TEST(EngineLoop, ClientsTakeTurns) {
+  Metrics metrics;
+  EngineLoop loop({.parallel = 1}, metrics);
+  const ServedModelPtr model = served("attention");
+  std::vector<std::string> order;
+  std::vector<Told> told(8);
+  Told blocker;
+  const auto submit = [&](const std::string& client, size_t which) {
+    Job job = job_of(model, request_of(*model, 1 + which, 5, 8), told[which], {},
+                     [&order, client] { order.push_back(client); });
+    job.client = client;
+    loop.submit(std::move(job));
+  };
+  Job first = job_of(model, request_of(*model, 3, 4, 30), blocker, [&] {
+    if (blocker.ids.size() != 5) return;
+    for (size_t i = 0; i < 4; ++i) submit("many", i);
+    submit("few", 4);
+    submit("some", 5);
+    submit("some", 6);
+    submit("few", 7);
+  });
+  first.client = "many";
+  loop.submit(std::move(first));
+  blocker.ended.get_future().get();
+  for (Told& one : told) one.ended.get_future().get();
+  EXPECT_EQ(order, (std::vector<std::string>{"few", "some", "some", "few", "many", "many", "many",
+                                             "many"}));
+}
+
+TEST(EngineLoop, PrioritiesGoFirst) {
+  Metrics metrics;
+  EngineLoop loop({.parallel = 1, .priorities = true}, metrics);
+  const ServedModelPtr model = served("mamba2");
+  std::vector<int64_t> order;
+  std::vector<Told> told(4);
+  Told blocker;
+  Job first = job_of(model, request_of(*model, 3, 4, 12), blocker, [&] {
+    if (blocker.ids.size() != 5) return;
+    for (const int64_t priority : {3, 0, 2, 1}) {
+      Job job = job_of(model, request_of(*model, 2, 5, 4), told[static_cast<size_t>(priority)], {},
+                       [&order, priority] { order.push_back(priority); });
+      job.priority = priority;
+      loop.submit(std::move(job));
+    }
+  });
+  loop.submit(std::move(first));
+  blocker.ended.get_future().get();
+  for (Told& one : told) one.ended.get_future().get();
+  EXPECT_EQ(order, (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(metrics.value("preemptions_total"), 0);
+}
+
+// other work needs no place, is done in pieces, and ends when nobody waits for it
+TEST(EngineLoop, OtherWorkIsDoneBesideTexts) {
+  Metrics metrics;
+  EngineLoop loop({.parallel = 1}, metrics);
+  const ServedModelPtr model = served("attention");
+  Told text;
+  std::promise<Ending> left, done;
+  CancelToken gone;
+  int pieces = 0, endless = 0;
+  loop.submit(job_of(model, request_of(*model, 3, 4, 40), text, [&] {
+    if (text.ids.size() == 5) {
+      Job work;
+      work.model = model;
+      work.work = [&] { return ++pieces == 3; };
+      work.on_end = [&](std::vector<infer::Generation>, Ending ending, std::exception_ptr) {
+        EXPECT_LT(text.ids.size(), 40u);
+        done.set_value(ending);
+      };
+      loop.submit(std::move(work));
+      Job other;
+      other.model = model;
+      other.gone = &gone;
+      other.work = [&] {
+        ++endless;
+        return false;
+      };
+      other.on_end = [&](std::vector<infer::Generation>, Ending ending, std::exception_ptr) {
+        left.set_value(ending);
+      };
+      loop.submit(std::move(other));
+    }
+    if (text.ids.size() == 20) gone.request();
+  }));
+  EXPECT_EQ(done.get_future().get(), Ending::done);
+  EXPECT_EQ(left.get_future().get(), Ending::gone);
+  text.ended.get_future().get();
+  EXPECT_EQ(pieces, 3);
+  EXPECT_GT(endless, 3);
+}
+
+}  // namespace
+}  // namespace tessera::serve::engine_loop_test

@@ -1,0 +1,138 @@
+// The models that there are, which of them are in memory, and what runs.
+#include "tessera/model/plan.h"
+#include "tessera/serve/service_state.h"
+
+namespace tessera::serve {
+namespace {
+
+Json json_of(const ModelEntry& entry, const ServedModelPtr& loaded, int64_t created) {
+  Json out = {{"id", entry.id}, {"object", "model"}, {"created", created}, {"owned_by", "tessera"}};
+  if (!entry.of.empty()) out["parent"] = entry.of;
+  out["loaded"] = loaded != nullptr;
+  if (!loaded) return out;
+  out["capabilities"] = loaded->can.names();
+  out["meta"] = {{"n_ctx", loaded->context()},
+                 {"n_vocab", loaded->spec().vocab},
+                 {"n_params", loaded->parameters},
+                 {"size", loaded->bytes}};
+  return out;
+}
+
+/// How texts are sampled where a request does not say.
+Json defaults_of(const ServedModel& model, const ServiceOptions& options) {
+  infer::SamplingOptions o;
+  o.temperature = 1;
+  if (options.generation_config) o = infer::sampling_defaults(model.loaded.generation, false);
+  return {{"temperature", o.temperature},
+          {"top_k", o.top_k},
+          {"top_p", o.top_p},
+          {"min_p", o.min_p},
+          {"repetition_penalty", o.repetition_penalty},
+          {"presence_penalty", o.presence_penalty},
+          {"frequency_penalty", o.frequency_penalty},
+          {"repeat_last_n", o.repeat_last_n},
+          {"max_tokens", options.max_tokens},
+          {"stop_token_ids", model.can.chat ? model.chat_ends : model.ends}};
+}
+
+Json json_of(const Limits& limits) {
+  const auto seconds = [](std::chrono::milliseconds time) {
+    return static_cast<double>(time.count()) * 1e-3;
+  };
+  return {{"head_bytes", limits.head_bytes},
+          {"body_bytes", limits.body_bytes},
+          {"json_depth", limits.json_depth},
+          {"connections", limits.connections},
+          {"waiting_requests", limits.waiting_requests},
+          {"waiting_tokens", limits.waiting_tokens},
+          {"deadline_seconds", seconds(limits.deadline)},
+          {"idle_seconds", seconds(limits.idle_time)},
+          {"write_seconds", seconds(limits.write_time)}};
+}
+
+struct ModelBody {
+  std::string model;
+};
+
+const Fields<ModelBody>& model_fields() {
+  static const Fields<ModelBody> fields = [] {
+    Fields<ModelBody> f;
+    f.text("model", &ModelBody::model, 512, "which of the models of /v1/models");
+    return f;
+  }();
+  return fields;
+}
+
+}  // namespace
+
+void ServiceState::add_model_routes() {
+  routes.add({"GET", "/v1/models", "the models that can be asked for",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                Json all = Json::array();
+                for (const ModelEntry& entry : pool->entries())
+                  all.push_back(json_of(entry, pool->loaded(entry.id), created));
+                exchange->answer(Json{{"object", "list"}, {"data", all}});
+              },
+              false, true});
+  routes.add({"GET", "/v1/models/{id}", "one of them",
+              [this](const ExchangePtr& exchange, const std::string& id) {
+                exchange->answer(json_of(pool->entry(id), pool->loaded(id), created));
+              },
+              false, true});
+  routes.add({"GET", "/props", "of every loaded model its spec, costs and limits",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                Json all = Json::array();
+                for (const ModelEntry& entry : pool->entries()) {
+                  const ServedModelPtr model = pool->loaded(entry.id);
+                  Json one = json_of(entry, model, created);
+                  if (model) {
+                    one["spec"] = model::resolve(model->spec());
+                    one["plan"] = model::to_json(model::make_plan(
+                        model->spec(), std::max<int64_t>(1, model->context()), -1, model->kv.type));
+                    one["kv_type"] = spec::name_of(model->kv.type);
+                    one["system_fingerprint"] = model->fingerprint;
+                    one["fill_in_the_middle"] = model->fim.has_value();
+                    one["default_generation_settings"] = defaults_of(*model, options);
+                    if (model->conversation)
+                      one["chat_template"] = model->conversation->chat_template().source();
+                  }
+                  all.push_back(std::move(one));
+                }
+                exchange->answer(Json{{"models", all},
+                                      {"parallel", options.engine.parallel},
+                                      {"state_bytes", options.engine.state_bytes},
+                                      {"priorities", options.engine.priorities},
+                                      {"retrieve", asker != nullptr},
+                                      {"limits", json_of(options.server.limits)}});
+              }});
+  routes.add({"GET", "/requests",
+              "what runs now: of each request its model, client, priority, tokens, and texts that "
+              "run or wait for their places; nothing of what they say",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                exchange->answer(Json{{"running", engine->view()}, {"waiting", engine->waiting()}});
+              },
+              false, true});
+  const auto add = [this](const char* path, const char* doc, bool load) {
+    routes.add({"POST", path, doc,
+                [this, load](const ExchangePtr& exchange, const std::string&) {
+                  const auto body =
+                      body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
+                        return read_with(model_fields(), json, "model", ignored);
+                      });
+                  const auto said = [this, exchange](const ModelEntry& entry) {
+                    exchange->answer(json_of(entry, pool->loaded(entry.id), created));
+                  };
+                  if (load)
+                    return with_model(exchange, body.model,
+                                      [said](const ServedModelPtr& model) { said(model->entry); });
+                  const ModelEntry& entry = pool->entry(body.model);
+                  pool->unload(entry);
+                  said(entry);
+                },
+                false, false, [] { return model_fields().schema(); }});
+  };
+  add("/models/load", "loads a model before it is asked for", true);
+  add("/models/unload", "gives up a model's memory until it is asked for again", false);
+}
+
+}  // namespace tessera::serve
