@@ -43,6 +43,7 @@ void ProductInput::times_in_turn(
     const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
   require(arithmetic_ == kernels::Arithmetic::exact, "product", "float32 weights and digits");
   InputSquares::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
+  InputProducts::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
   kernels::gemm({rows_.x, rows_.x_stride, 1}, {w, 1, rows_.k}, rows_.m, n, rows_.k, y, y_stride,
                 /*add=*/false, bias);
 }
