@@ -1,7 +1,7 @@
 """`tessera serve` beside llama.cpp's server: tokens a second, and the time to the first, for some clients at a time.
 
     python bench/serve.py build/release/bin/tessera --peer vendor/llama.cpp/build/bin/llama-server MODEL.gguf
-        [--clients 1,4,16] [--prompt 128] [--tokens 128] [--shared 0] [--repeats 5] [--threads 2] [--json]
+        [--clients 1,4,16] [--prompt 128] [--tokens 128] [--shared 0] [--prefix 1000] [--repeats 5] [--threads 2] [--json]
 
 The peer: cmake -S vendor/llama.cpp -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF, target
 llama-server. Without --peer, tessera alone.
@@ -10,7 +10,8 @@ A client asks again as soon as its answer is complete, four times in all; the cl
 from a seed, `--shared` of which begin all of them; answers have exactly --tokens tokens (ignore_eos). The two servers are timed in
 turn (A/B/A/B ...), each started anew for every turn, and medians over the turns are reported. The first round of each turn is not
 counted. Figures: new tokens of all clients / wall time; time from the last byte of a request to the first text, p50 and p95 by
-nearest rank; time per token after that.
+nearest rank; time per token after that. --prefix N: at the start of each turn of one client, a prompt of N tokens and 16 of its own, and
+behind it another one with the same N: what the second one's reading takes of the first one's (0 = not measured).
 """
 import argparse
 import http.client
@@ -72,7 +73,7 @@ def tessera(given):
 
 def peer(given):
     port, slots = free_port(), max(given.clients)
-    context = slots * (given.prompt + given.tokens + 64)
+    context = slots * (max(given.prompt + given.tokens, given.prefix + 32) + 64)
     return Server([given.peer, "-m", given.model, "--port", str(port), "-t", str(given.threads), "-tb", str(given.threads), "-np",
                    str(slots), "-c", str(context), "-fa", "on"], port)
 
@@ -98,6 +99,23 @@ def ask(port, prompt, tokens):
     if first is None:
         sys.exit("an answer without text")
     return first - begin, last - begin
+
+
+def prefix(server, given):
+    """Milliseconds that reading a prompt takes, and reading another one that begins alike."""
+    draw, out = random.Random(11), []
+    shared = [draw.randrange(300, LARGEST_ID) for _ in range(given.prefix)]
+    for _ in range(2):
+        body = json.dumps({"prompt": shared + [draw.randrange(300, LARGEST_ID) for _ in range(16)], "max_tokens": 2, "temperature": 0,
+                           "ignore_eos": True})
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        reply = json.loads(connection.getresponse().read())
+        connection.close()
+        if "timings" not in reply:
+            sys.exit(f"an answer without timings: {str(reply)[:500]}")
+        out.append(reply["timings"]["prompt_ms"])
+    return out
 
 
 def prompts_of(given, clients):
@@ -143,6 +161,7 @@ def main():
     arguments.add_argument("--prompt", type=int, default=128)
     arguments.add_argument("--tokens", type=int, default=128)
     arguments.add_argument("--shared", type=int, default=0)
+    arguments.add_argument("--prefix", type=int, default=1000)
     arguments.add_argument("--repeats", type=int, default=5)
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--json", action="store_true")
@@ -153,10 +172,13 @@ def main():
     if given.peer:
         kinds["llama.cpp"] = peer
     turns = {(name, clients): [] for name in kinds for clients in given.clients}
+    prefixes = {name: [] for name in kinds}
     for _ in range(given.repeats):
         for clients in given.clients:
             for name, start in kinds.items():
                 with start(given) as server:
+                    if given.prefix > 0 and clients == given.clients[0]:
+                        prefixes[name].append(prefix(server, given))
                     turns[name, clients].append(measure(server, given, clients))
     rows = []
     for (name, clients), all_turns in turns.items():
@@ -166,13 +188,21 @@ def main():
                      "first_token_p50_s": median(lambda turn: rank(turn[1], 0.5)),
                      "first_token_p95_s": median(lambda turn: rank(turn[1], 0.95)),
                      "per_token_p50_s": median(lambda turn: rank(turn[2], 0.5))})
+    reading = [{"server": name, "prefix": given.prefix, "first_ms": statistics.median(first for first, _ in all_turns),
+                "second_ms": statistics.median(second for _, second in all_turns),
+                "share": statistics.median(second / first for first, second in all_turns)} for name, all_turns in prefixes.items() if all_turns]
     if given.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps({"clients": rows, "prefix": reading}, indent=2))
         return
     print("| server | clients | tokens/s | first token p50 | p95 | per token p50 |\n|---|---|---|---|---|---|")
     for row in sorted(rows, key=lambda row: (row["clients"], row["server"])):
         print(f"| {row['server']} | {row['clients']} | {row['tokens_per_s']:.1f} | {1000 * row['first_token_p50_s']:.0f} ms | "
               f"{1000 * row['first_token_p95_s']:.0f} ms | {1000 * row['per_token_p50_s']:.1f} ms |")
+    if reading:
+        print(f"\n| server | a prompt of {given.prefix} + 16 tokens | the next with the same {given.prefix} | share |\n|---|---|---|---|")
+    for row in reading:
+        print(f"| {row['server']} | {row['first_ms']:.0f} ms | {row['second_ms']:.1f} ms | {100 * row['share']:.1f} % |")
 
 
-main()
+if __name__ == "__main__":
+    main()

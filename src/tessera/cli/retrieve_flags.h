@@ -1,56 +1,43 @@
 // Passages of an index before the prompts of a verb.
 #pragma once
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 #include "tessera/cli/cli.h"
-#include "tessera/retrieve/cited.h"
-#include "tessera/retrieve/retriever.h"
+#include "tessera/retrieve/asker.h"
 
 namespace tessera::cli {
 
 struct RetrieveFlags {
-  std::string index, model;
-  int64_t passages = 4, tokens = 1024;
+  retrieve::AskerOptions from;
+  retrieve::Room room;
 
-  bool on() const { return !index.empty(); }
+  bool on() const { return !from.index.empty(); }
 
-  void add(CLI::App& app) {
-    auto* retrieve =
-        app.add_option("--retrieve", index,
-                       "put the passages of this index (`tessera index`) that are nearest to a "
-                       "question before it; the sources are listed behind the answer");
+  void add(CLI::App& app, const char* help) {
+    auto* retrieve = app.add_option("--retrieve", from.index, help);
     const auto needs = [&](CLI::Option* option) { option->needs(retrieve); };
-    needs(app.add_option("--passages", passages, "at most so many")
+    needs(app.add_option("--passages", room.passages, "at most so many")
               ->capture_default_str()
               ->check(positive()));
-    needs(app.add_option("--passage-tokens", tokens, "of them together, at most")
+    needs(app.add_option("--passage-tokens", room.tokens, "of them together, at most")
               ->capture_default_str()
               ->check(positive()));
-    needs(app.add_option("--retrieve-with", model,
+    needs(app.add_option("--retrieve-with", from.model,
                          "where the model lies that made the index; default: where it lay then"));
+    needs(app.add_option("--rerank-with", from.reranker,
+                         "a classifier of one number (a cross-encoder), which chooses among four "
+                         "times as many passages"));
+  }
+  void add(CLI::App& app) {
+    add(app,
+        "put the passages of this index (`tessera index`) that are nearest to a question before "
+        "it; the sources are listed behind the answer");
   }
 };
 
-/// A question behind its passages, and where those stand.
-struct Asked {
-  std::string prompt;
-  std::vector<retrieve::Hit> hits;
-
-  /// What stood before the question, and whether the answer names it.
-  Json sources(std::string_view answer) const {
-    const std::vector<size_t> named = retrieve::cited(answer, hits.size());
-    Json out = Json::array();
-    for (size_t i = 0; i < hits.size(); ++i)
-      out.push_back({{"number", i + 1},
-                     {"source", hits[i].where},
-                     {"score", hits[i].score},
-                     {"named", std::find(named.begin(), named.end(), i + 1) != named.end()}});
-    return out;
-  }
-  /// The same as lines to stderr, those that it names with a star.
+struct Asked : retrieve::Sourced {
+  /// Lines to stderr, the sources that the answer names with a star.
   void print_sources(std::string_view answer) const {
     for (const Json& source : sources(answer))
       fmt::print(stderr, "{} [{}] {}\n", source["named"].get<bool>() ? "*" : " ",
@@ -60,23 +47,15 @@ struct Asked {
 
 class Passages {
  public:
-  explicit Passages(const RetrieveFlags& flags)
-      : flags_(flags), retriever_(flags.index, flags.model) {}
+  explicit Passages(const RetrieveFlags& flags) : room_(flags.room), asker_(flags.from) {}
 
   Asked ask(const std::string& question, const text::Tokenizer& tokenizer) const {
-    Asked out;
-    out.hits = retriever_.find(question, flags_.passages, &cancel_token());
-    std::vector<retrieve::Source> sources;
-    for (const retrieve::Hit& hit : out.hits) sources.push_back({hit.where, hit.text});
-    retrieve::Asked asked = retrieve::with_passages(question, sources, flags_.tokens, tokenizer);
-    out.hits.resize(asked.passages);
-    out.prompt = std::move(asked.prompt);
-    return out;
+    return {asker_.ask(question, tokenizer, room_, &cancel_token())};
   }
 
  private:
-  RetrieveFlags flags_;
-  retrieve::Retriever retriever_;
+  retrieve::Room room_;
+  retrieve::Asker asker_;
 };
 
 }  // namespace tessera::cli

@@ -12,6 +12,7 @@
 #include "tessera/base/threads.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/product_flags.h"
+#include "tessera/cli/retrieve_flags.h"
 #include "tessera/serve/service.h"
 
 namespace tessera::cli {
@@ -22,10 +23,11 @@ struct ServeArgs {
   serve::ServiceOptions service;
   KvFlags kv;
   ProductFlags products;
+  RetrieveFlags retrieve;
   std::string families, template_file, generation_config = "model", pooling, log = "text";
   int64_t context = 0, cache_mib = 256, model_mib = 0, state_mib = 0;
   int64_t queue_tokens = int64_t{1} << 20, body_mib = 8;
-  double deadline = 600, grace = 30;
+  double deadline = 600, grace = 30, keep_alive = 0;
   int threads = 0;
 };
 
@@ -133,6 +135,9 @@ int serve(ServeArgs& o) {
   s.models.context = o.context;
   s.models.cache_bytes = o.cache_mib << 20;
   s.models.pooling = o.pooling;
+  s.models.keep_alive = std::chrono::milliseconds(static_cast<int64_t>(o.keep_alive * 1000));
+  s.retrieve = o.retrieve.from;
+  s.room = o.retrieve.room;
   if (!o.template_file.empty())
     s.models.chat_template = read_text_file(o.template_file, size_t{1} << 20);
   s.models.kv = [&o](const model::Model& model) {
@@ -234,6 +239,14 @@ std::function<int()> add_serve(CLI::App& app) {
   app.add_option("--parallel", s.engine.parallel, "texts that are made at a time; others wait")
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
+  app.add_flag("--priorities", s.engine.priorities,
+               "requests may say a priority, -10 to 10: the lower goes first, and others let go of "
+               "their places for it");
+  app.add_option("--keep-alive", o->keep_alive,
+                 "seconds until a model that nobody uses is given up; 0 = when its memory is "
+                 "needed")
+      ->capture_default_str()
+      ->check(not_negative());
   app.add_option("--step-ms", s.engine.step_ms,
                  "beside texts that go on, new prompts take about so long a step")
       ->capture_default_str()
@@ -279,6 +292,10 @@ std::function<int()> add_serve(CLI::App& app) {
   app.add_option("--log", o->log, "a line for each request on stderr: text, json or none")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "json", "none"}));
+  o->retrieve.add(app,
+                  "chats have the passages of this index (`tessera index`) that are nearest to "
+                  "their question before it, unless a request says otherwise; answers name them as "
+                  "\"sources\"");
   o->kv.add(app);
   o->products.add(app);
   app.add_option("--threads", o->threads, "0 = all cores")->check(CLI::Range(0, 4096));
@@ -290,6 +307,7 @@ std::function<int()> add_serve(CLI::App& app) {
       "  tessera serve model.gguf\n"
       "  tessera serve folder --alias mine --adapter poet=runs/poet/last --port 9000\n"
       "  tessera serve chat.gguf all-MiniLM-L6-v2 --model-memory 4096\n"
+      "  tessera serve chat.gguf --retrieve notes.index --passages 3\n"
       "  tessera serve model.gguf --host 0.0.0.0 --api-key-file keys --allow-host my.example.org\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' "
       "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'\n");
