@@ -84,6 +84,14 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
   return path.filename().string();
 }
 
+/// What ends a text of the model that the run began from, and how its tokens are chosen.
+void copy_generation_config(const Recipe& recipe, const fs::path& folder) {
+  if (!recipe.init) return;
+  const fs::path file = fs::path(recipe.init->from) / "generation_config.json";
+  if (fs::is_regular_file(file))
+    write_file_atomically(folder / file.filename(), read_text_file(file));
+}
+
 model::ModelSpec spec_in(const format::TensorFile& file) {
   const auto text = file.metadata().find("tessera_spec");
   if (text == file.metadata().end())
@@ -117,6 +125,8 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     format::StringMap metadata{{"tessera_spec", model::resolve(state.model.spec()).dump()}};
     if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
     format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
+    copy_generation_config(recipe, folder);
+    recipe.objective->write_beside(recipe, folder);
   } else {
     infer::write_adapter(folder, state.adapters, state.model);
   }
