@@ -214,6 +214,17 @@ TEST(Plan, KeysAndValuesOfFewerBits) {
   EXPECT_EQ(per_token(llama, KvType::fp8), per_token(llama, KvType::int8));
   // half a byte each, and two halves for every 32
   EXPECT_EQ(per_token(llama, KvType::int4), 30 * 3 * (64 / 32) * 20 * 2);
+  // 128k tokens of a decoder of 1.24 G parameters: 16 layers, 8 heads of 64
+  const ModelSpec long_text = read_model_spec(spec::parse_json(R"({
+    "tessera": 1, "arch": "decoder", "vocab": 128256, "d_model": 2048,
+    "mixer": {"type": "attention", "n_heads": 32, "n_kv_heads": 8, "position": "rope"},
+    "layers": [{"repeat": 16}], "ffn": {"type": "glu", "d_hidden": 8192}, "head": "tied"})",
+                                                                 "test"));
+  constexpr int64_t kTokens = int64_t{1} << 17, kHeads = int64_t{16} * 8 * 2;
+  const std::pair<KvType, int64_t> bytes_of_a_head[] = {
+      {KvType::f32, 256}, {KvType::f16, 128}, {KvType::int8, 68}, {KvType::int4, 40}};
+  for (const auto& [type, bytes] : bytes_of_a_head)
+    EXPECT_EQ(make_plan(long_text, kTokens, -1, type).state_bytes, kTokens * kHeads * bytes);
   // where nothing would be rounded it is refused
   const auto refused = [](const char* name, ErrorKind kind, const char* part) {
     test::expect_error(kind, part, [&] { make_plan(zoo(name), 100, -1, KvType::int8); });
