@@ -9,6 +9,7 @@
 #include "tessera/nn/router/policy_gradient.h"
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
+#include "tessera/train/contrastive.h"
 #include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
@@ -219,7 +220,8 @@ constexpr Maker kMakers[] = {{"classification", of_labels},
                              {"regression", of_labels},
                              {"token_classification", of_labels},
                              {"question_answering", of_labels},
-                             {PreferenceRecipe::kType, preference}};
+                             {PreferenceRecipe::kType, preference},
+                             {ContrastiveRecipe::kType, contrastive}};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include "tessera/spec/names.h"
 #include "tessera/train/chat_objective.h"
+#include "tessera/train/contrastive_objective.h"
 #include "tessera/train/label_objective.h"
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
@@ -22,6 +23,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     out.push_back(masked_lm_kind());
     out.push_back(chat_kind());
     out.push_back(preference_kind());
+    out.push_back(contrastive_kind());
     for (ObjectiveKind& kind : label_objective_kinds()) out.push_back(std::move(kind));
     return out;
   }();
