@@ -53,6 +53,12 @@ void restore(const format::TensorFile& file,
   std::memcpy(to, view.data.data(), view.data.size());
 }
 
+void restore_model(const format::TensorFile& file, const model::Model& model) {
+  for (const auto& [decl, weight] : model.weights().all())
+    restore(file, decl.name, decl.shape, weight->dtype(),
+            weight->dense_tensor().mutable_data_ptr());
+}
+
 bool holds_gguf(const fs::path& path) {
   const auto file = MappedFile::open(path);
   const auto bytes = file->bytes();
@@ -110,12 +116,18 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   const ShownAverage average(state.optimizer);
   const Json resolved = resolve(recipe);
 
-  if (state.adapters.empty()) {
-    format::StringMap metadata{{"tessera_spec", model::resolve(state.model.spec()).dump()}};
-    if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, folder);
-    format::write_safetensors(folder / kModel, parameter_views(state.model), metadata);
-  } else {
+  const auto write_model = [&](const model::Model& model, const fs::path& to) {
+    format::StringMap metadata{{"tessera_spec", model::resolve(model.spec()).dump()}};
+    if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, to);
+    format::write_safetensors(to / kModel, parameter_views(model), metadata);
+  };
+  if (state.adapters.empty())
+    write_model(state.model, folder);
+  else
     infer::write_adapter(folder, state.adapters, state.model);
+  if (state.beside.model != nullptr) {
+    create_folder(folder / state.beside.name);
+    write_model(*state.beside.model, folder / state.beside.name);
   }
   std::vector<TensorView> views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
@@ -171,9 +183,10 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
       restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
               entry.tensor.mutable_data_ptr());
   else
-    for (const auto& [decl, weight] : state.model.weights().all())
-      restore(weights, decl.name, decl.shape, weight->dtype(),
-              weight->dense_tensor().mutable_data_ptr());
+    restore_model(weights, state.model);
+  if (state.beside.model != nullptr)
+    restore_model(format::open_safetensors(folder / state.beside.name / kModel),
+                  *state.beside.model);
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
     restore(kept, tensor.name, tensor.tensor.sizes().vec(),
             ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());

@@ -42,6 +42,7 @@ struct RunState {
   const ParameterSet& parameters;
   Optimizer& optimizer;
   const std::vector<model::Overlay>& adapters;
+  const Companion& beside;
 };
 
 /// Writes a checkpoint into the folder `run`; returns its own. Throws Error(resource) and leaves

@@ -85,7 +85,8 @@ class Loop {
             learner_->model,
             learner_->parameters,
             *learner_->optimizer,
-            learner_->adapters};
+            learner_->adapters,
+            learner_->beside};
   }
 
   const Recipe& recipe_;

@@ -97,43 +97,13 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
   using ObjectiveOf::ObjectiveOf;
 
   void check(const Recipe& recipe) const override {
-    const MaskedRecipe& how = keys_;
-    if (recipe.spec.arch != model::Arch::encoder)
-      fail(ErrorKind::spec, "objective.type",
-           "\"masked_lm\" with arch \"{}\", which does not see what follows; expected \"encoder\"",
-           name_of(recipe.spec.arch));
-    if (!recipe.spec.head || recipe.spec.head.type() != "masked_lm")
-      fail(ErrorKind::spec, "spec.head", "found {}; objective \"masked_lm\" needs \"masked_lm\"",
-           recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none");
-    check_text_alone(recipe, "masked_lm");
-    if (recipe.train.windows == WindowOrder::carried)
-      fail(ErrorKind::spec, "train.windows",
-           "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
-    if (!(how.rate > 0 && how.rate <= 1))
-      fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1",
-           how.rate);
-    if (how.mask + how.random > 1)
-      fail(ErrorKind::spec, "objective.random",
-           "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
-    if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
-      fail(ErrorKind::spec, "objective.count",
-           "\"bernoulli\" with unit \"span\", whose words are not drawn each by itself; expected "
-           "\"exact\"");
-    if (how.mask_token.has_value() == how.mask_id.has_value())
-      fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
-           how.mask_id ? "given together with mask_id" : "missing");
-    mask_id(how, recipe, open_tokenizer(recipe.data));
+    check_masked(recipe, keys_, type(), "masked_lm");
   }
 
   std::unique_ptr<Source> open(const Recipe& recipe,
                                const std::filesystem::path& cache,
                                const CancelToken* cancel) const override {
-    return of_texts(recipe, cache, cancel,
-                    [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
-                      return std::make_unique<MaskedSource>(
-                          text_windows(std::move(data), recipe.train, 0, ramp),
-                          masking_of(keys_, recipe, tokenizer), recipe.train.seed);
-                    });
+    return masked_windows(recipe, keys_, cache, cancel);
   }
 };
 
@@ -141,6 +111,49 @@ class MaskedObjective final : public ObjectiveOf<MaskedRecipe> {
 
 ObjectiveKind masked_lm_kind() {
   return objective_kind<MaskedObjective, MaskedRecipe>();
+}
+
+void check_masked(const Recipe& recipe,
+                  const MaskedRecipe& how,
+                  std::string_view type,
+                  std::string_view head) {
+  if (recipe.spec.arch != model::Arch::encoder)
+    fail(ErrorKind::spec, "objective.type",
+         "\"{}\" with arch \"{}\", which does not see what follows; expected \"encoder\"", type,
+         name_of(recipe.spec.arch));
+  if (!recipe.spec.head || recipe.spec.head.type() != head)
+    fail(ErrorKind::spec, "spec.head", "found {}; objective \"{}\" needs \"{}\"",
+         recipe.spec.head ? fmt::format("\"{}\"", recipe.spec.head.type()) : "none", type, head);
+  check_text_alone(recipe, type);
+  if (recipe.train.windows == WindowOrder::carried)
+    fail(ErrorKind::spec, "train.windows",
+         "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
+  if (!(how.rate > 0 && how.rate <= 1))
+    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1",
+         how.rate);
+  if (how.mask + how.random > 1)
+    fail(ErrorKind::spec, "objective.random",
+         "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
+  if (how.unit == MaskUnit::span && how.count == MaskCount::bernoulli)
+    fail(ErrorKind::spec, "objective.count",
+         "\"bernoulli\" with unit \"span\", whose words are not drawn each by itself; expected "
+         "\"exact\"");
+  if (how.mask_token.has_value() == how.mask_id.has_value())
+    fail(ErrorKind::spec, "objective.mask_token", "{}; expected either it or mask_id",
+         how.mask_id ? "given together with mask_id" : "missing");
+  mask_id(how, recipe, open_tokenizer(recipe.data));
+}
+
+std::unique_ptr<Source> masked_windows(const Recipe& recipe,
+                                       const MaskedRecipe& how,
+                                       const std::filesystem::path& cache,
+                                       const CancelToken* cancel) {
+  return of_texts(recipe, cache, cancel,
+                  [&](TokenData data, const text::Tokenizer& tokenizer, const LengthRamp& ramp) {
+                    return std::make_unique<MaskedSource>(
+                        text_windows(std::move(data), recipe.train, 0, ramp),
+                        masking_of(how, recipe, tokenizer), recipe.train.seed);
+                  });
 }
 
 }  // namespace tessera::train

@@ -15,6 +15,7 @@
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
 #include "tessera/train/preference.h"
+#include "tessera/train/replaced_token.h"
 
 namespace tessera::train {
 namespace {
@@ -221,7 +222,8 @@ constexpr Maker kMakers[] = {{"classification", of_labels},
                              {"token_classification", of_labels},
                              {"question_answering", of_labels},
                              {PreferenceRecipe::kType, preference},
-                             {ContrastiveRecipe::kType, contrastive}};
+                             {ContrastiveRecipe::kType, contrastive},
+                             {ReplacedTokenRecipe::kType, replaced_token}};
 
 }  // namespace
 

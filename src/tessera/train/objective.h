@@ -13,6 +13,7 @@
 #include <string>
 
 #include "tessera/train/evaluate.h"
+#include "tessera/train/parameters.h"
 #include "tessera/train/recipe.h"
 #include "tessera/train/run_log.h"
 #include "tessera/train/source.h"
@@ -50,6 +51,10 @@ class Objective {
   const Source& source() const { return *source_; }
   /// The loss that is logged as such, one of its own.
   virtual std::string main_loss() const = 0;
+
+  /// Before the first step: makes what is trained beside a run's model, of which it holds what it
+  /// needs from then on.
+  virtual Companion join(const model::Model&) { return {}; }
 
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
   /// Tokens that were predicted, of what the log counts.

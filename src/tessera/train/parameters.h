@@ -21,6 +21,12 @@ struct ParameterGroup {
 /// The trained parameters of a model in the order of their declaration. What lies in a file's
 /// storage is never trained, and neither is what its declaration or a recipe freezes: no gradient
 /// is computed for it and nothing writes to it.
+/// A model that is trained beside a run's own, and kept in a folder of that name in its checkpoints.
+struct Companion {
+  std::string name;
+  const model::Model* model = nullptr;  // which must outlive what it is given to; null = none
+};
+
 class ParameterSet {
  public:
   struct Entry {
@@ -32,9 +38,12 @@ class ParameterSet {
   /// left to train. `model` must outlive the set.
   /// `adapters` are trained behind what the model has of its own, under the names of their weights
   /// with the names of model::kOverlayParts behind them.
+  /// Parameters of `beside` that the model does not have too come last, behind its name: "generator.
+  /// layers.0.mixer.q.weight".
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
-               const std::vector<model::Overlay>& adapters = {});
+               const std::vector<model::Overlay>& adapters = {},
+               const Companion& beside = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
