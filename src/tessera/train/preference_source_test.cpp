@@ -95,8 +95,11 @@ TEST(PairTokens, PromptAndAnswersAreTokenisedApart) {
   EXPECT_EQ(pair.rejected, (std::vector<int64_t>{2, 3}));
   // messages bring what ends an answer; what was said in them is no special token
   const text::ChatPrompt own(tokenizer, "{{ messages[0].content }}<end>", "test");
+  const auto part = [](const std::string& what, char input) {
+    return text::MarkedText{what, std::string(what.size(), input)};
+  };
   const PairTokens rendered =
-      tokens_of({{"a<end>", "000000"}, {"b<end>", "000000"}, {"b", "1"}, true}, tokenizer, 3,
+      tokens_of({part("a<end>", 0), part("b<end>", 0), part("b", 1), true}, tokenizer, 3,
                 [&]() -> const text::ChatPrompt& { return own; });
   EXPECT_EQ(rendered.prompt, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(rendered.chosen, (std::vector<int64_t>{1, 3}));
