@@ -6,6 +6,7 @@
 #   scripts/setup.sh minilm     and a sentence embedding model
 #   scripts/setup.sh reference  and the Python reference libraries that some tests compare with
 #   scripts/setup.sh fuzz       and a clang that can build the fuzz targets
+#   scripts/setup.sh browser    and a Chromium with its driver, for the tests of the page of `tessera serve`
 #
 # TESSERA_CACHE  where downloads and libtorch live   (default ~/.cache/tessera)
 # TESSERA_TORCH  use this installed torch instead: its folder named "torch" (2.11 to 2.15)
@@ -45,7 +46,7 @@ wheel() {
 setup_build() {
   apt_packages g++ cmake make ninja-build git pkg-config ccache mold unzip python3 python3-pip ca-certificates \
     libhwy-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev libutf8proc-dev libpcre2-dev libedit-dev \
-    libsimdjson-dev libgtest-dev libgmock-dev libbenchmark-dev
+    libsimdjson-dev libboost1.81-dev libgtest-dev libgmock-dev libbenchmark-dev
   [ -n "${TESSERA_TORCH:-}" ] && { say "using torch in $TESSERA_TORCH"; return 0; }
   local stamp="$cache/libtorch/.torch-2.15.0"
   [ -f "$stamp" ] && return 0
@@ -101,11 +102,13 @@ setup_reference() {
   touch "$venv/.ready-1"
 }
 
+setup_browser() { apt_packages chromium chromium-driver; }
+
 setup_fuzz() { apt_packages clang-19 libclang-rt-19-dev libomp-19-dev; }
 
 for part in build "$@"; do
   case "$part" in
-    build | demo | minilm | reference | fuzz) "setup_$part" ;;
-    *) say "unknown part \"$part\"; expected demo, minilm, reference or fuzz"; exit 2 ;;
+    build | demo | minilm | reference | fuzz | browser) "setup_$part" ;;
+    *) say "unknown part \"$part\"; expected demo, minilm, reference, fuzz or browser"; exit 2 ;;
   esac
 done

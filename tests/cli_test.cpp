@@ -13,6 +13,7 @@
 #include <fstream>
 #include <list>
 #include <map>
+#include <set>
 #include <span>
 #include <sstream>
 
@@ -65,6 +66,12 @@ class Cli : public ::testing::Test {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
 
+  /// The same of what has said something before.
+  static void expect_complaint(const Outcome& outcome, int code, const std::string& words) {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << words << "\n" << outcome.err;
+  }
+
   /// A tiny llama folder of the goldens.
   std::string tiny() const { return kGoldens + "/llama/base"; }
   /// One of positions for 64 tokens, all angles of which change after 16.
@@ -115,6 +122,73 @@ TEST_F(Cli, AnAdapterIsAppliedMergedAndWritten) {
         "convert '" + other + "' --merge-adapter '" + adapter + "' --out x"})
     expect_refused(call, 2,
                    "is of another model: module model.layers.0.mlp.down_proj has no place");
+}
+
+/// Letters and digits, which the tiny tokenizer knows, in no order that is soon the same again.
+std::string letters(size_t n) {
+  std::string text;
+  for (size_t i = 0; i < n; ++i) text += "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"[i * i % 36];
+  return text;
+}
+
+TEST_F(Cli, BenchQuantSaysWhatTypesCost) {
+  const std::string gguf = kGoldens + "/llama/gguf/base.gguf",
+                    text = folder_.write("long.txt", letters(200)),
+                    bench = "bench quant '" + gguf + "' --text '" + text + "' --tokens 120 ";
+  const Outcome outcome = run(bench +
+                              "--window 40 --decode 4 --type F32 --type Q8_0 --type Q4_0 "
+                              "--type 'Q4_0+blk.*.attn_*=q8_0' --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json rows = spec::parse_json(outcome.out, "bench").at("rows");
+  ASSERT_EQ(rows.size(), 5u);
+  const auto number = [&](size_t row, const char* key) { return rows[row].at(key).get<double>(); };
+  // floats are the model itself
+  EXPECT_NEAR(number(1, "kl"), 0, 1e-9);
+  EXPECT_EQ(number(1, "top_1"), 1);
+  EXPECT_NEAR(number(1, "perplexity"), number(0, "perplexity"), 1e-5);
+  // fewer bits are further away, and some more for attention brings them nearer
+  EXPECT_GT(number(2, "kl"), 1e-9);
+  EXPECT_GT(number(3, "kl"), 10 * number(2, "kl"));
+  EXPECT_LT(number(4, "kl"), number(3, "kl"));
+  EXPECT_GT(number(4, "bytes"), number(3, "bytes"));
+  const auto bits = [&](size_t row, const char* kind) {
+    return rows[row].at("bits_by_kind").at(kind).get<double>();
+  };
+  EXPECT_GT(bits(4, "attention"), bits(3, "attention"));
+  EXPECT_EQ(bits(4, "feed_forward"), bits(3, "feed_forward"));
+  const Outcome table = run(bench + "--type Q8_0 --decode 0");
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_TRUE(table.out.starts_with("| type | MiB | bits |"));
+  EXPECT_NE(table.out.find("| Q8_0 |"), std::string::npos);
+  expect_refused(bench + "--type Q9", 2, "unknown type \"Q9\"");
+  expect_refused(bench + "--type 'Q8_0+nothing*=q8_0'", 2, "matches no tensor");
+  expect_refused(bench + "--type Q8_0 --work /nowhere", 1, "expected --work DIR");
+}
+
+TEST_F(Cli, StatesOfLongTexts) {
+  const std::string model = "'" + kGoldens + "/llama/gguf/base.gguf'",
+                    text = folder_.write("long.txt", letters(400));
+  const auto eval = [&](const std::string& flags) {
+    const Outcome outcome =
+        run("eval " + model + " --text '" + text + "' --window 32 --carry --json" + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "eval");
+  };
+  const int64_t all = eval(" --kv-type f32").at("state_bytes"),
+                some = eval(" --kv-type f32 --keep-last 16").at("state_bytes");
+  EXPECT_EQ(some, int64_t{4 + 16} * 2 * 2 * 12 * 2 * 4);  // tokens, layers, heads, width, k and v
+  EXPECT_GT(all, 2 * some);
+  const Outcome shifted = run("generate " + model +
+                              " --input-ids 1,2,3 --ignore-eos --max-new-tokens 100 --context 20 "
+                              "--context-shift --json");
+  ASSERT_EQ(shifted.code, 0) << shifted.err;
+  const spec::Json row = spec::parse_json(shifted.out, "generate");
+  EXPECT_EQ(row.at("token_ids").size(), 100u);
+  EXPECT_GT(row.at("context_shifts").get<int64_t>(), 5);
+  expect_refused("generate " + model + " --input-ids 1 --context 20 --context-shift --beams 2", 2,
+                 "a search keeps many texts");
+  expect_refused("generate " + kGoldens + "/mamba2/base --input-ids 1 --keep-last 4", 2,
+                 "keeps a bounded state already");
 }
 
 TEST_F(Cli, QuantisedFoldersAreReadByEveryVerb) {
@@ -231,15 +305,15 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
   const Outcome line = run("classify " + out + "/latest --text bxc --top 2");
   EXPECT_EQ(line.out.substr(0, 5), "glad\t") << line.out;
   EXPECT_NE(line.out.find("\tsad\t"), std::string::npos) << line.out;
-  expect_refused("classify " + base + " --text a", 2, "this model has the head \"tied\"");
+  expect_refused("classify " + base + "/latest --text a", 2, "this model has the head \"tied\"");
 }
 
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
-       {"generate", "forward", "embed", "classify", "eval",   "tokenize", "train",
-        "finetune", "data",    "plan",  "show",     "list",   "convert",  "quantize",
-        "index",    "search",  "bench", "verify",   "doctor", "docs",     "runs"}) {
+       {"generate", "chat",     "serve", "forward", "embed",  "classify", "eval",    "tokenize",
+        "train",    "finetune", "data",  "plan",    "show",   "list",     "convert", "quantize",
+        "index",    "search",   "bench", "verify",  "doctor", "docs",     "runs"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -298,7 +372,7 @@ TEST_F(Cli, ListNamesEverythingWithItsPaper) {
       {"computation",
        "flash_attention chunked_attention split_kv_decoding ring_attention striped_attention "
        "beam_search"},
-      {"storage", "paged_kv int8_kv fp8_kv"}};
+      {"storage", "paged_kv int8_kv fp8_kv int4_kv"}};
   std::map<std::string, std::string> papers;
   for (const spec::Json& row : spec::parse_json(run("list mechanisms --json").out, "list --json")) {
     const spec::Json& group = row["slot"].is_null() ? row["group"] : row["slot"];
@@ -338,7 +412,7 @@ TEST_F(Cli, SpecErrorsNamePathAndRemedy) {
                  "did you mean \"n_heads\"?");
   expect_refused("plan " + spec + " --set layers[0].mixer.position=null", 2,
                  "[layers[0].mixer.position] found null; expected a scheme, or \"none\"");
-  expect_refused("plan " + spec + " --kv-type int4", 2, "expected f32|f16|bf16|int8|fp8");
+  expect_refused("plan " + spec + " --kv-type int5", 2, "expected f32|f16|bf16|int8|fp8|int4");
   expect_refused("plan " + spec + " --set norm.eps=tiny", 2,
                  "found a string \"tiny\"; expected a number");
   expect_refused("show " + spec + " --resolved --set ffn.act=sillu", 2, "did you mean \"silu\"?");
@@ -733,13 +807,107 @@ TEST_F(Cli, RunsAreComparedByFolderAndWatchedUntilComplete) {
               0);
   const Outcome table = run("runs " + out + " --watch --html " + page);
   EXPECT_EQ(table.code, 0) << table.err;
-  for (const char* words : {"\na  complete   3/3", "\nb  complete   3/3", "\noptimizer.lr", "0.01"})
+  for (const char* words :
+       {"\na    complete   3/3", "\nb    complete   3/3", "\noptimizer.lr", "0.01"})
     EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
   EXPECT_NE(read_text_file(page).find("loss by seconds"), std::string::npos);
   const spec::Json json = spec::parse_json(run("runs " + out + "/b --json").out, "runs");
   EXPECT_EQ(json["runs"][0]["last"]["step"], 3);
   expect_refused("runs " + out + " --watch --json", 2, "--watch with --json");
-  expect_refused("runs " + (folder_ / "none").string(), 2, "expected the folder of a run");
+  expect_refused("runs " + (folder_ / "none").string(), 1, "expected the folder of a run");
+}
+
+TEST_F(Cli, TrainingFindsTheSequencesOfAPass) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied",
+             "layers": [{}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"]}, "train": {"steps": 2, "batch": 2, "accumulate": 3, "length": 16}})";
+  const std::string start = "train " + (folder_ / "recipe.json").string() + " ",
+                    out = (folder_ / "run").string();
+  const Outcome found = run(start + "--find-batch --memory 64G");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_EQ(found.out, "--set train.batch=6 --set train.accumulate=1\n");
+  EXPECT_NE(found.err.find("6 sequences an update, within 64000 MB:\n      1 a pass,    6 passes"),
+            std::string::npos)
+      << found.err;
+  ASSERT_EQ(run(start + "--find-batch --memory 64G --out " + out).code, 0);
+  const spec::Json made = spec::read_json_file(folder_ / "run/recipe.json");
+  EXPECT_EQ(made["train"]["batch"], 6);
+  EXPECT_EQ(made["train"]["accumulate"], 1);
+  const Outcome resumed = run(start + "--find-batch --memory 1M --resume --out " + out);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("train.batch = 6, train.accumulate = 1, as the run has them"),
+            std::string::npos);
+  const Outcome small = run(start + "--find-batch --memory 1M");
+  EXPECT_EQ(small.code, 1) << small.err;
+  EXPECT_NE(small.err.find("one sequence of 16 tokens takes "), std::string::npos) << small.err;
+  expect_refused(start + "--find-batch --memory 8X", 2, "expected a size such as 8G or 500M");
+  expect_refused(start + "--memory 8G --out x", 2, "--memory has no meaning without --find-batch");
+  expect_refused(start, 2, "--out is missing; expected the folder of the run");
+}
+
+/// A run that is killed again and again, each time a little later among its changes to files: in
+/// the middle of a line of the log, of a checkpoint, between one and its link, while an old one
+/// goes.
+TEST_F(Cli, ARunKilledAtAnyMomentGoesOnBitForBit) {
+  std::string text;
+  for (int i = 0; i < 900; ++i) text += std::to_string(i % 100) + (i % 7 == 6 ? "\n" : " ");
+  std::ofstream(folder_ / "text.txt") << text;
+  std::ofstream(folder_ / "recipe.json") << R"({
+    "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 8, "head": "tied",
+             "layers": [{}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "residual": {"type": "pre_norm", "dropout": 0.2}, "ffn": {"type": "glu", "d_hidden": 16}},
+    "data": {"train": ["text.txt"], "valid_fraction": 0.1},
+    "train": {"steps": 7, "batch": 2, "length": 16, "accumulate": 2, "log_every": 1,
+              "eval_every": 2, "eval_batches": 2},
+    "watch": {"noise_scale": 2, "norms": 3},
+    "optimizer": {"lr": 0.3}, "schedule": {"type": "constant"},
+    "checkpoint": {"every": 2, "keep": 1, "best": 1}})";
+  const auto train = [&](const std::string& out, int kill_at) {
+    return run("train " + (folder_ / "recipe.json").string() + " --resume --threads 1 --out " + out,
+               kill_at == 0
+                   ? ""
+                   : fmt::format("LD_PRELOAD='" TESSERA_KILLER "' TESSERA_KILL_AT={} ", kill_at));
+  };
+  const auto log = [](const fs::path& out) {
+    std::string lines;
+    std::ifstream file(out / "log.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      spec::Json json = spec::parse_json(line, "log");
+      for (const char* timing : {"seconds", "tokens_per_s"}) json.erase(timing);
+      lines += json.dump() + "\n";
+    }
+    return lines;
+  };
+  const fs::path whole = folder_ / "whole", killed = folder_ / "killed";
+  ASSERT_EQ(train(whole.string(), 0).code, 0);
+  int kills = 0;
+  for (int code = -1; code != 0; ++kills) {
+    ASSERT_LT(kills, 100);
+    const Outcome outcome = train(killed.string(), 1 + 7 * kills);
+    code = outcome.code;
+    ASSERT_TRUE(code == 0 || code == 128 + 9) << code << outcome.err;
+  }
+  EXPECT_GT(kills, 10);
+  EXPECT_EQ(log(killed), log(whole));
+  std::map<std::string, std::string> found, wanted;
+  for (const auto& [out, files] : {std::pair{killed, &found}, {whole, &wanted}})
+    for (const auto& entry : fs::recursive_directory_iterator(out)) {
+      const std::string name = entry.path().lexically_relative(out).string();
+      // what holds times or the number of the process
+      const bool timed = name.ends_with("trainer.json") || name.ends_with("manifest.json") ||
+                         name.starts_with("log.") || name.starts_with("events.") || name == "lock";
+      (*files)[name] = entry.is_symlink()                  ? fs::read_symlink(entry.path()).string()
+                       : entry.is_regular_file() && !timed ? read_text_file(entry.path())
+                                                           : std::string();
+    }
+  for (const auto& [name, content] : wanted) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    EXPECT_TRUE(found[name] == content) << name;
+  }
+  for (const auto& [name, content] : found) EXPECT_TRUE(wanted.contains(name)) << name;
 }
 
 TEST_F(Cli, ExpertsComeInTrainingAndBecomeOneLayer) {
@@ -958,6 +1126,135 @@ TEST_F(Cli, JsonOfGenerate) {
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["token_ids"].size(), 5u);
   EXPECT_EQ(json["finish_reason"], "length");
+}
+
+TEST_F(Cli, LinesOfAFileAreAnsweredAsPromptsAre) {
+  const std::string model = kGoldens + "/llama/gguf/base.gguf --max-new-tokens 4 --ignore-eos",
+                    file = folder_.write("questions.jsonl",
+                                         "{\"q\": \"A1\", \"n\": 1}\n\n{\"q\": \"B2C\"}\n"
+                                         "{\"q\": \"D\"}\n");
+  const std::string lines = "generate " + model + " --at-once 2 --prompts-from " + file;
+  const auto answered = [&](const std::string& how) {
+    const Outcome outcome = run(lines + how);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::istringstream out(outcome.out);
+    std::vector<spec::Json> all;
+    for (std::string line; std::getline(out, line);)
+      all.push_back(spec::parse_json(line, "stdout"));
+    return all;
+  };
+  const auto apart = answered(" --prompt-key q"),
+             joined = answered(" --prompt-key q --answer-key q");
+  ASSERT_EQ(apart.size(), 3u);
+  ASSERT_EQ(joined.size(), 3u);
+  EXPECT_EQ(apart[0]["n"], 1);
+  for (size_t i = 0; i < apart.size(); ++i) {
+    const auto prompt = apart[i]["q"].get<std::string>();
+    const Outcome alone = run("generate " + model + " --json --prompt " + prompt);
+    EXPECT_EQ(apart[i]["answer"], spec::parse_json(alone.out, "stdout")["text"]) << prompt;
+    EXPECT_EQ(joined[i]["q"], prompt + apart[i]["answer"].get<std::string>());
+  }
+  expect_refused(lines, 1, "questions.jsonl:1]");
+  expect_refused(lines + " --prompt A", 2, "--prompt beside --prompts-from");
+  expect_refused("generate " + model + " --answer-key a --prompt A", 2, "--prompts-from");
+}
+
+TEST_F(Cli, AnswersAreHeldToAForm) {
+  // its tokens are single characters from ! to [
+  const std::string start =
+      "generate " + kGoldens +
+      "/llama/gguf/base.gguf --prompt ABC --temperature 2 --max-new-tokens 12 ";
+  const auto file = [&](const char* name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return "'" + (folder_ / name).string() + "'";
+  };
+  const std::string schema = file("schema.json",
+                                  R"({"type": "integer", "minimum": 10, "maximum": 500})"),
+                    grammar = file("moves.gbnf", "root ::= [A-H] [1-8] (\"-\" [A-H] [1-8])?\n"),
+                    braces = file("object.json", R"({"type": "object"})"),
+                    recursive = file("left.gbnf", "root ::= root \"A\" | \"B\"");
+  std::set<std::string> answers;
+  for (int seed = 0; seed < 8; ++seed) {
+    const std::string with = start + "--seed " + std::to_string(seed);
+    const Outcome number = run(with + " --json-schema " + schema);
+    ASSERT_EQ(number.code, 0) << number.err;
+    // without the prompt, which is no part of the answer
+    const spec::Json value = spec::parse_json(number.out, "stdout");
+    EXPECT_TRUE(value.is_number_integer() && value >= 10 && value <= 500) << number.out;
+    answers.insert(number.out);
+    const Outcome move = run(with + " --grammar " + grammar + " --lookup 2");
+    ASSERT_EQ(move.code, 0) << move.err;
+    EXPECT_TRUE(move.out.size() == 3 || move.out.size() == 6) << move.out;
+    const Outcome yes = run(with + " --regex 'YES|NO'");
+    EXPECT_TRUE(yes.out == "YES\n" || yes.out == "NO\n") << yes.out << yes.err;
+  }
+  EXPECT_GT(answers.size(), 2u);
+  const Outcome cut = run(start + "--regex '[A-Z]{20}!' --json");
+  EXPECT_EQ(cut.code, 1);
+  expect_complaint(cut, 1, "the answer was cut after 12 new tokens; expected more of \"root\"");
+  EXPECT_EQ(spec::parse_json(cut.out, "stdout")["cut"],
+            "after 12 new tokens; expected more of \"root\"");
+  expect_complaint(
+      run(start + "--json-schema " + braces), 1,
+      "no token of the vocabulary goes on after 0 new tokens; the constraint expects '{'");
+  expect_complaint(run(start + "--grammar " + recursive), 1, "left recursion: root -> root");
+  expect_complaint(run(start + "--regex '(?=A)'"), 1, "look-around");
+  expect_refused(start + "--regex A --grammar " + grammar, 2, "--grammar");
+  expect_refused("generate " + tiny() + " --input-ids 1 --beams 2 --regex A", 2,
+                 "--regex with --beams 2");
+  expect_complaint(run("generate " + tiny() + " --input-ids 1 --regex A"), 2, "has no tokenizer");
+}
+
+TEST_F(Cli, ChoicesAndLikelihoods) {
+  const std::string start = "generate " + kGoldens +
+                            "/llama/gguf/base.gguf --prompt ABC --max-new-tokens 6 --ignore-eos ";
+  const Outcome outcome = run(start + "--temperature 1.5 --choices 3 --json --logprobs 2");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const spec::Json rows = spec::parse_json(outcome.out, "stdout");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_NE(rows[0]["token_ids"], rows[1]["token_ids"]);
+  for (const spec::Json& row : rows) {
+    ASSERT_EQ(row["logprobs"].size(), 6u);
+    for (size_t i = 0; i < 6; ++i) {
+      const spec::Json& one = row["logprobs"][i];
+      EXPECT_EQ(one["id"], row["token_ids"][i]);
+      ASSERT_EQ(one["top"].size(), 2u);
+      EXPECT_GE(one["top"][0]["logprob"], one["top"][1]["logprob"]);
+      EXPECT_GE(one["top"][0]["logprob"], one["logprob"]);
+      EXPECT_LT(one["logprob"].get<double>(), 0);
+    }
+  }
+  // a bias has the last word where there is no chance
+  const Outcome never = run(start + "--logit-bias 3:100 --json");
+  EXPECT_EQ(spec::parse_json(never.out, "stdout")["text"], "!!!!!!");
+  expect_refused(start + "--logprobs 2", 2, "--logprobs without --json");
+  expect_complaint(run(start + "--choices 2"), 2, "at temperature 0, where all texts are the same");
+  expect_refused(start + "--logit-bias 3", 2, "expected the id of a token and a number");
+  expect_refused(start + "--logit-bias 3:x", 2, "expected the id of a token and a number");
+  expect_complaint(run(start + "--logit-bias 900:1"), 1, "logit_bias: token id 900");
+}
+
+TEST_F(Cli, AFolderSaysHowItsTokensAreChosen) {
+  namespace fs = std::filesystem;
+  const fs::path model = folder_ / "sampling";
+  fs::copy(fs::path(tiny()), model, fs::copy_options::recursive);
+  const std::string start =
+      "generate '" + model.string() + "' --input-ids 1,2,3 --max-new-tokens 8 --ignore-eos --json ";
+  const auto ids = [&](const std::string& flags) {
+    const Outcome outcome = run(start + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return spec::parse_json(outcome.out, "stdout")["token_ids"];
+  };
+  const spec::Json greedy = ids("--generation-config none");
+  const spec::Json sampled = ids("--generation-config none --temperature 2 --top-k 30");
+  EXPECT_NE(greedy, sampled);
+  std::ofstream(model / "generation_config.json") << R"({"do_sample": true, "temperature": 2.0,
+      "top_k": 30})";
+  EXPECT_EQ(ids(""), sampled);
+  EXPECT_EQ(ids("--temperature 0"), greedy);
+  EXPECT_EQ(ids("--generation-config none"), greedy);
+  std::ofstream(model / "generation_config.json") << R"({"temperature": 2.0, "top_k": 30})";
+  EXPECT_EQ(ids(""), greedy);
 }
 
 TEST_F(Cli, ASessionGoesOn) {
@@ -1195,9 +1492,10 @@ TEST_F(Cli, ARingIsCheckedBeforeTheRunBegins) {
 
 TEST_F(Cli, AnInterruptEndsGenerationCleanly) {
   // 2 ^ 30 tokens would take days: the interrupt ends it with what there is, and 130
-  const Outcome outcome = run(
-      "generate " + tiny() + " --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824",
-      "timeout --foreground --preserve-status -s INT 2 ");
+  const Outcome outcome =
+      run("generate " + tiny() +
+              " --ignore-eos --input-ids 1,2,3 --max-new-tokens 1073741824 --context 1073741824",
+          "timeout --foreground --preserve-status -s INT 2 ");
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.out, "");
   EXPECT_NE(outcome.err.find("stopped on request"), std::string::npos) << outcome.err;

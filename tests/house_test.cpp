@@ -84,6 +84,7 @@ TEST(House, OpsAndKernelsAgreeOnNames) {
       {"linear/linear_recurrence_backward", "linear/linear_recurrence"},
       {"scan/cauchy", "scan/lti_scan"},
       {"weights/blocks", "weights/weight"},
+      {"weights/codebooks", "weights/weight"},
       {"weights/digits", "weights/product_input"},
       {"weights/gemm", "weights/product"},
       {"weights/matmul", "weights/weight"},

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tessera/base/resident.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/threads.h"
 #include "tessera/convert/tokenizer.h"
@@ -27,13 +28,6 @@ namespace fs = std::filesystem;
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 class SmolLm2 : public ::testing::Test {

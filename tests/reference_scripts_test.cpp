@@ -1,7 +1,8 @@
 // What other people's programs make of ours: Hugging Face folders in transformers
 // (tools/golden/export_check.py), libtessera_ops.so in Python's torch
 // (tools/golden/torch_ops_check.py), GGUF files in llama.cpp (tools/golden/gguf_check.py), a run's
-// events in TensorBoard (tools/golden/tensorboard_check.py). Needs TESSERA_REFERENCE_PYTHON, a
+// events in TensorBoard (tools/golden/tensorboard_check.py), the server in OpenAI's client
+// (tools/golden/openai_check.py). Needs TESSERA_REFERENCE_PYTHON, a
 // Python with these; TESSERA_REQUIRE_REFERENCE=1 makes its absence a failure.
 #include <gtest/gtest.h>
 
@@ -56,6 +57,14 @@ TEST_F(ReferenceScripts, LlamaCppRunsWhatIsWritten) {
             0);
 }
 
+TEST_F(ReferenceScripts, OpenAisClientTalksToTheServer) {
+  if (std::system((python_ + " -c 'import openai' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "this Python has no openai";
+  const char* model = std::getenv("TESSERA_SMOLLM2");
+  if (model == nullptr) GTEST_SKIP() << "TESSERA_SMOLLM2 does not name the GGUF file";
+  EXPECT_EQ(run("openai_check.py", "'" TESSERA_PROGRAM "' '" + std::string(model) + "'"), 0);
+}
+
 TEST_F(ReferenceScripts, TorchTakesTheOps) {
   EXPECT_EQ(run("torch_ops_check.py", "'" TESSERA_TORCH_OPS "'"), 0);
 }
@@ -69,10 +78,11 @@ TEST_F(ReferenceScripts, TensorboardReadsARun) {
   work.write("text.txt", text);
   work.write("recipe.json", R"({
     "spec": {"tessera": 1, "arch": "decoder", "vocab": 256, "d_model": 16, "head": "tied",
-             "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
+             "layers": [{"repeat": 2}], "mixer": {"type": "attention", "n_heads": 2, "position": "rope"},
              "ffn": {"type": "glu", "d_hidden": 32}},
     "data": {"train": ["text.txt"], "valid_fraction": 0.1},
-    "train": {"steps": 4, "batch": 2, "length": 16, "log_every": 1, "eval_every": 2},
+    "train": {"steps": 4, "batch": 2, "length": 16, "accumulate": 2, "log_every": 1, "eval_every": 2},
+    "watch": {"noise_scale": 2, "norms": 3},
     "schedule": {"type": "constant"}})");
   const std::string folder = work.path().string(), train = "'" TESSERA_PROGRAM "' train '" +
                                                            folder + "/recipe.json' --out '" +

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "schema.h"
+#include "tessera/nn/head/head_config.h"
 #include "tessera/nn/registry.h"
 
 namespace tessera::contract {
@@ -552,9 +553,9 @@ std::vector<std::pair<std::string, Json>> variants(const spec::Mechanism& mechan
                                                    const Json& completed) {
   std::vector<std::pair<std::string, Json>> out;
   const auto values_of = [](const Json& property) {
-    return property.contains("enum")                            ? property["enum"]
+    return property.contains("enum")           ? property["enum"]
            : first_type(property) == "boolean" ? Json{false, true}
-                                                                : Json::array();
+                                               : Json::array();
   };
   const Json schema = mechanism.schema();
   for (const auto& [name, property] : schema["properties"].items()) {
@@ -599,6 +600,15 @@ Case make_case(const spec::Mechanism& mechanism,
   c.encoder = host(mechanism, part, "encoder");
   const std::string no_decoder = refusal(c.decoder);
   if (!refusal(c.encoder).empty()) c.encoder = nullptr;
+  c.asked_whole = mechanism.slot == Slot::head && !c.encoder.is_null() && no_decoder.empty() &&
+                  !spec::read_part(Slot::head, part, scope_for(mechanism, /*causal=*/false))
+                       .as<nn::HeadConfig>()
+                       .of_vocabulary();
+  if (c.asked_whole) {
+    c.encoder_only = true;
+    c.decoder = std::exchange(c.encoder, nullptr);
+    return c;
+  }
   if (no_decoder.empty()) return c;
   if (!c.encoder.is_null() && no_decoder.find("needs an encoder") != std::string::npos) {
     c.encoder_only = true;

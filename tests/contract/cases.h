@@ -28,7 +28,8 @@ struct Case {
   Json part;                                   // {"type": ..., ...}
   Json decoder;                                // of what refuses decoders, the encoder
   Json encoder;               // null when the mechanism refuses encoders, or nothing else
-  bool encoder_only = false;  // its refusal of decoders says that it needs an encoder
+  bool encoder_only = false;  // its refusal of decoders says that it needs an encoder, or
+  bool asked_whole = false;   // it is a head of no tokens: a decoder with it goes on with nothing
   std::string problem;        // why no model could be made; names the line to add
 };
 

@@ -52,8 +52,7 @@ void check_bad_values(const Case& c, Report& report) {
     if (property.contains("minimum")) {
       bad = c.part;
       bad[name] = property["minimum"].get<double>() - 1;
-      if (first_type(property) == "integer")
-        bad[name] = property["minimum"].get<int64_t>() - 1;
+      if (first_type(property) == "integer") bad[name] = property["minimum"].get<int64_t>() - 1;
       report.refuses(ErrorKind::spec, name, "a value below the minimum of " + name, read(bad));
     }
     if (first_type(property) == "integer") {
@@ -239,7 +238,7 @@ void check_initial(const Case& c, Report& report) {
 }
 
 void check_refusals(const Case& c, Report& report) {
-  if (c.encoder_only)
+  if (c.encoder_only && !c.asked_whole)
     report.refuses(ErrorKind::spec, "needs an encoder", "a decoder with it",
                    [&] { model::read_model_spec(host(*c.mechanism, c.part, "decoder")); });
   const model::ModelSpec spec = model::read_model_spec(c.decoder);

@@ -19,6 +19,7 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
   static const train::ParameterSet parameters(model, recipe.optimizer);
   static const auto optimizer = train::make_optimizer(recipe.optimizer, parameters);
   static const std::vector<model::Overlay> no_adapters;
+  static const train::Beside nothing_beside;
   static const fuzz::Folder folder;
   const auto parts = fuzz::parts_of<4>(input);
   spec::Json manifest = {{"version", 1}, {"files", spec::Json::array()}};
@@ -33,8 +34,8 @@ TESSERA_FUZZ_TARGET(train_checkpoint) {
   fuzz::run(
       [&] {
         const at::NoGradGuard no_gradients;
-        train::load_checkpoint(folder.path(),
-                               {recipe, "fuzz", model, parameters, *optimizer, no_adapters});
+        train::load_checkpoint(folder.path(), {recipe, "fuzz", model, parameters, *optimizer,
+                                               no_adapters, nothing_beside});
       },
       {ErrorKind::file, ErrorKind::spec});
   fuzz::run([&] { train::load_model(folder.path()); }, {ErrorKind::file, ErrorKind::spec});

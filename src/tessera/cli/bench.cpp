@@ -177,7 +177,7 @@ int bench(BenchArgs& o) {
     fail(ErrorKind::usage, "bench", "model is required; `tessera bench --help` shows examples");
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.products.arithmetic());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   const model::Model& model = loaded.model;
@@ -242,16 +242,25 @@ std::function<int()> add_bench(CLI::App& app) {
       {"tessera bench model.gguf --prefill 512 --decode 64 --depth 0,4096 --threads 2 --json",
        "tessera bench model.gguf --prefill 0 --depth 8192 --kv-type int8",
        "tessera bench model.gguf --prefill 0 --rows 8", "tessera bench sampling --vocab 131072",
-       "tessera bench mixers --only mamba2,attention"});
+       "tessera bench grammar model.gguf", "tessera bench mixers --only mamba2,attention",
+       "tessera bench quant SmolLM2-135M --text wiki.txt"});
   CLI::App* mixers = app.add_subcommand(
       "mixers",
       "Time and memory of one layer of every mixer, pattern and position as T grows; "
       "what misses its claim of time is timed once more at the end");
   CLI::App* sampling = app.add_subcommand(
       "sampling", "Time to choose one token, by vocabulary and filter; no model is needed");
-  return [o, mixers, sampling, run_mixers = add_bench_mixers(*mixers),
-          run_sampling = add_bench_sampling(*sampling)] {
+  CLI::App* quant = app.add_subcommand(
+      "quant",
+      "What storage types cost a model: size, perplexity, KL, the same most likely token, speed");
+  CLI::App* grammar = app.add_subcommand(
+      "grammar", "Time to hold a text to a form, for each token, by grammar and vocabulary");
+  return [o, mixers, sampling, quant, grammar, run_quant = add_bench_quant(*quant),
+          run_mixers = add_bench_mixers(*mixers), run_sampling = add_bench_sampling(*sampling),
+          run_grammar = add_bench_grammar(*grammar)] {
     if (mixers->parsed()) return run_mixers();
+    if (quant->parsed()) return run_quant();
+    if (grammar->parsed()) return run_grammar();
     return sampling->parsed() ? run_sampling() : bench(*o);
   };
 }

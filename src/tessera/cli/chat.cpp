@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 
 #include <unistd.h>
@@ -14,11 +15,13 @@
 #include "tessera/base/mapped_file.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/threads.h"
+#include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/line_editor.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
+#include "tessera/cli/sampling_flags.h"
 #include "tessera/format/file_source.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/load_model.h"
@@ -30,11 +33,13 @@ namespace chat_verb {
 
 struct ChatArgs {
   std::vector<std::string> adapters;
-  std::string model, families, system, template_file, load;
+  std::string model, families, system, template_file, load, date = "today";
   infer::GenerateOptions generate;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
+  SamplingFlags sampling;
+  ConstraintFlags constraint;
   bool probabilities = false;
   int64_t cache_mib = 256;
   int threads = 0;
@@ -65,13 +70,14 @@ void on_interrupt(int) {
 class Printer {
  public:
   /// `thinking`: the prompt has opened the thoughts.
-  explicit Printer(bool thinking) : colours_(isatty(STDOUT_FILENO) != 0), thinking_(thinking) {
+  Printer(bool thinking, text::ThoughtTags tags)
+      : colours_(isatty(STDOUT_FILENO) != 0), thinking_(thinking), tags_(std::move(tags)) {
     if (thinking_ && colours_) fmt::print("\x1b[2m");
   }
   void add(std::string_view text) {
     waiting_ += text;
     for (;;) {
-      const std::string tag = thinking_ ? "</think>" : "<think>";
+      const std::string& tag = thinking_ ? tags_.close : tags_.open;
       const size_t at = waiting_.find(tag);
       if (at == std::string::npos) {
         size_t held = std::min(tag.size() - 1, waiting_.size());
@@ -115,6 +121,7 @@ class Printer {
     waiting_.erase(0, n);
   }
   bool colours_, thinking_;
+  text::ThoughtTags tags_;
   std::string waiting_;
 };
 
@@ -173,19 +180,42 @@ struct History {
   }
 };
 
+/// What --template-date says: seconds of local time, or nothing.
+std::optional<int64_t> template_time(const std::string& date) {
+  if (date == "none") return std::nullopt;
+  if (date == "today") {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    localtime_r(&now, &parts);
+    return static_cast<int64_t>(timegm(&parts));
+  }
+  std::tm parts{};
+  const char* end = strptime(date.c_str(), "%Y-%m-%d", &parts);
+  if (end == nullptr || *end != '\0')
+    fail(ErrorKind::usage, "chat",
+         "--template-date {}; expected today, none or a day as in 2024-07-26", date);
+  return static_cast<int64_t>(timegm(&parts));
+}
+
 class Chat {
  public:
   explicit Chat(ChatArgs& args)
       : args_(args),
         loaded_(infer::load_model(
-            args.model, {args.families}, args.adapters, args.products.arithmetic())),
+            args.model, args.kv.loading(args.families), args.adapters, args.products.arithmetic())),
         prompts_(make_prompts()) {
     say_differences(loaded_.source);
     args_.products.check(loaded_.model);
+    args_.sampling.fill(loaded_.generation);
     args_.kv.check(loaded_.model, args_.products);
     auto& g = args_.generate;
     g.kv = args_.kv.options();
+    g.keep_first = args_.kv.keep_first;
     g.stop_ids = prompts_.ends();
+    for (const int64_t id : args_.sampling.ends(loaded_))
+      if (std::find(g.stop_ids.begin(), g.stop_ids.end(), id) == g.stop_ids.end())
+        g.stop_ids.push_back(id);
+    g.constraint = args_.constraint.make(args_.model, &*loaded_.tokenizer);
     if (args_.cache_mib > 0 && loaded_.model.spec().no_state_reason().empty())
       g.prefix_cache = &cache_.emplace(
           loaded_.model, infer::PrefixCacheOptions{.budget_bytes = args_.cache_mib << 20});
@@ -233,7 +263,7 @@ class Chat {
            args_.model);
     const std::optional<std::string> named = text::chat_format_source(args_.template_file);
     const std::string source = args_.template_file.empty() ? loaded_.tokenizer->chat_template()
-                               : named ? *named
+                               : named                     ? *named
                                        : read_text_file(args_.template_file, size_t{1} << 20);
     if (source.empty())
       fail(ErrorKind::usage, "chat",
@@ -245,7 +275,7 @@ class Chat {
   }
 
   text::MarkedText rendered(const Json& messages, bool prompt) const {
-    return prompts_.render({.messages = messages, .add_generation_prompt = prompt});
+    return prompts_.render({.messages = messages, .add_generation_prompt = prompt, .now = now_});
   }
 
   /// A line; behind """ as many as there are up to the next one. Nothing at the end.
@@ -279,18 +309,41 @@ class Chat {
     }
   }
 
-  void answer() {
-    Json messages = history_.messages;
-    // the last question alone has its passages: a conversation would soon be full of them
-    Asked asked;
+  /// The conversation, without its oldest messages where they would fill the context: then as many
+  /// go as leave half of it free. The system's message stays, and the last one.
+  /// The last question alone has its passages: a conversation would soon be full of them.
+  text::MarkedText fitting_prompt(Asked& asked) {
+    Json all = history_.messages;
     if (passages_) {
-      asked = passages_->ask(messages.back()["content"].get<std::string>(), *loaded_.tokenizer);
-      messages.back()["content"] = asked.prompt;
+      asked = passages_->ask(all.back()["content"].get<std::string>(), *loaded_.tokenizer);
+      all.back()["content"] = asked.prompt;
     }
-    const text::MarkedText prompt = rendered(messages, true);
+    const int64_t longest = infer::longest_sequence(loaded_.model.spec(), args_.generate.context);
+    const size_t begin = history_.system().empty() ? 0 : 1,
+                 most = history_.messages.size() - begin - 1;
+    forgotten_ = std::min(forgotten_, most / 2 * 2);
+    const size_t before = forgotten_;
+    for (int64_t room = longest;; room = longest / 2, forgotten_ += 2) {
+      Json messages = all;
+      const auto first = messages.begin() + static_cast<std::ptrdiff_t>(begin);
+      messages.erase(first, first + static_cast<std::ptrdiff_t>(forgotten_));
+      text::MarkedText text = rendered(messages, true);
+      const bool fits = !args_.generate.shift || longest == 0 ||
+                        std::ssize(prompts_.encode(text)) <= room || forgotten_ + 2 > most;
+      if (!fits) continue;
+      if (forgotten_ > before)
+        fmt::print(stderr, "(the context is full: the oldest {} messages are left out)\n",
+                   forgotten_);
+      return text;
+    }
+  }
+
+  void answer() {
+    Asked asked;
+    const text::MarkedText prompt = fitting_prompt(asked);
     const std::vector<int32_t> read = prompts_.encode(prompt);
     const std::vector<int64_t> ids(read.begin(), read.end());
-    Printer printer(text::ChatPrompt::thinks(prompt));
+    Printer printer(prompts_.thinks(prompt), prompts_.thoughts());
     CancelToken stopped;
     infer::GenerateOptions options = args_.generate;
     options.cancel = &stopped;
@@ -373,6 +426,7 @@ class Chat {
     } else if (name == "/reset") {
       const std::string system = history_.system();
       history_ = {};
+      forgotten_ = 0;
       history_.set_system(system);
     } else if (name == "/system") {
       history_.set_system(rest);
@@ -384,6 +438,7 @@ class Chat {
       history_.save(file());
     } else if (name == "/load") {
       history_ = History::load(file());
+      forgotten_ = 0;
     } else if (name == "/set") {
       set(rest);
     } else if (name == "/show") {
@@ -474,9 +529,11 @@ class Chat {
   ChatArgs& args_;
   infer::LoadedModel loaded_;
   text::ChatPrompt prompts_;
+  std::optional<int64_t> now_ = template_time(args_.date);  // one for the whole conversation
   std::optional<infer::PrefixCache> cache_;
   std::optional<Passages> passages_;
   History history_;
+  size_t forgotten_ = 0;  // its oldest messages that are left out of prompts
   bool done_ = false;
 };
 
@@ -490,23 +547,19 @@ std::function<int()> add_chat(CLI::App& app) {
       ->required();
   app.add_option("--system", o->system, "what the model is told before all");
   app.add_option("--load", o->load, "go on from a conversation that /save has written");
-  app.add_option("--chat-template", o->template_file,
-                 "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
-                 "zephyr");
+  app.add_option(
+      "--chat-template", o->template_file,
+      "instead of the model's own: a file with the template, or chatml, llama3, gemma or "
+      "zephyr");
+  app.add_option("--template-date", o->date,
+                 "the day that a template is told (strftime_now): today, none, or one as in "
+                 "2024-07-26, by which a conversation can be repeated")
+      ->capture_default_str();
   app.add_option("--max-new-tokens", g.max_new_tokens, "of an answer, at most")
       ->capture_default_str()
       ->check(positive());
-  app.add_option("--temperature", g.sampling.temperature, "0 = the most likely token each time")
-      ->capture_default_str();
-  app.add_option("--top-k", g.sampling.top_k, "only the k most likely; 0 = all")
-      ->capture_default_str();
-  app.add_option("--top-p", g.sampling.top_p, "only the most likely that make up p")
-      ->capture_default_str();
-  app.add_option("--min-p", g.sampling.min_p, "only those at least so likely, relative to the best")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", g.sampling.repetition_penalty,
-                 "above 1: tokens seen become less likely")
-      ->capture_default_str();
+  o->sampling.add(app, g.sampling);
+  o->constraint.add(app);
   app.add_option("--seed", g.sampling.seed, "of the random choices")
       ->capture_default_str()
       ->check(cli::seed());
@@ -516,6 +569,10 @@ std::function<int()> add_chat(CLI::App& app) {
                  "longest conversation in tokens; 0 = what the model is made for")
       ->capture_default_str()
       ->check(not_negative());
+  app.add_flag(
+      "--context-shift", g.shift,
+      "where the context is full leave out the oldest messages, and within an answer go on "
+      "from the first tokens and the later half of the others");
   app.add_option(
          "--prefix-cache", o->cache_mib,
          "MiB for what the conversation has computed, so that only what is new is read; 0 = none")
@@ -532,12 +589,12 @@ std::function<int()> add_chat(CLI::App& app) {
   app.add_option("--families", o->families, "a folder of further family files");
   examples(
       app,
-      {"tessera chat model.gguf",
+      {"tessera chat model.gguf", "tessera chat model.gguf --context 4096 --context-shift",
        "tessera chat model.gguf --system 'Answer in one sentence.' --temperature 0.8 --top-p 0.95",
        "echo 'What is the capital of France?' | tessera chat model.gguf"});
   return [o] {
     if (o->threads > 0) set_thread_count(o->threads);
-    o->generate.sampling.check();
+    o->sampling.check();
     return chat_verb::Chat(*o).run();
   };
 }

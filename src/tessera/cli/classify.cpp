@@ -159,7 +159,7 @@ int classify(const ClassifyArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   const infer::LoadedModel loaded =
       infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
-  say_lost_heads(loaded.source);
+  say_differences(loaded.source);
   o.products.check(loaded.model);
   switch (infer::judgement_of(loaded)) {
     case infer::Judgement::texts:

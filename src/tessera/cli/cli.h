@@ -74,6 +74,7 @@ std::function<int()> add_runs(CLI::App&);
 // Verbs that load libtorch.
 std::function<int()> add_generate(CLI::App&);
 std::function<int()> add_chat(CLI::App&);
+std::function<int()> add_serve(CLI::App&);
 std::function<int()> add_forward(CLI::App&);
 std::function<int()> add_embed(CLI::App&);
 std::function<int()> add_eval(CLI::App&);
@@ -85,7 +86,9 @@ std::function<int()> add_classify(CLI::App&);
 std::function<int()> add_bench(CLI::App&);
 /// A verb below bench.
 std::function<int()> add_bench_mixers(CLI::App& bench);
+std::function<int()> add_bench_quant(CLI::App& bench);
 std::function<int()> add_bench_sampling(CLI::App& bench);
+std::function<int()> add_bench_grammar(CLI::App& bench);
 std::function<int()> add_verify(CLI::App&);
 std::function<int()> add_doctor(CLI::App&);
 /// `convert` where it distils.

@@ -1,9 +1,8 @@
 #include <filesystem>
 
-#include <unistd.h>
-
 #include "tessera/base/output_file.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/temporary_cache.h"
 #include "tessera/train/sample_view.h"
 #include "tessera/train/source.h"
 #include "tessera/train/token_cache.h"
@@ -18,24 +17,6 @@ struct DataArgs {
   std::vector<std::string> overrides;
   int64_t first = 0, samples = 2;
   bool valid = false, json = false;
-};
-
-/// Goes again with what is in it.
-class TemporaryCache {
- public:
-  TemporaryCache() : path_(fs::temp_directory_path() / fmt::format("tessera-data-{}", getpid())) {
-    create_folder(path_);
-  }
-  ~TemporaryCache() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryCache(const TemporaryCache&) = delete;
-  TemporaryCache& operator=(const TemporaryCache&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
 };
 
 int show_data(const DataArgs& o) {

@@ -1,8 +1,7 @@
-#include <fstream>
-
 #include <torch/version.h>
 
 #include "tessera/base/cpu.h"
+#include "tessera/base/resident.h"
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
 #include "tessera/kernels/targets.h"
@@ -10,13 +9,6 @@
 
 namespace tessera::cli {
 namespace {
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * 4096;
-}
 
 int doctor(bool json) {
   const CpuInfo& cpu = cpu_info();

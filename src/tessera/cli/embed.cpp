@@ -79,10 +79,7 @@ void check_prompt(const text::Tokenizer& tokenizer, const infer::EmbedOptions& o
 int embed(const EmbedArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   infer::EmbedOptions options = infer::embed_options_of(o.model);
-  if (!o.pooling.empty())
-    options.pooling = o.pooling == "cls"   ? infer::Pooling::cls
-                      : o.pooling == "max" ? infer::Pooling::max
-                                           : infer::Pooling::mean;
+  if (!o.pooling.empty()) options.pooling = infer::pooling_named(o.pooling);
   if (o.normalize || o.no_normalize) options.normalize = o.normalize;
   if (o.max_tokens > 0) options.max_tokens = o.max_tokens;
   if (!o.prompt_name.empty()) options.prompt = prompt_called(o.prompt_name, options);
@@ -139,8 +136,8 @@ std::function<int()> add_embed(CLI::App& app) {
       });
   app.add_flag("--json", o->json, "the vectors, or with --output the facts about them, as JSON");
   app.add_option("--pooling", o->pooling,
-                 "mean, cls or max; default: as the folder says, else mean")
-      ->check(CLI::IsMember({"mean", "cls", "max"}));
+                 "mean, cls, max or last; default: as the folder says, else mean")
+      ->check(CLI::IsMember({"mean", "cls", "max", "last"}));
   auto* prompt_name = app.add_option(
       "--prompt-name", o->prompt_name,
       "put this prompt of the folder before every text; default: the folder's default, if any");

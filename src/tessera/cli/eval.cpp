@@ -33,6 +33,7 @@ struct Report {
   double nll = 0;  // nats per target
   int64_t targets = 0, bytes = 0, window = 0, stride = 0;
   double seconds = 0;
+  int64_t state_bytes = 0;  // that a row keeps at most
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -76,9 +77,20 @@ Report evaluate_ngram(const EvalArgs& o) {
   return report;
 }
 
+/// What a row keeps at the end of a window, or of all of the text where windows go on.
+int64_t state_bytes_of(const model::ModelSpec& spec, const EvalArgs& o, int64_t tokens) {
+  if (!spec.no_state_reason().empty()) return 0;
+  if (o.eval.max_tokens > 0) tokens = std::min(tokens, o.eval.max_tokens);
+  const int64_t length = o.eval.carry ? tokens : std::min(tokens, o.eval.window);
+  int64_t bytes = 0;
+  for (const model::BranchState& branch : model::state_layout(spec, o.eval.kv.type))
+    bytes += spec::state_bytes(branch.tensors, length);
+  return bytes;
+}
+
 Report evaluate_model(EvalArgs& o) {
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.arithmetic());
   say_differences(loaded.source);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
@@ -107,7 +119,8 @@ Report evaluate_model(EvalArgs& o) {
           .stride = o.eval.carry        ? o.eval.window
                     : o.eval.stride > 0 ? o.eval.stride
                                         : o.eval.window - 1,
-          .seconds = seconds};
+          .seconds = seconds,
+          .state_bytes = state_bytes_of(loaded.model.spec(), o, std::ssize(ids))};
 }
 
 int evaluate(EvalArgs& o) {
@@ -125,12 +138,17 @@ int evaluate(EvalArgs& o) {
                 {"window", report.window},
                 {"stride", report.stride},
                 {"carried", o.eval.carry},
+                {"kv_type", o.kv.type},
+                {"state_bytes", report.state_bytes},
                 {"tokens_per_s", speed}});
   } else {
     fmt::print(
         "nll {:.6f} nats a token, perplexity {:.4f}, {:.4f} bits a byte; {} tokens, window {}, "
         "{:.1f} tokens/s\n",
         report.nll, std::exp(report.nll), bits_per_byte, report.targets, report.window, speed);
+    if (report.state_bytes > 0)
+      fmt::print("a row keeps {:.2f} MiB at most ({})\n",
+                 static_cast<double>(report.state_bytes) / (1 << 20), o.kv.type);
   }
   return kExitOk;
 }
@@ -180,11 +198,13 @@ std::function<int()> add_eval(CLI::App& app) {
   auto* families = app.add_option("--families", o->families, "a folder of further family files");
   for (CLI::Option* option :
        {model, adapter, window, stride, carry, special, families, app.get_option("--kv-type"),
-        app.get_option("--kv-page"), app.get_option("--exact"), app.get_option("--fast")})
+        app.get_option("--kv-page"), app.get_option("--keep-last"), app.get_option("--keep-first"),
+        app.get_option("--exact"), app.get_option("--fast")})
     ngram->excludes(option);
   examples(app,
            {"tessera eval model.gguf --text wiki.txt --window 2000 --max-tokens 2000 --json",
-            "tessera eval model.gguf --text wiki.txt --kv-type fp8",
+            "tessera eval model.gguf --text wiki.txt --kv-type int4",
+            "tessera eval model.gguf --text wiki.txt --keep-last 256 --carry",
             "tessera eval --ngram 5 --text examples/data/shakespeare.txt --train-fraction 0.9"});
   return [o, model, ngram] {
     if (model->empty() && ngram->empty())

@@ -4,11 +4,14 @@
 #include "tessera/infer/beam.h"
 
 #include "tessera/base/threads.h"
+#include "tessera/cli/answer_lines.h"
+#include "tessera/cli/constraint_flags.h"
 #include "tessera/cli/features.h"
 #include "tessera/cli/kv_flags.h"
 #include "tessera/cli/model_source.h"
 #include "tessera/cli/product_flags.h"
 #include "tessera/cli/retrieve_flags.h"
+#include "tessera/cli/sampling_flags.h"
 #include "tessera/infer/load_model.h"
 
 namespace tessera::cli {
@@ -21,9 +24,12 @@ struct GenerateArgs {
   std::vector<int64_t> input_ids;
   infer::GenerateOptions generate;
   infer::BeamOptions beams{.beams = 1};
+  AnswerLines lines;
   KvFlags kv;
   ProductFlags products;
   RetrieveFlags retrieve;
+  SamplingFlags sampling;
+  ConstraintFlags constraint;
   bool ignore_eos = false, json = false, parse_special = false, no_special = false, quiet = false;
   bool seed_given = false;
   int64_t expert_mib = 0, prefix_cache_mib = 0, snapshot_every = 256;
@@ -146,12 +152,27 @@ struct Speeds {
   double prefill, decode;  // tokens per second
 };
 
+/// How likely tokens were, as numbers that JSON has.
+Json to_json(const infer::Chances& chances, const text::Tokenizer* tokenizer) {
+  const auto one = [&](const infer::Chance& chance) {
+    Json out{{"id", chance.id}, {"logprob", std::max(chance.log_p, -9999.0)}};
+    const auto id = static_cast<int32_t>(chance.id);
+    if (tokenizer != nullptr) out["token"] = tokenizer->decode(std::span(&id, 1), false);
+    return out;
+  };
+  Json out = one(chances.chosen);
+  out["top"] = Json::array();
+  for (const infer::Chance& chance : chances.top) out["top"].push_back(one(chance));
+  return out;
+}
+
 void report_json(const GenerateArgs& o,
                  const infer::Generations& result,
                  const Speeds& speeds,
                  const infer::PrefixCache* cache,
                  const infer::ExpertUse& experts,
-                 const std::vector<Asked>& asked) {
+                 const std::vector<Asked>& asked,
+                 const text::Tokenizer* tokenizer) {
   Json rows = Json::array();
   for (const infer::Generation& row : result.rows) {
     rows.push_back({{"text", row.text},
@@ -159,13 +180,22 @@ void report_json(const GenerateArgs& o,
                     {"prompt_tokens", row.prompt_tokens},
                     {"cached_tokens", row.cached_tokens},
                     {"finish_reason", row.finish_reason},
+                    {"context_shifts", row.shifts},
                     {"prefill_tokens_per_s", speeds.prefill},
                     {"decode_tokens_per_s", speeds.decode}});
+    if (o.constraint.on()) rows.back()["cut"] = row.cut.empty() ? Json() : Json(row.cut);
+    if (o.generate.chances) {
+      rows.back()["logprobs"] = Json::array();
+      for (const infer::Chances& chances : row.chances)
+        rows.back()["logprobs"].push_back(to_json(chances, tokenizer));
+    }
     if (o.generate.speculation.on()) {
       rows.back()["guessed_tokens"] = result.guessed_tokens;
       rows.back()["accepted_tokens"] = result.accepted_tokens;
     }
-    if (!asked.empty()) rows.back()["sources"] = asked.at(rows.size() - 1).sources(row.text);
+    if (!asked.empty())
+      rows.back()["sources"] =
+          asked.at((rows.size() - 1) / static_cast<size_t>(o.generate.choices)).sources(row.text);
     if (cache != nullptr) rows.back()["prefix_cache"] = to_json(*cache);
     // of all rows together
     if (!experts.empty()) rows.back()["experts"] = experts.to_json();
@@ -180,6 +210,9 @@ void report_text(const GenerateArgs& o,
   flush_output();
   fmt::print(stderr, "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s\n",
              result.prefill_tokens, speeds.prefill, result.decode_tokens, speeds.decode);
+  int64_t shifts = 0;
+  for (const infer::Generation& row : result.rows) shifts += row.shifts;
+  if (shifts > 0) fmt::print(stderr, "the context was full {} times, and was halved\n", shifts);
   if (o.generate.speculation.on())
     fmt::print(stderr, "{} of {} guesses were right\n", result.accepted_tokens,
                result.guessed_tokens);
@@ -207,29 +240,79 @@ void check_options(const GenerateArgs& o, const CLI::App& app) {
     fail(ErrorKind::usage, "generate",
          "--length-penalty without a search; expected --beams of 2 or more");
   }
-  if (o.beams.beams == 1 && o.generate.sampling.temperature == 0)
-    for (const char* choice : {"--top-k", "--top-p", "--min-p"})
+  if (o.beams.beams > 1)
+    for (const char* choice :
+         {"--choices", "--logprobs", "--min-new-tokens", "--grammar", "--json-schema", "--regex"})
       if (given(choice))
         fail(ErrorKind::usage, "generate",
-             "{} at temperature 0, which takes the most likely token and chooses nothing by "
-             "chance; expected --temperature above 0",
-             choice);
+             "{} with --beams {}: it goes with samples, not with a search; leave one of them out",
+             choice, o.beams.beams);
+  if (given("--choices") && o.lines.given())
+    fail(ErrorKind::usage, "generate",
+         "--choices with --prompts-from, where every line has one answer; leave one of them out");
+  if (given("--logprobs") && !o.json)
+    fail(ErrorKind::usage, "generate",
+         "--logprobs without --json, where they stand; expected both");
   if (given("--guesses") && !o.generate.speculation.on() && o.draft.empty())
     fail(ErrorKind::usage, "generate",
          "--guesses without who makes them; expected --draft, --lookup, --predictors or "
          "--exit-layer");
 }
 
+/// Every line of a file with its answer.
+int answer_lines(GenerateArgs& o, const infer::LoadedModel& loaded) {
+  const infer::GenerateOptions all = o.generate;
+  const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
+  o.lines.run([&](const std::vector<std::string>& prompts, int64_t first) {
+    o.prompts = prompts;
+    const auto ids = prompt_ids(o, loaded, {});
+    infer::GenerateOptions some = all;
+    some.sampling.seed += static_cast<uint64_t>(first);  // no batch draws what another drew
+    const infer::Generations result =
+        o.beams.beams > 1 ? infer::beam_search(loaded.model, tokenizer, ids, some, o.beams)
+                          : infer::generate(loaded.model, tokenizer, ids, some);
+    if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
+    std::vector<std::string> answers;
+    for (const infer::Generation& row : result.rows) {
+      if (row.error) std::rethrow_exception(row.error);
+      ConstraintFlags::check(row);
+      answers.push_back(row.text);
+    }
+    return answers;
+  });
+  return kExitOk;
+}
+
+/// How the model's makers choose tokens, where no flag says otherwise.
+void settle_sampling(GenerateArgs& o, const infer::LoadedModel& loaded) {
+  if (o.beams.beams > 1) return;
+  o.sampling.fill(loaded.generation);
+  if (o.generate.sampling.temperature > 0) return;
+  for (const char* choice : {"--top-k", "--top-p", "--min-p"})
+    if (o.sampling.given(choice))
+      fail(ErrorKind::usage, "generate",
+           "{} at temperature 0, which takes the most likely token and chooses nothing by "
+           "chance; expected --temperature above 0",
+           choice);
+  if (o.generate.choices > 1)
+    fail(ErrorKind::usage, "generate",
+         "--choices {} at temperature 0, where all texts are the same; expected --temperature "
+         "above 0",
+         o.generate.choices);
+}
+
 int generate(GenerateArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
   auto& g = o.generate;
-  g.sampling.check();
+  o.sampling.check();
   const infer::LoadedModel loaded =
-      infer::load_model(o.model, {o.families}, o.adapters, o.products.arithmetic());
+      infer::load_model(o.model, o.kv.loading(o.families), o.adapters, o.products.arithmetic());
   say_differences(loaded.source);
+  settle_sampling(o, loaded);
   o.products.check(loaded.model);
   o.kv.check(loaded.model, o.products);
   g.kv = o.kv.options();
+  g.keep_first = o.kv.keep_first;
   const text::Tokenizer* tokenizer = loaded.tokenizer ? &*loaded.tokenizer : nullptr;
   std::optional<infer::LoadedModel> draft;
   if (!o.draft.empty())
@@ -248,14 +331,16 @@ int generate(GenerateArgs& o) {
         loaded.model, infer::PrefixCacheOptions{.budget_bytes = o.prefix_cache_mib << 20,
                                                 .snapshot_every = o.snapshot_every});
   const std::vector<Asked> asked = ask(o, loaded);
-  const auto prompts = prompt_ids(o, loaded, session);
+  const auto prompts =
+      o.lines.given() ? std::vector<std::vector<int64_t>>() : prompt_ids(o, loaded, session);
   for (const std::string& file : o.audio)
     g.features.push_back(spectrogram(file, loaded.model.spec(), "generate"));
-  if (!o.ignore_eos && tokenizer != nullptr && tokenizer->eos())
-    g.stop_ids.push_back(*tokenizer->eos());
+  if (!o.ignore_eos) g.stop_ids = o.sampling.ends(loaded);
+  g.constraint = o.constraint.make(o.model, tokenizer);
   force_ids(g, loaded, !o.ignore_eos);
   g.cancel = &cancel_token();
   g.expert_memory = o.expert_mib << 20;
+  if (o.lines.given()) return answer_lines(o, loaded);
   infer::ExpertUse experts;
   if (o.json)
     g.statistics = [&experts](const std::string& name, const at::Tensor& value) {
@@ -263,9 +348,10 @@ int generate(GenerateArgs& o) {
     };
 
   // an answer stands alone, a continuation behind what it continues
-  const bool quiet =
-      o.quiet || o.prompts.empty() || !asked.empty() || loaded.model.spec().encoder != nullptr;
-  const bool stream = !o.json && prompts.size() + o.audio.size() == 1 && tokenizer != nullptr;
+  const bool quiet = o.quiet || o.prompts.empty() || !asked.empty() || o.constraint.on() ||
+                     loaded.model.spec().encoder != nullptr;
+  const bool stream =
+      !o.json && g.choices == 1 && prompts.size() + o.audio.size() == 1 && tokenizer != nullptr;
   if (stream) {
     if (!quiet) g.on_start = [&o] { fmt::print("{}", o.prompts.front()); };
     g.on_text = [](size_t, std::string_view text) {
@@ -280,7 +366,7 @@ int generate(GenerateArgs& o) {
       static_cast<double>(result.prefill_tokens) / std::max(result.prefill_seconds, 1e-9),
       static_cast<double>(result.decode_tokens) / std::max(result.decode_seconds, 1e-9)};
   if (o.json) {
-    report_json(o, result, speeds, g.prefix_cache, experts, asked);
+    report_json(o, result, speeds, g.prefix_cache, experts, asked, tokenizer);
   } else {
     if (stream) fmt::print("\n");
     for (size_t r = 0; r < result.rows.size() && !stream; ++r) {
@@ -288,9 +374,11 @@ int generate(GenerateArgs& o) {
       if (tokenizer == nullptr)
         fmt::print("{}\n", fmt::join(row.token_ids, " "));
       else
-        fmt::print("{}{}{}\n", r > 0 ? "---\n" : "", quiet ? "" : o.prompts[r], row.text);
+        fmt::print("{}{}{}\n", r > 0 ? "---\n" : "",
+                   quiet ? "" : o.prompts[r / static_cast<size_t>(g.choices)], row.text);
     }
-    for (size_t r = 0; r < asked.size(); ++r) asked[r].print_sources(result.rows.at(r).text);
+    for (size_t r = 0; r < asked.size(); ++r)
+      asked[r].print_sources(result.rows.at(r * static_cast<size_t>(g.choices)).text);
     report_text(o, result, speeds, g.prefix_cache);
   }
   if (g.session != nullptr) keep(o, session, fingerprint);
@@ -298,6 +386,7 @@ int generate(GenerateArgs& o) {
   for (const infer::Generation& row : result.rows)
     if (row.error) std::rethrow_exception(row.error);
   if (cancel_token().requested()) fail(ErrorKind::cancelled, "generate", "stopped on request");
+  for (const infer::Generation& row : result.rows) ConstraintFlags::check(row);
   return kExitOk;
 }
 
@@ -323,21 +412,24 @@ std::function<int()> add_generate(CLI::App& app) {
   app.add_option("--max-new-tokens", g.max_new_tokens, "at most so many")
       ->capture_default_str()
       ->check(not_negative());
-  app.add_option("--temperature", g.sampling.temperature, "0 = the most likely token each time")
-      ->capture_default_str();
-  app.add_option("--top-k", g.sampling.top_k, "only the k most likely; 0 = all")
-      ->capture_default_str();
-  app.add_option("--top-p", g.sampling.top_p, "only the most likely that make up p")
-      ->capture_default_str();
-  app.add_option("--min-p", g.sampling.min_p, "only those at least so likely, relative to the best")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", g.sampling.repetition_penalty,
-                 "above 1: tokens seen become less likely")
-      ->capture_default_str();
+  app.add_option("--min-new-tokens", g.min_new_tokens, "no end of text before so many")
+      ->capture_default_str()
+      ->check(not_negative());
+  o->sampling.add(app, g.sampling);
+  o->constraint.add(app);
   auto* seed = app.add_option("--seed", g.sampling.seed,
                               "of the random choices; a session goes on with its own")
                    ->capture_default_str()
                    ->check(cli::seed());
+  app.add_option("--choices", g.choices,
+                 "texts for each prompt, which is read once for them; each has random choices of "
+                 "its own")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--logprobs", g.chances,
+                 "with --json: ln p of every new token, and of the N most likely in its place, by "
+                 "the model itself: before temperature, penalties and filters")
+      ->check(CLI::Range(0, 1000));
   app.add_option("--beams", o->beams.beams,
                  "search for the most likely text with so many hypotheses instead of sampling or "
                  "guessing; 1 = no search")
@@ -357,6 +449,9 @@ std::function<int()> add_generate(CLI::App& app) {
                  "longest sequence, prompt included; 0 = what the model is made for")
       ->capture_default_str()
       ->check(not_negative());
+  app.add_flag("--context-shift", g.shift,
+               "where the context is full go on from the first tokens and the later half of the "
+               "others, which are read anew");
   auto* draft = app.add_option(
       "--draft", o->draft,
       "a smaller model with the same tokens guesses; the text is the same. Beside an encoder "
@@ -381,6 +476,7 @@ std::function<int()> add_generate(CLI::App& app) {
                  "of whoever guesses, per step; predictors make one each at most")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  o->lines.add(app);
   o->kv.add(app);
   o->retrieve.add(app);
   o->products.add(app);
@@ -416,21 +512,35 @@ std::function<int()> add_generate(CLI::App& app) {
                  "the products add up")
       ->allow_extra_args(false);
   app.add_option("--families", o->families, "a folder of further family files");
-  examples(app,
-           {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
-            "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
-            "--seed 7 --json",
-            "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
-            "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
-            "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
-            "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
-            "tessera generate model.gguf --session tale",
-            "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
-            "--prefix-cache 256"});
+  examples(
+      app,
+      {"tessera generate model.gguf --prompt 'Once upon a time' --max-new-tokens 100",
+       "tessera generate folder --prompt 'A' --prompt 'B' --temperature 0.8 --top-p 0.95 "
+       "--seed 7 --json",
+       "tessera generate model.gguf --prompt 'Once upon a time' --lookup 3",
+       "tessera generate run --prompt 'Once upon a time' --predictors --temperature 0",
+       "tessera generate model.gguf --prompt 'Once upon a time' --temperature 1 --choices 3",
+       "tessera generate model.gguf --prompt 'Once upon a time' --json --logprobs 5",
+       "tessera generate model.gguf --prompt 'A person as JSON: ' --json-schema person.json",
+       "tessera generate model.gguf --prompt 'Is the sky blue? ' --regex 'yes|no'",
+       "tessera generate model.gguf --prompt 'Once upon a time' --session tale",
+       "tessera generate whisper --audio speech.wav --answer-prefix 50259,50359,50363",
+       "tessera generate model.gguf --session tale",
+       "tessera generate model.gguf --prompt 'Once upon a time' --context 512 --context-shift "
+       "--max-new-tokens 5000",
+       "tessera generate teacher --prompts-from questions.jsonl --answer-key answer > taught.jsonl",
+       "tessera generate model.gguf --prompt 'A long text. Q1' --prompt 'A long text. Q2' "
+       "--prefix-cache 256"});
   return [o, prompt, ids, audio, session, seed, &app] {
-    if (prompt->empty() && ids->empty() && audio->empty() && session->empty())
+    if (o->lines.given())
+      for (const char* other : {"--prompt", "--input-ids", "--audio", "--session", "--json"})
+        if (app.count(other) > 0)
+          fail(ErrorKind::usage, "generate",
+               "{} beside --prompts-from, which answers the lines of a file; leave one of them out",
+               other);
+    if (prompt->empty() && ids->empty() && audio->empty() && session->empty() && !o->lines.given())
       fail(ErrorKind::usage, "generate",
-           "nothing to continue; expected --prompt, --input-ids or --audio");
+           "nothing to continue; expected --prompt, --input-ids, --audio or --prompts-from");
     check_options(*o, app);
     o->seed_given = !seed->empty();
     return generate(*o);

@@ -34,7 +34,7 @@ int runs(const RunsArgs& o) {
   while (true) {
     const auto all = train::read_runs(folders);
     const bool complete = std::all_of(all.begin(), all.end(), [](const train::RunRecord& run) {
-      return run.state == train::RunState::complete;
+      return run.state == train::RunStatus::complete;
     });
     const bool again = o.watch && !complete;
     if (!o.html.empty())

@@ -11,6 +11,7 @@ struct VerbName {
 inline constexpr VerbName kTensorVerbs[] = {
     {"generate", "Text from a model"},
     {"chat", "A conversation with a model"},
+    {"serve", "Models over HTTP: chats, completions, embeddings, as OpenAI's clients ask for them"},
     {"forward", "Logits or hidden states of a batch, file to file"},
     {"embed", "Vectors of texts"},
     {"index", "Folders of texts as passages with vectors, to be found by questions"},

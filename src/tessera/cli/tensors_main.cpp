@@ -16,8 +16,8 @@ int main(int argc, char** argv) {
     return kExitUsage;
   }
   constexpr std::function<int()> (*kAdd[])(CLI::App&) = {
-      add_generate, add_chat,  add_forward,  add_embed, add_index,  add_search, add_eval,
-      add_classify, add_train, add_finetune, add_bench, add_verify, add_doctor};
+      add_generate, add_chat,     add_serve, add_forward,  add_embed, add_index,  add_search,
+      add_eval,     add_classify, add_train, add_finetune, add_bench, add_verify, add_doctor};
   std::vector<Verb> verbs;
   for (size_t i = 0; i < std::size(kAdd); ++i)
     verbs.push_back({kTensorVerbs[i].name, kTensorVerbs[i].summary, kAdd[i]});

@@ -1,10 +1,14 @@
 #include <charconv>
+#include <filesystem>
 #include <map>
+#include <optional>
 
 #include "tessera/base/threads.h"
 #include "tessera/cli/cli.h"
+#include "tessera/cli/temporary_cache.h"
 #include "tessera/cli/train_progress.h"
 #include "tessera/model/plan.h"
+#include "tessera/train/find_batch.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::cli {
@@ -15,7 +19,8 @@ struct TrainArgs {
   std::vector<std::string> overrides;
   std::string split;
   nn::SequenceSplit sequence = {};
-  bool resume = false, json = false;
+  bool resume = false, json = false, find_batch = false;
+  std::string memory;
   int threads = 0;
 };
 
@@ -39,10 +44,76 @@ nn::SequenceSplit parse_split(const std::string& text) {
   return split;
 }
 
+/// "8G", "500M" or a number of bytes.
+int64_t parse_bytes(const std::string& text) {
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(stop, text.data() + text.size());
+  const std::map<std::string, double> units{{"", 1},     {"K", 1e3},  {"M", 1e6}, {"G", 1e9},
+                                            {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+  const auto found = units.find(unit);
+  if (error != std::errc() || found == units.end() || !(number > 0) ||
+      number * found->second > 1e18)
+    fail(ErrorKind::usage, "train", "--memory \"{}\"; expected a size such as 8G or 500M", text);
+  return static_cast<int64_t>(number * found->second);
+}
+
+/// Changes how many sequences a pass takes; a run that goes on keeps what it has.
+void find_batch(const TrainArgs& o, train::Recipe& recipe) {
+  namespace fs = std::filesystem;
+  const fs::path known = fs::path(o.out) / "recipe.json";
+  if (o.resume && !o.out.empty() && fs::exists(known)) {
+    const Json before = spec::read_json_file(known);
+    const int64_t batch = before.at("train").at("batch"),
+                  times = before.at("train").at("accumulate");
+    if (batch * times == recipe.train.batch * recipe.train.accumulate) {
+      recipe.train.batch = batch;
+      recipe.train.accumulate = times;
+      fmt::print(stderr, "train.batch = {}, train.accumulate = {}, as the run has them\n", batch,
+                 times);
+      return;
+    }
+  }
+  const int64_t there = train::available_bytes(),
+                budget = o.memory.empty() ? there / 5 * 4 : parse_bytes(o.memory);
+  if (budget == 0)
+    fail(ErrorKind::usage, "train",
+         "the system does not say how much memory there is; expected --memory");
+  fmt::print(stderr, "{} sequences an update, within {:.0f} MB:\n",
+             recipe.train.batch * recipe.train.accumulate, static_cast<double>(budget) * 1e-6);
+  std::optional<TemporaryCache> own;
+  const train::BatchSearch search = train::find_batch(
+      recipe, o.out.empty() ? own.emplace().path() : fs::path(o.out) / "cache", budget,
+      [](const train::BatchTrial& trial) {
+        fmt::print(stderr, "  {:>5} a pass, {:>4} passes  {:>8.0f} MB{}\n", trial.batch,
+                   trial.accumulate, static_cast<double>(trial.bytes) * 1e-6,
+                   trial.tried ? fmt::format("  {:>8.0f} tokens/s", trial.tokens_per_s)
+                               : std::string("  expected, not tried"));
+      },
+      &cancel_token());
+  recipe.train.batch = search.chosen.batch;
+  recipe.train.accumulate = search.chosen.accumulate;
+}
+
 int train_model(const TrainArgs& o) {
   if (o.threads > 0) set_thread_count(o.threads);
-  const train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
+  if (o.out.empty() && !o.find_batch)
+    fail(ErrorKind::usage, "train", "--out is missing; expected the folder of the run");
+  if (!o.memory.empty() && !o.find_batch)
+    fail(ErrorKind::usage, "train", "--memory has no meaning without --find-batch");
+  train::Recipe recipe = train::load_recipe(o.recipe, o.overrides);
   train::check_split(recipe, o.sequence);
+  if (o.find_batch) {
+    find_batch(o, recipe);
+    if (o.out.empty()) {
+      if (o.json)
+        print_json({{"batch", recipe.train.batch}, {"accumulate", recipe.train.accumulate}});
+      else
+        fmt::print("--set train.batch={} --set train.accumulate={}\n", recipe.train.batch,
+                   recipe.train.accumulate);
+      return kExitOk;
+    }
+  }
   const model::Plan plan = model::make_plan(recipe.spec, recipe.train.length);
   fmt::print(stderr, "{} parameters, {:.3g} GFLOP a token, {} steps of {} tokens\n",
              plan.parameters, 3 * plan.flops_per_token * 1e-9, recipe.train.steps,
@@ -58,10 +129,13 @@ int train_model(const TrainArgs& o) {
   options.on_step = [&](const train::LogLine& line, int64_t steps) { progress(line, steps); };
   options.on_start = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const train::TrainResult result = train::train(recipe, o.out, options);
+  if (!result.stopped.empty())
+    fmt::print(stderr, "tessera: ended at step {}: {}\n", result.step, result.stopped);
   if (o.json) {
     Json json = {{"step", result.step},
                  {"seconds", result.seconds},
                  {"checkpoint", result.checkpoint.string()}};
+    if (!result.stopped.empty()) json["stopped"] = result.stopped;
     if (result.last) {
       json["loss"] = result.last->loss;
       if (result.last->valid_loss) json["valid_loss"] = *result.last->valid_loss;
@@ -82,8 +156,14 @@ std::function<int()> add_train(CLI::App& app) {
   app.add_option("recipe", o->recipe, "what to train, on what, how long: JSON")->required();
   app.add_option("--out", o->out,
                  "the run's folder: log.jsonl, log.csv, events for TensorBoard, "
-                 "checkpoints")
-      ->required();
+                 "checkpoints");
+  app.add_flag("--find-batch", o->find_batch,
+               "first finds the most sequences a pass that fit --memory; an update has as many as "
+               "the recipe says, in more or fewer passes. Without --out this alone");
+  app.add_option(
+      "--memory", o->memory,
+      "for --find-batch: what the process may take, such as 8G; else four fifths of what "
+      "is there");
   app.add_flag("--resume", o->resume, "go on from the newest checkpoint there, bit for bit");
   app.add_option("--set", o->overrides, "path.to.key=value, changes the recipe first");
   auto* split = app.add_option("--sequence-parallel", o->split,
@@ -94,6 +174,7 @@ std::function<int()> add_train(CLI::App& app) {
   examples(app,
            {"tessera train examples/recipes/shakespeare.json --out out/shakespeare",
             "tessera train recipe.json --out run --resume",
+            "tessera train recipe.json --find-batch --memory 8G",
             "tessera train recipe.json --out run --sequence-parallel 4:striped",
             "tessera train recipe.json --out run --set train.steps=100 --set optimizer.lr=3e-4"});
   return [o, split] {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -10,16 +9,10 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/resident.h"
 #include "tessera/train/loop.h"
 
 namespace tessera::cli {
-
-inline int64_t resident_megabytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE) >> 20;
-}
 
 /// What a run's objective asks for, and its log counts.
 inline std::string unit_of(const train::Recipe& recipe) {
@@ -34,10 +27,13 @@ class TrainProgress {
   explicit TrainProgress(std::string unit = "tokens") : unit_(std::move(unit)) {}
   void operator()(const train::LogLine& line, int64_t steps) {
     alarm(line);
+    for (const std::string& text : line.warnings)
+      fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step, text);
     if (!line.expert_changes.empty())
       fmt::print(stderr, "{}tessera: step {}: {}\n", terminal_ ? "\n" : "", line.step,
                  train::text_of_changes(line.expert_changes));
     const bool last = line.step == steps, evaluated = line.valid_loss.has_value();
+    if (line.noise_scale) noise_ = *line.noise_scale;
     const auto now = std::chrono::steady_clock::now();
     const double since = std::chrono::duration<double>(now - shown_).count();
     if (!last && !evaluated && since < (terminal_ ? 0.2 : 10.0)) return;
@@ -48,11 +44,12 @@ class TrainProgress {
                                       : 0;
     std::string text = fmt::format(
         "step {:>6}/{}  loss {:.4f}  lr {:.2e}  {:>8.{}f} {}/s  {:>4.0f} s left  {} MB", line.step,
-        steps, line.loss, line.lr, speed, speed < 100 ? 1 : 0, unit_, left, resident_megabytes());
+        steps, line.loss, line.lr, speed, speed < 100 ? 1 : 0, unit_, left, resident_bytes() >> 20);
     if (evaluated) text += fmt::format("  valid {:.4f}", *line.valid_loss);
     if (evaluated && line.accuracy) text += fmt::format("  accuracy {:.3f}", *line.accuracy);
     for (const auto& [name, score] : line.scores)
       if (name != "accuracy") text += fmt::format("  {} {:.3f}", name, score);
+    if (noise_ > 0) text += fmt::format("  noise scale {:.3g} {}", noise_, unit_);
     if (terminal_)
       fmt::print(stderr, "\r{:<120}{}", text, evaluated || last ? "\n" : "");
     else
@@ -76,6 +73,7 @@ class TrainProgress {
   }
 
   std::string unit_;
+  double noise_ = 0;                     // the newest noise scale
   std::map<std::string, int64_t> idle_;  // for how many steps, by router
   std::set<std::string> told_;
   bool terminal_ = isatty(STDERR_FILENO) != 0;

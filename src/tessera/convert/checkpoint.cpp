@@ -12,6 +12,7 @@
 #include "tessera/format/ggmf.h"
 #include "tessera/format/llama2c.h"
 #include "tessera/format/safetensors.h"
+#include "tessera/model/kept_tokens.h"
 
 namespace tessera::convert {
 namespace {
@@ -227,6 +228,11 @@ const TensorView& Checkpoint::tensor(std::string_view name) const {
 
 Checkpoint load_checkpoint(const fs::path& path, const LoadOptions& options) {
   Checkpoint checkpoint = load_any(path, options);
+  if (options.keep_last > 0) {
+    checkpoint.spec_json =
+        model::with_kept_tokens(checkpoint.spec, options.keep_first, options.keep_last);
+    checkpoint.spec = model::read_model_spec(checkpoint.spec_json);
+  }
   // formats order what is kept differently
   std::sort(checkpoint.kept.begin(), checkpoint.kept.end(),
             [](const TensorView& a, const TensorView& b) { return a.name < b.name; });

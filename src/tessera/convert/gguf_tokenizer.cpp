@@ -162,6 +162,8 @@ GgufTokenizerData data_of(const text::Tokenizer& tokenizer, const JsonTokenizer&
   data.add_eos = tokenizer.eos() && !around.empty() && around.back() == *tokenizer.eos() &&
                  (around.size() > 1 || !*data.add_bos);
   data.chat_template = tokenizer.chat_template();
+  if (tokenizer.tool_template() != tokenizer.chat_template())
+    data.tool_template = tokenizer.tool_template();
   return data;
 }
 
@@ -186,6 +188,8 @@ std::vector<GgufEntry> entries_of(const GgufTokenizerData& data) {
   if (data.add_space_prefix) add("add_space_prefix", GgufValue::number(*data.add_space_prefix));
   if (!data.chat_template.empty())
     entries.push_back({"tokenizer.chat_template", GgufValue::string(data.chat_template)});
+  if (!data.tool_template.empty())
+    entries.push_back({"tokenizer.chat_template.tool_use", GgufValue::string(data.tool_template)});
   return entries;
 }
 

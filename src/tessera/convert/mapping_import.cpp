@@ -138,7 +138,8 @@ void Importer::check_claims(const Json& config, const std::string& prefix) {
                     [&](const std::string& glob) { return matches_glob(key, glob); }))
       continue;
     if (value.is_object() && !value.empty()) {
-      check_claims(value, path);
+      // members may have any names where all are read
+      if (!dialect_.claims.contains(path + ".*")) check_claims(value, path);
     } else if (!dialect_.claims.contains(path)) {
       const std::string near =
           spec::nearest_name(path, {dialect_.claims.begin(), dialect_.claims.end()});

@@ -71,6 +71,7 @@ std::optional<text::Tokenizer> tokenizer_of(const format::GgufFile& file,
   data.add_eos = flag_of("add_eos_token");
   data.add_space_prefix = flag_of("add_space_prefix");
   data.chat_template = text_of("tokenizer.chat_template");
+  data.tool_template = text_of("tokenizer.chat_template.tool_use");
   return text::tokenizer_from_gguf(std::move(data), where);
 }
 

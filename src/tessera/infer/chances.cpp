@@ -15,12 +15,10 @@ Chances chances_of(std::span<const float> logits, int64_t chosen, int64_t top) {
   if (!std::isfinite(sum))
     fail(ErrorKind::input, "generate", "logits that are not finite among {}", logits.size());
   const double all = largest + std::log(sum);
-  const auto chance = [&](int64_t id) {
-    return Chance{id, logits[static_cast<size_t>(id)] - all};
-  };
+  const auto chance = [&](int64_t id) { return Chance{id, logits[static_cast<size_t>(id)] - all}; };
   Chances out{chance(chosen), {}};
-  const auto n = static_cast<size_t>(
-      std::clamp<int64_t>(top, 0, static_cast<int64_t>(logits.size())));
+  const auto n =
+      static_cast<size_t>(std::clamp<int64_t>(top, 0, static_cast<int64_t>(logits.size())));
   if (n == 0) return out;
   // a heap of the best so far, its worst in front
   const auto better = [&](int64_t a, int64_t b) {

@@ -26,7 +26,7 @@ bool has_types(const model::ModelSpec& spec) {
   return embed != nullptr && embed->n_types > 1;
 }
 
-void check_ids(const model::ModelSpec& spec, const std::vector<int64_t>& ids) {
+void check_known(const model::ModelSpec& spec, const std::vector<int64_t>& ids) {
   for (const int64_t id : ids)
     if (id >= spec.vocab)
       fail(ErrorKind::input, "classify", "token id {}; the model has a vocabulary of {}", id,
@@ -34,7 +34,7 @@ void check_ids(const model::ModelSpec& spec, const std::vector<int64_t>& ids) {
 }
 
 /// Documents of one call.
-struct Rows {
+struct TextRows {
   std::vector<std::vector<int64_t>> ids;
   std::vector<int64_t> types;
   int64_t tokens = 0;
@@ -93,7 +93,7 @@ std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
   const at::NoGradGuard no_gradients;
   const model::ModelSpec& spec = loaded.model.spec();
   std::vector<TextJudgement> out;
-  Rows rows;
+  TextRows rows;
   const auto compute = [&] {
     if (rows.ids.empty()) return;
     const nn::Batch batch = rows.batch(spec);
@@ -122,7 +122,7 @@ std::vector<TextJudgement> classify_texts(const LoadedModel& loaded,
       if (error.kind() != ErrorKind::input) throw;
       fail(ErrorKind::input, "classify", "text {}: {}", out.size() + 1, error.what());
     }
-    check_ids(spec, judged.ids);
+    check_known(spec, judged.ids);
     out.push_back({.cut = judged.cut});
     rows.add(std::move(judged.ids), judged.second);
     if (rows.tokens >= kTokensPerPass) compute();
@@ -147,7 +147,7 @@ std::vector<WordJudgement> classify_words(const LoadedModel& loaded,
   }
   text::JudgedText judged =
       text::judged_tokens(*loaded.tokenizer, ids, std::nullopt, limit_of(loaded, options));
-  check_ids(loaded.model.spec(), judged.ids);
+  check_known(loaded.model.spec(), judged.ids);
   model::ForwardOptions call;
   call.cancel = options.cancel;
   const Tensor logits_NC = loaded.model.logits(
@@ -180,8 +180,8 @@ SpanAnswer find_answer(const LoadedModel& loaded,
       options.stride);
   std::vector<SpanLogits> logits;
   for (const text::AnswerWindow& window : windows) {
-    check_ids(spec, window.ids);
-    Rows rows;
+    check_known(spec, window.ids);
+    TextRows rows;
     rows.add(window.ids, window.second);
     model::ForwardOptions call;
     call.cancel = options.cancel;

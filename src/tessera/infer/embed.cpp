@@ -1,10 +1,12 @@
 #include "tessera/infer/embed.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/format/file_source.h"
+#include "tessera/infer/sequence.h"
 
 namespace tessera::infer {
 namespace {
@@ -27,7 +29,8 @@ fs::path inside(const fs::path& folder, const std::string& name, const std::stri
 Pooling pooling_of(const Json& config, const std::string& where) {
   static const std::map<std::string, Pooling> known = {{"pooling_mode_mean_tokens", Pooling::mean},
                                                        {"pooling_mode_cls_token", Pooling::cls},
-                                                       {"pooling_mode_max_tokens", Pooling::max}};
+                                                       {"pooling_mode_max_tokens", Pooling::max},
+                                                       {"pooling_mode_lasttoken", Pooling::last}};
   if (!config.is_object())
     fail(ErrorKind::file, where, "found {}; expected an object", spec::kind_of(config));
   std::vector<std::string> on;
@@ -35,7 +38,7 @@ Pooling pooling_of(const Json& config, const std::string& where) {
     if (key.starts_with("pooling_mode_") && value.is_boolean() && value.get<bool>())
       on.push_back(key);
   if (on.size() != 1 || !known.contains(on[0]))
-    fail(ErrorKind::file, where, "{}; expected one of mean, cls and max",
+    fail(ErrorKind::file, where, "{}; expected one of mean, cls, max and lasttoken",
          on.empty() ? "no pooling mode is on" : fmt::format("{}", fmt::join(on, " and ")));
   return known.at(on[0]);
 }
@@ -137,7 +140,7 @@ std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer,
                             const std::string& text,
                             bool parse_special,
                             int64_t limit,
-                            Embeddings& out) {
+                            EmbedTokens& out) {
   auto inner = tokenizer.encode(text, {.add_special = false, .parse_special = parse_special});
   const auto around = static_cast<int64_t>(tokenizer.surround({}).size());
   if (limit > 0 && static_cast<int64_t>(inner.size()) + around > limit) {
@@ -148,8 +151,7 @@ std::vector<int64_t> ids_of(const text::Tokenizer& tokenizer,
     ++out.cut;
   }
   const auto whole = tokenizer.surround(inner);
-  if (whole.empty()) fail(ErrorKind::input, "embed", "text {} has no token", out.tokens.size() + 1);
-  out.tokens.push_back(static_cast<int64_t>(whole.size()));
+  if (whole.empty()) fail(ErrorKind::input, "embed", "text {} has no token", out.rows.size() + 1);
   return {whole.begin(), whole.end()};
 }
 
@@ -161,14 +163,29 @@ Tensor pooled(const Tensor& x_TD, Pooling pooling) {
       return x_TD.select(0, 0);
     case Pooling::max:
       return x_TD.amax(0);
+    case Pooling::last:
+      return x_TD.select(0, x_TD.size(0) - 1);
   }
   fail(ErrorKind::internal, "embed", "unknown pooling {}", static_cast<int>(pooling));
 }
 
 }  // namespace
 
+namespace {
+constexpr std::array kPoolings = {std::pair{Pooling::mean, "mean"}, std::pair{Pooling::cls, "cls"},
+                                  std::pair{Pooling::max, "max"}, std::pair{Pooling::last, "last"}};
+}  // namespace
+
 const char* name_of(Pooling pooling) {
-  return pooling == Pooling::mean ? "mean" : pooling == Pooling::cls ? "cls" : "max";
+  for (const auto& [value, name] : kPoolings)
+    if (value == pooling) return name;
+  return "?";
+}
+
+Pooling pooling_named(std::string_view name) {
+  for (const auto& [value, known] : kPoolings)
+    if (known == name) return value;
+  fail(ErrorKind::usage, "embed", "pooling \"{}\"; expected mean, cls, max or last", name);
 }
 
 EmbedOptions embed_options_of(const fs::path& model) {
@@ -207,30 +224,46 @@ EmbedOptions embed_options_of(const fs::path& model) {
   return options;
 }
 
-Embeddings embed(const LoadedModel& loaded,
-                 const std::vector<std::string>& texts,
-                 const EmbedOptions& options) {
+EmbedTokens embed_tokens(const LoadedModel& loaded,
+                         const std::vector<std::string>& texts,
+                         const EmbedOptions& options) {
   if (!loaded.tokenizer)
     fail(ErrorKind::usage, "embed",
          "this model has no tokenizer; expected tokenizer.json or "
          "vocab.txt in its folder");
+  const int64_t longest = loaded.model.spec().longest_sequence();
+  int64_t limit = options.max_tokens;
+  if (longest > 0) limit = limit == 0 ? longest : std::min(limit, longest);
+  EmbedTokens out;
+  if (options.pooling != Pooling::cls) out.behind = tokens_of_prompt(*loaded.tokenizer, options);
+  for (const std::string& text : texts) {
+    out.rows.push_back(
+        ids_of(*loaded.tokenizer, options.prompt + text, options.parse_special, limit, out));
+    if (size_of(out.rows.back()) <= out.behind)
+      fail(ErrorKind::input, "embed",
+           "text {} has {} tokens, of which the first {} are the prompt's and do not count "
+           "(include_prompt); expected some behind them",
+           out.rows.size(), out.rows.back().size(), out.behind);
+  }
+  return out;
+}
+
+Tensor embed_rows(const LoadedModel& loaded,
+                  const std::vector<std::vector<int64_t>>& rows,
+                  const EmbedOptions& options,
+                  int64_t behind) {
   const model::ModelSpec& spec = loaded.model.spec();
   if (spec.encoder)
     fail(ErrorKind::usage, "embed", "this model is an {}; expected an encoder or a decoder",
          model::name_of(spec.arch));
-  const int64_t longest = spec.longest_sequence();
-  int64_t limit = options.max_tokens;
-  if (longest > 0) limit = limit == 0 ? longest : std::min(limit, longest);
-
-  const int64_t behind =
-      options.pooling == Pooling::cls ? 0 : tokens_of_prompt(*loaded.tokenizer, options);
   const at::NoGradGuard no_gradients;
-  Embeddings out;
   std::vector<Tensor> vectors;
-  std::vector<std::vector<int64_t>> rows;
-  const auto compute = [&] {
-    if (rows.empty()) return;
-    const nn::Batch batch = nn::Batch::of(rows);
+  for (size_t begin = 0; begin < rows.size();) {
+    size_t end = begin;
+    for (int64_t tokens = 0; end < rows.size() && tokens < kTokensPerCall; ++end)
+      tokens += size_of(rows[end]);
+    const nn::Batch batch = nn::Batch::of({rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                                           rows.begin() + static_cast<std::ptrdiff_t>(end)});
     model::ForwardOptions call;
     call.cancel = options.cancel;
     const Tensor hidden_ND = loaded.model.hidden(batch, call);
@@ -241,24 +274,19 @@ Embeddings embed(const LoadedModel& loaded,
       if (options.normalize) v_D = v_D / v_D.norm().clamp_min(kLeastLength);
       vectors.push_back(v_D.to(at::kFloat));
     }
-    rows.clear();
-  };
-  int64_t tokens = 0;
-  for (const std::string& text : texts) {
-    rows.push_back(
-        ids_of(*loaded.tokenizer, options.prompt + text, options.parse_special, limit, out));
-    tokens += out.tokens.back();
-    if (out.tokens.back() <= behind)
-      fail(ErrorKind::input, "embed",
-           "text {} has {} tokens, of which the first {} are the prompt's and do not count "
-           "(include_prompt); expected some behind them",
-           out.tokens.size(), out.tokens.back(), behind);
-    if (tokens < kTokensPerCall) continue;
-    compute();
-    tokens = 0;
+    begin = end;
   }
-  compute();
-  out.vectors_RD = vectors.empty() ? at::zeros({0, spec.width_out()}) : at::stack(vectors);
+  return vectors.empty() ? at::zeros({0, spec.width_out()}) : at::stack(vectors);
+}
+
+Embeddings embed(const LoadedModel& loaded,
+                 const std::vector<std::string>& texts,
+                 const EmbedOptions& options) {
+  const EmbedTokens read = embed_tokens(loaded, texts, options);
+  Embeddings out{.vectors_RD = embed_rows(loaded, read.rows, options, read.behind),
+                 .tokens = {},
+                 .cut = read.cut};
+  for (const auto& row : read.rows) out.tokens.push_back(size_of(row));
   return out;
 }
 

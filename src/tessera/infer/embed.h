@@ -16,8 +16,11 @@ enum class Pooling {
   mean,  // of all tokens, those around the text included
   cls,   // the first token
   max,   // the largest value of each channel
+  last,  // the last token
 };
 const char* name_of(Pooling pooling);
+/// Throws Error(usage) that lists the names.
+Pooling pooling_named(std::string_view name);
 
 struct EmbedOptions {
   Pooling pooling = Pooling::mean;
@@ -40,6 +43,22 @@ struct Embeddings {
   std::vector<int64_t> tokens;  // of each text, as they were read
   int64_t cut = 0;              // texts that were too long
 };
+
+/// The tokens that are read of each text: behind the prompt, with what stands around it, cut where
+/// it is too long. Throws as embed() does.
+struct EmbedTokens {
+  std::vector<std::vector<int64_t>> rows;
+  int64_t behind = 0;  // so many of each row do not count
+  int64_t cut = 0;     // texts that were too long
+};
+EmbedTokens embed_tokens(const LoadedModel& loaded,
+                         const std::vector<std::string>& texts,
+                         const EmbedOptions& options);
+/// The vectors of such tokens, [rows, width].
+Tensor embed_rows(const LoadedModel& loaded,
+                  const std::vector<std::vector<int64_t>>& rows,
+                  const EmbedOptions& options,
+                  int64_t behind = 0);
 
 /// A vector does not depend on the other texts. Throws Error(usage) without a tokenizer,
 /// Error(input) for a text without tokens, or with none that counts.

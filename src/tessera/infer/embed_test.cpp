@@ -41,7 +41,7 @@ Tensor hidden_of(const LoadedModel& loaded, const std::string& text) {
 TEST(Embed, PoolsTheTokensOfEachText) {
   const LoadedModel loaded = tiny_encoder();
   const std::vector<std::string> texts = {"ab", "", "hello"};
-  for (const auto pooling : {Pooling::mean, Pooling::cls, Pooling::max}) {
+  for (const auto pooling : {Pooling::mean, Pooling::cls, Pooling::max, Pooling::last}) {
     EmbedOptions options;
     options.pooling = pooling;
     options.normalize = false;
@@ -54,7 +54,8 @@ TEST(Embed, PoolsTheTokensOfEachText) {
       EXPECT_EQ(plain.tokens[static_cast<size_t>(r)], x_TD.size(0));
       const Tensor want = pooling == Pooling::mean  ? x_TD.sum(0) / x_TD.size(0)
                           : pooling == Pooling::cls ? x_TD[0]
-                                                    : std::get<0>(x_TD.max(0));
+                          : pooling == Pooling::max ? std::get<0>(x_TD.max(0))
+                                                    : x_TD[x_TD.size(0) - 1];
       const auto close = [&](const Tensor& got, const Tensor& expected) {
         return (got.to(at::kDouble) - expected).abs().max().item<double>() < 1e-6;
       };
@@ -160,8 +161,8 @@ TEST(EmbedOptions, RefusesWhatItCannotDo) {
     folder.write("1_Pooling/config.json", text);
     return error();
   };
-  EXPECT_NE(pooling(R"({"pooling_mode_lasttoken": true})")
-                .find("pooling_mode_lasttoken; expected one of mean, cls and max"),
+  EXPECT_NE(pooling(R"({"pooling_mode_weightedmean_tokens": true})")
+                .find("pooling_mode_weightedmean_tokens; expected one of mean, cls, max and"),
             std::string::npos);
   EXPECT_NE(pooling("{}").find("no pooling mode is on"), std::string::npos);
   EXPECT_NE(pooling("[1]").find("found an array; expected an object"), std::string::npos)

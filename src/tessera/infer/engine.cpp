@@ -12,9 +12,9 @@ struct Engine::Job {
   std::vector<size_t> rows;  // of the feeder, parallel to the task's
   const CancelToken* cancel = nullptr;
   bool cancelled = false, keep = false, search = false;
-  bool read = false;   // what it begins with
-  bool begun = false;  // has chosen a token
-  bool alone = false;  // a call with it failed: it is fed by itself until it decodes
+  bool read = false;           // what it begins with
+  bool begun = false;          // has chosen a token
+  bool alone = false;          // a call with it failed: it is fed by itself until it decodes
   const Job* first = nullptr;  // reads the beginning for both
   std::exception_ptr error = nullptr;
   std::optional<Kept> kept = {};
@@ -62,6 +62,10 @@ Engine::Id Engine::submit(const Request& asked) {
     fail(ErrorKind::usage, "engine", "{} tokens and a source of {}; expected {}",
          begin.tokens.size(), begin.source.size(),
          answers ? "a source, and the start of its answer" : "tokens and no source");
+  if (request.writing.shift && (request.beams || request.keep || request.resumed))
+    fail(ErrorKind::usage, "context-shift",
+         "{}: what a shift leaves of a text is another text; leave --context-shift out",
+         request.beams ? "a search keeps many texts" : "a session keeps all of its text");
   if (request.beams && (request.beams->beams < 1 || request.resumed || request.keep ||
                         !request.writing.stop_strings.empty()))
     fail(ErrorKind::usage, "engine",
@@ -95,8 +99,9 @@ Engine::Id Engine::submit(const Request& asked) {
   return id;
 }
 
-std::vector<Engine::Id> Engine::submit_choices(
-    const Request& asked, int64_t n, const std::function<void(int64_t, Request&)>& each) {
+std::vector<Engine::Id> Engine::submit_choices(const Request& asked,
+                                               int64_t n,
+                                               const std::function<void(int64_t, Request&)>& each) {
   require(n > 0, "engine", "{} choices; expected at least 1", n);
   std::vector<Id> ids;
   Request request = asked;
@@ -386,6 +391,13 @@ void Engine::apply(Job& job, const std::vector<int64_t>& guesses) {
     counts_.accepted_tokens += outcome.right;
   }
   if (job.task->done()) return;
+  if (outcome.anew) {
+    feeder_.restart(job.rows[0]);
+    if (guesser_) guesser_->drop(job.rows[0]);
+    job.begun = false;  // what is left is read like a prompt
+    counts_.prefill_tokens += size_of(job.task->rows().front()->tokens);
+    return;
+  }
   const size_t before = job.rows.size(), after = outcome.parents.size();
   while (job.rows.size() < after) job.rows.push_back(feeder_.add());
   feeder_.arrange(std::span(job.rows).first(std::max(before, after)), outcome.parents);

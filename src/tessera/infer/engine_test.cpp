@@ -105,8 +105,8 @@ TEST_P(Together, ARequestSaysWhatItSaysAlone) {
   }
 }
 
-/// ln p of every token behind the first `given`, of one pass without a state.
-std::vector<double> log_p_of(const model::Model& model, const Sequence& text, int64_t given) {
+/// Of every token behind each place, [T, vocab], in one pass.
+Tensor log_p_in(const model::Model& model, const Sequence& text) {
   const at::NoGradGuard no_gradients;
   model::ForwardOptions forward;
   nn::Encoded encoded;
@@ -116,8 +116,12 @@ std::vector<double> log_p_of(const model::Model& model, const Sequence& text, in
   }
   nn::Batch batch = nn::Batch::of(std::vector<Ids>{text.tokens});
   batch.segments[0].prefix = text.prefix;
-  const Tensor log_p_TC =
-      at::log_softmax(model.logits(model.hidden(batch, forward)).to(at::kDouble), -1);
+  return at::log_softmax(model.logits(model.hidden(batch, forward)).to(at::kDouble), -1);
+}
+
+/// ln p of every token behind the first `given`, of one pass without a state.
+std::vector<double> log_p_of(const model::Model& model, const Sequence& text, int64_t given) {
+  const Tensor log_p_TC = log_p_in(model, text);
   std::vector<double> out;
   for (size_t i = static_cast<size_t>(given); i < text.tokens.size(); ++i)
     out.push_back(log_p_TC[static_cast<int64_t>(i) - 1][text.tokens[i]].item<double>());
@@ -299,9 +303,9 @@ TEST_P(Together, ChoicesShareTheirBeginning) {
     ASSERT_EQ(got.chances.size(), got.token_ids.size());
     Sequence text = own.begin;
     for (size_t t = 0; t < got.token_ids.size(); ++t) {
-      // by a pass for each token: some models change what they say of those before
+      // by a pass for each token: in some models those that follow change what is said of it
+      const double likely = log_p_in(model, text)[-1][got.token_ids[t]].item<double>();
       text.tokens.push_back(got.token_ids[t]);
-      const double likely = log_p_of(model, text, size_of(text.tokens) - 1).at(0);
       EXPECT_NEAR(got.chances[t].chosen.log_p, likely, 1e-5);
       EXPECT_EQ(got.chances[t].chosen.id, got.token_ids[t]);
       EXPECT_EQ(got.chances[t].top.size(), 2U);

@@ -2,10 +2,12 @@
 // prefixes and beams, and how far a likelihood moves.
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
 #include "tessera/infer/beam.h"
 #include "tessera/infer/evaluate.h"
 #include "tessera/infer/generate.h"
 #include "tessera/infer/infer_testing.h"
+#include "tessera/model/kept_bits.h"
 
 namespace tessera::infer::kv_test {
 namespace {
@@ -148,6 +150,47 @@ TEST(KeysAndValues, ALikelihoodMovesLittle) {
     before = moved;
   }
   EXPECT_GT(before, 1e-5);
+}
+
+/// Heads wide enough for blocks of four bits: attention, its patterns, its latent form.
+constexpr std::pair<const char*, const char*> kWide[] = {
+    {"attention",
+     R"({"type": "attention", "n_heads": 2, "n_kv_heads": 1, "head_dim": 32, "position": "rope"})"},
+    {"sinks", R"({"type": "attention", "n_heads": 2, "head_dim": 32, "position": "rope",
+                  "pattern": {"type": "sink_window", "first": 2, "width": 9}})"},
+    {"strided", R"({"type": "attention", "n_heads": 2, "head_dim": 32,
+                    "pattern": {"type": "strided", "stride": 3}})"},
+    {"latent", R"({"type": "latent_attention", "n_heads": 2, "kv_lora_rank": 32,
+                   "qk_nope_head_dim": 4, "qk_rope_head_dim": 32, "position": "rope"})"}};
+
+TEST(KeysAndValues, FourBitsMoveALikelihoodAndGiveTheSameTextHoweverItIsMade) {
+  for (const auto& [name, mixer] : kWide) {
+    SCOPED_TRACE(name);
+    const model::Model model = tiny_model(fmt::format(R"({{"repeat": 2, "mixer": {}}})", mixer), 3);
+    const std::vector<int64_t> ids = random_tokens(300, 5);
+    EvalOptions eval{.window = 100};
+    const double exact = evaluate(model, ids, eval).nll;
+    eval.kv.type = KvType::int4;
+    const double moved = std::abs(evaluate(model, ids, eval).nll - exact);
+    EXPECT_GT(moved, 0);
+    EXPECT_LT(moved, 0.1);
+    const std::vector<std::vector<int64_t>> prompts{random_tokens(9, 1), random_tokens(31, 2)};
+    GenerateOptions options;
+    options.max_new_tokens = 12;
+    options.kv = {KvType::int4, 0};
+    const Generations want = generate(model, nullptr, prompts, options);
+    for (const int64_t chunk : {1, 5, 1000}) {
+      options.prefill_chunk = chunk;
+      options.kv.page = 16;
+      const Generations got = generate(model, nullptr, prompts, options);
+      for (size_t r = 0; r < prompts.size(); ++r)
+        EXPECT_EQ(got.rows[r].token_ids, want.rows[r].token_ids) << chunk;
+    }
+  }
+  // heads of other widths are refused by their layer
+  test::expect_error(ErrorKind::spec, "layers.0.mixer] keeps \"k\" in rows of 8 numbers", [&] {
+    model::check_kv_type(tiny_model(layers("attention"), 3).spec(), KvType::int4);
+  });
 }
 
 TEST(KeysAndValues, FewBitsGiveTheSameTextHoweverItIsMade) {

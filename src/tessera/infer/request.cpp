@@ -21,6 +21,13 @@ int64_t longest_sequence(const model::ModelSpec& spec, int64_t context) {
   return positions == 0 ? context : std::min(context, positions);
 }
 
+std::vector<int64_t> shifted(const std::vector<int64_t>& tokens, int64_t keep_first) {
+  const int64_t n = size_of(tokens), first = std::clamp<int64_t>(keep_first, 0, n / 2);
+  std::vector<int64_t> left(tokens.begin(), tokens.begin() + first);
+  left.insert(left.end(), tokens.end() - (n - first) / 2, tokens.end());
+  return left;
+}
+
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt) {
   if (spec.encoder) return {prompt, {spec.start}, 1};
   return {{}, prompt, static_cast<int64_t>(prompt.size())};
@@ -89,6 +96,15 @@ void check_prompt(const model::ModelSpec& spec,
 }
 
 void check_writing(const model::ModelSpec& spec, const Writing& writing) {
+  if (writing.shift && spec.encoder)
+    fail(ErrorKind::usage, "context-shift",
+         "an answer to a source has one context; leave --context-shift out");
+  if (writing.shift && longest_sequence(spec, writing.context) == 0)
+    fail(ErrorKind::usage, "context-shift",
+         "this model has no longest sequence of its own; expected --context as well");
+  if (writing.shift && longest_sequence(spec, writing.context) < 4)
+    fail(ErrorKind::usage, "context-shift", "a context of {} tokens; expected 4 at least",
+         longest_sequence(spec, writing.context));
   writing.sampling.check();
   check_ids(writing.forced_begin, spec.vocab, "forced id");
   if (writing.forced_end) check_ids({*writing.forced_end}, spec.vocab, "forced id");
@@ -104,8 +120,7 @@ void check_writing(const model::ModelSpec& spec, const Writing& writing) {
 
 void check_choice(const Request& request) {
   if (request.chances && *request.chances < 0)
-    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more",
-         *request.chances);
+    fail(ErrorKind::usage, "engine", "{} most likely tokens; expected 0 or more", *request.chances);
   if (request.beams && (request.writing.constraint || request.chances ||
                         request.writing.min_new_tokens > 0 || request.begins_as))
     fail(ErrorKind::usage, "engine",

@@ -25,6 +25,9 @@ struct BeamOptions {
   double length_penalty = 1;  // above 0 favours long texts, below 0 short ones
 };
 
+/// The first tokens of a text, where attention puts what it has no other place for (sink_window.h).
+inline constexpr int64_t kKeepFirst = 4;
+
 /// How a text goes on, and where it ends.
 struct Writing {
   int64_t max_new_tokens = 128;
@@ -41,6 +44,10 @@ struct Writing {
   std::optional<int64_t> forced_end;      // the last of max_new_tokens, where the text goes so far
   int64_t context = 0;                    // longest sequence; 0 = what the model is made for
   bool show_special = false;              // special tokens are written out in the text
+  /// Where the context is full the text goes on from its first `keep_first` tokens and the later
+  /// half of the others (shifted()), which are read anew: so it does for every architecture.
+  bool shift = false;
+  int64_t keep_first = kKeepFirst;
 };
 
 /// The memory of one row, for those who go on from there.
@@ -69,7 +76,7 @@ struct Request {
   /// A request (by its Engine::Id) that begins with the same tokens: what that one has read by the
   /// time it says its first token is not computed again, whatever a cache holds. Without targets.
   std::optional<int64_t> begins_as = {};
-  const CancelToken* cancel = nullptr;    // ends it after the current step
+  const CancelToken* cancel = nullptr;  // ends it after the current step
   /// Called as tokens and text become certain, the text never with half a character, nor with part
   /// of a stop string. Chances, where asked for, come before their token. What they throw ends this
   /// request alone.
@@ -83,6 +90,7 @@ struct Generation {
   std::string text;                // of the new tokens; empty without a tokenizer
   int64_t prompt_tokens = 0;       // all before the new ones; of the source, beside an encoder
   int64_t cached_tokens = 0;       // those of them that were not computed for it
+  int64_t shifts = 0;              // how often the context was full
   Score score;                     // of the targets
   std::vector<double> log_p;       // ln p of each target that is not -1, in order
   std::vector<std::vector<Chance>> target_top;  // of these, where Targets::top asks for them
@@ -93,12 +101,16 @@ struct Generation {
   /// Why the text is not of its constraint: where it was cut, and what was expected there. Empty
   /// where it is, or there is none.
   std::string cut;
-  std::exception_ptr error;        // why, with finish_reason "error"
+  std::exception_ptr error;  // why, with finish_reason "error"
 };
 
 /// Longest sequence (of targets, beside an encoder): what the caller allows, or what the model is
 /// made for, never more than it has positions; 0 = any.
 int64_t longest_sequence(const model::ModelSpec& spec, int64_t context);
+
+/// What is left of a text when its context is full: its first `keep_first` tokens, fewer where
+/// these are more than half of it, and the later half of the others.
+std::vector<int64_t> shifted(const std::vector<int64_t>& tokens, int64_t keep_first);
 
 /// A decoder continues its prompt; beside an encoder it answers it, from the start token on.
 Sequence first_sequence(const model::ModelSpec& spec, const std::vector<int64_t>& prompt);

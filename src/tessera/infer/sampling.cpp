@@ -194,15 +194,14 @@ void adjust(std::span<float> scores,
     scores[i] = scores[i] > 0 ? scores[i] / penalty : scores[i] * penalty;
   }
   if (o.presence_penalty == 0 && o.frequency_penalty == 0) return;
-  std::vector<int64_t> said(seen.begin() + static_cast<std::ptrdiff_t>(std::min(given, seen.size())),
-                            seen.end());
+  std::vector<int64_t> said(
+      seen.begin() + static_cast<std::ptrdiff_t>(std::min(given, seen.size())), seen.end());
   std::sort(said.begin(), said.end());
   for (size_t begin = 0, end = 0; begin < said.size(); begin = end) {
     while (end < said.size() && said[end] == said[begin]) ++end;
     const auto i = static_cast<size_t>(said[begin]);
     if (i >= scores.size()) continue;
-    const double less =
-        o.frequency_penalty * static_cast<double>(end - begin) + o.presence_penalty;
+    const double less = o.frequency_penalty * static_cast<double>(end - begin) + o.presence_penalty;
     scores[i] = static_cast<float>(scores[i] - less);
   }
 }

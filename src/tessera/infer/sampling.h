@@ -43,9 +43,9 @@ void adjust(std::span<float> scores,
             size_t given,
             const SamplingOptions& options);
 
-/// The next token after `seen` tokens, of which the first `given` are the prompt; `key` is the row's
-/// stream, and the number of seen tokens its index, so that a row's text does not depend on its
-/// batch. Ties go to the lowest id. Throws Error(input) when no logit is finite.
+/// The next token after `seen` tokens, of which the first `given` are the prompt; `key` is the
+/// row's stream, and the number of seen tokens its index, so that a row's text does not depend on
+/// its batch. Ties go to the lowest id. Throws Error(input) when no logit is finite.
 int64_t sample(std::span<const float> logits,
                std::span<const int64_t> seen,
                const SamplingOptions& options,

@@ -165,8 +165,9 @@ TEST(Sampling, ABiasMovesItsTokenAlone) {
   const std::vector<float> logits = {1, 3, 2.5, 2};
   EXPECT_EQ(sample(logits, {}, {.logit_bias = {{3, 1.25}}}, RandomKey(1)), 3);
   EXPECT_EQ(sample(logits, {}, {.logit_bias = {{1, -INFINITY}}}, RandomKey(1)), 2);
-  test::expect_error(ErrorKind::usage, "logit_bias of inf for token 1",
-                     [] { SamplingOptions{.logit_bias = {{1, INFINITY}}}.check(); });
+  test::expect_error(ErrorKind::usage, "logit_bias of inf for token 1", [] {
+    SamplingOptions{.logit_bias = {{1, INFINITY}}}.check();
+  });
 }
 
 // ln p and the order, by definition
@@ -182,8 +183,9 @@ TEST(Chances, AreOfTheLogitsAlone) {
   EXPECT_NEAR(got.top[2].log_p, std::log(0.2), 1e-7);
   EXPECT_EQ(chances_of(logits, 2, 99).top.size(), 5U);
   EXPECT_EQ(chances_of(logits, 2, 0).chosen.log_p, -INFINITY);
-  test::expect_error(ErrorKind::input, "not finite among 2",
-                     [] { chances_of(std::vector<float>{NAN, 1}, 0, 1); });
+  test::expect_error(ErrorKind::input, "not finite among 2", [] {
+    chances_of(std::vector<float>{NAN, 1}, 0, 1);
+  });
 }
 
 TEST(Sampling, RefusesWhatIsOutOfRange) {

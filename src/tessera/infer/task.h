@@ -37,6 +37,7 @@ class Task {
   struct Outcome {
     std::vector<size_t> parents;
     int64_t right = 0;
+    bool anew = false;  // its only row has other tokens than it was fed
   };
   /// Takes over what choose() decided, and tells who listens. The rows of a task that is done are
   /// what they were.

@@ -122,8 +122,10 @@ class Writer final : public Task {
       }
       accept(chosen_[i]);
     }
+    const bool anew = !done() && writing_.shift && is_full();
+    if (anew) shift();
     check_limits();
-    return {{0}, right};
+    return {{0}, right, anew};
   }
 
   void finish(const char* reason) override {
@@ -157,8 +159,7 @@ class Writer final : public Task {
   /// The state behind `tokens`, which begin with those that were said; none where the language has
   /// no such text.
   const text::ConstraintState* behind(const std::vector<int64_t>& tokens) const {
-    const std::span<const int64_t> further =
-        std::span(tokens).subspan(sequence_.tokens.size());
+    const std::span<const int64_t> further = std::span(tokens).subspan(sequence_.tokens.size());
     if (further.empty()) return state_.get();
     if (!ahead_ || ahead_at_ != sequence_.tokens.size() || ahead_tokens_.size() > further.size() ||
         !std::equal(ahead_tokens_.begin(), ahead_tokens_.end(), further.begin())) {
@@ -198,8 +199,7 @@ class Writer final : public Task {
     constexpr float kNever = -std::numeric_limits<float>::infinity();
     std::vector<uint64_t> bits((logits.size() + 63) / 64, state == nullptr ? ~uint64_t{0} : 0);
     if (state != nullptr) state->allow(bits);
-    const bool may_end =
-        made >= writing_.min_new_tokens && (state == nullptr || state->may_end());
+    const bool may_end = made >= writing_.min_new_tokens && (state == nullptr || state->may_end());
     for (const int64_t id : writing_.stop_ids) {
       if (static_cast<size_t>(id) >= logits.size()) continue;
       uint64_t& word = bits[static_cast<size_t>(id) / 64];
@@ -223,8 +223,7 @@ class Writer final : public Task {
       result_.stop_id = id;
       return finish("stop");
     }
-    if (state_)
-      require(state_->accept(id), "engine", "token {} against the constraint", id);
+    if (state_) require(state_->accept(id), "engine", "token {} against the constraint", id);
     sequence_.tokens.push_back(id);
     result_.token_ids.push_back(id);
     if (on_token_) on_token_(id);
@@ -235,10 +234,17 @@ class Writer final : public Task {
   }
 
   /// The last token is never fed.
+  bool is_full() const { return longest_ > 0 && size_of(sequence_.tokens) > longest_; }
   void check_limits() {
-    if (writing_.max_new_tokens <= 0 ||
-        (longest_ > 0 && static_cast<int64_t>(sequence_.tokens.size()) > longest_))
-      finish("length");
+    if (writing_.max_new_tokens <= 0 || is_full()) finish("length");
+  }
+
+  void shift() {
+    const int64_t before = size_of(sequence_.tokens);
+    sequence_.tokens = shifted(sequence_.tokens, writing_.keep_first);
+    begin_ -= before - size_of(sequence_.tokens);
+    // as many tokens as before a shift are before another choice
+    key_ = key_.fold(static_cast<uint64_t>(++result_.shifts));
   }
 
   /// Appends text, emits what is certain; true when a stop string was met.

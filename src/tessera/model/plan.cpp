@@ -30,18 +30,11 @@ double layer_flops(const ModelSpec& spec, int64_t context) {
   double flops = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(spec.layers.size()); ++i) {
     const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
-    const double share = layer.share_of_tokens();
-    const auto seen = static_cast<int64_t>(std::ceil(share * static_cast<double>(context)));
     if (layer.depth) flops += products(layer.depth, spec.scope(i));
     for (const GroupSpec& group : layer.groups)
-      for (const BranchSpec& branch : group.branches) {
-        spec::ParamList list;
-        const spec::Scope scope = spec.scope(i, branch);
-        branch.part.config->params(list, scope);
-        list.append(adapter_parameters(spec, i, branch));
-        flops += share * (products(list) + branch.part.config->extra_flops(scope, seen));
-        flops += share * products(group.residual, spec.residual_scope(i, branch));
-      }
+      for (const BranchSpec& branch : group.branches)
+        flops += branch_flops(spec, i, branch, context) +
+                 layer.share_of_tokens() * products(group.residual, spec.residual_scope(i, branch));
   }
   return flops;
 }
@@ -63,6 +56,19 @@ std::vector<BranchState> held(const ModelSpec& spec, spec::KvType kv) {
 }
 
 }  // namespace
+
+double branch_flops(const ModelSpec& spec,
+                    int64_t layer,
+                    const BranchSpec& branch,
+                    int64_t context) {
+  const double share = spec.layers[static_cast<size_t>(layer)].share_of_tokens();
+  const auto seen = static_cast<int64_t>(std::ceil(share * static_cast<double>(context)));
+  spec::ParamList list;
+  const spec::Scope scope = spec.scope(layer, branch);
+  branch.part.config->params(list, scope);
+  list.append(adapter_parameters(spec, layer, branch));
+  return share * (products(list) + branch.part.config->extra_flops(scope, seen));
+}
 
 Plan make_plan(const ModelSpec& spec, int64_t context, int64_t source, spec::KvType kv) {
   if (source < 0) source = spec.encoder ? context : 0;

@@ -26,6 +26,11 @@ Plan make_plan(const ModelSpec& spec,
                int64_t context,
                int64_t source = -1,
                spec::KvType kv = spec::KvType::f32);
+/// The part of flops_per_token that one branch has, its norms and the joining apart.
+double branch_flops(const ModelSpec& spec,
+                    int64_t layer,
+                    const BranchSpec& branch,
+                    int64_t context);
 /// Adds what a prefix cache keeps of one row of `plan.context` tokens: a state that can be cut
 /// anywhere is kept once, others at the end and every `every` tokens besides.
 void add_snapshots(Plan& plan,

@@ -212,6 +212,8 @@ TEST(Plan, KeysAndValuesOfFewerBits) {
   // a byte each, and a scale of four for every head
   EXPECT_EQ(per_token(llama, KvType::int8), 30 * 3 * (64 + 4) * 2);
   EXPECT_EQ(per_token(llama, KvType::fp8), per_token(llama, KvType::int8));
+  // half a byte each, and two halves for every 32
+  EXPECT_EQ(per_token(llama, KvType::int4), 30 * 3 * (64 / 32) * 20 * 2);
   // where nothing would be rounded it is refused
   const auto refused = [](const char* name, ErrorKind kind, const char* part) {
     test::expect_error(kind, part, [&] { make_plan(zoo(name), 100, -1, KvType::int8); });

@@ -1,6 +1,9 @@
 // What runs again in the backward pass: the same gradients, bit by bit, with less kept.
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <optional>
+
 #include "tessera/base/testing.h"
 #include "tessera/model/model.h"
 #include "tessera/model/model_testing.h"
@@ -30,8 +33,8 @@ struct Ran {
   std::map<std::string, double> losses;  // of parts
 };
 
-Ran step(const ModelSpec& spec, const nn::Recompute& recompute) {
-  const Model model(spec, Weights::initial(spec, 5));
+Ran step(const ModelSpec& spec, const nn::Recompute& recompute, at::ScalarType type = at::kFloat) {
+  const Model model(spec, Weights::initial(spec, 5, type));
   ForwardOptions options;
   options.training = true;
   options.key = RandomKey(9);
@@ -43,6 +46,10 @@ Ran step(const ModelSpec& spec, const nn::Recompute& recompute) {
     parts = parts + loss;
   };
   const nn::Batch batch = nn::Batch::of({{3, 1, 4, 1, 5, 9, 2, 6}, {5, 3, 5, 8, 9}});
+  std::optional<nn::Encoded> encoded;
+  if (spec.encoder)
+    options.encoded =
+        &encoded.emplace(model.encode(nn::Batch::of({{2, 7, 1, 8}, {2, 8, 1, 8, 2, 8}}), options));
   const Tensor hidden = model.hidden(batch, options);
   const Tensor loss = (hidden * ops::gen(hidden.sizes().vec(), 0.3, 0.1)).sum() + parts;
   loss.backward();
@@ -82,6 +89,43 @@ TEST(Recompute, GivesTheSameGradients) {
       }
     }
   }
+}
+
+/// Every composition of the zoo that is small enough, an encoder with its decoder among them.
+TEST(Recompute, GivesTheSameGradientsForEveryModelOfTheZoo) {
+  int tried = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(TESSERA_SOURCE_DIR "/zoo")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("tiny") || entry.path().extension() != ".json") continue;
+    SCOPED_TRACE(entry.path().string());
+    const ModelSpec spec = load_model_spec(entry.path());
+    ++tried;
+    const std::vector<spec::ParamDecl> declared = parameters(spec);
+    const bool many = spec.encoder != nullptr ||
+                      std::any_of(declared.begin(), declared.end(), [](const auto& decl) {
+                        return decl.name.starts_with("shared.");
+                      });
+    const at::ScalarType type = many ? at::kDouble : at::kFloat;
+    const Ran plain = step(spec, {}, type), again = step(spec, {Of::layers}, type);
+    EXPECT_EQ(again.loss, plain.loss);
+    EXPECT_EQ(again.losses, plain.losses);
+    for (size_t i = 0; i < plain.gradients.size(); ++i) {
+      const Tensor &a = again.gradients[i], &b = plain.gradients[i];
+      // what no gradient reaches may be told so by zeros
+      if (!a.defined() || !b.defined()) {
+        for (const Tensor& one : {a, b})
+          EXPECT_TRUE(!one.defined() || one.count_nonzero().item<int64_t>() == 0)
+              << declared[i].name;
+        continue;
+      }
+      // what several layers read, themselves or through what they all read, is summed over them in
+      // another order
+      const bool same = many ? at::allclose(a, b, 1e-9, 1e-11) : at::equal(a, b);
+      EXPECT_TRUE(same) << declared[i].name;
+    }
+  }
+  EXPECT_GT(tried, 80);
 }
 
 TEST(Recompute, KeepsWhatGoesIntoALayerAlone) {

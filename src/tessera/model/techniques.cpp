@@ -121,6 +121,11 @@ const std::vector<Technique>& techniques() {
        "Keys and values as 8-bit floats (e4m3) with a scale per token and head.",
        "Micikevicius et al.: FP8 Formats for Deep Learning, arXiv:2209.05433", 2022,
        "--kv-type fp8 of generate, eval, bench and plan"},
+      {"storage", "int4_kv",
+       "Keys and values as 4-bit integers with a step and a least number per 32 of a token's head.",
+       "Liu et al.: KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache, "
+       "arXiv:2402.02750 (values per token; here keys too)",
+       2024, "--kv-type int4 of generate, eval, bench and plan"},
       {"storage", "prefix_caching",
        "States of what prompts begin with, in a tree of tokens: what they share is computed once.",
        "Zheng et al.: SGLang: Efficient Execution of Structured Language Model Programs, "

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/testing.h"
 #include "tessera/nn/state.h"
 #include "tessera/ops/attention/kv_rows.h"
 
@@ -198,8 +199,38 @@ TEST(TokenBuffer, StoresWhatTheDeclarationSays) {
     }
   }
   EXPECT_THROW(stored_as(keys(), spec::KvType::int8, "layers[0].mixer"), Error);
-  EXPECT_THROW(spec::kv_type_named("int4"), Error);
+  // blocks of four bits want whole blocks
+  spec::StateDecl narrow = keys();
+  narrow.packs = true;
+  test::expect_error(ErrorKind::spec, "rows of 2 numbers; found kv-type int4",
+                     [&] { stored_as(narrow, spec::KvType::int4, "layers[0].mixer"); });
+  EXPECT_THROW(spec::kv_type_named("int5"), Error);
   EXPECT_THROW(PagePool::make(-1), Error);
+}
+
+TEST(TokenBuffer, StoresBlocksOfFourBits) {
+  const at::NoGradGuard no_gradients;
+  constexpr int64_t kWidth = 64, kTokens = 20;
+  const Tensor x =
+      (at::arange(kTokens * kWidth, at::kFloat) * 0.37).sin().view({kTokens, 1, kWidth});
+  spec::StateDecl plain = keys();
+  plain.shape = {1, kWidth};
+  plain.packs = true;
+  const spec::StateDecl decl = stored_as(plain, spec::KvType::int4, "layers[0].mixer");
+  EXPECT_EQ(decl.bytes_per_entry(), kWidth / 32 * 20);
+  for (const int64_t page : {0, 3}) {
+    TokenBuffer buffer(decl, 0, floats(), PagePool::make(page));
+    buffer.append(x.narrow(0, 0, 5));
+    buffer.append(buffer.stored(x.narrow(0, 5, 15)));
+    const Tensor held = buffer.joined(0, kTokens);
+    EXPECT_EQ(held.nbytes(), static_cast<size_t>(kTokens * decl.bytes_per_entry()));
+    EXPECT_TRUE(at::equal(held, buffer.stored(x)));
+    EXPECT_EQ(ops::row_width(held), kWidth);
+    EXPECT_EQ(ops::row_width(ops::first_of_rows(held, 32)), 32);
+    const double error = (ops::from_kv_rows(held, at::kFloat) - x).abs().max().item<double>();
+    EXPECT_LT(error, 2.0 / 15 / 2 * 1.01);  // half a step of the range
+    EXPECT_GT(error, 0.01);
+  }
 }
 
 }  // namespace

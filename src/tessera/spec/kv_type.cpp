@@ -10,11 +10,12 @@ struct Known {
   const char* name;
   DType stored;
 };
-constexpr std::array<Known, 5> kTypes = {{{KvType::f32, "f32", DType::f32},
+constexpr std::array<Known, 6> kTypes = {{{KvType::f32, "f32", DType::f32},
                                           {KvType::f16, "f16", DType::f16},
                                           {KvType::bf16, "bf16", DType::bf16},
                                           {KvType::int8, "int8", DType::i8},
-                                          {KvType::fp8, "fp8", DType::u8}}};
+                                          {KvType::fp8, "fp8", DType::u8},
+                                          {KvType::int4, "int4", DType::i16}}};
 
 const Known& known(KvType type) {
   return kTypes.at(static_cast<size_t>(type));
@@ -53,6 +54,15 @@ StateDecl stored_as(const StateDecl& decl, KvType type, std::string_view path) {
   StateDecl stored = decl;
   stored.dtype = known(type).stored;
   if (type == KvType::int8 || type == KvType::fp8) stored.shape.back() += kKvScaleBytes;
+  if (type == KvType::int4) {
+    int64_t& width = stored.shape.back();
+    if (width % kKvBlock != 0)
+      fail(ErrorKind::spec, path,
+           "keeps \"{}\" in rows of {} numbers; found kv-type int4, which takes multiples of {}; "
+           "expected int8 or fp8",
+           decl.name, width, kKvBlock);
+    width = width / kKvBlock * kKvBlockNumbers;
+  }
   return stored;
 }
 

@@ -6,12 +6,13 @@
 namespace tessera::spec {
 
 /// f32: as the model computes. int8, fp8 (e4m3): a byte each, and a scale of four bytes per token
-/// and head (kernels/attention/kv_rows.h).
-enum class KvType { f32, f16, bf16, int8, fp8 };
+/// and head. int4: four bits each, and a step and a least number per 32 of them
+/// (kernels/attention/kv_rows.h).
+enum class KvType { f32, f16, bf16, int8, fp8, int4 };
 const char* name_of(KvType type);
 /// Throws Error(usage) that lists the names.
 KvType kv_type_named(std::string_view name);
-/// "f32|f16|bf16|int8|fp8", for help texts and messages.
+/// "f32|f16|bf16|int8|fp8|int4", for help texts and messages.
 std::string kv_type_names();
 
 /// Tokens per page of a state (nn/pages.h) unless the run says otherwise.
@@ -25,6 +26,8 @@ struct KvOptions {
 
 /// Of the scale that stands before the codes of a row of int8 or fp8.
 inline constexpr int64_t kKvScaleBytes = 4;
+/// Of int4: numbers of a block, and how many numbers of the type that stands for it (i16) it takes.
+inline constexpr int64_t kKvBlock = 32, kKvBlockNumbers = 10;
 
 /// Marks declarations of keys and values that only attention reads.
 std::vector<StateDecl> packing(std::vector<StateDecl> decls);

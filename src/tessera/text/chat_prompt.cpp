@@ -7,7 +7,9 @@
 namespace tessera::text {
 
 ChatPrompt::ChatPrompt(Tokenizer tokenizer, std::string source, const std::string& where)
-    : tokenizer_(std::move(tokenizer)), template_(std::move(source), where) {}
+    : tokenizer_(std::move(tokenizer)),
+      template_(std::move(source), where),
+      thoughts_(thought_tags_of(template_.source()).value_or(ThoughtTags{"<think>", "</think>"})) {}
 
 MarkedText ChatPrompt::render(Chat chat, bool goes_on) const {
   const auto add = [&](const char* name, std::optional<int32_t> id) {
@@ -59,10 +61,10 @@ std::vector<int64_t> ChatPrompt::ends() const {
   return ids;
 }
 
-bool ChatPrompt::thinks(const MarkedText& prompt) {
-  const size_t opened = prompt.text.rfind("<think>");
+bool ChatPrompt::thinks(const MarkedText& prompt) const {
+  const size_t opened = prompt.text.rfind(thoughts_.open);
   return opened != std::string::npos && prompt.input[opened] == 0 &&
-         prompt.text.find("</think>", opened) == std::string::npos;
+         prompt.text.find(thoughts_.close, opened) == std::string::npos;
 }
 
 }  // namespace tessera::text

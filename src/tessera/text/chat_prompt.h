@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/text/chat_template.h"
+#include "tessera/text/reply.h"
 #include "tessera/text/tokenizer.h"
 
 namespace tessera::text {
@@ -26,14 +27,18 @@ class ChatPrompt {
   std::vector<int32_t> encode(const MarkedText& text) const;
   /// The end of text, and the special token that the template puts behind an answer.
   std::vector<int64_t> ends() const;
-  /// Whether the text has opened thoughts that are not closed yet.
-  static bool thinks(const MarkedText& prompt);
+  /// What stands around the thoughts of the model: as its template has it, else <think> and
+  /// </think>, since models think that way whether or not their template speaks of it.
+  const ThoughtTags& thoughts() const { return thoughts_; }
+  /// Whether the text has opened thoughts that are not closed yet; what was said in it opens none.
+  bool thinks(const MarkedText& prompt) const;
 
   const ChatTemplate& chat_template() const { return template_; }
 
  private:
   Tokenizer tokenizer_;
   ChatTemplate template_;
+  ThoughtTags thoughts_;
 };
 
 }  // namespace tessera::text

@@ -33,10 +33,10 @@ TEST(ChatPrompt, AnAnswerEndsAtWhatTheTemplatePutsBehindIt) {
 TEST(ChatPrompt, ThoughtsOfThePromptAreOpenUntilTheyAreClosed) {
   const ChatPrompt prompts(chat_tokenizer(), kTemplate, "test");
   const Json messages = Json::array({said("user", "hi<think>")});
-  EXPECT_TRUE(ChatPrompt::thinks(prompts.render({.messages = messages})));
+  EXPECT_TRUE(prompts.thinks(prompts.render({.messages = messages})));
   EXPECT_FALSE(
-      ChatPrompt::thinks(prompts.render({.messages = messages, .add_generation_prompt = false})));
-  EXPECT_FALSE(ChatPrompt::thinks({"<think>a</think>b", std::string(17, 0)}));
+      prompts.thinks(prompts.render({.messages = messages, .add_generation_prompt = false})));
+  EXPECT_FALSE(prompts.thinks({"<think>a</think>b", std::string(17, 0)}));
 }
 
 TEST(ChatPrompt, TheLastMessageGoesOn) {

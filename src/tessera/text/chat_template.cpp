@@ -1,6 +1,8 @@
 #include "tessera/text/chat_template.h"
 
 #include <algorithm>
+#include <clocale>
+#include <ctime>
 
 #include "tessera/base/error.h"
 #include "tessera/text/jinja_node.h"
@@ -46,6 +48,26 @@ Value message_value(const spec::Json& message, size_t number) {
   return jinja::make_dict(std::move(items));
 }
 
+/// A time as strftime() writes it in the locale "C".
+Value time_text(int64_t now, const jinja::Arguments& arguments) {
+  constexpr size_t kMostBytes = 256;
+  const Text* format = arguments.values.size() == 1 && arguments.named.empty()
+                           ? arguments.values[0].text()
+                           : nullptr;
+  if (format == nullptr || format->size() > kMostBytes ||
+      format->bytes.find('\0') != std::string::npos)
+    jinja::stop("strftime_now: expected a short format, as in \"%d %B %Y\"");
+  static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+  const auto seconds = static_cast<time_t>(now);
+  std::tm parts{};
+  if (gmtime_r(&seconds, &parts) == nullptr) jinja::stop("strftime_now: no such time");
+  // a character in front tells an empty text from one that is too long
+  char out[16 * kMostBytes];
+  const size_t n = strftime_l(out, sizeof out, (" " + format->bytes).c_str(), &parts, plain);
+  if (n == 0) jinja::stop("strftime_now: a format that makes too long a text");
+  return jinja::make_text(std::string_view(out + 1, n - 1));
+}
+
 }  // namespace
 
 MarkedText ChatTemplate::render(const Chat& chat) const {
@@ -65,6 +87,11 @@ MarkedText ChatTemplate::render(const Chat& chat) const {
     variables.emplace_back(
         name, jinja::value_of(value, name.ends_with("_token") ? Text::kTemplate : Text::kInput));
   }
+  if (chat.now)
+    variables.emplace_back("strftime_now",
+                           jinja::make_call("strftime_now", [now = *chat.now](jinja::Arguments& a) {
+                             return time_text(now, a);
+                           }));
   // as transformers gives it where nobody did
   if (!chat.variables.contains("documents"))
     variables.emplace_back("documents", jinja::make_none());

@@ -8,7 +8,7 @@
 // Templates are Jinja as transformers runs it (trim_blocks, lstrip_blocks, loop controls, the
 // generation tag, an immutable sandbox, `tojson` without escapes of HTML), a subset without
 // include, import, call, with, powers and recursive loops. A run has a budget of steps, text and
-// depth, and sees neither clock nor files.
+// depth, and sees neither clock nor files: strftime_now is what the caller says, or nothing.
 //
 // What stands between the tags of a generation is marked as an answer.
 //
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,9 @@ struct Chat {
   spec::Json messages = spec::Json::array();  // of {"role", "content", ...}
   spec::Json tools = nullptr;                 // null = none
   bool add_generation_prompt = true;          // the beginning of the answer
+  /// What strftime_now tells, in seconds of local time since 1970; undefined without it, which
+  /// templates may ask about.
+  std::optional<int64_t> now = {};
   /// Further variables: "bos_token" and its like are text of the template, all others are input.
   spec::Json variables = spec::Json::object();
 };

@@ -133,4 +133,25 @@ TEST(ChatTemplate, WhatTheTemplateDoesNotSpellIsFoundInInput) {
                                   *tokens.id("b"), *tokens.id("<|end|>")}));
 }
 
+// what Python's datetime writes of the same time
+TEST(ChatTemplate, TellsTheDayThatItIsGiven) {
+  const auto told = [](const std::string& source, std::optional<int64_t> now) {
+    return ChatTemplate(source, "test").render({.messages = Json::array(), .now = now}).text;
+  };
+  constexpr int64_t kFriday = 1721995200;  // 2024-07-26 12:00
+  EXPECT_EQ(told("{{ strftime_now('%d %b %Y') }}", kFriday), "26 Jul 2024");
+  EXPECT_EQ(told("{{ strftime_now('%A, %-d. %B %y, %H:%M') }}", kFriday),
+            "Friday, 26. July 24, 12:00");
+  EXPECT_EQ(told("{{ strftime_now('') }}|", kFriday), "|");
+  // what templates with a day of their own ask
+  const std::string asks =
+      "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}then{% endif %}";
+  EXPECT_EQ(told(asks, kFriday), "2024");
+  EXPECT_EQ(told(asks, std::nullopt), "then");
+  test::expect_error(ErrorKind::input, "strftime_now",
+                     [&] { told("{{ strftime_now() }}", kFriday); });
+  test::expect_error(ErrorKind::input, "expected a short format",
+                     [&] { told("{{ strftime_now('" + std::string(300, 'x') + "') }}", kFriday); });
+}
+
 }  // namespace tessera::text::chat_template_test

@@ -1,5 +1,5 @@
-// What a text may be, said token by token: between those who know the language (a grammar, a schema,
-// a list of answers) and those who choose tokens.
+// What a text may be, said token by token: between those who know the language (a grammar, a
+// schema, a list of answers) and those who choose tokens.
 #pragma once
 
 #include <cstdint>

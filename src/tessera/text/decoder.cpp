@@ -50,6 +50,10 @@ class ByteLevel final : public WholeTokens<ByteLevel> {
     assembler_.finish(out);
     emit(out, true);
   }
+  void inside(std::string& token, bool& fused) const override {
+    fused = true;
+    if (const auto bytes = mapped_ ? bytes_of_token(token) : std::nullopt) token = *bytes;
+  }
 
  protected:
   void token(std::string_view text, const Emit& emit) override {
@@ -70,6 +74,9 @@ class ByteLevel final : public WholeTokens<ByteLevel> {
 class ByteFallback final : public WholeTokens<ByteFallback> {
  public:
   void finish(const Emit& emit) override { flush(emit); }
+  void inside(std::string& token, bool&) const override {
+    if (const auto byte = byte_of(token)) token.assign(1, *byte);
+  }
 
  protected:
   void token(std::string_view text, const Emit& emit) override {
@@ -108,23 +115,28 @@ class Fuse final : public Cloned<Fuse> {
  public:
   void push(std::string_view text, bool, const Emit& emit) override { emit(text, false); }
   void finish(const Emit& emit) override { emit({}, true); }
+  void inside(std::string&, bool& fused) const override { fused = true; }
 };
 
 class ReplaceDecoder final : public WholeTokens<ReplaceDecoder> {
  public:
   ReplaceDecoder(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  void inside(std::string& token, bool&) const override {
+    if (is_valid_utf8(token)) token = replaced_in(token);
+  }
 
  protected:
-  void token(std::string_view text, const Emit& emit) override {
+  void token(std::string_view text, const Emit& emit) override { emit(replaced_in(text), true); }
+
+ private:
+  std::string replaced_in(std::string_view text) const {
     std::string out;
     for (const Span& span : pattern_.spans(text))
       out += span.is_match ? std::string_view(content_)
                            : text.substr(span.begin, span.end - span.begin);
-    emit(out, true);
+    return out;
   }
-
- private:
   Pattern pattern_;
   std::string content_;
 };
@@ -154,6 +166,13 @@ class StripDecoder final : public Cloned<StripDecoder> {
     }
     emit(std::string_view(whole).substr(0, end), ends);
   }
+  void inside(std::string& token, bool& fused) const override {
+    if (fused) return;
+    for (size_t i = 0; i < start_ && token.starts_with(character_); ++i)
+      token.erase(0, character_.size());
+    for (size_t i = 0; i < stop_ && token.ends_with(character_); ++i)
+      token.resize(token.size() - character_.size());
+  }
 
  private:
   std::string character_;
@@ -168,10 +187,17 @@ class MetaspaceDecoder final : public WholeTokens<MetaspaceDecoder> {
  public:
   MetaspaceDecoder(std::string replacement, bool drop_first)
       : replacement_(std::move(replacement)), drop_first_(drop_first) {}
+  void inside(std::string& token, bool&) const override {
+    if (is_valid_utf8(token)) token = spaced(token, false);
+  }
 
  protected:
   void token(std::string_view text, const Emit& emit) override {
-    const bool drop = std::exchange(first_, false) && drop_first_;
+    emit(spaced(text, std::exchange(first_, false) && drop_first_), true);
+  }
+
+ private:
+  std::string spaced(std::string_view text, bool drop) const {
     std::string out;
     for_each_character(text, [&](char32_t, size_t begin, size_t end) {
       const std::string_view character = text.substr(begin, end - begin);
@@ -181,16 +207,17 @@ class MetaspaceDecoder final : public WholeTokens<MetaspaceDecoder> {
         out += ' ';
       }
     });
-    emit(out, true);
+    return out;
   }
-
- private:
   std::string replacement_;
   bool drop_first_;
   bool first_ = true;
 };
 
 class JoinBySpaces final : public WholeTokens<JoinBySpaces> {
+ public:
+  void inside(std::string& token, bool&) const override { token.insert(0, 1, ' '); }
+
  protected:
   void token(std::string_view text, const Emit& emit) override {
     if (!std::exchange(first_, false)) emit(" ", true);
@@ -222,11 +249,17 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 class WordPiece final : public WholeTokens<WordPiece> {
  public:
   WordPiece(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
+  void inside(std::string& token, bool&) const override { token = written(token, false); }
 
  protected:
   void token(std::string_view text, const Emit& emit) override {
+    emit(written(text, std::exchange(first_, false)), true);
+  }
+
+ private:
+  std::string written(std::string_view text, bool first) const {
     std::string out;
-    if (!std::exchange(first_, false)) {
+    if (!first) {
       if (text.starts_with(prefix_)) {
         text.remove_prefix(prefix_.size());
       } else {
@@ -236,10 +269,8 @@ class WordPiece final : public WholeTokens<WordPiece> {
     out += text;
     if (cleanup_)
       for (const auto& [from, to] : kCleanup) out = replaced(out, from, to);
-    emit(out, true);
+    return out;
   }
-
- private:
   std::string prefix_;
   bool cleanup_;
   bool first_ = true;

@@ -22,6 +22,9 @@ class DecodeStage {
   virtual ~DecodeStage() = default;
   virtual std::unique_ptr<DecodeStage> clone() const = 0;
   virtual void push(std::string_view text, bool ends, const Emit& emit) = 0;
+  /// Makes of a token behind others what the stage does, but for characters that wait for their
+  /// rest. `fused`: tokens have become one text, of which nobody removes ends any more.
+  virtual void inside(std::string& token, bool& fused) const = 0;
   /// The end of the stream: emits what was held back.
   virtual void finish(const Emit&) {}
 };

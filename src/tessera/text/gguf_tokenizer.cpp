@@ -166,6 +166,7 @@ Tokenizer tokenizer_from_gguf(GgufTokenizerData data, const std::string& where) 
   parts.unk = checked_id(data.unk_id, "unknown_token_id", n, where);
   parts.pad = checked_id(data.pad_id, "padding_token_id", n, where);
   parts.chat_template = std::move(data.chat_template);
+  parts.tool_template = std::move(data.tool_template);
   parts.added = added_tokens(data);
   const bool byte_level = kind.at("kind") == "byte_level";
   if (byte_level && data.pre.empty()) fail(ErrorKind::file, where, "tokenizer.ggml.pre is missing");

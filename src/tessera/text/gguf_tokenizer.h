@@ -24,7 +24,7 @@ struct GgufTokenizerData {
   std::vector<std::string> merges;  // "left right"
   std::optional<int64_t> bos_id, eos_id, unk_id, pad_id;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
-  std::string chat_template;
+  std::string chat_template, tool_template;
 };
 
 /// The first name of every pre-tokenizer of the byte-level kind.

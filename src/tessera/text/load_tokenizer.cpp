@@ -1,5 +1,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
+#include "tessera/spec/json.h"
 #include "tessera/text/score_file.h"
 #include "tessera/text/tokenizer.h"
 #include "tessera/text/tokenizer_json.h"
@@ -10,6 +11,39 @@ namespace {
 
 constexpr size_t kMaxJsonBytes = size_t{256} << 20;
 
+/// Templates may stand in files of their own, which hold before what the config says.
+std::string with_templates(const std::string& config_text,
+                           const std::string& own,
+                           const std::string& for_tools,
+                           const std::string& of_processor,
+                           const std::string& where) {
+  if (own.empty() && for_tools.empty() && of_processor.empty()) return config_text;
+  using spec::Json;
+  Json config = config_text.empty() ? Json::object() : spec::parse_json(config_text, where);
+  if (!config.is_object()) return config_text;  // refused by who reads it
+  Json named = Json::array();
+  const auto set = [&](const char* name, const std::string& source) {
+    for (Json& entry : named)
+      if (entry.is_object() && entry.value("name", Json()) == name) {
+        entry["template"] = source;
+        return;
+      }
+    named.push_back({{"name", name}, {"template", source}});
+  };
+  const Json said = config.value("chat_template", Json());
+  if (said.is_array()) named = said;
+  if (said.is_string()) set("default", said);
+  if (!of_processor.empty() && said.is_null()) {
+    const Json processor = spec::parse_json(of_processor, where + ": chat_template.json");
+    if (processor.is_object() && processor.value("chat_template", Json()).is_string())
+      set("default", processor["chat_template"]);
+  }
+  if (!own.empty()) set("default", own);
+  if (!for_tools.empty()) set("tool_use", for_tools);
+  config["chat_template"] = named;
+  return config.dump();
+}
+
 Tokenizer load_folder(const std::filesystem::path& folder) {
   const auto file = tokenizer_file_in(folder);
   if (!file)
@@ -19,7 +53,10 @@ Tokenizer load_folder(const std::filesystem::path& folder) {
     return std::filesystem::is_regular_file(path) ? read_text_file(path, kMaxJsonBytes)
                                                   : std::string();
   };
-  const std::string config = text_of("tokenizer_config.json");
+  const std::string config =
+      with_templates(text_of("tokenizer_config.json"), text_of("chat_template.jinja"),
+                     text_of("additional_chat_templates/tool_use.jinja"),
+                     text_of("chat_template.json"), (folder / "tokenizer_config.json").string());
   const std::string content = read_text_file(*file, kMaxJsonBytes);
   if (file->filename() != "vocab.txt") return tokenizer_from_json(content, file->string(), config);
   const std::string added = text_of("added_tokens.json");

@@ -193,6 +193,14 @@ std::string_view Tokenizer::token(int32_t id) const {
   return *token;
 }
 
+std::optional<std::string> Tokenizer::bytes_of(int32_t id) const {
+  const auto token = state_->token(id);
+  if (!token || state_->is_special(id)) return std::nullopt;
+  std::string bytes(*token);
+  bool fused = false;
+  for (const DecodeStagePointer& stage : state_->parts().decoder) stage->inside(bytes, fused);
+  return bytes;
+}
 std::optional<int32_t> Tokenizer::id(std::string_view token) const {
   return state_->id(token);
 }
@@ -216,6 +224,10 @@ std::optional<int32_t> Tokenizer::pad() const {
 }
 const std::string& Tokenizer::chat_template() const {
   return state_->parts().chat_template;
+}
+const std::string& Tokenizer::tool_template() const {
+  const TokenizerParts& parts = state_->parts();
+  return parts.tool_template.empty() ? parts.chat_template : parts.tool_template;
 }
 
 struct StreamDecoder::State {

@@ -65,6 +65,9 @@ class Tokenizer {
   /// The token as the vocabulary writes it ("Ġworld"); throws Error(input) when there is none.
   std::string_view token(int32_t id) const;
   std::optional<int32_t> id(std::string_view token) const;
+  /// The bytes that a token adds to a text behind others, maybe part of a character; nothing for
+  /// special tokens, and ids of none.
+  std::optional<std::string> bytes_of(int32_t id) const;
   /// One more than the largest id.
   int32_t vocab_size() const;
   bool is_special(int32_t id) const;
@@ -77,6 +80,8 @@ class Tokenizer {
   std::optional<int32_t> pad() const;
   /// Source of the chat template, "" when there is none.
   const std::string& chat_template() const;
+  /// The one for conversations with tools, where it is another.
+  const std::string& tool_template() const;
 
  private:
   friend class StreamDecoder;

@@ -10,14 +10,15 @@ namespace {
 
 using spec::Json;
 
-// A template alone, or a list of named ones, of which "default" is the one.
-std::string chat_template_of(const Json& config) {
+// A template alone, or a list of named ones.
+std::string chat_template_of(const Json& config, const char* name) {
   const auto value = config.find("chat_template");
   if (value == config.end()) return {};
-  if (value->is_string()) return value->get<std::string>();
+  if (value->is_string())
+    return std::string_view(name) == "default" ? value->get<std::string>() : "";
   if (!value->is_array()) return {};
   for (const Json& entry : *value)
-    if (entry.is_object() && entry.value("name", Json()) == "default" &&
+    if (entry.is_object() && entry.value("name", Json()) == name &&
         entry.value("template", Json()).is_string())
       return entry["template"].get<std::string>();
   return {};
@@ -51,7 +52,8 @@ Tokenizer tokenizer_with_config(TokenizerParts parts, std::string_view config_te
   set("eos_token", parts.eos);
   set("unk_token", parts.unk);
   set("pad_token", parts.pad);
-  parts.chat_template = chat_template_of(config);
+  parts.chat_template = chat_template_of(config, "default");
+  parts.tool_template = chat_template_of(config, "tool_use");
   return Tokenizer(std::move(parts));
 }
 

@@ -27,7 +27,7 @@ struct TokenizerParts {
   std::vector<DecodeStagePointer> decoder;
   int32_t drop_space_after = kNoToken;  // decoding drops the space that follows this token
   std::optional<int32_t> bos, eos, unk, pad;
-  std::string chat_template;
+  std::string chat_template, tool_template;
 };
 
 }  // namespace tessera::text

@@ -135,6 +135,27 @@ TEST(Tokenizer, ConfigNamesRolesAndTemplate) {
   EXPECT_EQ(t.chat_template(), "{{ x }}");
 }
 
+// what transformers reads of the same folders
+TEST(Tokenizer, TemplatesStandInFilesOfTheirOwn) {
+  const test::TemporaryFolder folder;
+  folder.write("tokenizer.json", byte_level_json().dump());
+  const auto templates = [&] {
+    const Tokenizer t = load_tokenizer(folder.path());
+    return std::pair(t.chat_template(), t.tool_template());
+  };
+  using Two = std::pair<std::string, std::string>;
+  EXPECT_EQ(templates(), (Two{"", ""}));
+  folder.write("chat_template.json", R"({"chat_template": "of a processor"})");
+  EXPECT_EQ(templates(), (Two{"of a processor", "of a processor"}));
+  folder.write("tokenizer_config.json", R"({"chat_template": "in config"})");
+  EXPECT_EQ(templates(), (Two{"in config", "in config"}));
+  folder.write("tokenizer_config.json", R"({"chat_template": [
+      {"name": "default", "template": "one"}, {"name": "tool_use", "template": "tools"}]})");
+  EXPECT_EQ(templates(), (Two{"one", "tools"}));
+  folder.write("chat_template.jinja", "own");
+  EXPECT_EQ(templates(), (Two{"own", "tools"}));
+}
+
 TEST(Tokenizer, StreamsWholeCharacters) {
   const Tokenizer t = byte_level();
   const std::string text = "日本 he 👩‍👩‍👧 é\xFF";

@@ -37,6 +37,11 @@ Tensor targets_of(const PackedBatch& packed) {
   return at::tensor(packed.targets, at::kLong);
 }
 
+std::vector<double> doubles_of(const Tensor& values) {
+  const Tensor x = values.to(at::kCPU, at::kDouble).contiguous();
+  return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
+}
+
 Tensor hidden_of(const model::Model& model,
                  const PackedBatch& packed,
                  const nn::Batch& batch,

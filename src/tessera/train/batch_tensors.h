@@ -13,6 +13,9 @@ nn::Batch sources_of(const PackedBatch& packed);
 /// [N], -1: none.
 Tensor targets_of(const PackedBatch& packed);
 
+/// The numbers of a tensor, in order.
+std::vector<double> doubles_of(const Tensor& values);
+
 /// Hidden states of a packed batch, its sources read first where it has some.
 Tensor hidden_of(const model::Model& model,
                  const PackedBatch& packed,

@@ -1,5 +1,6 @@
 #include "tessera/train/checkpoint.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tessera/base/mapped_file.h"
@@ -8,6 +9,7 @@
 #include "tessera/format/safetensors.h"
 #include "tessera/infer/adapter.h"
 #include "tessera/text/tokenizer.h"
+#include "tessera/train/objective_config.h"
 #include "tessera/train/run_folder.h"
 #include "tessera/base/sha256.h"
 
@@ -19,6 +21,7 @@ using format::TensorView;
 
 constexpr const char* kModel = "model.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kObjective = "objective.safetensors";
 constexpr const char* kTrainer = "trainer.json";
 constexpr const char* kCarried = "carried.safetensors";
 
@@ -125,9 +128,9 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     write_model(state.model, folder);
   else
     infer::write_adapter(folder, state.adapters, state.model);
-  if (state.beside.model != nullptr) {
-    create_folder(folder / state.beside.name);
-    write_model(*state.beside.model, folder / state.beside.name);
+  if (const Companion& other = state.beside.companion; other.model != nullptr) {
+    create_folder(folder / other.name);
+    write_model(*other.model, folder / other.name);
   }
   std::vector<TensorView> views;
   for (const Optimizer::StateTensor& kept : state.optimizer.state())
@@ -136,6 +139,14 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                             static_cast<int64_t>(kept.tensor.nbytes())));
   format::write_safetensors(folder / kOptimizer, views);
   if (progress.carried) progress.carried->save(folder / kCarried);
+  if (!state.beside.parameters.empty()) {
+    std::vector<TensorView> beside;
+    for (const ParameterBeside& own : state.beside.parameters)
+      beside.push_back(view_of(own.decl.name, own.decl.shape, DType::f32,
+                               own.tensor.const_data_ptr(),
+                               static_cast<int64_t>(own.tensor.nbytes())));
+    format::write_safetensors(folder / kObjective, beside);
+  }
 
   Json trainer = {{"version", 1},
                   {"step", progress.step},
@@ -149,9 +160,10 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
                   {"recipe", resolved}};
   if (recipe.experts && recipe.experts->changes())
     trainer["expert_counts"] = progress.expert_counts.to_json();
+  if (!progress.watch.is_null()) trainer["watch"] = progress.watch;
   if (progress.unreported) trainer["unreported"] = to_json(*progress.unreported);
   write_file_atomically(folder / kTrainer, trainer.dump(2) + "\n");
-  return pending.commit(recipe.checkpoint.keep);
+  return pending.commit(recipe.checkpoint.keep, progress.best);
 }
 
 Progress load_checkpoint(const fs::path& folder, const RunState& state) {
@@ -167,10 +179,13 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
          "\"{}\" differs from the recipe of {}; continue with that recipe, or train into another "
          "folder",
          key, folder.string());
-  if (trainer.value("data_sha256", Json()) != Json(state.data_key))
+  if (trainer.value("data_sha256", Json()) != Json(state.data_key)) {
+    std::string others;
+    for (const std::string& key : recipe.objective->reads()) others += "\"" + key + "\", ";
     fail(ErrorKind::spec, "resume",
-         "\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
-         folder.string());
+         "{}\"data.train\" or \"data.valid\" differs in content from what {} was trained on",
+         others, folder.string());
+  }
 
   const ShownAverage average(state.optimizer);
   const bool adapts = !state.adapters.empty();
@@ -178,15 +193,28 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
                                folder / (adapts ? infer::kAdapterFile : kModel)),
                            kept = format::open_safetensors(folder / kOptimizer);
   if (adapts) infer::check_adapter_base(folder, state.model.weights());
-  if (adapts)
+  const Beside& beside = state.beside;
+  const auto of_objective = [&](const ParameterSet::Entry& entry) {
+    return std::any_of(
+        beside.parameters.begin(), beside.parameters.end(),
+        [&](const ParameterBeside& own) { return own.decl.name == entry.decl.name; });
+  };
+  if (adapts) {
     for (const ParameterSet::Entry& entry : state.parameters.trained())
-      restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
-              entry.tensor.mutable_data_ptr());
-  else
+      if (!of_objective(entry))
+        restore(weights, entry.decl.name, entry.decl.shape, DType::f32,
+                entry.tensor.mutable_data_ptr());
+  } else {
     restore_model(weights, state.model);
-  if (state.beside.model != nullptr)
-    restore_model(format::open_safetensors(folder / state.beside.name / kModel),
-                  *state.beside.model);
+  }
+  if (!beside.parameters.empty()) {
+    const format::TensorFile file = format::open_safetensors(folder / kObjective);
+    for (const ParameterBeside& own : beside.parameters)
+      restore(file, own.decl.name, own.decl.shape, DType::f32, own.tensor.mutable_data_ptr());
+  }
+  if (beside.companion.model != nullptr)
+    restore_model(format::open_safetensors(folder / beside.companion.name / kModel),
+                  *beside.companion.model);
   for (const Optimizer::StateTensor& tensor : state.optimizer.state())
     restore(kept, tensor.name, tensor.tensor.sizes().vec(),
             ops::dtype_of(tensor.tensor.scalar_type()), tensor.tensor.mutable_data_ptr());
@@ -205,6 +233,7 @@ Progress load_checkpoint(const fs::path& folder, const RunState& state) {
   if (recipe.experts && recipe.experts->changes())
     progress.expert_counts =
         ExpertCounts::of(trainer.value("expert_counts", Json()), file.string());
+  progress.watch = trainer.value("watch", Json());
   progress.carried = fresh_rows(recipe);
   if (progress.carried) progress.carried->load(folder / kCarried);
   return progress;

@@ -5,6 +5,8 @@
 //   adapter.safetensors    instead of it, where an adapter is trained (infer/adapter.h)
 //   optimizer.safetensors  the optimiser's state; of AdamW first_moment.NAME, second_moment.NAME;
 //                          where an average is evaluated, what is trained as trained.NAME
+//   objective.safetensors  where the objective has parameters of its own: these
+//   NAME/                  where it trains a model beside: that one, in a folder like this
 //   trainer.json           counters and the recipe; random numbers follow from seed and counters
 //   carried.safetensors    where windows are carried: the states of the rows
 // Folder, manifest and rename: run_folder.h.
@@ -29,6 +31,8 @@ struct Progress {
       {};  // of `step`, when the run stopped before it was evaluated and logged
   std::optional<CarriedRows> carried = {};  // under train.windows "carried"
   ExpertCounts expert_counts = {};          // where experts come and go
+  Json watch = {};                          // what the run remembers (run_watch.h)
+  std::vector<int64_t> best = {};           // steps of checkpoints that stay, the best first
 };
 
 /// The rows that a run begins with: one per sequence of an update; none where windows are isolated.
@@ -42,7 +46,7 @@ struct RunState {
   const ParameterSet& parameters;
   Optimizer& optimizer;
   const std::vector<model::Overlay>& adapters;
-  const Companion& beside;
+  const Beside& beside;
 };
 
 /// Writes a checkpoint into the folder `run`; returns its own. Throws Error(resource) and leaves

@@ -382,16 +382,21 @@ class Planner {
     if (spec_.causal() == false)
       fail(ErrorKind::usage, "finetune", "{} is an encoder, which says nothing; expected a decoder",
            o_.model);
-    std::string format = "zephyr";
-    for (const auto& [token, name] :
-         {std::pair("<|im_start|>", "chatml"), std::pair("<|start_header_id|>", "llama3"),
-          std::pair("<start_of_turn>", "gemma")})
-      if (tokenizer_->id(token)) {
-        format = name;
-        break;
-      }
-    recipe_["objective"] = {{"type", "chat"}, {"format", format}};
-    say("conversations are written as \"{}\" (objective.format)", format);
+    recipe_["objective"] = {{"type", "chat"}};
+    if (tokenizer_->chat_template().empty()) {
+      std::string format = "zephyr";
+      for (const auto& [token, name] :
+           {std::pair("<|im_start|>", "chatml"), std::pair("<|start_header_id|>", "llama3"),
+            std::pair("<start_of_turn>", "gemma")})
+        if (tokenizer_->id(token)) {
+          format = name;
+          break;
+        }
+      recipe_["objective"]["format"] = format;
+      say("conversations are written as \"{}\", as the tokenizer has no template of its own "
+          "(objective.format)",
+          format);
+    }
     data_["format"] = "jsonl";
     int64_t n = 0;
     LabelData data;

@@ -55,6 +55,28 @@ double norm_of(std::span<const Gradient> gradients) {
   return std::sqrt(square_of(gradients));
 }
 
+double norm_of_change(std::span<const Gradient> now, std::vector<std::vector<float>>& before) {
+  before.resize(now.size());
+  double square = 0;
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i].data == nullptr) continue;
+    const int64_t n = now[i].elements;
+    before[i].resize(static_cast<size_t>(n), 0.0F);
+    float* kept = before[i].data();
+    const float* g = now[i].data;
+    const auto each = [&](auto change) {
+      parallel_for(n, kSummed, [&](int64_t begin, int64_t end) {
+        for (int64_t k = begin; k < end; ++k) change(k);
+      });
+    };
+    each([&](int64_t k) { kept[k] = g[k] - kept[k]; });
+    const Gradient changed{kept, n};
+    square += square_of({&changed, 1});
+    each([&](int64_t k) { kept[k] = g[k]; });
+  }
+  return std::sqrt(square);
+}
+
 int64_t last_nonfinite(std::span<const Gradient> gradients) {
   for (size_t i = gradients.size(); i-- > 0;)
     if (!std::isfinite(square_of(gradients.subspan(i, 1)))) return static_cast<int64_t>(i);

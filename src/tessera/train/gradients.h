@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tessera::train {
 
@@ -15,6 +16,10 @@ struct Gradient {
 
 /// Euclidean norm of all together, summed in double; not finite when one of them is not.
 double norm_of(std::span<const Gradient> gradients);
+
+/// Euclidean norm of what was added to them since `before`, which they then are; what is empty or
+/// missing there counts as zeros.
+double norm_of_change(std::span<const Gradient> now, std::vector<std::vector<float>>& before);
 
 /// The last that holds an infinity or NaN, -1 when none does. Parameters are declared in the order
 /// of use, and a gradient travels backwards: that is the one nearest to the loss.

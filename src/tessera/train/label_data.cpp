@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include "tessera/train/check_files.h"
 #include "tessera/base/mapped_file.h"
 #include "tessera/format/file_source.h"
 #include "tessera/text/utf8.h"
@@ -345,14 +346,7 @@ LabelFormat LabelData::format_of(const std::string& path) const {
 }
 
 void check_label_data(const LabelData& data, const std::string& where) {
-  if (data.train.empty())
-    fail(ErrorKind::spec, where + ".train", "no files; expected at least one");
-  if (data.valid_fraction >= 1)
-    fail(ErrorKind::spec, where + ".valid_fraction", "found {}; expected less than 1",
-         data.valid_fraction);
-  if (!data.valid.empty() && data.valid_fraction > 0)
-    fail(ErrorKind::spec, where + ".valid_fraction",
-         "given together with {}.valid; expected one of them", where);
+  check_files(data, where);
   const auto check = [&](const std::vector<std::string>& files,
                          const std::vector<std::string>& labels, const char* name) {
     if (!labels.empty() && labels.size() != files.size())

@@ -31,11 +31,6 @@ Tensor matrix_of(const std::vector<std::vector<double>>& rows) {
   return at::tensor(all, at::kDouble).reshape({n, n == 0 ? 0 : -1});
 }
 
-std::vector<double> doubles_of(const Tensor& values) {
-  const Tensor x = values.to(at::kDouble).contiguous();
-  return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
-}
-
 std::vector<int64_t> best_classes(const Tensor& logits_NC) {
   const Tensor best = logits_NC.argmax(-1).contiguous();
   return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};

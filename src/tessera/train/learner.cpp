@@ -36,7 +36,8 @@ std::unique_ptr<Learner> with_experts(const Learner& before,
         std::make_shared<const ops::Weight>(ops::Weight::dense(decl.name, std::move(tensor)));
   }
   auto checked = model::Weights::check(spec, std::move(weights));
-  auto after = std::make_unique<Learner>(model::Model(std::move(spec), std::move(checked)), recipe);
+  auto after = std::make_unique<Learner>(model::Model(std::move(spec), std::move(checked)), recipe,
+                                         std::vector<model::Overlay>(), before.beside);
 
   convert::ExpertChange moves = change;
   moves.noise = 0;

@@ -1,36 +1,28 @@
 // What a run changes: a model, which of its parameters are trained, and what trains them.
 #pragma once
 
-#include <functional>
-
 #include "tessera/convert/experts.h"
 #include "tessera/train/optimizer.h"
 
 namespace tessera::train {
 
 struct Learner {
-  /// `adapters` stand on the model already.
+  /// `its_adapters` stand on the model already; `of_objective`: Objective::join().
   Learner(model::Model trained,
           const OptimizerRecipe& recipe,
-          std::vector<model::Overlay> its_adapters = {})
-      : Learner(std::move(trained), recipe, std::move(its_adapters),
-                [](const model::Model&) { return Companion(); }) {}
-  /// `join`: makes what is trained beside the model.
-  Learner(model::Model trained,
-          const OptimizerRecipe& recipe,
-          std::vector<model::Overlay> its_adapters,
-          const std::function<Companion(const model::Model&)>& join)
+          std::vector<model::Overlay> its_adapters = {},
+          Beside of_objective = {})
       : model(std::move(trained)),
         adapters(std::move(its_adapters)),
-        beside(join(model)),
+        beside(std::move(of_objective)),
         parameters(model, recipe, adapters, beside),
         optimizer(make_optimizer(recipe, parameters)) {}
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
 
   model::Model model;
-  std::vector<model::Overlay> adapters;  // which are all that is trained, where there are some
-  Companion beside;
+  std::vector<model::Overlay> adapters;  // all that is trained of it, where there are some
+  Beside beside;                         // trained with it, and no part of it
   ParameterSet parameters;
   std::unique_ptr<Optimizer> optimizer;
 };

@@ -1,5 +1,6 @@
 #include "tessera/train/loop.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -7,6 +8,7 @@
 #include "tessera/ops/weights/product.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/evaluate.h"
+#include "tessera/train/layer_norms.h"
 #include "tessera/train/run_folder.h"
 
 namespace tessera::train {
@@ -32,7 +34,11 @@ Loop::Loop(const Recipe& recipe,
       folder_(std::move(folder)),
       objective_(objective),
       learner_(std::move(learner)),
-      options_(options) {
+      options_(options),
+      watch_(recipe.stop.value_or(StopRecipe()),
+             recipe.watch.value_or(WatchRecipe()),
+             recipe.checkpoint.best,
+             recipe.checkpoint.metric) {
   progress_.carried = fresh_rows(recipe);
   const auto look = [this](const model::ModelSpec& stack) {
     model::for_each_part(stack, [this](const spec::AnyPart& part) {
@@ -47,11 +53,13 @@ Loop::Loop(const Recipe& recipe,
 TrainResult Loop::run() {
   restore();
   write_file_atomically(folder_ / "recipe.json", resolve(recipe_).dump(2) + "\n");
-  RunLog log(folder_, progress_.step);
+  // a step that was not reported has no line yet, unless whoever wrote it was killed since
+  RunLog log(folder_, progress_.step - (progress_.unreported ? 1 : 0));
   log_ = &log;
   std::optional<LogLine> last;
   try {
-    while (progress_.step < recipe_.train.steps || progress_.unreported) {
+    while ((progress_.step < recipe_.train.steps && watch_.stop_reason().empty()) ||
+           progress_.unreported) {
       check_cancel();
       last = one_step();
     }
@@ -61,7 +69,14 @@ TrainResult Loop::run() {
     throw;
   }
   save();
-  return {progress_.step, progress_.seconds, last, checkpoint_folder(folder_, progress_.step)};
+  return {progress_.step, progress_.seconds, last,
+          progress_.step < recipe_.train.steps ? watch_.stop_reason() : std::string(),
+          checkpoint_folder(folder_, progress_.step)};
+}
+
+int64_t Loop::try_update() {
+  update();
+  return recipe_.train.batch * recipe_.train.accumulate * recipe_.train.length;
 }
 
 void Loop::restore() {
@@ -70,6 +85,11 @@ void Loop::restore() {
   progress_ = load_checkpoint(checkpoint_folder(folder_, steps.back()), state());
   saved_ = progress_.step;
   logged_tokens_ = progress_.tokens;
+  const std::string where = checkpoint_folder(folder_, saved_).string();
+  watch_.restore(progress_.watch, where);
+  if (!progress_.watch.is_null())
+    noise_scale_.restore(progress_.watch.value("noise_scale", Json()), where);
+  tidy_checkpoints(folder_, recipe_.checkpoint.keep, watch_.best_steps());
 }
 
 void Loop::check_cancel() const {
@@ -88,7 +108,11 @@ LogLine Loop::one_step() {
   LogLine line = *progress_.unreported;
   report(line);
   progress_.unreported.reset();
-  if (progress_.step < recipe_.train.steps && is_due(recipe_.checkpoint.every)) save();
+  const std::vector<int64_t>& best = watch_.best_steps();
+  if (progress_.step < recipe_.train.steps &&
+      (is_due(recipe_.checkpoint.every) ||
+       std::find(best.begin(), best.end(), progress_.step) != best.end()))
+    save();
   return line;
 }
 
@@ -96,12 +120,13 @@ void Loop::report(LogLine& line) {
   const bool last = progress_.step == recipe_.train.steps;
   const bool evaluates =
       objective_.source().valid_samples() > 0 && (last || is_due(recipe_.train.eval_every));
-  if (evaluates) validate(line, last);
+  if (evaluates) evaluate_and_judge(line);
   line.seconds = progress_.seconds;
   line.tokens_per_s = step_seconds_ > 0
                           ? static_cast<double>(progress_.tokens - logged_tokens_) / step_seconds_
                           : 0;
   if (progress_.step == 1 || last || evaluates || !line.expert_changes.empty() ||
+      !line.warnings.empty() || !line.norms.empty() || line.noise_scale ||
       progress_.step % recipe_.train.log_every == 0) {
     log_->write(line);
     logged_tokens_ = progress_.tokens;
@@ -126,14 +151,26 @@ LogLine Loop::update() {
     for (const int64_t stream : begun) carried->forget(stream);
     whole += objective_.denominators(packed.back());
   }
+  const WatchRecipe measured = recipe_.watch.value_or(WatchRecipe());
+  const double asked = whole.of(objective_.main_loss());
   learner_->parameters.clear_gradients();
   LossSums sums;
   Counts counts;
+  std::vector<NoiseScale::Small> small;
+  std::vector<std::vector<float>> before;  // the gradient of the micro-batches so far
   const auto view = objective_.view(learner_->model, packed, forward_options());
-  for (int64_t micro = 0; micro < how.accumulate; ++micro)
-    for (const auto& [name, sum] :
-         pass(micro, packed[static_cast<size_t>(micro)], {whole, view.get()}, carried, counts))
+  for (int64_t micro = 0; micro < how.accumulate; ++micro) {
+    const PackedBatch& batch = packed[static_cast<size_t>(micro)];
+    for (const auto& [name, sum] : pass(micro, batch, {whole, view.get()}, carried, counts))
       sums[name] += sum;
+    if (!measures(measured.noise_scale)) continue;
+    // their share of the whole, taken for a mean of its own
+    const double tokens = objective_.denominators(batch).of(objective_.main_loss()),
+                 share = norm_of_change(learner_->parameters.gradients(), before),
+                 own = tokens > 0 ? share * asked / tokens : 0;
+    small.push_back({own * own, tokens});
+  }
+  before.clear();
   const std::vector<Gradient> gradients = learner_->parameters.gradients();
   const double norm = norm_of(gradients);
   if (!std::isfinite(norm)) stop_at_gradient(gradients);
@@ -142,7 +179,8 @@ LogLine Loop::update() {
   const double lr = recipe_.optimizer.lr * factor;
   const double scale = how.clip_norm > 0 ? std::min(1.0, how.clip_norm / (norm + 1e-6)) : 1;
   // where nothing is asked there is nothing to learn: not even the decay moves a parameter
-  const double asked = whole.of(objective_.main_loss());
+  std::optional<LayerNorms> norms;
+  if (measures(measured.norms)) norms.emplace(learner_->parameters);
   if (asked > 0) {
     learner_->optimizer->update(factor, scale);
     const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;
@@ -156,6 +194,11 @@ LogLine Loop::update() {
   progress_.sample += how.accumulate * how.batch;
   progress_.tokens += static_cast<int64_t>(objective_.predicted(whole));
   LogLine line{.step = progress_.step, .lr = lr, .grad_norm = norm, .tokens = progress_.tokens};
+  if (norms) line.norms = norms->after();
+  if (!small.empty() && asked > 0) {
+    noise_scale_.add(small, norm * norm, asked);
+    line.noise_scale = noise_scale_.value();
+  }
   for (const auto& [name, sum] : sums) {
     const double mean = sum / std::max(1.0, whole.of(name));
     (name == objective_.main_loss() ? line.loss : line.losses[name]) = mean;
@@ -165,8 +208,27 @@ LogLine Loop::update() {
     for (const infer::ExpertUse::Collapse& collapse : counts.experts.collapsed())
       line.alarms.push_back(collapse.text());
   }
+  if (asked > 0) watch(counts, gradients, line);
   if (recipe_.experts && recipe_.experts->changes()) change_experts(counts, line);
   return line;
+}
+
+/// Warns of what an update was like, and stops a run that diverges.
+void Loop::watch(const Counts& counts, const std::vector<Gradient>& gradients, LogLine& line) {
+  if (const auto spike = watch_.spike(line.loss)) {
+    const auto [layer, norm] = largest_gradient(learner_->parameters, gradients);
+    line.warnings.push_back(
+        fmt::format("the loss {:.4f} is {:.1f} deviations above its mean {:.4f}; the gradient's "
+                    "norm is {:.3g}, largest in \"{}\" ({:.3g})",
+                    spike->loss, spike->deviations, spike->mean, line.grad_norm, layer, norm));
+  }
+  for (const auto& [name, value] : counts.ruled) {
+    if (!name.ends_with(kLoad)) continue;
+    const std::string text =
+        watch_.expert_loads(name.substr(0, name.size() - kLoad.size()), doubles_of(value));
+    if (!text.empty()) line.warnings.push_back(text);
+  }
+  if (const auto found = watch_.divergence(progress_.step)) stop_at_divergence(*found, gradients);
 }
 
 /// What the recipe says of experts, after an update whose choices are `counts`.
@@ -175,16 +237,17 @@ void Loop::change_experts(const Counts& counts, LogLine& line) {
   ++known.updates;
   for (const auto& [name, value] : counts.ruled) {
     if (!name.ends_with(kLoad)) continue;
-    const Tensor load = value.to(at::kCPU, at::kDouble).contiguous();
+    const std::vector<double> load = doubles_of(value);
     std::vector<double>& sums = known.by_router[name.substr(0, name.size() - kLoad.size())];
-    sums.resize(static_cast<size_t>(load.numel()), 0.0);
-    for (size_t e = 0; e < sums.size(); ++e) sums[e] += load.const_data_ptr<double>()[e];
+    sums.resize(load.size(), 0.0);
+    for (size_t e = 0; e < sums.size(); ++e) sums[e] += load[e];
   }
   const auto change = due_change(*recipe_.experts, learner_->model.spec(), progress_.step,
                                  static_cast<uint64_t>(recipe_.train.seed), known);
   if (!change) return;
   line.expert_changes = describe(*change, learner_->model.spec());
   learner_ = with_experts(*learner_, recipe_.optimizer, *change);
+  watch_.forget_experts();
 }
 
 /// Forward and backward over one batch; returns its sums of losses.
@@ -240,6 +303,7 @@ void Loop::stop_at_loss(double nats,
                         const PackedBatch& packed,
                         const nn::Batch& batch,
                         model::ForwardOptions forward) const {
+  check_weights();
   // once more, watching every layer's output
   const at::AutoGradMode as_before(true);
   std::string place;
@@ -263,15 +327,55 @@ void Loop::stop_at_gradient(const std::vector<Gradient>& gradients) const {
        safe_place());
 }
 
-void Loop::validate(LogLine& line, bool last) {
+void Loop::stop_at_divergence(const RunWatch::Divergence& found,
+                              const std::vector<Gradient>& gradients) const {
+  const auto [layer, norm] = largest_gradient(learner_->parameters, gradients);
+  fail(ErrorKind::input, "train",
+       "step {}: the loss diverges: its running mean is {:.4f}, and was {:.4f} at step {}; the "
+       "gradient is largest in \"{}\" (norm {:.3g}): lower optimizer.lr or train.clip_norm, or "
+       "raise stop.diverged; {}",
+       progress_.step, found.mean, found.least, found.least_step, layer, norm, safe_place());
+}
+
+void Loop::check_weights() const {
+  const std::string name = first_nonfinite(learner_->parameters);
+  if (!name.empty())
+    fail(ErrorKind::input, "train",
+         "step {}: \"{}\" is not finite after the update: lower optimizer.lr; {}", progress_.step,
+         name, safe_place());
+}
+
+/// An evaluation, and what it means for the run: whether it ends, which checkpoints are the best.
+void Loop::evaluate_and_judge(LogLine& line) {
+  const bool last = progress_.step == recipe_.train.steps, some = recipe_.train.eval_batches > 0,
+             compares = recipe_.checkpoint.best > 0 || (recipe_.stop && recipe_.stop->by_metric());
+  // what is compared is measured on the same texts each time
+  validate(line, !some || (last && !compares));
+  if (!compares) return;
+  // one that is cut off below counts for nothing: it is made once more when the run goes on
+  RunWatch judged = watch_;
+  judged.evaluated(line);
+  const std::string reason = judged.stop_reason();
+  if (!last) line.stopped = reason;
+  if (some && (last || !reason.empty())) validate(line, true);
+  watch_ = std::move(judged);
+}
+
+void Loop::validate(LogLine& line, bool all) {
   const double begin = now();
   const ShownAverage average(*learner_->optimizer);
   const Evaluation result =
       objective_.evaluate(learner_->model, {.batch = recipe_.train.batch,
-                                            .batches = last ? 0 : recipe_.train.eval_batches,
+                                            .batches = all ? 0 : recipe_.train.eval_batches,
                                             .carried = progress_.carried.has_value(),
                                             .carry_limit = recipe_.train.carry_limit,
                                             .cancel = options_.cancel});
+  if (!std::isfinite(result.loss)) {
+    check_weights();
+    fail(ErrorKind::input, "train",
+         "step {}: the loss of what is held out is {}: lower optimizer.lr; {}", progress_.step,
+         result.loss, safe_place());
+  }
   line.valid_loss = result.loss;
   if (result.scores.empty() || result.scores.contains("accuracy")) line.accuracy = result.accuracy;
   line.scores = result.scores;
@@ -282,6 +386,10 @@ void Loop::validate(LogLine& line, bool last) {
 
 void Loop::save() {
   if (saved_ == progress_.step) return;
+  check_weights();
+  progress_.watch = watch_.to_json();
+  progress_.watch["noise_scale"] = noise_scale_.to_json();
+  progress_.best = watch_.best_steps();
   log_->flush();
   save_checkpoint(folder_, state(), progress_);
   saved_ = progress_.step;

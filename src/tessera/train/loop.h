@@ -10,7 +10,9 @@
 #include "tessera/nn/sequence_split.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/learner.h"
+#include "tessera/train/noise_scale.h"
 #include "tessera/train/objective.h"
+#include "tessera/train/run_watch.h"
 
 namespace tessera::train {
 
@@ -30,6 +32,7 @@ struct TrainResult {
   int64_t step = 0;
   double seconds = 0;                // of training, over all resumes
   std::optional<LogLine> last = {};  // nothing when the run was complete already
+  std::string stopped = {};          // why it ended before its last step
   std::filesystem::path checkpoint = {};
 };
 
@@ -45,6 +48,9 @@ class Loop {
 
   /// From the newest checkpoint, where there is one, to the end.
   TrainResult run();
+  /// One update from where the run stands, without log, evaluation and checkpoint; returns how many
+  /// tokens it read.
+  int64_t try_update();
 
  private:
   /// What parts count over the micro-batches of an update.
@@ -64,6 +70,9 @@ class Loop {
   void report(LogLine& line);
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
   LogLine update();
+  /// Whether the update that is being made is one of every so many.
+  bool measures(int64_t every) const { return every > 0 && (progress_.step + 1) % every == 0; }
+  void watch(const Counts& counts, const std::vector<Gradient>& gradients, LogLine& line);
   void change_experts(const Counts& counts, LogLine& line);
   LossSums pass(int64_t micro,
                 const PackedBatch& packed,
@@ -77,7 +86,12 @@ class Loop {
                                  const nn::Batch& batch,
                                  model::ForwardOptions forward) const;
   [[noreturn]] void stop_at_gradient(const std::vector<Gradient>& gradients) const;
-  void validate(LogLine& line, bool last);
+  [[noreturn]] void stop_at_divergence(const RunWatch::Divergence& found,
+                                       const std::vector<Gradient>& gradients) const;
+  /// Throws where a trained parameter is not finite, naming it.
+  void check_weights() const;
+  void evaluate_and_judge(LogLine& line);
+  void validate(LogLine& line, bool all);
   void save();
   RunState state() {
     return {recipe_,
@@ -95,6 +109,8 @@ class Loop {
   std::unique_ptr<Learner> learner_;
   const TrainOptions& options_;
   Progress progress_;
+  RunWatch watch_;
+  NoiseScale noise_scale_;
   RunLog* log_ = nullptr;
   int64_t saved_ = 0;  // step of the newest checkpoint
   int64_t logged_tokens_ = 0;

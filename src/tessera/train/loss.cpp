@@ -19,16 +19,18 @@ std::pair<Tensor, Tensor> exponentiate_(Tensor& logits_NC) {
   return {sum.log() + max, sum};
 }
 
+/// Some of the rows of hidden states, by number.
 struct ScoredRows {
-  Tensor hidden_ND, targets_N, weight_N;
+  Tensor hidden_ND, targets_N, weight_N, rows_N;
 };
 
 /// Without the rows that have no target, where they are the most: a task scores few of its tokens.
 ScoredRows with_targets(const Tensor& hidden_ND, const Tensor& targets_N, const Tensor& weight_N) {
   const Tensor rows = infer::rows_with_targets(targets_N);
-  if (2 * rows.size(0) > targets_N.size(0)) return {hidden_ND, targets_N, weight_N};
+  if (2 * rows.size(0) > targets_N.size(0))
+    return {hidden_ND, targets_N, weight_N, at::arange(targets_N.size(0), at::kLong)};
   return {hidden_ND.index_select(0, rows), targets_N.index_select(0, rows),
-          weight_N.defined() ? weight_N.index_select(0, rows) : Tensor()};
+          weight_N.defined() ? weight_N.index_select(0, rows) : Tensor(), rows};
 }
 
 double masked_sum(const Tensor& values_N1, const Tensor& valid_N1) {
@@ -84,11 +86,12 @@ HeadLoss head_loss(const model::Model& model,
                    const Tensor& hidden_ND,
                    const Tensor& targets_N,
                    const LossOptions& options) {
-  const auto [scored, targets, weights] = with_targets(hidden_ND, targets_N, options.weight_N);
+  const auto [scored, targets, weights, numbers] =
+      with_targets(hidden_ND, targets_N, options.weight_N);
   const int64_t n = scored.size(0), width = infer::head_width(model.spec()),
                 chunk = loss_chunk(width);
-  const bool behind =
-      options.gradients && scored.requires_grad();  // or nothing behind the head is trained
+  const bool learns = options.gradients && (options.scale != 0 || options.beside != nullptr);
+  const bool behind = learns && scored.requires_grad();  // or nothing behind the head is trained
   HeadLoss out;
   if (behind) out.gradient = at::zeros(scored.sizes(), scored.options());
   const ops::InPlaceGradients of_the_head;
@@ -103,9 +106,14 @@ HeadLoss head_loss(const model::Model& model,
     if (weights.defined()) here.weight_N = weights.narrow(0, begin, length);
     Tensor gradient = logits.detach();
     if (gradient.scalar_type() != ops::wide(gradient)) gradient = gradient.to(ops::wide(gradient));
+    Tensor beside;
+    if (options.beside)
+      beside = options.beside(gradient, numbers.narrow(0, begin, length),
+                              targets.narrow(0, begin, length));
     out.sums += cross_entropy_(gradient, targets.narrow(0, begin, length), here);
     if (of_chunk.defined()) nll.push_back(of_chunk);
-    if (!options.gradients || !logits.requires_grad()) continue;
+    if (beside.defined()) gradient.add_(beside);
+    if (!learns || !logits.requires_grad()) continue;
     logits.backward(gradient.to(logits.scalar_type()));
     if (behind) out.gradient.narrow(0, begin, length).copy_(rows.grad());
   }

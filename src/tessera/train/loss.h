@@ -22,6 +22,10 @@ struct LossOptions {
   Tensor weight_N = {};     // where defined: of each row's gradient, besides
   bool gradients = true;    // of head_loss(): else the sums alone
   Tensor* nll_N = nullptr;  // where set: takes l_i of every row, 0 without a target, double
+  /// Where set: of a chunk of logits, which may not be written to, what their gradient gains
+  /// (undefined = nothing). `rows_N`: which rows of the hidden states they are of.
+  std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
+      beside = nullptr;
 };
 
 /// Sums over rows, as doubles.
@@ -32,8 +36,8 @@ struct TokenLosses {
   TokenLosses& operator+=(const TokenLosses& other);
 };
 
-/// Over the rows whose target is not negative. logits_NC is overwritten by
-/// scale * weight * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a target. Targets
+/// Over the rows whose target is not negative, without what stands beside. logits_NC is overwritten
+/// by scale * weight * (d(sum l + z-loss)/d logits + L2Wrap), 0 in rows without a target. Targets
 /// int64 below C. Of equal largest logits one is pulled.
 TokenLosses cross_entropy_(Tensor& logits_NC, const Tensor& targets_N, const LossOptions& options);
 

@@ -10,6 +10,7 @@
 #include "tessera/train/ahead.h"
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/contrastive.h"
+#include "tessera/train/distillation.h"
 #include "tessera/train/labelled_objective.h"
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
@@ -25,10 +26,24 @@ constexpr const char* kSmoothed = "smoothed";
 constexpr const char* kZLoss = "z_loss";
 constexpr const char* kOfEncoder = "encoder.";
 
-class TokenObjective final : public Objective {
+/// Both, each with the names that it wants.
+nn::Probe both(nn::Probe a, nn::Probe b) {
+  if (!a) return b;
+  if (!b) return a;
+  return {[a, b](const std::string& name, const Tensor& value) {
+            a(name, value);
+            b(name, value);
+          },
+          [a, b](const std::string& name) {
+            const bool first = a.wants(name);
+            return b.wants(name) || first;
+          }};
+}
+
+class CrossEntropy final : public TokenObjective {
  public:
-  TokenObjective(const Recipe& recipe, std::unique_ptr<Source> source)
-      : Objective(std::move(source)),
+  CrossEntropy(const Recipe& recipe, std::unique_ptr<Source> source)
+      : TokenObjective(std::move(source)),
         name_(recipe.objective->type()),
         kinds_(recipe.objective->kinds()),
         loss_{.z_loss = recipe.train.z_loss,
@@ -70,11 +85,12 @@ class TokenObjective final : public Objective {
     return out;
   }
 
-  LossSums learn(const model::Model& model,
-                 const PackedBatch& packed,
-                 const nn::Batch& batch,
-                 const model::ForwardOptions& given,
-                 const Denominators& whole) const override {
+  LossSums learn_with(const model::Model& model,
+                      const PackedBatch& packed,
+                      const nn::Batch& batch,
+                      const model::ForwardOptions& given,
+                      const Denominators& whole,
+                      const PassTerms& terms) const override {
     LossSums sums;
     PartLosses parts(whole);
     model::ForwardOptions forward = given;
@@ -88,9 +104,10 @@ class TokenObjective final : public Objective {
         exits[fmt::format("layers.{}.out", layer)] = layer;
     std::map<int64_t, Tensor> handed_on;
     if (!exits.empty())
-      forward.probe = {
-          [&](const std::string& name, const Tensor& x_ND) { handed_on[exits.at(name)] = x_ND; },
-          [&](const std::string& name) { return exits.contains(name); }};
+      forward.probe = both(
+          given.probe,
+          {[&](const std::string& name, const Tensor& x_ND) { handed_on[exits.at(name)] = x_ND; },
+           [&](const std::string& name) { return exits.contains(name); }});
     std::vector<Tensor> policies;
     forward.take_values = [&](const nn::LayerValues& values) {
       for (const auto& [name, value] : values.all())
@@ -101,8 +118,8 @@ class TokenObjective final : public Objective {
     forward.take_values = nullptr;
     const Tensor targets = targets_of(packed);
     LossOptions options = loss_;
-    options.scale = 1 / std::max(1.0, whole.of(kNextToken));
-    Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, sums);
+    options.scale = terms.own / std::max(1.0, whole.of(kNextToken));
+    Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, terms.own, sums);
     const auto add = [&added](const Tensor& share) {
       if (share.defined()) added = added.defined() ? added + share : share;
     };
@@ -114,9 +131,11 @@ class TokenObjective final : public Objective {
       add(loss.share());
     }
     add(parts.weighted());
+    if (terms.behind) add(terms.behind());
     if (!weights.empty()) options.scale *= weights.back();
     Tensor nll_N;
     if (!policies.empty() || !packed.kinds.empty()) options.nll_N = &nll_N;
+    options.beside = terms.of_logits;
     const HeadLoss head = head_loss(model, hidden, targets, options);
     const TokenLosses& own = head.sums;
     for (const Tensor& policy_N : policies)
@@ -158,6 +177,7 @@ class TokenObjective final : public Objective {
                     const model::ForwardOptions& forward,
                     const Tensor& trunk_ND,
                     const Denominators& whole,
+                    double factor,
                     LossSums& sums) const {
     Tensor added, previous = trunk_ND;
     std::optional<Ahead> before;
@@ -174,7 +194,8 @@ class TokenObjective final : public Objective {
                                  : trunk_ND.index_select(0, at::tensor(ahead.tokens, at::kLong));
       previous = model.predict(index, read_MD, ahead.batch, forward);
       LossOptions options = loss_;
-      options.scale = ahead_weight_ / static_cast<double>(ahead_) / std::max(1.0, whole.of(name));
+      options.scale =
+          factor * ahead_weight_ / static_cast<double>(ahead_) / std::max(1.0, whole.of(name));
       const HeadLoss loss =
           head_loss(model, previous, at::tensor(ahead.targets, at::kLong), options);
       sums[name] += loss.sums.nll;
@@ -223,7 +244,8 @@ constexpr Maker kMakers[] = {{"classification", of_labels},
                              {"question_answering", of_labels},
                              {PreferenceRecipe::kType, preference},
                              {ContrastiveRecipe::kType, contrastive},
-                             {ReplacedTokenRecipe::kType, replaced_token}};
+                             {ReplacedTokenRecipe::kType, replaced_token},
+                             {DistillationKeys::kType, distillation_objective}};
 
 }  // namespace
 
@@ -247,8 +269,9 @@ double Denominators::of(const std::string& loss) const {
   return loss.starts_with(kOfEncoder) ? source_tokens : tokens;
 }
 
-std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source) {
-  return std::make_unique<TokenObjective>(recipe, std::move(source));
+std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
+                                                std::unique_ptr<Source> source) {
+  return std::make_unique<CrossEntropy>(recipe, std::move(source));
 }
 
 std::unique_ptr<Objective> open_objective(const Recipe& recipe, const ObjectiveOptions& options) {

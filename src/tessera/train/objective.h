@@ -52,9 +52,9 @@ class Objective {
   /// The loss that is logged as such, one of its own.
   virtual std::string main_loss() const = 0;
 
-  /// Before the first step: makes what is trained beside a run's model, of which it holds what it
-  /// needs from then on.
-  virtual Companion join(const model::Model&) { return {}; }
+  /// Before the first step, of the model that a run trains: makes what is trained beside it and is no
+  /// part of it.
+  virtual Beside join(const model::Model&) { return {}; }
 
   virtual Denominators denominators(const PackedBatch& packed) const = 0;
   /// Tokens that were predicted, of what the log counts.
@@ -92,9 +92,40 @@ class Objective {
   std::unique_ptr<Source> source_;
 };
 
+/// What is learned from one pass beside an objective's own losses.
+struct PassTerms {
+  double own = 1;  // factor on those
+  /// LossOptions::beside of the head's logits; may be empty.
+  std::function<Tensor(const Tensor& logits_NC, const Tensor& rows_N, const Tensor& targets_N)>
+      of_logits = nullptr;
+  /// Called when the forward pass has been made: a number whose gradients are the terms'; may be
+  /// empty.
+  std::function<Tensor()> behind = nullptr;
+};
+
+class TokenObjective : public Objective {
+ public:
+  using Objective::Objective;
+  LossSums learn(const model::Model& model,
+                 const PackedBatch& packed,
+                 const nn::Batch& batch,
+                 const model::ForwardOptions& forward,
+                 const Denominators& whole) const override {
+    return learn_with(model, packed, batch, forward, whole, {});
+  }
+  /// learn() with more: the sums are its own alone. A probe in `forward` is served.
+  virtual LossSums learn_with(const model::Model& model,
+                              const PackedBatch& packed,
+                              const nn::Batch& batch,
+                              const model::ForwardOptions& forward,
+                              const Denominators& whole,
+                              const PassTerms& terms) const = 0;
+};
+
 /// Cross-entropy of the tokens that a source names as targets: the next ones of a text, those of an
 /// answer, those hidden in a text, what a task asks.
-std::unique_ptr<Objective> token_objective(const Recipe& recipe, std::unique_ptr<Source> source);
+std::unique_ptr<TokenObjective> token_objective(const Recipe& recipe,
+                                                std::unique_ptr<Source> source);
 
 /// Throws Error(spec) where the head has fewer numbers than the vocabulary tokens.
 void check_head_of_tokens(const Recipe& recipe);

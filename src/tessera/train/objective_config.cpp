@@ -5,6 +5,7 @@
 #include "tessera/spec/names.h"
 #include "tessera/train/chat_objective.h"
 #include "tessera/train/contrastive_objective.h"
+#include "tessera/train/distillation_objective.h"
 #include "tessera/train/label_objective.h"
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/next_token_objective.h"
@@ -23,6 +24,7 @@ const std::vector<ObjectiveKind>& objective_kinds() {
     std::vector<ObjectiveKind> out = noise_objective_kinds();
     out.push_back(masked_lm_kind());
     out.push_back(chat_kind());
+    out.push_back(distillation_kind());
     out.push_back(preference_kind());
     out.push_back(contrastive_kind());
     out.push_back(replaced_token_kind());
@@ -49,6 +51,17 @@ ObjectivePtr read_objective(const Json& json, const Recipe& recipe) {
   }
   fail(ErrorKind::spec, scope.at("type").path, "unknown value \"{}\"{}; expected one of {}", type,
        spec::did_you_mean(type, known), fmt::join(known, ", "));
+}
+
+void for_each_objective_path(Json& objective, const std::function<void(Json&)>& visit) {
+  if (!objective.is_structured()) return;
+  for (Json& inner : objective) for_each_objective_path(inner, visit);
+  if (!objective.is_object()) return;
+  for (const ObjectiveKind& kind : objective_kinds()) {
+    if (objective.value("type", Json()) != kind.type) continue;
+    for (const std::string& key : kind.paths)
+      if (objective.contains(key) && objective[key].is_string()) visit(objective[key]);
+  }
 }
 
 bool learns_from_labels(const Json& objective) {

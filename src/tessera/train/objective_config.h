@@ -33,6 +33,8 @@ class ObjectiveConfig {
                                        const CancelToken* cancel) const = 0;
   /// Names of the losses of what it draws, by PackedBatch::kinds; none where it is one alone.
   virtual std::vector<std::string> kinds() const { return {}; }
+  /// Keys of the recipe that name what else than the data it learns from: "objective.teacher".
+  virtual std::vector<std::string> reads() const { return {}; }
 };
 
 /// One type of the table.
@@ -43,6 +45,8 @@ struct ObjectiveKind {
   /// JSON schema of its keys but "type".
   std::function<spec::Json()> schema;
   bool labelled = false;  // its data are labelled examples (label_data.h)
+  /// Its keys that are paths, relative to the recipe's file.
+  std::vector<std::string> paths = {};
 };
 
 /// Of a struct C of keys with C::kType: type(), dump(), and reading; unknown keys throw
@@ -90,6 +94,8 @@ ObjectiveKind objective_kind() {
 /// types and keys throw Error(spec).
 ObjectivePtr read_objective(const spec::Json& json, const Recipe& recipe);
 
+/// Calls `visit` with every path that an objective names, those of objectives within it among them.
+void for_each_objective_path(spec::Json& objective, const std::function<void(spec::Json&)>& visit);
 /// Whether the data of such an objective are labelled examples; false for what it cannot be.
 bool learns_from_labels(const spec::Json& objective);
 

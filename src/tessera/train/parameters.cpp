@@ -55,17 +55,19 @@ std::vector<std::pair<spec::ParamDecl, Tensor>> parameters_of(const model::Overl
 ParameterSet::ParameterSet(const model::Model& model,
                            const OptimizerRecipe& recipe,
                            const std::vector<model::Overlay>& adapters,
-                           const Companion& beside) {
+                           const Beside& beside) {
   std::vector<std::pair<spec::ParamDecl, Tensor>> all;
   for (const auto& [decl, weight] : model.weights().all())
     all.emplace_back(decl, weight->dense_tensor());
   for (const model::Overlay& adapter : adapters)
     for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
-  if (beside.model != nullptr)
-    for (const auto& [decl, weight] : beside.model->weights().all()) {
+  for (const ParameterBeside& parameter : beside.parameters)
+    all.emplace_back(parameter.decl, parameter.tensor);
+  if (beside.companion.model != nullptr)
+    for (const auto& [decl, weight] : beside.companion.model->weights().all()) {
       if (model.weights().find(decl.name) == weight) continue;
       all.emplace_back(decl, weight->dense_tensor());
-      all.back().first.name = beside.name + "." + decl.name;
+      all.back().first.name = beside.companion.name + "." + decl.name;
     }
   std::vector<bool> used(recipe.groups.size(), false);
   for (auto& [decl, tensor] : all) {

@@ -18,15 +18,29 @@ struct ParameterGroup {
   size_t rule = 0;                           // number of the rule that says so
 };
 
-/// The trained parameters of a model in the order of their declaration. What lies in a file's
-/// storage is never trained, and neither is what its declaration or a recipe freezes: no gradient
-/// is computed for it and nothing writes to it.
+/// A parameter that is trained and belongs to no model.
+struct ParameterBeside {
+  spec::ParamDecl decl;
+  Tensor tensor;
+};
+
 /// A model that is trained beside a run's own, and kept in a folder of that name in its checkpoints.
+/// Its parameters are trained behind that name: "generator.layers.0.mixer.q.weight"; those that it
+/// has in common with the run's own model are that one's.
 struct Companion {
   std::string name;
   const model::Model* model = nullptr;  // which must outlive what it is given to; null = none
 };
 
+/// What an objective trains beside a run's model.
+struct Beside {
+  std::vector<ParameterBeside> parameters = {};  // float32 leaves, by names that no model has
+  Companion companion = {};
+};
+
+/// The trained parameters of a model in the order of their declaration. What lies in a file's
+/// storage is never trained, and neither is what its declaration or a recipe freezes: no gradient
+/// is computed for it and nothing writes to it.
 class ParameterSet {
  public:
   struct Entry {
@@ -37,13 +51,11 @@ class ParameterSet {
   /// Throws Error(spec) where a rule of optimizer.groups matches no parameter, and where nothing is
   /// left to train. `model` must outlive the set.
   /// `adapters` are trained behind what the model has of its own, under the names of their weights
-  /// with the names of model::kOverlayParts behind them.
-  /// Parameters of `beside` that the model does not have too come last, behind its name: "generator.
-  /// layers.0.mixer.q.weight".
+  /// with the names of model::kOverlayParts behind them, and what stands `beside` behind these.
   ParameterSet(const model::Model& model,
                const OptimizerRecipe& recipe,
                const std::vector<model::Overlay>& adapters = {},
-               const Companion& beside = {});
+               const Beside& beside = {});
 
   const std::vector<Entry>& trained() const { return trained_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }

@@ -11,6 +11,7 @@
 #include "tessera/nn/router/router_config.h"
 #include "tessera/spec/json_difference.h"
 #include "tessera/spec/names.h"
+#include "tessera/train/check_files.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/start.h"
 #include "tessera/train/task_head.h"
@@ -31,6 +32,8 @@ struct Sections {
   std::optional<InitRecipe> init = {};
   std::optional<AdapterRecipe> adapter = {};
   std::optional<ExpertsRecipe> experts = {};
+  std::optional<StopRecipe> stop = {};
+  std::optional<WatchRecipe> watch = {};
 
   static constexpr auto fields() {
     using C = Sections;
@@ -42,7 +45,9 @@ struct Sections {
         field("init", &C::init, "a model to begin from; null = fresh values"),
         field("adapter", &C::adapter,
               "what is trained beside that model, which stays as it is stored; null = the model"),
-        field("experts", &C::experts, "experts that come and go, and balance; null = none")};
+        field("experts", &C::experts, "experts that come and go, and balance; null = none"),
+        field("stop", &C::stop, "where the run ends before its last step; null = nowhere"),
+        field("watch", &C::watch, "what is warned of and measured on the way")};
   }
 };
 
@@ -72,6 +77,7 @@ void rebase(Json& json, const fs::path& folder) {
   };
   if (json.contains("init") && json["init"].is_object() && json["init"].contains("from"))
     move(json["init"]["from"]);
+  if (json.contains("objective")) for_each_objective_path(json["objective"], move);
   if (!json.contains("data") || !json["data"].is_object()) return;
   Json& data = json["data"];
   const auto move_files = [&](Json& of) {
@@ -152,19 +158,6 @@ void refuse_keys_of_other_tasks(const Json& data, DataType type) {
   };
   if (type != DataType::mqar) refuse("filler");
   if (type == DataType::induction_heads) refuse("items");
-}
-
-/// Files of the data or of a part of it.
-template <class Data>
-void check_files(const Data& data, const std::string& where) {
-  if (data.train.empty())
-    fail(ErrorKind::spec, where + ".train", "no files; expected at least one");
-  if (data.valid_fraction >= 1)
-    fail(ErrorKind::spec, where + ".valid_fraction", "found {}; expected less than 1",
-         data.valid_fraction);
-  if (!data.valid.empty() && data.valid_fraction > 0)
-    fail(ErrorKind::spec, where + ".valid_fraction",
-         "given together with {}.valid; expected one of them", where);
 }
 
 void check_mix(const DataRecipe& data, const Json& json) {
@@ -527,6 +520,35 @@ void check_adapter(const Recipe& recipe) {
          "the two");
 }
 
+/// What ends a run, and what chooses checkpoints, needs evaluations on the way.
+void check_watched(const Recipe& recipe) {
+  const auto needs_evaluations = [&](const std::string& where, bool given) {
+    if (!given) return;
+    if (recipe.train.eval_every == 0)
+      fail(ErrorKind::spec, where,
+           "given without train.eval_every, so that nothing is evaluated on the way; expected "
+           "steps between evaluations there");
+    const auto held_out = [](const auto& data) {
+      return !data.valid.empty() || data.valid_fraction > 0;
+    };
+    const bool some =
+        recipe.task ? recipe.task->valid > 0
+                    : held_out(recipe.data) ||
+                          std::any_of(recipe.data.mix.begin(), recipe.data.mix.end(), held_out);
+    if (!some)
+      fail(ErrorKind::spec, where,
+           "given, but nothing is held out; expected data.valid or data.valid_fraction");
+  };
+  if (recipe.stop) needs_evaluations("stop.patience", recipe.stop->patience > 0);
+  if (recipe.stop) needs_evaluations("stop.reach", recipe.stop->reach.has_value());
+  needs_evaluations("checkpoint.best", recipe.checkpoint.best > 0);
+  if (recipe.watch && recipe.watch->noise_scale > 0 && recipe.train.accumulate < 2)
+    fail(ErrorKind::spec, "watch.noise_scale",
+         "given with train.accumulate = 1: it tells gradients of parts of an update from that of "
+         "the whole; expected 2 or more parts, such as train.batch = {} and train.accumulate = 2",
+         std::max<int64_t>(1, recipe.train.batch / 2));
+}
+
 void check_schedule(const Recipe& recipe) {
   if (std::holds_alternative<ScheduleFreeKeys>(recipe.optimizer.rule) &&
       recipe.schedule.type != ScheduleType::constant)
@@ -541,7 +563,7 @@ bool is_free(const std::string& path, bool constant_schedule) {
   if (path == "train.steps") return constant_schedule;
   for (const char* key :
        {"train.threads", "train.eval_every", "train.eval_batches", "train.log_every", "checkpoint",
-        "data.train", "data.valid", "data.train_labels", "data.valid_labels"})
+        "stop", "watch", "data.train", "data.valid", "data.train_labels", "data.valid_labels"})
     if (path == key) return true;
   return path.starts_with("data.mix[") && (path.ends_with(".train") || path.ends_with(".valid"));
 }
@@ -611,7 +633,11 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   json.erase("spec");
   read_data(json, labelled, recipe);
   json.erase("data");
-  recipe.objective = read_objective(json.value("objective", Json()), recipe);
+  Json objective = json.value("objective", Json());
+  for_each_objective_path(objective, [&](Json& path) {
+    path = under(folder, path.get<std::string>()).lexically_normal().string();
+  });
+  recipe.objective = read_objective(objective, recipe);
   json.erase("objective");
   take_optimizer(json, recipe);
   auto sections = spec::read_struct<Sections>(json, {});
@@ -619,6 +645,8 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   recipe.train = sections.train;
   recipe.schedule = sections.schedule;
   recipe.checkpoint = sections.checkpoint;
+  recipe.stop = std::move(sections.stop);
+  recipe.watch = sections.watch;
   recipe.init = std::move(sections.init);
   if (recipe.init) recipe.init->from = under(folder, recipe.init->from).lexically_normal().string();
 
@@ -655,6 +683,7 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   check_experts(recipe);
   if (recipe.experts && recipe.experts->changes()) check_states(recipe.optimizer);
   check_schedule(recipe);
+  check_watched(recipe);
   return recipe;
 }
 
@@ -684,6 +713,8 @@ Json resolve(const Recipe& recipe) {
     if (json["schedule"]["type"] != owner) json["schedule"].erase(key);
   if (recipe.schedule.cycles == 1) json["schedule"].erase("cycles");
   json["checkpoint"] = spec::dump_struct(recipe.checkpoint);
+  if (recipe.stop) json["stop"] = spec::dump_struct(*recipe.stop);
+  if (recipe.watch) json["watch"] = spec::dump_struct(*recipe.watch);
   return json;
 }
 

@@ -29,6 +29,7 @@
 #include "tessera/train/objective_ptr.h"
 #include "tessera/train/optimizer_recipe.h"
 #include "tessera/train/schedule.h"
+#include "tessera/train/watch_recipe.h"
 
 namespace tessera::train {
 
@@ -329,13 +330,20 @@ struct ExpertsRecipe {
 struct CheckpointRecipe {
   int64_t every = 0;
   int64_t keep = 2;
+  int64_t best = 0;
+  std::string metric = "valid_loss";
 
   static constexpr auto fields() {
     using C = CheckpointRecipe;
     using spec::field;
     return std::tuple{
         field("every", &C::every, "steps between checkpoints; 0 = at the end only", {.min = 0}),
-        field("keep", &C::keep, "the newest that stay; 0 = all", {.min = 0})};
+        field("keep", &C::keep, "the newest that stay; 0 = all", {.min = 0}),
+        field("best", &C::best,
+              "those that did best at their evaluation, which are saved and stay besides; the link "
+              "\"best\" is the first of them",
+              {.min = 0}),
+        field("metric", &C::metric, "by which they are the best, as of \"stop\"")};
   }
 };
 
@@ -355,6 +363,8 @@ struct Recipe {
   std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
       {};  // how they are treated; the spec is that of the beginning
+  std::optional<StopRecipe> stop = {};    // null = after train.steps alone
+  std::optional<WatchRecipe> watch = {};  // null = as it stands there
   /// What reading it has decided and whoever trains should know, a line each.
   std::vector<std::string> notes = {};
 };

@@ -2,6 +2,7 @@
 
 #include "tessera/train/masked_objective.h"
 #include "tessera/train/recipe.h"
+#include "tessera/train/source.h"
 
 namespace tessera::train {
 namespace {

@@ -6,6 +6,7 @@
 // arXiv:2003.10555, sec. 2.
 #pragma once
 
+#include "tessera/model/model_spec.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/replaced_recipe.h"
 

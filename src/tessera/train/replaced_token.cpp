@@ -34,7 +34,7 @@ class ReplacedToken final : public Objective {
   std::string_view name() const override { return ReplacedTokenRecipe::kType; }
   std::string main_loss() const override { return kFound; }
 
-  Companion join(const model::Model& model) override {
+  Beside join(const model::Model& model) override {
     model::Weights fresh =
         model::Weights::initial(spec_, RandomKey(seed_).fold(kGenerator).bits(0));
     std::map<std::string, model::WeightPtr> weights;
@@ -51,7 +51,7 @@ class ReplacedToken final : public Objective {
            "\"embeddings\", and no table of the generator is as wide as the spec's; expected its "
            "embed.width to be that of the spec, or \"none\"");
     generator_ = std::make_unique<model::Model>(spec_, model::Weights::check(spec_, weights));
-    return {kGenerator, generator_.get()};
+    return {.companion = {kGenerator, generator_.get()}};
   }
 
   Denominators denominators(const PackedBatch& packed) const override {

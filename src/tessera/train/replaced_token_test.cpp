@@ -117,7 +117,7 @@ TEST(ReplacedToken, WithoutSharingTheGradientsAreThoseOfTwoModels) {
   const Recipe recipe = s.recipe({"objective.share=\"none\"", "objective.generator_weight=2"});
   const auto objective = open_objective(recipe, s.folder / "cache");
   const model::Model model(recipe.spec, start_weights(recipe).weights);
-  const Companion beside = objective->join(model);
+  const Companion beside = objective->join(model).companion;
   ASSERT_NE(beside.model, nullptr);
   EXPECT_EQ(beside.name, "generator");
   std::vector<int64_t> begun;
@@ -152,13 +152,14 @@ TEST(ReplacedToken, SharedTablesGetTheGradientsOfBoth) {
   const auto objective = open_objective(recipe, s.folder / "cache"),
              other = open_objective(apart, s.folder / "cache");
   const model::Model model(recipe.spec, start_weights(recipe).weights);
-  const Companion beside = objective->join(model), alone = other->join(model);
+  const Beside both = objective->join(model), apart_beside = other->join(model);
+  const Companion beside = both.companion, alone = apart_beside.companion;
   const model::WeightPtr table = model.weights().find("embed.token.weight");
   EXPECT_EQ(beside.model->weights().find("embed.token.weight"), table);
   EXPECT_NE(alone.model->weights().find("embed.token.weight"), table);
   // and one set of parameters has it once
-  const ParameterSet together(model, recipe.optimizer, {}, beside),
-      two(model, recipe.optimizer, {}, alone);
+  const ParameterSet together(model, recipe.optimizer, {}, both),
+      two(model, recipe.optimizer, {}, apart_beside);
   EXPECT_EQ(together.trained().size() + 1, two.trained().size());
   EXPECT_EQ(two.trained().back().decl.name.substr(0, 10), "generator.");
 }

@@ -50,13 +50,22 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-void point_latest(const fs::path& run, const fs::path& target) {
-  const fs::path link = run / "latest", temporary = run / "latest.partial";
+void point(const fs::path& run, const char* name, const fs::path& target) {
+  const fs::path link = run / name, temporary = run / (std::string(name) + std::string(kPartial));
   std::error_code error;
   fs::remove(temporary, error);
   fs::create_directory_symlink(target.filename(), temporary, error);
   if (!error) fs::rename(temporary, link, error);
   if (error) fail(ErrorKind::resource, "checkpoint", "{}: {}", link.string(), error.message());
+}
+
+/// A checkpoint that is half removed has no longer its name.
+void discard(const fs::path& checkpoint) {
+  const fs::path going = checkpoint.string() + ".old" + std::string(kPartial);
+  std::error_code error;
+  fs::remove_all(going, error);
+  fs::rename(checkpoint, going, error);
+  if (!error) fs::remove_all(going, error);
 }
 
 }  // namespace
@@ -87,15 +96,6 @@ RunLock::~RunLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-fs::path checkpoint_folder(const fs::path& run, int64_t step) {
-  return run / fmt::format("{}{}", kPrefix, step);
-}
-
-std::vector<int64_t> checkpoint_steps(const fs::path& run) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run, error))
-    if (const auto step = step_of(entry.path().filename().string());
 bool is_held(const fs::path& folder) {
   struct stat found {};
   if (::stat((folder / "lock").c_str(), &found) != 0) return false;
@@ -114,6 +114,15 @@ bool is_held(const fs::path& folder) {
   return false;
 }
 
+fs::path checkpoint_folder(const fs::path& run, int64_t step) {
+  return run / fmt::format("{}{}", kPrefix, step);
+}
+
+std::vector<int64_t> checkpoint_steps(const fs::path& run) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(run, error))
+    if (const auto step = step_of(entry.path().filename().string());
         step && entry.is_directory(error))
       steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
@@ -137,7 +146,7 @@ PendingCheckpoint::~PendingCheckpoint() {
   if (!partial_.empty()) fs::remove_all(partial_, ignored);
 }
 
-fs::path PendingCheckpoint::commit(int64_t keep) {
+fs::path PendingCheckpoint::commit(int64_t keep, const std::vector<int64_t>& best) {
   // the files, then their list, then the name
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(partial_))
@@ -153,19 +162,30 @@ fs::path PendingCheckpoint::commit(int64_t keep) {
 
   const fs::path done = checkpoint_folder(run_, step_);
   std::error_code error;
-  fs::remove_all(done, error);
+  if (fs::exists(done)) discard(done);
   fs::rename(partial_, done, error);
   if (error)
     fail(ErrorKind::resource, "checkpoint", "{}: cannot rename: {}", done.string(),
          error.message());
   partial_.clear();
-  point_latest(run_, done);
-  flush_folder(run_);
-
-  const auto steps = checkpoint_steps(run_);
-  for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < steps.size(); ++i)
-    if (steps[i] != step_) fs::remove_all(checkpoint_folder(run_, steps[i]), error);
+  tidy_checkpoints(run_, keep, best);
   return done;
+}
+
+void tidy_checkpoints(const fs::path& run, int64_t keep, const std::vector<int64_t>& best) {
+  const auto steps = checkpoint_steps(run);
+  const auto link = [&](const char* name, int64_t step) {
+    const fs::path to = checkpoint_folder(run, step);
+    std::error_code error;
+    if (fs::read_symlink(run / name, error) != to.filename()) point(run, name, to);
+  };
+  if (!steps.empty()) link("latest", steps.back());
+  if (!best.empty() && std::find(steps.begin(), steps.end(), best.front()) != steps.end())
+    link("best", best.front());
+  flush_folder(run);
+  for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < steps.size(); ++i)
+    if (std::find(best.begin(), best.end(), steps[i]) == best.end())
+      discard(checkpoint_folder(run, steps[i]));
 }
 
 void verify_checkpoint(const fs::path& checkpoint) {
@@ -204,7 +224,7 @@ void remove_partial_checkpoints(const fs::path& run) {
   std::vector<fs::path> partial;
   for (const auto& entry : fs::directory_iterator(run, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(kPartial) && step_of(name.substr(0, name.size() - kPartial.size())))
+    if (name.starts_with(kPrefix) && name.ends_with(kPartial) && entry.is_directory(error))
       partial.push_back(entry.path());
   }
   for (const fs::path& folder : partial) fs::remove_all(folder, error);

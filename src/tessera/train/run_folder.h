@@ -4,6 +4,7 @@
 //   lock            held while a trainer works here
 //   step-N/         a checkpoint after N updates; complete, or absent
 //   latest          link to the newest
+//   best            link to the one that did best at its evaluation (checkpoint.best)
 //   log.jsonl, log.csv, recipe.json, cache/
 //   events.out.tfevents.tessera   the log for TensorBoard (event_file.h)
 //
@@ -32,11 +33,11 @@ class RunLock {
   int descriptor_ = -1;
 };
 
-/// A checkpoint being written. Dropped before commit(), it leaves nothing behind.
 /// Whether a trainer of this machine holds the folder now, without touching its lock; false where
 /// the system does not say (/proc/locks).
 bool is_held(const std::filesystem::path& folder);
 
+/// A checkpoint being written. Dropped before commit(), it leaves nothing behind.
 class PendingCheckpoint {
  public:
   PendingCheckpoint(std::filesystem::path run, int64_t step);
@@ -46,9 +47,8 @@ class PendingCheckpoint {
 
   /// Where its files go; whoever writes them flushes them.
   const std::filesystem::path& folder() const { return partial_; }
-  /// Manifest, rename, `latest`; then removes all but the newest `keep` checkpoints (0 = none).
-  /// Returns the checkpoint's folder.
-  std::filesystem::path commit(int64_t keep);
+  /// Manifest, rename, and tidy_checkpoints(). Returns the checkpoint's folder.
+  std::filesystem::path commit(int64_t keep, const std::vector<int64_t>& best = {});
 
  private:
   std::filesystem::path run_, partial_;
@@ -58,6 +58,13 @@ class PendingCheckpoint {
 /// Steps of the checkpoints in a run folder, ascending; none when it does not exist.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& run);
 std::filesystem::path checkpoint_folder(const std::filesystem::path& run, int64_t step);
+
+/// What follows from a checkpoint's name: `latest` points to the newest and `best` to the first of
+/// `best`, and all but the newest `keep` (0 = all) and those of `best` go. Whoever was killed in
+/// between left that to the next.
+void tidy_checkpoints(const std::filesystem::path& run,
+                      int64_t keep,
+                      const std::vector<int64_t>& best);
 
 /// Throws Error(file) that names the first file which is missing or differs from the manifest.
 void verify_checkpoint(const std::filesystem::path& checkpoint);

@@ -129,6 +129,35 @@ TEST(RunLog, ContinuesAfterAStep) {
   EXPECT_TRUE(csv.starts_with("step,loss,lr,")) << csv;
 }
 
+TEST(RunLog, TheTableTakesWhatComesUpOnTheWay) {
+  const TemporaryFolder folder;
+  const auto line = [](int64_t step) {
+    LogLine out{.step = step, .loss = 0.5, .tokens = 10 * step};
+    if (step >= 2) out.losses["z, \"w\""] = 0.25;
+    if (step == 3) out.norms = {{"embed", {{"gradient", 2.5}}}};
+    return out;
+  };
+  const auto table = [&] { return read_text_file(folder / "log.csv"); };
+  {
+    RunLog log(folder.path(), 0);
+    for (const int64_t step : {1, 2, 3, 4}) log.write(line(step));
+  }
+  const std::string whole = table();
+  EXPECT_EQ(whole,
+            "step,loss,lr,grad_norm,tokens,tokens_per_s,seconds,valid_loss,valid_bits_per_byte,"
+            "accuracy,\"losses/z, \"\"w\"\"\",norms/embed/gradient\n"
+            "1,0.5,0.0,0.0,10,0.0,0.0,,,,,\n"
+            "2,0.5,0.0,0.0,20,0.0,0.0,,,,0.25,\n"
+            "3,0.5,0.0,0.0,30,0.0,0.0,,,,0.25,2.5\n"
+            "4,0.5,0.0,0.0,40,0.0,0.0,,,,0.25,\n");
+  {
+    RunLog log(folder.path(), 2);
+    EXPECT_EQ(table().find("norms"), std::string::npos);
+    for (const int64_t step : {3, 4}) log.write(line(step));
+  }
+  EXPECT_EQ(table(), whole);
+}
+
 TEST(RunLog, NumbersOfALine) {
   const auto numbers = numbers_of(json_of(
       R"({"step": 3, "loss": 0.5, "alarms": ["a"], "losses": {"z": 2},

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/mapped_file.h"
@@ -24,19 +26,43 @@ constexpr const char* kColumns[] = {
     "step",         "loss",    "lr",         "grad_norm",           "tokens",
     "tokens_per_s", "seconds", "valid_loss", "valid_bits_per_byte", "accuracy"};
 
-std::string csv_header() {
+/// A name as a table writes it; those of layers and losses have nothing to quote, tokens may.
+std::string csv_name(const std::string& name) {
+  if (name.find_first_of(",\"\n") == std::string::npos) return name;
+  std::string out = "\"";
+  for (const char c : name) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
+std::string csv_header(const std::vector<std::string>& columns) {
   std::string text;
-  for (const char* column : kColumns) text += (text.empty() ? "" : ",") + std::string(column);
+  for (const std::string& column : columns) text += (text.empty() ? "" : ",") + csv_name(column);
   return text + "\n";
 }
 
-std::string csv_row(const Json& json) {
+std::string csv_row(const Json& line, const std::vector<std::string>& columns) {
+  std::map<std::string, std::string> numbers;
+  for (const auto& [name, value] : numbers_of(line)) numbers[name] = Json(value).dump();
+  // counts stay counts
+  for (const auto& [name, value] : line.items())
+    if (value.is_number()) numbers[name] = value.dump();
   std::string text;
-  for (const char* column : kColumns) {
-    if (column != kColumns[0]) text += ",";
-    if (json.contains(column)) text += json[column].dump();
-  }
+  for (size_t c = 0; c < columns.size(); ++c) text += (c > 0 ? "," : "") + numbers[columns[c]];
   return text + "\n";
+}
+
+/// Adds the names that a line brings; returns whether there were any.
+bool add_columns(const Json& line, std::vector<std::string>& columns) {
+  const size_t before = columns.size();
+  for (const auto& [name, value] : numbers_of(line))
+    if (std::find(columns.begin(), columns.end(), name) == columns.end()) columns.push_back(name);
+  return columns.size() > before;
+}
+
+std::string csv_table(const std::vector<Json>& lines, const std::vector<std::string>& columns) {
+  std::string text = csv_header(columns);
+  for (const Json& line : lines) text += csv_row(line, columns);
+  return text;
 }
 
 void add_numbers(const Json& json,
@@ -79,6 +105,10 @@ Json to_json(const LogLine& line) {
   if (!line.experts.empty()) json["experts"] = line.experts;
   if (!line.alarms.empty()) json["alarms"] = line.alarms;
   if (!line.expert_changes.empty()) json["expert_changes"] = line.expert_changes;
+  if (!line.warnings.empty()) json["warnings"] = line.warnings;
+  if (!line.stopped.empty()) json["stopped"] = line.stopped;
+  if (line.noise_scale) json["noise_scale"] = *line.noise_scale;
+  if (!line.norms.empty()) json["norms"] = line.norms;
   return json;
 }
 
@@ -112,6 +142,7 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   line.valid_loss = number("valid_loss");
   line.valid_bits_per_byte = number("valid_bits_per_byte");
   line.accuracy = number("accuracy");
+  line.noise_scale = number("noise_scale");
   for (const auto& [group, to] :
        {std::pair("losses", &line.losses), std::pair("scores", &line.scores)}) {
     const auto found = json.find(group);
@@ -127,7 +158,8 @@ LogLine log_line_of(const Json& json, const std::string& where) {
     }
   }
   for (const auto& [key, to] :
-       {std::pair{"experts", &line.experts}, {"expert_changes", &line.expert_changes}}) {
+       {std::pair{"experts", &line.experts}, {"expert_changes", &line.expert_changes},
+        {"norms", &line.norms}}) {
     const auto found = json.find(key);
     if (found == json.end()) continue;
     if (!found->is_object())
@@ -135,12 +167,21 @@ LogLine log_line_of(const Json& json, const std::string& where) {
            spec::kind_of(*found));
     *to = *found;
   }
-  if (const auto alarms = json.find("alarms"); alarms != json.end()) {
-    const auto text = [](const Json& alarm) { return alarm.is_string(); };
-    if (!alarms->is_array() || !std::all_of(alarms->begin(), alarms->end(), text))
-      fail(ErrorKind::file, where, "\"alarms\": found {}; expected a list of texts",
-           spec::kind_of(*alarms));
-    line.alarms = alarms->get<std::vector<std::string>>();
+  for (const auto& [key, to] :
+       {std::pair{"alarms", &line.alarms}, {"warnings", &line.warnings}}) {
+    const auto found = json.find(key);
+    if (found == json.end()) continue;
+    const auto text = [](const Json& one) { return one.is_string(); };
+    if (!found->is_array() || !std::all_of(found->begin(), found->end(), text))
+      fail(ErrorKind::file, where, "\"{}\": found {}; expected a list of texts", key,
+           spec::kind_of(*found));
+    *to = found->get<std::vector<std::string>>();
+  }
+  if (const auto stopped = json.find("stopped"); stopped != json.end()) {
+    if (!stopped->is_string())
+      fail(ErrorKind::file, where, "\"stopped\": found {}; expected a text",
+           spec::kind_of(*stopped));
+    line.stopped = stopped->get<std::string>();
   }
   return line;
 }
@@ -170,10 +211,11 @@ struct RunLog::File {
   int descriptor;
 };
 
-RunLog::RunLog(const fs::path& folder, int64_t step) {
+RunLog::RunLog(const fs::path& folder, int64_t step)
+    : folder_(folder), columns_(std::begin(kColumns), std::end(kColumns)) {
   const fs::path jsonl = folder / "log.jsonl", csv = folder / "log.csv",
                  events = folder / "events.out.tfevents.tessera";
-  std::string lines, rows = csv_header();
+  std::string lines;
   std::vector<Json> kept;
   if (step > 0 && fs::exists(jsonl)) {
     const std::string text = read_text_file(jsonl);
@@ -184,8 +226,9 @@ RunLog::RunLog(const fs::path& folder, int64_t step) {
       const Json json = spec::parse_json(line, jsonl.string());
       const LogLine known = log_line_of(json, jsonl.string());
       if (known.step <= step) {
-        lines += line + "\n", rows += csv_row(json);
+        lines += line + "\n";
         kept.push_back(to_json(known));
+        add_columns(kept.back(), columns_);
       }
       begin = end + 1;
     }
@@ -196,7 +239,7 @@ RunLog::RunLog(const fs::path& folder, int64_t step) {
   std::string records = first_event(begin_);
   for (const Json& line : kept) records += event_of(line, begin_);
   write_file_atomically(jsonl, lines);
-  write_file_atomically(csv, rows);
+  write_file_atomically(csv, csv_table(kept, columns_));
   write_file_atomically(events, records);
   jsonl_ = std::make_unique<File>(jsonl);
   csv_ = std::make_unique<File>(csv);
@@ -208,8 +251,22 @@ RunLog::~RunLog() = default;
 void RunLog::write(const LogLine& line) {
   const Json json = to_json(line);
   jsonl_->append(json.dump() + "\n");
-  csv_->append(csv_row(json));
+  write_table(json);
   events_->append(event_of(json, begin_));
+}
+
+void RunLog::write_table(const Json& line) {
+  if (!add_columns(line, columns_)) {
+    csv_->append(csv_row(line, columns_));
+    return;
+  }
+  const fs::path jsonl = folder_ / "log.jsonl", csv = folder_ / "log.csv";
+  std::vector<Json> all;
+  std::ifstream file(jsonl);
+  for (std::string text; std::getline(file, text);)
+    all.push_back(spec::parse_json(text, jsonl.string()));
+  write_file_atomically(csv, csv_table(all, columns_));
+  csv_ = std::make_unique<File>(csv);
 }
 
 void RunLog::flush() {

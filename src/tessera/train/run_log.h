@@ -1,6 +1,8 @@
-// What a run reports: a line of JSON per logged step in log.jsonl, the same as a table in log.csv
-// and, for TensorBoard, in events.out.tfevents.tessera.
-// Torch-free.
+// What a run reports: a line of JSON per logged step in log.jsonl, its numbers as a table in log.csv
+// and, for TensorBoard, in events.out.tfevents.tessera. Torch-free.
+//
+// Columns of the table are those that every line has, then what comes up on the way, in that order;
+// with a number that is not among them the table is written anew.
 #pragma once
 
 #include <cstdint>
@@ -28,25 +30,28 @@ struct LogLine {
   std::optional<double> valid_loss = {};  // when evaluated
   std::optional<double> valid_bits_per_byte = {};
   std::optional<double> accuracy = {};  // of the validation's targets, the share ranked first
-  // in log.jsonl alone:
   std::map<std::string, double> losses = {};  // those of parts, by name
   std::map<std::string, double> scores = {};  // of what is held out, by name, when evaluated
   spec::Json experts = {};                    // what the update used them for (infer/expert_use.h)
   std::vector<std::string> alarms = {};       // routers that have collapsed
   spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
+  std::vector<std::string> warnings = {};    // of what happened just now (run_watch.h)
+  std::string stopped = {};                  // why the run ends here, before its last step
+  std::optional<double> noise_scale = {};    // tokens, when measured (noise_scale.h)
+  spec::Json norms = {};                     // by layer, when measured (layer_norms.h)
 };
 
 spec::Json to_json(const LogLine& line);
 /// Throws Error(file) that begins with `where` when it is not such a line.
 LogLine log_line_of(const spec::Json& json, const std::string& where);
 
+/// Every number of a line, by its name; those of objects in it as "losses/NAME".
+std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
+
 class RunLog {
  public:
   /// Keeps the lines up to `step` and continues after them; 0 starts anew. Throws Error(resource).
   RunLog(const std::filesystem::path& folder, int64_t step);
-/// Every number of a line, by its name; those of objects in it as "losses/NAME".
-std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
-
   ~RunLog();
   void write(const LogLine& line);
   /// To disk, before a checkpoint that relies on it.
@@ -54,6 +59,10 @@ std::vector<std::pair<std::string, double>> numbers_of(const spec::Json& line);
 
  private:
   struct File;
+  void write_table(const spec::Json& line);
+
+  std::filesystem::path folder_;
+  std::vector<std::string> columns_;
   std::unique_ptr<File> jsonl_, csv_, events_;
   double begin_ = 0;  // of the run, pauses left out, on the clock of the day
 };

@@ -33,8 +33,9 @@ RunRecord read_run(const fs::path& folder) {
     run.lines.push_back(
         log_line_of(spec::parse_json(text.substr(begin, end - begin), log.string()), log.string()));
   const bool complete =
-      !run.lines.empty() && run.steps() > 0 && run.lines.back().step >= run.steps();
-  run.state = complete ? RunState::complete : held ? RunState::running : RunState::not_running;
+      !run.lines.empty() && (!run.lines.back().stopped.empty() ||
+                             (run.steps() > 0 && run.lines.back().step >= run.steps()));
+  run.state = complete ? RunStatus::complete : held ? RunStatus::running : RunStatus::not_running;
   return run;
 }
 
@@ -99,8 +100,8 @@ void flatten(const Json& json, const std::string& path, std::map<std::string, st
   }
 }
 
-const char* text_of(RunState state) {
-  return state == RunState::running ? "running" : state == RunState::complete ? "complete" : "cut";
+const char* text_of(RunStatus state) {
+  return state == RunStatus::running ? "running" : state == RunStatus::complete ? "complete" : "cut";
 }
 
 /// "3 h 20 min": two units of time at most.
@@ -137,7 +138,7 @@ Rows rows_of(const std::vector<RunRecord>& runs) {
       if (last.seconds > 0)
         row[9] = fmt::format("{:.0f}", static_cast<double>(last.tokens) / last.seconds);
       row[10] = duration_of(last.seconds);
-      if (run.state == RunState::running && last.step > 0)
+      if (run.state == RunStatus::running && last.step > 0)
         row[11] = duration_of(last.seconds / static_cast<double>(last.step) *
                               static_cast<double>(std::max<int64_t>(0, run.steps() - last.step)));
     }
@@ -149,14 +150,17 @@ Rows rows_of(const std::vector<RunRecord>& runs) {
   return rows;
 }
 
-/// What the last line of a run warns of.
+/// What the last line that warns of something says, or why the run ended early.
 std::vector<std::string> warnings_of(const std::vector<RunRecord>& runs) {
   std::vector<std::string> out;
   for (const RunRecord& run : runs)
     for (auto line = run.lines.rbegin(); line != run.lines.rend(); ++line)
-      if (!line->alarms.empty()) {
-        for (const std::string& alarm : line->alarms)
-          out.push_back(fmt::format("{}: step {}: {}", run.name, line->step, alarm));
+      if (!line->alarms.empty() || !line->warnings.empty() || !line->stopped.empty()) {
+        for (const auto* texts : {&line->warnings, &line->alarms})
+          for (const std::string& text : *texts)
+            out.push_back(fmt::format("{}: step {}: {}", run.name, line->step, text));
+        if (!line->stopped.empty())
+          out.push_back(fmt::format("{}: ended at step {}: {}", run.name, line->step, line->stopped));
         break;
       }
   return out;

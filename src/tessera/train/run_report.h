@@ -11,14 +11,14 @@
 
 namespace tessera::train {
 
-enum class RunState { running, complete, not_running };
+enum class RunStatus { running, complete, not_running };
 
 struct RunRecord {
   std::string name;  // of its folder, longer where others have the same
   std::filesystem::path folder;
   spec::Json recipe;           // resolved
   std::vector<LogLine> lines;  // none where it has just begun
-  RunState state = RunState::not_running;
+  RunStatus state = RunStatus::not_running;
 
   /// The line with the least loss of validation; nullptr without any.
   const LogLine* best() const;

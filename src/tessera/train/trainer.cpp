@@ -54,17 +54,20 @@ model::Model first_model(const Recipe& recipe,
 
 /// What the run trains.
 std::unique_ptr<Learner> first_learner(const Recipe& recipe,
+                                       Objective& objective,
                                        const fs::path& folder,
-                                       const TrainOptions& options,
-                                       Objective& objective) {
-  const auto join = [&](const model::Model& model) { return objective.join(model); };
-  if (!recipe.adapter)
-    return std::make_unique<Learner>(first_model(recipe, folder, options), recipe.optimizer,
-                                     std::vector<model::Overlay>(), join);
+                                       const TrainOptions& options) {
+  if (!recipe.adapter) {
+    model::Model model = first_model(recipe, folder, options);
+    Beside beside = objective.join(model);
+    return std::make_unique<Learner>(std::move(model), recipe.optimizer,
+                                     std::vector<model::Overlay>(), std::move(beside));
+  }
   AdapterStart start = adapter_start(recipe);
   if (options.on_start) options.on_start(start.line);
+  Beside beside = objective.join(start.model);
   return std::make_unique<Learner>(std::move(start.model), recipe.optimizer,
-                                   std::move(start.adapters), join);
+                                   std::move(start.adapters), std::move(beside));
 }
 
 }  // namespace
@@ -111,7 +114,7 @@ TrainResult train(const Recipe& recipe, const fs::path& folder, const TrainOptio
                                                  .cancel = options.cancel,
                                                  .goes_on = !checkpoint_steps(folder).empty(),
                                                  .say = options.on_start});
-  auto learner = first_learner(recipe, folder, options, *objective);
+  auto learner = first_learner(recipe, *objective, folder, options);
   if (options.on_start)
     options.on_start("states of the optimiser: " + learner->optimizer->memory_text());
   return Loop(recipe, folder, *objective, std::move(learner), options).run();

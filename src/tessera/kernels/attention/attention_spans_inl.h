@@ -47,7 +47,7 @@ HWY_INLINE void for_floats(
   for (int64_t j = 0; j < n; j += kExpandedRows) {
     const int64_t count = std::min(kExpandedRows, n - j);
     expand_rows(type, stored + j * stride, stride, count, width, rows, scales);
-    body(j, RowsView{rows, width, count}, is_packed(type) ? scales : nullptr);
+    body(j, RowsView{rows, width, count}, has_row_scale(type) ? scales : nullptr);
   }
 }
 
@@ -323,9 +323,8 @@ HWY_NOINLINE void stored_scores(
     const uint8_t* k = static_cast<const uint8_t*>(span.k) +
                        (part.begin - span.first) * span.k_token_stride + g * span.k_head_stride;
     with_numbers(span.type, [&](auto numbers) HWY_ATTR {
-      stored_products<decltype(numbers), rows>(q, a.K, k, span.k_token_stride,
-                                               part.end - part.begin,
-                                               scores + part.begin - block_begin);
+      stored_products<decltype(numbers), rows>(
+          q, a.K, k, span.k_token_stride, part.end - part.begin, scores + part.begin - block_begin);
     });
   });
 }

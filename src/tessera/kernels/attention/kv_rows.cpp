@@ -75,6 +75,31 @@ void write_packed(DType type, const float* x, int64_t width, uint8_t* out) {
   }
 }
 
+constexpr int64_t kBlock = 32, kBlockBytes = 20;
+constexpr float kLargestCode = 15, kLargestHalf = 65504;
+
+void write_blocks(const float* x, int64_t width, uint8_t* out) {
+  for (int64_t first = 0; first < width; first += kBlock, out += kBlockBytes) {
+    const int64_t n = std::min(kBlock, width - first);
+    const auto [least, most] = std::minmax_element(x + first, x + first + n);
+    const bool holds =
+        !(largest(x + first, n) > kLargestHalf) && std::isfinite(largest(x + first, n));
+    // what is stored is what is rounded to
+    const uint16_t step = float_to_f16(holds ? (*most - *least) / kLargestCode
+                                             : std::numeric_limits<float>::quiet_NaN()),
+                   low = float_to_f16(holds ? *least : 0);
+    std::memcpy(out, &step, sizeof step);
+    std::memcpy(out + 2, &low, sizeof low);
+    const float d = f16_to_float(step), m = f16_to_float(low);
+    uint8_t codes[kBlock] = {};
+    for (int64_t i = 0; i < n && d > 0; ++i)
+      codes[i] = static_cast<uint8_t>(
+          std::nearbyint(std::clamp((x[first + i] - m) / d, 0.0f, kLargestCode)));
+    for (int64_t i = 0; i < kBlock / 2; ++i)
+      out[4 + i] = static_cast<uint8_t>(codes[i] | codes[kBlock / 2 + i] << 4);
+  }
+}
+
 }  // namespace
 
 int64_t kv_row_bytes(DType type, int64_t width) {
@@ -87,8 +112,10 @@ int64_t kv_row_bytes(DType type, int64_t width) {
     case DType::i8:
     case DType::u8:
       return kScaleBytes + width;
+    case DType::i16:
+      return (width + kBlock - 1) / kBlock * kBlockBytes;
     default:
-      fail(ErrorKind::internal, "kv_rows", "rows of {}; expected f32, f16, bf16, i8 or u8",
+      fail(ErrorKind::internal, "kv_rows", "rows of {}; expected f32, f16, bf16, i8, u8 or i16",
            name_of(type));
   }
 }
@@ -102,6 +129,10 @@ void write_kv_rows(DType type, const float* x, int64_t rows, int64_t width, void
   }
   for (int64_t r = 0; r < rows; ++r, x += width) {
     uint8_t* row = static_cast<uint8_t*>(out) + r * bytes;
+    if (type == DType::i16) {
+      write_blocks(x, width, row);
+      continue;
+    }
     if (is_packed(type)) {
       write_packed(type, x, width, row);
       continue;
@@ -119,6 +150,19 @@ void read_kv_row(DType type, const void* row, int64_t width, float* out) {
   const auto* bytes = static_cast<const uint8_t*>(row);
   if (type == DType::f32) {
     std::memcpy(out, bytes, static_cast<size_t>(width) * sizeof(float));
+    return;
+  }
+  if (type == DType::i16) {
+    for (int64_t i = 0; i < width; ++i) {
+      const uint8_t* block = bytes + i / kBlock * kBlockBytes;
+      uint16_t step, low;
+      std::memcpy(&step, block, sizeof step);
+      std::memcpy(&low, block + 2, sizeof low);
+      const int64_t e = i % kBlock;
+      const int code = e < kBlock / 2 ? block[4 + e] & 15 : block[4 + e - kBlock / 2] >> 4;
+      // one rounding, as where rows are expanded
+      out[i] = std::fma(static_cast<float>(code), f16_to_float(step), f16_to_float(low));
+    }
     return;
   }
   if (is_packed(type)) {

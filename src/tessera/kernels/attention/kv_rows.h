@@ -4,8 +4,13 @@
 //   the
 //                    number is s c. i8: c is an integer, s = max|x| / 127. u8: c is an 8-bit float
 //                    (e4m3), s = max|x| / 448.
+//   i16              "packed" too: a block for each 32 numbers, as weights in q4_1 have it: a step
+//   d
+//                    and a least number m, both halves, and four bits c of each number, which is
+//                    d c + m. A row of i16 is ten times as long as it has blocks.
 // The scale stands before the codes, so that the first n numbers of a row are the first n codes of
-// it. A row that holds a number that is not finite reads back as NaN. The same bits on every
+// it, in whole blocks of i16. A row, or a block, that holds a number that is not finite reads back
+// as NaN, and so does a block of i16 with one beyond the largest half. The same bits on every
 // processor: what a state holds does not depend on where it was made.
 #pragma once
 
@@ -18,7 +23,12 @@ namespace tessera::kernels {
 
 constexpr int64_t kScaleBytes = 4;
 
+/// Whether a row's numbers are codes.
 inline bool is_packed(DType type) {
+  return type == DType::i8 || type == DType::u8 || type == DType::i16;
+}
+/// Whether one scale stands before them.
+inline bool has_row_scale(DType type) {
   return type == DType::i8 || type == DType::u8;
 }
 /// Throws Error(internal) for a type that no row has.

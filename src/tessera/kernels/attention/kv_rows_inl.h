@@ -46,8 +46,18 @@ HWY_INLINE void expand_row(const uint8_t* p, int64_t width, float* out, const Re
   store_part(read(rest), out + c, width - c);
 }
 
-/// n rows `stride` bytes apart -> out [n, width] and, for packed types, their scales: the numbers
-/// are scale times out.
+// the same of blocks of i16
+HWY_INLINE void expand_blocks(const uint8_t* p, int64_t width, float* out) {
+  for (int64_t c = 0; c < width; c += Q4_1::elements, p += Q4_1::bytes) {
+    HWY_ALIGN float block[Q4_1::elements];
+    float* to = c + Q4_1::elements <= width ? out + c : block;
+    Q4_1::unpack(p, [&](int e, V32 v) HWY_ATTR { store(v, to + e); });
+    if (to == block) std::memcpy(out + c, block, static_cast<size_t>(width - c) * sizeof(float));
+  }
+}
+
+/// n rows `stride` bytes apart -> out [n, width] and, of types that have them (has_row_scale),
+/// their scales: the numbers are scale times out.
 HWY_INLINE void expand_rows(DType type,
                             const uint8_t* rows,
                             int64_t stride,
@@ -56,7 +66,7 @@ HWY_INLINE void expand_rows(DType type,
                             float* out,
                             float* scales) {
   for (int64_t j = 0; j < n; ++j, rows += stride, out += width) {
-    if (is_packed(type)) std::memcpy(scales + j, rows, kScaleBytes);
+    if (has_row_scale(type)) std::memcpy(scales + j, rows, kScaleBytes);
     switch (type) {
       case DType::f16:
         expand_row<uint16_t>(rows, width, out,
@@ -64,6 +74,9 @@ HWY_INLINE void expand_rows(DType type,
         break;
       case DType::bf16:
         expand_row<uint16_t>(rows, width, out, [](const uint16_t* p) HWY_ATTR { return bf16s(p); });
+        break;
+      case DType::i16:
+        expand_blocks(rows, width, out);
         break;
       case DType::i8:
         expand_row<uint8_t>(rows + kScaleBytes, width, out,

@@ -6,6 +6,7 @@
 #include "tessera/base/float8.h"
 #include "tessera/base/half.h"
 #include "tessera/kernels/kernels_testing.h"
+#include "tessera/kernels/weights/blocks.h"
 
 namespace tessera::kernels::kv_rows_test {
 namespace {
@@ -78,9 +79,48 @@ TEST(KvRows, CodesAreTheNearestMultiplesOfTheScale) {
     }
 }
 
+TEST(KvRows, BlocksOfFourBitsAreTheNearestOfSixteenSteps) {
+  for (const int64_t width : {1, 31, 32, 64, 65})
+    for (const double size : {1e-3, 1.0, 1e4}) {
+      const Values x(3 * width, 1, size);
+      const int64_t bytes = kv_row_bytes(DType::i16, width);
+      ASSERT_EQ(bytes, (width + 31) / 32 * 20);
+      std::vector<uint8_t> rows(at(3 * bytes));
+      write_kv_rows(DType::i16, x.data(), 3, width, rows.data());
+      for (int64_t r = 0; r < 3; ++r) {
+        std::vector<float> back(at(width));
+        read_kv_row(DType::i16, rows.data() + r * bytes, width, back.data());
+        for (int64_t first = 0; first < width; first += 32) {
+          const float* of_block = x.data() + r * width + first;
+          const int64_t n = std::min<int64_t>(32, width - first);
+          const auto [least, most] = std::minmax_element(of_block, of_block + n);
+          // half a step, and the rounding of step and least number to halves
+          const double bound = (*most - *least) / 30.0 * 1.01 +
+                               0x1p-10 * std::max(std::abs(*least), std::abs(*most)) + 1e-7;
+          for (int64_t i = 0; i < n; ++i)
+            EXPECT_LE(std::abs(back[at(first + i)] - of_block[i]), bound);
+        }
+      }
+    }
+  // the layout is that of q4_1, which has a reader of its own
+  const Values x(64);
+  std::vector<uint8_t> row(at(kv_row_bytes(DType::i16, 64)));
+  write_kv_rows(DType::i16, x.data(), 1, 64, row.data());
+  std::vector<float> back(64), blocks(64);
+  read_kv_row(DType::i16, row.data(), 64, back.data());
+  dequantize_ref(DType::q4_1, row.data(), 64, blocks.data());
+  EXPECT_EQ(back, blocks);
+  // what no half holds
+  std::vector<float> large(32, 1.0f);
+  large[3] = 1e5f;
+  write_kv_rows(DType::i16, large.data(), 1, 32, row.data());
+  read_kv_row(DType::i16, row.data(), 32, back.data());
+  for (int i = 0; i < 32; ++i) EXPECT_TRUE(std::isnan(back[static_cast<size_t>(i)]));
+}
+
 TEST(KvRows, TheFirstNumbersOfARowAreItsFirstCodes) {
   const Values x(16);
-  for (const DType type : {DType::f16, DType::i8, DType::u8}) {
+  for (const DType type : {DType::f16, DType::i8, DType::u8, DType::i16}) {
     std::vector<uint8_t> row(at(kv_row_bytes(type, 16)));
     write_kv_rows(type, x.data(), 1, 16, row.data());
     std::vector<float> all(16), some(5);
@@ -92,7 +132,8 @@ TEST(KvRows, TheFirstNumbersOfARowAreItsFirstCodes) {
 
 TEST(KvRows, HalvesAreTheNearestOnEveryTarget) {
   std::vector<float> x;
-  for (const float size : {0.0f, 1e-9f, 3e-8f, 2e-6f, 6.1e-5f, 1.0f, 3e3f, 65504.0f, 65520.0f, 1e9f})
+  for (const float size :
+       {0.0f, 1e-9f, 3e-8f, 2e-6f, 6.1e-5f, 1.0f, 3e3f, 65504.0f, 65520.0f, 1e9f})
     for (int i = 0; i < 37; ++i) x.push_back((i % 2 == 0 ? size : -size) * (1 + i * 0.0123f));
   x.push_back(std::numeric_limits<float>::infinity());
   for (const std::string& target : available_targets()) {

@@ -72,7 +72,7 @@ HWY_INLINE void for_listed_rows(const Attention& a,
       rows[n] = expanded + n * width;
       expand_rows(type, stored, /*stride=*/0, 1, width, expanded + n * width, scales + n);
     }
-    body(first, n, rows, is_packed(type) ? scales : nullptr);
+    body(first, n, rows, has_row_scale(type) ? scales : nullptr);
     first += n;
   }
 }

@@ -78,9 +78,10 @@ TEST_F(Heads, RefusesWhatDoesNotFit) {
 
 TEST_F(Heads, PoolersOfDecodersReadWhatHasSeenAll) {
   scope_.causal = true;
-  EXPECT_EQ(refusal(R"({"head": "pooler"})"),
-            "[head.of] \"first\" in a decoder, whose first token has seen nothing but itself; "
-            "expected \"last\", \"mean\" or \"max\"");
+  EXPECT_EQ(
+      refusal(R"({"head": "pooler"})"),
+      "[head.of] \"first\" needs an encoder: a decoder's first token has seen nothing but itself; "
+      "expected \"last\", \"mean\" or \"max\"");
   for (const char* of : {"last", "mean", "max"})
     EXPECT_TRUE(read(Json{{"head", {{"type", "pooler"}, {"of", of}}}}.dump().c_str()).pooler) << of;
   EXPECT_TRUE(read(R"({"head": {"type": "classifier", "n_labels": 2, "of": "tokens"}})").logits);

@@ -36,8 +36,8 @@ struct PoolerConfig final : HeadConfig {
   void check(const spec::Scope& scope) const override {
     if (scope.causal && of == PoolOf::first)
       fail(ErrorKind::spec, scope.at("of").path,
-           "\"first\" in a decoder, whose first token has seen nothing but itself; expected "
-           "\"last\", \"mean\" or \"max\"");
+           "\"first\" needs an encoder: a decoder's first token has seen nothing but itself; "
+           "expected \"last\", \"mean\" or \"max\"");
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add_if(dense, {"weight", {scope.d_model, scope.d_model}, spec::Init::product()});

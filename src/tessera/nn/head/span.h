@@ -19,7 +19,8 @@ struct SpanHeadConfig final : HeadConfig {
     return {.summary = "Logits of the first and the last token of an answer, for every token.",
             .paper = "Devlin et al.: BERT, arXiv:1810.04805",
             .year = 2018,
-            .forms = {.recurrent = true}};
+            .causality = spec::Causality::none,
+            .forms = {}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.add({"weight", {2, scope.d_model}, spec::Init::logits()});

@@ -19,7 +19,8 @@ struct TokenScoreConfig final : HeadConfig {
     return {.summary = "One logit a token, behind a transform (replaced tokens).",
             .paper = "Clark et al.: ELECTRA, arXiv:2003.10555",
             .year = 2020,
-            .forms = {.recurrent = true}};
+            .causality = spec::Causality::none,
+            .forms = {}};
   }
   void params(spec::ParamList& list, const spec::Scope& scope) const override {
     list.linear("dense", scope.d_model, scope.d_model, true);

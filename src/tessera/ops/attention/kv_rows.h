@@ -4,6 +4,9 @@
 //   int8, uint8 ("packed")                 rows of 4 + `width` bytes: a scale, then codes
 //   (integers;
 //                                          e4m3)
+//   int16 ("packed" too)                   rows of ten numbers for each 32: blocks of a step, a
+//   least
+//                                          number and four bits of each
 // All can be narrowed and selected along the other axes, and joined with their like.
 #pragma once
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tessera/nn/mixer/attention/attend.h"
+#include "tessera/nn/mixer/shown.h"
 #include "tessera/ops/basic/pointwise.h"
 #include "tessera/ops/random.h"
 #include "tessera/ops/attention/ring_attention.h"
@@ -72,6 +73,7 @@ class Attention final : public Mixer {
       o_NHD = with_global_rows(o_NHD, x_ND, scores, context, rows);
     o_NHD = gated(o_NHD, x_ND, GatePlace::after_sdpa);
     Tensor merged = o_NHD.reshape({n, h * d});
+    show(x, scores, merged, context);
     if (inner_norm_) merged = inner_norm_->forward(merged);
     return gated(o_(merged), x_ND, GatePlace::after_o);
   }
@@ -81,6 +83,32 @@ class Attention final : public Mixer {
   struct Projected {
     Tensor q_NHD, k_NGD, v_NGD;
   };
+
+  /// What a probe may ask for by name: values [N, G, D], heads [N, H D], and for every document the
+  /// weights [H, T, T].
+  void show(const Projected& x,
+            const PatternedScores& scores,
+            const Tensor& heads_NE,
+            Context& context) const {
+    if (const std::string name = name_ + ".values"; is_asked_for(context, name))
+      context.probe(name, x.v_NGD);
+    if (const std::string name = name_ + ".heads"; is_asked_for(context, name))
+      context.probe(name, heads_NE);
+    const std::string name = name_ + ".weights";
+    if (!is_asked_for(context, name)) return;
+    const BySegment part(*context.batch);
+    for (size_t i = 0; i < context.batch->segments.size(); ++i) {
+      ops::ScoreOptions how = scores.in_document(part, i);
+      how.term.values = nullptr;
+      if (how.far_q.defined()) how.far_q = how.far_q.transpose(0, 1).unsqueeze(0);
+      const auto by_head = [&](const Tensor& y) { return part(y, i).transpose(0, 1).unsqueeze(0); };
+      const Tensor q = by_head(x.q_NHD), k = by_head(x.k_NGD);
+      // what every key is given by itself
+      const Tensor each =
+          at::eye(k.size(2), k.options()).expand({1, k.size(1), k.size(2), k.size(2)});
+      context.probe(name, ops::attention_of_block(q, k, each, 0, {{0, k.size(2)}}, how).squeeze(0));
+    }
+  }
 
   /// Keys and values: its own, or an earlier layer's.
   void own_or_shared(Projected& x, const Tensor& x_ND, Context& context) const {

@@ -2,6 +2,7 @@
 
 #include "tessera/nn/mixer/linear/recurrence.h"
 #include "tessera/nn/mixer/segments.h"
+#include "tessera/nn/mixer/shown.h"
 #include "tessera/ops/basic/softmax.h"
 
 namespace tessera::nn {
@@ -10,7 +11,12 @@ namespace {
 class LinearAttention final : public Mixer {
  public:
   LinearAttention(const LinearAttentionConfig& config, const Builder& builder)
-      : config_(config), q_(builder, "q"), k_(builder, "k"), v_(builder, "v"), o_(builder, "o") {}
+      : config_(config),
+        name_(builder.prefix()),
+        q_(builder, "q"),
+        k_(builder, "k"),
+        v_(builder, "v"),
+        o_(builder, "o") {}
 
   Tensor forward(const Tensor& x_ND, Context& context, const StateRows* rows) const override {
     const int64_t n = x_ND.size(0), h = config_.n_heads, k = config_.key_dim, v = config_.value_dim;
@@ -27,10 +33,35 @@ class LinearAttention final : public Mixer {
     });
     Tensor y_NHV = y_NE.reshape({n, h, config_.columns()});
     if (normalised) y_NHV = y_NHV.narrow(2, 0, v) / (y_NHV.narrow(2, v, 1) + config_.eps);
-    return o_(y_NHV.reshape({n, h * v}).to(x_ND.scalar_type()));
+    const Tensor heads_NE = y_NHV.reshape({n, h * v});
+    show(q_NE, k_NE, heads_NE, context);
+    return o_(heads_NE.to(x_ND.scalar_type()));
   }
 
  private:
+  /// What a probe may ask for by name, as mixer "attention" shows it: the heads, and for every
+  /// document the matrices [H, T, T] that mix its values.
+  void show(const Tensor& q_NE,
+            const Tensor& k_NE,
+            const Tensor& heads_NE,
+            Context& context) const {
+    if (const std::string name = name_ + ".heads"; is_asked_for(context, name))
+      context.probe(name, heads_NE);
+    const std::string name = name_ + ".weights";
+    if (!is_asked_for(context, name)) return;
+    const BySegment part(*context.batch);
+    for (size_t i = 0; i < context.batch->segments.size(); ++i) {
+      const auto by_head = [&](const Tensor& y) {
+        return part(y, i).unflatten(1, {config_.n_heads, config_.key_dim}).transpose(0, 1);
+      };
+      Tensor weights_HTS = at::matmul(by_head(q_NE), by_head(k_NE).transpose(1, 2));
+      if (context.causal) weights_HTS = weights_HTS.tril();
+      if (*config_.normaliser)
+        weights_HTS = weights_HTS / (weights_HTS.sum(-1, true) + config_.eps);
+      context.probe(name, weights_HTS);
+    }
+  }
+
   Tensor queries(const Tensor& x_NE) const {
     if (config_.feature != FeatureMap::softmax) return feature(x_NE);
     return ops::softmax(x_NE.to(ops::wide(x_NE)).unflatten(1, {config_.n_heads, config_.key_dim}))
@@ -63,6 +94,7 @@ class LinearAttention final : public Mixer {
   }
 
   LinearAttentionConfig config_;
+  std::string name_;
   Linear q_, k_, v_, o_;
 };
 

@@ -1,0 +1,199 @@
+#include "tessera/serve/answer.h"
+
+#include <algorithm>
+
+namespace tessera::serve {
+
+bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_ptr& error) {
+  switch (ending) {
+    case Ending::done:
+      return false;
+    case Ending::gone:
+      // given up for what it does not read, it may still be there
+      if (exchange.streams()) exchange.end_events(false);
+      return true;
+    case Ending::deadline:
+      exchange.fail({504, "deadline_exceeded", "the request did not end within its deadline"});
+      return true;
+    case Ending::shutdown:
+      exchange.fail({503, "server_shutting_down", "the server ends", "", 10});
+      return true;
+    case Ending::failed:
+      break;
+  }
+  const ApiError told = api_error_of(error);
+  if (told.status() >= 500) fmt::print(stderr, "tessera: {}\n", description_of(error));
+  exchange.fail(told);
+  return true;
+}
+
+Answer::Answer(ExchangePtr exchange, ServedModelPtr model, AnswerOptions options, size_t texts)
+    : exchange_(std::move(exchange)),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      texts_(texts) {
+  if (!options_.reply) return;
+  for (Text& text : texts_) {
+    text.reader.emplace(*options_.reply);
+    text.within = options_.reply->thinking;
+  }
+}
+
+std::string Answer::bytes_of(int64_t id) const {
+  const text::Tokenizer& tokenizer = model_->tokenizer();
+  const auto token = static_cast<int32_t>(id);
+  if (auto bytes = tokenizer.bytes_of(token)) return std::move(*bytes);
+  return tokenizer.decode(std::span(&token, 1), false);  // a special token is its name
+}
+
+TokenChance Answer::chance_of(const infer::Chances& chances) const {
+  TokenChance out{bytes_of(chances.chosen.id), chances.chosen.log_p};
+  for (const infer::Chance& other : chances.top)
+    out.top.push_back({bytes_of(other.id), other.log_p});
+  return out;
+}
+
+void Answer::listen(infer::Request& request, size_t index) {
+  Text* const text = &texts_[index];
+  // the answer outlives the engine's work for it
+  request.on_token = [self = shared_from_this(), text](int64_t id) {
+    if (self->first_ == Exchange::Clock::time_point{}) self->first_ = Exchange::Clock::now();
+    if (text->within) ++text->reasoning_tokens;
+    if (self->options_.token_ids) text->ids.push_back(id);
+  };
+  request.on_text = [self = shared_from_this(), text](std::string_view piece) {
+    add(*text, piece);
+  };
+  if (options_.chances)
+    request.on_chances = [self = shared_from_this(), text](const infer::Chances& chances) {
+      text->chances.push_back(self->chance_of(chances));
+    };
+}
+
+void Answer::take_in(Text& text, text::Reply reply) {
+  if (!reply.thoughts.empty()) text.within = true;
+  if (!reply.content.empty() || !reply.calls.empty()) text.within = false;
+  text.reasoning += reply.thoughts;
+  text.text += reply.content;
+  text.called = text.called || !reply.calls.empty();
+  for (text::ToolCall& call : reply.calls) text.calls.push_back(std::move(call));
+}
+
+void Answer::add(Text& text, std::string_view piece) {
+  if (text.reader)
+    take_in(text, text.reader->push(piece));
+  else
+    text.text += piece;
+}
+
+/// The prompt of an echo, and what was computed of it, comes before all else.
+void Answer::begin(Text& text, size_t index) {
+  if (std::exchange(text.begun, true)) return;
+  if (options_.stream) exchange_->begin_events();
+  if (options_.stream && options_.frames.chat)
+    exchange_->event(options_.frames.role(static_cast<int64_t>(index)));
+  if (!options_.echo.empty())
+    text.text.insert(0, options_.echo[index / static_cast<size_t>(options_.choices)]);
+}
+
+Choice Answer::take(Text& text, size_t index) {
+  Choice choice{.index = static_cast<int64_t>(index),
+                .text = std::exchange(text.text, {}),
+                .reasoning = std::exchange(text.reasoning, {}),
+                .offset = text.offset};
+  text.offset += characters(choice.text);
+  choice.calls = std::exchange(text.calls, {});
+  choice.first_call = text.given_calls;
+  text.given_calls += static_cast<int64_t>(choice.calls.size());
+  if (options_.chances) choice.chances = std::exchange(text.chances, {});
+  if (options_.token_ids) choice.token_ids = std::exchange(text.ids, {});
+  return choice;
+}
+
+void Answer::flush() {
+  if (!options_.stream) return;
+  // what is known of an echoed prompt comes with the end of its reading
+  if (!options_.echo_ids.empty()) return;
+  const size_t unsent = exchange_->unsent();
+  if (unsent > options_.limits.behind_bytes) return;
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    if (!texts_[i].has_news()) continue;
+    begin(texts_[i], i);
+    exchange_->event(options_.frames.chunk(take(texts_[i], i)));
+  }
+}
+
+/// How likely the tokens of the prompt were; the first follows nothing.
+void Answer::echo_chances(Text& text, size_t index, const infer::Generation& made) {
+  const size_t prompt = index / static_cast<size_t>(options_.choices);
+  const std::vector<int64_t>& ids = options_.echo_ids[prompt];
+  std::vector<TokenChance> all;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    TokenChance chance{.bytes = bytes_of(ids[i]), .unknown = i == 0};
+    if (i > 0 && i - 1 < made.log_p.size()) {
+      chance.log_p = made.log_p[i - 1];
+      if (i - 1 < made.target_top.size())
+        for (const infer::Chance& other : made.target_top[i - 1])
+          chance.top.push_back({bytes_of(other.id), other.log_p});
+    }
+    all.push_back(std::move(chance));
+  }
+  text.chances.insert(text.chances.begin(), all.begin(), all.end());
+}
+
+void Answer::end(std::vector<infer::Generation> made,
+                 Ending ending,
+                 const std::exception_ptr& error) {
+  Exchange::Counts counts{.model = model_->entry.id};
+  Usage usage;
+  for (size_t i = 0; i < made.size(); ++i) {
+    // a prompt counts once, whatever goes on from it
+    if (i % static_cast<size_t>(options_.choices) == 0) {
+      usage.prompt_tokens += made[i].prompt_tokens;
+      usage.cached_tokens += made[i].cached_tokens;
+    }
+    usage.completion_tokens += static_cast<int64_t>(made[i].token_ids.size());
+    usage.reasoning_tokens += texts_[i].reasoning_tokens;
+  }
+  counts.prompt_tokens = usage.prompt_tokens;
+  counts.cached_tokens = usage.cached_tokens;
+  counts.generated_tokens = usage.completion_tokens;
+  if (first_ != Exchange::Clock::time_point{})
+    counts.first_token_seconds =
+        std::chrono::duration<double>(first_ - exchange_->arrived()).count();
+  counts.finish = ending == Ending::gone       ? "cancelled"
+                  : ending == Ending::deadline ? "deadline"
+                  : ending == Ending::shutdown ? "shutdown"
+                  : ending == Ending::failed   ? "error"
+                  : made.empty()               ? ""
+                                               : made[0].finish_reason;
+  exchange_->count(counts);
+  if (fail_unless_done(*exchange_, ending, error)) return;
+  std::vector<Choice> choices;
+  for (size_t i = 0; i < made.size(); ++i) {
+    Text& text = texts_[i];
+    const infer::Generation& one = made[i];
+    if (text.reader) take_in(text, text.reader->finish());
+    begin(text, i);
+    if (!options_.echo_ids.empty())
+      echo_chances(text, i, made[i - i % static_cast<size_t>(options_.choices)]);
+    Choice choice = take(text, i);
+    choice.finish_reason =
+        text.called && one.finish_reason == "stop" ? "tool_calls" : one.finish_reason;
+    if (!one.stop_string.empty())
+      choice.stop_reason = one.stop_string;
+    else if (one.stop_id && std::find(options_.stop_ids.begin(), options_.stop_ids.end(),
+                                      *one.stop_id) != options_.stop_ids.end())
+      choice.stop_reason = *one.stop_id;
+    if (!options_.stream) {
+      choices.push_back(std::move(choice));
+      continue;
+    }
+    exchange_->event(options_.frames.chunk(choice));
+  }
+  if (!options_.stream) return exchange_->answer(options_.frames.whole(choices, usage));
+  if (options_.frames.usage) exchange_->event(options_.frames.usage_event(usage));
+  exchange_->end_events(true);
+}
+
+}  // namespace tessera::serve

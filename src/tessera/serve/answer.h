@@ -1,0 +1,73 @@
+// One request's texts on their way from the engine to its client: whole, or event by event.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/infer/request.h"
+#include "tessera/serve/exchange.h"
+#include "tessera/serve/engine_loop.h"
+#include "tessera/serve/frames.h"
+#include "tessera/text/reply.h"
+
+namespace tessera::serve {
+
+/// Tells the client why there is no answer; false where there is one to give.
+bool fail_unless_done(Exchange& exchange, Ending ending, const std::exception_ptr& error);
+
+struct AnswerOptions {
+  Frames frames;
+  bool stream = false;
+  /// How the text is taken apart: what the model thinks, says and calls; all of it is said without.
+  std::optional<text::ReplyReader::Options> reply = {};
+  bool token_ids = false;
+  bool chances = false;                             // of each token
+  std::vector<std::string> echo = {};               // what the texts of each prompt begin with
+  std::vector<std::vector<int64_t>> echo_ids = {};  // their tokens, where chances are asked for
+  int64_t choices = 1;                              // of each prompt
+  std::vector<int64_t> stop_ids = {};               // those that the client asked for
+  Limits limits = {};
+};
+
+/// On the engine's thread, but for its construction.
+class Answer : public std::enable_shared_from_this<Answer> {
+ public:
+  Answer(ExchangePtr exchange, ServedModelPtr model, AnswerOptions options, size_t texts);
+
+  /// Has the request tell this answer, as text `index`.
+  void listen(infer::Request& request, size_t index);
+  /// Hands on what is new, unless the client is behind with reading.
+  void flush();
+  void end(std::vector<infer::Generation> made, Ending ending, const std::exception_ptr& error);
+
+ private:
+  struct Text {
+    std::optional<text::ReplyReader> reader;
+    std::vector<text::ToolCall> calls;
+    bool called = false;
+    int64_t given_calls = 0;
+    bool begun = false;
+    std::string text, reasoning;  // not handed on yet, where it streams; else all
+    std::vector<TokenChance> chances;
+    std::vector<int64_t> ids;
+    int64_t offset = 0;  // characters before `text`
+    int64_t reasoning_tokens = 0;
+    bool within = false;  // reasons
+    bool has_news() const { return !text.empty() || !reasoning.empty() || !calls.empty(); }
+  };
+  static void add(Text& text, std::string_view piece);
+  static void take_in(Text& text, text::Reply reply);
+  void begin(Text& text, size_t index);
+  Choice take(Text& text, size_t index);
+  void echo_chances(Text& text, size_t index, const infer::Generation& made);
+  TokenChance chance_of(const infer::Chances& chances) const;
+  std::string bytes_of(int64_t id) const;
+
+  ExchangePtr exchange_;
+  ServedModelPtr model_;
+  AnswerOptions options_;
+  std::vector<Text> texts_;
+  Exchange::Clock::time_point first_{};
+};
+
+}  // namespace tessera::serve

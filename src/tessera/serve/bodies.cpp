@@ -1,0 +1,624 @@
+#include "tessera/serve/bodies.h"
+
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "tessera/base/error.h"
+
+namespace tessera::serve {
+namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 30;
+constexpr size_t kMostText = size_t{8} << 20;  // as much as a body
+constexpr size_t kMostStops = 16, kMostStopBytes = 256;
+constexpr size_t kMostPrompts = 64, kMostInputs = 2048, kMostMessages = 4096, kMostTools = 128;
+constexpr size_t kMostVariables = 16, kMostBiases = 1024;
+
+std::vector<std::string> texts_of(const Json& value, const std::string& name, size_t most) {
+  if (value.is_string()) return {text_of(value, name, kMostText)};
+  if (!value.is_array() || value.empty())
+    refuse(name, name + " is " + std::string(spec::kind_of(value)) +
+                     "; expected a string, or a list of them");
+  if (value.size() > most)
+    refuse(name, fmt::format("{} has {} texts; expected at most {}", name, value.size(), most));
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < value.size(); ++i)
+    texts.push_back(text_of(value[i], fmt::format("{}[{}]", name, i), kMostText));
+  return texts;
+}
+
+/// A string, ids, or a list of either.
+std::vector<Prompt> prompts_of(const Json& value, const std::string& name, size_t most) {
+  const auto one = [&](const Json& item, const std::string& which) {
+    Prompt prompt;
+    if (item.is_string())
+      prompt.text = text_of(item, which, kMostText);
+    else if (item.is_array())
+      prompt.ids = ids_of(item, which, kMostText);
+    else
+      refuse(which, which + " is " + std::string(spec::kind_of(item)) +
+                        "; expected a string, or a list of token ids");
+    return prompt;
+  };
+  if (value.is_string() || (value.is_array() && !value.empty() && value[0].is_number()))
+    return {one(value, name)};
+  if (!value.is_array() || value.empty())
+    refuse(name, name + " is " + (value.is_array() ? "empty" : std::string(spec::kind_of(value))) +
+                     "; expected a string, a list of token ids, or a list of either");
+  if (value.size() > most)
+    refuse(name, fmt::format("{} has {} entries; expected at most {}", name, value.size(), most));
+  std::vector<Prompt> prompts;
+  for (size_t i = 0; i < value.size(); ++i)
+    prompts.push_back(one(value[i], fmt::format("{}[{}]", name, i)));
+  return prompts;
+}
+
+/// {"50256": -100} or [[50256, false]].
+std::vector<std::pair<int64_t, double>> biases_of(const Json& value, const std::string& name) {
+  if ((!value.is_object() && !value.is_array()) || value.size() > kMostBiases)
+    refuse(name, fmt::format("{} is no list of at most {} biases", name, kMostBiases));
+  std::vector<std::pair<int64_t, double>> out;
+  const auto add = [&](const Json& id, const Json& bias) {
+    const int64_t token = integer_of(id, name, 0, std::numeric_limits<int32_t>::max());
+    if (bias == false)
+      out.emplace_back(token, -INFINITY);
+    else
+      out.emplace_back(token, number_of(bias, name, -100, 100));
+  };
+  if (value.is_array()) {
+    for (const Json& pair : value) {
+      if (!pair.is_array() || pair.size() != 2) refuse(name, name + ": expected [[id, bias], ...]");
+      add(pair[0], pair[1]);
+    }
+    return out;
+  }
+  for (const auto& [key, bias] : value.items()) {
+    int64_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size())
+      refuse(name, name + " has a key that is no token id");
+    add(Json(id), bias);
+  }
+  return out;
+}
+
+Json object_schema() {
+  return {{"type", "object"}};
+}
+
+template <class Body>
+void add_model(Fields<Body>& fields) {
+  fields.text("model", &Body::model, 512,
+              "which of the models of /v1/models; not needed where there is one");
+  fields.inert("user", {}, "not used");
+}
+
+template <class Body>
+void add_generation(Fields<Body>& fields) {
+  using G = GenerationBody;
+  add_model(fields);
+  fields
+      .integer(
+          "max_completion_tokens", &G::max_tokens, 0, kMostTokens,
+          "at most so many new tokens; default: 16 of completions, the context's rest of chats")
+      .alias("max_tokens")
+      .alias("n_predict");
+  fields
+      .number("temperature", &G::temperature, 0, 10,
+              "0 = the likeliest token each time; default: the model's, else 1")
+      .number("top_p", &G::top_p, 0, 1, "only the likeliest tokens that make up p")
+      .integer("top_k", &G::top_k, -1, kMostTokens, "only the k likeliest tokens; 0 or -1 = all")
+      .number("min_p", &G::min_p, 0, 1, "only tokens at least so likely, relative to the best")
+      .number("repetition_penalty", &G::repetition_penalty, 0.01, 10,
+              "above 1: tokens seen become less likely")
+      .alias("repeat_penalty");
+  fields
+      .number("presence_penalty", &G::presence_penalty, -2, 2,
+              "above 0: tokens of the answer become less likely")
+      .number("frequency_penalty", &G::frequency_penalty, -2, 2, "the same for each time they came")
+      .integer("repeat_last_n", &G::repeat_last_n, -1, kMostTokens,
+               "penalties look at the last so many tokens; -1 = all")
+      .integer("min_tokens", &G::min_tokens, 0, kMostTokens, "no end before so many tokens");
+  fields.add("logit_bias", {{"type", "object"}},
+             "{\"token id\": -100 to 100}, or [[id, bias or false], ...]: added to the logits",
+             [](Body& body, const Json& value, const std::string& name) {
+               body.logit_bias = biases_of(value, name);
+             });
+  fields.add("seed", {{"type", "integer"}},
+             "of the random choices; every answer names its own, by which it is made again",
+             [](Body& body, const Json& value, const std::string& name) {
+               if (value.is_number_unsigned())
+                 body.seed = value.get<uint64_t>();
+               else
+                 body.seed = static_cast<uint64_t>(integer_of(value, name,
+                                                              std::numeric_limits<int64_t>::min(),
+                                                              std::numeric_limits<int64_t>::max()));
+             });
+  fields.add("stop",
+             {{"oneOf", {{{"type", "string"}}, {{"type", "array"}, {"maxItems", kMostStops}}}}},
+             "texts that end the answer before them: one, or a list of up to 16",
+             [](Body& body, const Json& value, const std::string& name) {
+               if (value.is_array() && value.empty()) return;
+               body.stop = texts_of(value, name, kMostStops);
+               for (const std::string& stop : body.stop)
+                 if (stop.empty() || stop.size() > kMostStopBytes)
+                   refuse(name, fmt::format("{} holds a text of {} bytes; expected 1 to {}", name,
+                                            stop.size(), kMostStopBytes));
+             });
+  fields.add("stop_token_ids", {{"type", "array"}, {"items", {{"type", "integer"}}}},
+             "tokens that end the answer before them",
+             [](Body& body, const Json& value, const std::string& name) {
+               body.stop_token_ids = ids_of(value, name, 64);
+             });
+  fields.flag("ignore_eos", &G::ignore_eos, "go on after the end of text")
+      .integer("n", &G::n, 1, 16, "choices; each but the first has a seed derived from `seed`")
+      .integer("beams", &G::beams, 1, 16, "search for the likeliest text with so many hypotheses")
+      .number("length_penalty", &G::length_penalty, -10, 10,
+              "with beams: scores are log p / length^penalty");
+  fields.flag("stream", &G::stream, "events as the text is made (text/event-stream)");
+  fields.add("stream_options", object_schema(),
+             "{\"include_usage\": true}: one more event with the counts of tokens",
+             [](Body& body, const Json& value, const std::string& name) {
+               if (!value.is_object()) refuse(name, name + " is no object");
+               for (const auto& [key, option] : value.items()) {
+                 const std::string which = name + "." + key.substr(0, 60);
+                 if (key == "include_usage")
+                   body.include_usage = flag_of(option, which);
+                 else if (key != "include_obfuscation" || flag_of(option, which))
+                   refuse(which, which + " is not supported; expected include_usage",
+                          "unsupported_parameter");
+               }
+             });
+  fields
+      .integer("timeout_ms", &G::timeout_ms, 1, int64_t{1} << 40,
+               "milliseconds until the request is given up; at most the server's own deadline")
+      .flag("return_token_ids", &G::return_token_ids, "choices with \"token_ids\"");
+  const auto keep = [&](const char* name, Json G::*member, const char* doc) {
+    fields.add(name, object_schema(), doc,
+               [member](Body& body, const Json& value, const std::string& said) {
+                 if (!value.is_object()) refuse(said, said + " is no object");
+                 body.*member = value;
+               });
+  };
+  keep("response_format", &G::response_format,
+       "{\"type\": \"text\" | \"json_object\" | \"json_schema\", ...}: what the text must be");
+  keep("json_schema", &G::json_schema, "a JSON schema that the text must satisfy");
+  keep("structured_outputs", &G::structured_outputs,
+       "{json | regex | choice | grammar}: what the text must be");
+  fields.text("grammar", &G::grammar, size_t{256} << 10, "GBNF that the text must follow");
+  // what clients send without need
+  fields.inert("best_of", {1}, "not used").inert("suffix", {""}, "not used");
+  fields.inert("cache_prompt", {true}, "prompts share what they begin with in any case")
+      .inert("store", {false}, "nothing is stored")
+      .inert("service_tier", {"auto", "default"}, "not used")
+      .inert("modalities", {Json::array({"text"})}, "text alone")
+      .inert("metadata", {}, "not used")
+      .inert("safety_identifier", {}, "not used")
+      .inert("prompt_cache_key", {}, "not used");
+}
+
+void check_generation(const GenerationBody& body, const Json& json) {
+  if (json.contains("stream_options") && !json["stream_options"].is_null() && !body.stream)
+    refuse("stream_options", "stream_options without stream; expected \"stream\": true");
+  int constraints = 0;
+  for (const Json* constraint :
+       {&body.response_format, &body.json_schema, &body.structured_outputs})
+    constraints += constraint->is_null() ? 0 : 1;
+  if (constraints + (body.grammar.empty() ? 0 : 1) > 1)
+    refuse("response_format",
+           "more than one of response_format, json_schema, structured_outputs and grammar; "
+           "expected one at most");
+  const bool searches = body.beams.value_or(1) > 1;
+  if (body.length_penalty && !searches)
+    refuse("length_penalty", "length_penalty without a search; expected beams of 2 or more");
+  if (!searches) return;
+  const auto beside = [](bool given, const char* name) {
+    if (given)
+      refuse(name, std::string(name) +
+                       " beside beams: a search ranks whole texts by the model's own "
+                       "probabilities; leave one of them out");
+  };
+  beside(body.stream, "stream");
+  beside(body.temperature.value_or(0) > 0, "temperature");
+  beside(body.n > 1, "n");
+  beside(!body.stop.empty(), "stop");
+  beside(body.constrained(), "response_format");
+  beside(body.top_logprobs.has_value(), "logprobs");
+}
+
+// --- chat
+
+/// The text of a message's content: a string, or text parts one after another.
+Json content_of(const Json& value, const std::string& name, bool may_lack) {
+  if (value.is_string()) return value;
+  if (value.is_null() && may_lack) return value;
+  if (!value.is_array())
+    refuse(name, name + " is " + std::string(spec::kind_of(value)) +
+                     "; expected a string, or a list of text parts");
+  std::string text;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string which = fmt::format("{}[{}]", name, i);
+    const Json& part = value[i];
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string())
+      refuse(which, which + " is no part; expected {\"type\": \"text\", \"text\": ...}");
+    if (part["type"] != "text")
+      refuse(which, which + " is no text; this server reads text alone", "unsupported_content");
+    for (const auto& [key, ignored] : part.items())
+      if (key != "type" && key != "text") refuse_unknown(key, {"type", "text"});
+    if (!part.contains("text")) refuse(which, which + " has no \"text\"");
+    text += text_of(part["text"], which + ".text", kMostText);
+  }
+  return text;
+}
+
+/// Calls of tools as templates want them: arguments as an object.
+Json tool_calls_of(const Json& value, const std::string& name) {
+  if (!value.is_array() || value.empty() || value.size() > kMostTools)
+    refuse(name, name + " is no list of 1 to 128 calls");
+  Json calls = Json::array();
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string which = fmt::format("{}[{}]", name, i);
+    const Json& call = value[i];
+    if (!call.is_object() || call.value("type", Json("function")) != "function" ||
+        !call.contains("function") || !call["function"].is_object())
+      refuse(which, which + " is no call of a function");
+    const Json& function = call["function"];
+    if (!function.contains("name") || !function.contains("arguments"))
+      refuse(which, which + ".function lacks name or arguments");
+    Json arguments = function["arguments"];
+    if (arguments.is_string()) {
+      try {
+        arguments = spec::parse_json(arguments.get_ref<const std::string&>(), which);
+      } catch (const Error&) {
+        refuse(which + ".function.arguments", which + ".function.arguments is no JSON");
+      }
+    }
+    if (!arguments.is_object())
+      refuse(which + ".function.arguments", which + ".function.arguments is no object");
+    Json out = {{"type", "function"},
+                {"function",
+                 {{"name", text_of(function["name"], which + ".function.name", 64)},
+                  {"arguments", arguments}}}};
+    if (call.contains("id")) out["id"] = text_of(call["id"], which + ".id", 256);
+    calls.push_back(out);
+  }
+  return calls;
+}
+
+Json message_of(const Json& message, const std::string& name) {
+  static const std::set<std::string> kRoles = {"system", "developer", "user", "assistant", "tool"};
+  if (!message.is_object())
+    refuse(name, name + " is " + std::string(spec::kind_of(message)) + "; expected an object");
+  if (!message.contains("role")) refuse(name + ".role", name + " has no role", "missing_parameter");
+  const std::string role = text_of(message["role"], name + ".role", 64);
+  if (!kRoles.contains(role))
+    refuse(name + ".role",
+           name + ".role is unknown; expected system, developer, user, assistant or tool");
+  Json out = {{"role", role}};
+  const bool calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
+  for (const auto& [key, value] : message.items()) {
+    const std::string which = name + "." + key.substr(0, 60);
+    if (key == "role" || value.is_null()) continue;
+    if (key == "content")
+      out["content"] = content_of(value, which, calls);
+    else if (key == "name" || key == "tool_call_id")
+      out[key] = text_of(value, which, 256);
+    else if (key == "reasoning_content" && role == "assistant")
+      out[key] = text_of(value, which, kMostText);
+    else if (key == "tool_calls" && role == "assistant")
+      out[key] = tool_calls_of(value, which);
+    else if (key != "refusal" && key != "annotations" && key != "audio" && key != "function_call")
+      refuse_unknown(
+          key, {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content"});
+    else if (key == "audio" || key == "function_call")
+      refuse(which, which + " is not supported", "unsupported_content");
+  }
+  if (!out.contains("content")) {
+    if (!calls) refuse(name + ".content", name + " has no content", "missing_parameter");
+    out["content"] = "";
+  }
+  return out;
+}
+
+Json tools_of(const Json& value, const std::string& name) {
+  if (!value.is_array() || value.size() > kMostTools)
+    refuse(name, name + " is no list of at most 128 tools");
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string which = fmt::format("{}[{}]", name, i);
+    const Json& tool = value[i];
+    if (!tool.is_object() || tool.value("type", Json()) != "function" ||
+        !tool.contains("function") || !tool["function"].is_object())
+      refuse(which, which + " is no function; expected {\"type\": \"function\", \"function\": ..}");
+    const Json& function = tool["function"];
+    const std::string called =
+        function.contains("name") ? text_of(function["name"], which + ".function.name", 64) : "";
+    if (called.empty() || called.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst"
+                                                   "uvwxyz0123456789_-") != std::string::npos)
+      refuse(which + ".function.name",
+             which + ".function.name: expected 1 to 64 letters, digits, _ and -");
+    if (function.contains("parameters") && !function["parameters"].is_object())
+      refuse(which + ".function.parameters", which + ".function.parameters is no JSON schema");
+  }
+  return value.empty() ? Json(nullptr) : value;
+}
+
+/// Names that templates have from elsewhere.
+bool is_reserved(const std::string& name) {
+  static const std::set<std::string> kReserved = {"messages",
+                                                  "tools",
+                                                  "documents",
+                                                  "add_generation_prompt",
+                                                  "continue_final_message",
+                                                  "bos_token",
+                                                  "eos_token",
+                                                  "pad_token",
+                                                  "unk_token"};
+  return kReserved.contains(name);
+}
+
+}  // namespace
+
+bool GenerationBody::constrained() const {
+  return !(response_format.is_null() || response_format == Json{{"type", "text"}}) ||
+         !json_schema.is_null() || !structured_outputs.is_null() || !grammar.empty();
+}
+
+Json parse_body(std::string_view text, const Limits& limits) {
+  try {
+    return spec::parse_json(text, "body",
+                            {.max_bytes = limits.body_bytes,
+                             .max_depth = limits.json_depth,
+                             .max_values = limits.json_values});
+  } catch (const Error& error) {
+    throw ApiError(400, "invalid_json", std::string(error.what()));
+  }
+}
+
+const Fields<CompletionBody>& completion_fields() {
+  static const Fields<CompletionBody> fields = [] {
+    using C = CompletionBody;
+    Fields<C> f;
+    f.add(
+        "prompt",
+        {{"oneOf", {{{"type", "string"}}, {{"type", "array"}, {"maxItems", kMostPrompts}}}}},
+        "what goes on: a text, token ids, or a list of either; beside an encoder it is the source",
+        [](C& body, const Json& value, const std::string& name) {
+          body.prompts = prompts_of(value, name, kMostPrompts);
+        });
+    add_generation(f);
+    f.flag("echo", &C::echo, "the prompt in front of the text")
+        .flag("parse_special", &C::parse_special,
+              "special tokens written in the prompt become those tokens")
+        .integer("logprobs", &C::top_logprobs, 0, 20,
+                 "the logarithm of each token's probability, with so many of the likeliest");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<ChatBody>& chat_fields() {
+  static const Fields<ChatBody> fields = [] {
+    using C = ChatBody;
+    Fields<C> f;
+    f.add("messages", {{"type", "array"}, {"minItems", 1}, {"maxItems", kMostMessages}},
+          "the conversation: {\"role\", \"content\"} of system, developer, user, assistant, tool",
+          [](C& body, const Json& value, const std::string& name) {
+            if (!value.is_array() || value.empty() || value.size() > kMostMessages)
+              refuse(name, fmt::format("{} is no list of 1 to {} messages", name, kMostMessages));
+            for (size_t i = 0; i < value.size(); ++i)
+              body.messages.push_back(message_of(value[i], fmt::format("{}[{}]", name, i)));
+          });
+    add_generation(f);
+    f.flag("logprobs", &C::logprobs, "the logarithm of each token's probability")
+        .integer("top_logprobs", &C::top_logprobs, 0, 20, "with so many of the likeliest tokens")
+        .flag("continue_final_message", &C::continue_final_message,
+              "go on with the last message; default: if it is the assistant's")
+        .flag("add_generation_prompt", &C::add_generation_prompt,
+              "begin an answer; default: unless the last message goes on");
+    f.add("tools", {{"type", "array"}, {"maxItems", kMostTools}}, "functions that may be called",
+          [](C& body, const Json& value, const std::string& name) {
+            body.tools = tools_of(value, name);
+          });
+    f.add("tool_choice", Json::object(), "none, auto, required, or {\"type\": \"function\", ...}",
+          [](C& body, const Json& value, const std::string& name) {
+            const bool word = value == "none" || value == "auto" || value == "required";
+            if (!word && !value.is_object())
+              refuse(name, name + ": expected none, auto, required or a function");
+            body.tool_choice = value;
+          });
+    f.flag("parallel_tool_calls", &C::parallel_tool_calls, "several calls in one answer");
+    f.add("chat_template_kwargs", object_schema(), "variables of the template, at most 16",
+          [](C& body, const Json& value, const std::string& name) {
+            if (!value.is_object() || value.size() > kMostVariables)
+              refuse(name, name + " is no object of at most 16 variables");
+            for (const auto& [key, variable] : value.items()) {
+              if (is_reserved(key)) refuse(name, name + " names what the server itself says");
+              body.template_variables[key] = variable;
+            }
+          });
+    f.add("reasoning_effort", {{"type", "string"}}, "a variable of the template",
+          [](C& body, const Json& value, const std::string& name) {
+            body.template_variables["reasoning_effort"] = text_of(value, name, 64);
+          });
+    f.add("documents", {{"type", "array"}}, "a variable of the template",
+          [](C& body, const Json& value, const std::string& name) {
+            if (!value.is_array()) refuse(name, name + " is no list");
+            body.template_variables["documents"] = value;
+          });
+    f.add("reasoning_format", {{"enum", {"auto", "none"}}},
+          "auto: what the model thinks first is \"reasoning_content\"; none: it is content",
+          [](C& body, const Json& value, const std::string& name) {
+            if (value != "auto" && value != "none") refuse(name, name + ": expected auto or none");
+            body.split_reasoning = value == "auto";
+          });
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<EmbeddingsBody>& embeddings_fields() {
+  static const Fields<EmbeddingsBody> fields = [] {
+    using E = EmbeddingsBody;
+    Fields<E> f;
+    f.add("input", Json::object(), "a text, token ids, or a list of up to 2048 of either",
+          [](E& body, const Json& value, const std::string& name) {
+            body.input = prompts_of(value, name, kMostInputs);
+          });
+    add_model(f);
+    f.add("encoding_format", {{"enum", {"float", "base64"}}},
+          "numbers, or base64 of little-endian float32",
+          [](E& body, const Json& value, const std::string& name) {
+            if (value != "float" && value != "base64")
+              refuse(name, name + ": expected float or base64");
+            body.base64 = value == "base64";
+          });
+    f.integer("dimensions", &E::dimensions, 1, kMostTokens,
+              "not supported but for the model's own");
+    return f;
+  }();
+  return fields;
+}
+
+namespace {
+
+template <class Body>
+void add_input(Fields<Body>& f) {
+  f.add("input", Json::object(), "a text, or a list of up to 2048",
+        [](Body& body, const Json& value, const std::string& name) {
+          body.input = texts_of(value, name, kMostInputs);
+        });
+  add_model(f);
+}
+
+}  // namespace
+
+const Fields<RerankBody>& rerank_fields() {
+  static const Fields<RerankBody> fields = [] {
+    using R = RerankBody;
+    Fields<R> f;
+    f.text("query", &R::query, kMostText, "what is asked");
+    f.add("documents", {{"type", "array"}, {"maxItems", kMostInputs}}, "up to 2048 texts",
+          [](R& body, const Json& value, const std::string& name) {
+            if (!value.is_array()) refuse(name, name + " is no list of texts");
+            body.documents = texts_of(value, name, kMostInputs);
+          });
+    add_model(f);
+    f.integer("top_n", &R::top_n, 0, kMostTokens, "only so many of the best; 0 = all")
+        .flag("use_activation", &R::use_activation,
+              "scores of a classifier as probabilities; else its numbers")
+        .flag("return_documents", &R::return_documents, "results with their texts");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<ClassifyBody>& classify_fields() {
+  static const Fields<ClassifyBody> fields = [] {
+    Fields<ClassifyBody> f;
+    add_input(f);
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<FillMaskBody>& fill_mask_fields() {
+  static const Fields<FillMaskBody> fields = [] {
+    using M = FillMaskBody;
+    Fields<M> f;
+    add_input(f);
+    f.integer("top_k", &M::top_k, 1, 1000, "so many tokens for each mask");
+    f.add("targets", {{"type", "array"}}, "these tokens alone",
+          [](M& body, const Json& value, const std::string& name) {
+            body.targets = texts_of(value, name, 1000);
+          });
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<TranslateBody>& translate_fields() {
+  static const Fields<TranslateBody> fields = [] {
+    using T = TranslateBody;
+    Fields<T> f;
+    add_input(f);
+    f.text("source_lang", &T::source_lang, 64, "the language of the input, where a token names it")
+        .text("target_lang", &T::target_lang, 64, "the language of the output")
+        .integer("beams", &T::beams, 1, 16, "search with so many hypotheses; default 1")
+        .integer("max_tokens", &T::max_tokens, 1, kMostTokens, "of each answer, at most");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<TokenizeBody>& tokenize_fields() {
+  static const Fields<TokenizeBody> fields = [] {
+    using T = TokenizeBody;
+    Fields<T> f;
+    f.add("content", {{"type", "string"}}, "the text",
+          [](T& body, const Json& value, const std::string& name) {
+            body.content = text_of(value, name, kMostText);
+          });
+    f.alias("prompt");
+    f.add("messages", {{"type", "array"}}, "or a conversation, by the model's chat template",
+          [](T& body, const Json& value, const std::string& name) {
+            body.messages = Json::array();
+            if (!value.is_array() || value.empty() || value.size() > kMostMessages)
+              refuse(name, fmt::format("{} is no list of 1 to {} messages", name, kMostMessages));
+            for (size_t i = 0; i < value.size(); ++i)
+              body.messages.push_back(message_of(value[i], fmt::format("{}[{}]", name, i)));
+          });
+    add_model(f);
+    f.flag("add_special", &T::add_special, "what the model expects around a text")
+        .alias("add_special_tokens");
+    f.flag("parse_special", &T::parse_special, "special tokens in the text become those tokens")
+        .flag("with_pieces", &T::with_pieces, "the text of each token beside its id");
+    return f;
+  }();
+  return fields;
+}
+
+const Fields<DetokenizeBody>& detokenize_fields() {
+  static const Fields<DetokenizeBody> fields = [] {
+    using D = DetokenizeBody;
+    Fields<D> f;
+    f.add("tokens", {{"type", "array"}, {"items", {{"type", "integer"}}}}, "ids",
+          [](D& body, const Json& value, const std::string& name) {
+            body.tokens = ids_of(value, name, kMostText);
+          });
+    add_model(f);
+    return f;
+  }();
+  return fields;
+}
+
+CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored) {
+  auto body = read_with(completion_fields(), json, "prompt", ignored);
+  check_generation(body, json);
+  if (body.echo && body.beams.value_or(1) > 1) refuse("echo", "echo beside beams");
+  return body;
+}
+
+ChatBody read_chat(const Json& json, std::vector<std::string>* ignored) {
+  auto body = read_with(chat_fields(), json, "messages", ignored);
+  if (body.max_tokens && *body.max_tokens < 1)
+    refuse("max_completion_tokens", "max_completion_tokens is 0; expected 1 or more");
+  if (body.top_logprobs && !body.logprobs)
+    refuse("top_logprobs", "top_logprobs without logprobs; expected \"logprobs\": true");
+  if (body.logprobs && !body.top_logprobs) body.top_logprobs = 0;
+  check_generation(body, json);
+  const bool assistant = body.messages.back()["role"] == "assistant";
+  const bool goes_on = body.continue_final_message.value_or(assistant);
+  if (goes_on && !assistant)
+    refuse("continue_final_message", "the last message is not the assistant's");
+  if (goes_on && body.add_generation_prompt.value_or(false))
+    refuse("add_generation_prompt", "add_generation_prompt beside continue_final_message");
+  body.continue_final_message = goes_on;
+  body.add_generation_prompt = body.add_generation_prompt.value_or(!goes_on);
+  if (!body.tool_choice.is_null() && body.tools.is_null() && body.tool_choice != "none" &&
+      body.tool_choice != "auto")
+    refuse("tool_choice", "tool_choice without tools");
+  return body;
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,135 @@
+// The bodies of requests, read and checked as far as that takes no model.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/serve/fields.h"
+#include "tessera/serve/limits.h"
+
+namespace tessera::serve {
+
+/// The JSON of a body. 400 `invalid_json` for what is none, is too deep, or has a key twice.
+Json parse_body(std::string_view text, const Limits& limits);
+
+/// What every request that makes text may say. Fields that are not given are the model's own.
+struct GenerationBody {
+  std::string model;
+  std::optional<int64_t> max_tokens;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty,
+      frequency_penalty;
+  std::optional<int64_t> top_k, repeat_last_n;
+  std::vector<std::pair<int64_t, double>> logit_bias;  // -infinity = never
+  int64_t min_tokens = 0;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+  std::vector<int64_t> stop_token_ids;
+  bool ignore_eos = false;
+  int64_t n = 1;
+  std::optional<int64_t> beams;
+  std::optional<double> length_penalty;
+  bool stream = false, include_usage = false;
+  /// So many of the likeliest tokens beside each one's own logarithm; nothing: neither.
+  std::optional<int64_t> top_logprobs;
+  int64_t timeout_ms = 0;  // 0 = the server's
+  bool return_token_ids = false;
+  /// What the text must be: at most one of them is given, as it was sent.
+  Json response_format = nullptr, json_schema = nullptr, structured_outputs = nullptr;
+  std::string grammar;
+  bool constrained() const;
+};
+
+/// A text, or its tokens.
+struct Prompt {
+  std::string text;
+  std::optional<std::vector<int64_t>> ids;
+};
+
+struct CompletionBody : GenerationBody {
+  std::vector<Prompt> prompts;
+  bool echo = false, parse_special = false;
+};
+
+struct ChatBody : GenerationBody {
+  Json messages = Json::array();  // contents are strings or null, arguments of tools are objects
+  Json tools = nullptr;           // null = none
+  Json tool_choice = nullptr;     // null = as usual
+  bool parallel_tool_calls = true;
+  std::optional<bool> continue_final_message, add_generation_prompt;
+  Json template_variables = Json::object();
+  bool logprobs = false;
+  bool split_reasoning = true;  // reasoning apart from the answer
+};
+
+struct EmbeddingsBody {
+  std::string model;
+  std::vector<Prompt> input;
+  bool base64 = false;
+  std::optional<int64_t> dimensions;
+};
+
+struct RerankBody {
+  std::string model, query;
+  std::vector<std::string> documents;
+  int64_t top_n = 0;  // 0 = all
+  bool use_activation = true, return_documents = true;
+};
+
+struct ClassifyBody {
+  std::string model;
+  std::vector<std::string> input;
+};
+
+struct FillMaskBody {
+  std::string model;
+  std::vector<std::string> input;
+  int64_t top_k = 5;
+  std::vector<std::string> targets;
+};
+
+struct TranslateBody {
+  std::string model;
+  std::vector<std::string> input;
+  std::string source_lang, target_lang;
+  std::optional<int64_t> beams, max_tokens;
+};
+
+struct TokenizeBody {
+  std::string model;
+  std::optional<std::string> content;
+  Json messages = nullptr;  // null = not these
+  bool add_special = true, parse_special = false, with_pieces = false;
+};
+
+struct DetokenizeBody {
+  std::string model;
+  std::vector<int64_t> tokens;
+};
+
+/// The lists; made once.
+const Fields<CompletionBody>& completion_fields();
+const Fields<ChatBody>& chat_fields();
+const Fields<EmbeddingsBody>& embeddings_fields();
+const Fields<RerankBody>& rerank_fields();
+const Fields<ClassifyBody>& classify_fields();
+const Fields<FillMaskBody>& fill_mask_fields();
+const Fields<TranslateBody>& translate_fields();
+const Fields<TokenizeBody>& tokenize_fields();
+const Fields<DetokenizeBody>& detokenize_fields();
+
+/// Reads a body and checks what fields say of each other.
+CompletionBody read_completion(const Json& json, std::vector<std::string>* ignored = nullptr);
+ChatBody read_chat(const Json& json, std::vector<std::string>* ignored = nullptr);
+template <class Body>
+Body read_with(const Fields<Body>& fields,
+               const Json& json,
+               const char* required,
+               std::vector<std::string>* ignored = nullptr) {
+  Body body = fields.read(json, ignored);
+  if (!json.contains(required) || json[required].is_null())
+    refuse(required, std::string(required) + " is missing", "missing_parameter");
+  return body;
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,135 @@
+#include "tessera/serve/constraints.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/serve/api_error.h"
+#include "tessera/text/grammar_constraint.h"
+#include "tessera/text/json_schema.h"
+#include "tessera/text/regex_grammar.h"
+
+namespace tessera::serve {
+namespace {
+
+constexpr size_t kKept = 16;
+
+/// What is wrong with a grammar is the request's fault, in its field.
+template <class Make>
+auto asked(const std::string& field, Make make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    refuse(field, error.what(), "invalid_constraint");
+  }
+}
+
+text::Grammar of_schema(const Json& schema, const std::string& field) {
+  return asked(field, [&] { return text::schema_grammar(schema, field).grammar; });
+}
+
+text::Grammar of_gbnf(const std::string& source, const std::string& field) {
+  return asked(field, [&] { return text::parse_gbnf(source, field); });
+}
+
+const Json& member(const Json& object, const char* key, const std::string& field) {
+  const auto found = object.find(key);
+  if (found == object.end()) refuse(field, fmt::format("{} has no \"{}\"", field, key));
+  return *found;
+}
+
+std::string string_of(const Json& value, const std::string& field) {
+  if (!value.is_string()) refuse(field, field + " is no string");
+  return value.get<std::string>();
+}
+
+text::Grammar of_response_format(const Json& format) {
+  const std::string field = "response_format";
+  const std::string type =
+      format.is_object() ? string_of(member(format, "type", field), field) : "";
+  if (type == "json_object") return of_schema({{"type", "object"}}, field);
+  if (type == "json_schema") {
+    const Json& named = member(format, "json_schema", field);
+    if (!named.is_object()) refuse(field, "response_format.json_schema is no object");
+    return of_schema(member(named, "schema", field + ".json_schema"), field);
+  }
+  refuse(field, "response_format.type: expected text, json_object or json_schema");
+}
+
+text::Grammar of_structured(const Json& outputs) {
+  const std::string field = "structured_outputs";
+  if (!outputs.is_object() || outputs.size() != 1)
+    refuse(field, "structured_outputs: expected one of json, regex, choice and grammar");
+  const std::string key = outputs.begin().key();
+  const Json& value = outputs.begin().value();
+  if (key == "json") {
+    if (!value.is_string()) return of_schema(value, field);
+    return of_schema(
+        asked(field, [&] { return spec::parse_json(value.get<std::string>(), field); }), field);
+  }
+  if (key == "regex")
+    return asked(field, [&] { return text::regex_grammar(string_of(value, field), field); });
+  if (key == "grammar") return of_gbnf(string_of(value, field), field);
+  if (key != "choice")
+    refuse(field, "structured_outputs: expected one of json, regex, choice and grammar");
+  std::vector<std::string> texts;
+  if (value.is_array())
+    for (const Json& one : value) texts.push_back(string_of(one, field));
+  if (texts.empty()) refuse(field, "structured_outputs.choice: expected a list of strings");
+  return asked(field, [&] { return text::choice_grammar(texts); });
+}
+
+std::string field_of(const GenerationBody& body) {
+  return !body.grammar.empty()                ? "grammar"
+         : !body.json_schema.is_null()        ? "json_schema"
+         : !body.structured_outputs.is_null() ? "structured_outputs"
+                                              : "response_format";
+}
+
+}  // namespace
+
+text::Grammar language_of(const GenerationBody& body) {
+  if (!body.grammar.empty()) return of_gbnf(body.grammar, "grammar");
+  if (!body.json_schema.is_null()) return of_schema(body.json_schema, "json_schema");
+  if (!body.structured_outputs.is_null()) return of_structured(body.structured_outputs);
+  return of_response_format(body.response_format);
+}
+
+std::shared_ptr<const text::Constraint> Constraints::of(const GenerationBody& body,
+                                                        const text::Tokenizer& tokenizer) {
+  if (!body.constrained()) return nullptr;
+  return kept(
+      Json::array({body.grammar, body.json_schema, body.structured_outputs, body.response_format})
+          .dump(),
+      field_of(body), tokenizer, [&] { return language_of(body); });
+}
+
+std::shared_ptr<const text::Constraint> Constraints::of_calls(
+    const text::CallGrammarOptions& options, const text::Tokenizer& tokenizer) {
+  return kept(Json::array({options.tools, options.required, options.parallel, options.thinking,
+                           options.thoughts.has_value()})
+                  .dump(),
+              "tools", tokenizer, [&] { return text::call_grammar(options, "tools"); });
+}
+
+std::shared_ptr<const text::Constraint> Constraints::kept(
+    const std::string& said,
+    const std::string& field,
+    const text::Tokenizer& tokenizer,
+    const std::function<text::Grammar()>& make) {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.said == said; });
+  if (found != kept_.end()) {
+    std::rotate(kept_.begin(), found, found + 1);
+    return kept_.front().constraint;
+  }
+  if (!tokens_) tokens_ = std::make_shared<const text::TokenTrie>(tokenizer);
+  auto constraint = asked(field, [&] {
+    return std::make_shared<const text::GrammarConstraint>(make(), tokens_, field);
+  });
+  kept_.push_front({said, constraint});
+  if (kept_.size() > kKept) kept_.pop_back();
+  return constraint;
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,51 @@
+// What a request says of its text's form (response_format, json_schema, structured_outputs,
+// grammar), as the engine holds texts to it.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "tessera/serve/bodies.h"
+#include "tessera/text/constraint.h"
+#include "tessera/text/grammar.h"
+#include "tessera/text/reply.h"
+#include "tessera/text/token_trie.h"
+#include "tessera/text/tokenizer.h"
+
+namespace tessera::serve {
+
+/// The language that a request asks for. Throws ApiError(400) that names the field, for forms that
+/// are not known, grammars and schemas that cannot be followed, and those that are too large.
+text::Grammar language_of(const GenerationBody& body);
+
+/// Constraints of a model: the tree of its tokens is made with the first one, and the last few
+/// constraints stay, with what they have learned of the vocabulary, for requests that say the same.
+/// For many threads.
+class Constraints {
+ public:
+  /// Null where the request constrains nothing.
+  std::shared_ptr<const text::Constraint> of(const GenerationBody& body,
+                                             const text::Tokenizer& tokenizer);
+  /// Answers that call functions as they say.
+  std::shared_ptr<const text::Constraint> of_calls(const text::CallGrammarOptions& options,
+                                                   const text::Tokenizer& tokenizer);
+
+ private:
+  struct Kept {
+    std::string said;
+    std::shared_ptr<const text::Constraint> constraint;
+  };
+  std::shared_ptr<const text::Constraint> kept(const std::string& said,
+                                               const std::string& field,
+                                               const text::Tokenizer& tokenizer,
+                                               const std::function<text::Grammar()>& make);
+
+  std::mutex mutex_;
+  std::shared_ptr<const text::TokenTrie> tokens_;
+  std::deque<Kept> kept_;  // the newest first
+};
+
+}  // namespace tessera::serve

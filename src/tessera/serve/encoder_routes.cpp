@@ -1,0 +1,393 @@
+// What is read off a text at once: vectors, ranks, classes, masked words. The engine's thread does
+// it in pieces, beside the texts that it makes.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tessera/nn/head/classifier.h"
+#include "tessera/serve/service_state.h"
+
+namespace tessera::serve {
+namespace {
+
+using Rows = std::vector<std::vector<int64_t>>;
+
+constexpr int64_t kTokensAPiece = 1024;
+
+/// Rows of a request, of which as many are computed at once as a piece of work may take.
+struct Reading {
+  ExchangePtr exchange;
+  ServedModelPtr model;
+  Rows rows;
+  size_t next = 0;
+  std::vector<Tensor> parts = {};
+
+  int64_t tokens() const {
+    int64_t n = 0;
+    for (const auto& row : rows) n += infer::size_of(row);
+    return n;
+  }
+};
+
+/// `compute` makes something of some rows; `answer` says it all.
+void read_rows(ServiceState& state,
+               const std::shared_ptr<Reading>& reading,
+               std::function<Tensor(const Rows& rows)> compute,
+               std::function<Json(const Reading& reading)> answer) {
+  const int64_t context = reading->model->context();
+  for (const auto& row : reading->rows) {
+    if (row.empty()) refuse("input", "input has a text without a token; expected at least one");
+    if (context > 0 && infer::size_of(row) > context)
+      refuse("input",
+             fmt::format("a text has {} tokens; this model's context is {}", row.size(), context),
+             "context_length_exceeded");
+    for (const int64_t id : row)
+      if (id >= reading->model->spec().vocab)
+        refuse("input", fmt::format("input holds token {}; expected 0 to {}", id,
+                                    reading->model->spec().vocab - 1));
+  }
+  Job job;
+  job.model = reading->model;
+  job.prompt_tokens = reading->tokens();
+  job.alive = reading->exchange;
+  job.gone = &reading->exchange->gone();
+  job.arrived = reading->exchange->arrived();
+  job.deadline = state.deadline_of(reading->exchange, 0);
+  job.work = [reading, compute = std::move(compute)] {
+    const at::NoGradGuard no_gradients;
+    Rows piece;
+    for (int64_t tokens = 0; reading->next < reading->rows.size() && tokens < kTokensAPiece;
+         ++reading->next) {
+      piece.push_back(reading->rows[reading->next]);
+      tokens += infer::size_of(piece.back());
+    }
+    reading->parts.push_back(compute(piece));
+    return reading->next == reading->rows.size();
+  };
+  job.on_end = [reading, answer = std::move(answer)](std::vector<infer::Generation>, Ending ending,
+                                                     std::exception_ptr error) {
+    Exchange& exchange = *reading->exchange;
+    exchange.count({.prompt_tokens = reading->tokens(),
+                    .model = reading->model->entry.id,
+                    .finish = ending == Ending::done ? "stop" : "error"});
+    if (fail_unless_done(exchange, ending, error)) return;
+    try {
+      exchange.answer(answer(*reading));
+    } catch (...) {
+      exchange.fail(api_error_of(std::current_exception()));
+    }
+  };
+  state.engine->submit(std::move(job));
+}
+
+Json usage_of(const Reading& reading) {
+  return {{"prompt_tokens", reading.tokens()}, {"total_tokens", reading.tokens()}};
+}
+
+/// The texts as a sentence model reads them. One that is too long is an error, not cut.
+Rows rows_of(const ServedModel& model, const std::vector<std::string>& texts, int64_t& behind) {
+  const infer::EmbedTokens read = infer::embed_tokens(model.loaded, texts, model.embedding);
+  if (read.cut > 0)
+    refuse(
+        "input",
+        fmt::format("{} of {} texts are longer than what this model reads", read.cut, texts.size()),
+        "context_length_exceeded");
+  behind = read.behind;
+  return read.rows;
+}
+
+void embed(ServiceState& state,
+           const ExchangePtr& exchange,
+           const EmbeddingsBody& body,
+           const ServedModelPtr& model) {
+  need(model->can.embedding, *model,
+       model->spec().causal() ? "makes no vectors unless the server is started with --pooling"
+                              : "makes no vectors");
+  const int64_t width = model->spec().width_out();
+  if (body.dimensions && *body.dimensions != width)
+    refuse("dimensions",
+           fmt::format("dimensions is {}; this model's vectors have {}", *body.dimensions, width));
+  const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
+  int64_t behind = 0;
+  for (const Prompt& prompt : body.input)
+    reading->rows.push_back(prompt.ids ? *prompt.ids
+                                       : rows_of(*model, {prompt.text}, behind).at(0));
+  if (behind > 0 && std::any_of(body.input.begin(), body.input.end(),
+                                [](const Prompt& prompt) { return prompt.ids.has_value(); }))
+    refuse("input", "this model puts a prompt before its texts, which token ids are without",
+           "unsupported_parameter");
+  read_rows(
+      state, reading,
+      [model, behind](const Rows& rows) {
+        return infer::embed_rows(model->loaded, rows, model->embedding, behind);
+      },
+      [base64 = body.base64](const Reading& done) {
+        const Tensor vectors_RD = at::cat(done.parts).contiguous();
+        const auto width = static_cast<size_t>(vectors_RD.size(1));
+        Json data = Json::array();
+        for (int64_t r = 0; r < vectors_RD.size(0); ++r) {
+          const float* const v = vectors_RD.const_data_ptr<float>() + r * vectors_RD.size(1);
+          Json embedding =
+              base64
+                  ? Json(serve::base64({reinterpret_cast<const char*>(v), width * sizeof(float)}))
+                  : Json(std::vector<float>(v, v + width));
+          data.push_back(
+              {{"object", "embedding"}, {"index", r}, {"embedding", std::move(embedding)}});
+        }
+        return Json{{"object", "list"},
+                    {"data", std::move(data)},
+                    {"model", done.model->entry.id},
+                    {"usage", usage_of(done)}};
+      });
+}
+
+void rerank(ServiceState& state,
+            const ExchangePtr& exchange,
+            const RerankBody& body,
+            const ServedModelPtr& model) {
+  need(model->can.rerank, *model, "ranks no texts");
+  if (body.query.empty()) refuse("query", "query is empty", "missing_parameter");
+  const auto reading = std::make_shared<Reading>(Reading{exchange, model, {}});
+  std::vector<std::string> texts = {body.query};
+  texts.insert(texts.end(), body.documents.begin(), body.documents.end());
+  int64_t behind = 0;
+  reading->rows = rows_of(*model, texts, behind);
+  read_rows(
+      state, reading,
+      [model, behind](const Rows& rows) {
+        infer::EmbedOptions options = model->embedding;
+        options.normalize = true;
+        return infer::embed_rows(model->loaded, rows, options, behind);
+      },
+      [body](const Reading& done) {
+        const Tensor vectors_RD = at::cat(done.parts).to(at::kDouble);
+        const Tensor scores_R =
+            at::mv(vectors_RD.narrow(0, 1, vectors_RD.size(0) - 1), vectors_RD.select(0, 0))
+                .contiguous();
+        const double* const scores = scores_R.const_data_ptr<double>();
+        std::vector<size_t> order(body.documents.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::stable_sort(order.begin(), order.end(),
+                         [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+        if (body.top_n > 0 && static_cast<size_t>(body.top_n) < order.size())
+          order.resize(static_cast<size_t>(body.top_n));
+        Json results = Json::array();
+        for (const size_t i : order) {
+          Json result = {{"index", i}, {"relevance_score", scores[i]}};
+          if (body.return_documents) result["document"] = {{"text", body.documents[i]}};
+          results.push_back(std::move(result));
+        }
+        return Json{{"id", fresh_id("rerank")},
+                    {"model", done.model->entry.id},
+                    {"method", "cosine"},
+                    {"results", std::move(results)},
+                    {"usage", usage_of(done)}};
+      });
+}
+
+/// Texts with what stands around them; special tokens written in them are those tokens on demand.
+Rows encoded(const ServedModel& model, const std::vector<std::string>& texts, bool parse_special) {
+  Rows rows;
+  for (const std::string& text : texts) {
+    const auto ids =
+        model.tokenizer().encode(text, {.add_special = true, .parse_special = parse_special});
+    rows.emplace_back(ids.begin(), ids.end());
+  }
+  return rows;
+}
+
+/// Probabilities of rows of logits, in double.
+Tensor softmax(const Tensor& logits_RC) {
+  return at::softmax(logits_RC.to(at::kDouble), -1).contiguous();
+}
+
+std::string label_of(const ServedModel& model, int64_t index) {
+  const Json& config = model.loaded.source.foreign_config;
+  if (config.is_object() && config.contains("id2label") && config["id2label"].is_object()) {
+    const Json& labels = config["id2label"];
+    const std::string key = std::to_string(index);
+    if (labels.contains(key) && labels[key].is_string()) return labels[key].get<std::string>();
+  }
+  return "LABEL_" + std::to_string(index);
+}
+
+void classify(ServiceState& state,
+              const ExchangePtr& exchange,
+              const ClassifyBody& body,
+              const ServedModelPtr& model) {
+  need(model->can.classify, *model, "has no classes");
+  const auto& head = dynamic_cast<const nn::ClassifierConfig&>(*model->spec().head.config);
+  const bool tokens = head.of == nn::ClassifierOf::tokens;
+  const auto reading =
+      std::make_shared<Reading>(Reading{exchange, model, encoded(*model, body.input, false)});
+  read_rows(
+      state, reading,
+      [model, tokens](const Rows& rows) {
+        const nn::Batch batch = nn::Batch::of(rows);
+        const Tensor hidden_ND = model->loaded.model.hidden(batch);
+        const Tensor logits = model->loaded.model.logits(
+            tokens ? hidden_ND : model->loaded.model.pooled(hidden_ND, batch));
+        return logits.size(1) == 1 ? at::sigmoid(logits.to(at::kDouble)) : softmax(logits);
+      },
+      [tokens, n = head.n_labels](const Reading& done) {
+        const Tensor all_RC = at::cat(done.parts).contiguous();
+        const double* at = all_RC.const_data_ptr<double>();
+        const auto best = [&](const double* p) { return std::max_element(p, p + n) - p; };
+        Json data = Json::array();
+        for (size_t r = 0; r < done.rows.size(); ++r) {
+          Json one = {{"index", r}, {"num_classes", n}};
+          if (!tokens) {
+            one["label"] = label_of(*done.model, best(at));
+            one["probs"] = std::vector<double>(at, at + n);
+            at += n;
+          } else {
+            one["tokens"] = Json::array();
+            for (const int64_t id : done.rows[r]) {
+              const auto token = static_cast<int32_t>(id);
+              one["tokens"].push_back(
+                  {{"token", done.model->tokenizer().decode(std::span(&token, 1), false)},
+                   {"label", label_of(*done.model, best(at))},
+                   {"score", at[best(at)]}});
+              at += n;
+            }
+          }
+          data.push_back(std::move(one));
+        }
+        return Json{{"id", fresh_id("classify")},
+                    {"object", "list"},
+                    {"data", std::move(data)},
+                    {"model", done.model->entry.id},
+                    {"usage", usage_of(done)}};
+      });
+}
+
+/// Places of the mask in a row.
+std::vector<int64_t> masks_of(const ServedModel& model, const std::vector<int64_t>& row) {
+  std::vector<int64_t> places;
+  for (size_t i = 0; i < row.size(); ++i)
+    if (row[i] == *model.mask) places.push_back(static_cast<int64_t>(i));
+  return places;
+}
+
+Json mask_json(const Reading& reading,
+               const std::vector<int64_t>& row,
+               int64_t place,
+               const double* p,
+               const std::vector<int64_t>& candidates) {
+  const text::Tokenizer& tokenizer = reading.model->tokenizer();
+  Json out = Json::array();
+  for (const int64_t id : candidates) {
+    std::vector<int32_t> ids(row.begin(), row.end());
+    ids[static_cast<size_t>(place)] = static_cast<int32_t>(id);
+    const auto token = static_cast<int32_t>(id);
+    out.push_back({{"score", p[id]},
+                   {"token", id},
+                   {"token_str", tokenizer.decode(std::span(&token, 1), false)},
+                   {"sequence", tokenizer.decode(ids)}});
+  }
+  return out;
+}
+
+void fill_mask(ServiceState& state,
+               const ExchangePtr& exchange,
+               const FillMaskBody& body,
+               const ServedModelPtr& model) {
+  need(model->can.fill_mask, *model, "fills no masks");
+  const auto reading =
+      std::make_shared<Reading>(Reading{exchange, model, encoded(*model, body.input, true)});
+  for (size_t i = 0; i < reading->rows.size(); ++i)
+    if (masks_of(*model, reading->rows[i]).empty())
+      refuse(fmt::format("input[{}]", i),
+             fmt::format("input[{}] has no mask; expected {} in it", i,
+                         model->tokenizer().token(static_cast<int32_t>(*model->mask))),
+             "no_mask");
+  std::vector<int64_t> targets;
+  for (const std::string& target : body.targets) {
+    const auto ids = model->tokenizer().encode(target, {.add_special = false});
+    if (ids.size() != 1)
+      refuse("targets", fmt::format("targets holds a text of {} tokens; expected one", ids.size()));
+    targets.push_back(ids[0]);
+  }
+  read_rows(
+      state, reading,
+      [model](const Rows& rows) {
+        const nn::Batch batch = nn::Batch::of(rows);
+        const Tensor hidden_ND = model->loaded.model.hidden(batch);
+        std::vector<int64_t> places;
+        for (size_t r = 0; r < rows.size(); ++r)
+          for (const int64_t place : masks_of(*model, rows[r]))
+            places.push_back(batch.segments[r].begin + place);
+        return softmax(
+            model->loaded.model.logits(hidden_ND.index_select(0, at::tensor(places, at::kLong))));
+      },
+      [targets, k = body.top_k](const Reading& done) {
+        const Tensor all_RC = at::cat(done.parts).contiguous();
+        const int64_t width = all_RC.size(1);
+        const double* p = all_RC.const_data_ptr<double>();
+        const int64_t known = std::min<int64_t>(width, done.model->tokenizer().vocab_size());
+        Json data = Json::array();
+        for (size_t r = 0; r < done.rows.size(); ++r) {
+          Json masks = Json::array();
+          for (const int64_t place : masks_of(*done.model, done.rows[r])) {
+            std::vector<int64_t> candidates = targets;
+            if (candidates.empty()) {
+              candidates.resize(static_cast<size_t>(known));
+              std::iota(candidates.begin(), candidates.end(), int64_t{0});
+            }
+            const auto n = std::min(candidates.size(), static_cast<size_t>(k));
+            std::partial_sort(
+                candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(n),
+                candidates.end(),
+                [&](int64_t a, int64_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
+            candidates.resize(n);
+            masks.push_back(mask_json(done, done.rows[r], place, p, candidates));
+            p += width;
+          }
+          data.push_back({{"index", r}, {"masks", std::move(masks)}});
+        }
+        return Json{{"object", "list"},
+                    {"data", std::move(data)},
+                    {"model", done.model->entry.id},
+                    {"usage", usage_of(done)}};
+      });
+}
+
+/// A route whose body is read by a list of fields.
+template <class Body>
+void add(ServiceState& state,
+         const char* path,
+         const char* doc,
+         const Fields<Body>& fields,
+         const char* required,
+         void (*answer)(ServiceState&, const ExchangePtr&, const Body&, const ServedModelPtr&)) {
+  state.routes.add(
+      {"POST", path, doc,
+       [&state, &fields, required, answer](const ExchangePtr& exchange, const std::string&) {
+         const auto body = std::make_shared<const Body>(
+             state.body_of(exchange, [&](const Json& json, std::vector<std::string>* ignored) {
+               return read_with(fields, json, required, ignored);
+             }));
+         state.with_model(exchange, body->model,
+                          [&state, exchange, body, answer](const ServedModelPtr& model) {
+                            answer(state, exchange, *body, model);
+                          });
+       },
+       false, false, [&fields] { return fields.schema(); }});
+}
+
+}  // namespace
+
+void ServiceState::add_encoder_routes() {
+  add(*this, "/v1/embeddings", "vectors of texts", embeddings_fields(), "input", embed);
+  routes.alias("/embeddings");
+  add(*this, "/v1/rerank", "texts by how well they answer a query", rerank_fields(), "documents",
+      rerank);
+  routes.alias("/rerank");
+  add(*this, "/v1/classify", "classes of texts, or of their tokens", classify_fields(), "input",
+      classify);
+  routes.alias("/classify");
+  add(*this, "/v1/fill-mask", "what may stand in place of a mask", fill_mask_fields(), "input",
+      fill_mask);
+}
+
+}  // namespace tessera::serve

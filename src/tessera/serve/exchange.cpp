@@ -1,0 +1,101 @@
+#include "tessera/serve/exchange.h"
+
+namespace tessera::serve {
+namespace {
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Exchange::Exchange(HttpRequest request,
+                   std::string id,
+                   std::shared_ptr<ByteSink> sink,
+                   bool keep_alive)
+    : request_(std::move(request)),
+      id_(std::move(id)),
+      sink_(std::move(sink)),
+      keep_alive_(keep_alive && request_.keep_alive) {
+  headers_.emplace_back("X-Request-Id", id_);
+}
+
+void Exchange::add_header(std::string name, std::string value) {
+  const std::lock_guard lock(mutex_);
+  headers_.emplace_back(std::move(name), std::move(value));
+}
+
+void Exchange::answer(int status, std::string_view type, std::string_view body) {
+  if (ended_.exchange(true)) return;
+  status_ = status;
+  std::string bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    bytes = answer_head(request_, status, type, static_cast<int64_t>(body.size()), headers_,
+                        keep_alive_);
+  }
+  if (request_.method != "HEAD") bytes += body;
+  sink_->send(std::move(bytes), true);
+}
+
+void Exchange::answer(const Json& json) {
+  answer(200, "application/json", dumped(json));
+}
+
+void Exchange::fail(const ApiError& error) {
+  if (streams_) {
+    event(error.body());
+    end_events(false);
+    return;
+  }
+  if (error.retry_after() > 0) add_header("Retry-After", std::to_string(error.retry_after()));
+  answer(error.status(), "application/json", dumped(error.body()));
+}
+
+void Exchange::begin_events() {
+  if (streams_.exchange(true) || ended_) return;
+  status_ = 200;
+  last_event_ = Clock::now();
+  // a client of HTTP/1.0 sees the end by the connection's
+  if (request_.version < 11) keep_alive_ = false;
+  const std::lock_guard lock(mutex_);
+  headers_.emplace_back("Cache-Control", "no-cache");
+  headers_.emplace_back("X-Accel-Buffering", "no");
+  sink_->send(
+      answer_head(request_, 200, "text/event-stream; charset=utf-8", -1, headers_, keep_alive_),
+      false);
+}
+
+void Exchange::event(const Json& json) {
+  if (ended_) return;
+  last_event_ = Clock::now();
+  const std::string bytes = event_of(dumped(json));
+  sink_->send(request_.version < 11 ? bytes : chunk_of(bytes), false);
+}
+
+void Exchange::end_events(bool done) {
+  if (ended_.exchange(true)) return;
+  std::string bytes = done ? event_of("[DONE]") : std::string();
+  if (request_.version >= 11) bytes = chunk_of(bytes) + std::string(kLastChunk);
+  sink_->send(std::move(bytes), true);
+}
+
+void Exchange::ping_after(std::chrono::milliseconds silence) {
+  const auto now = Clock::now();
+  if (!streams_ || ended_ || now - last_event_.load() < silence) return;
+  last_event_ = now;
+  const std::string bytes = ": ping\n\n";
+  sink_->send(request_.version < 11 ? bytes : chunk_of(bytes), false);
+}
+
+void Exchange::count(const Counts& counts) {
+  const std::lock_guard lock(mutex_);
+  counts_ = counts;
+}
+
+Exchange::Counts Exchange::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+}  // namespace tessera::serve

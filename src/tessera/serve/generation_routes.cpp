@@ -1,0 +1,418 @@
+// Completions, chats and translations.
+#include <random>
+
+#include "tessera/serve/service_state.h"
+
+namespace tessera::serve {
+namespace {
+
+/// Above 2^48 clients that hold numbers as doubles would give another one back.
+uint64_t fresh_seed() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) & ((uint64_t{1} << 48) - 1);
+}
+
+std::vector<int64_t> widened(const std::vector<int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+/// Those that the request names, else the model's.
+infer::SamplingOptions sampling_of(const GenerationBody& body,
+                                   const ServedModel& model,
+                                   bool config,
+                                   uint64_t seed) {
+  infer::SamplingOptions out;
+  out.temperature = 1;
+  if (config) out = infer::sampling_defaults(model.loaded.generation, false);
+  if (body.temperature) out.temperature = *body.temperature;
+  if (body.top_k) out.top_k = std::max<int64_t>(0, *body.top_k);
+  if (body.top_p) out.top_p = *body.top_p;
+  if (body.min_p) out.min_p = *body.min_p;
+  if (body.repetition_penalty) out.repetition_penalty = *body.repetition_penalty;
+  out.presence_penalty = body.presence_penalty.value_or(0);
+  out.frequency_penalty = body.frequency_penalty.value_or(0);
+  if (body.repeat_last_n) out.repeat_last_n = *body.repeat_last_n;
+  for (const auto& [id, bias] : body.logit_bias)
+    if (id >= model.spec().vocab)
+      refuse("logit_bias", fmt::format("logit_bias names token {}; expected 0 to {}", id,
+                                       model.spec().vocab - 1));
+  out.logit_bias = body.logit_bias;
+  out.seed = seed;
+  return out;
+}
+
+/// So many tokens may come behind a prompt.
+int64_t room_for(const GenerationBody& body,
+                 const ServedModel& model,
+                 int64_t prompt,
+                 int64_t otherwise,
+                 const char* param) {
+  const bool pair = model.spec().encoder != nullptr;
+  const auto exceeded = [&](const std::string& what, int64_t context) {
+    refuse(param, fmt::format("{}; this model's context is {}", what, context),
+           "context_length_exceeded");
+  };
+  const int64_t context = model.context();
+  if (context > 0 && prompt > context)
+    exceeded(fmt::format("the prompt has {} tokens", prompt), context);
+  const int64_t held = pair ? 1 : prompt, longest = pair ? model.longest : context;
+  if (longest == 0) return body.max_tokens.value_or(otherwise);
+  // the last token is never read
+  const int64_t left = longest - held + 1;
+  if (!body.max_tokens) return std::min(left, otherwise);
+  if (*body.max_tokens > left)
+    exceeded(fmt::format("{} tokens and {} new ones", held, *body.max_tokens), longest);
+  return *body.max_tokens;
+}
+
+/// A request's prompts and how they go on.
+struct Asked {
+  ExchangePtr exchange;
+  ServedModelPtr model;
+  bool chat = false;
+  std::vector<std::vector<int64_t>> prompts = {};
+  std::vector<std::string> echo = {};
+  int64_t otherwise = 16;  // new tokens where the request does not say
+  const char* param = "prompt";
+  std::optional<text::ReplyReader::Options> reply = {};
+  std::shared_ptr<const text::Constraint> calls = nullptr;  // what calls of functions must be
+};
+
+Frames frames_of(const Asked& asked, const GenerationBody& body, uint64_t seed) {
+  return {.chat = asked.chat,
+          .id = fresh_id(asked.chat ? "chatcmpl" : "cmpl"),
+          .created = std::chrono::duration_cast<std::chrono::seconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count(),
+          .model = asked.model->entry.id,
+          .fingerprint = asked.model->fingerprint,
+          .seed = seed,
+          .usage = body.include_usage};
+}
+
+/// The part of a text's request that all prompts share.
+infer::Writing writing_of(const GenerationBody& body,
+                          const Asked& asked,
+                          bool config,
+                          uint64_t seed) {
+  const ServedModel& model = *asked.model;
+  infer::Writing out;
+  out.sampling = sampling_of(body, model, config, seed);
+  if (body.beams.value_or(1) > 1) out.sampling = {};
+  out.min_new_tokens = body.min_tokens;
+  // a mark of calls may be a special token
+  if (asked.reply && asked.reply->format != nullptr) {
+    const text::ReplyFormat& format = *asked.reply->format;
+    const auto id = model.tokenizer().id(format.open.empty() ? format.before : format.open);
+    out.show_special = id && model.tokenizer().is_special(*id);
+  }
+  out.stop_strings = body.stop;
+  if (!body.ignore_eos) out.stop_ids = asked.chat ? model.chat_ends : model.ends;
+  out.stop_ids.insert(out.stop_ids.end(), body.stop_token_ids.begin(), body.stop_token_ids.end());
+  out.constraint = asked.calls ? asked.calls : model.constraints.of(body, model.tokenizer());
+  out.context = model.longest;
+  if (model.spec().encoder) {
+    if (model.loaded.generation.forced_begin)
+      out.forced_begin = {*model.loaded.generation.forced_begin};
+    if (!body.ignore_eos) out.forced_end = model.loaded.generation.forced_end;
+  }
+  return out;
+}
+
+/// Hands the texts to the engine.
+void submit(ServiceState& state, const Asked& asked, const GenerationBody& body, bool echo) {
+  const ServedModel& model = *asked.model;
+  const uint64_t seed = body.seed.value_or(fresh_seed());
+  const infer::Writing writing = writing_of(body, asked, state.options.generation_config, seed);
+  const bool searches = body.beams.value_or(1) > 1, chances = body.top_logprobs.has_value();
+  Job job;
+  job.model = asked.model;
+  job.choices = body.n;
+  AnswerOptions answer{.frames = frames_of(asked, body, seed),
+                       .stream = body.stream,
+                       .reply = asked.reply,
+                       .token_ids = body.return_token_ids,
+                       .chances = chances,
+                       .echo = asked.echo,
+                       .choices = body.n,
+                       .stop_ids = body.stop_token_ids,
+                       .limits = state.options.server.limits};
+  int64_t longest = 0, source = 0;
+  for (const std::vector<int64_t>& prompt : asked.prompts) {
+    const int64_t tokens = infer::size_of(prompt);
+    if (tokens == 0)
+      refuse(asked.param, std::string(asked.param) + " has no token; expected at least one",
+             "invalid_value");
+    for (const int64_t id : prompt)
+      if (id >= model.spec().vocab)
+        refuse(asked.param, fmt::format("{} holds token {}; expected 0 to {}", asked.param, id,
+                                        model.spec().vocab - 1));
+    infer::Request request{infer::first_sequence(model.spec(), prompt)};
+    request.writing = writing;
+    request.writing.max_new_tokens = room_for(body, model, tokens, asked.otherwise, asked.param);
+    if (chances) request.chances = *body.top_logprobs;
+    if (searches)
+      request.beams = infer::BeamOptions{.beams = *body.beams,
+                                         .length_penalty = body.length_penalty.value_or(1)};
+    const int64_t held = infer::size_of(request.begin.tokens) + request.writing.max_new_tokens;
+    longest = std::max(longest, held);
+    source = std::max(source, infer::size_of(request.begin.source));
+    job.prompt_tokens += tokens;
+    if (echo && chances) {
+      answer.echo_ids.push_back(prompt);
+      if (tokens > 1) {
+        request.targets = infer::next_tokens(request.begin);
+        request.targets.top = *body.top_logprobs;
+      }
+    }
+    for (int64_t i = 0; i < body.n; ++i) {
+      request.writing.choice = i;
+      job.requests.push_back(request);
+      request.targets = {};
+    }
+  }
+  job.row_bytes = model.state_bytes(longest, source) * body.beams.value_or(1);
+  const auto texts =
+      std::make_shared<Answer>(asked.exchange, asked.model, std::move(answer), job.requests.size());
+  for (size_t i = 0; i < job.requests.size(); ++i) texts->listen(job.requests[i], i);
+  job.alive = asked.exchange;
+  job.gone = &asked.exchange->gone();
+  job.arrived = asked.exchange->arrived();
+  job.deadline = state.deadline_of(asked.exchange, body.timeout_ms);
+  if (body.stream) job.on_step = [texts] { texts->flush(); };
+  job.on_end = [texts](std::vector<infer::Generation> made, Ending ending,
+                       std::exception_ptr error) { texts->end(std::move(made), ending, error); };
+  state.engine->submit(std::move(job));
+}
+
+void complete(ServiceState& state,
+              const ExchangePtr& exchange,
+              const CompletionBody& body,
+              const ServedModelPtr& model) {
+  need(model->can.completion, *model, "makes no text");
+  Asked asked{.exchange = exchange, .model = model};
+  for (const Prompt& prompt : body.prompts) {
+    asked.prompts.push_back(
+        prompt.ids ? *prompt.ids
+                   : widened(model->tokenizer().encode(
+                         prompt.text, {.add_special = true, .parse_special = body.parse_special})));
+    if (!body.echo) continue;
+    const std::vector<int64_t>& ids = asked.prompts.back();
+    asked.echo.push_back(
+        prompt.ids ? model->tokenizer().decode(std::vector<int32_t>(ids.begin(), ids.end()))
+                   : prompt.text);
+  }
+  if (body.echo && model->spec().encoder)
+    refuse("echo", "echo: this model answers its prompt, and does not go on with it",
+           "unsupported_parameter");
+  submit(state, asked, body, body.echo);
+}
+
+/// What calls must be where the request forces one, or allows one alone; else null.
+std::shared_ptr<const text::Constraint> held_calls(const ChatBody& body,
+                                                   const ServedModel& model,
+                                                   bool thinking) {
+  const bool named = body.tool_choice.is_object();
+  const bool required = named || body.tool_choice == "required";
+  if (!required && body.parallel_tool_calls) return nullptr;
+  if (body.constrained())
+    refuse("tool_choice", "calls that are held to a form beside another form of the text",
+           "unsupported_parameter");
+  text::CallGrammarOptions options{.format = model.calls,
+                                   .tools = body.tools,
+                                   .required = required,
+                                   .parallel = body.parallel_tool_calls && !named,
+                                   .thinking = thinking,
+                                   .tokenizer = &model.tokenizer()};
+  if (thinking) options.thoughts = model.conversation->thoughts();
+  if (named) {
+    const Json function = body.tool_choice.value("function", Json());
+    const Json name = function.is_object() ? function.value("name", Json()) : Json();
+    options.tools = Json::array();
+    for (const Json& tool : body.tools)
+      if (tool["function"]["name"] == name) options.tools.push_back(tool);
+    if (options.tools.empty())
+      refuse("tool_choice", "tool_choice names a function that is not among tools");
+  }
+  return model.constraints.of_calls(options, model.tokenizer());
+}
+
+void chat(ServiceState& state,
+          const ExchangePtr& exchange,
+          const ChatBody& body,
+          const ServedModelPtr& model) {
+  if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
+  const bool calls = !body.tools.is_null() && body.tool_choice != "none";
+  if (calls && model->calls == nullptr)
+    refuse("tools",
+           "this model's chat template tells it of no functions, or in a form that is not known",
+           "tools_unsupported");
+  const text::MarkedText prompt =
+      model->conversation->render({.messages = body.messages,
+                                   .tools = calls ? body.tools : Json(nullptr),
+                                   .add_generation_prompt = *body.add_generation_prompt,
+                                   .variables = body.template_variables},
+                                  *body.continue_final_message);
+  Asked asked{.exchange = exchange,
+              .model = model,
+              .chat = true,
+              .prompts = {widened(model->conversation->encode(prompt))},
+              .otherwise = state.options.max_tokens,
+              .param = "messages"};
+  const bool thinking = model->conversation->thinks(prompt);
+  if (body.split_reasoning || calls) {
+    asked.reply.emplace();
+    if (calls) asked.reply->format = model->calls;
+    if (calls) asked.reply->tools = body.tools;
+    if (body.split_reasoning) asked.reply->thoughts = model->conversation->thoughts();
+    asked.reply->thinking = body.split_reasoning && thinking;
+  }
+  if (calls) asked.calls = held_calls(body, *model, thinking);
+  submit(state, asked, body, false);
+}
+
+/// How vocabularies write a language.
+std::optional<int64_t> language_of(const text::Tokenizer& tokenizer, const std::string& name) {
+  for (const char* form : {"{}", "__{}__", ">>{}<<", "<2{}>", "<|{}|>", "<{}>"}) {
+    const std::string token = fmt::format(fmt::runtime(form), name);
+    if (const auto id = tokenizer.id(token); id && tokenizer.is_special(*id)) return *id;
+  }
+  return std::nullopt;
+}
+
+/// The token of a language, which must be one of the vocabulary's.
+std::optional<int64_t> language_token(const ServedModel& model,
+                                      const std::string& name,
+                                      const char* param) {
+  if (name.empty()) return std::nullopt;
+  const auto id = language_of(model.tokenizer(), name);
+  if (id) return id;
+  std::vector<std::string> known;
+  for (int32_t i = 0; i < model.tokenizer().vocab_size() && known.size() < 300; ++i) {
+    if (!model.tokenizer().is_special(i)) continue;
+    // a language is a word of letters within the marks
+    std::string word(model.tokenizer().token(i));
+    for (const auto& [open, close] :
+         {std::pair{"__", "__"}, {">>", "<<"}, {"<2", ">"}, {"<|", "|>"}})
+      if (word.starts_with(open) && word.ends_with(close) &&
+          word.size() > std::string_view(open).size() + std::string_view(close).size())
+        word =
+            word.substr(std::string_view(open).size(), word.size() - std::string_view(open).size() -
+                                                           std::string_view(close).size());
+    if (word.size() >= 2 && word.size() <= 8 &&
+        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") ==
+            std::string::npos)
+      known.push_back(word);
+  }
+  refuse(param,
+         fmt::format("{} is no language that a token of this model names; {}", param,
+                     known.empty() ? "it has none: leave it out"
+                                   : fmt::format("expected one of {}", fmt::join(known, ", "))),
+         "unknown_language");
+}
+
+/// Answers of a pair of encoder and decoder. Where a token names the language of the output, it
+/// stands before the source (">>de<<") or begins the answer ("__de__", "de_DE").
+void translate(ServiceState& state,
+               const ExchangePtr& exchange,
+               const TranslateBody& body,
+               const ServedModelPtr& model) {
+  need(model->can.translate, *model, "does not translate");
+  const auto source = language_token(*model, body.source_lang, "source_lang"),
+             target = language_token(*model, body.target_lang, "target_lang");
+  const std::string target_token =
+      target ? std::string(model->tokenizer().token(static_cast<int32_t>(*target))) : "";
+  const bool before = target_token.starts_with(">>") || target_token.starts_with("<2");
+  Job job;
+  job.model = model;
+  int64_t longest = 0, source_tokens = 0;
+  GenerationBody limits;
+  limits.max_tokens = body.max_tokens;
+  for (const std::string& text : body.input) {
+    auto ids = widened(model->tokenizer().encode(text));
+    if (before) ids.insert(ids.begin(), *target);
+    if (source) ids.insert(ids.begin(), *source);
+    infer::Request request{infer::first_sequence(model->spec(), ids)};
+    infer::Writing& writing = request.writing;
+    writing.max_new_tokens =
+        room_for(limits, *model, infer::size_of(ids), state.options.max_tokens, "input");
+    writing.stop_ids = model->ends;
+    writing.context = model->longest;
+    if (target && !before)
+      writing.forced_begin = {*target};
+    else if (model->loaded.generation.forced_begin)
+      writing.forced_begin = {*model->loaded.generation.forced_begin};
+    writing.forced_end = model->loaded.generation.forced_end;
+    if (body.beams.value_or(1) > 1) request.beams = infer::BeamOptions{.beams = *body.beams};
+    longest = std::max(longest, writing.max_new_tokens + 1);
+    source_tokens = std::max(source_tokens, infer::size_of(ids));
+    job.prompt_tokens += infer::size_of(ids);
+    job.requests.push_back(std::move(request));
+  }
+  job.row_bytes = model->state_bytes(longest, source_tokens) * body.beams.value_or(1);
+  job.alive = exchange;
+  job.gone = &exchange->gone();
+  job.arrived = exchange->arrived();
+  job.deadline = state.deadline_of(exchange, 0);
+  job.on_end = [exchange, model](std::vector<infer::Generation> made, Ending ending,
+                                 std::exception_ptr error) {
+    if (fail_unless_done(*exchange, ending, error)) return;
+    Json data = Json::array();
+    Usage usage;
+    for (size_t i = 0; i < made.size(); ++i) {
+      usage.prompt_tokens += made[i].prompt_tokens;
+      usage.completion_tokens += infer::size_of(made[i].token_ids);
+      data.push_back(
+          {{"index", i}, {"text", made[i].text}, {"finish_reason", made[i].finish_reason}});
+    }
+    exchange->count({.prompt_tokens = usage.prompt_tokens,
+                     .generated_tokens = usage.completion_tokens,
+                     .model = model->entry.id,
+                     .finish = made.empty() ? "" : made[0].finish_reason});
+    exchange->answer(Json{{"object", "list"},
+                          {"data", std::move(data)},
+                          {"model", model->entry.id},
+                          {"usage", to_json(usage)}});
+  };
+  state.engine->submit(std::move(job));
+}
+
+}  // namespace
+
+void ServiceState::add_generation_routes() {
+  routes.add({"POST", "/v1/completions", "goes on with texts",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const auto body =
+                    std::make_shared<const CompletionBody>(body_of(exchange, read_completion));
+                with_model(exchange, body->model,
+                           [this, exchange, body](const ServedModelPtr& model) {
+                             complete(*this, exchange, *body, model);
+                           });
+              },
+              false, false, [] { return completion_fields().schema(); }});
+  routes.alias("/completions");
+  routes.add({"POST", "/v1/chat/completions", "answers a conversation",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const auto body = std::make_shared<const ChatBody>(body_of(exchange, read_chat));
+                with_model(exchange, body->model,
+                           [this, exchange, body](const ServedModelPtr& model) {
+                             chat(*this, exchange, *body, model);
+                           });
+              },
+              false, false, [] { return chat_fields().schema(); }});
+  routes.alias("/chat/completions");
+  routes.add({"POST", "/v1/translate", "the answers of a pair of encoder and decoder",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const auto body = std::make_shared<const TranslateBody>(
+                    body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
+                      return read_with(translate_fields(), json, "input", ignored);
+                    }));
+                with_model(exchange, body->model,
+                           [this, exchange, body](const ServedModelPtr& model) {
+                             translate(*this, exchange, *body, model);
+                           });
+              },
+              false, false, [] { return translate_fields().schema(); }});
+}
+
+}  // namespace tessera::serve

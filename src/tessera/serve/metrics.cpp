@@ -1,0 +1,182 @@
+#include "tessera/serve/metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::serve {
+namespace {
+
+using Bounds = std::vector<double>;
+
+const Bounds kFirstToken = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                            1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560},
+             kPerToken = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                          .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80},
+             kRequest = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                         30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680},
+             kStep = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+             kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
+                        500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+
+struct Row {
+  const char* name;
+  const char* type;
+  const char* help;
+  const Bounds* bounds = nullptr;
+};
+
+const std::array kTable = {
+    Row{"requests_total", "counter", "Answered requests, by route and status"},
+    Row{"generations_total", "counter", "Texts made, by how they ended"},
+    Row{"rejected_total", "counter", "Requests turned away, by reason"},
+    Row{"prompt_tokens_total", "counter", "Tokens of prompts"},
+    Row{"cached_prompt_tokens_total", "counter", "Those of them that were not computed again"},
+    Row{"generated_tokens_total", "counter", "Tokens made"},
+    Row{"steps_total", "counter", "Calls of models by the engine"},
+    Row{"model_loads_total", "counter", "Models loaded"},
+    Row{"model_unloads_total", "counter", "Models given up for others"},
+    Row{"prefix_cache_hits_total", "counter", "Prompts that began with what was computed before"},
+    Row{"prefix_cache_evictions_total", "counter", "States that the prefix cache gave up"},
+    Row{"prefix_cache_snapshots_total", "counter", "States that the prefix cache took"},
+    Row{"requests_running", "gauge", "Requests that the engine works on"},
+    Row{"requests_waiting", "gauge", "Requests that wait for the engine"},
+    Row{"state_reserved_bytes", "gauge", "Memory of states that running requests may come to"},
+    Row{"state_limit_bytes", "gauge", "The most that they may come to together"},
+    Row{"state_bytes", "gauge", "Memory of states in pages now"},
+    Row{"prefix_cache_bytes", "gauge", "Memory of the prefix caches"},
+    Row{"models_loaded", "gauge", "Models in memory"},
+    Row{"model_bytes", "gauge", "Bytes of the weights of models in memory"},
+    Row{"connections", "gauge", "Open connections"},
+    Row{"build_info", "gauge", "1, with the version"},
+    Row{"time_to_first_token_seconds", "histogram", "From arrival to the first token",
+        &kFirstToken},
+    Row{"time_per_output_token_seconds", "histogram", "Mean of a request's tokens but the first",
+        &kPerToken},
+    Row{"inter_token_seconds", "histogram", "Between two tokens of a request", &kPerToken},
+    Row{"queue_seconds", "histogram", "From arrival to the engine", &kRequest},
+    Row{"request_seconds", "histogram", "From arrival to the end", &kRequest},
+    Row{"step_seconds", "histogram", "Of a step of the engine", &kStep},
+    Row{"request_prompt_tokens", "histogram", "Tokens of a request's prompts", &kTokens},
+    Row{"request_generated_tokens", "histogram", "Tokens that a request was answered with",
+        &kTokens},
+};
+
+const Row& row(const std::string& name) {
+  for (const Row& row : kTable)
+    if (name == row.name) return row;
+  fail(ErrorKind::internal, "metrics", "there is no {}", name);
+}
+
+std::string number(double x) {
+  return std::isfinite(x) ? fmt::format("{}", x) : x > 0 ? "+Inf" : x < 0 ? "-Inf" : "NaN";
+}
+
+void say(std::string& out, const std::string& name, const std::string& labels, double value) {
+  out += name;
+  if (!labels.empty()) out += "{" + labels + "}";
+  out += " " + number(value) + "\n";
+}
+
+/// Of this process, as clients of Prometheus tell it.
+void say_process(std::string& out) {
+  const auto gauge = [&](const char* name, const char* type, const char* help, double value) {
+    out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+    say(out, name, "", value);
+  };
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  gauge("process_cpu_seconds_total", "counter", "Processor time",
+        seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  gauge("process_resident_memory_bytes", "gauge", "Memory in use",
+        static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+}
+
+}  // namespace
+
+Metrics::Metrics() {
+  for (const Row& row : kTable) {
+    if (row.bounds != nullptr)
+      histograms_[row.name].counts.resize(row.bounds->size() + 1);
+    else
+      values_[row.name];
+  }
+  values_["build_info"]["version=\"0.1.0\""] = 1;
+}
+
+void Metrics::add(const std::string& counter, double n, const std::string& labels) {
+  const std::lock_guard lock(mutex_);
+  row(counter);
+  values_[counter][labels] += n;
+}
+
+void Metrics::set(const std::string& gauge, double value, const std::string& labels) {
+  const std::lock_guard lock(mutex_);
+  row(gauge);
+  values_[gauge][labels] = value;
+}
+
+void Metrics::observe(const std::string& histogram, double value) {
+  const Bounds& bounds = *row(histogram).bounds;
+  const std::lock_guard lock(mutex_);
+  Histogram& h = histograms_.at(histogram);
+  ++h.counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) -
+                                 bounds.begin())];
+  h.sum += value;
+}
+
+double Metrics::value(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  double sum = 0;
+  if (const auto found = values_.find(name); found != values_.end())
+    for (const auto& [labels, value] : found->second) sum += value;
+  return sum;
+}
+
+std::string Metrics::text() const {
+  std::string out;
+  const std::lock_guard lock(mutex_);
+  for (const Row& row : kTable) {
+    const std::string name = std::string("tessera_") + row.name;
+    out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, row.help, row.type);
+    if (row.bounds == nullptr) {
+      const auto& values = values_.at(row.name);
+      if (values.empty()) say(out, name, "", 0);
+      for (const auto& [labels, value] : values) say(out, name, labels, value);
+      continue;
+    }
+    const Histogram& h = histograms_.at(row.name);
+    double sum = 0;
+    for (size_t i = 0; i < h.counts.size(); ++i) {
+      sum += h.counts[i];
+      const double bound = i < row.bounds->size() ? (*row.bounds)[i] : INFINITY;
+      say(out, name + "_bucket", "le=\"" + number(bound) + "\"", sum);
+    }
+    say(out, name + "_sum", "", h.sum);
+    say(out, name + "_count", "", sum);
+  }
+  say_process(out);
+  return out;
+}
+
+std::string label(const std::string& value) {
+  std::string out = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+}  // namespace tessera::serve

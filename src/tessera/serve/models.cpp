@@ -1,0 +1,300 @@
+#include "tessera/serve/models.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tessera/base/cpu.h"
+#include "tessera/infer/base_print.h"
+#include "tessera/model/plan.h"
+#include "tessera/nn/head/classifier.h"
+#include "tessera/serve/api_error.h"
+#include "tessera/base/sha256.h"
+
+namespace tessera::serve {
+namespace {
+
+const nn::HeadConfig* head_of(const model::ModelSpec& spec) {
+  return dynamic_cast<const nn::HeadConfig*>(spec.head.config.get());
+}
+
+/// Whether the template tells the model of functions; many leave them out without a word.
+bool shows_tools(const text::ChatPrompt& prompts) {
+  const std::string name = "tessera_probes_tools";
+  const Json tool = {{"type", "function"},
+                     {"function",
+                      {{"name", name},
+                       {"description", "none"},
+                       {"parameters", {{"type", "object"}, {"properties", Json::object()}}}}}};
+  try {
+    return prompts
+               .render({.messages = Json::array({{{"role", "user"}, {"content", "x"}}}),
+                        .tools = Json::array({tool})})
+               .text.find(name) != std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// What the vocabulary calls a mask.
+std::optional<int64_t> mask_of(const text::Tokenizer& tokenizer) {
+  for (const char* name : {"[MASK]", "<mask>"})
+    if (const auto id = tokenizer.id(name); id && tokenizer.is_special(*id)) return *id;
+  return std::nullopt;
+}
+
+/// Everything that a token of an answer follows from, the request apart.
+std::string fingerprint_of(const infer::LoadedModel& loaded,
+                           const spec::KvOptions& kv,
+                           kernels::Arithmetic arithmetic) {
+  Sha256 hash;
+  hash.update(model::resolve(loaded.model.spec()).dump());
+  for (const auto& [decl, weight] : loaded.model.weights().all())
+    hash.update(fmt::format("{} {:016x};", decl.name, infer::sampled_hash(*weight)));
+  hash.update(fmt::format("{} {} {} {}", spec::name_of(kv.type), static_cast<int>(arithmetic),
+                          name_of(cpu_info().allowed), "0.1.0"));
+  return "fp_" + hash.finish().substr(0, 12);
+}
+
+int64_t bytes_of(const convert::Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const auto& tensor : checkpoint.tensors) bytes += static_cast<int64_t>(tensor.data.size());
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<std::string> Capabilities::names() const {
+  std::vector<std::string> out;
+  const auto add = [&](bool can, const char* name) {
+    if (can) out.emplace_back(name);
+  };
+  add(chat, "chat");
+  add(completion, "completion");
+  add(embedding, "embedding");
+  add(rerank, "rerank");
+  add(classify, "classify");
+  add(fill_mask, "fill_mask");
+  add(translate, "translate");
+  return out;
+}
+
+ServedModel::ServedModel(const ModelEntry& named,
+                         infer::LoadedModel given,
+                         const ModelOptions& options)
+    : entry(named), loaded(std::move(given)) {
+  if (!loaded.tokenizer)
+    fail(ErrorKind::usage, "serve", "{} has no tokenizer; expected a model with one", entry.path);
+  const model::ModelSpec& spec = loaded.model.spec();
+  const bool pair = spec.encoder != nullptr;
+  if (options.kv) kv = options.kv(loaded.model);
+  longest = infer::longest_sequence(spec, options.context);
+  if (longest > 0) longest = std::max<int64_t>(1, longest - loaded.model.virtual_tokens());
+  bytes = loaded.model.weights().bytes();
+  for (const spec::ParamDecl& decl : model::parameters(spec)) {
+    int64_t n = 1;
+    for (const int64_t size : decl.shape) n *= size;
+    parameters += n;
+  }
+  ends = infer::end_ids(loaded);
+  if (loaded.generation.forced_end) ends.push_back(*loaded.generation.forced_end);
+  mask = mask_of(tokenizer());
+
+  // what it can do
+  const bool generates =
+      spec.causal() && loaded.model.has_head() && spec.no_generation_reason().empty();
+  const bool reads_ids = infer::feature_source(spec) == nullptr;
+  can.completion = generates && reads_ids;
+  can.translate = generates && pair && reads_ids;
+  const std::string source =
+      options.chat_template.empty() ? tokenizer().chat_template() : options.chat_template;
+  if (!generates || pair)
+    no_chat = "this model does not go on with a text";
+  else if (source.empty())
+    no_chat =
+        "this model has no chat template; start the server with --chat-template FILE, or use "
+        "/v1/completions";
+  else
+    conversation.emplace(tokenizer(), source, entry.id);
+  can.chat = conversation.has_value();
+  if (conversation && shows_tools(*conversation)) calls = text::reply_format_of(source);
+  chat_ends = ends;
+  if (conversation)
+    for (const int64_t id : conversation->ends())
+      if (std::find(ends.begin(), ends.end(), id) == ends.end()) chat_ends.push_back(id);
+  const nn::HeadConfig* const head = head_of(spec);
+  const bool sentence_folder =
+      std::filesystem::is_regular_file(std::filesystem::path(entry.path) / "modules.json");
+  const auto* const classifier = dynamic_cast<const nn::ClassifierConfig*>(head);
+  can.embedding = !pair && classifier == nullptr &&
+                  (!spec.causal() || sentence_folder || !options.pooling.empty());
+  can.rerank = can.embedding;
+  can.classify = classifier != nullptr;
+  can.fill_mask = !spec.causal() && loaded.model.has_head() && mask.has_value();
+  if (can.embedding) {
+    embedding = infer::embed_options_of(entry.path);
+    if (!options.pooling.empty()) embedding.pooling = infer::pooling_named(options.pooling);
+  }
+
+  // what a row costs
+  if (generates && spec.no_state_reason().empty()) {
+    const model::Plan one = model::make_plan(spec, 1, pair ? 1 : -1, kv.type);
+    row_per_token_ = one.state_bytes_per_token;
+    row_fixed_ = one.state_bytes_fixed + row_per_token_ * kv.page;
+    if (pair) row_per_source_ = model::make_plan(spec, 1, 2, kv.type).state_bytes - one.state_bytes;
+  }
+  if (options.cache_bytes > 0 && generates && spec.no_state_reason().empty())
+    cache = std::make_unique<infer::PrefixCache>(
+        loaded.model, infer::PrefixCacheOptions{.budget_bytes = options.cache_bytes});
+  fingerprint = fingerprint_of(loaded, kv, options.arithmetic);
+}
+
+int64_t ServedModel::context() const {
+  return spec().encoder ? infer::longest_sequence(*spec().encoder, 0) : longest;
+}
+
+int64_t ServedModel::state_bytes(int64_t tokens, int64_t source) const {
+  return row_fixed_ + row_per_token_ * tokens + row_per_source_ * source;
+}
+
+ModelPool::ModelPool(std::vector<ModelEntry> entries,
+                     ModelOptions options,
+                     int64_t budget,
+                     Metrics& metrics)
+    : entries_(std::move(entries)),
+      options_(std::move(options)),
+      budget_(budget),
+      metrics_(metrics) {
+  require(!entries_.empty(), "serve", "no model");
+  for (const ModelEntry& entry : entries_) {
+    int64_t& bytes = bytes_[entry.id];
+    if (options_.load) continue;
+    bytes = bytes_of(convert::load_checkpoint(entry.path, {options_.families}));
+    if (budget_ > 0 && bytes > budget_)
+      fail(ErrorKind::usage, "serve",
+           "{} has {} MiB of weights, and --model-memory is {} MiB; expected more of it",
+           entry.path, bytes >> 20, budget_ >> 20);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+ModelPool::~ModelPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+const ModelEntry& ModelPool::entry(const std::string& name) const {
+  if (name.empty() || any_name) {
+    for (const ModelEntry& entry : entries_)
+      if (entry.id == name) return entry;
+    return entries_.front();
+  }
+  std::vector<std::string> names;
+  for (const ModelEntry& entry : entries_) {
+    if (entry.id == name) return entry;
+    names.push_back(entry.id);
+  }
+  const std::string nearest = spec::nearest_name(name, names);
+  throw ApiError(
+      404, "model_not_found",
+      fmt::format("there is no such model here; {}",
+                  nearest.empty() ? names.size() == 1 ? "it is \"" + names[0] + "\""
+                                                      : std::string("/v1/models lists them")
+                                  : "did you mean \"" + nearest + "\"?"),
+      "model");
+}
+
+ServedModelPtr ModelPool::loaded(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  for (const ServedModelPtr& model : loaded_)
+    if (model->entry.id == id) return model;
+  return nullptr;
+}
+
+void ModelPool::with(const ModelEntry& entry, Use use) {
+  ServedModelPtr model;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(loaded_.begin(), loaded_.end(),
+                                    [&](const auto& m) { return m->entry.id == entry.id; });
+    if (found != loaded_.end()) {
+      loaded_.splice(loaded_.begin(), loaded_, found);
+      model = loaded_.front();
+    } else {
+      std::vector<Use>& users = waiting_[entry.id];
+      if (users.empty()) asked_.push_back(entry.id);
+      users.push_back(std::move(use));
+    }
+  }
+  if (model)
+    use(model, nullptr);
+  else
+    changed_.notify_all();
+}
+
+int64_t ModelPool::used() const {
+  int64_t bytes = 0;
+  for (const ServedModelPtr& model : loaded_) bytes += bytes_.at(model->entry.id);
+  return bytes;
+}
+
+/// Waits until there is room for so many bytes, and gives up what was used longest ago.
+void ModelPool::make_room(int64_t bytes, std::unique_lock<std::mutex>& lock) {
+  while (budget_ > 0 && !stopping_ && used() + bytes > budget_) {
+    // nobody but this list holds it
+    const auto idle = std::find_if(loaded_.rbegin(), loaded_.rend(),
+                                   [](const auto& model) { return model.use_count() == 1; });
+    if (idle == loaded_.rend()) {
+      changed_.wait_for(lock, std::chrono::milliseconds(50));
+      continue;
+    }
+    const ServedModelPtr gone = *idle;
+    loaded_.erase(std::next(idle).base());
+    metrics_.add("model_unloads_total");
+  }
+}
+
+ServedModelPtr ModelPool::load(const ModelEntry& entry) {
+  infer::LoadedModel model = options_.load ? options_.load(entry)
+                                           : infer::load_model(entry.path, {options_.families},
+                                                               entry.adapters, options_.arithmetic);
+  const auto served = std::make_shared<ServedModel>(entry, std::move(model), options_);
+  const std::lock_guard lock(mutex_);
+  loaded_.push_front(served);
+  metrics_.add("model_loads_total");
+  metrics_.set("models_loaded", static_cast<double>(loaded_.size()));
+  metrics_.set("model_bytes", static_cast<double>(used()));
+  return served;
+}
+
+void ModelPool::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !asked_.empty(); });
+    if (stopping_) return;
+    const std::string id = asked_.front();
+    make_room(bytes_.at(id), lock);
+    if (stopping_) return;
+    lock.unlock();
+    ServedModelPtr model;
+    std::exception_ptr error;
+    try {
+      model = load(entry(id));
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    asked_.pop_front();
+    std::vector<Use> users = std::move(waiting_.extract(id).mapped());
+    lock.unlock();
+    for (Use& use : users) use(model, error);
+    users.clear();
+    model.reset();
+    lock.lock();
+  }
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,404 @@
+// The page in a real browser, over loopback, against a server of tiny models in this process.
+// Skipped where there is no chromedriver: scripts/setup.sh browser.
+#include <cmath>
+
+#include "tessera/model/plan.h"
+#include "tessera/serve/page/web_driver.h"
+
+namespace tessera::serve::page_browser_test {
+namespace {
+
+constexpr const char* kTab = "\uE004";
+constexpr const char* kRight = "\uE014";
+constexpr const char* kHome = "\uE011";
+constexpr const char* kEscape = "\uE00C";
+constexpr const char* kEnter = "\uE007";
+
+class Page : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { driver_ = std::make_unique<DriverProgram>(); }
+  static void TearDownTestSuite() { driver_.reset(); }
+
+  void SetUp() override {
+    if (driver_->port() == 0)
+      GTEST_SKIP() << "there is no chromedriver; scripts/setup.sh browser installs one";
+    browser_ = std::make_unique<Browser>(driver_->port());
+  }
+  void TearDown() override {
+    if (!browser_) return;
+    // nothing went wrong that only a console shows
+    for (const Json& line : browser_->log("browser"))
+      if (std::find(expected_.begin(), expected_.end(), line["level"]) == expected_.end())
+        ADD_FAILURE() << line.dump();
+    browser_.reset();
+  }
+
+  /// Serves, and opens the page at a tab.
+  void open(const ServiceOptions& options, const std::string& tab = "") {
+    server_ = std::make_unique<Running>(options);
+    go(tab);
+  }
+  void go(const std::string& tab = "") {
+    browser_->open("about:blank");
+    browser_->open(address() + "/" + (tab.empty() ? "" : "#" + tab));
+  }
+  void open_tabs(const ServiceOptions& options, const std::string& tab = "") {
+    open(options, tab);
+    wait_for_tabs();
+  }
+  void wait_for_tabs() { browser_->until("return document.querySelector('[role=tab]')"); }
+  std::string address() const { return "http://127.0.0.1:" + std::to_string(server_->port()); }
+  /// The conversation as the page keeps it.
+  Json conversation() {
+    return spec::parse_json(
+        browser_->run("return sessionStorage.getItem('tessera.chat') ?? '[]'").get<std::string>(),
+        "conversation");
+  }
+  void set_up_chat(const Json& values) {
+    browser_->run(
+        "localStorage.setItem('tessera.settings/v1/chat/completions', "
+        "JSON.stringify(arguments[0]))",
+        {values});
+    browser_->run("location.reload()");
+    wait_for_tabs();
+  }
+  void wait_for_answer() {
+    browser_->until(
+        "return document.getElementById('send').textContent === 'Send' &&"
+        " document.querySelector('.turn.assistant .figures')");
+  }
+
+  static std::unique_ptr<DriverProgram> driver_;
+  std::unique_ptr<Running> server_;
+  std::unique_ptr<Browser> browser_;
+  std::vector<std::string> expected_;  // levels of the browser's log that a test provokes
+};
+std::unique_ptr<DriverProgram> Page::driver_;
+
+TEST_F(Page, AChatIsWhatItsSeedSaysAlone) {
+  open_tabs(options_of({"attention"}));
+  set_up_chat({{"seed", "11"}, {"max_completion_tokens", "30"}, {"temperature", "0.9"}});
+  browser_->type("#message", "hello");
+  browser_->press(kEnter);
+  wait_for_answer();
+  const Json talk = conversation();
+  ASSERT_EQ(talk.size(), 2u);
+  EXPECT_EQ(talk[0]["content"], "hello");
+  const Json alone =
+      server_->client()
+          .post(
+              "/v1/chat/completions",
+              {{"messages", user("hello")}, {"seed", 11}, {"max_tokens", 30}, {"temperature", 0.9}})
+          .json();
+  EXPECT_EQ(talk[1]["content"], alone["choices"][0]["message"]["content"]);
+  EXPECT_EQ(talk[1]["seed"], 11);
+  EXPECT_EQ(talk[1]["figures"]["tokens"], alone["usage"]["completion_tokens"]);
+  // what was said is read aloud, whole
+  const std::string aloud = browser_->text("#read-aloud");
+  EXPECT_FALSE(aloud.empty());
+  EXPECT_EQ(browser_->run("return document.getElementById('read-aloud').getAttribute('role')"),
+            "log");
+}
+
+TEST_F(Page, EditAndRetryMakeTheConversationAnother) {
+  open_tabs(options_of({"attention"}));
+  set_up_chat({{"max_completion_tokens", "8"}});
+  browser_->type("#message", "hello" + std::string(kEnter));
+  wait_for_answer();
+  const Json first = conversation();
+  browser_->run(
+      "[...document.querySelectorAll('.turn.assistant .actions button')]"
+      ".find(b => b.textContent === 'Retry').click()");
+  browser_->until(
+      "return document.querySelector('.turn.assistant .hint')?.textContent === '2 of 2'");
+  EXPECT_EQ(conversation()[1]["variants"][0]["content"], first[1]["content"]);
+  browser_->run("document.querySelector('[aria-label=\"The answer before\"]').click()");
+  EXPECT_EQ(conversation()[1]["content"], first[1]["content"]);
+  browser_->run(
+      "[...document.querySelectorAll('.turn.user .actions button')]"
+      ".find(b => b.textContent === 'Edit').click()");
+  browser_->type(".turn.user textarea", " again");
+  browser_->run("document.querySelector('.turn.user .main').click()");
+  wait_for_answer();
+  browser_->until("return document.querySelectorAll('.turn').length === 2");
+  EXPECT_EQ(conversation()[0]["content"], "hello again");
+}
+
+TEST_F(Page, StopFreesTheRow) {
+  open_tabs(options_of({"attention"}));
+  set_up_chat({{"ignore_eos", true}, {"max_completion_tokens", "100000"}});
+  browser_->type("#message", "hello" + std::string(kEnter));
+  browser_->until(
+      "return document.querySelector('.turn.assistant .said')?.textContent.length > 20");
+  EXPECT_EQ(browser_->text("#send"), "Stop");
+  browser_->press(kEscape);
+  wait_for_answer();
+  EXPECT_EQ(conversation()[1]["finish"], "stopped");
+  EXPECT_TRUE(server_->comes([&] { return server_->metrics().value("requests_running") == 0; }));
+  EXPECT_NE(server_->metrics().text().find("finish=\"cancelled\"} 1"), std::string::npos);
+}
+
+TEST_F(Page, TokensShowTheProbabilitiesThatTheServerTells) {
+  open_tabs(options_of({"attention"}), "completion");
+  const Json told = server_->client()
+                        .post("/v1/completions", {{"prompt", "hello"},
+                                                  {"temperature", 0},
+                                                  {"max_tokens", 5},
+                                                  {"ignore_eos", true},
+                                                  {"logprobs", 10}})
+                        .json()["choices"][0]["logprobs"];
+  browser_->run(
+      "localStorage.setItem('tessera.settings/v1/completions', JSON.stringify("
+      "{temperature: '0', max_completion_tokens: '5', ignore_eos: true}));"
+      "sessionStorage.setItem('tessera.prompt', '\"hello\"'); location.reload()");
+  wait_for_tabs();
+  browser_->click("#complete");
+  browser_->until(
+      "return document.querySelectorAll('#panel-completion .tokens [role=button]').length === 5 &&"
+      " document.getElementById('complete').textContent !== 'Stop'");
+  browser_->run("document.querySelectorAll('#panel-completion .tokens [role=button]')[2].click()");
+  const Json shown = browser_->run(
+      "return [...document.querySelectorAll('#panel-completion .bars .value')]"
+      ".map(v => parseFloat(v.textContent.replace('<', '')))");
+  const Json rest = browser_->run(
+      "return parseFloat([...document.querySelectorAll('#panel-completion .card .hint')]"
+      ".map(h => h.textContent.match(/All others together: ([0-9.]+)/)?.[1]).find(x => x) ?? '0')");
+  std::vector<double> expected;
+  for (const auto& [token, log_p] : told["top_logprobs"][2].items())
+    expected.push_back(100 * std::exp(log_p.get<double>()));
+  std::sort(expected.rbegin(), expected.rend());
+  ASSERT_EQ(shown.size(), expected.size());
+  double sum = rest;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(shown[i].get<double>(), expected[i], 0.06) << i;
+    sum += shown[i].get<double>();
+  }
+  EXPECT_NEAR(sum, 100, 0.5);
+  // another token makes a branch, which goes on from it
+  browser_->run("document.querySelectorAll('#panel-completion .bars button')[1].click()");
+  browser_->until(
+      "return document.querySelectorAll('.branches button').length === 2 &&"
+      " document.getElementById('complete').textContent !== 'Stop'");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('.branches button')[1]"
+                          ".getAttribute('aria-pressed')"),
+            "true");
+}
+
+TEST_F(Page, TheInspectorShowsThePlan) {
+  open_tabs(options_of({"hybrid"}), "inspector");
+  browser_->until("return document.querySelector('#figures')");
+  const infer::LoadedModel model = tiny_loaded("hybrid");
+  const int64_t parameters = model::make_plan(model.model.spec(), 1).parameters;
+  const Json sums = browser_->run(
+      "return [...document.querySelectorAll('#inspection section')].filter(s =>"
+      " s.querySelector('h3')?.textContent.startsWith('Parameters by')).map(s =>"
+      " [...s.querySelectorAll('tr td:nth-child(2)')].reduce((n, c) =>"
+      " n + Number(c.textContent.replace(/\\D/g, '')), 0))");
+  EXPECT_EQ(sums, Json::array({parameters, parameters}));
+  // a part is chosen by the keyboard alone
+  browser_->run("document.querySelectorAll('.node')[1].focus()");
+  browser_->press(kEnter);
+  EXPECT_GT(browser_->run("return document.querySelectorAll('#part tbody tr').length"), 3);
+  EXPECT_EQ(browser_->run("return document.activeElement.getAttribute('aria-pressed')"), "true");
+}
+
+TEST_F(Page, AMapHasARowForEveryToken) {
+  open_tabs(options_of({"attention"}), "mixing");
+  browser_->until("return document.querySelector('#mixing-layer option')");
+  browser_->run("const t = document.getElementById('mixing-text'); t.value = 'hello_there'");
+  const auto tokens =
+      server_->client().post("/tokenize", {{"content", "hello_there"}}).json()["count"].get<int>();
+  browser_->click("#mixing-run");
+  browser_->until("return document.querySelector('#map')");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('#map rect').length"), tokens * tokens);
+}
+
+TEST_F(Page, AWrongKeyIsSaid) {
+  ServiceOptions options = options_of({"attention"});
+  options.access.key = "right";
+  expected_ = {"SEVERE"};  // the browser's own words for 401
+  open(options);
+  browser_->until("return document.getElementById('key-dialog').open");
+  browser_->type("#key-input", "wrong" + std::string(kEnter));
+  browser_->until("return document.getElementById('key-problem').textContent.includes('not know')");
+  browser_->type("#key-input", "right" + std::string(kEnter));
+  wait_for_tabs();
+  EXPECT_FALSE(browser_->run("return document.getElementById('key-dialog').open").get<bool>());
+  // it is nowhere that outlives the tab
+  EXPECT_EQ(browser_->run("return JSON.stringify(localStorage).includes('right')"), false);
+}
+
+TEST_F(Page, WhatModelsWriteStaysText) {
+  open_tabs(options_of({"attention"}));
+  const std::string evil =
+      "<img src=x onerror=\"document.title='taken'\"> <script>document.title='taken'</script> "
+      "[a](javascript:alert(1)) **<b>x</b>** `<i>`\n\n```html\n<iframe src=//example.org>\n```\n\n"
+      "| <u>a</u> | b |\n|---|---|\n| <svg onload=alert(1)> | c |";
+  browser_->run(
+      "sessionStorage.setItem('tessera.chat', JSON.stringify(["
+      "{role: 'user', content: arguments[0]}, {role: 'assistant', content: arguments[0],"
+      " reasoning: arguments[0]}])); location.reload()",
+      {evil});
+  wait_for_tabs();
+  browser_->until("return document.querySelectorAll('.turn').length === 2");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('#turns img, #turns script, #turns a, "
+                          "#turns b, #turns i, #turns u, #turns iframe, #turns svg').length"),
+            0);
+  EXPECT_NE(browser_->text(".turn.assistant").find("<img src=x onerror="), std::string::npos);
+  EXPECT_EQ(browser_->run("return document.title"), "Chat – tessera");
+}
+
+const char* const kControls =
+    "return [...document.querySelectorAll('button, input, select, textarea, summary, a[href], "
+    "[tabindex=\"0\"], [role=button]')].filter(e => e.checkVisibility({visibilityProperty: true}) "
+    "&&"
+    " !e.disabled && e.type !== 'file')";
+
+TEST_F(Page, EveryControlHasARoleAndAName) {
+  open_tabs(options_of({"attention"}));
+  browser_->type("#message", "hello" + std::string(kEnter));
+  wait_for_answer();
+  const Json tabs =
+      browser_->run("return [...document.querySelectorAll('[role=tab]')].map(t => t.id)");
+  EXPECT_GE(tabs.size(), 6u);
+  size_t controls = 0;
+  for (const Json& tab : tabs) {
+    browser_->click("#" + tab.get<std::string>());
+    browser_->run("for (const d of document.querySelectorAll('main details')) d.open = true");
+    if (tab == "tab-inspector") browser_->until("return document.querySelector('.node')");
+    for (const Json& control : browser_->run(kControls)) {
+      const std::string id = control.begin().value(), role = browser_->role(id);
+      EXPECT_FALSE(role.empty() || role == "generic" || role == "none") << tab << " " << role;
+      EXPECT_NE(browser_->label(id), "")
+          << tab << " " << browser_->run("return arguments[0].outerHTML", {control});
+      ++controls;
+    }
+  }
+  EXPECT_GT(controls, 100u);
+}
+
+TEST_F(Page, TheKeyboardReachesEverything) {
+  open_tabs(options_of({"attention"}));
+  // Tab goes through the controls in the order of the document; of tabs there is one stop
+  const Json expected =
+      browser_->run("const all = (() => {" + std::string(kControls) +
+                    "})().filter(e => e.tabIndex >= 0); all.forEach((e, i) => e.dataset.stop = i);"
+                    "document.activeElement.blur(); return all.length");
+  const int stops = expected.get<int>();
+  ASSERT_GT(stops, 12);
+  for (int i = 0; i < stops; ++i) {
+    browser_->press(kTab);
+    ASSERT_EQ(browser_->run(
+                  "return document.activeElement.dataset.stop ?? document.activeElement.outerHTML"),
+              std::to_string(i));
+    // and what has the focus shows it
+    EXPECT_NE(browser_->run(
+                  "const s = getComputedStyle(document.activeElement);"
+                  "return s.outlineStyle !== 'none' || !!document.activeElement.closest('.box')"),
+              false);
+  }
+  // the arrows go from tab to tab
+  browser_->run("document.querySelector('[role=tab][aria-selected=true]').focus()");
+  browser_->press(kRight);
+  EXPECT_EQ(browser_->run("return document.activeElement.id"), "tab-completion");
+  EXPECT_EQ(
+      browser_->run("return document.querySelector('main > [role=tabpanel]:not([hidden])').id"),
+      "panel-completion");
+  browser_->press(kHome);
+  EXPECT_EQ(browser_->run("return document.activeElement.id"), "tab-chat");
+}
+
+/// The least contrast of any text that is seen, with what it is.
+const char* const kContrast = R"(
+  const parts = (c) => { const m = c.match(/[\d.]+/g).map(Number); return [m[0], m[1], m[2], m[3] ?? 1]; };
+  const over = (top, under) => top.slice(0, 3).map((x, i) => x * top[3] + under[i] * (1 - top[3])).concat(1);
+  const light = (c) => { const [r, g, b] = c.map((x) => { x /= 255; return x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
+  const ground = (e) => { const layers = []; for (; e; e = e.parentElement) { const c = parts(getComputedStyle(e).backgroundColor); layers.push(c); if (c[3] === 1) break; }
+    return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255, 1]); };
+  let worst = [99, ''];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !e.checkVisibility() || e.closest('.hidden, .skip, script, style, option, title, svg')) continue;
+    const under = ground(e), c = over(parts(getComputedStyle(e).color), under), a = light(c), b = light(under);
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < worst[0]) worst = [ratio, e.outerHTML.slice(0, 120)];
+  }
+  return worst;)";
+
+TEST_F(Page, LooksFineInEveryLight) {
+  open_tabs(options_of({"attention"}));
+  browser_->run("document.getElementById('chat-tokens').click()");
+  browser_->type("#message", "hello" + std::string(kEnter));
+  wait_for_answer();
+  browser_->run(
+      "[...document.querySelectorAll('.turn .actions button')]"
+      ".find(b => b.textContent === 'Tokens').click();"
+      "document.querySelector('.tokens [role=button]').click()");
+  const Json tabs =
+      browser_->run("return [...document.querySelectorAll('[role=tab]')].map(t => t.id)");
+  for (const bool dark : {false, true})
+    for (const int width : {1280, 320}) {
+      browser_->look({.width = width, .height = 800, .dark = dark, .reduced_motion = dark});
+      for (const Json& tab : tabs) {
+        browser_->run("document.getElementById(arguments[0]).click()", {tab});
+        if (tab == "tab-inspector") browser_->until("return document.querySelector('.node')");
+        if (tab == "tab-server") browser_->until("return document.querySelector('#gauges dd')");
+        const Json worst = browser_->run(kContrast);
+        EXPECT_GE(worst[0].get<double>(), 4.5) << dark << " " << tab << " " << worst[1];
+        // nothing sticks out to the side
+        EXPECT_LE(browser_->run("return document.documentElement.scrollWidth"), width) << tab;
+      }
+    }
+  EXPECT_EQ(browser_->run("const s = document.createElement('span'); s.className = 'waiting';"
+                          "document.body.append(s); const name = getComputedStyle(s, '::after')"
+                          ".animationName; s.remove(); return name"),
+            "none");
+}
+
+TEST_F(Page, AsksNobodyElse) {
+  open_tabs(options_of({"attention"}));
+  for (const char* tab : {"inspector", "server", "mixing", "tokens", "completion", "chat"})
+    browser_->click("#tab-" + std::string(tab));
+  browser_->type("#message", "hello" + std::string(kEnter));
+  wait_for_answer();
+  size_t requests = 0;
+  for (const Json& line : browser_->log("performance")) {
+    const Json event = spec::parse_json(line["message"].get<std::string>(), "event")["message"];
+    if (event["method"] != "Network.requestWillBeSent") continue;
+    const std::string url = event["params"]["request"]["url"];
+    EXPECT_TRUE(url.starts_with(address() + "/") || url.starts_with("data:") ||
+                url == "about:blank")
+        << url;
+    ++requests;
+  }
+  EXPECT_GT(requests, 6u);
+}
+
+TEST_F(Page, FiftyTurnsLeaveNothingBehind) {
+  open_tabs(options_of({"attention"}));
+  set_up_chat({{"max_completion_tokens", "4"}});
+  const auto turns = [&](int n) {
+    for (int i = 0; i < n; ++i) {
+      const int before = browser_->run("return document.querySelectorAll('.turn').length");
+      browser_->run(
+          "const m = document.getElementById('message'); m.value = 'hi';"
+          "document.getElementById('send').click()");
+      browser_->until(
+          "return document.querySelectorAll('.turn.assistant .figures').length * 2 === " +
+          std::to_string(before + 2) +
+          " && document.getElementById('send').textContent === 'Send'");
+    }
+    return browser_->run("gc(); return performance.memory.usedJSHeapSize").get<double>();
+  };
+  const double early = turns(10), late = turns(40);
+  EXPECT_LT(late - early, 4e6);
+  EXPECT_EQ(conversation().size(), 100u);
+  browser_->click("#new-chat");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('.turn').length"), 0);
+  browser_->click("#chat-note button");
+  EXPECT_EQ(browser_->run("return document.querySelectorAll('.turn').length"), 100);
+}
+
+}  // namespace
+}  // namespace tessera::serve::page_browser_test

@@ -1,0 +1,76 @@
+#include "tessera/serve/routes.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::serve {
+
+void Routes::alias(const std::string& path) {
+  Route route = all_.back();
+  route.path = path;
+  all_.push_back(std::move(route));
+}
+
+bool Routes::matches(const Route& route, const std::string& path, std::string& id) {
+  constexpr std::string_view kId = "{id}";
+  if (!route.path.ends_with(kId)) return route.path == path;
+  const size_t n = route.path.size() - kId.size();
+  if (path.size() <= n || path.compare(0, n, route.path, 0, n) != 0) return false;
+  id = path.substr(n);
+  return true;
+}
+
+Routes::Match Routes::find(const std::string& method, const std::string& path) const {
+  const std::string asked = method == "HEAD" ? "GET" : method;
+  std::string id;
+  for (const Route& route : all_)
+    if (route.method == asked && matches(route, path, id)) return {&route, id};
+  if (const std::string methods = methods_of(path); !methods.empty())
+    throw ApiError(405, "method_not_allowed", "expected " + methods);
+  std::vector<std::string> paths;
+  for (const Route& route : all_) paths.push_back(route.path);
+  const std::string nearest = spec::nearest_name(path.substr(0, 100), paths);
+  throw ApiError(
+      404, "unknown_route",
+      "there is nothing at this path" + (nearest.empty() ? "; /openapi.json lists what there is"
+                                                         : "; did you mean " + nearest + "?"));
+}
+
+std::string Routes::methods_of(const std::string& path) const {
+  std::string methods, id;
+  for (const Route& route : all_)
+    if (matches(route, path, id)) methods += (methods.empty() ? "" : ", ") + route.method;
+  return methods;
+}
+
+Json Routes::openapi() const {
+  Json paths = Json::object();
+  for (const Route& route : all_) {
+    std::string method = route.method;
+    std::transform(method.begin(), method.end(), method.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    Json entry = {{"summary", route.doc},
+                  {"responses",
+                   {{"200", {{"description", "the answer"}}},
+                    {"default",
+                     {{"description",
+                       "an error: {\"error\": {message, type, param, "
+                       "code}}"}}}}}};
+    if (route.body)
+      entry["requestBody"] = {{"required", true},
+                              {"content", {{"application/json", {{"schema", route.body()}}}}}};
+    if (route.path.ends_with("{id}"))
+      entry["parameters"] = Json::array(
+          {{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
+    if (route.open) entry["security"] = Json::array();
+    paths[route.path][method] = entry;
+  }
+  return {
+      {"openapi", "3.1.0"},
+      {"info", {{"title", "tessera"}, {"version", "0.1.0"}}},
+      {"components", {{"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},
+      {"paths", paths}};
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,289 @@
+#include "tessera/serve/service.h"
+
+#include <algorithm>
+#include <random>
+
+#include "tessera/model/plan.h"
+#include "tessera/serve/service_state.h"
+
+namespace tessera::serve {
+namespace {
+
+int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+Json json_of(const ModelEntry& entry, const ServedModelPtr& loaded, int64_t created) {
+  Json out = {{"id", entry.id}, {"object", "model"}, {"created", created}, {"owned_by", "tessera"}};
+  if (!entry.of.empty()) out["parent"] = entry.of;
+  out["loaded"] = loaded != nullptr;
+  if (!loaded) return out;
+  out["capabilities"] = loaded->can.names();
+  out["meta"] = {{"n_ctx", loaded->context()},
+                 {"n_vocab", loaded->spec().vocab},
+                 {"n_params", loaded->parameters},
+                 {"size", loaded->bytes}};
+  return out;
+}
+
+}  // namespace
+
+std::string fresh_id(const char* kind) {
+  static std::mutex mutex;
+  static std::mt19937_64 random{std::random_device{}()};
+  const std::lock_guard lock(mutex);
+  return fmt::format("{}-{:016x}", kind, random());
+}
+
+void need(bool can, const ServedModel& model, const char* what) {
+  if (can) return;
+  throw ApiError(
+      501, "model_capability",
+      fmt::format("this model {}; it can: {}", what, fmt::join(model.can.names(), ", ")));
+}
+
+ServiceState::ServiceState(const ServiceOptions& given)
+    : options(given), access(given.access), created(seconds_now()) {}
+
+ServiceState::~ServiceState() {
+  // nothing is handed to what is gone: first who takes, then who gives
+  pool.reset();
+  if (workers) {
+    workers->stop();
+    workers->join();
+  }
+  engine.reset();
+  server.reset();
+}
+
+void ServiceState::work(const ExchangePtr& exchange, std::function<void()> answer) {
+  ++in_workers;
+  boost::asio::post(*workers, [self = shared_from_this(), exchange, answer = std::move(answer)] {
+    try {
+      answer();
+    } catch (...) {
+      const ApiError error = api_error_of(std::current_exception());
+      if (error.status() == 500 && self->options.log)
+        fmt::print(stderr, "tessera: {}\n", description_of(std::current_exception()));
+      exchange->fail(error);
+    }
+    --self->in_workers;
+  });
+}
+
+void ServiceState::refuse_more() {
+  metrics.add("rejected_total", 1, "reason=\"queue_full\"");
+  throw ApiError(429, "queue_full", "too many requests wait already", "", engine->retry_after());
+}
+
+void ServiceState::with_model(const ExchangePtr& exchange,
+                              const std::string& name,
+                              std::function<void(const ServedModelPtr& model)> answer) {
+  const ModelEntry& entry = pool->entry(name);
+  if (in_loading >= options.server.limits.waiting_requests) refuse_more();
+  ++in_loading;
+  pool->with(entry, [self = shared_from_this(), exchange, answer = std::move(answer)](
+                        ServedModelPtr model, std::exception_ptr error) {
+    --self->in_loading;
+    self->work(exchange, [model = std::move(model), error, answer] {
+      if (error) std::rethrow_exception(error);
+      answer(model);
+    });
+  });
+}
+
+Exchange::Clock::time_point ServiceState::deadline_of(const ExchangePtr& exchange,
+                                                      int64_t timeout_ms) const {
+  auto time = options.server.limits.deadline;
+  if (timeout_ms > 0) time = std::min(time, std::chrono::milliseconds(timeout_ms));
+  return exchange->arrived() + time;
+}
+
+void ServiceState::handle(const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  try {
+    access.check_origin(request);
+    for (const auto& [name, value] : access.cors_headers(request))
+      exchange->add_header(name, value);
+    if (request.method == "OPTIONS") {
+      exchange->add_header("Allow", routes.methods_of(request.path) + ", OPTIONS");
+      return exchange->answer(204, "", "");
+    }
+    const Routes::Match match = routes.find(request.method, request.path);
+    if (!match.route->open) exchange->key = access.key_of(request);
+    if (draining && !match.route->quick)
+      throw ApiError(503, "draining", "the server is about to end", "", 10);
+    if (request.method == "POST") {
+      std::string type = request.header("content-type").substr(0, 16);
+      std::transform(type.begin(), type.end(), type.begin(),
+                     [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+      if (type != "application/json")
+        throw ApiError(415, "unsupported_media_type", "Content-Type: expected application/json");
+    }
+    if (match.route->quick) return match.route->answer(exchange, match.id);
+    if (in_workers >= options.server.limits.waiting_requests) refuse_more();
+    std::erase_if(streams_, [](const auto& stream) { return stream.expired(); });
+    streams_.push_back(exchange);
+    work(exchange, [match, exchange] { match.route->answer(exchange, match.id); });
+  } catch (...) {
+    exchange->fail(api_error_of(std::current_exception()));
+  }
+}
+
+void ServiceState::ended(const Exchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  std::string route = "none", id;
+  for (const Route& known : routes.all())
+    if (known.path == request.path) route = known.path;
+  if (request.path.starts_with("/v1/models/")) route = "/v1/models/{id}";
+  metrics.add("requests_total", 1,
+              "route=" + label(route) + ",code=" + label(std::to_string(exchange.status())));
+  if (!options.log) return;
+  const Exchange::Counts counts = exchange.counts();
+  Json line = {
+      {"time", seconds_now()},
+      {"id", exchange.id()},
+      {"method", request.method.substr(0, 16)},
+      {"route", route},
+      {"status", exchange.status()},
+      {"seconds",
+       std::chrono::duration<double>(Exchange::Clock::now() - exchange.arrived()).count()}};
+  if (exchange.key >= 0) line["key"] = exchange.key;
+  if (!counts.model.empty()) {
+    line["model"] = counts.model;
+    line["prompt_tokens"] = counts.prompt_tokens;
+    line["cached_tokens"] = counts.cached_tokens;
+    line["generated_tokens"] = counts.generated_tokens;
+    line["first_token_seconds"] = counts.first_token_seconds;
+    line["finish"] = counts.finish;
+  }
+  options.log(line);
+}
+
+void ServiceState::tick(const CancelToken& stop, const std::function<bool()>& reload) {
+  const auto now = Exchange::Clock::now();
+  const Limits& limits = options.server.limits;
+  for (const auto& weak : streams_)
+    if (const ExchangePtr exchange = weak.lock()) {
+      exchange->ping_after(limits.ping_time);
+      // what nobody reads does not pile up
+      if (exchange->unsent() > limits.unsent_bytes) exchange->gone().request();
+    }
+  if (reload && reload()) {
+    try {
+      access.read_keys();
+    } catch (const Error& error) {
+      fmt::print(stderr, "tessera: {}; the keys are as they were\n", error.what());
+    }
+  }
+  if (stop.requested() && !draining.exchange(true)) {
+    drain_until_ = now + limits.grace;
+    server->close_door();
+  }
+  if (!draining) return;
+  if (now >= drain_until_) engine->abort();
+  if (server->busy() == 0 || now >= drain_until_ + std::chrono::seconds(2)) server->stop();
+}
+
+void ServiceState::add_routes() {
+  routes.add({"GET", "/health", "whether the server takes requests",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const char* status = draining ? "draining" : loading ? "loading" : "ok";
+                exchange->answer(draining || loading ? 503 : 200, "application/json",
+                                 Json{{"status", status}}.dump());
+              },
+              true, true});
+  routes.add({"GET", "/metrics", "counts and times, as Prometheus reads them",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                metrics.set("connections", static_cast<double>(server->connections()));
+                metrics.set("requests_waiting", static_cast<double>(engine->waiting()));
+                metrics.set("requests_running", static_cast<double>(engine->running()));
+                exchange->answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics.text());
+              },
+              false, true});
+  routes.add({"GET", "/openapi.json", "what there is, as OpenAPI",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                exchange->answer(routes.openapi());
+              },
+              false, true});
+  routes.add({"GET", "/v1/models", "the models that can be asked for",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                Json all = Json::array();
+                for (const ModelEntry& entry : pool->entries())
+                  all.push_back(json_of(entry, pool->loaded(entry.id), created));
+                exchange->answer(Json{{"object", "list"}, {"data", all}});
+              },
+              false, true});
+  routes.add({"GET", "/v1/models/{id}", "one of them",
+              [this](const ExchangePtr& exchange, const std::string& id) {
+                exchange->answer(json_of(pool->entry(id), pool->loaded(id), created));
+              },
+              false, true});
+  routes.add({"GET", "/props", "of every loaded model its spec, costs and limits",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                Json all = Json::array();
+                for (const ModelEntry& entry : pool->entries()) {
+                  const ServedModelPtr model = pool->loaded(entry.id);
+                  Json one = json_of(entry, model, created);
+                  if (model) {
+                    one["spec"] = model::resolve(model->spec());
+                    one["plan"] = model::to_json(model::make_plan(
+                        model->spec(), std::max<int64_t>(1, model->context()), -1, model->kv.type));
+                    one["kv_type"] = spec::name_of(model->kv.type);
+                    one["system_fingerprint"] = model->fingerprint;
+                    if (model->conversation)
+                      one["chat_template"] = model->conversation->chat_template().source();
+                  }
+                  all.push_back(std::move(one));
+                }
+                exchange->answer(Json{{"models", all},
+                                      {"parallel", options.engine.parallel},
+                                      {"state_bytes", options.engine.state_bytes}});
+              }});
+}
+
+Service::Service(const ServiceOptions& options) : state_(std::make_shared<ServiceState>(options)) {
+  ServiceState& s = *state_;
+  s.engine = std::make_unique<EngineLoop>(options.engine, s.metrics);
+  s.pool =
+      std::make_unique<ModelPool>(options.entries, options.models, options.model_bytes, s.metrics);
+  s.pool->any_name = options.any_model;
+  s.workers = std::make_unique<boost::asio::thread_pool>(std::max(1, options.workers));
+  s.add_routes();
+  s.add_generation_routes();
+  s.add_text_routes();
+  s.add_encoder_routes();
+  s.add_page_routes();
+  s.server = std::make_unique<Server>(options.server,
+                                      [&s](const ExchangePtr& exchange) { s.handle(exchange); });
+  s.server->on_end = [&s](const Exchange& exchange) { s.ended(exchange); };
+  s.pool->load(s.pool->entries().front());
+  s.loading = false;
+}
+
+Service::~Service() {
+  // those who wait keep it until their turn comes
+  state_->pool.reset();
+  state_->workers->stop();
+  state_->workers->join();
+  state_->engine->abort();
+  state_->engine.reset();
+}
+
+int Service::port() const {
+  return state_->server->port();
+}
+Metrics& Service::metrics() {
+  return state_->metrics;
+}
+const Routes& Service::routes() const {
+  return state_->routes;
+}
+
+void Service::run(const CancelToken& stop, const std::function<bool()>& reload) {
+  state_->server->run([&] { state_->tick(stop, reload); });
+}
+
+}  // namespace tessera::serve

@@ -1,0 +1,72 @@
+// What the routes of a server share.
+#pragma once
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include "tessera/serve/answer.h"
+#include "tessera/serve/bodies.h"
+#include "tessera/serve/service.h"
+
+namespace tessera::serve {
+
+struct ServiceState : std::enable_shared_from_this<ServiceState> {
+  explicit ServiceState(const ServiceOptions& given);
+  ~ServiceState();
+
+  // on the I/O thread
+  void handle(const ExchangePtr& exchange);
+  void ended(const Exchange& exchange);
+  void tick(const CancelToken& stop, const std::function<bool()>& reload);
+
+  /// Calls `answer` with the model on a worker, once it is loaded; what it throws is told.
+  void with_model(const ExchangePtr& exchange,
+                  const std::string& name,
+                  std::function<void(const ServedModelPtr& model)> answer);
+  /// The body of a request, and what of it is unknown where that is let pass.
+  template <class Read>
+  auto body_of(const ExchangePtr& exchange, const Read& read) {
+    std::vector<std::string> ignored;
+    auto body = read(parse_body(exchange->request().body, options.server.limits),
+                     options.lenient ? &ignored : nullptr);
+    std::string names;
+    for (const std::string& name : ignored) names += (names.empty() ? "" : ", ") + name;
+    if (!names.empty()) exchange->add_header("X-Tessera-Ignored", names.substr(0, 1000));
+    return body;
+  }
+  Exchange::Clock::time_point deadline_of(const ExchangePtr& exchange, int64_t timeout_ms) const;
+
+  // the routes, by file
+  void add_routes();             // service.cpp: health, metrics, models, this list
+  void add_generation_routes();  // generation_routes.cpp: completions, chats, translations
+  void add_text_routes();        // text_routes.cpp: tokens
+  void add_encoder_routes();     // encoder_routes.cpp: vectors, ranks, classes, masks
+  void add_page_routes();        // page_routes.cpp: the page, and what it shows of models
+
+  const ServiceOptions options;
+  Metrics metrics;
+  Access access;
+  Routes routes;
+  const int64_t created;
+  std::atomic<bool> draining{false}, loading{true};
+  std::atomic<int64_t> in_workers{0}, in_loading{0};
+  std::unique_ptr<EngineLoop> engine;
+  std::unique_ptr<ModelPool> pool;
+  std::unique_ptr<boost::asio::thread_pool> workers;
+  std::unique_ptr<Server> server;
+
+ private:
+  /// 429.
+  [[noreturn]] void refuse_more();
+  /// Runs it on a worker; what it throws is told to the client.
+  void work(const ExchangePtr& exchange, std::function<void()> answer);
+  std::vector<std::weak_ptr<Exchange>> streams_;  // of the I/O thread
+  Exchange::Clock::time_point drain_until_{};
+};
+
+/// An id of an answer: "chatcmpl-" and what nobody else has.
+std::string fresh_id(const char* kind);
+/// Throws ApiError 501 that says what the model can do instead.
+void need(bool can, const ServedModel& model, const char* what);
+
+}  // namespace tessera::serve

@@ -1,0 +1,89 @@
+// Texts to tokens, and back.
+#include "tessera/serve/service_state.h"
+
+namespace tessera::serve {
+namespace {
+
+void tokenize(const ExchangePtr& exchange, const TokenizeBody& body, const ServedModelPtr& model) {
+  if (body.content.has_value() == !body.messages.is_null())
+    refuse("content", "expected either content or messages", "missing_parameter");
+  const text::Tokenizer& tokenizer = model->tokenizer();
+  std::vector<int32_t> ids;
+  if (body.content) {
+    ids = tokenizer.encode(*body.content,
+                           {.add_special = body.add_special, .parse_special = body.parse_special});
+  } else {
+    if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
+    ids = model->conversation->encode(model->conversation->render({.messages = body.messages}));
+  }
+  Json out = {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model->context()}};
+  if (body.with_pieces) {
+    out["pieces"] = Json::array();
+    for (const int32_t id : ids)
+      out["pieces"].push_back({{"id", id}, {"piece", tokenizer.decode(std::span(&id, 1), false)}});
+  }
+  exchange->answer(out);
+}
+
+void detokenize(const ExchangePtr& exchange,
+                const DetokenizeBody& body,
+                const ServedModelPtr& model) {
+  std::vector<int32_t> ids;
+  for (const int64_t id : body.tokens) {
+    if (id >= model->spec().vocab)
+      refuse("tokens",
+             fmt::format("tokens holds {}; expected 0 to {}", id, model->spec().vocab - 1));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  exchange->answer(Json{{"content", model->tokenizer().decode(ids, false)}});
+}
+
+void apply_template(const ExchangePtr& exchange,
+                    const ChatBody& body,
+                    const ServedModelPtr& model) {
+  if (!model->can.chat) throw ApiError(400, "no_chat_template", model->no_chat);
+  const text::MarkedText prompt =
+      model->conversation->render({.messages = body.messages,
+                                   .tools = body.tools,
+                                   .add_generation_prompt = *body.add_generation_prompt,
+                                   .variables = body.template_variables},
+                                  *body.continue_final_message);
+  exchange->answer(Json{{"prompt", prompt.text}, {"tokens", model->conversation->encode(prompt)}});
+}
+
+}  // namespace
+
+void ServiceState::add_text_routes() {
+  routes.add({"POST", "/tokenize", "a text, or a conversation, as tokens",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const auto body = std::make_shared<const TokenizeBody>(
+                    body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
+                      return tokenize_fields().read(json, ignored);
+                    }));
+                with_model(exchange, body->model, [exchange, body](const ServedModelPtr& model) {
+                  tokenize(exchange, *body, model);
+                });
+              },
+              false, false, [] { return tokenize_fields().schema(); }});
+  routes.add({"POST", "/detokenize", "tokens as a text",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const auto body = std::make_shared<const DetokenizeBody>(
+                    body_of(exchange, [](const Json& json, std::vector<std::string>* ignored) {
+                      return read_with(detokenize_fields(), json, "tokens", ignored);
+                    }));
+                with_model(exchange, body->model, [exchange, body](const ServedModelPtr& model) {
+                  detokenize(exchange, *body, model);
+                });
+              },
+              false, false, [] { return detokenize_fields().schema(); }});
+  routes.add({"POST", "/apply-template", "a conversation as the text that the model reads",
+              [this](const ExchangePtr& exchange, const std::string&) {
+                const auto body = std::make_shared<const ChatBody>(body_of(exchange, read_chat));
+                with_model(exchange, body->model, [exchange, body](const ServedModelPtr& model) {
+                  apply_template(exchange, *body, model);
+                });
+              },
+              false, false, [] { return chat_fields().schema(); }});
+}
+
+}  // namespace tessera::serve

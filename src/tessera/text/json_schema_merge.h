@@ -1,0 +1,52 @@
+// Schemas that are said in parts (references, allOf, anyOf, oneOf) as a list of schemas without
+// parts: a value is accepted where one of them accepts it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/spec/json.h"
+
+namespace tessera::text {
+
+struct Alternative {
+  spec::Json schema;
+  std::string path;  // JSON pointer, for messages
+};
+
+class SchemaMerger {
+ public:
+  SchemaMerger(const spec::Json& root, const std::string& where) : root_(root), where_(where) {}
+
+  /// The pointer of a schema that is a reference and nothing else.
+  std::optional<std::string> plain_reference(const spec::Json& schema,
+                                             const std::string& path) const;
+  const spec::Json& resolve(const std::string& reference, const std::string& path) const;
+  /// Each a boolean, a plain reference, or without combinations; const is an enum, what older
+  /// drafts say otherwise is said as 2020-12 does. Throws Error(input) for what has no such form.
+  std::vector<Alternative> alternatives(const spec::Json& schema,
+                                        const std::string& path,
+                                        bool strict);
+  /// Whether it says anything but of which type a value is.
+  bool constrains(const spec::Json& schema) const;
+  /// "integer" for whole numbers.
+  std::string type_of(const spec::Json& value) const;
+  const spec::Json& root() const { return root_; }
+  /// What is not held to, where that may be.
+  std::vector<std::string> take_ignored() { return std::exchange(ignored_, {}); }
+
+ private:
+  using List = std::vector<Alternative>;
+  List expanded(const spec::Json& schema, const std::string& path, bool strict, int depth);
+  List crossed(const List& a, const List& b, const std::string& path, int depth);
+  spec::Json merged(const spec::Json& a, const spec::Json& b, const std::string& path, int depth);
+  bool apart(const spec::Json& a, const spec::Json& b, int depth) const;
+  spec::Json dressed(spec::Json schema, const std::string& path) const;
+
+  const spec::Json& root_;
+  const std::string& where_;
+  std::vector<std::string> ignored_;
+};
+
+}  // namespace tessera::text

@@ -1,0 +1,23 @@
+// What every kind of data says of its files. Torch-free.
+#pragma once
+
+#include <string>
+
+#include "tessera/base/error.h"
+
+namespace tessera::train {
+
+/// Throws Error(spec) unless there are files to learn from, and one way at most to hold some out.
+template <class Data>
+void check_files(const Data& data, const std::string& where) {
+  if (data.train.empty())
+    fail(ErrorKind::spec, where + ".train", "no files; expected at least one");
+  if (data.valid_fraction >= 1)
+    fail(ErrorKind::spec, where + ".valid_fraction", "found {}; expected less than 1",
+         data.valid_fraction);
+  if (!data.valid.empty() && data.valid_fraction > 0)
+    fail(ErrorKind::spec, where + ".valid_fraction",
+         "given together with {}.valid; expected one of them", where);
+}
+
+}  // namespace tessera::train
