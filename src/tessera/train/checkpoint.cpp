@@ -117,6 +117,7 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
   PendingCheckpoint pending(run, progress.step);
   const fs::path& folder = pending.folder();
   const ShownAverage average(state.optimizer);
+  if (state.beside.derive) state.beside.derive();
   const Json resolved = resolve(recipe);
 
   const auto write_model = [&](const model::Model& model, const fs::path& to) {

@@ -57,8 +57,11 @@ ParameterSet::ParameterSet(const model::Model& model,
                            const std::vector<model::Overlay>& adapters,
                            const Beside& beside) {
   std::vector<std::pair<spec::ParamDecl, Tensor>> all;
+  const auto derived = [&](const std::string& name) {
+    return std::find(beside.derived.begin(), beside.derived.end(), name) != beside.derived.end();
+  };
   for (const auto& [decl, weight] : model.weights().all())
-    all.emplace_back(decl, weight->dense_tensor());
+    if (!derived(decl.name)) all.emplace_back(decl, weight->dense_tensor());
   for (const model::Overlay& adapter : adapters)
     for (auto& parameter : parameters_of(adapter)) all.push_back(std::move(parameter));
   for (const ParameterBeside& parameter : beside.parameters)

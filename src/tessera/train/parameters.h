@@ -1,6 +1,7 @@
 // Which parameters of a model are trained, and in which groups.
 #pragma once
 
+#include <functional>
 #include <map>
 
 #include "tessera/model/overlay.h"
@@ -36,6 +37,10 @@ struct Companion {
 struct Beside {
   std::vector<ParameterBeside> parameters = {};  // float32 leaves, by names that no model has
   Companion companion = {};
+  /// Parameters of the run's model that are not trained themselves: `derive` makes them of what is.
+  /// It is called before they are read.
+  std::vector<std::string> derived = {};
+  std::function<void()> derive = nullptr;
 };
 
 /// The trained parameters of a model in the order of their declaration. What lies in a file's

@@ -8,7 +8,7 @@
 
 namespace tessera::train {
 
-enum class SharedTables { embeddings, none };
+enum class SharedTables { embeddings, disentangled, none };
 
 }  // namespace tessera::train
 
@@ -16,6 +16,7 @@ template <>
 struct tessera::spec::EnumNames<tessera::train::SharedTables> {
   using E = tessera::train::SharedTables;
   static constexpr std::array names{std::pair{E::embeddings, "embeddings"},
+                                    std::pair{E::disentangled, "disentangled"},
                                     std::pair{E::none, "none"}};
 };
 
@@ -55,7 +56,8 @@ struct ReplacedTokenRecipe {
               "instead of it: its id, which may lie behind those of the tokenizer", {.min = 0}),
         field("share", &C::share,
               "embeddings: both models have one table of tokens, of positions and of types, where "
-              "these are of one width; none: each its own"),
+              "these are of one width; disentangled: those of the spec are the generator's, to which "
+              "its loss gives no gradient, and differences that it learns; none: each its own"),
         field("weight", &C::weight, "of the loss of the tokens that were put there", {.min = 0}),
         field("generator_weight", &C::generator_weight, "of the generator's own loss", {.min = 0})};
   }

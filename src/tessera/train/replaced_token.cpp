@@ -12,7 +12,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr const char *kFound = "loss", *kGenerator = "generator";
+constexpr const char *kFound = "loss", *kGenerator = "generator", *kDifference = "difference";
 
 struct Found {
   double hits = 0, said = 0, truth = 0, right = 0;
@@ -35,23 +35,44 @@ class ReplacedToken final : public Objective {
   std::string main_loss() const override { return kFound; }
 
   Beside join(const model::Model& model) override {
-    model::Weights fresh =
+    const model::Weights fresh =
         model::Weights::initial(spec_, RandomKey(seed_).fold(kGenerator).bits(0));
     std::map<std::string, model::WeightPtr> weights;
-    int64_t shared = 0;
+    Beside out;
+    tables_.clear();
+    int64_t alike = 0;
     for (const auto& [decl, weight] : fresh.all()) {
+      weights[decl.name] = weight;
       const model::WeightPtr other = model.weights().find(decl.name);
-      const bool same = how_.share == SharedTables::embeddings && is_table(decl.name) &&
-                        other != nullptr && other->shape() == weight->shape();
-      weights[decl.name] = same ? other : weight;
-      shared += same ? 1 : 0;
+      if (how_.share == SharedTables::none || !is_table(decl.name) || other == nullptr ||
+          other->shape() != weight->shape())
+        continue;
+      ++alike;
+      if (how_.share == SharedTables::embeddings) {
+        weights[decl.name] = other;
+        continue;
+      }
+      // both begin with the table of the spec
+      const at::NoGradGuard values;
+      Table table{other->dense_tensor(), weight->dense_tensor(),
+                  at::zeros_like(other->dense_tensor())};
+      table.of_generator.copy_(table.own);
+      spec::ParamDecl difference = decl;
+      difference.name = fmt::format("{}.{}", kDifference, decl.name);
+      out.parameters.push_back({std::move(difference), table.difference.requires_grad_(true)});
+      out.derived.push_back(decl.name);
+      table.own.requires_grad_(true);  // learn() hands its gradient on
+      tables_.push_back(std::move(table));
     }
-    if (how_.share == SharedTables::embeddings && shared == 0)
+    if (how_.share != SharedTables::none && alike == 0)
       fail(ErrorKind::spec, "objective.share",
-           "\"embeddings\", and no table of the generator is as wide as the spec's; expected its "
-           "embed.width to be that of the spec, or \"none\"");
+           "\"{}\", and no table of the generator is as wide as the spec's; expected its "
+           "embed.width to be that of the spec, or \"none\"",
+           spec::enum_name(how_.share));
     generator_ = std::make_unique<model::Model>(spec_, model::Weights::check(spec_, weights));
-    return {.companion = {kGenerator, generator_.get()}};
+    out.companion = {kGenerator, generator_.get()};
+    if (!tables_.empty()) out.derive = [this] { derive(); };
+    return out;
   }
 
   Denominators denominators(const PackedBatch& packed) const override {
@@ -67,6 +88,7 @@ class ReplacedToken final : public Objective {
                  const nn::Batch& batch,
                  const model::ForwardOptions& given,
                  const Denominators& whole) const override {
+    derive();
     PartLosses parts(whole), parts_of_generator(whole);
     model::ForwardOptions forward = given;
     forward.add_loss = parts_of_generator.sink();
@@ -101,11 +123,17 @@ class ReplacedToken final : public Objective {
     for (const PartLosses* of : {&parts, &parts_of_generator})
       if (of->weighted().defined()) added = added + of->weighted();
     backward_behind(hidden_tokens, added);
+    for (const Table& table : tables_) {
+      Tensor &from = Tensor(table.own).mutable_grad(), &to = Tensor(table.difference).mutable_grad();
+      if (from.defined()) to = to.defined() ? to.add_(from) : from;
+      from = Tensor();
+    }
     return sums;
   }
 
   Evaluation evaluate(const model::Model& model, const EvaluateOptions& options) const override {
     const at::NoGradGuard no_gradients;
+    derive();
     double nats = 0, of_generator = 0;
     int64_t tokens = 0, asked = 0;
     Found sum;
@@ -137,6 +165,18 @@ class ReplacedToken final : public Objective {
   }
 
  private:
+  /// Tables under "disentangled".
+  struct Table {
+    Tensor own, of_generator, difference;
+  };
+  void derive() const {
+    const at::NoGradGuard values;
+    for (const Table& table : tables_) {
+      Tensor own = table.own;
+      at::add_out(own, table.of_generator, table.difference);
+    }
+  }
+
   /// What the generator draws in the place of all tokens that it was asked for; those that stayed
   /// as they were too.
   template <class Key>
@@ -196,6 +236,7 @@ class ReplacedToken final : public Objective {
   model::ModelSpec spec_;
   uint64_t seed_;
   std::unique_ptr<model::Model> generator_;
+  std::vector<Table> tables_;
 };
 
 }  // namespace

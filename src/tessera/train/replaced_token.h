@@ -3,6 +3,10 @@
 // the first the mean nats of the hidden tokens, the second the mean of -ln s(z) or -ln s(-z) over
 // all tokens. What the generator draws is drawn without temperature, by the largest of logits and
 // Gumbel's noise, and no gradient passes it.
+//
+// Under "disentangled" a table of the discriminator is E_D = stop(E_G) + E_delta: E_delta, 0 at the
+// start, is what is trained, and E_G has the generator's gradient alone. He, Gao, Chen 2023
+// (DeBERTaV3), arXiv:2111.09543, sec. 3.3.
 #pragma once
 
 #include "tessera/train/objective.h"

@@ -1,6 +1,8 @@
 // Training by tokens that another model has put into a text.
 #include "tessera/train/replaced_token.h"
 
+#include <set>
+
 #include "tessera/format/safetensors.h"
 #include "tessera/ops/ops_testing.h"
 #include "tessera/train/batch_tensors.h"
@@ -85,8 +87,11 @@ TEST(ReplacedToken, TheGeneratorIsAQuarterAsWideUnlessItIsSaid) {
   };
   refused("objective.generator=\"a.json\"",
           "[objective.generator] found a string; expected a spec");
-  refused("spec.d_model=30",
-          "[objective.generator] missing, and the spec at a quarter of its width is no model");
+  expect_error(
+      ErrorKind::spec,
+      "[objective.generator] missing, and the spec at a quarter of its width is no model ([d_model] "
+      "30 is no multiple of 4)",
+      [&] { s.recipe({"spec.d_model=30", "spec.layers[0].mixer.head_dim=8"}); });
   refused("spec.heads=[\"masked_lm\"]",
           "[spec.head] found \"masked_lm\"; objective \"replaced_token\" needs \"token_score\"");
   refused("objective.rate=0", "[objective.rate]");
@@ -162,6 +167,86 @@ TEST(ReplacedToken, SharedTablesGetTheGradientsOfBoth) {
       two(model, recipe.optimizer, {}, apart_beside);
   EXPECT_EQ(together.trained().size() + 1, two.trained().size());
   EXPECT_EQ(two.trained().back().decl.name.substr(0, 10), "generator.");
+}
+
+TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
+  const Setting s;
+  const Recipe recipe = s.recipe({"objective.share=\"disentangled\""}),
+               apart = s.recipe({"objective.share=\"none\""});
+  const auto objective = open_objective(recipe, s.folder / "cache"),
+             other = open_objective(apart, s.folder / "cache");
+  const model::Model model(recipe.spec, start_weights(recipe).weights),
+      alone(apart.spec, start_weights(apart).weights);
+  const Beside beside = objective->join(model), two = other->join(alone);
+  ASSERT_EQ(beside.parameters.size(), 1u);
+  const ParameterBeside& difference = beside.parameters.front();
+  EXPECT_EQ(difference.decl.name, "difference.embed.token.weight");
+  EXPECT_EQ(difference.tensor.abs().sum().item<double>(), 0);
+  const Tensor of_generator =
+      beside.companion.model->weights().find("embed.token.weight")->dense_tensor();
+  const Tensor own = model.weights().find("embed.token.weight")->dense_tensor();
+  EXPECT_TRUE(of_generator.equal(own));
+  {
+    // the two models with tables of their own that hold the same
+    const at::NoGradGuard values;
+    Tensor(two.companion.model->weights().find("embed.token.weight")->dense_tensor()).copy_(own);
+  }
+  const ParameterSet set(model, recipe.optimizer, {}, beside);
+  std::set<std::string> trained;
+  for (const ParameterSet::Entry& entry : set.trained()) trained.insert(entry.decl.name);
+  EXPECT_TRUE(trained.contains("difference.embed.token.weight"));
+  EXPECT_TRUE(trained.contains("generator.embed.token.weight"));
+  EXPECT_FALSE(trained.contains("embed.token.weight"));
+  const ParameterSet set_of_two(alone, apart.optimizer, {}, two);
+
+  std::vector<int64_t> begun;
+  const PackedBatch packed = objective->source().train(0, 4, begun);
+  const Denominators whole = objective->denominators(packed);
+  const LossSums sums = objective->learn(model, packed, batch_of(packed), {}, whole),
+                 of_two = other->learn(alone, packed, batch_of(packed), {}, whole);
+  EXPECT_EQ(sums.at("loss"), of_two.at("loss"));
+  EXPECT_TRUE(of_generator.grad().equal(two.companion.model->weights()
+                                            .find("embed.token.weight")
+                                            ->dense_tensor()
+                                            .grad()));
+  EXPECT_TRUE(difference.tensor.grad().equal(
+      alone.weights().find("embed.token.weight")->dense_tensor().grad()));
+  EXPECT_FALSE(own.grad().defined());
+  // two batches add up
+  const Tensor once = difference.tensor.grad().clone();
+  objective->learn(model, packed, batch_of(packed), {}, whole);
+  ops::expect_near(difference.tensor.grad(), 2 * once, 1e-7);
+}
+
+TEST(ReplacedToken, DisentangledRunsGoOnBitForBit) {
+  Setting s;
+  s.json["objective"]["share"] = "disentangled";
+  s.json["optimizer"]["average"] = {{"decay", 0.9}};
+  s.json["train"]["steps"] = 20;
+  s.json["checkpoint"]["every"] = 8;
+  train(s.recipe(), s.run("whole"), {});
+  CancelToken cancel;
+  const auto stop = [&](const LogLine& line, int64_t) {
+    if (line.step == 11) cancel.request(15);
+  };
+  expect_error(ErrorKind::cancelled, "",
+               [&] { train(s.recipe(), s.run("cut"), {.cancel = &cancel, .on_step = stop}); });
+  train(s.recipe(), s.run("cut"), {.resume = true});
+  const fs::path a = checkpoint_folder(s.run("whole"), 20), b = checkpoint_folder(s.run("cut"), 20);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "objective.safetensors",
+                           "generator/model.safetensors"})
+    EXPECT_TRUE(read_text_file(a / file) == read_text_file(b / file)) << file;
+  // the model of a checkpoint has the table as it is used
+  const auto read = [](const fs::path& file, const char* name) {
+    const format::TensorFile all = format::open_safetensors(file);
+    const format::TensorView& view = all.at(name);
+    return at::from_blob(const_cast<std::byte*>(view.data.data()), view.shape, at::kFloat).clone();
+  };
+  const Tensor difference = read(a / "objective.safetensors", "difference.embed.token.weight");
+  EXPECT_GT(difference.abs().max().item<double>(), 1e-3);
+  EXPECT_TRUE(read(a / "model.safetensors", "embed.token.weight")
+                  .equal(read(a / "generator/model.safetensors", "embed.token.weight") +
+                         difference));
 }
 
 TEST(ReplacedToken, DrawsAreAFunctionOfTheSample) {
