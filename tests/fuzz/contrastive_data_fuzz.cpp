@@ -1,5 +1,5 @@
-// A file of texts that belong together: the first byte says whether it is a table, quoted or not, or
-// JSON lines, the rest is the file, as data to learn from and to be measured on.
+// A file of texts that belong together: the first byte says whether it is a table, quoted or not,
+// or JSON lines, the rest is the file, as data to learn from and to be measured on.
 #include "files.h"
 
 #include "tessera/convert/tokenizer.h"
@@ -23,9 +23,10 @@ TESSERA_FUZZ_TARGET(contrastive_data) {
     fuzz::run(
         [&] {
           recipe.data.train = {learns ? file
-                                      : folder.put("good.jsonl",
-                                                   "{\"text\": \"a\", \"positive\": \"b\"}\n"
-                                                   "{\"text\": \"c\", \"positive\": \"d\"}\n")
+                                      : folder
+                                            .put("good.jsonl",
+                                                 "{\"text\": \"a\", \"positive\": \"b\"}\n"
+                                                 "{\"text\": \"c\", \"positive\": \"d\"}\n")
                                             .string()};
           recipe.data.valid = {file};
           if (learns) recipe.data.valid.clear();

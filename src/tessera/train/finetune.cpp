@@ -35,8 +35,8 @@ const std::vector<std::string> kSecondTexts = {"text_b",    "text2",    "sentenc
 const std::vector<std::string> kLabels = {"label",  "labels", "class",   "category",  "gold_label",
                                           "target", "intent", "emotion", "sentiment", "y"};
 const std::vector<std::string> kScores = {"score", "similarity", "similarity_score", "rating"};
-const std::vector<std::string> kAnchors = {"anchor", "query", "question", "sentence1", "sentence",
-                                           "text"};
+const std::vector<std::string> kAnchors = {"anchor",    "query",    "question",
+                                           "sentence1", "sentence", "text"};
 const std::vector<std::string> kPositives = {"positive", "pos"};
 const std::vector<std::string> kNegatives = {"negatives", "negative", "neg"};
 const std::vector<std::string> kWordLists = {"words", "tokens"};

@@ -110,6 +110,15 @@ TEST_F(Finetune, MakesARecipeThatIsRead) {
   EXPECT_EQ(head.optimizer.lr, 0.5);
 }
 
+TEST_F(Finetune, TheModelOfARecipeMayBeSet) {
+  const FinetuneOptions how = options("a.tsv", table("sentence\tlabel", {"good\t1", "bad\t0"}));
+  Json json = plan_finetune(how).recipe;
+  json["init"]["from"] = (folder_ / "nowhere").string();
+  const Recipe recipe = read_recipe(json, "", {"init.from=" + how.model});
+  EXPECT_EQ(recipe.spec.d_model, 8);
+  EXPECT_EQ(recipe.init->from, how.model);
+}
+
 TEST_F(Finetune, TextsThatBelongTogether) {
   FinetuneOptions how =
       options("p.tsv", table("anchor\tpositive\tnegative", {"one\tb\tc", "two\tfour\tf"}));

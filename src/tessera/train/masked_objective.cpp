@@ -113,8 +113,7 @@ void check_masked(const Recipe& recipe,
     fail(ErrorKind::spec, "train.windows",
          "an encoder reads its whole input at once and carries nothing on; use \"isolated\"");
   if (!(how.rate > 0 && how.rate <= 1))
-    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1",
-         how.rate);
+    fail(ErrorKind::spec, "objective.rate", "found {}; expected more than 0, at most 1", how.rate);
   if (how.mask + how.random > 1)
     fail(ErrorKind::spec, "objective.random",
          "found {} beside mask {}; expected at most 1 together", how.random, how.mask);
@@ -142,8 +141,8 @@ PackedBatch hide_tokens(PackedBatch batch,
     }
     const auto first = static_cast<size_t>(begin), size = static_cast<size_t>(length);
     masking.apply(std::span(batch.ids).subspan(first, size),
-                   std::span(batch.targets).subspan(first, size),
-                   MaskDraws::of(keys[static_cast<size_t>(row)], length), begins);
+                  std::span(batch.targets).subspan(first, size),
+                  MaskDraws::of(keys[static_cast<size_t>(row)], length), begins);
   }
   batch.n_targets = static_cast<int64_t>(batch.targets.size()) -
                     std::count(batch.targets.begin(), batch.targets.end(), -1);

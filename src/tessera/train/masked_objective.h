@@ -17,9 +17,7 @@ void check_masked(const Recipe& recipe,
                   std::string_view head);
 
 /// How that hides them; throws Error(spec) for a mask that there is not.
-Masking masking_of(const MaskedRecipe& how,
-                   const Recipe& recipe,
-                   const text::Tokenizer& tokenizer);
+Masking masking_of(const MaskedRecipe& how, const Recipe& recipe, const text::Tokenizer& tokenizer);
 
 /// Row r of a batch with tokens hidden by keys[r]; the pieces of a row lie side by side.
 PackedBatch hide_tokens(PackedBatch batch,

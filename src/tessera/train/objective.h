@@ -52,8 +52,8 @@ class Objective {
   /// The loss that is logged as such, one of its own.
   virtual std::string main_loss() const = 0;
 
-  /// Before the first step, of the model that a run trains: makes what is trained beside it and is no
-  /// part of it.
+  /// Before the first step, of the model that a run trains: makes what is trained beside it and is
+  /// no part of it.
   virtual Beside join(const model::Model&) { return {}; }
 
   virtual Denominators denominators(const PackedBatch& packed) const = 0;

@@ -25,9 +25,9 @@ struct ParameterBeside {
   Tensor tensor;
 };
 
-/// A model that is trained beside a run's own, and kept in a folder of that name in its checkpoints.
-/// Its parameters are trained behind that name: "generator.layers.0.mixer.q.weight"; those that it
-/// has in common with the run's own model are that one's.
+/// A model that is trained beside a run's own, and kept in a folder of that name in its
+/// checkpoints. Its parameters are trained behind that name: "generator.layers.0.mixer.q.weight";
+/// those that it has in common with the run's own model are that one's.
 struct Companion {
   std::string name;
   const model::Model* model = nullptr;  // which must outlive what it is given to; null = none

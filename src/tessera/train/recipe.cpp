@@ -609,6 +609,10 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   json = extended(std::move(json), folder);
   inline_spec(json, folder);
   const bool own_spec = json.is_object() && json.contains("spec");
+  // which model that is, before it is read
+  for (const std::string& assignment : overrides)
+    if (assignment.starts_with("init.") || assignment.starts_with("init="))
+      model::apply_override(json, assignment);
   take_from_model(json, folder);
   for (const std::string& assignment : overrides) {
     model::apply_override(json, assignment);

@@ -54,10 +54,11 @@ struct ReplacedTokenRecipe {
         field("mask_token", &C::mask_token, "the mask, a token of the tokenizer"),
         field("mask_id", &C::mask_id,
               "instead of it: its id, which may lie behind those of the tokenizer", {.min = 0}),
-        field("share", &C::share,
-              "embeddings: both models have one table of tokens, of positions and of types, where "
-              "these are of one width; disentangled: those of the spec are the generator's, to which "
-              "its loss gives no gradient, and differences that it learns; none: each its own"),
+        field(
+            "share", &C::share,
+            "embeddings: both models have one table of tokens, of positions and of types, where "
+            "these are of one width; disentangled: those of the spec are the generator's, to which "
+            "its loss gives no gradient, and differences that it learns; none: each its own"),
         field("weight", &C::weight, "of the loss of the tokens that were put there", {.min = 0}),
         field("generator_weight", &C::generator_weight, "of the generator's own loss", {.min = 0})};
   }

@@ -124,7 +124,8 @@ class ReplacedToken final : public Objective {
       if (of->weighted().defined()) added = added + of->weighted();
     backward_behind(hidden_tokens, added);
     for (const Table& table : tables_) {
-      Tensor &from = Tensor(table.own).mutable_grad(), &to = Tensor(table.difference).mutable_grad();
+      Tensor &from = Tensor(table.own).mutable_grad(),
+             &to = Tensor(table.difference).mutable_grad();
       if (from.defined()) to = to.defined() ? to.add_(from) : from;
       from = Tensor();
     }

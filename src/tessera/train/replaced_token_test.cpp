@@ -87,11 +87,13 @@ TEST(ReplacedToken, TheGeneratorIsAQuarterAsWideUnlessItIsSaid) {
   };
   refused("objective.generator=\"a.json\"",
           "[objective.generator] found a string; expected a spec");
-  expect_error(
-      ErrorKind::spec,
-      "[objective.generator] missing, and the spec at a quarter of its width is no model ([d_model] "
-      "30 is no multiple of 4)",
-      [&] { s.recipe({"spec.d_model=30", "spec.layers[0].mixer.head_dim=8"}); });
+  expect_error(ErrorKind::spec,
+               "[objective.generator] missing, and the spec at a quarter of its width is no model "
+               "([d_model] "
+               "30 is no multiple of 4)",
+               [&] {
+                 s.recipe({"spec.d_model=30", "spec.layers[0].mixer.head_dim=8"});
+               });
   refused("spec.heads=[\"masked_lm\"]",
           "[spec.head] found \"masked_lm\"; objective \"replaced_token\" needs \"token_score\"");
   refused("objective.rate=0", "[objective.rate]");
@@ -205,10 +207,8 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
   const LossSums sums = objective->learn(model, packed, batch_of(packed), {}, whole),
                  of_two = other->learn(alone, packed, batch_of(packed), {}, whole);
   EXPECT_EQ(sums.at("loss"), of_two.at("loss"));
-  EXPECT_TRUE(of_generator.grad().equal(two.companion.model->weights()
-                                            .find("embed.token.weight")
-                                            ->dense_tensor()
-                                            .grad()));
+  EXPECT_TRUE(of_generator.grad().equal(
+      two.companion.model->weights().find("embed.token.weight")->dense_tensor().grad()));
   EXPECT_TRUE(difference.tensor.grad().equal(
       alone.weights().find("embed.token.weight")->dense_tensor().grad()));
   EXPECT_FALSE(own.grad().defined());
@@ -244,9 +244,9 @@ TEST(ReplacedToken, DisentangledRunsGoOnBitForBit) {
   };
   const Tensor difference = read(a / "objective.safetensors", "difference.embed.token.weight");
   EXPECT_GT(difference.abs().max().item<double>(), 1e-3);
-  EXPECT_TRUE(read(a / "model.safetensors", "embed.token.weight")
-                  .equal(read(a / "generator/model.safetensors", "embed.token.weight") +
-                         difference));
+  EXPECT_TRUE(
+      read(a / "model.safetensors", "embed.token.weight")
+          .equal(read(a / "generator/model.safetensors", "embed.token.weight") + difference));
 }
 
 TEST(ReplacedToken, DrawsAreAFunctionOfTheSample) {
