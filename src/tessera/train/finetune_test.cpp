@@ -136,9 +136,10 @@ TEST_F(Finetune, TextsThatBelongTogether) {
   std::ofstream(folder_ / "encoder/1_Pooling/config.json") << R"({"pooling_mode_cls_token": true})";
   EXPECT_EQ(plan_finetune(how).recipe["objective"]["pooling"], "cls");
   // a label says more
+  how.text = "anchor";
   how.label = "negative";
   EXPECT_EQ(plan_finetune(how).task, "classification");
-  how.label = "";
+  how.text = how.label = "";
   how.columns = {"anchor", "positive"};
   const std::string message = test::error_of([&] { plan_finetune(how); });
   EXPECT_NE(message.find("--columns with texts that belong together"), std::string::npos)
