@@ -140,7 +140,7 @@ TEST_F(Finetune, TextsThatBelongTogether) {
   how.label = "negative";
   EXPECT_EQ(plan_finetune(how).task, "classification");
   how.text = how.label = "";
-  how.columns = {"anchor", "positive"};
+  how.columns = {"anchor", "positive", "negative"};
   const std::string message = test::error_of([&] { plan_finetune(how); });
   EXPECT_NE(message.find("--columns with texts that belong together"), std::string::npos)
       << message;
