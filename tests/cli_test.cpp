@@ -311,9 +311,10 @@ TEST_F(Cli, FinetuneGuessesAndClassifyUsesWhatItMade) {
 TEST_F(Cli, HelpOfEveryVerbHasExamples) {
   EXPECT_EQ(run("--help").code, 0);
   for (const char* verb :
-       {"generate", "chat",     "serve", "forward", "embed",  "classify", "eval",    "tokenize",
-        "train",    "finetune", "data",  "plan",    "show",   "list",     "convert", "quantize",
-        "index",    "search",   "bench", "verify",  "doctor", "docs",     "runs"}) {
+       {"generate", "chat",     "serve",   "forward",  "embed", "classify",
+        "eval",     "tokenize", "train",   "finetune", "data",  "plan",
+        "show",     "list",     "convert", "quantize", "index", "search",
+        "bench",    "verify",   "doctor",  "docs",     "runs",  "train-tokenizer"}) {
     const Outcome help = run(std::string(verb) + " --help");
     EXPECT_EQ(help.code, 0) << verb << help.err;
     EXPECT_NE(help.out.find("Examples:"), std::string::npos) << verb;
@@ -457,6 +458,33 @@ TEST_F(Cli, TextsComeFromFilesPipesAndStandardInput) {
   const Outcome outcome = run("generate " + pipe + " --prompt x", "mkfifo '" + pipe + "'; ");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.err.find("a pipe; expected a regular file"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Cli, ATokenizerIsLearntFromTexts) {
+  const std::string out = (folder_.path() / "tokens").string(),
+                    file =
+                        folder_.write("pairs.jsonl",
+                                      "{\"en\": \"two dogs, two cats\", \"de\": \"zwei Hunde\"}\n\n"
+                                      "{\"en\": \"two men\", \"de\": \"zwei M\u00e4nner\"}\n");
+  const Outcome learnt =
+      run("train-tokenizer " + file +
+          " --key en --key de --vocab 280 --special '<fim>' --json --out " + out);
+  ASSERT_EQ(learnt.code, 0) << learnt.err;
+  const int64_t tokens = spec::parse_json(learnt.out, "stdout")["tokens"];
+  EXPECT_GT(tokens, 261);
+  EXPECT_LE(tokens, 280);
+  const Outcome ids = run("tokenize " + out + " --json --text 'two zwei'");
+  EXPECT_EQ(spec::parse_json(ids.out, "stdout")["tokens"].size(), 3u)
+      << ids.out;  // "zwei" stands first
+  EXPECT_EQ(run("tokenize " + out + " --parse-special --text '<pad><s></s><mask><fim>'").out,
+            "0 1 2 3 4\n");
+  expect_refused("train-tokenizer " + file + " --out " + out, 2, "holds a tokenizer.json already");
+  expect_refused("train-tokenizer " + file + " --key fr --out x", 1, "pairs.jsonl:1]");
+  expect_refused("train-tokenizer " + file + " --vocab 100 --out x", 2, "100 tokens");
+  expect_refused("train-tokenizer " + folder_.write("none.txt", "") + " --out x", 1, "no text");
+  expect_refused("train-tokenizer " + folder_.write("bytes.txt", "ab\xFF\n") + " --out x", 1,
+                 "bytes.txt:1]");
+  EXPECT_FALSE(fs::exists("x"));
 }
 
 TEST_F(Cli, TokenizeGoesOneWay) {
@@ -1154,6 +1182,15 @@ TEST_F(Cli, LinesOfAFileAreAnsweredAsPromptsAre) {
     EXPECT_EQ(apart[i]["answer"], spec::parse_json(alone.out, "stdout")["text"]) << prompt;
     EXPECT_EQ(joined[i]["q"], prompt + apart[i]["answer"].get<std::string>());
   }
+  // beside what was expected, which here is what is said
+  std::string known;
+  for (const spec::Json& line : apart)
+    known += spec::Json{{"q", line["q"]}, {"wanted", line["answer"]}}.dump() + "\n";
+  const Outcome scored =
+      run("generate " + model + " --prompt-key q --expected-key wanted --prompts-from " +
+          folder_.write("known.jsonl", known));
+  EXPECT_NE(scored.err.find(", chrF 100.00, 1.000 words"), std::string::npos) << scored.err;
+  expect_refused(lines + " --prompt-key q --expected-key wanted", 1, "no text under \"wanted\"");
   expect_refused(lines, 1, "questions.jsonl:1]");
   expect_refused(lines + " --prompt A", 2, "--prompt beside --prompts-from");
   expect_refused("generate " + model + " --answer-key a --prompt A", 2, "--prompts-from");
@@ -1792,6 +1829,53 @@ TEST_F(ChatCli, AnswersAreWhatTheModelSaysAfterTheTemplate) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, answer + continued(second));
   EXPECT_EQ(chat("Name a colour.\nAnother.\n", "--prefix-cache 0").out, outcome.out);
+}
+
+TEST_F(Cli, WhatWasLearntByHeartIsAnsweredInAChat) {
+  // a tokenizer of its own, a template by name: what a run leaves converses by itself
+  std::string lines;
+  const std::vector<std::pair<std::string, std::string>> talks = {
+      {"Hi", "Yo"}, {"2+2=", "4"}, {"Bye", "See you"}, {"Who?", "I"}, {"Red?", "No"}};
+  for (const auto& [question, answer] : talks)
+    lines += spec::Json{{"messages",
+                         {{{"role", "user"}, {"content", question}},
+                          {{"role", "assistant"}, {"content", answer}}}}}
+                 .dump() +
+             "\n";
+  const std::string data = folder_.write("talks.jsonl", lines),
+                    tokens = (folder_ / "tokens").string(), out = (folder_ / "talker").string();
+  const Outcome learnt = run("train-tokenizer " + data + " --vocab 300 --json --out " + tokens +
+                             " --special '<|im_start|>' --special '<|im_end|>'");
+  ASSERT_EQ(learnt.code, 0) << learnt.err;
+  const int64_t vocab = spec::parse_json(learnt.out, "stdout")["tokens"];
+  const spec::Json recipe = {
+      {"spec",
+       {{"tessera", 1},
+        {"arch", "decoder"},
+        {"vocab", vocab},
+        {"d_model", 32},
+        {"norm", {{"type", "rms_norm"}}},
+        {"layers",
+         {{{"repeat", 2},
+           {"mixer",
+            {{"type", "attention"},
+             {"n_heads", 2},
+             {"position", {{"type", "rope"}, {"theta", 10000}}}}}}}},
+        {"ffn", {{"type", "glu"}, {"act", "silu"}, {"d_hidden", 64}}},
+        {"head", {{"type", "tied"}}}}},
+      {"data", {{"train", {data}}, {"format", "jsonl"}, {"tokenizer", tokens}}},
+      {"objective", {{"type", "chat"}, {"format", "chatml"}}},
+      {"train", {{"steps", 150}, {"batch", 5}, {"length", 40}, {"seed", 1}}},
+      {"optimizer", {{"lr", 0.01}}}};
+  const Outcome trained =
+      run("train " + folder_.write("talk.json", recipe.dump()) + " --out " + out);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  for (const auto& [question, answer] : talks)
+    EXPECT_EQ(run("chat " + out + "/latest --temperature 0", "",
+                  "<'" + folder_.write("said", question + "\n") + "'")
+                  .out,
+              answer + "\n")
+        << question;
 }
 
 TEST_F(ChatCli, AConversationGoesOnFromItsFile) {

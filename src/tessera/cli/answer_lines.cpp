@@ -4,6 +4,8 @@
 #include <sstream>
 
 #include "tessera/base/text_input.h"
+#include "tessera/text/corpus_scores.h"
+#include "tessera/text/utf8.h"
 
 namespace tessera::cli {
 
@@ -18,6 +20,11 @@ void AnswerLines::add(CLI::App& app) {
                  "with --prompts-from: key of the answer; the prompt's own = both as one text")
       ->capture_default_str()
       ->needs(lines);
+  app.add_option(
+         "--expected-key", expected_key,
+         "with --prompts-from: key of the text that is expected; at the end BLEU and chrF of all "
+         "answers are said, as sacrebleu counts them")
+      ->needs(lines);
   app.add_option("--at-once", at_once, "with --prompts-from: lines that are answered side by side")
       ->capture_default_str()
       ->needs(lines)
@@ -28,7 +35,7 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
                                                                    int64_t)>& answer) const {
   const std::string where = file == "-" ? "stdin" : file;
   std::vector<Json> lines;
-  std::vector<std::string> prompts;
+  std::vector<std::string> prompts, expected;
   std::istringstream text(read_text_input(file, &cancel_token()));
   int64_t number = 0;
   for (std::string line; std::getline(text, line);) {
@@ -36,15 +43,18 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string place = fmt::format("{}:{}", where, number);
     Json json = spec::parse_json(line, place);
-    if (!json.is_object() || !json.contains(prompt_key) || !json[prompt_key].is_string())
-      fail(ErrorKind::file, place,
-           "no text under \"{}\"; expected an object that has one, or "
-           "another --prompt-key",
-           prompt_key);
-    prompts.push_back(json[prompt_key].get<std::string>());
+    const auto text_of = [&](const std::string& key, const char* flag) {
+      if (!json.is_object() || !json.contains(key) || !json[key].is_string())
+        fail(ErrorKind::file, place,
+             "no text under \"{}\"; expected an object that has one, or another {}", key, flag);
+      return json[key].get<std::string>();
+    };
+    prompts.push_back(text_of(prompt_key, "--prompt-key"));
+    if (!expected_key.empty()) expected.push_back(text_of(expected_key, "--expected-key"));
     lines.push_back(std::move(json));
   }
   if (lines.empty()) fail(ErrorKind::file, where, "no lines; expected JSON objects");
+  text::CorpusScores scores;
   for (int64_t first = 0; first < std::ssize(lines); first += at_once) {
     const int64_t n = std::min(at_once, std::ssize(lines) - first);
     const auto begin = prompts.begin() + first;
@@ -52,12 +62,16 @@ void AnswerLines::run(const std::function<std::vector<std::string>(const std::ve
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(first + i);
       const std::string& said = answers.at(static_cast<size_t>(i));
+      if (!expected.empty()) scores.add(text::to_valid_utf8(said), expected[at]);
       lines[at][answer_key] = answer_key == prompt_key ? prompts[at] + said : said;
       fmt::print("{}\n", lines[at].dump(-1, ' ', false, Json::error_handler_t::replace));
     }
     flush_output();
     fmt::print(stderr, "{} of {} lines\n", first + n, lines.size());
   }
+  if (!expected.empty())
+    fmt::print(stderr, "BLEU {:.2f}, chrF {:.2f}, {:.3f} words for each that was expected\n",
+               scores.bleu(), scores.chrf(), scores.length_ratio());
 }
 
 }  // namespace tessera::cli

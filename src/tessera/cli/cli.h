@@ -63,6 +63,7 @@ void examples(CLI::App& app, std::initializer_list<const char*> lines);
 
 // Verbs that need no tensors.
 std::function<int()> add_tokenize(CLI::App&);
+std::function<int()> add_train_tokenizer(CLI::App&);
 std::function<int()> add_show(CLI::App&);
 std::function<int()> add_plan(CLI::App&);
 std::function<int()> add_list(CLI::App&);

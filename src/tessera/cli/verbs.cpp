@@ -7,6 +7,8 @@ namespace tessera::cli {
 const std::vector<Verb>& plain_verbs() {
   static const std::vector<Verb> verbs = {
       {"tokenize", "Text to token ids, and back", add_tokenize},
+      {"train-tokenizer", "A byte-level BPE tokenizer from texts, as Hugging Face folders hold it",
+       add_train_tokenizer},
       {"show", "Prints a spec (or a model's), resolved on demand", add_show},
       {"plan", "Parameters, FLOPs and state bytes of a spec or model", add_plan},
       {"list", "Mechanisms and families, a line each", add_list},

@@ -60,7 +60,12 @@ Model::Model(ModelSpec spec, Weights weights)
     : spec_(std::make_unique<const ModelSpec>(std::move(spec))),
       weights_(std::make_unique<const Weights>(std::move(weights))) {
   const auto source = [w = weights_.get()](const ModelSpec& stack) -> nn::WeightSource {
-    return [w, &stack](const std::string& name) { return w->asked(stack.kept_as(name)); };
+    return [w, &stack](const std::string& name) {
+      WeightPtr weight = w->asked(stack.kept_as(name));
+      // a decoder's texts go on token by token, with the bits of the whole
+      if (weight == nullptr || stack.causal()) return weight;
+      return std::make_shared<const ops::Weight>(weight->of_whole_texts());
+    };
   };
   if (spec_->encoder) encoder_ = std::make_unique<Stack>(*spec_->encoder, source(*spec_->encoder));
   stack_ = std::make_unique<Stack>(*spec_, source(*spec_));

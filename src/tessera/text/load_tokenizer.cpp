@@ -71,7 +71,8 @@ std::vector<std::filesystem::path> tokenizer_files_in(const std::filesystem::pat
   const auto file = tokenizer_file_in(folder);
   if (!file) return files;
   files.push_back(*file);
-  for (const char* name : {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"})
+  for (const char* name : {"tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",
+                           "chat_template.jinja"})
     if (std::filesystem::is_regular_file(folder / name)) files.push_back(folder / name);
   return files;
 }

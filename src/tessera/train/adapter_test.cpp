@@ -65,6 +65,18 @@ TEST(AdapterRun, TrainsTheProductsAlone) {
   EXPECT_LT(fs::file_size(checkpoint / infer::kAdapterFile), 20000u);
 }
 
+TEST(AdapterRun, WhatItBeginsFromMayBeNamedLater) {
+  const TemporaryFolder folder;
+  const std::string file = gguf_file(folder, DType::q8_0).string();
+  const Json json = {{"init", {{"from", "nowhere"}}},
+                     {"data", {{"type", "copying"}, {"items", 4}, {"valid", 8}}},
+                     {"train", {{"steps", 1}, {"batch", 1}, {"length", 24}}}};
+  expect_error(ErrorKind::file, "nowhere", [&] { read_recipe(json, ""); });
+  const Recipe recipe = read_recipe(json, "", {"spec.context=48", "init.from=" + file});
+  EXPECT_EQ(recipe.init->from, file);
+  EXPECT_EQ(recipe.spec.context, 48);
+}
+
 TEST(AdapterRun, LeavesTheBlocksOfAGgufFileAsTheyAre) {
   const TemporaryFolder folder;
   const fs::path file = gguf_file(folder, DType::q8_0);

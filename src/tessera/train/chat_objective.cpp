@@ -1,5 +1,7 @@
 #include "tessera/train/chat_objective.h"
 
+#include "tessera/base/output_file.h"
+#include "tessera/text/chat_formats.h"
 #include "tessera/train/chat_source.h"
 #include "tessera/train/next_token_objective.h"
 
@@ -39,6 +41,17 @@ class ChatObjective final : public ObjectiveOf<ChatRecipe> {
                                const std::filesystem::path&,
                                const CancelToken* cancel) const override {
     return open_chats(recipe, keys_, open_tokenizer(recipe.data), cancel);
+  }
+
+  /// A tokenizer that has no template of the format, nor ends texts with what ends its answers.
+  void write_beside(const Recipe& recipe, const std::filesystem::path& checkpoint) const override {
+    if (!keys_.format || recipe.data.tokenizer == "bytes") return;
+    write_file_atomically(checkpoint / "chat_template.jinja",
+                          text::chat_format_source(*keys_.format).value());
+    const spec::Json ends = prompts_of(keys_, open_tokenizer(recipe.data)).ends();
+    if (!ends.empty())
+      write_file_atomically(checkpoint / "generation_config.json",
+                            spec::Json{{"eos_token_id", ends}}.dump(1));
   }
 };
 

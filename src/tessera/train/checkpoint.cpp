@@ -90,6 +90,14 @@ std::string copy_tokenizer(const std::string& tokenizer, const fs::path& folder)
   return path.filename().string();
 }
 
+/// What ends a text of the model that the run began from, and how its tokens are chosen.
+void copy_generation_config(const Recipe& recipe, const fs::path& folder) {
+  if (!recipe.init) return;
+  const fs::path file = fs::path(recipe.init->from) / "generation_config.json";
+  if (fs::is_regular_file(file))
+    write_file_atomically(folder / file.filename(), read_text_file(file));
+}
+
 model::ModelSpec spec_in(const format::TensorFile& file) {
   const auto text = file.metadata().find("tessera_spec");
   if (text == file.metadata().end())
@@ -125,10 +133,13 @@ fs::path save_checkpoint(const fs::path& run, const RunState& state, const Progr
     if (!recipe.task) metadata["tessera_tokenizer"] = copy_tokenizer(recipe.data.tokenizer, to);
     format::write_safetensors(to / kModel, parameter_views(model), metadata);
   };
-  if (state.adapters.empty())
+  if (state.adapters.empty()) {
     write_model(state.model, folder);
-  else
+    copy_generation_config(recipe, folder);
+    recipe.objective->write_beside(recipe, folder);
+  } else {
     infer::write_adapter(folder, state.adapters, state.model);
+  }
   if (const Companion& other = state.beside.companion; other.model != nullptr) {
     create_folder(folder / other.name);
     write_model(*other.model, folder / other.name);

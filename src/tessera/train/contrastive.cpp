@@ -90,7 +90,9 @@ class Contrastive final : public Objective {
                       const UpdateView* view) const override {
     if (view == nullptr) return learn(model, packed, batch, forward, whole);
     const auto& part = dynamic_cast<const CachedGradients&>(*view).parts.at(packed.first_sample);
-    return backward(model, packed, batch, forward, whole, [&](const Tensor&) { return part; });
+    return backward(model, packed, batch, forward, whole, [&](const Tensor&) {
+      return CachedGradients::Part{part.sums, part.gradient_ND * whole.loss_scale};
+    });
   }
 
   LossSums learn(const model::Model& model,
@@ -103,7 +105,7 @@ class Contrastive final : public Objective {
       layout.add(packed);
       const Tensor own = vectors_ND.detach().requires_grad_(true);
       const ContrastLosses losses = contrast(own, layout, how_);
-      (losses.loss_B.sum() / std::max(1.0, whole.of(kLoss))).backward();
+      (losses.loss_B.sum() / whole.divisor(kLoss)).backward();
       return CachedGradients::Part{sums_of(losses, 0, layout.samples()), own.grad()};
     });
   }

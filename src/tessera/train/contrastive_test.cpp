@@ -125,7 +125,8 @@ Tensor gradients(const Objective& objective,
                  const model::Model& model,
                  int64_t samples,
                  int64_t micro,
-                 LossSums& sums) {
+                 LossSums& sums,
+                 double loss_scale = 1) {
   std::vector<PackedBatch> parts;
   Denominators whole;
   std::vector<int64_t> begun;
@@ -133,6 +134,7 @@ Tensor gradients(const Objective& objective,
     parts.push_back(objective.source().train(first, micro, begun));
     whole += objective.denominators(parts.back());
   }
+  whole.loss_scale = loss_scale;
   for (const auto& [decl, weight] : model.weights().all())
     Tensor(weight->dense_tensor()).mutable_grad() = Tensor();
   model::ForwardOptions forward;
@@ -171,6 +173,14 @@ TEST(Contrastive, SeveralBatchesAreOneLargeOne) {
     EXPECT_GT(norm, 1e-3);
     EXPECT_LT((one - four).norm().item<double>(), 1e-5 * norm);
     for (const auto& [name, sum] : of_one) EXPECT_NEAR(of_four.at(name), sum, 1e-4) << name;
+    // in fp16 all gradients are multiplied by a power of 2
+    LossSums scaled;
+    for (const int64_t micro : {12, 3})
+      EXPECT_LT((gradients(*objective, model, 12, micro, scaled, 1024) / 1024 -
+                 (micro == 12 ? one : four))
+                    .norm()
+                    .item<double>(),
+                1e-6 * norm);
     // which is another thing than four small ones, each with its own negatives
     double apart = 0;
     std::vector<int64_t> begun;

@@ -299,7 +299,7 @@ class Distillation final : public Objective {
   }
 
   double factor(size_t term, const Pass& pass) const {
-    return config_.keys().alpha * terms_[term].weight / std::max(1.0, pass.whole.of(losses_[term]));
+    return config_.keys().alpha * terms_[term].weight / pass.whole.divisor(losses_[term]);
   }
 
   /// Of the terms of layers, either those of mixers fed by the teacher or all others: a number

@@ -66,7 +66,7 @@ class LabelledObjective : public Objective {
     if (logits.size(0) > 0) {
       const Tensor loss = loss_of(logits, packed);
       sums[kLoss] = loss.item<double>();
-      const Tensor share = loss / std::max(1.0, whole.of(kLoss));
+      const Tensor share = loss / whole.divisor(kLoss);
       total = total.defined() ? total + share : share;
     }
     if (std::isfinite(sums[kLoss]) && total.defined()) total.backward();

@@ -9,6 +9,7 @@
 #include "tessera/train/batch_tensors.h"
 #include "tessera/train/evaluate.h"
 #include "tessera/train/layer_norms.h"
+#include "tessera/train/precision.h"
 #include "tessera/train/run_folder.h"
 
 namespace tessera::train {
@@ -39,6 +40,7 @@ Loop::Loop(const Recipe& recipe,
              recipe.watch.value_or(WatchRecipe()),
              recipe.checkpoint.best,
              recipe.checkpoint.metric) {
+  if (recipe.train.precision == Precision::fp16) scaler_.emplace(recipe.train.loss_scale);
   progress_.carried = fresh_rows(recipe);
   const auto look = [this](const model::ModelSpec& stack) {
     model::for_each_part(stack, [this](const spec::AnyPart& part) {
@@ -89,6 +91,7 @@ void Loop::restore() {
   watch_.restore(progress_.watch, where);
   if (!progress_.watch.is_null())
     noise_scale_.restore(progress_.watch.value("noise_scale", Json()), where);
+  if (scaler_) scaler_->restore(progress_.watch.value("loss_scale", Json()), where);
   tidy_checkpoints(folder_, recipe_.checkpoint.keep, watch_.best_steps());
 }
 
@@ -138,8 +141,7 @@ void Loop::report(LogLine& line) {
 /// Forward, backward and update over `accumulate` batches.
 LogLine Loop::update() {
   const TrainRecipe& how = recipe_.train;
-  const ops::TrainingProducts products(
-      how.precision == Precision::bf16 ? ops::ProductType::bf16 : ops::ProductType::float32);
+  const ops::TrainingProducts products(product_type(how.precision));
   // a step that does not complete leaves the rows as they were
   std::optional<CarriedRows> carried = progress_.carried;
   std::vector<PackedBatch> packed;
@@ -158,6 +160,8 @@ LogLine Loop::update() {
   Counts counts;
   std::vector<NoiseScale::Small> small;
   std::vector<std::vector<float>> before;  // the gradient of the micro-batches so far
+  const double loss_scale = scaler_ ? scaler_->scale() : 1;
+  whole.loss_scale = loss_scale;
   const auto view = objective_.view(learner_->model, packed, forward_options());
   for (int64_t micro = 0; micro < how.accumulate; ++micro) {
     const PackedBatch& batch = packed[static_cast<size_t>(micro)];
@@ -167,13 +171,15 @@ LogLine Loop::update() {
     // their share of the whole, taken for a mean of its own
     const double tokens = objective_.denominators(batch).of(objective_.main_loss()),
                  share = norm_of_change(learner_->parameters.gradients(), before),
-                 own = tokens > 0 ? share * asked / tokens : 0;
+                 own = tokens > 0 ? share / loss_scale * asked / tokens : 0;
     small.push_back({own * own, tokens});
   }
   before.clear();
+  if (scaler_) learner_->parameters.divide_gradients(loss_scale);
   const std::vector<Gradient> gradients = learner_->parameters.gradients();
   const double norm = norm_of(gradients);
-  if (!std::isfinite(norm)) stop_at_gradient(gradients);
+  if (!scaler_ && !std::isfinite(norm)) stop_at_gradient(gradients);
+  const bool made = !scaler_ || scaler_->update(std::isfinite(norm));
 
   const double factor = recipe_.schedule.factor(progress_.step, how.steps);
   const double lr = recipe_.optimizer.lr * factor;
@@ -181,7 +187,7 @@ LogLine Loop::update() {
   // where nothing is asked there is nothing to learn: not even the decay moves a parameter
   std::optional<LayerNorms> norms;
   if (measures(measured.norms)) norms.emplace(learner_->parameters);
-  if (asked > 0) {
+  if (asked > 0 && made) {
     learner_->optimizer->update(factor, scale);
     const int64_t balance = recipe_.experts ? recipe_.experts->balance_steps : 0;
     std::map<std::string, Tensor> ruled = counts.ruled;
@@ -193,9 +199,16 @@ LogLine Loop::update() {
   progress_.step += 1;
   progress_.sample += how.accumulate * how.batch;
   progress_.tokens += static_cast<int64_t>(objective_.predicted(whole));
-  LogLine line{.step = progress_.step, .lr = lr, .grad_norm = norm, .tokens = progress_.tokens};
+  LogLine line{
+      .step = progress_.step, .lr = lr, .grad_norm = made ? norm : 0, .tokens = progress_.tokens};
   if (norms) line.norms = norms->after();
-  if (!small.empty() && asked > 0) {
+  if (scaler_) line.loss_scale = loss_scale;
+  if (!made)
+    line.warnings.push_back(
+        fmt::format("gradients in fp16 were not finite: no update is made, and the loss is "
+                    "multiplied by {} from here on",
+                    scaler_->scale()));
+  if (!small.empty() && asked > 0 && made) {
     noise_scale_.add(small, norm * norm, asked);
     line.noise_scale = noise_scale_.value();
   }
@@ -208,7 +221,7 @@ LogLine Loop::update() {
     for (const infer::ExpertUse::Collapse& collapse : counts.experts.collapsed())
       line.alarms.push_back(collapse.text());
   }
-  if (asked > 0) watch(counts, gradients, line);
+  if (asked > 0 && made) watch(counts, gradients, line);
   if (recipe_.experts && recipe_.experts->changes()) change_experts(counts, line);
   return line;
 }
@@ -389,6 +402,7 @@ void Loop::save() {
   check_weights();
   progress_.watch = watch_.to_json();
   progress_.watch["noise_scale"] = noise_scale_.to_json();
+  if (scaler_) progress_.watch["loss_scale"] = scaler_->to_json();
   progress_.best = watch_.best_steps();
   log_->flush();
   save_checkpoint(folder_, state(), progress_);

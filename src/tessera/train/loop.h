@@ -10,6 +10,7 @@
 #include "tessera/nn/sequence_split.h"
 #include "tessera/train/checkpoint.h"
 #include "tessera/train/learner.h"
+#include "tessera/train/loss_scaler.h"
 #include "tessera/train/noise_scale.h"
 #include "tessera/train/objective.h"
 #include "tessera/train/run_watch.h"
@@ -111,6 +112,7 @@ class Loop {
   Progress progress_;
   RunWatch watch_;
   NoiseScale noise_scale_;
+  std::optional<LossScaler> scaler_;  // in fp16
   RunLog* log_ = nullptr;
   int64_t saved_ = 0;  // step of the newest checkpoint
   int64_t logged_tokens_ = 0;

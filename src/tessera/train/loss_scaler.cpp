@@ -25,10 +25,22 @@ bool LossScaler::update(bool finite) {
   return false;
 }
 
-void LossScaler::restore(const State& state) {
-  scale_ = state.scale;
-  good_ = state.good;
-  skipped_ = state.skipped;
+spec::Json LossScaler::to_json() const {
+  return {{"scale", scale_}, {"good", good_}, {"skipped", skipped_}};
+}
+
+void LossScaler::restore(const spec::Json& json, std::string_view where) {
+  const auto number = [&](const char* name, double least) {
+    const auto found = json.is_object() ? json.find(name) : json.end();
+    if (!json.is_object() || found == json.end() || !found->is_number() ||
+        !(found->get<double>() >= least))
+      fail(ErrorKind::file, "checkpoint", "{}: \"loss_scale.{}\" is missing or no number from {}",
+           where, name, least);
+    return found->get<double>();
+  };
+  scale_ = number("scale", 1);
+  good_ = static_cast<int64_t>(number("good", 0));
+  skipped_ = static_cast<int64_t>(number("skipped", 0));
 }
 
 }  // namespace tessera::train

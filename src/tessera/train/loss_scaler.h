@@ -9,6 +9,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+
+#include "tessera/spec/json.h"
 
 namespace tessera::train {
 
@@ -21,13 +24,9 @@ class LossScaler {
   /// the run cannot go on.
   bool update(bool finite);
 
-  /// For checkpoints.
-  struct State {
-    double scale;
-    int64_t good, skipped;  // in a row
-  };
-  State state() const { return {scale_, good_, skipped_}; }
-  void restore(const State& state);
+  /// For checkpoints. Reading throws Error(file) naming `where` on what it cannot have written.
+  spec::Json to_json() const;
+  void restore(const spec::Json& json, std::string_view where);
 
  private:
   double scale_;

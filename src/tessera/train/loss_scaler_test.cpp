@@ -16,7 +16,7 @@ TEST(LossScaler, TraceOfTorch) {
     EXPECT_EQ(scaler.scale(), want[i]) << i;
     // one that goes on from a checkpoint is the same
     LossScaler other(1, 3);
-    other.restore(scaler.state());
+    other.restore(scaler.to_json(), "here");
     scaler = other;
   }
 }
@@ -31,7 +31,17 @@ TEST(LossScaler, EndsWhereNoSmallerScaleHelps) {
   expect_error(ErrorKind::input, "the loss divided by 2 by now", [&] { small.update(false); });
   LossScaler saved(0x1p100);
   for (int i = 0; i < 100; ++i) saved.update(i % 19 == 0);
-  EXPECT_EQ(saved.state().skipped, 4);
+  EXPECT_EQ(saved.to_json()["skipped"], 4);
+}
+
+TEST(LossScaler, OfAnotherCheckpointIsRefused) {
+  LossScaler scaler;
+  for (const char* json :
+       {"null", "{}", R"({"scale": 0.5, "good": 0, "skipped": 0})",
+        R"({"scale": 2, "good": -1, "skipped": 0})", R"({"scale": "2", "good": 1, "skipped": 0})",
+        R"({"scale": 2, "good": 1})"})
+    expect_error(ErrorKind::file, "[checkpoint] here: \"loss_scale.",
+                 [&] { scaler.restore(spec::parse_json(json, "test"), "here"); });
 }
 
 }  // namespace

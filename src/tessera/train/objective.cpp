@@ -118,7 +118,7 @@ class CrossEntropy final : public TokenObjective {
     forward.take_values = nullptr;
     const Tensor targets = targets_of(packed);
     LossOptions options = loss_;
-    options.scale = terms.own / std::max(1.0, whole.of(kNextToken));
+    options.scale = terms.own / whole.divisor(kNextToken);
     Tensor added = look_ahead(model, packed, batch, forward, hidden, whole, terms.own, sums);
     const auto add = [&added](const Tensor& share) {
       if (share.defined()) added = added.defined() ? added + share : share;
@@ -139,7 +139,7 @@ class CrossEntropy final : public TokenObjective {
     const HeadLoss head = head_loss(model, hidden, targets, options);
     const TokenLosses& own = head.sums;
     for (const Tensor& policy_N : policies)
-      add(policy_loss(policy_N, nll_N, targets, whole.of(kNextToken)));
+      add(policy_loss(policy_N, nll_N, targets, whole.divisor(kNextToken)));
     if (std::isfinite(own.smoothed)) backward_behind(head, added);
     sums[kNextToken] = own.nll;
     if (loss_.smoothing.share > 0) sums[kSmoothed] = own.smoothed;
@@ -163,11 +163,10 @@ class CrossEntropy final : public TokenObjective {
   static Tensor policy_loss(const Tensor& policy_N,
                             const Tensor& nll_N,
                             const Tensor& targets_N,
-                            double denominator) {
+                            double divisor) {
     const Tensor asked = (targets_N >= 0).to(at::kDouble);
     const Tensor mean = nll_N.sum() / asked.sum().clamp_min(1);
-    return (policy_N * ((nll_N - mean) * asked / std::max(1.0, denominator)).to(policy_N.options()))
-        .sum();
+    return (policy_N * ((nll_N - mean) * asked / divisor).to(policy_N.options())).sum();
   }
   /// The losses of the predictors one after the other, so that the logits of one are there at a
   /// time, and a number with their gradients on what they read (undefined = none have any).
@@ -194,8 +193,7 @@ class CrossEntropy final : public TokenObjective {
                                  : trunk_ND.index_select(0, at::tensor(ahead.tokens, at::kLong));
       previous = model.predict(index, read_MD, ahead.batch, forward);
       LossOptions options = loss_;
-      options.scale =
-          factor * ahead_weight_ / static_cast<double>(ahead_) / std::max(1.0, whole.of(name));
+      options.scale = factor * ahead_weight_ / static_cast<double>(ahead_) / whole.divisor(name);
       const HeadLoss loss =
           head_loss(model, previous, at::tensor(ahead.targets, at::kLong), options);
       sums[name] += loss.sums.nll;

@@ -7,6 +7,7 @@
 // tokens of a call: means over the tokens that their stack reads.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,10 +26,13 @@ struct Denominators {
   std::map<std::string, double> losses;  // the objective's own, by name
   double tokens = 0;                     // that the model reads, those of sources left out
   double source_tokens = 0;              // that the encoder beside it reads
+  double loss_scale = 1;                 // that all gradients are multiplied by (loss_scaler.h)
   Denominators& operator+=(const Denominators& other);
   /// Of the objective's loss of that name, else of a part's: where it begins with "encoder.", of a
   /// part of the encoder beside the model (model::ForwardOptions::add_loss).
   double of(const std::string& loss) const;
+  /// What a sum of that loss is divided by before it goes back: that, or 1 where nothing is asked.
+  double divisor(const std::string& loss) const { return std::max(1.0, of(loss)) / loss_scale; }
 };
 
 /// Sums of losses over one batch or several, by name.

@@ -35,6 +35,8 @@ class ObjectiveConfig {
   virtual std::vector<std::string> kinds() const { return {}; }
   /// Keys of the recipe that name what else than the data it learns from: "objective.teacher".
   virtual std::vector<std::string> reads() const { return {}; }
+  /// Puts beside a checkpoint's model and tokenizer what who runs it has to know.
+  virtual void write_beside(const Recipe&, const std::filesystem::path& /*checkpoint*/) const {}
 };
 
 /// One type of the table.

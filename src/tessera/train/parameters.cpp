@@ -131,6 +131,12 @@ void ParameterSet::clear_gradients() const {
   for (const Entry& entry : trained_) Tensor(entry.tensor).mutable_grad() = Tensor();
 }
 
+void ParameterSet::divide_gradients(double by) const {
+  const at::NoGradGuard no_graph;
+  for (const Entry& entry : trained_)
+    if (Tensor gradient = entry.tensor.grad(); gradient.defined()) gradient.div_(by);
+}
+
 void ParameterSet::follow_rules(const std::map<std::string, Tensor>& counts) const {
   for (const Entry& entry : ruled_) {
     const auto found = counts.find(entry.decl.rule.statistic);

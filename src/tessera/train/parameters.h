@@ -76,6 +76,7 @@ class ParameterSet {
   void follow_rules(const std::map<std::string, Tensor>& counts) const;
 
   void clear_gradients() const;
+  void divide_gradients(double by) const;
   /// Of trained(), in their order.
   std::vector<Gradient> gradients() const;
 

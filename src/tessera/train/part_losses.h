@@ -17,7 +17,7 @@ class PartLosses {
     return [this](const std::string& name, const Tensor& sum) {
       const auto [known, added] = sums_.emplace(name, sum.detach());
       if (!added) known->second = known->second + sum.detach();
-      const Tensor share = sum / std::max(1.0, whole_.of(name));
+      const Tensor share = sum / whole_.divisor(name);
       weighted_ = weighted_.defined() ? weighted_ + share : share;
     };
   }

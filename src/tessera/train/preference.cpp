@@ -8,15 +8,12 @@
 #include "tessera/train/loss.h"
 #include "tessera/train/objective_config.h"
 #include "tessera/train/part_losses.h"
+#include "tessera/train/precision.h"
 #include "tessera/train/preference_loss.h"
 #include "tessera/train/reference_scores.h"
 
 namespace tessera::train {
 namespace {
-
-ops::ProductType product_type(Precision precision) {
-  return precision == Precision::bf16 ? ops::ProductType::bf16 : ops::ProductType::float32;
-}
 
 /// Sum of ln p over the targets of each piece, from the nats of all tokens.
 std::vector<double> log_p_of(const PackedBatch& packed, const Tensor& nll_N) {
@@ -102,7 +99,7 @@ class Preference final : public Objective {
       // d/d nats is less d/d ln p
       std::fill_n(factors.begin() + packed.pieces[i].begin, packed.pieces[i].length, -slopes[i]);
     const HeadLoss head = head_loss(model, hidden, targets,
-                                    {.scale = 1 / std::max(1.0, whole.of("loss")),
+                                    {.scale = 1 / whole.divisor("loss"),
                                      .weight_N = at::tensor(factors, at::kDouble)});
     backward_behind(head, parts.weighted());
     return sums;

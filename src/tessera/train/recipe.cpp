@@ -608,15 +608,17 @@ Recipe read_recipe(Json json, const fs::path& folder, const std::vector<std::str
   nn::register_mechanisms();
   json = extended(std::move(json), folder);
   inline_spec(json, folder);
-  const bool own_spec = json.is_object() && json.contains("spec");
-  // which model that is, before it is read
+  // what changes parts of a spec waits until there is one, from `init`, which others may name
+  const auto changes_a_spec = [](const std::string& assignment) {
+    return assignment.starts_with("spec.") || assignment.starts_with("spec[");
+  };
   for (const std::string& assignment : overrides)
-    if (assignment.starts_with("init.") || assignment.starts_with("init="))
-      model::apply_override(json, assignment);
+    if (!changes_a_spec(assignment)) model::apply_override(json, assignment);
+  const bool own_spec = json.is_object() && json.contains("spec");
+  inline_spec(json, folder);
   take_from_model(json, folder);
-  for (const std::string& assignment : overrides) {
-    model::apply_override(json, assignment);
-  }
+  for (const std::string& assignment : overrides)
+    if (changes_a_spec(assignment)) model::apply_override(json, assignment);
   inline_spec(json, folder);
   if (!json.is_object())
     fail(ErrorKind::spec, "recipe", "found {}; expected an object", spec::kind_of(json));

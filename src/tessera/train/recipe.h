@@ -47,6 +47,7 @@ enum class DataFormat {
 enum class Precision {
   float32,
   bf16,  // factors of products; all else is float32
+  fp16,
 };
 enum class WindowOrder {
   isolated,  // shuffled; each begins without a past
@@ -87,7 +88,8 @@ struct tessera::spec::EnumNames<tessera::train::WindowOrder> {
 template <>
 struct tessera::spec::EnumNames<tessera::train::Precision> {
   using E = tessera::train::Precision;
-  static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"}};
+  static constexpr std::array names{std::pair{E::float32, "float32"}, std::pair{E::bf16, "bf16"},
+                                    std::pair{E::fp16, "fp16"}};
 };
 
 namespace tessera::train {
@@ -193,6 +195,7 @@ struct TrainRecipe {
   int64_t carry_limit = 0;
   int64_t accumulate = 1;
   Precision precision = Precision::float32;
+  double loss_scale = 65536;  // of fp16, at first
   int64_t seed = 0;
   int64_t threads = 0;
   int64_t eval_every = 0;
@@ -221,9 +224,17 @@ struct TrainRecipe {
               "carried: tokens of a document after which its row begins anew; 0 = at its end",
               {.min = 0}),
         field("accumulate", &C::accumulate, "forward passes per update", {.min = 1}),
-        field("precision", &C::precision,
-              "bf16: the factors of products are rounded to it, on processors that have units for "
-              "that; weights, sums, gradients and all that is no product stay float32"),
+        field(
+            "precision", &C::precision,
+            "bf16, on processors that have units for it, or fp16, of a scaled loss: what the "
+            "factors "
+            "of products are rounded to; weights, sums, gradients and all that is no product stay "
+            "float32"),
+        field("loss_scale", &C::loss_scale,
+              "fp16: what the loss is multiplied by at first; half of it where gradients are not "
+              "finite, "
+              "twice of it after 2,000 updates in which they are",
+              {.min = 1}),
         field("seed", &C::seed, "of initial values, order of the data and dropout", {.min = 0}),
         field("threads", &C::threads, "0 = as the process is set", {.min = 0}),
         field("eval_every", &C::eval_every, "steps between evaluations; 0 = at the end only",
@@ -358,11 +369,11 @@ struct Recipe {
   OptimizerRecipe optimizer;
   Schedule schedule;
   CheckpointRecipe checkpoint;
-  std::optional<InitRecipe> init = {};         // else as the spec declares them, by train.seed
+  std::optional<InitRecipe> init = {};  // else as the spec declares them, by train.seed
   ObjectivePtr objective = next_token_objective();
-  std::optional<AdapterRecipe> adapter = {};   // trained alone, beside init's model as it is stored
+  std::optional<AdapterRecipe> adapter = {};  // trained alone, beside init's model as it is stored
   std::optional<ExpertsRecipe> experts =
-      {};  // how they are treated; the spec is that of the beginning
+      {};                                 // how they are treated; the spec is that of the beginning
   std::optional<StopRecipe> stop = {};    // null = after train.steps alone
   std::optional<WatchRecipe> watch = {};  // null = as it stands there
   /// What reading it has decided and whoever trains should know, a line each.

@@ -102,7 +102,7 @@ class ReplacedToken final : public Objective {
     });
     const HeadLoss hidden_tokens =
         head_loss(*generator_, hidden, targets_of(packed),
-                  {.scale = how_.generator_weight / std::max(1.0, whole.of(kGenerator))});
+                  {.scale = how_.generator_weight / whole.divisor(kGenerator)});
 
     forward.key = given.key;
     forward.add_statistic = given.add_statistic;
@@ -119,7 +119,7 @@ class ReplacedToken final : public Objective {
       sums[kFound] = std::numeric_limits<double>::quiet_NaN();  // the run stops at either
       return sums;
     }
-    Tensor added = losses_N.sum() * (how_.weight / std::max(1.0, whole.of(kFound)));
+    Tensor added = losses_N.sum() * (how_.weight / whole.divisor(kFound));
     for (const PartLosses* of : {&parts, &parts_of_generator})
       if (of->weighted().defined()) added = added + of->weighted();
     backward_behind(hidden_tokens, added);

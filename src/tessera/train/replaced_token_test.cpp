@@ -212,8 +212,14 @@ TEST(ReplacedToken, DisentangledTablesDifferByWhatTheDiscriminatorLearns) {
   EXPECT_TRUE(difference.tensor.grad().equal(
       alone.weights().find("embed.token.weight")->dense_tensor().grad()));
   EXPECT_FALSE(own.grad().defined());
-  // two batches add up
+  // two batches add up, in fp16 multiplied by a power of 2
   const Tensor once = difference.tensor.grad().clone();
+  Denominators scaled = whole;
+  scaled.loss_scale = 1024;
+  difference.tensor.mutable_grad() = Tensor();
+  objective->learn(model, packed, batch_of(packed), {}, scaled);
+  ops::expect_near(difference.tensor.grad() / 1024, once, 1e-7);
+  difference.tensor.mutable_grad() = once.clone();
   objective->learn(model, packed, batch_of(packed), {}, whole);
   ops::expect_near(difference.tensor.grad(), 2 * once, 1e-7);
 }

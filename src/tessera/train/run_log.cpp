@@ -107,6 +107,7 @@ Json to_json(const LogLine& line) {
   if (!line.expert_changes.empty()) json["expert_changes"] = line.expert_changes;
   if (!line.warnings.empty()) json["warnings"] = line.warnings;
   if (!line.stopped.empty()) json["stopped"] = line.stopped;
+  if (line.loss_scale) json["loss_scale"] = *line.loss_scale;
   if (line.noise_scale) json["noise_scale"] = *line.noise_scale;
   if (!line.norms.empty()) json["norms"] = line.norms;
   return json;
@@ -142,6 +143,7 @@ LogLine log_line_of(const Json& json, const std::string& where) {
   line.valid_loss = number("valid_loss");
   line.valid_bits_per_byte = number("valid_bits_per_byte");
   line.accuracy = number("accuracy");
+  line.loss_scale = number("loss_scale");
   line.noise_scale = number("noise_scale");
   for (const auto& [group, to] :
        {std::pair("losses", &line.losses), std::pair("scores", &line.scores)}) {

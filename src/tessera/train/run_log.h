@@ -37,6 +37,7 @@ struct LogLine {
   spec::Json expert_changes = {};  // by mixture, where some came or went (expert_changes.h)
   std::vector<std::string> warnings = {};    // of what happened just now (run_watch.h)
   std::string stopped = {};                  // why the run ends here, before its last step
+  std::optional<double> loss_scale = {};     // of the update, in fp16
   std::optional<double> noise_scale = {};    // tokens, when measured (noise_scale.h)
   spec::Json norms = {};                     // by layer, when measured (layer_norms.h)
 };

@@ -156,16 +156,51 @@ TEST(Trainer, InBf16LearnsAsInFloat32WithAnyThreadsAndResumesBitForBit) {
   s.train("one", {}, {bf16, "train.threads=1"});
   s.train("three", {}, {bf16, "train.threads=3"});
   expect_same_run(s.run("one"), s.run("three"), 12);
-  EXPECT_THROW(s.train("cut", {.on_step =
-                                   [](const LogLine& line, int64_t) {
-                                     if (line.step == 8) throw std::runtime_error("crash");
-                                   }},
+  EXPECT_THROW(s.train("cut",
+                       {.on_step =
+                            [](const LogLine& line, int64_t) {
+                              if (line.step == 8) throw std::runtime_error("crash");
+                            }},
                        {bf16}),
                std::runtime_error);
   expect_error(ErrorKind::spec, "\"train.precision\" differs",
                [&] { s.train("cut", {.resume = true}); });
   s.train("cut", {.resume = true}, {bf16});
   expect_same_run(s.run("one"), s.run("cut"), 12);
+}
+
+TEST(Trainer, InFp16LearnsAsInFloat32OfAScaledLossAndResumesBitForBit) {
+  const Setting s;
+  const std::string fp16 = "train.precision=fp16";
+  const double exact = *s.train("exact", {}, {"train.steps=60"}).last->valid_loss,
+               rounded = *s.train("rounded", {}, {"train.steps=60", fp16}).last->valid_loss;
+  EXPECT_NE(exact, rounded);
+  EXPECT_NEAR(exact, rounded, 0.02);
+  // a loss that is too small to have gradients in fp16 does not learn as well
+  const std::string small = "train.loss_scale=1";
+  EXPECT_NE(*s.train("unscaled", {}, {"train.steps=60", fp16, small}).last->valid_loss, rounded);
+
+  // too large a scale leaves updates out until it is none, and a run that goes on knows it
+  const std::string large = "train.loss_scale=1e9";
+  std::vector<LogLine> lines;
+  s.train("whole", {.on_step = [&](const LogLine& line, int64_t) { lines.push_back(line); }},
+          {fp16, large, "train.threads=1"});
+  ASSERT_EQ(lines.size(), 12u);
+  EXPECT_EQ(lines[0].loss_scale, 1e9);
+  EXPECT_EQ(lines[0].grad_norm, 0);
+  ASSERT_EQ(lines[0].warnings.size(), 1u);
+  EXPECT_NE(lines[0].warnings[0].find("no update is made"), std::string::npos);
+  EXPECT_EQ(lines[1].loss_scale, 5e8);
+  EXPECT_GT(lines[11].grad_norm, 0) << "still too large: " << *lines[11].loss_scale;
+  EXPECT_THROW(s.train("cut",
+                       {.on_step =
+                            [](const LogLine& line, int64_t) {
+                              if (line.step == 8) throw std::runtime_error("crash");
+                            }},
+                       {fp16, large, "train.threads=3"}),
+               std::runtime_error);
+  s.train("cut", {.resume = true}, {fp16, large, "train.threads=3"});
+  expect_same_run(s.run("whole"), s.run("cut"), 12);
 }
 
 TEST(Trainer, Bf16IsRefusedWithoutUnitsForIt) {

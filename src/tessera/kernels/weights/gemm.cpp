@@ -19,18 +19,24 @@
 #define TESSERA_KERNELS_GEMM_TYPES_
 namespace tessera::kernels {
 
-/// What a place of a panel holds: a float32, or in its bits two bfloat16 that follow each other
-/// along k, the first one in the lower half. Sums of pairs are taken by units for them, or in float32.
-enum class Place { number, pair, pair_for_units };
+/// What a place of a panel holds: a float32, that of the nearest float16, or in its bits two
+/// bfloat16 that follow each other along k, the first one in the lower half. Sums of pairs are
+/// taken by units for them, or in float32.
+enum class Place { number, half, pair, pair_for_units };
 constexpr int64_t numbers_of(Place place) {
-  return place == Place::number ? 1 : 2;
+  return place == Place::number || place == Place::half ? 1 : 2;
 }
 
 /// The loops of one target and kind of places.
 struct GemmKernels {
   int64_t columns, block_rows, depth;  // of a panel of b, of a block of a, of a piece of k
-  void (*pack_panels)(
-      const MatrixView& b, int64_t n, int64_t k0, int64_t depth, int64_t begin, int64_t end, float* to);
+  void (*pack_panels)(const MatrixView& b,
+                      int64_t n,
+                      int64_t k0,
+                      int64_t depth,
+                      int64_t begin,
+                      int64_t end,
+                      float* to);
   void (*block)(const MatrixView& a,
                 int64_t row,
                 int64_t rows,
@@ -52,8 +58,8 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 
-// A tile: 28 of 32 registers of AVX-512 hold its sums, 12 of 16 of the others. Rows of b's piece are
-// packed for all threads and stay in the third cache level, a block of a in the second.
+// A tile: 28 of 32 registers of AVX-512 hold its sums, 12 of 16 of the others. Rows of b's piece
+// are packed for all threads and stay in the third cache level, a block of a in the second.
 constexpr bool kWide = HWY_TARGET <= HWY_AVX3;
 constexpr int kRows = kWide ? 14 : 6;
 constexpr int kColumns = 2 * kLanes;
@@ -75,16 +81,15 @@ HWY_INLINE hn::Vec<U32> upper_half(hn::Vec<U32> x) {
   return hn::And(x, hn::Set(U32(), 0xFFFF0000));
 }
 HWY_INLINE V32 pairs(V32 first, V32 second) {
-  return hn::BitCast(
-      F32(), hn::Or(hn::ShiftRight<16>(rounded(first)), upper_half(rounded(second))));
+  return hn::BitCast(F32(),
+                     hn::Or(hn::ShiftRight<16>(rounded(first)), upper_half(rounded(second))));
 }
 /// Of neighbours, two vectors of them.
 HWY_INLINE V32 pairs_of_neighbours(V32 lower, V32 upper) {
   const auto even = [](V32 x) {
     const auto bits = hn::BitCast(U64(), rounded(x));
     const auto first = hn::ShiftRight<48>(hn::ShiftLeft<32>(bits));
-    const auto second =
-        hn::And(hn::ShiftRight<32>(bits), hn::Set(U64(), uint64_t{0xFFFF0000}));
+    const auto second = hn::And(hn::ShiftRight<32>(bits), hn::Set(U64(), uint64_t{0xFFFF0000}));
     return hn::BitCast(F32(), hn::Or(first, second));
   };
   return hn::ConcatEven(F32(), even(upper), even(lower));
@@ -138,13 +143,34 @@ void pack_pairs(const float* from,
     for (int64_t i = 0; i < count; ++i)
       for (int64_t q = 0; q < n; q += 2 * kLanes) {
         const float* row = from + i * across + p + q;
-        hn::Store(pairs_of_neighbours(load_upto(row, n - q), n - q > kLanes
-                                                                 ? load_upto(row + kLanes, n - q - kLanes)
-                                                                 : zero()),
-                  F32(), rows + i * kStep + q / 2);
+        hn::Store(
+            pairs_of_neighbours(load_upto(row, n - q),
+                                n - q > kLanes ? load_upto(row + kLanes, n - q - kLanes) : zero()),
+            F32(), rows + i * kStep + q / 2);
       }
     turn_rows(rows, kStep, count, (n + 1) / 2, to + p / 2 * width, width, width);
   }
+}
+
+/// The nearest float16, ties to even; a NaN stays one. Highway's own conversion cuts off on some
+/// targets.
+HWY_INLINE V32 nearest_half(V32 x) {
+  const V32 size = hn::Abs(x);
+  // 10 bits behind the first; what is then above the largest is infinite
+  const auto bits = hn::BitCast(U32(), size);
+  const auto odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(U32(), 1));
+  const V32 normal = hn::BitCast(F32(), hn::And(hn::Add(bits, hn::Add(odd, hn::Set(U32(), 0xFFF))),
+                                                hn::Set(U32(), 0xFFFFE000)));
+  const V32 bounded = hn::IfThenElse(hn::Gt(normal, all(65504)), hn::Inf(F32()), normal);
+  // below 2^-14 multiples of 2^-24, which are the last bits of numbers from 0.5 to 1
+  const V32 small = hn::Sub(hn::Add(size, all(0.5F)), all(0.5F));
+  const V32 rounded = hn::IfThenElse(hn::Lt(size, all(0x1p-14F)), small, bounded);
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::CopySign(rounded, x));
+}
+
+void round_to_halves(float* numbers, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes)
+    store_upto(nearest_half(load_upto(numbers + i, n - i)), numbers + i, n - i);
 }
 
 template <Place kPlace>
@@ -155,16 +181,17 @@ void pack(const float* from,
           int64_t width,
           int64_t depth,
           float* to) {
-  if constexpr (kPlace == Place::number)
+  if constexpr (kPlace == Place::number || kPlace == Place::half)
     pack_numbers(from, across, along, count, width, depth, to);
-  else
+  if constexpr (kPlace == Place::half) round_to_halves(to, width * depth);
+  if constexpr (kPlace == Place::pair || kPlace == Place::pair_for_units)
     pack_pairs(from, across, along, count, width, depth, to);
 }
 
 /// sum + x y, of what places hold.
 template <Place kPlace>
 HWY_INLINE V32 add_product(V32 sum, V32 x, V32 y) {
-  if constexpr (kPlace == Place::number) return hn::MulAdd(x, y, sum);
+  if constexpr (kPlace == Place::number || kPlace == Place::half) return hn::MulAdd(x, y, sum);
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   if constexpr (kPlace == Place::pair_for_units) {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(x.raw), "v"(y.raw));
@@ -175,9 +202,7 @@ HWY_INLINE V32 add_product(V32 sum, V32 x, V32 y) {
     const auto first = [](V32 v) {
       return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::BitCast(U32(), v)));
     };
-    const auto second = [](V32 v) {
-      return hn::BitCast(F32(), upper_half(hn::BitCast(U32(), v)));
-    };
+    const auto second = [](V32 v) { return hn::BitCast(F32(), upper_half(hn::BitCast(U32(), v))); };
     return hn::MulAdd(second(x), second(y), hn::MulAdd(first(x), first(y), sum));
   }
 }
@@ -231,8 +256,13 @@ HWY_INLINE void tile(const float* HWY_RESTRICT a,
 }
 
 template <Place kPlace>
-void pack_panels(
-    const MatrixView& b, int64_t n, int64_t k0, int64_t depth, int64_t begin, int64_t end, float* to) {
+void pack_panels(const MatrixView& b,
+                 int64_t n,
+                 int64_t k0,
+                 int64_t depth,
+                 int64_t begin,
+                 int64_t end,
+                 float* to) {
   const int64_t places = (depth + numbers_of(kPlace) - 1) / numbers_of(kPlace);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t j = panel * kColumns;
@@ -263,8 +293,8 @@ void block(const MatrixView& a,
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     const int64_t j = panel * kColumns;
     for (int64_t i = 0; i < rows; i += kRows)
-      tile<kPlace>(packed + i * places, panels + j * places, places, out + (row + i) * out_stride + j,
-                   out_stride, std::min<int64_t>(kRows, rows - i),
+      tile<kPlace>(packed + i * places, panels + j * places, places,
+                   out + (row + i) * out_stride + j, out_stride, std::min<int64_t>(kRows, rows - i),
                    std::min<int64_t>(kColumns, n - j), add);
   }
 }
@@ -277,6 +307,8 @@ GemmKernels gemm_kernels(Place place) {
   switch (place) {
     case Place::number:
       return kernels_of<Place::number>();
+    case Place::half:
+      return kernels_of<Place::half>();
     case Place::pair_for_units:
       if constexpr (kWide) return kernels_of<Place::pair_for_units>();
       break;
@@ -297,6 +329,10 @@ HWY_EXPORT(gemm_kernels);
 
 namespace {
 
+// numbers of b's piece that are packed at once, 16 MiB: what is wider is done by some columns after
+// the other
+constexpr int64_t kPacked = int64_t{1} << 22;
+
 void multiply(Place place,
               const MatrixView& a,
               const MatrixView& b,
@@ -305,20 +341,38 @@ void multiply(Place place,
               int64_t k,
               float* out,
               int64_t out_stride,
-              bool add) {
+              bool add,
+              const float* bias) {
   require(m >= 0 && n >= 0 && k >= 0 && (m <= 1 || out_stride >= n), "gemm",
           "m = {}, n = {}, k = {}, stride {}", m, n, k, out_stride);
-  require((a.row == 1 || a.column == 1 || m * k <= 1) && (b.row == 1 || b.column == 1 || k * n <= 1),
-          "gemm", "strides {}, {} and {}, {}; expected one of each to be 1", a.row, a.column, b.row,
-          b.column);
+  require(
+      (a.row == 1 || a.column == 1 || m * k <= 1) && (b.row == 1 || b.column == 1 || k * n <= 1),
+      "gemm", "strides {}, {} and {}, {}; expected one of each to be 1", a.row, a.column, b.row,
+      b.column);
+  require(bias == nullptr || !add, "gemm", "a bias, and an output that is added to");
   if (m == 0 || n == 0) return;
+  const auto begin_with_bias = [&](int64_t row, int64_t rows, int64_t first, int64_t last) {
+    for (int64_t i = row; i < row + rows; ++i)
+      std::copy(bias + first, bias + last, out + i * out_stride + first);
+  };
   if (k == 0) {
-    for (int64_t i = 0; i < m && !add; ++i) std::fill_n(out + i * out_stride, n, 0.0F);
+    if (bias != nullptr)
+      begin_with_bias(0, m, 0, n);
+    else
+      for (int64_t i = 0; i < m && !add; ++i) std::fill_n(out + i * out_stride, n, 0.0F);
     return;
   }
   cap_targets();
   const GemmKernels kernels = HWY_DYNAMIC_DISPATCH(gemm_kernels)(place);
   const int64_t columns = kernels.columns, rows = kernels.block_rows;
+  const int64_t places = (std::min(k, kernels.depth) + numbers_of(place) - 1) / numbers_of(place);
+  const int64_t widest = std::max<int64_t>(1, kPacked / (columns * places)) * columns;
+  if (n > widest) {
+    for (int64_t j = 0; j < n; j += widest)
+      multiply(place, a, {b.data + j * b.column, b.row, b.column}, m, std::min(widest, n - j), k,
+               out + j, out_stride, add, bias == nullptr ? nullptr : bias + j);
+    return;
+  }
   const int64_t n_panels = (n + columns - 1) / columns, n_blocks = (m + rows - 1) / rows;
   // where there are few blocks of rows each is cut by columns as well
   constexpr int64_t kTasks = 16, kLeastPanels = 8;
@@ -326,7 +380,6 @@ void multiply(Place place,
                 each = std::max((n_panels + wanted - 1) / wanted, kLeastPanels),
                 n_groups = (n_panels + each - 1) / each;
   // the last panel is read ahead of
-  const int64_t places = (std::min(k, kernels.depth) + numbers_of(place) - 1) / numbers_of(place);
   float* panels = scratch<34>(n_panels * columns * places + 16 * columns);
   for (int64_t k0 = 0; k0 < k; k0 += kernels.depth) {
     const int64_t depth = std::min(kernels.depth, k - k0);
@@ -336,8 +389,12 @@ void multiply(Place place,
     parallel_in_turn(n_blocks * n_groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t row = task / n_groups * rows, group = task % n_groups;
-        kernels.block(a, row, std::min(rows, m - row), n, k0, depth, panels, group * each,
-                      std::min(n_panels, (group + 1) * each), out, out_stride, add || k0 > 0);
+        const int64_t some = std::min(rows, m - row), first = group * each,
+                      last = std::min(n_panels, first + each);
+        const bool from_bias = bias != nullptr && k0 == 0;
+        if (from_bias) begin_with_bias(row, some, first * columns, std::min(n, last * columns));
+        kernels.block(a, row, some, n, k0, depth, panels, first, last, out, out_stride,
+                      add || from_bias || k0 > 0);
       }
     });
   }
@@ -352,8 +409,9 @@ void gemm(const MatrixView& a,
           int64_t k,
           float* out,
           int64_t out_stride,
-          bool add) {
-  multiply(Place::number, a, b, m, n, k, out, out_stride, add);
+          bool add,
+          const float* bias) {
+  multiply(Place::number, a, b, m, n, k, out, out_stride, add, bias);
 }
 
 void gemm_bf16(const MatrixView& a,
@@ -363,9 +421,22 @@ void gemm_bf16(const MatrixView& a,
                int64_t k,
                float* out,
                int64_t out_stride,
-               bool add) {
+               bool add,
+               const float* bias) {
   multiply(cpu_info().has_avx512_bf16 ? Place::pair_for_units : Place::pair, a, b, m, n, k, out,
-           out_stride, add);
+           out_stride, add, bias);
+}
+
+void gemm_f16(const MatrixView& a,
+              const MatrixView& b,
+              int64_t m,
+              int64_t n,
+              int64_t k,
+              float* out,
+              int64_t out_stride,
+              bool add,
+              const float* bias) {
+  multiply(Place::half, a, b, m, n, k, out, out_stride, add, bias);
 }
 
 bool has_bf16_units() {
@@ -373,8 +444,8 @@ bool has_bf16_units() {
 }
 
 bool gemm_pays(int64_t m, int64_t n, int64_t k) {
-  static const bool here = cpu_info().allowed >= CpuTarget::avx512 &&
-                           cpu_info().model.find("AMD") != std::string::npos;
+  static const bool here =
+      cpu_info().allowed >= CpuTarget::avx512 && cpu_info().model.find("AMD") != std::string::npos;
   return here && std::min({m, n, k}) >= 128 && m * n * k >= int64_t{1} << 28;
 }
 

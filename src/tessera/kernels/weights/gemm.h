@@ -1,9 +1,10 @@
-// Products of float32 matrices at full speed, in float32 or rounded to bfloat16, of any form: forward (x W^T), the gradient of the input
+// Products of float32 matrices at full speed, in float32 or rounded to bfloat16 or float16, of any form: forward (x W^T), the gradient of the input
 // (dy W) and of the weight (dy^T x) differ in strides alone.
 //
 // Goals: the bits of an output follow from its row, its column and k alone, whatever m, n, the
 // number of threads and the strides; no transposed copy. Not a goal: the bits of matmul.h, which
-// adds up in the lanes of a vector: for training, where no state has to be continued.
+// adds up in the lanes of a vector, or a single row at the speed of memory: for training and
+// encoders, where no state has to be continued.
 //
 // Both operands are packed, a in panels of a few rows and b in panels of two vectors, along k, for
 // a piece of k at a time; a tile of the output is kept in registers. Goto, van de Geijn 2008, ACM
@@ -20,9 +21,9 @@ struct MatrixView {
   int64_t row, column;
 };
 
-/// out[i * out_stride + j] = sum_p a(i, p) b(p, j) for i < m, j < n, p < k, or += it. The sum runs
-/// over p in order, in pieces of which each is summed for itself. Throws Error(internal) on sizes
-/// or strides that do not fit.
+/// out[i * out_stride + j] = sum_p a(i, p) b(p, j) for i < m, j < n, p < k, or += it; with a bias
+/// [n] it begins with bias[j], and is not added to. The sum runs over p in order, in pieces of which
+/// each is summed for itself. Throws Error(internal) on sizes or strides that do not fit.
 void gemm(const MatrixView& a,
           const MatrixView& b,
           int64_t m,
@@ -30,7 +31,8 @@ void gemm(const MatrixView& a,
           int64_t k,
           float* out,
           int64_t out_stride,
-          bool add);
+          bool add,
+          const float* bias = nullptr);
 
 /// The same of the numbers' nearest bfloat16, whose products are added up in float32, two
 /// neighbours along k at a time: each operand is rounded once, nothing else. Numbers below 2^-126
@@ -42,7 +44,20 @@ void gemm_bf16(const MatrixView& a,
                int64_t k,
                float* out,
                int64_t out_stride,
-               bool add);
+               bool add,
+               const float* bias = nullptr);
+
+/// The same of the numbers' nearest float16, which above 65,504 are infinite: as gemm() otherwise,
+/// and no faster, for what a device will do whose products are of this type.
+void gemm_f16(const MatrixView& a,
+              const MatrixView& b,
+              int64_t m,
+              int64_t n,
+              int64_t k,
+              float* out,
+              int64_t out_stride,
+              bool add,
+              const float* bias = nullptr);
 
 /// Whether this processor has units that gemm_bf16() uses; elsewhere it is slower than gemm().
 bool has_bf16_units();

@@ -91,13 +91,13 @@ void multiply_into(
   const auto by = [&](decltype(&kernels::gemm) kernel, const Tensor& x, const Tensor& y) {
     kernel({x.const_data_ptr<float>(), x.stride(0), x.stride(1)},
            {y.const_data_ptr<float>(), y.stride(0), y.stride(1)}, m, n, x.size(1),
-           out.mutable_data_ptr<float>(), out.stride(0), add);
+           out.mutable_data_ptr<float>(), out.stride(0), add, /*bias=*/nullptr);
   };
   const bool fits = out.stride(1) == 1 && out.stride(0) >= n;
-  if (type == ProductType::bf16) {
+  if (type != ProductType::float32) {
     require(fits, "product", "an output of strides {}, {}", out.stride(0), out.stride(1));
-    by(kernels::gemm_bf16, has_unit_stride(a) ? a : a.contiguous(),
-       has_unit_stride(b) ? b : b.contiguous());
+    by(type == ProductType::bf16 ? kernels::gemm_bf16 : kernels::gemm_f16,
+       has_unit_stride(a) ? a : a.contiguous(), has_unit_stride(b) ? b : b.contiguous());
     return;
   }
   if (fits && kernels::gemm_pays(m, n, a.size(1)) && has_unit_stride(a) && has_unit_stride(b)) {
@@ -130,7 +130,7 @@ struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
                         const Tensor& w_OI,
                         ProductType type) {
     context->save_for_backward({x_NI, w_OI});
-    context->saved_data["bf16"] = type == ProductType::bf16;
+    context->saved_data["type"] = static_cast<int64_t>(type);
     Tensor y = at::empty({x_NI.size(0), w_OI.size(0)}, x_NI.options());
     multiply_into(y, x_NI.detach(), w_OI.detach().t(), /*add=*/false, type);
     return y;
@@ -138,8 +138,7 @@ struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &x_NI = saved[0], &w_OI = saved[1], &dy = gradients[0];
-    const ProductType type =
-        context->saved_data["bf16"].toBool() ? ProductType::bf16 : ProductType::float32;
+    const auto type = static_cast<ProductType>(context->saved_data["type"].toInt());
     require(!at::GradMode::is_enabled(), "product", "a gradient in place has none itself");
     Tensor dx;
     if (context->needs_input_grad(0)) {
@@ -156,26 +155,31 @@ struct InPlaceProduct : torch::autograd::Function<InPlaceProduct> {
   }
 };
 
-/// x_NI b_KN of factors in bf16.
-struct Bf16Product : torch::autograd::Function<Bf16Product> {
-  static Tensor of(const Tensor& a, const Tensor& b) {
+/// x_NI b_KN of rounded factors.
+struct RoundedProduct : torch::autograd::Function<RoundedProduct> {
+  static Tensor of(const Tensor& a, const Tensor& b, ProductType type) {
     Tensor y = at::empty({a.size(0), b.size(1)}, a.options());
     if (a.size(1) == 0) return y.zero_();
-    multiply_into(y, a.detach(), b.detach(), /*add=*/false, ProductType::bf16);
+    multiply_into(y, a.detach(), b.detach(), /*add=*/false, type);
     return y;
   }
-  static Tensor forward(AutogradContext* context, const Tensor& a, const Tensor& b) {
+  static Tensor forward(AutogradContext* context,
+                        const Tensor& a,
+                        const Tensor& b,
+                        ProductType type) {
     context->save_for_backward({a, b});
-    return of(a, b);
+    context->saved_data["type"] = static_cast<int64_t>(type);
+    return of(a, b, type);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const Tensor &a = saved[0], &b = saved[1], &dy = gradients[0];
-    const auto times = [](const Tensor& x, const Tensor& y) {
-      return at::GradMode::is_enabled() ? apply(x, y) : of(x, y);
+    const auto type = static_cast<ProductType>(context->saved_data["type"].toInt());
+    const auto times = [type](const Tensor& x, const Tensor& y) {
+      return at::GradMode::is_enabled() ? apply(x, y, type) : of(x, y, type);
     };
     return {context->needs_input_grad(0) ? times(dy, b.t()) : Tensor(),
-            context->needs_input_grad(1) ? times(a.t(), dy) : Tensor()};
+            context->needs_input_grad(1) ? times(a.t(), dy) : Tensor(), Tensor()};
   }
 };
 
@@ -185,10 +189,10 @@ Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI, ProductType type
   return InPlaceProduct::apply(x_NI, w_OI, type);
 }
 
-Tensor product_bf16(const Tensor& a, const Tensor& b_KN) {
+Tensor rounded_product(const Tensor& a, const Tensor& b_KN, ProductType type) {
   auto sizes = a.sizes().vec();
   sizes.back() = b_KN.size(1);
-  return Bf16Product::apply(a.reshape({-1, a.size(-1)}), b_KN).reshape(sizes);
+  return RoundedProduct::apply(a.reshape({-1, a.size(-1)}), b_KN, type).reshape(sizes);
 }
 
 Tensor product(const Tensor& a, const Tensor& b) {

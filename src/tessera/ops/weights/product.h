@@ -36,7 +36,7 @@ class InPlaceGradients {
 };
 
 /// What the factors of a product of float32 tensors are rounded to; sums and results are float32.
-enum class ProductType { float32, bf16 };
+enum class ProductType { float32, bf16, fp16 };
 
 /// While one lives on a thread, the products of linear() and grouped_linear() through trainable
 /// weights in float32 on a CPU, and those of their gradients, are of this type. Micikevicius et al.
@@ -54,9 +54,9 @@ class TrainingProducts {
   ProductType before_;
 };
 
-/// product() of the tokens' rows a [.., M, K] and b_KN whose factors are rounded to bf16, in the
+/// product() of the tokens' rows a [.., M, K] and b_KN whose factors are rounded to a type, in the
 /// gradients too; float32 on a CPU.
-Tensor product_bf16(const Tensor& a, const Tensor& b_KN);
+Tensor rounded_product(const Tensor& a, const Tensor& b_KN, ProductType type);
 
 /// x_NI w_OI^T for a leaf w, as InPlaceGradients says.
 Tensor product_in_place(const Tensor& x_NI, const Tensor& w_OI, ProductType type);

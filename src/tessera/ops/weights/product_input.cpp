@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tessera/kernels/weights/gemm.h"
 #include "tessera/kernels/weights/matmul.h"
 #include "tessera/ops/weights/input_squares.h"
 
@@ -34,6 +35,14 @@ void ProductInput::times(
     kernels::matmul(rows_.x, rows_.m, rows_.k, rows_.x_stride, type, w, n, bias, y, y_stride);
   else
     kernels::digit_matmul(rows_, type, w, n, bias, y, y_stride);
+}
+
+void ProductInput::times_in_turn(
+    const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const {
+  require(arithmetic_ == kernels::Arithmetic::exact, "product", "float32 weights and digits");
+  InputSquares::note(w, rows_.x, rows_.m, rows_.k, rows_.x_stride);
+  kernels::gemm({rows_.x, rows_.x_stride, 1}, {w, 1, rows_.k}, rows_.m, n, rows_.k, y, y_stride,
+                /*add=*/false, bias);
 }
 
 ProductInput SharedInput::rows_of(const Tensor& x, kernels::Arithmetic arithmetic) {

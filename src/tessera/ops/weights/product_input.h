@@ -26,6 +26,10 @@ class ProductInput {
   /// y[i * y_stride + j] = x_i . w_j + bias[j] for n rows of `type` at w.
   void times(
       DType type, const void* w, int64_t n, const float* bias, float* y, int64_t y_stride) const;
+  /// The same of float32, added up one after the other (kernels/weights/gemm.h); of rows that are
+  /// read exactly.
+  void times_in_turn(
+      const float* w, int64_t n, const float* bias, float* y, int64_t y_stride) const;
 
  private:
   kernels::Arithmetic arithmetic_;

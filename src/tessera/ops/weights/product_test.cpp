@@ -79,7 +79,8 @@ TEST(Product, OfTypeBf16RoundsItsFactorsAndTheGradientsToo) {
 }
 
 TEST(Product, OfTypeBf16InExpertsIsThatOfLinear) {
-  const Tensor x = gen({9, 20}, 0.9, 0.1).to(at::kFloat), w = gen({3, 7, 20}, 0.7, 0.3).to(at::kFloat),
+  const Tensor x = gen({9, 20}, 0.9, 0.1).to(at::kFloat),
+               w = gen({3, 7, 20}, 0.7, 0.3).to(at::kFloat),
                dy = gen({9, 7}, 0.31, 0.5).to(at::kFloat);
   const std::vector<int64_t> offsets = {0, 4, 4, 9};
   const TrainingProducts products(ProductType::bf16);

@@ -165,6 +165,20 @@ Weight Weight::multiplied_in(kernels::Arithmetic arithmetic) const {
   return out;
 }
 
+Weight Weight::of_whole_texts() const {
+  Weight out = *this;
+  out.of_whole_texts_ = true;
+  if (adapted_) {
+    const auto of = [](const WeightPtr& part) {
+      return part == nullptr ? part : std::make_shared<const Weight>(part->of_whole_texts());
+    };
+    Adapted parts = *adapted_;
+    for (WeightPtr* part : {&parts.w, &parts.a, &parts.b}) *part = of(*part);
+    out.adapted_ = std::make_shared<const Adapted>(std::move(parts));
+  }
+  return out;
+}
+
 Weight Weight::slice(int64_t index) const {
   require(shape_.size() >= 2 && index >= 0 && index < shape_[0], "weight",
           "{}: slice {} of a weight of {} axes, {} slices", name_, index, shape_.size(),
@@ -289,8 +303,12 @@ bool frozen_in_storage(const Weight& w) {
 /// y [.., O] = x w_OI^T (+ bias_O), dense float32.
 void multiply(const ProductInput& x, const Weight& w, const Tensor& bias_O, const Tensor& y) {
   const Tensor b = bias_O.defined() ? bias_O.to(at::kFloat).contiguous() : Tensor();
-  x.times(w.dtype(), w.data(), w.size(0), b.defined() ? b.const_data_ptr<float>() : nullptr,
-          y.data_ptr<float>(), w.size(0));
+  const float* bias = b.defined() ? b.const_data_ptr<float>() : nullptr;
+  if (w.is_of_whole_texts() && w.dtype() == DType::f32)
+    x.times_in_turn(static_cast<const float*>(w.data()), w.size(0), bias, y.data_ptr<float>(),
+                    w.size(0));
+  else
+    x.times(w.dtype(), w.data(), w.size(0), bias, y.data_ptr<float>(), w.size(0));
 }
 
 Tensor by_rows(const Tensor& x,
@@ -478,9 +496,9 @@ Tensor linear(const Tensor& x, const Weight& w, const Weight* bias) {
   const bool in_place = InPlaceGradients::active() && input.dim() == 2 && matrix.is_leaf() &&
                         matrix.requires_grad() && matrix.is_same(w.dense_tensor());
   const ProductType type = TrainingProducts::type();
-  const Tensor y = in_place ? product_in_place(input, matrix, type)
-                   : type == ProductType::bf16 ? product_bf16(input, matrix.t())
-                                               : product(input, matrix.t());
+  const Tensor y = in_place                       ? product_in_place(input, matrix, type)
+                   : type == ProductType::float32 ? product(input, matrix.t())
+                                                  : rounded_product(input, matrix.t(), type);
   return (b.defined() ? y + over_rows(b, y) : y).to(x.scalar_type());
 }
 
@@ -535,16 +553,16 @@ struct Grouped : torch::autograd::Function<Grouped> {
     context->saved_data["dense"] = w_EOI.has_value();
     context->saved_data["biased"] = bias_EO.has_value();
     // through weights that stay as they are stored the gradient is exact
-    const bool bf16 = w_EOI && TrainingProducts::type() == ProductType::bf16;
-    context->saved_data["bf16"] = bf16;
-    if (!bf16)
+    const ProductType type = w_EOI ? TrainingProducts::type() : ProductType::float32;
+    context->saved_data["type"] = static_cast<int64_t>(type);
+    if (type == ProductType::float32)
       return grouped_by_rows(x_NI, w, offsets, bias_EO.value_or(Tensor()),
                              kernels::Arithmetic::exact);
     const Tensor y_NO = at::empty({x_NI.size(0), w.size(1)}, x_NI.options());
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
       const Tensor y = y_NO.narrow(0, begin, n);
       multiply_into(y, x_NI.narrow(0, begin, n).detach(), w_EOI->select(0, e).detach().t(),
-                    /*add=*/false, ProductType::bf16);
+                    /*add=*/false, type);
       if (bias_EO) y.add_(bias_EO->select(0, e).detach());
     });
     return y_NO;
@@ -560,11 +578,10 @@ struct Grouped : torch::autograd::Function<Grouped> {
     if (dense && context->needs_input_grad(1)) dw = at::zeros(w.shape(), dy_NO.options());
     if (context->saved_data["biased"].toBool() && context->needs_input_grad(dense ? 2 : 1))
       db = at::zeros({w.size(0), w.size(1)}, dy_NO.options());
-    const ProductType type =
-        context->saved_data["bf16"].toBool() ? ProductType::bf16 : ProductType::float32;
+    const auto type = static_cast<ProductType>(context->saved_data["type"].toInt());
     for_experts(offsets, [&](int64_t e, int64_t begin, int64_t n) {
       const Tensor dy = dy_NO.narrow(0, begin, n);
-      if (dx.defined() && type == ProductType::bf16)
+      if (dx.defined() && type != ProductType::float32)
         multiply_into(dx.narrow(0, begin, n), dy, w.slice(e).tensor().detach(), /*add=*/false,
                       type);
       else if (dx.defined())

@@ -50,6 +50,12 @@ class Weight {
   /// recorded; else, as at first, exactly.
   Weight multiplied_in(kernels::Arithmetic arithmetic) const;
   kernels::Arithmetic arithmetic() const { return arithmetic_; }
+  /// The same numbers for a part that reads whole texts and continues no state. Where they are
+  /// float32 on a CPU and no gradient is recorded, products of linear() and grouped_linear() add up
+  /// as kernels/weights/gemm.h does: faster for many rows, a row's bits follow from it alone here
+  /// too, but are not those of weights as they are at first.
+  Weight of_whole_texts() const;
+  bool is_of_whole_texts() const { return of_whole_texts_; }
   /// Matrix `index` of matrices [E, O, I], one per expert: [O, I], where it lies. Gradients reach
   /// the whole of a trainable one.
   Weight slice(int64_t index) const;
@@ -85,6 +91,7 @@ class Weight {
   std::string name_;
   DType dtype_ = DType::f32;
   kernels::Arithmetic arithmetic_ = kernels::Arithmetic::exact;
+  bool of_whole_texts_ = false;
   std::vector<int64_t> shape_;
   Tensor tensor_;
   const void* data_ = nullptr;

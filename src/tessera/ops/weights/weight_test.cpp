@@ -237,6 +237,43 @@ TEST(Weight, DigitsReplaceFloatsWhereNoGradientIsRecorded) {
   EXPECT_TRUE(at::equal(linear(x, plain.multiplied_in(Arithmetic::one_digit)), linear(x, plain)));
 }
 
+TEST(Weight, OfWholeTextsARowHasItsBitsAmongAnyOthers) {
+  const Weight w = Weight::dense("w", drawn({37, 900}, 3)),
+               bias = Weight::dense("b", drawn({37}, 2)), whole = w.of_whole_texts();
+  const auto part = [](Tensor t) {
+    return std::make_shared<const Weight>(Weight::dense("lora", std::move(t)));
+  };
+  const Weight adapted = Weight::adapted(std::make_shared<const Weight>(w),
+                                         part(drawn({2, 900}, 5)), part(drawn({37, 2}, 6)))
+                             .of_whole_texts();
+  EXPECT_TRUE(whole.is_of_whole_texts() && adapted.parts()->w->is_of_whole_texts());
+  EXPECT_FALSE(w.is_of_whole_texts());
+  const Tensor x = drawn({150, 900}, 1);
+  const Weight experts = Weight::dense("e", drawn({3, 37, 900}, 7)).of_whole_texts();
+  {
+    const at::NoGradGuard guard;
+    const Tensor y = linear(x, whole, &bias);
+    EXPECT_LT(distance(y, linear(x.to(at::kDouble), Weight::dense("w", w.tensor().to(at::kDouble)))
+                              .add(bias.tensor().to(at::kDouble))),
+              1e-6);
+    EXPECT_FALSE(at::equal(y, linear(x, w, &bias)));  // another order of sums
+    for (const int64_t row : {0, 77, 149}) {
+      EXPECT_TRUE(at::equal(linear(x.narrow(0, row, 1), whole, &bias), y.narrow(0, row, 1)));
+      EXPECT_TRUE(at::equal(linear(x.narrow(0, row, 1), adapted, &bias),
+                            linear(x, adapted, &bias).narrow(0, row, 1)));
+    }
+    const Tensor grouped = grouped_linear(x, experts, {0, 20, 20, 150});
+    EXPECT_TRUE(
+        at::equal(grouped.narrow(0, 20, 130), linear(x.narrow(0, 20, 130), experts.slice(2))));
+  }
+  // what is recorded is what it was
+  EXPECT_TRUE(at::equal(linear(x, whole, &bias), linear(x, w, &bias)));
+  // other storage keeps its products
+  const at::NoGradGuard guard;
+  const Weight half = w.converted(DType::f16);
+  EXPECT_TRUE(at::equal(linear(x, half.of_whole_texts()), linear(x, half)));
+}
+
 TEST(Weight, AnInputIsRoundedOnceForAllThatShareIt) {
   const Weight a = q4_0({37, 96}, 3).multiplied_in(kernels::Arithmetic::two_digits),
                b = q4_0({5, 96}, 4).multiplied_in(kernels::Arithmetic::two_digits),
@@ -408,6 +445,42 @@ TEST(AdaptedWeight, LengthsOfRowsInBlocksAreThoseOfTheirNumbers) {
       EXPECT_LT(error(grouped_linear(x, dora, offsets), by_hand), 1e-5);
       EXPECT_LT(error(linear(x, dora.slice(2)), at::linear(x, want[2])), 1e-5);
     }
+  }
+}
+
+// Numbers of the `gguf` package's blocks and torch in float64. Dettmers et al. 2023,
+// arXiv:2305.14314: the frozen base stays in its blocks, forward and backward.
+TEST(AdaptedWeight, BesideBlocksGradientsComeFromTheBlocks) {
+  struct Case {
+    DType type;
+    std::vector<double> y, dx, merged;
+  };
+  for (const Case& c : {Case{DType::q8_0,
+                             {-1.60619298, -0.22957463},
+                             {-0.21016832, -0.37303934, -0.09477362},
+                             {-1.59022253, -0.22281344}},
+                        Case{DType::q4_0,
+                             {-1.64565202, -0.20327784},
+                             {-0.20034929, -0.40562448, -0.12649664},
+                             {-1.78590601, -0.49055384}}}) {
+    const auto f32 = [](const Tensor& t) { return t.to(at::kFloat); };
+    const auto share = [](Weight w) { return std::make_shared<const Weight>(std::move(w)); };
+    const WeightPtr w = share(Weight::dense("w", f32(gen({2, 32}, .3, .1))).converted(c.type));
+    const WeightPtr a = share(Weight::dense("a", f32(gen({1, 32}, .7, .4)).requires_grad_(true))),
+                    b = share(Weight::dense("b", f32(gen({2, 1}, .9, -.3)).requires_grad_(true)));
+    const Weight both = Weight::adapted(w, a, b, 2);
+    const Tensor x = f32(gen({1, 32}, .4, .3)).requires_grad_(true);
+    const Tensor y = linear(x, both);
+    expect_near(y, f32(tensor(c.y, {1, 2})), 1e-6);
+    y.backward(f32(tensor({1, -.5}, {1, 2})));
+    expect_near(x.grad().narrow(1, 0, 3), f32(tensor(c.dx, {1, 3})), 1e-6);
+    expect_near(b->dense_tensor().grad(), f32(tensor({0.57348193, -0.28674096}, {2, 1})), 1e-6);
+    expect_near(a->dense_tensor().grad().narrow(1, 0, 2),
+                f32(tensor({-0.34152765, -0.74451136}, {1, 2})), 1e-6);
+    // back in blocks it is another model
+    const at::NoGradGuard guard;
+    const Weight merged = Weight::dense("w", both.tensor().detach()).converted(c.type);
+    expect_near(linear(x, merged), f32(tensor(c.merged, {1, 2})), 1e-6);
   }
 }
 

@@ -1,0 +1,41 @@
+// How near texts are to those that were expected, over a whole file: BLEU (Papineni et al. 2002,
+// sec. 2; one reference, words as mteval-v13a cuts them, the exponential smoothing of NIST's
+// script) and chrF (Popovic 2015: characters to order 6, beta 2). The numbers are those that
+// `sacrebleu` 2 calls "BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" and
+// "chrF2|nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no".
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tessera::text {
+
+/// The words of a line, a space between them.
+std::string words_13a(std::string_view line);
+
+/// Counts over all texts so far.
+class CorpusScores {
+ public:
+  /// Both valid UTF-8.
+  void add(std::string_view said, std::string_view expected);
+
+  int64_t texts() const { return texts_; }
+  /// 0 to 100.
+  double bleu() const;
+  double chrf() const;
+  /// Words of all that was said over those of all that was expected; below 1 BLEU is less for it.
+  double length_ratio() const;
+
+ private:
+  struct Counts {
+    int64_t said = 0, expected = 0, common = 0;
+  };
+
+  int64_t texts_ = 0, words_said_ = 0, words_expected_ = 0;
+  std::array<Counts, 4> words_ = {};
+  std::array<Counts, 6> characters_ = {};
+};
+
+}  // namespace tessera::text
